@@ -47,22 +47,18 @@ fn heap(criterion: &mut Criterion) {
 fn compare(criterion: &mut Criterion, mib: usize, script: &Script) {
     let mut group = criterion.benchmark_group(format!("{mib} MiB, {}", script.name));
     group.throughput(Throughput::Elements(script.ops.len() as u64));
-    for kind in Kind::ALL {
-        if !kind.runs_at(mib << 20) {
-            continue;
-        }
+    for kind in Kind::over(mib << 20) {
         let mut runner = match checked(kind, mib << 20, script) {
             Err(fault @ Fault::OutOfMemory { .. }) => {
                 eprintln!(
                     "{mib} MiB, {}: {} left out, {fault}",
-                    script.name,
-                    kind.name()
+                    script.name, kind.name
                 );
                 continue;
             }
             result => passed(kind, result),
         };
-        group.bench_function(BenchmarkId::from_parameter(kind.name()), |bencher| {
+        group.bench_function(BenchmarkId::from_parameter(kind.name), |bencher| {
             bencher.iter_custom(|times| -> Duration {
                 (0..times).map(|_| passed(kind, runner.run(script))).sum()
             });
@@ -74,7 +70,7 @@ fn compare(criterion: &mut Criterion, mib: usize, script: &Script) {
 /// A contender that has run the script with all contents checked.
 fn checked(kind: Kind, region_bytes: usize, script: &Script) -> Result<Box<dyn Runner>, Fault> {
     let mut runner = kind.build(region_bytes)?;
-    if kind.is_heap() {
+    if kind.is_heap {
         runner.check(script)?;
     }
     Ok(runner)
@@ -82,7 +78,7 @@ fn checked(kind: Kind, region_bytes: usize, script: &Script) -> Result<Box<dyn R
 
 /// Criterion's closures cannot fail, so a failure ends the bench here.
 fn passed<T>(kind: Kind, result: Result<T, Fault>) -> T {
-    result.unwrap_or_else(|fault| panic!("{}: {fault}", kind.name()))
+    result.unwrap_or_else(|fault| panic!("{}: {fault}", kind.name))
 }
 
 criterion_group!(benches, heap);

@@ -14,6 +14,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use larder_bench::Table;
+use larder_bench::numbers::median;
 
 use heaps::contenders::Kind;
 use heaps::fault::Fault;
@@ -59,41 +61,42 @@ fn print_tables(mut args: Args) -> Result<(), Box<dyn Error>> {
     if !args.bench {
         (args.regions_mib, args.rounds, args.requests, args.fills) = (vec![1], 2, 500, 1);
     }
-    let mut out = io::stdout().lock();
     if args.rounds > 0 {
-        print_times(&mut out, &args)?;
+        println!("{}", times(&args)?);
     }
     if args.fills > 0 {
-        print_shares(&mut out, &args)?;
+        println!("{}", shares(&args)?);
     }
     Ok(())
 }
 
-/// The contenders that are measured over a region.
-fn kinds(region_bytes: usize) -> impl Iterator<Item = Kind> {
-    Kind::ALL
-        .into_iter()
-        .filter(move |kind| kind.runs_at(region_bytes))
-}
-
-fn print_times(out: &mut impl Write, args: &Args) -> Result<(), Box<dyn Error>> {
-    writeln!(out, "Medians of {} alternated rounds.\n", args.rounds)?;
-    writeln!(
-        out,
-        "| MiB | script | contender | ns per request | to the best | min | max |"
-    )?;
-    writeln!(out, "|---:|---|---|---:|---:|---:|---:|")?;
+fn times(args: &Args) -> Result<String, Box<dyn Error>> {
+    let headings = [
+        "MiB",
+        "script",
+        "contender",
+        "ns per request",
+        "to the best",
+        "min",
+        "max",
+    ];
+    let mut table = Table::new(headings);
     for &mib in &args.regions_mib {
         for script in Script::all(mib << 20, args.requests) {
             if !script.name.contains(&args.only) {
                 continue;
             }
             for row in rows(&script, mib << 20, args.rounds)? {
-                writeln!(out, "| {mib} | {} | {row} |", script.name)?;
+                let place = [mib.to_string(), script.name.to_owned()];
+                table.row(place.into_iter().chain(row));
             }
         }
     }
-    Ok(())
+    let rounds = args.rounds;
+    Ok(format!(
+        "Medians of {rounds} alternated rounds.\n\n{}",
+        table.markdown()
+    ))
 }
 
 /// A contender in the rounds.
@@ -106,9 +109,10 @@ struct Entry {
 }
 
 impl Entry {
+    /// A contender that has run the script once with all contents checked; a refusal there is kept.
     fn try_new(kind: Kind, script: &Script, region_bytes: usize) -> Result<Self, Fault> {
         let mut runner = kind.build(region_bytes)?;
-        let checked = match kind.is_heap() {
+        let checked = match kind.is_heap {
             true => runner.check(script),
             false => Ok(()),
         };
@@ -139,8 +143,8 @@ impl Entry {
 }
 
 /// Runs all contenders and makes the rows of the table.
-fn rows(script: &Script, region_bytes: usize, rounds: usize) -> Result<Vec<String>, Fault> {
-    let mut entries = kinds(region_bytes)
+fn rows(script: &Script, region_bytes: usize, rounds: usize) -> Result<Vec<Vec<String>>, Fault> {
+    let mut entries = Kind::over(region_bytes)
         .map(|kind| Entry::try_new(kind, script, region_bytes))
         .collect::<Result<Vec<_>, _>>()?;
     for round in 0..rounds {
@@ -156,59 +160,67 @@ fn rows(script: &Script, region_bytes: usize, rounds: usize) -> Result<Vec<Strin
     }
     let heaps = entries
         .iter()
-        .filter(|entry| entry.kind.is_heap() && entry.fault.is_none());
-    let best = heaps.min_by(|a, b| median(&a.ns).total_cmp(&median(&b.ns)));
-    let best: Vec<f64> = best.map(|entry| entry.ns.clone()).unwrap_or_default();
-    Ok(entries.iter().map(|entry| row(entry, &best)).collect())
+        .filter(|entry| entry.kind.is_heap && entry.fault.is_none());
+    let best = heaps.min_by(|a, b| middle(&a.ns).total_cmp(&middle(&b.ns)));
+    let best = best.map_or(&[][..], |entry| &entry.ns);
+    Ok(entries.iter().map(|entry| row(entry, best)).collect())
 }
 
-fn row(entry: &Entry, best: &[f64]) -> String {
-    let name = entry.kind.name();
+fn row(entry: &Entry, best: &[f64]) -> Vec<String> {
+    let name = entry.kind.name.to_owned();
     if let Some(fault) = entry.fault {
-        return format!("{name} | {fault} | | |");
+        return vec![
+            name,
+            fault.to_string(),
+            String::new(),
+            String::new(),
+            String::new(),
+        ];
     }
-    let ratios: Vec<f64> = entry
-        .ns
-        .iter()
-        .zip(best)
-        .map(|(ns, best)| ns / best)
-        .collect();
+    let pairs = entry.ns.iter().zip(best);
+    let ratios: Vec<f64> = pairs.map(|(ns, best)| ns / best).collect();
     let min = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let max = ratios.iter().copied().fold(0.0, f64::max);
-    let (ns, ratio) = (median(&entry.ns), median(&ratios));
-    format!("{name} | {ns:.1} | {ratio:.2} | {min:.2} | {max:.2}")
+    let mut cells = vec![name, format!("{:.1}", middle(&entry.ns))];
+    cells.extend([middle(&ratios), min, max].map(|ratio| format!("{ratio:.2}")));
+    cells
 }
 
-fn print_shares(out: &mut impl Write, args: &Args) -> Result<(), Box<dyn Error>> {
-    writeln!(
-        out,
-        "\nShare of the region that is live when a request is first refused, two allocations for \
-         each random free, mean of {} seeds; and the largest block when all is freed again, as a \
-         share of the region.\n",
-        args.fills
-    )?;
-    writeln!(
-        out,
-        "| MiB | sizes | contender | live at the end | least | largest block after |"
-    )?;
-    writeln!(out, "|---:|---|---|---:|---:|---:|")?;
+fn middle(numbers: &[f64]) -> f64 {
+    median(numbers.to_vec()).unwrap_or(0.0)
+}
+
+fn shares(args: &Args) -> Result<String, Box<dyn Error>> {
+    let headings = [
+        "MiB",
+        "sizes",
+        "contender",
+        "live at the end",
+        "least",
+        "largest block after",
+    ];
+    let mut table = Table::new(headings);
     for &mib in &args.regions_mib {
         for mix in Mix::ALL {
-            for kind in kinds(mib << 20).filter(|kind| kind.is_heap()) {
-                let [mean, min, largest] = shares(kind, mix, mib << 20, args.fills)?;
-                let (name, mix) = (kind.name(), mix.name());
-                writeln!(
-                    out,
-                    "| {mib} | {mix} | {name} | {mean:.3} | {min:.3} | {largest:.3} |"
-                )?;
+            for kind in Kind::over(mib << 20).filter(|kind| kind.is_heap) {
+                let mut cells = vec![mib.to_string(), mix.name().to_owned(), kind.name.to_owned()];
+                let shares = shares_of(kind, mix, mib << 20, args.fills)?;
+                cells.extend(shares.map(|share| format!("{share:.3}")));
+                table.row(cells);
             }
         }
     }
-    Ok(())
+    Ok(format!(
+        "Share of the region that is live when a request is first refused, two allocations for \
+         each random free, mean of {} seeds; and the largest block when all is freed again, as a \
+         share of the region.\n\n{}",
+        args.fills,
+        table.markdown()
+    ))
 }
 
 /// Mean and least share live at the end, and least share of the largest block afterwards.
-fn shares(kind: Kind, mix: Mix, region_bytes: usize, fills: u64) -> Result<[f64; 3], Fault> {
+fn shares_of(kind: Kind, mix: Mix, region_bytes: usize, fills: u64) -> Result<[f64; 3], Fault> {
     let region = region_bytes as f64;
     let (mut sum, mut min, mut largest) = (0.0, 1.0_f64, 1.0_f64);
     for seed in 0..fills {
@@ -219,15 +231,4 @@ fn shares(kind: Kind, mix: Mix, region_bytes: usize, fills: u64) -> Result<[f64;
         largest = largest.min(runner.largest_block() as f64 / region);
     }
     Ok([sum / fills as f64, min, largest])
-}
-
-/// Of a slice that may be empty, then 0.
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_unstable_by(f64::total_cmp);
-    match values.len() {
-        0 => 0.0,
-        length if length % 2 == 1 => values[length / 2],
-        length => f64::midpoint(values[length / 2 - 1], values[length / 2]),
-    }
 }

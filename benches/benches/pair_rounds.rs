@@ -17,9 +17,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use larder_bench::Table;
 use larder_bench::pair::{LIVE_RANGE, PairResult, PairScript, compare};
 
-use contenders::Kind;
+use contenders::{BASELINE, KINDS};
 
 /// Any number will do.
 const SEED: u64 = 1;
@@ -60,22 +61,30 @@ fn print_table(mut args: Args) -> Result<(), Box<dyn Error>> {
     if !args.bench {
         (args.live, args.rounds, args.pairs) = (vec![*LIVE_RANGE.start()], 2, 1_000);
     }
-    let mut out = io::stdout().lock();
-    writeln!(
-        out,
-        "Medians of {} alternated rounds of {} pairs.\n",
-        args.rounds, args.pairs
-    )?;
-    writeln!(
-        out,
-        "| live | contender | ns per pair | to offset-allocator | min | max |"
-    )?;
-    writeln!(out, "|---:|---|---:|---:|---:|---:|")?;
+    let headings = [
+        "live",
+        "contender",
+        "ns per pair",
+        "to offset-allocator",
+        "min",
+        "max",
+    ];
+    let mut table = Table::new(headings);
     for live in args.live {
         for result in compare_all(live, args.rounds, args.pairs)? {
-            write_row(&mut out, &result)?;
+            table.row([
+                result.live.to_string(),
+                result.contender.to_owned(),
+                format!("{:.1}", result.ns_per_pair_median),
+                format!("{:.2}", result.ratio_to_offset_allocator_median),
+                format!("{:.2}", result.ratio_min),
+                format!("{:.2}", result.ratio_max),
+            ]);
         }
     }
+    let (rounds, pairs) = (args.rounds, args.pairs);
+    let table = table.markdown();
+    println!("Medians of {rounds} alternated rounds of {pairs} pairs.\n\n{table}");
     Ok(())
 }
 
@@ -87,9 +96,9 @@ fn compare_all(
 ) -> Result<Vec<PairResult>, Box<dyn Error>> {
     let script = PairScript::try_new(live, SEED)
         .ok_or_else(|| format!("{live} live blocks: not within {LIVE_RANGE:?}"))?;
-    let kinds = Kind::ALL.into_iter().filter(|kind| kind.runs_at(live));
-    let kinds: Vec<Kind> = kinds.collect();
-    let baseline = kinds.iter().position(|&kind| kind == Kind::Offset);
+    let kinds = KINDS.into_iter().filter(|kind| live <= kind.max_live);
+    let kinds: Vec<_> = kinds.collect();
+    let baseline = kinds.iter().position(|kind| kind.name == BASELINE);
     let baseline = baseline.ok_or("offset-allocator runs everywhere")?;
     let mut tables = vec![Vec::new(); kinds.len()];
     let mut runners = Vec::new();
@@ -97,17 +106,4 @@ fn compare_all(
         runners.push(kind.build(&script, table)?);
     }
     Ok(compare(runners, baseline, rounds, pairs_per_round)?)
-}
-
-fn write_row(out: &mut impl Write, result: &PairResult) -> io::Result<()> {
-    writeln!(
-        out,
-        "| {} | {} | {:.1} | {:.2} | {:.2} | {:.2} |",
-        result.live,
-        result.contender,
-        result.ns_per_pair_median,
-        result.ratio_to_offset_allocator_median,
-        result.ratio_min,
-        result.ratio_max
-    )
 }

@@ -1,32 +1,34 @@
 //! Replays recorded allocation traces against Larder and its peers.
 //!
-//! The library behind the program `larder`. It is not an allocator: every
+//! The library behind the program `larder` and its benches. It is not an allocator: every
 //! contender works on numbers (addresses and sizes on a simulated device), and
 //! nothing here touches the memory that the numbers name. Process heaps are
 //! measured in programs of their own.
 //!
-//! * [`larder_trace`] reads a recorded trace and refuses a damaged one.
-//! * [`replay`] drives one contender through one trace and measures it.
-//! * [`ours`], [`paged`], [`planned`] and [`prmalloc`] put `larder-core` into the same replay.
+//! * `cli` is the command line; `report` writes what was measured.
+//! * `replay` drives one contender through one trace and measures it.
+//! * `ours`, `paged`, `planned` and `prmalloc` put `larder-core` into the same replay, `device` what runs on a
+//!   driver, `peers` models of other allocators, independent of `larder-core`.
 //! * [`plan`] packs lifetimes from CSV files and from the steps of traces.
-//! * [`peers`] holds models of other allocators, independent of `larder-core`.
-//! * [`report`] prints what was measured: table, JSON lines, HTML page.
-//! * [`versus`] builds and runs those programs, one for each global allocator.
-//! * [`share`] shows the jobs on one GPU, and writes their limits and shares.
-//! * [`cli`] is the command line.
+//! * `versus` builds and runs those programs, one for each global allocator.
+//! * [`pair`] is what benches measure beside other crates.
 #![deny(unsafe_code)]
 
-pub mod cli;
-pub mod device;
-pub mod ours;
-pub mod paged;
+mod cli;
+mod device;
+pub mod numbers;
+mod ours;
+mod paged;
 pub mod pair;
-pub mod peers;
+mod peers;
 pub mod plan;
-pub mod planned;
-pub mod prmalloc;
-pub mod replay;
-pub mod report;
-pub mod share;
-pub mod units;
-pub mod versus;
+mod planned;
+mod prmalloc;
+pub mod random;
+mod replay;
+mod report;
+mod units;
+mod versus;
+
+pub use cli::run;
+pub use report::Table;

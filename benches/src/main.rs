@@ -4,5 +4,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    larder_bench::cli::run()
+    larder_bench::run()
 }

@@ -3,20 +3,15 @@
 //! The algorithm and its policies are the real ones; only the device is simulated, which gives
 //! consecutive addresses, as a reserved range of virtual addresses does.
 
+use std::cell::Cell;
 use std::num::NonZeroU32;
-use std::sync::Mutex;
 
 use larder_core::{
-    Addr, AddrRange, Bfc, BfcConfig, Chunk, ChunkHandle, FixedRange, GrowRequest, Growth, RawBlock,
-    Request, SubAllocError, SubAllocator,
+    Addr, AddrRange, Bfc, BfcConfig, Chunk, FixedRange, GrowRequest, Growth, Request,
+    SubAllocError, SubAllocator,
 };
 
-use crate::replay::{Contender, Slot};
-
-/// Name of [`larder`].
-pub const LARDER: &str = "larder";
-/// Name of [`larder_ahead`].
-pub const LARDER_AHEAD: &str = "larder-ahead";
+use crate::replay::{Contender, Slot, Spare};
 
 /// Growth ahead of [`larder_ahead`]: a 64th of what is held.
 const AHEAD_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
@@ -31,43 +26,41 @@ const BASE: u64 = 1 << 32;
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
 /// Larder's default as a contender: one range that grows by what is missing, in units of 2 MiB.
-#[must_use]
-pub fn larder(device_bytes: Option<u64>) -> Box<dyn Contender> {
+pub(crate) fn larder(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = BfcConfig::new(device_bytes.unwrap_or(u64::MAX));
-    Box::new(Core::new(LARDER, config))
+    Box::new(Core::new(config))
 }
 
 /// Larder over one range that grows by at least a 64th of what is held.
-#[must_use]
-pub fn larder_ahead(device_bytes: Option<u64>) -> Box<dyn Contender> {
+pub(crate) fn larder_ahead(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let mut config = BfcConfig::new(device_bytes.unwrap_or(u64::MAX));
     if let Growth::Range { ahead_divisor, .. } = &mut config.growth {
         *ahead_divisor = Some(AHEAD_DIVISOR);
     }
-    Box::new(Core::new(LARDER_AHEAD, config))
+    Box::new(Core::new(config))
 }
 
 /// A BFC of the core under any policies, as a contender.
-pub struct Core {
-    name: &'static str,
+pub(crate) struct Core {
     /// Always there, except while it is dropped.
     bfc: Option<Bfc<'static>>,
     device: CountedRange,
 }
 
 impl Core {
-    /// A fresh allocator with these policies on a device without a limit of its own.
-    ///
-    /// # Panics
-    /// If the policies contradict each other.
-    #[must_use]
-    #[expect(clippy::expect_used, reason = "policies are constants of this program")]
-    pub fn new(name: &'static str, config: BfcConfig) -> Self {
-        let bfc = Bfc::new(config, take_table()).expect("the policies agree");
+    /// A fresh allocator with these policies on a device without a limit of its own. The policies must not
+    /// contradict each other.
+    #[expect(clippy::expect_used, reason = "constants of this program")]
+    pub(crate) fn new(config: BfcConfig) -> Self {
+        let bfc = Bfc::new(config, TABLES.take(table)).expect("the policies agree");
+        let range = AddrRange::new(Addr::new(BASE), UNLIMITED_BYTES);
         Self {
-            name,
             bfc: Some(bfc),
-            device: CountedRange::new(),
+            device: CountedRange {
+                range: FixedRange::new(range.expect("ends below 2^64")),
+                grown: Cell::new(0),
+                released: Cell::new(0),
+            },
         }
     }
 }
@@ -75,104 +68,64 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         if let Some(bfc) = self.bfc.take() {
-            give_table(bfc.into_table());
+            TABLES.give(bfc.into_table());
         }
     }
 }
 
 impl Contender for Core {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         let bfc = self.bfc.as_mut()?;
         let grant = bfc.alloc_over(&self.device, &Request::new(bytes)).ok()?;
-        let raw = grant.block.into_raw();
-        Some(Slot {
-            address: raw.addr.get(),
-            handle: raw.handle.get(),
-        })
+        Some(Slot::of(grant.block))
     }
 
     fn free(&mut self, slot: Slot) {
-        let handle = ChunkHandle::new(slot.handle);
-        if let (Some(bfc), Some(handle)) = (self.bfc.as_mut(), handle) {
-            let addr = Addr::new(slot.address);
-            let freed = bfc
-                .block_from_raw(RawBlock { addr, handle })
-                .is_ok_and(|block| bfc.free(block).is_ok());
-            assert!(freed, "the replay frees only live blocks");
-        }
+        let freed = self.bfc.as_mut().zip(slot.raw()).is_some_and(|(bfc, raw)| {
+            let block = bfc.block_from_raw(raw);
+            block.is_ok_and(|block| bfc.free(block).is_ok())
+        });
+        assert!(freed, "the replay frees only live blocks");
     }
 
     fn reserved_bytes(&self) -> u64 {
-        self.bfc
-            .as_ref()
-            .map_or(0, |bfc| bfc.stats().reserved_bytes)
+        let bfc = self.bfc.as_ref();
+        bfc.map_or(0, |bfc| bfc.stats().reserved_bytes)
     }
 
     fn driver_allocations(&self) -> u64 {
-        self.device.calls().0
+        self.device.grown.get()
     }
 
     fn driver_frees(&self) -> u64 {
-        self.device.calls().1
+        self.device.released.get()
     }
 }
 
 /// A range of device addresses that counts how often it was asked.
 struct CountedRange {
     range: FixedRange,
-    calls: Mutex<(u64, u64)>,
-}
-
-impl CountedRange {
-    #[expect(clippy::expect_used, reason = "constants")]
-    fn new() -> Self {
-        let range = AddrRange::new(Addr::new(BASE), UNLIMITED_BYTES);
-        Self {
-            range: FixedRange::new(range.expect("ends below 2^64")),
-            calls: Mutex::new((0, 0)),
-        }
-    }
-
-    fn calls(&self) -> (u64, u64) {
-        *self.calls.lock().unwrap_or_else(|lock| lock.into_inner())
-    }
-
-    fn count(&self, grown: u64, released: u64) {
-        let mut calls = self.calls.lock().unwrap_or_else(|lock| lock.into_inner());
-        calls.0 += grown;
-        calls.1 += released;
-    }
+    grown: Cell<u64>,
+    released: Cell<u64>,
 }
 
 impl SubAllocator for CountedRange {
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
         let range = self.range.grow(request)?;
-        self.count(1, 0);
+        self.grown.set(self.grown.get() + 1);
         Ok(range)
     }
 
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         self.range.release(range)?;
-        self.count(0, 1);
+        self.released.set(self.released.get() + 1);
         Ok(())
     }
 }
 
-/// Tables that no allocator uses at the moment.
-static TABLES: Mutex<Vec<&'static mut [Chunk]>> = Mutex::new(Vec::new());
+/// Tables for chunks, of [`RECORDS`] each.
+pub(crate) static TABLES: Spare<&'static mut [Chunk]> = Spare::new();
 
-/// A table that no allocator uses, or a new one. Tables are leaked and reused: a contender owns what it is
-/// built of, so its table must live as long as the program.
-pub(crate) fn take_table() -> &'static mut [Chunk] {
-    let spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
-    spare.unwrap_or_else(|| vec![Chunk::VACANT; RECORDS].leak())
-}
-
-pub(crate) fn give_table(table: &'static mut [Chunk]) {
-    let mut spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
-    spare.push(table);
+pub(crate) fn table() -> &'static mut [Chunk] {
+    vec![Chunk::VACANT; RECORDS].leak()
 }

@@ -5,18 +5,13 @@
 //! are live, and says when a live byte has no memory behind it or shares it with another. The
 //! simulated device's own work is inside the times: a few table writes for each page mapped.
 
-use std::sync::Mutex;
-
+use larder_core::lifetime::{OverPages, Steps};
 use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
-use larder_core::{Addr, AddrRange, Block, Chunk, ChunkHandle, RawBlock, Request, StreamId};
+use larder_core::{Addr, AddrRange, Chunk, Request, StreamId};
 use larder_model::PageDevice;
 
-use crate::replay::{Contender, DriverCalls, Slot};
-
-/// Name of [`larder_billed`].
-pub const LARDER_BILLED: &str = "larder-billed";
-/// Name of [`larder_budget`].
-pub const LARDER_BUDGET: &str = "larder-budget";
+use crate::planned;
+use crate::replay::{Contender, DriverCalls, Slot, Spare, StepFigures};
 
 /// What the device maps at least.
 const PAGE_BYTES: u64 = 2 << 20;
@@ -37,114 +32,107 @@ const MAPPINGS: usize = 1 << 17;
 const CHUNKS: usize = 1 << 17;
 
 /// Pages move before more memory is asked for.
-#[must_use]
-pub fn larder_billed(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    Box::new(Paged::new(LARDER_BILLED, Backing::Billed, device_bytes))
+pub(crate) fn larder_billed(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    Box::new(Paged::new(Backing::Billed, device_bytes))
 }
 
 /// The device's memory is ours anyway: pages move from three quarters of it on.
-#[must_use]
-pub fn larder_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
+pub(crate) fn larder_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let backing = Backing::Budget(device_bytes.unwrap_or(u64::MAX));
-    Box::new(Paged::new(LARDER_BUDGET, backing, device_bytes))
+    Box::new(Paged::new(backing, device_bytes))
+}
+
+/// Steps are planned; pages move as in [`larder_billed`]. When the last live block is freed, what is held goes
+/// back, as [`planned`] says.
+pub(crate) fn planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    let mut planned = Paged::new(Backing::Billed, device_bytes);
+    planned.steps = Some(planned::steps());
+    Box::new(planned)
 }
 
 /// A paged allocator of the core, as a contender.
-pub struct Paged {
-    name: &'static str,
+struct Paged {
     /// Always there, except while it is dropped.
     paged: Option<PagedBfc<'static>>,
+    /// The steps, if they are planned.
+    steps: Option<Steps<'static>>,
     device: PageDevice,
     judged: bool,
+    live: u64,
 }
 
 impl Paged {
     /// A fresh allocator on a device of so many bytes, or without limit.
     #[expect(clippy::expect_used, reason = "policies are constants of this program")]
-    fn new(name: &'static str, backing: Backing, device_bytes: Option<u64>) -> Self {
+    fn new(backing: Backing, device_bytes: Option<u64>) -> Self {
         let capacity_bytes = device_bytes.unwrap_or(u64::MAX);
         let addresses = AddrRange::new(Addr::new(BASE), ADDRESS_BYTES);
         let addresses = addresses.expect("ends below 2^64");
         let mut config = PagedConfig::new(addresses, backing);
         config.page_bytes = PAGE_BYTES;
         config.bfc.limit_bytes = capacity_bytes;
-        let (chunks, tables) = take_tables();
+        let (chunks, tables) = TABLES.take(new_tables);
         let paged = PagedBfc::with_tables(config, chunks, tables).expect("the policies agree");
         Self {
-            name,
             paged: Some(paged),
+            steps: None,
             device: PageDevice::new(PAGE_BYTES, capacity_bytes),
             judged: false,
-        }
-    }
-}
-
-impl Paged {
-    /// The contender that [`larder_billed`] makes, under another name.
-    #[must_use]
-    pub fn billed(name: &'static str, device_bytes: Option<u64>) -> Self {
-        Self::new(name, Backing::Billed, device_bytes)
-    }
-
-    /// The allocator and its device; `None` only while it is dropped.
-    pub fn parts(&mut self) -> Option<(&mut PagedBfc<'static>, &PageDevice)> {
-        Some((self.paged.as_mut()?, &self.device))
-    }
-
-    /// A block in the replay's form; the device learns of it.
-    pub fn hand_out(&mut self, block: Block) -> Slot {
-        if self.judged {
-            self.device.begin_use(block.range(), StreamId::MAIN);
-        }
-        let raw = block.into_raw();
-        Slot {
-            address: raw.addr.get(),
-            handle: raw.handle.get(),
+            live: 0,
         }
     }
 
-    /// The block again, about to be freed.
-    pub fn take_back(&mut self, slot: Slot) -> Option<Block> {
-        let handle = ChunkHandle::new(slot.handle)?;
-        let addr = Addr::new(slot.address);
-        let block = self
-            .paged
-            .as_ref()?
-            .block_from_raw(RawBlock { addr, handle });
-        let block = block.ok()?;
+    /// `None` if it is no live block.
+    fn try_free(&mut self, slot: Slot) -> Option<()> {
+        let paged = self.paged.as_mut()?;
+        let block = paged.block_from_raw(slot.raw()?).ok()?;
         if self.judged {
             self.device.end_use(block.range(), None);
         }
-        Some(block)
+        self.live -= 1;
+        let Some(steps) = &mut self.steps else {
+            return paged.free(block).ok();
+        };
+        let driver = &self.device;
+        steps.free(&mut OverPages { paged, driver }, block).ok()?;
+        if self.live == 0 {
+            paged.release_over(driver, u64::MAX);
+            steps.start_over();
+        }
+        Some(())
     }
 }
 
 impl Drop for Paged {
     fn drop(&mut self) {
         if let Some(paged) = self.paged.take() {
-            give_tables(paged.into_tables());
+            TABLES.give(paged.into_tables());
         }
+        planned::give(self.steps.take());
     }
 }
 
 impl Contender for Paged {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
-        let paged = self.paged.as_mut()?;
-        let grant = paged.alloc_over(&self.device, &Request::new(bytes)).ok()?;
-        Some(self.hand_out(grant.block))
+        let (paged, driver) = (self.paged.as_mut()?, &self.device);
+        let request = Request::new(bytes);
+        let grant = match &mut self.steps {
+            Some(steps) => {
+                let mut below = OverPages { paged, driver };
+                steps.alloc(&mut below, &request).ok()??
+            }
+            None => paged.alloc_over(driver, &request).ok()?,
+        };
+        if self.judged {
+            driver.begin_use(grant.block.range(), StreamId::MAIN);
+        }
+        self.live += 1;
+        Some(Slot::of(grant.block))
     }
 
     fn free(&mut self, slot: Slot) {
-        let block = self.take_back(slot);
-        let freed = block.is_some_and(|block| {
-            let paged = self.paged.as_mut();
-            paged.is_some_and(|paged| paged.free(block).is_ok())
-        });
-        assert!(freed, "the replay frees only live blocks");
+        let freed = self.try_free(slot);
+        assert!(freed.is_some(), "the replay frees only live blocks");
     }
 
     fn reserved_bytes(&self) -> u64 {
@@ -153,14 +141,6 @@ impl Contender for Paged {
 
     fn max_reserved_bytes(&self) -> Option<u64> {
         Some(self.device.peak_bytes())
-    }
-
-    fn driver_allocations(&self) -> u64 {
-        self.device.calls().create
-    }
-
-    fn driver_frees(&self) -> u64 {
-        self.device.calls().release
     }
 
     fn driver_calls(&self) -> Option<DriverCalls> {
@@ -175,9 +155,20 @@ impl Contender for Paged {
     }
 
     fn end_step(&mut self) {
-        if let Some(paged) = self.paged.as_mut() {
+        if let Some(paged) = &mut self.paged {
             paged.end_step();
         }
+        if let Some(steps) = &mut self.steps {
+            steps.begin(0);
+        }
+    }
+
+    fn steps(&self) -> Option<StepFigures> {
+        Some(self.steps.as_ref()?.stats().into())
+    }
+
+    fn planner(&mut self) -> Option<&mut Steps<'static>> {
+        self.steps.as_mut()
     }
 
     fn judge(&mut self) {
@@ -197,25 +188,15 @@ impl Contender for Paged {
 /// What is lent to one allocator.
 type Tables = (&'static mut [Chunk], PageTables<'static>);
 
-/// Tables that no allocator uses at the moment.
-static TABLES: Mutex<Vec<Tables>> = Mutex::new(Vec::new());
+static TABLES: Spare<Tables> = Spare::new();
 
-/// Tables that no allocator uses, or new ones, which are leaked and reused; see [`ours`](crate::ours).
-fn take_tables() -> Tables {
-    let spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
-    spare.unwrap_or_else(|| {
-        let tables = PageTables {
-            places: vec![Place::EMPTY; PLACES].leak(),
-            handles: vec![Handle::VACANT; HANDLES].leak(),
-            mappings: vec![Mapping::VACANT; MAPPINGS].leak(),
-        };
-        (vec![Chunk::VACANT; CHUNKS].leak(), tables)
-    })
-}
-
-fn give_tables(tables: Tables) {
-    let mut spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
-    spare.push(tables);
+fn new_tables() -> Tables {
+    let tables = PageTables {
+        places: vec![Place::EMPTY; PLACES].leak(),
+        handles: vec![Handle::VACANT; HANDLES].leak(),
+        mappings: vec![Mapping::VACANT; MAPPINGS].leak(),
+    };
+    (vec![Chunk::VACANT; CHUNKS].leak(), tables)
 }
 
 #[cfg(test)]
@@ -226,7 +207,7 @@ mod tests {
 
     /// The first block is one page, and so is the memory behind it.
     fn first_block(judged: bool) -> (Paged, Slot, PageStep) {
-        let mut paged = Paged::new(LARDER_BILLED, Backing::Billed, None);
+        let mut paged = Paged::new(Backing::Billed, None);
         if judged {
             paged.judge();
         }

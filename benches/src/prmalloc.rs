@@ -6,7 +6,6 @@
 //! has no block for, and everything before it, is an allocation of the driver.
 
 use std::cell::RefCell;
-use std::sync::Mutex;
 
 use larder_core::lifetime::prmalloc::{
     AllocStat, BinRecord, BlockRecord, LiveRecord, MemberRecord, PlanTables, PlannerTables,
@@ -18,12 +17,7 @@ use larder_model::prmalloc as upstream;
 use larder_model::prmalloc::Form;
 
 use crate::peers::Device;
-use crate::replay::{Contender, Slot};
-
-/// Name of [`prmalloc`].
-pub const PRMALLOC: &str = "prmalloc";
-/// Name of [`prmalloc_upstream`].
-pub const PRMALLOC_UPSTREAM: &str = "prmalloc-upstream";
+use crate::replay::{Contender, Slot, Spare};
 
 /// The first step counted, and rounds after which the plan is made.
 const WINDOW: Window = Window {
@@ -48,11 +42,10 @@ const BINS: usize = 1 << 13;
 const BLOCKS: usize = 1 << 16;
 
 /// The core's, which plans again when steps change.
-#[must_use]
-pub fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
+pub(crate) fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let mut config = PoolConfig::new();
     config.planner.window = WINDOW;
-    let pool = TensorPool::new(config, take_tables(), Driver::new(device_bytes));
+    let pool = TensorPool::new(config, TABLES.take(new_tables), Driver::new(device_bytes));
     let step = Some(pool.start());
     Box::new(Planned {
         pool: Some(pool),
@@ -61,8 +54,7 @@ pub fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
 }
 
 /// Upstream's GPU form, which plans once.
-#[must_use]
-pub fn prmalloc_upstream(device_bytes: Option<u64>) -> Box<dyn Contender> {
+pub(crate) fn prmalloc_upstream(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let form = Form {
         window: UPSTREAM_WINDOW,
         ..Form::GPU
@@ -83,7 +75,7 @@ impl Driver {
 
     /// Whether the bytes that a pool counts are those of the device.
     fn broken_rule(&self, counted: u64) -> Option<String> {
-        let held = self.0.borrow().used_bytes();
+        let held = self.0.borrow().used_bytes;
         (counted != held)
             .then(|| format!("{counted} bytes are counted as reserved, the device gave {held}"))
     }
@@ -121,16 +113,12 @@ impl Planned {
 impl Drop for Planned {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.take() {
-            give_tables(pool.into_parts().0);
+            TABLES.give(pool.into_parts().0);
         }
     }
 }
 
 impl Contender for Planned {
-    fn name(&self) -> &'static str {
-        PRMALLOC
-    }
-
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         let address = self.pool.as_ref()?.alloc(bytes, ALIGN).ok()?.get();
         Some(Slot { address, handle: 0 })
@@ -151,11 +139,11 @@ impl Contender for Planned {
     }
 
     fn driver_allocations(&self) -> u64 {
-        self.device(Device::allocations).unwrap_or(0)
+        self.device(|device| device.allocations).unwrap_or(0)
     }
 
     fn driver_frees(&self) -> u64 {
-        self.device(Device::frees).unwrap_or(0)
+        self.device(|device| device.frees).unwrap_or(0)
     }
 
     fn end_step(&mut self) {
@@ -176,10 +164,6 @@ impl Contender for Planned {
 struct Upstream(upstream::TensorPool<Driver>);
 
 impl Contender for Upstream {
-    fn name(&self) -> &'static str {
-        PRMALLOC_UPSTREAM
-    }
-
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         let address = self.0.alloc(bytes, ALIGN).ok()?.get();
         Some(Slot { address, handle: 0 })
@@ -195,11 +179,11 @@ impl Contender for Upstream {
     }
 
     fn driver_allocations(&self) -> u64 {
-        self.0.backend().0.borrow().allocations()
+        self.0.backend().0.borrow().allocations
     }
 
     fn driver_frees(&self) -> u64 {
-        self.0.backend().0.borrow().frees()
+        self.0.backend().0.borrow().frees
     }
 
     fn end_step(&mut self) {
@@ -213,13 +197,10 @@ impl Contender for Upstream {
     }
 }
 
-/// Tables that no pool uses at the moment.
-static TABLES: Mutex<Vec<PoolTables<'static>>> = Mutex::new(Vec::new());
+static TABLES: Spare<PoolTables<'static>> = Spare::new();
 
-/// Tables that no pool uses, or new ones, which are leaked and reused; see [`ours`](crate::ours).
-fn take_tables() -> PoolTables<'static> {
-    let spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner()).pop();
-    spare.unwrap_or_else(|| PoolTables {
+fn new_tables() -> PoolTables<'static> {
+    PoolTables {
         planner: PlannerTables {
             pending: vec![AllocStat::VACANT; STATS].leak(),
             plans: PlanTables {
@@ -231,7 +212,7 @@ fn take_tables() -> PoolTables<'static> {
         },
         slots: [slot(), slot()],
         live: vec![LiveRecord::VACANT; STATS].leak(),
-    })
+    }
 }
 
 fn policy() -> PolicyTables<'static> {
@@ -252,9 +233,4 @@ fn slot() -> SlotTables<'static> {
         blocks: blocks.leak(),
         virtuals: virtuals.leak(),
     }
-}
-
-fn give_tables(tables: PoolTables<'static>) {
-    let mut spare = TABLES.lock().unwrap_or_else(|lock| lock.into_inner());
-    spare.push(tables);
 }

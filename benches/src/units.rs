@@ -1,67 +1,39 @@
-//! Byte counts as people write them: parsing `8GiB`, printing MiB.
+//! Byte counts as people write them, such as `8GiB`.
 //!
-//! Not a general unit library: binary suffixes only, whole numbers only.
+//! Binary suffixes only, whole numbers only. `larder-jobs` takes this file by its path, so that both programs
+//! read the same.
 
 use larder_trace::MAX_BYTES;
-use thiserror::Error;
 
-/// One mebibyte, in bytes.
-pub const MIB: u64 = 1 << 20;
-
-/// Suffixes and the power of two each stands for, longest first so that `KiB`
-/// is not read as `B`.
-const SUFFIXES: [(&str, u32); 5] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0)];
-
-/// Why a text is not a byte count.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum BytesError {
-    /// Not a whole number with a known suffix.
-    #[error(
-        "`{0}` is not a byte count; write plain bytes or a suffix, such as 8589934592, 512MiB or 8GiB"
-    )]
-    NotACount(String),
-    /// Zero, which no size here may be.
-    #[error("zero bytes are too few; give at least 1")]
-    Zero,
-    /// Above [`MAX_BYTES`].
-    #[error("`{0}` is too big; the largest count is {MAX_BYTES} bytes")]
-    TooBig(String),
-}
+/// Suffixes and the power of two each stands for, longest first so that `kib` is not read as `b`.
+const SUFFIXES: [(&str, u32); 6] = [
+    ("kib", 10),
+    ("mib", 20),
+    ("gib", 30),
+    ("tib", 40),
+    ("b", 0),
+    ("", 0),
+];
 
 /// Reads a byte count: plain bytes, or a whole number followed by `B`, `KiB`,
-/// `MiB`, `GiB` or `TiB` (in any case).
-///
-/// # Errors
-/// [`BytesError`] says what is wrong with the text. Never panics.
-pub fn parse_bytes(text: &str) -> Result<u64, BytesError> {
-    let trimmed = text.trim();
-    let (digits, shift) = SUFFIXES
-        .iter()
-        .find_map(|&(suffix, shift)| Some((strip_suffix(trimmed, suffix)?, shift)))
-        .unwrap_or((trimmed, 0));
-    let digits = digits.trim_end();
+/// `MiB`, `GiB` or `TiB` (in any case). An error says what is wrong with the text.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let split = |(suffix, shift)| Some((lower.strip_suffix(suffix)?.trim_end(), shift));
+    let (digits, shift): (&str, u32) = SUFFIXES.into_iter().find_map(split).unwrap_or(("", 0));
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(BytesError::NotACount(text.to_owned()));
+        return Err(format!(
+            "`{text}` is not a byte count; write plain bytes or a suffix, such as 8589934592, 512MiB or 8GiB"
+        ));
     }
     let count = digits.parse::<u64>().ok();
     match count.and_then(|count| count.checked_mul(1 << shift)) {
-        Some(0) => Err(BytesError::Zero),
+        Some(0) => Err("zero bytes are too few; give at least 1".to_owned()),
         Some(bytes) if bytes <= MAX_BYTES => Ok(bytes),
-        _ => Err(BytesError::TooBig(text.to_owned())),
+        _ => Err(format!(
+            "`{text}` is too big; the largest count is {MAX_BYTES} bytes"
+        )),
     }
-}
-
-/// Bytes as MiB, for printing.
-#[must_use]
-pub fn mebibytes(bytes: u64) -> f64 {
-    bytes as f64 / MIB as f64
-}
-
-fn strip_suffix<'a>(text: &'a str, suffix: &str) -> Option<&'a str> {
-    let split = text.len().checked_sub(suffix.len())?;
-    let (head, tail) = text.split_at_checked(split)?;
-    tail.eq_ignore_ascii_case(suffix).then_some(head)
 }
 
 #[cfg(test)]
@@ -82,14 +54,12 @@ mod tests {
     #[test]
     fn what_is_no_count_is_refused() {
         for text in ["", "GiB", "x", "-1", "+1", "1.5GiB", "8GB", "1 2", "é"] {
-            assert_eq!(
-                parse_bytes(text),
-                Err(BytesError::NotACount(text.to_owned())),
-                "{text}"
-            );
+            let error = parse_bytes(text).unwrap_err();
+            assert!(error.starts_with(&format!("`{text}` is not a byte count")));
         }
-        assert_eq!(parse_bytes("0"), Err(BytesError::Zero));
-        assert_eq!(parse_bytes("0GiB"), Err(BytesError::Zero));
+        for text in ["0", "0GiB"] {
+            assert!(parse_bytes(text).unwrap_err().contains("give at least 1"));
+        }
     }
 
     #[test]
@@ -100,11 +70,8 @@ mod tests {
             "99999999999999999999",
             "18446744073709551615TiB",
         ] {
-            assert_eq!(
-                parse_bytes(text),
-                Err(BytesError::TooBig(text.to_owned())),
-                "{text}"
-            );
+            let error = parse_bytes(text).unwrap_err();
+            assert!(error.starts_with(&format!("`{text}` is too big")));
         }
     }
 }

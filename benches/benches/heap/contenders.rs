@@ -20,93 +20,83 @@ use super::region::Region;
 use super::runner::{Runner, Subject};
 
 /// One of the contenders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// No allocator: the loop around the requests.
-    Loop,
-    /// `larder_core::Heap`.
-    Larder,
-    /// The crate `talc`.
-    Talc,
-    /// The crate `rlsf`.
-    Rlsf,
-    /// The crate `buddy_system_allocator`.
-    Buddy,
-    /// The crate `linked_list_allocator`.
-    LinkedList,
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    /// The name in tables.
+    pub(crate) name: &'static str,
+    /// Whether it gives memory at all.
+    pub(crate) is_heap: bool,
+    /// It is not measured over larger regions: its time grows with the number of free blocks.
+    max_bytes: usize,
+    build: fn(Region) -> Result<Box<dyn Runner>, Fault>,
 }
 
 /// Largest block of the buddies: 2^31 bytes.
 const BUDDY_ORDERS: usize = 32;
 
-/// Above this the two whose time grows with the number of free blocks are left out.
-const LINEAR_BYTES: usize = 4 << 20;
+const fn kind(name: &'static str, build: fn(Region) -> Result<Box<dyn Runner>, Fault>) -> Kind {
+    Kind {
+        name,
+        is_heap: true,
+        max_bytes: usize::MAX,
+        build,
+    }
+}
+
+/// All of them, in the order of tables; the first is the loop around the requests.
+pub(crate) const KINDS: [Kind; 6] = [
+    Kind {
+        is_heap: false,
+        ..kind("the loop alone", |region| {
+            Ok(Subject::boxed(NoHeap::new(&region), region))
+        })
+    },
+    kind("larder", |region| {
+        let heap = Heap::new();
+        // SAFETY: only this heap uses the region, which is dropped after the heap.
+        unsafe { heap.claim(region.start(), region.bytes()) }.map_err(|_| Fault::Setup)?;
+        Ok(Subject::boxed(heap, region))
+    }),
+    kind("talc", |region| {
+        let heap = TalcLock::<spin::Mutex<()>, Manual>::new(Manual);
+        // SAFETY: only this heap uses the region, which is dropped after the heap.
+        unsafe { heap.lock().claim(region.start(), region.bytes()) }.ok_or(Fault::Setup)?;
+        Ok(Subject::boxed(heap, region))
+    }),
+    kind("rlsf", |region| {
+        Ok(Subject::boxed(LockedTlsf::try_new(&region)?, region))
+    }),
+    Kind {
+        max_bytes: 4 << 20,
+        ..kind("buddy_system", |region| {
+            let heap = buddy_system_allocator::LockedHeap::<BUDDY_ORDERS>::empty();
+            let start = region.start().expose_provenance();
+            // SAFETY: only this heap uses the region, which is dropped after the heap.
+            unsafe { heap.lock().init(start, region.bytes()) };
+            Ok(Subject::boxed(heap, region))
+        })
+    },
+    Kind {
+        max_bytes: 4 << 20,
+        ..kind("linked_list", |region| {
+            let heap = linked_list_allocator::LockedHeap::empty();
+            // SAFETY: only this heap uses the region, which is dropped after the heap.
+            unsafe { heap.lock().init(region.start(), region.bytes()) };
+            Ok(Subject::boxed(heap, region))
+        })
+    },
+];
 
 impl Kind {
-    /// All of them, in the order of tables.
-    pub(crate) const ALL: [Self; 6] = [
-        Self::Loop,
-        Self::Larder,
-        Self::Talc,
-        Self::Rlsf,
-        Self::Buddy,
-        Self::LinkedList,
-    ];
-
-    /// The name in tables.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Loop => "the loop alone",
-            Self::Larder => "larder",
-            Self::Talc => "talc",
-            Self::Rlsf => "rlsf",
-            Self::Buddy => "buddy_system",
-            Self::LinkedList => "linked_list",
-        }
-    }
-
-    /// Whether it gives memory at all.
-    pub(crate) fn is_heap(self) -> bool {
-        self != Self::Loop
-    }
-
-    /// Whether it is measured over a region of so many bytes.
-    pub(crate) fn runs_at(self, region_bytes: usize) -> bool {
-        !matches!(self, Self::Buddy | Self::LinkedList) || region_bytes <= LINEAR_BYTES
+    /// The contenders that are measured over a region.
+    pub(crate) fn over(region_bytes: usize) -> impl Iterator<Item = Self> {
+        let all = KINDS.into_iter();
+        all.filter(move |kind| region_bytes <= kind.max_bytes)
     }
 
     /// Builds it over a region of its own.
     pub(crate) fn build(self, region_bytes: usize) -> Result<Box<dyn Runner>, Fault> {
-        let region = Region::try_new(region_bytes).ok_or(Fault::Setup)?;
-        let (start, bytes) = (region.start(), region.bytes());
-        Ok(match self {
-            Self::Loop => Subject::boxed(NoHeap::new(&region), region),
-            Self::Larder => {
-                let heap = Heap::new();
-                // SAFETY: only this heap uses the region, which is dropped after the heap.
-                unsafe { heap.claim(start, bytes) }.map_err(|_| Fault::Setup)?;
-                Subject::boxed(heap, region)
-            }
-            Self::Talc => {
-                let heap = TalcLock::<spin::Mutex<()>, Manual>::new(Manual);
-                // SAFETY: only this heap uses the region, which is dropped after the heap.
-                unsafe { heap.lock().claim(start, bytes) }.ok_or(Fault::Setup)?;
-                Subject::boxed(heap, region)
-            }
-            Self::Rlsf => Subject::boxed(LockedTlsf::try_new(&region)?, region),
-            Self::Buddy => {
-                let heap = buddy_system_allocator::LockedHeap::<BUDDY_ORDERS>::empty();
-                // SAFETY: only this heap uses the region, which is dropped after the heap.
-                unsafe { heap.lock().init(start.expose_provenance(), bytes) };
-                Subject::boxed(heap, region)
-            }
-            Self::LinkedList => {
-                let heap = linked_list_allocator::LockedHeap::empty();
-                // SAFETY: only this heap uses the region, which is dropped after the heap.
-                unsafe { heap.lock().init(start, bytes) };
-                Subject::boxed(heap, region)
-            }
-        })
+        (self.build)(Region::try_new(region_bytes).ok_or(Fault::Setup)?)
     }
 }
 
@@ -176,7 +166,7 @@ impl NoHeap {
     }
 }
 
-// SAFETY: it is no allocator; its users write only a block's first byte (see `Kind::is_heap`).
+// SAFETY: it is no allocator; its users write only a block's first byte (see `Kind::checked`).
 unsafe impl GlobalAlloc for NoHeap {
     #[inline]
     unsafe fn alloc(&self, _layout: Layout) -> *mut u8 {

@@ -1,6 +1,6 @@
 //! Which sizes a program asks for.
 
-use super::random::Random;
+use larder_bench::random::Random;
 
 /// A distribution of sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

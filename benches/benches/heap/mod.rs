@@ -6,7 +6,6 @@
 pub(crate) mod contenders;
 pub(crate) mod fault;
 pub(crate) mod mix;
-mod random;
 mod region;
 pub(crate) mod runner;
 pub(crate) mod script;

@@ -4,9 +4,10 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use larder_bench::random::Random;
+
 use super::fault::Fault;
 use super::mix::Mix;
-use super::random::Random;
 use super::region::Region;
 use super::script::{Op, Script};
 

@@ -2,8 +2,9 @@
 //!
 //! A script begins and ends with nothing allocated, so that it can be run again and again.
 
+use larder_bench::random::Random;
+
 use super::mix::Mix;
-use super::random::Random;
 
 /// One request. A slot is where the program keeps a block.
 #[derive(Debug, Clone, Copy)]

@@ -37,9 +37,6 @@ pub(crate) struct GpuAllocator {
 }
 
 impl GpuAllocator {
-    /// The name in tables.
-    pub(crate) const NAME: &'static str = "gpu-allocator";
-
     /// Its time grows with the free chunks, to 20 us a pair here; and above this the pool would
     /// not fit its largest block.
     pub(crate) const MAX_LIVE: usize = 10_000;
@@ -92,10 +89,6 @@ impl GpuAllocator {
 
 impl PairContender for GpuAllocator {
     type Block = Allocation;
-
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
 
     #[inline]
     fn alloc(&mut self, bytes: u32) -> Option<Allocation> {

@@ -19,83 +19,75 @@ use gpu::GpuAllocator;
 use offset::OffsetAllocator;
 
 /// One of the contenders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The loop without any allocator.
-    Loop,
-    /// The crate `offset-allocator`: what all others are compared with.
-    Offset,
-    /// `larder-core`.
-    Larder,
-    /// `larder-core`'s BFC over pages that may move.
-    LarderPaged,
-    /// The ordered-set BFC, always splitting.
-    AlwaysSplit,
-    /// The ordered-set BFC with XLA's split rule.
-    XlaOneRegion,
-    /// The crate `gpu-allocator`.
-    Gpu,
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    /// The name in tables.
+    pub(crate) name: &'static str,
+    /// It is not measured above so many live blocks.
+    pub(crate) max_live: usize,
+    build: Build,
 }
 
+type Build = for<'a> fn(&'static str, &'a PairScript, &'a mut Vec<Chunk>) -> Built<'a>;
+type Built<'a> = Result<Box<dyn Runner + 'a>, Failure>;
+
+/// What all others are compared with.
+pub(crate) const BASELINE: &str = "offset-allocator";
+
+const fn kind(name: &'static str, build: Build) -> Kind {
+    Kind {
+        name,
+        max_live: usize::MAX,
+        build,
+    }
+}
+
+/// All of them, in the order of tables: the loop by itself, the crate `offset-allocator`, `larder-core` plain and
+/// over pages that may move, the ordered-set BFC, the crate `gpu-allocator`.
+pub(crate) const KINDS: [Kind; 7] = [
+    kind("the loop alone", |name, script, _| {
+        filled(name, Ok(Bump::default()), script)
+    }),
+    kind(BASELINE, |name, script, _| {
+        filled(name, OffsetAllocator::try_new(script), script)
+    }),
+    kind("larder", |name, script, table| {
+        filled(name, Larder::try_new(script, table), script)
+    }),
+    kind("larder-paged", |name, script, table| {
+        filled(name, LarderPaged::try_new(script, table), script)
+    }),
+    kind("always-split", |name, script, _| {
+        filled(name, Ok(OrderedSetBfc::always_split(script)), script)
+    }),
+    kind("xla-one-region", |name, script, _| {
+        filled(name, Ok(OrderedSetBfc::xla_one_region(script)), script)
+    }),
+    Kind {
+        max_live: GpuAllocator::MAX_LIVE,
+        ..kind("gpu-allocator", |name, script, _| {
+            filled(name, GpuAllocator::try_new(script), script)
+        })
+    },
+];
+
 impl Kind {
-    /// All of them, in the order of tables.
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Loop,
-        Self::Offset,
-        Self::Larder,
-        Self::LarderPaged,
-        Self::AlwaysSplit,
-        Self::XlaOneRegion,
-        Self::Gpu,
-    ];
-
-    /// The name in tables.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Loop => Bump::NAME,
-            Self::Offset => OffsetAllocator::NAME,
-            Self::Larder => Larder::NAME,
-            Self::LarderPaged => LarderPaged::NAME,
-            Self::AlwaysSplit => OrderedSetBfc::ALWAYS_SPLIT,
-            Self::XlaOneRegion => OrderedSetBfc::XLA_ONE_REGION,
-            Self::Gpu => GpuAllocator::NAME,
-        }
-    }
-
-    /// Whether it is measured at so many live blocks.
-    pub(crate) fn runs_at(self, live: usize) -> bool {
-        self != Self::Gpu || live <= GpuAllocator::MAX_LIVE
-    }
-
-    /// Builds it and fills it with the script's live blocks. `table` is lent to those that keep
-    /// their records in one.
-    pub(crate) fn build<'a>(
-        self,
-        script: &'a PairScript,
-        table: &'a mut Vec<Chunk>,
-    ) -> Result<Box<dyn Runner + 'a>, Failure> {
-        let failed = |text| Failure {
-            contender: self.name(),
-            live: script.live(),
-            fault: PairFault::Setup(text),
-        };
-        match self {
-            Self::Loop => filled(Bump::default(), script),
-            Self::Offset => filled(OffsetAllocator::try_new(script).map_err(failed)?, script),
-            Self::Larder => filled(Larder::try_new(script, table).map_err(failed)?, script),
-            Self::LarderPaged => {
-                filled(LarderPaged::try_new(script, table).map_err(failed)?, script)
-            }
-            Self::AlwaysSplit => filled(OrderedSetBfc::always_split(script), script),
-            Self::XlaOneRegion => filled(OrderedSetBfc::xla_one_region(script), script),
-            Self::Gpu => filled(GpuAllocator::try_new(script).map_err(failed)?, script),
-        }
+    /// Builds it and fills it with the script's live blocks. The table is lent to those that keep their
+    /// records in one.
+    pub(crate) fn build<'a>(self, script: &'a PairScript, table: &'a mut Vec<Chunk>) -> Built<'a> {
+        (self.build)(self.name, script, table)
     }
 }
 
 fn filled<'a, C: PairContender + 'a>(
-    contender: C,
+    name: &'static str,
+    contender: Result<C, String>,
     script: &'a PairScript,
-) -> Result<Box<dyn Runner + 'a>, Failure> {
-    Ok(Box::new(Churn::try_new(contender, script)?))
+) -> Built<'a> {
+    let contender = contender.map_err(|text| Failure {
+        contender: name,
+        live: script.live(),
+        fault: PairFault::Setup(text),
+    });
+    Ok(Box::new(Churn::try_new(name, contender?, script)?))
 }

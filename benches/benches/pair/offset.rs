@@ -17,9 +17,6 @@ pub(crate) struct OffsetAllocator {
 }
 
 impl OffsetAllocator {
-    /// The name in tables.
-    pub(crate) const NAME: &'static str = "offset-allocator";
-
     /// With as many nodes as the script has records.
     pub(crate) fn try_new(script: &PairScript) -> Result<Self, String> {
         let granules = script.pool_bytes() / u64::from(GRANULE_BYTES);
@@ -34,10 +31,6 @@ impl OffsetAllocator {
 
 impl PairContender for OffsetAllocator {
     type Block = Allocation;
-
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
 
     #[inline]
     fn alloc(&mut self, bytes: u32) -> Option<Allocation> {

@@ -3,12 +3,8 @@
 //! Exit codes: 0 all went well; 1 a contender broke its contract or failed, or output
 //! could not be written; 2 wrong arguments or a damaged trace.
 
-mod control;
-mod coordinate;
-mod job;
 mod plan;
 mod replay;
-mod top;
 mod versus;
 
 use std::io::{self, Write};
@@ -17,7 +13,6 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::replay::Violation;
-use crate::report::HtmlError;
 
 /// Replays recorded allocation traces and measures Larder beside its peers.
 #[derive(Debug, Parser)]
@@ -29,12 +24,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Control(control::ControlArgs),
-    Coordinate(coordinate::CoordinateArgs),
-    Job(job::JobArgs),
     Plan(plan::PlanArgs),
     Replay(replay::ReplayArgs),
-    Top(top::TopArgs),
     Versus(versus::VersusArgs),
 }
 
@@ -54,8 +45,6 @@ enum Failure {
     Violation(#[from] Violation),
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
-    #[error(transparent)]
-    Html(#[from] HtmlError),
 }
 
 impl Failure {
@@ -73,7 +62,7 @@ impl Failure {
         match self {
             Self::Reported | Self::Arguments(_) => 2,
             _ if self.is_closed_pipe() => 0,
-            Self::Failed(_) | Self::Violation(_) | Self::Output(_) | Self::Html(_) => 1,
+            Self::Failed(_) | Self::Violation(_) | Self::Output(_) => 1,
         }
     }
 }
@@ -83,12 +72,8 @@ impl Failure {
 pub fn run() -> ExitCode {
     let Cli { command } = Cli::parse();
     let result = match command {
-        Command::Control(args) => control::run(&args),
-        Command::Coordinate(args) => coordinate::run(&args),
-        Command::Job(args) => job::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Replay(args) => replay::run(&args),
-        Command::Top(args) => top::run(&args),
         Command::Versus(args) => versus::run(&args),
     };
     match result {

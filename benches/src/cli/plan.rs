@@ -1,14 +1,13 @@
 //! `larder plan`: packs lifetimes from files and says how low they came.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
 use super::{Failure, complain};
 use crate::plan::{self, Effort, PlanRow, Problem};
+use crate::report::{Table, decimals, json_line, print};
 use crate::units::parse_bytes;
 
 /// Finds offsets for blocks whose lifetimes are known, as low as it can.
@@ -54,9 +53,7 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
         }
     }
     if !args.json && !rows.is_empty() {
-        let mut out = io::stdout().lock();
-        writeln!(out, "{}", table(&rows))?;
-        out.flush()?;
+        print(&table(&rows))?;
     }
     if let Some(row) = rows.iter().find(|row| !row.valid) {
         return Err(Failure::Failed(format!(
@@ -81,10 +78,7 @@ fn plan_one(problem: &Problem, args: &PlanArgs, rows: &mut Vec<PlanRow>) -> Resu
     match plan::solve(problem, &effort) {
         Ok(row) => {
             if args.json {
-                let mut out = io::stdout().lock();
-                serde_json::to_writer(&mut out, &row).map_err(io::Error::from)?;
-                out.write_all(b"\n")?;
-                out.flush()?;
+                print(&json_line(&row)?)?;
             }
             rows.push(row);
             Ok(true)
@@ -96,39 +90,29 @@ fn plan_one(problem: &Problem, args: &PlanArgs, rows: &mut Vec<PlanRow>) -> Resu
     }
 }
 
-/// A line under the headings, and no other.
-const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
-
-const HEADINGS: [&str; 11] = [
-    "problem",
-    "buffers",
-    "max live",
-    "lower bound",
-    "height",
-    "height/live",
-    "first height",
-    "first s",
-    "s",
-    "proven",
-    "valid",
-];
-
 fn table(rows: &[PlanRow]) -> String {
-    let mut table = Table::new();
-    table.load_style(STYLE).set_header(HEADINGS);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    let mut table = Table::new([
+        "problem",
+        "buffers",
+        "max live",
+        "lower bound",
+        "height",
+        "height/live",
+        "first height",
+        "first s",
+        "s",
+        "proven",
+        "valid",
+    ]);
     let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
     for row in rows {
-        let ratio = |ratio: f64| format!("{ratio:.4}");
-        table.add_row([
+        table.row([
             row.problem.clone(),
             row.buffers.to_string(),
             row.max_live.to_string(),
             row.lower_bound.to_string(),
             row.height.to_string(),
-            row.height_over_live.map_or_else(|| "-".to_owned(), ratio),
+            decimals(row.height_over_live, 4),
             row.first_height.to_string(),
             format!("{:.3}", row.first_seconds),
             format!("{:.3}", row.seconds),
@@ -136,5 +120,5 @@ fn table(rows: &[PlanRow]) -> String {
             word(row.valid),
         ]);
     }
-    table.trim_fmt()
+    table.text()
 }

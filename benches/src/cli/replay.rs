@@ -1,22 +1,22 @@
 //! `larder replay`: every trace through every contender.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::fs;
-use std::io::{self, IsTerminal, Write};
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
-
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use indicatif::ProgressBar;
 use larder_cuda::driver::Choice;
 
 use super::{Failure, complain};
 use crate::device;
-use crate::replay::{ContenderSpec, Options, Repeat, contenders, program_number, replay};
-use crate::report::{self, ReplayRow, Report};
-use crate::units::parse_bytes;
+use crate::planned;
+use crate::replay::report::Report;
+use crate::replay::{CONTENDERS, ContenderSpec, Options, program_number, replay};
+use crate::report::page::try_write;
+use crate::report::{json_line, print, progress_bar};
 use larder_trace::Trace;
 
 /// Replays recorded traces and prints a table of what each allocator needed.
@@ -30,32 +30,13 @@ pub(super) struct ReplayArgs {
     #[arg(long = "allocator", value_name = "NAME", value_parser = known_names())]
     allocators: Vec<String>,
 
-    /// Size of the simulated device, such as 8589934592, 512MiB or 8GiB; without it, no limit
-    #[arg(long, value_name = "N", value_parser = parse_bytes, allow_negative_numbers = true)]
-    device_bytes: Option<u64>,
+    #[command(flatten)]
+    options: Options,
 
     /// Also replay on a driver, by the allocators `device` and `device-budget`, and by what programs
     /// use today, `cudarc` and `cuda-async`; the driver's calls are listed by name
-    #[arg(long, value_name = "WHICH")]
-    driver: Option<DriverChoice>,
-
-    /// Play the trace once, and then its last step again until there are so many passes
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "1",
-        allow_negative_numbers = true
-    )]
-    passes: NonZeroU32,
-
-    /// What the passes after the first one play
-    #[arg(long, value_name = "WHAT", default_value = "last-step")]
-    repeat: Repeat,
-
-    /// Also search the smallest device on which each allocator completes, from 1 to 1.06 times what
-    /// is live
-    #[arg(long)]
-    smallest_device: bool,
+    #[arg(long, value_name = "WHICH", value_parser = drivers())]
+    driver: Option<Choice>,
 
     /// Plans to begin with, as --save-plans wrote them, for allocators that plan; one trace only
     #[arg(long, value_name = "FILE")]
@@ -74,51 +55,18 @@ pub(super) struct ReplayArgs {
     html: Option<PathBuf>,
 }
 
-/// The driver that `--driver` names.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum DriverChoice {
-    /// The stand-in, which needs no GPU
-    StandIn,
-    /// NVIDIA's
-    Real,
-    /// NVIDIA's if there is a device, else the stand-in
-    Auto,
-}
-
-impl From<DriverChoice> for Choice {
-    fn from(choice: DriverChoice) -> Self {
-        match choice {
-            DriverChoice::StandIn => Self::StandIn,
-            DriverChoice::Real => Self::Real,
-            DriverChoice::Auto => Self::Auto,
-        }
-    }
-}
-
-impl DriverChoice {
-    /// Loads it and says which one it is.
-    fn load(self) -> Result<(), Failure> {
-        let driver =
-            device::use_driver(self.into()).map_err(|error| Failure::Failed(error.to_string()))?;
-        eprintln!("{driver}");
-        Ok(())
-    }
-}
-
-impl ReplayArgs {
-    fn options(&self, plans: Option<&'static [u8]>) -> Options {
-        Options {
-            device_bytes: self.device_bytes,
-            passes: self.passes,
-            repeat: self.repeat,
-            smallest_device: self.smallest_device,
-            plans,
-        }
-    }
+/// The stand-in needs no GPU; auto is NVIDIA's driver if there is a device, else the stand-in.
+fn drivers() -> impl TypedValueParser<Value = Choice> {
+    let names = PossibleValuesParser::new(["stand-in", "real", "auto"]);
+    names.map(|name| match name.as_str() {
+        "stand-in" => Choice::StandIn,
+        "real" => Choice::Real,
+        _ => Choice::Auto,
+    })
 }
 
 fn known_names() -> PossibleValuesParser {
-    let known = contenders()
+    let known = CONTENDERS
         .iter()
         .chain(device::CONTENDERS)
         .map(|spec| PossibleValue::new(spec.name).help(spec.about));
@@ -130,14 +78,20 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     each_once(&args.files)?;
     if let Some(page) = &args.html {
         spare_the_traces(page, &args.files)?;
-        report::try_html(page)?;
+        try_write(page).map_err(|error| no_page(page, &error))?;
     }
-    if let Some(driver) = args.driver {
-        driver.load()?;
+    if let Some(choice) = args.driver {
+        let driver = device::use_driver(choice);
+        let driver = driver.map_err(|error| Failure::Failed(error.to_string()))?;
+        eprintln!("{driver}");
     }
     let chosen = chosen(args)?;
-    let options = args.options(read_plans(args, &chosen)?);
-    let progress = progress_bar(args.files.len() * chosen.len());
+    let options = Options {
+        plans: read_plans(args, &chosen)?,
+        ..args.options
+    };
+    let progress = progress_bar();
+    progress.set_length((args.files.len() * chosen.len()) as u64);
     let mut report = Report::new(options);
     let mut damaged = false;
     for file in &args.files {
@@ -151,15 +105,15 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         }
     }
     progress.finish_and_clear();
-    if !args.json && !report.is_empty() {
-        let mut out = io::stdout().lock();
-        out.write_all(report::table(&report).as_bytes())?;
-        out.flush()?;
-    }
-    if let Some(page) = &args.html
-        && !report.is_empty()
-    {
-        report::write_html(&report, page)?;
+    if !report.rows.is_empty() {
+        if !args.json {
+            print(&report.text())?;
+        }
+        if let Some(path) = &args.html {
+            let page = report.page();
+            let page = page.map_err(|error| no_page(path, error.as_ref()))?;
+            fs::write(path, page).map_err(|error| no_page(path, &error))?;
+        }
     }
     if damaged {
         Err(Failure::Reported)
@@ -185,7 +139,8 @@ fn replay_all(
         }
         let row = report.add(trace.name(), spec.name, outcome);
         if args.json {
-            progress.suspend(|| print_json(row))?;
+            let line = json_line(row)?;
+            progress.suspend(|| print(&line))?;
         }
         progress.inc(1);
     }
@@ -199,7 +154,7 @@ fn read_plans(
 ) -> Result<Option<&'static [u8]>, Failure> {
     let planners: Vec<_> = chosen
         .iter()
-        .filter(|spec| (spec.build)(None).save_plans(0).is_some())
+        .filter(|spec| (spec.build)(None).planner().is_some())
         .collect();
     let uses_plans = args.plan.is_some() || args.save_plans.is_some();
     if uses_plans && (planners.is_empty() || args.files.len() > 1) {
@@ -218,23 +173,22 @@ fn read_plans(
     let program = program_number(&Trace::name_of(&args.files[0]));
     let plans = fs::read(path).map_err(|error| unusable("read", path, &error))?;
     for spec in planners {
-        let loaded = (spec.build)(None).load_plans(program, &plans);
-        loaded.map_err(|error| unusable("use the plans of", path, &error))?;
+        if let Some(steps) = (spec.build)(None).planner() {
+            let loaded = planned::load(steps, program, &plans);
+            loaded.map_err(|error| unusable("use the plans of", path, &error))?;
+        }
     }
     // Read once, and used until the program ends.
     Ok(Some(plans.leak()))
 }
 
-fn unusable(act: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
+fn unusable(act: &str, path: &Path, error: &dyn Display) -> Failure {
     Failure::Arguments(format!("cannot {act} {}: {error}", path.display()))
 }
 
-/// Prints a row as one line of JSON and flushes it, so that a reader need not wait.
-fn print_json(row: &ReplayRow) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, row)?;
-    out.write_all(b"\n")?;
-    out.flush()
+fn no_page(path: &Path, error: &(impl Display + ?Sized)) -> Failure {
+    let path = path.display();
+    Failure::Failed(format!("{path}: cannot write the page: {error}"))
 }
 
 /// All contenders, or the named ones in the order of the registry; those on a driver only with one.
@@ -242,7 +196,7 @@ fn chosen(args: &ReplayArgs) -> Result<Vec<&'static ContenderSpec>, Failure> {
     let names = &args.allocators;
     let named = |spec: &&ContenderSpec| names.iter().any(|name| name == spec.name);
     let wanted = |spec: &&ContenderSpec| names.is_empty() || named(spec);
-    let mut chosen: Vec<_> = contenders().iter().filter(wanted).collect();
+    let mut chosen: Vec<_> = CONTENDERS.iter().filter(wanted).collect();
     if args.driver.is_some() {
         chosen.extend(device::CONTENDERS.iter().filter(wanted));
     } else if let Some(spec) = device::CONTENDERS.iter().find(named) {
@@ -284,16 +238,4 @@ fn spare_the_traces(page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
         )));
     }
     Ok(())
-}
-
-/// On stderr, and only if someone watches.
-fn progress_bar(length: usize) -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(length as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
-        bar.set_style(style);
-    }
-    bar
 }

@@ -8,20 +8,11 @@ use std::cell::Cell;
 
 use larder_cuda::driver::StandIn;
 
-use crate::replay::CallsByName;
+use crate::replay::{CallsByName, beyond};
 
 /// Calls of the stand-in so far.
 fn table(stand_in: &StandIn) -> CallsByName {
     stand_in.call_table().into_iter().collect()
-}
-
-/// What is in `now` beyond `times` times what is in `before`; nothing that is 0.
-fn beyond(now: CallsByName, before: &CallsByName, times: u64) -> CallsByName {
-    let rest = now.into_iter().map(|(name, calls)| {
-        let taken = before.get(&name).copied().unwrap_or(0);
-        (name, calls.saturating_sub(taken.saturating_mul(times)))
-    });
-    rest.filter(|(_, calls)| *calls > 0).collect()
 }
 
 /// Where a contender's calls are counted from.
@@ -39,7 +30,7 @@ impl Calls {
     pub(super) fn new(stand_in: &'static StandIn, look: impl Fn()) -> Self {
         let before = table(stand_in);
         look();
-        let a_look = beyond(table(stand_in), &before, 1);
+        let a_look = beyond(&table(stand_in), &before, 1);
         Self {
             stand_in,
             start: table(stand_in),
@@ -55,7 +46,7 @@ impl Calls {
 
     /// The contender's own calls.
     pub(super) fn by_name(&self) -> CallsByName {
-        let all = beyond(table(self.stand_in), &self.start, 1);
-        beyond(all, &self.a_look, self.looks.get())
+        let all = beyond(&table(self.stand_in), &self.start, 1);
+        beyond(&all, &self.a_look, self.looks.get())
     }
 }

@@ -12,11 +12,13 @@ mod calls;
 )]
 mod today;
 
+use std::error::Error;
 use std::sync::{Arc, OnceLock};
 
 use larder_core::Block;
 use larder_cuda::driver::{Choice, Driver, LoadError, StandIn, load};
-use larder_cuda::{Context, DeviceAllocator, DeviceConfig, DeviceStep};
+use larder_cuda::{Context, CudaStream, DeviceAllocator, DeviceConfig, DeviceStep};
+use slab::Slab;
 
 use calls::Calls;
 
@@ -29,7 +31,7 @@ const PLENTY: u64 = 1 << 40;
 const ADDRESS_BYTES: u64 = 768 << 30;
 
 /// The contenders that need a driver.
-pub const CONTENDERS: &[ContenderSpec] = &[
+pub(crate) const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {
         name: "device",
         about: "larder-cuda's device memory, in stream order: pages move before more is asked for",
@@ -57,39 +59,35 @@ pub const CONTENDERS: &[ContenderSpec] = &[
     },
 ];
 
-/// Steps of the stream are planned, as in `planned`.
-fn device_planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    let config = DeviceConfig {
-        limit_bytes: device_bytes.unwrap_or(u64::MAX),
-        ..DeviceConfig::new()
-    };
-    let mut planned = OnDevice::new("device-planned", device_bytes, config);
-    planned.plans = true;
-    Box::new(planned)
-}
-
 static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
 
 /// Loads the driver that the contenders run on.
-///
-/// # Errors
-/// If it cannot be loaded.
-pub fn use_driver(choice: Choice) -> Result<&'static Driver, LoadError> {
+pub(crate) fn use_driver(choice: Choice) -> Result<&'static Driver, LoadError> {
     let driver = load(choice)?;
     Ok(DRIVER.get_or_init(|| driver))
 }
 
 fn device(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    let config = DeviceConfig {
-        limit_bytes: device_bytes.unwrap_or(u64::MAX),
-        ..DeviceConfig::new()
-    };
-    Box::new(OnDevice::new("device", device_bytes, config))
+    Box::new(OnDevice::new(device_bytes, limited(device_bytes)))
 }
 
 fn device_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = DeviceConfig::with_budget(device_bytes.unwrap_or(u64::MAX));
-    Box::new(OnDevice::new("device-budget", device_bytes, config))
+    Box::new(OnDevice::new(device_bytes, config))
+}
+
+/// Steps of the stream are planned, as in `planned`.
+fn device_planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    let mut planned = OnDevice::new(device_bytes, limited(device_bytes));
+    planned.plans = true;
+    Box::new(planned)
+}
+
+fn limited(device_bytes: Option<u64>) -> DeviceConfig {
+    DeviceConfig {
+        limit_bytes: device_bytes.unwrap_or(u64::MAX),
+        ..DeviceConfig::new()
+    }
 }
 
 /// The stand-in's control, if that is the driver.
@@ -111,60 +109,18 @@ fn prepare(device_bytes: Option<u64>) {
     }
 }
 
-/// Values by handle, and handles not in use.
-struct Held<T> {
-    values: Vec<Option<T>>,
-    vacant: Vec<u32>,
-}
-
-impl<T> Default for Held<T> {
-    fn default() -> Self {
-        Self {
-            values: Vec::new(),
-            vacant: Vec::new(),
-        }
-    }
-}
-
-impl<T> Held<T> {
-    fn insert(&mut self, value: T) -> Option<u32> {
-        let handle = match self.vacant.pop() {
-            Some(handle) => handle,
-            None => {
-                self.values.push(None);
-                u32::try_from(self.values.len() - 1).ok()?
-            }
-        };
-        *self.values.get_mut(handle as usize)? = Some(value);
-        Some(handle)
-    }
-
-    fn remove(&mut self, handle: u32) -> Option<T> {
-        let value = self.values.get_mut(handle as usize)?.take()?;
-        self.vacant.push(handle);
-        Some(value)
-    }
-
-    fn drain(&mut self) -> impl Iterator<Item = T> {
-        self.vacant.clear();
-        self.values.drain(..).flatten()
-    }
-}
-
 struct OnDevice {
-    name: &'static str,
     /// None if the driver refused to make one: then nothing is ever given.
-    memory: Option<(DeviceAllocator, Arc<larder_cuda::CudaStream>)>,
+    memory: Option<(DeviceAllocator, Arc<CudaStream>)>,
     calls: Option<Calls>,
-    blocks: Held<Block>,
+    blocks: Slab<Block>,
     /// Steps are planned; the one under way.
     plans: bool,
     step: Option<DeviceStep>,
-    live: u64,
 }
 
 impl OnDevice {
-    fn new(name: &'static str, device_bytes: Option<u64>, config: DeviceConfig) -> Self {
+    fn new(device_bytes: Option<u64>, config: DeviceConfig) -> Self {
         prepare(device_bytes);
         let config = DeviceConfig {
             address_bytes: ADDRESS_BYTES,
@@ -172,23 +128,19 @@ impl OnDevice {
             check_captures: false,
             ..config
         };
-        let memory = make(config).inspect_err(|error| eprintln!("{name}: {error}"));
+        let memory = make(config).inspect_err(|error| eprintln!("no device memory: {error}"));
         Self {
-            name,
             memory: memory.ok(),
             // Its own counters are read without a call.
             calls: stand_in().map(|stand_in| Calls::new(stand_in, || ())),
-            blocks: Held::default(),
+            blocks: Slab::new(),
             plans: false,
             step: None,
-            live: 0,
         }
     }
 }
 
-type Made = (DeviceAllocator, Arc<larder_cuda::CudaStream>);
-
-fn make(config: DeviceConfig) -> Result<Made, Box<dyn std::error::Error>> {
+fn make(config: DeviceConfig) -> Result<(DeviceAllocator, Arc<CudaStream>), Box<dyn Error>> {
     let context = Context::new(0)?;
     let memory = DeviceAllocator::with_config(&context, config)?;
     let stream = context.cudarc().new_stream()?;
@@ -196,27 +148,26 @@ fn make(config: DeviceConfig) -> Result<Made, Box<dyn std::error::Error>> {
 }
 
 impl Contender for OnDevice {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         let (memory, stream) = self.memory.as_ref()?;
         let block = memory.alloc(stream, bytes).ok()?;
         let address = block.addr().get();
-        let handle = self.blocks.insert(block)?;
-        self.live += 1;
+        let handle = u32::try_from(self.blocks.insert(block)).ok()?;
         Some(Slot { address, handle })
     }
 
     fn free(&mut self, slot: Slot) {
-        let freed = self.blocks.remove(slot.handle).is_some_and(|block| {
-            let memory = self.memory.as_ref();
-            memory.is_some_and(|(memory, stream)| memory.free(stream, block).is_ok())
-        });
+        let freed = self
+            .blocks
+            .try_remove(slot.handle as usize)
+            .is_some_and(|block| {
+                let memory = self.memory.as_ref();
+                memory.is_some_and(|(memory, stream)| memory.free(stream, block).is_ok())
+            });
         assert!(freed, "the replay frees only live blocks");
-        self.live -= 1;
-        if let (true, 0, Some((memory, stream))) = (self.plans, self.live, &self.memory) {
+        if let (true, true, Some((memory, stream))) =
+            (self.plans, self.blocks.is_empty(), &self.memory)
+        {
             // The program starts over, as between two passes over a trace.
             memory.release(u64::MAX);
             memory.start_over(stream);
@@ -231,14 +182,6 @@ impl Contender for OnDevice {
     fn max_reserved_bytes(&self) -> Option<u64> {
         let (memory, _) = self.memory.as_ref()?;
         Some(memory.stats().peak_reserved_bytes)
-    }
-
-    fn driver_allocations(&self) -> u64 {
-        self.driver_calls().map_or(0, |calls| calls.create)
-    }
-
-    fn driver_frees(&self) -> u64 {
-        self.driver_calls().map_or(0, |calls| calls.release)
     }
 
     fn driver_calls(&self) -> Option<DriverCalls> {

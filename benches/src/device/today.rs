@@ -11,9 +11,10 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use larder_core::Block;
 use larder_cuda::{Context, DriverPool, StreamAllocator};
+use slab::Slab;
 
 use super::calls::Calls;
-use super::{Held, prepare, stand_in, which};
+use super::{prepare, stand_in, which};
 use crate::replay::{CallsByName, Contender, Slot};
 
 /// Where blocks come from.
@@ -31,11 +32,10 @@ trait Source {
 
 /// A contender over a source.
 struct Today<S: Source> {
-    name: &'static str,
     /// None if the driver refused to make one: then nothing is ever given.
     source: Option<S>,
     calls: Option<Calls>,
-    blocks: Held<(S::Block, u64)>,
+    blocks: Slab<(S::Block, u64)>,
     live_bytes: u64,
     limit_bytes: u64,
     allocations: u64,
@@ -59,10 +59,9 @@ impl<S: Source> Today<S> {
             })
         });
         Self {
-            name,
             source,
             calls,
-            blocks: Held::default(),
+            blocks: Slab::new(),
             live_bytes: 0,
             limit_bytes: device_bytes.unwrap_or(u64::MAX),
             allocations: 0,
@@ -73,17 +72,13 @@ impl<S: Source> Today<S> {
 }
 
 impl<S: Source> Contender for Today<S> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         let live_bytes = self.live_bytes.checked_add(bytes)?;
         if live_bytes > self.limit_bytes {
             return None;
         }
         let (address, block) = self.source.as_ref()?.alloc(bytes)?;
-        let handle = self.blocks.insert((block, bytes))?;
+        let handle = u32::try_from(self.blocks.insert((block, bytes))).ok()?;
         self.live_bytes = live_bytes;
         self.allocations += 1;
         Some(Slot { address, handle })
@@ -92,7 +87,7 @@ impl<S: Source> Contender for Today<S> {
     fn free(&mut self, slot: Slot) {
         let freed = self
             .blocks
-            .remove(slot.handle)
+            .try_remove(slot.handle as usize)
             .is_some_and(|(block, bytes)| {
                 self.live_bytes -= bytes;
                 let source = self.source.as_ref();

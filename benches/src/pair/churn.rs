@@ -28,6 +28,8 @@ pub trait Runner {
 
 /// The loop around one contender.
 pub struct Churn<'s, C: PairContender> {
+    /// The contender's name in tables.
+    name: &'static str,
     contender: C,
     script: &'s PairScript,
     cursor: Cursor,
@@ -41,8 +43,13 @@ impl<'s, C: PairContender> Churn<'s, C> {
     ///
     /// # Errors
     /// If the pool is too small for them.
-    pub fn try_new(contender: C, script: &'s PairScript) -> Result<Self, Failure> {
+    pub fn try_new(
+        name: &'static str,
+        contender: C,
+        script: &'s PairScript,
+    ) -> Result<Self, Failure> {
         let mut churn = Self {
+            name,
             contender,
             script,
             cursor: Cursor::default(),
@@ -87,6 +94,7 @@ impl<'s, C: PairContender> Churn<'s, C> {
     /// than remember them, led through the same pairs.
     fn live_bytes(&self) -> Result<Vec<u32>, PairFault> {
         let mut mirror = Churn {
+            name: self.name,
             contender: Bump::default(),
             script: self.script,
             cursor: Cursor::default(),
@@ -95,7 +103,7 @@ impl<'s, C: PairContender> Churn<'s, C> {
         };
         mirror.fill()?;
         mirror.run_pairs(self.done)?;
-        Ok(mirror.live.iter().map(|block| block.bytes()).collect())
+        Ok(mirror.live.iter().map(|block| block.bytes).collect())
     }
 
     fn check_live(&self) -> Result<(), PairFault> {
@@ -132,7 +140,7 @@ impl<'s, C: PairContender> Churn<'s, C> {
 
     fn failure(&self, fault: PairFault) -> Failure {
         Failure {
-            contender: self.contender.name(),
+            contender: self.name,
             live: self.script.live(),
             fault,
         }
@@ -141,7 +149,7 @@ impl<'s, C: PairContender> Churn<'s, C> {
 
 impl<C: PairContender> Runner for Churn<'_, C> {
     fn name(&self) -> &'static str {
-        self.contender.name()
+        self.name
     }
 
     fn live(&self) -> usize {

@@ -5,6 +5,7 @@
 //! close together, and only ratios of one round are taken.
 
 use super::{Failure, Runner};
+use crate::numbers::median;
 
 /// Untimed pairs before the first timed one, per live block: of the blocks placed by filling, in
 /// the order of addresses, one in fifty is left then.
@@ -101,29 +102,18 @@ fn summarize(
     baseline: usize,
     table: &[Vec<f64>],
 ) -> PairResult {
-    let mut ns: Vec<f64> = table.iter().map(|round| round[place]).collect();
     let mut ratios: Vec<f64> = table
         .iter()
         .map(|round| round[place] / round[baseline])
         .collect();
-    ns.sort_unstable_by(f64::total_cmp);
+    let ns = table.iter().map(|round| round[place]).collect();
     ratios.sort_unstable_by(f64::total_cmp);
     PairResult {
         contender: runner.name(),
         live: runner.live(),
-        ns_per_pair_median: median(&ns),
-        ratio_to_offset_allocator_median: median(&ratios),
+        ns_per_pair_median: median(ns).unwrap_or(0.0),
         ratio_min: ratios[0],
         ratio_max: ratios[ratios.len() - 1],
-    }
-}
-
-/// Of a sorted, non-empty slice.
-fn median(sorted: &[f64]) -> f64 {
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 {
-        sorted[middle]
-    } else {
-        f64::midpoint(sorted[middle - 1], sorted[middle])
+        ratio_to_offset_allocator_median: median(ratios).unwrap_or(0.0),
     }
 }

@@ -9,16 +9,11 @@ use larder_core::paged::{
 use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Block, Chunk, Request, SubAllocError};
 
 use super::{PairContender, PairScript};
-use crate::peers::{
-    ALWAYS_SPLIT, Device, OrderedSet, OrderedSetConfig, RegionPolicy, SplitRule, XLA_ONE_REGION,
-};
+use crate::peers::{Device, OrderedSet, RegionPolicy, SplitRule, XLA_SPLIT};
 use crate::replay::{Contender, Slot};
 
 /// Where our region starts; any granule will do.
 const REGION_START: u64 = 0x10000;
-
-/// XLA's split rule, as in [`peers`](crate::peers).
-const XLA_WASTE_LIMIT_BYTES: u64 = 128 << 20;
 
 /// `larder-core`'s BFC over one region; blocks are freed by handle.
 pub struct Larder<'t> {
@@ -27,9 +22,6 @@ pub struct Larder<'t> {
 }
 
 impl<'t> Larder<'t> {
-    /// The name in tables.
-    pub const NAME: &'static str = "larder";
-
     /// A BFC for the script's pool, over `table`, whose length becomes the script's number of
     /// records.
     ///
@@ -52,10 +44,6 @@ impl<'t> Larder<'t> {
 
 impl PairContender for Larder<'_> {
     type Block = Block;
-
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
 
     #[inline]
     fn alloc(&mut self, bytes: u32) -> Option<Block> {
@@ -110,9 +98,6 @@ pub struct LarderPaged<'t> {
 }
 
 impl<'t> LarderPaged<'t> {
-    /// The name in tables.
-    pub const NAME: &'static str = "larder-paged";
-
     /// A mapped pool for the script, over `table`. Its page tables live as long as the program.
     ///
     /// # Errors
@@ -146,10 +131,6 @@ impl<'t> LarderPaged<'t> {
 
 impl PairContender for LarderPaged<'_> {
     type Block = Block;
-
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
 
     #[inline]
     fn alloc(&mut self, bytes: u32) -> Option<Block> {
@@ -191,35 +172,23 @@ pub struct OrderedSetBfc {
 }
 
 impl OrderedSetBfc {
-    /// Name of [`always_split`](Self::always_split).
-    pub const ALWAYS_SPLIT: &'static str = ALWAYS_SPLIT;
-    /// Name of [`xla_one_region`](Self::xla_one_region).
-    pub const XLA_ONE_REGION: &'static str = XLA_ONE_REGION;
-
     /// Plain best fit that always splits.
     #[must_use]
     pub fn always_split(script: &PairScript) -> Self {
-        Self::new(ALWAYS_SPLIT, SplitRule::Always, script.pool_bytes())
+        Self::new(SplitRule::Always, script.pool_bytes())
     }
 
     /// XLA's split rule.
     #[must_use]
     pub fn xla_one_region(script: &PairScript) -> Self {
-        let split = SplitRule::Generous {
-            waste_limit_bytes: XLA_WASTE_LIMIT_BYTES,
-        };
-        Self::new(XLA_ONE_REGION, split, script.pool_bytes())
+        Self::new(XLA_SPLIT, script.pool_bytes())
     }
 
-    fn new(name: &'static str, split: SplitRule, pool_bytes: u64) -> Self {
-        let config = OrderedSetConfig {
-            name,
-            split,
-            regions: RegionPolicy::One,
-            limit_bytes: Some(pool_bytes),
-        };
+    fn new(split: SplitRule, pool_bytes: u64) -> Self {
+        let limit_bytes = Some(pool_bytes);
+        let device = Device::new(limit_bytes);
         Self {
-            bfc: OrderedSet::new(config, Device::new(Some(pool_bytes))),
+            bfc: OrderedSet::new(split, RegionPolicy::One, limit_bytes, device),
             pool: 0..pool_bytes,
         }
     }
@@ -227,10 +196,6 @@ impl OrderedSetBfc {
 
 impl PairContender for OrderedSetBfc {
     type Block = Slot;
-
-    fn name(&self) -> &'static str {
-        self.bfc.name()
-    }
 
     #[inline]
     fn alloc(&mut self, bytes: u32) -> Option<Slot> {
@@ -273,28 +238,11 @@ pub struct Bump {
 #[derive(Debug)]
 pub struct BumpBlock {
     address: u64,
-    bytes: u32,
-}
-
-impl BumpBlock {
-    /// What was asked for.
-    #[must_use]
-    pub fn bytes(&self) -> u32 {
-        self.bytes
-    }
-}
-
-impl Bump {
-    /// The name in tables.
-    pub const NAME: &'static str = "the loop alone";
+    pub(super) bytes: u32,
 }
 
 impl PairContender for Bump {
     type Block = BumpBlock;
-
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
 
     #[inline]
     fn alloc(&mut self, bytes: u32) -> Option<BumpBlock> {

@@ -8,7 +8,7 @@
 //! Every contender is checked on the very run that was measured: its live blocks
 //! must not overlap, and once all are freed it must be whole again.
 //!
-//! Not a measure of fragmentation (that is [`replay`](crate::replay)), and nothing
+//! Not a measure of fragmentation (that is `replay`), and nothing
 //! here touches the memory that the numbers name. Contenders from other crates live
 //! beside the bench targets, so that those crates stay development dependencies.
 
@@ -32,9 +32,6 @@ pub use script::{Cursor, GRANULE_BYTES, LIVE_RANGE, MAX_BYTES, MIN_BYTES, PairSc
 pub trait PairContender {
     /// What the caller keeps of a live block, as the allocator's interface hands it out.
     type Block;
-
-    /// The name in tables.
-    fn name(&self) -> &'static str;
 
     /// A block of at least `bytes`, or `None` if it does not fit.
     fn alloc(&mut self, bytes: u32) -> Option<Self::Block>;

@@ -6,6 +6,8 @@
 
 use std::ops::RangeInclusive;
 
+use crate::random::Random;
+
 /// Smallest size.
 pub const MIN_BYTES: u32 = 256;
 /// Sizes stay below this.
@@ -55,11 +57,11 @@ impl PairScript {
         }
         // Twice the live blocks, so that most of them are victims within one turn.
         let ring = (2 * live).next_power_of_two().max(MIN_RING);
-        let mut random = SplitMix(seed);
+        let mut random = Random::new(seed);
         Some(Self {
             live,
-            sizes: (0..ring).map(|_| random.log_uniform_bytes()).collect(),
-            victims: (1..ring).map(|_| random.below(live)).collect(),
+            sizes: (0..ring).map(|_| log_uniform_bytes(&mut random)).collect(),
+            victims: (1..ring).map(|_| random.below(live as u32)).collect(),
         })
     }
 
@@ -122,28 +124,8 @@ fn deviation_bytes() -> f64 {
     (mean_square - mean_bytes() * mean_bytes()).sqrt()
 }
 
-/// Steele, Lea and Flood's generator.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform below `limit`, which fits 32 bits.
-    fn below(&mut self, limit: usize) -> u32 {
-        let high = self.next() >> 32;
-        ((high * limit as u64) >> 32) as u32
-    }
-
-    fn log_uniform_bytes(&mut self) -> u32 {
-        let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
-        let ratio = f64::from(MAX_BYTES) / f64::from(MIN_BYTES);
-        let bytes = f64::from(MIN_BYTES) * ratio.powf(unit);
-        (bytes as u32).clamp(MIN_BYTES, MAX_BYTES - 1)
-    }
+fn log_uniform_bytes(random: &mut Random) -> u32 {
+    let ratio = f64::from(MAX_BYTES) / f64::from(MIN_BYTES);
+    let bytes = f64::from(MIN_BYTES) * ratio.powf(random.unit());
+    (bytes as u32).clamp(MIN_BYTES, MAX_BYTES - 1)
 }

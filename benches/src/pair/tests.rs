@@ -14,7 +14,7 @@ fn script() -> PairScript {
 /// Runs some pairs and the final checks.
 fn churn(contender: impl PairContender) -> Result<(), PairFault> {
     let script = script();
-    let result = Churn::try_new(contender, &script).and_then(|churn| {
+    let result = Churn::try_new("c", contender, &script).and_then(|churn| {
         let mut churn = Box::new(churn);
         churn.run(5_000)?;
         churn.finish()
@@ -40,10 +40,6 @@ struct Broken {
 
 impl PairContender for Broken {
     type Block = <Bump as PairContender>::Block;
-
-    fn name(&self) -> &'static str {
-        "broken"
-    }
 
     fn alloc(&mut self, bytes: u32) -> Option<Self::Block> {
         self.inner.alloc(bytes)
@@ -113,7 +109,7 @@ fn a_block_before_or_behind_the_pool_is_found() {
         shift: 1,
         ..Broken::default()
     };
-    let churn = Churn::try_new(before, &script).expect("the bump never refuses");
+    let churn = Churn::try_new("early", before, &script).expect("the bump never refuses");
     let failure = Box::new(churn).finish().expect_err("a block starts early");
     assert_eq!(failure.fault, PairFault::BeforePool { address: 999 });
 }
@@ -137,9 +133,6 @@ fn a_pool_too_small_is_a_failure_and_not_a_time() {
     struct Full;
     impl PairContender for Full {
         type Block = ();
-        fn name(&self) -> &'static str {
-            "full"
-        }
         fn alloc(&mut self, _bytes: u32) -> Option<()> {
             None
         }

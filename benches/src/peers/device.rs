@@ -10,18 +10,19 @@ pub(super) const UNLIMITED_BYTES: u64 = 1 << 62;
 
 /// A simulated device.
 #[derive(Debug, Clone)]
-pub struct Device {
+pub(crate) struct Device {
     capacity_bytes: u64,
-    used_bytes: u64,
+    /// Bytes handed out and not taken back.
+    pub(crate) used_bytes: u64,
     next_address: u64,
-    allocations: u64,
-    frees: u64,
+    /// Ranges handed out, and taken back, so far.
+    pub(crate) allocations: u64,
+    pub(crate) frees: u64,
 }
 
 impl Device {
     /// A device of so many bytes, or one that never fills.
-    #[must_use]
-    pub fn new(capacity_bytes: Option<u64>) -> Self {
+    pub(crate) fn new(capacity_bytes: Option<u64>) -> Self {
         Self {
             capacity_bytes: capacity_bytes.unwrap_or(UNLIMITED_BYTES),
             used_bytes: 0,
@@ -33,7 +34,7 @@ impl Device {
 
     /// Address of a fresh range right above all earlier ones, or `None` if the
     /// device is full.
-    pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
+    pub(crate) fn allocate(&mut self, bytes: u64) -> Option<u64> {
         let used = self.used_bytes.checked_add(bytes)?;
         if used > self.capacity_bytes {
             return None;
@@ -46,31 +47,13 @@ impl Device {
     }
 
     /// Takes back one range of so many bytes.
-    pub fn release(&mut self, bytes: u64) {
+    pub(crate) fn release(&mut self, bytes: u64) {
         debug_assert!(
             bytes <= self.used_bytes,
             "more bytes come back than went out"
         );
         self.used_bytes = self.used_bytes.saturating_sub(bytes);
         self.frees += 1;
-    }
-
-    /// Bytes handed out and not taken back.
-    #[must_use]
-    pub fn used_bytes(&self) -> u64 {
-        self.used_bytes
-    }
-
-    /// Ranges handed out so far.
-    #[must_use]
-    pub fn allocations(&self) -> u64 {
-        self.allocations
-    }
-
-    /// Ranges taken back so far.
-    #[must_use]
-    pub fn frees(&self) -> u64 {
-        self.frees
     }
 }
 
@@ -87,7 +70,7 @@ mod tests {
         device.release(60);
         assert_eq!(device.allocate(60), Some(100));
         assert_eq!(
-            (device.used_bytes(), device.allocations(), device.frees()),
+            (device.used_bytes, device.allocations, device.frees),
             (100, 3, 1)
         );
     }

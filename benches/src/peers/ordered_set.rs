@@ -25,7 +25,7 @@ const GRANULE_BYTES: u64 = 256;
 
 /// When a chunk larger than the request is split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SplitRule {
+pub(crate) enum SplitRule {
     /// Whenever anything is left.
     Always,
     /// TensorFlow's: if the chunk is at least twice the request, or the rest is
@@ -50,7 +50,7 @@ impl SplitRule {
 
 /// Where chunks come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RegionPolicy {
+pub(crate) enum RegionPolicy {
     /// One region as large as the limit; *reserved* is the highest address used
     /// so far, as if the rest of the region cost nothing.
     One,
@@ -60,19 +60,6 @@ pub enum RegionPolicy {
         /// Size of the first one.
         first_bytes: u64,
     },
-}
-
-/// What kind of BFC to build.
-#[derive(Debug, Clone, Copy)]
-pub struct OrderedSetConfig {
-    /// The name in tables.
-    pub name: &'static str,
-    /// When to split.
-    pub split: SplitRule,
-    /// Where chunks come from.
-    pub regions: RegionPolicy,
-    /// What the allocator allows itself, whatever the device has.
-    pub limit_bytes: Option<u64>,
 }
 
 /// A piece of a region, free or in use.
@@ -87,8 +74,9 @@ struct Chunk {
 
 /// The allocator.
 #[derive(Debug)]
-pub struct OrderedSet {
-    config: OrderedSetConfig,
+pub(crate) struct OrderedSet {
+    split: SplitRule,
+    regions: RegionPolicy,
     device: Device,
     limit_bytes: u64,
     next_region_bytes: u64,
@@ -101,16 +89,21 @@ pub struct OrderedSet {
 }
 
 impl OrderedSet {
-    /// An allocator without regions yet, on `device`.
-    #[must_use]
-    pub fn new(config: OrderedSetConfig, device: Device) -> Self {
-        let limit_bytes = round_down(config.limit_bytes.unwrap_or(UNLIMITED_BYTES));
-        let next_region_bytes = match config.regions {
+    /// An allocator without regions yet, on `device`, of which it allows itself so many bytes.
+    pub(crate) fn new(
+        split: SplitRule,
+        regions: RegionPolicy,
+        limit_bytes: Option<u64>,
+        device: Device,
+    ) -> Self {
+        let limit_bytes = round_down(limit_bytes.unwrap_or(UNLIMITED_BYTES));
+        let next_region_bytes = match regions {
             RegionPolicy::One => limit_bytes,
             RegionPolicy::Doubling { first_bytes } => round_down(first_bytes).max(GRANULE_BYTES),
         };
         Self {
-            config,
+            split,
+            regions,
             device,
             limit_bytes,
             next_region_bytes,
@@ -126,7 +119,7 @@ impl OrderedSet {
     fn take_fitting(&mut self, request: u64) -> Option<Slot> {
         let key = *self.free.range((request, 0, 0)..).next()?;
         let (bytes, address, record) = key;
-        if self.config.split.splits(bytes, request) {
+        if self.split.splits(bytes, request) {
             self.split(record, request)?;
         }
         self.free.remove(&key);
@@ -162,7 +155,7 @@ impl OrderedSet {
 
     /// Asks the device for a region that holds `request`.
     fn extend(&mut self, request: u64) -> bool {
-        let available = round_down(self.limit_bytes.saturating_sub(self.device.used_bytes()));
+        let available = round_down(self.limit_bytes.saturating_sub(self.device.used_bytes));
         if request > available {
             return false;
         }
@@ -226,7 +219,7 @@ impl OrderedSet {
             })
             .collect();
         let collectable: u64 = whole.iter().map(|&(bytes, _, _)| bytes).sum();
-        let room = self.limit_bytes.saturating_sub(self.device.used_bytes()) + collectable;
+        let room = self.limit_bytes.saturating_sub(self.device.used_bytes) + collectable;
         if whole.is_empty() || request > room {
             return false;
         }
@@ -277,10 +270,6 @@ impl OrderedSet {
 }
 
 impl Contender for OrderedSet {
-    fn name(&self) -> &'static str {
-        self.config.name
-    }
-
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         let request = bytes.max(1).checked_next_multiple_of(GRANULE_BYTES)?;
         if let Some(slot) = self.take_fitting(request) {
@@ -311,18 +300,18 @@ impl Contender for OrderedSet {
     }
 
     fn reserved_bytes(&self) -> u64 {
-        match self.config.regions {
+        match self.regions {
             RegionPolicy::One => self.highest_used,
-            RegionPolicy::Doubling { .. } => self.device.used_bytes(),
+            RegionPolicy::Doubling { .. } => self.device.used_bytes,
         }
     }
 
     fn driver_allocations(&self) -> u64 {
-        self.device.allocations()
+        self.device.allocations
     }
 
     fn driver_frees(&self) -> u64 {
-        self.device.frees()
+        self.device.frees
     }
 }
 

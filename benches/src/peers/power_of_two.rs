@@ -15,8 +15,7 @@ const MIN_BLOCK_BYTES: u64 = 256;
 
 /// The allocator.
 #[derive(Debug)]
-pub struct PowerOfTwo {
-    name: &'static str,
+pub(crate) struct PowerOfTwo {
     device: Device,
     /// Addresses of cached blocks, by the binary logarithm of their size.
     cached: [Vec<u64>; CLASSES],
@@ -24,10 +23,8 @@ pub struct PowerOfTwo {
 
 impl PowerOfTwo {
     /// An empty cache on `device`.
-    #[must_use]
-    pub fn new(name: &'static str, device: Device) -> Self {
+    pub(crate) fn new(device: Device) -> Self {
         Self {
-            name,
             device,
             cached: [const { Vec::new() }; CLASSES],
         }
@@ -43,10 +40,6 @@ impl PowerOfTwo {
 }
 
 impl Contender for PowerOfTwo {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         let block_bytes = bytes.max(MIN_BLOCK_BYTES).checked_next_power_of_two()?;
         // The block's class travels in the handle, so that a free needs no table.
@@ -67,15 +60,15 @@ impl Contender for PowerOfTwo {
     }
 
     fn reserved_bytes(&self) -> u64 {
-        self.device.used_bytes()
+        self.device.used_bytes
     }
 
     fn driver_allocations(&self) -> u64 {
-        self.device.allocations()
+        self.device.allocations
     }
 
     fn driver_frees(&self) -> u64 {
-        self.device.frees()
+        self.device.frees
     }
 }
 
@@ -86,7 +79,7 @@ mod tests {
     #[test]
     fn sizes_round_up_to_the_next_power_of_two() {
         for (bytes, reserved) in [(1, 256), (256, 256), (257, 512), (512, 512), (513, 1024)] {
-            let mut allocator = PowerOfTwo::new("p2", Device::new(None));
+            let mut allocator = PowerOfTwo::new(Device::new(None));
             allocator.alloc(bytes).unwrap();
             assert_eq!(allocator.reserved_bytes(), reserved, "{bytes} bytes");
         }
@@ -94,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_freed_block_serves_its_own_class_only() {
-        let mut allocator = PowerOfTwo::new("p2", Device::new(None));
+        let mut allocator = PowerOfTwo::new(Device::new(None));
         let first = allocator.alloc(1000).unwrap();
         allocator.free(first);
         assert_ne!(allocator.alloc(500).unwrap().address, first.address);
@@ -104,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_full_device_gets_the_cache_back_before_a_refusal() {
-        let mut allocator = PowerOfTwo::new("p2", Device::new(Some(4096)));
+        let mut allocator = PowerOfTwo::new(Device::new(Some(4096)));
         let small: Vec<Slot> = (0..4).map(|_| allocator.alloc(1024).unwrap()).collect();
         assert_eq!(allocator.alloc(1), None);
         for slot in small {
@@ -119,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_request_beyond_every_class_is_refused() {
-        let mut allocator = PowerOfTwo::new("p2", Device::new(None));
+        let mut allocator = PowerOfTwo::new(Device::new(None));
         assert_eq!(allocator.alloc(u64::MAX), None);
         assert_eq!(allocator.alloc(1 << 63), None);
         assert_eq!(allocator.driver_allocations(), 0);

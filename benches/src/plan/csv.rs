@@ -4,114 +4,40 @@
 //! `offset` (where it must lie) may be there; `hint` is passed over. Ticks and bytes are plain
 //! numbers; `upper` is the first tick after the lifetime.
 
-use std::fmt;
 use std::io::Read;
-use std::path::{Path, PathBuf};
 
 use csv::{ReaderBuilder, StringRecord};
 use larder_core::Align;
 use larder_core::lifetime::Lifetime;
 
-use super::Problem;
-
-/// A CSV file that was refused. Prints as `FILE:LINE: what is wrong; what to do`.
-#[derive(Debug)]
-pub struct CsvError {
-    file: PathBuf,
-    line: Option<u64>,
-    defect: CsvDefect,
-}
-
-impl CsvError {
-    /// The line, counted from 1; `None` if the file could not be read at all.
-    #[must_use]
-    pub fn line(&self) -> Option<u64> {
-        self.line
-    }
-
-    /// What is wrong.
-    #[must_use]
-    pub fn defect(&self) -> &CsvDefect {
-        &self.defect
-    }
-}
-
-impl fmt::Display for CsvError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.file.display())?;
-        if let Some(line) = self.line {
-            write!(f, "{line}:")?;
-        }
-        write!(f, " {}", self.defect)
-    }
-}
-
-impl std::error::Error for CsvError {}
-
-/// What is wrong with it.
+/// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
-pub enum CsvDefect {
+pub(crate) enum CsvDefect {
     /// No access, no CSV, or lines of different lengths.
     #[error("cannot read: {0}")]
     Unreadable(#[from] csv::Error),
-    /// A column that must be there is not.
     #[error("no column `{0}`; the first line must name id, lower, upper and size")]
     ColumnMissing(&'static str),
-    /// A column is named twice.
     #[error("column `{0}` is named twice; name it once")]
     ColumnTwice(&'static str),
-    /// A column of another meaning.
     #[error(
         "column `{0}` is not known; known are id, lower, upper, size, alignment, offset and hint"
     )]
     ColumnUnknown(String),
-    /// A field that is no number, or too large.
     #[error("{column} is `{text}`; it must be a whole number from 0 to {max}")]
     NotANumber {
-        /// In which column.
         column: &'static str,
-        /// What stands there.
         text: String,
-        /// The largest number allowed.
         max: u64,
     },
-    /// An alignment that is no power of two.
     #[error("alignment is {0}; it must be a power of two")]
     Alignment(u64),
-    /// It ends before it begins.
     #[error("upper is {upper}, before lower at {lower}; it is the first tick after the lifetime")]
-    Backwards {
-        /// First tick.
-        lower: u32,
-        /// First tick after it.
-        upper: u32,
-    },
-}
-
-/// Loads the problem in `path`.
-///
-/// # Errors
-/// The first defect, with its line.
-pub fn load(path: &Path) -> Result<Problem, CsvError> {
-    let refuse = |(line, defect)| CsvError {
-        file: path.to_owned(),
-        line,
-        defect,
-    };
-    let file = std::fs::File::open(path)
-        .map_err(|error| refuse((None, CsvDefect::Unreadable(error.into()))))?;
-    let name = path
-        .file_stem()
-        .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
-    let lifetimes = read(file).map_err(refuse)?;
-    Ok(Problem { name, lifetimes })
+    Backwards { lower: u32, upper: u32 },
 }
 
 /// The lifetimes in a source.
-///
-/// # Errors
-/// The first defect, with its line.
-pub fn read(source: impl Read) -> Result<Vec<Lifetime>, (Option<u64>, CsvDefect)> {
+pub(crate) fn read(source: impl Read) -> Result<Vec<Lifetime>, (Option<u64>, CsvDefect)> {
     let mut reader = ReaderBuilder::new()
         .trim(csv::Trim::All)
         .from_reader(source);

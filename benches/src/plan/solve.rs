@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use larder_core::lifetime::Lifetime;
-use larder_core::lifetime::pack::{Invalid, PackError, Packer, validate};
+use larder_core::lifetime::pack::{PackError, Packer, validate};
 use larder_model::OwnedPackTables;
 use serde::Serialize;
 
@@ -50,19 +49,11 @@ pub struct PlanRow {
     pub valid: bool,
 }
 
-/// Why there is no packing, or no good one.
-#[derive(Debug, thiserror::Error)]
-pub enum Unplanned {
-    /// The problem contradicts itself or is too large.
-    #[error("{0}")]
-    Refused(#[from] PackError),
-}
-
 /// Packs `problem` and checks the result.
 ///
 /// # Errors
 /// What the packer refuses.
-pub fn solve(problem: &Problem, effort: &Effort) -> Result<PlanRow, Unplanned> {
+pub fn solve(problem: &Problem, effort: &Effort) -> Result<PlanRow, PackError> {
     let lifetimes = &problem.lifetimes;
     let mut tables = OwnedPackTables::new(lifetimes.len());
     let start = Instant::now();
@@ -78,25 +69,18 @@ pub fn solve(problem: &Problem, effort: &Effort) -> Result<PlanRow, Unplanned> {
         steps += look;
     }
     let seconds = start.elapsed().as_secs_f64();
+    let max_live = packer.max_live_bytes();
     Ok(PlanRow {
         problem: problem.name.clone(),
         buffers: lifetimes.len(),
-        max_live: packer.max_live_bytes(),
+        max_live,
         lower_bound: packer.lower_bound(),
         height: packer.height(),
-        height_over_live: over(packer.height(), packer.max_live_bytes()),
+        height_over_live: (max_live > 0).then(|| packer.height() as f64 / max_live as f64),
         first_height,
         first_seconds,
         seconds,
         proven: packer.is_proven(),
-        valid: checked(lifetimes, &packer) == Ok(packer.height()),
+        valid: validate(lifetimes, packer.offsets()) == Ok(packer.height()),
     })
-}
-
-fn checked(lifetimes: &[Lifetime], packer: &Packer<'_>) -> Result<u64, Invalid> {
-    validate(lifetimes, packer.offsets())
-}
-
-fn over(height: u64, live: u64) -> Option<f64> {
-    (live > 0).then(|| height as f64 / live as f64)
 }

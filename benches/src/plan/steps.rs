@@ -11,8 +11,7 @@ use super::Problem;
 use larder_trace::{Event, Trace};
 
 /// One problem for each step that allocates anything.
-#[must_use]
-pub fn problems(trace: &Trace) -> Vec<Problem> {
+pub(crate) fn problems(trace: &Trace) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut step: Option<Step> = None;
     for event in trace.events() {

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use larder_core::lifetime::StepStats;
+use larder_core::lifetime::{StepStats, Steps};
+use larder_core::{Addr, Block, ChunkHandle, RawBlock};
 use serde::Serialize;
 
 /// A block handed out by a contender: where it is, and how the contender finds
@@ -13,54 +14,77 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Slot {
     /// First address of the block.
-    pub address: u64,
+    pub(crate) address: u64,
     /// The contender's own name for the block; whatever it likes.
-    pub handle: u32,
+    pub(crate) handle: u32,
+}
+
+impl Slot {
+    /// A block of the core.
+    pub(crate) fn of(block: Block) -> Self {
+        let RawBlock { addr, handle } = block.into_raw();
+        Self {
+            address: addr.get(),
+            handle: handle.get(),
+        }
+    }
+
+    /// The block of the core.
+    pub(crate) fn raw(self) -> Option<RawBlock> {
+        let addr = Addr::new(self.address);
+        ChunkHandle::new(self.handle).map(|handle| RawBlock { addr, handle })
+    }
 }
 
 /// Calls of a driver that maps pages, by kind; refused ones do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct DriverCalls {
-    /// Pieces of memory created.
-    pub create: u64,
-    /// Mappings made.
-    pub map: u64,
-    /// Mappings undone.
-    pub unmap: u64,
-    /// Pieces of memory released.
-    pub release: u64,
-    /// Ranges made accessible.
-    pub set_access: u64,
+pub(crate) struct DriverCalls {
+    pub(crate) create: u64,
+    pub(crate) map: u64,
+    pub(crate) unmap: u64,
+    pub(crate) release: u64,
+    pub(crate) set_access: u64,
 }
 
 impl DriverCalls {
     /// All of them.
-    #[must_use]
-    pub const fn total(&self) -> u64 {
+    pub(crate) const fn total(&self) -> u64 {
         self.create + self.map + self.unmap + self.release + self.set_access
     }
 }
 
 /// Calls of a driver by the names of its functions; none that was not called.
-pub type CallsByName = BTreeMap<String, u64>;
+pub(crate) type CallsByName = BTreeMap<String, u64>;
+
+/// What is in `now` beyond `times` times what is in `before`; nothing that is 0.
+pub(crate) fn beyond(now: &CallsByName, before: &CallsByName, times: u64) -> CallsByName {
+    let rest = now.iter().map(|(name, calls)| {
+        let taken = before.get(name).copied().unwrap_or(0);
+        (
+            name.clone(),
+            calls.saturating_sub(taken.saturating_mul(times)),
+        )
+    });
+    rest.filter(|(_, calls)| *calls > 0).collect()
+}
 
 /// How the blocks of steps were served, for contenders that plan; sums over all passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct StepFigures {
+pub(crate) struct StepFigures {
     /// Steps that asked for what a known shape asks for, from first to last.
-    pub known_steps: u64,
+    pub(crate) known_steps: u64,
     /// Bytes given at a plan's place.
-    pub hit_bytes: u64,
+    pub(crate) hit_bytes: u64,
     /// Bytes that have a place in the plan and did not get it.
-    pub missed_bytes: u64,
+    pub(crate) missed_bytes: u64,
     /// Bytes in steps that no plan knows.
-    pub unplanned_bytes: u64,
+    pub(crate) unplanned_bytes: u64,
     /// Allocations that differed from the shape followed.
-    pub deviations: u64,
+    pub(crate) deviations: u64,
     /// Shapes laid out.
-    pub layouts: u64,
+    pub(crate) layouts: u64,
     /// Layouts that were not used because they would have needed more than is held.
-    pub rejected: u64,
+    pub(crate) rejected: u64,
 }
 
 impl From<StepStats> for StepFigures {
@@ -78,10 +102,7 @@ impl From<StepStats> for StepFigures {
 }
 
 /// An allocator in a replay.
-pub trait Contender {
-    /// The name it is known by in tables; the same as its spec's.
-    fn name(&self) -> &'static str;
-
+pub(crate) trait Contender {
     /// A block of at least `bytes` (never 0), or `None` if it does not fit.
     /// Live blocks never overlap.
     fn alloc(&mut self, bytes: u64) -> Option<Slot>;
@@ -94,10 +115,14 @@ pub trait Contender {
     fn reserved_bytes(&self) -> u64;
 
     /// How often the device was asked, with success, for memory.
-    fn driver_allocations(&self) -> u64;
+    fn driver_allocations(&self) -> u64 {
+        self.driver_calls().map_or(0, |calls| calls.create)
+    }
 
     /// How often memory was given back to the device.
-    fn driver_frees(&self) -> u64;
+    fn driver_frees(&self) -> u64 {
+        self.driver_calls().map_or(0, |calls| calls.release)
+    }
 
     /// The most bytes ever held, also in the middle of a call; `None` if that never differs from
     /// [`reserved_bytes`](Self::reserved_bytes) after some call.
@@ -126,16 +151,8 @@ pub trait Contender {
         None
     }
 
-    /// Learns the plans that another run saved.
-    ///
-    /// # Errors
-    /// Why it cannot, in words.
-    fn load_plans(&mut self, _program: u64, _plans: &[u8]) -> Result<(), String> {
-        Err("it does not plan".to_owned())
-    }
-
-    /// What it learned, for another run; `None` if it does not plan.
-    fn save_plans(&self, _program: u64) -> Option<Vec<u8>> {
+    /// The steps it learned, for contenders whose plans can be saved.
+    fn planner(&mut self) -> Option<&mut Steps<'static>> {
         None
     }
 
@@ -154,11 +171,11 @@ pub trait Contender {
 
 /// How to build a contender, and what it is.
 #[derive(Debug, Clone, Copy)]
-pub struct ContenderSpec {
+pub(crate) struct ContenderSpec {
     /// What `--allocator` takes and tables show.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// One line on what it is.
-    pub about: &'static str,
+    pub(crate) about: &'static str,
     /// Builds a fresh one on a device of so many bytes, or without limit.
-    pub build: fn(device_bytes: Option<u64>) -> Box<dyn Contender>,
+    pub(crate) build: fn(device_bytes: Option<u64>) -> Box<dyn Contender>,
 }

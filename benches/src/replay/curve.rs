@@ -7,26 +7,24 @@ const MAX_POINTS: usize = 800;
 
 /// The maxima over a run of consecutive events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Point {
+pub(crate) struct Point {
     /// The run's first event, counted from 0.
-    pub event: u64,
-    /// Most requested bytes live in the run.
-    pub live_bytes: u64,
-    /// Most bytes reserved in the run.
-    pub reserved_bytes: u64,
+    pub(crate) event: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) reserved_bytes: u64,
 }
 
 /// A thinned-out history; at most 800 points.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Curve {
+pub(crate) struct Curve {
     run_events: usize,
-    points: Vec<Point>,
+    /// In order of events.
+    pub(crate) points: Vec<Point>,
 }
 
 impl Curve {
     /// An empty curve for a replay of so many events.
-    #[must_use]
-    pub fn new(events: usize) -> Self {
+    pub(crate) fn new(events: usize) -> Self {
         let run_events = events.div_ceil(MAX_POINTS).max(1);
         Self {
             run_events,
@@ -34,14 +32,8 @@ impl Curve {
         }
     }
 
-    /// The points, in order of events.
-    #[must_use]
-    pub fn points(&self) -> &[Point] {
-        &self.points
-    }
-
     /// Notes the state after `event`; events come in order.
-    pub fn note(&mut self, event: usize, live_bytes: u64, reserved_bytes: u64) {
+    pub(crate) fn note(&mut self, event: usize, live_bytes: u64, reserved_bytes: u64) {
         let first = (event - event % self.run_events) as u64;
         match self.points.last_mut() {
             Some(point) if point.event == first => {
@@ -67,9 +59,9 @@ mod tests {
         for event in 0..MAX_POINTS {
             curve.note(event, event as u64, 2 * event as u64);
         }
-        assert_eq!(curve.points().len(), MAX_POINTS);
+        assert_eq!(curve.points.len(), MAX_POINTS);
         assert_eq!(
-            curve.points()[5],
+            curve.points[5],
             Point {
                 event: 5,
                 live_bytes: 5,
@@ -89,9 +81,9 @@ mod tests {
                 if event == 7 { 77 } else { 2 },
             );
         }
-        assert_eq!(curve.points().len(), MAX_POINTS / 2 + 1);
+        assert_eq!(curve.points.len(), MAX_POINTS / 2 + 1);
         assert_eq!(
-            curve.points()[3],
+            curve.points[3],
             Point {
                 event: 6,
                 live_bytes: 99,

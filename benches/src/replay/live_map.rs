@@ -9,13 +9,13 @@ use super::ReplayFault;
 
 /// A live block and the addresses it covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LiveBlock {
+pub(crate) struct LiveBlock {
     /// Its id in the trace.
-    pub id: u32,
+    pub(crate) id: u32,
     /// First address.
-    pub start: u64,
+    pub(crate) start: u64,
     /// One past the last address.
-    pub end: u64,
+    pub(crate) end: u64,
 }
 
 impl fmt::Display for LiveBlock {
@@ -26,24 +26,15 @@ impl fmt::Display for LiveBlock {
 
 /// Live blocks by first address; no two of them overlap.
 #[derive(Debug, Default)]
-pub struct LiveMap {
+pub(crate) struct LiveMap {
     blocks: BTreeMap<u64, LiveBlock>,
-    bytes: u64,
+    /// Sum of the live blocks' sizes.
+    pub(super) bytes: u64,
 }
 
 impl LiveMap {
-    /// No block live.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Notes a block. O(log n) in live blocks.
-    ///
-    /// # Errors
-    /// The block overlaps a live one or passes the end of the address space;
-    /// nothing has changed then.
-    pub fn insert(&mut self, id: u32, address: u64, bytes: u64) -> Result<(), ReplayFault> {
+    pub(crate) fn insert(&mut self, id: u32, address: u64, bytes: u64) -> Result<(), ReplayFault> {
         let end =
             address
                 .checked_add(bytes)
@@ -66,16 +57,10 @@ impl LiveMap {
     }
 
     /// Forgets the block that starts at `address`, if one does.
-    pub fn remove(&mut self, address: u64) {
+    pub(crate) fn remove(&mut self, address: u64) {
         if let Some(block) = self.blocks.remove(&address) {
             self.bytes -= block.end - block.start;
         }
-    }
-
-    /// Sum of the live blocks' sizes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
     }
 }
 
@@ -85,16 +70,16 @@ mod tests {
 
     #[test]
     fn touching_blocks_do_not_overlap() {
-        let mut map = LiveMap::new();
+        let mut map = LiveMap::default();
         map.insert(0, 100, 100).unwrap();
         map.insert(1, 200, 50).unwrap();
         map.insert(2, 0, 100).unwrap();
-        assert_eq!(map.bytes(), 250);
+        assert_eq!(map.bytes, 250);
     }
 
     #[test]
     fn every_kind_of_overlap_is_found_and_changes_nothing() {
-        let mut map = LiveMap::new();
+        let mut map = LiveMap::default();
         map.insert(0, 100, 100).unwrap();
         let old = LiveBlock {
             id: 0,
@@ -120,21 +105,21 @@ mod tests {
                 "{new}"
             );
         }
-        assert_eq!(map.bytes(), 100);
+        assert_eq!(map.bytes, 100);
     }
 
     #[test]
     fn a_removed_block_leaves_its_place_free() {
-        let mut map = LiveMap::new();
+        let mut map = LiveMap::default();
         map.insert(0, 100, 100).unwrap();
         map.remove(100);
-        assert_eq!(map.bytes(), 0);
+        assert_eq!(map.bytes, 0);
         map.insert(1, 150, 10).unwrap();
     }
 
     #[test]
     fn a_block_past_the_end_of_the_address_space_is_found() {
-        let mut map = LiveMap::new();
+        let mut map = LiveMap::default();
         let fault = ReplayFault::PastTheEnd {
             id: 3,
             address: u64::MAX - 1,

@@ -14,55 +14,85 @@
 
 mod contender;
 mod curve;
+#[cfg(test)]
+mod figures_tests;
 mod live_map;
 #[cfg(test)]
 mod pass_tests;
 mod registry;
+pub(crate) mod report;
+#[cfg(test)]
+mod report_tests;
 mod script;
 mod smallest;
+mod spare;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upstream_agrees_tests;
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
+use clap::Args;
+use serde::Serialize;
 use thiserror::Error;
 
-pub use contender::{CallsByName, Contender, ContenderSpec, DriverCalls, Slot, StepFigures};
-pub use curve::{Curve, Point};
-pub use live_map::{LiveBlock, LiveMap};
-pub use registry::contenders;
-pub use script::Repeat;
-pub use smallest::SmallestDevice;
+pub(crate) use contender::Slot;
+pub(crate) use contender::{
+    CallsByName, Contender, ContenderSpec, DriverCalls, StepFigures, beyond,
+};
+pub(crate) use curve::Curve;
+use live_map::{LiveBlock, LiveMap};
+pub(crate) use registry::CONTENDERS;
+pub(crate) use script::Repeat;
+pub(crate) use smallest::SmallestDevice;
+pub(crate) use spare::Spare;
 
+use crate::planned;
+use crate::units::parse_bytes;
 use larder_trace::{Event, Trace};
 use script::ReplayScript;
-use smallest::smallest_device;
 
 /// Timed runs per replay; the fastest counts, because whatever disturbs a
 /// run (another process, a page fault) only ever makes it slower.
 const TIMED_RUNS: u32 = 3;
 
 /// How a trace is replayed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// Size of the device; `None` is no limit.
-    pub device_bytes: Option<u64>,
-    /// How often the trace, or its last step, is played.
-    pub passes: NonZeroU32,
-    /// What the passes after the first one play.
-    pub repeat: Repeat,
-    /// Whether the smallest device is searched.
-    pub smallest_device: bool,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
+pub(crate) struct Options {
+    /// Size of the simulated device, such as 8589934592, 512MiB or 8GiB; without it, no limit
+    #[arg(long, value_name = "N", value_parser = parse_bytes, allow_negative_numbers = true)]
+    pub(crate) device_bytes: Option<u64>,
+
+    /// Play the trace once, and then its last step again until there are so many passes
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        allow_negative_numbers = true
+    )]
+    pub(crate) passes: NonZeroU32,
+
+    /// What the passes after the first one play
+    #[arg(long, value_name = "WHAT", default_value = "last-step")]
+    pub(crate) repeat: Repeat,
+
+    /// Also search the smallest device on which each allocator completes, from 1 to 1.06 times what
+    /// is live
+    #[arg(long)]
+    pub(crate) smallest_device: bool,
+
     /// Plans that another run saved, for contenders that plan; they were found to be whole.
-    pub plans: Option<&'static [u8]>,
+    #[arg(skip)]
+    pub(crate) plans: Option<&'static [u8]>,
 }
 
+#[cfg(test)]
 impl Options {
     /// One pass on a device of so many bytes, or without limit.
-    #[must_use]
-    pub const fn new(device_bytes: Option<u64>) -> Self {
+    pub(crate) const fn new(device_bytes: Option<u64>) -> Self {
         Self {
             device_bytes,
             passes: NonZeroU32::MIN,
@@ -73,99 +103,81 @@ impl Options {
     }
 }
 
-/// What one contender did on one trace.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+/// What one contender did on one trace; the most part of a line of JSON.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Outcome {
     /// Blocks served: all of the trace's, if it completed.
-    pub allocations: u64,
+    pub(crate) allocations: u64,
     /// Most requested bytes live at once, unrounded.
-    pub peak_live_bytes: u64,
+    pub(crate) peak_live_bytes: u64,
     /// Most bytes the contender held from its device at once.
-    pub peak_reserved_bytes: u64,
-    /// Regions or blocks taken from the device.
-    pub driver_allocations: u64,
-    /// Regions or blocks given back to the device.
-    pub driver_frees: u64,
-    /// Calls of the driver by kind, for contenders whose device maps pages.
-    pub driver_calls: Option<DriverCalls>,
+    pub(crate) peak_reserved_bytes: u64,
+    /// Regions or blocks taken from the device, and given back to it.
+    pub(crate) driver_allocations: u64,
+    pub(crate) driver_frees: u64,
+    /// Calls of the driver, for contenders whose device maps pages.
+    #[serde(rename = "driver_calls_by_kind")]
+    pub(crate) driver_calls: Option<DriverCalls>,
     /// Calls in each pass, if they are known. The last one is the pass in which a replay that did
     /// not complete stopped.
-    pub calls_by_pass: Option<Vec<u64>>,
-    /// Which driver it ran on, for contenders on one.
-    pub driver: Option<&'static str>,
-    /// Calls of that driver by name, as far as they are known.
-    pub calls_by_name: Option<CallsByName>,
-    /// Calls of that driver by name in each pass.
-    pub calls_by_name_by_pass: Option<Vec<CallsByName>>,
+    pub(crate) calls_by_pass: Option<Vec<u64>>,
+    /// Which driver it ran on, `real` or `stand-in`, for contenders on one.
+    pub(crate) driver: Option<&'static str>,
+    /// Calls of that driver, as far as they are known: all, and those of each pass.
+    pub(crate) calls_by_name: Option<CallsByName>,
+    pub(crate) calls_by_name_by_pass: Option<Vec<CallsByName>>,
     /// Most bytes held in each pass, as seen after each event, from when nothing is left of the
     /// pass before if that was the whole trace.
-    pub reserved_by_pass: Vec<u64>,
+    pub(crate) reserved_by_pass: Vec<u64>,
     /// How the blocks of steps were served, for contenders that plan.
-    pub steps: Option<StepFigures>,
+    pub(crate) steps: Option<StepFigures>,
     /// What a contender that plans learned, for another run.
-    pub plans: Option<Vec<u8>>,
+    #[serde(skip)]
+    pub(crate) plans: Option<Vec<u8>>,
     /// Wall time of one `alloc` or `free`, averaged over the fastest timed
     /// run; `None` if there was no operation.
-    pub ns_per_operation: Option<f64>,
+    pub(crate) ns_per_operation: Option<f64>,
     /// Whether every block was served. If not, the replay stopped at the first
     /// refusal, and the other figures are those up to there.
-    pub completed: bool,
-    /// The refused event, counted from 1 without header lines; `None` if the replay completed.
-    pub stopped_at_event: Option<u64>,
-    /// The pass of that event, counted from 1.
-    pub stopped_in_pass: Option<u32>,
+    pub(crate) completed: bool,
+    /// The refused event, counted from 1 without header lines, and its pass; not in the JSON of a completed
+    /// replay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stopped_at_event: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stopped_in_pass: Option<u32>,
     /// The smallest device that is large enough, if it was searched and found.
-    pub smallest_device: Option<SmallestDevice>,
-    /// Live and reserved bytes over the events.
-    pub curve: Curve,
+    #[serde(skip)]
+    pub(crate) smallest_device: Option<SmallestDevice>,
+    #[serde(skip)]
+    pub(crate) curve: Curve,
 }
 
 impl Outcome {
     /// Peak reserved over peak live; `None` if nothing was ever live.
-    #[must_use]
-    pub fn reserved_over_live(&self) -> Option<f64> {
+    pub(crate) fn reserved_over_live(&self) -> Option<f64> {
         let live = self.peak_live_bytes;
         (live > 0).then(|| self.peak_reserved_bytes as f64 / live as f64)
     }
 }
 
 /// The number of a program in saved plans: a hash of its trace's name.
-#[must_use]
-pub fn program_number(name: &str) -> u64 {
+pub(crate) fn program_number(name: &str) -> u64 {
     name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
     })
 }
 
-/// A fresh contender that knows the plans, if there are any and it plans.
-fn build(
-    spec: &ContenderSpec,
-    device_bytes: Option<u64>,
-    trace: &Trace,
-    options: &Options,
-) -> Box<dyn Contender> {
-    let mut contender = (spec.build)(device_bytes);
-    if let Some(plans) = options.plans {
-        // The reader of the file has validated the plans; a contender that does not plan needs none.
-        let _ = contender.load_plans(program_number(trace.name()), plans);
-    }
-    contender
-}
-
-/// A contender broke its contract: a bug in it, not in the trace.
+/// A contender broke its contract: a bug in it, not in the trace. Events and passes are counted from 1, events
+/// without header lines.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{allocator} broke its contract at event {event} of {trace}{}: {fault}", in_pass(*pass))]
-pub struct Violation {
-    /// The contender.
-    pub allocator: &'static str,
-    /// The trace it ran.
-    pub trace: String,
-    /// The event, counted from 1 without header lines.
-    pub event: u64,
-    /// The pass, counted from 1.
-    pub pass: u32,
-    /// The fault of the contender.
-    pub fault: ReplayFault,
+pub(crate) struct Violation {
+    pub(crate) allocator: &'static str,
+    pub(crate) trace: String,
+    pub(crate) event: u64,
+    pub(crate) pass: u32,
+    pub(crate) fault: ReplayFault,
 }
 
 /// Says so if it is not the first.
@@ -179,34 +191,17 @@ fn in_pass(pass: u32) -> String {
 
 /// The way in which a contender broke its contract.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ReplayFault {
+pub(crate) enum ReplayFault {
     /// A block shares bytes with a live one.
     #[error("{new} overlaps the live {old}")]
-    Overlap {
-        /// The block just handed out.
-        new: LiveBlock,
-        /// The live block it overlaps.
-        old: LiveBlock,
-    },
-    /// A block runs past the end of the address space.
+    Overlap { new: LiveBlock, old: LiveBlock },
     #[error(
         "block {id} at address {address} with {bytes} bytes passes the end of the address space"
     )]
-    PastTheEnd {
-        /// The block's id.
-        id: u32,
-        /// Its first address.
-        address: u64,
-        /// Its size.
-        bytes: u64,
-    },
-    /// Fewer bytes are said to be reserved than are live.
+    PastTheEnd { id: u32, address: u64, bytes: u64 },
     #[error("{reserved_bytes} bytes are said to be reserved while {live_bytes} are live")]
     ReservedBelowLive {
-        /// What the contender says.
         reserved_bytes: u64,
-        /// The sum of the live blocks' requested sizes.
         live_bytes: u64,
     },
     /// The device was used against its rules, or a live byte has no memory of its own behind it.
@@ -214,35 +209,39 @@ pub enum ReplayFault {
     BrokenRule(String),
 }
 
-/// Replays `trace` with fresh contenders built by `spec`.
-///
-/// # Errors
-/// A [`Violation`] if the contender handed out overlapping blocks, counts
-/// less reserved than live or broke a rule of its device.
-pub fn replay(
+/// Replays `trace` with fresh contenders built by `spec`. A [`Violation`] says that the contender handed out
+/// overlapping blocks, counts less reserved than live or broke a rule of its device.
+pub(crate) fn replay(
     spec: &ContenderSpec,
     trace: &Trace,
     options: &Options,
 ) -> Result<Outcome, Violation> {
-    let device_bytes = options.device_bytes;
-    let script = ReplayScript::new(trace, options.passes, options.repeat);
+    let replay = Replay {
+        spec,
+        trace,
+        script: ReplayScript::new(trace, options.passes, options.repeat),
+        plans: options.plans,
+    };
     let mut slots = vec![Slot::default(); trace.allocations() as usize];
-    let mut outcome = sampled_run(spec, trace, &script, device_bytes, options, &mut slots)?;
-    let runs = (0..TIMED_RUNS).map(|_| {
-        let mut contender = build(spec, device_bytes, trace, options);
-        timed_run(contender.as_mut(), &script, &mut slots)
-    });
+    let mut outcome = replay.sampled_run(options.device_bytes, &mut slots)?;
+    let runs = (0..TIMED_RUNS).map(|_| replay.timed_run(options.device_bytes, &mut slots));
     let fastest = runs
         .filter(|run| run.operations > 0)
         .min_by_key(|run| run.time);
     outcome.ns_per_operation =
         fastest.map(|run| run.time.as_nanos() as f64 / run.operations as f64);
     if options.smallest_device && outcome.completed {
-        let live_bytes = outcome.peak_live_bytes;
-        outcome.smallest_device =
-            smallest_device(spec, trace, &script, live_bytes, options, &mut slots)?;
+        outcome.smallest_device = replay.smallest_device(outcome.peak_live_bytes, &mut slots)?;
     }
     Ok(outcome)
+}
+
+/// A contender and what it has to do.
+struct Replay<'r> {
+    spec: &'r ContenderSpec,
+    trace: &'r Trace,
+    script: ReplayScript<'r>,
+    plans: Option<&'static [u8]>,
 }
 
 /// The result of a timed run.
@@ -252,116 +251,115 @@ struct Timed {
     completed: bool,
 }
 
-/// Nothing in here but the contender's own work and one table write a block.
-fn timed_run(
-    contender: &mut dyn Contender,
-    script: &ReplayScript<'_>,
-    slots: &mut [Slot],
-) -> Timed {
-    let mut operations = 0;
-    let mut completed = true;
-    let start = Instant::now();
-    'passes: for (_, events) in script.passes() {
-        for event in events {
-            match *event {
-                Event::Alloc { id, bytes } => match contender.alloc(bytes) {
-                    Some(slot) => slots[id as usize] = slot,
-                    None => {
-                        completed = false;
-                        break 'passes;
+impl Replay<'_> {
+    /// A fresh contender that knows the plans, if there are any and it plans.
+    fn build(&self, device_bytes: Option<u64>) -> Box<dyn Contender> {
+        let mut contender = (self.spec.build)(device_bytes);
+        if let (Some(plans), Some(steps)) = (self.plans, contender.planner()) {
+            // The reader of the file has validated the plans.
+            let _ = planned::load(steps, program_number(self.trace.name()), plans);
+        }
+        contender
+    }
+
+    /// Nothing in here but the contender's own work and one table write a block.
+    fn timed_run(&self, device_bytes: Option<u64>, slots: &mut [Slot]) -> Timed {
+        let mut contender = self.build(device_bytes);
+        let mut operations = 0;
+        let mut completed = true;
+        let start = Instant::now();
+        'passes: for (_, events) in self.script.passes() {
+            for event in events {
+                match *event {
+                    Event::Alloc { id, bytes } => match contender.alloc(bytes) {
+                        Some(slot) => slots[id as usize] = slot,
+                        None => {
+                            completed = false;
+                            break 'passes;
+                        }
+                    },
+                    Event::Free { id } => contender.free(slots[id as usize]),
+                    Event::Step { .. } => {
+                        contender.end_step();
+                        continue;
                     }
-                },
-                Event::Free { id } => contender.free(slots[id as usize]),
-                Event::Step { .. } => {
-                    contender.end_step();
-                    continue;
                 }
+                operations += 1;
             }
-            operations += 1;
+        }
+        let time = start.elapsed();
+        black_box(slots);
+        Timed {
+            time,
+            operations,
+            completed,
         }
     }
-    let time = start.elapsed();
-    black_box(slots);
-    Timed {
-        time,
-        operations,
-        completed,
-    }
-}
 
-fn sampled_run(
-    spec: &ContenderSpec,
-    trace: &Trace,
-    script: &ReplayScript<'_>,
-    device_bytes: Option<u64>,
-    options: &Options,
-    slots: &mut [Slot],
-) -> Result<Outcome, Violation> {
-    let mut contender = build(spec, device_bytes, trace, options);
-    contender.judge();
-    let mut samples = Samples::new(script.events());
-    let mut stopped = None;
-    let mut calls_by_pass = Vec::new();
-    let mut calls_by_name = contender.calls_by_name();
-    let mut calls_by_name_by_pass = calls_by_name.is_some().then(Vec::new);
-    let mut reserved_by_pass = Vec::new();
-    for (pass, events) in script.passes() {
-        let before = contender.driver_calls();
-        let leftovers = script.leftovers(pass);
-        let refused = samples.play(contender.as_mut(), events, leftovers, slots);
-        let refused = refused.map_err(|(index, fault)| Violation {
-            allocator: spec.name,
-            trace: trace.name().to_owned(),
-            event: script.number(pass, index),
-            pass,
-            fault,
-        })?;
-        if let (Some(before), Some(after)) = (before, contender.driver_calls()) {
-            calls_by_pass.push(after.total() - before.total());
+    fn sampled_run(
+        &self,
+        device_bytes: Option<u64>,
+        slots: &mut [Slot],
+    ) -> Result<Outcome, Violation> {
+        let mut contender = self.build(device_bytes);
+        contender.judge();
+        let mut samples = Samples::new(self.script.events());
+        let mut stopped = None;
+        let mut calls_by_pass = Vec::new();
+        let mut calls_by_name = contender.calls_by_name();
+        let mut calls_by_name_by_pass = calls_by_name.is_some().then(Vec::new);
+        let mut reserved_by_pass = Vec::new();
+        for (pass, events) in self.script.passes() {
+            let before = contender.driver_calls();
+            let leftovers = self.script.leftovers(pass);
+            let refused = samples.play(contender.as_mut(), events, leftovers, slots);
+            let refused = refused.map_err(|(index, fault)| Violation {
+                allocator: self.spec.name,
+                trace: self.trace.name().to_owned(),
+                event: self.script.number(pass, index),
+                pass,
+                fault,
+            })?;
+            if let (Some(before), Some(after)) = (before, contender.driver_calls()) {
+                calls_by_pass.push(after.total() - before.total());
+            }
+            if let Some(by_pass) = &mut calls_by_name_by_pass {
+                let now = contender.calls_by_name().unwrap_or_default();
+                by_pass.push(beyond(&now, &calls_by_name.unwrap_or_default(), 1));
+                calls_by_name = Some(now);
+            }
+            reserved_by_pass.push(samples.pass_reserved_bytes);
+            if let Some(index) = refused {
+                stopped = Some((self.script.number(pass, index), pass));
+                break;
+            }
         }
-        if let Some(by_pass) = &mut calls_by_name_by_pass {
-            let now = contender.calls_by_name().unwrap_or_default();
-            by_pass.push(since(&now, &calls_by_name.unwrap_or_default()));
-            calls_by_name = Some(now);
-        }
-        reserved_by_pass.push(samples.pass_reserved_bytes);
-        if let Some(index) = refused {
-            stopped = Some((script.number(pass, index), pass));
-            break;
-        }
+        let planner = contender.planner();
+        let plans = planner.map(|steps| planned::save(steps, program_number(self.trace.name())));
+        let max_reserved_bytes = contender.max_reserved_bytes().unwrap_or(0);
+        let driver_calls = contender.driver_calls();
+        Ok(Outcome {
+            allocations: samples.allocations,
+            peak_live_bytes: samples.peak_live_bytes,
+            peak_reserved_bytes: samples.peak_reserved_bytes.max(max_reserved_bytes),
+            driver_allocations: contender.driver_allocations(),
+            driver_frees: contender.driver_frees(),
+            driver_calls,
+            calls_by_pass: driver_calls.map(|_| calls_by_pass),
+            driver: contender.driver(),
+            calls_by_name,
+            calls_by_name_by_pass,
+            reserved_by_pass,
+            steps: contender.steps(),
+            plans,
+            ns_per_operation: None,
+            completed: stopped.is_none(),
+            stopped_at_event: stopped.map(|(event, _)| event),
+            stopped_in_pass: stopped.map(|(_, pass)| pass),
+            smallest_device: None,
+            curve: samples.curve,
+        })
     }
-    let max_reserved_bytes = contender.max_reserved_bytes().unwrap_or(0);
-    let driver_calls = contender.driver_calls();
-    Ok(Outcome {
-        allocations: samples.allocations,
-        peak_live_bytes: samples.peak_live_bytes,
-        peak_reserved_bytes: samples.peak_reserved_bytes.max(max_reserved_bytes),
-        driver_allocations: contender.driver_allocations(),
-        driver_frees: contender.driver_frees(),
-        driver_calls,
-        calls_by_pass: driver_calls.map(|_| calls_by_pass),
-        driver: contender.driver(),
-        calls_by_name,
-        calls_by_name_by_pass,
-        reserved_by_pass,
-        steps: contender.steps(),
-        plans: contender.save_plans(program_number(trace.name())),
-        ns_per_operation: None,
-        completed: stopped.is_none(),
-        stopped_at_event: stopped.map(|(event, _)| event),
-        stopped_in_pass: stopped.map(|(_, pass)| pass),
-        smallest_device: None,
-        curve: samples.curve,
-    })
-}
-
-/// The calls between two counts.
-fn since(now: &CallsByName, before: &CallsByName) -> CallsByName {
-    let new = now.iter().map(|(name, calls)| {
-        let already = before.get(name).copied().unwrap_or(0);
-        (name.clone(), calls.saturating_sub(already))
-    });
-    new.filter(|(_, calls)| *calls > 0).collect()
 }
 
 /// What the sampled run notes.
@@ -380,7 +378,7 @@ struct Samples {
 impl Samples {
     fn new(events: usize) -> Self {
         Self {
-            live: LiveMap::new(),
+            live: LiveMap::default(),
             events: 0,
             allocations: 0,
             peak_live_bytes: 0,
@@ -423,13 +421,14 @@ impl Samples {
             Event::Alloc { id, bytes } => match contender.alloc(bytes) {
                 Some(slot) => {
                     slots[id as usize] = slot;
-                    self.allocated(id, slot, bytes)?;
+                    self.live.insert(id, slot.address, bytes)?;
+                    self.allocations += 1;
                 }
                 None => served = false,
             },
             Event::Free { id } => {
                 contender.free(slots[id as usize]);
-                self.freed(slots[id as usize]);
+                self.live.remove(slots[id as usize].address);
             }
             Event::Step { .. } => contender.end_step(),
         }
@@ -442,18 +441,8 @@ impl Samples {
         Ok(served)
     }
 
-    fn allocated(&mut self, id: u32, slot: Slot, bytes: u64) -> Result<(), ReplayFault> {
-        self.live.insert(id, slot.address, bytes)?;
-        self.allocations += 1;
-        Ok(())
-    }
-
-    fn freed(&mut self, slot: Slot) {
-        self.live.remove(slot.address);
-    }
-
     fn note(&mut self, reserved_bytes: u64) -> Result<(), ReplayFault> {
-        let live_bytes = self.live.bytes();
+        let live_bytes = self.live.bytes;
         if reserved_bytes < live_bytes {
             return Err(ReplayFault::ReservedBelowLive {
                 reserved_bytes,

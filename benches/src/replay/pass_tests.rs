@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::script::ReplayScript;
 use super::{
-    Contender, ContenderSpec, DriverCalls, Options, Repeat, ReplayFault, Slot, contenders, replay,
+    CONTENDERS, Contender, ContenderSpec, DriverCalls, Options, Repeat, ReplayFault, Slot, replay,
 };
 use larder_trace::{Event, Trace, read};
 
@@ -22,7 +22,7 @@ fn passes(passes: u32, repeat: Repeat, device_bytes: Option<u64>) -> Options {
 }
 
 fn spec(name: &str) -> &'static ContenderSpec {
-    contenders().iter().find(|spec| spec.name == name).unwrap()
+    CONTENDERS.iter().find(|spec| spec.name == name).unwrap()
 }
 
 /// The events of a pass as a trace has them, with their numbers.
@@ -99,7 +99,7 @@ fn peaks_are_over_all_passes_and_every_pass_is_served() {
     .unwrap();
     assert_eq!(outcome.peak_live_bytes, 150);
     assert_eq!(outcome.allocations, 3 + 3 * 2);
-    assert_eq!(outcome.curve.points().len(), 7 + 3 * 5);
+    assert_eq!(outcome.curve.points.len(), 7 + 3 * 5);
     // The second pass can also be the one that needs most: block 2 is left over.
     let late = trace("s 0\na 0 1000\nf 0\na 1 600\ns 1\n");
     let outcome = replay(spec("larder"), &late, &passes(2, Repeat::LastStep, None)).unwrap();
@@ -147,10 +147,6 @@ struct Fickle {
 }
 
 impl Contender for Fickle {
-    fn name(&self) -> &'static str {
-        "fickle"
-    }
-
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         self.live += bytes;
         (self.fits && self.steps > 0).then_some(Slot {

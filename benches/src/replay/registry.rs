@@ -3,71 +3,66 @@
 use super::ContenderSpec;
 use crate::{ours, paged, peers, planned, prmalloc};
 
-const CONTENDERS: &[ContenderSpec] = &[
+/// Every contender, in the order of the table.
+pub(crate) const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {
-        name: ours::LARDER,
+        name: "larder",
         about: "ours: one range growing by what is missing in 2 MiB, exact splits, tail last",
         build: ours::larder,
     },
     ContenderSpec {
-        name: ours::LARDER_AHEAD,
+        name: "larder-ahead",
         about: "the same, growing by at least a 64th of what is held",
         build: ours::larder_ahead,
     },
     ContenderSpec {
-        name: paged::LARDER_BILLED,
+        name: "larder-billed",
         about: "ours: idle pages of 2 MiB move before more is asked for",
         build: paged::larder_billed,
     },
     ContenderSpec {
-        name: paged::LARDER_BUDGET,
+        name: "larder-budget",
         about: "the same, moving pages once three quarters of the device are held",
         build: paged::larder_budget,
     },
     ContenderSpec {
-        name: planned::PLANNED,
+        name: "planned",
         about: "ours: steps served from plans of their shapes, over larder-billed",
-        build: planned::planned,
+        build: paged::planned,
     },
     ContenderSpec {
-        name: planned::PLANNED_PLAIN,
+        name: "planned-plain",
         about: "the same over larder's range that grows, whose pages do not move",
         build: planned::planned_plain,
     },
     ContenderSpec {
-        name: prmalloc::PRMALLOC,
+        name: "prmalloc",
         about: "ours: bins planned from steps 1 and 2, and from later ones when they change",
         build: prmalloc::prmalloc,
     },
     ContenderSpec {
-        name: prmalloc::PRMALLOC_UPSTREAM,
+        name: "prmalloc-upstream",
         about: "DeepRec's GPU form: planned once, touching lives apart",
         build: prmalloc::prmalloc_upstream,
     },
     ContenderSpec {
-        name: peers::XLA,
+        name: "xla",
         about: "XLA's BFC: doubling regions from 2 MiB, never merged; keeps up to twice the request unsplit",
         build: peers::xla,
     },
     ContenderSpec {
-        name: peers::XLA_ONE_REGION,
+        name: "xla-one-region",
         about: "the same in one region; reserved is the highest address ever used",
         build: peers::xla_one_region,
     },
     ContenderSpec {
-        name: peers::ALWAYS_SPLIT,
+        name: "always-split",
         about: "yardstick: best fit by size and address in one region, always split",
         build: peers::always_split,
     },
     ContenderSpec {
-        name: peers::POWER_OF_TWO,
+        name: "power-of-two",
         about: "sizes rounded up to a power of two, cached by exact size, never split",
         build: peers::power_of_two,
     },
 ];
-
-/// Every contender, in the order of the table.
-#[must_use]
-pub fn contenders() -> &'static [ContenderSpec] {
-    CONTENDERS
-}

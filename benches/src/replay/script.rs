@@ -12,7 +12,7 @@ use larder_trace::{Event, Trace};
 
 /// What the passes after the first one play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Repeat {
+pub(crate) enum Repeat {
     /// The last step, as a loop does: what stands between two step marks; the whole trace if it has
     /// fewer than two
     LastStep,

@@ -1,8 +1,6 @@
 //! The smallest device on which a contender completes.
 
-use super::script::ReplayScript;
-use super::{ContenderSpec, Options, Slot, Violation, build, sampled_run, timed_run};
-use larder_trace::Trace;
+use super::{Replay, Slot, Violation};
 
 /// Parts of the peak live bytes in which sizes are tried: steps of 0.01 %.
 const PARTS: u128 = 10_000;
@@ -12,48 +10,44 @@ const MAX_PARTS: u128 = 600;
 
 /// The smallest device found.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SmallestDevice {
+pub(crate) struct SmallestDevice {
     /// Its size.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Its size over the peak live bytes.
-    pub over_live: f64,
+    pub(crate) over_live: f64,
     /// Driver calls made on it, for contenders that count them.
-    pub calls: Option<u64>,
+    pub(crate) calls: Option<u64>,
 }
 
-/// The smallest device from 1 to 1.06 times `live_bytes`, in steps of 0.01 %, on which the script
-/// completes; `None` if the largest is too small already.
-///
-/// A smaller device may do where a larger one does not, so that every size from the bottom up is
-/// tried. Only the run on the one found is judged.
-pub(super) fn smallest_device(
-    spec: &ContenderSpec,
-    trace: &Trace,
-    script: &ReplayScript<'_>,
-    live_bytes: u64,
-    options: &Options,
-    slots: &mut [Slot],
-) -> Result<Option<SmallestDevice>, Violation> {
-    if live_bytes == 0 {
-        return Ok(None);
+impl Replay<'_> {
+    /// The smallest device from 1 to 1.06 times `live_bytes`, in steps of 0.01 %, on which the script
+    /// completes; `None` if the largest is too small already.
+    ///
+    /// A smaller device may do where a larger one does not, so that every size from the bottom up is
+    /// tried. Only the run on the one found is judged.
+    pub(super) fn smallest_device(
+        &self,
+        live_bytes: u64,
+        slots: &mut [Slot],
+    ) -> Result<Option<SmallestDevice>, Violation> {
+        if live_bytes == 0 {
+            return Ok(None);
+        }
+        let size = |parts: u128| {
+            let bytes = u128::from(live_bytes) * (PARTS + parts) / PARTS;
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        };
+        let mut completes = |bytes: u64| self.timed_run(Some(bytes), slots).completed;
+        if !completes(size(MAX_PARTS)) {
+            return Ok(None);
+        }
+        let found = (0..MAX_PARTS).map(size).find(|&bytes| completes(bytes));
+        let bytes = found.unwrap_or(size(MAX_PARTS));
+        let outcome = self.sampled_run(Some(bytes), slots)?;
+        Ok(outcome.completed.then(|| SmallestDevice {
+            bytes,
+            over_live: bytes as f64 / live_bytes as f64,
+            calls: outcome.driver_calls.map(|calls| calls.total()),
+        }))
     }
-    let size = |parts: u128| {
-        let bytes = u128::from(live_bytes) * (PARTS + parts) / PARTS;
-        u64::try_from(bytes).unwrap_or(u64::MAX)
-    };
-    let mut completes = |bytes: u64| {
-        let mut contender = build(spec, Some(bytes), trace, options);
-        timed_run(contender.as_mut(), script, slots).completed
-    };
-    if !completes(size(MAX_PARTS)) {
-        return Ok(None);
-    }
-    let found = (0..MAX_PARTS).map(size).find(|&bytes| completes(bytes));
-    let bytes = found.unwrap_or(size(MAX_PARTS));
-    let outcome = sampled_run(spec, trace, script, Some(bytes), options, slots)?;
-    Ok(outcome.completed.then(|| SmallestDevice {
-        bytes,
-        over_live: bytes as f64 / live_bytes as f64,
-        calls: outcome.driver_calls.map(|calls| calls.total()),
-    }))
 }

@@ -1,11 +1,12 @@
 //! One chart: live and reserved bytes over the events of a trace, as SVG.
 
-use plotters::prelude::*;
-use thiserror::Error;
+use std::error::Error;
 
-use super::ReplayRow;
+use plotters::prelude::*;
+
+use super::page::escape;
+use crate::numbers::mebibytes;
 use crate::replay::Curve;
-use crate::units::mebibytes;
 
 /// Width and height of a chart, in pixels.
 const SIZE: (u32, u32) = (900, 320);
@@ -27,33 +28,24 @@ const LINES: [RGBColor; 8] = [
     RGBColor(0x8C, 0x6D, 0x31),
 ];
 
-/// A chart that could not be drawn.
-#[derive(Debug, Error)]
-#[error("the chart cannot be drawn: {0}")]
-pub struct ChartError(String);
-
-/// Colour of the `index`-th line, as CSS writes it.
-pub(super) fn line_colour(index: usize) -> String {
-    css(LINES[index % LINES.len()])
-}
-
-/// Colour of the live bytes, as CSS writes it.
-pub(super) fn live_colour() -> String {
-    css(LIVE)
-}
-
-/// An `<svg>` element with the curves of one trace.
-pub(super) fn chart(curves: &[(&ReplayRow, &Curve)]) -> Result<String, ChartError> {
+/// An `<svg>` element with the curves of one trace, each with a name, and a legend above it.
+pub(crate) fn chart(curves: &[(&str, &Curve)]) -> Result<String, Box<dyn Error>> {
+    let mut legend = swatch(LIVE, "live");
+    for (index, (name, _)) in curves.iter().enumerate() {
+        legend.push_str(&swatch(LINES[index % LINES.len()], name));
+    }
     let mut svg = String::new();
-    draw(&mut svg, curves).map_err(|error| ChartError(error.to_string()))?;
-    Ok(svg)
+    draw(&mut svg, curves)?;
+    Ok(format!("<p class=\"legend\">{legend}</p>\n{svg}\n"))
 }
 
-fn draw(
-    svg: &mut String,
-    curves: &[(&ReplayRow, &Curve)],
-) -> Result<(), Box<dyn std::error::Error>> {
-    let points = || curves.iter().flat_map(|(_, curve)| curve.points());
+fn swatch(RGBColor(red, green, blue): RGBColor, label: &str) -> String {
+    let label = escape(label);
+    format!("<span><i style=\"background:#{red:02x}{green:02x}{blue:02x}\"></i>{label}</span>")
+}
+
+fn draw(svg: &mut String, curves: &[(&str, &Curve)]) -> Result<(), Box<dyn Error>> {
+    let points = || curves.iter().flat_map(|(_, curve)| &curve.points);
     let last_event = points().map(|point| point.event).max().unwrap_or(0).max(1);
     let top_bytes = points()
         .map(|point| point.reserved_bytes)
@@ -78,17 +70,17 @@ fn draw(
         .y_label_formatter(&|mib| format!("{mib:.0}"))
         .draw()?;
     // Live bytes are the trace's own; the run that got furthest shows most of them.
-    let longest = curves.iter().max_by_key(|(_, curve)| curve.points().len());
+    let longest = curves.iter().max_by_key(|(_, curve)| curve.points.len());
     if let Some((_, curve)) = longest {
         let live = curve
-            .points()
+            .points
             .iter()
             .map(|point| (point.event, mebibytes(point.live_bytes)));
         chart.draw_series(AreaSeries::new(live, 0.0, LIVE))?;
     }
     for (index, (_, curve)) in curves.iter().enumerate() {
         let line = curve
-            .points()
+            .points
             .iter()
             .map(|point| (point.event, mebibytes(point.reserved_bytes)));
         let style = LINES[index % LINES.len()].stroke_width(2);
@@ -98,8 +90,4 @@ fn draw(
     drop(chart);
     drop(root);
     Ok(())
-}
-
-fn css(RGBColor(red, green, blue): RGBColor) -> String {
-    format!("#{red:02x}{green:02x}{blue:02x}")
 }

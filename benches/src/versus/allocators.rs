@@ -2,20 +2,19 @@
 
 /// One column of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Allocator {
+pub(crate) struct Allocator {
     /// Its name, which is the worker's feature.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// The crate it comes from, if it has a version of its own.
-    pub package: Option<&'static str>,
+    pub(crate) package: Option<&'static str>,
     /// Whether one lock guards all of it. Such an allocator is not made for many
     /// threads and runs the workloads of one thread only.
-    pub one_lock: bool,
+    pub(crate) one_lock: bool,
     /// Whether it takes part in the workloads with steps only; another entry is the same without steps.
-    pub steps_only: bool,
+    pub(crate) steps_only: bool,
     /// Whether it is this repository's. All others are its peers.
-    pub ours: bool,
-    /// What it is.
-    pub about: &'static str,
+    pub(crate) ours: bool,
+    pub(crate) about: &'static str,
 }
 
 const fn allocator(name: &'static str, package: &'static str, about: &'static str) -> Allocator {
@@ -46,16 +45,16 @@ const fn locked(name: &'static str, about: &'static str) -> Allocator {
 }
 
 /// The allocator whose answers count when others disagree: the system's.
-pub const SYSTEM: &str = "system";
+pub(crate) const SYSTEM: &str = "system";
 
 /// Larder in its default configuration.
-pub const LARDER: &str = "larder";
+pub(crate) const LARDER: &str = "larder";
 
 /// Larder in each configuration that a program may choose.
-pub const CONFIGURATIONS: [&str; 3] = [LARDER, "larder-speed", "larder-memory"];
+pub(crate) const CONFIGURATIONS: [&str; 3] = [LARDER, "larder-speed", "larder-memory"];
 
 /// Every allocator, in the order of the tables.
-pub const ALLOCATORS: &[Allocator] = &[
+pub(crate) const ALLOCATORS: &[Allocator] = &[
     Allocator {
         package: None,
         ..allocator(
@@ -101,7 +100,6 @@ pub const ALLOCATORS: &[Allocator] = &[
 ];
 
 /// The allocator of this name.
-#[must_use]
-pub fn find(name: &str) -> Option<&'static Allocator> {
+pub(crate) fn find(name: &str) -> Option<&'static Allocator> {
     ALLOCATORS.iter().find(|allocator| allocator.name == name)
 }

@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use super::allocators::SYSTEM;
 use super::process::Sample;
-use super::summary::{VersusRow, in_order, median};
-use super::table::{finish, new_table, none};
+use super::summary::VersusRow;
+use crate::numbers::{in_order, median};
+use crate::report::{Table, none};
 
 /// The frames of a run, or of the rounds of a worker. A frame's time is that from its first
 /// allocation to its last free, or from when it was due if the frame before still ran then.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Frames {
+pub(crate) struct Frames {
     /// Frames of the schedule.
-    pub planned: u64,
+    pub(crate) planned: u64,
     /// Those that ran: a frame is missed if the one before still runs when the next is due. Median
     /// over the rounds.
-    pub done: u64,
-    /// Half of the frames take no longer, in microseconds; median over the rounds.
-    pub p50_us: f64,
-    /// 99 of 100 frames take no longer; median over the rounds.
-    pub p99_us: f64,
+    pub(crate) done: u64,
+    /// Half of the frames take no longer, and 99 of 100; medians over the rounds.
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
     /// The slowest frame of all rounds.
-    pub max_us: f64,
+    pub(crate) max_us: f64,
 }
 
 impl Frames {
@@ -57,14 +57,8 @@ const FIGURES: [Figure; 3] = [
 /// Rows of workloads with frames, of one profile, as text: three lines of times for each, and one of
 /// how many of its frames came to run. Empty of nothing.
 pub(super) fn frames_table(profile: &str, rows: &[&VersusRow]) -> String {
-    if rows.is_empty() {
-        return String::new();
-    }
     let allocators = in_order(rows.iter().map(|row| row.allocator));
-    let mut table = new_table();
-    let mut headings = vec!["workload", "frame"];
-    headings.extend(&allocators);
-    table.set_header(headings);
+    let mut table = Table::new([&["workload", "frame"], &allocators[..]].concat());
     for workload in in_order(rows.iter().map(|row| row.workload)) {
         let of = |allocator: &str| {
             let mut rows = rows.iter().filter(|row| row.workload == workload);
@@ -76,7 +70,7 @@ pub(super) fn frames_table(profile: &str, rows: &[&VersusRow]) -> String {
                 Some(row) => row_cell(row, cell),
                 None => none(),
             }));
-            table.add_row(cells);
+            table.row(cells);
         };
         let system = of(SYSTEM).and_then(|row| row.frames);
         for (name, figure) in FIGURES {
@@ -87,10 +81,9 @@ pub(super) fn frames_table(profile: &str, rows: &[&VersusRow]) -> String {
             format!("{} of {}", frames.done, frames.planned)
         });
     }
-    let title = format!(
+    table.titled(&format!(
         "time of a frame in microseconds (in brackets: over the system's), profile {profile}"
-    );
-    finish(table, &title)
+    ))
 }
 
 fn row_cell(row: &VersusRow, cell: &dyn Fn(&Frames) -> String) -> String {

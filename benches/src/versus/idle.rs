@@ -1,46 +1,42 @@
 //! Memory given back: what a process holds that reached 1 GiB, freed fifteen
 //! sixteenths of it and then does nothing, not even call its allocator.
 
+use std::iter;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
 use super::process::{RunFault, printed};
 use super::rounds::Settings;
-use super::summary::in_order;
-use super::table::{finish, new_table, none};
 use super::workers::Worker;
-use crate::units::mebibytes;
+use crate::numbers::in_order;
+use crate::numbers::mebibytes;
+use crate::report::{Right, Table, decimals};
 
 /// What the worker runs in place of a workload.
 const NAME: &str = "idle";
 
 /// One allocator: a line of JSON, a line of the table. The figures are missing where it failed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Idle {
+pub(crate) struct Idle {
     /// Tells it from other lines.
-    pub measure: &'static str,
-    /// Name of the allocator.
-    pub allocator: &'static str,
-    /// How the worker was compiled.
-    pub profile: &'static str,
-    /// The figures of the worker.
+    pub(crate) measure: &'static str,
+    pub(crate) allocator: &'static str,
+    pub(crate) profile: &'static str,
     #[serde(flatten)]
-    pub seen: Option<IdleSample>,
-    /// Why there are no figures.
+    pub(crate) seen: Option<IdleSample>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed: Option<String>,
+    pub(crate) failed: Option<String>,
 }
 
 /// The figures of a worker that does nothing after a peak.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct IdleSample {
+pub(crate) struct IdleSample {
     /// Requested bytes that stay allocated.
-    pub live_bytes: u64,
-    /// The most memory that the process held, if the operating system tells.
-    pub peak_rss_bytes: Option<u64>,
+    pub(crate) live_bytes: u64,
+    pub(crate) peak_rss_bytes: Option<u64>,
     /// Seconds since the last free, and the memory that the process held then.
-    pub looks: Vec<(f64, Option<u64>)>,
+    pub(crate) looks: Vec<(f64, Option<u64>)>,
 }
 
 /// The line that a worker prints.
@@ -52,8 +48,7 @@ struct IdleLine {
 }
 
 /// Runs a worker that does nothing after a peak and reads its figures.
-#[must_use]
-pub fn watch(worker: &Worker, settings: &Settings) -> Idle {
+pub(crate) fn watch(worker: &Worker, settings: &Settings) -> Idle {
     let mut command = Command::new(&worker.program);
     command
         .arg(NAME)
@@ -80,8 +75,7 @@ fn parse(printed: &str, allocator: &str) -> Result<IdleSample, RunFault> {
 }
 
 /// All figures as text, a table for each profile.
-#[must_use]
-pub fn idle_table(all: &[Idle]) -> String {
+pub(crate) fn idle_table(all: &[Idle]) -> String {
     let mut text = String::new();
     for profile in in_order(all.iter().map(|idle| idle.profile)) {
         let same: Vec<&Idle> = all.iter().filter(|idle| idle.profile == profile).collect();
@@ -100,34 +94,29 @@ fn profile_table(all: &[&Idle], profile: &str) -> String {
     let Some(first) = all.iter().find_map(|idle| idle.seen.as_ref()) else {
         return String::new();
     };
-    let mut table = new_table();
-    let mut headings = vec!["allocator".to_owned(), "peak MiB".to_owned()];
-    let seconds = || first.looks.iter().map(|(seconds, _)| *seconds);
-    headings.extend(seconds().map(|seconds| format!("{seconds} s")));
-    table.set_header(headings);
+    let mut table = Table::new(["allocator", "peak MiB"]);
+    for (seconds, _) in &first.looks {
+        table.column(format!("{seconds} s"), Right);
+    }
     for idle in all {
         let mut cells = vec![idle.allocator.to_owned()];
         match &idle.seen {
             Some(seen) => cells.extend(seen.cells()),
-            None => cells.extend(["failed".to_owned()]),
+            None => cells.push("failed".to_owned()),
         }
-        table.add_row(cells);
+        table.row(cells);
     }
     let live = mebibytes(first.live_bytes);
-    let title = format!(
+    table.titled(&format!(
         "resident over live bytes after a peak, {live:.0} MiB live, nobody calling, profile {profile}"
-    );
-    finish(table, &title)
+    ))
 }
 
 impl IdleSample {
     fn cells(&self) -> impl Iterator<Item = String> {
-        let peak = self.peak_rss_bytes;
-        let peak = peak.map_or_else(none, |bytes| format!("{:.0}", mebibytes(bytes)));
-        let looks = self.looks.iter().map(|(_, rss)| {
-            let ratio = rss.map(|rss| rss as f64 / self.live_bytes as f64);
-            ratio.map_or_else(none, |ratio| format!("{ratio:.2}"))
-        });
-        std::iter::once(peak).chain(looks)
+        let peak = decimals(self.peak_rss_bytes.map(mebibytes), 0);
+        let over_live = |rss| rss as f64 / self.live_bytes as f64;
+        let looks = self.looks.iter();
+        iter::once(peak).chain(looks.map(move |(_, rss)| decimals(rss.map(over_live), 2)))
     }
 }

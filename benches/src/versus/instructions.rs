@@ -5,23 +5,20 @@
 //! same in every run, so one is enough, and other programs may run beside it. It includes the
 //! loop of the workload; it knows nothing of caches, of branches or of the system's own work.
 
-use std::io;
 use std::process::Command;
 
-use comfy_table::Table;
 use serde::Serialize;
-use thiserror::Error;
 
 use super::allocators;
 use super::process::{RunFault, Sample, parse, printed};
 use super::rounds::Settings;
-use super::summary::in_order;
-use super::table::{finish, new_table, none};
 use super::workers::Worker;
 use super::workloads::Workload;
+use crate::numbers::in_order;
+use crate::report::{Table, none};
 
 /// Counted unless others are named: the ways to take and give one block.
-pub const USUAL: [&str; 6] = [
+pub(crate) const USUAL: [&str; 6] = [
     "pairs-1",
     "pairs-64",
     "pairs-4096",
@@ -33,22 +30,17 @@ pub const USUAL: [&str; 6] = [
 /// Shares of the full work. The smaller one has every first touch behind it.
 const SCALES: [f64; 2] = [0.02, 0.06];
 
-/// One allocator on one workload: a line of JSON, a cell of the table.
+/// One allocator on one workload: a line of JSON, a cell of the table. The figure is missing where it failed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Count {
+pub(crate) struct Count {
     /// Tells it from other lines.
-    pub measure: &'static str,
-    /// Name of the workload.
-    pub workload: &'static str,
-    /// Name of the allocator.
-    pub allocator: &'static str,
-    /// How the worker was compiled.
-    pub profile: &'static str,
-    /// `None` where it failed.
-    pub instructions_per_operation: Option<f64>,
-    /// Why there is no figure.
+    pub(crate) measure: &'static str,
+    pub(crate) workload: &'static str,
+    pub(crate) allocator: &'static str,
+    pub(crate) profile: &'static str,
+    pub(crate) instructions_per_operation: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed: Option<String>,
+    pub(crate) failed: Option<String>,
 }
 
 impl Count {
@@ -57,27 +49,20 @@ impl Count {
     }
 }
 
-/// There is nothing to count with.
-#[derive(Debug, Error)]
-#[error(
-    "instructions are counted by valgrind, which cannot be run ({0}); install it, or leave --instructions out"
-)]
-pub struct NoValgrind(io::Error);
-
-/// Looks for Valgrind.
-///
-/// # Errors
-/// [`NoValgrind`] if it is not installed.
-pub fn find_valgrind() -> Result<(), NoValgrind> {
+/// Looks for Valgrind, without which there is nothing to count with.
+pub(crate) fn find_valgrind() -> Result<(), String> {
     let found = Command::new(VALGRIND).arg("--version").output();
-    found.map(|_| ()).map_err(NoValgrind)
+    found.map(drop).map_err(|error| {
+        format!(
+            "instructions are counted by valgrind, which cannot be run ({error}); install it, or leave --instructions out"
+        )
+    })
 }
 
 const VALGRIND: &str = "valgrind";
 
 /// Counts the instructions of one operation.
-#[must_use]
-pub fn count(worker: &Worker, workload: &Workload, settings: &Settings) -> Count {
+pub(crate) fn count(worker: &Worker, workload: &Workload, settings: &Settings) -> Count {
     let [less, more] = SCALES.map(|scale| run(worker, workload, settings, scale));
     let figure = less.and_then(|less| per_operation(&less, &more?));
     Count {
@@ -133,14 +118,13 @@ fn per_operation(less: &Counted, more: &Counted) -> Result<f64, RunFault> {
 }
 
 /// All counts as text, a table for each profile.
-#[must_use]
-pub fn counts_table(counts: &[Count]) -> String {
+pub(crate) fn counts_table(counts: &[Count]) -> String {
     let mut text = String::new();
     for profile in in_order(counts.iter().map(|count| count.profile)) {
         let same = counts.iter().filter(|count| count.profile == profile);
         let same: Vec<&Count> = same.collect();
         let title = format!("instructions of one operation, loop included, profile {profile}");
-        text.push_str(&finish(profile_table(&same), &title));
+        text.push_str(&profile_table(&same).titled(&title));
     }
     for count in counts {
         if let Some(why) = &count.failed {
@@ -154,23 +138,15 @@ pub fn counts_table(counts: &[Count]) -> String {
 /// A line for each allocator, a column for each workload: there are more of the former.
 fn profile_table(counts: &[&Count]) -> Table {
     let workloads = in_order(counts.iter().map(|count| count.workload));
-    let mut table = new_table();
-    let mut headings = vec!["allocator"];
-    headings.extend(&workloads);
-    table.set_header(headings);
+    let mut table = Table::new([&["allocator"], &workloads[..]].concat());
     for allocator in in_order(counts.iter().map(|count| count.allocator)) {
         let mut cells = vec![allocator.to_owned()];
-        for workload in &workloads {
-            let is_it =
-                |count: &&&Count| count.allocator == allocator && count.workload == *workload;
-            cells.push(
-                counts
-                    .iter()
-                    .find(is_it)
-                    .map_or_else(none, |count| cell(count)),
-            );
-        }
-        table.add_row(cells);
+        cells.extend(workloads.iter().map(|workload| {
+            let mut same = counts.iter().filter(|count| count.workload == *workload);
+            let count = same.find(|count| count.allocator == allocator);
+            count.map_or_else(none, |count| cell(count))
+        }));
+        table.row(cells);
     }
     table
 }

@@ -9,27 +9,25 @@
 //!
 //! A worker prints its own figures, so nothing here is part of what is measured.
 
-pub mod allocators;
-pub mod frames;
-pub mod idle;
-pub mod instructions;
-pub mod machine;
-pub mod markdown;
-pub mod page;
-pub mod peers;
-pub mod process;
-pub mod rounds;
-pub mod summary;
-pub mod table;
+pub(crate) mod allocators;
+pub(crate) mod frames;
+pub(crate) mod idle;
+pub(crate) mod instructions;
+pub(crate) mod machine;
+pub(crate) mod markdown;
+pub(crate) mod page;
+pub(crate) mod peers;
+pub(crate) mod process;
+pub(crate) mod rounds;
+pub(crate) mod summary;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
-pub mod workers;
-pub mod workloads;
+pub(crate) mod workers;
+pub(crate) mod workloads;
 
-pub use allocators::{ALLOCATORS, Allocator};
-pub use frames::Frames;
-pub use process::{RunFault, Sample};
-pub use rounds::{Runs, Settings, measure};
-pub use summary::{VersusMean, VersusRow, means, rows};
-pub use workers::{BuildError, Package, Profile, Worker};
-pub use workloads::{WORKLOADS, Workload};
+pub(crate) use allocators::{ALLOCATORS, Allocator};
+pub(crate) use rounds::{Settings, measure};
+pub(crate) use summary::{VersusRow, rows};
+pub(crate) use workers::{Package, Profile, Worker};
+pub(crate) use workloads::{WORKLOADS, Workload};

@@ -1,11 +1,8 @@
 //! Results: as text, as a page for people to keep, as lines of JSON.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-
-use serde::Serialize;
 
 use super::idle::{Idle, idle_table};
 use super::instructions::{Count, counts_table};
@@ -13,22 +10,19 @@ use super::markdown::summary;
 use super::rounds::Settings;
 use super::summary::VersusRow;
 use super::table::table;
+use crate::report::json_line;
 
 /// All figures of a measurement.
 #[derive(Debug, Clone, Default)]
-pub struct Results {
-    /// Times and memory of workloads.
-    pub rows: Vec<VersusRow>,
-    /// Instructions of an operation.
-    pub counts: Vec<Count>,
-    /// Memory of processes that do nothing.
-    pub idles: Vec<Idle>,
+pub(crate) struct Results {
+    pub(crate) rows: Vec<VersusRow>,
+    pub(crate) counts: Vec<Count>,
+    pub(crate) idles: Vec<Idle>,
 }
 
 impl Results {
     /// All tables.
-    #[must_use]
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let tables = [
             table(&self.rows),
             counts_table(&self.counts),
@@ -39,8 +33,7 @@ impl Results {
 
     /// Figures that were asked for, and those among them that are not there. A peer that does not
     /// run under Valgrind has not failed.
-    #[must_use]
-    pub fn failed(&self) -> (usize, usize) {
+    pub(crate) fn failed(&self) -> (usize, usize) {
         let rows = self.rows.iter().filter(|row| row.failed.is_some());
         let idles = self.idles.iter().filter(|idle| idle.failed.is_some());
         let counts = self.counts.iter();
@@ -50,53 +43,38 @@ impl Results {
     }
 
     /// Names of the allocators, as often as they have figures.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         let rows = self.rows.iter().map(|row| row.allocator);
         let counts = self.counts.iter().map(|count| count.allocator);
         rows.chain(counts)
             .chain(self.idles.iter().map(|idle| idle.allocator))
     }
 
-    fn json(&self) -> serde_json::Result<String> {
-        let lines = [
-            json_lines(&self.rows)?,
-            json_lines(&self.counts)?,
-            json_lines(&self.idles)?,
-        ];
-        Ok(lines.concat())
+    /// The figures as JSON, one object a line.
+    fn json(&self) -> io::Result<String> {
+        let rows = self.rows.iter().map(json_line);
+        let counts = self.counts.iter().map(json_line);
+        let idles = self.idles.iter().map(json_line);
+        rows.chain(counts).chain(idles).collect()
     }
 }
 
-/// The figures as JSON, one object a line.
-fn json_lines<T: Serialize>(rows: &[T]) -> serde_json::Result<String> {
-    let mut text = String::new();
-    for row in rows {
-        text.push_str(&serde_json::to_string(row)?);
-        text.push('\n');
-    }
-    Ok(text)
-}
-
-/// What a page says besides the tables.
+/// What a page says besides the tables: where the figures come from.
 #[derive(Debug, Clone)]
-pub struct Origin {
-    /// The command that repeats the measurement.
-    pub command: String,
-    /// The commit that was measured.
-    pub commit: String,
-    /// The day.
-    pub date: String,
-    /// The kind of machine.
-    pub machine: String,
+pub(crate) struct Origin {
+    /// Repeats the measurement.
+    pub(crate) command: String,
+    pub(crate) commit: String,
+    pub(crate) date: String,
+    pub(crate) machine: String,
     /// Crates of the peers with their versions.
-    pub versions: String,
+    pub(crate) versions: String,
     /// Allocators that could not take part, and why.
-    pub skipped: Vec<String>,
+    pub(crate) skipped: Vec<String>,
 }
 
 /// The page as Markdown.
-#[must_use]
-pub fn page(results: &Results, settings: &Settings, origin: &Origin) -> String {
+pub(crate) fn page(results: &Results, settings: &Settings, origin: &Origin) -> String {
     let Origin {
         command,
         commit,
@@ -114,26 +92,21 @@ pub fn page(results: &Results, settings: &Settings, origin: &Origin) -> String {
          * Versions: {versions}.\n"
     );
     for skipped in skipped {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "* Left out: {skipped}");
+        text.push_str(&format!("* Left out: {skipped}\n"));
     }
     if !results.rows.is_empty() {
         let summary = summary(&results.rows);
-        let _ = write!(text, "\n{SUMMARY}\n\n{summary}");
+        text.push_str(&format!("\n{SUMMARY}\n\n{summary}"));
     }
     let tables = results.text();
-    let _ = write!(text, "\n```text\n{}\n```\n", tables.trim_end());
-    text
+    text + &format!("\n```text\n{}\n```\n", tables.trim_end())
 }
 
 const SUMMARY: &str = "Ours over the best peer of each workload (every other allocator is a peer), below 1 ahead, **bold** behind: time with fat LTO, time of a plain release build, peak of resident memory.";
 
 /// Writes `DATE-versus.md` and `.jsonl` into a folder and gives their paths. Earlier results of
 /// the same day stay: the new ones get a number.
-///
-/// # Errors
-/// The folder or a file cannot be written.
-pub fn write(
+pub(crate) fn write(
     folder: &Path,
     results: &Results,
     settings: &Settings,

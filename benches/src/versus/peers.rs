@@ -4,17 +4,16 @@
 //! A peer is what is not ours, the system's allocator included: our configurations are never
 //! measured against each other. Workloads with steps do not enter, since no peer knows of them.
 
-use std::fmt::Write;
-
 use super::allocators::{self, CONFIGURATIONS, LARDER};
-use super::summary::{VersusRow, geometric_mean, in_order};
-use super::table::{finish, new_table, none};
+use super::summary::VersusRow;
 use super::workloads::{self, WORKLOADS};
-use crate::units::mebibytes;
+use crate::numbers::mebibytes;
+use crate::numbers::{geometric_mean, in_order};
+use crate::report::{Table, decimals};
 
 /// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Measure {
+pub(crate) enum Measure {
     /// Nanoseconds of one operation.
     Time,
     /// Bytes resident at the most.
@@ -23,58 +22,53 @@ pub enum Measure {
 
 /// One measure of one profile.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Contest {
-    /// How the workers were compiled.
-    pub profile: &'static str,
-    /// What is compared.
-    pub measure: Measure,
+pub(crate) struct Contest {
+    pub(crate) profile: &'static str,
+    pub(crate) measure: Measure,
     /// The workloads that a peer has a figure for, in the order of the rows.
-    pub lines: Vec<ContestLine>,
+    pub(crate) lines: Vec<ContestLine>,
     /// Our configurations that were measured.
-    pub scores: Vec<Score>,
+    pub(crate) scores: Vec<Score>,
 }
 
 /// One workload in a contest.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ContestLine {
-    /// The workload's name.
-    pub workload: &'static str,
-    /// The best peer.
-    pub peer: &'static str,
-    /// The best peer's figure, in the unit of the measure.
-    pub best: f64,
+pub(crate) struct ContestLine {
+    pub(crate) workload: &'static str,
+    /// The best peer, and its figure in the unit of the measure.
+    pub(crate) peer: &'static str,
+    pub(crate) best: f64,
     /// The figures of our configurations over `best`, in the order of the scores; `None` for a failure.
-    pub ratios: Vec<Option<f64>>,
+    pub(crate) ratios: Vec<Option<f64>>,
 }
 
 /// One of our configurations over all workloads.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Score {
-    /// The configuration's name.
-    pub allocator: &'static str,
+pub(crate) struct Score {
+    pub(crate) allocator: &'static str,
     /// Geometric mean of the configuration's ratios.
-    pub mean: Option<f64>,
+    pub(crate) mean: Option<f64>,
     /// Workloads that count.
-    pub workloads: usize,
+    pub(crate) workloads: usize,
     /// The workloads with a ratio above [`BEHIND`], worst first.
-    pub behind: Vec<(&'static str, f64)>,
+    pub(crate) behind: Vec<(&'static str, f64)>,
 }
 
 /// Ratios above this count as behind; a ratio closer to 1 changes sides from run to run.
-pub const BEHIND: f64 = 1.05;
+pub(crate) const BEHIND: f64 = 1.05;
 
 /// The aim of a configuration over all workloads.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Aim {
+pub(crate) struct Aim {
     /// The largest geometric mean.
-    pub mean: f64,
+    pub(crate) mean: f64,
     /// The largest ratio of a single workload, if there is such an aim.
-    pub max_ratio: Option<f64>,
+    pub(crate) max_ratio: Option<f64>,
 }
 
 impl Measure {
     /// Both measures, in the order of the tables.
-    pub const ALL: [Self; 2] = [Self::Time, Self::Peak];
+    pub(crate) const ALL: [Self; 2] = [Self::Time, Self::Peak];
 
     fn figure(self, row: &VersusRow) -> Option<f64> {
         let figure = match self {
@@ -85,8 +79,7 @@ impl Measure {
     }
 
     /// A figure of this measure as text.
-    #[must_use]
-    pub fn show(self, figure: f64) -> String {
+    pub(crate) fn show(self, figure: f64) -> String {
         match self {
             Self::Time => format!("{figure:.1}"),
             Self::Peak => format!("{:.1}", mebibytes(figure as u64)),
@@ -94,8 +87,7 @@ impl Measure {
     }
 
     /// The aim of a configuration in this measure, if there is one.
-    #[must_use]
-    pub fn aim(self, allocator: &str) -> Option<Aim> {
+    pub(crate) fn aim(self, allocator: &str) -> Option<Aim> {
         let aim = |mean, max_ratio| Some(Aim { mean, max_ratio });
         match (self, allocator) {
             (Self::Time, LARDER) => aim(0.80, None),
@@ -108,8 +100,7 @@ impl Measure {
 }
 
 /// Compares our configurations with the peers, among the rows of a profile.
-#[must_use]
-pub fn contest(rows: &[VersusRow], profile: &'static str, measure: Measure) -> Contest {
+pub(crate) fn contest(rows: &[VersusRow], profile: &'static str, measure: Measure) -> Contest {
     let entered: Vec<&VersusRow> = rows
         .iter()
         .filter(|row| row.profile == profile && enters(row.workload))
@@ -183,8 +174,7 @@ fn score(allocator: &'static str, column: usize, lines: &[ContestLine]) -> Score
 }
 
 /// The contest as text; empty if there are no peers or no configurations of ours to compare.
-#[must_use]
-pub fn contest_table(contest: &Contest) -> String {
+pub(crate) fn contest_table(contest: &Contest) -> String {
     if contest.lines.is_empty() || contest.scores.is_empty() {
         return String::new();
     }
@@ -192,27 +182,22 @@ pub fn contest_table(contest: &Contest) -> String {
         Measure::Time => ("time over the best peer's", "its ns/op"),
         Measure::Peak => ("peak of resident memory over the best peer's", "its MiB"),
     };
-    let mut table = new_table();
     let mut headings = vec!["workload", "best peer", unit];
     headings.extend(contest.scores.iter().map(|score| score.allocator));
-    table.set_header(headings);
+    let mut table = Table::new(headings);
     for line in &contest.lines {
         let best = contest.measure.show(line.best);
         let mut cells = vec![line.workload.to_owned(), line.peer.to_owned(), best];
-        cells.extend(line.ratios.iter().map(|ratio| ratio_cell(*ratio)));
-        table.add_row(cells);
+        cells.extend(line.ratios.iter().map(|ratio| decimals(*ratio, 2)));
+        table.row(cells);
     }
-    let mut text = finish(table, &format!("{what}, profile {}", contest.profile));
+    let mut text = table.titled(&format!("{what}, profile {}", contest.profile));
     text.pop();
     for score in &contest.scores {
         text.push_str(&verdict(contest, score));
     }
     text.push('\n');
     text
-}
-
-pub(super) fn ratio_cell(ratio: Option<f64>) -> String {
-    ratio.map_or_else(none, |ratio| format!("{ratio:.2}"))
 }
 
 /// A line about one configuration.
@@ -223,22 +208,21 @@ fn verdict(contest: &Contest, score: &Score) -> String {
         behind,
         ..
     } = score;
-    let mean = ratio_cell(score.mean);
+    let mean = decimals(score.mean, 2);
     let mut text = format!("{allocator}: geometric mean {mean} over {workloads} workloads");
-    // Writing to a String cannot fail.
     if let Some(aim) = contest.measure.aim(allocator) {
-        let _ = write!(text, "; aim {:.2}", aim.mean);
+        text.push_str(&format!("; aim {:.2}", aim.mean));
         if let Some(max) = aim.max_ratio {
-            let _ = write!(text, " and none above {max:.2}");
+            text.push_str(&format!(" and none above {max:.2}"));
         }
-        let _ = write!(text, ": {}", score.against(&aim));
+        text.push_str(&format!(": {}", score.against(&aim)));
     }
     if !behind.is_empty() {
         let names = behind
             .iter()
             .map(|(workload, ratio)| format!("{workload} {ratio:.2}"));
         let names: Vec<String> = names.collect();
-        let _ = write!(text, "; above {BEHIND:.2}: {}", names.join(", "));
+        text.push_str(&format!("; above {BEHIND:.2}: {}", names.join(", ")));
     }
     text.push('\n');
     text
@@ -246,8 +230,7 @@ fn verdict(contest: &Contest, score: &Score) -> String {
 
 impl Score {
     /// Whether the aim is met, in words. The aim is about all workloads, so a part of them decides nothing.
-    #[must_use]
-    pub fn against(&self, aim: &Aim) -> &'static str {
+    pub(crate) fn against(&self, aim: &Aim) -> &'static str {
         let all = WORKLOADS
             .iter()
             .filter(|workload| workload.is_aimed())

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use serde_json::Value;
 use thiserror::Error;
 
 use super::frames::Frames;
@@ -19,64 +20,37 @@ const GLANCE: Duration = Duration::from_millis(5);
 /// The most characters of a failed process's stderr that are kept.
 const MAX_SAID: usize = 300;
 
-/// What a worker measured in one run.
+/// What a worker measured in one run; `None` where the workload or the operating system does not tell.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Sample {
-    /// The workload that ran.
-    pub workload: String,
-    /// The allocator that the worker was built with.
-    pub allocator: String,
-    /// Seconds from the first to the last operation.
-    pub seconds: f64,
-    /// The number of operations.
-    pub operations: u64,
+pub(crate) struct Sample {
+    /// From the first to the last operation.
+    pub(crate) seconds: f64,
+    pub(crate) operations: u64,
     /// The workload's checksum, equal for every allocator that works.
-    pub answer: u64,
-    /// Minor page faults of the operations, of workloads that count them.
-    pub faults: Option<u64>,
-    /// The most memory that the process held, if the operating system tells.
-    pub peak_rss_bytes: Option<u64>,
-    /// The memory that the process held once everything was freed.
-    pub end_rss_bytes: Option<u64>,
-    /// Bytes live at the most, of workloads that know.
-    pub live_bytes: Option<u64>,
-    /// The memory that the process held when the most bytes were live.
-    pub live_rss_bytes: Option<u64>,
-    /// Times of single frames, of workloads that have some.
-    pub frames: Option<Frames>,
-}
-
-/// The line of a worker whose workload the system does not let run.
-#[derive(Debug, Deserialize)]
-struct Skip {
-    workload: String,
-    allocator: String,
-    /// Why.
-    skipped: String,
+    pub(crate) answer: u64,
+    /// Minor page faults of the operations.
+    pub(crate) faults: Option<u64>,
+    pub(crate) peak_rss_bytes: Option<u64>,
+    /// Once everything was freed.
+    pub(crate) end_rss_bytes: Option<u64>,
+    /// Bytes live at the most, and what the process held then.
+    pub(crate) live_bytes: Option<u64>,
+    pub(crate) live_rss_bytes: Option<u64>,
+    /// Times of single frames.
+    pub(crate) frames: Option<Frames>,
 }
 
 /// Why a run gave no figures that count.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum RunFault {
+pub(crate) enum RunFault {
     /// The process could not be started or watched.
     #[error("cannot be run: {0}")]
     NotRun(String),
-    /// The process crashed, or noticed something wrong.
+    /// The process crashed, or noticed something wrong, which it said in one line.
     #[error("{status}{}{said}", if said.is_empty() { "" } else { ": " })]
-    Ended {
-        /// Exit code or signal.
-        status: String,
-        /// What it said on its stderr, in one line.
-        said: String,
-    },
-    /// The process was stopped because it took too long.
+    Ended { status: String, said: String },
     #[error("did not end within {seconds} s")]
-    TimedOut {
-        /// The seconds that it was given.
-        seconds: u64,
-    },
-    /// The process did not print a sample of the run.
+    TimedOut { seconds: u64 },
     #[error("printed no measurement of this run: {0}")]
     NoSample(String),
     /// The operating system does not let the workload run. Nothing has failed.
@@ -84,12 +58,7 @@ pub enum RunFault {
     Skipped(String),
     /// The process's answer differs from that of the others.
     #[error("answer {answer} where {expected} is right")]
-    WrongAnswer {
-        /// The answer of the process.
-        answer: u64,
-        /// The answer of the others.
-        expected: u64,
-    },
+    WrongAnswer { answer: u64, expected: u64 },
 }
 
 impl From<io::Error> for RunFault {
@@ -99,10 +68,11 @@ impl From<io::Error> for RunFault {
 }
 
 /// Runs a workload once.
-///
-/// # Errors
-/// The [`RunFault`] of the run.
-pub fn run(worker: &Worker, workload: &Workload, settings: &Settings) -> Result<Sample, RunFault> {
+pub(crate) fn run(
+    worker: &Worker,
+    workload: &Workload,
+    settings: &Settings,
+) -> Result<Sample, RunFault> {
     let mut command = Command::new(&worker.program);
     command
         .arg(workload.name)
@@ -177,24 +147,17 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<std::process::E
 }
 
 /// The sample in what a worker printed, if it is about this run.
-///
-/// # Errors
-/// [`RunFault::Skipped`] if the worker says so, [`RunFault::NoSample`] otherwise.
-pub fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sample, RunFault> {
-    let line = printed.trim();
-    let about_this = |of: &str, on: &str| {
-        if on == allocator && of == workload {
-            return Ok(());
-        }
-        Err(RunFault::NoSample(format!("it is about {of} on {on}")))
-    };
-    if let Ok(skip) = serde_json::from_str::<Skip>(line) {
-        about_this(&skip.workload, &skip.allocator)?;
-        return Err(RunFault::Skipped(skip.skipped));
+pub(crate) fn parse(printed: &str, allocator: &str, workload: &str) -> Result<Sample, RunFault> {
+    let no_sample = |error: serde_json::Error| RunFault::NoSample(error.to_string());
+    let line: Value = serde_json::from_str(printed.trim()).map_err(no_sample)?;
+    if line["workload"] != workload || line["allocator"] != allocator {
+        let (of, on) = (&line["workload"], &line["allocator"]);
+        return Err(RunFault::NoSample(format!("it is about {of} on {on}")));
     }
-    let sample: Sample =
-        serde_json::from_str(line).map_err(|error| RunFault::NoSample(error.to_string()))?;
-    about_this(&sample.workload, &sample.allocator)?;
+    if let Some(why) = line["skipped"].as_str() {
+        return Err(RunFault::Skipped(why.to_owned()));
+    }
+    let sample: Sample = serde_json::from_value(line).map_err(no_sample)?;
     // Ratios need figures above zero.
     if !(sample.seconds.is_finite() && sample.seconds > 0.0 && sample.operations > 0) {
         let (seconds, operations) = (sample.seconds, sample.operations);

@@ -3,38 +3,59 @@
 
 use std::time::Duration;
 
+use clap::Args;
+
 use super::allocators::{Allocator, SYSTEM};
 use super::process::{self, RunFault, Sample};
 use super::workers::{Profile, Worker};
 use super::workloads::Workload;
 
 /// How workloads are run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Settings {
-    /// Runs of each worker.
-    pub rounds: u32,
-    /// How much of its full work a workload does.
-    pub scale: f64,
-    /// When a run is stopped.
-    pub limit: Duration,
+#[derive(Debug, Clone, Copy, PartialEq, Args)]
+pub(crate) struct Settings {
+    /// Runs of each program; the median counts
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+
+    /// Do so many times the work, such as 0.1 for a first look
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = parse_scale)]
+    pub(crate) scale: f64,
+
+    /// Stop a run after so many seconds and call it failed
+    #[arg(long, value_name = "S", default_value = "120", value_parser = parse_limit)]
+    pub(crate) limit: Duration,
+}
+
+/// Above this, counts of the workers are not exact.
+const MAX_SCALE: f64 = 1e6;
+
+fn parse_scale(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(scale) if scale > 0.0 && scale <= MAX_SCALE => Ok(scale),
+        _ => Err(format!("give a number above 0 and up to {MAX_SCALE}")),
+    }
+}
+
+fn parse_limit(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
+        _ => Err("give a whole number of seconds above 0".to_owned()),
+    }
 }
 
 /// The runs of one worker on one workload.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Runs {
-    /// Name of the allocator.
-    pub allocator: &'static str,
-    /// How its worker was compiled.
-    pub profile: Profile,
+pub(crate) struct Runs {
+    pub(crate) allocator: &'static str,
+    pub(crate) profile: Profile,
     /// One sample a round, up to the first fault.
-    pub samples: Vec<Sample>,
+    pub(crate) samples: Vec<Sample>,
     /// The fault of a run; no figures count then.
-    pub fault: Option<RunFault>,
+    pub(crate) fault: Option<RunFault>,
 }
 
 /// Whether the allocator takes part in the workload.
-#[must_use]
-pub fn takes_part(allocator: &Allocator, workload: &Workload) -> bool {
+pub(crate) fn takes_part(allocator: &Allocator, workload: &Workload) -> bool {
     let Allocator {
         one_lock,
         steps_only,
@@ -45,7 +66,7 @@ pub fn takes_part(allocator: &Allocator, workload: &Workload) -> bool {
 
 /// Runs a workload on all workers that take part; `about_to_run` hears of each run. A worker that
 /// fails is left out of the rounds that follow.
-pub fn measure(
+pub(crate) fn measure(
     workload: &Workload,
     workers: &[Worker],
     settings: &Settings,
@@ -55,7 +76,13 @@ pub fn measure(
         .iter()
         .filter(|worker| takes_part(worker.allocator, workload))
         .collect();
-    let mut all: Vec<Runs> = workers.iter().map(|worker| Runs::none(worker)).collect();
+    let none = |worker: &&Worker| Runs {
+        allocator: worker.allocator.name,
+        profile: worker.profile,
+        samples: Vec::new(),
+        fault: None,
+    };
+    let mut all: Vec<Runs> = workers.iter().map(none).collect();
     for round in 0..settings.rounds {
         for index in order(round, workers.len()) {
             about_to_run(workers[index]);
@@ -110,15 +137,4 @@ fn right_answer(all: &[Runs]) -> Option<u64> {
     // The last of equals would win without the reversal.
     let max = given.iter().copied().rev();
     max.max_by_key(|answer| times(*answer))
-}
-
-impl Runs {
-    fn none(worker: &Worker) -> Self {
-        Self {
-            allocator: worker.allocator.name,
-            profile: worker.profile,
-            samples: Vec::new(),
-            fault: None,
-        }
-    }
 }

@@ -9,71 +9,61 @@ use super::process::{RunFault, Sample};
 use super::rounds::Runs;
 use super::workers::Profile;
 use super::workloads::{self, Workload};
+use crate::numbers::{geometric_mean, in_order, median};
 
 /// A name of one of the lists; reading one back finds it there.
-pub type Name = &'static str;
+pub(crate) type Name = &'static str;
 
-/// One allocator on one workload: a line of JSON, a cell of each table. The figures are `None`
-/// where it failed, or where the operating system does not tell.
+/// One allocator on one workload: a line of JSON, a cell of each table. Figures are medians over the rounds;
+/// `None` where it failed, or where the operating system or the workload does not tell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct VersusRow {
-    /// Name of the workload.
+pub(crate) struct VersusRow {
     #[serde(deserialize_with = "workload_name")]
-    pub workload: Name,
-    /// Name of the allocator.
+    pub(crate) workload: Name,
     #[serde(deserialize_with = "allocator_name")]
-    pub allocator: Name,
-    /// How the worker was compiled.
+    pub(crate) allocator: Name,
     #[serde(deserialize_with = "profile_name")]
-    pub profile: Name,
+    pub(crate) profile: Name,
     /// Threads that use the allocator at once.
-    pub threads: u32,
+    pub(crate) threads: u32,
     /// Runs that count.
-    pub rounds: usize,
-    /// Median time over the rounds.
-    pub seconds: Option<f64>,
-    /// Fastest round.
-    pub seconds_min: Option<f64>,
-    /// Slowest round.
-    pub seconds_max: Option<f64>,
+    pub(crate) rounds: usize,
+    pub(crate) seconds: Option<f64>,
+    pub(crate) seconds_min: Option<f64>,
+    pub(crate) seconds_max: Option<f64>,
     /// Slowest less fastest, over the median.
-    pub spread: Option<f64>,
+    pub(crate) spread: Option<f64>,
     /// Operations of one run.
-    pub operations: Option<u64>,
-    /// Median time of one operation.
-    pub ns_per_operation: Option<f64>,
-    /// Minor page faults of one operation, of workloads that count them; median.
-    pub faults_per_operation: Option<f64>,
-    /// Peak of the resident memory, median over the rounds.
-    pub peak_rss_bytes: Option<u64>,
-    /// Resident memory once everything was freed, median over the rounds.
-    pub end_rss_bytes: Option<u64>,
-    /// Most bytes live at once, of workloads that know.
-    pub live_bytes: Option<u64>,
-    /// Resident memory over live bytes, when the most bytes were live; median over the rounds.
-    pub rss_over_live: Option<f64>,
-    /// Times of single frames, of workloads that have some.
-    pub frames: Option<Frames>,
-    /// Time over the shortest of the workload and profile.
-    pub ratio_to_best: Option<f64>,
-    /// `peak_rss_bytes` over the smallest of the workload and profile.
-    pub peak_rss_ratio_to_best: Option<f64>,
-    /// `end_rss_bytes` over the smallest of the workload and profile.
-    pub end_rss_ratio_to_best: Option<f64>,
+    pub(crate) operations: Option<u64>,
+    pub(crate) ns_per_operation: Option<f64>,
+    /// Minor page faults.
+    pub(crate) faults_per_operation: Option<f64>,
+    pub(crate) peak_rss_bytes: Option<u64>,
+    /// Once everything was freed.
+    pub(crate) end_rss_bytes: Option<u64>,
+    /// Most bytes live at once.
+    pub(crate) live_bytes: Option<u64>,
+    /// When the most bytes were live.
+    pub(crate) rss_over_live: Option<f64>,
+    /// Times of single frames.
+    pub(crate) frames: Option<Frames>,
+    /// Over the best of the workload and profile: time, peak and end.
+    pub(crate) ratio_to_best: Option<f64>,
+    pub(crate) peak_rss_ratio_to_best: Option<f64>,
+    pub(crate) end_rss_ratio_to_best: Option<f64>,
     /// The workload's checksum, equal for every allocator that works.
-    pub answer: Option<u64>,
+    pub(crate) answer: Option<u64>,
     /// Why there are no figures; not in the JSON of a row that has them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed: Option<String>,
+    pub(crate) failed: Option<String>,
     /// Why the system did not let it run; not in the JSON of another row.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub skipped: Option<String>,
+    pub(crate) skipped: Option<String>,
 }
 
 impl VersusRow {
     /// Whether the row's workload times single frames; its time and memory are not compared.
-    #[must_use]
-    pub fn is_of_frames(&self) -> bool {
+    pub(crate) fn is_of_frames(&self) -> bool {
         workloads::find(self.workload).is_some_and(|workload| workload.frames)
     }
 }
@@ -107,40 +97,20 @@ fn profile_name<'a, D: Deserializer<'a>>(input: D) -> Result<&'static str, D::Er
 
 /// Geometric means of one allocator's ratios to the best.
 #[derive(Debug, Clone, PartialEq)]
-pub struct VersusMean {
-    /// Name of the allocator.
-    pub allocator: &'static str,
-    /// How the workers were compiled.
-    pub profile: &'static str,
+pub(crate) struct VersusMean {
+    pub(crate) allocator: &'static str,
     /// Whether the mean is over the workloads of one thread, or over the others.
-    pub one_thread: bool,
-    /// The mean ratio of the times.
-    pub time: Option<f64>,
-    /// The mean ratio of the peaks of memory.
-    pub peak_rss: Option<f64>,
-    /// The mean ratio of the memory held at the end.
-    pub end_rss: Option<f64>,
-    /// Workloads that count.
-    pub workloads: usize,
-    /// Workloads that the allocator ran.
-    pub of: usize,
-}
-
-/// The median: the middle number, or the mean of the two in the middle.
-#[must_use]
-pub fn median(mut figures: Vec<f64>) -> Option<f64> {
-    figures.sort_by(f64::total_cmp);
-    let middle = figures.len() / 2;
-    let upper = *figures.get(middle)?;
-    if figures.len() % 2 == 1 {
-        return Some(upper);
-    }
-    Some(f64::midpoint(figures[middle - 1], upper))
+    pub(crate) one_thread: bool,
+    pub(crate) time: Option<f64>,
+    pub(crate) peak_rss: Option<f64>,
+    pub(crate) end_rss: Option<f64>,
+    /// Workloads that count, of those that the allocator ran.
+    pub(crate) workloads: usize,
+    pub(crate) of: usize,
 }
 
 /// The rows of one workload, in the order of the runs.
-#[must_use]
-pub fn rows(workload: &Workload, all: &[Runs]) -> Vec<VersusRow> {
+pub(crate) fn rows(workload: &Workload, all: &[Runs]) -> Vec<VersusRow> {
     let mut rows: Vec<VersusRow> = all.iter().map(|runs| row(workload, runs)).collect();
     if workload.frames {
         return rows;
@@ -240,8 +210,7 @@ fn ratio(figure: Option<f64>, to: Option<f64>) -> Option<f64> {
 
 /// The means of one profile: first over the workloads of one thread, then over the others; each
 /// in the order in which the allocators appear. Workloads of frames do not enter.
-#[must_use]
-pub fn means(rows: &[VersusRow], profile: &str) -> Vec<VersusMean> {
+pub(crate) fn means(rows: &[VersusRow], profile: &str) -> Vec<VersusMean> {
     let mut means = Vec::new();
     for one_thread in [true, false] {
         let counted = || {
@@ -255,7 +224,6 @@ pub fn means(rows: &[VersusRow], profile: &str) -> Vec<VersusMean> {
             };
             means.push(VersusMean {
                 allocator,
-                profile: of[0].profile,
                 one_thread,
                 time: over(|row| row.ratio_to_best),
                 peak_rss: over(|row| row.peak_rss_ratio_to_best),
@@ -266,22 +234,4 @@ pub fn means(rows: &[VersusRow], profile: &str) -> Vec<VersusMean> {
         }
     }
     means
-}
-
-/// The geometric mean; `None` of no numbers.
-pub(super) fn geometric_mean(figures: impl Iterator<Item = f64>) -> Option<f64> {
-    let figures: Vec<f64> = figures.collect();
-    let logarithms: f64 = figures.iter().map(|figure| figure.ln()).sum();
-    (!figures.is_empty()).then(|| (logarithms / figures.len() as f64).exp())
-}
-
-/// Each name once, where it comes first.
-pub(super) fn in_order(names: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
-    let mut seen = Vec::new();
-    for name in names {
-        if !seen.contains(&name) {
-            seen.push(name);
-        }
-    }
-    seen
 }

@@ -1,17 +1,14 @@
 //! Rows as text: for each profile a table of times and tables of memory, then
 //! the geometric means and ours over the best peers, then frames; last what failed.
 
-use std::fmt::Write;
-
-use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use std::iter;
 
 use super::frames::frames_table;
 use super::peers::{Measure, contest, contest_table};
-use super::summary::{VersusMean, VersusRow, in_order, means};
-use crate::units::mebibytes;
-
-/// A line under the headings, and no other.
-const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
+use super::summary::{VersusMean, VersusRow, means};
+use crate::numbers::in_order;
+use crate::numbers::mebibytes;
+use crate::report::{Table, decimals, none};
 
 /// Rounds that differ by more than this share of their median are marked.
 const STEADY: f64 = 0.10;
@@ -75,8 +72,7 @@ const FACES: [Face; 5] = [
 ];
 
 /// All rows as text.
-#[must_use]
-pub fn table(rows: &[VersusRow]) -> String {
+pub(crate) fn table(rows: &[VersusRow]) -> String {
     let mut text = String::new();
     for profile in in_order(rows.iter().map(|row| row.profile)) {
         let of_profile = rows.iter().filter(|row| row.profile == profile);
@@ -85,9 +81,8 @@ pub fn table(rows: &[VersusRow]) -> String {
         for face in &FACES {
             text.push_str(&face_table(face, profile, &timed));
         }
-        let means = means(rows, profile);
         if in_order(timed.iter().map(|row| row.workload)).len() > 1 {
-            text.push_str(&means_table(profile, &means));
+            text.push_str(&means_table(profile, &means(rows, profile)));
         }
         for measure in Measure::ALL {
             text.push_str(&contest_table(&contest(rows, profile, measure)));
@@ -97,8 +92,9 @@ pub fn table(rows: &[VersusRow]) -> String {
     for row in rows {
         if let Some(why) = &row.failed {
             let (workload, allocator, profile) = (row.workload, row.allocator, row.profile);
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "failed: {workload} on {allocator} ({profile}): {why}");
+            text.push_str(&format!(
+                "failed: {workload} on {allocator} ({profile}): {why}\n"
+            ));
         }
     }
     text.push_str(&skipped(rows));
@@ -119,18 +115,12 @@ fn skipped(rows: &[VersusRow]) -> String {
 /// A line for each workload that has figures, a column for each allocator.
 fn face_table(face: &Face, profile: &str, rows: &[&VersusRow]) -> String {
     let allocators = in_order(rows.iter().map(|row| row.allocator));
-    let mut table = new_table();
-    let mut headings = vec!["workload"];
-    headings.extend(&allocators);
-    headings.extend(face.best.as_ref().map(|best| best.heading));
-    table.set_header(headings);
-    let mut lines = 0;
+    let best = face.best.as_ref().map(|best| best.heading);
+    let headings = iter::once("workload").chain(allocators.iter().copied());
+    let mut table = Table::new(headings.chain(best));
     for workload in in_order(rows.iter().map(|row| row.workload)) {
-        let line: Vec<&VersusRow> = rows
-            .iter()
-            .filter(|row| row.workload == workload)
-            .copied()
-            .collect();
+        let of_workload = rows.iter().filter(|row| row.workload == workload);
+        let line: Vec<&VersusRow> = of_workload.copied().collect();
         let has_figures = line.iter().any(|row| (face.cell)(row).is_some());
         // Where all have failed that must show; but few workloads know their live bytes.
         if !has_figures && (face.best.is_none() || line.iter().all(|row| row.failed.is_none())) {
@@ -141,16 +131,10 @@ fn face_table(face: &Face, profile: &str, rows: &[&VersusRow]) -> String {
             let row = line.iter().find(|row| row.allocator == *allocator);
             cells.push(row.map_or_else(none, |row| cell(face, row)));
         }
-        if let Some(best) = &face.best {
-            cells.push(best_cell(best, &line));
-        }
-        table.add_row(cells);
-        lines += 1;
+        cells.extend(face.best.as_ref().map(|best| best_cell(best, &line)));
+        table.row(cells);
     }
-    if lines == 0 {
-        return String::new();
-    }
-    finish(table, &format!("{}, profile {profile}", face.title))
+    table.titled(&format!("{}, profile {profile}", face.title))
 }
 
 fn cell(face: &Face, row: &VersusRow) -> String {
@@ -171,8 +155,7 @@ fn best_cell(best: &Best, line: &[&VersusRow]) -> String {
 
 /// A line for each allocator.
 fn means_table(profile: &str, means: &[VersusMean]) -> String {
-    let mut table = new_table();
-    table.set_header([
+    let mut table = Table::new([
         "allocator",
         "one thread: time",
         "peak",
@@ -186,21 +169,18 @@ fn means_table(profile: &str, means: &[VersusMean]) -> String {
     for allocator in in_order(means.iter().map(|mean| mean.allocator)) {
         let mut cells = vec![allocator.to_owned()];
         for one_thread in [true, false] {
-            let is_it =
-                |mean: &&VersusMean| mean.allocator == allocator && mean.one_thread == one_thread;
-            match means.iter().find(is_it) {
-                Some(mean) => cells.extend(mean_cells(mean)),
-                None => cells.extend([none(), none(), none(), none()]),
-            }
+            let mut same = means.iter().filter(|mean| mean.allocator == allocator);
+            let mean = same.find(|mean| mean.one_thread == one_thread);
+            cells.extend(mean.map_or_else(|| [(); 4].map(|()| none()), mean_cells));
         }
-        table.add_row(cells);
+        table.row(cells);
     }
-    let title = format!("geometric means of the ratios above, profile {profile}");
-    finish(table, &title)
+    table.titled(&format!(
+        "geometric means of the ratios above, profile {profile}"
+    ))
 }
 
 fn mean_cells(mean: &VersusMean) -> [String; 4] {
-    let figure = |figure: Option<f64>| figure.map_or_else(none, |figure| format!("{figure:.2}"));
     let of = if mean.workloads == mean.of {
         mean.of.to_string()
     } else {
@@ -208,27 +188,9 @@ fn mean_cells(mean: &VersusMean) -> [String; 4] {
         format!("only {} of {}", mean.workloads, mean.of)
     };
     [
-        figure(mean.time),
-        figure(mean.peak_rss),
-        figure(mean.end_rss),
+        decimals(mean.time, 2),
+        decimals(mean.peak_rss, 2),
+        decimals(mean.end_rss, 2),
         of,
     ]
-}
-
-pub(super) fn none() -> String {
-    "-".to_owned()
-}
-
-pub(super) fn new_table() -> Table {
-    let mut table = Table::new();
-    table.load_style(STYLE);
-    table
-}
-
-/// Numbers to the right.
-pub(super) fn finish(mut table: Table, title: &str) -> String {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    format!("{title}\n{}\n\n", table.trim_fmt())
 }

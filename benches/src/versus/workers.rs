@@ -6,18 +6,16 @@
 use std::env;
 use std::fmt;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use thiserror::Error;
 
 use super::allocators::Allocator;
 
 /// How a worker is compiled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Profile {
+pub(crate) enum Profile {
     /// Everything cargo offers: fat LTO, one codegen unit, no unwinding.
     Fat,
     /// Cargo's release profile as it is.
@@ -26,8 +24,7 @@ pub enum Profile {
 
 impl Profile {
     /// Its name in tables.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Fat => "fat",
             Self::Plain => "plain",
@@ -51,54 +48,22 @@ impl fmt::Display for Profile {
 
 /// A program that runs workloads on one allocator.
 #[derive(Debug, Clone)]
-pub struct Worker {
-    /// The allocator that the worker was built with.
-    pub allocator: &'static Allocator,
-    /// The profile of the build.
-    pub profile: Profile,
-    /// The path of the program.
-    pub program: PathBuf,
-}
-
-/// Why there is no worker.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// The sources are not where this program was built.
-    #[error("no worker package in {}; run from a checkout of the repository", .0.display())]
-    NoPackage(PathBuf),
-    /// A folder of finished workers lacks this one.
-    #[error("{} is missing", .0.display())]
-    NoProgram(PathBuf),
-    /// There is no cargo to run.
-    #[error("cargo cannot be started: {0}")]
-    Cargo(io::Error),
-    /// It does not compile here.
-    #[error("does not build here; cargo says:\n{0}")]
-    Build(String),
-    /// The program could not be put in its place.
-    #[error("{}: {error}", path.display())]
-    Place {
-        /// The place.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: io::Error,
-    },
+pub(crate) struct Worker {
+    pub(crate) allocator: &'static Allocator,
+    pub(crate) profile: Profile,
+    pub(crate) program: PathBuf,
 }
 
 /// The worker package, and where its programs are put.
 #[derive(Debug, Clone)]
-pub struct Package {
+pub(crate) struct Package {
     folder: PathBuf,
     target: PathBuf,
 }
 
 impl Package {
     /// The package beside this one, in the checkout where this program was compiled.
-    ///
-    /// # Errors
-    /// [`BuildError::NoPackage`] if that checkout is gone.
-    pub fn beside_this() -> Result<Self, BuildError> {
+    pub(crate) fn beside_this() -> Result<Self, String> {
         let benches = Path::new(env!("CARGO_MANIFEST_DIR"));
         let target = match env::var_os("CARGO_TARGET_DIR") {
             Some(target) if !target.is_empty() => PathBuf::from(target),
@@ -108,30 +73,25 @@ impl Package {
     }
 
     /// The package in this folder.
-    ///
-    /// # Errors
-    /// [`BuildError::NoPackage`] if there is none.
-    pub fn at(folder: PathBuf, target: PathBuf) -> Result<Self, BuildError> {
+    pub(crate) fn at(folder: PathBuf, target: PathBuf) -> Result<Self, String> {
         if !folder.join("Cargo.toml").is_file() {
-            return Err(BuildError::NoPackage(folder));
+            let folder = folder.display();
+            return Err(format!(
+                "no worker package in {folder}; run from a checkout of the repository"
+            ));
         }
         // Cargo is run in another folder than this process.
-        let target = std::path::absolute(&target).map_err(|error| BuildError::Place {
-            path: target,
-            error,
-        })?;
+        let absolute = std::path::absolute(&target);
+        let target = absolute.map_err(|error| format!("{}: {error}", target.display()))?;
         Ok(Self { folder, target })
     }
 
     /// Builds a worker; fast if nothing has changed since the last time.
-    ///
-    /// # Errors
-    /// [`BuildError`], with all that cargo said.
-    pub fn build(
+    pub(crate) fn build(
         &self,
         allocator: &'static Allocator,
         profile: Profile,
-    ) -> Result<Worker, BuildError> {
+    ) -> Result<Worker, String> {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         // In the package's folder cargo finds its settings in .cargo/config.toml.
         let output = Command::new(cargo)
@@ -143,12 +103,12 @@ impl Package {
             .arg("--target-dir")
             .arg(&self.target)
             .output()
-            .map_err(BuildError::Cargo)?;
+            .map_err(|error| format!("cargo cannot be started: {error}"))?;
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         let built = executable(&String::from_utf8_lossy(&output.stdout));
         match built {
             Some(built) if output.status.success() => self.keep(&built, allocator, profile),
-            _ => Err(BuildError::Build(said)),
+            _ => Err(format!("does not build here; cargo says:\n{said}")),
         }
     }
 
@@ -158,7 +118,7 @@ impl Package {
         built: &Path,
         allocator: &'static Allocator,
         profile: Profile,
-    ) -> Result<Worker, BuildError> {
+    ) -> Result<Worker, String> {
         let folder = self.target.join("workers");
         let program = folder.join(file_name(allocator, profile));
         // Moved into its place when complete: a copy in place fails while the old one runs.
@@ -166,37 +126,26 @@ impl Package {
         fs::create_dir_all(&folder)
             .and_then(|()| fs::copy(built, &copy))
             .and_then(|_| fs::rename(&copy, &program))
-            .map_err(|error| BuildError::Place {
-                path: program.clone(),
-                error,
-            })?;
-        Ok(Worker {
-            allocator,
-            profile,
-            program,
-        })
+            .map_err(|error| format!("{}: {error}", program.display()))?;
+        built_earlier(&folder, allocator, profile)
     }
 
     /// The version of a crate that the workers are built with.
-    #[must_use]
-    pub fn version(&self, package: &str) -> Option<String> {
+    pub(crate) fn version(&self, package: &str) -> Option<String> {
         let lock = fs::read_to_string(self.folder.join("Cargo.lock")).ok()?;
         version_in(&lock, package)
     }
 }
 
 /// A worker built earlier.
-///
-/// # Errors
-/// [`BuildError::NoProgram`] if the folder does not have it.
-pub fn built_earlier(
+pub(crate) fn built_earlier(
     folder: &Path,
     allocator: &'static Allocator,
     profile: Profile,
-) -> Result<Worker, BuildError> {
+) -> Result<Worker, String> {
     let program = folder.join(file_name(allocator, profile));
     if !program.is_file() {
-        return Err(BuildError::NoProgram(program));
+        return Err(format!("{} is missing", program.display()));
     }
     Ok(Worker {
         allocator,
@@ -267,11 +216,11 @@ mod tests {
     fn a_missing_package_and_a_missing_program_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let missing = Package::at(folder.path().join("gone"), folder.path().to_owned());
-        let message = missing.unwrap_err().to_string();
+        let message = missing.unwrap_err();
         assert!(message.contains("no worker package in"), "{message}");
         let system = find("system").unwrap();
         let error = built_earlier(folder.path(), system, Profile::Fat).unwrap_err();
-        assert!(error.to_string().contains("system-fat"), "{error}");
+        assert!(error.contains("system-fat"), "{error}");
     }
 
     #[test]
@@ -280,7 +229,7 @@ mod tests {
         fs::write(folder.path().join("Cargo.toml"), "[package]\nname = 3\n").unwrap();
         let package = Package::at(folder.path().to_owned(), folder.path().join("t")).unwrap();
         let error = package.build(find("system").unwrap(), Profile::Plain);
-        let message = error.unwrap_err().to_string();
+        let message = error.unwrap_err();
         assert!(message.contains("does not build here"), "{message}");
         assert!(message.contains("name"), "{message}");
     }

@@ -5,20 +5,20 @@
 
 /// One line of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Workload {
+pub(crate) struct Workload {
     /// Its name: short, and never given to something else.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// How many threads use the allocator at once. With one, the process stays on one core.
-    pub threads: u32,
+    pub(crate) threads: u32,
     /// Whether it tells the allocator where its steps begin and end.
-    pub steps: bool,
+    pub(crate) steps: bool,
     /// Whether single frames of it are timed. It lasts as long as its schedule, so its time says nothing.
-    pub frames: bool,
+    pub(crate) frames: bool,
     /// Whether it is for counting instructions: hardly more than the loop around a pair, so a time of it
     /// says little. It runs when it is named.
-    pub bare: bool,
+    pub(crate) bare: bool,
     /// What it does.
-    pub about: &'static str,
+    pub(crate) about: &'static str,
 }
 
 const fn workload(name: &'static str, threads: u32, about: &'static str) -> Workload {
@@ -42,8 +42,7 @@ const fn bare(name: &'static str, about: &'static str) -> Workload {
 impl Workload {
     /// Whether the aims are about it: not of those with steps, of which only we know, nor of those
     /// whose time is no measure.
-    #[must_use]
-    pub const fn is_aimed(&self) -> bool {
+    pub(crate) const fn is_aimed(&self) -> bool {
         !self.steps && !self.bare && !self.frames
     }
 }
@@ -64,7 +63,7 @@ const fn frames(name: &'static str, about: &'static str) -> Workload {
 }
 
 /// Every workload, in the order of the tables.
-pub const WORKLOADS: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     workload("pairs-1", 1, "8 to 1024 bytes allocated and freed at once"),
     workload("pairs-64", 1, "the same in batches of 64"),
     workload("pairs-4096", 1, "the same in batches of 4096"),
@@ -171,6 +170,6 @@ pub const WORKLOADS: &[Workload] = &[
 ];
 
 /// The workload of this name.
-pub fn find(name: &str) -> Option<&'static Workload> {
+pub(crate) fn find(name: &str) -> Option<&'static Workload> {
     WORKLOADS.iter().find(|workload| workload.name == name)
 }

@@ -1,9 +1,5 @@
 //! Tests of the program `larder` and what it is made of, in one program, so that it is linked once.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
-mod figures;
-mod planning_sets;
 mod replay_command;
-mod share_command;
-mod upstream_agrees;
 mod versus_command;

@@ -1,24 +1,15 @@
 //! What `larder versus --list` prints.
 
-use crate::versus::{ALLOCATORS, Allocator, WORKLOADS, Workload};
+use crate::report::Table;
+use crate::versus::{ALLOCATORS, Allocator, WORKLOADS};
 
-/// One line each.
 pub(super) fn list() -> String {
-    let mut text = String::from("workloads\n");
+    let mut workloads = Table::words(["workload", "threads", "about"]);
     for workload in WORKLOADS {
-        let Workload {
-            name,
-            threads,
-            about,
-            ..
-        } = workload;
-        let threads = format!(
-            "{threads} {}",
-            if *threads == 1 { "thread" } else { "threads" }
-        );
-        text.push_str(&format!("  {name:16} {threads:10}  {about}\n"));
+        let threads = workload.threads.to_string();
+        workloads.row([workload.name, &threads, workload.about]);
     }
-    text.push_str("\nallocators\n");
+    let mut allocators = Table::words(["allocator", "about"]);
     for allocator in ALLOCATORS {
         let only = match *allocator {
             Allocator { one_lock: true, .. } => "; one thread only",
@@ -27,10 +18,8 @@ pub(super) fn list() -> String {
             } => "; steps only",
             _ => "",
         };
-        text.push_str(&format!(
-            "  {:16} {}{only}\n",
-            allocator.name, allocator.about
-        ));
+        let about = format!("{}{only}", allocator.about);
+        allocators.row([allocator.name, &about]);
     }
-    text
+    format!("{}\n{}", workloads.text(), allocators.text())
 }

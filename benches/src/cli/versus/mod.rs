@@ -3,16 +3,16 @@
 mod list;
 mod workers;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::{Failure, complain};
+use crate::report::{json_line, print, progress_bar};
 use crate::versus::idle::{self, Idle};
 use crate::versus::instructions::{self, Count};
 use crate::versus::page::{self, Origin, Results};
@@ -35,20 +35,11 @@ pub(super) struct VersusArgs {
     allocators: Vec<String>,
 
     /// How the programs are compiled: fat (fat LTO, one codegen unit), plain (`--release`) or both
-    #[arg(long, value_name = "P", default_value = "fat")]
-    profile: Profiles,
+    #[arg(long, value_name = "P", default_value = "fat", value_parser = profiles())]
+    profile: &'static [Profile],
 
-    /// Runs of each program; the median counts
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
-
-    /// Do so many times the work, such as 0.1 for a first look
-    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = parse_scale)]
-    scale: f64,
-
-    /// Stop a run after so many seconds and call it failed
-    #[arg(long, value_name = "S", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
-    limit: u64,
+    #[command(flatten)]
+    settings: Settings,
 
     /// Count instructions of an operation with valgrind, in place of times; of pairs-1, pairs-64,
     /// pairs-4096 and boxes unless others are named
@@ -85,21 +76,17 @@ pub(super) struct VersusArgs {
     list: bool,
 }
 
-/// What is to be measured.
-#[derive(Debug, Clone, Copy)]
-struct Asked {
-    times: bool,
-    instructions: bool,
-    idle: bool,
-}
-
 impl VersusArgs {
-    const fn asked(&self) -> Asked {
-        Asked {
-            times: self.all || !(self.instructions || self.idle),
-            instructions: self.all || self.instructions,
-            idle: self.all || self.idle,
-        }
+    const fn wants_times(&self) -> bool {
+        self.all || !(self.instructions || self.idle)
+    }
+
+    const fn wants_instructions(&self) -> bool {
+        self.all || self.instructions
+    }
+
+    const fn wants_idle(&self) -> bool {
+        self.all || self.idle
     }
 
     /// The workloads whose instructions are counted; none with frames, since a schedule has as many of them
@@ -114,21 +101,15 @@ impl VersusArgs {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Profiles {
-    Fat,
-    Plain,
-    Both,
-}
-
-impl Profiles {
-    const fn each(self) -> &'static [Profile] {
-        match self {
-            Self::Fat => &[Profile::Fat],
-            Self::Plain => &[Profile::Plain],
-            Self::Both => &[Profile::Fat, Profile::Plain],
+fn profiles() -> impl TypedValueParser<Value = &'static [Profile]> {
+    let names = PossibleValuesParser::new(["fat", "plain", "both"]);
+    names.map(|name| -> &'static [Profile] {
+        match name.as_str() {
+            "fat" => &[Profile::Fat],
+            "plain" => &[Profile::Plain],
+            _ => &[Profile::Fat, Profile::Plain],
         }
-    }
+    })
 }
 
 fn workload_names() -> PossibleValuesParser {
@@ -139,16 +120,6 @@ fn allocator_names() -> PossibleValuesParser {
     PossibleValuesParser::new(ALLOCATORS.iter().map(|a| PossibleValue::new(a.name)))
 }
 
-/// Above this, counts of the workers are not exact.
-const MAX_SCALE: f64 = 1e6;
-
-fn parse_scale(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(scale) if scale > 0.0 && scale <= MAX_SCALE => Ok(scale),
-        _ => Err(format!("give a number above 0 and up to {MAX_SCALE}")),
-    }
-}
-
 pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     if args.list {
         return Ok(print(&list::list())?);
@@ -156,38 +127,36 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     if !args.summary.is_empty() {
         return summarise(&args.summary);
     }
-    let asked = args.asked();
-    if !asked.times && asked.instructions && args.counted_workloads().is_empty() {
+    if !args.wants_times() && args.wants_instructions() && args.counted_workloads().is_empty() {
         let message = "instructions of workloads with frames are not counted; name another one";
         return Err(Failure::Arguments(message.to_owned()));
     }
-    if asked.instructions {
-        let found = instructions::find_valgrind();
-        found.map_err(|error| Failure::Failed(error.to_string()))?;
+    if args.wants_instructions() {
+        instructions::find_valgrind().map_err(Failure::Failed)?;
     }
-    let settings = Settings {
-        rounds: args.rounds,
-        scale: args.scale,
-        limit: Duration::from_secs(args.limit),
-    };
     let progress = progress_bar();
     let built = BuiltWorkers::build_all(args, &progress)?;
+    let measuring = Measuring {
+        args,
+        workers: &built.workers,
+        progress: &progress,
+    };
     let mut results = Results::default();
-    if asked.times {
-        results.rows = measure_all(args, &built.workers, &settings, &progress)?;
+    if args.wants_times() {
+        results.rows = measuring.times()?;
     }
-    if asked.instructions {
-        results.counts = count_all(args, &built.workers, &settings, &progress)?;
+    if args.wants_instructions() {
+        results.counts = measuring.instructions()?;
     }
-    if asked.idle {
-        results.idles = watch_all(args, &built.workers, &settings, &progress)?;
+    if args.wants_idle() {
+        results.idles = measuring.idle()?;
     }
     progress.finish_and_clear();
     if !args.json {
         print(&results.text())?;
     }
     if let Some(folder) = &args.results {
-        keep(folder, &results, &settings, &built.skipped)?;
+        keep(folder, &results, &args.settings, &built.skipped)?;
     }
     match results.failed() {
         (0, _) => built.complete(),
@@ -198,100 +167,97 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
 fn summarise(files: &[PathBuf]) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for file in files {
-        let more = markdown::read(file);
-        let more = more.map_err(|error| Failure::Arguments(error.to_string()))?;
+        let more = markdown::read(file).map_err(Failure::Arguments)?;
         rows = markdown::join(rows, more);
     }
     Ok(print(&markdown::summary(&rows))?)
 }
 
-fn measure_all(
-    args: &VersusArgs,
-    workers: &[Worker],
-    settings: &Settings,
-    progress: &ProgressBar,
-) -> Result<Vec<VersusRow>, Failure> {
-    let workloads = chosen_workloads(&args.workloads);
-    let runs: usize = workloads
-        .iter()
-        .map(|workload| {
-            let taking_part = workers
-                .iter()
-                .filter(|worker| takes_part(worker.allocator, workload));
-            taking_part.count()
-        })
-        .sum();
-    progress.reset();
-    progress.set_length(runs as u64 * u64::from(settings.rounds));
-    let mut all = Vec::new();
-    for workload in workloads {
-        let measured = measure(workload, workers, settings, |worker| {
-            progress.set_message(format!("{} on {}", workload.name, worker.allocator.name));
-            progress.inc(1);
+/// The workers, and who hears of what they measure.
+struct Measuring<'m> {
+    args: &'m VersusArgs,
+    workers: &'m [Worker],
+    progress: &'m ProgressBar,
+}
+
+impl Measuring<'_> {
+    fn times(&self) -> io::Result<Vec<VersusRow>> {
+        let settings = &self.args.settings;
+        let workloads = chosen_workloads(&self.args.workloads);
+        let taking_part = workloads.iter().flat_map(|workload| {
+            let allocators = self.workers.iter().map(|worker| worker.allocator);
+            allocators.filter(|allocator| takes_part(allocator, workload))
         });
-        let rows = rows(workload, &measured);
-        for row in &rows {
-            if args.json {
-                progress.suspend(|| print_json(row))?;
-            } else if let Some(why) = &row.failed {
-                let (workload, allocator) = (row.workload, row.allocator);
-                progress.suspend(|| complain(&format!("{workload} on {allocator} failed: {why}")));
+        self.start(taking_part.count() * settings.rounds as usize);
+        let mut all = Vec::new();
+        for workload in workloads {
+            let about_to_run = |worker: &Worker| self.step(workload.name, worker);
+            let measured = measure(workload, self.workers, settings, about_to_run);
+            for row in rows(workload, &measured) {
+                self.tell(&row)?;
+                if let (false, Some(why)) = (self.args.json, &row.failed) {
+                    let (workload, allocator) = (row.workload, row.allocator);
+                    let message = format!("{workload} on {allocator} failed: {why}");
+                    self.progress.suspend(|| complain(&message));
+                }
+                all.push(row);
             }
         }
-        all.extend(rows);
+        Ok(all)
     }
-    Ok(all)
-}
 
-fn count_all(
-    args: &VersusArgs,
-    workers: &[Worker],
-    settings: &Settings,
-    progress: &ProgressBar,
-) -> Result<Vec<Count>, Failure> {
-    let mut counts = Vec::new();
-    let workloads = args.counted_workloads();
-    progress.reset();
-    progress.set_length((workloads.len() * workers.len()) as u64);
-    for workload in workloads {
-        for worker in workers {
-            progress.inc(1);
-            if !takes_part(worker.allocator, workload) {
-                continue;
+    fn instructions(&self) -> io::Result<Vec<Count>> {
+        let mut counts = Vec::new();
+        let workloads = self.args.counted_workloads();
+        self.start(workloads.len() * self.workers.len());
+        for workload in workloads {
+            for worker in self.workers {
+                self.step(workload.name, worker);
+                if takes_part(worker.allocator, workload) {
+                    let count = instructions::count(worker, workload, &self.args.settings);
+                    self.tell(&count)?;
+                    counts.push(count);
+                }
             }
-            progress.set_message(format!("{} on {}", workload.name, worker.allocator.name));
-            let count = instructions::count(worker, workload, settings);
-            if args.json {
-                progress.suspend(|| print_json(&count))?;
-            }
-            counts.push(count);
         }
+        Ok(counts)
     }
-    Ok(counts)
-}
 
-fn watch_all(
-    args: &VersusArgs,
-    workers: &[Worker],
-    settings: &Settings,
-    progress: &ProgressBar,
-) -> Result<Vec<Idle>, Failure> {
-    let mut idles = Vec::new();
-    progress.reset();
-    progress.set_length(workers.len() as u64);
-    for worker in workers {
-        progress.inc(1);
-        if worker.allocator.steps_only {
-            continue;
+    fn idle(&self) -> io::Result<Vec<Idle>> {
+        let mut idles = Vec::new();
+        self.start(self.workers.len());
+        for worker in self.workers {
+            self.step("idle", worker);
+            if !worker.allocator.steps_only {
+                let idle = idle::watch(worker, &self.args.settings);
+                self.tell(&idle)?;
+                idles.push(idle);
+            }
         }
-        progress.set_message(format!("idle on {}", worker.allocator.name));
-        let idle = idle::watch(worker, settings);
-        if args.json {
-            progress.suspend(|| print_json(&idle))?;
-        }
-        idles.push(idle);
+        Ok(idles)
     }
-    Ok(idles)
+
+    /// Begins to count runs.
+    fn start(&self, runs: usize) {
+        self.progress.reset();
+        self.progress.set_length(runs as u64);
+    }
+
+    /// The next run.
+    fn step(&self, what: &str, worker: &Worker) {
+        let message = format!("{what} on {}", worker.allocator.name);
+        self.progress.set_message(message);
+        self.progress.inc(1);
+    }
+
+    /// Prints a row as a line of JSON, if that is asked for.
+    fn tell(&self, row: &impl Serialize) -> io::Result<()> {
+        if !self.args.json {
+            return Ok(());
+        }
+        let line = json_line(row)?;
+        self.progress.suspend(|| print(&line))
+    }
 }
 
 fn keep(
@@ -342,19 +308,6 @@ fn versions(results: &Results) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// Prints a row as one line of JSON, in one write, so that a reader need not wait.
-fn print_json(row: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_string(row)?;
-    line.push('\n');
-    print(&line)
-}
-
-fn print(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
-}
-
 /// The workloads to time: all timed ones, or the named ones, in the order of the list.
 fn chosen_workloads(names: &[String]) -> Vec<&'static Workload> {
     let wanted = |known: &&Workload| match names {
@@ -362,18 +315,6 @@ fn chosen_workloads(names: &[String]) -> Vec<&'static Workload> {
         _ => names.iter().any(|n| n == known.name),
     };
     WORKLOADS.iter().filter(wanted).collect()
-}
-
-/// On stderr, and only if someone watches.
-fn progress_bar() -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}") {
-        bar.set_style(style);
-    }
-    bar
 }
 
 #[cfg(test)]

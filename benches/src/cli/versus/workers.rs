@@ -7,7 +7,7 @@ use crate::cli::{Failure, complain};
 use crate::versus::allocators::LARDER;
 use crate::versus::rounds::takes_part;
 use crate::versus::workers::built_earlier;
-use crate::versus::{ALLOCATORS, Allocator, BuildError, Package, Profile, Worker};
+use crate::versus::{ALLOCATORS, Allocator, Package, Profile, Worker};
 
 /// The workers that were built or found, and the allocators without a worker.
 #[derive(Default)]
@@ -25,10 +25,10 @@ impl BuiltWorkers {
     pub(super) fn build_all(args: &VersusArgs, progress: &ProgressBar) -> Result<Self, Failure> {
         let package = match args.workers {
             Some(_) => None,
-            None => Some(Package::beside_this().map_err(not_built)?),
+            None => Some(Package::beside_this().map_err(Failure::Failed)?),
         };
         let chosen = chosen_allocators(args);
-        let profiles = args.profile.each();
+        let profiles = args.profile;
         progress.set_length((chosen.len() * profiles.len()) as u64);
         let mut built = Self::default();
         for profile in profiles {
@@ -42,9 +42,7 @@ impl BuiltWorkers {
                 progress.inc(1);
                 match worker {
                     Ok(worker) => built.workers.push(worker),
-                    Err(error) => {
-                        progress.suspend(|| built.skip(allocator, *profile, &error, args));
-                    }
+                    Err(why) => progress.suspend(|| built.skip(allocator, *profile, &why, args)),
                 }
             }
         }
@@ -56,21 +54,13 @@ impl BuiltWorkers {
     }
 
     /// Reports an allocator that does not build, and leaves it out.
-    fn skip(
-        &mut self,
-        allocator: &Allocator,
-        profile: Profile,
-        error: &BuildError,
-        args: &VersusArgs,
-    ) {
+    fn skip(&mut self, allocator: &Allocator, profile: Profile, why: &str, args: &VersusArgs) {
         let name = allocator.name;
-        complain(&format!("{name} ({profile}) is left out: {error}"));
-        let message = error.to_string();
-        let first = message.lines().next().unwrap_or("");
+        complain(&format!("{name} ({profile}) is left out: {why}"));
+        let first = why.lines().next().unwrap_or("");
         self.skipped.push(format!("{name} ({profile}): {first}"));
-        if allocator.name == LARDER || args.allocators.iter().any(|asked| asked == name) {
-            let known = ALLOCATORS.iter().find(|known| known.name == name);
-            self.missed.extend(known.map(|known| known.name));
+        if name == LARDER || args.allocators.iter().any(|asked| asked == name) {
+            self.missed.push(name);
         }
     }
 
@@ -84,25 +74,20 @@ impl BuiltWorkers {
     }
 }
 
-fn not_built(error: BuildError) -> Failure {
-    Failure::Failed(error.to_string())
-}
-
 /// The allocators that the requested measurements concern: all, or the named ones, in the order of the list.
 fn chosen_allocators(args: &VersusArgs) -> Vec<&'static Allocator> {
-    let asked = args.asked();
     let names = &args.allocators;
     let named = |known: &Allocator| names.is_empty() || names.iter().any(|n| n == known.name);
     let mut workloads = Vec::new();
-    if asked.times {
+    if args.wants_times() {
         workloads.extend(chosen_workloads(&args.workloads));
     }
-    if asked.instructions {
+    if args.wants_instructions() {
         workloads.extend(args.counted_workloads());
     }
     let concerned = |known: &Allocator| {
         let runs = workloads.iter().any(|workload| takes_part(known, workload));
-        runs || (asked.idle && !known.steps_only)
+        runs || (args.wants_idle() && !known.steps_only)
     };
     let all = ALLOCATORS.iter();
     all.filter(|known| named(known) && concerned(known))

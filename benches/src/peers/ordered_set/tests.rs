@@ -1,5 +1,7 @@
 //! The rules one by one, then random operations against a naive best fit.
 
+use larder_model::Random;
+
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -8,13 +10,7 @@ const GENEROUS: SplitRule = SplitRule::Generous {
 };
 
 fn allocator(split: SplitRule, regions: RegionPolicy, limit: u64) -> OrderedSet {
-    let config = OrderedSetConfig {
-        name: "test",
-        split,
-        regions,
-        limit_bytes: Some(limit),
-    };
-    OrderedSet::new(config, Device::new(None))
+    OrderedSet::new(split, regions, Some(limit), Device::new(None))
 }
 
 impl OrderedSet {
@@ -50,7 +46,7 @@ impl OrderedSet {
         }
         assert_eq!(chained + spare.len(), self.chunks.len());
         assert_eq!(free, self.free.len());
-        assert_eq!(covered, self.device.used_bytes());
+        assert_eq!(covered, self.device.used_bytes);
     }
 }
 
@@ -150,18 +146,12 @@ fn wholly_free_regions_go_back_before_a_refusal() {
 #[test]
 fn a_refusing_device_is_asked_for_less_once_in_a_life() {
     let regions = RegionPolicy::Doubling { first_bytes: MIB };
-    let config = OrderedSetConfig {
-        name: "test",
-        split: SplitRule::Always,
-        regions,
-        limit_bytes: None,
-    };
-    let mut bfc = OrderedSet::new(config, Device::new(Some(3 * MIB)));
+    let mut bfc = OrderedSet::new(SplitRule::Always, regions, None, Device::new(Some(3 * MIB)));
     bfc.alloc(MIB).unwrap();
     bfc.alloc(MIB).unwrap();
     assert_eq!(bfc.reserved_bytes(), 3 * MIB);
 
-    let mut bfc = OrderedSet::new(config, Device::new(Some(MIB - 1)));
+    let mut bfc = OrderedSet::new(SplitRule::Always, regions, None, Device::new(Some(MIB - 1)));
     bfc.alloc(1).unwrap();
     assert_eq!(bfc.reserved_bytes(), backed_off(MIB));
     assert_eq!(bfc.alloc(backed_off(MIB)), None);
@@ -172,13 +162,7 @@ fn a_refusing_device_is_asked_for_less_once_in_a_life() {
 fn backing_off_ends_when_the_device_always_refuses() {
     for first_bytes in [256, 512, 2048, 2304, 2560, MIB] {
         let regions = RegionPolicy::Doubling { first_bytes };
-        let config = OrderedSetConfig {
-            name: "test",
-            split: SplitRule::Always,
-            regions,
-            limit_bytes: None,
-        };
-        let mut bfc = OrderedSet::new(config, Device::new(Some(1)));
+        let mut bfc = OrderedSet::new(SplitRule::Always, regions, None, Device::new(Some(1)));
         assert_eq!(bfc.alloc(256), None);
         assert_eq!(bfc.alloc(256), None);
         bfc.check_invariants();
@@ -200,13 +184,7 @@ fn requests_at_the_end_of_the_numbers_are_refused() {
         RegionPolicy::One,
         RegionPolicy::Doubling { first_bytes: MIB },
     ] {
-        let config = OrderedSetConfig {
-            name: "test",
-            split: GENEROUS,
-            regions,
-            limit_bytes: None,
-        };
-        let mut bfc = OrderedSet::new(config, Device::new(None));
+        let mut bfc = OrderedSet::new(GENEROUS, regions, None, Device::new(None));
         for bytes in [u64::MAX, u64::MAX - 255, (1 << 62) + 1, 1 << 63] {
             assert_eq!(bfc.alloc(bytes), None, "{bytes}");
         }
@@ -312,18 +290,6 @@ impl Naive {
     }
 }
 
-/// xorshift64*; good enough to mix operations.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
-    }
-}
-
 /// Sizes from a narrow set, so that ties happen, or from a wide one.
 fn random_bytes(random: &mut Random) -> u64 {
     match random.below(3) {
@@ -368,7 +334,7 @@ fn random_operations_give_the_addresses_of_a_naive_best_fit() {
 }
 
 fn compare(bfc: &mut OrderedSet, naive: &mut Naive, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut live: Vec<Slot> = Vec::new();
     let mut refusals = 0;
     for step in 0..1500 {
@@ -392,7 +358,7 @@ fn compare(bfc: &mut OrderedSet, naive: &mut Naive, seed: u64) {
             naive.free(slot.address);
         }
         assert_eq!(
-            bfc.device.used_bytes(),
+            bfc.device.used_bytes,
             naive.reserved(),
             "seed {seed} step {step}"
         );

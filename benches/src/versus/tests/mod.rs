@@ -6,12 +6,16 @@ mod ours;
 use std::fs;
 use std::time::Duration;
 
+use super::frames::Frames;
 use super::page::{Origin, Results, page, write};
 use super::process::parse;
+use super::process::{RunFault, Sample};
+use super::rounds::Runs;
 use super::rounds::{compare_answers, order};
-use super::summary::{VersusRow, median};
+use super::summary::means;
 use super::table::table;
 use super::*;
+use crate::numbers::median;
 
 const SETTINGS: Settings = Settings {
     rounds: 3,

@@ -162,13 +162,13 @@ fn kept_rows_are_read_back_and_other_measures_passed_over() {
     fs::write(&path, &text).unwrap();
     assert_eq!(read(&path).unwrap(), rows);
     fs::write(&path, text.replace("\"talc\"", "\"unheard-of\"")).unwrap();
-    let message = read(&path).unwrap_err().to_string();
+    let message = read(&path).unwrap_err();
     assert!(message.contains("line 6"), "{message}");
     assert!(
         message.contains("no allocator is called `unheard-of`"),
         "{message}"
     );
-    let message = read(&folder.path().join("gone")).unwrap_err().to_string();
+    let message = read(&folder.path().join("gone")).unwrap_err();
     assert!(message.contains("gone"), "{message}");
 }
 

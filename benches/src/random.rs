@@ -1,0 +1,40 @@
+//! Numbers that are the same in every run.
+
+/// Seeded numbers in the forms that benches need.
+#[derive(Debug, Clone)]
+pub struct Random(larder_model::Random);
+
+impl Random {
+    /// Any seed will do.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(larder_model::Random::new(seed))
+    }
+
+    /// Uniform below `bound`.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        (((self.0.next_u64() >> 32) * u64::from(bound)) >> 32) as u32
+    }
+
+    /// Uniform from `min` to `max`.
+    pub fn within(&mut self, min: u32, max: u32) -> u32 {
+        min + self.below(max - min + 1)
+    }
+
+    /// A place in something of so many elements, fewer than 2^32.
+    pub fn index(&mut self, length: usize) -> usize {
+        self.below(length as u32) as usize
+    }
+
+    /// Uniform from 0 to 1, 1 excluded.
+    pub fn unit(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Log-normal with this median, `sigma` in natural logarithms.
+    pub fn log_normal(&mut self, median: f64, sigma: f64) -> f64 {
+        // A sum of twelve uniform numbers is normal enough, with variance 1.
+        let sum: f64 = (0..12).map(|_| self.unit()).sum();
+        median * ((sum - 6.0) * sigma).exp()
+    }
+}

@@ -1,0 +1,295 @@
+//! What `larder replay` measured: a row for each replay, in the order they ran, as lines of JSON, as text and
+//! as a page of HTML.
+
+use std::error::Error;
+
+use serde::Serialize;
+
+use super::{CallsByName, Curve, Options, Outcome};
+use crate::numbers::mebibytes;
+use crate::numbers::{geometric_mean, in_order};
+use crate::report::chart::chart;
+use crate::report::page::{escape, list, page};
+use crate::report::{Cell, CellAlignment, Left, Right, Table, count, decimals};
+
+/// One replay: a line of JSON, a line of the table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct ReplayRow {
+    pub(crate) trace: String,
+    pub(crate) allocator: &'static str,
+    pub(crate) device_bytes: Option<u64>,
+    /// How often the trace, or its last step, was to be played.
+    pub(crate) passes: u32,
+    pub(crate) reserved_over_live: Option<f64>,
+    /// All driver calls, for allocators whose device maps pages.
+    pub(crate) driver_calls: Option<u64>,
+    /// Driver calls in the last of several passes.
+    pub(crate) calls_last_pass: Option<u64>,
+    pub(crate) smallest_device_bytes: Option<u64>,
+    pub(crate) smallest_over_live: Option<f64>,
+    pub(crate) smallest_device_calls: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) outcome: Outcome,
+}
+
+/// One allocator over all traces. Means are geometric.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ReplayMean {
+    pub(crate) allocator: &'static str,
+    /// Over the completed traces; `None` if there is none.
+    pub(crate) reserved_over_live: Option<f64>,
+    /// The sum over the completed traces, if they are known.
+    pub(crate) driver_calls: Option<u64>,
+    /// Over the traces that have a smallest device.
+    pub(crate) smallest_over_live: Option<f64>,
+    /// Traces that have one; `None` if it was not searched.
+    pub(crate) smallest: Option<usize>,
+    pub(crate) completed: usize,
+    pub(crate) traces: usize,
+}
+
+/// Everything a `replay` measured.
+#[derive(Debug, Clone)]
+pub(crate) struct Report {
+    options: Options,
+    pub(crate) rows: Vec<ReplayRow>,
+}
+
+impl Report {
+    pub(crate) fn new(options: Options) -> Self {
+        let rows = Vec::new();
+        Self { options, rows }
+    }
+
+    /// Adds a replay and returns its row.
+    pub(crate) fn add(
+        &mut self,
+        trace: &str,
+        allocator: &'static str,
+        mut outcome: Outcome,
+    ) -> &ReplayRow {
+        let passes = self.options.passes.get();
+        let several = passes > 1;
+        outcome.stopped_in_pass = outcome.stopped_in_pass.filter(|_| several);
+        let calls = outcome.calls_by_pass.as_ref();
+        let last_pass = calls.and_then(|calls| calls.last().copied());
+        let smallest = outcome.smallest_device;
+        self.rows.push(ReplayRow {
+            trace: trace.to_owned(),
+            allocator,
+            device_bytes: self.options.device_bytes,
+            passes,
+            reserved_over_live: outcome.reserved_over_live(),
+            driver_calls: outcome.driver_calls.map(|calls| calls.total()),
+            calls_last_pass: last_pass.filter(|_| several && outcome.completed),
+            smallest_device_bytes: smallest.map(|device| device.bytes),
+            smallest_over_live: smallest.map(|device| device.over_live),
+            smallest_device_calls: smallest.and_then(|device| device.calls),
+            outcome,
+        });
+        &self.rows[self.rows.len() - 1]
+    }
+
+    /// The means by allocator; empty for fewer than two traces.
+    pub(crate) fn means(&self) -> Vec<ReplayMean> {
+        let allocators = in_order(self.rows.iter().map(|row| row.allocator));
+        let means = allocators.into_iter().map(|allocator| self.mean(allocator));
+        means.filter(|mean| mean.traces > 1).collect()
+    }
+
+    fn mean(&self, allocator: &'static str) -> ReplayMean {
+        let rows = || self.rows.iter().filter(|row| row.allocator == allocator);
+        let completed = || rows().filter(|row| row.outcome.completed);
+        let smallest = || completed().filter_map(|row| row.smallest_over_live);
+        let calls = || completed().filter_map(|row| row.driver_calls);
+        ReplayMean {
+            allocator,
+            reserved_over_live: geometric_mean(
+                completed().filter_map(|row| row.reserved_over_live),
+            ),
+            driver_calls: calls().next().is_some().then(|| calls().sum()),
+            smallest_over_live: geometric_mean(smallest()),
+            smallest: self.options.smallest_device.then(|| smallest().count()),
+            completed: completed().count(),
+            traces: rows().count(),
+        }
+    }
+
+    /// A line for each replay.
+    fn table(&self) -> Table {
+        let columns = self.columns();
+        let mut table = Table::default();
+        for (heading, alignment, _) in &columns {
+            table.column(*heading, *alignment);
+        }
+        for row in &self.rows {
+            table.row(columns.iter().map(|(.., cell)| cell(row)));
+        }
+        table
+    }
+
+    /// What was not asked for has no column.
+    fn columns(&self) -> Vec<Column> {
+        let mut columns: Vec<Column> = vec![
+            ("trace", Left, |row| row.trace.clone().into()),
+            ("allocator", Left, |row| row.allocator.into()),
+            ("allocations", Right, |row| {
+                row.outcome.allocations.to_string().into()
+            }),
+            ("live MiB", Right, |row| mib(row.outcome.peak_live_bytes)),
+            ("reserved MiB", Right, |row| {
+                mib(row.outcome.peak_reserved_bytes)
+            }),
+            ("reserved/live", Right, |row| {
+                decimals(row.reserved_over_live, 4).into()
+            }),
+            ("driver allocs", Right, |row| {
+                row.outcome.driver_allocations.to_string().into()
+            }),
+            ("driver frees", Right, |row| {
+                row.outcome.driver_frees.to_string().into()
+            }),
+            ("calls", Right, |row| count(row.driver_calls).into()),
+        ];
+        if self.options.passes.get() > 1 {
+            columns.push(("last pass", Right, |row| count(row.calls_last_pass).into()));
+        }
+        columns.push(("ns/op", Right, |row| {
+            decimals(row.outcome.ns_per_operation, 1).into()
+        }));
+        if self.options.smallest_device {
+            columns.push(("smallest/live", Right, |row| {
+                decimals(row.smallest_over_live, 4).into()
+            }));
+            columns.push(("its calls", Right, |row| {
+                count(row.smallest_device_calls).into()
+            }));
+        }
+        columns.push(("completed", Left, completed));
+        columns
+    }
+
+    /// What stands below the table, each with a heading: for more than one trace the geometric means, and the
+    /// calls of a driver by name.
+    fn lists(&self) -> Vec<(&'static str, Vec<String>)> {
+        let means = self.means();
+        let width = means.iter().map(|mean| mean.allocator.len()).max();
+        let width = width.unwrap_or(0);
+        let means = means
+            .iter()
+            .map(|mean| format!("{:width$}  {}", mean.allocator, mean.text()));
+        // A process has one driver.
+        let mut drivers = self.rows.iter().map(|row| row.outcome.driver);
+        let of_calls = if drivers.any(|driver| driver == Some("stand-in")) {
+            "calls of the stand-in driver, whose own work is in these ns/op and whose pool is below cudarc and cuda-async: they say nothing of a GPU"
+        } else {
+            "calls of the driver, those that are counted"
+        };
+        let calls = self.rows.iter().filter_map(ReplayRow::calls);
+        let mut lists = vec![
+            ("geometric mean of reserved/live", means.collect()),
+            (of_calls, calls.collect()),
+        ];
+        lists.retain(|(_, lines): &(_, Vec<String>)| !lines.is_empty());
+        lists
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let mut text = self.table().text();
+        for (heading, lines) in self.lists() {
+            text.push_str(&format!("\n{heading}\n"));
+            for line in lines {
+                text.push_str(&format!("  {line}\n"));
+            }
+        }
+        text
+    }
+
+    /// A page with a chart for each trace.
+    pub(crate) fn page(&self) -> Result<String, Box<dyn Error>> {
+        let device = match self.options.device_bytes {
+            Some(bytes) => format!("a device of {bytes} bytes"),
+            None => "a device without limit".to_owned(),
+        };
+        let table = self.table().html();
+        let mut body = format!(
+            "<p>On {device}. <em>Live</em> is what the program asked for; <em>reserved</em> is what the allocator took from the device for it.</p>\n{table}"
+        );
+        for (heading, lines) in self.lists() {
+            body.push_str(&list(heading, &lines));
+        }
+        for rows in self.rows.chunk_by(|row, next| row.trace == next.trace) {
+            body.push_str(&format!("<h2>{}</h2>\n", escape(&rows[0].trace)));
+            let curves: Vec<(&str, &Curve)> = rows
+                .iter()
+                .map(|row| (row.allocator, &row.outcome.curve))
+                .collect();
+            body.push_str(&chart(&curves)?);
+        }
+        Ok(page("Replayed allocation traces", &body))
+    }
+}
+
+/// A heading, and the cell of a row.
+type Column = (&'static str, CellAlignment, fn(&ReplayRow) -> Cell);
+
+fn mib(bytes: u64) -> Cell {
+    format!("{:.1}", mebibytes(bytes)).into()
+}
+
+fn completed(row: &ReplayRow) -> Cell {
+    match (row.outcome.stopped_at_event, row.outcome.stopped_in_pass) {
+        _ if row.outcome.completed => "yes".into(),
+        (Some(event), Some(pass)) => Cell::outstanding(format!("no, event {event} of pass {pass}")),
+        (Some(event), None) => Cell::outstanding(format!("no, event {event}")),
+        (None, _) => Cell::outstanding("no"),
+    }
+}
+
+impl ReplayRow {
+    /// Calls of a driver by name, if they are known.
+    fn calls(&self) -> Option<String> {
+        let all = listed(self.outcome.calls_by_name.as_ref()?);
+        let mut line = format!("{} {}: {all}", self.trace, self.allocator);
+        let by_pass = self.outcome.calls_by_name_by_pass.as_ref();
+        if let Some(last) = by_pass.and_then(|by| by.last())
+            && self.passes > 1
+            && self.outcome.completed
+        {
+            line.push_str(&format!("; last pass: {}", listed(last)));
+        }
+        Some(line)
+    }
+}
+
+fn listed(calls: &CallsByName) -> String {
+    if calls.is_empty() {
+        return "none".to_owned();
+    }
+    let each = calls.iter().map(|(name, calls)| format!("{name} {calls}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+impl ReplayMean {
+    /// The line on a mean, without the allocator's name.
+    fn text(&self) -> String {
+        let Self {
+            completed, traces, ..
+        } = self;
+        let Some(ratio) = self.reserved_over_live else {
+            return format!("none: {completed} of {traces} traces completed");
+        };
+        let mut text = format!("{ratio:.4} over {completed} completed of {traces} traces");
+        if let Some(calls) = self.driver_calls {
+            text.push_str(&format!(", {calls} calls"));
+        }
+        match (self.smallest, self.smallest_over_live) {
+            (Some(found), Some(ratio)) => {
+                text.push_str(&format!(", smallest/live {ratio:.4} over {found}"));
+            }
+            (Some(_), None) => text.push_str(", smallest/live above 1.06"),
+            (None, _) => {}
+        }
+        text
+    }
+}

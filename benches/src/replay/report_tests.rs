@@ -1,0 +1,194 @@
+//! The three faces of a report, on figures made up here.
+
+use std::num::NonZeroU32;
+
+use super::report::Report;
+use super::{Curve, DriverCalls, Options, Outcome, SmallestDevice};
+
+fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
+    let mut curve = Curve::new(2);
+    curve.note(0, live / 2, reserved / 2);
+    curve.note(1, live, reserved);
+    Outcome {
+        allocations: 7,
+        peak_live_bytes: live,
+        peak_reserved_bytes: reserved,
+        driver_allocations: 3,
+        driver_frees: 1,
+        driver_calls: None,
+        calls_by_pass: None,
+        driver: None,
+        calls_by_name: None,
+        calls_by_name_by_pass: None,
+        reserved_by_pass: vec![reserved],
+        steps: None,
+        plans: None,
+        ns_per_operation: Some(12.34),
+        completed,
+        stopped_at_event: (!completed).then_some(123),
+        stopped_in_pass: (!completed).then_some(1),
+        smallest_device: None,
+        curve,
+    }
+}
+
+fn report() -> Report {
+    let mut report = Report::new(Options::new(Some(1 << 30)));
+    report.add("one", "first", outcome(1 << 20, 2 << 20, true));
+    report.add("one", "second", outcome(1 << 20, 3 << 20, true));
+    report.add("<two> & co", "first", outcome(1 << 20, 8 << 20, true));
+    report.add("<two> & co", "second", outcome(1 << 20, 9 << 20, false));
+    report
+}
+
+#[test]
+fn the_mean_is_geometric_and_counts_completed_traces_only() {
+    let means = report().means();
+    assert_eq!(means.len(), 2);
+    assert!((means[0].reserved_over_live.unwrap() - 4.0).abs() < 1e-12);
+    assert_eq!((means[0].completed, means[0].traces), (2, 2));
+    assert!((means[1].reserved_over_live.unwrap() - 3.0).abs() < 1e-12);
+    assert_eq!((means[1].completed, means[1].traces), (1, 2));
+}
+
+#[test]
+fn one_trace_has_no_mean() {
+    let mut report = Report::new(Options::new(None));
+    report.add("one", "first", outcome(1, 2, true));
+    assert!(report.means().is_empty());
+    assert!(!report.text().contains("mean"));
+}
+
+#[test]
+fn a_json_line_has_the_promised_keys() {
+    let report = report();
+    let value = serde_json::to_value(&report.rows[0]).unwrap();
+    assert_eq!(value["trace"], "one");
+    assert_eq!(value["allocator"], "first");
+    assert_eq!(value["allocations"], 7);
+    assert_eq!(value["peak_live_bytes"], 1 << 20);
+    assert_eq!(value["peak_reserved_bytes"], 2 << 20);
+    assert_eq!(value["reserved_over_live"], 2.0);
+    assert_eq!(value["driver_allocations"], 3);
+    assert_eq!(value["driver_frees"], 1);
+    assert_eq!(value["ns_per_operation"], 12.34);
+    assert_eq!(value["completed"], true);
+    assert_eq!(value["device_bytes"], 1 << 30);
+    assert_eq!(value["passes"], 1);
+    for key in [
+        "driver_calls",
+        "driver_calls_by_kind",
+        "calls_by_pass",
+        "calls_last_pass",
+        "smallest_device_bytes",
+        "smallest_over_live",
+        "smallest_device_calls",
+    ] {
+        assert_eq!(value.get(key), Some(&serde_json::Value::Null), "{key}");
+    }
+}
+
+/// Three passes of an allocator whose calls are known, the smallest device searched; the second
+/// trace has none, the third stops in its second pass.
+fn paged_report() -> Report {
+    let mut report = Report::new(Options {
+        passes: NonZeroU32::new(3).unwrap(),
+        smallest_device: true,
+        ..Options::new(None)
+    });
+    let paged = |create, completed| Outcome {
+        driver_calls: Some(DriverCalls {
+            create,
+            map: 2,
+            unmap: 3,
+            release: 4,
+            set_access: 5,
+        }),
+        calls_by_pass: Some(vec![create + 13, 0, 1]),
+        ..outcome(1 << 20, 2 << 20, completed)
+    };
+    let smallest_device = Some(SmallestDevice {
+        bytes: 1_100_000,
+        over_live: 1.049,
+        calls: Some(77),
+    });
+    let found = Outcome {
+        smallest_device,
+        ..paged(1, true)
+    };
+    report.add("one", "paged", found);
+    report.add("two", "paged", paged(1000, true));
+    let mut stopped = paged(5000, false);
+    stopped.stopped_in_pass = Some(2);
+    report.add("three", "paged", stopped);
+    report
+}
+
+#[test]
+fn a_json_line_has_the_calls_by_kind_and_pass_and_the_smallest_device() {
+    let report = paged_report();
+    let value = serde_json::to_value(&report.rows[0]).unwrap();
+    assert_eq!(value["driver_calls"], 15);
+    let kinds =
+        serde_json::json!({"create": 1, "map": 2, "unmap": 3, "release": 4, "set_access": 5});
+    assert_eq!(value["driver_calls_by_kind"], kinds);
+    assert_eq!(value["passes"], 3);
+    assert_eq!(value["calls_by_pass"], serde_json::json!([14, 0, 1]));
+    assert_eq!(value["calls_last_pass"], 1);
+    assert_eq!(value["smallest_device_bytes"], 1_100_000);
+    assert_eq!(value["smallest_over_live"], 1.049);
+    assert_eq!(value["smallest_device_calls"], 77);
+    assert!(value.get("stopped_in_pass").is_none());
+    let stopped = serde_json::to_value(&report.rows[2]).unwrap();
+    assert!(stopped["calls_last_pass"].is_null() && stopped["smallest_device_bytes"].is_null());
+    assert_eq!(stopped["stopped_in_pass"], 2);
+}
+
+#[test]
+fn calls_and_smallest_devices_stand_in_the_table_and_its_mean() {
+    let text = paged_report().text();
+    for heading in [" calls ", " last pass ", " smallest/live ", " its calls "] {
+        assert!(text.contains(heading), "{heading}\n{text}");
+    }
+    assert!(text.contains("no, event 123 of pass 2"), "{text}");
+    let last = text.lines().last().unwrap();
+    let mean =
+        "  paged  2.0000 over 2 completed of 3 traces, 1029 calls, smallest/live 1.0490 over 1";
+    assert_eq!(last, mean);
+    let plain = report().text();
+    for heading in [" last pass ", " smallest/live ", " its calls "] {
+        assert!(!plain.contains(heading), "{heading}\n{plain}");
+    }
+}
+
+#[test]
+fn the_table_has_a_line_for_each_replay_and_each_mean() {
+    let text = report().text();
+    assert_eq!(text.lines().count(), 2 + 4 + 2 + 2, "{text}");
+    let last = text.lines().last().unwrap();
+    assert_eq!(last, "  second  3.0000 over 1 completed of 2 traces");
+    assert_eq!(text.matches("no, event 123").count(), 1, "{text}");
+    assert!(text.lines().all(|line| line == line.trim_end()), "{text:?}");
+}
+
+#[test]
+fn the_page_escapes_names_and_fetches_nothing() {
+    let page = report().page().unwrap();
+    assert!(page.contains("&lt;two&gt; &amp; co"));
+    assert!(!page.contains("<two>"));
+    assert!(page.contains("<td class=\"text no\">no, event 123</td>"));
+    assert_eq!(page.matches("<svg").count(), 2);
+    assert_eq!(page.matches("</svg>").count(), 2);
+    for fetching in ["<script", "<link", "src=", "href=", "url("] {
+        assert!(!page.contains(fetching), "{fetching}");
+    }
+}
+
+#[test]
+fn a_page_about_nothing_but_refusals_can_be_drawn() {
+    let mut report = Report::new(Options::new(Some(1)));
+    let mut refused = outcome(0, 0, false);
+    refused.curve = Curve::new(5);
+    report.add("one", "first", refused);
+    assert!(report.page().unwrap().contains("</svg>"));
+}

@@ -1,0 +1,27 @@
+//! Tables that no contender uses at the moment.
+//!
+//! They are leaked and reused: a contender owns what it is built of, so its tables must live as long as the
+//! program, and a search for the smallest device builds hundreds of contenders.
+
+use std::sync::{Mutex, MutexGuard};
+
+pub(crate) struct Spare<T>(Mutex<Vec<T>>);
+
+impl<T> Spare<T> {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    pub(crate) fn take(&self, make: impl FnOnce() -> T) -> T {
+        let spare = self.tables().pop();
+        spare.unwrap_or_else(make)
+    }
+
+    pub(crate) fn give(&self, tables: T) {
+        self.tables().push(tables);
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Vec<T>> {
+        self.0.lock().unwrap_or_else(|lock| lock.into_inner())
+    }
+}

@@ -1,0 +1,74 @@
+//! One self-contained page of HTML: no script, nothing fetched.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+const HEAD: &str = "<!doctype html>
+<html lang=\"en\">
+<head>
+<meta charset=\"utf-8\">
+<meta name=\"viewport\" content=\"width=device-width\">
+<title>larder</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 13px; }
+th, td { padding: .2rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #e4e4e4; }
+th.text, td.text { text-align: left; }
+tr.first td { border-top: 2px solid #bbb; }
+td.no { color: #b00020; font-weight: 600; }
+svg { max-width: 100%; height: auto; }
+.legend span { margin-right: 1.2rem; white-space: nowrap; }
+.legend i { display: inline-block; width: .9rem; height: .9rem; margin-right: .35rem; vertical-align: -2px; }
+</style>
+</head>
+<body>
+";
+
+/// A page with this body, under a heading.
+pub(crate) fn page(heading: &str, body: &str) -> String {
+    format!("{HEAD}<h1>{heading}</h1>\n{body}</body>\n</html>\n")
+}
+
+/// Lines as a list with a heading.
+pub(crate) fn list(heading: &str, lines: &[String]) -> String {
+    let items = lines
+        .iter()
+        .map(|line| format!("<li>{}</li>\n", escape(line)));
+    let items: String = items.collect();
+    format!("<h2>{heading}</h2>\n<ul>\n{items}</ul>\n")
+}
+
+/// Finds out whether a page can be written to `path`, before the work for it begins.
+///
+/// An earlier page stays as it is, and nothing new is left behind. Only files are tried: opening
+/// and closing a pipe would already tell its reader that all is over.
+pub(crate) fn try_write(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(_) => {
+            File::create_new(path)?;
+            fs::remove_file(path)
+        }
+        Ok(_) if path.is_file() || path.is_dir() => {
+            File::options().write(true).open(path).map(drop)
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Names come from file names and may hold anything.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}

@@ -1,0 +1,72 @@
+//! Numbers as people write them on the command line, and how they are shown.
+
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use larder_control::PerfControl;
+use larder_cuda::driver::Choice;
+
+pub(crate) use crate::units::parse_bytes;
+
+/// Bytes that a job may hold: a byte count, or 0.
+pub(crate) fn parse_limit(text: &str) -> Result<u64, String> {
+    match text.trim() {
+        "0" => Ok(0),
+        text => parse_bytes(text),
+    }
+}
+
+/// Seconds, at least a hundredth.
+pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    let interval = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+    if interval < Duration::from_millis(10) {
+        return Err("give at least 0.01 seconds".to_owned());
+    }
+    Ok(interval)
+}
+
+/// A share of the time in percent.
+pub(crate) fn parse_perf(text: &str) -> Result<PerfControl, String> {
+    let percent: u64 = text
+        .parse()
+        .map_err(|_| format!("`{text}` is not a whole number from 0 to 100"))?;
+    PerfControl::new(percent).map_err(|error| error.to_string())
+}
+
+/// A driver by its name.
+pub(crate) fn driver() -> impl TypedValueParser<Value = Choice> {
+    let names = PossibleValuesParser::new(["stand-in", "real", "auto"]);
+    names.map(|name| match name.as_str() {
+        "stand-in" => Choice::StandIn,
+        "real" => Choice::Real,
+        _ => Choice::Auto,
+    })
+}
+
+/// Bytes as text, with three digits at least, in the largest unit that leaves a whole number before the
+/// point.
+pub(crate) fn show_bytes(bytes: u64) -> String {
+    const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    if bytes >= u64::MAX / 2 {
+        return "none".to_owned();
+    }
+    for (shift, unit) in UNITS {
+        if bytes >> shift > 0 {
+            let number = bytes as f64 / (1u64 << shift) as f64;
+            let digits = if number >= 100.0 { 0 } else { 1 };
+            return format!("{number:.digits$} {unit}");
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// A time as text, in the unit that suits it.
+pub(crate) fn show_micros(micros: u64) -> String {
+    match micros {
+        0..1_000 => format!("{micros} us"),
+        1_000..1_000_000 => format!("{:.1} ms", micros as f64 / 1e3),
+        1_000_000..600_000_000 => format!("{:.1} s", micros as f64 / 1e6),
+        _ => format!("{} min", micros / 60_000_000),
+    }
+}

@@ -1,0 +1,96 @@
+//! `larder-jobs control`: changes one job's control file, and ends.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+use std::{fs, io};
+
+use clap::{Args, Subcommand};
+use larder_control::PerfControl;
+
+use crate::alive::Alive;
+use crate::files::{JobFiles, default_folder, find_named};
+use crate::order::Order;
+use crate::view::JobView;
+use crate::{Failure, complain};
+
+/// Changes a job's control file: its limit, its share of the time.
+#[derive(Debug, Args)]
+pub(crate) struct ControlArgs {
+    #[command(subcommand)]
+    change: Change,
+}
+
+#[derive(Debug, Subcommand)]
+enum Change {
+    /// Sets a limit, a share of the time, or both
+    Set {
+        #[command(flatten)]
+        job: JobSelector,
+        #[command(flatten)]
+        order: Order,
+    },
+    /// Suspends a job: a share of 0
+    Pause(JobSelector),
+    /// Gives a job all of the time: a share of 100
+    Resume(JobSelector),
+    /// Says that a job whose process was killed is gone: removes its files, so that its memory counts no
+    /// more. Refused while the process is there
+    Forget(JobSelector),
+}
+
+#[derive(Debug, Args)]
+struct JobSelector {
+    /// The job's name, or one of its two files
+    #[arg(value_name = "JOB")]
+    job: String,
+    /// Where its files are; without it, `antman` in the temporary directory
+    #[arg(long = "in", value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+}
+
+impl JobSelector {
+    /// A name in the folder, or a path by its ending.
+    fn find(&self) -> Result<JobFiles, Failure> {
+        if let Some(folder) = &self.folder {
+            return Ok(find_named(folder, &self.job)?);
+        }
+        match JobFiles::of(self.job.as_ref()) {
+            Some(job) if job.status.exists() || job.control.exists() => Ok(job),
+            Some(_) => Err(Failure::Arguments(format!("there is no {}", self.job))),
+            None => Ok(find_named(&default_folder(), &self.job)?),
+        }
+    }
+}
+
+/// Runs the command. Wrong arguments change nothing and end with 2.
+pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
+    let (job, order) = match &args.change {
+        Change::Set { job, order } => (job, *order),
+        Change::Pause(job) => (job, Order::share(PerfControl::SUSPENDED)),
+        Change::Resume(job) => (job, Order::share(PerfControl::FULL)),
+        Change::Forget(job) => return forget(&job.find()?),
+    };
+    for value in order.give(&job.find()?)? {
+        complain(&format_args!("removed {value}"));
+    }
+    Ok(())
+}
+
+fn forget(job: &JobFiles) -> Result<(), Failure> {
+    let view = JobView::look(job, SystemTime::now());
+    if view.alive == Alive::Yes {
+        let pid = view.pid.unwrap_or(0);
+        let error = format!("{} is there, process {pid}: end it first", job.name);
+        return Err(Failure::Arguments(error));
+    }
+    for path in [&job.status, &job.control] {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let error = format!("cannot remove {}: {error}", path.display());
+                return Err(Failure::Failed(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! `larder-jobs coordinate`: divides a device's memory among jobs, by priority.
+
+mod joined;
+mod rounds;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Args;
+use larder_control::{BusId, PerfControl};
+use serde::Serialize;
+
+use crate::arguments::{parse_bytes, parse_interval, parse_limit, parse_perf, show_bytes};
+use crate::files::default_folder;
+use crate::view::unix_ms;
+use crate::{Failure, complain, print_json};
+pub(crate) use rounds::{Coordination, CoordinationEvent};
+
+/// Moves memory between the jobs on one GPU by priority, so that together they never hold more than a
+/// total.
+///
+/// Reads the jobs' status files, writes their control files, and says what it moved and why. Jobs have to
+/// begin with a limit of 0 (`larder-jobs job` does). It may be ended at any moment, by ctrl-c: the jobs keep
+/// their limits.
+#[derive(Debug, Args)]
+pub(crate) struct CoordinateArgs {
+    /// Folders with files of jobs
+    #[arg(value_name = "FOLDER", default_values_os_t = [default_folder()])]
+    places: Vec<PathBuf>,
+
+    #[command(flatten)]
+    settings: CoordinationSettings,
+
+    /// Decide once and end
+    #[arg(long)]
+    once: bool,
+
+    /// How often to look, in seconds
+    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_interval)]
+    interval: Duration,
+
+    /// Print one JSON object for each thing that happened, with all figures that changed
+    #[arg(long)]
+    json: bool,
+}
+
+/// The memory to divide, and how.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CoordinationSettings {
+    /// What all jobs together may hold
+    #[arg(long = "total", value_name = "N", value_parser = parse_bytes, allow_hyphen_values = true)]
+    pub(crate) total_bytes: u64,
+
+    /// The GPU whose memory it is; not needed where all jobs have one and the same
+    #[arg(long, value_name = "ID")]
+    pub(crate) gpu: Option<BusId>,
+
+    /// Limits change in steps of this
+    #[arg(long = "step", value_name = "N", default_value = "64MiB", value_parser = parse_bytes)]
+    pub(crate) step_bytes: u64,
+
+    /// No job's limit drops below this once it has reached it
+    #[arg(long = "floor", value_name = "N", default_value = "0", value_parser = parse_limit)]
+    pub(crate) floor_bytes: u64,
+
+    /// A job's limit drops after it has wanted less for this many seconds
+    #[arg(long, value_name = "S", default_value = "10", value_parser = parse_interval)]
+    pub(crate) calm: Duration,
+
+    /// Share of the time, in percent, of a job while one of higher priority wants memory
+    #[arg(long, value_name = "P", default_value = "100", value_parser = parse_perf)]
+    pub(crate) perf_beside: PerfControl,
+}
+
+/// A line of JSON.
+#[derive(Serialize)]
+struct TimedEvent<'a> {
+    unix_ms: u64,
+    #[serde(flatten)]
+    said: &'a CoordinationEvent,
+}
+
+pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
+    let mut coordination = Coordination::new(args.settings);
+    let (end, ended) = mpsc::channel();
+    ctrlc::set_handler(move || {
+        let _ = end.send(());
+    })
+    .map_err(|error| Failure::Failed(format!("cannot take signals: {error}")))?;
+    let start = Instant::now();
+    let mut first = true;
+    loop {
+        match coordination.round(&args.places, start.elapsed()) {
+            Ok(said) => print(&said, args.json)?,
+            // The folder may come back later; at the beginning its absence is a mistake.
+            Err(error) if first => return Err(error.into()),
+            Err(error) => complain(&error),
+        }
+        first = false;
+        if args.once {
+            return Ok(());
+        }
+        match ended.recv_timeout(args.interval) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+    }
+}
+
+fn print(said: &[CoordinationEvent], json: bool) -> io::Result<()> {
+    if json {
+        let unix_ms = unix_ms(SystemTime::now());
+        return print_json(said.iter().map(|said| TimedEvent { unix_ms, said }));
+    }
+    let mut out = io::stdout().lock();
+    for text in said.iter().filter_map(in_words) {
+        writeln!(out, "{text}")?;
+    }
+    out.flush()
+}
+
+/// The line of text for an event; `None` for an event that only has figures.
+fn in_words(said: &CoordinationEvent) -> Option<String> {
+    Some(match said {
+        CoordinationEvent::Joined {
+            job,
+            priority,
+            limit_bytes,
+        } => {
+            let limit = show_bytes(*limit_bytes);
+            format!("{job}: counted, priority {priority}, may hold {limit}")
+        }
+        CoordinationEvent::Gone { job, why } => format!("{job}: gone, {why}"),
+        CoordinationEvent::Limit {
+            job,
+            from_bytes,
+            to_bytes,
+            why,
+        } => {
+            let (from, to) = (show_bytes(*from_bytes), show_bytes(*to_bytes));
+            format!("{job}: limit {from} -> {to}, {why}")
+        }
+        CoordinationEvent::Perf { job, percent } => format!("{job}: {percent} % of the time"),
+        CoordinationEvent::State(_) => return None,
+        CoordinationEvent::Problem { job, problem } => format!("{job}: {problem}"),
+    })
+}

@@ -1,0 +1,138 @@
+//! The two files of a job, and how a folder's files pair up.
+//!
+//! A job's name is what stands before the ending, and both files lie in one folder:
+//!
+//! | | status | control |
+//! |---|---|---|
+//! | ours | `<name>.status.json` | `<name>.control.json` |
+//! | AntMan | `<name>_pai2sche.json` | `<name>_sche2pai.json` |
+//!
+//! Either file alone makes a job: it may not have written a status yet, or have no control file. Names that
+//! begin with a point are left out, temporary files among them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// The pairs of endings of a job's files: status, control.
+const ENDINGS: [(&str, &str); 2] = [
+    (".status.json", ".control.json"),
+    ("_pai2sche.json", "_sche2pai.json"),
+];
+
+/// Where a job's status and control files are.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub(crate) struct JobFiles {
+    pub(crate) name: String,
+    /// The file that the job writes.
+    pub(crate) status: PathBuf,
+    /// The file that the job reads.
+    pub(crate) control: PathBuf,
+}
+
+/// Why the files of a job were not found.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FilesError {
+    #[error(
+        "cannot look at {}: {source}; name the folder with the jobs' files",
+        path.display()
+    )]
+    Refused { path: PathBuf, source: io::Error },
+    /// The name has none of the endings.
+    #[error(
+        "{} is no file of a job: its name has to end in .status.json, .control.json, _pai2sche.json or _sche2pai.json",
+        .0.display()
+    )]
+    NotNamed(PathBuf),
+    #[error("there is no job `{name}` in {}; there are: {known}", folder.display())]
+    NoSuchJob {
+        name: String,
+        folder: PathBuf,
+        /// The names of all jobs in the folder, or `none`.
+        known: String,
+    },
+}
+
+/// The default folder of the files, which AntMan's cluster side uses: `antman` under the temporary directory.
+pub(crate) fn default_folder() -> PathBuf {
+    std::env::temp_dir().join("antman")
+}
+
+impl JobFiles {
+    /// The files of the job `name` in a folder, with Larder's endings.
+    pub(crate) fn ours(folder: &Path, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            status: folder.join(format!("{name}{}", ENDINGS[0].0)),
+            control: folder.join(format!("{name}{}", ENDINGS[0].1)),
+        }
+    }
+
+    /// The pair that a file belongs to, by its name; none if it is no file of a job.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let file = path.file_name()?.to_str()?;
+        if file.starts_with('.') {
+            return None;
+        }
+        ENDINGS.iter().find_map(|(status, control)| {
+            let name = file
+                .strip_suffix(status)
+                .or_else(|| file.strip_suffix(control))?;
+            if name.is_empty() {
+                return None;
+            }
+            Some(Self {
+                name: name.to_owned(),
+                status: path.with_file_name(format!("{name}{status}")),
+                control: path.with_file_name(format!("{name}{control}")),
+            })
+        })
+    }
+}
+
+/// All jobs in folders and of files, by name. O(files in the folders).
+pub(crate) fn find(places: &[PathBuf]) -> Result<Vec<JobFiles>, FilesError> {
+    let mut jobs = BTreeSet::new();
+    for place in places {
+        let refused = |source| FilesError::Refused {
+            path: place.clone(),
+            source,
+        };
+        let is_folder = fs::metadata(place).map(|found| found.is_dir());
+        match (is_folder, JobFiles::of(place)) {
+            (Ok(true), _) => {
+                for entry in fs::read_dir(place).map_err(refused)? {
+                    jobs.extend(JobFiles::of(&entry.map_err(refused)?.path()));
+                }
+            }
+            // One of the two files may not exist yet.
+            (_, Some(job)) => {
+                jobs.insert(job);
+            }
+            (Ok(false), None) => return Err(FilesError::NotNamed(place.clone())),
+            (Err(source), None) => return Err(refused(source)),
+        }
+    }
+    Ok(jobs.into_iter().collect())
+}
+
+/// The job of that name in a folder.
+pub(crate) fn find_named(folder: &Path, name: &str) -> Result<JobFiles, FilesError> {
+    let jobs = find(&[folder.to_owned()])?;
+    if let Some(job) = jobs.iter().find(|job| job.name == name) {
+        return Ok(job.clone());
+    }
+    let names: Vec<_> = jobs.iter().map(|job| job.name.as_str()).collect();
+    Err(FilesError::NoSuchJob {
+        name: name.to_owned(),
+        folder: folder.to_owned(),
+        known: if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        },
+    })
+}

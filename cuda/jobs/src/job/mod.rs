@@ -1,0 +1,161 @@
+//! `larder-jobs job`: replays recorded traces as a job under control.
+
+#[allow(
+    unsafe_code,
+    reason = "a buffer that is not filled is unsafe to make; its ends are written before they are read"
+)]
+mod blocks;
+mod play;
+mod script;
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use clap::{Args, ValueEnum};
+use larder_control::Ceiling;
+use larder_cuda::control::{self as config, Apply, JobConfig};
+use larder_cuda::driver::{Choice, load};
+use larder_trace::Trace;
+
+use crate::alive::Alive;
+use crate::arguments::{driver, parse_interval, parse_limit};
+use crate::files::JobFiles;
+use crate::view::JobView;
+use crate::{Failure, print_json};
+use script::JobScript;
+
+/// Replays traces as one of several jobs on a GPU: it obeys its control file, writes its status, and checks
+/// what it wrote.
+///
+/// Ends with 1 if a byte was not as it had been written or memory was refused on every side.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// Traces in format v1, played one after the other
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+
+    /// A folder for both files, `NAME.control.json` and `NAME.status.json`
+    #[arg(long = "in", value_name = "FOLDER", conflicts_with_all = ["control", "status"])]
+    folder: Option<PathBuf>,
+
+    /// The control file
+    #[arg(long, value_name = "FILE")]
+    control: Option<PathBuf>,
+
+    /// The status file
+    #[arg(long, value_name = "FILE")]
+    status: Option<PathBuf>,
+
+    /// The job's name; without it, the first trace's
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+
+    /// The job's priority: higher is more important
+    #[arg(long, value_name = "P", default_value = "0", value_parser = clap::value_parser!(i64).range(0..))]
+    priority: i64,
+
+    /// How often each trace is played before the next one
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        conflicts_with = "seconds"
+    )]
+    passes: NonZeroU32,
+
+    /// Play all traces in turn for so long, and to the end of a pass
+    #[arg(long, value_name = "S", value_parser = parse_interval)]
+    seconds: Option<Duration>,
+
+    /// The limit it begins with; 0 where it has a control file, none elsewhere
+    #[arg(long, value_name = "N", value_parser = parse_limit)]
+    limit: Option<u64>,
+
+    /// What serves where the limit ends
+    #[arg(long, value_name = "WHAT", default_value = "pinned")]
+    host: Host,
+
+    /// Divides all sizes
+    #[arg(long, value_name = "K", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    scale: u64,
+
+    /// Which driver; without it as `LARDER_CUDA_DRIVER` says, and auto where that says nothing
+    #[arg(long, value_name = "WHICH", value_parser = driver())]
+    driver: Option<Choice>,
+}
+
+/// The memory that serves when the device's limit is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Host {
+    /// Pinned memory of the host
+    Pinned,
+    /// Nothing: the job waits before each pass until its limit is what it wants
+    None,
+}
+
+pub(crate) fn run(args: &JobArgs) -> Result<(), Failure> {
+    let wrong = |error: &dyn std::fmt::Display| Failure::Arguments(error.to_string());
+    let traces: Result<Vec<_>, _> = args.traces.iter().map(|path| Trace::load(path)).collect();
+    let traces = traces.map_err(|error| wrong(&error))?;
+    let scripts: Vec<_> = traces
+        .iter()
+        .map(|trace| JobScript::new(trace, args.scale))
+        .collect();
+    let config = args.config(traces.first().map_or("job", Trace::name))?;
+    let choice = match args.driver {
+        Some(choice) => choice,
+        None => Choice::from_env()
+            .map_err(|error| wrong(&error))?
+            .unwrap_or_default(),
+    };
+    load(choice).map_err(|error| Failure::Failed(error.to_string()))?;
+    let figures = play::play(args, config, &scripts)?;
+    print_json([&figures])?;
+    if figures.wrong_bytes > 0 {
+        let error = format!("{} bytes were not as written", figures.wrong_bytes);
+        return Err(Failure::Failed(error));
+    }
+    Ok(())
+}
+
+impl JobArgs {
+    fn config(&self, trace: &str) -> Result<JobConfig, Failure> {
+        let name = self.name.as_deref().unwrap_or(trace);
+        let (control, status) = self.files(name)?;
+        Ok(JobConfig {
+            priority: Some(self.priority),
+            // The job may begin with a limit of 0, so its initial limit must not be the ceiling.
+            ceiling: Ceiling::None,
+            // A suspended step ends when the job is resumed; memory need not wait for that.
+            apply: Apply::AtOnce,
+            ..JobConfig::new(name, config::JobFiles { control, status })
+        })
+    }
+
+    /// The control file and the status file.
+    fn files(&self, name: &str) -> Result<(Option<PathBuf>, Option<PathBuf>), Failure> {
+        let Some(folder) = &self.folder else {
+            return Ok((self.control.clone(), self.status.clone()));
+        };
+        if !folder.is_dir() {
+            let error = format!("there is no folder {}", folder.display());
+            return Err(Failure::Arguments(error));
+        }
+        if name.is_empty() || name.starts_with('.') || name.contains('/') {
+            let error = format!(
+                "`{name}` cannot name files: take a name without `/` that does not begin with a point"
+            );
+            return Err(Failure::Arguments(error));
+        }
+        let files = JobFiles::ours(folder, name);
+        // Two with one control file would each hold its limit.
+        let view = JobView::look(&files, SystemTime::now());
+        if let (Alive::Yes, false, Some(pid)) = (view.alive, view.ended, view.pid) {
+            let error =
+                format!("{name} is there, process {pid}: end it first, or take another name");
+            return Err(Failure::Arguments(error));
+        }
+        Ok((Some(files.control), Some(files.status)))
+    }
+}

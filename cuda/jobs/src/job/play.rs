@@ -1,0 +1,207 @@
+//! Plays traces as a job under control: memory of the device and of the host behind it, each step a run, and
+//! every block checked.
+//!
+//! The device's allocator begins with the given limit, 0 if a coordinator will set one. So jobs never hold
+//! more than was promised to them, from their first byte on.
+
+use std::error::Error;
+use std::iter;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_cuda::control::{Job, JobConfig};
+use larder_cuda::{
+    Context, CudaStream, DeviceAllocator, DeviceConfig, HostSide, VmemAllocator, VmemConfig,
+};
+use larder_trace::Event;
+use serde::Serialize;
+
+use super::blocks::Blocks;
+use super::script::JobScript;
+use super::{Host, JobArgs};
+use crate::complain;
+
+/// What a job did: the line of JSON at its end.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Figures {
+    pub(super) name: String,
+    /// Whole passes over a trace.
+    pub(super) passes: u64,
+    /// Steps of all passes.
+    pub(super) runs: u64,
+    /// Blocks allocated, and where they were then.
+    pub(super) allocations: u64,
+    pub(super) on_device: u64,
+    pub(super) on_host: u64,
+    /// Bytes that moved from the host to the device between steps.
+    pub(super) moved_bytes: u64,
+    /// Bytes at the ends of blocks that were not as they had been written.
+    pub(super) wrong_bytes: u64,
+    /// Ends of runs at which the limit differed from that at the end before.
+    pub(super) limit_changes: u64,
+    /// Ends of runs at which the job held more than the limit.
+    pub(super) deferred_runs: u64,
+    /// The most bytes that were held from the device, and the highest limit, at the end of a run.
+    pub(super) peak_held_bytes: u64,
+    pub(super) peak_limit_bytes: u64,
+    /// The hash of all bytes that were read, in the order of the frees.
+    pub(super) digest: String,
+    pub(super) seconds: f64,
+}
+
+/// Plays traces as a job. An error says that memory was refused on every side, or that the driver refused
+/// something; the status says then that the job ended.
+pub(super) fn play(
+    args: &JobArgs,
+    config: JobConfig,
+    scripts: &[JobScript],
+) -> Result<Figures, Box<dyn Error>> {
+    let start = Instant::now();
+    let unlimited = if config.files.control.is_some() {
+        0
+    } else {
+        u64::MAX
+    };
+    let peak_bytes = scripts.iter().map(|script| script.peak_bytes).max();
+    let limit_bytes = args.limit.unwrap_or(unlimited);
+    let (memory, stream) = memory(limit_bytes, args.host, peak_bytes.unwrap_or(0))?;
+    let name = config.name.clone();
+    let job = Arc::new(Job::new(config)?);
+    if let Some(first) = scripts.first() {
+        job.want(first.wanted_bytes());
+    }
+    job.manage_vmem(&memory)?;
+    let (end, ended) = mpsc::channel();
+    let signalled = Arc::downgrade(&job);
+    let handler = ctrlc::set_handler(move || {
+        let _ = end.send(());
+        // Its pauses end at once.
+        if let Some(job) = signalled.upgrade() {
+            job.cancel();
+        }
+    });
+    if let Err(error) = handler {
+        complain(&format_args!("signals end it at once: {error}"));
+    }
+    let blocks = Blocks::new(&memory, &stream, job.pacer());
+    let figures = play_all(args, scripts, &job, blocks, &ended);
+    end_here(job);
+    Ok(Figures {
+        name,
+        seconds: start.elapsed().as_secs_f64(),
+        ..figures?
+    })
+}
+
+/// Ends a job in this thread. The handler of signals holds it for a moment: if it dropped it last, the process
+/// might end before the job's last status is written.
+fn end_here(mut job: Arc<Job>) {
+    while let Err(held) = Arc::try_unwrap(job) {
+        job = held;
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn play_all(
+    args: &JobArgs,
+    scripts: &[JobScript],
+    job: &Job,
+    mut blocks: Blocks<'_>,
+    ended: &Receiver<()>,
+) -> Result<Figures, Box<dyn Error>> {
+    let start = Instant::now();
+    let passes = args.passes.get() as usize;
+    let turns: Box<dyn Iterator<Item = &JobScript>> = match args.seconds {
+        Some(time) => {
+            let in_turn = scripts.iter().cycle();
+            Box::new(in_turn.take_while(move |_| start.elapsed() < time))
+        }
+        None => Box::new(
+            scripts
+                .iter()
+                .flat_map(|script| iter::repeat_n(script, passes)),
+        ),
+    };
+    for (turn, script) in (0..).zip(turns) {
+        if ended.try_recv().is_ok() {
+            break;
+        }
+        job.want(script.wanted_bytes());
+        if args.host == Host::None && blocks.wait_for(script.wanted_bytes(), job, ended) {
+            break;
+        }
+        blocks.begin_pass(turn);
+        for segment in &script.segments {
+            let graph = turn % scripts.len() as u64;
+            let ran = job.run(graph, || play_segment(segment, &mut blocks));
+            let (played, _) = ran.map_err(|error| format!("the end of a run failed: {error}"))?;
+            played?;
+            blocks.end_run();
+        }
+        blocks.free_all()?;
+        blocks.figures.passes += 1;
+    }
+    Ok(blocks.into_figures())
+}
+
+fn play_segment(segment: &[Event], blocks: &mut Blocks<'_>) -> Result<(), Box<dyn Error>> {
+    for event in segment {
+        match *event {
+            Event::Alloc { id, bytes } => blocks.alloc(id, bytes)?,
+            Event::Free { id } => blocks.free(id)?,
+            Event::Step { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// The memory of a job, and its stream.
+fn memory(
+    limit_bytes: u64,
+    host: Host,
+    peak_bytes: u64,
+) -> Result<(VmemAllocator, Arc<CudaStream>), Box<dyn Error>> {
+    let context = Context::new(0)?;
+    let device = DeviceAllocator::with_config(&context, DeviceConfig::new())?;
+    let answer = device.set_limit(limit_bytes);
+    debug_assert_eq!(answer, larder_core::limits::LimitAnswer::Applied);
+    let host = match host {
+        // All of it at once may be on the host, with gaps.
+        Host::Pinned => HostSide::Pinned(peak_bytes.saturating_mul(2).saturating_add(64 << 20)),
+        Host::None => HostSide::None,
+    };
+    let config = VmemConfig {
+        // The device is shared: what it has in all says nothing of this job.
+        planned_percent: u32::MAX,
+        ..VmemConfig::new(host)
+    };
+    let memory = VmemAllocator::new(&device, config)?;
+    Ok((memory, context.cudarc().new_stream()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_cuda::control::JobFiles;
+
+    use super::*;
+
+    #[test]
+    fn a_job_ends_where_it_was_made_whoever_else_has_it_just_then() {
+        let files = JobFiles {
+            control: None,
+            status: None,
+        };
+        let job = Arc::new(Job::new(JobConfig::new("a", files)).unwrap());
+        let seen = Arc::downgrade(&job);
+        let handler = seen.upgrade().unwrap();
+        let stopping = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            drop(handler);
+        });
+        end_here(job);
+        assert!(seen.upgrade().is_none(), "it has ended");
+        stopping.join().unwrap();
+    }
+}

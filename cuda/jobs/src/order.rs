@@ -1,0 +1,111 @@
+//! [`Order`]: a person's change of a job's control file.
+//!
+//! O1. A control file that cannot be read is not written, since its values would be lost.
+//! O2. An order keeps all fields and GPUs that it does not name.
+//!
+//! Another program may write the file between the read and the write; the last write counts. Two writers
+//! would undo each other's limits, so a job should have one coordinator or one person.
+
+use larder_control::{
+    BusId, Compat, ControlFile, Durability, FileError, ParseError, PerfControl, read_whole,
+    replace_whole,
+};
+
+use crate::arguments::{parse_limit, parse_perf};
+use crate::files::JobFiles;
+use crate::view::read_status;
+
+/// A change of a job's control file. A field that is `None` stays as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::Args)]
+pub(crate) struct Order {
+    /// Bytes of device memory that the job may hold, such as 512MiB; 0 takes all
+    #[arg(long = "limit", value_name = "N", value_parser = parse_limit, allow_hyphen_values = true)]
+    pub(crate) limit_bytes: Option<u64>,
+    /// Which GPU the limit is for, such as 00:1e.0; not needed where the job has one
+    #[arg(long, value_name = "ID", requires = "limit_bytes")]
+    pub(crate) gpu: Option<BusId>,
+    /// The share of the time in percent, 0 to 100
+    #[arg(long, value_name = "P", value_parser = parse_perf, allow_hyphen_values = true)]
+    pub(crate) perf: Option<PerfControl>,
+}
+
+/// Why an order was not written; the control file is unchanged.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OrderError {
+    #[error("nothing to change: give a limit or a share of the time")]
+    Empty,
+    #[error("the job has not said which GPU it uses: name it, such as 00:1e.0")]
+    NoGpu,
+    #[error("the job has several GPUs, name one of them: {0}")]
+    SeveralGpus(String),
+    /// The control file exists and cannot be parsed (O1).
+    #[error("{0}; nothing was written, mend the file or remove it")]
+    Unreadable(#[from] ParseError),
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl Order {
+    /// An order that changes the share of the time only.
+    pub(crate) fn share(perf: PerfControl) -> Self {
+        Self {
+            perf: Some(perf),
+            ..Self::default()
+        }
+    }
+
+    /// Writes the order into the job's control file. Answers the invalid values of the old file, which are
+    /// removed.
+    pub(crate) fn give(&self, job: &JobFiles) -> Result<Vec<String>, OrderError> {
+        if self.limit_bytes.is_none() && self.perf.is_none() {
+            return Err(OrderError::Empty);
+        }
+        let (mut file, dropped) = read(job)?;
+        if let Some(bytes) = self.limit_bytes {
+            file.limit(self.whose(job, &file)?, bytes);
+        }
+        if let Some(perf) = self.perf {
+            file.perf_control = Some(i32::from(perf.percent()));
+        }
+        write(job, &file)?;
+        Ok(dropped)
+    }
+
+    /// The GPU that the order's limit is for.
+    fn whose(&self, job: &JobFiles, file: &ControlFile) -> Result<BusId, OrderError> {
+        if let Some(gpu) = self.gpu {
+            return Ok(gpu);
+        }
+        let status = read_status(&job.status).ok().flatten();
+        let mut gpus: Vec<BusId> = status
+            .into_iter()
+            .flat_map(|s| s.gpus.into_keys())
+            .collect();
+        if gpus.is_empty() {
+            gpus = file.gpus.keys().copied().collect();
+        }
+        match gpus[..] {
+            [] => Err(OrderError::NoGpu),
+            [gpu] => Ok(gpu),
+            _ => {
+                let names: Vec<_> = gpus.iter().map(ToString::to_string).collect();
+                Err(OrderError::SeveralGpus(names.join(", ")))
+            }
+        }
+    }
+}
+
+/// A job's control file, an empty one if there is none, and the problems in it.
+pub(crate) fn read(job: &JobFiles) -> Result<(ControlFile, Vec<String>), OrderError> {
+    let Some(text) = read_whole(&job.control, ControlFile::MAX_BYTES)? else {
+        return Ok((ControlFile::default(), Vec::new()));
+    };
+    let parsed = ControlFile::parse(text, Compat::Corrected)?;
+    let problems = parsed.problems.iter().map(ToString::to_string);
+    Ok((parsed.file, problems.collect()))
+}
+
+/// Replaces a job's control file; if the system refuses, the old file stays.
+pub(crate) fn write(job: &JobFiles, file: &ControlFile) -> Result<(), FileError> {
+    replace_whole(&job.control, file.to_text().as_bytes(), Durability::Seen)
+}

@@ -1,0 +1,58 @@
+//! `larder-jobs top`: the jobs on a machine, live.
+
+pub(crate) mod screen;
+pub(crate) mod table;
+
+mod draw;
+mod keys;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::arguments::{parse_bytes, parse_interval};
+use crate::files::default_folder;
+use crate::{Failure, print_json};
+
+/// Shows the jobs that share a machine's GPUs, and changes their limits and shares.
+///
+/// In a terminal the table lives and takes keys; elsewhere it is printed once. Changing limits by hand
+/// and letting `larder-jobs coordinate` do it exclude each other.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Folders with files of jobs, or such files (`NAME.status.json` and `NAME.control.json`, or AntMan's
+    /// `NAME_pai2sche.json` and `NAME_sche2pai.json`)
+    #[arg(value_name = "PLACE", default_values_os_t = [default_folder()])]
+    places: Vec<PathBuf>,
+
+    /// Print the table once and end
+    #[arg(long)]
+    once: bool,
+
+    /// Print one JSON object a job in place of the table, once
+    #[arg(long)]
+    json: bool,
+
+    /// How often to look, in seconds
+    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_interval)]
+    interval: Duration,
+
+    /// By how much the keys + and - change a limit
+    #[arg(long, value_name = "N", default_value = "256MiB", value_parser = parse_bytes)]
+    step: u64,
+}
+
+pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
+    if !args.once && !args.json && io::stdout().is_terminal() {
+        return screen::run(&args.places, args.interval, args.step);
+    }
+    let jobs = screen::look(&args.places)?;
+    if args.json {
+        return Ok(print_json(&jobs)?);
+    }
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", table::table(&jobs))?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,135 @@
+//! The live table in a terminal: [`Screen`] is its content and handles keys; [`run`] connects it to the
+//! terminal, the files and the clock.
+//!
+//! Keys change control files at once. The table shows the limit and the share in the control file beside
+//! those in force, which change when the job has obeyed.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use super::table::{TableLine, lines};
+use crate::Failure;
+use crate::files::{FilesError, JobFiles, find};
+use crate::order::Order;
+use crate::view::JobView;
+
+/// The content of the table, and the limit that is being typed.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    pub(super) jobs: Vec<JobView>,
+    pub(super) lines: Vec<TableLine>,
+    pub(super) selected: usize,
+    /// The limit that is being typed, if any.
+    pub(super) typed: Option<String>,
+    /// The bytes by which the keys + and - change a limit.
+    pub(super) step_bytes: u64,
+    pub(super) message: String,
+}
+
+/// The action that a key asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Act {
+    /// Redraw and read the files again.
+    Nothing,
+    /// End the program.
+    Quit,
+    /// Write an order into a job's control file.
+    Tell(JobFiles, Order),
+}
+
+impl Screen {
+    pub(crate) fn new(step_bytes: u64) -> Self {
+        Self {
+            jobs: Vec::new(),
+            lines: Vec::new(),
+            selected: 0,
+            typed: None,
+            step_bytes,
+            message: String::new(),
+        }
+    }
+
+    /// Takes the jobs that were found; the selected line stays with its job and GPU if they are still there.
+    pub(crate) fn show(&mut self, jobs: Vec<JobView>) {
+        let before = self.lines.get(self.selected).map(|line| self.whose(line));
+        (self.lines, self.jobs) = (lines(&jobs), jobs);
+        let mut all = self.lines.iter();
+        let stays = all.position(|line| Some(self.whose(line)) == before);
+        let last = self.lines.len().saturating_sub(1);
+        self.selected = stays.unwrap_or(self.selected.min(last));
+    }
+
+    /// Shows a message below the table.
+    pub(crate) fn say(&mut self, message: impl Into<String>) {
+        self.message = message.into();
+    }
+
+    fn whose(&self, line: &TableLine) -> (JobFiles, Option<larder_control::BusId>) {
+        let job = &self.jobs[line.job];
+        let gpu = line.gpu.map(|gpu| job.gpus[gpu].gpu);
+        (job.files.clone(), gpu)
+    }
+}
+
+/// Shows the jobs until the user ends it, and reads the files each `interval`.
+pub(super) fn run(places: &[PathBuf], interval: Duration, step_bytes: u64) -> Result<(), Failure> {
+    let mut screen = Screen::new(step_bytes);
+    screen.show(look(places)?);
+    let ended = ratatui::try_init().and_then(|mut terminal| {
+        let ended = live(&mut terminal, &mut screen, places, interval);
+        ratatui::try_restore().and(ended)
+    });
+    ended.map_err(|error| Failure::Failed(format!("cannot use the terminal: {error}")))
+}
+
+fn live(
+    terminal: &mut ratatui::DefaultTerminal,
+    screen: &mut Screen,
+    places: &[PathBuf],
+    interval: Duration,
+) -> io::Result<()> {
+    let mut next = Instant::now() + interval;
+    loop {
+        terminal.draw(|frame| screen.draw(frame))?;
+        if event::poll(next.saturating_duration_since(Instant::now()))?
+            && let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+        {
+            match screen.key(key) {
+                Act::Quit => return Ok(()),
+                Act::Nothing => {}
+                Act::Tell(job, order) => {
+                    let said = send(&job, &order);
+                    screen.say(said);
+                    next = Instant::now();
+                }
+            }
+        }
+        if Instant::now() >= next {
+            match look(places) {
+                Ok(jobs) => screen.show(jobs),
+                Err(error) => screen.say(error.to_string()),
+            }
+            next = Instant::now() + interval;
+        }
+    }
+}
+
+/// Writes an order into a job's control file and answers a message about it.
+pub(crate) fn send(job: &JobFiles, order: &Order) -> String {
+    match order.give(job) {
+        Ok(dropped) if dropped.is_empty() => format!("{}: sent", job.name),
+        Ok(dropped) => format!("{}: sent, and removed {}", job.name, dropped.join("; ")),
+        Err(error) => format!("{}: {error}", job.name),
+    }
+}
+
+/// Reads the files of all jobs. A job's own files are never an error.
+pub(crate) fn look(places: &[PathBuf]) -> Result<Vec<JobView>, FilesError> {
+    let now = SystemTime::now();
+    let jobs = find(places)?;
+    Ok(jobs.iter().map(|job| JobView::look(job, now)).collect())
+}

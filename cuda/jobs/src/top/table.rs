@@ -1,0 +1,111 @@
+//! The table of jobs: its columns, and how it looks as text.
+
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+
+use crate::alive::Alive;
+use crate::arguments::{show_bytes, show_micros};
+use crate::view::{GpuView, JobView};
+
+/// The headings of the columns; the first column is text, the others are aligned to the right.
+pub(crate) const HEADINGS: [&str; 18] = [
+    "job", "pid", "alive", "prio", "gpu", "used", "peak", "held", "stable", "limit", "target",
+    "deferred", "host", "swap", "batch", "perf", "age", "problem",
+];
+
+/// One line of the table: a job on a GPU, or a job without any.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TableLine {
+    /// The index of the job in the jobs shown.
+    pub(super) job: usize,
+    /// The index of the GPU in the job's GPUs.
+    pub(super) gpu: Option<usize>,
+    pub(super) cells: [String; HEADINGS.len()],
+}
+
+/// Lines for jobs, in their order.
+pub(crate) fn lines(jobs: &[JobView]) -> Vec<TableLine> {
+    let mut lines = Vec::new();
+    for (job, view) in jobs.iter().enumerate() {
+        if view.gpus.is_empty() {
+            lines.push(line(job, view, None));
+        }
+        for gpu in 0..view.gpus.len() {
+            lines.push(line(job, view, Some(gpu)));
+        }
+    }
+    lines
+}
+
+fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
+    let of_gpu = gpu.and_then(|gpu| view.gpus.get(gpu));
+    let memory = |get: fn(&GpuView) -> u64| of_gpu.map_or_else(none, |gpu| show_bytes(get(gpu)));
+    let optional = |number: Option<u64>| number.map_or_else(none, show_bytes);
+    let perf = view.shown_perf();
+    let other_target = view.target_perf.filter(|target| *target != perf);
+    let first = gpu.unwrap_or(0) == 0;
+    TableLine {
+        job,
+        gpu,
+        cells: [
+            if first {
+                view.files.name.clone()
+            } else {
+                String::new()
+            },
+            view.pid.map_or_else(none, |pid| pid.to_string()),
+            match (view.alive, view.ended) {
+                (_, true) => "ended",
+                (Alive::Yes, _) => "yes",
+                (Alive::No, _) => "dead",
+                (Alive::Unknown, _) => "?",
+            }
+            .to_owned(),
+            view.priority.map_or_else(none, |prio| prio.to_string()),
+            of_gpu.map_or_else(none, |gpu| gpu.gpu.to_string()),
+            memory(|gpu| gpu.device_live_bytes),
+            memory(|gpu| gpu.device_peak_bytes),
+            memory(|gpu| gpu.device_held_bytes),
+            memory(|gpu| gpu.device_stable_bytes),
+            optional(of_gpu.and_then(|gpu| gpu.limit_bytes)),
+            optional(of_gpu.and_then(|gpu| gpu.target_limit_bytes)),
+            optional(of_gpu.and_then(|gpu| gpu.deferred_bytes)),
+            memory(|gpu| gpu.host_live_bytes),
+            of_gpu.map_or("", |gpu| gpu.swap_reason).to_owned(),
+            view.mini_batch_micros.map_or_else(none, show_micros),
+            match other_target {
+                Some(target) => format!("{perf}→{target}"),
+                None => perf.to_string(),
+            },
+            view.age_ms
+                .map_or_else(none, |ms| show_micros(ms.saturating_mul(1000))),
+            view.problems.first().cloned().unwrap_or_default(),
+        ],
+    }
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+/// A line under the headings, and no other.
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
+
+/// The table as text, and below it what is wrong with whose files.
+pub(crate) fn table(jobs: &[JobView]) -> String {
+    let mut table = Table::new();
+    let columns = HEADINGS.len() - 1;
+    table.load_style(STYLE).set_header(&HEADINGS[..columns]);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for line in lines(jobs) {
+        table.add_row(&line.cells[..columns]);
+    }
+    let mut text = table.trim_fmt();
+    for job in jobs {
+        for problem in &job.problems {
+            text.push_str(&format!("\n{}: {problem}", job.files.name));
+        }
+    }
+    text
+}

@@ -1,0 +1,179 @@
+//! The content of a job's two files as one value to show.
+//!
+//! A bad file does not hide the other one: an incomplete file, or one that is no status or control file,
+//! becomes a problem in words.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use larder_control::{BusId, ControlFile, GpuLimit, GpuStatus, StatusFile, SwapReason, read_whole};
+use serde::Serialize;
+
+use crate::alive::{Alive, alive};
+use crate::files::JobFiles;
+use crate::order::{self, OrderError};
+
+/// A job as its two files describe it; a line of JSON. Bytes are of one GPU, shares in percent.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(crate) struct JobView {
+    /// The job's files, and the name they give it.
+    #[serde(flatten)]
+    pub(crate) files: JobFiles,
+    /// The name in the job's status.
+    pub(crate) says_name: Option<String>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) alive: Alive,
+    /// Higher is more important.
+    pub(crate) priority: Option<i64>,
+    pub(crate) gpus: Vec<GpuView>,
+    /// Whether the job has ended by itself.
+    pub(crate) ended: bool,
+    /// The newest of a coordinator's orders that the job obeys.
+    pub(crate) control_version: Option<u64>,
+    /// The share of the time in force.
+    pub(crate) perf: Option<i32>,
+    /// The share of the time in the control file.
+    pub(crate) target_perf: Option<i32>,
+    /// The longest of the job's average runs.
+    pub(crate) mini_batch_micros: Option<u64>,
+    /// Time since the status was written.
+    pub(crate) age_ms: Option<u64>,
+    /// What is wrong with the files, in words.
+    pub(crate) problems: Vec<String>,
+}
+
+/// A job's memory on one GPU.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(crate) struct GpuView {
+    pub(crate) gpu: BusId,
+    /// In blocks on the device, now and at most.
+    pub(crate) device_live_bytes: u64,
+    pub(crate) device_peak_bytes: u64,
+    /// Held from the device, and of that in regions with a block in use.
+    pub(crate) device_held_bytes: u64,
+    pub(crate) device_stable_bytes: u64,
+    /// In blocks on the host, now and at most.
+    pub(crate) host_live_bytes: u64,
+    pub(crate) host_peak_bytes: u64,
+    pub(crate) host_limit_bytes: u64,
+    /// Why blocks went to the host.
+    pub(crate) swap_reason: &'static str,
+    /// The limit in force; AntMan's jobs do not report it.
+    pub(crate) limit_bytes: Option<u64>,
+    /// Held above the limit, and still to be given back.
+    pub(crate) deferred_bytes: Option<u64>,
+    /// The limit in the control file.
+    pub(crate) target_limit_bytes: Option<u64>,
+}
+
+impl JobView {
+    /// Reads both files and looks up the process.
+    pub(crate) fn look(files: &JobFiles, now: SystemTime) -> Self {
+        let mut problems = Vec::new();
+        let status = read_status(&files.status).unwrap_or_else(|problem| {
+            problems.push(problem);
+            None
+        });
+        let (control, dropped) = order::read(files).unwrap_or_else(|error| {
+            let problem = match error {
+                // Nobody wanted to write it.
+                OrderError::Unreadable(error) => error.to_string(),
+                error => error.to_string(),
+            };
+            (ControlFile::default(), vec![problem])
+        });
+        problems.extend(dropped);
+        let own = status.as_ref().and_then(|status| status.larder.as_ref());
+        let written = own.map(|own| own.written_at_unix_ms).filter(|ms| *ms > 0);
+        let written = written.or_else(|| changed_unix_ms(&files.status));
+        let pid = own.map(|own| own.pid).filter(|pid| *pid > 0);
+        let (alive, ended) = (alive(pid, written), own.is_some_and(|own| own.ended));
+        if let (Alive::No, false, Some(pid)) = (alive, ended, pid) {
+            problems.push(not_there(pid, &files.name));
+        }
+        let mut gpus = Vec::new();
+        for (gpu, status) in status.iter().flat_map(|status| &status.gpus) {
+            let limit = own.and_then(|own| own.gpus.get(gpu));
+            gpus.push(GpuView::new(*gpu, status, limit));
+        }
+        for (gpu, said) in &control.gpus {
+            if !gpus.iter().any(|known| known.gpu == *gpu) {
+                gpus.push(GpuView::new(*gpu, &GpuStatus::default(), None));
+            }
+            for known in gpus.iter_mut().filter(|known| known.gpu == *gpu) {
+                known.target_limit_bytes = said.max_device_mem;
+            }
+        }
+        Self {
+            files: files.clone(),
+            says_name: own.map(|own| own.name.clone()),
+            pid,
+            alive,
+            priority: own.and_then(|own| own.priority),
+            gpus,
+            ended,
+            control_version: own.and_then(|own| own.control_version),
+            perf: own.map(|own| own.perf_control),
+            target_perf: control.perf_control,
+            mini_batch_micros: status.as_ref().map(|status| status.mini_batch_micros),
+            age_ms: written.map(|ms| unix_ms(now).saturating_sub(ms)),
+            problems,
+        }
+    }
+
+    /// The share of the time to show: the one in force if the job reports it, else the one in its control
+    /// file, else 100.
+    pub(crate) fn shown_perf(&self) -> i32 {
+        self.perf.or(self.target_perf).unwrap_or(100)
+    }
+}
+
+impl GpuView {
+    fn new(gpu: BusId, status: &GpuStatus, limit: Option<&GpuLimit>) -> Self {
+        let usage = &status.usage;
+        Self {
+            gpu,
+            device_live_bytes: usage.device_live_bytes,
+            device_peak_bytes: usage.device_peak_bytes,
+            device_held_bytes: usage.device_reserved_bytes,
+            device_stable_bytes: usage.device_stable_bytes,
+            host_live_bytes: usage.host_live_bytes,
+            host_peak_bytes: usage.host_peak_bytes,
+            host_limit_bytes: usage.host_limit_bytes,
+            swap_reason: match status.swap_reason {
+                SwapReason::Fragment => "FRAGMENT",
+                SwapReason::Oom => "OOM",
+                _ => "",
+            },
+            limit_bytes: limit.map(|limit| limit.limit_bytes),
+            deferred_bytes: limit.map(|limit| limit.deferred_bytes),
+            target_limit_bytes: None,
+        }
+    }
+}
+
+/// The problem of a job whose process ended without a last status, or only seems to have ended.
+pub(crate) fn not_there(pid: u32, name: &str) -> String {
+    format!(
+        "process {pid} is not there, and its memory counts still: if it was killed, `larder-jobs control forget {name}`"
+    )
+}
+
+/// A job's status; `None` if there is no file. What is wrong with one comes in words.
+pub(crate) fn read_status(path: &Path) -> Result<Option<StatusFile>, String> {
+    let text = read_whole(path, StatusFile::MAX_BYTES).map_err(|error| error.to_string())?;
+    let parse = |text: Vec<u8>| StatusFile::parse(text).map_err(|error| error.to_string());
+    text.map(parse).transpose()
+}
+
+fn changed_unix_ms(path: &Path) -> Option<u64> {
+    let changed = fs::metadata(path).ok()?.modified().ok()?;
+    Some(unix_ms(changed))
+}
+
+/// Milliseconds since 1970; 0 for an earlier time.
+pub(crate) fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,322 @@
+//! `larder-jobs job`, `coordinate`, `top` and `control` together: real processes that
+//! share the memory of one device of the stand-in driver.
+//!
+//! Waits are for conditions, with a deadline that only a hang reaches; nothing depends on how fast
+//! anything is.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod processes;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use larder_cuda::Context;
+use larder_cuda::driver::{Choice, load};
+use processes::{Machine, Process, text, wait};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+/// What both jobs together may hold. Either alone wants most of it.
+const TOTAL: u64 = 64 * MIB;
+
+/// A trace of some blocks that stay and `blocks` that come and go in each of `steps` steps.
+fn trace(blocks: u64, bytes: u64, steps: u32) -> String {
+    let mut text = "# alloc-trace v1: a <id> <bytes>\n".to_owned();
+    let mut id = 0;
+    let mut alloc = |text: &mut String, bytes: u64| {
+        writeln!(text, "a {id} {bytes}").unwrap();
+        id += 1;
+        id - 1
+    };
+    for stays in 0..4 {
+        alloc(&mut text, 100_000 + stays);
+    }
+    for step in 0..steps {
+        writeln!(text, "s {step}").unwrap();
+        let given: Vec<u64> = (0..blocks)
+            .map(|block| alloc(&mut text, bytes - 1000 * block))
+            .collect();
+        for id in given.iter().rev() {
+            writeln!(text, "f {id}").unwrap();
+        }
+    }
+    writeln!(text, "s {steps}").unwrap();
+    text
+}
+
+/// The newest figures of a job that the coordinator has said.
+fn figures(coordinator: &Process, job: &str) -> Value {
+    let said = coordinator.said().into_iter().rev();
+    let mut states = said.filter(|said| said["what"] == "state" && said["job"] == job);
+    states.next().unwrap_or_default()
+}
+
+fn limit(coordinator: &Process, job: &str) -> u64 {
+    figures(coordinator, job)["limit_bytes"]
+        .as_u64()
+        .unwrap_or(0)
+}
+
+fn coordinate(machine: &Machine) -> Process {
+    let (jobs, total) = (text(&machine.jobs()), TOTAL.to_string());
+    let mut arguments = vec!["coordinate", "--total", &total, &jobs, "--json"];
+    arguments.extend(["--step", "2MiB", "--interval", "0.02", "--calm", "0.2"]);
+    machine.start("coordinator", &arguments)
+}
+
+/// Two jobs, both at work, of which `high` wants most of the memory and then little. Whenever there is
+/// time, `look` is called. Gives the outcomes of `low` and `high`.
+fn two_jobs(machine: &Machine, mut look: impl FnMut()) -> (Value, Value) {
+    let wide = machine.file("wide.trace", &trace(24, 2 * MIB, 12));
+    let small = machine.file("small.trace", &trace(4, MIB / 2, 3000));
+    let mut coordinator = coordinate(machine);
+    let mut low = machine.job("low", &[&wide, "--priority", "1", "--passes", "100000"]);
+    let mut until = |what: &str, mut is_so: Box<dyn FnMut() -> bool + '_>| {
+        wait(what, || {
+            look();
+            is_so()
+        });
+    };
+    until(
+        "the job that is alone to get what it wants",
+        Box::new(|| limit(&coordinator, "low") > TOTAL * 3 / 4),
+    );
+    // It begins suspended, so that its need lasts until it is met.
+    machine.file("jobs/high.control.json", "{\"perfControl\": 0}");
+    let arguments = [&wide, &small, "--priority", "9", "--passes", "3"];
+    let mut high = machine.job("high", &arguments);
+    until(
+        "memory to move to the job of higher priority",
+        Box::new(|| {
+            limit(&coordinator, "high") > TOTAL * 3 / 4 && limit(&coordinator, "low") < TOTAL / 4
+        }),
+    );
+    let before = machine.top("low")["age_ms"].clone();
+    assert!(before.is_u64() && machine.top("low")["alive"] == "yes");
+    machine.succeed(&["control", "resume", "high"]);
+    until(
+        "memory to move back, both being at work",
+        Box::new(|| {
+            assert!(high.is_running() && low.is_running());
+            let wanted = figures(&coordinator, "high")["wanted_bytes"].as_u64();
+            wanted.unwrap_or(u64::MAX) < TOTAL / 4
+                && limit(&coordinator, "high") < TOTAL / 2
+                && limit(&coordinator, "low") > TOTAL / 2
+        }),
+    );
+    until("the end of `high`", Box::new(|| !high.is_running()));
+    low.terminate();
+    until("the end of `low`", Box::new(|| !low.is_running()));
+    until(
+        "both to be gone",
+        Box::new(|| {
+            let said = coordinator.said();
+            said.iter().filter(|said| said["what"] == "gone").count() == 2
+        }),
+    );
+    let outcomes = (low.end(), high.end());
+    coordinator.terminate();
+    coordinator.end();
+    check_the_story(&coordinator);
+    compare_with_each_alone(&outcomes, &[&wide, &small]);
+    outcomes
+}
+
+/// At no moment that the coordinator wrote about were more than the total allowed.
+fn check_the_story(coordinator: &Process) {
+    let mut charges = std::collections::HashMap::new();
+    for said in coordinator.said() {
+        let job = said["job"].as_str().unwrap().to_owned();
+        match said["what"].as_str().unwrap() {
+            "state" => {
+                charges.insert(job, said["charge_bytes"].as_u64().unwrap());
+            }
+            "gone" => {
+                charges.remove(&job);
+            }
+            "problem" => panic!("{said}"),
+            _ => {}
+        }
+    }
+    assert!(charges.is_empty());
+}
+
+/// What the jobs read is what they read alone, with a device of their own.
+fn compare_with_each_alone(outcomes: &(Value, Value), traces: &[&str; 2]) {
+    let alone = |traces: &[&str], passes: &str| {
+        let other = Machine::new(1 << 30);
+        let rest = ["--passes", passes, "--driver", "stand-in"];
+        let output = other.run(&[&["job"], traces, &rest].concat());
+        assert!(output.status.success(), "{output:?}");
+        let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(outcome["on_host"], 0);
+        outcome
+    };
+    let (low, high) = outcomes;
+    let passes = low["passes"].to_string();
+    for (shared, alone) in [
+        (low, alone(&traces[..1], &passes)),
+        (high, alone(traces, "3")),
+    ] {
+        assert_eq!(shared["digest"], alone["digest"]);
+        assert_eq!(shared["allocations"], alone["allocations"]);
+        assert_eq!(shared["wrong_bytes"], 0);
+        assert!(shared["on_device"].as_u64().unwrap() > 0, "{shared}");
+    }
+    // Each had to do without for a while.
+    assert!(low["on_host"].as_u64().unwrap() > 0, "{low}");
+}
+
+/// Bytes of the shared device in use by all processes together.
+struct Meter(Context);
+
+impl Meter {
+    fn new(ledger: &Path, device_bytes: u64) -> Self {
+        let driver = load(Choice::StandIn).unwrap();
+        let stand_in = driver.stand_in().unwrap();
+        stand_in.reset(1, device_bytes);
+        stand_in.share(ledger).unwrap();
+        Self(Context::new(0).unwrap())
+    }
+
+    fn used_bytes(&self) -> u64 {
+        let (free, total) = self.0.cudarc().mem_get_info().unwrap();
+        (total - free) as u64
+    }
+}
+
+#[test]
+fn memory_moves_between_two_jobs_at_work_and_their_sum_never_exceeds_the_total() {
+    // The device has more than the total: only the coordinator keeps them to it.
+    let device_bytes = 4 * TOTAL;
+    let machine = Machine::new(device_bytes);
+    let meter = Meter::new(&machine.ledger(), device_bytes);
+    let over = AtomicBool::new(false);
+    let mut max = 0;
+    two_jobs(&machine, || {
+        let used = meter.used_bytes();
+        max = used.max(max);
+        over.fetch_or(used > TOTAL, Ordering::Relaxed);
+    });
+    assert!(!over.into_inner(), "{max} bytes of {TOTAL}");
+    assert!(max > TOTAL / 2, "{max} bytes: the meter measures");
+}
+
+#[test]
+fn on_a_device_of_just_the_total_nobody_fails() {
+    let machine = Machine::new(TOTAL);
+    two_jobs(&machine, || ());
+}
+
+#[test]
+fn a_killed_job_is_shown_as_dead_and_counts_until_it_is_forgotten() {
+    let machine = Machine::new(TOTAL);
+    let wide = machine.file("wide.trace", &trace(24, 2 * MIB, 12));
+    let coordinator = coordinate(&machine);
+    let mut job = machine.job("killed", &[&wide, "--passes", "100000"]);
+    wait("the job's limit", || {
+        limit(&coordinator, "killed") > TOTAL / 2
+    });
+    assert_eq!(machine.top("killed")["alive"], "yes");
+    let jobs = text(&machine.jobs());
+    let refused = machine.run(&["control", "forget", "killed", "--in", &jobs]);
+    assert_eq!(refused.status.code(), Some(2));
+    let again = machine.run(&["job", &wide, "--name", "killed", "--in", &jobs]);
+    assert_eq!(again.status.code(), Some(2), "two jobs of one name");
+    job.kill();
+    assert_eq!(machine.top("killed")["alive"], "no");
+    let gone = |said: &Value| said["what"] == "gone";
+    let other = machine.job("other", &[&wide, "--passes", "100000"]);
+    wait("the other to be counted", || {
+        let said = coordinator.said();
+        said.iter().any(|said| said["job"] == "other")
+    });
+    assert!(!coordinator.said().iter().any(gone));
+    wait("the way out to be said", || {
+        let is_said = |said: &Value| {
+            said["problem"]
+                .to_string()
+                .contains("control forget killed")
+        };
+        coordinator.said().iter().any(is_said)
+    });
+    machine.succeed(&["control", "forget", "killed"]);
+    wait("the dead one's memory to go to the other", || {
+        limit(&coordinator, "other") > TOTAL / 2
+    });
+    assert!(coordinator.said().iter().any(gone));
+    other.terminate();
+}
+
+#[test]
+fn a_share_of_the_time_is_obeyed_and_a_paused_job_stands_still() {
+    let machine = Machine::new(TOTAL);
+    let wide = machine.file("wide.trace", &trace(4, MIB, 12));
+    let mut job = machine.job("a", &[&wide, "--passes", "100000", "--limit", "32MiB"]);
+    wait("its first status", || machine.top("a")["pid"].is_u64());
+    machine.succeed(&["control", "set", "a", "--perf", "50", "--limit", "16MiB"]);
+    wait("both to be in force", || {
+        let top = machine.top("a");
+        top["perf"] == 50 && top["gpus"][0]["limit_bytes"] == 16 * MIB
+    });
+    machine.succeed(&["control", "pause", "a"]);
+    wait("the pause", || machine.top("a")["perf"] == 0);
+    job.terminate();
+    let outcome = job.end();
+    assert_eq!(outcome["wrong_bytes"], 0);
+    assert!(outcome["limit_changes"].as_u64().unwrap() <= 1);
+    wait("its last word", || machine.top("a")["ended"] == true);
+}
+
+#[test]
+fn wrong_words_end_with_2_and_write_nothing() {
+    let machine = Machine::new(TOTAL);
+    let jobs = text(&machine.jobs());
+    machine.file("jobs/a.status.json", "{}");
+    machine.file("jobs/torn.control.json", "{\"perf");
+    let wide = machine.file("wide.trace", &trace(4, MIB, 1));
+    for (arguments, words) in [
+        (&["set", "a", "--limit", "2GB"][..], "not a byte count"),
+        (&["set", "a", "--limit", "1GiB"], "name it"),
+        (&["set", "a", "--limit", "-5MiB"], "not a byte count"),
+        (&["set", "a", "--perf", "-5"], "not a whole number"),
+        (&["set", "a"], "nothing to change"),
+        (&["set", "a", "--perf", "101"], "0 to 100"),
+        (&["set", "a", "--perf", "5", "--gpu", "01:00.0"], "--limit"),
+        (&["set", "a", "--limit", "1GiB", "--gpu", "x"], "bus id"),
+        (&["pause", "b"], "there are: a, torn"),
+        (&["resume", "torn"], "nothing was written"),
+    ] {
+        let output = machine.run(&[&["control"], arguments, &["--in", &jobs]].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(words), "{arguments:?}: {said}");
+    }
+    assert!(!machine.jobs().join("a.control.json").exists());
+    let torn = std::fs::read_to_string(machine.jobs().join("torn.control.json")).unwrap();
+    assert_eq!(torn, "{\"perf");
+    for arguments in [
+        &["top", "nowhere"][..],
+        &["coordinate", "--total", "1GiB", "nowhere"],
+        &["coordinate", &jobs],
+        &["job", "nowhere.trace"],
+        &["job", &wide, "--name", "a/b", "--in", &jobs],
+    ] {
+        assert_eq!(
+            machine.run(arguments).status.code(),
+            Some(2),
+            "{arguments:?}"
+        );
+    }
+    let mut unknown = machine.command(&["job", &wide]);
+    let output = unknown.env("LARDER_CUDA_DRIVER", "gpu").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("must be stand-in, real or auto"), "{said}");
+    let once = machine.run(&["coordinate", "--total", "1GiB", "--once", &jobs]);
+    assert!(once.status.success());
+    let said = String::from_utf8(once.stdout).unwrap();
+    assert!(said.contains("a: it says nothing of limits"), "{said}");
+}

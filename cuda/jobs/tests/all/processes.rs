@@ -1,0 +1,161 @@
+//! Processes of the built program, and how a test waits for them.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// No wait is meant to take this long; a busy machine may take a good part of it.
+const DEADLINE: Duration = Duration::from_secs(240);
+
+/// A folder for jobs, and a device that they share.
+pub(super) struct Machine {
+    folder: TempDir,
+    device_bytes: u64,
+}
+
+/// A process of the program, ended with its value. What it says goes to a file.
+pub(super) struct Process {
+    child: Child,
+    said: PathBuf,
+}
+
+impl Machine {
+    pub(super) fn new(device_bytes: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("jobs")).unwrap();
+        Self {
+            folder,
+            device_bytes,
+        }
+    }
+
+    /// Where the jobs' files are.
+    pub(super) fn jobs(&self) -> PathBuf {
+        self.folder.path().join("jobs")
+    }
+
+    /// In which file the device's memory is counted.
+    pub(super) fn ledger(&self) -> PathBuf {
+        self.folder.path().join("ledger")
+    }
+
+    pub(super) fn file(&self, name: &str, content: &str) -> String {
+        let path = self.folder.path().join(name);
+        fs::write(&path, content).unwrap();
+        text(&path)
+    }
+
+    pub(super) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_larder-jobs"));
+        command
+            .args(arguments)
+            .env("LARDER_STAND_IN_SHARED", self.ledger())
+            .env("LARDER_STAND_IN_BYTES", self.device_bytes.to_string())
+            .env("LARDER_STAND_IN_DEVICES", "1")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the program to its end.
+    pub(super) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Runs the program with the jobs' folder behind the arguments; it has to succeed.
+    pub(super) fn succeed(&self, arguments: &[&str]) {
+        let jobs = text(&self.jobs());
+        let output = self.run(&[arguments, &["--in", &jobs]].concat());
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// Starts the program; `name` is for the file that takes what it says.
+    pub(super) fn start(&self, name: &str, arguments: &[&str]) -> Process {
+        let said = self.folder.path().join(format!("{name}.said"));
+        let file = File::create(&said).unwrap();
+        let child = self.command(arguments).stdout(file).spawn().unwrap();
+        Process { child, said }
+    }
+
+    /// Starts a job on the stand-in.
+    pub(super) fn job(&self, name: &str, arguments: &[&str]) -> Process {
+        let jobs = text(&self.jobs());
+        let files = ["--in", &jobs, "--name", name, "--driver", "stand-in"];
+        self.start(name, &[&["job"], arguments, &files].concat())
+    }
+
+    /// What `larder-jobs top` says of a job.
+    pub(super) fn top(&self, name: &str) -> Value {
+        let output = self.run(&["top", "--once", "--json", &text(&self.jobs())]);
+        assert!(output.status.success(), "{output:?}");
+        lines(&output.stdout)
+            .into_iter()
+            .find(|job| job["name"] == name)
+            .unwrap_or_default()
+    }
+}
+
+impl Process {
+    pub(super) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// What it said so far, whole lines.
+    pub(super) fn said(&self) -> Vec<Value> {
+        let text = fs::read(&self.said).unwrap();
+        let whole = text.iter().rposition(|byte| *byte == b'\n');
+        lines(&text[..whole.map_or(0, |last| last + 1)])
+    }
+
+    /// Waits for its end, which has to be a good one; the last thing it said.
+    pub(super) fn end(&mut self) -> Value {
+        wait("the end of a process", || !self.is_running());
+        let status = self.child.wait().unwrap();
+        let said = self.said();
+        assert!(status.success(), "{status}: {said:?}");
+        said.last().cloned().unwrap_or_default()
+    }
+
+    /// Asks it to end.
+    pub(super) fn terminate(&self) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").arg(pid).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Ends it without asking.
+    pub(super) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Looks until it is so.
+pub(super) fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < DEADLINE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(super) fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+fn lines(text: &[u8]) -> Vec<Value> {
+    text.split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect()
+}
