@@ -142,7 +142,8 @@ impl<'t, R: Record> Slab<'t, R> {
     pub(crate) fn insert(&mut self, record: R) -> Option<R::Link> {
         let vacant = self.vacant_head;
         if vacant != 0 {
-            let slot = self.records.get_mut(place::<R>(vacant))?;
+            let place = self.writable(vacant.into());
+            let slot = self.records.get_mut(place)?;
             self.vacant_head = slot.next_vacant();
             self.vacant -= 1;
             *slot = record;
