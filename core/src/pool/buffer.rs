@@ -1,10 +1,7 @@
-//! The records of a pool's buffers, lent by the caller, and the lists they stand in.
-//!
-//! Record 0 is never a buffer: it is the sink of link 0, which means none. A foreign link reaches the
-//! sink too, so no link causes a panic. Records from `fresh` up were never touched.
+//! The records of a pool's buffers, in a [`Slab`](crate::table::slab::Slab), and the lists they stand in.
 
-use crate::block::AllocatorId;
-use crate::error::ConfigError;
+use crate::table::list::Linked;
+use crate::table::slab::{Record, Sink};
 
 /// What a buffer is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,19 +37,14 @@ pub struct Buffer {
     pub(super) requested_bytes: u64,
     /// Number of the allocation.
     pub(super) id: u64,
-    /// Neighbours in its list.
-    pub(super) newer: u32,
-    pub(super) older: u32,
-    /// Neighbours in the ring of its size.
-    pub(super) same_newer: u32,
-    pub(super) same_older: u32,
+    /// The next older and the next newer one, of its state and of its size.
+    pub(super) links: [[u32; 2]; 2],
     /// The step in which it became idle.
     pub(super) step: u32,
     pub(super) state: State,
 }
 
 static_assertions::const_assert_eq!(size_of::<Buffer>(), 72);
-static_assertions::const_assert!(size_of::<Buffer>() >= AllocatorId::TABLE_UNIT_BYTES);
 
 impl Buffer {
     /// A record that is no buffer.
@@ -63,10 +55,7 @@ impl Buffer {
         block: 0,
         requested_bytes: 0,
         id: 0,
-        newer: 0,
-        older: 0,
-        same_newer: 0,
-        same_older: 0,
+        links: [[0; 2]; 2],
         step: 0,
         state: State::Vacant,
     };
@@ -77,139 +66,52 @@ impl Buffer {
     }
 }
 
-/// Records in the order in which they came.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct List {
-    pub(super) newest: u32,
-    pub(super) oldest: u32,
-    pub(super) count: u32,
-}
-
 /// What a link outside the table reads.
 static NO_BUFFER: Buffer = Buffer::VACANT;
 
-pub(super) struct Buffers<'t> {
-    records: &'t mut [Buffer],
-    fresh: u32,
-    vacant: List,
-    owner: u32,
+impl Record for Buffer {
+    type Link = u32;
+    const VACANT: Self = Self::VACANT;
+
+    fn next_vacant(&self) -> u32 {
+        self.links[0][0]
+    }
+
+    fn set_next_vacant(&mut self, link: u32) {
+        self.links[0][0] = link;
+    }
 }
 
-impl<'t> Buffers<'t> {
-    pub(super) fn new(records: &'t mut [Buffer]) -> Result<Self, ConfigError> {
-        if records.len() < 2 || u32::try_from(records.len()).is_err() {
-            return Err(ConfigError::Table);
-        }
-        if let Some(sink) = records.first_mut() {
-            *sink = Buffer::VACANT;
-        }
-        Ok(Self {
-            owner: AllocatorId::of_table(records.as_ptr().addr()).0,
-            records,
-            fresh: 1,
-            vacant: List::default(),
-        })
+impl Sink for Buffer {
+    #[inline]
+    fn nil() -> &'static Self {
+        &NO_BUFFER
     }
+}
 
-    /// A number that no other allocator has at the same time.
-    pub(super) const fn owner(&self) -> u32 {
-        self.owner
-    }
+/// The list of its state, and the list of its size: which of its links they use.
+pub(super) struct Links<const LIST: usize>;
+pub(super) type OfState = Links<0>;
+pub(super) type OfSize = Links<1>;
 
-    /// First record never used: links below it may be buffers.
-    pub(super) const fn fresh(&self) -> u32 {
-        self.fresh
-    }
-
-    pub(super) const fn vacant(&self) -> List {
-        self.vacant
-    }
-
-    /// Records that can be buffers.
-    pub(super) fn capacity(&self) -> u32 {
-        // The constructor checked that the length fits.
-        (self.records.len() - 1) as u32
+impl<const LIST: usize> Linked<Links<LIST>> for Buffer {
+    #[inline]
+    fn next(&self) -> u32 {
+        self.links[LIST][0]
     }
 
     #[inline]
-    pub(super) fn at(&self, link: u32) -> &Buffer {
-        self.records.get(link as usize).unwrap_or(&NO_BUFFER)
+    fn previous(&self) -> u32 {
+        self.links[LIST][1]
     }
 
     #[inline]
-    pub(super) fn at_mut(&mut self, link: u32) -> &mut Buffer {
-        // A table has two records at least, so the sink is always there.
-        let index = link as usize;
-        let index = if index < self.records.len() { index } else { 0 };
-        &mut self.records[index]
+    fn set_next(&mut self, link: u32) {
+        self.links[LIST][0] = link;
     }
 
-    /// A record for `buffer`; `None` if all are in use. O(1).
-    pub(super) fn insert(&mut self, buffer: Buffer) -> Option<u32> {
-        let link = if self.vacant.count > 0 {
-            let mut vacant = self.vacant;
-            let link = self.pop_oldest(&mut vacant)?;
-            self.vacant = vacant;
-            link
-        } else if (self.fresh as usize) < self.records.len() {
-            let link = self.fresh;
-            self.fresh += 1;
-            link
-        } else {
-            return None;
-        };
-        *self.at_mut(link) = buffer;
-        Some(link)
-    }
-
-    /// Empties a record that stands in no list. O(1).
-    pub(super) fn remove(&mut self, link: u32) {
-        *self.at_mut(link) = Buffer::VACANT;
-        let mut vacant = self.vacant;
-        self.push(&mut vacant, link);
-        self.vacant = vacant;
-    }
-
-    /// Enters a record as the newest. O(1).
     #[inline]
-    pub(super) fn push(&mut self, list: &mut List, link: u32) {
-        let before = list.newest;
-        let record = self.at_mut(link);
-        record.older = before;
-        record.newer = 0;
-        if before == 0 {
-            list.oldest = link;
-        } else {
-            self.at_mut(before).newer = link;
-        }
-        list.newest = link;
-        list.count += 1;
-    }
-
-    /// Takes a record out of the list it stands in. O(1).
-    #[inline]
-    pub(super) fn unlink(&mut self, list: &mut List, link: u32) {
-        let (newer, older) = (self.at(link).newer, self.at(link).older);
-        if newer == 0 {
-            list.newest = older;
-        } else {
-            self.at_mut(newer).older = older;
-        }
-        if older == 0 {
-            list.oldest = newer;
-        } else {
-            self.at_mut(older).newer = newer;
-        }
-        list.count -= 1;
-    }
-
-    /// Takes the oldest record out. O(1).
-    pub(super) fn pop_oldest(&mut self, list: &mut List) -> Option<u32> {
-        let link = list.oldest;
-        if link == 0 {
-            return None;
-        }
-        self.unlink(list, link);
-        Some(link)
+    fn set_previous(&mut self, link: u32) {
+        self.links[LIST][1] = link;
     }
 }

@@ -3,7 +3,8 @@
 use core::fmt;
 
 use super::Pool;
-use super::buffer::{Buffer, List, State};
+use super::buffer::{Buffer, OfSize, OfState, State};
+use crate::table::list::{Linked, Queue};
 
 /// An invariant that does not hold: a defect of this crate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,24 +23,25 @@ fn holds(fact: bool, words: &'static str) -> Result<(), Violation> {
 }
 
 impl Pool<'_> {
-    /// Walks K1 to K6. O(records), and for each kept buffer its ring: for small tables.
+    /// Walks K1 to K6. O(records), and for each kept buffer its size: for small tables.
     ///
     /// # Errors
     /// Names the first that does not hold.
     pub fn check_invariants(&self) -> Result<(), Violation> {
         let lists = [
-            (self.buffers.vacant(), State::Vacant),
             (self.idle, State::Idle),
             (self.stuck, State::Stuck),
             (self.leaving, State::Leaving),
         ];
+        let is_vacant = |record: &Buffer| record.state == State::Vacant;
+        holds(self.buffers.is_sound(is_vacant), "K1: vacant records")?;
         for (list, state) in lists {
             self.check_list(list, state)?;
         }
         holds(self.growing == self.count(State::Growing), "K1: growing")?;
         holds(self.out == self.count(State::Out), "K1: out")?;
         holds(self.going == self.count(State::Going), "K1: going")?;
-        self.check_rings()?;
+        self.check_sizes()?;
         let limits =
             self.idle.count <= self.limit_buffers && self.idle_bytes <= self.config.limit_bytes;
         holds(limits, "K4: more is idle than the limits allow")?;
@@ -47,7 +49,8 @@ impl Pool<'_> {
     }
 
     fn records(&self) -> impl Iterator<Item = (u32, &Buffer)> {
-        (1..self.buffers.fresh()).map(|link| (link, self.buffers.at(link)))
+        let links = self.buffers.links();
+        links.map(|link| (link, self.buffers.at(link)))
     }
 
     fn count(&self, state: State) -> u32 {
@@ -55,47 +58,44 @@ impl Pool<'_> {
         of_state.map(|_| 1).sum()
     }
 
-    fn check_list(&self, list: List, state: State) -> Result<(), Violation> {
+    fn check_list(&self, list: Queue<u32>, state: State) -> Result<(), Violation> {
         let (mut link, mut newer, mut steps) = (list.newest, 0, 0);
         for _ in 0..list.count {
             let record = self.buffers.at(link);
             holds(link != 0 && record.state == state, "K1: in a foreign list")?;
-            holds(record.newer == newer, "K1: a list's links")?;
+            let previous = Linked::<OfState>::previous(record);
+            holds(previous == newer, "K1: a list's links")?;
             let age = self.step.wrapping_sub(record.step);
             holds(state != State::Idle || age >= steps, "K2: out of order")?;
             steps = age;
             newer = link;
-            link = record.older;
+            link = Linked::<OfState>::next(record);
         }
         holds(link == 0 && list.oldest == newer, "K1: a list's end")?;
         holds(list.count == self.count(state), "K1: not in its list")
     }
 
-    fn check_rings(&self) -> Result<(), Violation> {
+    fn check_sizes(&self) -> Result<(), Violation> {
         let kept = |state| matches!(state, State::Idle | State::Stuck);
-        let mut in_rings = 0;
+        let mut in_lists = 0;
         for newest in self.sizes.slots().iter().filter(|slot| **slot != 0) {
             let bytes = self.buffers.at(*newest).bytes;
-            let place = self.sizes.place(&self.buffers, bytes);
-            let found = self.sizes.slots().get(place) == Some(newest);
+            let found = self.sizes.newest(&self.buffers, bytes) == Some(*newest);
             holds(found, "K3: a size is not found")?;
-            let mut link = *newest;
-            loop {
+            let (mut link, mut newer) = (*newest, 0);
+            while link != 0 {
                 let record = self.buffers.at(link);
-                holds(kept(record.state), "K3: not kept, in a ring")?;
-                holds(record.bytes == bytes, "K3: two sizes in a ring")?;
-                let older = self.buffers.at(record.same_older);
-                holds(older.same_newer == link, "K3: a ring's links")?;
-                in_rings += 1;
-                holds(in_rings <= self.buffers.capacity(), "K3: no ring")?;
-                link = record.same_older;
-                if link == *newest {
-                    break;
-                }
+                holds(kept(record.state), "K3: not kept, in a list")?;
+                holds(record.bytes == bytes, "K3: two sizes in a list")?;
+                let previous = Linked::<OfSize>::previous(record);
+                holds(previous == newer, "K3: a list's links")?;
+                in_lists += 1;
+                holds(in_lists <= self.buffers.capacity(), "K3: no list")?;
+                (newer, link) = (link, Linked::<OfSize>::next(record));
             }
         }
         let all = self.idle.count + self.stuck.count;
-        holds(in_rings == all, "K3: kept, in no ring")
+        holds(in_lists == all, "K3: kept, in no list")
     }
 
     fn check_bytes(&self) -> Result<(), Violation> {

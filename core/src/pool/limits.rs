@@ -1,7 +1,7 @@
 //! What is kept, what goes, and how the limits move.
 
 use super::Pool;
-use super::buffer::State;
+use super::buffer::{OfState, State};
 use super::report::PoolCounters;
 use crate::error::ConfigError;
 
@@ -124,9 +124,9 @@ impl Pool<'_> {
         record.step = self.step;
         if state == State::Idle {
             self.idle_bytes += record.held_bytes;
-            self.buffers.push(&mut self.idle, link);
+            self.idle.push::<OfState, _>(&mut self.buffers, link);
         } else {
-            self.buffers.push(&mut self.stuck, link);
+            self.stuck.push::<OfState, _>(&mut self.buffers, link);
         }
         self.sizes.insert(&mut self.buffers, link);
     }
@@ -137,16 +137,16 @@ impl Pool<'_> {
         let record = self.buffers.at(link);
         if record.state == State::Idle {
             self.idle_bytes -= record.held_bytes;
-            self.buffers.unlink(&mut self.idle, link);
+            self.idle.unlink::<OfState, _>(&mut self.buffers, link);
         } else {
-            self.buffers.unlink(&mut self.stuck, link);
+            self.stuck.unlink::<OfState, _>(&mut self.buffers, link);
         }
     }
 
     /// Lets a buffer that stands in no list go.
     fn leave(&mut self, link: u32) {
         self.buffers.at_mut(link).state = State::Leaving;
-        self.buffers.push(&mut self.leaving, link);
+        self.leaving.push::<OfState, _>(&mut self.buffers, link);
     }
 
     fn let_oldest_go(&mut self) {

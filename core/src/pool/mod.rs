@@ -20,11 +20,11 @@
 //! or end of a step, and by a [`PoolAllocator`] whose table is full.
 //!
 //! # Invariants
-//! * K1 each record below `fresh` but 0 is vacant or one buffer in one state, and each list (vacant,
-//!   idle, stuck, leaving) holds exactly the records of its state; the others are counted.
+//! * K1 each record ever used is vacant or one buffer in one state, and each list (idle, stuck,
+//!   leaving) holds exactly the records of its state; the others are counted.
 //! * K2 the idle list is in the order in which its buffers were freed.
-//! * K3 kept buffers (idle or stuck) and no others stand in the ring of their size, and the newest of
-//!   each ring in one slot, where its size is found.
+//! * K3 kept buffers (idle or stuck) and no others stand in the list of their size, and the newest of
+//!   each list in one slot, where its size is found.
 //! * K4 idle buffers and bytes are within both limits whenever no call is under way.
 //! * K5 held bytes are those of all buffers but growing ones; growing, live, requested and idle bytes
 //!   are counted.
@@ -52,8 +52,10 @@ use crate::error::{AllocError, Cause, ConfigError, FreeError, FreeRejected, Regi
 use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sub_allocator::GrowRequest;
+use crate::table::list::Queue;
+use crate::table::slab::Slab;
 use crate::units::{Addr, AddrRange, round_up};
-use buffer::{Buffers, List, State};
+use buffer::{OfState, State};
 use ghosts::Ghosts;
 use sizes::Sizes;
 
@@ -75,11 +77,11 @@ use sizes::Sizes;
 /// ```
 pub struct Pool<'t> {
     config: PoolConfig,
-    buffers: Buffers<'t>,
+    buffers: Slab<'t, Buffer>,
     sizes: Sizes<'t>,
-    idle: List,
-    stuck: List,
-    leaving: List,
+    idle: Queue<u32>,
+    stuck: Queue<u32>,
+    leaving: Queue<u32>,
     /// Buffers in the states that have no list.
     growing: u32,
     out: u32,
@@ -108,7 +110,10 @@ impl<'t> Pool<'t> {
         slots: &'t mut [u32],
     ) -> Result<Self, ConfigError> {
         config.validate(config.limit_buffers)?;
-        let buffers = Buffers::new(buffers)?;
+        let buffers = Slab::new(buffers);
+        if buffers.capacity() == 0 {
+            return Err(ConfigError::Table);
+        }
         if slots.len() as u64 <= 2 * u64::from(buffers.capacity()) {
             return Err(ConfigError::Index);
         }
@@ -116,9 +121,9 @@ impl<'t> Pool<'t> {
             config,
             buffers,
             sizes: Sizes::new(slots),
-            idle: List::default(),
-            stuck: List::default(),
-            leaving: List::default(),
+            idle: Queue::default(),
+            stuck: Queue::default(),
+            leaving: Queue::default(),
             growing: 0,
             out: 0,
             going: 0,
@@ -267,7 +272,11 @@ impl<'t> Pool<'t> {
 
     /// The next buffer that is to go back, if any. O(1).
     pub fn take_leaving(&mut self) -> Option<ReleaseTicket> {
-        let link = self.buffers.pop_oldest(&mut self.leaving)?;
+        let link = self.leaving.oldest;
+        if link == 0 {
+            return None;
+        }
+        self.leaving.unlink::<OfState, _>(&mut self.buffers, link);
         self.going += 1;
         let record = self.buffers.at_mut(link);
         record.state = State::Going;
@@ -335,7 +344,7 @@ impl<'t> Pool<'t> {
         let link = block.handle().get();
         let record = self.buffers.at(link);
         let ours = block.owner() == self.buffers.owner()
-            && link < self.buffers.fresh()
+            && self.buffers.knows(link)
             && record.state == State::Out
             && record.block == block.addr().get();
         ours.then_some(link)

@@ -1,8 +1,10 @@
 //! What a pool did and holds, as values.
 
+use super::buffer::OfState;
 use super::{GrowTicket, Pool, PoolConfig};
 use crate::error::{Cause, OutOfMemory};
 use crate::stats::Stats;
+use crate::table::list::Linked;
 
 /// TensorFlow's four counters, since construction or [`Pool::clear`]. None moves while the limit is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -86,7 +88,7 @@ impl Pool<'_> {
                 let record = self.buffers.at(link);
                 free_bytes += record.held_bytes;
                 largest_free_bytes = record.held_bytes.max(largest_free_bytes);
-                link = record.newer;
+                link = Linked::<OfState>::previous(record);
             }
         }
         let reserved_bytes = u128::from(self.stats.reserved_bytes) + self.growing_bytes;

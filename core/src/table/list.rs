@@ -1,11 +1,12 @@
 //! Lists of a slab's records, linked both ways through the records themselves.
 //!
-//! The owner of a list has the link of its first record.
+//! The owner of a list has the link of its first record; that of a [`Queue`] has both ends.
 //!
 //! # Invariants
 //! * LIST1 from the first record on, each record's next one has it as its previous one; the first has
 //!   no previous one, the last no next one.
 //! * LIST2 a record stands in at most one of the lists that use the same links.
+//! * LIST3 `newest` and `oldest` of a queue are the first and the last of its list, and `count` its length.
 //!
 //! All operations O(1).
 
@@ -46,6 +47,38 @@ pub(crate) fn unlink<W, R: Linked<W>>(slab: &mut Slab<'_, R>, link: R::Link) -> 
         return None;
     }
     Some(next)
+}
+
+/// A list with both its ends, in the order in which the records came: a record's next one is older.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Queue<L> {
+    pub(crate) newest: L,
+    pub(crate) oldest: L,
+    pub(crate) count: u32,
+}
+
+impl<L: Copy + PartialEq> Queue<L> {
+    /// Enters a record that is in no list as the newest.
+    #[inline]
+    pub(crate) fn push<W, R: Linked<W, Link = L>>(&mut self, slab: &mut Slab<'_, R>, link: L) {
+        if push(slab, self.newest, link) {
+            self.oldest = link;
+        }
+        self.newest = link;
+        self.count += 1;
+    }
+
+    /// Takes a record out that is in this list.
+    #[inline]
+    pub(crate) fn unlink<W, R: Linked<W, Link = L>>(&mut self, slab: &mut Slab<'_, R>, link: L) {
+        if link == self.oldest {
+            self.oldest = slab.at(link).previous();
+        }
+        if let Some(first) = unlink(slab, link) {
+            self.newest = first;
+        }
+        self.count -= 1;
+    }
 }
 
 #[cfg(test)]
@@ -160,5 +193,25 @@ mod tests {
             "the last one left"
         );
         assert!(is::<Above>(&slab, 0, &[]));
+    }
+
+    #[test]
+    fn a_queue_knows_both_ends_and_its_length() {
+        let mut records = [Plain::VACANT; 5];
+        let mut slab = Slab::new(&mut records);
+        let mut queue = Queue::<u32>::default();
+        for _ in 0..4 {
+            let link = slab.insert(Plain::VACANT).unwrap();
+            queue.push::<Above, _>(&mut slab, link);
+        }
+        assert_eq!((queue.newest, queue.oldest, queue.count), (4, 1, 4));
+        // The oldest, one from the middle, the newest, the last one left.
+        for (link, ends) in [(1, (4, 2)), (3, (4, 2)), (4, (2, 2)), (2, (0, 0))] {
+            queue.unlink::<Above, _>(&mut slab, link);
+            assert_eq!((queue.newest, queue.oldest), ends);
+        }
+        assert_eq!(queue.count, 0);
+        queue.push::<Above, _>(&mut slab, 3);
+        assert!(is::<Above>(&slab, queue.newest, &[3]) && queue.oldest == 3);
     }
 }
