@@ -1,11 +1,9 @@
 //! Blocks of the backend by address: what takes the place of a header.
 //!
-//! Open addressing with the next free place; a removed record is closed up, so that a search ends
-//! at the first vacant one.
-//!
-//! Invariant V1: between a record's home and its place none is vacant.
+//! The records are the slots of a [probed](crate::table::probe) table.
 
 use super::AllocStat;
+use crate::table::probe;
 use crate::units::{Addr, AddrRange};
 
 /// A block in use.
@@ -54,63 +52,25 @@ impl<'t> LiveMap<'t> {
         if self.used + 1 >= self.records.len() {
             return false;
         }
-        let place = self.search(live.range.start());
-        let free = self.records[place].0.is_none();
-        if free {
-            self.records[place].0 = Some(live);
-            self.used += 1;
-        }
-        free
+        let start = live.range.start().get();
+        let Err(place) = probe::find(self.records, start, key_of) else {
+            return false;
+        };
+        self.records[place].0 = Some(live);
+        self.used += 1;
+        true
     }
 
     /// The block at the address, which is in the map no more.
     pub(super) fn remove(&mut self, addr: Addr) -> Option<Live> {
-        if self.used == 0 {
-            return None;
-        }
-        let mut gap = self.search(addr);
-        let removed = self.records[gap].0.take()?;
+        let place = probe::find(self.records, addr.get(), key_of).ok()?;
         self.used -= 1;
-        let mut place = gap;
-        loop {
-            place = self.after(place);
-            let Some(live) = self.records[place].0 else {
-                return Some(removed);
-            };
-            let home = self.home(live.range.start());
-            if self.distance(home, place) >= self.distance(gap, place) {
-                self.records[gap].0 = self.records[place].0.take();
-                gap = place;
-            }
-        }
+        probe::remove(self.records, place, LiveRecord::VACANT, key_of)?.0
     }
+}
 
-    /// The place of the address, or the vacant one where it would go.
-    fn search(&self, addr: Addr) -> usize {
-        let mut place = self.home(addr);
-        while let Some(live) = self.records[place].0 {
-            if live.range.start() == addr {
-                break;
-            }
-            place = self.after(place);
-        }
-        place
-    }
-
-    fn home(&self, addr: Addr) -> usize {
-        // Multiplied by 2^64 over the golden ratio; the upper bits are mixed best.
-        let mixed = addr.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        // Below the length, which is a `usize`.
-        (mixed % self.records.len() as u64) as usize
-    }
-
-    fn after(&self, place: usize) -> usize {
-        (place + 1) % self.records.len()
-    }
-
-    fn distance(&self, from: usize, to: usize) -> usize {
-        (to + self.records.len() - from) % self.records.len()
-    }
+fn key_of(record: &LiveRecord) -> Option<u64> {
+    record.0.map(|live| live.range.start().get())
 }
 
 #[cfg(all(test, not(loom)))]
