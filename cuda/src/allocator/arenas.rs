@@ -28,11 +28,10 @@ use larder_core::{
     StreamId, StreamPoint, SubAllocError, SubAllocator,
 };
 
-use super::report::StreamCounts;
 use super::{ArenaPolicy, DeviceInner};
 use crate::driver::locked;
 use crate::owning::Owning;
-use crate::stream_pool::HostWait;
+use crate::stream_pool::{HostWait, StreamCounts};
 use crate::waiting::Yield;
 
 /// Largest block of an arena.

@@ -27,12 +27,11 @@ mod error;
 mod free;
 mod limit;
 mod order;
-pub(crate) mod report;
+mod report;
 mod routes;
 mod slow;
 mod step_tables;
 mod steps;
-pub(crate) mod streams;
 pub(crate) mod tables;
 mod window;
 

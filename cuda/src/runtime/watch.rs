@@ -13,7 +13,7 @@ use larder_core::{AddrRange, GrowRequest, SubAllocError, SubAllocator};
 
 use super::kind::{MemoryKind, RegionMap};
 use crate::driver::locked;
-use crate::virtual_memory::RegionWatch;
+use crate::source::virtual_memory::RegionWatch;
 
 /// One region, as a visitor sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

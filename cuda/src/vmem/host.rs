@@ -26,10 +26,10 @@ use larder_core::{
 
 use super::HostSide;
 use crate::limits::{self, Budget};
-use crate::managed::ManagedSource;
 use crate::owning::Owning;
-use crate::pinned::PinnedSource;
-use crate::ranges::{RangeSource, Ranges};
+use crate::source::managed::ManagedSource;
+use crate::source::pinned::PinnedSource;
+use crate::source::ranges::{RangeSource, Ranges};
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
 use crate::stream_pool::{Bounded, HostWait, StreamPool};
 use crate::{Context, DeviceAllocError, DeviceFreeRejected, DriverError, PinnedConfig};

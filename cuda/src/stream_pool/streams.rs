@@ -22,9 +22,8 @@ use larder_core::sync::{AtomicUsize, OpenEvent, Ordering};
 use larder_core::{EventNumber, StreamId, StreamPoint};
 use larder_cuda_abi::StreamHandle;
 
-use super::DeviceAllocError;
 use crate::driver::locked;
-use crate::{CaptureStatus, Context, DriverError, Event, EventConfig};
+use crate::{CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig};
 
 /// The first event's number; what has a smaller one counts as done.
 const FIRST: u64 = 1;
