@@ -22,7 +22,7 @@ fn holds(fact: bool, words: &'static str) -> Result<(), Violation> {
 }
 
 impl Pool<'_> {
-    /// Walks K1 to K6. O(records), and for each kept buffer its ring: for small tables.
+    /// Walks POOL1 to POOL6. O(records), and for each kept buffer its ring: for small tables.
     ///
     /// # Errors
     /// Names the first that does not hold.
@@ -36,13 +36,13 @@ impl Pool<'_> {
         for (list, state) in lists {
             self.check_list(list, state)?;
         }
-        holds(self.growing == self.count(State::Growing), "K1: growing")?;
-        holds(self.out == self.count(State::Out), "K1: out")?;
-        holds(self.going == self.count(State::Going), "K1: going")?;
+        holds(self.growing == self.count(State::Growing), "POOL1: growing")?;
+        holds(self.out == self.count(State::Out), "POOL1: out")?;
+        holds(self.going == self.count(State::Going), "POOL1: going")?;
         self.check_rings()?;
         let limits =
             self.idle.count <= self.limit_buffers && self.idle_bytes <= self.config.limit_bytes;
-        holds(limits, "K4: more is idle than the limits allow")?;
+        holds(limits, "POOL4: more is idle than the limits allow")?;
         self.check_bytes()
     }
 
@@ -59,16 +59,19 @@ impl Pool<'_> {
         let (mut link, mut newer, mut steps) = (list.newest, 0, 0);
         for _ in 0..list.count {
             let record = self.buffers.at(link);
-            holds(link != 0 && record.state == state, "K1: in a foreign list")?;
-            holds(record.newer == newer, "K1: a list's links")?;
+            holds(
+                link != 0 && record.state == state,
+                "POOL1: in a foreign list",
+            )?;
+            holds(record.newer == newer, "POOL1: a list's links")?;
             let age = self.step.wrapping_sub(record.step);
-            holds(state != State::Idle || age >= steps, "K2: out of order")?;
+            holds(state != State::Idle || age >= steps, "POOL2: out of order")?;
             steps = age;
             newer = link;
             link = record.older;
         }
-        holds(link == 0 && list.oldest == newer, "K1: a list's end")?;
-        holds(list.count == self.count(state), "K1: not in its list")
+        holds(link == 0 && list.oldest == newer, "POOL1: a list's end")?;
+        holds(list.count == self.count(state), "POOL1: not in its list")
     }
 
     fn check_rings(&self) -> Result<(), Violation> {
@@ -78,16 +81,16 @@ impl Pool<'_> {
             let bytes = self.buffers.at(*newest).bytes;
             let place = self.sizes.place(&self.buffers, bytes);
             let found = self.sizes.slots().get(place) == Some(newest);
-            holds(found, "K3: a size is not found")?;
+            holds(found, "POOL3: a size is not found")?;
             let mut link = *newest;
             loop {
                 let record = self.buffers.at(link);
-                holds(kept(record.state), "K3: not kept, in a ring")?;
-                holds(record.bytes == bytes, "K3: two sizes in a ring")?;
+                holds(kept(record.state), "POOL3: not kept, in a ring")?;
+                holds(record.bytes == bytes, "POOL3: two sizes in a ring")?;
                 let older = self.buffers.at(record.same_older);
-                holds(older.same_newer == link, "K3: a ring's links")?;
+                holds(older.same_newer == link, "POOL3: a ring's links")?;
                 in_rings += 1;
-                holds(in_rings <= self.buffers.capacity(), "K3: no ring")?;
+                holds(in_rings <= self.buffers.capacity(), "POOL3: no ring")?;
                 link = record.same_older;
                 if link == *newest {
                     break;
@@ -95,7 +98,7 @@ impl Pool<'_> {
             }
         }
         let all = self.idle.count + self.stuck.count;
-        holds(in_rings == all, "K3: kept, in no ring")
+        holds(in_rings == all, "POOL3: kept, in no ring")
     }
 
     fn check_bytes(&self) -> Result<(), Violation> {
@@ -114,20 +117,23 @@ impl Pool<'_> {
                     requested += record.requested_bytes;
                     let inside = record.start <= record.block
                         && record.requested_bytes <= record.granted_bytes();
-                    holds(inside, "K6: a block beyond its buffer")?;
+                    holds(inside, "POOL6: a block beyond its buffer")?;
                 }
                 State::Stuck | State::Leaving | State::Going => {}
             }
             held += record.held_bytes;
-            holds(record.bytes <= record.held_bytes, "K6: beyond what is held")?;
+            holds(
+                record.bytes <= record.held_bytes,
+                "POOL6: beyond what is held",
+            )?;
         }
-        holds(held == self.stats.reserved_bytes, "K5: held bytes")?;
-        holds(growing == self.growing_bytes, "K5: growing bytes")?;
-        holds(live == self.stats.live_bytes, "K5: live bytes")?;
+        holds(held == self.stats.reserved_bytes, "POOL5: held bytes")?;
+        holds(growing == self.growing_bytes, "POOL5: growing bytes")?;
+        holds(live == self.stats.live_bytes, "POOL5: live bytes")?;
         holds(
             requested == self.stats.requested_bytes,
-            "K5: requested bytes",
+            "POOL5: requested bytes",
         )?;
-        holds(idle == self.idle_bytes, "K5: idle bytes")
+        holds(idle == self.idle_bytes, "POOL5: idle bytes")
     }
 }

@@ -289,7 +289,7 @@ impl DeviceInner {
 }
 
 impl Above for DeviceInner {
-    /// What arenas do not use (A3).
+    /// What arenas do not use (ARENAS3).
     fn give_back(&self, host: HostWait) -> bool {
         match host {
             HostWait::Waits | HostWait::HasOther => self.arenas.trim(),

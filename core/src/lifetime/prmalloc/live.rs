@@ -3,7 +3,7 @@
 //! Open addressing with the next free place; a removed record is closed up, so that a search ends
 //! at the first vacant one.
 //!
-//! Invariant V1: between a record's home and its place none is vacant.
+//! Invariant LIVE1: between a record's home and its place none is vacant.
 
 use super::AllocStat;
 use crate::units::{Addr, AddrRange};
