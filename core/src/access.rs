@@ -6,17 +6,17 @@
 //! [`HostAccess`](crate::HostAccess) one over memory of this process; a device's is its front end's.
 //!
 //! # The promise of every implementation
-//! * M1 a call comes behind all work queued on its stream before it, and what it did is there for any
+//! * ACCESS1 a call comes behind all work queued on its stream before it, and what it did is there for any
 //!   stream and for the host when it returns. Decision 59 says why nothing weaker serves, and where an
 //!   access to memory of one queue may leave what it writes in that queue.
-//! * M2 an error may leave the bytes named partly written, and no others.
+//! * ACCESS2 an error may leave the bytes named partly written, and no others.
 
 use crate::error::AccessError;
 use crate::stream::{StreamId, StreamPoint};
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::{Addr, AddrRange};
 
-/// Reads, writes and fills memory by address, in the order of streams (M1, M2).
+/// Reads, writes and fills memory by address, in the order of streams (ACCESS1, ACCESS2).
 pub trait MemoryAccess {
     /// Copies the bytes from `addr` on, as many as `into` has.
     ///

@@ -1,7 +1,7 @@
 //! Access to memory of this process, by its real addresses.
 //!
 //! # Invariant
-//! * Z1 the bytes of the range given to [`HostAccess::new`] can be read and written as that function
+//! * HOST1 the bytes of the range given to [`HostAccess::new`] can be read and written as that function
 //!   demands, for as long as the value lives.
 
 use core::ptr::NonNull;
@@ -22,9 +22,9 @@ pub struct HostAccess {
     range: AddrRange,
 }
 
-// SAFETY: it is an address and a length; Z1 covers every thread that uses it.
+// SAFETY: it is an address and a length; HOST1 covers every thread that uses it.
 unsafe impl Send for HostAccess {}
-// SAFETY: it is an address and a length; Z1 covers every thread that uses it.
+// SAFETY: it is an address and a length; HOST1 covers every thread that uses it.
 unsafe impl Sync for HostAccess {}
 
 impl HostAccess {
@@ -60,7 +60,7 @@ impl HostAccess {
 impl MemoryAccess for HostAccess {
     fn read(&self, _: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError> {
         let from = self.place(addr, into.len() as u64)?;
-        // SAFETY: Z1, and `place` found all of the bytes inside the range; `into` is the caller's
+        // SAFETY: HOST1, and `place` found all of the bytes inside the range; `into` is the caller's
         // own and no reference to the range's bytes is alive, so the two do not overlap.
         unsafe { core::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
         Ok(())
@@ -68,7 +68,7 @@ impl MemoryAccess for HostAccess {
 
     fn write(&self, _: StreamId, addr: Addr, from: &[u8]) -> Result<(), AccessError> {
         let to = self.place(addr, from.len() as u64)?;
-        // SAFETY: Z1, and `place` found all of the bytes inside the range; `from` is the caller's own and does
+        // SAFETY: HOST1, and `place` found all of the bytes inside the range; `from` is the caller's own and does
         // not overlap it.
         unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         Ok(())
@@ -78,7 +78,7 @@ impl MemoryAccess for HostAccess {
         let to = self.place(range.start(), range.bytes())?;
         let bytes = usize::try_from(range.bytes()).map_err(|_| AccessError::OutOfRange)?;
         for i in 0..bytes {
-            // SAFETY: Z1, and `place` found all of the bytes inside the range.
+            // SAFETY: HOST1, and `place` found all of the bytes inside the range.
             unsafe { to.wrapping_add(i).write(pattern.at(i as u64)) };
         }
         Ok(())

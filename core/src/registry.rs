@@ -4,10 +4,10 @@
 //! one later. Here a registry is a value: fixed places, no lock, `&mut self`; put it behind a
 //! [`Locked`](crate::Locked) to share it. What upstream ends the process for is an error here.
 //!
-//! * R1 names are not empty, priorities not negative, and no two entries share both.
-//! * R2 the highest priority wins, and the first registered among equals.
-//! * R3 once something was asked for, nothing is registered any more: the answer could not change.
-//! * R4 what was made is kept: one allocator, and one source of memory for each node.
+//! * REG1 names are not empty, priorities not negative, and no two entries share both.
+//! * REG2 the highest priority wins, and the first registered among equals.
+//! * REG3 once something was asked for, nothing is registered any more: the answer could not change.
+//! * REG4 what was made is kept: one allocator, and one source of memory for each node.
 
 use core::fmt;
 use core::panic::Location;
@@ -87,7 +87,7 @@ pub struct Registry<'n, F: AllocatorFactory, const ENTRIES: usize = 8, const NOD
     entries: Vec<Entry<'n, F>, ENTRIES>,
     /// Nodes that there are.
     nodes: u32,
-    /// R3.
+    /// REG3.
     is_closed: bool,
     allocator: Option<F::Allocator>,
     any: Option<F::Source>,
@@ -195,7 +195,7 @@ impl<'n, F: AllocatorFactory, const ENTRIES: usize, const NODES: usize>
     }
 }
 
-/// R2 among those that `wanted` names.
+/// REG2 among those that `wanted` names.
 fn best<'e, 'n, F>(
     entries: &'e [Entry<'n, F>],
     wanted: impl Fn(&Entry<'n, F>) -> bool,
@@ -209,7 +209,7 @@ fn best<'e, 'n, F>(
     best
 }
 
-/// R4.
+/// REG4.
 fn kept<T>(slot: &mut Option<T>, make: impl FnOnce() -> Option<T>) -> Result<&T, RegistryError> {
     if slot.is_none() {
         *slot = make();

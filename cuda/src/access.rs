@@ -5,8 +5,8 @@
 //! copied within the device to twice as many until all is written.
 //!
 //! # Invariants
-//! * J1 the bytes that a call names are memory that its caller holds, as the constructors demand.
-//! * J2 memory of the host that the device may still read or write is not freed: a buffer whose copy was
+//! * DEVACC1 the bytes that a call names are memory that its caller holds, as the constructors demand.
+//! * DEVACC2 memory of the host that the device may still read or write is not freed: a buffer whose copy was
 //!   queued and could not be waited for is lost.
 //!
 //! # Order
@@ -196,7 +196,7 @@ impl MemoryAccess for DeviceAccess {
     }
 }
 
-/// Reads so much that a buffer beside it is cheap (J2).
+/// Reads so much that a buffer beside it is cheap (DEVACC2).
 fn read_piece(
     driver: &Driver,
     stream: StreamHandle,
@@ -205,7 +205,7 @@ fn read_piece(
 ) -> Result<(), DriverError> {
     let mut buffer = vec![0; into.len()];
     let to: *mut u8 = buffer.as_mut_ptr();
-    // SAFETY: J1; the buffer is as long, and is freed only below, or not at all.
+    // SAFETY: DEVACC1; the buffer is as long, and is freed only below, or not at all.
     unsafe { driver.copy_to_host(to, from, into.len() as u64, stream) }?;
     let buffer = ManuallyDrop::new(buffer);
     // SAFETY: the caller holds the stream.
@@ -215,7 +215,7 @@ fn read_piece(
     Ok(())
 }
 
-/// Writes so much that a buffer beside it is cheap (J2).
+/// Writes so much that a buffer beside it is cheap (DEVACC2).
 fn write_piece(
     driver: &Driver,
     stream: StreamHandle,
@@ -223,7 +223,7 @@ fn write_piece(
     from: &[u8],
 ) -> Result<(), DriverError> {
     let buffer = from.to_vec();
-    // SAFETY: J1; the buffer is as long, and is freed only below, or not at all.
+    // SAFETY: DEVACC1; the buffer is as long, and is freed only below, or not at all.
     unsafe { driver.copy_to_device(to, buffer.as_ptr(), from.len() as u64, stream) }?;
     let buffer = ManuallyDrop::new(buffer);
     // SAFETY: the caller holds the stream.
@@ -261,11 +261,11 @@ fn fill(
     }
     let whole = match period {
         // The lowest bytes of the word are the value.
-        // SAFETY: J1: the caller holds the range.
+        // SAFETY: DEVACC1: the caller holds the range.
         1 => unsafe { driver.fill_bytes(to, word as u8, times, stream) },
-        // SAFETY: J1; the start is a multiple of 2.
+        // SAFETY: DEVACC1; the start is a multiple of 2.
         2 => unsafe { driver.fill_pairs(to, word as u16, times, stream) },
-        // SAFETY: J1; the start is a multiple of 4.
+        // SAFETY: DEVACC1; the start is a multiple of 4.
         _ => unsafe { driver.fill_words(to, word as u32, times, stream) },
     };
     whole?;
@@ -286,7 +286,7 @@ fn fill_singly(
         let run = (from..to).take_while(|offset| pattern.at(*offset) == value);
         let run = run.count() as u64;
         let start = range.start().get() + from;
-        // SAFETY: J1; the run lies inside the range.
+        // SAFETY: DEVACC1; the run lies inside the range.
         unsafe { driver.fill_bytes(start, value, run, stream) }?;
         from += run;
     }
@@ -306,7 +306,7 @@ fn fill_by_doubling(
     while done < bytes {
         // A multiple of 8 is written, so the pattern goes on.
         let more = done.min(bytes - done);
-        // SAFETY: J1; inside the range, and not longer than what lies before.
+        // SAFETY: DEVACC1; inside the range, and not longer than what lies before.
         unsafe { driver.copy_within(start + done, start, more, stream) }?;
         done += more;
     }

@@ -4,7 +4,7 @@
 //! that wait, resets outermost. TensorFlow's `memory_guard` is guards and resets.
 //!
 //! # Invariants
-//! * J3 a lent table is used by the decorator in front of it alone, which is dropped first.
+//! * LENT1 a lent table is used by the decorator in front of it alone, which is dropped first.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -93,7 +93,7 @@ enum Stack {
     Plain(QuarantinedMemory),
 }
 
-/// A table on the heap (J3).
+/// A table on the heap (LENT1).
 struct Lent<T>(NonNull<[T]>);
 
 // SAFETY: it owns its values, and nobody reaches them through it.
@@ -105,7 +105,7 @@ impl<T> Lent<T> {
     /// The table's owner, and the table, which the caller puts into the field in front.
     fn new(table: Vec<T>) -> (Self, &'static mut [T]) {
         let mut place = NonNull::from(Box::leak(table.into_boxed_slice()));
-        // SAFETY: it was made just now, and J3.
+        // SAFETY: it was made just now, and LENT1.
         let lent = unsafe { place.as_mut() };
         (Self(place), lent)
     }
@@ -113,7 +113,7 @@ impl<T> Lent<T> {
 
 impl<T> Drop for Lent<T> {
     fn drop(&mut self) {
-        // SAFETY: it was leaked as a boxed slice in `new`, and whoever it was lent to is gone (J3).
+        // SAFETY: it was leaked as a boxed slice in `new`, and whoever it was lent to is gone (LENT1).
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -160,7 +160,7 @@ impl<T> Drop for Lent<T> {
 pub struct CheckedMemory {
     stack: Stack,
     access: DeviceAccess,
-    // Behind the stack (J3).
+    // Behind the stack (LENT1).
     _rows: Lent<Row<Guard>>,
     _places: Lent<Option<Waiting>>,
 }

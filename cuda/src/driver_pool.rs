@@ -15,8 +15,8 @@ use larder_cuda_abi::{DevicePtr, PoolHandle, constants};
 use crate::account::Account;
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::{POOLS_SINCE, locked};
+use crate::source::virtual_memory::RegionWatch;
 use crate::stream_allocator::{BLOCK_ALIGN, BlockInfo, Live, StreamAllocator};
-use crate::virtual_memory::RegionWatch;
 use crate::{Context, DeviceAllocError, DeviceFreeRejected, DriverError};
 
 /// What all blocks carry for a handle: they are known by their addresses.

@@ -75,20 +75,15 @@ mod account;
 mod allocator;
 mod buffer;
 mod checked;
-mod device;
 mod driver_pool;
-mod managed;
 mod owning;
-mod peaks;
 mod per_stream;
-mod pinned;
 mod pinned_buffer;
-mod ranges;
+mod source;
 mod stream_allocator;
 mod stream_memory;
 mod stream_pool;
 mod tensor_pool;
-mod virtual_memory;
 mod vmem;
 mod waiting;
 
@@ -105,21 +100,20 @@ pub use buffer::{
     RawDeviceBuffer,
 };
 pub use checked::{CheckedConfig, CheckedMemory, checked};
-pub use device::DeviceMemory;
 pub use driver::CaptureStatus;
 pub use driver::context::Context;
 pub use driver::event::{Event, EventConfig};
 pub use driver::{DriverError, LoadError};
 pub use driver_pool::{DriverPool, DriverPoolStats};
 pub use limits::{Budget, BudgetName, LimitEvent, LimitWatch, Limits, OverBudget};
-pub use managed::ManagedMemory;
-pub use pinned::{PinnedConfig, PinnedMemory};
 pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
-pub use ranges::Ranges;
 pub use runtime::{Runtime, RuntimeConfig};
+pub use source::{
+    DeviceMemory, ManagedMemory, PinnedConfig, PinnedMemory, Ranges, VirtualCalls, VirtualConfig,
+    VirtualMemory,
+};
 pub use stream_allocator::{BlockInfo, Live, StreamAllocator};
 pub use stream_memory::StreamMemory;
 pub use synced::SyncedMemory;
 pub use tensor_pool::{DeviceTensorPool, TensorPoolConfig, TensorStep};
-pub use virtual_memory::{VirtualCalls, VirtualConfig, VirtualMemory};
 pub use vmem::{HostSide, Migrated, Movable, VmemAllocator, VmemBuffer, VmemConfig};

@@ -1,7 +1,7 @@
 //! [`PerStream`]: allocators that serve one stream each, for all streams that allocate, over one device's memory.
 //!
-//! * O1 none goes before all do.
-//! * O2 a block goes back to the one that gave it, whose stream comes behind the stream that frees it.
+//! * EACH1 none goes before all do.
+//! * EACH2 a block goes back to the one that gave it, whose stream comes behind the stream that frees it.
 //!
 //! There are at most as many as the device's allocator has streams, 256: it refuses one stream more.
 
@@ -110,7 +110,7 @@ impl<M: OneStream> StreamAllocator for PerStream<M> {
         self.make(stream)?.alloc_as(request)
     }
 
-    /// Takes a block back where it came from (O2). On another stream that costs an event and a wait of the device
+    /// Takes a block back where it came from (EACH2). On another stream that costs an event and a wait of the device
     /// more, and a look at the others' tables.
     fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
         let own = self.of(stream);

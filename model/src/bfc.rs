@@ -3,7 +3,7 @@
 //! Regions are vectors of pieces. A free piece has a *rank*: the moment it entered its class's
 //! list, so that "newest first" is "highest rank first". Nothing is cached and nothing is linked;
 //! every question is a walk. What the policies mean is told in the documentation of
-//! `larder_core::bfc` (search S1 to S3, what joins, growth, release), and this follows it word by
+//! `larder_core::bfc` (search FIT1 to FIT3, what joins, growth, release), and this follows it word by
 //! word.
 
 mod grow;

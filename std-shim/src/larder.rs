@@ -149,14 +149,14 @@ fn common_bin(layout: Layout) -> Option<*mut CacheBin> {
 }
 
 // SAFETY: blocks of a class are at least as large and aligned as the layout and in one place at a
-// time (L, S, R, D); large blocks are chunks of a BFC, which do not overlap (ARENA3). Nothing panics
+// time (SLOT, SPAN, REMOTE, SET); large blocks are chunks of a BFC, which do not overlap (ARENA3). Nothing panics
 // or unwinds.
 #[cfg(not(miri))]
 unsafe impl GlobalAlloc for Larder {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if let Some(bin) = common_bin(layout) {
-            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (L1).
+            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
             let block = unsafe { CacheBin::pop(bin) };
             if !block.is_null() {
                 return block;
@@ -182,7 +182,7 @@ unsafe impl GlobalAlloc for Larder {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if let Some(bin) = common_bin(layout) {
-            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (L1).
+            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
             let block = unsafe { CacheBin::pop(bin) };
             if !block.is_null() {
                 // SAFETY: the block is at least that long.

@@ -169,7 +169,7 @@ fn alloc_rare(config: &Config, layout: Layout) -> *mut u8 {
 
 #[inline(always)]
 fn alloc_of_class(config: &Config, class: SizeClass) -> *mut u8 {
-    // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (L1).
+    // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
     let block = unsafe { CacheBin::pop(bin_of(class)) };
     match block.is_null() {
         true => alloc_slow(config, class),
@@ -247,7 +247,7 @@ pub(crate) fn alloc_zeroed_any(config: &Config, layout: Layout) -> *mut u8 {
     let Some(class) = class_of(layout) else {
         return alloc_zeroed_large(config, layout);
     };
-    // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (L1).
+    // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
     let mut block = unsafe { CacheBin::pop(bin_of(class)) };
     if block.is_null() {
         let Some(fresh) = refill(config, class) else {

@@ -11,9 +11,9 @@
 //! measured; in a steady state `gpu-allocator` calls none of them anyway.
 //!
 //! Unsafe here is the C interface alone. Invariants:
-//! * F1 every function has the type that ash declares for its name: the coercion
+//! * VULKAN1 every function has the type that ash declares for its name: the coercion
 //!   to that type in `answer` makes the compiler check it.
-//! * F2 no handle is ever followed: handles are numbers to this device.
+//! * VULKAN2 no handle is ever followed: handles are numbers to this device.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,13 +28,13 @@ static NEXT_MEMORY: AtomicU64 = AtomicU64::new(1);
 
 /// An instance with the functions above.
 pub(crate) fn instance() -> ash::Instance {
-    // SAFETY: F1; a null instance is a number like any other (F2).
+    // SAFETY: VULKAN1; a null instance is a number like any other (VULKAN2).
     unsafe { ash::Instance::load_with(answer, vk::Instance::null()) }
 }
 
 /// A device with the functions above.
 pub(crate) fn device() -> ash::Device {
-    // SAFETY: F1; a null device is a number like any other (F2).
+    // SAFETY: VULKAN1; a null device is a number like any other (VULKAN2).
     unsafe { ash::Device::load_with(answer, vk::Device::null()) }
 }
 
@@ -111,7 +111,7 @@ unsafe extern "system" fn allocate_memory(
 }
 
 /// # Safety
-/// Nothing is promised and nothing needed: F2.
+/// Nothing is promised and nothing needed: VULKAN2.
 unsafe extern "system" fn free_memory(
     _device: vk::Device,
     _memory: vk::DeviceMemory,

@@ -1,10 +1,10 @@
 //! Bins: one list of free chunks per class, and a two-level bitmap of the classes that have any.
 //!
 //! Invariants:
-//! * N1 a [list](crate::table::list) holds free chunks of its class only.
-//! * N2 bit `class` of `words` is set exactly if the list is not empty; bit `w` of `summary` is
+//! * BIN1 a [list](crate::table::list) holds free chunks of its class only.
+//! * BIN2 bit `class` of `words` is set exactly if the list is not empty; bit `w` of `summary` is
 //!   set exactly if `words[w]` is not 0.
-//! * N3 a chunk enters at the front. (A chunk whose size changes within its class keeps its place:
+//! * BIN3 a chunk enters at the front. (A chunk whose size changes within its class keeps its place:
 //!   the caller does not touch the bins then.)
 //!
 //! All operations O(1).
@@ -104,7 +104,7 @@ impl Bins {
         }
     }
 
-    /// Whether the bitmap agrees with the lists (N2).
+    /// Whether the bitmap agrees with the lists (BIN2).
     pub(crate) fn bitmap_agrees(&self) -> bool {
         let lists = (0..HEADS)
             .all(|i| (self.words[i / 64] >> (i % 64)) & 1 == u64::from(self.heads[i].is_some()));

@@ -1,5 +1,5 @@
 //! The walk over every invariant. O(chunks); tests, models and the fuzzer call it after every
-//! operation on small tables. B8's distinct ids are compared among [`ID_WINDOW`] neighbours, which
+//! operation on small tables. BFC8's distinct ids are compared among [`ID_WINDOW`] neighbours, which
 //! is all chunks of a small table and a sample of a large one.
 
 use core::fmt;
@@ -17,7 +17,7 @@ use crate::stream::StreamId;
 pub struct Violation {
     /// Which one, by its number in the documentation of [`bfc`](crate::bfc).
     pub invariant: &'static str,
-    /// The chunk where it shows, by number, for P1 to P4 and P8 the handle or mapping; 0 if none.
+    /// The chunk where it shows, by number, for PAGE1 to PAGE4 and PAGE8 the handle or mapping; 0 if none.
     pub chunk: u32,
 }
 
@@ -83,29 +83,29 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         M::check(self)
     }
 
-    /// B10 (R1, R2).
+    /// BFC10 (REGION1, REGION2).
     fn check_region_order(&self) -> Result<(), Violation> {
         let mut end = 0;
         for id in self.regions.ids() {
             let range = self.regions.get(id).range(self.granule);
             let in_order = range.is_some_and(|range| range.start().get() >= end);
-            check(in_order, "B10", Link(self.regions.get(id).first()))?;
+            check(in_order, "BFC10", Link(self.regions.get(id).first()))?;
             end = range.map_or(end, |range| range.end().get());
         }
         Ok(())
     }
 
-    /// B1, B2, and of B3, B8, B9 what one chunk shows.
+    /// BFC1, BFC2, and of BFC3, BFC8, BFC9 what one chunk shows.
     fn check_region(&self, id: RegionId, found: &mut Found) -> Result<(), Violation> {
         let region = self.regions.get(id);
         let (mut link, mut prev, mut offset) = (Link(region.first()), Link::NIL, 0);
         while link.is_some() {
             let chunk = self.table.at(link);
-            check(chunk.start == offset && chunk.size > 0, "B1", link)?;
-            check(chunk.prev == prev && chunk.region() == id, "B1", link)?;
+            check(chunk.start == offset && chunk.size > 0, "BFC1", link)?;
+            check(chunk.prev == prev && chunk.region() == id, "BFC1", link)?;
             check(
                 u64::from(offset) + u64::from(chunk.size) <= u64::from(region.granules()),
-                "B1",
+                "BFC1",
                 link,
             )?;
             self.check_neighbours(prev, link)?;
@@ -116,14 +116,14 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         }
         check(
             offset == region.granules() && prev.0 == region.last(),
-            "B1",
+            "BFC1",
             prev,
         )?;
         found.held += u64::from(region.granules());
         Ok(())
     }
 
-    /// B2, by the points as stored.
+    /// BFC2, by the points as stored.
     fn check_neighbours(&self, prev: Link, link: Link) -> Result<(), Violation> {
         let (a, b) = (self.table.at(prev), self.table.at(link));
         if !a.is_free() || !b.is_free() {
@@ -131,7 +131,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         }
         let with_point = a.point().is_some() || b.point().is_some();
         let may_stand_apart = with_point && (self.apart || self.streams.many());
-        check(may_stand_apart, "B2", link)
+        check(may_stand_apart, "BFC2", link)
     }
 
     fn check_chunk(&self, link: Link, found: &mut Found) -> Result<(), Violation> {
@@ -141,39 +141,39 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         let size = u64::from(chunk.size);
         found.chunks += 1;
         match chunk.state() {
-            State::Vacant => check(false, "B5", link)?,
+            State::Vacant => check(false, "BFC5", link)?,
             State::Used => {
                 found.live += size;
                 found.slack_bytes += u64::from(chunk.slack_bytes());
                 let slack = u64::from(chunk.slack_bytes()) < self.granule.bytes_of(chunk.size);
-                check(slack && self.id_is_unique(link), "B8", link)?;
-                check(indexed.is_none_or(|handle| handle == link.0), "B9", link)?;
-                check(indexed.is_some() || !self.index.covers(addr), "B9", link)?;
+                check(slack && self.id_is_unique(link), "BFC8", link)?;
+                check(indexed.is_none_or(|handle| handle == link.0), "BFC9", link)?;
+                check(indexed.is_some() || !self.index.covers(addr), "BFC9", link)?;
             }
             State::Free => {
                 found.listed += u32::from(link != self.wilderness);
                 found.with_point += u32::from(chunk.point().is_some());
-                check(indexed.is_none(), "B9", link)?;
+                check(indexed.is_none(), "BFC9", link)?;
             }
             State::Leaving => {
                 found.leaving += size;
-                check(chunk.point().is_none(), "B3", link)?;
-                check(indexed.is_none(), "B9", link)?;
+                check(chunk.point().is_none(), "BFC3", link)?;
+                check(indexed.is_none(), "BFC9", link)?;
             }
             State::Moving => {
                 found.with_point += u32::from(chunk.point().is_some());
-                check(indexed.is_none(), "B9", link)?;
+                check(indexed.is_none(), "BFC9", link)?;
             }
             State::Unmapped | State::Filling => {
                 found.unmapped += size;
-                check(chunk.point().is_none(), "B3", link)?;
-                check(indexed.is_none(), "B9", link)?;
+                check(chunk.point().is_none(), "BFC3", link)?;
+                check(indexed.is_none(), "BFC9", link)?;
             }
         }
         Ok(())
     }
 
-    /// B8: the id was given, and to no used chunk behind this one in the region.
+    /// BFC8: the id was given, and to no used chunk behind this one in the region.
     fn id_is_unique(&self, link: Link) -> bool {
         let id = self.table.at(link).id();
         let mut other = self.table.at(link).next;
@@ -189,10 +189,10 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         (1..=self.counters.last_id).contains(&id)
     }
 
-    /// B4.
+    /// BFC4.
     fn check_wilderness(&self) -> Result<(), Violation> {
         let Some(id) = self.newest_region else {
-            return check(self.wilderness.is_nil(), "B4", self.wilderness);
+            return check(self.wilderness.is_nil(), "BFC4", self.wilderness);
         };
         let last = Link(self.regions.get(id).last());
         let expected = if self.table.at(last).is_free() {
@@ -200,38 +200,38 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         } else {
             Link::NIL
         };
-        check(self.wilderness == expected, "B4", self.wilderness)
+        check(self.wilderness == expected, "BFC4", self.wilderness)
     }
 
-    /// B3 with N1 and N2: every list holds listed chunks of its class, and all of them.
+    /// BFC3 with BIN1 and BIN2: every list holds listed chunks of its class, and all of them.
     fn check_bins(&self, found: &Found) -> Result<(), Violation> {
-        check(self.bins.bitmap_agrees(), "B3", Link::NIL)?;
+        check(self.bins.bitmap_agrees(), "BFC3", Link::NIL)?;
         let mut listed = 0;
         for index in 0..Class::COUNT {
             let class = Class::from_index(index);
             let (mut link, mut previous) = (self.bins.head(class), Link::NIL);
             while link.is_some() {
                 let chunk = self.table.at(link);
-                check(chunk.is_free() && link != self.wilderness, "B3", link)?;
-                check(Class::of(chunk.size) == class, "B3", link)?;
-                check(chunk.previous_free() == previous, "B3", link)?;
+                check(chunk.is_free() && link != self.wilderness, "BFC3", link)?;
+                check(Class::of(chunk.size) == class, "BFC3", link)?;
+                check(chunk.previous_free() == previous, "BFC3", link)?;
                 listed += 1;
-                check(listed <= found.listed, "B3", link)?;
+                check(listed <= found.listed, "BFC3", link)?;
                 previous = link;
                 link = chunk.next_free();
             }
         }
-        check(listed == found.listed, "B3", Link::NIL)
+        check(listed == found.listed, "BFC3", Link::NIL)
     }
 
-    /// B5 (SLAB2, SLAB3).
+    /// BFC5 (SLAB2, SLAB3).
     fn check_records(&self, found: &Found) -> Result<(), Violation> {
-        check(self.table.in_use() == found.chunks, "B5", Link::NIL)?;
+        check(self.table.in_use() == found.chunks, "BFC5", Link::NIL)?;
         let is_vacant = |chunk: &Chunk| chunk.state() == State::Vacant;
-        check(self.table.is_sound(is_vacant), "B5", Link::NIL)
+        check(self.table.is_sound(is_vacant), "BFC5", Link::NIL)
     }
 
-    /// B6, B7.
+    /// BFC6, BFC7.
     fn check_counters(&self, found: &Found) -> Result<(), Violation> {
         let counters = &self.counters;
         let agree = counters.live == found.live
@@ -241,15 +241,19 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             && self.streams.with_point() == found.with_point
             && counters.peak_live >= counters.live
             && counters.peak_reserved >= counters.reserved;
-        check(agree, "B6", Link::NIL)?;
+        check(agree, "BFC6", Link::NIL)?;
         let shrinking = self.reserved_bytes() > self.limit_bytes;
-        check(self.shrinking == shrinking, "B6", Link::NIL)?;
+        check(self.shrinking == shrinking, "BFC6", Link::NIL)?;
         let by_stream = (0..=u8::MAX).map(|stream| self.streams.points_of(StreamId::new(stream)));
-        check(by_stream.sum::<u32>() == found.with_point, "B6", Link::NIL)?;
+        check(
+            by_stream.sum::<u32>() == found.with_point,
+            "BFC6",
+            Link::NIL,
+        )?;
         let taken = self.reserved_bytes() + self.growth.in_flight_bytes();
         check(
             taken <= self.limit_bytes.max(self.excused_bytes),
-            "B7",
+            "BFC7",
             Link::NIL,
         )
     }

@@ -1,10 +1,10 @@
 //! Giving memory back: from a block to the largest free chunk its neighbours allow.
 //!
 //! A freed chunk joins a free neighbour by enlarging the neighbour's record in place, so that a
-//! neighbour that stays in its size class touches no bin. For the order of the lists (N3) this
+//! neighbour that stays in its size class touches no bin. For the order of the lists (BIN3) this
 //! means: what is joined keeps the place of the lower neighbour, else of the upper one, if it stays
 //! in that one's class; otherwise, and always while points decide what joins, it enters its class
-//! at the front. (They decide once two streams were named, and after fresh memory was left apart.) B2 says which neighbours may stay apart, and the joined chunk carries
+//! at the front. (They decide once two streams were named, and after fresh memory was left apart.) BFC2 says which neighbours may stay apart, and the joined chunk carries
 //!
 //! * no point if no stream uses either part any more;
 //! * the later point if the same stream uses both;
@@ -94,7 +94,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     pub(super) fn stored(&self, point: StreamPoint) -> Option<Stored> {
         let completed = self.streams.completed(point.stream);
         let ahead = point.event.number().saturating_sub(completed);
-        // The low half is enough within the window (E1).
+        // The low half is enough within the window (EVENT1).
         let stored = (ahead > 0).then_some((point.stream, point.event.number() as u32));
         (ahead <= EventNumber::WINDOW).then_some(stored)
     }
@@ -132,7 +132,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
                 && let Some((_, theirs)) = chunk.point()
             {
                 absorbed += 1;
-                // Within half of all numbers of each other (E1).
+                // Within half of all numbers of each other (EVENT1).
                 if theirs.wrapping_sub(latest).cast_signed() > 0 {
                     latest = theirs;
                 }

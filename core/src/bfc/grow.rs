@@ -1,7 +1,7 @@
 //! Growing: how much to ask of the sub-allocator, and taking what it gives.
 //!
 //! Between the question and the answer no lock is held, so the bytes asked for count against the
-//! limit from the moment a [`GrowTicket`] is given until it is committed or aborted (B7). A limit
+//! limit from the moment a [`GrowTicket`] is given until it is committed or aborted (BFC7). A limit
 //! lowered meanwhile is kept: the commit is then refused and the range goes back.
 
 use super::Bfc;

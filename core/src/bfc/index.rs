@@ -87,7 +87,7 @@ impl<'t> PageIndex<'t> {
     /// If an entry is not 0 after all, no wrong block comes of it: what is found is compared with
     /// the chunk table, and a handle that is not that of a used chunk at the address is
     /// refused. Only [`Bfc::check_invariants`](super::Bfc::check_invariants) may stumble over it
-    /// (B9).
+    /// (BFC9).
     pub const fn zeroed(base: Addr, page: Granule, entries: &'t mut [u32]) -> Self {
         Self {
             base: base.get(),

@@ -18,22 +18,22 @@
 //! `drive` the loops over a source · `allocator` a lock around it all.
 //!
 //! # Invariants ([`Bfc::check_invariants`] walks them all)
-//! * B1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
+//! * BFC1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
 //!   `prev` is the reverse; `last` is the end of the chain.
-//! * B2 of two free neighbours at least one carries a point; while one stream
+//! * BFC2 of two free neighbours at least one carries a point; while one stream
 //!   only was ever named and no fresh memory was left apart, no two free chunks are
 //!   neighbours. (A stored point may be completed and not yet cleared; a sweep clears and joins
 //!   before anything is grown.)
-//! * B3 a free chunk is either the wilderness or in exactly one bin, that of its class (N1, N2).
-//! * B4 the wilderness is the free chunk at the end of the newest region, if there is one. It is
+//! * BFC3 a free chunk is either the wilderness or in exactly one bin, that of its class (BIN1, BIN2).
+//! * BFC4 the wilderness is the free chunk at the end of the newest region, if there is one. It is
 //!   used last, so that the range ends as early as it can (dlmalloc).
-//! * B5 every record is the sink, a chunk of some region, or vacant (SLAB1..SLAB3): none is lost.
-//! * B6 the counters equal what a walk over all chunks finds.
-//! * B7 `reserved + in flight <= limit`, unless the limit was lowered below what is held.
-//! * B8 ids of used chunks are distinct, at most the last one given, and the slack is smaller
+//! * BFC5 every record is the sink, a chunk of some region, or vacant (SLAB1..SLAB3): none is lost.
+//! * BFC6 the counters equal what a walk over all chunks finds.
+//! * BFC7 `reserved + in flight <= limit`, unless the limit was lowered below what is held.
+//! * BFC8 ids of used chunks are distinct, at most the last one given, and the slack is smaller
 //!   than the chunk.
-//! * B9 the address index finds each used chunk and no other.
-//! * B10 regions do not overlap and stand in address order (R1, R2).
+//! * BFC9 the address index finds each used chunk and no other.
+//! * BFC10 regions do not overlap and stand in address order (REGION1, REGION2).
 //!
 //! # Cost
 //! `alloc` and `free` O(1); table 32 bytes a chunk, nothing per byte of pool.
@@ -153,7 +153,7 @@ pub struct Bfc<'t, I: AddressIndex = NoIndex, M: Memory = Regions> {
     config: BfcConfig,
     granule: Granule,
     limit_bytes: u64,
-    /// What was held or under way when the limit was last set: B7 excuses that much.
+    /// What was held or under way when the limit was last set: BFC7 excuses that much.
     excused_bytes: u64,
     /// More is held than the limit allows.
     shrinking: bool,
@@ -162,7 +162,7 @@ pub struct Bfc<'t, I: AddressIndex = NoIndex, M: Memory = Regions> {
     /// The region added or enlarged last. Its last chunk is the wilderness while it is free.
     newest_region: Option<RegionId>,
     wilderness: Link,
-    /// Fresh memory was left apart from an end that a stream uses, since the last sweep (B2).
+    /// Fresh memory was left apart from an end that a stream uses, since the last sweep (BFC2).
     apart: bool,
     table: Slab<'t, Chunk>,
     bins: Bins,

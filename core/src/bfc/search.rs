@@ -4,18 +4,18 @@
 //! the smallest; among equals the one at the lowest address. A chunk *serves* if it holds the
 //! request with the padding its alignment needs there, and the request's stream may use it.
 //!
-//! * S1 Go through the classes from that of the request upward. In each, look at the first four
+//! * FIT1 Go through the classes from that of the request upward. In each, look at the first four
 //!   chunks ([`SCAN`]), newest first; if any serves, take the best of them. A chunk of exactly the
 //!   request's size, without padding or wait, is taken as soon as it is seen.
-//! * S2 Else the wilderness, if it serves.
-//! * S3 Else, before anything grows, S1 and S2 again looking at all chunks of each class.
-//! * S4 Else the first free chunks side by side, in address order, that together serve: at most one
+//! * FIT2 Else the wilderness, if it serves.
+//! * FIT3 Else, before anything grows, FIT1 and FIT2 again looking at all chunks of each class.
+//! * FIT4 Else the first free chunks side by side, in address order, that together serve: at most one
 //!   stream uses any of them, and the request may use what it uses. They are joined and taken.
 //!
 //! Nothing serves that would pass a limit lowered below what is held.
 //!
 //! Unless other streams have chunks with a point or the request is aligned beyond the granule, every
-//! chunk of a higher class serves, so S1 ends at the second class that has any: O(1). The best chunk
+//! chunk of a higher class serves, so FIT1 ends at the second class that has any: O(1). The best chunk
 //! is missed where it stands behind four others of its class that do not fit.
 
 use super::Bfc;
@@ -58,7 +58,7 @@ fn may_use(point: StreamPoint, request: &Request) -> bool {
 }
 
 impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
-    /// S1 and S2.
+    /// FIT1 and FIT2.
     #[inline]
     pub(super) fn search(&self, need: Need, request: &Request) -> Option<Found> {
         if self.exceeds_limit(need) {
@@ -92,7 +92,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             && self.streams.points_of(request.stream) == self.streams.with_point()
     }
 
-    /// S3. O(free chunks).
+    /// FIT3. O(free chunks).
     pub(super) fn search_everything(&self, need: Need, request: &Request) -> Option<Found> {
         if self.exceeds_limit(need) {
             return None;
@@ -101,7 +101,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             .or_else(|| self.judge(self.wilderness, need, request))
     }
 
-    /// S1 in one class, when every chunk may be used at once and nothing needs padding.
+    /// FIT1 in one class, when every chunk may be used at once and nothing needs padding.
     #[inline]
     fn best_of_size(&self, class: Class, size: u32) -> Link {
         let mut link = self.bins.head(class);
@@ -138,7 +138,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         self.regions.get(chunk.region()).base() < self.regions.get(other.region()).base()
     }
 
-    /// S1 in full, when not every large enough chunk serves.
+    /// FIT1 in full, when not every large enough chunk serves.
     fn search_upward(&self, need: Need, request: &Request, scan: u32) -> Option<Found> {
         let mut from = Class::of(need.size).index();
         while let Some(class) = self.bins.next_class(from) {
@@ -150,7 +150,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         None
     }
 
-    /// S1 in one class.
+    /// FIT1 in one class.
     fn best_of_class(
         &self,
         class: Class,
@@ -200,7 +200,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         })
     }
 
-    /// S4: joins the chunks, if there are any. O(chunks).
+    /// FIT4: joins the chunks, if there are any. O(chunks).
     pub(super) fn join_for(&mut self, need: Need, request: &Request) -> bool {
         if self.streams.with_point() == 0 || self.exceeds_limit(need) {
             return false;

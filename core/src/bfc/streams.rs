@@ -1,6 +1,6 @@
 //! What each stream has completed, how many free chunks still wait for it, and how a stored point is read.
 //!
-//! A free chunk stores the low 32 bits of its event. Invariant E1: a stored event lies within 2^31 of
+//! A free chunk stores the low 32 bits of its event. Invariant EVENT1: a stored event lies within 2^31 of
 //! the last one that its stream completed, on either side, so the difference of the low halves, read
 //! as a signed number, is exact. Ahead it holds because a free that lies too far ahead is refused.
 //! Behind it holds because completed points are cleared as soon as all streams together have moved on
@@ -108,7 +108,7 @@ impl Streams {
     }
 
     /// Whether the streams have moved on so far since the last sweep that points of completed events
-    /// must be cleared now for E1 to hold.
+    /// must be cleared now for EVENT1 to hold.
     pub(crate) const fn must_sweep(&self) -> bool {
         self.advanced >= EventNumber::WINDOW
     }

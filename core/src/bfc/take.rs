@@ -34,7 +34,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         }
     }
 
-    /// Gives the block that S1 and S2 find, or `None` if they find none. O(1), as [`alloc`](Self::alloc).
+    /// Gives the block that FIT1 and FIT2 find, or `None` if they find none. O(1), as [`alloc`](Self::alloc).
     ///
     /// # Errors
     /// [`AllocError`] for requests that no memory would help, and for a full table.
@@ -47,7 +47,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         }
     }
 
-    /// Gives the block that S1 and S2 find, if there is one that needs no wait: as
+    /// Gives the block that FIT1 and FIT2 find, if there is one that needs no wait: as
     /// [`alloc`](Self::alloc), without the reasons and without looking any further. O(1).
     // As `alloc_at_near`.
     #[inline(always)]
@@ -65,7 +65,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         Some(self.mark_used(used, request.bytes))
     }
 
-    /// S1 and S2, on whatever is joined by now.
+    /// FIT1 and FIT2, on whatever is joined by now.
     #[inline]
     pub(super) fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
         self.streams.meet(request.stream);
@@ -88,7 +88,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         }
     }
 
-    /// S1 and S2; again after clearing and joining what streams have left, if any have; then S3 and S4.
+    /// FIT1 and FIT2; again after clearing and joining what streams have left, if any have; then FIT3 and FIT4.
     pub(super) fn search_fully(&mut self, need: Need, request: &Request) -> Option<Found> {
         if let Some(found) = self.search(need, request) {
             return Some(found);

@@ -10,8 +10,8 @@
 //! slack are found too.
 //!
 //! # Invariants
-//! * U1 a used row's guards were written whole before its block was given, and are not written again.
-//! * U2 a row is taken by its block's free alone, and not while it is pinned. So whoever holds the
+//! * GUARD1 a used row's guards were written whole before its block was given, and are not written again.
+//! * GUARD2 a row is taken by its block's free alone, and not while it is pinned. So whoever holds the
 //!   block, or a pin, may read its guards: the memory below is not free.
 
 use super::bands::{GuardConfig, Shape};
@@ -120,7 +120,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
     /// [`CheckError`]; the block is as it was.
     pub fn check(&self, block: &Block) -> Result<(), CheckError> {
         let shape = self.state.with(|state| Some(state.rows.find(block)?.shape));
-        // The borrowed block cannot be freed meanwhile (U2).
+        // The borrowed block cannot be freed meanwhile (GUARD2).
         let shape = shape.ok_or(CheckError::Unknown)?;
         shape.compare(&self.access, shape.stream)
     }
@@ -140,7 +140,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
             let Some(shape) = shape else { continue };
             let outcome = shape.compare(&self.access, shape.stream);
             self.state.with(|state| {
-                // U2: it is the same block as before.
+                // GUARD2: it is the same block as before.
                 if let Some(guard) = state.rows.at_mut(number) {
                     guard.pins -= 1;
                 }

@@ -1,11 +1,11 @@
 //! [`Quarantined`]: freed blocks wait, filled with a pattern, before the memory is given again.
 //!
 //! # Invariants
-//! * V1 a waiting block's memory is live below, all of it was filled, and nobody holds the block: a
+//! * QUAR1 a waiting block's memory is live below, all of it was filled, and nobody holds the block: a
 //!   byte that is not the pattern's was written after the free.
-//! * V2 `bytes` is the sum of the waiting blocks, at most the limit but for blocks that the allocator
+//! * QUAR2 `bytes` is the sum of the waiting blocks, at most the limit but for blocks that the allocator
 //!   below did not take back.
-//! * V3 the fill of a waiting block came behind the work queued on its free's stream (M1), so that work is
+//! * QUAR3 the fill of a waiting block came behind the work queued on its free's stream (ACCESS1), so that work is
 //!   over. Its point goes with it for an allocator that counts events; one without streams needs none.
 
 use super::damage::{Findings, find_change};
@@ -294,7 +294,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
         })
     }
 
-    /// Gives a filled block to the allocator below: without its point where there are no streams (V3).
+    /// Gives a filled block to the allocator below: without its point where there are no streams (QUAR3).
     fn release_filled(&self, waiting: Waiting) -> Result<(), Refused> {
         match self.release(waiting) {
             Err(Refused {

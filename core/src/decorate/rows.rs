@@ -4,7 +4,7 @@
 //! core carry their chunk's, so a free looks nothing up and finds out about foreign blocks.
 //!
 //! # Invariants
-//! * W1 a row of the [`Slab`] that is not vacant is reserved (without an entry) or used (with one).
+//! * ROW1 a row of the [`Slab`] that is not vacant is reserved (without an entry) or used (with one).
 
 use crate::block::{Block, ChunkHandle};
 use crate::table::slab::{Record, Slab};

@@ -1,14 +1,14 @@
 //! What [`Tracked`](super::Tracked) counts and records.
 //!
 //! # Invariants
-//! * K1 `live_blocks` is the number of blocks out; `live_bytes` the sum of their bytes, and 0 where
+//! * STATE1 `live_blocks` is the number of blocks out; `live_bytes` the sum of their bytes, and 0 where
 //!   nobody tracks sizes.
-//! * K2 an allocation is counted when the allocator below has answered. The bytes of a free are counted
+//! * STATE2 an allocation is counted when the allocator below has answered. The bytes of a free are counted
 //!   off before it is asked, since it may give them again at once, and on again if it refuses. So
 //!   `live_bytes` and the high water mark are never more than what is in use below; `live_blocks` counts
 //!   a block until it is gone.
-//! * K3 the ring holds the newest records, in the order of their sequence numbers.
-//! * K4 `under_way` is the number of allocations that were let in and have no answer yet.
+//! * STATE3 the ring holds the newest records, in the order of their sequence numbers.
+//! * STATE4 `under_way` is the number of allocations that were let in and have no answer yet.
 
 use super::rows::{Entry, Row, Rows};
 use crate::block::Block;
@@ -80,7 +80,7 @@ pub(super) struct TrackState<'t> {
     pub(super) sequence: u64,
     /// Blocks numbered here so far.
     pub(super) ids: u64,
-    /// K4.
+    /// STATE4.
     under_way: u64,
     /// The reader has taken the records, and nothing is given any more.
     pub(super) taken: bool,

@@ -6,8 +6,8 @@
 //! allocations made before its free, so the order of frees between two allocations does not matter.
 //!
 //! Invariants:
-//! * H1 shapes lie side by side in the table in the order of their slots' `first`, without gaps.
-//! * H2 no two shapes of one key have the same allocations.
+//! * SHAPE1 shapes lie side by side in the table in the order of their slots' `first`, without gaps.
+//! * SHAPE2 no two shapes of one key have the same allocations.
 //!
 //! Adding a shape O(shapes + entries moved); finding one O(shapes) and the length compared.
 

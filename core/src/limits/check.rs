@@ -3,7 +3,7 @@
 use super::tree::LimitTree;
 
 impl LimitTree<'_> {
-    /// Walks U1 to U5; O(records x depth).
+    /// Walks TREE1 to TREE5; O(records x depth).
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -17,7 +17,7 @@ impl LimitTree<'_> {
             let (mut children, mut child, mut below) = (0, node.child, 0_u64);
             while let Some(record) = self.nodes.get(child as usize) {
                 if !record.live || record.parent != place || children > count {
-                    return Err("U5: a list of children holds something else");
+                    return Err("TREE5: a list of children holds something else");
                 }
                 below = below.saturating_add(record.used);
                 children += 1;
@@ -25,23 +25,25 @@ impl LimitTree<'_> {
             }
             listed += children;
             if node.used != node.own.saturating_add(below) {
-                return Err("U1: used is not own and what the children use");
+                return Err("TREE1: used is not own and what the children use");
             }
             if (node.used > node.config.hard_bytes) != node.in_excess {
-                return Err("U2: above the hard limit without being marked, or marked for nothing");
+                return Err(
+                    "TREE2: above the hard limit without being marked, or marked for nothing",
+                );
             }
             if (node.used > node.config.soft_bytes) != node.past_soft {
-                return Err("U3: the mark of the soft limit is wrong");
+                return Err("TREE3: the mark of the soft limit is wrong");
             }
             if node.config.check().is_err() || self.promised(place) > node.config.hard_bytes {
-                return Err("U4: the limits contradict each other");
+                return Err("TREE4: the limits contradict each other");
             }
             let (mut up, mut steps) = (place, 0);
             while let Some(record) = self.nodes.get(up as usize) {
                 up = record.parent;
                 steps += 1;
                 if steps > count {
-                    return Err("U5: a way up does not end");
+                    return Err("TREE5: a way up does not end");
                 }
             }
         }
@@ -49,13 +51,13 @@ impl LimitTree<'_> {
         let (mut vacant, mut place) = (0, self.vacant);
         while let Some(record) = self.nodes.get(place as usize) {
             if record.live || vacant > count {
-                return Err("U5: the list of vacant records holds something else");
+                return Err("TREE5: the list of vacant records holds something else");
             }
             vacant += 1;
             place = record.next;
         }
         if listed + 1 != live || live + vacant != count {
-            return Err("U5: a record is in no list, or in two");
+            return Err("TREE5: a record is in no list, or in two");
         }
         Ok(())
     }

@@ -8,11 +8,11 @@
 //! It knows no pool, calls nothing and waits for nothing; whoever shares it puts it behind a lock.
 //!
 //! # Invariants ([`LimitTree::check_invariants`] walks them)
-//! * U1 what a budget uses is what is charged to itself and what its children use.
-//! * U2 a budget uses no more than its hard limit, unless a lowering left it in excess: it is marked then.
-//! * U3 a budget is marked as past its soft limit exactly while it uses more.
-//! * U4 floor and soft limit are at most the hard limit; so is the sum of the children's floors.
-//! * U5 every budget but the root is once in its parent's list, every other record once in the list of
+//! * TREE1 what a budget uses is what is charged to itself and what its children use.
+//! * TREE2 a budget uses no more than its hard limit, unless a lowering left it in excess: it is marked then.
+//! * TREE3 a budget is marked as past its soft limit exactly while it uses more.
+//! * TREE4 floor and soft limit are at most the hard limit; so is the sum of the children's floors.
+//! * TREE5 every budget but the root is once in its parent's list, every other record once in the list of
 //!   vacant ones; the way up ends at the root.
 //!
 //! # Cost
@@ -431,7 +431,7 @@ impl<'t> LimitTree<'t> {
         BudgetId { place, turn }
     }
 
-    /// The record at a place that came from `find` or a link (U5), so it is inside the table.
+    /// The record at a place that came from `find` or a link (TREE5), so it is inside the table.
     pub(super) fn node(&self, place: u32) -> &BudgetNode {
         &self.nodes[place as usize]
     }

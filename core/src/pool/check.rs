@@ -23,7 +23,7 @@ fn holds(fact: bool, words: &'static str) -> Result<(), Violation> {
 }
 
 impl Pool<'_> {
-    /// Walks K1 to K6. O(records), and for each kept buffer its size: for small tables.
+    /// Walks POOL1 to POOL6. O(records), and for each kept buffer its size: for small tables.
     ///
     /// # Errors
     /// Names the first that does not hold.
@@ -34,17 +34,17 @@ impl Pool<'_> {
             (self.leaving, State::Leaving),
         ];
         let is_vacant = |record: &Buffer| record.state == State::Vacant;
-        holds(self.buffers.is_sound(is_vacant), "K1: vacant records")?;
+        holds(self.buffers.is_sound(is_vacant), "POOL1: vacant records")?;
         for (list, state) in lists {
             self.check_list(list, state)?;
         }
-        holds(self.growing == self.count(State::Growing), "K1: growing")?;
-        holds(self.out == self.count(State::Out), "K1: out")?;
-        holds(self.going == self.count(State::Going), "K1: going")?;
+        holds(self.growing == self.count(State::Growing), "POOL1: growing")?;
+        holds(self.out == self.count(State::Out), "POOL1: out")?;
+        holds(self.going == self.count(State::Going), "POOL1: going")?;
         self.check_sizes()?;
         let limits =
             self.idle.count <= self.limit_buffers && self.idle_bytes <= self.config.limit_bytes;
-        holds(limits, "K4: more is idle than the limits allow")?;
+        holds(limits, "POOL4: more is idle than the limits allow")?;
         self.check_bytes()
     }
 
@@ -62,17 +62,17 @@ impl Pool<'_> {
         let (mut link, mut newer, mut steps) = (list.newest, 0, 0);
         for _ in 0..list.count {
             let record = self.buffers.at(link);
-            holds(link != 0 && record.state == state, "K1: in a foreign list")?;
+            holds(link != 0 && record.state == state, "POOL1: in a foreign list")?;
             let previous = Linked::<OfState>::previous(record);
-            holds(previous == newer, "K1: a list's links")?;
+            holds(previous == newer, "POOL1: a list's links")?;
             let age = self.step.wrapping_sub(record.step);
-            holds(state != State::Idle || age >= steps, "K2: out of order")?;
+            holds(state != State::Idle || age >= steps, "POOL2: out of order")?;
             steps = age;
             newer = link;
             link = Linked::<OfState>::next(record);
         }
-        holds(link == 0 && list.oldest == newer, "K1: a list's end")?;
-        holds(list.count == self.count(state), "K1: not in its list")
+        holds(link == 0 && list.oldest == newer, "POOL1: a list's end")?;
+        holds(list.count == self.count(state), "POOL1: not in its list")
     }
 
     fn check_sizes(&self) -> Result<(), Violation> {
@@ -81,21 +81,21 @@ impl Pool<'_> {
         for newest in self.sizes.slots().iter().filter(|slot| **slot != 0) {
             let bytes = self.buffers.at(*newest).bytes;
             let found = self.sizes.newest(&self.buffers, bytes) == Some(*newest);
-            holds(found, "K3: a size is not found")?;
+            holds(found, "POOL3: a size is not found")?;
             let (mut link, mut newer) = (*newest, 0);
             while link != 0 {
                 let record = self.buffers.at(link);
-                holds(kept(record.state), "K3: not kept, in a list")?;
-                holds(record.bytes == bytes, "K3: two sizes in a list")?;
+                holds(kept(record.state), "POOL3: not kept, in a list")?;
+                holds(record.bytes == bytes, "POOL3: two sizes in a list")?;
                 let previous = Linked::<OfSize>::previous(record);
-                holds(previous == newer, "K3: a list's links")?;
+                holds(previous == newer, "POOL3: a list's links")?;
                 in_lists += 1;
-                holds(in_lists <= self.buffers.capacity(), "K3: no list")?;
+                holds(in_lists <= self.buffers.capacity(), "POOL3: no list")?;
                 (newer, link) = (link, Linked::<OfSize>::next(record));
             }
         }
         let all = self.idle.count + self.stuck.count;
-        holds(in_lists == all, "K3: kept, in no list")
+        holds(in_lists == all, "POOL3: kept, in no list")
     }
 
     fn check_bytes(&self) -> Result<(), Violation> {
@@ -114,20 +114,23 @@ impl Pool<'_> {
                     requested += record.requested_bytes;
                     let inside = record.start <= record.block
                         && record.requested_bytes <= record.granted_bytes();
-                    holds(inside, "K6: a block beyond its buffer")?;
+                    holds(inside, "POOL6: a block beyond its buffer")?;
                 }
                 State::Stuck | State::Leaving | State::Going => {}
             }
             held += record.held_bytes;
-            holds(record.bytes <= record.held_bytes, "K6: beyond what is held")?;
+            holds(
+                record.bytes <= record.held_bytes,
+                "POOL6: beyond what is held",
+            )?;
         }
-        holds(held == self.stats.reserved_bytes, "K5: held bytes")?;
-        holds(growing == self.growing_bytes, "K5: growing bytes")?;
-        holds(live == self.stats.live_bytes, "K5: live bytes")?;
+        holds(held == self.stats.reserved_bytes, "POOL5: held bytes")?;
+        holds(growing == self.growing_bytes, "POOL5: growing bytes")?;
+        holds(live == self.stats.live_bytes, "POOL5: live bytes")?;
         holds(
             requested == self.stats.requested_bytes,
-            "K5: requested bytes",
+            "POOL5: requested bytes",
         )?;
-        holds(idle == self.idle_bytes, "K5: idle bytes")
+        holds(idle == self.idle_bytes, "POOL5: idle bytes")
     }
 }

@@ -20,15 +20,15 @@
 //! or end of a step, and by a [`PoolAllocator`] whose table is full.
 //!
 //! # Invariants
-//! * K1 each record ever used is vacant or one buffer in one state, and each list (idle, stuck,
+//! * POOL1 each record ever used is vacant or one buffer in one state, and each list (idle, stuck,
 //!   leaving) holds exactly the records of its state; the others are counted.
-//! * K2 the idle list is in the order in which its buffers were freed.
-//! * K3 kept buffers (idle or stuck) and no others stand in the list of their size, and the newest of
+//! * POOL2 the idle list is in the order in which its buffers were freed.
+//! * POOL3 kept buffers (idle or stuck) and no others stand in the list of their size, and the newest of
 //!   each list in one slot, where its size is found.
-//! * K4 idle buffers and bytes are within both limits whenever no call is under way.
-//! * K5 held bytes are those of all buffers but growing ones; growing, live, requested and idle bytes
+//! * POOL4 idle buffers and bytes are within both limits whenever no call is under way.
+//! * POOL5 held bytes are those of all buffers but growing ones; growing, live, requested and idle bytes
 //!   are counted.
-//! * K6 a block lies in its buffer, and a buffer's size in what is held.
+//! * POOL6 a block lies in its buffer, and a buffer's size in what is held.
 
 mod allocator;
 mod buffer;

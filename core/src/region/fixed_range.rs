@@ -3,7 +3,7 @@
 //! Serves a static buffer, a device region obtained once, a reserved run of addresses, and
 //! tests. It gives numbers; whether memory lies behind them is the caller's affair.
 //!
-//! Invariant F1: `[start, start + used)` is handed out, the rest is not. Only `used` changes; one
+//! Invariant RANGE1: `[start, start + used)` is handed out, the rest is not. Only `used` changes; one
 //! compare-and-swap gives `[old, new)` to exactly one caller, and taking back is the reverse, so
 //! only the end of what is out can come back. No memory is published through it, hence the relaxed
 //! orderings: whoever receives a range touches only numbers that the swap itself made its own.

@@ -6,8 +6,8 @@
 //! and dumps).
 //!
 //! Invariants:
-//! * R1 `order` holds exactly the ids of occupied slots, sorted by base address.
-//! * R2 no two regions overlap.
+//! * REGION1 `order` holds exactly the ids of occupied slots, sorted by base address.
+//! * REGION2 no two regions overlap.
 //!
 //! Protected by whatever protects the allocator it is part of.
 

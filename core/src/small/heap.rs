@@ -174,7 +174,7 @@ impl State {
     #[inline]
     fn alloc(&mut self, layout: Layout) -> *mut u8 {
         if let Some(class) = self.pages.class_of(layout.size(), layout.align()) {
-            // SAFETY: the cache's blocks are free blocks (L1).
+            // SAFETY: the cache's blocks are free blocks (SLOT1).
             let block = unsafe { CacheBin::pop(self.cache.of(class)) };
             if !block.is_null() {
                 return block;
@@ -278,7 +278,7 @@ impl State {
                 }
             }
             (_, Some(new)) => {
-                // SAFETY: the cache's blocks are free blocks (L1).
+                // SAFETY: the cache's blocks are free blocks (SLOT1).
                 let block = unsafe { CacheBin::pop(self.cache.of(new)) };
                 if !block.is_null() {
                     return block;

@@ -31,7 +31,7 @@ pub unsafe trait Pages {
     /// Takes the memory of a span back.
     ///
     /// # Safety
-    /// `span` is the record of a span from `alloc_span` with no used block (S5).
+    /// `span` is the record of a span from `alloc_span` with no used block (SPAN5).
     unsafe fn free_span(&mut self, span: *mut Span);
 
     /// Length of the pages in which memory can go back to the system while its addresses stay, a power

@@ -10,7 +10,7 @@
 //! that the tables stay a few hundredths of it, and a span a small share.
 //!
 //! # Invariants
-//! * P1 `heads[page]` is 0 if the page lies in no span, else 1 + how many pages the span's first
+//! * RPAGES1 `heads[page]` is 0 if the page lies in no span, else 1 + how many pages the span's first
 //!   one lies below. The record of a span is that of its first page.
 
 use core::ops::RangeInclusive;
@@ -299,7 +299,7 @@ pub(super) struct RegionNumbers {
 }
 
 // SAFETY: promise 1: chunks of the BFC do not overlap and lie in the region, which is ours; records
-// lie in a table that stays. Promise 2: P1.
+// lie in a table that stays. Promise 2: RPAGES1.
 unsafe impl Pages for RegionPages {
     fn span_bytes(&self, class: SizeClass) -> usize {
         if class.index() >= self.classes {

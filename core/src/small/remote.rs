@@ -12,11 +12,11 @@
 //! ```
 //!
 //! # Invariants
-//! * R3 a remote list becomes non-empty by exactly one push, and that pusher puts the span in the queue.
+//! * REMOTE1 a remote list becomes non-empty by exactly one push, and that pusher puts the span in the queue.
 //!   Only who takes the queue empties the list. So a span is in the queue at most once, and its link is
 //!   written only by the pusher that owns this right. So is the note of the list's last slot, which is
 //!   the last one of the pusher's chain: later ones come in front of it.
-//! * R4 the owner looks at remote lists of spans that it took from its queue only. A span whose list is
+//! * REMOTE2 the owner looks at remote lists of spans that it took from its queue only. A span whose list is
 //!   not empty but which is not yet in the queue therefore keeps used blocks, is not released, and may
 //!   be touched by the pusher on its way.
 
@@ -52,11 +52,11 @@ impl RemoteList {
     }
 
     /// Puts a chain in front; whether the list was empty, so that the caller has to announce the
-    /// span (R3).
+    /// span (REMOTE1).
     ///
     /// # Safety
     /// The chain's blocks belong to the span that starts at `base` and whose list this is, and are
-    /// the caller's (L1).
+    /// the caller's (SLOT1).
     pub unsafe fn push(&self, base: *mut u8, chain: Chain) -> bool {
         let start = chain.head.addr() - base.addr();
         let mut word = self.0.load(Ordering::Relaxed);
@@ -68,7 +68,7 @@ impl RemoteList {
             // Release: the taker reads the links written above. Earlier pushes are read through
             // the same word, which only such exchanges have changed since. Acquire: whoever finds
             // the list empty gets the right to the span's queue link, which the owner read before
-            // it emptied the list (R3).
+            // it emptied the list (REMOTE1).
             match self
                 .0
                 .compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed)
@@ -123,11 +123,11 @@ impl RemoteQueue {
     /// Announces a span.
     ///
     /// # Safety
-    /// The caller's push made the span's remote list non-empty (R3).
+    /// The caller's push made the span's remote list non-empty (REMOTE1).
     pub unsafe fn push(&self, span: *mut Span) {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
-            // SAFETY: R3: the link is ours until the exchange succeeds, and R4: the span lives.
+            // SAFETY: REMOTE1: the link is ours until the exchange succeeds, and REMOTE2: the span lives.
             unsafe { Span::set_queue_link(span, head) };
             // Release: the taker reads the link.
             match self

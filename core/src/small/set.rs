@@ -8,19 +8,19 @@
 //! ```
 //!
 //! # Invariants
-//! * D1 a transfer cache is two stacks of lists. Each list has as many blocks as the policy allows a bin,
+//! * SET1 a transfer cache is two stacks of lists. Each list has as many blocks as the policy allows a bin,
 //!   and is linked to the next by the second word of its first block. Blocks without a second word have
 //!   no transfer cache.
-//! * D2 a span is listed if and only if it has a block to give.
-//! * D3 `empty` counts the listed spans without a used block. More than one is not kept.
-//! * D4 `spans` and `blocks` count the spans owned and their capacity.
-//! * D5 lists are pushed on the stack `transfer` and taken from it first; `old` has those that were in
+//! * SET2 a span is listed if and only if it has a block to give.
+//! * SET3 `empty` counts the listed spans without a used block. More than one is not kept.
+//! * SET4 `spans` and `blocks` count the spans owned and their capacity.
+//! * SET5 lists are pushed on the stack `transfer` and taken from it first; `old` has those that were in
 //!   the transfer cache at the last [`age`](SpanSet::age) and were not needed since.
-//! * D6 a class is `idle` only if its span without used blocks, if it has one, has been there since
+//! * SET6 a class is `idle` only if its span without used blocks, if it has one, has been there since
 //!   the last `age`, or was left by old lists in this one.
-//! * D7 a class is `touched` if a block of its spans came back or was taken since the last `age`, and
+//! * SET7 a class is `touched` if a block of its spans came back or was taken since the last `age`, and
 //!   `to_scan` if a span was idle then that has not been looked at.
-//! * D8 `secondary` says whose thread cache is served, as whoever locked the set last has said: that of
+//! * SET8 `secondary` says whose thread cache is served, as whoever locked the set last has said: that of
 //!   its own thread, or of one of many that share it, whose bins begin at a few blocks and double.
 
 mod aging;
@@ -103,7 +103,7 @@ pub struct SpanSet {
     policy: Policy,
     /// Whether what comes back now has been idle for long.
     aging: bool,
-    /// Whether the cache in front belongs to a secondary heap (D8).
+    /// Whether the cache in front belongs to a secondary heap (SET8).
     secondary: bool,
     /// Length of the spans made since what is kept at hand was given up last.
     made_bytes: usize,
@@ -341,7 +341,7 @@ impl SpanSet {
         // SAFETY: the span is listed, so it is ours, and this is its shape.
         let (list, count) = unsafe { own.take_free(shape, max) };
         let fresh = if list.is_null() {
-            // SAFETY: its own shape. A listed span without free blocks has blocks to carve (D2).
+            // SAFETY: its own shape. A listed span without free blocks has blocks to carve (SET2).
             let carved = unsafe { own.carve(shape, bin_blocks) }?;
             bin.put(bin_blocks, carved.rest, carved.rest_count as usize);
             state.used += carved.rest_count + 1;
@@ -389,7 +389,7 @@ impl SpanSet {
             return;
         }
         if has_transfers && count == max && state.transfer_has_room(class, max) {
-            // SAFETY: the list is ours and its blocks have room for two words (D1).
+            // SAFETY: the list is ours and its blocks have room for two words (SET1).
             unsafe { Slot::set_below(list, state.transfer) };
             state.transfer = list;
             state.transfer_lists += 1;
@@ -469,7 +469,7 @@ impl SpanSet {
         if list.is_null() {
             return state.take_old();
         }
-        // SAFETY: D1: the list is the transfer cache's and its first block has a second word.
+        // SAFETY: SET1: the list is the transfer cache's and its first block has a second word.
         state.transfer = unsafe { Slot::below(list) };
         state.transfer_lists -= 1;
         Some(list)
@@ -490,7 +490,7 @@ impl SpanSet {
 /// Takes the first of a list of `count` blocks and leaves the rest in the bin.
 fn first_of(bin: &mut CacheBin, max: usize, list: *mut Slot, count: usize) -> Fresh {
     bin.put(max, list, count);
-    // SAFETY: the list satisfies L1.
+    // SAFETY: the list satisfies SLOT1.
     let block = unsafe { CacheBin::pop(bin) };
     // A list has a first slot; the arm for null keeps this free of a panic.
     Fresh {

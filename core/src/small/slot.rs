@@ -4,8 +4,8 @@
 //! words, the second links whole lists (the transfer cache's).
 //!
 //! # Invariants
-//! * L1 a slot in a list is a free block: nobody but the list's owner reads or writes it, and its
-//!   first word holds the next slot or null. L1 is what every caller here promises.
+//! * SLOT1 a slot in a list is a free block: nobody but the list's owner reads or writes it, and its
+//!   first word holds the next slot or null. SLOT1 is what every caller here promises.
 
 use crate::sync::Cell;
 
@@ -42,10 +42,10 @@ impl Slot {
     /// The slot behind this one, or null.
     ///
     /// # Safety
-    /// L1 holds for `slot`, and the caller owns its list.
+    /// SLOT1 holds for `slot`, and the caller owns its list.
     #[inline(always)]
     pub unsafe fn next(slot: *mut Self) -> *mut Self {
-        // SAFETY: L1: the first word is ours to read and holds a link.
+        // SAFETY: SLOT1: the first word is ours to read and holds a link.
         unsafe { Cell::read(Self::word(slot, 0)) }
     }
 
@@ -62,7 +62,7 @@ impl Slot {
     /// The list below the one this slot heads.
     ///
     /// # Safety
-    /// L1 holds for `slot`, the caller owns its list, and [`set_below`](Self::set_below) was called for it.
+    /// SLOT1 holds for `slot`, the caller owns its list, and [`set_below`](Self::set_below) was called for it.
     pub(super) unsafe fn below(slot: *mut Self) -> *mut Self {
         // SAFETY: set_below wrote the word, which lies inside the block.
         unsafe { Cell::read(Self::word(slot, 1)) }

@@ -9,17 +9,17 @@
 //! ```
 //!
 //! # Invariants, for the record of a span in use
-//! * S1 its [`Shape`] does not change while a block of the span is out, so whoever holds such a
+//! * SPAN1 its [`Shape`] does not change while a block of the span is out, so whoever holds such a
 //!   block may read it without a lock.
-//! * S2 `used + free_count + received_count + holed = carved <= capacity`: a block is used while it is
+//! * SPAN2 `used + free_count + received_count + holed = carved <= capacity`: a block is used while it is
 //!   in the program's hands, a bin, a transfer cache or the remote list, and otherwise in `free` or `received`,
-//!   which satisfy L1, or holed, which those are that overlap a hole (S6).
-//! * S3 [`Own`] belongs to the owner, behind its lock; nobody else reads it.
-//! * S4 memory from `base + carved * block` on was never written since the span was made; if
+//!   which satisfy SLOT1, or holed, which those are that overlap a hole (SPAN6).
+//! * SPAN3 [`Own`] belongs to the owner, behind its lock; nobody else reads it.
+//! * SPAN4 memory from `base + carved * block` on was never written since the span was made; if
 //!   `clean`, it reads as zero.
-//! * S5 a span is released only with `used = 0`; then nobody can reach its record (R4).
-//! * S6 in a hole no block is used or listed, so nobody reads or writes its memory, which may be gone.
-//! * S7 `rest` is 0 once a block of the span was taken or came back, and grows by ticks only; what its
+//! * SPAN5 a span is released only with `used = 0`; then nobody can reach its record (REMOTE2).
+//! * SPAN6 in a hole no block is used or listed, so nobody reads or writes its memory, which may be gone.
+//! * SPAN7 `rest` is 0 once a block of the span was taken or came back, and grows by ticks only; what its
 //!   values mean is the set's (`set/aging.rs`).
 
 mod scanning;
@@ -171,33 +171,33 @@ impl Span {
     /// What everybody may know.
     ///
     /// # Safety
-    /// The caller holds a block of the span, or is its owner (S1).
+    /// The caller holds a block of the span, or is its owner (SPAN1).
     #[inline]
     pub const unsafe fn shape<'a>(span: *const Self) -> &'a Shape {
-        // SAFETY: S1: not written while the caller can be here.
+        // SAFETY: SPAN1: not written while the caller can be here.
         unsafe { &(*span).shape }
     }
 
     /// The owner's part.
     ///
     /// # Safety
-    /// The caller is the owner (S3) and holds no other such reference to this span.
+    /// The caller is the owner (SPAN3) and holds no other such reference to this span.
     #[inline]
     pub(super) const unsafe fn own<'a>(span: *mut Self) -> &'a mut Own {
-        // SAFETY: S3: ours alone.
+        // SAFETY: SPAN3: ours alone.
         unsafe { &mut (*span).own }
     }
 
     /// Moves what others freed into the span's own list; how many blocks. O(1).
     ///
     /// # Safety
-    /// The owner took the span from its remote-free queue (R4).
+    /// The owner took the span from its remote-free queue (REMOTE2).
     pub(super) unsafe fn receive(span: *mut Self) -> u32 {
         // SAFETY: the owner may read it.
         let base = unsafe { Self::shape(span) }.base;
         // SAFETY: the record is there.
         let tail = unsafe { &raw const (*span).remote_tail };
-        // SAFETY: R3: written by the announcer, and by nobody until the list has been emptied.
+        // SAFETY: REMOTE1: written by the announcer, and by nobody until the list has been emptied.
         let tail = unsafe { Cell::read(tail) };
         // SAFETY: the list may be reached by anybody, the owner too.
         let (head, count) = unsafe { &(*span).remote }.take(base);
@@ -224,9 +224,9 @@ impl Span {
         if unsafe { remote.push(base, chain) } {
             // SAFETY: the record is there.
             let tail = unsafe { &raw const (*span).remote_tail };
-            // SAFETY: R3: ours, since our push made the list non-empty.
+            // SAFETY: REMOTE1: ours, since our push made the list non-empty.
             unsafe { Cell::write(tail, chain.tail) };
-            // SAFETY: an owner outlives its spans; R4 keeps the span until it is announced.
+            // SAFETY: an owner outlives its spans; REMOTE2 keeps the span until it is announced.
             let owner = unsafe { &*owner };
             // SAFETY: our push made the list non-empty.
             unsafe { owner.push(span) };
@@ -240,12 +240,12 @@ impl Span {
     pub unsafe fn queue_link(span: *mut Self) -> *mut Self {
         // SAFETY: the record is there.
         let link = unsafe { &raw const (*span).queue_link };
-        // SAFETY: R3: nobody writes the link until the list has been emptied and filled again.
+        // SAFETY: REMOTE1: nobody writes the link until the list has been emptied and filled again.
         unsafe { Cell::read(link) }
     }
 
     /// The spans before and behind this one in a list of its holder's, each perhaps null; null
-    /// both in a fresh span. Spans without an owner are never announced, so the words of R3 are free.
+    /// both in a fresh span. Spans without an owner are never announced, so the words of REMOTE1 are free.
     ///
     /// # Safety
     /// `span` is the record of a span in use, made without an owner and held by the caller.
@@ -274,11 +274,11 @@ impl Span {
     /// Writes that link.
     ///
     /// # Safety
-    /// R3: the caller is about to announce the span.
+    /// REMOTE1: the caller is about to announce the span.
     pub(super) unsafe fn set_queue_link(span: *mut Self, next: *mut Self) {
         // SAFETY: the record is there.
         let link = unsafe { &raw const (*span).queue_link };
-        // SAFETY: R3: the link is the caller's.
+        // SAFETY: REMOTE1: the link is the caller's.
         unsafe { Cell::write(link, next) }
     }
 }
@@ -311,7 +311,7 @@ impl Own {
     /// are about to be used anyway, and over those of a hole.
     ///
     /// # Safety
-    /// `shape` is this span's (S2, S3, S6).
+    /// `shape` is this span's (SPAN2, SPAN3, SPAN6).
     pub(super) unsafe fn take_free(&mut self, shape: &Shape, max: u32) -> (*mut Slot, u32) {
         self.rest = 0;
         if self.free_count + self.received_count == 0 && !self.holes.is_empty() {
@@ -327,10 +327,10 @@ impl Own {
         } else {
             let mut last = self.free;
             for _ in 1..max {
-                // SAFETY: L1: the list is longer than what is taken.
+                // SAFETY: SLOT1: the list is longer than what is taken.
                 last = unsafe { Slot::next(last) };
             }
-            // SAFETY: L1.
+            // SAFETY: SLOT1.
             let rest = unsafe { Slot::next(last) };
             // SAFETY: the slot is ours.
             unsafe { Slot::set_next(last, ptr::null_mut()) };
@@ -344,7 +344,7 @@ impl Own {
     /// Cuts fresh blocks, at most `max`; `None` if all are carved.
     ///
     /// # Safety
-    /// `shape` is this span's (S1..S4).
+    /// `shape` is this span's (SPAN1..SPAN4).
     pub(super) unsafe fn carve(&mut self, shape: &Shape, max: usize) -> Option<Carved> {
         let block = shape.block_bytes as usize;
         let bytes = (self.carved as usize * block).clamp(*CARVE_BYTES.start(), *CARVE_BYTES.end());
@@ -357,7 +357,7 @@ impl Own {
         let mut rest: *mut Slot = ptr::null_mut();
         for number in (1..count as usize).rev() {
             let slot = first.wrapping_add(number * block).cast::<Slot>();
-            // SAFETY: inside the span (count is within capacity) and never given out (S4).
+            // SAFETY: inside the span (count is within capacity) and never given out (SPAN4).
             unsafe { Slot::set_next(slot, rest) };
             rest = slot;
         }
@@ -375,7 +375,7 @@ impl Own {
     /// Takes blocks back that others freed. O(1), and no look at them if all former ones are gone.
     ///
     /// # Safety
-    /// The blocks are of this span and the caller's (L1).
+    /// The blocks are of this span and the caller's (SLOT1).
     unsafe fn receive(&mut self, chain: Chain) {
         debug_assert!(chain.count <= self.used);
         if self.received_count > 0 {
@@ -391,7 +391,7 @@ impl Own {
     /// Takes blocks back into the span's own list.
     ///
     /// # Safety
-    /// The blocks are of this span and the caller's (L1).
+    /// The blocks are of this span and the caller's (SLOT1).
     pub(super) unsafe fn give(&mut self, chain: Chain) {
         debug_assert!(chain.count <= self.used);
         // SAFETY: the chain is ours.
@@ -402,7 +402,7 @@ impl Own {
         self.rest = 0;
     }
 
-    /// Walks the free lists: whether they are as long as their counts say and all in the span (S2).
+    /// Walks the free lists: whether they are as long as their counts say and all in the span (SPAN2).
     ///
     /// # Safety
     /// `shape` is this span's.
@@ -420,7 +420,7 @@ impl Own {
     /// Whether the list has `count` slots, all blocks of the span and none of them holed.
     ///
     /// # Safety
-    /// The list satisfies L1 as far as it lies in the span.
+    /// The list satisfies SLOT1 as far as it lies in the span.
     unsafe fn is_list(&self, list: *mut Slot, count: u32, shape: &Shape) -> bool {
         let grid = self.grid(shape);
         let (mut slot, mut found) = (list, 0);
@@ -430,7 +430,7 @@ impl Own {
                 return false;
             }
             found += 1;
-            // SAFETY: L1.
+            // SAFETY: SLOT1.
             slot = unsafe { Slot::next(slot) };
         }
         found == count

@@ -2,8 +2,8 @@
 //! the heap's lock), with the fewest instructions between a request and its block.
 //!
 //! # Invariants
-//! * L2 a bin is all zero, or `room + length = capacity`.
-//! * L3 a bin's list is whole between any two instructions of its owner, so the child of a fork can use it
+//! * CACHE1 a bin is all zero, or `room + length = capacity`.
+//! * CACHE2 a bin's list is whole between any two instructions of its owner, so the child of a fork can use it
 //!   once its blocks have been counted. The count may be off by one then.
 //!
 //! Zero means "ask": a fresh bin has no block and no room, so both verbs take their slow path
@@ -44,14 +44,14 @@ impl CacheBin {
     /// Takes a block, or null if there is none; then nothing is written.
     ///
     /// # Safety
-    /// The bin is valid, and its blocks satisfy L1. It is the caller's alone, or one that stays
+    /// The bin is valid, and its blocks satisfy SLOT1. It is the caller's alone, or one that stays
     /// empty for ever.
     #[inline(always)]
     pub unsafe fn pop(bin: *mut Self) -> *mut u8 {
         // SAFETY: the caller's bin, here and below.
         let slot = unsafe { (*bin).head.get() };
         if !slot.is_null() {
-            // SAFETY: L1 for a slot of this list.
+            // SAFETY: SLOT1 for a slot of this list.
             let next = unsafe { Slot::next(slot) };
             // SAFETY: a bin with a block is the caller's alone.
             unsafe { (*bin).head.set(next) };
@@ -64,7 +64,7 @@ impl CacheBin {
     /// Puts a block in; `false` if there is no room, and then nothing is written.
     ///
     /// # Safety
-    /// The bin is valid, its blocks satisfy L1, and it is the caller's alone or stays empty for ever.
+    /// The bin is valid, its blocks satisfy SLOT1, and it is the caller's alone or stays empty for ever.
     /// `block` is a block of the bin's class, given up by the caller.
     #[inline(always)]
     pub unsafe fn push(bin: *mut Self, block: *mut u8) -> bool {
@@ -178,14 +178,14 @@ impl ThreadCache {
     /// instructions.
     ///
     /// # Safety
-    /// The lists satisfy L1, and the caller owns them now.
+    /// The lists satisfy SLOT1, and the caller owns them now.
     pub(super) unsafe fn recount(&mut self) {
         for class in SizeClass::all() {
             let bin = self.of(class);
             let (mut count, mut slot) = (0, bin.head.get());
             while !slot.is_null() {
                 count += 1;
-                // SAFETY: L1.
+                // SAFETY: SLOT1.
                 slot = unsafe { Slot::next(slot) };
             }
             if bin.capacity > 0 {
@@ -197,7 +197,7 @@ impl ThreadCache {
     /// Runs `f` for every block that lies ready here.
     ///
     /// # Safety
-    /// The lists satisfy L1, and the caller owns the cache.
+    /// The lists satisfy SLOT1, and the caller owns the cache.
     #[cfg(not(loom))]
     pub(super) unsafe fn for_each(&self, mut f: impl FnMut(SizeClass, *mut u8)) {
         for class in SizeClass::all() {
@@ -206,7 +206,7 @@ impl ThreadCache {
             // By count: a block that a program freed twice makes the list a ring.
             for _ in 0..bin.len() {
                 f(class, slot.cast());
-                // SAFETY: L1.
+                // SAFETY: SLOT1.
                 slot = unsafe { Slot::next(slot) };
             }
         }
@@ -215,14 +215,14 @@ impl ThreadCache {
     /// Whether a block is among the first 64 of its class that lie ready here, for checks.
     ///
     /// # Safety
-    /// The lists satisfy L1, and the caller owns the cache.
+    /// The lists satisfy SLOT1, and the caller owns the cache.
     #[cfg(not(loom))]
     pub unsafe fn has(&self, class: SizeClass, block: *mut u8) -> bool {
         let bin = &self.0[class.index()];
         let mut slot = bin.head.get();
         (0..bin.len().min(64)).any(|_| {
             let here = slot;
-            // SAFETY: L1.
+            // SAFETY: SLOT1.
             slot = unsafe { Slot::next(slot) };
             core::ptr::eq(here.cast(), block)
         })

@@ -12,17 +12,17 @@
 //! ([`SpanSet::serve`]). A thread that gets a secondary heap gets the primary that fewest threads use.
 //!
 //! # Invariants
-//! * H1 a heap is in the pool's list of all heaps from its first to the last day.
-//! * H2 a heap is parked or has one owner. Owner is whoever got it from the pool or made it.
-//! * H3 the set of a heap is touched under its lock only: by the owner, by owners of its secondary
+//! * HEAP1 a heap is in the pool's list of all heaps from its first to the last day.
+//! * HEAP2 a heap is parked or has one owner. Owner is whoever got it from the pool or made it.
+//! * HEAP3 the set of a heap is touched under its lock only: by the owner, by owners of its secondary
 //!   heaps, by whoever trims or counts, and by the fork handlers.
-//! * H4 the thread cache is the owner's alone and needs no lock; `owned` says under the heap's own lock
+//! * HEAP4 the thread cache is the owner's alone and needs no lock; `owned` says under the heap's own lock
 //!   that there is one. While there is none, the cache is touched under that lock.
-//! * H5 a secondary heap stays one for ever, and its set stays empty. Whoever takes it writes its primary
+//! * HEAP5 a secondary heap stays one for ever, and its set stays empty. Whoever takes it writes its primary
 //!   under the secondary's own lock, while it has no owner; the owner reads it without.
-//! * H6 `threads` of a primary heap counts, under the pool's lock, the owned heaps that use its set.
-//! * H7 after a fork the caches of threads that did not come along are `uncounted`: their lists are
-//!   whole (L3), their counts are not. Whoever takes the heap or its idle cache counts it first.
+//! * HEAP6 `threads` of a primary heap counts, under the pool's lock, the owned heaps that use its set.
+//! * HEAP7 after a fork the caches of threads that did not come along are `uncounted`: their lists are
+//!   whole (CACHE2), their counts are not. Whoever takes the heap or its idle cache counts it first.
 //!
 //! Lock order: who holds a heap's lock never wants the pool's; a secondary heap's lock comes before its
 //! primary's.
@@ -45,17 +45,17 @@ pub use self::pool::HeapPool;
 pub struct Parts {
     /// Spans and transfer caches.
     pub set: SpanSet,
-    /// Whether the cache is an owner's (H4).
+    /// Whether the cache is an owner's (HEAP4).
     owned: bool,
-    /// Whether the cache must be counted before it is used (H7).
+    /// Whether the cache must be counted before it is used (HEAP7).
     uncounted: bool,
 }
 
 impl Parts {
-    /// Counts the heap's cache, if that is due (H7). O(blocks in them) then.
+    /// Counts the heap's cache, if that is due (HEAP7). O(blocks in them) then.
     fn count(&mut self, cache: &mut ThreadCache) {
         if core::mem::take(&mut self.uncounted) {
-            // SAFETY: the lists are whole (L3), and the caller has the cache.
+            // SAFETY: the lists are whole (CACHE2), and the caller has the cache.
             unsafe { cache.recount() };
         }
     }
@@ -71,10 +71,10 @@ pub struct ThreadHeap<W: Wait = Spin> {
     cache: UnsafeCell<ThreadCache>,
     remote_queue: Apart<RemoteQueue>,
     parts: Locked<Parts, W>,
-    /// Of a secondary heap its primary, or null (H5).
+    /// Of a secondary heap its primary, or null (HEAP5).
     primary: Cell<*const ThreadHeap<W>>,
     secondary: bool,
-    /// Links of the pool, under its lock, and a number (H6).
+    /// Links of the pool, under its lock, and a number (HEAP6).
     parked: Cell<*const ThreadHeap<W>>,
     is_parked: Cell<bool>,
     all: Cell<*const ThreadHeap<W>>,
@@ -87,7 +87,7 @@ pub struct ThreadHeap<W: Wait = Spin> {
 struct Apart<T>(T);
 
 // SAFETY: the remote-free queue is atomic, the parts are locked, the links are the pool's behind its lock, and
-// the cache is one thread's (H4).
+// the cache is one thread's (HEAP4).
 unsafe impl<W: Wait> Sync for ThreadHeap<W> {}
 
 impl<W: Wait> Default for ThreadHeap<W> {
@@ -134,11 +134,11 @@ impl<W: Wait> ThreadHeap<W> {
     /// The heap whose set this heap uses: itself, or its primary.
     ///
     /// # Safety
-    /// H5: the caller owns the heap, or holds its lock while it has no owner.
+    /// HEAP5: the caller owns the heap, or holds its lock while it has no owner.
     unsafe fn primary(&self) -> &Self {
-        // SAFETY: H5: nobody writes it meanwhile.
+        // SAFETY: HEAP5: nobody writes it meanwhile.
         let primary = unsafe { Cell::read(&raw const self.primary) };
-        // SAFETY: H1: heaps live for ever.
+        // SAFETY: HEAP1: heaps live for ever.
         unsafe { primary.as_ref() }.unwrap_or(self)
     }
 
@@ -147,13 +147,13 @@ impl<W: Wait> ThreadHeap<W> {
         &self.remote_queue.0
     }
 
-    /// Where the cache is; the owner's to use (H4).
+    /// Where the cache is; the owner's to use (HEAP4).
     #[inline]
     pub const fn cache(&self) -> *mut ThreadCache {
         self.cache.get()
     }
 
-    /// Runs `f` with the heap's own set, alone (H3), on behalf of no thread; that of a secondary heap is empty.
+    /// Runs `f` with the heap's own set, alone (HEAP3), on behalf of no thread; that of a secondary heap is empty.
     /// The first argument is what the set's verbs take as owner.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet) -> R) -> R {
@@ -161,7 +161,7 @@ impl<W: Wait> ThreadHeap<W> {
             .with(|parts| f(self.remote_queue(), &mut parts.set))
     }
 
-    /// Runs `f` with the set that serves the heap's owner, alone (H3).
+    /// Runs `f` with the set that serves the heap's owner, alone (HEAP3).
     ///
     /// # Safety
     /// The caller owns the heap.
@@ -188,13 +188,13 @@ impl<W: Wait> ThreadHeap<W> {
             if parts.owned {
                 return None;
             }
-            // SAFETY: H4: without an owner they are ours while we hold the lock.
+            // SAFETY: HEAP4: without an owner they are ours while we hold the lock.
             let cache = unsafe { &mut *self.cache.get() };
             parts.count(cache);
             if !self.secondary {
                 return Some(f(self.remote_queue(), &mut parts.set, cache));
             }
-            // SAFETY: H5: without an owner, and we hold the lock.
+            // SAFETY: HEAP5: without an owner, and we hold the lock.
             let primary = unsafe { self.primary() };
             Some(primary.with(|owner, set| f(owner, set, cache)))
         })
@@ -205,13 +205,13 @@ impl<W: Wait> ThreadHeap<W> {
     /// # Safety
     /// The caller owns the heap; `pages` is always the same.
     pub unsafe fn empty_cache(&self, pages: &mut impl Pages) {
-        // SAFETY: H4: the caller's.
+        // SAFETY: HEAP4: the caller's.
         let cache = unsafe { &mut *self.cache.get() };
         // SAFETY: the caller's promise.
         let flush = |owner, set: &mut SpanSet| unsafe { set.flush(owner, cache, pages) };
         // SAFETY: the caller owns the heap.
         unsafe { self.with_primary(flush) };
-        // SAFETY: H4: the caller's, and without a block.
+        // SAFETY: HEAP4: the caller's, and without a block.
         unsafe { self.cache.get().write(ThreadCache::EMPTY) };
     }
 
@@ -219,9 +219,9 @@ impl<W: Wait> ThreadHeap<W> {
     fn take(&self, primary: *const Self) {
         // Whoever trims it just now is waited for here.
         self.parts.with(|parts| {
-            // SAFETY: H5: under the lock, without an owner.
+            // SAFETY: HEAP5: under the lock, without an owner.
             unsafe { Cell::write(&raw const self.primary, primary) };
-            // SAFETY: H4: without an owner they are ours while we hold the lock.
+            // SAFETY: HEAP4: without an owner they are ours while we hold the lock.
             parts.count(unsafe { &mut *self.cache.get() });
             parts.owned = true;
         });
@@ -238,7 +238,7 @@ impl<W: Wait> ThreadHeap<W> {
 
     /// The heap made before this one, or null; from the pool's [`all`](HeapPool::all) on.
     pub fn older(&self) -> *const Self {
-        // SAFETY: H1: written once, before the heap was in the list.
+        // SAFETY: HEAP1: written once, before the heap was in the list.
         unsafe { Cell::read(&raw const self.all) }
     }
 }

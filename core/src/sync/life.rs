@@ -46,7 +46,7 @@ pub(crate) struct RawLock<T, W> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: N1: one thread at a time reaches the value.
+// SAFETY: LOCK1: one thread at a time reaches the value.
 unsafe impl<T: Send, W> Sync for RawLock<T, W> {}
 
 /// Unlocks when it is dropped, after a panic too.
@@ -91,7 +91,7 @@ impl<T, W: Wait> RawLock<T, W> {
             Taken::Mine => Some(Unlock::<W>(&self.word, PhantomData)),
             Taken::Kept => None,
         };
-        // SAFETY: N1: the lock is this thread's, until `unlock` is dropped or by `lock_and_keep`.
+        // SAFETY: LOCK1: the lock is this thread's, until `unlock` is dropped or by `lock_and_keep`.
         let result = f(unsafe { &mut *self.value.get() });
         drop(unlock);
         result

@@ -10,12 +10,12 @@
 //! sleeps, if `W` knows how to ([`Wait::SLEEPS`]).
 //!
 //! # Invariants
-//! * N1 one thread at a time is between a `lock` that answered [`Taken::Mine`] and its `unlock`.
-//! * N2 while a thread sleeps and the lock is held, the word says AWAITED, or a thread that was woken is
+//! * LOCK1 one thread at a time is between a `lock` that answered [`Taken::Mine`] and its `unlock`.
+//! * LOCK2 while a thread sleeps and the lock is held, the word says AWAITED, or a thread that was woken is
 //!   on its way. A thread that has slept takes the lock as AWAITED, since it cannot know whether
 //!   others sleep still.
-//! * N3 KEPT is set by the holder, for the time of a fork, and only with HELD.
-//! * N4 TRIED says that a `try_lock` gave up since the lock was taken: the next one gives up at once, as the
+//! * LOCK3 KEPT is set by the holder, for the time of a fork, and only with HELD.
+//! * LOCK4 TRIED says that a `try_lock` gave up since the lock was taken: the next one gives up at once, as the
 //!   holder seems to be off the processor.
 
 use super::{AtomicU32, Ordering, Wait};
@@ -146,7 +146,7 @@ impl LockWord {
         }
     }
 
-    /// Says in the word, which was `seen`, that a thread sleeps; whether the word says so now (N2).
+    /// Says in the word, which was `seen`, that a thread sleeps; whether the word says so now (LOCK2).
     fn say_awaited(&self, seen: u32) -> bool {
         // Relaxed: nothing is read on the strength of it.
         seen & AWAITED != 0

@@ -11,9 +11,9 @@ const BUILT: u8 = 2;
 /// Whose turn it is to build the value of a slot. The value itself lies beside it, where it is written
 /// once: a `OnceLock`.
 ///
-/// * U1 at most one thread is between [`begin`](Self::begin) and the end of its [`Turn`].
-/// * U2 whoever was told [`Begun::Built`] sees all that the builder wrote before [`Turn::done`].
-/// * U3 a builder that gave up, by an error or a panic, leaves the slot as empty as it was, and one of those
+/// * TURN1 at most one thread is between [`begin`](Self::begin) and the end of its [`Turn`].
+/// * TURN2 whoever was told [`Begun::Built`] sees all that the builder wrote before [`Turn::done`].
+/// * TURN3 a builder that gave up, by an error or a panic, leaves the slot as empty as it was, and one of those
 ///   that wait has the next turn.
 ///
 /// A thread that begins again in its own turn waits for itself: what is built here must not ask for the same slot.
@@ -48,7 +48,7 @@ impl BuildTurn {
     /// Takes the turn, or waits, as `W` says, for the one that has it. One compare-and-swap.
     pub fn begin<W: Wait>(&self) -> Begun<'_> {
         loop {
-            // Acquire, for U2; and after a turn that was given up, what that thread undid.
+            // Acquire, for TURN2; and after a turn that was given up, what that thread undid.
             let found =
                 self.0
                     .compare_exchange(EMPTY, BUILDING, Ordering::Acquire, Ordering::Acquire);
@@ -81,14 +81,14 @@ impl fmt::Debug for BuildTurn {
 impl Turn<'_> {
     /// The value stands where others look for it.
     pub fn done(self) {
-        // Release, for U2.
+        // Release, for TURN2.
         self.0.0.store(BUILT, Ordering::Release);
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // After `done` the slot is built; nobody else changes it while this turn lasts (U1).
+        // After `done` the slot is built; nobody else changes it while this turn lasts (TURN1).
         let _ = self
             .0
             .0

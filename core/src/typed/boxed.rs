@@ -26,7 +26,7 @@ impl<T: ?Sized> Values<T> {
 
 impl<T: ?Sized> Drop for Values<T> {
     fn drop(&mut self) {
-        // SAFETY: Y1 and Y3: they are ours, initialised, and dropped once.
+        // SAFETY: TYPED1 and TYPED3: they are ours, initialised, and dropped once.
         unsafe { self.start.drop_in_place() };
     }
 }
@@ -48,7 +48,7 @@ impl<A: HostMemory + ?Sized> Drop for Memory<'_, A> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             let freed = self.allocator.free(block);
-            debug_assert!(freed.is_ok(), "Y1: a block of this allocator");
+            debug_assert!(freed.is_ok(), "TYPED1: a block of this allocator");
         }
     }
 }
@@ -61,14 +61,14 @@ pub struct TypedBox<'a, T: ?Sized, A: HostMemory + ?Sized> {
     memory: Memory<'a, A>,
 }
 
-// SAFETY: the values are owned (Y1), and the allocator is only shared.
+// SAFETY: the values are owned (TYPED1), and the allocator is only shared.
 unsafe impl<T: ?Sized + Send, A: HostMemory + ?Sized + Sync> Send for TypedBox<'_, T, A> {}
 // SAFETY: a shared box gives shared values only.
 unsafe impl<T: ?Sized + Sync, A: HostMemory + ?Sized + Sync> Sync for TypedBox<'_, T, A> {}
 
 impl<'a, T: ?Sized, A: HostMemory + ?Sized> TypedBox<'a, T, A> {
     /// # Safety
-    /// Y1, Y2 and Y3 hold for them.
+    /// TYPED1, TYPED2 and TYPED3 hold for them.
     pub(super) const unsafe fn of(values: Values<T>, memory: Memory<'a, A>) -> Self {
         Self { values, memory }
     }
@@ -95,7 +95,7 @@ impl<'a, T, A: HostMemory + ?Sized> TypedBox<'a, [MaybeUninit<T>], A> {
         let len = values.start.len();
         let start = values.start.cast::<T>();
         let values = Values::new(NonNull::slice_from_raw_parts(start, len));
-        // SAFETY: Y1 and Y2 hold for the same memory, Y3 by the caller's promise.
+        // SAFETY: TYPED1 and TYPED2 hold for the same memory, TYPED3 by the caller's promise.
         unsafe { TypedBox::of(values, self.memory) }
     }
 }
@@ -104,14 +104,14 @@ impl<T: ?Sized, A: HostMemory + ?Sized> Deref for TypedBox<'_, T, A> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: Y1 to Y3, and Y6: the allocator is borrowed.
+        // SAFETY: TYPED1 to TYPED3, and TYPED6: the allocator is borrowed.
         unsafe { self.values.start.as_ref() }
     }
 }
 
 impl<T: ?Sized, A: HostMemory + ?Sized> DerefMut for TypedBox<'_, T, A> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: Y1 to Y3, and Y6: the box is borrowed alone, and with it the allocator.
+        // SAFETY: TYPED1 to TYPED3, and TYPED6: the box is borrowed alone, and with it the allocator.
         unsafe { self.values.start.as_mut() }
     }
 }

@@ -18,7 +18,7 @@ use crate::units::{Addr, AddrRange, Granule, round_down, round_up};
 /// A [`Bfc`] over one buffer, behind a lock; `W` says how threads wait for it.
 ///
 /// It gives whole granules of the buffer: what lies before the first and behind the last is left out.
-/// The algorithm itself is not lent out, since it frees by address, and blocks are memory here (Y5 of
+/// The algorithm itself is not lent out, since it frees by address, and blocks are memory here (TYPED5 of
 /// the [module](super)). For the same reason its number is given once in the life of the process: a
 /// block left from a former allocator over the same table or buffer is foreign here.
 pub struct HostBuffer<'t, 'm, W: Wait = Spin> {
@@ -32,7 +32,7 @@ pub struct HostBuffer<'t, 'm, W: Wait = Spin> {
 // SAFETY: the buffer is borrowed alone, as the only owner may hand it to another thread; of the rest the
 // lock takes care.
 unsafe impl<W: Wait> Send for HostBuffer<'_, '_, W> {}
-// SAFETY: a shared reference gives blocks only, each part of the buffer to one caller (B1).
+// SAFETY: a shared reference gives blocks only, each part of the buffer to one caller (BFC1).
 unsafe impl<W: Wait> Sync for HostBuffer<'_, '_, W> {}
 
 impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
@@ -115,10 +115,10 @@ impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
     }
 }
 
-// SAFETY: Y4: the region is the buffer's, blocks lie inside it at the alignment of their requests, and
-// `start` may reach all of it. Y5: the buffer is borrowed alone, the algorithm gives each address once
-// (B1), memory in use by a stream only with a wait, and is not lent out, and its number is nobody else's,
-// so it takes no block but those it gave. Y6: the buffer outlives `self`.
+// SAFETY: TYPED4: the region is the buffer's, blocks lie inside it at the alignment of their requests, and
+// `start` may reach all of it. TYPED5: the buffer is borrowed alone, the algorithm gives each address once
+// (BFC1), memory in use by a stream only with a wait, and is not lent out, and its number is nobody else's,
+// so it takes no block but those it gave. TYPED6: the buffer outlives `self`.
 unsafe impl<W: Wait> HostMemory for HostBuffer<'_, '_, W> {
     fn pointer(&self, block: &Block) -> NonNull<u8> {
         // Every address of the buffer fits a `usize` and is not 0.

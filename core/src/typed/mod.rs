@@ -8,19 +8,19 @@
 //! [`HostMemory`], an unsafe trait; [`HostBuffer`] is one over a buffer of the caller's.
 //!
 //! Invariants:
-//! * Y1 a [`TypedBox`] has its block to itself: it came from `alloc`, nobody else ever saw it, and it
+//! * TYPED1 a [`TypedBox`] has its block to itself: it came from `alloc`, nobody else ever saw it, and it
 //!   goes back once, when the box is dropped.
-//! * Y2 the block has room for the values at the alignment of their type (Y4).
-//! * Y3 all values of a box are initialised; a box of `MaybeUninit` says nothing of them.
+//! * TYPED2 the block has room for the values at the alignment of their type (TYPED4).
+//! * TYPED3 all values of a box are initialised; a box of `MaybeUninit` says nothing of them.
 //!
 //! What an implementation of [`HostMemory`] promises:
-//! * Y4 a block is memory of its granted length at an address that the request's alignment divides, and
+//! * TYPED4 a block is memory of its granted length at an address that the request's alignment divides, and
 //!   [`pointer`](HostMemory::pointer) may read and write all of it.
-//! * Y5 nothing else uses the memory of a block until it is freed, if its request allowed no wait and
+//! * TYPED5 nothing else uses the memory of a block until it is freed, if its request allowed no wait and
 //!   nothing freed after event 0, that is, nothing that queued work may use. Safe code cannot free a
 //!   block without the block itself: no free by address, no way to make a block of numbers, and no other
 //!   allocator, now or ever, gave one that passes for it.
-//! * Y6 it is memory as long as the allocator is borrowed.
+//! * TYPED6 it is memory as long as the allocator is borrowed.
 
 mod boxed;
 mod buffer;
@@ -42,7 +42,7 @@ pub use buffer::{HostBuffer, HostBufferError};
 /// An allocator whose blocks are memory that this program may read and write.
 ///
 /// # Safety
-/// Y4, Y5 and Y6 of the [module](self).
+/// TYPED4, TYPED5 and TYPED6 of the [module](self).
 pub unsafe trait HostMemory: BlockAllocator {
     /// The start of a block's memory, good for all of it. Of another allocator's block it is any pointer.
     fn pointer(&self, block: &Block) -> NonNull<u8>;
@@ -137,7 +137,7 @@ pub fn alloc_slice_with<T, A: HostMemory + ?Sized>(
         made.count += 1;
     }
     core::mem::forget(made);
-    // SAFETY: Y3: all `len` of them were written.
+    // SAFETY: TYPED3: all `len` of them were written.
     Ok(unsafe { room.assume_init() })
 }
 
@@ -175,14 +175,14 @@ pub fn alloc_slice_uninit<T, A: HostMemory + ?Sized>(
     } else {
         let align = Align::new(layout.align() as u64).ok_or(too_large)?;
         let request = Request::new(layout.size() as u64).aligned(align);
-        // Y5: the host runs beside all streams, the main one too.
+        // TYPED5: the host runs beside all streams, the main one too.
         let request = request.without_wait().freed_by(EventNumber::new(0));
         let block = allocator.alloc(&request)?.block;
         (allocator.pointer(&block).cast(), Some(block))
     };
     let values = NonNull::slice_from_raw_parts(start, len);
     let memory = Memory::new(allocator, block);
-    // SAFETY: Y1; Y2 by Y4, and a dangling pointer is aligned; Y3: nothing is said of these values.
+    // SAFETY: TYPED1; TYPED2 by TYPED4, and a dangling pointer is aligned; TYPED3: nothing is said of these values.
     Ok(unsafe { TypedBox::of(Values::new(values), memory) })
 }
 
@@ -198,7 +198,7 @@ pub fn alloc_slice_zeroed<T: Zeroable, A: HostMemory + ?Sized>(
     for place in room.iter_mut() {
         *place = MaybeUninit::zeroed();
     }
-    // SAFETY: Y3: zeros are values of `T`.
+    // SAFETY: TYPED3: zeros are values of `T`.
     Ok(unsafe { room.assume_init() })
 }
 

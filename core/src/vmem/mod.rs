@@ -7,8 +7,8 @@
 //! ([`BlockAllocator::owns`]), and the only thing that the sides share is a count ([`JointBytes`]). So
 //! the inner allocators are called with nothing held, and a side that waits keeps no free from the other.
 //!
-//! V1 a block goes back to the side that gave it.
-//! V2 the joint count has the granted bytes of every block that was given here and not freed here. A
+//! VMEM1 a block goes back to the side that gave it.
+//! VMEM2 the joint count has the granted bytes of every block that was given here and not freed here. A
 //!    block is counted after it was given and counted off before it goes back, so the count is never
 //!    more than what is in use on both sides. Only where a side does not know its blocks is one counted
 //!    off afterwards, and the count may be more by frees under way.
@@ -186,7 +186,7 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         host.owns(block).then_some(Placement::Host)
     }
 
-    /// Gives a block to the side that gave it (V1). A side that does not know its blocks is asked by the
+    /// Gives a block to the side that gave it (VMEM1). A side that does not know its blocks is asked by the
     /// free itself: then the block is counted off afterwards.
     fn give_back(
         &self,
@@ -219,7 +219,7 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         (self.placement(block) == Some(Placement::Host)).then_some(host)
     }
 
-    /// Counts a block off while it goes back (V2); on again if it does not.
+    /// Counts a block off while it goes back (VMEM2); on again if it does not.
     fn counted_off(
         &self,
         block: Block,

@@ -9,8 +9,8 @@ use crate::sync::{AtomicU64, Ordering};
 /// place, where each allocation and each free is one step.
 ///
 /// Invariants:
-/// * J1 `live` is what was added less what was taken off.
-/// * J2 once a call of [`add`](Self::add) is over, `peak` is not below the value it made `live`, unless it
+/// * JOINT1 `live` is what was added less what was taken off.
+/// * JOINT2 once a call of [`add`](Self::add) is over, `peak` is not below the value it made `live`, unless it
 ///   was cleared meanwhile. It never is above the largest value since it was cleared, or since the
 ///   beginning of a call that was under way then.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl JointBytes {
     /// So many bytes more are in use. Two atomic operations.
     #[inline]
     pub fn add(&self, bytes: u64) {
-        // The value is this thread's own step of the counter (J2), whatever others do.
+        // The value is this thread's own step of the counter (JOINT2), whatever others do.
         let live = self.live.fetch_add(bytes, Ordering::Relaxed);
         // Release: whoever clears the peak after this sees the step above.
         self.peak

@@ -3,8 +3,8 @@
 //! A control file limits a GPU; a program may have several allocators on it (logical devices). They divide
 //! the file's number in proportion to the limits they began with.
 //!
-//! G1: the limits of a GPU's devices add up to no more than was asked for and no more than the ceiling.
-//! G2: a limit that was asked for and is not met stays in `wanted` until the device answers
+//! ADJUST1: the limits of a GPU's devices add up to no more than was asked for and no more than the ceiling.
+//! ADJUST2: a limit that was asked for and is not met stays in `wanted` until the device answers
 //! [`LimitAnswer::Applied`].
 
 use core::fmt;
@@ -54,7 +54,7 @@ struct Adjusted<D> {
     initial: u64,
     /// The limit in force that was set here; `None` before the first one.
     current: Option<u64>,
-    /// The limit that was asked for and is not met yet (G2).
+    /// The limit that was asked for and is not met yet (ADJUST2).
     wanted: Option<u64>,
 }
 
@@ -234,7 +234,7 @@ impl<D: AdjustableDevice> Adjusted<D> {
     }
 }
 
-/// Divides `total` in proportion to the initial limits, rounded down (G1): at most a byte less for each.
+/// Divides `total` in proportion to the initial limits, rounded down (ADJUST1): at most a byte less for each.
 fn shares(total: u64, initials: &[u64]) -> impl Iterator<Item = u64> {
     let sum: u128 = initials.iter().copied().map(u128::from).sum();
     let count = initials.len() as u128;

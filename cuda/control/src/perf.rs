@@ -1,7 +1,7 @@
 //! The duty cycle: the share of the time that a job may keep the device busy, changed while the job runs.
 //!
-//! Y1. The setter stores the share before it counts the change; a waiter reads the count first (G1).
-//! Y2. A [`DutyCycle`] that was cancelled or dropped reads [`PerfControl::FULL`] for ever, so that no job
+//! PERF1. The setter stores the share before it counts the change; a waiter reads the count first (SIGNAL1).
+//! PERF2. A [`DutyCycle`] that was cancelled or dropped reads [`PerfControl::FULL`] for ever, so that no job
 //! stays suspended when its controller is gone.
 
 use core::fmt;
@@ -112,7 +112,7 @@ impl DutyCycle {
     /// or the duty cycle was cancelled.
     pub fn set(&self, perf: PerfControl) {
         // Release: a thread that reads the share sees what happened before it was set. A compare-and-swap, so
-        // that a concurrent cancel is not undone (Y2).
+        // that a concurrent cancel is not undone (PERF2).
         let stored =
             self.shared
                 .percent
@@ -124,7 +124,7 @@ impl DutyCycle {
         }
     }
 
-    /// Ends every suspension and pause, now and later (Y2).
+    /// Ends every suspension and pause, now and later (PERF2).
     pub fn cancel(&self) {
         // Release: a thread that sees the cancel sees what happened before it.
         self.shared.percent.store(CANCELLED, Ordering::Release);
@@ -180,7 +180,7 @@ impl DutyCycleReader {
         self.shared.percent.load(Ordering::Acquire) == CANCELLED
     }
 
-    /// Reads the count of changes, then the share (G1), so that [`wait`](Self::wait) misses no change.
+    /// Reads the count of changes, then the share (SIGNAL1), so that [`wait`](Self::wait) misses no change.
     pub(crate) fn look(&self) -> Observed {
         let changes = self.shared.signal.changes();
         Observed {

@@ -2,7 +2,7 @@
 //! [`StatusFile`]s.
 //!
 //! In AntMan's files an answer looks like an old status. So each order has a number, `controlVersion` in the
-//! control file, and the job repeats it in its status once the order is in force (K3).
+//! control file, and the job repeats it in its status once the order is in force (COORD3).
 
 use crate::coordinate::{Command, JobReport};
 use crate::manage::Slots;

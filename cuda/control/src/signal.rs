@@ -1,6 +1,6 @@
 //! A count of changes that threads can wait for.
 //!
-//! G1. A writer makes a change first and counts it afterwards. So a thread misses no change if it reads the
+//! SIGNAL1. A writer makes a change first and counts it afterwards. So a thread misses no change if it reads the
 //! count, then the value, and then waits with the count it read.
 
 use std::sync::{Condvar, Mutex, PoisonError};

@@ -1,9 +1,9 @@
 //! Files that are read whole and replaced whole.
 //!
-//! W1: a reader that opens the path sees the old content or the new one, all of it. The new content is
+//! WHOLE1: a reader that opens the path sees the old content or the new one, all of it. The new content is
 //! written to a file of its own in the same folder and then renamed over the old one.
-//! W2: after any refusal before the renaming the old file is whole and the new one is removed.
-//! W3: the new content is never open to more users than the old one was.
+//! WHOLE2: after any refusal before the renaming the old file is whole and the new one is removed.
+//! WHOLE3: the new content is never open to more users than the old one was.
 
 use core::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -94,12 +94,12 @@ fn read(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Replaces a file's content in one step (W1). The file keeps its permissions (W3) and becomes owned by the
+/// Replaces a file's content in one step (WHOLE1). The file keeps its permissions (WHOLE3) and becomes owned by the
 /// writer; a symbolic link stays, and the file behind it is replaced. The temporary file's name begins with a
 /// point and ends in `.tmp`; a process that is killed may leave one, which does no harm.
 ///
 /// # Errors
-/// The system refuses; the old content is whole then, and no temporary file is left (W2). Only
+/// The system refuses; the old content is whole then, and no temporary file is left (WHOLE2). Only
 /// [`FileAct::Store`] comes after the renaming.
 pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Result<(), FileError> {
     let failed = |act| {
@@ -151,7 +151,7 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Creates a new file in the folder of `target`; if `private`, only its owner may open it (W3).
+/// Creates a new file in the folder of `target`; if `private`, only its owner may open it (WHOLE3).
 fn create_beside(target: &Path, private: bool) -> io::Result<(File, Temporary)> {
     let Some(name) = target.file_name() else {
         return Err(io::Error::new(

@@ -5,7 +5,7 @@
 //! Uses of views are put in order for the compute stream, wherever their memory is from (`arg_on`). Buffers
 //! that are taken whole are of the compute stream, as all that these functions give.
 //!
-//! G1 A kernel touches `count`, or `rows` times `cols`, values of what it is given: the functions check
+//! KERNEL1 A kernel touches `count`, or `rows` times `cols`, values of what it is given: the functions check
 //!    that there are as many.
 
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl Gpu {
         for size in &sizes {
             launch.arg(size);
         }
-        // SAFETY: these are the kernel's parameters; G1.
+        // SAFETY: these are the kernel's parameters; KERNEL1.
         unsafe { launch.launch(threads(count)?) }?;
         Ok(out)
     }
@@ -168,7 +168,7 @@ impl Gpu {
         let mut launch = self.compute.launch_builder(&self.kernels.logistic_loss);
         launch.arg(&mut losses).arg(&mut delta).arg(logits);
         launch.arg(&bias).arg(&labels).arg(&count);
-        // SAFETY: these are the kernel's parameters; G1.
+        // SAFETY: these are the kernel's parameters; KERNEL1.
         unsafe { launch.launch(threads(len)?) }?;
         Ok((losses, delta))
     }
@@ -184,7 +184,7 @@ impl Gpu {
         let config = threads(delta.len())?;
         let mut launch = self.compute.launch_builder(&self.kernels.tanh_back);
         launch.arg(delta).arg(hidden).arg(&count);
-        // SAFETY: these are the kernel's parameters; G1.
+        // SAFETY: these are the kernel's parameters; KERNEL1.
         unsafe { launch.launch(config) }?;
         Ok(())
     }
@@ -202,7 +202,7 @@ impl Gpu {
         let read = values.values.arg_on(&self.compute)?;
         let mut launch = self.compute.launch_builder(&self.kernels.sum_rows);
         launch.arg(&mut out).arg(&read).arg(&rows).arg(&cols);
-        // SAFETY: these are the kernel's parameters; G1.
+        // SAFETY: these are the kernel's parameters; KERNEL1.
         unsafe { launch.launch(threads(values.cols)?) }?;
         Ok(())
     }
@@ -231,7 +231,7 @@ impl Gpu {
             .arg(gradient)
             .arg(&count)
             .arg(&rate);
-        // SAFETY: these are the kernel's parameters; G1.
+        // SAFETY: these are the kernel's parameters; KERNEL1.
         unsafe { launch.launch(threads(gradient.len())?) }?;
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! The kernels of `kernels.ptx` as functions of the host, for the stand-in driver.
 //!
-//! H1 A body is called with a launch of its kernel, whose parameters have the types that the text gives
+//! BODY1 A body is called with a launch of its kernel, whose parameters have the types that the text gives
 //!    them.
-//! H2 Nothing else touches the memory that a launch asks for until its body returns, and no kernel here
+//! BODY2 Nothing else touches the memory that a launch asks for until its body returns, and no kernel here
 //!    is launched with a result that overlaps what it reads: `Gpu` takes results as `&mut`.
 
 use larder_cuda::driver::abi::stand_in::{KernelBody, KernelCall};
@@ -31,16 +31,16 @@ struct Launch<'a>(&'a KernelCall);
 
 impl<'a> Launch<'a> {
     /// # Safety
-    /// H1 and H2, and each parameter is asked for as the type it has.
+    /// BODY1 and BODY2, and each parameter is asked for as the type it has.
     unsafe fn of(call: *const KernelCall) -> Self {
         // SAFETY: the stand-in lends it for the call.
         Self(unsafe { &*call })
     }
 
     fn parameter<T: Copy>(&self, index: usize) -> T {
-        // SAFETY: H1: there are so many.
+        // SAFETY: BODY1: there are so many.
         let place = unsafe { *self.0.parameters.wrapping_add(index) };
-        // SAFETY: H1: it is of that type.
+        // SAFETY: BODY1: it is of that type.
         unsafe { place.cast::<T>().read_unaligned() }
     }
 
@@ -57,13 +57,13 @@ impl<'a> Launch<'a> {
 
     fn read(&self, index: usize, count: usize) -> Option<&'a [f32]> {
         let memory = self.memory(index, count, false)?;
-        // SAFETY: the driver gave access to so many bytes; H2.
+        // SAFETY: the driver gave access to so many bytes; BODY2.
         Some(unsafe { std::slice::from_raw_parts(memory, count) })
     }
 
     fn write(&self, index: usize, count: usize) -> Option<&'a mut [f32]> {
         let memory = self.memory(index, count, true)?;
-        // SAFETY: the driver gave access to so many bytes; H2.
+        // SAFETY: the driver gave access to so many bytes; BODY2.
         Some(unsafe { std::slice::from_raw_parts_mut(memory, count) })
     }
 }

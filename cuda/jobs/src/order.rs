@@ -1,7 +1,7 @@
 //! [`Order`]: a person's change of a job's control file.
 //!
-//! O1. A control file that cannot be read is not written, since its values would be lost.
-//! O2. An order keeps all fields and GPUs that it does not name.
+//! ORDER1. A control file that cannot be read is not written, since its values would be lost.
+//! ORDER2. An order keeps all fields and GPUs that it does not name.
 //!
 //! Another program may write the file between the read and the write; the last write counts. Two writers
 //! would undo each other's limits, so a job should have one coordinator or one person.
@@ -38,7 +38,7 @@ pub(crate) enum OrderError {
     NoGpu,
     #[error("the job has several GPUs, name one of them: {0}")]
     SeveralGpus(String),
-    /// The control file exists and cannot be parsed (O1).
+    /// The control file exists and cannot be parsed (ORDER1).
     #[error("{0}; nothing was written, mend the file or remove it")]
     Unreadable(#[from] ParseError),
     #[error(transparent)]

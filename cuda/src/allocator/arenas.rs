@@ -6,13 +6,13 @@
 //! order on its stream, what is freed there is free at once, without points. Programs whose threads do
 //! not meet have no arena, and the memory of one best fit over everything.
 //!
-//! A1 A piece is in use to the core; what is free in it is no one else's, and not live.
-//! A2 An arena gives memory to its own stream only. A block freed on another stream carries that
+//! ARENAS1 A piece is in use to the core; what is free in it is no one else's, and not live.
+//! ARENAS2 An arena gives memory to its own stream only. A block freed on another stream carries that
 //! stream's point inside the arena, and is given again when it has passed: an arena never waits.
-//! A3 Before memory is created, moved, waited for or given back for a block, pieces that are wholly free go
+//! ARENAS3 Before memory is created, moved, waited for or given back for a block, pieces that are wholly free go
 //! back to the core, and the search is made again; for a piece of an arena, those of arenas that have far more
 //! than they use. Pieces side by side are one region, of which only the free end goes.
-//! A4 Before an arena takes one more piece it looks what other streams that freed its blocks have passed.
+//! ARENAS4 Before an arena takes one more piece it looks what other streams that freed its blocks have passed.
 //! For a piece nobody waits on the host.
 //!
 //! An arena's lock is held for bookkeeping only, and no other lock of ours is wanted meanwhile.
@@ -28,11 +28,10 @@ use larder_core::{
     StreamId, StreamPoint, SubAllocError, SubAllocator,
 };
 
-use super::report::StreamCounts;
 use super::{ArenaPolicy, DeviceInner};
 use crate::driver::locked;
 use crate::owning::Owning;
-use crate::stream_pool::HostWait;
+use crate::stream_pool::{HostWait, StreamCounts};
 use crate::waiting::Yield;
 
 /// Largest block of an arena.

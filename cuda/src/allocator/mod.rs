@@ -1,23 +1,11 @@
 //! [`DeviceAllocator`]: a device's memory in the order of streams.
 //!
-//! The core's paged best fit over one range of addresses ([`VirtualMemory`]), with streams by number
-//! (`streams`). A block is freed in the order of a stream: it is given again at once on that stream,
-//! and to another one after a wait that the device makes, never the host. Nothing on the way of an
-//! allocation that fits, or of a free, calls the driver, but for that wait.
-//!
-//! # When nothing fits that the stream may use at once
-//! 1. What [arenas] do not use goes back to the core, and the search is made again.
-//! 2. What another stream used last is given, and the stream waits for it on the device.
-//! 3. What events have passed counts as free for all, also what arenas had of it, and the search is made
-//!    again.
-//! 4. Pages move, or memory is created, as the core's [`Backing`](larder_core::paged::Backing) says.
-//! 5. If that fails while freed memory is pending, in an arena too: the host waits for it, and all is
-//!    tried once more. Not for a piece of an arena: its block may fit elsewhere.
-//! 6. An error with the numbers.
+//! A [`StreamPool`] of pages that can move ([`VirtualMemory`]), and above it what only a device's memory
+//! has: `arenas` of small blocks by stream, `steps` planned ahead, the `window`s of captures, and blocks
+//! that several streams used (`deferred`). Which of them serves a stream says its route (`routes`).
 //!
 //! # Locks
-//! That of the core for bookkeeping; those of the streams, also while an event is recorded. No thread
-//! holds both. That of blocks which several streams used comes before either.
+//! Those of the pool, and that of blocks which several streams used, which comes before them.
 
 mod arenas;
 mod as_stream;
@@ -27,12 +15,11 @@ mod error;
 mod free;
 mod limit;
 mod order;
-pub(crate) mod report;
+mod release;
+mod report;
 mod routes;
-mod slow;
 mod step_tables;
 mod steps;
-pub(crate) mod streams;
 pub(crate) mod tables;
 mod window;
 
@@ -49,9 +36,9 @@ pub use config::{ArenaPolicy, DeviceConfig};
 use deferred::DeferredBlocks;
 pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
 pub(crate) use order::Ordered;
+pub use release::Released;
 pub use report::{DeviceChunk, DeviceSnapshot, StreamStats};
 use routes::{AllocRoute, Routes};
-pub use slow::Released;
 pub use steps::DeviceStep;
 use steps::StepStreams;
 pub use window::CaptureWindow;
@@ -302,7 +289,7 @@ impl DeviceInner {
 }
 
 impl Above for DeviceInner {
-    /// What arenas do not use (A3).
+    /// What arenas do not use (ARENAS3).
     fn give_back(&self, host: HostWait) -> bool {
         match host {
             HostWait::Waits | HostWait::HasOther => self.arenas.trim(),

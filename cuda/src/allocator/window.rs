@@ -8,11 +8,11 @@
 //! its last block has come back. It is cut from the core, never from an arena or a plan: a place is inside
 //! one block only.
 //!
-//! W1 A window's blocks carry the number of its own best fit, by which a free finds it.
-//! W2 A window that is closed gives no more blocks.
-//! W3 Its memory goes back once, when it is closed, dropped and empty: in the order of its stream, and
+//! WINDOW1 A window's blocks carry the number of its own best fit, by which a free finds it.
+//! WINDOW2 A window that is closed gives no more blocks.
+//! WINDOW3 Its memory goes back once, when it is closed, dropped and empty: in the order of its stream, and
 //! behind what other streams had queued when they freed blocks of it.
-//! W4 What another stream freed is not given again inside: whether the window's own stream has joined
+//! WINDOW4 What another stream freed is not given again inside: whether the window's own stream has joined
 //! that one is the program's, and a graph has no events that could be asked.
 //!
 //! The lock of the list of windows comes before a window's own; the core's comes after both.
@@ -44,7 +44,7 @@ struct Room {
     /// Its [`CaptureWindow`] still exists.
     held: bool,
     live: usize,
-    /// What other streams had queued when they freed blocks, one point for each (W3).
+    /// What other streams had queued when they freed blocks, one point for each (WINDOW3).
     others: Vec<StreamPoint>,
 }
 
@@ -280,7 +280,7 @@ impl DeviceInner {
         Ok(())
     }
 
-    /// Gives a window's memory back if nobody needs it any more (W3).
+    /// Gives a window's memory back if nobody needs it any more (WINDOW3).
     fn end_window(&self, ended: &Arc<Mutex<Room>>) {
         let mut room = locked(ended);
         if room.held || room.open || room.live > 0 {

@@ -5,15 +5,15 @@
 //! time, once. The borrow checker sees to it that the work is queued by then: reads borrow the buffer,
 //! and a write borrows it alone.
 //!
-//! U1 a read comes after all writes: its stream waits for every other stream in `writers`.
-//! U2 a write comes after all writes and all reads. After one of the whole buffer the earlier uses are
+//! USE1 a read comes after all writes: its stream waits for every other stream in `writers`.
+//! USE2 a write comes after all writes and all reads. After one of the whole buffer the earlier uses are
 //!    forgotten: whoever waits for it waits for them.
-//! U3 `seen` are streams that waited for all writes so far; any write empties it.
-//! U4 `written` stands for all writes of its stream. It was taken while no work could be unqueued.
-//! U5 a view that others can stand *beside* (parts that were split may be used by threads at once, and
+//! USE3 `seen` are streams that waited for all writes so far; any write empties it.
+//! USE4 `written` stands for all writes of its stream. It was taken while no work could be unqueued.
+//! USE5 a view that others can stand *beside* (parts that were split may be used by threads at once, and
 //!    their work be queued in any order) forgets nothing, and takes no point for later: of its
 //!    neighbours' work some may not be queued yet.
-//! U6 what could not be ordered (during captures, or refused) counts as unordered for whoever comes
+//! USE6 what could not be ordered (during captures, or refused) counts as unordered for whoever comes
 //!    later.
 
 use cudarc::driver::{self as cuda, CudaStream};
@@ -30,7 +30,7 @@ pub(super) struct Use<'a> {
     pub(super) stream: &'a CudaStream,
     /// The stream's; none if the allocator does not know it.
     pub(super) stream_id: Option<StreamId>,
-    /// Others may use their part at once (U5).
+    /// Others may use their part at once (USE5).
     pub(super) beside: bool,
 }
 
@@ -39,9 +39,9 @@ pub(super) struct Use<'a> {
 pub(super) struct Uses {
     writers: StreamSet,
     readers: StreamSet,
-    /// U3.
+    /// USE3.
     seen: StreamSet,
-    /// U4.
+    /// USE4.
     written: Option<StreamPoint>,
 }
 
@@ -92,7 +92,7 @@ impl Uses {
             None => wait(by.memory, &self.writers.with(&self.readers)).map(|()| true),
         };
         if outcome == Ok(true) && !by.beside {
-            // U2.
+            // USE2.
             self.writers = StreamSet::EMPTY;
             self.readers = StreamSet::EMPTY;
         }
@@ -104,7 +104,7 @@ impl Uses {
         outcome.map(drop)
     }
 
-    /// U1; whether all is ordered.
+    /// USE1; whether all is ordered.
     fn after_writers(
         &mut self,
         by: Use<'_>,
@@ -121,7 +121,7 @@ impl Uses {
         }))
     }
 
-    /// U2; whether all is ordered.
+    /// USE2; whether all is ordered.
     fn after_all(&mut self, by: Use<'_>, stream_id: StreamId) -> Result<bool, cuda::DriverError> {
         let readers = self.readers.without(stream_id);
         let after_readers = all(readers.iter().map(|reader| {

@@ -32,7 +32,7 @@ pub(super) struct Part<'a> {
     /// Where a kernel's argument points.
     pub(super) address: sys::CUdeviceptr,
     pub(super) len: usize,
-    /// Others may use their parts at once: invariant U5 of `uses`.
+    /// Others may use their parts at once: invariant USE5 of `uses`.
     pub(super) beside: bool,
 }
 

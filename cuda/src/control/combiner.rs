@@ -1,10 +1,10 @@
 //! [`Combiner`]: a value that one thread at a time works on, with no lock held meanwhile. A thread that
 //! finds it taken may leave its work to the thread that has it (flat combining).
 //!
-//! T1 The value is in its place, or one thread has it. That thread puts it back, after a panic too.
-//! T2 A thread that finds it taken may leave: the thread that has it works again before it puts it back, so
+//! COMB1 The value is in its place, or one thread has it. That thread puts it back, after a panic too.
+//! COMB2 A thread that finds it taken may leave: the thread that has it works again before it puts it back, so
 //! it sees what happened before the other one left.
-//! T3 No thread waits for itself: one that has the value and asks for it again, from a callback, leaves.
+//! COMB3 No thread waits for itself: one that has the value and asks for it again, from a callback, leaves.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
@@ -21,11 +21,11 @@ pub(super) struct Combiner<T> {
 struct State<T> {
     value: Option<T>,
     holder: Option<ThreadId>,
-    /// A thread left (T2).
+    /// A thread left (COMB2).
     again: bool,
 }
 
-/// Has the value; puts it back when dropped (T1).
+/// Has the value; puts it back when dropped (COMB1).
 struct Working<'d, T> {
     combiner: &'d Combiner<T>,
     value: Option<T>,
@@ -45,7 +45,7 @@ impl<T> Combiner<T> {
 
     /// Runs `work`, and then `again` as often as others left meanwhile. Waits for the value if another
     /// thread has it. Returns `None` if called from inside the work of this thread, which then runs `again`
-    /// (T3).
+    /// (COMB3).
     pub(super) fn work<R>(
         &self,
         work: impl FnOnce(&mut T) -> R,

@@ -50,7 +50,7 @@ struct Interval {
 impl Interval {
     /// The peak to report, given the peak since this was last asked.
     fn peak(&self, taken: u64, look: Look) -> u64 {
-        // Relaxed, all: one thread at a time (J1).
+        // Relaxed, all: one thread at a time (CTRL1).
         let since = self.since.load(Ordering::Relaxed).max(taken);
         match look {
             Look::Due => {

@@ -42,11 +42,11 @@
 //! runs ahead of the device is held back as a host.
 //!
 //! # Threads and locks
-//! J1 One thread at a time has the state of the files: it takes it out of the combiner, and no lock is held
+//! CTRL1 One thread at a time has the state of the files: it takes it out of the combiner, and no lock is held
 //! while it sets limits, asks pools or writes the status.
-//! J2 The listener's callback and the job's own thread never wait for it; they leave, and the thread that
-//! has it looks again (T2). So a job may be dropped anywhere, in a callback of its own allocators too.
-//! J3 Locks are for lists only: inbox, managed allocators, the last problem. None is taken under another.
+//! CTRL2 The listener's callback and the job's own thread never wait for it; they leave, and the thread that
+//! has it looks again (COMB2). So a job may be dropped anywhere, in a callback of its own allocators too.
+//! CTRL3 Locks are for lists only: inbox, managed allocators, the last problem. None is taken under another.
 //!
 //! The job's thread, if it has one, writes the status when something happened outside of runs: an order was
 //! obeyed, a deferred shrink completed. Frees do not write files.

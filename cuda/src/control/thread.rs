@@ -77,7 +77,7 @@ fn serve(shared: &JobShared) {
 pub(super) fn end(shared: &JobShared, thread: JoinHandle<()>) {
     shared.bell.end();
     if thread.thread().id() != thread::current().id() {
-        // It has no callbacks of others to wait for (J2); a panic in it was reported where it happened.
+        // It has no callbacks of others to wait for (CTRL2); a panic in it was reported where it happened.
         let _ = thread.join();
     }
 }

@@ -3,7 +3,7 @@
 //! Why not the wrappers of a binding: they panic when a function is missing, and an answer newer
 //! than the binding is undefined there. Here a missing function is a value and an answer a number.
 //!
-//! Invariant D1: the type of each field is the C prototype of the function it is looked up by, and
+//! Invariant DRIVER1: the type of each field is the C prototype of the function it is looked up by, and
 //! the library stays loaded for as long as the table lives. All calls of this module cite it.
 
 use core::ffi::{c_char, c_int, c_void};
@@ -67,9 +67,9 @@ struct Symbols<'a> {
 
 impl Symbols<'_> {
     /// The function of that name. Only the `resolve` functions below ask for it, with the prototype
-    /// of the name (D1).
+    /// of the name (DRIVER1).
     fn find<F: Copy>(self, name: &'static str) -> Option<F> {
-        // SAFETY: D1: `F` is the prototype of the function of this name.
+        // SAFETY: DRIVER1: `F` is the prototype of the function of this name.
         let symbol = unsafe { self.library.get::<F>(name) };
         symbol.ok().map(|symbol| *symbol)
     }

@@ -318,7 +318,7 @@ impl Driver {
     pub fn current_context(&self) -> Result<ContextHandle, DriverError> {
         let entry = self.api.context_current;
         let mut context = ContextHandle::NULL;
-        // SAFETY: D1; the handle outlives the call.
+        // SAFETY: DRIVER1; the handle outlives the call.
         let code = unsafe { (entry.call)(&raw mut context) };
         entry.check(code)?;
         Ok(context)
@@ -330,7 +330,7 @@ impl Driver {
     /// If the driver refuses, or work failed.
     pub fn synchronize_context(&self) -> Result<(), DriverError> {
         let entry = self.api.context_synchronize;
-        // SAFETY: D1; the call takes no arguments.
+        // SAFETY: DRIVER1; the call takes no arguments.
         let code = unsafe { (entry.call)() };
         entry.check(code)
     }
@@ -341,7 +341,7 @@ impl Driver {
     /// The context exists.
     unsafe fn push_context(&self, context: ContextHandle) -> Result<(), DriverError> {
         let entry = self.api.context_push;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(context) };
         entry.check(code)
     }
@@ -350,7 +350,7 @@ impl Driver {
     fn pop_context(&self) -> Result<(), DriverError> {
         let entry = self.api.context_pop;
         let mut popped = ContextHandle::NULL;
-        // SAFETY: D1; the handle outlives the call.
+        // SAFETY: DRIVER1; the handle outlives the call.
         let code = unsafe { (entry.call)(&raw mut popped) };
         entry.check(code)
     }
@@ -361,7 +361,7 @@ impl Driver {
     /// The context exists, or the handle is null.
     unsafe fn set_context(&self, context: ContextHandle) -> Result<(), DriverError> {
         let entry = self.api.context_set;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(context) };
         entry.check(code)
     }

@@ -40,7 +40,7 @@ impl Driver {
     pub fn device_count(&self) -> Result<i32, DriverError> {
         let entry = self.api.device_count;
         let mut count: c_int = 0;
-        // SAFETY: D1; the number outlives the call.
+        // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut count) };
         entry.check(code)?;
         Ok(count)
@@ -53,7 +53,7 @@ impl Driver {
     pub fn device(&self, ordinal: i32) -> Result<i32, DriverError> {
         let entry = self.api.device;
         let mut device: c_int = 0;
-        // SAFETY: D1; the number outlives the call.
+        // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut device, ordinal) };
         entry.check(code)?;
         Ok(device)
@@ -66,7 +66,7 @@ impl Driver {
     pub fn device_attribute(&self, device: i32, attribute: u32) -> Result<i32, DriverError> {
         let entry = self.api.device_attribute;
         let mut value: c_int = 0;
-        // SAFETY: D1; the number outlives the call.
+        // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut value, attribute, device) };
         entry.check(code)?;
         Ok(value)
@@ -80,7 +80,7 @@ impl Driver {
         let entry = self.api.device_bus_id;
         let mut text = [0_u8; BUS_ID_BYTES];
         let start = text.as_mut_ptr().cast::<c_char>();
-        // SAFETY: D1; the text outlives the call, which is given its length.
+        // SAFETY: DRIVER1; the text outlives the call, which is given its length.
         let code = unsafe { (entry.call)(start, BUS_ID_BYTES as c_int, device) };
         entry.check(code)?;
         let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
@@ -94,7 +94,7 @@ impl Driver {
     pub fn device_bytes(&self, device: i32) -> Result<u64, DriverError> {
         let entry = self.api.device_bytes;
         let mut bytes = 0;
-        // SAFETY: D1; the number outlives the call.
+        // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut bytes, device) };
         entry.check(code)?;
         Ok(bytes as u64)
@@ -107,7 +107,7 @@ impl Driver {
     pub fn can_access_peer(&self, device: i32, peer: i32) -> Result<bool, DriverError> {
         let entry = self.api.device_can_access;
         let mut answer: c_int = 0;
-        // SAFETY: D1; the number outlives the call.
+        // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut answer, device, peer) };
         entry.check(code)?;
         Ok(answer != 0)

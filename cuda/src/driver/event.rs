@@ -136,7 +136,7 @@ impl Driver {
     pub fn create_event(&self, flags: u32) -> Result<EventHandle, DriverError> {
         let entry = self.api.event_create;
         let mut event = EventHandle::NULL;
-        // SAFETY: D1; the handle outlives the call.
+        // SAFETY: DRIVER1; the handle outlives the call.
         let code = unsafe { (entry.call)(&raw mut event, flags) };
         entry.check(code)?;
         Ok(event)
@@ -151,7 +151,7 @@ impl Driver {
     /// If the driver refuses; the event is still there then.
     pub unsafe fn destroy_event(&self, event: EventHandle) -> Result<(), DriverError> {
         let entry = self.api.event_destroy;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(event) };
         entry.check(code)
     }
@@ -169,7 +169,7 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let entry = self.api.event_record;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(event, stream) };
         entry.check(code)
     }
@@ -183,7 +183,7 @@ impl Driver {
     /// If the driver refuses, or work failed.
     pub unsafe fn query_event(&self, event: EventHandle) -> Result<bool, DriverError> {
         let entry = self.api.event_query;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(event) };
         match code {
             Code::NOT_READY => Ok(false),
@@ -200,7 +200,7 @@ impl Driver {
     /// If the driver refuses, or work failed.
     pub unsafe fn synchronize_event(&self, event: EventHandle) -> Result<(), DriverError> {
         let entry = self.api.event_synchronize;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(event) };
         entry.check(code)
     }
@@ -219,7 +219,7 @@ impl Driver {
     ) -> Result<f32, DriverError> {
         let entry = self.api.event_elapsed;
         let mut ms = 0.0;
-        // SAFETY: D1, and the caller's promise; the number outlives the call.
+        // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut ms, start, end) };
         entry.check(code)?;
         Ok(ms)

@@ -200,7 +200,7 @@ fn start(found: Found) -> Result<Driver, LoadError> {
 impl Driver {
     fn init(&self) -> Result<(), LoadError> {
         let entry = self.api.init;
-        // SAFETY: D1; zero is the only value there is.
+        // SAFETY: DRIVER1; zero is the only value there is.
         let code = unsafe { (entry.call)(0) };
         Ok(entry.check(code)?)
     }
@@ -208,7 +208,7 @@ impl Driver {
     fn newest_version(&self) -> Result<u32, LoadError> {
         let entry = self.api.driver_version;
         let mut version: c_int = 0;
-        // SAFETY: D1; the number outlives the call.
+        // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut version) };
         entry.check(code)?;
         // A version below zero would be that of no driver: none of its newer functions is used.

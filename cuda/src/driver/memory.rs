@@ -28,7 +28,7 @@ impl Driver {
     pub fn memory_info(&self) -> Result<(u64, u64), DriverError> {
         let entry = self.api.memory.info;
         let (mut free, mut total) = (0, 0);
-        // SAFETY: D1; both numbers outlive the call.
+        // SAFETY: DRIVER1; both numbers outlive the call.
         let code = unsafe { (entry.call)(&raw mut free, &raw mut total) };
         entry.check(code)?;
         Ok((free as u64, total as u64))
@@ -43,7 +43,7 @@ impl Driver {
         let bytes = size(bytes)?;
         let entry = self.api.memory.alloc;
         let mut address = 0;
-        // SAFETY: D1; the address outlives the call.
+        // SAFETY: DRIVER1; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, bytes) };
         entry.check(code)?;
         Ok(address)
@@ -59,7 +59,7 @@ impl Driver {
     /// If the driver refuses; the memory is still there then.
     pub unsafe fn free_device(&self, address: DevicePtr) -> Result<(), DriverError> {
         let entry = self.api.memory.free;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(address) };
         entry.check(code)
     }
@@ -73,7 +73,7 @@ impl Driver {
         let bytes = size(bytes)?;
         let entry = self.api.memory.host_alloc;
         let mut address = core::ptr::null_mut();
-        // SAFETY: D1; the address outlives the call.
+        // SAFETY: DRIVER1; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, bytes, flags) };
         entry.check(code)?;
         Ok(address)
@@ -89,7 +89,7 @@ impl Driver {
     /// If the driver refuses; the memory is still there then.
     pub unsafe fn free_host(&self, address: *mut c_void) -> Result<(), DriverError> {
         let entry = self.api.memory.host_free;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(address) };
         entry.check(code)
     }
@@ -110,7 +110,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.memory.host_register;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(start, bytes, flags) };
         entry.check(code)
     }
@@ -124,7 +124,7 @@ impl Driver {
     /// If the driver refuses; the memory is still pinned then.
     pub unsafe fn unregister_host(&self, start: *mut c_void) -> Result<(), DriverError> {
         let entry = self.api.memory.host_unregister;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(start) };
         entry.check(code)
     }
@@ -139,7 +139,7 @@ impl Driver {
     pub unsafe fn device_pointer(&self, host: *mut c_void) -> Result<DevicePtr, DriverError> {
         let entry = self.api.memory.host_device_pointer;
         let mut address = 0;
-        // SAFETY: D1, and the caller's promise; the address outlives the call.
+        // SAFETY: DRIVER1, and the caller's promise; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, host, 0) };
         entry.check(code)?;
         Ok(address)
@@ -153,7 +153,7 @@ impl Driver {
         let bytes = size(bytes)?;
         let entry = self.api.memory.managed_alloc;
         let mut address = 0;
-        // SAFETY: D1; the address outlives the call.
+        // SAFETY: DRIVER1; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, bytes, constants::MEM_ATTACH_GLOBAL) };
         entry.check(code)?;
         Ok(address)
@@ -197,7 +197,7 @@ impl Driver {
         let entry = self.api.memory.pointer_attribute;
         let mut value = 0u32;
         let place = (&raw mut value).cast::<c_void>();
-        // SAFETY: D1; the attributes asked for here are an enumeration, an int or a bool.
+        // SAFETY: DRIVER1; the attributes asked for here are an enumeration, an int or a bool.
         let code = unsafe { (entry.call)(place, attribute, address) };
         if code == Code::INVALID_VALUE {
             return Ok(None);

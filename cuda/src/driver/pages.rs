@@ -40,7 +40,7 @@ impl Driver {
         };
         let properties = memory_of(device);
         let mut bytes = 0;
-        // SAFETY: D1; number and properties outlive the call.
+        // SAFETY: DRIVER1; number and properties outlive the call.
         let code = unsafe { (entry.call)(&raw mut bytes, &raw const properties, option) };
         entry.check(code)?;
         Ok(bytes as u64)
@@ -56,7 +56,7 @@ impl Driver {
             usize::try_from(align_bytes).map_err(|_| DriverError::Size { bytes: align_bytes })?;
         let bytes = size(bytes)?;
         let mut start = 0;
-        // SAFETY: D1; the address outlives the call.
+        // SAFETY: DRIVER1; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut start, bytes, align, 0, 0) };
         entry.check(code)?;
         Ok(start)
@@ -72,7 +72,7 @@ impl Driver {
     pub unsafe fn free_reserved(&self, start: DevicePtr, bytes: u64) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.pages.free)?;
         let bytes = size(bytes)?;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(start, bytes) };
         entry.check(code)
     }
@@ -86,7 +86,7 @@ impl Driver {
         let bytes = size(bytes)?;
         let properties = memory_of(device);
         let mut handle = MemoryHandle::default();
-        // SAFETY: D1; handle and properties outlive the call.
+        // SAFETY: DRIVER1; handle and properties outlive the call.
         let code = unsafe { (entry.call)(&raw mut handle, bytes, &raw const properties, 0) };
         entry.check(code)?;
         Ok(handle)
@@ -101,7 +101,7 @@ impl Driver {
     /// If the driver refuses; the handle is still there then.
     pub unsafe fn release_memory(&self, handle: MemoryHandle) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.pages.release)?;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(handle) };
         entry.check(code)
     }
@@ -122,7 +122,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.pages.map)?;
         let bytes = size(bytes)?;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(start, bytes, 0, handle, 0) };
         entry.check(code)
     }
@@ -137,7 +137,7 @@ impl Driver {
     pub unsafe fn unmap(&self, start: DevicePtr, bytes: u64) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.pages.unmap)?;
         let bytes = size(bytes)?;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(start, bytes) };
         entry.check(code)
     }
@@ -158,7 +158,7 @@ impl Driver {
         let entry = self.optional(&self.api.pages.set_access)?;
         let bytes = size(bytes)?;
         let access = readers_and_writers(devices);
-        // SAFETY: D1, and the caller's promise; the list outlives the call.
+        // SAFETY: DRIVER1, and the caller's promise; the list outlives the call.
         let code = unsafe { (entry.call)(start, bytes, access.as_ptr(), access.len()) };
         entry.check(code)
     }
@@ -171,7 +171,7 @@ impl Driver {
         let entry = self.optional(&self.api.pages.get_access)?;
         let location = place_of(device);
         let mut flags = 0;
-        // SAFETY: D1; number and location outlive the call.
+        // SAFETY: DRIVER1; number and location outlive the call.
         let code = unsafe { (entry.call)(&raw mut flags, &raw const location, address) };
         entry.check(code)?;
         Ok(flags)

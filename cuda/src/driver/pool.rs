@@ -24,7 +24,7 @@ impl Driver {
             reserved: [0; 54],
         };
         let mut pool = PoolHandle::NULL;
-        // SAFETY: D1; handle and properties outlive the call.
+        // SAFETY: DRIVER1; handle and properties outlive the call.
         let code = unsafe { (entry.call)(&raw mut pool, &raw const properties) };
         entry.check(code)?;
         Ok(pool)
@@ -39,7 +39,7 @@ impl Driver {
     /// If the driver refuses; the pool is still there then.
     pub unsafe fn destroy_pool(&self, pool: PoolHandle) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.pools.destroy)?;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(pool) };
         entry.check(code)
     }
@@ -51,7 +51,7 @@ impl Driver {
     pub fn pool_of_device(&self, device: i32) -> Result<PoolHandle, DriverError> {
         let entry = self.optional(&self.api.pools.of_device)?;
         let mut pool = PoolHandle::NULL;
-        // SAFETY: D1; the handle outlives the call.
+        // SAFETY: DRIVER1; the handle outlives the call.
         let code = unsafe { (entry.call)(&raw mut pool, device) };
         entry.check(code)?;
         Ok(pool)
@@ -68,7 +68,7 @@ impl Driver {
         let entry = self.optional(&self.api.pools.trim)?;
         // More than there are addresses is the same as all.
         let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(pool, keep) };
         entry.check(code)
     }
@@ -88,7 +88,7 @@ impl Driver {
         let entry = self.optional(&self.api.pools.set_attribute)?;
         let mut value = bytes;
         let place = (&raw mut value).cast::<c_void>();
-        // SAFETY: D1, and the caller's promise; this attribute is 64 bits wide.
+        // SAFETY: DRIVER1, and the caller's promise; this attribute is 64 bits wide.
         let code = unsafe { (entry.call)(pool, constants::POOL_RELEASE_THRESHOLD, place) };
         entry.check(code)
     }
@@ -105,7 +105,7 @@ impl Driver {
         let entry = self.optional(&self.api.pools.get_attribute)?;
         let mut value = 0u64;
         let place = (&raw mut value).cast::<c_void>();
-        // SAFETY: D1, and the caller's promise; no attribute is wider than 64 bits.
+        // SAFETY: DRIVER1, and the caller's promise; no attribute is wider than 64 bits.
         let code = unsafe { (entry.call)(pool, attribute, place) };
         entry.check(code)?;
         Ok(value)
@@ -125,7 +125,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.pools.set_access)?;
         let access = readers_and_writers(devices);
-        // SAFETY: D1, and the caller's promise; the list outlives the call.
+        // SAFETY: DRIVER1, and the caller's promise; the list outlives the call.
         let code = unsafe { (entry.call)(pool, access.as_ptr(), access.len()) };
         entry.check(code)
     }
@@ -145,7 +145,7 @@ impl Driver {
         let entry = self.optional(&self.api.pools.alloc)?;
         let bytes = size(bytes)?;
         let mut address = 0;
-        // SAFETY: D1, and the caller's promise; the address outlives the call.
+        // SAFETY: DRIVER1, and the caller's promise; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, bytes, stream) };
         entry.check(code)?;
         Ok(address)
@@ -167,7 +167,7 @@ impl Driver {
         let entry = self.optional(&self.api.pools.alloc_from)?;
         let bytes = size(bytes)?;
         let mut address = 0;
-        // SAFETY: D1, and the caller's promise; the address outlives the call.
+        // SAFETY: DRIVER1, and the caller's promise; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, bytes, pool, stream) };
         entry.check(code)?;
         Ok(address)
@@ -187,7 +187,7 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.pools.free)?;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(address, stream) };
         entry.check(code)
     }

@@ -1,7 +1,7 @@
 //! [`StandIn`]: the control of the stand-in driver, for tests: what it counted, what it should
 //! refuse, what it found.
 //!
-//! Invariant D2: the type of each field is the C prototype of the function of the stand-in's control
+//! Invariant DRIVER2: the type of each field is the C prototype of the function of the stand-in's control
 //! interface that it is looked up by, and the library stays loaded for as long as the table lives.
 
 use core::ffi::c_char;
@@ -102,7 +102,7 @@ impl StandIn {
     /// Forgets everything; so many devices of so much memory. Handles and addresses from before are
     /// nothing any more: only for when the program holds none.
     pub fn reset(&self, devices: u32, bytes: u64) {
-        // SAFETY: D2; the stand-in checks every handle it is given later.
+        // SAFETY: DRIVER2; the stand-in checks every handle it is given later.
         unsafe { (self.reset)(devices, bytes) }
     }
 
@@ -111,7 +111,7 @@ impl StandIn {
     /// # Errors
     /// If there is no such device, or more is in use.
     pub fn set_memory(&self, device: i32, bytes: u64) -> Result<(), DriverError> {
-        // SAFETY: D2; the call takes no pointers.
+        // SAFETY: DRIVER2; the call takes no pointers.
         let code = unsafe { (self.set_memory)(device, bytes) };
         checked("larder_stand_in_set_memory", code)
     }
@@ -119,14 +119,14 @@ impl StandIn {
     /// Sets what the driver says its version is, like 12080. What was loaded before has read it
     /// already.
     pub fn set_driver_version(&self, version: u32) {
-        // SAFETY: D2; the call takes no pointers.
+        // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.set_driver_version)(version) }
     }
 
     /// Calls of a function so far, by its name in the library; `None` for all functions.
     pub fn calls(&self, function: Option<&str>) -> u64 {
         let name = Name::of(function);
-        // SAFETY: D2; the name outlives the call.
+        // SAFETY: DRIVER2; the name outlives the call.
         unsafe { (self.calls)(name.pointer()) }
     }
 
@@ -138,7 +138,7 @@ impl StandIn {
 
     /// Counts anew.
     pub fn reset_calls(&self) {
-        // SAFETY: D2; the call takes no pointers.
+        // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.reset_calls)() }
     }
 
@@ -148,32 +148,32 @@ impl StandIn {
     /// If there is no such function, or no such code.
     pub fn fail(&self, rule: Rule<'_>) -> Result<(), DriverError> {
         let name = Name::of(rule.function);
-        // SAFETY: D2; the name outlives the call.
+        // SAFETY: DRIVER2; the name outlives the call.
         let code = unsafe { (self.fail)(name.pointer(), rule.skip, rule.times, rule.code) };
         checked("larder_stand_in_fail", code)
     }
 
     /// Refuses nothing any more.
     pub fn clear_failures(&self) {
-        // SAFETY: D2; the call takes no pointers.
+        // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.clear_failures)() }
     }
 
     /// Runs queued work as soon as it may run; the default.
     pub fn schedule_eagerly(&self) {
-        // SAFETY: D2; the call takes no pointers.
+        // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.schedule)(0, 0) }
     }
 
     /// Runs queued work only when something forces it, or by chance, in an order drawn from the seed.
     pub fn schedule_deferred(&self, seed: u64) {
-        // SAFETY: D2; the call takes no pointers.
+        // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.schedule)(1, seed) }
     }
 
     /// Bytes of a device in use by this process.
     pub fn used(&self, device: i32) -> u64 {
-        // SAFETY: D2; the call takes no pointers.
+        // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.used)(device) }
     }
 
@@ -198,7 +198,7 @@ impl StandIn {
 
     /// Forgets what was found.
     pub fn clear_findings(&self) {
-        // SAFETY: D2; the call takes no pointers.
+        // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.clear_findings)() }
     }
 
@@ -239,14 +239,14 @@ impl StandIn {
     /// If the stand-in refuses.
     pub unsafe fn register_kernel(&self, name: &str, body: KernelBody) -> Result<(), DriverError> {
         let name = Name::of(Some(name));
-        // SAFETY: D2, and the caller's promise; the name outlives the call.
+        // SAFETY: DRIVER2, and the caller's promise; the name outlives the call.
         let code = unsafe { (self.kernel)(name.pointer(), body) };
         checked("larder_stand_in_kernel", code)
     }
 
     /// Whether new device and pinned memory is filled with a pattern.
     pub fn poison(&self, on: bool) {
-        // SAFETY: D2; the call takes no pointers.
+        // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.poison)(u32::from(on)) }
     }
 
@@ -256,7 +256,7 @@ impl StandIn {
     /// If the file cannot be used, or its path is not UTF-8.
     pub fn share(&self, path: &Path) -> Result<(), DriverError> {
         let name = Name::of(path.to_str());
-        // SAFETY: D2; the name outlives the call.
+        // SAFETY: DRIVER2; the name outlives the call.
         let code = unsafe { (self.share)(name.pointer()) };
         checked("larder_stand_in_share", code)
     }
@@ -271,7 +271,7 @@ impl StandIn {
             } else {
                 buffer.as_mut_ptr()
             };
-            // SAFETY: D2; the buffer has that much room and outlives the call.
+            // SAFETY: DRIVER2; the buffer has that much room and outlives the call.
             let bytes = unsafe { text(place, room) };
             let Ok(length) = usize::try_from(bytes) else {
                 return Vec::new();
@@ -297,7 +297,7 @@ impl fmt::Debug for StandIn {
 
 /// Whether a library is a stand-in. Calls nothing.
 pub(super) fn is_stand_in(library: &Library) -> bool {
-    // SAFETY: D2; it is only looked up.
+    // SAFETY: DRIVER2; it is only looked up.
     unsafe { library.get::<unsafe extern "C" fn() -> u32>(MARK) }.is_ok()
 }
 
@@ -310,13 +310,13 @@ struct Control<'a> {
 impl Control<'_> {
     fn version(&self) -> Result<u32, LoadError> {
         let version = self.find::<unsafe extern "C" fn() -> u32>(MARK)?;
-        // SAFETY: D2; of every version of the interface.
+        // SAFETY: DRIVER2; of every version of the interface.
         Ok(unsafe { version() })
     }
 
-    /// Only `StandIn::of` calls it, with the prototype of the name (D2).
+    /// Only `StandIn::of` calls it, with the prototype of the name (DRIVER2).
     fn find<F: Copy>(&self, name: &'static str) -> Result<F, LoadError> {
-        // SAFETY: D2: `F` is the prototype of the function of this name.
+        // SAFETY: DRIVER2: `F` is the prototype of the function of this name.
         let symbol = unsafe { self.library.get::<F>(name) };
         symbol.map(|symbol| *symbol).map_err(|_| LoadError::Symbol {
             path: self.path.to_owned(),

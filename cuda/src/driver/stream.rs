@@ -93,7 +93,7 @@ impl Driver {
     /// If the driver refuses, or work failed.
     pub unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
         let entry = self.api.stream_synchronize;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(stream) };
         entry.check(code)
     }
@@ -107,7 +107,7 @@ impl Driver {
     /// If the driver refuses, or work failed.
     pub unsafe fn query_stream(&self, stream: StreamHandle) -> Result<bool, DriverError> {
         let entry = self.api.stream_query;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(stream) };
         match code {
             Code::NOT_READY => Ok(false),
@@ -128,7 +128,7 @@ impl Driver {
         event: EventHandle,
     ) -> Result<(), DriverError> {
         let entry = self.api.stream_wait;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(stream, event, 0) };
         entry.check(code)
     }
@@ -146,7 +146,7 @@ impl Driver {
     ) -> Result<CaptureStatus, DriverError> {
         let entry = self.api.stream_capturing;
         let mut status = 0;
-        // SAFETY: D1, and the caller's promise; the number outlives the call.
+        // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
         let code = unsafe { (entry.call)(stream, &raw mut status) };
         entry.check(code)?;
         Ok(CaptureStatus::of(status))
@@ -168,7 +168,7 @@ impl Driver {
         let entry = self.optional(&self.api.stream_capture_info)?;
         let (mut status, mut id) = (0, 0);
         let none = (null_mut(), null_mut(), null_mut());
-        // SAFETY: D1, and the caller's promise; both numbers outlive the call, the rest is optional.
+        // SAFETY: DRIVER1, and the caller's promise; both numbers outlive the call, the rest is optional.
         let code =
             unsafe { (entry.call)(stream, &raw mut status, &raw mut id, none.0, none.1, none.2) };
         entry.check(code)?;

@@ -25,7 +25,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.transfers.to_host;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(to.cast(), from, bytes, stream) };
         entry.check(code)
     }
@@ -47,7 +47,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.transfers.to_device;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(to, from.cast(), bytes, stream) };
         entry.check(code)
     }
@@ -68,7 +68,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.transfers.within;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(to, from, bytes, stream) };
         entry.check(code)
     }
@@ -89,7 +89,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let times = size(times)?;
         let entry = self.api.transfers.fill_1;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
     }
@@ -112,7 +112,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let times = size(times)?;
         let entry = self.api.transfers.fill_2;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
     }
@@ -135,7 +135,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let times = size(times)?;
         let entry = self.api.transfers.fill_4;
-        // SAFETY: D1, and the caller's promise.
+        // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
     }

@@ -1,10 +1,10 @@
 //! Trees of budgets: a [`TreeNode`] is one budget, shared by everybody who charges to it; a [`Charge`] is
 //! what one holder of memory has charged.
 //!
-//! C1 The bytes of a [`Charge`] are charged from before the driver is asked for the memory until after it
+//! CHARGE1 The bytes of a [`Charge`] are charged from before the driver is asked for the memory until after it
 //! took the memory back: whoever holds the memory holds the charge beside it, a deferred free too.
-//! C2 A node is in the tree as long as anybody has it; each has the one above it.
-//! C3 The tree's lock is held for bookkeeping only, and no lock is wanted under it.
+//! CHARGE2 A node is in the tree as long as anybody has it; each has the one above it.
+//! CHARGE3 The tree's lock is held for bookkeeping only, and no lock is wanted under it.
 
 use core::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -264,7 +264,7 @@ impl TreeNode {
                         own: refusal.budget == self.id,
                         ..over(table, refusal)
                     },
-                    // A node is in the tree (C2).
+                    // A node is in the tree (CHARGE2).
                     _ => OverBudget {
                         budget: BudgetName::default(),
                         limit_bytes: 0,
@@ -333,7 +333,7 @@ impl TreeNode {
 
     pub(crate) fn usage(&self) -> BudgetUse {
         let usage = self.shared.table.with(|table| table.tree.usage(self.id));
-        // A node is in the tree (C2).
+        // A node is in the tree (CHARGE2).
         usage.unwrap_or(BudgetUse {
             config: BudgetConfig::new(0),
             used_bytes: 0,

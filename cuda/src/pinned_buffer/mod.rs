@@ -42,7 +42,7 @@ use crate::{DeviceAllocError, DriverError};
 ///
 /// One of no bytes has no memory and touches no driver.
 pub struct PinnedBuffer<T> {
-    /// Of values that are there (P1: `len` of them, initialised, and ours until `block` is freed).
+    /// Of values that are there (PINNED1: `len` of them, initialised, and ours until `block` is freed).
     first: NonNull<T>,
     len: usize,
     pool: PinnedAllocator,
@@ -142,7 +142,7 @@ impl<T> PinnedBuffer<T> {
     /// If the driver refuses to wait, or the work failed.
     pub fn as_slice(&self) -> Result<&[T], DriverError> {
         locked(&self.uses).wait(self.pool.events(), false)?;
-        // SAFETY: P1; no device writes now, and one that begins needs the buffer mutably.
+        // SAFETY: PINNED1; no device writes now, and one that begins needs the buffer mutably.
         Ok(unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.len) })
     }
 
@@ -152,7 +152,7 @@ impl<T> PinnedBuffer<T> {
     /// If the driver refuses to wait, or the work failed.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], DriverError> {
         locked(&self.uses).wait(self.pool.events(), true)?;
-        // SAFETY: P1; no device uses it now, and one that begins needs the buffer.
+        // SAFETY: PINNED1; no device uses it now, and one that begins needs the buffer.
         Ok(unsafe { core::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) })
     }
 
@@ -189,7 +189,7 @@ impl<T> PinnedBuffer<T> {
         if self.block.is_none() {
             return Ok(());
         }
-        // SAFETY: P1; the stream comes behind whoever writes, once it is ordered.
+        // SAFETY: PINNED1; the stream comes behind whoever writes, once it is ordered.
         let values = unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.len) };
         self.copy(stream, false, "cuMemcpyHtoDAsync_v2", || {
             let (to, _guard) = to.device_ptr_mut(stream);
@@ -217,7 +217,7 @@ impl<T> PinnedBuffer<T> {
         let first = self.first.as_ptr();
         self.copy(stream, true, "cuMemcpyDtoHAsync_v2", || {
             let (from, _guard) = from.device_ptr(stream);
-            // SAFETY: P1; the buffer is ours alone, and the stream comes behind all others.
+            // SAFETY: PINNED1; the buffer is ours alone, and the stream comes behind all others.
             let values = unsafe { core::slice::from_raw_parts_mut(first, self.len) };
             // SAFETY: there are as many; both stay while the copy goes on.
             unsafe { result::memcpy_dtoh_async(values, from, stream.cu_stream()) }
@@ -290,7 +290,7 @@ impl<T> HostSlice<T> for PinnedBuffer<T> {
         stream: &'a CudaStream,
     ) -> (&'a [T], SyncOnDrop<'a>) {
         let guard = self.guard(stream, false);
-        // SAFETY: P1; the caller gives it to the stream only, which is ordered behind whoever writes.
+        // SAFETY: PINNED1; the caller gives it to the stream only, which is ordered behind whoever writes.
         let values = unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.len) };
         (values, guard)
     }
@@ -300,7 +300,7 @@ impl<T> HostSlice<T> for PinnedBuffer<T> {
         stream: &'a CudaStream,
     ) -> (&'a mut [T], SyncOnDrop<'a>) {
         let guard = self.guard(stream, true);
-        // SAFETY: P1; the caller gives it to the stream only, which is ordered behind all others.
+        // SAFETY: PINNED1; the caller gives it to the stream only, which is ordered behind all others.
         let values = unsafe { core::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) };
         (values, guard)
     }

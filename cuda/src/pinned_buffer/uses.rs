@@ -5,10 +5,10 @@
 //! here; behind one that cudarc makes it can be recorded only when somebody asks, and covers what was
 //! queued on the stream by then.
 //!
-//! H1 a use without an event stands for all that its stream has queued; the stream is held.
-//! H2 a write by a device comes after all other uses, and only then are those forgotten; a read comes
+//! PINUSE1 a use without an event stands for all that its stream has queued; the stream is held.
+//! PINUSE2 a write by a device comes after all other uses, and only then are those forgotten; a read comes
 //!    after the write. The host waits for whom it must, and those are forgotten.
-//! H3 threads may queue reads at once, on one stream too. Each copy made here records its end behind
+//! PINUSE3 threads may queue reads at once, on one stream too. Each copy made here records its end behind
 //!    itself, so the last record covers all. Copies of cudarc are noted apart: their event is recorded only
 //!    when all of them are queued.
 
@@ -26,7 +26,7 @@ struct Used {
     event: Option<Event>,
     /// The device writes.
     write: bool,
-    /// H3.
+    /// PINUSE3.
     ends: bool,
 }
 
@@ -94,7 +94,7 @@ impl PinnedUses {
         }
     }
 
-    /// The copy that was noted is queued (H3). If its end cannot be recorded now it is later.
+    /// The copy that was noted is queued (PINUSE3). If its end cannot be recorded now it is later.
     pub(super) fn end(&mut self, events: &Events, stream: &CudaStream) {
         let mut noted = self.0.iter_mut();
         if let Some(used) = noted.find(|used| *used.stream == *stream && used.ends) {
@@ -144,7 +144,7 @@ impl PinnedUses {
 }
 
 impl Used {
-    /// Its event, recorded now if there is none (H1).
+    /// Its event, recorded now if there is none (PINUSE1).
     fn point(&mut self, events: &Events) -> Result<&Event, DriverError> {
         match &mut self.event {
             Some(event) => Ok(event),

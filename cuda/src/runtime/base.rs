@@ -1,6 +1,6 @@
 //! [`Base`]: blocks straight from the program's global allocator, whichever that is.
 //!
-//! * G1 a block in the tables was got from the global allocator with the layout that stands there, and was not
+//! * BASE1 a block in the tables was got from the global allocator with the layout that stands there, and was not
 //!   given back; it is taken out of the tables by one thread, which gives it back.
 //!
 //! The tables are by address, a lock each, so that a foreign block is refused and a block's size is known. A
@@ -137,7 +137,7 @@ impl BlockAllocator for Base {
             return Err(FreeRejected { block, error });
         };
         let start = core::ptr::with_exposed_provenance_mut::<u8>(block.addr().get() as usize);
-        // SAFETY: G1: it was in a table with this layout, and is in none any more.
+        // SAFETY: BASE1: it was in a table with this layout, and is in none any more.
         unsafe { std::alloc::dealloc(start, live.layout) };
         Ok(())
     }

@@ -4,9 +4,9 @@
 //! kernel is asked to take its pages from that node first (`mbind`). It takes them elsewhere where the node is
 //! full: the strict policy would end the process there instead.
 //!
-//! * C1 a piece in the table was got from the allocator or the kernel, is whole, and was not given back; no two
+//! * CPUMEM1 a piece in the table was got from the allocator or the kernel, is whole, and was not given back; no two
 //!   threads take one out.
-//! * C2 what is given of a piece ends before the piece does, so two regions never touch and each goes back whole.
+//! * CPUMEM2 what is given of a piece ends before the piece does, so two regions never touch and each goes back whole.
 
 use core::fmt;
 use std::alloc::Layout;
@@ -144,7 +144,7 @@ impl CpuMemory {
 fn give_back(piece: &CpuPiece) {
     match piece.from {
         From::Heap(layout) => {
-            // SAFETY: C1: it came from there with this layout.
+            // SAFETY: CPUMEM1: it came from there with this layout.
             unsafe { std::alloc::dealloc(piece.base, layout) };
         }
         #[cfg(target_os = "linux")]
@@ -225,7 +225,7 @@ mod linux {
 
     /// Ends a mapping of ours. A refusal leaves it mapped, which harms nobody.
     pub(super) fn unmap(base: *mut u8, length: usize) {
-        // SAFETY: C1: it is a mapping of that length, and out of the table.
+        // SAFETY: CPUMEM1: it is a mapping of that length, and out of the table.
         unsafe { libc::munmap(base.cast(), length) };
     }
 

@@ -1,6 +1,6 @@
 //! [`GpuAllocator`]: the memory of one logical device, by whichever allocator was chosen for it.
 //!
-//! M1 an allocator with blocks in use when its last clone goes is left alone, and its context with it.
+//! GPU1 an allocator with blocks in use when its last clone goes is left alone, and its context with it.
 
 use core::fmt;
 use core::ops::Deref;
@@ -67,7 +67,7 @@ impl GpuMemory {
 
 impl Drop for GpuInner {
     fn drop(&mut self) {
-        // M1.
+        // GPU1.
         if self.memory.all.live().blocks > 0 {
             core::mem::forget(self.memory.all.clone());
         }

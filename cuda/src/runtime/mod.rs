@@ -3,10 +3,10 @@
 //! One host allocator for each NUMA node, one GPU allocator for each logical device, one pinned allocator for each
 //! node: TensorFlow's ProcessState and GPUProcessState, as a value.
 //!
-//! * U1 a slot is built once, by whoever asks first; once it is built a request takes no lock.
-//! * U2 no lock is held while an allocator is made, nor while a visitor runs.
-//! * U3 a request that fails leaves the slot empty and everything as it was.
-//! * U4 no memory is given back under a block that is out: see [`Runtime::shutdown`].
+//! * RUN1 a slot is built once, by whoever asks first; once it is built a request takes no lock.
+//! * RUN2 no lock is held while an allocator is made, nor while a visitor runs.
+//! * RUN3 a request that fails leaves the slot empty and everything as it was.
+//! * RUN4 no memory is given back under a block that is out: see [`Runtime::shutdown`].
 //!
 //! # Files
 //! `config` settings · `topology` nodes · `slot` what is built once · `host`, `gpu` the allocators · `devices` how a

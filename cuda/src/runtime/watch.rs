@@ -1,9 +1,9 @@
 //! Regions as they come and go: calls of the program's visitors, and entries in the map of what memory is where.
 //!
-//! * N1 a region is reported as held once, after it was got, and as leaving once, before it goes; a refused
+//! * WATCH1 a region is reported as held once, after it was got, and as leaving once, before it goes; a refused
 //!   request is not reported. One that the driver did not take back after all is reported as held again.
-//! * N2 alloc visitors run in the order they were registered, free visitors in reverse.
-//! * N3 no visitor runs under a lock of the core or of this module.
+//! * WATCH2 alloc visitors run in the order they were registered, free visitors in reverse.
+//! * WATCH3 no visitor runs under a lock of the core or of this module.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use larder_core::{AddrRange, GrowRequest, SubAllocError, SubAllocator};
 
 use super::kind::{MemoryKind, RegionMap};
 use crate::driver::locked;
-use crate::virtual_memory::RegionWatch;
+use crate::source::virtual_memory::RegionWatch;
 
 /// One region, as a visitor sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

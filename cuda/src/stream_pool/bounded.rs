@@ -7,10 +7,10 @@ use std::sync::Arc;
 use larder_core::{AllocError, BfcAllocator, Memory, NoIndex, PoolStats, Source, Stats};
 
 use super::Above;
+use super::peaks::Earlier;
 use crate::limits::shrinking::Shrinking;
 use crate::limits::{OverBudget, TreeNode};
 use crate::owning::Owning;
-use crate::peaks::Earlier;
 use crate::waiting::Yield;
 use crate::{DeviceAllocError, DriverError};
 

@@ -18,7 +18,10 @@
 //! both.
 
 mod bounded;
+mod counts;
+mod peaks;
 mod shrink;
+pub(crate) mod streams;
 
 use core::ops::Deref;
 use std::sync::Arc;
@@ -30,9 +33,9 @@ use larder_core::{
 };
 
 pub(crate) use bounded::{Bounded, Core, PoolSource};
+pub(crate) use counts::{CountsByStream, StreamCounts};
+pub(crate) use streams::Streams;
 
-use crate::allocator::report::CountsByStream;
-use crate::allocator::streams::Streams;
 use crate::{Context, DeviceAllocError, DeviceFreeRejected};
 
 /// Whether an allocation may keep the host waiting for work: a block may; a piece of an arena not, nor a

@@ -16,10 +16,10 @@
 //! | `host_overwrite` | alloc | alloc: `Uninitialized` | alloc | alloc: `Device` |
 //! | `device_overwrite` | alloc | alloc | alloc: `Uninitialized` | alloc: `Host` |
 //!
-//! Y1 the side that `head` names has a buffer, unless there are no bytes.
-//! Y2 after an error head and buffers are as before, but that a side which is not the newest may hold part
+//! PAIR1 the side that `head` names has a buffer, unless there are no bytes.
+//! PAIR2 after an error head and buffers are as before, but that a side which is not the newest may hold part
 //!    of what was to be copied there.
-//! Y3 `flight` is set from the start of a `push` or `pull` until its copy was waited for; whoever comes
+//! PAIR3 `flight` is set from the start of a `push` or `pull` until its copy was waited for; whoever comes
 //!    first waits.
 
 /// Which side holds the newest values.
@@ -144,7 +144,7 @@ pub struct SyncedPair<B: Backend> {
     backend: B,
     is_empty: bool,
     head: Head,
-    /// Y3.
+    /// PAIR3.
     flight: bool,
     host: Option<B::Host>,
     device: Option<B::Device>,
@@ -190,7 +190,7 @@ impl<B: Backend> SyncedPair<B> {
     /// The values, for the host to read.
     ///
     /// # Errors
-    /// The backend's; invariant Y2.
+    /// The backend's; invariant PAIR2.
     pub fn host(&mut self) -> Result<Option<&mut B::Host>, B::Error> {
         self.settle()?;
         match self.head {
@@ -213,7 +213,7 @@ impl<B: Backend> SyncedPair<B> {
     /// The values, for the host to change.
     ///
     /// # Errors
-    /// The backend's; invariant Y2.
+    /// The backend's; invariant PAIR2.
     pub fn host_mut(&mut self) -> Result<Option<&mut B::Host>, B::Error> {
         self.host()?;
         self.head = Head::Host;
@@ -223,7 +223,7 @@ impl<B: Backend> SyncedPair<B> {
     /// The values, for the device to read.
     ///
     /// # Errors
-    /// The backend's; invariant Y2.
+    /// The backend's; invariant PAIR2.
     pub fn device(&mut self) -> Result<Option<&mut B::Device>, B::Error> {
         self.settle()?;
         match self.head {
@@ -246,7 +246,7 @@ impl<B: Backend> SyncedPair<B> {
     /// The values, for the device to change.
     ///
     /// # Errors
-    /// The backend's; invariant Y2.
+    /// The backend's; invariant PAIR2.
     pub fn device_mut(&mut self) -> Result<Option<&mut B::Device>, B::Error> {
         self.device()?;
         self.head = Head::Device;
@@ -257,7 +257,7 @@ impl<B: Backend> SyncedPair<B> {
     /// [`host_written`](Self::host_written). Values that only the host had are gone.
     ///
     /// # Errors
-    /// The backend's; invariant Y2.
+    /// The backend's; invariant PAIR2.
     pub fn host_overwrite(&mut self) -> Result<Option<&mut B::Host>, B::Error> {
         self.settle()?;
         self.fill_host(|_, _, _| Ok(()))?;
@@ -277,7 +277,7 @@ impl<B: Backend> SyncedPair<B> {
     /// [`device_written`](Self::device_written). Values that only the device had are gone.
     ///
     /// # Errors
-    /// The backend's; invariant Y2.
+    /// The backend's; invariant PAIR2.
     pub fn device_overwrite(&mut self) -> Result<Option<&mut B::Device>, B::Error> {
         self.settle()?;
         self.fill_device(|_, _, _| Ok(()))?;
@@ -317,7 +317,7 @@ impl<B: Backend> SyncedPair<B> {
     /// Queues a copy to the device. It is waited for by [`settle`](Self::settle) or by the next use.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the host alone is newest; and the backend's (Y2).
+    /// [`CopyError::Head`] unless the host alone is newest; and the backend's (PAIR2).
     pub fn push(&mut self, stream: &B::Stream) -> Result<(), CopyError<B::Error>> {
         self.may_copy(Head::Host)?;
         self.fill_device(|backend, device, host| match host {
@@ -332,7 +332,7 @@ impl<B: Backend> SyncedPair<B> {
     /// Queues a copy to the host. It is waited for by [`settle`](Self::settle) or by the next use.
     ///
     /// # Errors
-    /// [`CopyError::Head`] unless the device alone is newest; and the backend's (Y2).
+    /// [`CopyError::Head`] unless the device alone is newest; and the backend's (PAIR2).
     pub fn pull(&mut self, stream: &B::Stream) -> Result<(), CopyError<B::Error>> {
         self.may_copy(Head::Device)?;
         self.fill_host(|backend, host, device| match device {
@@ -369,7 +369,7 @@ impl<B: Backend> SyncedPair<B> {
     }
 
     /// Has the host's buffer filled, a new one if there is none. A new one that could not be filled is
-    /// dropped (Y2).
+    /// dropped (PAIR2).
     fn fill_host(
         &mut self,
         fill: impl FnOnce(&B, &mut B::Host, Option<&B::Device>) -> Result<(), B::Error>,

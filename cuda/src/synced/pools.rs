@@ -62,7 +62,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
             HostMemory::Pinned(pool) => (pool, false),
             HostMemory::PinnedOrPageable(pool) => (pool, true),
         };
-        // SAFETY: by Y1 it is read as values only when it was written.
+        // SAFETY: by PAIR1 it is read as values only when it was written.
         match unsafe { pool.buffer(self.len) } {
             Ok(buffer) => Ok(HostValues::Pinned(buffer)),
             Err(_) if or_pageable => pageable(self.len),
@@ -71,7 +71,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     }
 
     fn alloc_device(&self) -> Result<DeviceValues<'a, T>, DeviceAllocError> {
-        // SAFETY: by Y1 it is read as values only when it was written.
+        // SAFETY: by PAIR1 it is read as values only when it was written.
         let buffer = unsafe { self.memory.buffer(&self.stream, self.len) }?;
         Ok(DeviceValues::Owned(buffer))
     }

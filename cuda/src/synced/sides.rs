@@ -12,7 +12,7 @@ pub(super) enum HostValues<'a, T> {
     Pinned(PinnedBuffer<T>),
     /// Somebody's.
     Borrowed(&'a mut [T]),
-    /// Somebody's. Y4: as `adopt_host_raw` was promised.
+    /// Somebody's. PAIR4: as `adopt_host_raw` was promised.
     Raw(NonNull<[T]>),
 }
 
@@ -26,14 +26,14 @@ impl<T> HostValues<'_, T> {
         matches!(self, Self::Pageable(_) | Self::Pinned(_))
     }
 
-    /// The values, once no stream writes them. They are there (Y1), or the memory is not pinned.
+    /// The values, once no stream writes them. They are there (PAIR1), or the memory is not pinned.
     pub(super) fn values(&self) -> Result<&[T], DriverError> {
         Ok(match self {
             Self::Pageable(values) => values,
             Self::Pinned(buffer) => buffer.as_slice()?,
             Self::Borrowed(values) => values,
             Self::Raw(values) => {
-                // SAFETY: Y4, and `self` is borrowed.
+                // SAFETY: PAIR4, and `self` is borrowed.
                 unsafe { values.as_ref() }
             }
         })
@@ -46,7 +46,7 @@ impl<T> HostValues<'_, T> {
             Self::Pinned(buffer) => buffer.as_mut_slice()?,
             Self::Borrowed(values) => values,
             Self::Raw(values) => {
-                // SAFETY: Y4, and `self` is borrowed mutably.
+                // SAFETY: PAIR4, and `self` is borrowed mutably.
                 unsafe { values.as_mut() }
             }
         })

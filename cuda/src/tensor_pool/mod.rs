@@ -4,7 +4,7 @@
 //! place for, come from the same memory as everything else and in the order of the pool's stream.
 //!
 //! # One stream
-//! K1 A block of the plan that is freed may be given again by the next call, without a wait: whoever
+//! TENSOR1 A block of the plan that is freed may be given again by the next call, without a wait: whoever
 //! gets it queues its work on the same stream, behind the work that used it before. So a pool belongs
 //! to one stream. Work on another stream that uses a block is ordered by the caller: it waits for the
 //! pool's stream before, and the pool's stream waits for it before the block is freed.
@@ -161,7 +161,7 @@ impl DeviceTensorPool {
 
     /// Takes a block back, wherever it came from and whatever has been planned since. All work that uses
     /// it is queued on the pool's stream already, or that stream waits for it: the block may be given
-    /// again at once (K1). O(log bins) for one of the plan, otherwise as [`DeviceAllocator::free`].
+    /// again at once (TENSOR1). O(log bins) for one of the plan, otherwise as [`DeviceAllocator::free`].
     ///
     /// # Errors
     /// Gives the block back if it is not one of this pool's.

@@ -40,7 +40,7 @@ pub struct VmemBuffer<T> {
     buffer: ManuallyDrop<DeviceBuffer<T>>,
     /// The block on the host's side.
     host: Option<Block>,
-    /// Granted bytes, which are in the joint count (V2).
+    /// Granted bytes, which are in the joint count (VMGPU2).
     granted_bytes: u64,
     memory: VmemAllocator,
 }
@@ -269,7 +269,7 @@ impl VmemAllocator {
             return;
         }
         let freed = host.free(buffer.stream(), block);
-        debug_assert!(freed.is_ok(), "V1: a block of the host's side");
+        debug_assert!(freed.is_ok(), "VMGPU1: a block of the host's side");
     }
 }
 

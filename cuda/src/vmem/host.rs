@@ -4,7 +4,7 @@
 //! has them: only devices use these blocks, so what a stream freed may be given to the same stream at
 //! once, and to another one after a wait that the device makes.
 //!
-//! H1 the address of a block is good for the device: pinned memory has one address on both sides where
+//! VMHOST1 the address of a block is good for the device: pinned memory has one address on both sides where
 //! addresses are unified and it is not write-combined, managed memory has one always.
 //!
 //! # When nothing fits that the stream may use at once
@@ -26,10 +26,10 @@ use larder_core::{
 
 use super::HostSide;
 use crate::limits::{self, Budget};
-use crate::managed::ManagedSource;
 use crate::owning::Owning;
-use crate::pinned::PinnedSource;
-use crate::ranges::{RangeSource, Ranges};
+use crate::source::managed::ManagedSource;
+use crate::source::pinned::PinnedSource;
+use crate::source::ranges::{RangeSource, Ranges};
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
 use crate::stream_pool::{Bounded, HostWait, StreamPool};
 use crate::{Context, DeviceAllocError, DeviceFreeRejected, DriverError, PinnedConfig};
@@ -52,7 +52,7 @@ pub(super) fn make(
     let (source, limit_bytes): (Box<dyn RangeSource>, u64) = match side {
         HostSide::None => return Ok(None),
         HostSide::Pinned(limit_bytes) => {
-            // H1.
+            // VMHOST1.
             if !context.device_info()?.unified_addressing {
                 return Err(DriverError::Unsupported {
                     what: "unified addressing",

@@ -5,9 +5,9 @@
 //! itself; a program that wants its values back on the device says which may move, at a moment of its
 //! choice ([`migrate`](VmemAllocator::migrate)).
 //!
-//! V1 a block goes back to the side that gave it.
-//! V2 the joint count has the granted bytes of every block that was given here and not freed here.
-//! V3 a buffer's block is reached through the buffer only, so what moves is used by nobody else.
+//! VMGPU1 a block goes back to the side that gave it.
+//! VMGPU2 the joint count has the granted bytes of every block that was given here and not freed here.
+//! VMGPU3 a buffer's block is reached through the buffer only, so what moves is used by nobody else.
 //!
 //! There is no lock here; the sides have theirs, and none is held over a call of the other.
 
@@ -166,7 +166,7 @@ impl StreamAllocator for VmemAllocator {
     /// Takes a block back on its side. O(1), no driver call.
     fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
         let inner = &*self.0;
-        // Counted off first: another thread may have the memory as soon as it is back (V2).
+        // Counted off first: another thread may have the memory as soon as it is back (VMGPU2).
         let bytes = block.bytes();
         let ours = self.info(&block).is_some();
         if ours {

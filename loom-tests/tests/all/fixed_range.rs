@@ -1,4 +1,4 @@
-//! F1: a piece of a fixed range is handed out once.
+//! RANGE1: a piece of a fixed range is handed out once.
 
 use larder_core::{Addr, AddrRange, Align, FixedRange, GrowRequest, SubAllocator};
 use loom::sync::Arc;

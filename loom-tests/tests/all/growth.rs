@@ -1,4 +1,4 @@
-//! B7: what is asked of the sub-allocator counts against the limit while no lock is held; and L6
+//! BFC7: what is asked of the sub-allocator counts against the limit while no lock is held; and L6
 //! of CONFORMANCE 9.1: a limit lowered while others grow and free.
 
 use larder_core::sync::Spin;

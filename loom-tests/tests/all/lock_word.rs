@@ -1,4 +1,4 @@
-//! The word of a lock whose waiters sleep: one holder at a time (N1), and no sleeper is forgotten (N2).
+//! The word of a lock whose waiters sleep: one holder at a time (LOCK1), and no sleeper is forgotten (LOCK2).
 
 use larder_core::Wait;
 use larder_core::sync::{AtomicU32, LockWord, Ordering, Taken};

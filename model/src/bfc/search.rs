@@ -1,4 +1,4 @@
-//! Rounding and the search, S1 to S3.
+//! Rounding and the search, FIT1 to FIT3.
 
 use larder_core::Request;
 

@@ -112,7 +112,7 @@ impl<O: Os> Process<O> {
     pub(crate) fn receive(&'static self) {
         self.pool.for_each(|heap| {
             heap.with(|owner, set| {
-                // SAFETY: the heap's own remote-free queue and set (H3).
+                // SAFETY: the heap's own remote-free queue and set (HEAP3).
                 unsafe { set.receive(owner, &mut self.pages()) };
             });
         });
@@ -122,7 +122,7 @@ impl<O: Os> Process<O> {
     pub(crate) fn flush_idle_caches(&'static self) {
         self.pool.for_each(|heap| {
             heap.with_idle_cache(|owner, set, cache| {
-                // SAFETY: the cache, and a set that serves it with its own remote-free queue (H3, H4).
+                // SAFETY: the cache, and a set that serves it with its own remote-free queue (HEAP3, HEAP4).
                 unsafe { set.flush(owner, cache, &mut self.pages()) };
             });
         });

@@ -21,7 +21,7 @@ impl<O: Os> Process<O> {
         self.receive();
         self.pool.for_each(|heap| {
             let age = |owner, set: &mut SpanSet| {
-                // SAFETY: the heap's own remote-free queue and set (H3).
+                // SAFETY: the heap's own remote-free queue and set (HEAP3).
                 unsafe { set.age(owner, LISTS, &mut self.idle_pages()) }
             };
             while !self.step(heap, age) {}
@@ -30,7 +30,7 @@ impl<O: Os> Process<O> {
         self.pool.for_each(|heap| {
             let budget = LISTS.max(heap.with(|_, set| set.kept()) / STEPS);
             let settle = |owner, set: &mut SpanSet| {
-                // SAFETY: the heap's own remote-free queue and set (H3).
+                // SAFETY: the heap's own remote-free queue and set (HEAP3).
                 unsafe { set.settle(owner, budget, &mut self.idle_pages()) }
             };
             while !self.step(heap, settle) {}

@@ -35,7 +35,7 @@ impl<O: Os> Process<O> {
             let kept = heap.with(|_, set| set.kept());
             let budget = LISTS.max(kept / STEPS);
             let trim = |owner, set: &mut SpanSet| {
-                // SAFETY: the heap's own remote-free queue and set (H3).
+                // SAFETY: the heap's own remote-free queue and set (HEAP3).
                 unsafe { set.trim(owner, budget, &mut self.pages()) }
             };
             for _ in 0..kept / budget + 2 {

@@ -11,7 +11,7 @@
 //! # Invariants
 //! * LOCAL1 `cache` is that of the thread's heap if it is Attached, else [`NO_CACHE`], in which no block
 //!   ever lies and which have no room, so that every verb takes its slow path.
-//! * LOCAL2 an Attached thread owns its heap (H2) and will park it when it ends.
+//! * LOCAL2 an Attached thread owns its heap (HEAP2) and will park it when it ends.
 
 use std::cell::UnsafeCell;
 use std::ptr;
@@ -72,7 +72,7 @@ impl Local {
     pub(crate) fn has(&self, class: SizeClass, block: *mut u8) -> bool {
         // SAFETY: the thread's own cache, or one that nobody writes (LOCAL1).
         let cache = unsafe { &*self.cache };
-        // SAFETY: a cache holds free blocks (L1).
+        // SAFETY: a cache holds free blocks (SLOT1).
         unsafe { cache.has(class, block) }
     }
 
@@ -85,7 +85,7 @@ impl Local {
         self.with_parts(process, |owner, set, cache, pages| {
             let bin = cache.of(class);
             // An adopted cache may have a block.
-            // SAFETY: a cache holds free blocks (L1).
+            // SAFETY: a cache holds free blocks (SLOT1).
             if let Some(block) = ptr::NonNull::new(unsafe { CacheBin::pop(bin) }) {
                 let clean = false;
                 return Some(Fresh { block, clean });

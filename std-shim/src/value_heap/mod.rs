@@ -119,7 +119,7 @@ impl Contents {
         let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
             return with_retry(layout.size(), || self.kept.alloc_large(layout));
         };
-        // SAFETY: a cache holds free blocks (L1).
+        // SAFETY: a cache holds free blocks (SLOT1).
         match NonNull::new(unsafe { CacheBin::pop(self.cache.of(class)) }) {
             Some(block) => Some(Fresh {
                 block,
@@ -292,7 +292,7 @@ const fn nothing(layout: Layout) -> NonNull<[u8]> {
     NonNull::slice_from_raw_parts(place, 0)
 }
 
-// SAFETY: blocks are as large and aligned as the layout and in one place at a time (L, S, VALUE3), and
+// SAFETY: blocks are as large and aligned as the layout and in one place at a time (SLOT, SPAN, VALUE3), and
 // stay until they are freed or the heap is borrowed mutably or dropped; a `&Heap` that is copied is
 // the same heap. Nothing unwinds.
 unsafe impl Allocator for &Heap {

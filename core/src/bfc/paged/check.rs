@@ -1,4 +1,4 @@
-//! The walk over P1 to P8, after that over the invariants of the chunks.
+//! The walk over PAGE1 to PAGE8, after that over the invariants of the chunks.
 
 use super::table::{HandleState, MappingState};
 use super::{Bfc, Link, Paged, State};
@@ -15,12 +15,12 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         self.check_unmapped()
     }
 
-    /// P1, P3, P7, and P8 of handles and mappings.
+    /// PAGE1, PAGE3, PAGE7, and PAGE8 of handles and mappings.
     fn check_handles(&self) -> Result<(), Violation> {
         let (handles, mappings) = (&self.memory.pages.handles, &self.memory.pages.mappings);
         let vacant = handles.is_sound(|handle| handle.state == HandleState::Vacant)
             && mappings.is_sound(|mapping| mapping.state == MappingState::Vacant);
-        check(vacant, "P1", 0u32)?;
+        check(vacant, "PAGE1", 0u32)?;
         let (mut held, mut lost, mut mapped) = (0, 0, 0);
         for link in handles.links() {
             let number = link.0;
@@ -30,38 +30,38 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             let mut mapping = handle.first;
             while mapping.is_some() && handle.state != HandleState::Vacant {
                 let record = self.memory.pages.mapping(mapping);
-                check(record.handle == link, "P3", mapping.0)?;
+                check(record.handle == link, "PAGE3", mapping.0)?;
                 active |= mapping == handle.active;
                 mapped += 1;
-                check(mapped <= mappings.in_use(), "P3", number)?;
+                check(mapped <= mappings.in_use(), "PAGE3", number)?;
                 mapping = record.sibling;
             }
-            check(active, "P3", number)?;
+            check(active, "PAGE3", number)?;
             match handle.state {
                 HandleState::Vacant => {}
                 HandleState::Lost => lost += bytes,
-                HandleState::Planned => check(self.memory.plans > 0, "P8", number)?,
+                HandleState::Planned => check(self.memory.plans > 0, "PAGE8", number)?,
                 HandleState::Live => {
                     let state = self.memory.pages.mapping(handle.active).state;
-                    check(state == MappingState::Active, "P3", number)?;
+                    check(state == MappingState::Active, "PAGE3", number)?;
                     held += bytes;
                 }
                 HandleState::Chosen => {
-                    check(self.memory.plans > 0, "P8", number)?;
+                    check(self.memory.plans > 0, "PAGE8", number)?;
                     held += if handle.active.is_some() { bytes } else { 0 };
                 }
                 HandleState::Leaving => {
-                    check(self.memory.plans > 0, "P8", number)?;
+                    check(self.memory.plans > 0, "PAGE8", number)?;
                     held += bytes;
                 }
             }
         }
-        check(mapped == mappings.in_use(), "P3", 0u32)?;
-        check(held == self.reserved_bytes(), "P7", 0u32)?;
-        check(lost == self.memory.lost, "P7", 0u32)
+        check(mapped == mappings.in_use(), "PAGE3", 0u32)?;
+        check(held == self.reserved_bytes(), "PAGE7", 0u32)?;
+        check(lost == self.memory.lost, "PAGE7", 0u32)
     }
 
-    /// P2, P4.
+    /// PAGE2, PAGE4.
     fn check_places(&self) -> Result<(), Violation> {
         let mut pages = 0;
         for page in 0..self.memory.pages.places() {
@@ -69,7 +69,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             if mapping.is_some() {
                 let first = self.memory.pages.mapping(mapping).page;
                 let inside = first <= page && page < self.memory.pages.end(mapping);
-                check(inside, "P2", mapping.0)?;
+                check(inside, "PAGE2", mapping.0)?;
                 pages += 1;
             }
         }
@@ -85,13 +85,13 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
                 expected += self.memory.pages.handle(record.handle).pages;
             }
         }
-        check(pages == expected, "P2", 0u32)
+        check(pages == expected, "PAGE2", 0u32)
     }
 
-    /// P5, and P8 of chunks.
+    /// PAGE5, and PAGE8 of chunks.
     fn check_chunks(&self) -> Result<(), Violation> {
         let Some(id) = self.memory.region else {
-            return check(self.reserved_bytes() == 0, "P5", 0u32);
+            return check(self.reserved_bytes() == 0, "PAGE5", 0u32);
         };
         let mut link = Link(self.regions.get(id).first());
         while link.is_some() {
@@ -105,18 +105,18 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
                     let mapped = pages.all(|page| self.is_active_at(page));
                     // A handle to release may be unmapped before it is released.
                     let mapped = mapped || chunk.state() == State::Moving && whole;
-                    check(mapped, "P5", link.0)?;
+                    check(mapped, "PAGE5", link.0)?;
                 }
                 State::Unmapped => {
-                    check(whole, "P5", link.0)?;
+                    check(whole, "PAGE5", link.0)?;
                     let mut pages = page..end;
-                    check(!pages.any(|page| self.is_active_at(page)), "P5", link.0)?;
+                    check(!pages.any(|page| self.is_active_at(page)), "PAGE5", link.0)?;
                 }
                 State::Filling => {}
-                State::Vacant | State::Leaving => check(false, "P8", link.0)?,
+                State::Vacant | State::Leaving => check(false, "PAGE8", link.0)?,
             }
             let planned = matches!(chunk.state(), State::Moving | State::Filling);
-            check(!planned || self.memory.plans > 0, "P8", link.0)?;
+            check(!planned || self.memory.plans > 0, "PAGE8", link.0)?;
             link = chunk.next;
         }
         Ok(())
@@ -129,16 +129,16 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         mapping.is_some() && self.memory.pages.handle(handle).active == mapping
     }
 
-    /// P6.
+    /// PAGE6.
     fn check_unmapped(&self) -> Result<(), Violation> {
         let (mut link, mut previous, mut listed) = (self.memory.unmapped, Link::NIL, 0);
         while link.is_some() {
             let chunk = self.table.at(link);
-            check(chunk.is_unmapped(), "P6", link.0)?;
-            check(chunk.previous_free() == previous, "P6", link.0)?;
-            check(!self.table.at(chunk.prev).is_unmapped(), "P6", link.0)?;
+            check(chunk.is_unmapped(), "PAGE6", link.0)?;
+            check(chunk.previous_free() == previous, "PAGE6", link.0)?;
+            check(!self.table.at(chunk.prev).is_unmapped(), "PAGE6", link.0)?;
             listed += 1;
-            check(listed <= self.table.in_use(), "P6", link.0)?;
+            check(listed <= self.table.in_use(), "PAGE6", link.0)?;
             previous = link;
             link = chunk.next_free();
         }
@@ -151,6 +151,6 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             unmapped += u32::from(self.table.at(link).is_unmapped());
             link = self.table.at(link).next;
         }
-        check(unmapped == listed, "P6", 0u32)
+        check(unmapped == listed, "PAGE6", 0u32)
     }
 }

@@ -23,13 +23,13 @@
 //! invariants · `drive` the loops over a driver.
 //!
 //! # Invariants ([`PagedBfc::check_invariants`] walks them, and those of [`bfc`](crate::bfc))
-//! * P1 to P4: `table`.
-//! * P5 a page of addresses has an active mapping exactly if a used, mapped or moving chunk has a
+//! * PAGE1 to PAGE4: `table`.
+//! * PAGE5 a page of addresses has an active mapping exactly if a used, mapped or moving chunk has a
 //!   granule in it; unmapped and filling chunks begin and end at pages.
-//! * P6 unmapped chunks are linked in one list, and no two are neighbours.
-//! * P7 the pages of all handles that exist, and were not created by a plan still under way, are
+//! * PAGE6 unmapped chunks are linked in one list, and no two are neighbours.
+//! * PAGE7 the pages of all handles that exist, and were not created by a plan still under way, are
 //!   what is reserved.
-//! * P8 only plans under way have moving and filling chunks, and handles and mappings that are not
+//! * PAGE8 only plans under way have moving and filling chunks, and handles and mappings that are not
 //!   live, active or cached (but lost ones).
 //!
 //! # Cost

@@ -4,14 +4,14 @@
 //! under the block, less those of cached mappings whose handle lies idle outside the block: to reuse
 //! them costs nothing. What is left is the *gap*.
 //!
-//! * L1 Places in the middle are taken only without a gap; the one at the end of the range with any.
+//! * SPOT1 Places in the middle are taken only without a gap; the one at the end of the range with any.
 //!   Of these the one with the least gap, then with the fewest pages reused, then the first found,
 //!   what is behind everything being looked at last.
 //!   (Filling gaps in the middle means unmapping what is cached there, and shatters.)
-//! * L2 When L1's does not do, because addresses or memory are short, every place is considered.
+//! * SPOT2 When SPOT1's does not do, because addresses or memory are short, every place is considered.
 //!
 //! A place begins at a mapped chunk, at an unmapped chunk that starts a run, or at a cached mapping;
-//! under L2 also so that it ends with its run. The bytes for an alignment stay in front.
+//! under SPOT2 also so that it ends with its run. The bytes for an alignment stay in front.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Bfc, Link, Paged, State};
@@ -36,9 +36,9 @@ pub(super) struct Spot {
 /// Which places are considered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reach {
-    /// L1.
+    /// SPOT1.
     End,
-    /// L2.
+    /// SPOT2.
     Anywhere,
 }
 
@@ -148,7 +148,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     ) -> Option<Spot> {
         let mut best = None;
         let (end, last) = (self.end(), self.last_chunk());
-        // Without idle memory nothing is reused, so under L1 only the run at the end is of use.
+        // Without idle memory nothing is reused, so under SPOT1 only the run at the end is of use.
         let middle = reach == Reach::Anywhere || idle.pages > 0;
         let mut unmapped = if middle || self.is_in_run(last) {
             self.memory.unmapped

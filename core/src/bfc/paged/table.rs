@@ -7,12 +7,12 @@
 //! call.
 //!
 //! Invariants:
-//! * P1 handles and mappings stand in [slabs](crate::table::slab), whose vacant ones use `chain`.
-//! * P2 a page's place names the mapping that the driver has there, active, cached or on its way
+//! * PAGE1 handles and mappings stand in [slabs](crate::table::slab), whose vacant ones use `chain`.
+//! * PAGE2 a page's place names the mapping that the driver has there, active, cached or on its way
 //!   out, and each such mapping stands in all the places of its pages and in no other.
-//! * P3 the mappings of a handle are linked by `sibling` from `first`; `active` is one of them, or
+//! * PAGE3 the mappings of a handle are linked by `sibling` from `first`; `active` is one of them, or
 //!   0 while a plan creates the handle.
-//! * P4 two handles never share a place.
+//! * PAGE4 two handles never share a place.
 //!
 //! A foreign number reaches an empty record, never a panic. All operations O(pages of the
 //! handle) or better, but for `remove_mapping`: O(mappings of the handle).

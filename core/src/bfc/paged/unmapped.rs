@@ -1,4 +1,4 @@
-//! The list of unmapped chunks, and how they join (P6).
+//! The list of unmapped chunks, and how they join (PAGE6).
 
 use super::{Bfc, Link, Paged};
 use crate::bfc::chunk::Chunk;

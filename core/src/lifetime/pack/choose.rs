@@ -21,7 +21,7 @@ pub(super) enum Heuristic {
 /// deaths: this part of the height.
 const SPARE_SHARE: u64 = 1024;
 
-/// The index of an unplaced item none of whose unplaced neighbours may lie lower (P2). There is at
+/// The index of an unplaced item none of whose unplaced neighbours may lie lower (PACK2). There is at
 /// least one unplaced item.
 pub(super) fn choose(search: &Search, tables: &PackTables<'_>, heuristic: &Heuristic) -> usize {
     let section = section(search, tables, heuristic) as u32;

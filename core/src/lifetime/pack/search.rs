@@ -1,12 +1,12 @@
 //! The search for one part and one height: place or raise, and take it back.
 //!
 //! # Invariants
-//! * P1 `rest` of an unplaced item is where it rests on the placed items it meets, lifted over pins
+//! * PACK1 `rest` of an unplaced item is where it rests on the placed items it meets, lifted over pins
 //!   it cannot pass and to its alignment; `lowest >= rest`, and a placed item lies at `lowest`.
-//! * P2 an item is placed only while no unplaced neighbour's `lowest` is below its own, so nothing
+//! * PACK2 an item is placed only while no unplaced neighbour's `lowest` is below its own, so nothing
 //!   is ever placed under it afterwards.
-//! * P3 `floor` of a section outside `dirty` is the least `lowest` of its unplaced items.
-//! * P4 `undo_log` from the mark of a choice on restores the offsets from before it.
+//! * PACK3 `floor` of a section outside `dirty` is the least `lowest` of its unplaced items.
+//! * PACK4 `undo_log` from the mark of a choice on restores the offsets from before it.
 
 use super::bucket::aligned;
 use super::choose::{Heuristic, choose};

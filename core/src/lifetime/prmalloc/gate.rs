@@ -1,10 +1,10 @@
 //! How many are inside a plan's slabs, and who gives them back: one word.
 //!
 //! Invariants:
-//! * G1: who entered and has not left is counted. A block in use counts as one inside, so does a
+//! * GATE1: who entered and has not left is counted. A block in use counts as one inside, so does a
 //!   thread that looks.
-//! * G2: a closed gate lets nobody enter; to visit, somebody must be inside still, or it be open.
-//! * G3: of all that leave or close, exactly one is told that the gate is closed and nobody inside.
+//! * GATE2: a closed gate lets nobody enter; to visit, somebody must be inside still, or it be open.
+//! * GATE3: of all that leave or close, exactly one is told that the gate is closed and nobody inside.
 //!   From then on the slabs are that one's alone, until it vacates.
 //!
 //! Orderings: entering acquires what `open` released, the plan's tables. Leaving releases, and the

@@ -1,10 +1,10 @@
 //! One policy: bins with blocks, and virtual blocks that borrow from larger bins.
 //!
 //! Invariants:
-//! * P1: `bins[..bin_count]` ascend by class.
-//! * P2: a bin's list holds the blocks of its class, oldest first; a block's members ascend by
+//! * POLICY1: `bins[..bin_count]` ascend by class.
+//! * POLICY2: a bin's list holds the blocks of its class, oldest first; a block's members ascend by
 //!   beginning and no two overlap.
-//! * P3: a virtual block's target belongs to a larger bin of the same policy.
+//! * POLICY3: a virtual block's target belongs to a larger bin of the same policy.
 
 use super::class::Classes;
 use super::error::PlanError;

@@ -3,10 +3,10 @@
 //! No headers: a block is the number of strides between its bin's base and its address.
 //!
 //! Invariants, while the gate is not vacant:
-//! * S1: `bins[..bin_count]` ascend by key. Those below `small_count` lie in the first slab and the
+//! * PRSLOT1: `bins[..bin_count]` ascend by key. Those below `small_count` lie in the first slab and the
 //!   others in the second, in this order.
-//! * S2: a block stands in its own bin's stack, is in use, or is on its way between two locks.
-//! * S3: a virtual block stands in its owner's stack, or is named by `lent` of the block that went
+//! * PRSLOT2: a block stands in its own bin's stack, is in use, or is on its way between two locks.
+//! * PRSLOT3: a virtual block stands in its owner's stack, or is named by `lent` of the block that went
 //!   out through it, so that a bin never borrows more blocks of a larger one than were planned.
 
 use super::AllocStat;

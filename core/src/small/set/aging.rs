@@ -183,7 +183,7 @@ impl SpanSet {
                 *budget -= 1;
                 let again = own.rest == AGAIN;
                 own.rest = LOOKED_AT;
-                // SAFETY: in a hole, which nobody uses (S6).
+                // SAFETY: in a hole, which nobody uses (SPAN6).
                 let discard = |start, bytes| unsafe { pages.discard(start, bytes) };
                 // SAFETY: its own shape, and the pages' answer.
                 unsafe { own.scan(shape, page_bytes, again, discard) };
@@ -212,7 +212,7 @@ impl SpanSet {
                 for list in lists.iter_mut().filter(|list| !list.is_null()) {
                     fetched[count] = *list;
                     count += 1;
-                    // SAFETY: L1.
+                    // SAFETY: SLOT1.
                     *list = unsafe { Slot::next(*list) };
                 }
             }

@@ -14,7 +14,7 @@ const TRANSFER_BYTES: usize = 64 << 10;
 /// Spans and transfer cache of one class.
 #[derive(Debug)]
 pub(super) struct ClassSpans {
-    /// Spans with blocks to give (D2).
+    /// Spans with blocks to give (SET2).
     pub(super) listed: *mut Span,
     pub(super) transfer: *mut Slot,
     pub(super) old: *mut Slot,
@@ -65,7 +65,7 @@ impl ClassSpans {
         if list.is_null() {
             return None;
         }
-        // SAFETY: D1: the list is the transfer cache's and its first block has a second word.
+        // SAFETY: SET1: the list is the transfer cache's and its first block has a second word.
         self.old = unsafe { Slot::below(list) };
         self.transfer_lists -= 1;
         Some(list)

@@ -58,7 +58,7 @@ impl SpanSet {
     /// Gives a list of blocks back to their spans, a group for each run of blocks of one span.
     ///
     /// # Safety
-    /// The conditions of [`refill`](Self::refill); the list satisfies L1 and is the caller's.
+    /// The conditions of [`refill`](Self::refill); the list satisfies SLOT1 and is the caller's.
     pub(super) unsafe fn give_back(
         &mut self,
         owner: *const RemoteQueue,
@@ -68,7 +68,7 @@ impl SpanSet {
         let mut slot = list;
         while !slot.is_null() {
             let Some(span) = pages.span_of(slot.cast()) else {
-                // SAFETY: L1.
+                // SAFETY: SLOT1.
                 let next = unsafe { Slot::next(slot) };
                 // SAFETY: what lies in no span was given singly.
                 unsafe { pages.free_block(slot.cast()) };
@@ -79,14 +79,14 @@ impl SpanSet {
             // SAFETY: we hold a block of it.
             let shape = unsafe { Span::shape(span) };
             let mut chain = Chain::one(slot);
-            // SAFETY: L1.
+            // SAFETY: SLOT1.
             let mut next = unsafe { Slot::next(slot) };
             while !next.is_null()
                 && next.addr().wrapping_sub(shape.base.addr()) < shape.bytes as usize
             {
                 chain.tail = next;
                 chain.count += 1;
-                // SAFETY: L1.
+                // SAFETY: SLOT1.
                 next = unsafe { Slot::next(next) };
             }
             if ptr::eq(shape.owner, owner) {
@@ -152,7 +152,7 @@ impl SpanSet {
         state.blocks -= shape.capacity;
         // SAFETY: it is listed.
         unsafe { state.unlist(span) };
-        // SAFETY: S5.
+        // SAFETY: SPAN5.
         unsafe { pages.free_span(span) };
     }
 }

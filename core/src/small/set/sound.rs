@@ -8,7 +8,7 @@ use super::super::span::Span;
 use super::SpanSet;
 
 impl SpanSet {
-    /// Walks everything the set reaches: whether D1..D3 and S2 hold.
+    /// Walks everything the set reaches: whether SET1..SET3 and SPAN2 hold.
     pub fn is_sound(&self) -> bool {
         SizeClass::all().all(|class| self.class_is_sound(class))
     }
@@ -36,7 +36,7 @@ impl SpanSet {
                 if list_len(list) != self.policy.bin_blocks(class) {
                     return false;
                 }
-                // SAFETY: D1.
+                // SAFETY: SET1.
                 list = unsafe { Slot::below(list) };
             }
         }
@@ -44,12 +44,12 @@ impl SpanSet {
     }
 }
 
-/// Length of a list that satisfies L1.
+/// Length of a list that satisfies SLOT1.
 fn list_len(list: *mut Slot) -> usize {
     let (mut count, mut slot) = (0, list);
     while !slot.is_null() {
         count += 1;
-        // SAFETY: L1.
+        // SAFETY: SLOT1.
         slot = unsafe { Slot::next(slot) };
     }
     count

@@ -19,7 +19,7 @@ impl Own {
         self.free_count = blocks.len() as u32;
         for number in blocks.rev() {
             let slot = shape.block(number).cast::<Slot>();
-            // SAFETY: a carved block that is free (S6), and holed no longer.
+            // SAFETY: a carved block that is free (SPAN6), and holed no longer.
             unsafe { Slot::set_next(slot, self.free) };
             self.free = slot;
         }
@@ -53,7 +53,7 @@ impl Own {
             let mut slot = list;
             while !slot.is_null() {
                 holes.count(shape.number(slot.cast()), &grid, &mut tally);
-                // SAFETY: L1.
+                // SAFETY: SLOT1.
                 slot = unsafe { Slot::next(slot) };
             }
         }
@@ -62,9 +62,9 @@ impl Own {
             return;
         }
         self.holes = holes.and(found);
-        // SAFETY: L1.
+        // SAFETY: SLOT1.
         (self.free, self.free_count) = unsafe { self.without_holed(self.free, shape) };
-        // SAFETY: L1.
+        // SAFETY: SLOT1.
         (self.received, self.received_count) = unsafe { self.without_holed(self.received, shape) };
         for bytes in found.runs() {
             discard(shape.base.wrapping_add(bytes.start), bytes.len());
@@ -74,13 +74,13 @@ impl Own {
     /// A list without the blocks that overlap a hole, in the same order, and its length.
     ///
     /// # Safety
-    /// The list satisfies L1, and its blocks are the caller's.
+    /// The list satisfies SLOT1, and its blocks are the caller's.
     unsafe fn without_holed(&self, list: *mut Slot, shape: &Shape) -> (*mut Slot, u32) {
         let grid = self.grid(shape);
         let (mut head, mut tail, mut count) = (ptr::null_mut(), ptr::null_mut(), 0);
         let mut slot = list;
         while !slot.is_null() {
-            // SAFETY: L1.
+            // SAFETY: SLOT1.
             let next = unsafe { Slot::next(slot) };
             if !self.holes.have_block(shape.number(slot.cast()), &grid) {
                 if count == 0 {

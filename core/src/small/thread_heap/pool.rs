@@ -24,7 +24,7 @@ impl<W: Wait> Heads<W> {
         primary_count: 0,
     };
 
-    /// Enters a heap into the list of all (H1).
+    /// Enters a heap into the list of all (HEAP1).
     fn enter(&mut self, heap: &ThreadHeap<W>) {
         // SAFETY: the heap is not in the list yet, so nobody reads its link.
         unsafe { Cell::write(&raw const heap.all, self.all) };
@@ -50,7 +50,7 @@ impl<W: Wait> Heads<W> {
             true => &mut self.parked_secondaries,
             false => &mut self.parked,
         };
-        // SAFETY: H1: heaps live for ever.
+        // SAFETY: HEAP1: heaps live for ever.
         let heap = unsafe { parked.as_ref() }?;
         // SAFETY: links are read and written under the pool's lock.
         *parked = unsafe { Cell::read(&raw const heap.parked) };
@@ -63,9 +63,9 @@ impl<W: Wait> Heads<W> {
     fn quietest(&self) -> Option<&'static ThreadHeap<W>> {
         let mut found: Option<(&ThreadHeap<W>, u32)> = None;
         let mut at = self.primaries;
-        // SAFETY: H1: heaps live for ever.
+        // SAFETY: HEAP1: heaps live for ever.
         while let Some(primary) = unsafe { at.as_ref() } {
-            // SAFETY: H6: under the pool's lock.
+            // SAFETY: HEAP6: under the pool's lock.
             let threads = unsafe { Cell::read(&raw const primary.threads) };
             if found.is_none_or(|(_, fewest)| threads < fewest) {
                 found = Some((primary, threads));
@@ -76,15 +76,15 @@ impl<W: Wait> Heads<W> {
         found.map(|(primary, _)| primary)
     }
 
-    /// Counts a thread more or less at a primary heap (H6).
+    /// Counts a thread more or less at a primary heap (HEAP6).
     fn count(primary: &ThreadHeap<W>, more: bool) {
-        // SAFETY: H6: under the pool's lock.
+        // SAFETY: HEAP6: under the pool's lock.
         let threads = unsafe { Cell::read(&raw const primary.threads) };
         let threads = match more {
             true => threads + 1,
             false => threads.saturating_sub(1),
         };
-        // SAFETY: H6: under the pool's lock.
+        // SAFETY: HEAP6: under the pool's lock.
         unsafe { Cell::write(&raw const primary.threads, threads) };
     }
 }
@@ -201,7 +201,7 @@ impl<W: Wait> HeapPool<W> {
     /// Runs `f` for every heap there is, newest first. The pool's lock is not held meanwhile.
     pub fn for_each(&self, mut f: impl FnMut(&'static ThreadHeap<W>)) {
         let mut at = self.all();
-        // SAFETY: H1: heaps live for ever.
+        // SAFETY: HEAP1: heaps live for ever.
         while let Some(heap) = unsafe { at.as_ref() } {
             f(heap);
             at = heap.older();
@@ -244,7 +244,7 @@ impl<W: Wait> HeapPool<W> {
     fn each_locked(&self, f: impl Fn(&ThreadHeap<W>)) {
         // SAFETY: the caller's thread holds the lock by lock_across_fork.
         let mut at = unsafe { self.0.peek() }.all;
-        // SAFETY: H1.
+        // SAFETY: HEAP1.
         while let Some(heap) = unsafe { at.as_ref() } {
             f(heap);
             at = heap.older();

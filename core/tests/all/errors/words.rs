@@ -103,10 +103,10 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
     }
     assert!(SubAllocError.to_string().contains("refused"));
     let violation = Violation {
-        invariant: "B3",
+        invariant: "BFC3",
         chunk: 17,
     };
-    assert_eq!(violation.to_string(), "invariant B3 broken at chunk 17");
+    assert_eq!(violation.to_string(), "invariant BFC3 broken at chunk 17");
     let mut pool = fixed(1);
     let rejected = pool
         .bfc

@@ -122,7 +122,7 @@ fn a_plain_block_between_two_streams_stays_everybodys() {
 }
 
 /// Found by reading: the point of the middle chunk was completed and not cleared yet; losing it in
-/// a merge made the result joinable with the chunk in front, which nobody tried (B2).
+/// a merge made the result joinable with the chunk in front, which nobody tried (BFC2).
 #[test]
 fn a_merge_that_loses_a_completed_point_looks_at_the_next_neighbour_too() {
     for freed in [None, Some(1)] {

@@ -13,7 +13,7 @@ const MAX_ADOPTED: u64 = u64::MAX / 2;
 pub(super) struct Job {
     pub(super) id: JobId,
     pub(super) policy: JobPolicy,
-    /// The newest version that was sent (K3).
+    /// The newest version that was sent (COORD3).
     sent: u64,
     /// The newest version that the job confirmed.
     confirmed: u64,
@@ -146,7 +146,7 @@ impl Job {
         self.confirmed == self.sent
     }
 
-    /// The job's charge: the most it can hold from now on (K1).
+    /// The job's charge: the most it can hold from now on (COORD1).
     pub(super) fn charge(&self) -> u64 {
         let limit = if self.is_confirmed() {
             self.limit

@@ -1,18 +1,18 @@
 //! A small coordinator: how much of a device's memory each job may hold, and how fast it may run. Pure:
 //! reports go in, commands come out; callers handle files, processes and clocks.
 //!
-//! K1. A job's *charge* is the most it can hold from now on, by all that is known: the largest of the limit
+//! COORD1. A job's *charge* is the most it can hold from now on, by all that is known: the largest of the limit
 //! it has confirmed, the limit that was sent and is not confirmed, and what it holds above its limit.
-//! K2. The sum of the charges never exceeds the total, so neither does what is held, at any time. A limit is
+//! COORD2. The sum of the charges never exceeds the total, so neither does what is held, at any time. A limit is
 //! raised out of what no charge covers. Memory that one job is to give up becomes another's only after the
 //! first has confirmed the lower limit and has released the memory.
-//! K3. At most one limit of a job is unconfirmed; versions go up, and the job's status says the version that
+//! COORD3. At most one limit of a job is unconfirmed; versions go up, and the job's status says the version that
 //! it obeys. So an old status cannot be taken for an answer. A job that obeys another coordinator's version
 //! at its first report continues from that version.
-//! K4. A job's memory counts until the caller reports the job gone ([`Coordinator::gone`]); a silent job is
+//! COORD4. A job's memory counts until the caller reports the job gone ([`Coordinator::gone`]); a silent job is
 //! not gone. A job that starts again is another job.
 //!
-//! K2 requires two things of a job: it grants nothing above the limit it was sent last, 0 before the first;
+//! COORD2 requires two things of a job: it grants nothing above the limit it was sent last, 0 before the first;
 //! and it reports what it holds *after* it obeyed the version it reports.
 
 mod job;
@@ -219,13 +219,13 @@ impl Coordinator {
         commands
     }
 
-    /// The job's charge: the most it can hold from now on (K1). `None` if there is no such job.
+    /// The job's charge: the most it can hold from now on (COORD1). `None` if there is no such job.
     pub fn charge_bytes(&self, job: JobId) -> Option<u64> {
         let job = self.jobs.iter().find(|other| other.id == job)?;
         Some(job.charge())
     }
 
-    /// The sum of all charges: at most the total, if the jobs obey (K2).
+    /// The sum of all charges: at most the total, if the jobs obey (COORD2).
     pub fn charged_bytes(&self) -> u64 {
         self.jobs
             .iter()

@@ -1,6 +1,6 @@
 //! [`Listener`]: calls handlers with the content of files, each time it changes.
 //!
-//! `registry` is the state under the one lock (L1 to L4); `thread` is the thread that polls. The lock is held
+//! `registry` is the state under the one lock (LISTEN1 to LISTEN4); `thread` is the thread that polls. The lock is held
 //! for updates of that state only: never while a file is read, a callback runs or is dropped, or the system
 //! is asked to watch a folder.
 

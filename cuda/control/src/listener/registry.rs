@@ -1,11 +1,11 @@
 //! The handlers of each file: plain data, each method one step under the listener's lock. That is
 //! all there is to interleave, so a test walks every order of these steps.
 //!
-//! L1: at most one runner has the turn, and only it reads files and runs callbacks.
-//! L2: a callback is outside of the registry exactly while `running` names its handler.
-//! L3: `remove` takes the handler out of the registry; from then on `next` does not give it. The remover
+//! LISTEN1: at most one runner has the turn, and only it reads files and runs callbacks.
+//! LISTEN2: a callback is outside of the registry exactly while `running` names its handler.
+//! LISTEN3: `remove` takes the handler out of the registry; from then on `next` does not give it. The remover
 //! waits while `running` still names it, unless the remover is the runner.
-//! L4: a handler is given each content of its file at most once, in registration order, the newest only.
+//! LISTEN4: a handler is given each content of its file at most once, in registration order, the newest only.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ struct Handler<C> {
     id: HandlerId,
     /// The last version that the handler was given.
     delivered: u64,
-    /// `None` while it runs (L2).
+    /// `None` while it runs (LISTEN2).
     callback: Option<C>,
 }
 
@@ -97,7 +97,7 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         id
     }
 
-    /// Removes a handler, and its file with the last one (L3). The caller drops the callback outside of the
+    /// Removes a handler, and its file with the last one (LISTEN3). The caller drops the callback outside of the
     /// lock. A running callback is not returned; its runner drops it.
     pub(super) fn remove(&mut self, path: &Path, id: HandlerId) -> Option<C> {
         let file = self.files.get_mut(path)?;
@@ -109,7 +109,7 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         removed.callback
     }
 
-    /// Whether another runner is inside the handler's callback (L3).
+    /// Whether another runner is inside the handler's callback (LISTEN3).
     pub(super) fn runs_elsewhere(&self, id: HandlerId, me: R) -> bool {
         self.running == Some(id) && self.turn != Some(me)
     }
@@ -149,7 +149,7 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
     }
 
     /// The next handler behind `after` that lacks the newest version, with its callback; it counts as running
-    /// from here on (L2). Handlers from the id `newest` on wait for the next round.
+    /// from here on (LISTEN2). Handlers from the id `newest` on wait for the next round.
     pub(super) fn next(
         &mut self,
         path: &Path,

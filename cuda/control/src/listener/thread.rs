@@ -48,9 +48,9 @@ fn serve(shared: &Arc<ListenerShared>, generation: u64) {
 
 /// The folders that the system watches for the listener.
 ///
-/// T1: no call goes to a watcher that is not alive, not even its drop: it panics if its own thread could not
+/// POLL1: no call goes to a watcher that is not alive, not even its drop: it panics if its own thread could not
 /// be started, for example for want of threads.
-/// T2: a folder in `folders` is watched as long as its path leads to the same folder as when it was added.
+/// POLL2: a folder in `folders` is watched as long as its path leads to the same folder as when it was added.
 struct Watching<W: Watcher> {
     /// `None` if the system cannot watch or the mode is another one: the thread polls at each interval then.
     watcher: Option<W>,
@@ -87,7 +87,7 @@ impl<W: Watcher> Watching<W> {
         }
     }
 
-    /// The watcher, if it is alive (T1). A dead watcher is leaked, since its drop would be a call too.
+    /// The watcher, if it is alive (POLL1). A dead watcher is leaked, since its drop would be a call too.
     fn alive(&mut self) -> Option<&mut W> {
         if self
             .watcher
@@ -120,7 +120,7 @@ impl<W: Watcher> Watching<W> {
         };
         let wanted: BTreeSet<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
         folders.retain(|folder, then| {
-            // A folder that is gone is no longer watched, even when one of its name comes back (T2).
+            // A folder that is gone is no longer watched, even when one of its name comes back (POLL2).
             let same = !moved && identity(folder) == Some(*then);
             let keep = same && wanted.contains(folder.as_path());
             if !keep {

@@ -1,10 +1,10 @@
 //! The pacer's arithmetic, in whole nanoseconds, without a lock or a clock.
 //!
-//! Z1. All time of a step up to `at` is accounted for: as busy, as inserted or as suspended. `at` lies ahead
+//! PACER1. All time of a step up to `at` is accounted for: as busy, as inserted or as suspended. `at` lies ahead
 //! of the clock during a pause, and never goes back further than to now.
-//! Z2. `debt` is the pauses due for busy time, less the time inserted, less what was forgotten: all of it at
+//! PACER2. `debt` is the pauses due for busy time, less the time inserted, less what was forgotten: all of it at
 //! full share, and time paused ahead above the bound.
-//! Z3. Of a plan, k of n launches have inserted k/n, less what the shortest pause put off and more what the
+//! PACER3. Of a plan, k of n launches have inserted k/n, less what the shortest pause put off and more what the
 //! clock overslept; n of n launches have inserted all of it.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::perf::PerfControl;
 #[derive(Debug)]
 pub(super) struct PacerState {
     config: PacerConfig,
-    /// All time up to here is accounted for (Z1).
+    /// All time up to here is accounted for (PACER1).
     at: u64,
     in_step: bool,
     /// The share in force at `at`.
@@ -24,7 +24,7 @@ pub(super) struct PacerState {
     prediction: Step,
     /// What this step is so far.
     step: Step,
-    /// The time due; the time paused ahead if negative (Z2).
+    /// The time due; the time paused ahead if negative (PACER2).
     debt: i128,
     /// The time due beyond whole nanoseconds, in parts of which `perf` make one nanosecond.
     parts: u128,
@@ -151,7 +151,7 @@ impl PacerState {
         }
     }
 
-    /// Accounts for the time up to now: busy at the share in force, unless suspended (Z1).
+    /// Accounts for the time up to now: busy at the share in force, unless suspended (PACER1).
     fn account(&mut self, now: u64) {
         let passed = now.saturating_sub(self.at);
         self.at += passed;
@@ -169,7 +169,7 @@ impl PacerState {
     /// Puts another share in force: pauses end, and what they have not inserted is due again.
     fn turn(&mut self, now: u64, perf: PerfControl) {
         if self.perf.is_suspended() {
-            // The first call after the suspension ends it here, so that later time is not suspended (Z1).
+            // The first call after the suspension ends it here, so that later time is not suspended (PACER1).
             self.at = self.at.max(now);
         }
         if perf == self.perf {
@@ -227,7 +227,7 @@ impl PacerState {
 }
 
 impl Plan {
-    /// Counts one launch and answers the time that it inserts (Z3).
+    /// Counts one launch and answers the time that it inserts (PACER3).
     fn launch(&mut self, min_pause: u64) -> u64 {
         if self.launched >= self.launches {
             return 0;

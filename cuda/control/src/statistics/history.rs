@@ -1,7 +1,7 @@
 //! How long the runs of each graph took.
 //!
-//! H1: a history has 1 to [`KEPT`] runs, oldest first.
-//! H2: graphs are those that ran within [`FRESH`] and the time to the next check, [`MAX_GRAPHS`] at most;
+//! HIST1: a history has 1 to [`KEPT`] runs, oldest first.
+//! HIST2: graphs are those that ran within [`FRESH`] and the time to the next check, [`MAX_GRAPHS`] at most;
 //! upstream's are without end.
 
 use std::collections::{BTreeMap, VecDeque};

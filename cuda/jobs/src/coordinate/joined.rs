@@ -1,6 +1,6 @@
 //! [`JoinedJob`]: what a coordination knows of a job, its numbers beside those of the files.
 //!
-//! C1, C2 and C4 are those of `rounds`.
+//! ROUND1, ROUND2 and ROUND4 are those of `rounds`.
 
 use larder_control::{BusId, Command, JobId, JobReport};
 use serde::Serialize;
@@ -15,11 +15,11 @@ pub(super) struct JoinedJob {
     pub(super) pid: u32,
     pub(super) gpu: BusId,
     pub(super) priority: u32,
-    /// Orders up to this number came from earlier coordinators (C1).
+    /// Orders up to this number came from earlier coordinators (ROUND1).
     pub(super) base: u64,
-    /// The limit of an order that was not confirmed when the job joined (C2).
+    /// The limit of an order that was not confirmed when the job joined (ROUND2).
     pub(super) unseen_limit: u64,
-    /// The last limit that this coordinator sent, which belongs in the control file (C4).
+    /// The last limit that this coordinator sent, which belongs in the control file (ROUND4).
     pub(super) limit: Option<Command>,
     pub(super) perf: Option<Command>,
     pub(super) state: JobFigures,
@@ -42,7 +42,7 @@ pub(crate) struct JobFigures {
 }
 
 impl JoinedJob {
-    /// A report in this coordinator's numbers (C1, C2).
+    /// A report in this coordinator's numbers (ROUND1, ROUND2).
     pub(super) fn translate(&self, raw: JobReport) -> JobReport {
         let limit_bytes = if raw.version < self.base {
             raw.limit_bytes.max(self.unseen_limit)
@@ -66,7 +66,7 @@ impl JoinedJob {
         }
     }
 
-    /// Writes the limit and the share into the control file if it has others (C4).
+    /// Writes the limit and the share into the control file if it has others (ROUND4).
     pub(super) fn write(&mut self, job: &JobFiles) -> Result<(), String> {
         if self.limit.is_none() && self.perf.is_none() {
             return Ok(());

@@ -4,13 +4,13 @@
 //! Between two rounds it holds no resource, so it may be ended at any moment: the jobs keep their last
 //! limits, and another coordinator continues from the files.
 //!
-//! C1. Numbers of orders continue from a job's files: an order of this coordinator has a higher number than
+//! ROUND1. Numbers of orders continue from a job's files: an order of this coordinator has a higher number than
 //! anything in the files when the job joined, so an answer to an earlier coordinator is not mistaken.
-//! C2. A job with an order that it has not confirmed counts with the larger of both limits.
-//! C3. A job's memory counts until the job is gone: its status said that it ended and its process is gone,
+//! ROUND2. A job with an order that it has not confirmed counts with the larger of both limits.
+//! ROUND3. A job's memory counts until the job is gone: its status said that it ended and its process is gone,
 //! its status file was removed, or another process has taken its files over. A dead process alone is not
 //! enough, because a process may only look dead from here.
-//! C4. The limits in a control file are those that this coordinator sent last; it reverts changes by hand.
+//! ROUND4. The limits in a control file are those that this coordinator sent last; it reverts changes by hand.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -267,7 +267,7 @@ impl Coordination {
         }
     }
 
-    /// Removes jobs whose status files were removed and whose processes are gone (C3).
+    /// Removes jobs whose status files were removed and whose processes are gone (ROUND3).
     fn remove_gone(&mut self, found: &[JobFiles], said: &mut Vec<CoordinationEvent>) {
         let removed: Vec<_> = self
             .known

@@ -1,4 +1,4 @@
-//! H1, H2, H3: heaps that are parked, adopted, made and trimmed at the same time.
+//! HEAP1, HEAP2, HEAP3: heaps that are parked, adopted, made and trimmed at the same time.
 
 use std::ptr;
 

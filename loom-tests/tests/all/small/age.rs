@@ -1,4 +1,4 @@
-//! H3, H4, D5: a heap is aged by another thread while its owner works, while it is parked and while it
+//! HEAP3, HEAP4, SET5: a heap is aged by another thread while its owner works, while it is parked and while it
 //! is adopted.
 
 use loom::thread;

@@ -1,5 +1,5 @@
-//! Small blocks: remote frees (R), release of spans (S5), transfer caches (D), heaps that come and go (H), what goes
-//! home by ticks (P).
+//! Small blocks: remote frees (REMOTE), release of spans (SPAN5), transfer caches (SET), heaps that
+//! come and go (HEAP), what goes home by ticks (PURGE).
 #![allow(
     clippy::expect_used,
     clippy::unwrap_used,

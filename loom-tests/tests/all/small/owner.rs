@@ -31,7 +31,7 @@ impl Owner {
     /// The heap's cache, which are ours; the checker sees it if they are not.
     fn cache(&self) -> &'static mut ThreadCache {
         self.touch();
-        // SAFETY: H4: of the heap that we own, and not kept beyond a statement.
+        // SAFETY: HEAP4: of the heap that we own, and not kept beyond a statement.
         unsafe { &mut *self.heap.cache() }
     }
 

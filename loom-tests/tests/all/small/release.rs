@@ -1,4 +1,4 @@
-//! S5: a span is released when its last block is home, and nobody comes to its record after that.
+//! SPAN5: a span is released when its last block is home, and nobody comes to its record after that.
 
 use loom::thread;
 

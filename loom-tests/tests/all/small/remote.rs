@@ -1,4 +1,4 @@
-//! R3, R4: blocks that others free come back once, and only their owner takes them.
+//! REMOTE1, REMOTE2: blocks that others free come back once, and only their owner takes them.
 
 use loom::thread;
 

@@ -1,4 +1,4 @@
-//! H4, H5: secondary heaps that use the set of a primary heap, together with its owner and with each other.
+//! HEAP4, HEAP5: secondary heaps that use the set of a primary heap, together with its owner and with each other.
 
 use loom::thread;
 
@@ -80,7 +80,7 @@ fn a_secondary_that_changes_primaries_takes_the_blocks_in_its_bins_along() {
     });
 }
 
-/// The broken twin of H5: somebody asks for a secondary heap's primary heap who neither owns it nor has its lock.
+/// The broken twin of HEAP5: somebody asks for a secondary heap's primary heap who neither owns it nor has its lock.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_home_read_without_the_lock_is_found() {

@@ -1,4 +1,4 @@
-//! H3, D1: a transfer cache is touched under its heap's lock, by its owner and by whoever trims.
+//! HEAP3, SET1: a transfer cache is touched under its heap's lock, by its owner and by whoever trims.
 
 use std::ptr;
 

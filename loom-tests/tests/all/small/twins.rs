@@ -211,7 +211,7 @@ fn the_copy_is_sound_while_nothing_is_broken() {
     run(Break::Nothing, TWO_SPANS);
 }
 
-/// R3 without publishing: the owner follows links that it may not see.
+/// REMOTE1 without publishing: the owner follows links that it may not see.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_a_relaxed_push_is_found() {
@@ -231,7 +231,7 @@ fn broken_twin_a_list_emptied_without_handing_the_link_on_is_found() {
     run(Break::TakeKeepsLink, ONE_SPAN);
 }
 
-/// R4 broken: the span is released while its pusher is on the way to announce it.
+/// REMOTE2 broken: the span is released while its pusher is on the way to announce it.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn broken_twin_an_owner_that_goes_past_the_queue_is_found() {
@@ -244,7 +244,7 @@ fn broken_twin_spans_taken_one_by_one_are_found() {
     run(Break::OneByOne, TWO_SPANS);
 }
 
-/// R3 broken: a span is announced while it is in the remote-free queue.
+/// REMOTE1 broken: a span is announced while it is in the remote-free queue.
 #[test]
 #[should_panic(expected = "a span was announced twice")]
 fn broken_twin_a_push_that_always_announces_is_found() {

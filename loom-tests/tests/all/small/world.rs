@@ -66,7 +66,7 @@ pub(crate) struct World {
     /// Behind a lock that the checker does not see, so that it orders nothing.
     spans: Mutex<Vec<Made>>,
     pub(crate) heaps: Vec<ThreadHeap>,
-    /// A word for each heap that its owner alone touches (H2).
+    /// A word for each heap that its owner alone touches (HEAP2).
     pub(crate) owned: Vec<UnsafeCell<()>>,
     pub(crate) pool: HeapPool,
     /// Owner of released spans: nothing is announced here.
@@ -177,7 +177,7 @@ impl World {
     pub(crate) fn flush_idle(&'static self, heap: &ThreadHeap) {
         heap.with_idle_cache(|owner, set, cache| {
             self.touch(heap);
-            // SAFETY: the set's own remote-free queue, and its cache (H4), the same pages always.
+            // SAFETY: the set's own remote-free queue, and its cache (HEAP4), the same pages always.
             unsafe { set.flush(owner, cache, &mut &*self) };
         });
     }
@@ -316,7 +316,7 @@ unsafe impl Pages for &'static World {
             made.class,
             &raw const self.graveyard,
         );
-        // SAFETY: nobody can reach the record any more (S5); who does meets the checker.
+        // SAFETY: nobody can reach the record any more (SPAN5); who does meets the checker.
         unsafe { span.write(buried) };
         for slot in made.slots() {
             // SAFETY: every slot is the span's. The checker reports who is still there.

@@ -5,10 +5,10 @@
 //! and as a [`SubAllocator`](larder_core::SubAllocator) (`grow`), one range that grows at its end.
 //!
 //! # Invariants
-//! * V1 the addresses are reserved from the driver, and nobody else maps anything there.
-//! * V2 a mapping is in the table from before the driver is asked to make it until after it undid it, so no
+//! * VIRT1 the addresses are reserved from the driver, and nobody else maps anything there.
+//! * VIRT2 a mapping is in the table from before the driver is asked to make it until after it undid it, so no
 //!   place is used twice; its memory exists at least as long.
-//! * V3 memory in the table exists; what the driver did not take back is among the context's deferred frees.
+//! * VIRT3 memory in the table exists; what the driver did not take back is among the context's deferred frees.
 
 mod drive;
 mod grow;
@@ -230,7 +230,7 @@ impl VirtualMemory {
         self.node = Some(node);
     }
 
-    /// Charges so many bytes, before the driver is asked for them (C1).
+    /// Charges so many bytes, before the driver is asked for them (CHARGE1).
     fn charge(&self, bytes: u64) -> Result<Option<Charge>, DriverError> {
         let Some(node) = &self.node else {
             return Ok(None);
@@ -314,7 +314,7 @@ impl VirtualMemory {
         let (start, bytes) = (range.start().get(), range.bytes());
         self.enter(range, owner)?;
         let outcome = self.context.try_current(|driver| {
-            // SAFETY: V1; the place is entered and so ours (V2), the memory exists (V3).
+            // SAFETY: VIRT1; the place is entered and so ours (VIRT2), the memory exists (VIRT3).
             unsafe { driver.map(start, bytes, memory) }
         });
         let mut table = locked(&self.table);
@@ -353,7 +353,7 @@ impl VirtualMemory {
             return Err(DriverError::NotOurs { address: start });
         }
         self.context.try_current(|driver| {
-            // SAFETY: V1; the driver itself refuses addresses without a mapping.
+            // SAFETY: VIRT1; the driver itself refuses addresses without a mapping.
             unsafe { driver.set_access(start, bytes, &self.devices) }
         })?;
         locked(&self.table).calls.set_access += 1;

@@ -1,4 +1,4 @@
-//! When nothing fits, and memory that goes back.
+//! Memory that goes back to the driver because the program says so.
 
 use larder_core::sync::Ordering;
 

@@ -5,7 +5,7 @@ use larder_cuda_abi::constants::{
 };
 
 use crate::driver::deferred_free::DeferredFree;
-use crate::ranges::{RangeSource, Ranges};
+use crate::source::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
 /// How pinned memory is made.

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
-use crate::ranges::{RangeSource, Ranges};
+use crate::source::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
 /// Gives regions of managed memory, each one `cuMemAllocManaged`.

@@ -5,10 +5,10 @@
 //! event is recorded when another stream wants such memory, or when memory is short. All frees since
 //! the last recorded event share it.
 //!
-//! S1 an event is recorded after the next number was opened ([`OpenEvent`]), under the stream's lock. A
+//! STREAM1 an event is recorded after the next number was opened ([`OpenEvent`]), under the stream's lock. A
 //! free reads the open number without that lock. So the event comes behind all work that was queued
 //! before a free with its number: the driver puts work of one stream in one order.
-//! S2 a stream's events stand in the order of their numbers, and the newest one is `recorded`. Numbers up
+//! STREAM2 a stream's events stand in the order of their numbers, and the newest one is `recorded`. Numbers up
 //! to `recorded` without an event in the list are done, up to `done`.
 //!
 //! A stream's lock is held while an event is recorded. Whoever holds it wants no other lock of ours but
@@ -22,9 +22,8 @@ use larder_core::sync::{AtomicUsize, OpenEvent, Ordering};
 use larder_core::{EventNumber, StreamId, StreamPoint};
 use larder_cuda_abi::StreamHandle;
 
-use super::DeviceAllocError;
 use crate::driver::locked;
-use crate::{CaptureStatus, Context, DriverError, Event, EventConfig};
+use crate::{CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig};
 
 /// The first event's number; what has a smaller one counts as done.
 const FIRST: u64 = 1;
@@ -33,7 +32,7 @@ const FIRST: u64 = 1;
 struct Queue {
     /// Kept, so that its events can always be recorded.
     stream: Option<Arc<CudaStream>>,
-    /// Recorded events whose work may not be done, with their numbers (S2).
+    /// Recorded events whose work may not be done, with their numbers (STREAM2).
     events: VecDeque<(u64, Event)>,
     /// The newest recorded event.
     recorded: u64,
@@ -250,7 +249,7 @@ impl Streams {
         Ok(self.context.capture_status(stream)? != CaptureStatus::None)
     }
 
-    /// Records the open event of a stream (S1). Not while its stream captures: the event would
+    /// Records the open event of a stream (STREAM1). Not while its stream captures: the event would
     /// be the graph's.
     fn close(&self, shared: &StreamSlot, queue: &mut Queue) -> Result<bool, DriverError> {
         let Some(stream) = &queue.stream else {

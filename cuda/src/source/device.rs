@@ -1,7 +1,7 @@
 //! [`DeviceMemory`]: regions of a device's memory.
 
 use crate::driver::deferred_free::DeferredFree;
-use crate::ranges::{RangeSource, Ranges};
+use crate::source::ranges::{RangeSource, Ranges};
 use crate::{Context, DriverError};
 
 /// Gives regions of device memory, each one `cuMemAlloc`. An allocator over one range that grows is

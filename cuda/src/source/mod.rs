@@ -1,0 +1,15 @@
+//! Where memory comes from: whole regions of a device, pinned or managed, and pages of a device that
+//! can move. Each is the core's [`SubAllocator`](larder_core::SubAllocator) or
+//! [`PageDriver`](larder_core::paged::PageDriver); a new kind of memory is one more file.
+
+mod device;
+pub(crate) mod managed;
+pub(crate) mod pinned;
+pub(crate) mod ranges;
+pub(crate) mod virtual_memory;
+
+pub use device::DeviceMemory;
+pub use managed::ManagedMemory;
+pub use pinned::{PinnedConfig, PinnedMemory};
+pub use ranges::Ranges;
+pub use virtual_memory::{VirtualCalls, VirtualConfig, VirtualMemory};

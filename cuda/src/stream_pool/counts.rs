@@ -1,0 +1,90 @@
+//! [`CountsByStream`]: what each stream was given and gave back.
+
+use larder_core::StreamId;
+use larder_core::sync::{AtomicU64, Ordering};
+
+use crate::StreamStats;
+
+/// Adds to a counter that one thread at a time changes.
+#[inline]
+fn add(counter: &AtomicU64, by: u64) {
+    let sum = counter.load(Ordering::Relaxed).wrapping_add(by);
+    counter.store(sum, Ordering::Relaxed);
+}
+
+/// Counters that change under one lock only.
+#[derive(Default)]
+pub(crate) struct StreamCounts {
+    allocations: AtomicU64,
+    allocated_bytes: AtomicU64,
+    frees: AtomicU64,
+    freed_bytes: AtomicU64,
+}
+
+impl StreamCounts {
+    #[inline]
+    pub(crate) fn allocated(&self, bytes: u64) {
+        add(&self.allocations, 1);
+        add(&self.allocated_bytes, bytes);
+    }
+
+    /// What was counted as allocated is none of the program's blocks.
+    pub(crate) fn withdrawn(&self, bytes: u64) {
+        add(&self.allocations, 1_u64.wrapping_neg());
+        add(&self.allocated_bytes, bytes.wrapping_neg());
+    }
+
+    #[inline]
+    pub(crate) fn freed(&self, bytes: u64) {
+        add(&self.frees, 1);
+        add(&self.freed_bytes, bytes);
+    }
+
+    pub(crate) fn add_to(&self, stats: &mut StreamStats) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        stats.allocations += read(&self.allocations);
+        stats.allocated_bytes += read(&self.allocated_bytes);
+        stats.frees += read(&self.frees);
+        stats.freed_bytes += read(&self.freed_bytes);
+    }
+}
+
+/// The counters of all streams, for blocks from the core.
+pub(crate) struct CountsByStream(Vec<StreamCounts>);
+
+impl CountsByStream {
+    pub(crate) fn new() -> Self {
+        Self(
+            (0..StreamId::COUNT)
+                .map(|_| StreamCounts::default())
+                .collect(),
+        )
+    }
+
+    pub(crate) fn of(&self, stream_id: StreamId) -> Option<&StreamCounts> {
+        self.0.get(usize::from(stream_id.number()))
+    }
+
+    /// Counts a block given; under the core's lock.
+    #[inline]
+    pub(crate) fn allocated(&self, stream_id: StreamId, bytes: u64) {
+        if let Some(account) = self.of(stream_id) {
+            account.allocated(bytes);
+        }
+    }
+
+    /// Counts a block no more that goes to nobody, or to an arena; under the core's lock.
+    pub(crate) fn withdrawn(&self, stream_id: StreamId, bytes: u64) {
+        if let Some(account) = self.of(stream_id) {
+            account.withdrawn(bytes);
+        }
+    }
+
+    /// Counts a block taken back; under the core's lock.
+    #[inline]
+    pub(crate) fn freed(&self, stream_id: StreamId, bytes: u64) {
+        if let Some(account) = self.of(stream_id) {
+            account.freed(bytes);
+        }
+    }
+}
