@@ -20,9 +20,9 @@ use larder_core::{
     StreamPoint,
 };
 
+use crate::lock_wait::Yield;
 use crate::per_stream::OneStream;
 use crate::stream_allocator::{Live, StreamAllocator};
-use crate::waiting::Yield;
 use crate::{
     DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DriverError, StreamMemory,
 };

@@ -76,6 +76,7 @@ mod allocator;
 mod buffer;
 mod checked;
 mod driver_pool;
+mod lock_wait;
 mod owning;
 mod per_stream;
 mod pinned_buffer;
@@ -85,7 +86,6 @@ mod stream_memory;
 mod stream_pool;
 mod tensor_pool;
 mod vmem;
-mod waiting;
 
 /// cudarc's stream, which this crate's functions take.
 pub use cudarc::driver::CudaStream;

@@ -11,7 +11,7 @@
 //!
 //! # Files
 //! `config` policies · `chunk` the record · `table` all records · `class`, `bins` free chunks by
-//! size · `streams` stream order · `search` which chunk · `take` cutting it · `places` at a given place · `give` freeing and
+//! size · `streams` stream order · `search` which chunk · `take` cutting it · `alloc_at` at a given place · `give` freeing and
 //! merging · `resize` a block in place · `memory` what stands behind the chunks, and one step of an allocation ·
 //! `grow`, `shrink` tickets and limits, `step` the states of an allocation: all three of regions ·
 //! `paged` pages · `index` blocks by address · `report`, `dump` for people · `check` the invariants ·
@@ -38,6 +38,7 @@
 //! # Cost
 //! `alloc` and `free` O(1); table 32 bytes a chunk, nothing per byte of pool.
 
+mod alloc_at;
 mod allocator;
 mod bins;
 mod check;
@@ -51,7 +52,6 @@ mod grow;
 mod index;
 mod memory;
 pub mod paged;
-mod places;
 mod report;
 mod resize;
 mod search;

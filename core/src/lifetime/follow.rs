@@ -1,7 +1,7 @@
 //! Which shape a step follows, and where its layout lies.
 
 use super::below::Below;
-use super::placement::Effort;
+use super::layout::Effort;
 use super::shape::{Entry, ShapeId, Successors};
 use super::steps::Steps;
 use crate::units::AddrRange;

@@ -13,8 +13,8 @@
 
 mod below;
 mod follow;
+mod layout;
 pub mod pack;
-mod placement;
 pub mod prmalloc;
 mod save;
 mod shape;
@@ -23,7 +23,7 @@ mod steps;
 mod word;
 
 pub use below::{Below, InRange, OverPages};
-pub use placement::{Obstacle, Places};
+pub use layout::{Obstacle, Places};
 pub use save::LoadError;
 pub use shape::{Entry, Shape};
 pub use step_stats::{StepConfig, StepStats};

@@ -126,7 +126,7 @@ pub struct Shape {
     pub(super) confirmed: bool,
     /// The shapes that followed it, the last one first.
     pub(super) next: Successors,
-    /// What the offsets hold for: see `placement`.
+    /// What the offsets hold for: see `layout`.
     pub(super) fingerprint: u64,
     /// First allocation that the offsets are for.
     pub(super) from: u32,

@@ -19,11 +19,11 @@
 //!
 //! # Cost
 //! O(1) an allocation and the walk of [`Below::alloc_at`]; choosing a shape O(shapes), laying one out
-//! as in `placement`.
+//! as in `layout`.
 
 use super::below::Below;
 use super::follow::{Guesses, StepState};
-use super::placement::Places;
+use super::layout::Places;
 use super::shape::{Entry, Inherited, Shape, ShapeId, Shapes};
 use super::step_stats::{StepConfig, StepStats};
 use crate::block::{Block, ChunkHandle, Grant, Request};

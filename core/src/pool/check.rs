@@ -62,7 +62,10 @@ impl Pool<'_> {
         let (mut link, mut newer, mut steps) = (list.newest, 0, 0);
         for _ in 0..list.count {
             let record = self.buffers.at(link);
-            holds(link != 0 && record.state == state, "POOL1: in a foreign list")?;
+            holds(
+                link != 0 && record.state == state,
+                "POOL1: in a foreign list",
+            )?;
             let previous = Linked::<OfState>::previous(record);
             holds(previous == newer, "POOL1: a list's links")?;
             let age = self.step.wrapping_sub(record.step);

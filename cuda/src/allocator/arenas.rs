@@ -30,9 +30,9 @@ use larder_core::{
 
 use super::{ArenaPolicy, DeviceInner};
 use crate::driver::locked;
+use crate::lock_wait::Yield;
 use crate::owning::Owning;
 use crate::stream_pool::{HostWait, StreamCounts};
-use crate::waiting::Yield;
 
 /// Largest block of an arena.
 pub(super) const MAX_BYTES: u64 = 64 << 10;

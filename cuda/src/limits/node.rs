@@ -17,8 +17,8 @@ use larder_core::{AllocError, Cause, Locked};
 
 use super::LimitedPool;
 use super::watch::{LimitEvent, Watchers};
+use crate::lock_wait::Yield;
 use crate::owning::Owning;
-use crate::waiting::Yield;
 
 /// A budget's name; of a long one its first 23 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]

@@ -12,9 +12,9 @@ use larder_core::{
 use super::cpu_memory::{Binding, CpuMemory};
 use super::host::HostMemory;
 use super::watch::{Watch, Watched};
+use crate::lock_wait::Yield;
 use crate::owning::Owning;
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
-use crate::waiting::Yield;
 use crate::{
     Context, CudaStream, DeviceAllocError, DeviceFreeRejected, ManagedMemory, PinnedMemory,
 };

@@ -8,8 +8,8 @@ use larder_core::{BlockAllocator, ConfigError};
 use super::cpu_memory::{Binding, CpuMemory};
 use super::host::HostMemory;
 use super::watch::{Watch, Watched};
+use crate::lock_wait::Yield;
 use crate::owning::Owning;
-use crate::waiting::Yield;
 
 /// Idle buffers to begin with; upstream's, which grows by itself as ours does.
 const IDLE: u32 = 100;

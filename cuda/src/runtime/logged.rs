@@ -5,8 +5,8 @@ use std::time::Instant;
 use larder_core::BlockAllocator;
 use larder_core::decorate::{Record, Ticks, TrackStats, Tracked};
 
+use crate::lock_wait::Yield;
 use crate::owning::Owning;
-use crate::waiting::Yield;
 
 /// Records that are kept: the newest.
 const RECORDS: usize = 1 << 12;

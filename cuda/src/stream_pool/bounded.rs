@@ -10,8 +10,8 @@ use super::Above;
 use super::peaks::Earlier;
 use crate::limits::shrinking::Shrinking;
 use crate::limits::{OverBudget, TreeNode};
+use crate::lock_wait::Yield;
 use crate::owning::Owning;
-use crate::waiting::Yield;
 use crate::{DeviceAllocError, DriverError};
 
 /// The core's best fit, shared by threads.

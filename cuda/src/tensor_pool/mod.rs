@@ -31,10 +31,10 @@ pub use config::TensorPoolConfig;
 use on_stream::StreamSource;
 
 use crate::driver::locked;
+use crate::lock_wait::Yield;
 use crate::owning::Owning;
 use crate::per_stream::OneStream;
 use crate::stream_allocator::{BLOCK_ALIGN, Live};
-use crate::waiting::Yield;
 use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected};
 
 /// Pools made so far; which one a block is of.

@@ -6,8 +6,8 @@ use larder_core::lifetime::prmalloc::{
 };
 
 use super::TensorPoolConfig;
+use crate::lock_wait::Yield;
 use crate::owning::Tables;
-use crate::waiting::Yield;
 
 /// Tables as long as the configuration says.
 pub(super) fn lend(tables: &mut Tables, config: &TensorPoolConfig) -> PoolTables<'static, Yield> {

@@ -18,7 +18,7 @@
 //! # Files
 //! `config` policies · `table` handles and mappings · `place` where a block that fits nowhere
 //! goes · `policy` what to move and how much to create · `plan` when a plan is made and what its end
-//! means · `target` the chunks it fills · `sources` where its memory comes from · `unmapped` their list ·
+//! means · `target` the chunks it fills · `move_or_create` where its memory comes from · `unmapped` their list ·
 //! `steps` the calls of a plan in order · `release` giving idle memory back · `check` the
 //! invariants · `drive` the loops over a driver.
 //!
@@ -40,11 +40,11 @@
 mod check;
 mod config;
 mod drive;
+mod move_or_create;
 mod place;
 mod plan;
 mod policy;
 mod release;
-mod sources;
 mod steps;
 mod table;
 mod target;
