@@ -17,7 +17,7 @@
 //! # Layers: a file uses only those below its own
 //! ```text
 //! around them  decorate                  counts, guards, resets, quarantine
-//! families     vmem registry typed       two allocators as one; one chosen of many; values
+//! families     vmem typed                two allocators as one; values
 //! algorithms   small                     size classes, spans; the heap without an OS
 //!              bfc                       chunks, bins, policies
 //!              pool                      idle buffers by size
@@ -71,8 +71,6 @@ pub mod limits;
 pub mod pool;
 #[forbid(unsafe_code)]
 mod region;
-#[forbid(unsafe_code)]
-pub mod registry;
 #[allow(
     unsafe_code,
     reason = "free blocks are linked through themselves: docs/UNSAFE.md"

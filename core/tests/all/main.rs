@@ -14,7 +14,6 @@ mod packing;
 mod paged;
 mod pool;
 mod prmalloc;
-mod registry;
 mod resize;
 mod scattered;
 mod small;
