@@ -19,11 +19,13 @@
 //! around them  decorate                  counts, guards, resets, quarantine
 //! families     vmem typed                two allocators as one; values
 //! algorithms   small                     size classes, spans; the heap without an OS
-//!              bfc                       chunks, bins, policies
-//!              pool                      idle buffers by size
+//!              lifetime                  steps that repeat: recorded, planned, served
+//!              bfc                       chunks and bins over regions or pages
+//!              pool limits               idle buffers by size; budgets inside budgets
 //! regions      region, sub_allocator     where memory comes from
 //!              access, host_access       reading and writing what blocks name
 //! sync         sync                      locks; the only place that knows the model checker
+//! tables       table                     records, lists and probing over lent slices
 //! words        units stream block error stats attributes
 //! ```
 //!
