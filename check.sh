@@ -160,8 +160,10 @@ step_mutants() {
     echo 'the mechanical ones, a file at a time: cargo mutants -p larder-core -f core/src/units.rs (.cargo/mutants.toml)'
 }
 
-# What other people's programs show, and what systems make hard; fetches from the registry.
+# Every call refused in every way; what other people's programs show, and what systems make hard, for
+# which it fetches from the registry.
 step_long() {
+    LARDER_FAULTS=all cargo test -p larder-cuda --test all fault
     benches/suites/run.sh
     benches/server/run.sh
     benches/systems/run.sh

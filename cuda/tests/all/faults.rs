@@ -257,11 +257,13 @@ fn sweep(test: &str, drop_early: bool) {
     let calls = sweep.calls();
     assert!(calls > 100, "{calls} calls");
     for skip in 0..calls {
-        for code in CODES {
-            sweep.refuse(skip, code);
+        for (nth, code) in CODES.into_iter().enumerate() {
+            if common::is_swept(nth, skip as usize) {
+                sweep.refuse(skip, code);
+            }
         }
     }
-    println!("{calls} calls, each refused in {} ways", CODES.len());
+    println!("{calls} calls");
 }
 
 #[test]

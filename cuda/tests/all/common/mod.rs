@@ -48,6 +48,14 @@ pub(crate) fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'s
     Some((control, turn))
 }
 
+/// Whether a sweep of refusals makes this one: the first code is given at each place, the others at each
+/// fifth, and with `LARDER_FAULTS=all` all of them.
+pub(crate) fn is_swept(nth_code: usize, place: usize) -> bool {
+    const THINNED: usize = 5;
+    let all = || std::env::var("LARDER_FAULTS").is_ok_and(|word| word == "all");
+    nth_code == 0 || place % THINNED == nth_code || all()
+}
+
 /// Nothing is left on any device, and nothing exists but contexts.
 #[track_caller]
 pub(crate) fn assert_clean(control: &StandIn) {

@@ -26,9 +26,6 @@ use scenario::PARTS;
 /// What calls are refused with.
 const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
 
-/// Of the positions, those that the codes after the first take: each fifth.
-const THINNED: usize = 5;
-
 /// What cudarc destroys when its values are dropped. If that is refused it parks the error and forgets
 /// the thing, so it is left, and no fault of this crate. For the same reason the context is made
 /// before calls are refused and goes after: `CudaContext::new` forgets what it retained.
@@ -191,11 +188,10 @@ fn sweep(test: &str, seed: Option<u64>) {
     let positions = calls.flat_map(|(name, count)| (0..*count).map(move |skip| (name, skip)));
     let positions: Vec<_> = positions.collect();
     assert!(positions.len() > 100, "{} calls", positions.len());
-    let all = std::env::var("LARDER_FAULTS").is_ok_and(|word| word == "all");
     let (mut failed, mut missed) = (Vec::new(), 0);
     for (nth, code) in CODES.into_iter().enumerate() {
         for (place, (function, skip)) in positions.iter().enumerate() {
-            if nth > 0 && place % THINNED != nth && !all {
+            if !common::is_swept(nth, place) {
                 continue;
             }
             let refused = Position {
