@@ -16,7 +16,9 @@ use larder_cuda_abi::StreamHandle;
 
 use super::uses::PinnedUses;
 use crate::driver::locked;
-use crate::limits::{self, Budget, LimitedPool};
+#[cfg(feature = "control")]
+use crate::limits::LimitedPool;
+use crate::limits::{self, Budget};
 use crate::owning::Owning;
 use crate::stream_pool::{Bounded, PoolSource};
 use crate::{
