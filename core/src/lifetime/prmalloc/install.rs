@@ -101,7 +101,6 @@ impl<W: Wait> Slot<'_, W> {
     /// The backend refused. What was given so far is among the slabs.
     pub(super) fn fill(&self, backend: &impl SubAllocator, unit: Align) -> Result<(), ()> {
         let (small, count) = (self.small_bins(), self.bins_in_use());
-        self.slabs.iter().for_each(|slab| slab.set(None));
         for (slab, bins) in self.slabs.iter().zip([0..small, small..count]) {
             slab.set(lay_out(&self.tables.bins[bins], backend, unit)?);
         }
@@ -118,15 +117,18 @@ impl<W: Wait> Slot<'_, W> {
     /// Gives the slabs back. The slot is the caller's alone. Gives the bytes that went, and whether
     /// that was all.
     pub(super) fn give_back(&self, backend: &impl SubAllocator) -> (u64, bool) {
-        let before = self.slab_bytes();
+        let (mut gone, mut all) = (0, true);
         for slab in &self.slabs {
-            let refused = slab
-                .range()
-                .filter(|range| backend.release(*range).is_err());
-            slab.set(refused);
+            if let Some(range) = slab.range() {
+                if backend.release(range).is_ok() {
+                    slab.let_go();
+                    gone += range.bytes();
+                } else {
+                    all = false;
+                }
+            }
         }
-        let left = self.slab_bytes();
-        (before - left, left == 0)
+        (gone, all)
     }
 }
 

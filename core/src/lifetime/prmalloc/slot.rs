@@ -33,11 +33,14 @@ pub(super) struct Slot<'t, W: Wait> {
     pub(super) slabs: [Slab; 2],
 }
 
-/// One range of the backend, or none. Read without entering, to spare others the look.
+/// One range of the backend, or none. Read without entering, to spare others the look; so what is there
+/// stays when the range has gone, and none is not written again.
 #[derive(Debug)]
 pub(super) struct Slab {
     start: AtomicU64,
     bytes: AtomicU64,
+    /// 1 until the backend has taken it back.
+    held: AtomicU32,
 }
 
 impl Slab {
@@ -45,24 +48,37 @@ impl Slab {
         Self {
             start: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            held: AtomicU32::new(0),
         }
     }
 
+    /// The range that is held.
     pub(super) fn range(&self) -> Option<AddrRange> {
         let start = Addr::new(self.start.load(Ordering::Relaxed));
-        AddrRange::new(start, self.bytes.load(Ordering::Relaxed))
+        let held = self.held.load(Ordering::Relaxed) == 1;
+        AddrRange::new(start, self.bytes.load(Ordering::Relaxed)).filter(|_| held)
     }
 
+    /// It is this, and before it was none or has gone.
     pub(super) fn set(&self, range: Option<AddrRange>) {
-        let start = range.map_or(0, |range| range.start().get());
-        self.start.store(start, Ordering::Relaxed);
-        let bytes = range.map_or(0, AddrRange::bytes);
-        self.bytes.store(bytes, Ordering::Relaxed);
+        if let Some(range) = range {
+            self.start.store(range.start().get(), Ordering::Relaxed);
+            self.bytes.store(range.bytes(), Ordering::Relaxed);
+            self.held.store(1, Ordering::Relaxed);
+        } else if self.bytes.load(Ordering::Relaxed) > 0 {
+            self.bytes.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The backend has it back.
+    pub(super) fn let_go(&self) {
+        self.held.store(0, Ordering::Relaxed);
     }
 
     fn holds(&self, addr: Addr) -> bool {
-        let offset = addr.get().checked_sub(self.start.load(Ordering::Relaxed));
-        offset.is_some_and(|offset| offset < self.bytes.load(Ordering::Relaxed))
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let offset = || addr.get().checked_sub(self.start.load(Ordering::Relaxed));
+        bytes > 0 && offset().is_some_and(|offset| offset < bytes)
     }
 }
 
