@@ -76,6 +76,7 @@ mod allocator;
 mod buffer;
 mod checked;
 mod driver_pool;
+mod error;
 mod lock_wait;
 mod owning;
 mod per_stream;
@@ -92,8 +93,8 @@ pub use cudarc::driver::CudaStream;
 
 pub use access::DeviceAccess;
 pub use allocator::{
-    ArenaPolicy, CaptureWindow, DeviceAllocError, DeviceAllocator, DeviceChunk, DeviceConfig,
-    DeviceFreeError, DeviceFreeRejected, DeviceSnapshot, DeviceStep, Released, StreamStats,
+    ArenaPolicy, CaptureWindow, DeviceAllocator, DeviceChunk, DeviceConfig, DeviceSnapshot,
+    DeviceStep, Released,
 };
 pub use buffer::{
     BufferArg, BufferArgMut, BufferView, BufferViewMut, DeviceBuffer, LeakRejected, RawBufferError,
@@ -105,6 +106,7 @@ pub use driver::context::Context;
 pub use driver::event::{Event, EventConfig};
 pub use driver::{DriverError, LoadError};
 pub use driver_pool::{DriverPool, DriverPoolStats};
+pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
 pub use limits::{Budget, BudgetName, LimitEvent, LimitWatch, Limits, OverBudget};
 pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
 pub use runtime::{Runtime, RuntimeConfig};
@@ -114,6 +116,7 @@ pub use source::{
 };
 pub use stream_allocator::{BlockInfo, Live, StreamAllocator};
 pub use stream_memory::StreamMemory;
+pub use stream_pool::StreamStats;
 pub use synced::SyncedMemory;
 pub use tensor_pool::{DeviceTensorPool, TensorPoolConfig, TensorStep};
 pub use vmem::{HostSide, Migrated, Movable, VmemAllocator, VmemBuffer, VmemConfig};

@@ -4,7 +4,8 @@
 //! neighbour that stays in its size class touches no bin. For the order of the lists (BIN3) this
 //! means: what is joined keeps the place of the lower neighbour, else of the upper one, if it stays
 //! in that one's class; otherwise, and always while points decide what joins, it enters its class
-//! at the front. (They decide once two streams were named, and after fresh memory was left apart.) BFC2 says which neighbours may stay apart, and the joined chunk carries
+//! at the front. (They decide once two streams were named, and after fresh memory was left apart.)
+//! BFC2 says which neighbours may stay apart, and the joined chunk carries
 //!
 //! * no point if no stream uses either part any more;
 //! * the later point if the same stream uses both;

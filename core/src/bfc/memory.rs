@@ -27,7 +27,8 @@ pub enum Step<P> {
     Failed(AllocError),
 }
 
-/// What stands behind the chunks of a [`Bfc`]: [`Regions`] or [`Paged`](super::paged::Paged).
+/// What stands behind the chunks of a [`Bfc`]: [`Regions`] or [`Paged`](super::paged::Paged). No other
+/// crate has one of its own: the methods are the core's.
 pub trait Memory: Sized {
     /// How far one allocation has come. Belongs to the thread that allocates.
     type Attempt: From<Request>;

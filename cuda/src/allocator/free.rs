@@ -47,23 +47,17 @@ impl DeviceAllocator {
         let Some((first, others)) = streams.split_first() else {
             return inner.free_unused(block);
         };
-        let mut stream_ids = Vec::new();
+        let (mut block, mut stream_ids) = (block, Vec::new());
         for stream in others {
             match inner.pool.streams.id(stream) {
                 Ok(stream_id) if stream_ids.contains(&stream_id) => {}
                 Ok(stream_id) => stream_ids.push(stream_id),
-                Err(_) => {
-                    if let Err(error) = inner.context().wait_for(stream) {
-                        return Err(DeviceFreeRejected::driver(block, error));
-                    }
-                }
+                Err(_) => block = inner.context().wait_before_free(stream, block)?,
             }
         }
         let freed_on = inner.pool.streams.id(first);
         if freed_on.is_err() && !others.is_empty() {
-            if let Err(error) = inner.context().wait_for(first) {
-                return Err(DeviceFreeRejected::driver(block, error));
-            }
+            let block = inner.context().wait_before_free(first, block)?;
             return self.free_used_on(others, block);
         }
         stream_ids.retain(|stream_id| freed_on != Ok(*stream_id));
@@ -178,7 +172,7 @@ impl DeviceInner {
         stream: &Arc<CudaStream>,
         block: Block,
     ) -> Result<(), DeviceFreeRejected> {
-        self.free_unused(self.pool.wait_before_free(stream, block)?)
+        self.free_unused(self.context().wait_before_free(stream, block)?)
     }
 
     /// Takes a block back that nothing uses any more.

@@ -11,7 +11,6 @@ mod arenas;
 mod as_stream;
 mod config;
 mod deferred;
-mod error;
 mod free;
 mod limit;
 mod order;
@@ -34,10 +33,9 @@ use larder_core::{AllocatorId, Block, ConfigError, EventNumber, Request, StreamI
 use arenas::{Arenas, MAX_BYTES};
 pub use config::{ArenaPolicy, DeviceConfig};
 use deferred::DeferredBlocks;
-pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
 pub(crate) use order::Ordered;
 pub use release::Released;
-pub use report::{DeviceChunk, DeviceSnapshot, StreamStats};
+pub use report::{DeviceChunk, DeviceSnapshot};
 use routes::{AllocRoute, Routes};
 pub use steps::DeviceStep;
 use steps::StepStreams;
@@ -48,8 +46,8 @@ use window::Windows;
 use crate::limits::LimitedPool;
 use crate::limits::{self, Budget};
 use crate::owning::Owning;
-use crate::stream_pool::{Above, Bounded, HostWait, StreamPool};
-use crate::{Context, DriverError, VirtualMemory};
+use crate::stream_pool::{Above, Bounded, HostWait, StreamPool, StreamStats};
+use crate::{Context, DeviceAllocError, DeviceFreeRejected, DriverError, VirtualMemory};
 
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
 const ADDRESSES_A_BYTE: u64 = 8;
@@ -86,6 +84,8 @@ enum Small {
 pub struct DeviceAllocator(Arc<DeviceInner>);
 
 struct DeviceInner {
+    /// In front of the others: it waits for the streams when it goes.
+    pool: StreamPool<VirtualMemory, Paged<'static>>,
     /// What its own blocks carry.
     id: AllocatorId,
     check_captures: bool,
@@ -96,7 +96,6 @@ struct DeviceInner {
     windows: Windows,
     /// Bytes that a release has still to give back.
     releasing: AtomicU64,
-    pool: StreamPool<VirtualMemory, Paged<'static>>,
 }
 
 impl DeviceAllocator {

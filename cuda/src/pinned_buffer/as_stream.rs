@@ -46,9 +46,7 @@ impl StreamAllocator for PinnedAllocator {
             return Err(DeviceFreeRejected::unknown(block));
         }
         if !self.can_follow(stream) {
-            if let Err(error) = self.context().wait_for(stream) {
-                return Err(DeviceFreeRejected::driver(block, error));
-            }
+            let block = self.context().wait_before_free(stream, block)?;
             return self.free_unused(stream, block);
         }
         let mut uses = PinnedUses::default();

@@ -51,12 +51,12 @@ const CHUNKS: usize = 1 << 14;
 pub struct PinnedAllocator(pub(super) Arc<PinnedInner>);
 
 pub(super) struct PinnedInner {
+    pub(super) pool: Bounded<PinnedMemory, Regions>,
     events: Events,
     /// Streams that may use buffers without an end of their use being waited for at once.
     streams: Mutex<Vec<Weak<CudaStream>>>,
     /// Blocks that streams use still.
     waiting: Mutex<Vec<(Block, PinnedUses)>>,
-    pub(super) pool: Bounded<PinnedMemory, Regions>,
 }
 
 impl PinnedAllocator {

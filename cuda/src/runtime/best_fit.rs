@@ -135,9 +135,7 @@ impl StreamAllocator for BestFit<ManagedMemory> {
     }
 
     fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
-        if let Err(error) = self.source().context().wait_for(stream) {
-            return Err(DeviceFreeRejected::driver(block, error));
-        }
+        let block = self.context().wait_before_free(stream, block)?;
         Ok(self.pool.free(block)?)
     }
 

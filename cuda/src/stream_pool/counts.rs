@@ -1,9 +1,29 @@
-//! [`CountsByStream`]: what each stream was given and gave back.
+//! What each stream was given and gave back: [`CountsByStream`], and [`StreamStats`] for people.
 
 use larder_core::StreamId;
 use larder_core::sync::{AtomicU64, Ordering};
 
-use crate::StreamStats;
+/// What one stream did with an allocator, since the stream's first use of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct StreamStats {
+    /// The driver's handle of the stream; 0 is the default stream.
+    pub stream: usize,
+    /// Blocks allocated.
+    pub allocations: u64,
+    /// Bytes of them, as granted.
+    pub allocated_bytes: u64,
+    /// Blocks freed in the order of the stream, wherever they were allocated.
+    pub frees: u64,
+    /// Bytes of them.
+    pub freed_bytes: u64,
+    /// Bytes that the stream has to itself for small blocks; 0 if it never met others.
+    pub arena_bytes: u64,
+    /// Times the stream was made to wait, on the device, for another one.
+    pub waits: u64,
+    /// Events recorded in it.
+    pub events: u64,
+}
 
 /// Adds to a counter that one thread at a time changes.
 #[inline]

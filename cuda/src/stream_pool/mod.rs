@@ -26,10 +26,11 @@ use larder_core::{
 };
 
 pub(crate) use bounded::{Bounded, Core, PoolSource};
+pub use counts::StreamStats;
 pub(crate) use counts::{CountsByStream, StreamCounts};
 pub(crate) use streams::Streams;
 
-use crate::{Context, DeviceAllocError, DeviceFreeRejected};
+use crate::{Context, DeviceAllocError};
 
 /// Whether an allocation may keep the host waiting for work: a block may; a piece of an arena not, nor a
 /// block that can be had elsewhere.
@@ -86,11 +87,12 @@ impl Above for () {
 
 /// Memory in the order of streams.
 pub(crate) struct StreamPool<S: PoolSource<M>, M: Memory> {
+    /// In front of the streams: their work may use it until it is gone.
+    core: Bounded<S, M>,
     context: Context,
     pub(crate) streams: Streams,
     /// What each stream was given and gave back.
     pub(crate) counts: CountsByStream,
-    core: Bounded<S, M>,
 }
 
 impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
@@ -166,18 +168,6 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
             self.counts.freed(point.stream, bytes);
             Ok(())
         })
-    }
-
-    /// Takes a block back from a stream without a number: what it has queued is waited for.
-    pub(crate) fn wait_before_free(
-        &self,
-        stream: &Arc<CudaStream>,
-        block: Block,
-    ) -> Result<Block, DeviceFreeRejected> {
-        match self.context.wait_for(stream) {
-            Ok(()) => Ok(block),
-            Err(error) => Err(DeviceFreeRejected::driver(block, error)),
-        }
     }
 }
 

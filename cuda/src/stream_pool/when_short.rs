@@ -25,7 +25,7 @@ const ROUNDS: usize = 2;
 const MAX_WAITS: u32 = 8;
 
 impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
-    /// Gives memory where nothing fits at once, in the order that the documentation of the folder says.
+    /// Gives memory where nothing fits at once, in the order that the head of this file says.
     #[cold]
     pub(crate) fn alloc_more(
         &self,

@@ -127,7 +127,10 @@ impl StreamAllocator for VmemHost {
         let bytes = block.bytes();
         match self.streams.id(stream) {
             Ok(stream_id) => self.free_at(block, self.streams.point(stream_id))?,
-            Err(_) => BlockAllocator::free(&***self, self.wait_before_free(stream, block)?)?,
+            Err(_) => {
+                let block = self.context().wait_before_free(stream, block)?;
+                BlockAllocator::free(&***self, block)?;
+            }
         }
         if self.shrinking.is_on() {
             self.freed_while_shrinking(Some(stream), bytes, &());

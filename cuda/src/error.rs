@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use cudarc::driver::CudaStream;
 use larder_core::limits::BudgetError;
 use larder_core::{
     AccessError, AllocError, Block, Cause, ConfigError, FreeError, FreeRejected, OutOfMemory,
@@ -9,8 +10,8 @@ use larder_core::{
 };
 use larder_cuda_abi::Code;
 
-use crate::DriverError;
 use crate::limits::OverBudget;
+use crate::{Context, DriverError};
 
 /// Why an allocator gave no memory, or could not be made, or values were not copied to their other side. Every
 /// block is as before.
@@ -211,6 +212,20 @@ impl fmt::Display for DeviceFreeRejected {
 }
 
 impl core::error::Error for DeviceFreeRejected {}
+
+impl Context {
+    /// Waits for what is queued on a stream, so that the block that it uses can be freed.
+    pub(crate) fn wait_before_free(
+        &self,
+        stream: &CudaStream,
+        block: Block,
+    ) -> Result<Block, DeviceFreeRejected> {
+        match self.wait_for(stream) {
+            Ok(()) => Ok(block),
+            Err(error) => Err(DeviceFreeRejected::driver(block, error)),
+        }
+    }
+}
 
 impl DeviceFreeRejected {
     /// The block is none of the allocator's.

@@ -1,0 +1,127 @@
+//! Files of jobs that this test writes itself: what is found, shown, sent, divided.
+
+mod coordinate;
+mod files;
+mod screen;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use larder_control::{BusId, Compat, ControlFile, PerfControl, StatusFile};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::alive::Alive;
+use crate::arguments::{parse_limit, show_bytes, show_micros};
+use crate::coordinate::{Coordination, CoordinationEvent, CoordinationSettings};
+use crate::files::{FilesError, JobFiles, find, find_named};
+use crate::order::{Order, OrderError};
+use crate::top::screen::{Act, Screen, look, send};
+use crate::top::table::{HEADINGS, table};
+use crate::view::{JobView, unix_ms};
+
+const GPU: &str = "01:00.0";
+const MIB: u64 = 1 << 20;
+
+fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// A job's status, as a job would write it now.
+struct Status {
+    pid: u32,
+    version: Option<u64>,
+    limit: u64,
+    held: u64,
+    wanted: u64,
+    priority: i64,
+    ended: bool,
+}
+
+impl Status {
+    fn new(priority: i64, wanted: u64) -> Self {
+        Self {
+            pid: std::process::id(),
+            version: None,
+            limit: 0,
+            held: 0,
+            wanted,
+            priority,
+            ended: false,
+        }
+    }
+
+    fn write(&self, job: &JobFiles) {
+        let text = json!({
+            "gpuUsageInfo": { GPU: {
+                "deviceMemUsedMax": self.held, "deviceMemUsedMin": self.held,
+                "deviceMemPoolSize": self.held, "deviceMemStable": self.held,
+                "hostMemUsedMax": 0, "hostMemUsedMin": 0, "hostMemPoolSize": 0,
+                "swapReason": "OOM", "deviceMemUsedNvidia": -1 } },
+            "miniBatchDuration": 2500, "Durations": null,
+            "larder": { "pid": self.pid, "name": job.name, "limitBytes": self.limit,
+                "heldBytes": self.held, "perfControl": 100, "priority": self.priority,
+                "controlVersion": self.version, "ended": self.ended,
+                "writtenAtUnixMs": unix_ms(SystemTime::now()),
+                "gpus": { GPU: { "limitBytes": self.limit, "heldBytes": self.held,
+                    "deferredBytes": self.held.saturating_sub(self.limit),
+                    "wantedBytes": self.wanted } } },
+        });
+        let text = text.to_string();
+        StatusFile::parse(&text).unwrap();
+        fs::write(&job.status, text).unwrap();
+    }
+
+    /// Does what the control file says.
+    fn obey(&mut self, job: &JobFiles) {
+        if let Ok(text) = fs::read(&job.control) {
+            let file = ControlFile::parse(text, Compat::Corrected).unwrap().file;
+            self.version = file.control_version;
+            self.limit = file.gpus[&gpu()].max_device_mem.unwrap();
+        }
+        self.held = self.wanted.min(self.limit);
+        self.write(job);
+    }
+}
+
+fn gpu() -> BusId {
+    GPU.parse().unwrap()
+}
+
+fn names(jobs: &[JobFiles]) -> Vec<&str> {
+    jobs.iter().map(|job| job.name.as_str()).collect()
+}
+
+#[test]
+fn sizes_and_times_are_shown_in_the_unit_that_suits() {
+    assert_eq!(show_bytes(0), "0 B");
+    assert_eq!(show_bytes(1023), "1023 B");
+    assert_eq!(show_bytes(1024), "1.0 KiB");
+    assert_eq!(show_bytes(100 << 30), "100 GiB");
+    assert_eq!(show_bytes(u64::MAX), "none");
+    assert_eq!(show_micros(999), "999 us");
+    assert_eq!(show_micros(1_500), "1.5 ms");
+    assert_eq!(show_micros(600_000_000), "10 min");
+    assert!(matches!(
+        Screen::new(1).key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)),
+        Act::Quit
+    ));
+}
+
+#[test]
+fn a_limit_is_a_byte_count_or_0() {
+    assert_eq!(parse_limit(" 0"), Ok(0));
+    assert_eq!(parse_limit("8 GiB"), Ok(8 << 30));
+    for text in ["", "0GiB", "-1", "8GB"] {
+        assert!(parse_limit(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    <crate::Command as clap::CommandFactory>::command().debug_assert();
+}

@@ -1,0 +1,152 @@
+//! What `top` shows, and its keys.
+
+use super::*;
+
+#[test]
+fn the_table_shows_the_living_the_dead_and_what_is_wrong_with_files() {
+    let folder = folder();
+    let place = [folder.path().to_owned()];
+    let job = JobFiles::ours(folder.path(), "alive");
+    let mut status = Status::new(3, 0);
+    (status.limit, status.held) = (8 * MIB, 12 * MIB);
+    status.write(&job);
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let dead = JobFiles::ours(folder.path(), "dead");
+    let mut status = Status::new(0, 0);
+    status.pid = child.id();
+    status.write(&dead);
+    child.wait().unwrap();
+    fs::write(folder.path().join("torn.status.json"), "{").unwrap();
+    let jobs = look(&place).unwrap();
+    let alive: Vec<_> = jobs.iter().map(|job| job.alive).collect();
+    if fs::metadata("/proc/self/stat").is_ok() {
+        assert_eq!(alive, [Alive::Yes, Alive::No, Alive::Unknown]);
+        assert_eq!(jobs[0].problems, [""; 0]);
+        assert!(jobs[1].problems[0].contains("control forget dead"));
+    }
+    let text = table(&jobs);
+    let line = |name: &str| {
+        let mut lines = text.lines();
+        lines.find(|line| line.trim().starts_with(name)).unwrap()
+    };
+    for part in [
+        "yes", "12.0 MiB", "8.0 MiB", "4.0 MiB", "OOM", "2.5 ms", GPU,
+    ] {
+        assert!(line("alive").contains(part), "{part} in {text}");
+    }
+    assert!(line("dead").contains(" dead "), "{text}");
+    assert!(text.contains("torn: not a job's status"), "{text}");
+}
+
+/// What stands in the terminal, line by line.
+fn drawn(screen: &Screen, width: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, 8)).unwrap();
+    terminal.draw(|frame| screen.draw(frame)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect();
+    (0..8).map(line).collect()
+}
+
+fn screen_of(folder: &Path) -> Screen {
+    let mut screen = Screen::new(64 * MIB);
+    screen.show(look(&[folder.to_owned()]).unwrap());
+    screen
+}
+
+fn press(screen: &mut Screen, code: KeyCode) -> Act {
+    screen.key(KeyEvent::new(code, KeyModifiers::NONE))
+}
+
+#[test]
+fn a_terminal_shows_the_columns_that_fit_and_the_keys() {
+    let folder = folder();
+    assert!(drawn(&screen_of(folder.path()), 60)[0].starts_with("no jobs yet"));
+    let job = JobFiles::ours(folder.path(), "train");
+    let mut status = Status::new(7, 0);
+    status.limit = 512 * MIB;
+    status.write(&job);
+    let screen = screen_of(folder.path());
+    let wide = drawn(&screen, 200);
+    for heading in HEADINGS {
+        assert!(wide[0].contains(heading), "{heading} in {wide:?}");
+    }
+    assert!(wide[1].contains("train") && wide[1].contains("512 MiB"));
+    assert!(wide[7].contains("q end"));
+    let narrow = drawn(&screen, 80);
+    for heading in ["job", "alive", "limit", "target", "perf", "problem"] {
+        assert!(narrow[0].contains(heading), "{heading} in {narrow:?}");
+    }
+    assert!(!narrow[0].contains("stable"));
+}
+
+#[test]
+fn keys_write_the_selected_jobs_control_file() {
+    let folder = folder();
+    for name in ["a", "b"] {
+        let mut status = Status::new(0, 0);
+        status.limit = 128 * MIB;
+        status.write(&JobFiles::ours(folder.path(), name));
+    }
+    let mut screen = screen_of(folder.path());
+    assert_eq!(press(&mut screen, KeyCode::Down), Act::Nothing);
+    // There is no third one.
+    press(&mut screen, KeyCode::Down);
+    let sent = |screen: &mut Screen, code| {
+        let Act::Tell(job, order) = press(screen, code) else {
+            panic!("{code:?} tells");
+        };
+        assert_eq!(send(&job, &order), "b: sent");
+        screen.show(look(&[folder.path().to_owned()]).unwrap());
+        let text = fs::read(&job.control).unwrap();
+        let file = ControlFile::parse(text, Compat::Corrected).unwrap().file;
+        let limit = file.gpus.get(&gpu()).and_then(|gpu| gpu.max_device_mem);
+        (limit.map(|bytes| bytes / MIB), file.perf_control)
+    };
+    assert_eq!(sent(&mut screen, KeyCode::Char('+')), (Some(192), None));
+    assert_eq!(sent(&mut screen, KeyCode::Char('+')), (Some(256), None));
+    assert_eq!(sent(&mut screen, KeyCode::Char('-')), (Some(192), None));
+    assert_eq!(sent(&mut screen, KeyCode::Char('p')), (Some(192), Some(0)));
+    assert_eq!(sent(&mut screen, KeyCode::Char('7')), (Some(192), Some(70)));
+    assert_eq!(
+        sent(&mut screen, KeyCode::Char('r')),
+        (Some(192), Some(100))
+    );
+    press(&mut screen, KeyCode::Char('l'));
+    for letter in "1GiBx".chars() {
+        assert_eq!(press(&mut screen, KeyCode::Char(letter)), Act::Nothing);
+    }
+    assert!(drawn(&screen, 80)[6].contains("limit: 1GiBx"));
+    press(&mut screen, KeyCode::Backspace);
+    assert_eq!(sent(&mut screen, KeyCode::Enter), (Some(1024), Some(100)));
+    assert!(!JobFiles::ours(folder.path(), "a").control.exists());
+    assert_eq!(press(&mut screen, KeyCode::Char('q')), Act::Quit);
+}
+
+#[test]
+fn a_limit_that_is_typed_wrong_is_said_and_not_written() {
+    let folder = folder();
+    let job = JobFiles::ours(folder.path(), "a");
+    Status::new(0, 0).write(&job);
+    let mut screen = screen_of(folder.path());
+    for code in [KeyCode::Char('l'), KeyCode::Char('q'), KeyCode::Enter] {
+        assert_eq!(press(&mut screen, code), Act::Nothing);
+    }
+    assert!(drawn(&screen, 80)[6].contains("`q` is not a byte count"));
+    assert!(!job.control.exists());
+}
+
+#[test]
+fn the_selection_stays_with_its_job_when_others_come_and_go() {
+    let folder = folder();
+    for name in ["b", "c"] {
+        Status::new(0, 0).write(&JobFiles::ours(folder.path(), name));
+    }
+    let mut screen = screen_of(folder.path());
+    press(&mut screen, KeyCode::Down);
+    Status::new(0, 0).write(&JobFiles::ours(folder.path(), "a"));
+    screen.show(look(&[folder.path().to_owned()]).unwrap());
+    let Act::Tell(job, _) = press(&mut screen, KeyCode::Char('p')) else {
+        panic!("it tells");
+    };
+    assert_eq!(job.name, "c");
+}
