@@ -21,9 +21,6 @@ use larder_cuda::{
 };
 use larder_cuda_abi::Code;
 
-/// What calls are refused with.
-const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
-
 /// Pages that a paged allocator drives, shared with who asks for errors.
 struct Shared(Arc<VirtualMemory>);
 
@@ -257,7 +254,7 @@ fn sweep(test: &str, drop_early: bool) {
     let calls = sweep.calls();
     assert!(calls > 100, "{calls} calls");
     for skip in 0..calls {
-        for (nth, code) in CODES.into_iter().enumerate() {
+        for (nth, code) in common::CODES.into_iter().enumerate() {
             if common::is_swept(nth, skip as usize) {
                 sweep.refuse(skip, code);
             }

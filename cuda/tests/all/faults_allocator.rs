@@ -15,9 +15,6 @@ use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
 use larder_cuda_abi::Code;
 
-/// What calls are refused with.
-const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
-
 /// What the allocator may hold.
 const BUDGET: u64 = 12 * MIB;
 
@@ -365,7 +362,7 @@ fn sweep(test: &str, seed: Option<u64>, way: Way) {
     let Some((control, _turn)) = alone(test) else {
         return;
     };
-    for (nth, code) in CODES.into_iter().enumerate() {
+    for (nth, code) in common::CODES.into_iter().enumerate() {
         for skip in (0..).filter(|skip| common::is_swept(nth, *skip as usize)) {
             let refusal = Refusal {
                 control,

@@ -77,7 +77,7 @@ fn document(random: &mut Random, lines: &[&str], depth: usize) -> Value {
 fn json(number: usize, file: &str) -> Vec<String> {
     let mut random = Random::new(number as u64 + 1);
     let lines: Vec<&str> = file.lines().collect();
-    let mut values: Vec<Value> = (0..12).map(|_| document(&mut random, &lines, 4)).collect();
+    let mut values: Vec<Value> = (0..4).map(|_| document(&mut random, &lines, 4)).collect();
     let mut written = Vec::new();
     for _ in 0..3 {
         let text = serde_json::to_string_pretty(&values).unwrap();
@@ -92,7 +92,7 @@ fn json(number: usize, file: &str) -> Vec<String> {
         values = read;
         let at = random.next(values.len());
         let moved = values[at].take();
-        values.swap_remove(random.next(12));
+        values.swap_remove(random.next(values.len()));
         values.push(json!({ "moved": moved, "whole": document(&mut random, &lines, 4) }));
         written.push(text);
     }

@@ -5,6 +5,7 @@ use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard
 
 use cudarc::driver::{CudaStream, result};
 use larder_core::{BfcConfig, Growth};
+use larder_cuda::driver::abi::Code;
 use larder_cuda::driver::{Driver, StandIn, load_from_env};
 
 /// Memory of the stand-in's devices.
@@ -48,12 +49,14 @@ pub(crate) fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'s
     Some((control, turn))
 }
 
-/// Whether a sweep of refusals makes this one: the first code is given at each place, the others at each
-/// fifth, and with `LARDER_FAULTS=all` all of them.
+/// What the driver answers when a sweep refuses a call.
+pub(crate) const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
+
+/// Whether a sweep of refusals makes this one: each place is refused once, with the codes in turn, and
+/// with `LARDER_FAULTS=all` once with each code.
 pub(crate) fn is_swept(nth_code: usize, place: usize) -> bool {
-    const THINNED: usize = 5;
     let all = || std::env::var("LARDER_FAULTS").is_ok_and(|word| word == "all");
-    nth_code == 0 || place % THINNED == nth_code || all()
+    place % CODES.len() == nth_code || all()
 }
 
 /// Nothing is left on any device, and nothing exists but contexts.

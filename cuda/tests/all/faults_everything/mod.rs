@@ -23,9 +23,6 @@ use failure::Failure;
 use objects::Objects;
 use scenario::PARTS;
 
-/// What calls are refused with.
-const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
-
 /// What cudarc destroys when its values are dropped. If that is refused it parks the error and forgets
 /// the thing, so it is left, and no fault of this crate. For the same reason the context is made
 /// before calls are refused and goes after: `CudaContext::new` forgets what it retained.
@@ -189,7 +186,7 @@ fn sweep(test: &str, seed: Option<u64>) {
     let positions: Vec<_> = positions.collect();
     assert!(positions.len() > 100, "{} calls", positions.len());
     let (mut failed, mut missed) = (Vec::new(), 0);
-    for (nth, code) in CODES.into_iter().enumerate() {
+    for (nth, code) in common::CODES.into_iter().enumerate() {
         for (place, (function, skip)) in positions.iter().enumerate() {
             if !common::is_swept(nth, place) {
                 continue;
