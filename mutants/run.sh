@@ -53,7 +53,7 @@ tests_of() {
         order_*:core/src/small/*) echo 'loom small::' ;;
         order_*:core/src/lifetime/*) echo 'loom lifetime::' ;;
         order_*:core/src/sync/turn.rs) echo 'loom build_turn::' ;;
-        order_*:core/src/vmem/*) echo 'loom joint_bytes::' ;;
+        order_*:core/src/vmem.rs) echo 'loom joint_bytes::' ;;
         order_*:core/src/sync/*) echo "loom $(basename "$2" .rs)::" ;;
         order_*) echo 'loom' ;;
         *:core/src/small/*) echo '-p larder-core -p larder --features larder/allocator-api2,larder/heap-profile' ;;

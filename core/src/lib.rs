@@ -17,7 +17,7 @@
 //! # Layers: a file uses only those below its own
 //! ```text
 //! around them  decorate                  counts, guards, resets, quarantine
-//! families     vmem typed                two allocators as one; values
+//! families     vmem typed                counts of two sides; values
 //! algorithms   small                     size classes, spans; the heap without an OS
 //!              lifetime                  steps that repeat: recorded, planned, served
 //!              bfc                       chunks and bins over regions or pages
@@ -122,7 +122,7 @@ pub use stream::{EventNumber, StreamId, StreamPoint};
 pub use sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
 pub use sync::{Locked, Spin, Wait};
 pub use units::{Addr, AddrRange, Align, Granule, round_down, round_up};
-pub use vmem::{Placed, Placement, Vmem, VmemError, VmemStats};
+pub use vmem::{Placement, VmemStats};
 
 /// The README's sample, compiled and run with the tests.
 #[cfg(doctest)]

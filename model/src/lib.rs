@@ -10,6 +10,7 @@
     reason = "a model that is wrong about itself must stop the test"
 )]
 
+pub mod antman;
 mod bfc;
 pub mod conformance;
 mod lent;

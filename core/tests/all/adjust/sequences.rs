@@ -1,7 +1,7 @@
 //! AntMan's sequences A, B and C number by number: the device's limit changes while [`Vmem`] serves
 //! from both sides, each TensorFlow's.
 //!
-//! [`Vmem`]: larder_core::Vmem
+//! [`Vmem`]: larder_model::antman::Vmem
 
 use crate::adjust::sides::UpstreamSides;
 use crate::common::{Call, GIB, KIB, MIB};

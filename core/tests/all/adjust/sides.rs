@@ -7,9 +7,8 @@ use std::fmt::Debug;
 
 use crate::common::upstream::{BestFit, Upstream, UpstreamPicture, UpstreamSide};
 use crate::common::{self, Call, GIB, MIB, Picture, Source, Tuple, picture_of, table, tuple_of};
-use larder_core::{
-    Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Placement, Request, Vmem, VmemError,
-};
+use larder_core::{Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Placement, Request};
+use larder_model::antman::{Vmem, VmemError};
 use larder_model::tensorflow::Bfc as Tensorflow;
 
 /// One of ours.

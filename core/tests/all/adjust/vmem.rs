@@ -9,8 +9,9 @@ use crate::adjust::sides::Sides;
 use crate::common::{self, GIB, KIB, MIB, Random, Source, at_once, point, tuple_of};
 use larder_core::{
     AllocError, Bfc, BfcAllocator, Block, BlockAllocator, Cause, FreeError, OutOfMemory, Placement,
-    Request, Vmem, VmemError,
+    Request,
 };
+use larder_model::antman::{Vmem, VmemError};
 
 fn out_of_memory(error: AllocError) -> OutOfMemory {
     match error {

@@ -6,9 +6,10 @@ use super::ground::{Best, Untracked, alloc, best_fit, places, rows};
 use larder_core::decorate::{Record, TrackStats, Tracked};
 use larder_core::{
     AllocError, Block, BlockAllocator, EventNumber, FreeError, FreeRejected, Grant, Placement,
-    Request, Spin, Stats, StreamId, StreamPoint, Vmem,
+    Request, Spin, Stats, StreamId, StreamPoint,
 };
 use larder_model::Random;
+use larder_model::antman::Vmem;
 
 const BYTES: u64 = 1 << 20;
 

@@ -1,11 +1,7 @@
-//! [`Vmem`]: a device's memory first, the host's behind it (AntMan's `GPUVMemAllocator`).
+//! AntMan's `GPUVMemAllocator` over any two allocators: a device's memory first, the host's behind it.
 //!
-//! A program whose memory does not fit goes on, slower, in host memory that its device can reach; when
-//! the device has room again, its next allocations land there. Nothing moves by itself.
-//!
-//! There is no lock here and no set of blocks: a block tells by itself whose it is
-//! ([`BlockAllocator::owns`]), and the only thing that the sides share is a count ([`JointBytes`]). So
-//! the inner allocators are called with nothing held, and a side that waits keeps no free from the other.
+//! A refusal of the device is final at once, and nothing moves. There is no set of blocks: a block tells
+//! by itself whose it is ([`BlockAllocator::owns`]).
 //!
 //! VMEM1 a block goes back to the side that gave it.
 //! VMEM2 the joint count has the granted bytes of every block that was given here and not freed here. A
@@ -18,25 +14,13 @@
     reason = "an error has the numbers of both sides"
 )]
 
-mod error;
-mod stats;
+use core::fmt;
 
-use crate::block::{Block, BlockAllocator, Grant, Request};
-use crate::error::{AllocError, FreeRejected};
-use crate::stats::Stats;
-use crate::stream::StreamPoint;
-
-pub use error::VmemError;
-pub use stats::{JointBytes, VmemStats};
-
-/// Which side gave a block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Placement {
-    /// The device's own memory.
-    Device,
-    /// Memory of the host that the device can reach.
-    Host,
-}
+use larder_core::vmem::JointBytes;
+use larder_core::{
+    AllocError, Block, BlockAllocator, FreeRejected, Grant, Placement, Request, Stats, StreamPoint,
+    VmemStats,
+};
 
 /// A block, and where it is.
 #[derive(PartialEq, Eq, Debug)]
@@ -55,10 +39,11 @@ pub struct Placed {
 /// device, with its wait, before the host is asked.
 ///
 /// ```
-/// use larder_core::vmem::{Placement, Vmem};
 /// use larder_core::{
-///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Request,
+///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Placement, Request,
 /// };
+/// use larder_model::antman::Vmem;
+///
 /// fn side(start: u64, table: &mut [Chunk]) -> BfcAllocator<'_, FixedRange> {
 ///     let range = AddrRange::new(Addr::new(start), 2 << 20).unwrap();
 ///     let bfc = Bfc::new(BfcConfig::new(2 << 20), table).unwrap();
@@ -307,3 +292,61 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
         self.joint.clear_peak();
     }
 }
+
+/// Why a [`Vmem`] gave no memory, with the reason of each side that was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum VmemError {
+    /// The device refused, and there is no host side, or nothing that it could do better.
+    Device(AllocError),
+    /// The device refused, and the host was not asked: both sides together have had more in use than
+    /// was planned for the device.
+    Planned {
+        /// Why the device refused.
+        device: AllocError,
+        /// Most bytes that were in use on both sides together.
+        peak_bytes: u64,
+        /// Most bytes that may have been for the host side to serve.
+        planned_bytes: u64,
+    },
+    /// Both sides refused.
+    Both {
+        /// Why the device refused.
+        device: AllocError,
+        /// Why the host refused.
+        host: AllocError,
+    },
+}
+
+impl VmemError {
+    /// Why the device refused: what a caller is told who knows of one side only.
+    pub const fn device(&self) -> AllocError {
+        match self {
+            Self::Device(device) | Self::Planned { device, .. } | Self::Both { device, .. } => {
+                *device
+            }
+        }
+    }
+}
+
+impl fmt::Display for VmemError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(device) => device.fmt(f),
+            Self::Planned {
+                device,
+                peak_bytes,
+                planned_bytes,
+            } => write!(
+                f,
+                "the device has no memory ({device}), and {peak_bytes} bytes were in use at once where \
+                 {planned_bytes} are planned: plan for more, or free blocks and clear the counters"
+            ),
+            Self::Both { device, host } => {
+                write!(f, "neither side has memory; device: {device}; host: {host}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for VmemError {}

@@ -1,7 +1,18 @@
-//! Counters of two allocators as one: [`JointBytes`] while they change, [`VmemStats`] as a value.
+//! Two allocators as one, a device's memory first and the host's behind it (AntMan's `GPUVMemAllocator`):
+//! which side a block is of, and the counters of both, [`JointBytes`] while they change, [`VmemStats`] as
+//! a value.
 
 use crate::stats::Stats;
 use crate::sync::{AtomicU64, Ordering};
+
+/// Which side gave a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Placement {
+    /// The device's own memory.
+    Device,
+    /// Memory of the host that the device can reach.
+    Host,
+}
 
 /// Bytes in use on several sides together, as one number, and the largest value it has had.
 ///
@@ -76,7 +87,7 @@ impl Default for JointBytes {
     }
 }
 
-/// Counters of a [`Vmem`](super::Vmem), side by side.
+/// Counters of both sides, side by side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct VmemStats {
     /// The device side's.
