@@ -231,6 +231,8 @@ pub enum FreeError {
     NoStreams,
     /// The point is one of a stream that this allocator does not have.
     OtherStream,
+    /// The sub-allocator does not take the block's memory back. Try again later.
+    SubAllocator,
 }
 
 impl fmt::Display for FreeError {
@@ -247,6 +249,7 @@ impl fmt::Display for FreeError {
                 "the allocator has no streams: wait for the work that uses the block, then free it"
             }
             Self::OtherStream => OTHER_STREAM,
+            Self::SubAllocator => "the sub-allocator did not take the block's memory back: try again later",
         })
     }
 }

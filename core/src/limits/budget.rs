@@ -2,8 +2,6 @@
 
 use core::fmt;
 
-use super::LimitRefusal;
-
 /// What a budget allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BudgetConfig {
@@ -30,14 +28,14 @@ impl BudgetConfig {
     }
 
     /// Whether its own numbers agree.
-    pub(super) const fn check(&self) -> Result<(), LimitRefusal> {
+    pub(super) const fn check(&self) -> Result<(), BudgetError> {
         if self.hard_bytes < self.floor_bytes {
-            return Err(LimitRefusal::BelowFloor {
+            return Err(BudgetError::BelowFloor {
                 floor_bytes: self.floor_bytes,
             });
         }
         if self.soft_bytes != u64::MAX && self.hard_bytes < self.soft_bytes {
-            return Err(LimitRefusal::BelowSoft {
+            return Err(BudgetError::BelowSoft {
                 soft_bytes: self.soft_bytes,
             });
         }
@@ -81,73 +79,67 @@ pub struct BudgetRefusal {
     pub wanted_bytes: u64,
 }
 
-/// Why bytes were not charged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum ChargeError {
-    /// A budget on the way to the root has no room.
-    Refused(BudgetRefusal),
-    /// There is no such budget.
-    Unknown,
-}
-
-impl fmt::Display for ChargeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(refusal) => write!(
-                f,
-                "{} bytes wanted where {} of {} are used: give memory back, or raise the limit",
-                refusal.wanted_bytes, refusal.used_bytes, refusal.limit_bytes
-            ),
-            Self::Unknown => LimitRefusal::Unknown.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for ChargeError {}
-
-/// Why a tree was not changed.
+/// What a tree of budgets refused, and why. Nothing has changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BudgetError {
+    /// There is no such budget.
+    Unknown,
     /// The table has no record left.
     Full {
         /// How many it has.
         records: u32,
     },
-    /// Bytes are charged to the budget, or others stand below it.
-    InUse,
+    /// A limit below what was promised never to be taken.
+    BelowFloor {
+        /// What was promised.
+        floor_bytes: u64,
+    },
+    /// A hard limit below the soft one.
+    BelowSoft {
+        /// The soft limit.
+        soft_bytes: u64,
+    },
+    /// A charge for which a budget on the way to the root has no room.
+    NoRoom(BudgetRefusal),
     /// More is credited than is charged.
     NotCharged,
-    /// The numbers contradict each other or what was promised, or there is no such budget.
-    Limit(LimitRefusal),
+    /// Bytes are charged to the budget that is to be removed, or others stand below it.
+    InUse,
 }
 
 impl fmt::Display for BudgetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Unknown => f.write_str("there is no such budget: use one that the tree gave"),
             Self::Full { records } => write!(
                 f,
                 "all {records} records of budgets are in use: remove one, or lend a larger table"
             ),
-            Self::InUse => f.write_str(
-                "the budget is in use: give its memory back and remove those below it first",
+            Self::BelowFloor { floor_bytes } => write!(
+                f,
+                "{floor_bytes} bytes were promised: lower the floor first, or take a higher limit"
+            ),
+            Self::BelowSoft { soft_bytes } => write!(
+                f,
+                "the soft limit is {soft_bytes} bytes: lower it too, or take a higher hard limit"
+            ),
+            Self::NoRoom(refusal) => write!(
+                f,
+                "{} bytes wanted where {} of {} are used: give memory back, or raise the limit",
+                refusal.wanted_bytes, refusal.used_bytes, refusal.limit_bytes
             ),
             Self::NotCharged => {
                 f.write_str("more would be credited than is charged: credit what was charged, once")
             }
-            Self::Limit(refusal) => refusal.fmt(f),
+            Self::InUse => f.write_str(
+                "the budget is in use: give its memory back and remove those below it first",
+            ),
         }
     }
 }
 
 impl core::error::Error for BudgetError {}
-
-impl From<LimitRefusal> for BudgetError {
-    fn from(refusal: LimitRefusal) -> Self {
-        Self::Limit(refusal)
-    }
-}
 
 /// What happened to a budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

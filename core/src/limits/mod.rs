@@ -8,9 +8,8 @@ mod budget;
 mod check;
 mod tree;
 
-pub use answer::{LimitAnswer, LimitRefusal};
+pub use answer::LimitAnswer;
 pub use budget::{
-    BudgetConfig, BudgetError, BudgetId, BudgetRefusal, BudgetUse, ChargeError, LimitEvent,
-    LimitEventKind,
+    BudgetConfig, BudgetError, BudgetId, BudgetRefusal, BudgetUse, LimitEvent, LimitEventKind,
 };
 pub use tree::{BudgetNode, LimitTree};

@@ -18,11 +18,10 @@
 //! # Cost
 //! Charges, credits, limits: O(depth). Removing a budget: O(siblings). An event: O(records). 72 bytes a budget.
 
+use super::LimitAnswer;
 use super::budget::{
-    BudgetConfig, BudgetError, BudgetId, BudgetRefusal, BudgetUse, ChargeError, LimitEvent,
-    LimitEventKind,
+    BudgetConfig, BudgetError, BudgetId, BudgetRefusal, BudgetUse, LimitEvent, LimitEventKind,
 };
-use super::{LimitAnswer, LimitRefusal};
 
 /// No record.
 const NONE: u32 = u32::MAX;
@@ -135,14 +134,15 @@ impl<'t> LimitTree<'t> {
     /// A new budget below another.
     ///
     /// # Errors
-    /// [`BudgetError::Full`]; [`BudgetError::Limit`] if there is no such parent, the numbers contradict each
-    /// other, or the parent's hard limit is less than what would be promised below it.
+    /// [`BudgetError::Full`]; [`BudgetError::Unknown`] if there is no such parent; [`BudgetError::BelowSoft`]
+    /// and [`BudgetError::BelowFloor`] if the numbers contradict each other, or the parent's hard limit is
+    /// less than what would be promised below it.
     pub fn add(&mut self, parent: BudgetId, config: BudgetConfig) -> Result<BudgetId, BudgetError> {
-        let above = self.find(parent).ok_or(LimitRefusal::Unknown)?;
+        let above = self.find(parent).ok_or(BudgetError::Unknown)?;
         config.check()?;
         let promised = self.promised(above).saturating_add(config.floor_bytes);
         if promised > self.node(above).config.hard_bytes {
-            return Err(LimitRefusal::BelowFloor {
+            return Err(BudgetError::BelowFloor {
                 floor_bytes: promised,
             }
             .into());
@@ -156,9 +156,9 @@ impl<'t> LimitTree<'t> {
     /// Removes a budget that nothing is charged to and nothing stands below.
     ///
     /// # Errors
-    /// [`BudgetError::InUse`], also for the root; [`BudgetError::Limit`] if there is no such budget.
+    /// [`BudgetError::InUse`], also for the root; [`BudgetError::Unknown`] if there is no such budget.
     pub fn remove(&mut self, id: BudgetId) -> Result<(), BudgetError> {
-        let place = self.find(id).ok_or(LimitRefusal::Unknown)?;
+        let place = self.find(id).ok_or(BudgetError::Unknown)?;
         let node = *self.node(place);
         if node.parent == NONE || node.child != NONE || node.used > 0 {
             return Err(BudgetError::InUse);
@@ -187,11 +187,11 @@ impl<'t> LimitTree<'t> {
     /// Charges bytes to a budget and all above it, or to none of them. O(depth).
     ///
     /// # Errors
-    /// [`ChargeError::Refused`] with the lowest budget that has no room.
-    pub fn charge(&mut self, id: BudgetId, bytes: u64) -> Result<(), ChargeError> {
-        let first = self.find(id).ok_or(ChargeError::Unknown)?;
+    /// [`BudgetError::NoRoom`] with the lowest budget that has no room.
+    pub fn charge(&mut self, id: BudgetId, bytes: u64) -> Result<(), BudgetError> {
+        let first = self.find(id).ok_or(BudgetError::Unknown)?;
         if let Some(refusal) = self.refusal_at(first, bytes) {
-            return Err(ChargeError::Refused(refusal));
+            return Err(BudgetError::NoRoom(refusal));
         }
         self.node_mut(first).own += bytes;
         let mut place = first;
@@ -217,9 +217,9 @@ impl<'t> LimitTree<'t> {
     ///
     /// # Errors
     /// [`BudgetError::NotCharged`] if that is more than was charged to it; nothing has changed then.
-    /// [`BudgetError::Limit`] if there is no such budget.
+    /// [`BudgetError::Unknown`] if there is no such budget.
     pub fn credit(&mut self, id: BudgetId, bytes: u64) -> Result<(), BudgetError> {
-        let first = self.find(id).ok_or(LimitRefusal::Unknown)?;
+        let first = self.find(id).ok_or(BudgetError::Unknown)?;
         let own = self.node(first).own.checked_sub(bytes);
         self.node_mut(first).own = own.ok_or(BudgetError::NotCharged)?;
         let mut place = first;
@@ -251,15 +251,15 @@ impl<'t> LimitTree<'t> {
         id: BudgetId,
         hard_bytes: u64,
         soft_bytes: Option<u64>,
-    ) -> Result<u64, LimitRefusal> {
-        let place = self.find(id).ok_or(LimitRefusal::Unknown)?;
+    ) -> Result<u64, BudgetError> {
+        let place = self.find(id).ok_or(BudgetError::Unknown)?;
         let mut config = self.node(place).config;
         config.hard_bytes = hard_bytes;
         config.soft_bytes = soft_bytes.unwrap_or(config.soft_bytes);
         config.check()?;
         let promised = self.promised(place);
         if hard_bytes < promised {
-            return Err(LimitRefusal::BelowFloor {
+            return Err(BudgetError::BelowFloor {
                 floor_bytes: promised,
             });
         }

@@ -10,7 +10,7 @@ use core::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
 use larder_core::limits::{
-    BudgetConfig, BudgetError, BudgetId, BudgetNode, BudgetUse, ChargeError, LimitAnswer, LimitTree,
+    BudgetConfig, BudgetError, BudgetId, BudgetNode, BudgetUse, LimitAnswer, LimitTree,
 };
 use larder_core::sync::{AtomicU8, Ordering};
 use larder_core::{AllocError, Cause, Locked};
@@ -260,7 +260,7 @@ impl TreeNode {
                 .tree
                 .charge(self.id, bytes)
                 .map_err(|error| match error {
-                    ChargeError::Refused(refusal) => OverBudget {
+                    BudgetError::NoRoom(refusal) => OverBudget {
                         own: refusal.budget == self.id,
                         ..over(table, refusal)
                     },

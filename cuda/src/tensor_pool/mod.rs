@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::lifetime::prmalloc::{
-    InstallError, PoolAllocError, PoolCounts, PoolFreeError, Progress, Round, Step, TensorPool,
+    PlanError, PoolAllocError, PoolCounts, Progress, Round, Step, TensorPool,
 };
 use larder_core::{
     AddrRange, Align, AllocError, AllocatorId, Block, Cause, ChunkHandle, FreeError, OutOfMemory,
@@ -76,7 +76,7 @@ pub struct DeviceTensorPool {
     number: ChunkHandle,
     live_blocks: AtomicU64,
     live_bytes: AtomicU64,
-    plan_error: Mutex<Option<InstallError>>,
+    plan_error: Mutex<Option<PlanError>>,
 }
 
 /// Why the core's pool gave no block, in the words of all allocators.
@@ -171,10 +171,10 @@ impl DeviceTensorPool {
         }
         if let Err(error) = self.pool.free(block.addr()) {
             let below = match error {
-                PoolFreeError::Refused => self.pool.backend().free_refusal(),
+                FreeError::SubAllocator => self.pool.backend().free_refusal(),
                 _ => None,
             };
-            let error = below.unwrap_or(DeviceFreeError::Block(FreeError::Unknown));
+            let error = below.unwrap_or(DeviceFreeError::Block(error));
             return Err(DeviceFreeRejected { block, error });
         }
         self.live_blocks.fetch_sub(1, Ordering::Relaxed);
@@ -197,7 +197,7 @@ impl DeviceTensorPool {
         }
     }
 
-    fn run(&self, round: Option<Round>) -> Result<(), InstallError> {
+    fn run(&self, round: Option<Round>) -> Result<(), PlanError> {
         let Some(round) = round else {
             return Ok(());
         };
@@ -212,7 +212,7 @@ impl DeviceTensorPool {
     }
 
     /// Why the last round gave no plan; `None` if it gave one, or is still to come.
-    pub fn plan_error(&self) -> Option<InstallError> {
+    pub fn plan_error(&self) -> Option<PlanError> {
         *locked(&self.plan_error)
     }
 
@@ -311,11 +311,11 @@ impl TensorStep<'_> {
     ///
     /// # Errors
     /// Why it could not. The pool serves on from the plan it had, or without.
-    pub fn end(mut self) -> Result<(), InstallError> {
+    pub fn end(mut self) -> Result<(), PlanError> {
         self.stop()
     }
 
-    fn stop(&mut self) -> Result<(), InstallError> {
+    fn stop(&mut self) -> Result<(), PlanError> {
         let round = self.step.take().and_then(|step| self.pool.pool.stop(step));
         self.pool.run(round)
     }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use larder_core::limits::{LimitAnswer, LimitRefusal};
+use larder_core::limits::{BudgetError, LimitAnswer};
 use larder_core::{PoolStats, Stats};
 
 use super::host::VmemHost;
@@ -34,7 +34,7 @@ impl VmemAllocator {
     /// side. Of managed memory no more is held than it may anyway. O(regions) and the calls.
     pub fn set_host_limit(&self, bytes: u64) -> LimitAnswer {
         let Some(host) = &self.0.host else {
-            return LimitAnswer::Refused(LimitRefusal::Unknown);
+            return LimitAnswer::Refused(BudgetError::Unknown);
         };
         set_own(&**host, bytes)
     }

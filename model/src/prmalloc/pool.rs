@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, InstallError, PoolAllocError, PoolCounts, PoolFreeError, SMALL_MAX_BYTES,
+    AllocStat, PlanError, PoolAllocError, PoolCounts, SMALL_MAX_BYTES,
 };
-use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocator, round_up};
+use larder_core::{Addr, AddrRange, Align, FreeError, GrowRequest, SubAllocator, round_up};
 
 use super::served::Served;
 use super::{Fit, Planner, Window};
@@ -95,7 +95,7 @@ impl<S: SubAllocator> TensorPool<S> {
     ///
     /// # Errors
     /// No memory for the plan. The pool goes on as before.
-    pub fn start(&mut self) -> Result<(), InstallError> {
+    pub fn start(&mut self) -> Result<(), PlanError> {
         for _ in 0..self.late.len() {
             let Some(range) = self.late.pop_front() else {
                 break;
@@ -114,12 +114,12 @@ impl<S: SubAllocator> TensorPool<S> {
     ///
     /// # Errors
     /// No memory for the plan. The pool goes on as before.
-    pub fn stop(&mut self) -> Result<(), InstallError> {
+    pub fn stop(&mut self) -> Result<(), PlanError> {
         let is_due = self.planner.stop();
         self.run(is_due)
     }
 
-    fn run(&mut self, is_due: bool) -> Result<(), InstallError> {
+    fn run(&mut self, is_due: bool) -> Result<(), PlanError> {
         if is_due && self.planner.run() {
             return self.install();
         }
@@ -127,7 +127,7 @@ impl<S: SubAllocator> TensorPool<S> {
     }
 
     /// Serves from the plan. The one before goes first if none of its blocks is in use.
-    fn install(&mut self) -> Result<(), InstallError> {
+    fn install(&mut self) -> Result<(), PlanError> {
         let mut former = self.serving.take();
         if let Some(unused) = former.take_if(|former| former.is_unused()) {
             self.retire(&unused);
@@ -141,7 +141,7 @@ impl<S: SubAllocator> TensorPool<S> {
             }
             Err(bytes) => {
                 self.serving = former;
-                Err(InstallError::OutOfMemory { bytes })
+                Err(PlanError::OutOfMemory { bytes })
             }
         }
     }
@@ -194,7 +194,7 @@ impl<S: SubAllocator> TensorPool<S> {
     ///
     /// # Errors
     /// No block in use begins there, or the backend refuses it. Nothing has changed then.
-    pub fn free(&mut self, addr: Addr) -> Result<(), PoolFreeError> {
+    pub fn free(&mut self, addr: Addr) -> Result<(), FreeError> {
         if let Some(stat) = self.serving.as_mut().and_then(|plan| plan.free(addr)) {
             self.record(stat);
             return Ok(());
@@ -210,16 +210,12 @@ impl<S: SubAllocator> TensorPool<S> {
             }
         }
         let Some(direct) = self.direct.get(&addr.get()).copied() else {
-            return Err(if addr.get() == 0 {
-                PoolFreeError::Null
-            } else {
-                PoolFreeError::Unknown
-            });
+            return Err(FreeError::Unknown);
         };
         if self.form.late_frees {
             self.late.push_back(direct.range);
         } else if self.backend.release(direct.range).is_err() {
-            return Err(PoolFreeError::Refused);
+            return Err(FreeError::SubAllocator);
         } else {
             self.counts.direct_bytes -= direct.range.bytes();
         }

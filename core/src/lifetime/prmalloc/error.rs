@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// Why a round gave no plan. The planner is off then; [`reset`](super::Planner::reset) begins anew.
+/// Why a round gave no plan, or a pool does not serve from it. Without a plan the planner is off;
+/// [`reset`](super::Planner::reset) begins anew. A pool goes on as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -21,6 +22,22 @@ pub enum PlanError {
     VirtualsFull,
     /// The round was of a planner that has been reset since.
     Outdated,
+    /// The pool's backend has no room for the slabs.
+    OutOfMemory {
+        /// What the plan needs.
+        bytes: u64,
+    },
+    /// The plan needs more than the pool may take.
+    AboveCap {
+        /// What the plan needs.
+        bytes: u64,
+        /// What the pool may take.
+        cap_bytes: u64,
+    },
+    /// More bins, blocks or virtual blocks than the pool's tables have.
+    TablesFull,
+    /// Two plans have blocks in use already.
+    Draining,
 }
 
 impl fmt::Display for PlanError {
@@ -43,40 +60,6 @@ impl fmt::Display for PlanError {
             Self::Outdated => {
                 f.write_str("the planner was reset since the round was due: drop the round")
             }
-        }
-    }
-}
-
-impl core::error::Error for PlanError {}
-
-/// Why a pool did not begin to serve from a plan. It goes on as before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum InstallError {
-    /// There was no plan to install.
-    Plan(PlanError),
-    /// The backend has no room for the slabs.
-    OutOfMemory {
-        /// What the plan needs.
-        bytes: u64,
-    },
-    /// The plan needs more than the pool may take.
-    AboveCap {
-        /// What the plan needs.
-        bytes: u64,
-        /// What the pool may take.
-        cap_bytes: u64,
-    },
-    /// More bins, blocks or virtual blocks than the pool's tables have.
-    TablesFull,
-    /// Two plans have blocks in use already.
-    Draining,
-}
-
-impl fmt::Display for InstallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Plan(error) => error.fmt(f),
             Self::OutOfMemory { bytes } => write!(
                 f,
                 "the backend has no {bytes} bytes for the plan: free memory and plan again"
@@ -95,7 +78,7 @@ impl fmt::Display for InstallError {
     }
 }
 
-impl core::error::Error for InstallError {}
+impl core::error::Error for PlanError {}
 
 /// Why a pool gave no block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,27 +122,3 @@ impl fmt::Display for PoolAllocError {
 }
 
 impl core::error::Error for PoolAllocError {}
-
-/// Why a pool did not take a block back. Nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum PoolFreeError {
-    /// Address 0, which is never a block.
-    Null,
-    /// No block in use begins there: never given, or freed already.
-    Unknown,
-    /// The backend does not take it back; it is still in use.
-    Refused,
-}
-
-impl fmt::Display for PoolFreeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Null => "address 0 is no block: free only what was given",
-            Self::Unknown => "no block in use begins there: free each block once",
-            Self::Refused => "the backend did not take the block back: try again later",
-        })
-    }
-}
-
-impl core::error::Error for PoolFreeError {}

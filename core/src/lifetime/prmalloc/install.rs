@@ -4,7 +4,7 @@
 //! the slabs are asked for after that, with no lock held.
 
 use super::class::Classes;
-use super::error::InstallError;
+use super::error::PlanError;
 use super::plans::Plans;
 use super::policy::Policy;
 use super::pool_tables::{Heads, PoolBin};
@@ -27,7 +27,7 @@ impl<W: Wait> Slot<'_, W> {
     ///
     /// # Errors
     /// The slot's tables are too small. It stays vacant.
-    pub(super) fn write_down(&self, plans: &Plans<'_>) -> Result<(), InstallError> {
+    pub(super) fn write_down(&self, plans: &Plans<'_>) -> Result<(), PlanError> {
         let interval = plans.best().interval;
         let both = || plans.small().into_iter().chain([plans.policy(interval)]);
         self.bin_count.store(0, Ordering::Relaxed);
@@ -44,10 +44,10 @@ impl<W: Wait> Slot<'_, W> {
         Ok(())
     }
 
-    fn write_bins(&self, policy: &Policy<'_>, mut blocks: u32) -> Result<u32, InstallError> {
+    fn write_bins(&self, policy: &Policy<'_>, mut blocks: u32) -> Result<u32, PlanError> {
         for plan in policy.bins().filter(|plan| plan.blocks + plan.virtuals > 0) {
             let at = self.bins_in_use();
-            let bin = self.tables.bins.get(at).ok_or(InstallError::TablesFull)?;
+            let bin = self.tables.bins.get(at).ok_or(PlanError::TablesFull)?;
             bin.key
                 .store(key(policy.classes(), plan.class), Ordering::Relaxed);
             bin.stride_bytes
@@ -58,7 +58,7 @@ impl<W: Wait> Slot<'_, W> {
             bin.heads.with(|heads| *heads = Heads::EMPTY);
             let end = blocks.checked_add(plan.blocks);
             let end = end.filter(|end| *end as usize <= self.tables.blocks.len());
-            let end = end.ok_or(InstallError::TablesFull)?;
+            let end = end.ok_or(PlanError::TablesFull)?;
             for block in (blocks..end).rev() {
                 let record = &self.tables.blocks[block as usize];
                 record.used_bytes.store(0, Ordering::Relaxed);
@@ -74,17 +74,17 @@ impl<W: Wait> Slot<'_, W> {
         Ok(blocks)
     }
 
-    fn write_virtuals(&self, policy: &Policy<'_>, mut count: usize) -> Result<usize, InstallError> {
+    fn write_virtuals(&self, policy: &Policy<'_>, mut count: usize) -> Result<usize, PlanError> {
         let position = |class| {
             let at = self.position_of(key(policy.classes(), class));
-            at.ok_or(InstallError::TablesFull)
+            at.ok_or(PlanError::TablesFull)
         };
         for plan in policy.bins().filter(|plan| plan.virtuals > 0) {
             let owner = position(plan.class)?;
             for (_, target_class) in policy.virtuals_of(plan.class) {
                 let target = position(target_class)?;
                 let record = self.tables.virtuals.get(count);
-                let record = record.ok_or(InstallError::TablesFull)?;
+                let record = record.ok_or(PlanError::TablesFull)?;
                 // Bins are fewer than 32 bits count: `bin_count` counts them.
                 record.owner.store(owner as u32, Ordering::Relaxed);
                 record.target.store(target as u32, Ordering::Relaxed);

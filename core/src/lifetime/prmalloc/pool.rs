@@ -11,13 +11,14 @@
 //! alone. None is held while the backend is asked.
 
 use super::config::PoolConfig;
-use super::error::{PlanError, PoolAllocError, PoolFreeError};
+use super::error::{PlanError, PoolAllocError};
 use super::live::{Live, LiveMap};
 use super::planner::Planner;
 use super::pool_stats::{Counters, PoolCounts, Watch};
 use super::pool_tables::PoolTables;
 use super::slot::{Miss, Slot};
 use super::{AllocStat, SMALL_MAX_BYTES};
+use crate::error::FreeError;
 use crate::sub_allocator::{GrowRequest, SubAllocator};
 use crate::sync::{AtomicU32, AtomicU64, Locked, Ordering, Spin, Wait};
 use crate::units::{Addr, Align, round_up};
@@ -188,7 +189,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     ///
     /// # Errors
     /// No block in use begins there, or the backend refuses it. Nothing has changed then.
-    pub fn free(&self, addr: Addr) -> Result<(), PoolFreeError> {
+    pub fn free(&self, addr: Addr) -> Result<(), FreeError> {
         for slot in &self.slots {
             if !slot.may_hold(addr) || !slot.gate.visit() {
                 continue;
@@ -204,18 +205,14 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         self.free_direct(addr)
     }
 
-    fn free_direct(&self, addr: Addr) -> Result<(), PoolFreeError> {
+    fn free_direct(&self, addr: Addr) -> Result<(), FreeError> {
         let Some(live) = self.live.with(|map| map.remove(addr)) else {
-            return Err(if addr.get() == 0 {
-                PoolFreeError::Null
-            } else {
-                PoolFreeError::Unknown
-            });
+            return Err(FreeError::Unknown);
         };
         if self.backend.release(live.range).is_err() {
             // Its place was free a moment ago; if others took the last one, it is the backend's.
             self.live.with(|map| map.insert(live));
-            return Err(PoolFreeError::Refused);
+            return Err(FreeError::SubAllocator);
         }
         self.record(live.stat, live.born_step);
         self.counters.gave(live.range.bytes());

@@ -4,7 +4,7 @@
 //! named as the one that serves. The one before is closed then, and whoever leaves it last gives its
 //! slabs back.
 
-use super::error::InstallError;
+use super::error::PlanError;
 use super::planner::{Round, RoundEnd, Step};
 use super::plans::Plans;
 use super::pool::TensorPool;
@@ -23,7 +23,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     ///
     /// # Errors
     /// The errors of [`run`](Self::run).
-    pub fn end_step(&self, step: Step) -> Result<(), InstallError> {
+    pub fn end_step(&self, step: Step) -> Result<(), PlanError> {
         match self.stop(step) {
             Some(round) => self.run(round).map(|_| ()),
             None => Ok(()),
@@ -43,16 +43,16 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     /// # Errors
     /// There is no plan, or no memory or room for it. The pool serves on from the plan it had, if
     /// blocks of that are in use or it was not yet asked for memory, else in pass-through.
-    pub fn run(&self, round: Round) -> Result<RoundEnd, InstallError> {
+    pub fn run(&self, round: Round) -> Result<RoundEnd, PlanError> {
         // Only this round can end here: the plans are locked until `installing` says that they are
         // being installed.
         let end = self.planner.run_and(round, |plans| {
             let alone = self.installing.swap(1, Ordering::Acquire) == 0;
             alone.then(|| self.write_down(plans))
         });
-        let written = match end.map_err(InstallError::Plan)? {
+        let written = match end? {
             RoundEnd::Again => return Ok(RoundEnd::Again),
-            RoundEnd::Finished(None) => return Err(InstallError::Draining),
+            RoundEnd::Finished(None) => return Err(PlanError::Draining),
             RoundEnd::Finished(Some(written)) => written,
         };
         let installed = written.and_then(|(slot, bytes)| self.switch_to(slot, bytes));
@@ -61,12 +61,12 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     }
 
     /// Writes the plan into a vacant slot. Gives which, and what the plan needs.
-    fn write_down(&self, plans: &Plans<'t>) -> Result<(usize, u64), InstallError> {
+    fn write_down(&self, plans: &Plans<'t>) -> Result<(usize, u64), PlanError> {
         let slot = self.slots.iter().position(|slot| slot.gate.is_vacant());
-        let slot = slot.ok_or(InstallError::Draining)?;
+        let slot = slot.ok_or(PlanError::Draining)?;
         let (bytes, cap_bytes) = (plans.pool_bytes(), self.config.cap_bytes);
         if bytes > cap_bytes {
-            return Err(InstallError::AboveCap { bytes, cap_bytes });
+            return Err(PlanError::AboveCap { bytes, cap_bytes });
         }
         self.slots[slot].write_down(plans)?;
         Ok((slot, bytes))
@@ -74,7 +74,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
 
     /// Fills a slot and serves from it. The plan before goes first if none of its blocks is in use,
     /// so that the two need not fit side by side; otherwise it drains.
-    fn switch_to(&self, index: usize, bytes: u64) -> Result<(), InstallError> {
+    fn switch_to(&self, index: usize, bytes: u64) -> Result<(), PlanError> {
         let former = self.current.swap(0, Ordering::AcqRel);
         let old = former.checked_sub(1).map(|old| &self.slots[old as usize]);
         let gone = old.is_none_or(|old| {
@@ -102,7 +102,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         Ok(())
     }
 
-    fn fill(&self, slot: &Slot<'t, W>, bytes: u64) -> Result<(), InstallError> {
+    fn fill(&self, slot: &Slot<'t, W>, bytes: u64) -> Result<(), PlanError> {
         let filled = slot.fill(&self.backend, self.config.unit);
         self.counters.took_slabs(slot.slab_bytes());
         if filled.is_ok() {
@@ -112,7 +112,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         // What came of it goes as that of a drained plan does.
         slot.gate.seal();
         self.retire(slot);
-        Err(InstallError::OutOfMemory { bytes })
+        Err(PlanError::OutOfMemory { bytes })
     }
 
     pub(super) fn leave(&self, slot: &Slot<'t, W>, count: u64) {

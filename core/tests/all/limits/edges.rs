@@ -1,8 +1,7 @@
 //! Each rule of the tree at its edge.
 
 use larder_core::limits::{
-    BudgetConfig, BudgetError, BudgetNode, ChargeError, LimitAnswer, LimitEventKind, LimitRefusal,
-    LimitTree,
+    BudgetConfig, BudgetError, BudgetNode, LimitAnswer, LimitEventKind, LimitTree,
 };
 
 fn table(records: usize) -> Vec<BudgetNode> {
@@ -28,7 +27,7 @@ fn a_charge_goes_to_the_whole_path_or_to_none_of_it() {
         [tree.root(), tenant, pool].map(|id| tree.usage(id).unwrap().used_bytes)
     };
     assert_eq!(used(&tree), [90, 60, 60]);
-    let Err(ChargeError::Refused(refusal)) = tree.charge(pool, 1) else {
+    let Err(BudgetError::NoRoom(refusal)) = tree.charge(pool, 1) else {
         panic!("the tenant is full");
     };
     assert_eq!((refusal.budget, refusal.name), (tenant, 2));
@@ -41,7 +40,7 @@ fn a_charge_goes_to_the_whole_path_or_to_none_of_it() {
         (60, 60, 1)
     );
     assert_eq!(used(&tree), [90, 60, 60]);
-    let Err(ChargeError::Refused(refusal)) = tree.charge(tree.root(), 11) else {
+    let Err(BudgetError::NoRoom(refusal)) = tree.charge(tree.root(), 11) else {
         panic!("the root is full");
     };
     assert_eq!((refusal.name, refusal.used_bytes), (1, 90));
@@ -57,7 +56,7 @@ fn a_charge_that_cannot_be_counted_is_refused() {
     let mut tree = LimitTree::new(&mut table, BudgetConfig::new(u64::MAX)).unwrap();
     let pool = tree.add(tree.root(), BudgetConfig::new(u64::MAX)).unwrap();
     tree.charge(tree.root(), 1).unwrap();
-    let Err(ChargeError::Refused(refusal)) = tree.charge(pool, u64::MAX) else {
+    let Err(BudgetError::NoRoom(refusal)) = tree.charge(pool, u64::MAX) else {
         panic!("the root would overflow");
     };
     assert_eq!(refusal.budget, tree.root());
@@ -90,10 +89,10 @@ fn a_removed_budget_is_known_by_no_id_of_before() {
     tree.remove(first).unwrap();
     let second = tree.add(tree.root(), BudgetConfig::new(7)).unwrap();
     assert_ne!(first, second);
-    assert_eq!(tree.charge(first, 1), Err(ChargeError::Unknown));
+    assert_eq!(tree.charge(first, 1), Err(BudgetError::Unknown));
     assert_eq!(
         tree.set(first, 1, None),
-        LimitAnswer::Refused(LimitRefusal::Unknown)
+        LimitAnswer::Refused(BudgetError::Unknown)
     );
     assert_eq!(tree.usage(first), None);
     assert_eq!(tree.may_hold(first), None);
@@ -120,7 +119,7 @@ fn a_budget_in_use_is_not_removed() {
         tree.remove(id).unwrap();
         tree.check_invariants().unwrap();
     }
-    assert_eq!(tree.remove(c), Err(LimitRefusal::Unknown.into()));
+    assert_eq!(tree.remove(c), Err(BudgetError::Unknown));
 }
 
 #[test]
@@ -140,21 +139,21 @@ fn floors_and_soft_limits_bound_the_hard_one() {
         name: 0,
     };
     let tenant = tree.add(tree.root(), config).unwrap();
-    let refused = |floor_bytes| LimitRefusal::BelowFloor { floor_bytes };
+    let refused = |floor_bytes| BudgetError::BelowFloor { floor_bytes };
     assert_eq!(
         tree.set(tenant, 39, Some(39)),
         LimitAnswer::Refused(refused(40))
     );
     assert_eq!(
         tree.set(tenant, 49, None),
-        LimitAnswer::Refused(LimitRefusal::BelowSoft { soft_bytes: 50 })
+        LimitAnswer::Refused(BudgetError::BelowSoft { soft_bytes: 50 })
     );
     assert_eq!(tree.set(tenant, 40, Some(40)), LimitAnswer::Applied);
     let other = BudgetConfig {
         floor_bytes: 61,
         ..BudgetConfig::new(61)
     };
-    assert_eq!(tree.add(tree.root(), other), Err(refused(101).into()));
+    assert_eq!(tree.add(tree.root(), other), Err(refused(101)));
     let other = BudgetConfig {
         floor_bytes: 60,
         ..other

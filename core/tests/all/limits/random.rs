@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use larder_core::limits::{
-    BudgetConfig, BudgetId, BudgetNode, ChargeError, LimitAnswer, LimitEventKind, LimitTree,
+    BudgetConfig, BudgetError, BudgetId, BudgetNode, LimitAnswer, LimitEventKind, LimitTree,
 };
 
 fn below(state: &mut u64, bound: u64) -> u64 {
@@ -153,7 +153,7 @@ fn one(tree: &mut LimitTree<'_>, slow: &mut Slow, state: &mut u64, records: usiz
             let bytes = below(state, 60);
             match (tree.charge(id, bytes), slow.refuses(at, bytes)) {
                 (Ok(()), None) => slow.budgets.get_mut(&at).unwrap().own += bytes,
-                (Err(ChargeError::Refused(refusal)), Some(full)) => {
+                (Err(BudgetError::NoRoom(refusal)), Some(full)) => {
                     assert_eq!(refusal.budget, slow.budgets[&full].id);
                     assert_eq!(refusal.used_bytes, slow.used(full));
                 }

@@ -3,8 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use larder_core::Addr;
-use larder_core::lifetime::prmalloc::PoolFreeError;
+use larder_core::{Addr, FreeError};
 use larder_model::prmalloc::{Form, Window};
 
 use crate::prmalloc::books::align;
@@ -47,7 +46,7 @@ fn pr_gpu_a_block_of_the_backend_goes_back_when_the_next_step_begins() {
     let blocks = [50_000, 60_000].map(|bytes| pool.alloc(bytes, align(256)).unwrap());
     let held = pool.counts().direct_bytes;
     pool.free(blocks[0]).unwrap();
-    assert_eq!(pool.free(blocks[0]), Err(PoolFreeError::Unknown), "once");
+    assert_eq!(pool.free(blocks[0]), Err(FreeError::Unknown), "once");
     assert_eq!(
         (pool.backend().calls(), pool.counts().direct_bytes),
         ((2, 0), held)
@@ -55,7 +54,7 @@ fn pr_gpu_a_block_of_the_backend_goes_back_when_the_next_step_begins() {
     next_step(&pool);
     assert_eq!(pool.backend().calls(), (2, 1));
     assert_eq!(pool.counts().direct_bytes, pool.backend().out_bytes());
-    assert_eq!(pool.free(blocks[0]), Err(PoolFreeError::Unknown));
+    assert_eq!(pool.free(blocks[0]), Err(FreeError::Unknown));
     pool.free(blocks[1]).unwrap();
     next_step(&pool);
     assert_eq!(

@@ -2,10 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use larder_core::Addr;
-use larder_core::lifetime::prmalloc::{
-    InstallError, Interval, PoolAllocError, PoolConfig, PoolFreeError, State,
-};
+use larder_core::lifetime::prmalloc::{Interval, PlanError, PoolAllocError, PoolConfig, State};
+use larder_core::{Addr, FreeError};
 use larder_model::prmalloc::{Form, Window};
 
 use crate::prmalloc::books::{KIB, align};
@@ -58,7 +56,7 @@ fn defect_1_a_block_of_4276545_bytes_is_freed_as_what_it_is() {
         let pool = pool(soon());
         let block = pool.alloc(bytes, align(8)).unwrap();
         assert_eq!(pool.free(block), Ok(()));
-        assert_eq!(pool.free(block), Err(PoolFreeError::Unknown));
+        assert_eq!(pool.free(block), Err(FreeError::Unknown));
         assert_eq!(pool.backend().calls(), (1, 1));
     }
 }
@@ -66,18 +64,15 @@ fn defect_1_a_block_of_4276545_bytes_is_freed_as_what_it_is() {
 #[test]
 fn defect_2_null_foreign_and_double_frees_are_errors_and_so_is_a_refusing_backend() {
     let pool = planned_pool(soon(), LARGE);
-    assert_eq!(pool.free(Addr::new(0)), Err(PoolFreeError::Null));
-    assert_eq!(
-        pool.free(Addr::new(0xdead_0000)),
-        Err(PoolFreeError::Unknown)
-    );
+    assert_eq!(pool.free(Addr::new(0)), Err(FreeError::Unknown));
+    assert_eq!(pool.free(Addr::new(0xdead_0000)), Err(FreeError::Unknown));
     let block = pool.alloc(200_000, align(64)).unwrap();
     for inside in [1, 64, 199_999, 200_704] {
         let inside = Addr::new(block.get() + inside);
-        assert_eq!(pool.free(inside), Err(PoolFreeError::Unknown));
+        assert_eq!(pool.free(inside), Err(FreeError::Unknown));
     }
     pool.free(block).unwrap();
-    assert_eq!(pool.free(block), Err(PoolFreeError::Unknown));
+    assert_eq!(pool.free(block), Err(FreeError::Unknown));
     assert_eq!(pool.alloc(0, align(8)), Err(PoolAllocError::ZeroSize));
     let huge = pool.alloc(u64::MAX, align(64)).unwrap_err();
     assert_eq!(
@@ -96,7 +91,7 @@ fn defect_2_null_foreign_and_double_frees_are_errors_and_so_is_a_refusing_backen
         }
     );
     pool.backend().refuse_releases.store(1, Ordering::SeqCst);
-    assert_eq!(pool.free(direct), Err(PoolFreeError::Refused));
+    assert_eq!(pool.free(direct), Err(FreeError::SubAllocator));
     assert_eq!(pool.free(direct), Ok(()));
 }
 
@@ -232,7 +227,7 @@ fn defect_6_a_bin_without_blocks_gets_no_slab() {
     // Nothing large in a step: a plan without slabs.
     let empty = planned_pool(soon(), &[Op::Alloc(0, 100, 8), Op::Free(0)]);
     assert_eq!(empty.counts().slab_bytes, 0);
-    assert_eq!(empty.free(Addr::new(1 << 40)), Err(PoolFreeError::Unknown));
+    assert_eq!(empty.free(Addr::new(1 << 40)), Err(FreeError::Unknown));
 }
 
 #[test]
@@ -277,7 +272,7 @@ fn no_memory_for_the_plan<P: AnyPool>(pool: P, again: impl Fn(&P)) {
     capacity.store(300_100, Ordering::SeqCst);
     let error = in_use.step(&pool, ops).unwrap_err();
     let bytes = pool.planned_bytes();
-    assert_eq!(error, InstallError::OutOfMemory { bytes });
+    assert_eq!(error, PlanError::OutOfMemory { bytes });
     assert!(!pool.is_planned());
     assert_eq!(pool.backend().out_bytes(), 0);
     for _ in 0..5 {
@@ -305,7 +300,7 @@ fn defect_12_the_end_of_a_slab_belongs_to_nobody() {
         .unwrap();
     let end = Addr::new(block.get() + stride);
     assert_eq!(pool.counts().slab_bytes, stride);
-    assert_eq!(pool.free(end), Err(PoolFreeError::Unknown));
+    assert_eq!(pool.free(end), Err(FreeError::Unknown));
     pool.free(block).unwrap();
 }
 
@@ -321,7 +316,7 @@ fn a_plan_above_the_cap_or_the_tables_is_refused() {
     let error = in_use.step(&capped, LARGE);
     assert_eq!(
         error,
-        Err(InstallError::AboveCap {
+        Err(PlanError::AboveCap {
             bytes: 200_704,
             cap_bytes: 200_703
         })
@@ -338,7 +333,7 @@ fn a_plan_above_the_cap_or_the_tables_is_refused() {
     let mut ops: Vec<Op> = (0..9).map(|i| Op::Alloc(i, 40_000, 8)).collect();
     ops.extend((0..9).map(Op::Free));
     let error = in_use.step(&crowded, &ops).unwrap_err();
-    assert!(matches!(error, InstallError::Plan(_)), "{error}");
+    assert!(matches!(error, PlanError::StatsFull { .. }), "{error}");
     assert_eq!(crowded.planner().state(), State::Done);
     in_use.step(&crowded, LARGE).unwrap();
     assert_eq!(crowded.serving(), None);
@@ -418,7 +413,7 @@ fn defect_12_the_end_of_one_bin_is_no_block_of_another() {
             ends.into_iter().filter(|end| !blocks.contains(end))
         });
         for end in ends {
-            assert_eq!(pool.free(end), Err(PoolFreeError::Unknown));
+            assert_eq!(pool.free(end), Err(FreeError::Unknown));
         }
         for block in blocks {
             pool.free(block).unwrap();

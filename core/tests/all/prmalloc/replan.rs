@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use larder_core::lifetime::prmalloc::{PoolConfig, PoolFreeError, Replan, State};
+use larder_core::FreeError;
+use larder_core::lifetime::prmalloc::{PoolConfig, Replan, State};
 
 use crate::prmalloc::books::{KIB, MIB, align};
 use crate::prmalloc::pool::{LARGE, STEP};
@@ -57,7 +58,7 @@ fn pr_7_a_changed_step_is_counted_planned_again_and_the_old_slabs_go_home_with_t
     assert_eq!(pool.backend().calls(), (calls.0, calls.1 + 1));
     assert_eq!(pool.counts().reserved_bytes(), new_bytes);
     assert_eq!(pool.backend().out_bytes(), new_bytes);
-    assert_eq!(pool.free(kept), Err(PoolFreeError::Unknown));
+    assert_eq!(pool.free(kept), Err(FreeError::Unknown));
     assert!(pool.replan());
 }
 

@@ -6,11 +6,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, InstallError, Interval, LiveRecord, PlannerTables, PoolAllocError, PoolBin,
-    PoolBlock, PoolConfig, PoolCounts, PoolFreeError, PoolTables, PoolVirtual, SlotTables,
-    TensorPool, Window,
+    AllocStat, Interval, LiveRecord, PlanError, PlannerTables, PoolAllocError, PoolBin, PoolBlock,
+    PoolConfig, PoolCounts, PoolTables, PoolVirtual, SlotTables, TensorPool, Window,
 };
-use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
+use larder_core::{Addr, AddrRange, Align, FreeError, GrowRequest, SubAllocError, SubAllocator};
 use larder_model::prmalloc as upstream;
 use larder_model::prmalloc::Form;
 
@@ -136,9 +135,9 @@ pub fn soon() -> PoolConfig {
 /// A pool, ours or upstream's.
 pub trait AnyPool: Sync {
     fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, PoolAllocError>;
-    fn free(&self, addr: Addr) -> Result<(), PoolFreeError>;
+    fn free(&self, addr: Addr) -> Result<(), FreeError>;
     /// A step in which this runs, and the rounds around it.
-    fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), InstallError>;
+    fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), PlanError>;
     fn counts(&self) -> PoolCounts;
     fn is_planned(&self) -> bool;
     /// What the cheapest plan needs.
@@ -152,11 +151,11 @@ impl AnyPool for Pool {
         TensorPool::alloc(self, bytes, align)
     }
 
-    fn free(&self, addr: Addr) -> Result<(), PoolFreeError> {
+    fn free(&self, addr: Addr) -> Result<(), FreeError> {
         TensorPool::free(self, addr)
     }
 
-    fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), InstallError> {
+    fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), PlanError> {
         let step = self.start();
         run();
         self.end_step(step)
@@ -221,11 +220,11 @@ impl AnyPool for Upstream {
         self.pool.lock().unwrap().alloc(bytes, align)
     }
 
-    fn free(&self, addr: Addr) -> Result<(), PoolFreeError> {
+    fn free(&self, addr: Addr) -> Result<(), FreeError> {
         self.pool.lock().unwrap().free(addr)
     }
 
-    fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), InstallError> {
+    fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), PlanError> {
         let before = self.pool.lock().unwrap().start();
         run();
         self.pool.lock().unwrap().stop().and(before)
@@ -311,7 +310,7 @@ impl InUse {
 
     /// A step with these, and the round after it.
     #[track_caller]
-    pub fn step(&mut self, pool: &dyn AnyPool, ops: &[Op]) -> Result<(), InstallError> {
+    pub fn step(&mut self, pool: &dyn AnyPool, ops: &[Op]) -> Result<(), PlanError> {
         pool.in_step(&mut || self.run(pool, ops))
     }
 }

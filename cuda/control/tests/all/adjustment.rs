@@ -9,7 +9,7 @@ use common::Random;
 use larder_control::{
     AdjustableDevice, BusId, Ceiling, Changes, Compat, ControlFile, ControlState, UsageAdjustment,
 };
-use larder_core::limits::{LimitAnswer, LimitRefusal};
+use larder_core::limits::{BudgetError, LimitAnswer};
 
 /// Holds some bytes; a limit below them is deferred, one below the floor refused.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl AdjustableDevice for Device {
         self.0.asked.borrow_mut().push(bytes);
         let floor_bytes = self.0.floor.get();
         if bytes < floor_bytes {
-            return LimitAnswer::Refused(LimitRefusal::BelowFloor { floor_bytes });
+            return LimitAnswer::Refused(BudgetError::BelowFloor { floor_bytes });
         }
         self.0.limit.set(bytes);
         LimitAnswer::with_excess(self.0.held.get().saturating_sub(bytes))

@@ -1,7 +1,7 @@
 //! Why a part of the scenario went no further.
 
 use larder_core::AllocError;
-use larder_core::lifetime::prmalloc::InstallError;
+use larder_core::lifetime::prmalloc::PlanError;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::synced::CopyError;
 use larder_cuda::{DeviceAllocError, DriverError, RawBufferError};
@@ -15,7 +15,7 @@ pub(crate) enum Failure {
     Copy(CopyError<DeviceAllocError>),
     Raw(RawBufferError),
     Tensor(DeviceAllocError),
-    Plan(InstallError),
+    Plan(PlanError),
     Cudarc(cudarc::driver::DriverError),
 }
 
@@ -52,7 +52,7 @@ impl Failure {
             Self::Driver(error) => names(Some(*error), code),
             Self::Cudarc(error) => error.0 as u32 == code.0,
             // The pool's own error has no room for the driver's.
-            Self::Plan(InstallError::OutOfMemory { .. }) => true,
+            Self::Plan(PlanError::OutOfMemory { .. }) => true,
             _ => false,
         }
     }
@@ -82,8 +82,8 @@ impl From<RawBufferError> for Failure {
     }
 }
 
-impl From<InstallError> for Failure {
-    fn from(error: InstallError) -> Self {
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Self {
         Self::Plan(error)
     }
 }

@@ -217,7 +217,10 @@ fn a_budget_goes_with_its_last_pool() {
         let memory = DeviceAllocator::in_budget(&context, plain(), &tenant).unwrap();
         drop(tenant);
         let again = limits.process().tenant_with("b", floor);
-        assert!(matches!(again, Err(BudgetError::Limit(_))), "{again:?}");
+        assert!(
+            matches!(again, Err(BudgetError::BelowFloor { .. })),
+            "{again:?}"
+        );
         drop(memory);
         assert!(limits.process().tenant_with("b", floor).is_ok());
         assert!(matches!(

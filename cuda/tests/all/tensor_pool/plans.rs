@@ -1,7 +1,7 @@
 //! PR-4 to PR-8 on a device: what the plan serves, what it does not, and where all of it goes.
 
 use larder_core::Align;
-use larder_core::lifetime::prmalloc::{InstallError, Replan};
+use larder_core::lifetime::prmalloc::{PlanError, Replan};
 
 use crate::common::{alone, assert_clean, together};
 use crate::tensor_pool::rig::{Device, InUse, Log, MIB, Op, STEP, align, soon, until_planned};
@@ -229,7 +229,7 @@ fn defect_12_no_memory_for_the_plan_is_an_error_and_the_pool_goes_on_without_it(
     let ended = step.end();
     drop(pool.step());
     let error = pool.plan_error();
-    assert!(matches!(error, Some(InstallError::OutOfMemory { bytes }) if bytes >= 20 * MIB));
+    assert!(matches!(error, Some(PlanError::OutOfMemory { bytes }) if bytes >= 20 * MIB));
     assert_eq!(ended, Err(error.unwrap()));
     assert!(!pool.is_planned());
     assert_eq!(pool.counts().slab_bytes, 0);

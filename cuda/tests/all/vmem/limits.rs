@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use larder_core::Placement;
-use larder_core::limits::{LimitAnswer, LimitEventKind, LimitRefusal};
+use larder_core::limits::{LimitAnswer, LimitEventKind};
 use larder_cuda::driver::StandIn;
 use larder_cuda::{DeviceAllocError, HostSide, Limits, StreamAllocator, VmemAllocator, VmemConfig};
 
@@ -162,7 +162,7 @@ fn in_a_budget_both_sides_are_charged_and_either_makes_room_for_the_other() {
         memory.free(stream, device).unwrap();
 
         // Without a host side there is nothing to be limited.
-        let none = LimitAnswer::Refused(LimitRefusal::Unknown);
+        let none = LimitAnswer::Refused(BudgetError::Unknown);
         assert_eq!(setup.memory.set_host_limit(0), none);
         assert_eq!(setup.memory.host_limit_bytes(), 0);
         assert_eq!(setup.memory.host_pool_stats().pool_bytes, 0);
