@@ -24,6 +24,13 @@ pub enum AllocError {
         /// What was asked for.
         requested_bytes: u64,
     },
+    /// So many values have more bytes than an address space.
+    TooMany {
+        /// How many.
+        len: usize,
+        /// Bytes of one.
+        each_bytes: usize,
+    },
     /// The chunk table, or a decorator's, has no free record. Lend a larger table, or free blocks.
     TableFull {
         /// Records in the table.
@@ -124,6 +131,10 @@ impl fmt::Display for AllocError {
             Self::TooLarge { requested_bytes } => write!(
                 f,
                 "{requested_bytes} bytes were requested: with rounding and alignment more than one region can hold"
+            ),
+            Self::TooMany { len, each_bytes } => write!(
+                f,
+                "{len} values of {each_bytes} bytes have more bytes than an address space: ask for fewer"
             ),
             Self::TableFull { records } => write!(
                 f,
@@ -358,6 +369,10 @@ pub enum RegionError {
     RegionsFull,
     /// The ticket was given by another allocator.
     ForeignTicket,
+    /// The heap has a region already; one [`Heap`](crate::Heap) manages one region.
+    Claimed,
+    /// The region has no room for a heap's tables and memory: give at least 32 KiB.
+    NoRoom,
 }
 
 impl fmt::Display for RegionError {
@@ -375,6 +390,8 @@ impl fmt::Display for RegionError {
             Self::ForeignTicket => {
                 "another allocator gave the ticket: hand it back to the one that did"
             }
+            Self::Claimed => "the heap has a region already; make a second heap for a second one",
+            Self::NoRoom => "the region is too small for tables and memory; give at least 32 KiB",
         })
     }
 }

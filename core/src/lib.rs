@@ -116,7 +116,7 @@ pub use error::{
 pub use host_access::HostAccess;
 pub use region::{FixedRange, MAX_REGIONS, RegionId};
 #[cfg(not(loom))]
-pub use small::{ClaimError, Heap, HeapStats, StaticHeap};
+pub use small::{Heap, HeapStats, StaticHeap};
 pub use stats::{PoolStats, Stats};
 pub use stream::{EventNumber, StreamId, StreamPoint};
 pub use sub_allocator::{GrowRequest, SubAllocError, SubAllocator};

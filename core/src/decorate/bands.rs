@@ -1,7 +1,7 @@
 //! The bytes around a guarded block: how many on each side, writing them, comparing them.
 
 use super::damage::{Change, find_change};
-use super::{CheckError, GuardError, OnDamage, Which};
+use super::{CheckError, Damage, OnDamage, Which};
 use crate::access::{MemoryAccess, Pattern};
 use crate::block::Request;
 use crate::error::{AccessError, AllocError};
@@ -108,7 +108,7 @@ impl Shape {
     }
 
     fn error(&self, which: Which, start: i64, change: &Change) -> CheckError {
-        CheckError::Damaged(GuardError {
+        CheckError::Damaged(Damage {
             which,
             // Ranges of memory are shorter than 2^62 bytes (granules are at most 2^30, counts 2^32).
             offset: start + change.offset as i64,

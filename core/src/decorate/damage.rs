@@ -24,7 +24,7 @@ pub enum Which {
 /// The first byte that is not as it was left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct GuardError {
+pub struct Damage {
     /// Where the byte lies.
     pub which: Which,
     /// How far it is behind the block's first byte, negative in front of it.
@@ -41,7 +41,7 @@ pub struct GuardError {
     pub id: u64,
 }
 
-impl fmt::Display for GuardError {
+impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, hint) = match self.which {
             Which::Front => (
@@ -59,14 +59,12 @@ impl fmt::Display for GuardError {
     }
 }
 
-impl core::error::Error for GuardError {}
-
 /// Why a check did not end well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CheckError {
     /// Something wrote where nothing should.
-    Damaged(GuardError),
+    Damaged(Damage),
     /// The bytes could not be read or prepared, so nothing is known about them.
     Access {
         /// First address of the block.

@@ -153,22 +153,6 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         finds
     }
 
-    /// Frees a block, behind a point if there is one, and says what its guards were like.
-    ///
-    /// # Errors
-    /// [`GuardFreeError::Refused`] gives the block back; with [`GuardFreeError::Found`] it is gone.
-    pub fn free_checked(
-        &self,
-        block: Block,
-        point: Option<StreamPoint>,
-    ) -> Result<(), GuardFreeError> {
-        match self.free_as(block, point) {
-            Ok(None) => Ok(()),
-            Ok(Some(find)) => Err(GuardFreeError::Found(find)),
-            Err(rejected) => Err(GuardFreeError::Refused(rejected)),
-        }
-    }
-
     /// The oldest find of a free that nobody has taken yet.
     pub fn take_finding(&self) -> Option<CheckError> {
         self.state.with(|state| state.findings.take())
@@ -226,7 +210,13 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         }
     }
 
-    fn free_as(
+    /// Frees a block, behind a point if there is one, and says what its guards were like: `None` if
+    /// they were whole. The block is gone whatever was found, which waits in
+    /// [`take_finding`](Self::take_finding) too.
+    ///
+    /// # Errors
+    /// Gives the block back.
+    pub fn free_checked(
         &self,
         block: Block,
         point: Option<StreamPoint>,
@@ -274,27 +264,6 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
     }
 }
 
-/// What [`Guarded::free_checked`] says when all is not well.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum GuardFreeError {
-    /// The block is still the caller's.
-    Refused(FreeRejected),
-    /// The block is gone, and something had written over its guards, or they could not be read.
-    Found(CheckError),
-}
-
-impl core::fmt::Display for GuardFreeError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Refused(rejected) => rejected.fmt(f),
-            Self::Found(find) => find.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for GuardFreeError {}
-
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_, A, M, W> {
     /// Gives a block of the allocator below and its guards, written behind what the grant waits for.
     ///
@@ -332,13 +301,13 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_,
     /// Frees the block whatever its guards are like; what was found waits in
     /// [`take_finding`](Guarded::take_finding). [`free_checked`](Guarded::free_checked) answers it.
     fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.free_as(block, None).map(drop)
+        self.free_checked(block, None).map(drop)
     }
 
     /// Frees the block whatever its guards are like, which are read on the point's stream, behind the work
     /// queued there; what was found waits in [`take_finding`](Guarded::take_finding).
     fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.free_as(block, Some(point)).map(drop)
+        self.free_checked(block, Some(point)).map(drop)
     }
 
     /// Without the guards.

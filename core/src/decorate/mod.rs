@@ -41,8 +41,8 @@ mod track_state;
 mod tracked;
 
 pub use bands::GuardConfig;
-pub use damage::{CheckError, FindingCounts, GuardError, OnDamage, Which};
-pub use guarded::{Guard, GuardFreeError, Guarded};
+pub use damage::{CheckError, Damage, FindingCounts, OnDamage, Which};
+pub use guarded::{Guard, Guarded};
 pub use poisoned::Poisoned;
 pub use quarantined::{QuarantineConfig, QuarantineStats, Quarantined, Waiting};
 pub use rows::Row;

@@ -9,7 +9,7 @@
 //!   over. Its point goes with it for an allocator that counts events; one without streams needs none.
 
 use super::damage::{Findings, find_change};
-use super::{CheckError, FindingCounts, GuardError, OnDamage, Which, give};
+use super::{CheckError, Damage, FindingCounts, OnDamage, Which, give};
 use crate::access::{MemoryAccess, Pattern};
 use crate::block::{Block, BlockAllocator, Grant, Request};
 use crate::error::{AllocError, ConfigError, FreeError, FreeRejected};
@@ -247,7 +247,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
         let pattern = self.config.pattern;
         match find_change(&self.access, waiting.stream(), block.range(), pattern) {
             Ok(None) => None,
-            Ok(Some(change)) => Some(CheckError::Damaged(GuardError {
+            Ok(Some(change)) => Some(CheckError::Damaged(Damage {
                 which: Which::Freed,
                 // A range of memory is shorter than 2^62 bytes.
                 offset: change.offset as i64,

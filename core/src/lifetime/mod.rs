@@ -24,7 +24,7 @@ mod word;
 
 pub use below::{Below, InRange, OverPages};
 pub use layout::{Obstacle, Places};
-pub use save::LoadError;
+pub use save::SavedPlansError;
 pub use shape::{Entry, Shape};
 pub use step_stats::{StepConfig, StepStats};
 pub use steps::{StepTables, Steps, Tag};

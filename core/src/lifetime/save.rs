@@ -25,7 +25,7 @@ const SUM_BYTES: usize = 8;
 /// Why saved plans were not loaded. Nothing has changed then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum LoadError {
+pub enum SavedPlansError {
     /// Not saved plans at all.
     Foreign,
     /// Saved by another version.
@@ -55,7 +55,7 @@ pub enum LoadError {
     InUse,
 }
 
-impl fmt::Display for LoadError {
+impl fmt::Display for SavedPlansError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Foreign => f.write_str("these are no saved plans: give a file that was saved"),
@@ -83,7 +83,7 @@ impl fmt::Display for LoadError {
     }
 }
 
-impl core::error::Error for LoadError {}
+impl core::error::Error for SavedPlansError {}
 
 /// FNV-1a over the bytes so far.
 struct Sum(u64);
@@ -104,17 +104,17 @@ impl Sum {
 struct Reader<'b>(&'b [u8]);
 
 impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], LoadError> {
-        let (first, rest) = self.0.split_first_chunk().ok_or(LoadError::Damaged)?;
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], SavedPlansError> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(SavedPlansError::Damaged)?;
         self.0 = rest;
         Ok(*first)
     }
 
-    fn u32(&mut self) -> Result<u32, LoadError> {
+    fn u32(&mut self) -> Result<u32, SavedPlansError> {
         Ok(u32::from_le_bytes(self.take()?))
     }
 
-    fn u64(&mut self) -> Result<u64, LoadError> {
+    fn u64(&mut self) -> Result<u64, SavedPlansError> {
         Ok(u64::from_le_bytes(self.take()?))
     }
 }
@@ -171,23 +171,23 @@ impl Steps<'_> {
     /// Learns what another process saved. The whole is checked first. O(bytes).
     ///
     /// # Errors
-    /// [`LoadError`]; nothing has changed then.
+    /// [`SavedPlansError`]; nothing has changed then.
     pub fn load(
         &mut self,
         granule_bytes: u64,
         program: u64,
         bytes: &[u8],
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), SavedPlansError> {
         let Some((body, sum)) = bytes.split_last_chunk::<SUM_BYTES>() else {
-            return Err(LoadError::Foreign);
+            return Err(SavedPlansError::Foreign);
         };
         let mut reader = Reader(body);
         if reader.take().ok() != Some(MAGIC) {
-            return Err(LoadError::Foreign);
+            return Err(SavedPlansError::Foreign);
         }
         let version = reader.u32()?;
         if version != VERSION {
-            return Err(LoadError::Version { found: version });
+            return Err(SavedPlansError::Version { found: version });
         }
         let found_bytes = reader.u32()?;
         let (shapes, entries) = (reader.u32()?, reader.u32()?);
@@ -199,22 +199,22 @@ impl Steps<'_> {
             .zip((entries as usize).checked_mul(ENTRY_BYTES))
             .and_then(|(shapes, entries)| shapes.checked_add(entries)?.checked_add(HEADER_BYTES));
         if counted.0.to_le_bytes() != *sum || wanted != Some(body.len()) {
-            return Err(LoadError::Damaged);
+            return Err(SavedPlansError::Damaged);
         }
         if found_program != program {
-            return Err(LoadError::Program);
+            return Err(SavedPlansError::Program);
         }
         if u64::from(found_bytes) != granule_bytes {
-            return Err(LoadError::Granule {
+            return Err(SavedPlansError::Granule {
                 found_bytes,
                 wanted_bytes: granule_bytes,
             });
         }
         if !self.is_new() {
-            return Err(LoadError::InUse);
+            return Err(SavedPlansError::InUse);
         }
         if !self.shapes().hold(shapes, entries) {
-            return Err(LoadError::TooLarge { shapes, entries });
+            return Err(SavedPlansError::TooLarge { shapes, entries });
         }
         let (shapes_bytes, entries_bytes) = reader.0.split_at(shapes as usize * SHAPE_BYTES);
         check(shapes_bytes, shapes, entries)?;
@@ -231,32 +231,32 @@ impl Steps<'_> {
 }
 
 /// Checks that the shapes have as many entries as there are, and name each other.
-fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), LoadError> {
+fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), SavedPlansError> {
     let mut reader = Reader(bytes);
     let mut left = u64::from(entries);
     for _ in 0..shapes {
         let shape = read_shape(&mut reader)?;
         let count = u64::from(shape.len) + u64::from(shape.inherited);
-        left = left.checked_sub(count).ok_or(LoadError::Damaged)?;
+        left = left.checked_sub(count).ok_or(SavedPlansError::Damaged)?;
         let mut next = shape.next.into_iter().flatten();
         let named = next.all(|next| next.slot() < shapes as usize);
         if shape.len == 0 || !named || shape.from > shape.len {
-            return Err(LoadError::Damaged);
+            return Err(SavedPlansError::Damaged);
         }
     }
     if left == 0 {
         Ok(())
     } else {
-        Err(LoadError::Damaged)
+        Err(SavedPlansError::Damaged)
     }
 }
 
-fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, LoadError> {
+fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, SavedPlansError> {
     let (len, inherited) = (reader.u32()?, reader.u32()?);
     let (from, height, peak) = (reader.u32()?, reader.u32()?, reader.u32()?);
     let mut next = [None; SUCCESSORS];
     for next in &mut next {
-        let number = u16::try_from(reader.u32()?).map_err(|_| LoadError::Damaged)?;
+        let number = u16::try_from(reader.u32()?).map_err(|_| SavedPlansError::Damaged)?;
         *next = number.checked_sub(1).map(ShapeId::at);
     }
     Ok(Shape {
@@ -272,7 +272,7 @@ fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, LoadError> {
     })
 }
 
-fn read_entry(reader: &mut Reader<'_>) -> Result<Entry, LoadError> {
+fn read_entry(reader: &mut Reader<'_>) -> Result<Entry, SavedPlansError> {
     Ok(Entry {
         granules: reader.u32()?,
         end: reader.u32()?,

@@ -7,7 +7,6 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
-use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
@@ -17,28 +16,8 @@ use super::region_pages::{MIN_BYTES, RegionPages};
 use super::set::SpanSet;
 use super::span::Span;
 use super::thread_cache::{CacheBin, ThreadCache};
+use crate::error::RegionError;
 use crate::sync::{Locked, Spin, Wait};
-
-/// Why a region was not taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum ClaimError {
-    /// The heap has a region already; one heap manages one region.
-    Claimed,
-    /// The region has no room for tables and memory: give at least 32 KiB.
-    TooSmall,
-}
-
-impl fmt::Display for ClaimError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Claimed => "the heap has a region already; make a second heap for a second one",
-            Self::TooSmall => "the region is too small for tables and memory; give at least 32 KiB",
-        })
-    }
-}
-
-impl core::error::Error for ClaimError {}
 
 /// What a [`Heap`] holds, in bytes where the name says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -123,10 +102,10 @@ impl<W: Wait> Heap<W> {
     /// # Safety
     /// `bytes` bytes from `start` are valid for reads and writes and used by nobody else, for
     /// ever.
-    pub unsafe fn claim(&self, start: *mut u8, bytes: usize) -> Result<(), ClaimError> {
+    pub unsafe fn claim(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
         self.0.with(|state| {
             if state.is_some() {
-                return Err(ClaimError::Claimed);
+                return Err(RegionError::Claimed);
             }
             // SAFETY: the caller's promise.
             *state = Some(unsafe { State::new(start, bytes) }?);
@@ -161,7 +140,7 @@ impl<W: Wait> Heap<W> {
 impl State {
     /// # Safety
     /// `bytes` bytes from `start` are valid for reads and writes and used by nobody else, for ever.
-    unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, ClaimError> {
+    unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, RegionError> {
         Ok(Self {
             cache: ThreadCache::EMPTY,
             set: SpanSet::without_transfer_caches(),

@@ -33,7 +33,7 @@ mod thread_heap;
 
 pub use class::{CLASSES, MAX_SMALL_ALIGN, MAX_SMALL_BYTES, SizeClass};
 #[cfg(not(loom))]
-pub use heap::{ClaimError, Heap, HeapStats, StaticHeap};
+pub use heap::{Heap, HeapStats, StaticHeap};
 pub use pages::Pages;
 pub use remote::{RemoteList, RemoteQueue};
 pub use set::{ClassUsage, Fresh, Policy, SpanSet};

@@ -17,11 +17,11 @@ use core::ops::RangeInclusive;
 use core::ptr::NonNull;
 
 use super::class::{CLASSES, MAX_SMALL_ALIGN, SizeClass};
-use super::heap::ClaimError;
 use super::pages::Pages;
 use super::span::{Span, SpanMemory};
 use crate::bfc::{Bfc, BfcConfig, Chunk, PageIndex};
 use crate::block::Request;
+use crate::error::RegionError;
 use crate::units::{Addr, AddrRange, Align, Granule};
 
 /// Smallest region that is worth its tables.
@@ -149,13 +149,13 @@ impl RegionPages {
     ///
     /// # Safety
     /// The region is valid for reads and writes and nobody else's, for ever.
-    pub(super) unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, ClaimError> {
+    pub(super) unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, RegionError> {
         if bytes < MIN_BYTES || bytes > isize::MAX as usize {
-            return Err(ClaimError::TooSmall);
+            return Err(RegionError::NoRoom);
         }
         let lengths = Lengths::new(bytes);
         let Some(granule) = Granule::new(lengths.granule as u64) else {
-            return Err(ClaimError::TooSmall);
+            return Err(RegionError::NoRoom);
         };
         let pad = start.align_offset(lengths.granule);
         let mut cursor = Cursor {
@@ -176,20 +176,20 @@ impl RegionPages {
         let (Some(chunks), Some(entries), Some(heads), Some(records)) =
             (chunks, entries, heads, cursor.place(pages))
         else {
-            return Err(ClaimError::TooSmall);
+            return Err(RegionError::NoRoom);
         };
         let config = BfcConfig {
             granule_bytes: granule.bytes(),
             ..BfcConfig::fixed()
         };
         let index = PageIndex::new(first, granule, entries);
-        let mut bfc = Bfc::with_index(config, chunks, index).map_err(|_| ClaimError::TooSmall)?;
+        let mut bfc = Bfc::with_index(config, chunks, index).map_err(|_| RegionError::NoRoom)?;
         let pad = cursor.at.align_offset(lengths.granule);
         let base = cursor.at.wrapping_add(pad);
         let left = cursor.left.saturating_sub(pad) & !(lengths.granule - 1);
         let range = AddrRange::new(Addr::new(base.addr() as u64), left as u64)
-            .ok_or(ClaimError::TooSmall)?;
-        bfc.add_region(range).map_err(|_| ClaimError::TooSmall)?;
+            .ok_or(RegionError::NoRoom)?;
+        bfc.add_region(range).map_err(|_| RegionError::NoRoom)?;
         Ok(Self {
             bfc,
             region: start,

@@ -26,7 +26,6 @@ mod boxed;
 mod buffer;
 
 use core::alloc::Layout;
-use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
@@ -118,12 +117,12 @@ mod zeroable {
 /// ```
 ///
 /// # Errors
-/// [`TypedError`]; nothing was made then.
+/// [`AllocError`]; nothing was made then.
 pub fn alloc_slice_with<T, A: HostMemory + ?Sized>(
     allocator: &A,
     len: usize,
     mut make: impl FnMut(usize) -> T,
-) -> Result<TypedBox<'_, [T], A>, TypedError> {
+) -> Result<TypedBox<'_, [T], A>, AllocError> {
     let mut room = alloc_slice_uninit(allocator, len)?;
     let mut made = Made {
         room: &mut room,
@@ -160,12 +159,12 @@ impl<T> Drop for Made<'_, T> {
 /// Room for `len` values that are still to be written; see [`TypedBox::assume_init`].
 ///
 /// # Errors
-/// [`TypedError`].
+/// [`AllocError`].
 pub fn alloc_slice_uninit<T, A: HostMemory + ?Sized>(
     allocator: &A,
     len: usize,
-) -> Result<TypedBox<'_, [MaybeUninit<T>], A>, TypedError> {
-    let too_large = TypedError::TooLarge {
+) -> Result<TypedBox<'_, [MaybeUninit<T>], A>, AllocError> {
+    let too_large = AllocError::TooMany {
         len,
         each_bytes: size_of::<T>(),
     };
@@ -189,11 +188,11 @@ pub fn alloc_slice_uninit<T, A: HostMemory + ?Sized>(
 /// `len` zeros.
 ///
 /// # Errors
-/// [`TypedError`].
+/// [`AllocError`].
 pub fn alloc_slice_zeroed<T: Zeroable, A: HostMemory + ?Sized>(
     allocator: &A,
     len: usize,
-) -> Result<TypedBox<'_, [T], A>, TypedError> {
+) -> Result<TypedBox<'_, [T], A>, AllocError> {
     let mut room = alloc_slice_uninit(allocator, len)?;
     for place in room.iter_mut() {
         *place = MaybeUninit::zeroed();
@@ -201,38 +200,3 @@ pub fn alloc_slice_zeroed<T: Zeroable, A: HostMemory + ?Sized>(
     // SAFETY: TYPED3: zeros are values of `T`.
     Ok(unsafe { room.assume_init() })
 }
-
-/// Why no values were made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum TypedError {
-    /// So many values have more bytes than an address space.
-    TooLarge {
-        /// How many.
-        len: usize,
-        /// Bytes of one.
-        each_bytes: usize,
-    },
-    /// There is no memory.
-    Memory(AllocError),
-}
-
-impl From<AllocError> for TypedError {
-    fn from(error: AllocError) -> Self {
-        Self::Memory(error)
-    }
-}
-
-impl fmt::Display for TypedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLarge { len, each_bytes } => write!(
-                f,
-                "{len} values of {each_bytes} bytes have more bytes than an address space: ask for fewer"
-            ),
-            Self::Memory(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for TypedError {}

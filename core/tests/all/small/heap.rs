@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 
-use larder_core::{ClaimError, Heap, StaticHeap};
+use larder_core::{Heap, RegionError, StaticHeap};
 
 /// A small generator of numbers (xorshift), so that a failing seed can be run again.
 struct Random(u64);
@@ -235,12 +235,12 @@ fn a_heap_takes_one_region_of_some_size() {
     unsafe {
         assert_eq!(
             heap.claim(region.as_mut_ptr(), 1000),
-            Err(ClaimError::TooSmall)
+            Err(RegionError::NoRoom)
         );
         assert_eq!(heap.claim(region.as_mut_ptr(), region.len()), Ok(()));
         assert_eq!(
             heap.claim(region.as_mut_ptr(), region.len()),
-            Err(ClaimError::Claimed)
+            Err(RegionError::Claimed)
         );
         assert!(!heap.alloc(layout).is_null());
     }

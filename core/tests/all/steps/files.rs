@@ -1,6 +1,6 @@
 //! Plans that are saved and loaded.
 
-use larder_core::lifetime::{LoadError, StepConfig};
+use larder_core::lifetime::{SavedPlansError, StepConfig};
 use larder_model::StepSizes;
 
 use crate::steps::world::{GRANULE, KIB, MIB, PLENTY, World};
@@ -77,22 +77,25 @@ fn each_refusal_says_why() {
     let load = |granule, program, plans: &[u8]| World::new().steps.load(granule, program, plans);
     assert_eq!(
         load(GRANULE, PROGRAM, b"not plans at all"),
-        Err(LoadError::Foreign)
+        Err(SavedPlansError::Foreign)
     );
-    assert_eq!(load(GRANULE, PROGRAM, b""), Err(LoadError::Foreign));
-    assert_eq!(load(GRANULE, PROGRAM + 1, &plans), Err(LoadError::Program));
-    let granule = LoadError::Granule {
+    assert_eq!(load(GRANULE, PROGRAM, b""), Err(SavedPlansError::Foreign));
+    assert_eq!(
+        load(GRANULE, PROGRAM + 1, &plans),
+        Err(SavedPlansError::Program)
+    );
+    let granule = SavedPlansError::Granule {
         found_bytes: GRANULE as u32,
         wanted_bytes: 2 * GRANULE,
     };
     assert_eq!(load(2 * GRANULE, PROGRAM, &plans), Err(granule));
     let mut later = plans.clone();
     later[8] = 99;
-    let version = LoadError::Version { found: 99 };
+    let version = SavedPlansError::Version { found: 99 };
     assert_eq!(load(GRANULE, PROGRAM, &later), Err(version));
     assert_eq!(
         load(GRANULE, PROGRAM, &plans[..plans.len() - 1]),
-        Err(LoadError::Damaged)
+        Err(SavedPlansError::Damaged)
     );
     let short = StepSizes {
         shapes: 2,
@@ -101,20 +104,20 @@ fn each_refusal_says_why() {
     let mut small = World::with(StepConfig::new(), short);
     let too_large = small.steps.load(GRANULE, PROGRAM, &plans);
     assert!(
-        matches!(too_large, Err(LoadError::TooLarge { shapes: 3, .. })),
+        matches!(too_large, Err(SavedPlansError::TooLarge { shapes: 3, .. })),
         "{too_large:?}"
     );
     let mut used = learned();
     assert_eq!(
         used.steps.load(GRANULE, PROGRAM, &plans),
-        Err(LoadError::InUse)
+        Err(SavedPlansError::InUse)
     );
     for error in [
-        LoadError::Foreign,
-        LoadError::Program,
+        SavedPlansError::Foreign,
+        SavedPlansError::Program,
         granule,
         version,
-        LoadError::Damaged,
+        SavedPlansError::Damaged,
     ] {
         assert!(error.to_string().contains(':'), "says what to do: {error}");
     }
@@ -269,7 +272,7 @@ fn files_that_contradict_themselves_are_damaged() {
         plans[at..][..4].copy_from_slice(&number.to_le_bytes());
         let mut world = World::new();
         let loaded = world.steps.load(GRANULE, PROGRAM, &summed(plans));
-        assert_eq!(loaded, Err(LoadError::Damaged), "{number} at {at}");
+        assert_eq!(loaded, Err(SavedPlansError::Damaged), "{number} at {at}");
         assert_eq!(saved(&world), saved(&World::new()), "nothing has changed");
     }
     // A shape of nothing, its entries another's.
@@ -280,7 +283,7 @@ fn files_that_contradict_themselves_are_damaged() {
         plans[at..][..4].copy_from_slice(&u32::to_le_bytes(number));
     }
     let loaded = World::new().steps.load(GRANULE, PROGRAM, &summed(plans));
-    assert_eq!(loaded, Err(LoadError::Damaged));
+    assert_eq!(loaded, Err(SavedPlansError::Damaged));
 }
 
 #[test]

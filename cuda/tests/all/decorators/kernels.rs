@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use larder_core::decorate::{CheckError, GuardError, OnDamage, Which};
+use larder_core::decorate::{CheckError, Damage, OnDamage, Which};
 use larder_core::{BlockAllocator, Pattern};
 use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
@@ -52,7 +52,7 @@ fn launch(stream: &Arc<CudaStream>, ones: &CudaFunction, to: u64, bytes: u64) {
     unsafe { launch.launch(LaunchConfig::for_num_elems(1)) }.unwrap();
 }
 
-fn damage(memory: &CheckedMemory) -> Option<GuardError> {
+fn damage(memory: &CheckedMemory) -> Option<Damage> {
     match memory.take_finding() {
         None => None,
         Some(CheckError::Damaged(damage)) => Some(damage),

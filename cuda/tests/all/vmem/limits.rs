@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use larder_core::Placement;
-use larder_core::limits::{LimitAnswer, LimitEventKind};
+use larder_core::limits::{BudgetError, LimitAnswer, LimitEventKind};
 use larder_cuda::driver::StandIn;
 use larder_cuda::{DeviceAllocError, HostSide, Limits, StreamAllocator, VmemAllocator, VmemConfig};
 
