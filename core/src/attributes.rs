@@ -1,12 +1,8 @@
-//! What an allocator must be, and how one allocation is meant: TensorFlow's two kinds of attributes.
-//!
-//! [`AllocatorAttributes`] choose an allocator (memory of the host or of a device, good for a network
-//! card); [`AllocAttributes`] belong to one call and become part of its [`Request`].
+//! What an allocator must be: TensorFlow's [`AllocatorAttributes`], which choose memory of the host or of
+//! a device, good for a network card. Its attributes of one call are fields of a
+//! [`Request`](crate::Request).
 
 use core::fmt;
-
-use crate::block::Request;
-use crate::stream::EventNumber;
 
 /// What memory must be good for, in one word as TensorFlow lays it out: bit 0 is the host's, bit 1 is
 /// good for network cards, bit 2 for GPUs, bits 24 to 31 are a device's own; and a scope, 0 for none.
@@ -171,28 +167,3 @@ impl fmt::Display for ScopesDiffer {
 }
 
 impl core::error::Error for ScopesDiffer {}
-
-/// How one allocation is meant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
-pub struct AllocAttributes {
-    /// Fail at once: no wait of any kind.
-    pub no_retry: bool,
-    /// The caller writes the allocation down by itself; who records allocations leaves it out.
-    pub logged: bool,
-    /// If set, only memory freed on the request's stream at or before that event.
-    pub freed_by: Option<EventNumber>,
-}
-
-impl AllocAttributes {
-    /// The request with these attributes. What they do not say stays as it is. `logged` is none of an
-    /// allocator's business.
-    pub const fn apply(self, mut request: Request) -> Request {
-        if self.no_retry {
-            request.may_wait = false;
-        }
-        if self.freed_by.is_some() {
-            request.freed_by = self.freed_by;
-        }
-        request
-    }
-}

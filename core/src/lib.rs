@@ -99,7 +99,7 @@ mod units;
 pub mod vmem;
 
 pub use access::{MemoryAccess, Pattern, SliceAccess};
-pub use attributes::{AllocAttributes, AllocatorAttributes, ScopesDiffer};
+pub use attributes::{AllocatorAttributes, ScopesDiffer};
 pub use bfc::paged;
 pub use bfc::{
     AddressIndex, Attempt, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo, ChunkState,

@@ -11,14 +11,15 @@ use crate::units::AddrRange;
 /// Cells of a region's map.
 const MAP_CELLS: u64 = 80;
 
-/// What [`Bfc::dump`] shows. O(chunks x regions) to format.
-pub struct Dump<'a, 't, I: AddressIndex, M: Memory>(&'a Bfc<'t, I, M>);
+/// What [`Bfc::dump`] shows.
+struct Dump<'a, 't, I: AddressIndex, M: Memory>(&'a Bfc<'t, I, M>);
 
 impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
     /// A human-readable picture: totals, bins that hold anything, and a map of each region in
     /// which `#` is in use, `+` granted but not requested, `~` free but used by queued work, `.`
-    /// free, `<` on its way back; a cell shows the first of these that occurs in it.
-    pub const fn dump(&self) -> Dump<'_, 't, I, M> {
+    /// free, `<` on its way back; a cell shows the first of these that occurs in it. O(chunks x regions)
+    /// to format.
+    pub const fn dump(&self) -> impl fmt::Display {
         Dump(self)
     }
 }

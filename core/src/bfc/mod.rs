@@ -64,7 +64,6 @@ pub use allocator::BfcAllocator;
 pub use check::Violation;
 pub use chunk::Chunk;
 pub use config::{BfcConfig, Growth};
-pub use dump::Dump;
 pub use grow::GrowTicket;
 pub use index::{AddressIndex, HashIndex, NoIndex, PageIndex};
 pub use memory::{Memory, RegionPlan, Regions, Source, Step};

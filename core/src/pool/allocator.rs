@@ -28,24 +28,12 @@ use crate::units::AddrRange;
 /// let addr = block.addr();
 /// allocator.free(block)?;
 /// assert_eq!(allocator.alloc(&Request::new(1000))?.block.addr(), addr);
-/// assert_eq!(allocator.close().out_buffers, 1);
+/// assert_eq!(allocator.close().0.out_buffers, 1);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 pub struct PoolAllocator<'t, S, W: Wait = Spin> {
     pool: Locked<Pool<'t>, W>,
     source: S,
-}
-
-/// What is left of a closed pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "buffers may still be out"]
-pub struct Closed<S> {
-    /// The sub-allocator.
-    pub source: S,
-    /// Buffers whose blocks were never freed: their memory stays out.
-    pub out_buffers: u32,
-    /// Buffers that the sub-allocator did not take back.
-    pub stuck_buffers: u32,
 }
 
 impl<'t, S: SubAllocator> PoolAllocator<'t, S> {
@@ -70,16 +58,13 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
         (self.pool.into_inner(), self.source)
     }
 
-    /// Gives back what is idle and ends. Nothing is given back under a live block.
-    pub fn close(self) -> Closed<S> {
+    /// Gives back what is idle and ends. Nothing is given back under a live block: the report says how
+    /// many buffers stay out, and how many the sub-allocator did not take back.
+    #[must_use = "buffers may still be out"]
+    pub fn close(self) -> (PoolReport, S) {
         self.trim();
         let (pool, source) = self.into_parts();
-        let report = pool.report();
-        Closed {
-            source,
-            out_buffers: report.out_buffers,
-            stuck_buffers: report.stuck_buffers,
-        }
+        (pool.report(), source)
     }
 
     /// The sub-allocator.

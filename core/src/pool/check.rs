@@ -1,25 +1,12 @@
 //! A walk over a pool's invariants, for tests.
 
-use core::fmt;
-
 use super::Pool;
 use super::buffer::{Buffer, OfSize, OfState, State};
 use crate::table::list::{Linked, Queue};
 
-/// An invariant that does not hold: a defect of this crate.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Violation(&'static str);
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl core::error::Error for Violation {}
-
-fn holds(fact: bool, words: &'static str) -> Result<(), Violation> {
-    if fact { Ok(()) } else { Err(Violation(words)) }
+/// An invariant that does not hold is a defect of this crate.
+fn holds(fact: bool, words: &'static str) -> Result<(), &'static str> {
+    if fact { Ok(()) } else { Err(words) }
 }
 
 impl Pool<'_> {
@@ -27,7 +14,7 @@ impl Pool<'_> {
     ///
     /// # Errors
     /// Names the first that does not hold.
-    pub fn check_invariants(&self) -> Result<(), Violation> {
+    pub fn check_invariants(&self) -> Result<(), &'static str> {
         let lists = [
             (self.idle, State::Idle),
             (self.stuck, State::Stuck),
@@ -58,7 +45,7 @@ impl Pool<'_> {
         of_state.map(|_| 1).sum()
     }
 
-    fn check_list(&self, list: Queue<u32>, state: State) -> Result<(), Violation> {
+    fn check_list(&self, list: Queue<u32>, state: State) -> Result<(), &'static str> {
         let (mut link, mut newer, mut steps) = (list.newest, 0, 0);
         for _ in 0..list.count {
             let record = self.buffers.at(link);
@@ -78,7 +65,7 @@ impl Pool<'_> {
         holds(list.count == self.count(state), "POOL1: not in its list")
     }
 
-    fn check_sizes(&self) -> Result<(), Violation> {
+    fn check_sizes(&self) -> Result<(), &'static str> {
         let kept = |state| matches!(state, State::Idle | State::Stuck);
         let mut in_lists = 0;
         for newest in self.sizes.slots().iter().filter(|slot| **slot != 0) {
@@ -101,7 +88,7 @@ impl Pool<'_> {
         holds(in_lists == all, "POOL3: kept, in no list")
     }
 
-    fn check_bytes(&self) -> Result<(), Violation> {
+    fn check_bytes(&self) -> Result<(), &'static str> {
         let (mut held, mut live, mut requested, mut idle) = (0, 0, 0, 0);
         let mut growing = 0;
         for (_, record) in self.records() {

@@ -40,9 +40,8 @@ mod report;
 mod sizes;
 mod ticket;
 
-pub use allocator::{Closed, PoolAllocator};
+pub use allocator::PoolAllocator;
 pub use buffer::Buffer;
-pub use check::Violation;
 pub use config::PoolConfig;
 pub use report::{PoolCounters, PoolReport};
 pub use ticket::{CommitRejected, GrowTicket, PoolStep, ReleaseTicket};

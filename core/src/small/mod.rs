@@ -35,7 +35,7 @@ pub use class::{CLASSES, MAX_SMALL_ALIGN, MAX_SMALL_BYTES, SizeClass};
 #[cfg(not(loom))]
 pub use heap::{Heap, HeapStats, StaticHeap};
 pub use pages::Pages;
-pub use remote::{RemoteList, RemoteQueue};
+pub use remote::RemoteQueue;
 pub use set::{ClassUsage, Fresh, Policy, SpanSet};
 pub use slot::{Chain, Slot};
 pub use span::{Shape, Span, SpanMemory};

@@ -36,18 +36,18 @@ pub(super) const MAX_SPAN_BYTES: usize = UNIT << (32 - COUNT_BITS);
 
 /// Free blocks of one span as one word: where the first one lies, and how many they are.
 #[derive(Debug)]
-pub struct RemoteList(AtomicU32);
+pub(super) struct RemoteList(AtomicU32);
 
 impl RemoteList {
     /// No blocks.
     #[cfg(not(loom))]
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
     /// No blocks.
     #[cfg(loom)]
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
@@ -57,7 +57,7 @@ impl RemoteList {
     /// # Safety
     /// The chain's blocks belong to the span that starts at `base` and whose list this is, and are
     /// the caller's (SLOT1).
-    pub unsafe fn push(&self, base: *mut u8, chain: Chain) -> bool {
+    pub(super) unsafe fn push(&self, base: *mut u8, chain: Chain) -> bool {
         let start = chain.head.addr() - base.addr();
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
@@ -80,7 +80,7 @@ impl RemoteList {
     }
 
     /// Takes everything: the first slot, or null, and how many.
-    pub fn take(&self, base: *mut u8) -> (*mut Slot, u32) {
+    pub(super) fn take(&self, base: *mut u8) -> (*mut Slot, u32) {
         // Acquire: the links. Release: the queue link goes to the next one who announces.
         let word = self.0.swap(0, Ordering::AcqRel);
         (first(base, word), word & COUNT_MASK)

@@ -1,6 +1,7 @@
 //! What memory must be good for, and how one allocation is meant.
 
-use larder_core::{AllocAttributes, AllocatorAttributes, EventNumber, Request, ScopesDiffer};
+use larder_core::{AllocatorAttributes, EventNumber, Request, ScopesDiffer};
+use larder_model::tensorflow::AllocAttributes;
 
 fn attributes(on_host: bool, nic: bool, gpu: bool) -> AllocatorAttributes {
     let mut attributes = AllocatorAttributes::NONE;

@@ -292,12 +292,12 @@ impl<L: Fn(&str) -> Option<String>> Read<L> {
             let (_, text) = texts.iter().find(|(name, _)| *name == wanted)?;
             text.as_deref()
         };
-        let (config, bad) = base.with_settings(find);
-        self.bad.extend(bad.iter().map(|bad| BadVariable {
-            name: bad.name,
-            text: bad.text.to_owned(),
-            wanted: bad.wanted,
-        }));
-        config
+        base.with_settings(find, |bad| {
+            self.bad.push(BadVariable {
+                name: bad.name,
+                text: bad.text.to_owned(),
+                wanted: bad.wanted,
+            });
+        })
     }
 }

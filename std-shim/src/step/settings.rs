@@ -71,15 +71,17 @@ impl StepSettings {
             },
             ..PlannerConfig::default()
         };
-        let (config, bad) = config.with_settings(lookup);
+        let mut bad = Vec::new();
+        let config = config.with_settings(lookup, |setting| {
+            bad.push(BadSetting {
+                name: setting.name,
+                what: setting.to_string(),
+            });
+        });
         self.enabled = config.enabled;
         // What is before the first step is the first one.
         self.first_step = u64::try_from(config.window.start).unwrap_or(0);
-        let bad = bad.iter().map(|bad| BadSetting {
-            name: bad.name,
-            what: bad.to_string(),
-        });
-        (self, bad.collect())
+        (self, bad)
     }
 
     /// Makes them those of the process.

@@ -49,7 +49,7 @@ pub use pool::TensorPool;
 pub use pool_stats::PoolCounts;
 pub use pool_tables::{PoolBin, PoolBlock, PoolTables, PoolVirtual, SlotTables};
 pub use settings::{
-    BadSetting, BadSettings, ENABLE_MEMORY_OPTIMIZATION, MAX_STATISTIC_STEP, STABLE_STATISTIC_STEP,
+    BadSetting, ENABLE_MEMORY_OPTIMIZATION, MAX_STATISTIC_STEP, STABLE_STATISTIC_STEP,
     START_STATISTIC_STEP, STOP_STATISTIC_STEP,
 };
 pub use small_class::SmallClass;

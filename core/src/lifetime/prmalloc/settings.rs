@@ -4,8 +4,6 @@
 
 use core::fmt;
 
-use heapless::Vec;
-
 use super::config::PlannerConfig;
 
 /// Switches the planner on or off.
@@ -18,9 +16,6 @@ pub const STABLE_STATISTIC_STEP: &str = "STABLE_STATISTIC_STEP";
 pub const MAX_STATISTIC_STEP: &str = "MAX_STATISTIC_STEP";
 /// The step at which upstream's other forms end recording; only checked here.
 pub const STOP_STATISTIC_STEP: &str = "STOP_STATISTIC_STEP";
-
-/// How many names there are, and so how many can be bad.
-const NAMES: usize = 5;
 
 /// A text that is not what its name takes. The default stays in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,12 +38,9 @@ impl fmt::Display for BadSetting<'_> {
     }
 }
 
-/// All that was bad.
-pub type BadSettings<'e> = Vec<BadSetting<'e>, NAMES>;
-
 impl PlannerConfig {
     /// This configuration with what `lookup` has for the five names: `enabled`, and the numbers of
-    /// its window.
+    /// its window. `bad` is told of each text that is not what its name takes.
     ///
     /// Truth values are `0`, `false`, `1` and `true` in any case; numbers are decimal, with a sign,
     /// in 64 bits.
@@ -60,7 +52,8 @@ impl PlannerConfig {
     ///     "ENABLE_MEMORY_OPTIMIZATION" => Some("yes"),
     ///     _ => None,
     /// };
-    /// let (config, bad) = PlannerConfig::default().with_settings(lookup);
+    /// let mut bad = Vec::new();
+    /// let config = PlannerConfig::default().with_settings(lookup, |setting| bad.push(setting));
     /// assert_eq!(config.window, Window { start: 3, ..Window::DEFAULT });
     /// assert!(config.enabled);
     /// assert_eq!(bad[0].name, "ENABLE_MEMORY_OPTIMIZATION");
@@ -68,18 +61,17 @@ impl PlannerConfig {
     pub fn with_settings<'e>(
         self,
         lookup: impl Fn(&str) -> Option<&'e str>,
-    ) -> (Self, BadSettings<'e>) {
-        let mut bad = BadSettings::new();
+        mut bad: impl FnMut(BadSetting<'e>),
+    ) -> Self {
         let mut config = self;
         if let Some(text) = lookup(ENABLE_MEMORY_OPTIMIZATION) {
             match parse_bool(text) {
                 Some(enabled) => config.enabled = enabled,
-                None => note(
-                    &mut bad,
-                    ENABLE_MEMORY_OPTIMIZATION,
+                None => bad(BadSetting {
+                    name: ENABLE_MEMORY_OPTIMIZATION,
                     text,
-                    "0, 1, false or true",
-                ),
+                    wanted: "0, 1, false or true",
+                }),
             }
         }
         let window = &mut config.window;
@@ -93,10 +85,14 @@ impl PlannerConfig {
             let Some(text) = lookup(name) else { continue };
             match text.parse() {
                 Ok(number) => *place = number,
-                Err(_) => note(&mut bad, name, text, "a number"),
+                Err(_) => bad(BadSetting {
+                    name,
+                    text,
+                    wanted: "a number",
+                }),
             }
         }
-        (config, bad)
+        config
     }
 }
 
@@ -105,9 +101,4 @@ fn parse_bool(text: &str) -> Option<bool> {
         return Some(true);
     }
     (text == "0" || text.eq_ignore_ascii_case("false")).then_some(false)
-}
-
-fn note<'e>(bad: &mut BadSettings<'e>, name: &'static str, text: &'e str, wanted: &'static str) {
-    // There is room for each name once.
-    let _ = bad.push(BadSetting { name, text, wanted });
 }

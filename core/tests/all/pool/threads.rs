@@ -89,5 +89,5 @@ fn threads_that_alloc_free_and_trim_share_no_buffer_and_lose_none() {
         pool.trim();
     }
     assert_eq!(pool.stats().reserved_bytes, 0);
-    assert_eq!(pool.close().source.0.into_inner().unwrap().1, []);
+    assert_eq!(pool.close().1.0.into_inner().unwrap().1, []);
 }
