@@ -8,9 +8,8 @@
 use std::cell::RefCell;
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, BinRecord, BlockRecord, LiveRecord, MemberRecord, PlanTables, PlannerTables,
-    PolicyTables, PoolBin, PoolBlock, PoolConfig, PoolTables, PoolVirtual, SlotTables, Step,
-    TensorPool, VirtualRecord, Window,
+    AllocStat, BinRecord, BlockRecord, LiveRecord, PlanTables, PolicyTables, PoolBin, PoolBlock,
+    PoolConfig, PoolTables, PoolVirtual, Step, TensorPool, VirtualRecord, Window,
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
 use larder_model::prmalloc as upstream;
@@ -201,16 +200,16 @@ static TABLES: Spare<PoolTables<'static>> = Spare::new();
 
 fn new_tables() -> PoolTables<'static> {
     PoolTables {
-        planner: PlannerTables {
-            pending: vec![AllocStat::VACANT; STATS].leak(),
-            plans: PlanTables {
-                stats: vec![AllocStat::VACANT; STATS].leak(),
-                order: vec![0; STATS].leak(),
-                policies: [policy(), policy(), policy()],
-                small: Some(policy()),
-            },
+        pending: vec![AllocStat::VACANT; STATS].leak(),
+        plans: PlanTables {
+            stats: vec![AllocStat::VACANT; STATS].leak(),
+            order: vec![0; STATS].leak(),
+            policies: [policy(), policy(), policy()],
+            small: Some(policy()),
         },
-        slots: [slot(), slot()],
+        bins: [(); 2].map(|()| leaked(BINS, PoolBin::vacant)),
+        blocks: [(); 2].map(|()| leaked(BLOCKS, PoolBlock::vacant)),
+        virtuals: [(); 2].map(|()| leaked(STATS, PoolVirtual::vacant)),
         live: vec![LiveRecord::VACANT; STATS].leak(),
     }
 }
@@ -220,17 +219,10 @@ fn policy() -> PolicyTables<'static> {
         bins: vec![BinRecord::VACANT; BINS].leak(),
         blocks: vec![BlockRecord::VACANT; BLOCKS].leak(),
         virtuals: vec![VirtualRecord::VACANT; STATS].leak(),
-        members: vec![MemberRecord::VACANT; STATS].leak(),
+        members: vec![0; STATS].leak(),
     }
 }
 
-fn slot() -> SlotTables<'static> {
-    let bins: Vec<_> = (0..BINS).map(|_| PoolBin::vacant()).collect();
-    let blocks: Vec<_> = (0..BLOCKS).map(|_| PoolBlock::vacant()).collect();
-    let virtuals: Vec<_> = (0..STATS).map(|_| PoolVirtual::vacant()).collect();
-    SlotTables {
-        bins: bins.leak(),
-        blocks: blocks.leak(),
-        virtuals: virtuals.leak(),
-    }
+fn leaked<T>(records: usize, vacant: fn() -> T) -> &'static [T] {
+    Vec::leak((0..records).map(|_| vacant()).collect())
 }

@@ -153,7 +153,7 @@ impl Policy<'_> {
         }
         let follows = |link: Link| {
             link.index()
-                .map_or(record.first_member, |i| self.members[i].0)
+                .map_or(record.first_member, |i| Link::from_place(self.members[i]))
         };
         let mut after = follows(before);
         while after != Link::NIL && !begins_later(after) {
@@ -170,12 +170,11 @@ impl Policy<'_> {
     fn insert(&mut self, block: usize, number: usize) {
         let link = Link::to(number);
         let record = &mut self.blocks[block];
-        let before = match record.cursor.index() {
-            Some(before) => &mut self.members[before].0,
-            None => &mut record.first_member,
+        let after = match record.cursor.index() {
+            Some(before) => core::mem::replace(&mut self.members[before], link.place()),
+            None => core::mem::replace(&mut record.first_member, link).place(),
         };
-        let after = core::mem::replace(before, link);
-        self.members[number].0 = after;
+        self.members[number] = after;
         record.cursor = link;
     }
 
@@ -186,7 +185,7 @@ impl Policy<'_> {
             while let Some(number) = link.index() {
                 let stat = &stats[number];
                 block.busy_until = block.busy_until.max(stat.end);
-                link = self.members[number].0;
+                link = Link::from_place(self.members[number]);
             }
         }
     }

@@ -42,12 +42,12 @@ pub use class::{Classes, Interval, SMALL_MAX_BYTES};
 pub use config::{PlannerConfig, PoolConfig, Replan, Window};
 pub use error::{PlanError, PoolAllocError};
 pub use live::LiveRecord;
-pub use planner::{Planner, PlannerTables, Progress, Round, RoundEnd, Step};
+pub use planner::{Planner, Progress, Round, RoundEnd, Step};
 pub use plans::{Best, Plans};
 pub use policy::{BinPlan, BlockPlan, Policy};
 pub use pool::TensorPool;
 pub use pool_stats::PoolCounts;
-pub use pool_tables::{PoolBin, PoolBlock, PoolTables, PoolVirtual, SlotTables};
+pub use pool_tables::{PoolBin, PoolBlock, PoolTables, PoolVirtual};
 pub use settings::{
     BadSetting, ENABLE_MEMORY_OPTIMIZATION, MAX_STATISTIC_STEP, STABLE_STATISTIC_STEP,
     START_STATISTIC_STEP, STOP_STATISTIC_STEP,
@@ -55,4 +55,4 @@ pub use settings::{
 pub use small_class::SmallClass;
 pub use stat::AllocStat;
 pub use switch::State;
-pub use tables::{BinRecord, BlockRecord, MemberRecord, PlanTables, PolicyTables, VirtualRecord};
+pub use tables::{BinRecord, BlockRecord, PlanTables, PolicyTables, VirtualRecord};

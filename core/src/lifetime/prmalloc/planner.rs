@@ -15,15 +15,6 @@ use super::switch::{Generation, State, Switch};
 use super::tables::PlanTables;
 use crate::sync::{AtomicU64, Locked, Ordering, Spin, Wait};
 
-/// The tables of a [`Planner`].
-#[derive(Debug)]
-pub struct PlannerTables<'t> {
-    /// One a block freed between two rounds.
-    pub pending: &'t mut [AllocStat],
-    /// The tables of the plans.
-    pub plans: PlanTables<'t>,
-}
-
 /// Records steps and plans their memory.
 pub struct Planner<'t, W: Wait = Spin> {
     config: PlannerConfig,
@@ -87,20 +78,20 @@ pub struct Progress {
 }
 
 impl<'t, W: Wait> Planner<'t, W> {
-    /// A planner at step 0.
-    pub fn new(config: PlannerConfig, tables: PlannerTables<'t>) -> Self {
+    /// A planner at step 0. Of `pending` it takes a record for each block freed between two rounds.
+    pub fn new(config: PlannerConfig, pending: &'t mut [AllocStat], plans: PlanTables<'t>) -> Self {
         Self {
             config,
             steps: AtomicU64::new(0),
             switch: Switch::new(),
             state: Locked::new(PlannerState {
-                plans: Plans::new(tables.plans),
+                plans: Plans::new(plans),
                 rounds: 0,
                 stable_rounds: 0,
                 failed: None,
             }),
             pending: Locked::new(Pending {
-                stats: tables.pending,
+                stats: pending,
                 count: 0,
                 lost: 0,
             }),
@@ -242,11 +233,9 @@ impl<'t, W: Wait> Planner<'t, W> {
     }
 
     /// The tables, for another planner.
-    pub fn into_tables(self) -> PlannerTables<'t> {
-        PlannerTables {
-            pending: self.pending.into_inner().stats,
-            plans: self.state.into_inner().plans.into_tables(),
-        }
+    pub fn into_tables(self) -> (&'t mut [AllocStat], PlanTables<'t>) {
+        let plans = self.state.into_inner().plans.into_tables();
+        (self.pending.into_inner().stats, plans)
     }
 
     fn forget(&self, state: &mut PlannerState<'t>) {

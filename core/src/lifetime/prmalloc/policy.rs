@@ -8,9 +8,7 @@
 
 use super::class::Classes;
 use super::error::PlanError;
-use super::tables::{
-    BinRecord, BlockRecord, Link, MemberRecord, PolicyTables, VirtualRecord, nameable,
-};
+use super::tables::{BinRecord, BlockRecord, Link, PolicyTables, VirtualRecord, nameable};
 use crate::units::{Align, round_up};
 
 /// The bins, blocks and virtual blocks of one way to class sizes.
@@ -23,7 +21,7 @@ pub struct Policy<'t> {
     pub(super) block_count: usize,
     virtuals: &'t mut [VirtualRecord],
     virtual_count: usize,
-    pub(super) members: &'t mut [MemberRecord],
+    pub(super) members: &'t mut [u32],
 }
 
 /// A bin as it is planned.
@@ -132,7 +130,7 @@ impl<'t> Policy<'t> {
         let mut link = block.first_member;
         core::iter::from_fn(move || {
             let stat = link.index()?;
-            link = self.members[stat].0;
+            link = Link::from_place(self.members[stat]);
             Some(stat)
         })
     }

@@ -15,7 +15,7 @@ use super::error::{PlanError, PoolAllocError};
 use super::live::{Live, LiveMap};
 use super::planner::Planner;
 use super::pool_stats::{Counters, PoolCounts, Watch};
-use super::pool_tables::PoolTables;
+use super::pool_tables::{PoolTables, SlotTables};
 use super::slot::{Miss, Slot};
 use super::{AllocStat, SMALL_MAX_BYTES};
 use crate::error::FreeError;
@@ -34,7 +34,7 @@ use crate::units::{Addr, Align, round_up};
 /// let mut bins = [[BinRecord::VACANT; 4]; 3];
 /// let mut blocks = [[BlockRecord::VACANT; 4]; 3];
 /// let mut virtuals = [[VirtualRecord::VACANT; 4]; 3];
-/// let mut members = [[MemberRecord::VACANT; 8]; 3];
+/// let mut members = [[0; 8]; 3];
 /// let mut of = bins.iter_mut().zip(&mut blocks).zip(&mut virtuals).zip(&mut members);
 /// let policies = [(); 3].map(|()| {
 ///     let (((bins, blocks), virtuals), members) = of.next().unwrap();
@@ -45,15 +45,11 @@ use crate::units::{Addr, Align, round_up};
 /// });
 /// let mut live = [LiveRecord::VACANT; 8];
 /// let tables = PoolTables {
-///     planner: PlannerTables {
-///         pending: &mut pending,
-///         plans: PlanTables { stats: &mut stats, order: &mut order, policies, small: None },
-///     },
-///     slots: [0, 1].map(|i: usize| SlotTables {
-///         bins: &slots[i].0,
-///         blocks: &slots[i].1,
-///         virtuals: &[],
-///     }),
+///     pending: &mut pending,
+///     plans: PlanTables { stats: &mut stats, order: &mut order, policies, small: None },
+///     bins: [&slots[0].0, &slots[1].0],
+///     blocks: [&slots[0].1, &slots[1].1],
+///     virtuals: [&[], &[]],
 ///     live: &mut live,
 /// };
 /// let mut config = PoolConfig::new();
@@ -93,10 +89,16 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     pub fn new(config: PoolConfig, tables: PoolTables<'t, W>, backend: S) -> Self {
         Self {
             config,
-            pools_small: tables.planner.plans.small.is_some(),
-            planner: Planner::new(config.planner, tables.planner),
+            pools_small: tables.plans.small.is_some(),
+            planner: Planner::new(config.planner, tables.pending, tables.plans),
             backend,
-            slots: tables.slots.map(Slot::new),
+            slots: [0, 1].map(|index| {
+                Slot::new(SlotTables {
+                    bins: tables.bins[index],
+                    blocks: tables.blocks[index],
+                    virtuals: tables.virtuals[index],
+                })
+            }),
             current: AtomicU32::new(0),
             installing: AtomicU32::new(0),
             refused: AtomicU32::new(0),
@@ -256,9 +258,14 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
 
     /// The tables and the backend. What is held from the backend stays held.
     pub fn into_parts(self) -> (PoolTables<'t, W>, S) {
+        let (pending, plans) = self.planner.into_tables();
+        let slots = self.slots.map(|slot| slot.tables);
         let tables = PoolTables {
-            planner: self.planner.into_tables(),
-            slots: self.slots.map(|slot| slot.tables),
+            pending,
+            plans,
+            bins: slots.each_ref().map(|slot| slot.bins),
+            blocks: slots.each_ref().map(|slot| slot.blocks),
+            virtuals: slots.each_ref().map(|slot| slot.virtuals),
             live: self.live.into_inner().into_records(),
         };
         (tables, self.backend)

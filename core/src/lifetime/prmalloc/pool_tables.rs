@@ -5,7 +5,9 @@
 //! only read after that; the links of a stack are touched under the lock of the stack's bin. Both
 //! hand over what they guard, so that every access here is relaxed.
 
-use super::tables::Link;
+use super::AllocStat;
+use super::live::LiveRecord;
+use super::tables::{Link, PlanTables};
 use crate::sync::{AtomicU32, AtomicU64, Locked, Ordering, Spin, Wait};
 use crate::units::Align;
 
@@ -129,21 +131,25 @@ impl PoolVirtual {
 }
 
 /// The tables of one plan that serves.
-pub struct SlotTables<'t, W: Wait = Spin> {
-    /// One a bin with blocks or virtual blocks.
-    pub bins: &'t [PoolBin<W>],
-    /// One a block.
-    pub blocks: &'t [PoolBlock],
-    /// One a virtual block.
-    pub virtuals: &'t [PoolVirtual],
+pub(super) struct SlotTables<'t, W: Wait> {
+    pub(super) bins: &'t [PoolBin<W>],
+    pub(super) blocks: &'t [PoolBlock],
+    pub(super) virtuals: &'t [PoolVirtual],
 }
 
-/// The tables of a [`TensorPool`](super::TensorPool).
+/// The tables of a [`TensorPool`](super::TensorPool). It has two plans at most: the one that serves, and
+/// the one before it whose blocks are in use still.
 pub struct PoolTables<'t, W: Wait = Spin> {
-    /// The tables of the planner.
-    pub planner: super::PlannerTables<'t>,
-    /// The tables of the plan that serves, and of the one before it whose blocks are in use still.
-    pub slots: [SlotTables<'t, W>; 2],
+    /// For the planner: one a block freed between two rounds.
+    pub pending: &'t mut [AllocStat],
+    /// The tables of the plans that are made.
+    pub plans: PlanTables<'t>,
+    /// Of each plan one a bin with blocks or virtual blocks.
+    pub bins: [&'t [PoolBin<W>]; 2],
+    /// Of each plan one a block.
+    pub blocks: [&'t [PoolBlock]; 2],
+    /// Of each plan one a virtual block.
+    pub virtuals: [&'t [PoolVirtual]; 2],
     /// One a block of the backend, and as many again so that they are found quickly.
-    pub live: &'t mut [super::LiveRecord],
+    pub live: &'t mut [LiveRecord],
 }

@@ -41,15 +41,6 @@ pub(super) fn nameable<T>(table: &mut [T]) -> &mut [T] {
     &mut table[..records]
 }
 
-/// The record of one stat in one policy: what follows it in its block.
-#[derive(Clone, Copy, Debug)]
-pub struct MemberRecord(pub(super) Link);
-
-impl MemberRecord {
-    /// What stands in a fresh table.
-    pub const VACANT: Self = Self(Link::NIL);
-}
-
 /// The record of a bin.
 #[derive(Clone, Copy, Debug)]
 pub struct BinRecord {
@@ -133,8 +124,8 @@ pub struct PolicyTables<'t> {
     pub blocks: &'t mut [BlockRecord],
     /// One a virtual block.
     pub virtuals: &'t mut [VirtualRecord],
-    /// One a stat.
-    pub members: &'t mut [MemberRecord],
+    /// One a stat: what follows it in its block.
+    pub members: &'t mut [u32],
 }
 
 /// The tables of [`Plans`](super::Plans).

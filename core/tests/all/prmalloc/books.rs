@@ -2,8 +2,7 @@
 
 use larder_core::Align;
 use larder_core::lifetime::prmalloc::{
-    AllocStat, BinRecord, BlockRecord, Interval, MemberRecord, PlanTables, Plans, PolicyTables,
-    VirtualRecord,
+    AllocStat, BinRecord, BlockRecord, Interval, PlanTables, Plans, PolicyTables, VirtualRecord,
 };
 use larder_model::prmalloc as upstream;
 
@@ -21,7 +20,7 @@ pub fn tables(stats: usize, records: usize) -> PlanTables<'static> {
         bins: vec![BinRecord::VACANT; records].leak(),
         blocks: vec![BlockRecord::VACANT; records].leak(),
         virtuals: vec![VirtualRecord::VACANT; records].leak(),
-        members: vec![MemberRecord::VACANT; stats].leak(),
+        members: vec![0; stats].leak(),
     };
     PlanTables {
         stats: vec![AllocStat::VACANT; stats].leak(),

@@ -4,8 +4,7 @@
 use std::cell::Cell;
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, Interval, PlanError, Planner, PlannerConfig, PlannerTables, RoundEnd, State, Step,
-    Window,
+    AllocStat, Interval, PlanError, Planner, PlannerConfig, RoundEnd, State, Step, Window,
 };
 use larder_model::prmalloc as upstream;
 use larder_model::prmalloc::Fit;
@@ -13,11 +12,8 @@ use larder_model::prmalloc::Fit;
 use crate::prmalloc::books::{AnyPlans, tables};
 
 pub fn planner_with(config: PlannerConfig, stats: usize, records: usize) -> Planner<'static> {
-    let tables = PlannerTables {
-        pending: vec![AllocStat::VACANT; stats].leak(),
-        plans: tables(stats, records),
-    };
-    Planner::new(config, tables)
+    let pending = vec![AllocStat::VACANT; stats].leak();
+    Planner::new(config, pending, tables(stats, records))
 }
 
 fn planner(config: PlannerConfig) -> Planner<'static> {

@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, Interval, LiveRecord, PlanError, PlannerTables, PoolAllocError, PoolBin, PoolBlock,
-    PoolConfig, PoolCounts, PoolTables, PoolVirtual, SlotTables, TensorPool, Window,
+    AllocStat, Interval, LiveRecord, PlanError, PoolAllocError, PoolBin, PoolBlock, PoolConfig,
+    PoolCounts, PoolTables, PoolVirtual, TensorPool, Window,
 };
 use larder_core::{Addr, AddrRange, Align, FreeError, GrowRequest, SubAllocError, SubAllocator};
 use larder_model::prmalloc as upstream;
@@ -96,17 +96,15 @@ pub fn pool_with(config: PoolConfig, small: bool, stats: usize) -> Pool {
     let records = stats.min(4096);
     let plans = tables(stats, records);
     let plans = if small { with_small(plans) } else { plans };
-    let slot = || SlotTables {
-        bins: &*Vec::leak((0..records).map(|_| PoolBin::vacant()).collect()),
-        blocks: &*Vec::leak((0..records).map(|_| PoolBlock::vacant()).collect()),
-        virtuals: &*Vec::leak((0..records).map(|_| PoolVirtual::vacant()).collect()),
-    };
+    fn leaked<T>(records: usize, vacant: fn() -> T) -> &'static [T] {
+        Vec::leak((0..records).map(|_| vacant()).collect())
+    }
     let tables = PoolTables {
-        planner: PlannerTables {
-            pending: vec![AllocStat::VACANT; stats].leak(),
-            plans,
-        },
-        slots: [slot(), slot()],
+        pending: vec![AllocStat::VACANT; stats].leak(),
+        plans,
+        bins: [(); 2].map(|()| leaked(records, PoolBin::vacant)),
+        blocks: [(); 2].map(|()| leaked(records, PoolBlock::vacant)),
+        virtuals: [(); 2].map(|()| leaked(records, PoolVirtual::vacant)),
         live: vec![LiveRecord::VACANT; 2 * records].leak(),
     };
     TensorPool::new(config, tables, Mock::new())

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, BinRecord, BlockRecord, LiveRecord, MemberRecord, PlanTables, Planner,
-    PlannerConfig, PlannerTables, PolicyTables, PoolBin, PoolBlock, PoolConfig, PoolTables,
-    PoolVirtual, SlotTables, TensorPool, VirtualRecord, Window,
+    AllocStat, BinRecord, BlockRecord, LiveRecord, PlanTables, Planner, PlannerConfig,
+    PolicyTables, PoolBin, PoolBlock, PoolConfig, PoolTables, TensorPool, VirtualRecord, Window,
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
 
@@ -24,27 +23,28 @@ pub(crate) fn explore(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-fn planner_tables() -> PlannerTables<'static> {
+fn pending() -> &'static mut [AllocStat] {
+    vec![AllocStat::VACANT; RECORDS].leak()
+}
+
+fn plan_tables() -> PlanTables<'static> {
     let policy = || PolicyTables {
         bins: vec![BinRecord::VACANT; RECORDS].leak(),
         blocks: vec![BlockRecord::VACANT; RECORDS].leak(),
         virtuals: vec![VirtualRecord::VACANT; RECORDS].leak(),
-        members: vec![MemberRecord::VACANT; RECORDS].leak(),
+        members: vec![0; RECORDS].leak(),
     };
-    PlannerTables {
-        pending: vec![AllocStat::VACANT; RECORDS].leak(),
-        plans: PlanTables {
-            stats: vec![AllocStat::VACANT; RECORDS].leak(),
-            order: vec![0; RECORDS].leak(),
-            policies: [policy(), policy(), policy()],
-            small: None,
-        },
+    PlanTables {
+        stats: vec![AllocStat::VACANT; RECORDS].leak(),
+        order: vec![0; RECORDS].leak(),
+        policies: [policy(), policy(), policy()],
+        small: None,
     }
 }
 
 /// Recording from step 0 on, for so many rounds and one more.
 pub(crate) fn planner(max: i64) -> Planner<'static> {
-    Planner::new(config(max), planner_tables())
+    Planner::new(config(max), pending(), plan_tables())
 }
 
 fn config(max: i64) -> PlannerConfig {
@@ -59,14 +59,15 @@ pub(crate) type Pool = TensorPool<'static, Device>;
 
 /// A pool that plans at the end of its first step.
 pub(crate) fn pool() -> Pool {
-    let slot = || SlotTables {
-        bins: &*Vec::leak((0..1).map(|_| PoolBin::vacant()).collect()),
-        blocks: &*Vec::leak((0..2).map(|_| PoolBlock::vacant()).collect()),
-        virtuals: &[] as &[PoolVirtual],
-    };
+    fn leaked<T>(records: usize, vacant: fn() -> T) -> &'static [T] {
+        Vec::leak((0..records).map(|_| vacant()).collect())
+    }
     let tables = PoolTables {
-        planner: planner_tables(),
-        slots: [slot(), slot()],
+        pending: pending(),
+        plans: plan_tables(),
+        bins: [(); 2].map(|()| leaked(1, PoolBin::vacant)),
+        blocks: [(); 2].map(|()| leaked(2, PoolBlock::vacant)),
+        virtuals: [&[], &[]],
         live: vec![LiveRecord::VACANT; 5].leak(),
     };
     let config = PoolConfig {
