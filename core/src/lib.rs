@@ -103,8 +103,8 @@ pub use attributes::{AllocatorAttributes, ScopesDiffer};
 pub use bfc::paged;
 pub use bfc::{
     AddressIndex, Attempt, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo, ChunkState,
-    GrowTicket, Growth, HashIndex, LimitChange, Memory, NoIndex, PageIndex, RegionInfo, RegionPlan,
-    Regions, ReleaseTicket, Report, Source, Step, Violation,
+    GrowTicket, Growth, HashIndex, Memory, NoIndex, PageIndex, RegionInfo, RegionPlan, Regions,
+    ReleaseTicket, Report, Source, Step, Violation,
 };
 pub use block::{
     AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize,

@@ -398,8 +398,7 @@ impl Run<'_, '_> {
     }
 
     fn limit(&mut self, bytes: u64) -> Result<(), String> {
-        let change = self.paged.set_limit(bytes);
-        self.excused = bytes + change.excess_bytes;
+        self.excused = bytes + self.paged.set_limit(bytes);
         Ok(())
     }
 

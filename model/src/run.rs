@@ -109,7 +109,8 @@ impl Pair<'_> {
             Op::Adjust { share } => {
                 let limit = self.real.stats().reserved_bytes / 16 * u64::from(share % 33);
                 let limit = if share >= 224 { 1 << 40 } else { limit };
-                let real = self.real.adjust_over(&self.source, limit).limit_bytes;
+                self.real.adjust_over(&self.source, limit);
+                let real = self.real.stats().limit_bytes;
                 same("adjust", &real, &self.model.adjust(limit))
             }
             Op::Trim => same(

@@ -7,7 +7,6 @@ use super::Bfc;
 use super::drive;
 use super::index::{AddressIndex, NoIndex};
 use super::memory::{Memory, Regions, Source};
-use super::shrink::LimitChange;
 use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request, Resize};
 use crate::error::{AllocError, FreeError, FreeRejected, ResizeRejected};
 use crate::stats::{PoolStats, Stats};
@@ -117,8 +116,9 @@ impl<S: Source<M>, I: AddressIndex, W: Wait, M: Memory> BfcAllocator<'_, S, I, W
         self.bfc.with(Bfc::pool_stats)
     }
 
-    /// Sets the limit and gives back what that needs and is free; see [`Bfc::adjust_over`].
-    pub fn adjust(&self, limit_bytes: u64) -> LimitChange {
+    /// Sets the limit and gives back what that needs and is free; see [`Bfc::adjust_over`]. Returns the
+    /// bytes that stay above it for now.
+    pub fn adjust(&self, limit_bytes: u64) -> u64 {
         drive::adjust(&mut &self.bfc, &self.source, limit_bytes)
     }
 

@@ -9,7 +9,7 @@ use super::grow::GrowTicket;
 use super::index::AddressIndex;
 use super::memory::{Memory, RegionPlan, Regions, Source, Step};
 use super::resize::{Placed, ResizeStep};
-use super::shrink::{LimitChange, ReleaseTicket};
+use super::shrink::ReleaseTicket;
 use super::step::Attempt;
 use crate::block::{Block, Grant, Request, Resize};
 use crate::error::{AllocError, RegionError, RegionRejected, ResizeRejected};
@@ -186,19 +186,15 @@ fn release_one<'t, I: AddressIndex>(
     Some(give_back(bfc, source, ticket))
 }
 
-/// Sets the limit and releases what is above it.
+/// Sets the limit and releases what is above it. Returns the bytes that stay above it for now.
 pub(super) fn adjust<'t, I: AddressIndex, M: Memory, S: Source<M>>(
     bfc: &mut impl Reach<Bfc<'t, I, M>>,
     source: &S,
     limit_bytes: u64,
-) -> LimitChange {
-    let change = bfc.reach(|bfc| bfc.set_limit(limit_bytes));
-    if change.excess_bytes == 0 {
-        return change;
-    }
-    LimitChange {
-        excess_bytes: source.release_excess(bfc),
-        ..change
+) -> u64 {
+    match bfc.reach(|bfc| bfc.set_limit(limit_bytes)) {
+        0 => 0,
+        _ => source.release_excess(bfc),
     }
 }
 
@@ -243,12 +239,12 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     }
 
     /// Sets the limit and gives back to `source` what that needs and is free. Holds from the
-    /// start of this call, as [`set_limit`](Self::set_limit); the answer says what stays above it
-    /// for now.
+    /// start of this call, as [`set_limit`](Self::set_limit). Returns the bytes that stay above it for
+    /// now.
     ///
     /// What could not go back now goes with the next call. One sub-allocator call a range. Regions
     /// added by hand go to `source` too.
-    pub fn adjust_over(&mut self, source: &impl Source<M>, limit_bytes: u64) -> LimitChange {
+    pub fn adjust_over(&mut self, source: &impl Source<M>, limit_bytes: u64) -> u64 {
         adjust(self, source, limit_bytes)
     }
 }

@@ -68,7 +68,7 @@ pub use grow::GrowTicket;
 pub use index::{AddressIndex, HashIndex, NoIndex, PageIndex};
 pub use memory::{Memory, RegionPlan, Regions, Source, Step};
 pub use report::{BinSummary, ChunkInfo, ChunkState, RegionInfo, Report};
-pub use shrink::{LimitChange, ReleaseTicket};
+pub use shrink::ReleaseTicket;
 pub use step::Attempt;
 
 use crate::block::{AllocatorId, Block, ChunkHandle, RawBlock};

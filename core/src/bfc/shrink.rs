@@ -34,33 +34,21 @@ impl ReleaseTicket {
     }
 }
 
-/// What a new limit means, answered at once.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LimitChange {
-    /// The limit in force from now on.
-    pub limit_bytes: u64,
-    /// Bytes held above it (growth under way included), for later calls to give back. 0 means the
-    /// limit is met.
-    pub excess_bytes: u64,
-}
-
 impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Sets the limit. From this call on nothing is asked of the sub-allocator above it, and while
     /// more is held, no block is given that would bring the live bytes above it. O(regions).
     ///
-    /// What is held above it can go back by [`take_releasable`](Self::take_releasable), now and,
+    /// Returns the bytes held above it, growth under way included; 0 means that the limit is met. They
+    /// can go back by [`take_releasable`](Self::take_releasable), now and,
     /// by further calls, as blocks come back.
-    pub fn set_limit(&mut self, limit_bytes: u64) -> LimitChange {
+    pub fn set_limit(&mut self, limit_bytes: u64) -> u64 {
         self.limit_bytes = limit_bytes;
         self.forget_refusals();
         self.excused_bytes = self
             .reserved_bytes()
             .saturating_add(self.growth.in_flight_bytes());
         self.note_limit();
-        LimitChange {
-            limit_bytes,
-            excess_bytes: self.excess_bytes(),
-        }
+        self.excess_bytes()
     }
 
     /// Regions that the sub-allocator did not take back are offered again. A new limit does this

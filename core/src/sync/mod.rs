@@ -25,7 +25,7 @@ pub(crate) use number::number_given_once;
 pub use lock_word::{LockWord, Taken};
 pub use locked::Locked;
 pub use open_event::OpenEvent;
-pub use turn::{Begun, BuildTurn, Turn};
+pub use turn::{BuildTurn, Turn};
 
 // The front ends use the same atomics, so that one place swaps them; no promise to users.
 #[cfg(not(loom))]

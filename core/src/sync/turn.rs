@@ -12,21 +12,12 @@ const BUILT: u8 = 2;
 /// once: a `OnceLock`.
 ///
 /// * TURN1 at most one thread is between [`begin`](Self::begin) and the end of its [`Turn`].
-/// * TURN2 whoever was told [`Begun::Built`] sees all that the builder wrote before [`Turn::done`].
+/// * TURN2 whoever was told that the value is built sees all that the builder wrote before [`Turn::done`].
 /// * TURN3 a builder that gave up, by an error or a panic, leaves the slot as empty as it was, and one of those
 ///   that wait has the next turn.
 ///
 /// A thread that begins again in its own turn waits for itself: what is built here must not ask for the same slot.
 pub struct BuildTurn(AtomicU8);
-
-/// What a thread does that wants the value.
-#[derive(Debug)]
-pub enum Begun<'s> {
-    /// It builds it, alone.
-    Mine(Turn<'s>),
-    /// It is there.
-    Built,
-}
 
 /// The turn of one thread. Dropped without [`done`](Self::done), it is over without a value.
 #[must_use = "dropped, the turn is over without a value"]
@@ -45,16 +36,17 @@ impl BuildTurn {
         Self(AtomicU8::new(EMPTY))
     }
 
-    /// Takes the turn, or waits, as `W` says, for the one that has it. One compare-and-swap.
-    pub fn begin<W: Wait>(&self) -> Begun<'_> {
+    /// Takes the turn, or waits, as `W` says, for the one that has it; `None` once the value is built.
+    /// One compare-and-swap.
+    pub fn begin<W: Wait>(&self) -> Option<Turn<'_>> {
         loop {
             // Acquire, for TURN2; and after a turn that was given up, what that thread undid.
             let found =
                 self.0
                     .compare_exchange(EMPTY, BUILDING, Ordering::Acquire, Ordering::Acquire);
             match found {
-                Ok(_) => return Begun::Mine(Turn(self)),
-                Err(BUILT) => return Begun::Built,
+                Ok(_) => return Some(Turn(self)),
+                Err(BUILT) => return None,
                 Err(_) => W::wait(),
             }
         }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use larder_core::Wait;
-use larder_core::sync::{Begun, BuildTurn};
+use larder_core::sync::BuildTurn;
 
 /// A place for one value. Once it is built a look takes no lock; nobody holds one while it is built
 /// ([`BuildTurn`]).
@@ -48,8 +48,8 @@ impl<T> Slot<T> {
             }
             match self.turn.begin::<Doze>() {
                 // It was written before the turn was done, so the next look finds it.
-                Begun::Built => {}
-                Begun::Mine(turn) => {
+                None => {}
+                Some(turn) => {
                     let built = build()?;
                     let value = self.value.get_or_init(|| built);
                     turn.done();

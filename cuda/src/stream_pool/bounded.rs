@@ -87,7 +87,7 @@ impl<S: PoolSource<M>, M: Memory> Bounded<S, M> {
                 u64::MAX => bound,
                 bound => bound.saturating_sub(left_out),
             };
-            let excess = bfc.set_limit(limit).excess_bytes;
+            let excess = bfc.set_limit(limit);
             let usage = self.node.usage();
             let lowered = bound < usage.config.hard_bytes || usage.excess_bytes > 0;
             self.shrinking.set(excess > 0 || lowered);

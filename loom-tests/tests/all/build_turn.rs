@@ -2,7 +2,7 @@
 //! nobody sees half a value.
 
 use larder_core::Wait;
-use larder_core::sync::{Begun, BuildTurn};
+use larder_core::sync::BuildTurn;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -37,8 +37,8 @@ impl Turns for BuildTurn {
 
     fn build(&self, build: impl FnOnce() -> bool) -> bool {
         match self.begin::<Yield>() {
-            Begun::Built => true,
-            Begun::Mine(turn) => {
+            None => true,
+            Some(turn) => {
                 let built = build();
                 if built {
                     turn.done();

@@ -44,7 +44,7 @@ pub use error::{PlanError, PoolAllocError};
 pub use live::LiveRecord;
 pub use planner::{Planner, Progress, Round, RoundEnd, Step};
 pub use plans::{Best, Plans};
-pub use policy::{BinPlan, BlockPlan, Policy};
+pub use policy::{BinPlan, Policy};
 pub use pool::TensorPool;
 pub use pool_stats::PoolCounts;
 pub use pool_tables::{PoolBin, PoolBlock, PoolTables, PoolVirtual};

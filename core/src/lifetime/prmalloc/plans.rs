@@ -132,7 +132,7 @@ impl<'t> Plans<'t> {
         self.best().bytes.saturating_add(small)
     }
 
-    /// The stats of the last round; see [`Policy::members_of`].
+    /// The stats of the last round; see [`Policy::blocks`].
     pub fn stats(&self) -> &[AllocStat] {
         &self.stats[..self.stat_count]
     }

@@ -46,16 +46,6 @@ impl BinPlan {
     }
 }
 
-/// A planned block as a test sees it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BlockPlan {
-    /// Its place in the table of blocks.
-    pub number: u32,
-    /// Its bin's class.
-    pub class: u64,
-    first_member: Link,
-}
-
 /// How many records were in use.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
@@ -115,19 +105,14 @@ impl<'t> Policy<'t> {
         })
     }
 
-    /// The blocks in the order in which they were planned.
-    pub fn blocks(&self) -> impl Iterator<Item = BlockPlan> {
+    /// The blocks in the order in which they were planned: the class of each, and the stats in it by
+    /// their numbers in the last round, in the order of their lives.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, impl Iterator<Item = usize>)> {
         let blocks = self.blocks[..self.block_count].iter();
-        (0..).zip(blocks).map(|(number, block)| BlockPlan {
-            number,
-            class: block.class,
-            first_member: block.first_member,
-        })
+        blocks.map(|block| (block.class, self.members_from(block.first_member)))
     }
 
-    /// The stats in a block by their numbers in the last round, in the order of their lives.
-    pub fn members_of(&self, block: BlockPlan) -> impl Iterator<Item = usize> {
-        let mut link = block.first_member;
+    fn members_from(&self, mut link: Link) -> impl Iterator<Item = usize> {
         core::iter::from_fn(move || {
             let stat = link.index()?;
             link = Link::from_place(self.members[stat]);

@@ -14,7 +14,9 @@ pub mod upstream;
 
 use larder_core::{Addr, AddrRange, Block, EventNumber, StreamId, StreamPoint};
 
-pub use pool::{Picture, Pool, Tuple, at_once, picture_of, ranged, regions_of, table, tuple_of};
+pub use pool::{
+    LimitChange, Picture, Pool, Tuple, at_once, picture_of, ranged, regions_of, table, tuple_of,
+};
 pub use source::{Call, Source};
 pub use upstream::{BestFit, Upstream, both, both_at_once, both_with_regions};
 

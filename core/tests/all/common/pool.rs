@@ -3,8 +3,8 @@
 use super::{MIB, RECORDS, Source, point, range};
 use larder_core::{
     AddressIndex, AllocError, Bfc, BfcConfig, Block, Chunk, ChunkInfo, ChunkState, EventNumber,
-    FreeRejected, Grant, Growth, LimitChange, NoIndex, RegionInfo, Report, Request, Resize,
-    ResizeRejected, Stats, StreamId,
+    FreeRejected, Grant, Growth, NoIndex, RegionInfo, Report, Request, Resize, ResizeRejected,
+    Stats, StreamId,
 };
 
 /// The four numbers of TensorFlow's statistics (CONFORMANCE 0.2).
@@ -18,6 +18,15 @@ pub struct Picture {
     pub chunks: Vec<ChunkInfo>,
     pub regions: Vec<RegionInfo>,
     pub dump: String,
+}
+
+/// What became of a new limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LimitChange {
+    /// The limit in force.
+    pub limit_bytes: u64,
+    /// Bytes held above it.
+    pub excess_bytes: u64,
 }
 
 /// A BFC over a [`Source`]; every call is followed by a walk over the invariants.
@@ -175,10 +184,13 @@ impl<I: AddressIndex> Pool<I> {
 
     #[track_caller]
     pub fn adjust(&mut self, limit_bytes: u64) -> LimitChange {
-        let change = self.bfc.adjust_over(&self.source, limit_bytes);
+        let excess_bytes = self.bfc.adjust_over(&self.source, limit_bytes);
         self.check();
-        assert_eq!(change.limit_bytes, self.bfc.stats().limit_bytes);
-        change
+        assert_eq!(self.bfc.stats().limit_bytes, limit_bytes);
+        LimitChange {
+            limit_bytes,
+            excess_bytes,
+        }
     }
 
     #[track_caller]

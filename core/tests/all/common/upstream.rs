@@ -5,12 +5,12 @@ use std::cell::RefCell;
 
 use larder_core::{
     Addr, AddrRange, AllocError, BfcConfig, Block, BlockAllocator, Cause, ChunkHandle, FreeError,
-    FreeRejected, Grant, LimitChange, OutOfMemory, PoolStats, Request, Stats, StreamPoint,
+    FreeRejected, Grant, OutOfMemory, PoolStats, Request, Stats, StreamPoint,
 };
 use larder_model::tensorflow::Bfc;
 use larder_model::tensorflow::bfc::Chunk;
 
-use super::{MIB, Picture, Pool, Source, Tuple, range, tuple_of};
+use super::{LimitChange, MIB, Picture, Pool, Source, Tuple, range, tuple_of};
 
 /// What can be seen of upstream's: counters, regions, chunks.
 #[derive(Clone, PartialEq, Debug)]

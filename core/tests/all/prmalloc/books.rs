@@ -89,9 +89,9 @@ impl AnyPlans for Plans<'_> {
 
     fn blocks(&self, interval: Interval) -> Vec<(u64, Vec<AllocStat>)> {
         let policy = self.policy(interval);
-        let blocks = policy.blocks().map(|block| {
-            let lives = policy.members_of(block).map(|stat| self.stats()[stat]);
-            (block.class, lives.collect())
+        let blocks = policy.blocks().map(|(class, members)| {
+            let lives = members.map(|stat| self.stats()[stat]);
+            (class, lives.collect())
         });
         blocks.collect()
     }
