@@ -144,8 +144,7 @@ impl<'t> LimitTree<'t> {
         if promised > self.node(above).config.hard_bytes {
             return Err(BudgetError::BelowFloor {
                 floor_bytes: promised,
-            }
-            .into());
+            });
         }
         let place = self.take_record(config, above)?;
         let next = core::mem::replace(&mut self.node_mut(above).child, place);

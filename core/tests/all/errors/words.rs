@@ -61,6 +61,9 @@ fn every_refused_allocation_says_what_to_do_and_the_numbers_to_judge_it_by() {
         "{text}"
     );
     assert!(AllocError::ZeroSize.to_string().contains("zero bytes"));
+    let (len, each_bytes) = (usize::MAX, 24);
+    let text = AllocError::TooMany { len, each_bytes }.to_string();
+    assert!(text.contains(&format!("{len} values of 24 bytes")) && text.contains("ask for fewer"));
     let text = AllocError::PlaceTaken.to_string();
     assert!(
         text.contains("one free chunk") && text.contains("granule"),
@@ -77,6 +80,8 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
     );
     let text = FreeError::EventTooFar.to_string();
     assert!(text.contains("report completed events"), "{text}");
+    let text = FreeError::SubAllocator.to_string();
+    assert!(text.contains("try again later"), "{text}");
     let text = FreeError::NoStreams.to_string();
     assert!(text.contains("wait for the work"), "{text}");
     for (error, advice) in [
@@ -98,6 +103,8 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
         (RegionError::Limit, "pass the limit"),
         (RegionError::TableFull, "lend a larger table"),
         (RegionError::RegionsFull, "grow in larger steps"),
+        (RegionError::Claimed, "make a second heap"),
+        (RegionError::NoRoom, "at least 32 KiB"),
     ] {
         assert!(error.to_string().contains(advice), "{error}");
     }
