@@ -35,10 +35,7 @@ pub enum OnError {
     Fail,
 }
 
-/// Whatever went wrong in an action.
-pub type ActionError = Box<dyn Error + Send + Sync>;
-
-type Call<O> = dyn Fn(&O) -> Result<(), ActionError> + Send + Sync;
+type Call<O> = dyn Fn(&O) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync;
 
 /// Identifies an added action, for its removal. A registry never gives one twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -75,7 +72,14 @@ pub struct ActionInfo {
 }
 
 /// An action ended with an error.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the action {name} in phase {phase} {} the run: {error}; mend it, or add it with another policy",
+    match group {
+        Group::Pre => "before",
+        Group::Post => "after",
+    }
+)]
 pub struct ActionFailed {
     /// Its group.
     pub group: Group,
@@ -84,29 +88,8 @@ pub struct ActionFailed {
     /// Its name.
     pub name: String,
     /// The error that the action returned.
-    pub error: ActionError,
-}
-
-impl fmt::Display for ActionFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let group = match self.group {
-            Group::Pre => "before",
-            Group::Post => "after",
-        };
-        let Self {
-            phase, name, error, ..
-        } = self;
-        write!(
-            f,
-            "the action {name} in phase {phase} {group} the run: {error}; mend it, or add it with another policy"
-        )
-    }
-}
-
-impl Error for ActionFailed {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&*self.error)
-    }
+    #[source]
+    pub error: Box<dyn Error + Send + Sync>,
 }
 
 /// What a group did that ended without failure.
@@ -177,7 +160,7 @@ impl<O: ?Sized> RunActions<O> {
         phase: i32,
         name: impl Into<String>,
         on_error: OnError,
-        call: impl Fn(&O) -> Result<(), ActionError> + Send + Sync + 'static,
+        call: impl Fn(&O) -> Result<(), Box<dyn Error + Send + Sync>> + Send + Sync + 'static,
     ) -> ActionId {
         let (name, call) = (name.into(), Box::new(call));
         self.with(|list| {
@@ -271,7 +254,7 @@ impl<O: ?Sized> Action<O> {
         timing.max = timing.max.max(took);
     }
 
-    fn failed(&self, error: ActionError) -> ActionFailed {
+    fn failed(&self, error: Box<dyn Error + Send + Sync>) -> ActionFailed {
         ActionFailed {
             group: self.group,
             phase: self.phase,

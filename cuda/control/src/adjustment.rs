@@ -7,8 +7,6 @@
 //! ADJUST2: a limit that was asked for and is not met stays in `wanted` until the device answers
 //! [`LimitAnswer::Applied`].
 
-use core::fmt;
-
 use larder_core::limits::LimitAnswer;
 
 use crate::{BusId, Changes, Compat};
@@ -94,7 +92,8 @@ impl Adjustment {
 }
 
 /// The error that no device has the bus id.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no device at {gpu}: add it, or correct the control file")]
 #[non_exhaustive]
 pub struct NoDevice {
     /// The bus id that was named.
@@ -246,15 +245,3 @@ fn shares(total: u64, initials: &[u64]) -> impl Iterator<Item = u64> {
         u64::try_from(share).unwrap_or(total)
     })
 }
-
-impl fmt::Display for NoDevice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "no device at {}: add it, or correct the control file",
-            self.gpu
-        )
-    }
-}
-
-impl core::error::Error for NoDevice {}

@@ -5,6 +5,8 @@ use core::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::ParseError;
+
 /// What TensorFlow puts before the bus id in its description of a device.
 const IN_DESCRIPTION: &str = "pci bus id: ";
 
@@ -20,7 +22,7 @@ const IN_DESCRIPTION: &str = "pci bus id: ";
 /// let id: BusId = "0000:00:1E.0".parse()?;
 /// assert_eq!(id.to_string(), "00:1e.0");
 /// assert_eq!(id, "00000000:00:1e.0".parse()?);
-/// # Ok::<(), larder_control::BusIdError>(())
+/// # Ok::<(), larder_control::ParseError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BusId {
@@ -47,10 +49,10 @@ impl BusId {
     /// next comma, in any letter case.
     ///
     /// # Errors
-    /// If there is no such part, or it is not a bus id.
-    pub fn from_description(text: &str) -> Result<Self, BusIdError> {
+    /// [`ParseError::BusId`] if there is no such part, or it is not a bus id.
+    pub fn from_description(text: &str) -> Result<Self, ParseError> {
         let text = text.to_ascii_lowercase();
-        let (_, behind) = text.split_once(IN_DESCRIPTION).ok_or(BusIdError)?;
+        let (_, behind) = text.split_once(IN_DESCRIPTION).ok_or(ParseError::BusId)?;
         behind.split(',').next().unwrap_or(behind).trim().parse()
     }
 
@@ -61,11 +63,11 @@ impl BusId {
 }
 
 impl FromStr for BusId {
-    type Err = BusIdError;
+    type Err = ParseError;
 
     /// `bus:device.function` in hexadecimal digits, two, two and one, with or without a PCI domain of up
     /// to eight digits and a colon before it.
-    fn from_str(text: &str) -> Result<Self, BusIdError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let place = match text.split_once(':') {
             Some((domain, place)) if place.contains(':') => {
                 hex(domain, 1..=8)?;
@@ -73,19 +75,19 @@ impl FromStr for BusId {
             }
             _ => text,
         };
-        let (bus, place) = place.split_once(':').ok_or(BusIdError)?;
-        let (device, function) = place.split_once('.').ok_or(BusIdError)?;
+        let (bus, place) = place.split_once(':').ok_or(ParseError::BusId)?;
+        let (device, function) = place.split_once('.').ok_or(ParseError::BusId)?;
         let byte = |digits, count| hex(digits, count..=count).map(|number| number as u8);
-        Self::new(byte(bus, 2)?, byte(device, 2)?, byte(function, 1)?).ok_or(BusIdError)
+        Self::new(byte(bus, 2)?, byte(device, 2)?, byte(function, 1)?).ok_or(ParseError::BusId)
     }
 }
 
 /// So many hexadecimal digits and nothing else.
-fn hex(digits: &str, count: core::ops::RangeInclusive<usize>) -> Result<u32, BusIdError> {
+fn hex(digits: &str, count: core::ops::RangeInclusive<usize>) -> Result<u32, ParseError> {
     if !count.contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(BusIdError);
+        return Err(ParseError::BusId);
     }
-    u32::from_str_radix(digits, 16).map_err(|_| BusIdError)
+    u32::from_str_radix(digits, 16).map_err(|_| ParseError::BusId)
 }
 
 impl fmt::Display for BusId {
@@ -111,19 +113,6 @@ impl<'de> Deserialize<'de> for BusId {
             .map_err(de::Error::custom)
     }
 }
-
-/// The text is not a place on the PCI bus.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct BusIdError;
-
-impl fmt::Display for BusIdError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a PCI bus id: write it like 00:1e.0 or 0000:00:1e.0")
-    }
-}
-
-impl core::error::Error for BusIdError {}
 
 #[cfg(test)]
 mod tests {
@@ -166,7 +155,7 @@ mod tests {
             "00:00:00:1e.0",
             "ä0:1e.0",
         ] {
-            assert_eq!(text.parse::<BusId>(), Err(BusIdError), "{text:?}");
+            assert_eq!(text.parse::<BusId>(), Err(ParseError::BusId), "{text:?}");
         }
         assert_eq!(BusId::new(0, 32, 0), None);
         assert_eq!(BusId::new(0, 0, 8), None);
@@ -186,9 +175,12 @@ mod tests {
         );
         assert_eq!(
             BusId::from_description("device: 0, name: x"),
-            Err(BusIdError)
+            Err(ParseError::BusId)
         );
-        assert_eq!(BusId::from_description("pci bus id: , x"), Err(BusIdError));
+        assert_eq!(
+            BusId::from_description("pci bus id: , x"),
+            Err(ParseError::BusId)
+        );
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod clock;
 mod compat;
 mod control_file;
 mod coordinate;
+mod error;
 mod listener;
 mod manage;
 mod op_manager;
@@ -23,21 +24,20 @@ mod status_file;
 mod whole_file;
 
 pub use adjustment::{AdjustableDevice, Adjustment, Ceiling, NoDevice, Outcome, UsageAdjustment};
-pub use bus_id::{BusId, BusIdError};
+pub use bus_id::BusId;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use compat::Compat;
 pub use control_file::{
-    Changes, ControlFile, ControlState, GpuControl, ParseError, Parsed, Problem, ProblemKind,
+    Changes, ControlFile, ControlState, GpuControl, Parsed, Problem, ProblemKind,
 };
-pub use listener::{Handle, ListenError, Listener, ListenerConfig, ListenerStats, WatchMode};
+pub use error::ParseError;
+pub use listener::{Handle, Listener, ListenerConfig, ListenerStats, WatchMode};
 pub use statistics::{Peaks, Recorded, Statistics, StatusPath, StatusSink, UsageSource};
-pub use status_file::{
-    DeviceUsage, GpuLimit, GpuStatus, JobStatus, StatusError, StatusFile, SwapReason,
-};
+pub use status_file::{DeviceUsage, GpuLimit, GpuStatus, JobStatus, StatusFile, SwapReason};
 pub use whole_file::{Durability, FileAct, FileError, read_whole, replace_whole};
 
 pub use actions::{
-    ActionError, ActionFailed, ActionId, ActionInfo, ActionTiming, Group, OnError, Ran, RunActions,
+    ActionFailed, ActionId, ActionInfo, ActionTiming, Group, OnError, Ran, RunActions,
 };
 pub use coordinate::{
     Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobReport,

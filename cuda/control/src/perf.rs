@@ -63,23 +63,12 @@ impl fmt::Display for PerfControl {
 }
 
 /// A percentage above 100 is no share of the time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{percent} is no share of the time: take 0 to 100 percent")]
 pub struct PerfOutOfRange {
     /// The percentage that was asked for.
     pub percent: u64,
 }
-
-impl fmt::Display for PerfOutOfRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} is no share of the time: take 0 to 100 percent",
-            self.percent
-        )
-    }
-}
-
-impl core::error::Error for PerfOutOfRange {}
 
 #[derive(Debug)]
 struct DutyCycleShared {

@@ -1,13 +1,12 @@
 //! [`StatusFile`]: the status that a job writes, in AntMan's format, with a part of Larder's own that
 //! AntMan's readers ignore.
 
-use core::fmt;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::BusId;
+use crate::{BusId, ParseError};
 
 /// A job's status. Unknown fields are kept and written back.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -155,15 +154,6 @@ pub struct GpuLimit {
     other: Map<String, Value>,
 }
 
-/// A text is no status: it is incomplete, not JSON, or has values of other types. Reading again later may
-/// succeed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct StatusError {
-    /// What was found, and where.
-    pub message: String,
-}
-
 impl StatusFile {
     /// A file with more bytes is not read.
     pub const MAX_BYTES: usize = 1 << 20;
@@ -173,14 +163,14 @@ impl StatusFile {
     /// numbers is an error, since its memory would count as nothing.
     ///
     /// # Errors
-    /// The text is no status, or larger than [`Self::MAX_BYTES`].
-    pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, StatusError> {
+    /// [`ParseError::Status`] if the text is no status, or larger than [`Self::MAX_BYTES`].
+    pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, ParseError> {
         let text = text.as_ref();
         if text.len() > Self::MAX_BYTES {
             let message = format!("{} bytes, at most {} are read", text.len(), Self::MAX_BYTES);
-            return Err(StatusError { message });
+            return Err(ParseError::Status { message });
         }
-        serde_json::from_slice(text).map_err(|error| StatusError {
+        serde_json::from_slice(text).map_err(|error| ParseError::Status {
             message: error.to_string(),
         })
     }
@@ -252,15 +242,3 @@ where
 {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
-
-impl fmt::Display for StatusError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "not a job's status: {}; read it again later",
-            self.message.escape_debug()
-        )
-    }
-}
-
-impl core::error::Error for StatusError {}

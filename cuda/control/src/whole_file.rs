@@ -5,7 +5,6 @@
 //! WHOLE2: after any refusal before the renaming the old file is whole and the new one is removed.
 //! WHOLE3: the new content is never open to more users than the old one was.
 
-use core::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
@@ -45,12 +44,31 @@ pub enum FileAct {
     /// Waiting for the disk after the renaming: the new content is visible, but may not survive a power
     /// failure.
     Store,
+    /// Finding its place, to listen to it: the path is empty, or the working folder is not known.
+    Listen,
+    /// Starting the thread that listens to it.
+    Thread,
 }
 
-/// A file could not be read or replaced. After a failed replacement the file is unchanged, except after
-/// [`FileAct::Store`].
-#[derive(Debug)]
+impl FileAct {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Create => "make a temporary file beside",
+            Self::Write => "write a temporary file beside",
+            Self::Replace => "replace",
+            Self::Store => "wait for the disk after replacing",
+            Self::Listen => "listen to the path",
+            Self::Thread => "start the thread that listens to",
+        }
+    }
+}
+
+/// A file could not be read, replaced or listened to. After a failed replacement the file is unchanged, except
+/// after [`FileAct::Store`].
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[error("cannot {} {}: {source}", act.words(), path.display())]
 pub struct FileError {
     /// The file.
     pub path: PathBuf,
@@ -60,21 +78,26 @@ pub struct FileError {
     pub source: io::Error,
 }
 
+impl FileError {
+    pub(crate) fn at(path: &Path, act: FileAct) -> impl FnOnce(io::Error) -> Self + use<'_> {
+        move |source| Self {
+            path: path.to_owned(),
+            act,
+            source,
+        }
+    }
+}
+
 /// The content of a file, or `None` if there is no file at the path.
 ///
 /// # Errors
 /// The system refuses; the file is larger than `max` bytes; or the path is not a file (a pipe would block for
 /// ever).
 pub fn read_whole(path: &Path, max: usize) -> Result<Option<Vec<u8>>, FileError> {
-    let failed = |source| FileError {
-        path: path.to_owned(),
-        act: FileAct::Read,
-        source,
-    };
     match read(path, max) {
         Ok(content) => Ok(Some(content)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(error)),
+        Err(error) => Err(FileError::at(path, FileAct::Read)(error)),
     }
 }
 
@@ -102,13 +125,7 @@ fn read(path: &Path, max: usize) -> io::Result<Vec<u8>> {
 /// The system refuses; the old content is whole then, and no temporary file is left (WHOLE2). Only
 /// [`FileAct::Store`] comes after the renaming.
 pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Result<(), FileError> {
-    let failed = |act| {
-        move |source| FileError {
-            path: path.to_owned(),
-            act,
-            source,
-        }
-    };
+    let failed = |act| FileError::at(path, act);
     // A dangling link is itself replaced.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let old = fs::metadata(&target).ok();
@@ -207,24 +224,5 @@ impl Drop for Temporary {
             // A drop cannot report the error, and no reader opens a file with this name.
             let _ = fs::remove_file(&self.path);
         }
-    }
-}
-
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let act = match self.act {
-            FileAct::Read => "read",
-            FileAct::Create => "make a temporary file beside",
-            FileAct::Write => "write a temporary file beside",
-            FileAct::Replace => "replace",
-            FileAct::Store => "wait for the disk after replacing",
-        };
-        write!(f, "cannot {act} {}: {}", self.path.display(), self.source)
-    }
-}
-
-impl std::error::Error for FileError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
     }
 }

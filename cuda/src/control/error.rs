@@ -4,7 +4,7 @@ use core::fmt;
 use std::error::Error;
 use std::io;
 
-use larder_control::{ActionFailed, ListenError};
+use larder_control::{ActionFailed, FileError};
 
 use crate::DriverError;
 
@@ -13,7 +13,7 @@ use crate::DriverError;
 #[non_exhaustive]
 pub enum JobError {
     /// The control file cannot be listened to.
-    Listen(ListenError),
+    Listen(FileError),
     /// The job's thread cannot be started.
     Thread(io::Error),
     /// The driver does not say where the device is.

@@ -13,7 +13,7 @@ mod state;
 
 use std::collections::BTreeMap;
 
-pub use parse::{ParseError, Parsed, Problem, ProblemKind};
+pub use parse::{Parsed, Problem, ProblemKind};
 use serde_json::{Map, Value};
 pub use state::{Changes, ControlState};
 

@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use serde_json::{Map, Number, Value};
 
 use super::{CONTROL_VERSION, ControlFile, GPUS, GpuControl, LIMIT, NAME, PERF, VERSION};
-use crate::{BusId, Compat};
+use crate::{BusId, Compat, ParseError};
 
 /// 2^53: above it a floating-point number does not name one integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -63,29 +63,6 @@ pub enum ProblemKind {
     NewerVersion,
 }
 
-/// Why a text gave no values; all former values stay in force.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum ParseError {
-    /// The file is empty: probably it is being written.
-    Empty,
-    /// Larger than [`ControlFile::MAX_BYTES`].
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-    },
-    /// Not JSON, or only a part of it.
-    Syntax {
-        /// From 1.
-        line: usize,
-        /// From 1; 0 if the line is empty.
-        column: usize,
-    },
-    /// The text is JSON, but not an object. With [`Compat::AntMan`] also if `gpuConfigInfo` or one of its
-    /// entries is no object: AntMan throws then.
-    NotAnObject,
-}
-
 impl ControlFile {
     /// Reads a file's text.
     ///
@@ -107,7 +84,11 @@ impl ControlFile {
         if text.iter().all(u8::is_ascii_whitespace) {
             return Err(ParseError::Empty);
         }
-        let Value::Object(mut root) = serde_json::from_slice(text)? else {
+        let syntax = |error: serde_json::Error| ParseError::Syntax {
+            line: error.line(),
+            column: error.column(),
+        };
+        let Value::Object(mut root) = serde_json::from_slice(text).map_err(syntax)? else {
             return Err(ParseError::NotAnObject);
         };
         let mut reader = Reader {
@@ -286,40 +267,5 @@ impl fmt::Display for Problem {
         };
         // Keys are somebody's text: no line of a log ends in the middle of one.
         write!(f, "{}: {what}", self.path.escape_debug())
-    }
-}
-
-impl fmt::Display for ParseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => {
-                f.write_str("the control file is empty: write it elsewhere and rename it")
-            }
-            Self::TooLarge { bytes } => write!(
-                f,
-                "the control file has {bytes} bytes, at most {} are read",
-                ControlFile::MAX_BYTES
-            ),
-            Self::Syntax { line, column } => {
-                write!(
-                    f,
-                    "the control file is not JSON at line {line}, column {column}"
-                )
-            }
-            Self::NotAnObject => {
-                f.write_str("the control file is not an object, nothing of it is taken")
-            }
-        }
-    }
-}
-
-impl core::error::Error for ParseError {}
-
-impl From<serde_json::Error> for ParseError {
-    fn from(error: serde_json::Error) -> Self {
-        Self::Syntax {
-            line: error.line(),
-            column: error.column(),
-        }
     }
 }

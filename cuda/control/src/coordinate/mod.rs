@@ -18,7 +18,6 @@
 mod job;
 mod targets;
 
-use core::fmt;
 use std::time::Duration;
 
 use crate::perf::PerfControl;
@@ -94,23 +93,27 @@ pub struct CoordinatorConfig {
 }
 
 /// Why a policy or a report was not accepted as it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoordinateError {
     /// There is no such job, or it is gone.
+    #[error("there is no such job: it never joined, or is gone")]
     Unknown,
     /// The floors would not fit in the total.
+    #[error("only {left_bytes} bytes are promised to nobody: take a lower floor")]
     FloorsExceedTotal {
         /// The bytes that no floor covers.
         left_bytes: u64,
     },
     /// The job reports a version that was never sent.
+    #[error("the newest limit has version {version}: is this another coordinator's job?")]
     NeverSent {
         /// The newest version that was sent.
         version: u64,
     },
     /// The job holds, or may hold, more than it was allowed. The report counts. The coordinator lowers limits
     /// to their targets until all fits in the total again, and raises none before.
+    #[error("{bytes} bytes above what was allowed: the job does not obey its limit, stop it")]
     AboveLimit {
         /// The bytes above what the job was allowed.
         bytes: u64,
@@ -310,31 +313,3 @@ impl Coordinator {
         }
     }
 }
-
-impl fmt::Display for CoordinateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown => f.write_str("there is no such job: it never joined, or is gone"),
-            Self::FloorsExceedTotal { left_bytes } => {
-                write!(
-                    f,
-                    "only {left_bytes} bytes are promised to nobody: take a lower floor"
-                )
-            }
-            Self::NeverSent { version } => {
-                write!(
-                    f,
-                    "the newest limit has version {version}: is this another coordinator's job?"
-                )
-            }
-            Self::AboveLimit { bytes } => {
-                write!(
-                    f,
-                    "{bytes} bytes above what was allowed: the job does not obey its limit, stop it"
-                )
-            }
-        }
-    }
-}
-
-impl core::error::Error for CoordinateError {}

@@ -11,7 +11,6 @@ mod thread;
 mod orders;
 
 use core::fmt;
-use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,7 +20,7 @@ use std::time::Duration;
 use registry::{FileContent, HandlerId, Registry, Turn};
 
 use crate::Compat;
-use crate::whole_file::read_whole;
+use crate::whole_file::{FileAct, FileError, read_whole};
 
 type Callback = Box<dyn FnMut(&[u8]) + Send>;
 
@@ -132,16 +131,6 @@ pub struct ListenerStats {
     pub panics: u64,
 }
 
-/// Why a handler was not registered.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ListenError {
-    /// The path is empty, or the working folder is not known.
-    Path(io::Error),
-    /// The thread could not be started.
-    Thread(io::Error),
-}
-
 struct ListenerShared {
     config: ListenerConfig,
     state: Mutex<ListenerState>,
@@ -188,22 +177,25 @@ impl Listener {
     /// Several handlers of a file run in the order of their registration.
     ///
     /// # Errors
-    /// The path is empty or the thread cannot be started; nothing is registered then.
+    /// The path is empty ([`FileAct::Listen`]) or the thread cannot be started ([`FileAct::Thread`]); nothing is
+    /// registered then.
     pub fn register(
         &self,
         path: impl AsRef<Path>,
         callback: impl FnMut(&[u8]) + Send + 'static,
-    ) -> Result<Handle, ListenError> {
-        let path = std::path::absolute(path).map_err(ListenError::Path)?;
+    ) -> Result<Handle, FileError> {
+        let path = path.as_ref();
+        let failed = |act| FileError::at(path, act);
+        let whole = std::path::absolute(path).map_err(failed(FileAct::Listen))?;
         let shared = &self.shared;
         let mut state = shared.lock();
         let skip = shared.config.compat.is_antman();
-        let id = state.registry.add(&path, Box::new(callback), skip);
+        let id = state.registry.add(&whole, Box::new(callback), skip);
         state.woken = true;
         // Whatever happens from here on, the handle ends the registration.
         let handle = Handle {
             shared: Arc::clone(shared),
-            path,
+            path: whole,
             id,
         };
         shared.wake.notify_all();
@@ -220,7 +212,7 @@ impl Listener {
             // The next registration tries again.
             state.served &= state.generation != generation;
             drop(state);
-            return Err(ListenError::Thread(error));
+            return Err(failed(FileAct::Thread)(error));
         }
         Ok(handle)
     }
@@ -343,22 +335,5 @@ impl fmt::Debug for Handle {
         f.debug_struct("Handle")
             .field("path", &self.path)
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Display for ListenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Path(error) => write!(f, "no such path to listen to: {error}"),
-            Self::Thread(error) => write!(f, "the listener's thread cannot be started: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for ListenError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Path(error) | Self::Thread(error) => Some(error),
-        }
     }
 }

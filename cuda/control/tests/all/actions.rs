@@ -1,23 +1,24 @@
 //! Actions before and after a run: order, errors, figures, and changes while a group runs.
 
+use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Duration;
 
-use larder_control::{ActionError, Clock, Group, ManualClock, OnError, RunActions};
+use larder_control::{Clock, Group, ManualClock, OnError, RunActions};
 use larder_model::Random;
 
 type Log = Mutex<Vec<u64>>;
 
-fn note(number: u64) -> impl Fn(&Log) -> Result<(), ActionError> {
+fn note(number: u64) -> impl Fn(&Log) -> Result<(), Box<dyn Error + Send + Sync>> {
     move |log| {
         log.lock().unwrap().push(number);
         Ok(())
     }
 }
 
-fn fail(number: u64) -> impl Fn(&Log) -> Result<(), ActionError> {
+fn fail(number: u64) -> impl Fn(&Log) -> Result<(), Box<dyn Error + Send + Sync>> {
     move |log| {
         log.lock().unwrap().push(number);
         Err(format!("no {number}").into())

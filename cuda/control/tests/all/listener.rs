@@ -10,7 +10,8 @@ use std::time::SystemTime;
 
 use common::Folder;
 use larder_control::{
-    Compat, Durability, Handle, ListenError, Listener, ListenerConfig, WatchMode, replace_whole,
+    Compat, Durability, FileAct, FileError, Handle, Listener, ListenerConfig, WatchMode,
+    replace_whole,
 };
 
 fn listener(compat: Compat) -> Listener {
@@ -316,7 +317,10 @@ fn an_empty_path_is_an_error_value_and_a_relative_one_is_made_whole() {
     let listener = by_hand();
     assert!(matches!(
         listener.register("", |_| ()),
-        Err(ListenError::Path(_))
+        Err(FileError {
+            act: FileAct::Listen,
+            ..
+        })
     ));
     let handle = listener.register("some-file", |_| ()).unwrap();
     assert!(format!("{handle:?}").contains(std::env::current_dir().unwrap().to_str().unwrap()));

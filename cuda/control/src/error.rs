@@ -1,0 +1,46 @@
+//! [`ParseError`]: a text that is not what it should be.
+
+use thiserror::Error;
+
+use crate::ControlFile;
+
+/// Why a text is no control file, no status, or no name of a GPU. Nothing of it is taken; all former values stay
+/// in force.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum ParseError {
+    /// The control file is empty: probably it is being written.
+    #[error("the control file is empty: write it elsewhere and rename it")]
+    Empty,
+    /// The control file is larger than [`ControlFile::MAX_BYTES`].
+    #[error(
+        "the control file has {bytes} bytes, at most {} are read",
+        ControlFile::MAX_BYTES
+    )]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// The control file is not JSON, or only a part of it.
+    #[error("the control file is not JSON at line {line}, column {column}")]
+    Syntax {
+        /// From 1.
+        line: usize,
+        /// From 1; 0 if the line is empty.
+        column: usize,
+    },
+    /// The control file is JSON, but not an object. With [`Compat::AntMan`](crate::Compat) also if `gpuConfigInfo`
+    /// or one of its entries is no object: AntMan throws then.
+    #[error("the control file is not an object, nothing of it is taken")]
+    NotAnObject,
+    /// The text is no status: it is incomplete, not JSON, too large, or has values of other types. Reading again
+    /// later may succeed.
+    #[error("not a job's status: {}; read it again later", message.escape_debug())]
+    Status {
+        /// What was found, and where.
+        message: String,
+    },
+    /// The text is not a place on the PCI bus.
+    #[error("not a PCI bus id: write it like 00:1e.0 or 0000:00:1e.0")]
+    BusId,
+}
