@@ -9,16 +9,18 @@ use larder_core::{
     StreamId,
 };
 use larder_cuda_abi::Code;
+use thiserror::Error;
 
 use crate::limits::OverBudget;
 use crate::{Context, DriverError};
 
 /// Why an allocator gave no memory, or could not be made, or values were not copied to their other side. Every
 /// block is as before.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum DeviceAllocError {
     /// There is no such memory: see the numbers. With what the driver said last, if it refused any.
+    #[error("{reason}{}", LastRefusal(*driver))]
     Memory {
         /// Why.
         reason: AllocError,
@@ -26,31 +28,52 @@ pub enum DeviceAllocError {
         driver: Option<DriverError>,
     },
     /// The driver refused a call that the memory needed: before its first use, or a copy.
+    #[error("{0}")]
     Driver(DriverError),
     /// The process heap has no memory for values of the host's.
+    #[error("the process heap has no {bytes} bytes: free some memory")]
     Pageable {
         /// What was asked for.
         bytes: usize,
     },
     /// The stream is of another context, or the default stream that each thread has of its own.
+    #[error(
+        "the stream is another context's, or the default one that differs by thread: make one in the allocator's \
+         context"
+    )]
     Stream,
     /// More streams than an allocator tells apart have allocated from it.
+    #[error(
+        "{} streams have allocated already: use fewer, or a second allocator",
+        StreamId::COUNT
+    )]
     Streams,
     /// The stream captures, and no window was primed for it.
+    #[error(
+        "the stream captures: prime a window before the capture begins, or allocate before it and free after it"
+    )]
     Capturing,
     /// The window of the capture has no room.
+    #[error("the window of the capture is too small, prime a larger one: {reason}")]
     Window {
         /// Why, with the window's numbers.
         reason: AllocError,
     },
     /// A budget above the allocator has no room, or is in excess since its limit was lowered.
+    #[error("{0}")]
     Budget(OverBudget),
     /// The allocator could not be made a pool of the budget.
+    #[error("{0}")]
     Budgets(BudgetError),
     /// The allocator could not be made with such a configuration.
+    #[error("{0}")]
     Config(ConfigError),
     /// The device has no memory, and the host's behind it serves no more: both sides together have had more
     /// in use than was planned.
+    #[error(
+        "the device has no memory ({device}), and {peak_bytes} bytes were in use at once where {planned_bytes} are \
+         planned: plan for more, or free blocks and clear the counters"
+    )]
     Planned {
         /// Why the device gave none.
         device: Box<Self>,
@@ -60,6 +83,7 @@ pub enum DeviceAllocError {
         planned_bytes: u64,
     },
     /// Neither the device nor the host behind it has memory.
+    #[error("neither side has memory; device: {device}; host: {host}")]
     Both {
         /// Why the device gave none.
         device: Box<Self>,
@@ -110,58 +134,17 @@ impl DeviceAllocError {
     }
 }
 
-impl fmt::Display for DeviceAllocError {
+/// What the driver said besides, if it said something.
+struct LastRefusal(Option<DriverError>);
+
+impl fmt::Display for LastRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory {
-                reason,
-                driver: None,
-            } => reason.fmt(f),
-            Self::Memory {
-                reason,
-                driver: Some(driver),
-            } => write!(f, "{reason}; the driver's last refusal: {driver}"),
-            Self::Driver(error) => error.fmt(f),
-            Self::Pageable { bytes } => {
-                write!(f, "the process heap has no {bytes} bytes: free some memory")
-            }
-            Self::Stream => f.write_str(
-                "the stream is another context's, or the default one that differs by thread: make \
-                 one in the allocator's context",
-            ),
-            Self::Streams => write!(
-                f,
-                "{} streams have allocated already: use fewer, or a second allocator",
-                StreamId::COUNT
-            ),
-            Self::Capturing => f.write_str(
-                "the stream captures: prime a window before the capture begins, or allocate before it and \
-                 free after it",
-            ),
-            Self::Budget(refused) => refused.fmt(f),
-            Self::Budgets(error) => error.fmt(f),
-            Self::Config(error) => error.fmt(f),
-            Self::Planned {
-                device,
-                peak_bytes,
-                planned_bytes,
-            } => write!(
-                f,
-                "the device has no memory ({device}), and {peak_bytes} bytes were in use at once where \
-                 {planned_bytes} are planned: plan for more, or free blocks and clear the counters"
-            ),
-            Self::Both { device, host } => {
-                write!(f, "neither side has memory; device: {device}; host: {host}")
-            }
-            Self::Window { reason } => write!(
-                f,
-                "the window of the capture is too small, prime a larger one: {reason}"
-            ),
+        match self.0 {
+            Some(driver) => write!(f, "; the driver's last refusal: {driver}"),
+            None => Ok(()),
         }
     }
 }
-
-impl core::error::Error for DeviceAllocError {}
 
 impl From<DriverError> for DeviceAllocError {
     fn from(error: DriverError) -> Self {
@@ -170,33 +153,23 @@ impl From<DriverError> for DeviceAllocError {
 }
 
 /// Why a block was not taken back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum DeviceFreeError {
     /// The block is none of the allocator's.
+    #[error("{0}")]
     Block(FreeError),
     /// It is not known when a stream of another context, or one too many, is done with the block, and
     /// the driver refused to wait for it.
+    #[error(
+        "the stream has no stream_id, and waiting for it was refused: {0}; free the block on the stream that allocated it"
+    )]
     Driver(DriverError),
 }
 
-impl fmt::Display for DeviceFreeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Block(error) => error.fmt(f),
-            Self::Driver(error) => write!(
-                f,
-                "the stream has no stream_id, and waiting for it was refused: {error}; free the block on the \
-                 stream that allocated it"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for DeviceFreeError {}
-
 /// A refused free of any allocator gives the block back.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("block at {}: {error}", block.addr())]
 #[must_use = "the block inside is still allocated"]
 pub struct DeviceFreeRejected {
     /// The block, still the caller's.
@@ -205,13 +178,17 @@ pub struct DeviceFreeRejected {
     pub error: DeviceFreeError,
 }
 
-impl fmt::Display for DeviceFreeRejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "block at {}: {}", self.block.addr(), self.error)
-    }
+/// An error, and the value that comes back with it.
+#[derive(Debug, Error)]
+#[error("{error}")]
+#[must_use = "the value inside comes back"]
+pub struct Rejected<T, E> {
+    /// What comes back.
+    pub value: T,
+    /// Why.
+    #[source]
+    pub error: E,
 }
-
-impl core::error::Error for DeviceFreeRejected {}
 
 impl Context {
     /// Waits for what is queued on a stream, so that the block that it uses can be freed.

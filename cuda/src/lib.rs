@@ -97,8 +97,7 @@ pub use allocator::{
     DeviceStep, Released,
 };
 pub use buffer::{
-    BufferArg, BufferArgMut, BufferView, BufferViewMut, DeviceBuffer, LeakRejected, RawBufferError,
-    RawDeviceBuffer,
+    AdoptError, BufferArg, BufferArgMut, BufferView, BufferViewMut, DeviceBuffer, RawDeviceBuffer,
 };
 pub use checked::{CheckedConfig, CheckedMemory, checked};
 pub use driver::CaptureStatus;
@@ -106,7 +105,7 @@ pub use driver::context::Context;
 pub use driver::event::{Event, EventConfig};
 pub use driver::{DriverError, LoadError};
 pub use driver_pool::{DriverPool, DriverPoolStats};
-pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected};
+pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected, Rejected};
 pub use limits::{Budget, BudgetName, LimitEvent, LimitWatch, Limits, OverBudget};
 pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
 pub use runtime::{Runtime, RuntimeConfig};

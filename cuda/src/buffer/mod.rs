@@ -21,7 +21,7 @@ use larder_core::{Block, StreamId};
 
 pub use args::{BufferArg, BufferArgMut};
 pub(crate) use make::{bytes_of, in_our_words};
-pub use raw::{LeakRejected, RawBufferError, RawDeviceBuffer};
+pub use raw::{AdoptError, RawDeviceBuffer};
 use uses::{Use, Uses};
 pub use view::{BufferView, BufferViewMut};
 

@@ -1,6 +1,5 @@
 //! Buffers taken apart, for programs that keep them where a value cannot be kept.
 
-use core::fmt;
 use core::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +8,7 @@ use larder_core::{Block, FreeError, RawBlock, StreamId};
 
 use super::make::bytes_of;
 use super::{BufferShared, DeviceBuffer, Uses, check_align};
-use crate::{DeviceAllocError, DeviceAllocator};
+use crate::{DeviceAllocError, DeviceAllocator, Rejected};
 
 /// A [`DeviceBuffer`] taken apart by [`DeviceBuffer::leak`]: plain numbers. The memory stays allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -27,63 +26,39 @@ impl RawDeviceBuffer {
     }
 }
 
-/// Why no buffer was made of raw parts. The memory is as before.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Why memory from elsewhere was not made a buffer, or a side of a [`SyncedMemory`](crate::synced::SyncedMemory).
+/// The memory is as before.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RawBufferError {
+pub enum AdoptError {
     /// No block like that is in use: it is of another allocator, or was freed.
+    #[error("{0}")]
     Block(FreeError),
     /// The block does not hold so many values.
-    Len {
+    #[error(
+        "values of {bytes} bytes where {block_bytes} were allocated: give the parts as they came"
+    )]
+    Room {
         /// Bytes of the values.
         bytes: u64,
         /// Bytes that were requested for the block.
         block_bytes: u64,
     },
+    /// It is of another number of values.
+    #[error("{len} values where {needed} are needed")]
+    Len {
+        /// Of so many.
+        len: usize,
+        /// So many are needed.
+        needed: usize,
+    },
+    /// It is of another device or context.
+    #[error("the memory is another context's: copy it")]
+    Device,
     /// The stream cannot be used, or the size does not fit a number.
+    #[error("{0}")]
     Alloc(DeviceAllocError),
 }
-
-impl fmt::Display for RawBufferError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Block(error) => error.fmt(f),
-            Self::Len { bytes, block_bytes } => write!(
-                f,
-                "values of {bytes} bytes where {block_bytes} were allocated: give the parts as they came"
-            ),
-            Self::Alloc(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for RawBufferError {}
-
-/// A buffer that could not be taken apart, and why.
-#[must_use = "dropping it frees the buffer"]
-pub struct LeakRejected<T> {
-    /// The buffer as it was.
-    pub buffer: DeviceBuffer<T>,
-    /// Why.
-    pub error: DeviceAllocError,
-}
-
-impl<T> fmt::Display for LeakRejected<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<T> fmt::Debug for LeakRejected<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeakRejected")
-            .field("buffer", &self.buffer)
-            .field("error", &self.error)
-            .finish()
-    }
-}
-
-impl<T> core::error::Error for LeakRejected<T> {}
 
 impl<T> DeviceBuffer<T> {
     /// Takes the buffer apart. Its stream waits for all others that use it, so the parts are good for work
@@ -92,14 +67,11 @@ impl<T> DeviceBuffer<T> {
     /// # Errors
     /// Gives the buffer back if its stream could not be ordered behind the others.
     #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
-    pub fn leak(mut self) -> Result<RawDeviceBuffer, LeakRejected<T>> {
+    pub fn leak(mut self) -> Result<RawDeviceBuffer, Rejected<Self, DeviceAllocError>> {
         if self.block.is_some()
             && let Err(error) = self.order_own_stream()
         {
-            return Err(LeakRejected {
-                buffer: self,
-                error,
-            });
+            return Err(Rejected { value: self, error });
         }
         Ok(RawDeviceBuffer {
             block: self.block.take().map(Block::into_raw),
@@ -120,25 +92,25 @@ impl<T> DeviceBuffer<T> {
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
         raw: RawDeviceBuffer,
-    ) -> Result<Self, RawBufferError>
+    ) -> Result<Self, AdoptError>
     where
         T: DeviceRepr,
     {
         check_align::<T>();
-        let bytes = bytes_of::<T>(raw.len).map_err(RawBufferError::Alloc)?;
+        let bytes = bytes_of::<T>(raw.len).map_err(AdoptError::Alloc)?;
         let (block, origin) = match raw.block {
             Some(block) => {
-                let origin = memory.stream_id_of(stream).map_err(RawBufferError::Alloc)?;
+                let origin = memory.stream_id_of(stream).map_err(AdoptError::Alloc)?;
                 // A block that is not made a buffer stays as it was: it has no destructor.
-                let (block, block_bytes) = memory.restore(block).map_err(RawBufferError::Block)?;
+                let (block, block_bytes) = memory.restore(block).map_err(AdoptError::Block)?;
                 if bytes > block_bytes {
-                    return Err(RawBufferError::Len { bytes, block_bytes });
+                    return Err(AdoptError::Room { bytes, block_bytes });
                 }
                 (Some(block), origin)
             }
             None if bytes > 0 => {
                 let block_bytes = 0;
-                return Err(RawBufferError::Len { bytes, block_bytes });
+                return Err(AdoptError::Room { bytes, block_bytes });
             }
             None => (None, StreamId::MAIN),
         };

@@ -65,7 +65,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 pub use config::{Apply, JobConfig, JobFiles, Pauses};
-pub use error::{JobError, RunError};
+pub use error::JobError;
 pub use larder_control;
 pub use launch::{LaunchPaced, LaunchPacer};
 pub use runs::{Run, RunEnd};

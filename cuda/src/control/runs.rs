@@ -6,7 +6,8 @@ use std::time::Duration;
 use larder_control::{ActionFailed, Adjustment, Group, NoDevice, OnError, Recorded, Waited};
 use larder_core::sync::{AtomicU64, Ordering};
 
-use super::{Job, JobShared, Pauses, RunError};
+use super::{Job, JobShared, Pauses};
+use crate::Rejected;
 use crate::driver::locked;
 
 pub(super) type Adjusted = Result<Adjustment, NoDevice>;
@@ -90,8 +91,13 @@ impl Job {
     /// the share holds for both together.
     ///
     /// # Errors
-    /// The first action that fails a run; after the work its value is inside.
-    pub fn run<R>(&self, graph: u64, work: impl FnOnce() -> R) -> Result<(R, RunEnd), RunError<R>> {
+    /// The first action that fails a run. One before the work prevents it, and nothing comes back; after the work
+    /// its value does, and actions of later phases have not run.
+    pub fn run<R>(
+        &self,
+        graph: u64,
+        work: impl FnOnce() -> R,
+    ) -> Result<(R, RunEnd), Rejected<Option<R>, ActionFailed>> {
         let shared = &*self.shared;
         let inside = Counted::new(&shared.progress.inside);
         let start = shared.clock.now();
@@ -101,7 +107,7 @@ impl Job {
         }
         let mut run = Run::new(graph, is_step);
         let before = shared.actions.run(Group::Pre, &run);
-        let before = before.map_err(RunError::Before)?;
+        let before = before.map_err(|error| Rejected { value: None, error })?;
         let value = work();
         run.duration = shared.clock.now().saturating_sub(start);
         let ended = shared.end_run(run);
@@ -112,7 +118,10 @@ impl Job {
                 end.warnings = warnings.collect();
                 Ok((value, end))
             }
-            Err(error) => Err(RunError::After { value, error }),
+            Err(error) => {
+                let value = Some(value);
+                Err(Rejected { value, error })
+            }
         }
     }
 

@@ -4,12 +4,14 @@ use core::fmt;
 use std::path::PathBuf;
 
 use larder_cuda_abi::Code;
+use thiserror::Error;
 
 /// A driver call was refused, or could not be made.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 #[non_exhaustive]
 pub enum DriverError {
     /// The driver answered something else than success.
+    #[error("{function} answered {}", Answer(*code))]
     Call {
         /// The function, by its name in the driver's library.
         function: &'static str,
@@ -17,6 +19,7 @@ pub enum DriverError {
         code: Code,
     },
     /// The driver is older than the function.
+    #[error("{}", Age { function, needs: *needs_version, is: *version })]
     Missing {
         /// The function, by its name in the driver's library.
         function: &'static str,
@@ -26,6 +29,7 @@ pub enum DriverError {
         version: u32,
     },
     /// The device cannot do what an object needs.
+    #[error("device {device} does not support {what}; use another kind of memory")]
     Unsupported {
         /// What.
         what: &'static str,
@@ -33,16 +37,27 @@ pub enum DriverError {
         device: i32,
     },
     /// A size of zero, not a multiple of what the driver maps, or beyond the address space.
+    #[error(
+        "no memory of {bytes} bytes: a size is above zero, whole pages where pages are mapped, and within the \
+         address space"
+    )]
     Size {
         /// The size.
         bytes: u64,
     },
     /// No free place is that large among the addresses that were reserved.
+    #[error(
+        "no {bytes} bytes of the reserved addresses are free in one piece; give memory back, or reserve more \
+         (VirtualConfig::address_bytes)"
+    )]
     Addresses {
         /// The size.
         bytes: u64,
     },
     /// Managed memory would hold more than the device has free.
+    #[error(
+        "{bytes} bytes of managed memory where {free_bytes} may be held; free some, or raise the limit"
+    )]
     Oversubscribed {
         /// Bytes that would be held.
         bytes: u64,
@@ -50,11 +65,15 @@ pub enum DriverError {
         free_bytes: u64,
     },
     /// Nothing that was given lies at this address, or not all of it.
+    #[error("nothing that was given lies whole at {address:#x}; give back what was given")]
     NotOurs {
         /// The address.
         address: u64,
     },
     /// The driver was not asked: a budget of the program has no room.
+    #[error(
+        "a budget of the program has no room; free and release memory there, or raise its limit"
+    )]
     Budget,
 }
 
@@ -73,70 +92,43 @@ impl DriverError {
     }
 }
 
-impl fmt::Display for DriverError {
+/// What the driver said, in words, and what to do about it.
+struct Answer(Code);
+
+impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Call { function, code } => {
-                write!(f, "{function} answered ")?;
-                match (code.name(), code.meaning()) {
-                    (Some(name), Some(meaning)) => write!(f, "{name}: {meaning}")?,
-                    _ => write!(f, "code {}, which is newer than this program", code.0)?,
-                }
-                advice(code).map_or(Ok(()), |advice| write!(f, "; {advice}"))
-            }
-            Self::Missing {
-                function,
-                version,
-                needs_version,
-            } if version >= needs_version => write!(
-                f,
-                "the driver, of version {}, lacks {function}; repair its installation",
-                Version(version)
-            ),
-            Self::Missing {
-                function,
-                needs_version,
-                version,
-            } => write!(
-                f,
-                "{function} came with version {} of CUDA and the driver is of {}; use a newer \
-                 driver, or do without",
-                Version(needs_version),
-                Version(version)
-            ),
-            Self::Unsupported { what, device } => {
-                write!(
-                    f,
-                    "device {device} does not support {what}; use another kind of memory"
-                )
-            }
-            Self::Size { bytes } => write!(
-                f,
-                "no memory of {bytes} bytes: a size is above zero, whole pages where pages are \
-                 mapped, and within the address space"
-            ),
-            Self::Addresses { bytes } => write!(
-                f,
-                "no {bytes} bytes of the reserved addresses are free in one piece; give memory \
-                 back, or reserve more (VirtualConfig::address_bytes)"
-            ),
-            Self::Oversubscribed { bytes, free_bytes } => write!(
-                f,
-                "{bytes} bytes of managed memory where {free_bytes} may be held; free some, or \
-                 raise the limit"
-            ),
-            Self::NotOurs { address } => write!(
-                f,
-                "nothing that was given lies whole at {address:#x}; give back what was given"
-            ),
-            Self::Budget => f.write_str(
-                "a budget of the program has no room; free and release memory there, or raise its limit",
-            ),
+        let code = self.0;
+        match (code.name(), code.meaning()) {
+            (Some(name), Some(meaning)) => write!(f, "{name}: {meaning}")?,
+            _ => write!(f, "code {}, which is newer than this program", code.0)?,
         }
+        advice(code).map_or(Ok(()), |advice| write!(f, "; {advice}"))
     }
 }
 
-impl core::error::Error for DriverError {}
+/// A function that the driver lacks, and whether it is old enough to.
+struct Age {
+    function: &'static str,
+    needs: u32,
+    is: u32,
+}
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (function, needs, is) = (self.function, Version(self.needs), Version(self.is));
+        if self.is >= self.needs {
+            return write!(
+                f,
+                "the driver, of version {is}, lacks {function}; repair its installation"
+            );
+        }
+        write!(
+            f,
+            "{function} came with version {needs} of CUDA and the driver is of {is}; use a newer \
+             driver, or do without"
+        )
+    }
+}
 
 /// A version as people write it: 12080 is 12.8.
 #[derive(Clone, Copy)]
@@ -170,25 +162,35 @@ const fn advice(code: Code) -> Option<&'static str> {
 }
 
 /// No driver could be had, or not the one that was asked for.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// `LARDER_CUDA_DRIVER` says something else than its three words.
+    #[error("LARDER_CUDA_DRIVER is \"{value}\"; it must be stand-in, real or auto")]
     Choice {
         /// What it says.
         value: String,
     },
     /// The stand-in's library was not found.
+    #[error(
+        "no stand-in driver at{}; build larder-cuda-stand-in, or set LARDER_CUDA_STAND_IN to its path",
+        Looked(looked)
+    )]
     NoStandIn {
         /// Where it was looked for.
         looked: Vec<PathBuf>,
     },
     /// The library at the stand-in's path is another one.
+    #[error("{path} is not a stand-in driver; set LARDER_CUDA_STAND_IN to one")]
     NotStandIn {
         /// The path.
         path: PathBuf,
     },
     /// The stand-in is older or newer than this program.
+    #[error(
+        "the stand-in driver {path} is of version {version} and this program needs {}; build both from the same sources",
+        larder_cuda_abi::stand_in::VERSION
+    )]
     StandInVersion {
         /// Its path.
         path: PathBuf,
@@ -196,6 +198,7 @@ pub enum LoadError {
         version: u32,
     },
     /// A library could not be opened.
+    #[error("{path} could not be opened: {reason}")]
     Open {
         /// Its path or name.
         path: PathBuf,
@@ -203,16 +206,27 @@ pub enum LoadError {
         reason: String,
     },
     /// No library of the real driver was found.
+    #[error(
+        "no CUDA driver was found{}; install NVIDIA's driver, or set LARDER_CUDA_DRIVER=stand-in",
+        Tried(tried)
+    )]
     NoReal {
         /// Each name tried and the system's words.
         tried: Vec<(String, String)>,
     },
     /// What was found under the real driver's name is a stand-in.
+    #[error(
+        "{path} poses as the CUDA driver but is a stand-in; take it off the library path, or set \
+         LARDER_CUDA_DRIVER=stand-in"
+    )]
     Posing {
         /// Its path or name.
         path: PathBuf,
     },
     /// The library lacks a function that every driver has.
+    #[error(
+        "{path} lacks {function}, which every CUDA driver from 10.2 on has; use a newer driver"
+    )]
     Symbol {
         /// Its path or name.
         path: PathBuf,
@@ -220,21 +234,32 @@ pub enum LoadError {
         function: &'static str,
     },
     /// The driver has no device.
+    #[error(
+        "the driver {path} has no device; look at CUDA_VISIBLE_DEVICES, or set LARDER_CUDA_DRIVER=stand-in"
+    )]
     NoDevice {
         /// Its path or name.
         path: PathBuf,
     },
     /// cudarc, or the program itself, is bound to another driver already.
+    #[error(
+        "cudarc uses another driver than {path}; load the driver before the first use of cudarc, and link the program \
+         with no other"
+    )]
     OtherDriver {
         /// The driver that was asked for.
         path: PathBuf,
     },
     /// The process has a driver already, of the other kind.
+    #[error(
+        "the process uses the driver {loaded} already, and has only one; ask for that, or for auto"
+    )]
     Contradiction {
         /// Where that driver was loaded from.
         loaded: PathBuf,
     },
     /// Neither the real driver nor the stand-in could be had.
+    #[error("{real}; and {stand_in}")]
     Neither {
         /// What is wrong with the real one.
         real: Box<Self>,
@@ -242,92 +267,27 @@ pub enum LoadError {
         stand_in: Box<Self>,
     },
     /// A call was refused that the start of the driver or of a context needs.
-    Call(DriverError),
+    #[error("the driver or a context did not start: {0}")]
+    Call(#[from] DriverError),
 }
 
-impl fmt::Display for LoadError {
+/// The paths where a library was looked for.
+struct Looked<'a>(&'a [PathBuf]);
+
+impl fmt::Display for Looked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Choice { value } => write!(
-                f,
-                "LARDER_CUDA_DRIVER is \"{value}\"; it must be stand-in, real or auto"
-            ),
-            Self::NoStandIn { looked } => {
-                f.write_str("no stand-in driver at")?;
-                for path in looked {
-                    write!(f, " {}", path.display())?;
-                }
-                f.write_str("; build larder-cuda-stand-in, or set LARDER_CUDA_STAND_IN to its path")
-            }
-            Self::NotStandIn { path } => write!(
-                f,
-                "{} is not a stand-in driver; set LARDER_CUDA_STAND_IN to one",
-                path.display()
-            ),
-            Self::StandInVersion { path, version } => write!(
-                f,
-                "the stand-in driver {} is of version {version} and this program needs {}; build \
-                 both from the same sources",
-                path.display(),
-                larder_cuda_abi::stand_in::VERSION
-            ),
-            Self::Open { path, reason } => {
-                write!(f, "{} could not be opened: {reason}", path.display())
-            }
-            Self::NoReal { tried } => {
-                f.write_str("no CUDA driver was found")?;
-                for (name, reason) in tried {
-                    write!(f, "; {name}: {reason}")?;
-                }
-                f.write_str("; install NVIDIA's driver, or set LARDER_CUDA_DRIVER=stand-in")
-            }
-            Self::Posing { path } => write!(
-                f,
-                "{} poses as the CUDA driver but is a stand-in; take it off the library path, or \
-                 set LARDER_CUDA_DRIVER=stand-in",
-                path.display()
-            ),
-            Self::Symbol { path, function } => write!(
-                f,
-                "{} lacks {function}, which every CUDA driver from 10.2 on has; use a newer driver",
-                path.display()
-            ),
-            Self::NoDevice { path } => write!(
-                f,
-                "the driver {} has no device; look at CUDA_VISIBLE_DEVICES, or set \
-                 LARDER_CUDA_DRIVER=stand-in",
-                path.display()
-            ),
-            Self::OtherDriver { path } => write!(
-                f,
-                "cudarc uses another driver than {}; load the driver before the first use of \
-                 cudarc, and link the program with no other",
-                path.display()
-            ),
-            Self::Contradiction { loaded } => write!(
-                f,
-                "the process uses the driver {} already, and has only one; ask for that, or for \
-                 auto",
-                loaded.display()
-            ),
-            Self::Neither { real, stand_in } => write!(f, "{real}; and {stand_in}"),
-            Self::Call(error) => write!(f, "the driver or a context did not start: {error}"),
-        }
+        let mut paths = self.0.iter();
+        paths.try_for_each(|path| write!(f, " {}", path.display()))
     }
 }
 
-impl core::error::Error for LoadError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Call(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+/// The names that were tried, and what the system said of each.
+struct Tried<'a>(&'a [(String, String)]);
 
-impl From<DriverError> for LoadError {
-    fn from(error: DriverError) -> Self {
-        Self::Call(error)
+impl fmt::Display for Tried<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut tried = self.0.iter();
+        tried.try_for_each(|(name, reason)| write!(f, "; {name}: {reason}"))
     }
 }
 

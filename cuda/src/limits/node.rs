@@ -65,7 +65,11 @@ impl fmt::Debug for BudgetName {
 }
 
 /// A budget had no room for memory. Nothing was asked of the driver.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the budget `{budget}` of {limit_bytes} bytes has no room for {wanted_bytes} more, {used_bytes} are used: free and \
+     release memory there, or raise its limit"
+)]
 #[non_exhaustive]
 pub struct OverBudget {
     /// Which budget.
@@ -79,19 +83,6 @@ pub struct OverBudget {
     /// It is the pool itself that wanted the memory: its own limit is what the core knows too.
     pub(crate) own: bool,
 }
-
-impl fmt::Display for OverBudget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the budget `{}` of {} bytes has no room for {} more, {} are used: free and release memory \
-             there, or raise its limit",
-            self.budget, self.limit_bytes, self.wanted_bytes, self.used_bytes
-        )
-    }
-}
-
-impl core::error::Error for OverBudget {}
 
 /// A tree of budgets and the names in it.
 pub(super) struct BudgetTable {

@@ -3,7 +3,6 @@
 //! The environment is read once, into this, and never written: a variable that is set while another thread reads
 //! it is undefined behaviour.
 
-use core::fmt;
 use std::path::PathBuf;
 
 use larder_core::lifetime::prmalloc::PlannerConfig;
@@ -61,7 +60,8 @@ impl GpuKind {
 }
 
 /// A text in the environment that its name does not take. The default is in force in its place.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{name} is {text:?}: set it to {wanted}, or to nothing")]
 pub struct BadVariable {
     /// The variable.
     pub name: &'static str,
@@ -70,15 +70,6 @@ pub struct BadVariable {
     /// What it takes.
     pub wanted: &'static str,
 }
-
-impl fmt::Display for BadVariable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, text, wanted } = self;
-        write!(f, "{name} is {text:?}: set it to {wanted}, or to nothing")
-    }
-}
-
-impl core::error::Error for BadVariable {}
 
 /// All settings of a runtime. Sizes in bytes.
 #[derive(Clone, PartialEq, Debug)]

@@ -1,6 +1,5 @@
 //! Memory from elsewhere as one of the sides.
 
-use core::fmt;
 use core::ptr::NonNull;
 
 use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits, sys};
@@ -8,48 +7,7 @@ use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 use super::pools::Pools;
 use super::sides::{DeviceValues, HostValues};
 use super::{Head, SyncedMemory};
-use crate::{BufferViewMut, DeviceBuffer, PinnedBuffer};
-
-/// What cannot be adopted, and why.
-#[derive(Debug)]
-#[must_use = "it was not adopted"]
-pub struct AdoptRejected<V> {
-    /// What was to be adopted.
-    pub value: V,
-    /// Why not.
-    pub error: AdoptError,
-}
-
-/// Why memory cannot be adopted. Everything is as before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum AdoptError {
-    /// It is of another number of values.
-    Len {
-        /// Of so many.
-        len: usize,
-        /// So many are needed.
-        needed: usize,
-    },
-    /// It is of another device or context.
-    Device,
-    /// The stream cannot be used: see [`add_stream`](crate::DeviceAllocator::add_stream).
-    Stream,
-}
-
-impl fmt::Display for AdoptError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Len { len, needed } => {
-                write!(f, "{len} values where {needed} are needed")
-            }
-            Self::Device => f.write_str("the memory is another context's: copy it"),
-            Self::Stream => f.write_str("the stream cannot be put in order with others"),
-        }
-    }
-}
-
-impl core::error::Error for AdoptError {}
+use crate::{AdoptError, BufferViewMut, DeviceBuffer, PinnedBuffer, Rejected};
 
 /// Adopting: other memory stands for a side and holds the newest values from then on. The other side keeps
 /// its memory. The answer is where the newest values were: those are lost.
@@ -61,11 +19,11 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     pub fn adopt_host(
         &mut self,
         values: impl Into<Box<[T]>>,
-    ) -> Result<Head, AdoptRejected<Box<[T]>>> {
+    ) -> Result<Head, Rejected<Box<[T]>, AdoptError>> {
         let value = values.into();
         match self.check_len(value.len()) {
             Ok(()) => Ok(self.pair.set_host(HostValues::Pageable(value))),
-            Err(error) => Err(AdoptRejected { value, error }),
+            Err(error) => Err(Rejected { value, error }),
         }
     }
 
@@ -73,13 +31,14 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     ///
     /// # Errors
     /// [`AdoptError::Len`].
+    #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
     pub fn adopt_pinned(
         &mut self,
         buffer: PinnedBuffer<T>,
-    ) -> Result<Head, AdoptRejected<PinnedBuffer<T>>> {
+    ) -> Result<Head, Rejected<PinnedBuffer<T>, AdoptError>> {
         match self.check_len(buffer.len()) {
             Ok(()) => Ok(self.pair.set_host(HostValues::Pinned(buffer))),
-            Err(error) => Err(AdoptRejected {
+            Err(error) => Err(Rejected {
                 value: buffer,
                 error,
             }),
@@ -116,10 +75,10 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     pub fn adopt_device(
         &mut self,
         buffer: DeviceBuffer<T>,
-    ) -> Result<Head, AdoptRejected<DeviceBuffer<T>>> {
+    ) -> Result<Head, Rejected<DeviceBuffer<T>, AdoptError>> {
         match self.check(buffer.len(), buffer.stream()) {
             Ok(()) => Ok(self.pair.set_device(DeviceValues::Owned(buffer))),
-            Err(error) => Err(AdoptRejected {
+            Err(error) => Err(Rejected {
                 value: buffer,
                 error,
             }),
@@ -147,7 +106,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     /// ordered before the object's stream.
     ///
     /// # Errors
-    /// [`AdoptError::Len`], [`AdoptError::Stream`].
+    /// [`AdoptError::Len`], [`AdoptError::Alloc`].
     pub unsafe fn adopt_device_raw(
         &mut self,
         address: sys::CUdeviceptr,
@@ -157,7 +116,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
         let Pools { memory, stream, .. } = self.pair.backend();
         // SAFETY: the caller promises values, memory and order as `over` wants them.
         let buffer = unsafe { DeviceBuffer::over(memory, stream, address, len) };
-        let buffer = buffer.map_err(|_| AdoptError::Stream)?;
+        let buffer = buffer.map_err(AdoptError::Alloc)?;
         Ok(self.pair.set_device(DeviceValues::Raw(buffer)))
     }
 

@@ -28,7 +28,6 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits};
 
-pub use adopt::{AdoptError, AdoptRejected};
 pub use guards::{CpuOverwrite, GpuOverwrite, InFlight};
 pub use pair::{Backend, CopyError, Head, SyncedPair};
 pub use pools::HostMemory;

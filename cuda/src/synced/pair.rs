@@ -112,28 +112,16 @@ pub trait Backend {
 }
 
 /// Why a copy was not queued.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError<E> {
     /// The side to copy from does not hold the only newest values.
+    #[error("the newest values are at {0:?}: push from Host, pull from Device")]
     Head(Head),
     /// The backend refused.
+    #[error("{0}")]
     Backend(E),
 }
-
-impl<E: core::fmt::Display> core::fmt::Display for CopyError<E> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Head(head) => write!(
-                f,
-                "the newest values are at {head:?}: push from Host, pull from Device"
-            ),
-            Self::Backend(error) => error.fmt(f),
-        }
-    }
-}
-
-impl<E: core::error::Error> core::error::Error for CopyError<E> {}
 
 /// A buffer of the host and one of a device that stand for the same values.
 ///

@@ -1,7 +1,7 @@
 //! Buffers taken apart and put together.
 
 use larder_core::{Addr, RawBlock};
-use larder_cuda::{DeviceAllocator, DeviceBuffer, RawBufferError, RawDeviceBuffer};
+use larder_cuda::{AdoptError, DeviceAllocator, DeviceBuffer, RawDeviceBuffer};
 
 use super::{Setup, under_all_schedules};
 use crate::common::{alone, assert_clean, together};
@@ -53,12 +53,12 @@ fn wrong_parts_are_errors() {
         unsafe { DeviceBuffer::<u32>::from_raw(memory, stream, raw) }
     };
     let raw = memory.zeros::<u32>(stream, 100).unwrap().leak().unwrap();
-    let unknown = |answer: Result<DeviceBuffer<u32>, RawBufferError>| {
+    let unknown = |answer: Result<DeviceBuffer<u32>, AdoptError>| {
         let error = answer.unwrap_err();
-        assert!(matches!(error, RawBufferError::Block(_)), "{error}");
+        assert!(matches!(error, AdoptError::Block(_)), "{error}");
     };
     let longer = RawDeviceBuffer { len: 101, ..raw };
-    let len = RawBufferError::Len {
+    let len = AdoptError::Room {
         bytes: 404,
         block_bytes: 400,
     };
@@ -68,7 +68,7 @@ fn wrong_parts_are_errors() {
         ..raw
     };
     let error = restore(&memory, endless).unwrap_err();
-    assert!(matches!(error, RawBufferError::Alloc(_)), "{error}");
+    assert!(matches!(error, AdoptError::Alloc(_)), "{error}");
     let none = RawDeviceBuffer { block: None, ..raw };
     assert!(restore(&memory, none).is_err());
     let block = raw.block.unwrap();

@@ -4,7 +4,7 @@ use larder_core::AllocError;
 use larder_core::lifetime::prmalloc::PlanError;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::synced::CopyError;
-use larder_cuda::{DeviceAllocError, DriverError, RawBufferError};
+use larder_cuda::{AdoptError, DeviceAllocError, DriverError};
 
 /// An error of this crate, or of cudarc.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(crate) enum Failure {
     Driver(DriverError),
     Synced(DeviceAllocError),
     Copy(CopyError<DeviceAllocError>),
-    Raw(RawBufferError),
+    Raw(AdoptError),
     Tensor(DeviceAllocError),
     Plan(PlanError),
     Cudarc(cudarc::driver::DriverError),
@@ -45,7 +45,7 @@ impl Failure {
     pub(crate) fn is_refusal(&self, code: Code) -> bool {
         match self {
             Self::Alloc(error)
-            | Self::Raw(RawBufferError::Alloc(error))
+            | Self::Raw(AdoptError::Alloc(error))
             | Self::Tensor(error)
             | Self::Synced(error)
             | Self::Copy(CopyError::Backend(error)) => is_of(error, code),
@@ -76,8 +76,8 @@ impl From<CopyError<DeviceAllocError>> for Failure {
     }
 }
 
-impl From<RawBufferError> for Failure {
-    fn from(error: RawBufferError) -> Self {
+impl From<AdoptError> for Failure {
+    fn from(error: AdoptError) -> Self {
         Self::Raw(error)
     }
 }

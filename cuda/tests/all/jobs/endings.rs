@@ -6,8 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_core::limits::LimitAnswer;
+use larder_cuda::Rejected;
 use larder_cuda::control::larder_control::{Group, OnError, WatchMode};
-use larder_cuda::control::{Job, JobConfig, RunError};
+use larder_cuda::control::{Job, JobConfig};
 use larder_cuda::driver::Rule;
 use larder_cuda_abi::Code;
 
@@ -201,7 +202,10 @@ fn am_9_an_action_that_fails_a_run_gives_the_value_back_and_stops_the_later_ones
         7
     };
     match job.run(1, order) {
-        Err(RunError::After { value: 7, error }) => assert_eq!(error.name, "after"),
+        Err(Rejected {
+            value: Some(7),
+            error,
+        }) => assert_eq!(error.name, "after"),
         other => panic!("{other:?}"),
     }
     // Phase 2 did not run; the next end does it.
@@ -212,6 +216,6 @@ fn am_9_an_action_that_fails_a_run_gives_the_value_back_and_stops_the_later_ones
     actions.add(Group::Pre, 0, "before", OnError::Fail, failing);
     let mut done = false;
     let ran = job.run(1, || done = true);
-    assert!(matches!(ran, Err(RunError::Before(_))));
+    assert!(matches!(ran, Err(Rejected { value: None, .. })));
     assert!(!done);
 }

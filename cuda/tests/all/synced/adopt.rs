@@ -3,7 +3,8 @@
 use core::ptr::NonNull;
 
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
-use larder_cuda::synced::{AdoptError, Head, HostMemory};
+use larder_cuda::AdoptError;
+use larder_cuda::synced::{Head, HostMemory};
 use larder_cuda::{Context, DeviceAllocator, SyncedMemory};
 
 use crate::common::{alone, assert_clean, fill, together};
