@@ -12,7 +12,7 @@ use crate::{Context, DeviceAccess, StreamMemory};
 
 impl StreamAllocator for DeviceAllocator {
     fn context(&self) -> &Context {
-        self.0.context()
+        self.0.pool.context()
     }
 
     /// Gives a block that is numbered with all others of the core, or one of a capture's window. Small blocks

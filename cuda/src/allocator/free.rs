@@ -52,12 +52,12 @@ impl DeviceAllocator {
             match inner.pool.streams.id(stream) {
                 Ok(stream_id) if stream_ids.contains(&stream_id) => {}
                 Ok(stream_id) => stream_ids.push(stream_id),
-                Err(_) => block = inner.context().wait_before_free(stream, block)?,
+                Err(_) => block = inner.pool.context().wait_before_free(stream, block)?,
             }
         }
         let freed_on = inner.pool.streams.id(first);
         if freed_on.is_err() && !others.is_empty() {
-            let block = inner.context().wait_before_free(first, block)?;
+            let block = inner.pool.context().wait_before_free(first, block)?;
             return self.free_used_on(others, block);
         }
         stream_ids.retain(|stream_id| freed_on != Ok(*stream_id));
@@ -172,7 +172,7 @@ impl DeviceInner {
         stream: &Arc<CudaStream>,
         block: Block,
     ) -> Result<(), DeviceFreeRejected> {
-        self.free_unused(self.context().wait_before_free(stream, block)?)
+        self.free_unused(self.pool.context().wait_before_free(stream, block)?)
     }
 
     /// Takes a block back that nothing uses any more.

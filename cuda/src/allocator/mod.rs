@@ -177,7 +177,7 @@ impl DeviceAllocator {
 
     /// Where the memory lives.
     pub fn context(&self) -> &Context {
-        self.0.context()
+        self.0.pool.context()
     }
 
     /// This, by its limit, for as long as it is there.
@@ -189,10 +189,6 @@ impl DeviceAllocator {
 }
 
 impl DeviceInner {
-    fn context(&self) -> &Context {
-        self.pool.context()
-    }
-
     #[inline]
     fn alloc_for(
         &self,

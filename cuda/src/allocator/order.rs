@@ -7,6 +7,7 @@ use cudarc::driver::{self as cuda, CudaStream, sys};
 use larder_core::{Block, StreamId, StreamPoint};
 
 use super::{DeviceAllocError, DeviceAllocator};
+use crate::stream_pool::Streams;
 
 /// Whether later work of a stream comes after that of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,25 +25,12 @@ impl DeviceAllocator {
     /// # Errors
     /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
     pub fn add_stream(&self, stream: &Arc<CudaStream>) -> Result<(), DeviceAllocError> {
-        self.stream_id_of(stream).map(drop)
+        self.known_streams().id(stream).map(drop)
     }
 
-    /// The stream's number; it gets one if it has none.
-    pub(crate) fn stream_id_of(
-        &self,
-        stream: &Arc<CudaStream>,
-    ) -> Result<StreamId, DeviceAllocError> {
-        self.0.pool.streams.id(stream)
-    }
-
-    /// The stream's number, if it has one.
-    pub(crate) fn known_id(&self, stream: &CudaStream) -> Option<StreamId> {
-        self.0.pool.streams.known(stream).ok().flatten()
-    }
-
-    /// Stands for all that is queued on the stream now.
-    pub(crate) fn point_now(&self, stream_id: StreamId) -> StreamPoint {
-        self.0.pool.streams.point(stream_id)
+    /// The streams that it knows: their numbers, and points of their work.
+    pub(crate) fn known_streams(&self) -> &Streams {
+        &self.0.pool.streams
     }
 
     /// Makes later work of the stream, whose number is given, wait for a point: on the device, or on the

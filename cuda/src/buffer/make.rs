@@ -31,7 +31,7 @@ impl DeviceAllocator {
             0 => (None, StreamId::MAIN),
             bytes => {
                 let block = self.alloc(stream, bytes)?;
-                (Some(block), self.stream_id_of(stream)?)
+                (Some(block), self.known_streams().id(stream)?)
             }
         };
         Ok(DeviceBuffer {

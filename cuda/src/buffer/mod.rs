@@ -142,7 +142,7 @@ impl BufferShared {
         beside: bool,
         note: impl FnOnce(&mut Uses, Use<'_>) -> Result<(), cuda::DriverError>,
     ) -> Result<(), DeviceAllocError> {
-        let stream_id = Some(self.memory.stream_id_of(stream)?);
+        let stream_id = Some(self.memory.known_streams().id(stream)?);
         let by = Use {
             memory: &self.memory,
             stream,
@@ -160,7 +160,7 @@ impl BufferShared {
         note: impl FnOnce(&mut Uses, Use<'_>) -> Result<(), cuda::DriverError>,
     ) -> SyncOnDrop<'a> {
         let memory = &self.memory;
-        let stream_id = memory.known_id(stream);
+        let stream_id = memory.known_streams().known(stream).ok().flatten();
         let by = Use {
             memory,
             stream,

@@ -100,7 +100,10 @@ impl<T> DeviceBuffer<T> {
         let bytes = bytes_of::<T>(raw.len).map_err(AdoptError::Alloc)?;
         let (block, origin) = match raw.block {
             Some(block) => {
-                let origin = memory.stream_id_of(stream).map_err(AdoptError::Alloc)?;
+                let origin = memory
+                    .known_streams()
+                    .id(stream)
+                    .map_err(AdoptError::Alloc)?;
                 // A block that is not made a buffer stays as it was: it has no destructor.
                 let (block, block_bytes) = memory.restore(block).map_err(AdoptError::Block)?;
                 if bytes > block_bytes {
@@ -161,7 +164,7 @@ impl<T> DeviceBuffer<T> {
         len: usize,
         block: Option<Block>,
     ) -> Result<Self, DeviceAllocError> {
-        let origin = memory.stream_id_of(stream)?;
+        let origin = memory.known_streams().id(stream)?;
         Ok(Self {
             address,
             len,

@@ -113,7 +113,7 @@ impl Uses {
         let writers = self.writers.without(stream_id);
         all(writers.iter().map(|writer| {
             let noted = self.written.filter(|point| point.stream == writer);
-            let point = noted.unwrap_or_else(|| by.memory.point_now(writer));
+            let point = noted.unwrap_or_else(|| by.memory.known_streams().point(writer));
             if !by.beside {
                 self.written = Some(point);
             }
@@ -125,7 +125,7 @@ impl Uses {
     fn after_all(&mut self, by: Use<'_>, stream_id: StreamId) -> Result<bool, cuda::DriverError> {
         let readers = self.readers.without(stream_id);
         let after_readers = all(readers.iter().map(|reader| {
-            let point = by.memory.point_now(reader);
+            let point = by.memory.known_streams().point(reader);
             by.memory.order_stream_id(by.stream, stream_id, point)
         }));
         // A reader that waited for the writers stands for them.

@@ -90,7 +90,7 @@ pub struct GpuGiven {
 /// A logical device and its allocator.
 pub(super) struct Logical {
     device: LogicalDevice,
-    slot: Slot<GpuAllocator>,
+    pub(super) slot: Slot<GpuAllocator>,
 }
 
 impl Logical {
@@ -100,10 +100,6 @@ impl Logical {
             slot: Slot::new(),
         };
         devices.into_iter().map(logical).collect()
-    }
-
-    pub(super) fn into_allocator(self) -> Option<GpuAllocator> {
-        self.slot.into_inner()
     }
 }
 

@@ -22,7 +22,7 @@ use super::best_fit::BestFit;
 use super::cpu_memory::{Binding, CpuMemory};
 use super::error::RuntimeError;
 use super::host_pool::HostPool;
-use super::logged::Logged;
+use super::logged::{Logged, logged};
 use super::shutdown::Left;
 use super::topology::Node;
 use super::watch::Watch;
@@ -148,20 +148,20 @@ impl HostAllocator {
                 log,
             }))
         };
-        let log = logs.then(|| Logged::new(make(memory.clone(), None)));
+        let log = logs.then(|| logged(make(memory.clone(), None)));
         make(memory, log)
     }
 
     /// What was counted call by call, where memory is logged.
     pub fn log_stats(&self) -> Option<TrackStats> {
-        self.0.log.as_ref().map(Logged::stats)
+        Some(self.0.log.as_ref()?.track_stats())
     }
 
     /// Hands the records of calls over, oldest first, where memory is logged: the newest 4096 since the last time.
     /// A record's tick is in nanoseconds since the allocator was made.
     pub fn drain_log(&self, f: impl FnMut(Record)) {
         if let Some(log) = &self.0.log {
-            log.drain(f);
+            log.drain_records(f);
         }
     }
 
@@ -212,7 +212,7 @@ impl HostAllocator {
 
     fn blocks(&self) -> &dyn BlockAllocator {
         match &self.0.log {
-            Some(log) => log.blocks(),
+            Some(log) => &**log,
             None => self.0.memory.blocks(),
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use larder_core::BlockAllocator;
-use larder_core::decorate::{Record, Ticks, TrackStats, Tracked};
+use larder_core::decorate::{Record, Ticks, Tracked};
 
 use crate::lock_wait::Yield;
 use crate::owning::Owning;
@@ -21,33 +21,17 @@ impl Ticks for Clock {
 }
 
 /// An allocator, its records, and the ring that holds them.
-pub(super) struct Logged<A: BlockAllocator> {
-    tracked: Owning<Tracked<'static, A, Clock, Yield>>,
-}
+pub(super) type Logged<A> = Owning<Tracked<'static, A, Clock, Yield>>;
 
-impl<A: BlockAllocator> Logged<A> {
-    pub(super) fn new(inner: A) -> Self {
-        let clock = Clock(Instant::now());
-        // Sizes are tracked below, so no rows are needed.
-        // SAFETY: the ring goes into the decorator, which nobody takes apart.
-        let tracked = unsafe {
-            Owning::new(|tables| {
-                let ring: &mut [Option<Record>] = tables.lend(vec![None; RECORDS]);
-                Tracked::with_ticks(inner, clock, ring, None)
-            })
-        };
-        Self { tracked }
-    }
-
-    pub(super) fn blocks(&self) -> &dyn BlockAllocator {
-        &*self.tracked
-    }
-
-    pub(super) fn stats(&self) -> TrackStats {
-        self.tracked.track_stats()
-    }
-
-    pub(super) fn drain(&self, f: impl FnMut(Record)) {
-        self.tracked.drain_records(f);
+/// Records each call of an allocator.
+pub(super) fn logged<A: BlockAllocator>(inner: A) -> Logged<A> {
+    let clock = Clock(Instant::now());
+    // Sizes are tracked below, so no rows are needed.
+    // SAFETY: the ring goes into the decorator, which nobody takes apart.
+    unsafe {
+        Owning::new(|tables| {
+            let ring: &mut [Option<Record>] = tables.lend(vec![None; RECORDS]);
+            Tracked::with_ticks(inner, clock, ring, None)
+        })
     }
 }

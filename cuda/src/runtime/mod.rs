@@ -261,7 +261,8 @@ impl Runtime {
             note(pinned.left());
         }
         let devices = inner.devices.into_inner().unwrap_or_default();
-        for gpu in devices.into_iter().filter_map(Logical::into_allocator) {
+        let gpus = devices.into_iter().filter_map(|gpu| gpu.slot.into_inner());
+        for gpu in gpus {
             note(gpu.left());
         }
         for cpu in inner.cpu.into_iter().filter_map(Slot::into_inner) {

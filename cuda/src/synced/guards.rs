@@ -153,7 +153,7 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> GpuOverwrite<'m, 'a, T> {
     }
 
     fn values(&mut self) -> BufferViewMut<'_, T> {
-        match self.pair.device_buffer_mut() {
+        match &mut self.pair.device {
             Some(device) => DeviceValues::view_mut(device),
             None => self.nothing.as_view_mut(),
         }

@@ -135,7 +135,7 @@ pub struct SyncedPair<B: Backend> {
     /// PAIR3.
     flight: bool,
     host: Option<B::Host>,
-    device: Option<B::Device>,
+    pub(super) device: Option<B::Device>,
 }
 
 impl<B: Backend> SyncedPair<B> {
@@ -169,10 +169,6 @@ impl<B: Backend> SyncedPair<B> {
     /// The device's buffer as it is, if there is one.
     pub const fn device_buffer(&self) -> Option<&B::Device> {
         self.device.as_ref()
-    }
-
-    pub(super) const fn device_buffer_mut(&mut self) -> Option<&mut B::Device> {
-        self.device.as_mut()
     }
 
     /// The values, for the host to read.
