@@ -32,7 +32,7 @@ use super::{ArenaPolicy, DeviceInner};
 use crate::driver::locked;
 use crate::lock_wait::Yield;
 use crate::owning::Owning;
-use crate::stream_pool::{HostWait, StreamCounts};
+use crate::stream_pool::{ByStream, HostWait, StreamCounts};
 
 /// Largest block of an arena.
 pub(super) const MAX_BYTES: u64 = 64 << 10;
@@ -112,7 +112,7 @@ impl SubAllocator for Pieces {
         // Blocks of the program are counted when they are cut from it.
         inner
             .pool
-            .with(|_| inner.pool.counts.withdrawn(self.stream_id, block.bytes()));
+            .with(|_| inner.pool.counts[self.stream_id].withdrawn(block.bytes()));
         let range = apart(&block).ok_or(SubAllocError)?;
         let mut blocks = locked(&self.blocks);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
@@ -229,7 +229,7 @@ pub(super) struct Arenas {
     last: AtomicUsize,
     /// Who made the newest arena; 0 while there is none.
     maker: AtomicUsize,
-    slots: Vec<ArenaSlot>,
+    slots: ByStream<ArenaSlot>,
     /// How many there are.
     count: AtomicUsize,
 }
@@ -241,29 +241,25 @@ impl Arenas {
             policy,
             last: AtomicUsize::new(0),
             maker: AtomicUsize::new(0),
-            slots: (0..StreamId::COUNT).map(|_| ArenaSlot::default()).collect(),
+            slots: ByStream::default(),
             count: AtomicUsize::new(0),
         }
-    }
-
-    fn place(&self, stream_id: StreamId) -> Option<&ArenaSlot> {
-        self.slots.get(usize::from(stream_id.number()))
     }
 
     /// The arena of a stream, if it has one.
     #[inline]
     pub(super) fn of(&self, stream_id: StreamId) -> Option<&Arena> {
-        self.place(stream_id)?.arena.get()
+        self.slots[stream_id].arena.get()
     }
 
     /// All there are, with their streams.
     pub(super) fn all(&self) -> impl Iterator<Item = (StreamId, &Arena)> {
         let none = self.count.load(Ordering::Acquire) == 0;
-        let slots = if none { &[] } else { self.slots.as_slice() };
-        slots
+        let slots = self
+            .slots
             .iter()
-            .zip(0..=u8::MAX)
-            .filter_map(|(slot, number)| Some((StreamId::new(number), slot.arena.get()?)))
+            .take(if none { 0 } else { StreamId::COUNT });
+        slots.filter_map(|(stream_id, slot)| Some((stream_id, slot.arena.get()?)))
     }
 
     /// The arena that a block is of.
@@ -278,7 +274,7 @@ impl Arenas {
         if self.policy == ArenaPolicy::Never {
             return None;
         }
-        let place = self.place(stream_id)?;
+        let place = &self.slots[stream_id];
         // Threads on one stream may lose a count.
         let turn = place.turn.load(Ordering::Relaxed).wrapping_add(1);
         place.turn.store(turn, Ordering::Relaxed);

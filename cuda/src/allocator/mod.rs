@@ -150,7 +150,7 @@ impl DeviceAllocator {
         let inner = Arc::new_cyclic(|inner| DeviceInner {
             id: pool.with(|paged| paged.id()),
             check_captures: config.check_captures,
-            routes: Routes::new(),
+            routes: Routes::default(),
             arenas: Arenas::new(inner, config.arenas),
             deferred: DeferredBlocks::default(),
             steps: StepStreams::new(config.steps),

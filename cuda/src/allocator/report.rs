@@ -139,9 +139,7 @@ impl DeviceInner {
             events,
             ..StreamStats::default()
         };
-        if let Some(account) = self.pool.counts.of(stream_id) {
-            account.add_to(&mut stats);
-        }
+        self.pool.counts[stream_id].add_to(&mut stats);
         if let Some(arena) = self.arenas.of(stream_id) {
             arena.account().add_to(&mut stats);
             stats.arena_bytes = arena.held_bytes();

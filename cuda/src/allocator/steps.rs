@@ -20,7 +20,7 @@ use larder_core::{
 use super::{DeviceAllocError, DeviceAllocator, DeviceInner, step_tables};
 use crate::driver::locked;
 use crate::owning::Owning;
-use crate::stream_pool::HostWait;
+use crate::stream_pool::{ByStream, HostWait};
 
 /// The steps of one stream.
 struct Planned {
@@ -42,25 +42,24 @@ impl Planned {
 /// The steps of all streams, by number.
 pub(super) struct StepStreams {
     config: StepConfig,
-    by_stream: Vec<OnceLock<Mutex<Planned>>>,
+    by_stream: ByStream<OnceLock<Mutex<Planned>>>,
 }
 
 impl StepStreams {
     pub(super) fn new(config: StepConfig) -> Self {
         Self {
             config,
-            by_stream: (0..StreamId::COUNT).map(|_| OnceLock::new()).collect(),
+            by_stream: ByStream::default(),
         }
     }
 
     /// The steps of a stream, if it has begun one.
     fn of(&self, stream_id: StreamId) -> Option<&Mutex<Planned>> {
-        self.by_stream.get(usize::from(stream_id.number()))?.get()
+        self.by_stream[stream_id].get()
     }
 
-    fn make(&self, stream_id: StreamId) -> Option<&Mutex<Planned>> {
-        let slot = self.by_stream.get(usize::from(stream_id.number()))?;
-        Some(slot.get_or_init(|| Mutex::new(Planned::new(self.config))))
+    fn make(&self, stream_id: StreamId) -> &Mutex<Planned> {
+        self.by_stream[stream_id].get_or_init(|| Mutex::new(Planned::new(self.config)))
     }
 }
 
@@ -129,15 +128,15 @@ impl DeviceAllocator {
     ) -> Result<DeviceStep, DeviceAllocError> {
         let inner = &*self.0;
         let stream_id = inner.pool.streams.id(stream)?;
-        if let Some(planned) = inner.steps.make(stream_id) {
-            // It sees every block of the stream from now on.
-            inner.routes.set_steps(stream_id);
-            let mut planned = locked(planned);
-            planned.depth += 1;
-            if planned.depth == 1 {
-                planned.steps.begin(key);
-            }
+        let planned = inner.steps.make(stream_id);
+        // It sees every block of the stream from now on.
+        inner.routes.set_steps(stream_id);
+        let mut planned = locked(planned);
+        planned.depth += 1;
+        if planned.depth == 1 {
+            planned.steps.begin(key);
         }
+        drop(planned);
         Ok(DeviceStep {
             memory: self.clone(),
             stream_id,
@@ -272,7 +271,7 @@ impl Below for BelowPlans<'_> {
             mapped => mapped?,
         };
         let bytes = block.bytes();
-        pool.with(|_| self.inner.pool.counts.allocated(self.stream_id, bytes));
+        pool.with(|_| self.inner.pool.counts[self.stream_id].allocated(bytes));
         Ok(block)
     }
 

@@ -1,6 +1,5 @@
-//! What each stream was given and gave back: [`CountsByStream`], and [`StreamStats`] for people.
+//! What a stream was given and gave back: [`StreamCounts`], and [`StreamStats`] for people.
 
-use larder_core::StreamId;
 use larder_core::sync::{AtomicU64, Ordering};
 
 /// What one stream did with an allocator, since the stream's first use of it.
@@ -42,18 +41,20 @@ pub(crate) struct StreamCounts {
 }
 
 impl StreamCounts {
+    /// Counts a block given.
     #[inline]
     pub(crate) fn allocated(&self, bytes: u64) {
         add(&self.allocations, 1);
         add(&self.allocated_bytes, bytes);
     }
 
-    /// What was counted as allocated is none of the program's blocks.
+    /// Counts a block no more that goes to nobody, or to an arena.
     pub(crate) fn withdrawn(&self, bytes: u64) {
         add(&self.allocations, 1_u64.wrapping_neg());
         add(&self.allocated_bytes, bytes.wrapping_neg());
     }
 
+    /// Counts a block taken back.
     #[inline]
     pub(crate) fn freed(&self, bytes: u64) {
         add(&self.frees, 1);
@@ -66,45 +67,5 @@ impl StreamCounts {
         stats.allocated_bytes += read(&self.allocated_bytes);
         stats.frees += read(&self.frees);
         stats.freed_bytes += read(&self.freed_bytes);
-    }
-}
-
-/// The counters of all streams, for blocks from the core.
-pub(crate) struct CountsByStream(Vec<StreamCounts>);
-
-impl CountsByStream {
-    pub(crate) fn new() -> Self {
-        Self(
-            (0..StreamId::COUNT)
-                .map(|_| StreamCounts::default())
-                .collect(),
-        )
-    }
-
-    pub(crate) fn of(&self, stream_id: StreamId) -> Option<&StreamCounts> {
-        self.0.get(usize::from(stream_id.number()))
-    }
-
-    /// Counts a block given; under the core's lock.
-    #[inline]
-    pub(crate) fn allocated(&self, stream_id: StreamId, bytes: u64) {
-        if let Some(account) = self.of(stream_id) {
-            account.allocated(bytes);
-        }
-    }
-
-    /// Counts a block no more that goes to nobody, or to an arena; under the core's lock.
-    pub(crate) fn withdrawn(&self, stream_id: StreamId, bytes: u64) {
-        if let Some(account) = self.of(stream_id) {
-            account.withdrawn(bytes);
-        }
-    }
-
-    /// Counts a block taken back; under the core's lock.
-    #[inline]
-    pub(crate) fn freed(&self, stream_id: StreamId, bytes: u64) {
-        if let Some(account) = self.of(stream_id) {
-            account.freed(bytes);
-        }
     }
 }

@@ -11,6 +11,7 @@
 //! both.
 
 mod bounded;
+mod by_stream;
 mod counts;
 mod peaks;
 mod shrink;
@@ -26,8 +27,9 @@ use larder_core::{
 };
 
 pub(crate) use bounded::{Bounded, Core, PoolSource};
+pub(crate) use by_stream::ByStream;
+pub(crate) use counts::StreamCounts;
 pub use counts::StreamStats;
-pub(crate) use counts::{CountsByStream, StreamCounts};
 pub(crate) use streams::Streams;
 
 use crate::{Context, DeviceAllocError};
@@ -91,8 +93,8 @@ pub(crate) struct StreamPool<S: PoolSource<M>, M: Memory> {
     core: Bounded<S, M>,
     context: Context,
     pub(crate) streams: Streams,
-    /// What each stream was given and gave back.
-    pub(crate) counts: CountsByStream,
+    /// What each stream was given of the core and gave back, under the core's lock.
+    pub(crate) counts: ByStream<StreamCounts>,
 }
 
 impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
@@ -100,7 +102,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         Self {
             context: context.clone(),
             streams: Streams::new(context),
-            counts: CountsByStream::new(),
+            counts: ByStream::default(),
             core,
         }
     }
@@ -115,7 +117,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
     pub(crate) fn find_at_once(&self, request: &Request) -> Option<Block> {
         self.core.with(|bfc| {
             let block = bfc.alloc_at_once(&request.without_wait())?;
-            self.counts.allocated(request.stream, block.bytes());
+            self.counts[request.stream].allocated(block.bytes());
             Some(block)
         })
     }
@@ -129,7 +131,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         let found = self.core.with(|bfc| {
             let found = bfc.alloc_now(request);
             if let Ok(Some(grant)) = &found {
-                self.counts.allocated(request.stream, grant.block.bytes());
+                self.counts[request.stream].allocated(grant.block.bytes());
             }
             found
         });
@@ -154,7 +156,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         // The block goes back as it was: still in use by the other stream.
         let bytes = grant.block.bytes();
         let _ = self.core.free_after(grant.block, point);
-        self.core.with(|_| self.counts.withdrawn(stream_id, bytes));
+        self.core.with(|_| self.counts[stream_id].withdrawn(bytes));
         ordered?;
         Ok(None)
     }
@@ -165,7 +167,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         self.core.with(|bfc| {
             let bytes = block.bytes();
             bfc.free_after(block, point)?;
-            self.counts.freed(point.stream, bytes);
+            self.counts[point.stream].freed(bytes);
             Ok(())
         })
     }

@@ -22,6 +22,7 @@ use larder_core::sync::{AtomicUsize, OpenEvent, Ordering};
 use larder_core::{EventNumber, StreamId, StreamPoint};
 use larder_cuda_abi::StreamHandle;
 
+use super::ByStream;
 use crate::driver::locked;
 use crate::{CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig};
 
@@ -54,8 +55,8 @@ struct StreamSlot {
     queue: Mutex<Queue>,
 }
 
-impl StreamSlot {
-    fn new() -> Self {
+impl Default for StreamSlot {
+    fn default() -> Self {
         Self {
             open: OpenEvent::new(EventNumber::new(FIRST)),
             queue: Mutex::new(Queue {
@@ -74,9 +75,8 @@ impl StreamSlot {
 
 /// Where a stream's number is looked for first. Handles are addresses: the low bits say little.
 #[inline]
-const fn first_slot_of(handle: usize) -> u8 {
-    // As many places as there are numbers.
-    ((handle >> 4) ^ (handle >> 12)) as u8
+const fn first_id_of(handle: usize) -> StreamId {
+    StreamId::new(((handle >> 4) ^ (handle >> 12)) as u8)
 }
 
 /// All streams of one allocator.
@@ -84,10 +84,10 @@ pub(crate) struct Streams {
     context: Context,
     /// The context's handle, as streams know theirs.
     own: usize,
-    /// By number: the stream's handle and one, or 0. A stream is found by hashing the handle; none is
+    /// The stream's handle and one, or 0. A stream is found by hashing the handle; none is
     /// ever taken out.
-    keys: Vec<AtomicUsize>,
-    shared: Vec<StreamSlot>,
+    keys: ByStream<AtomicUsize>,
+    shared: ByStream<StreamSlot>,
     /// Held while a number is taken.
     adding: Mutex<()>,
     /// Events whose work is done.
@@ -99,8 +99,8 @@ impl Streams {
         Self {
             context: context.clone(),
             own: context.cudarc().cu_ctx().addr(),
-            keys: (0..StreamId::COUNT).map(|_| AtomicUsize::new(0)).collect(),
-            shared: (0..StreamId::COUNT).map(|_| StreamSlot::new()).collect(),
+            keys: ByStream::default(),
+            shared: ByStream::default(),
             adding: Mutex::new(()),
             spare: Mutex::default(),
         }
@@ -110,12 +110,11 @@ impl Streams {
     #[inline]
     pub(crate) fn id(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
-        let at = first_slot_of(handle);
-        let key = self.keys.get(usize::from(at));
+        let first = first_id_of(handle);
         // Acquire: what is the stream's was made ready before the key was set.
-        let is_first = key.is_some_and(|key| key.load(Ordering::Acquire) == handle.wrapping_add(1));
+        let is_first = self.keys[first].load(Ordering::Acquire) == handle.wrapping_add(1);
         if is_first && stream.context().cu_ctx().addr() == self.own {
-            return Ok(StreamId::new(at));
+            return Ok(first);
         }
         self.id_elsewhere(stream)
     }
@@ -146,14 +145,11 @@ impl Streams {
 
     /// The place of a stream, which is its number, and whether it is there already.
     fn probe(&self, handle: usize) -> Option<(StreamId, bool)> {
-        let start = usize::from(first_slot_of(handle));
-        let places = self.keys.len();
-        (0..places).find_map(|step| {
-            let at = (start + step) % places;
+        let first = first_id_of(handle).number();
+        (0..=u8::MAX).find_map(|step| {
+            let stream_id = StreamId::new(first.wrapping_add(step));
             // Acquire: the queue was made ready before the key was set.
-            let key = self.keys.get(at)?.load(Ordering::Acquire);
-            let stream_id = StreamId::new(u8::try_from(at).ok()?);
-            match key {
+            match self.keys[stream_id].load(Ordering::Acquire) {
                 0 => Some((stream_id, false)),
                 key if key == handle.wrapping_add(1) => Some((stream_id, true)),
                 _ => None,
@@ -167,39 +163,31 @@ impl Streams {
         let _adding = locked(&self.adding);
         let (stream_id, known) = self.probe(handle).ok_or(DeviceAllocError::Streams)?;
         if !known {
-            let at = usize::from(stream_id.number());
-            if let (Some(shared), Some(key)) = (self.shared.get(at), self.keys.get(at)) {
-                locked(&shared.queue).stream = Some(stream.clone());
-                key.store(handle.wrapping_add(1), Ordering::Release);
-            }
+            locked(&self.shared[stream_id].queue).stream = Some(stream.clone());
+            self.keys[stream_id].store(handle.wrapping_add(1), Ordering::Release);
         }
         Ok(stream_id)
     }
 
-    fn shared(&self, stream_id: StreamId) -> Option<&StreamSlot> {
-        self.shared.get(usize::from(stream_id.number()))
-    }
-
     /// The stream with a number.
     pub(crate) fn stream(&self, stream_id: StreamId) -> Option<Arc<CudaStream>> {
-        locked(&self.shared(stream_id)?.queue).stream.clone()
+        locked(&self.shared[stream_id].queue).stream.clone()
     }
 
     /// The numbers that are taken, with their streams' handles.
     pub(crate) fn ids(&self) -> impl Iterator<Item = (StreamId, usize)> {
-        self.keys.iter().enumerate().filter_map(|(at, key)| {
+        self.keys.iter().filter_map(|(stream_id, key)| {
             let handle = key.load(Ordering::Acquire).checked_sub(1)?;
-            Some((StreamId::new(u8::try_from(at).ok()?), handle))
+            Some((stream_id, handle))
         })
     }
 
     /// What a free at this moment must carry.
     #[inline]
     pub(crate) fn point(&self, stream_id: StreamId) -> StreamPoint {
-        let shared = self.shared(stream_id);
         StreamPoint {
             stream: stream_id,
-            event: shared.map_or(EventNumber::new(FIRST), |shared| shared.open.for_free()),
+            event: self.shared[stream_id].open.for_free(),
         }
     }
 
@@ -213,10 +201,7 @@ impl Streams {
         after: StreamPoint,
     ) -> Result<bool, DriverError> {
         let wanted = after.event.number();
-        let (Some(behind), Some(before)) = (self.shared(stream_id), self.shared(after.stream))
-        else {
-            return Ok(true);
-        };
+        let (behind, before) = (&self.shared[stream_id], &self.shared[after.stream]);
         let from = after.stream.number();
         let waits = locked(&behind.queue).waited.get(&from).copied();
         if stream_id == after.stream || waits.is_some_and(|number| number >= wanted) {
@@ -282,9 +267,11 @@ impl Streams {
 
     /// Records all open events with which something was freed, as far as the driver allows.
     pub(crate) fn close_all(&self) {
-        for shared in self.shared.iter().filter(|shared| shared.open.has_freed()) {
-            // Memory that stays pending is only not reused.
-            let _ = self.close(shared, &mut locked(&shared.queue));
+        for (_, shared) in self.shared.iter() {
+            if shared.open.has_freed() {
+                // Memory that stays pending is only not reused.
+                let _ = self.close(shared, &mut locked(&shared.queue));
+            }
         }
     }
 
@@ -305,9 +292,7 @@ impl Streams {
     /// for each event that is done, and one for each stream whose next is not.
     pub(crate) fn poll(&self, mut done: impl FnMut(StreamId, EventNumber)) {
         for (stream_id, _) in self.ids() {
-            let Some(shared) = self.shared(stream_id) else {
-                continue;
-            };
+            let shared = &self.shared[stream_id];
             let mut queue = locked(&shared.queue);
             self.look(&mut queue);
             let passed = queue.done;
@@ -324,22 +309,18 @@ impl Streams {
 
     /// Times a stream was made to wait, and events recorded in it.
     pub(crate) fn counts(&self, stream_id: StreamId) -> (u64, u64) {
-        let Some(shared) = self.shared(stream_id) else {
-            return (0, 0);
-        };
-        let queue = locked(&shared.queue);
+        let queue = locked(&self.shared[stream_id].queue);
         (queue.waits, queue.records)
     }
 
     /// Whether the work of a point was seen done when the stream was looked at last.
     pub(crate) fn is_done(&self, point: StreamPoint) -> bool {
-        let shared = self.shared(point.stream);
-        shared.is_none_or(|shared| locked(&shared.queue).done >= point.event.number())
+        locked(&self.shared[point.stream].queue).done >= point.event.number()
     }
 
     /// Waits on the host for all that is queued on any of the streams; not for one that captures.
     pub(crate) fn wait_for_all(&self) {
-        for shared in &self.shared {
+        for (_, shared) in self.shared.iter() {
             let stream = locked(&shared.queue).stream.clone();
             if let Some(stream) = stream
                 && self.captures(&stream) != Ok(true)
@@ -352,10 +333,7 @@ impl Streams {
 
     /// Waits on the host for the last recorded event of a stream; whether there was any.
     pub(crate) fn wait_for(&self, stream_id: StreamId) -> Result<bool, DriverError> {
-        let Some(shared) = self.shared(stream_id) else {
-            return Ok(false);
-        };
-        let queue = locked(&shared.queue);
+        let queue = locked(&self.shared[stream_id].queue);
         match queue.events.back() {
             Some((_, event)) => event.synchronize().map(|()| true),
             None => Ok(false),

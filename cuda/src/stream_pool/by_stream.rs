@@ -1,0 +1,38 @@
+//! [`ByStream`]: one value for each number that a stream may have.
+
+use core::ops::Index;
+
+use larder_core::StreamId;
+
+/// One value for each number of a stream. There is one for every number, so a look neither fails nor checks.
+pub(crate) struct ByStream<T>(Box<[T; StreamId::COUNT]>);
+
+// A number is a byte.
+const _: () = assert!(StreamId::COUNT == u8::MAX as usize + 1);
+
+impl<T> ByStream<T> {
+    /// All of them, in the order of the numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (StreamId, &T)> {
+        (0..=u8::MAX).map(StreamId::new).zip(self.0.iter())
+    }
+}
+
+impl<T: Default> Default for ByStream<T> {
+    fn default() -> Self {
+        // Never on the stack: values may be large.
+        let values: Box<[T]> = (0..StreamId::COUNT).map(|_| T::default()).collect();
+        match values.try_into() {
+            Ok(values) => Self(values),
+            Err(_) => unreachable!("as many values as numbers were made"),
+        }
+    }
+}
+
+impl<T> Index<StreamId> for ByStream<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, stream_id: StreamId) -> &T {
+        &self.0[usize::from(stream_id.number())]
+    }
+}
