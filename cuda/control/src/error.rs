@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use crate::ControlFile;
 
-/// Why a text is no control file, no status, or no name of a GPU. Nothing of it is taken; all former values stay
-/// in force.
+/// Why a text is no control file, no status, or no name of a GPU. Nothing of it is taken; all former values
+/// stay in force.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -29,12 +29,12 @@ pub enum ParseError {
         /// From 1; 0 if the line is empty.
         column: usize,
     },
-    /// The control file is JSON, but not an object. With [`Compat::AntMan`](crate::Compat) also if `gpuConfigInfo`
-    /// or one of its entries is no object: AntMan throws then.
+    /// The control file is JSON, but not an object. With [`Compat::AntMan`](crate::Compat) also if
+    /// `gpuConfigInfo` or one of its entries is no object: AntMan throws then.
     #[error("the control file is not an object, nothing of it is taken")]
     NotAnObject,
-    /// The text is no status: it is incomplete, not JSON, too large, or has values of other types. Reading again
-    /// later may succeed.
+    /// The text is no status: it is incomplete, not JSON, too large, or has values of other types. Reading
+    /// again later may succeed.
     #[error("not a job's status: {}; read it again later", message.escape_debug())]
     Status {
         /// What was found, and where.

@@ -64,8 +64,8 @@ impl FileAct {
     }
 }
 
-/// A file could not be read, replaced or listened to. After a failed replacement the file is unchanged, except
-/// after [`FileAct::Store`].
+/// A file could not be read, replaced or listened to. After a failed replacement the file is unchanged,
+/// except after [`FileAct::Store`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[error("cannot {} {}: {source}", act.words(), path.display())]

@@ -26,8 +26,8 @@ impl RawDeviceBuffer {
     }
 }
 
-/// Why memory from elsewhere was not made a buffer, or a side of a [`SyncedMemory`](crate::synced::SyncedMemory).
-/// The memory is as before.
+/// Why memory from elsewhere was not made a buffer, or a side of a
+/// [`SyncedMemory`](crate::synced::SyncedMemory). The memory is as before.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdoptError {

@@ -91,8 +91,8 @@ impl Job {
     /// the share holds for both together.
     ///
     /// # Errors
-    /// The first action that fails a run. One before the work prevents it, and nothing comes back; after the work
-    /// its value does, and actions of later phases have not run.
+    /// The first action that fails a run. One before the work prevents it, and nothing comes back; after the
+    /// work its value does, and actions of later phases have not run.
     pub fn run<R>(
         &self,
         graph: u64,

@@ -177,8 +177,8 @@ impl Listener {
     /// Several handlers of a file run in the order of their registration.
     ///
     /// # Errors
-    /// The path is empty ([`FileAct::Listen`]) or the thread cannot be started ([`FileAct::Thread`]); nothing is
-    /// registered then.
+    /// The path is empty ([`FileAct::Listen`]) or the thread cannot be started ([`FileAct::Thread`]);
+    /// nothing is registered then.
     pub fn register(
         &self,
         path: impl AsRef<Path>,
