@@ -4,7 +4,6 @@ use larder_core::paged::PageStats;
 use larder_core::{AddrRange, Block, BlockAllocator, ChunkInfo, ChunkState, Stats, StreamId};
 
 use super::{DeviceAllocator, DeviceInner};
-use crate::limits::LimitedPool;
 use crate::{StreamStats, VirtualCalls};
 
 /// One piece of an allocator's addresses.
@@ -43,7 +42,7 @@ impl DeviceAllocator {
     /// The most live bytes since this was last asked for, or since the beginning; now the next interval
     /// begins. [`stats`](Self::stats) counts on as if nobody had asked.
     pub fn take_peak(&self) -> u64 {
-        LimitedPool::take_peak(&*self.0)
+        self.0.pool.take_peak()
     }
 
     /// Starts [these counters](Self::stats) anew; see [`Stats::clear`](larder_core::Stats::clear). Those of streams

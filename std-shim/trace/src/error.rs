@@ -1,6 +1,5 @@
 //! What can be wrong with a trace file, and the words for it.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +11,8 @@ use crate::MAX_BYTES;
 ///
 /// Prints as `FILE:LINE: what is wrong; what to do`, or without the line when
 /// the file could not be opened at all.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("{}:{} {defect}", file.display(), line.map(|line| format!("{line}:")).unwrap_or_default())]
 pub struct TraceError {
     file: PathBuf,
     line: Option<u64>,
@@ -64,18 +64,6 @@ impl TraceError {
         self.defect
     }
 }
-
-impl fmt::Display for TraceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.file.display())?;
-        if let Some(line) = self.line {
-            write!(f, "{line}:")?;
-        }
-        write!(f, " {}", self.defect)
-    }
-}
-
-impl std::error::Error for TraceError {}
 
 /// One way for a trace file to be wrong.
 #[derive(Debug, Error)]
