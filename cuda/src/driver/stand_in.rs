@@ -62,6 +62,7 @@ pub struct StandIn {
     clear_findings: unsafe extern "C" fn(),
     kernel: unsafe extern "C" fn(*const c_char, KernelBody) -> Code,
     poison: unsafe extern "C" fn(u32),
+    mapping_waits: unsafe extern "C" fn(u32),
     share: unsafe extern "C" fn(*const c_char) -> Code,
 }
 
@@ -95,6 +96,7 @@ impl StandIn {
             clear_findings: control.find("larder_stand_in_clear_findings")?,
             kernel: control.find("larder_stand_in_kernel")?,
             poison: control.find("larder_stand_in_poison")?,
+            mapping_waits: control.find("larder_stand_in_mapping_waits")?,
             share: control.find("larder_stand_in_share")?,
         }))
     }
@@ -248,6 +250,13 @@ impl StandIn {
     pub fn poison(&self, on: bool) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.poison)(u32::from(on)) }
+    }
+
+    /// Sets whether unmapping memory and setting access to it wait for queued work that may use it. They do
+    /// not at first, and work whose memory went fails.
+    pub fn mapping_waits(&self, on: bool) {
+        // SAFETY: DRIVER2; the call takes no pointers.
+        unsafe { (self.mapping_waits)(u32::from(on)) }
     }
 
     /// Counts the devices' memory in this file, together with other processes.

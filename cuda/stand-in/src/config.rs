@@ -15,6 +15,8 @@ pub(crate) struct Config {
     pub(crate) shared: Option<String>,
     /// `LARDER_STAND_IN_VERSION`, what `cuDriverGetVersion` answers.
     pub(crate) version: u32,
+    /// `LARDER_STAND_IN_MAPPING_WAITS`: not 0 if unmapping and setting access wait for queued work.
+    pub(crate) mapping_waits: bool,
 }
 
 impl Config {
@@ -28,6 +30,7 @@ impl Config {
                 .ok()
                 .filter(|path| !path.is_empty()),
             version: number("LARDER_STAND_IN_VERSION").unwrap_or(12_080) as u32,
+            mapping_waits: number("LARDER_STAND_IN_MAPPING_WAITS").is_some_and(|on| on != 0),
         }
     }
 }

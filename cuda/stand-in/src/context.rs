@@ -156,6 +156,7 @@ impl Session {
             self.remove_stream(stream);
         }
         for event in self.events.all(|event| event.context == handle) {
+            self.event_names.forget(event);
             self.events.remove(event)?;
         }
         self.contexts.remove(handle)?;

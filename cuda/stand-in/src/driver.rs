@@ -21,20 +21,25 @@ use crate::pool::Pools;
 use crate::queue::{Event, Queue, Stream};
 use crate::space::Space;
 use crate::sweep::Sweeps;
-use crate::table::{Handles, Table};
+use crate::table::{Handles, Names, Table};
 
 /// Everything the driver knows.
 pub(crate) struct Driver {
     /// `cuInit` was called.
     pub(crate) initialised: bool,
     pub(crate) version: u32,
+    /// Whether `cuMemUnmap` and `cuMemSetAccess` wait for work that may use the mappings. The documents
+    /// leave it open, so a program must be right both ways.
+    pub(crate) mapping_waits: bool,
     pub(crate) calls: Calls,
     pub(crate) findings: Findings,
     pub(crate) handles: Handles,
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: Table<Context>,
     pub(crate) streams: Table<Stream>,
+    pub(crate) stream_names: Names,
     pub(crate) events: Table<Event>,
+    pub(crate) event_names: Names,
     pub(crate) modules: Table<Module>,
     pub(crate) functions: Table<Function>,
     /// Bodies of kernels by name.
@@ -73,12 +78,15 @@ impl Driver {
         Self {
             initialised: false,
             version: config.version,
+            mapping_waits: config.mapping_waits,
             calls: Calls::default(),
             findings: Findings::default(),
             devices: (0..config.devices).map(Device::new).collect(),
             contexts: Table::new(Code::INVALID_CONTEXT),
             streams: Table::new(Code::INVALID_HANDLE),
+            stream_names: Names::new(),
             events: Table::new(Code::INVALID_HANDLE),
+            event_names: Names::new(),
             modules: Table::new(Code::INVALID_HANDLE),
             functions: Table::new(Code::INVALID_HANDLE),
             bodies: BTreeMap::new(),
@@ -103,6 +111,7 @@ impl Driver {
             seed: None,
             shared: None,
             version: self.version,
+            mapping_waits: self.mapping_waits,
         };
         let mut next = Self::new(&config);
         std::mem::swap(&mut next.handles, &mut self.handles);

@@ -17,7 +17,9 @@
 //!   touch; behind it, a fixed distance away, is the host memory that holds the bytes. Physical
 //!   memory of the virtual memory calls lies in memory files, so one handle mapped at two addresses
 //!   is truly one memory. Host memory that the driver knows keeps its own address.
-//!   Several processes may count their devices' memory together, in a file.
+//!   Several processes may count their devices' memory together, in a file. Unmapping takes memory away
+//!   also from under queued work, which fails then (`larder_stand_in_mapping_waits`).
+//! * **Handles** of streams and events are given again, the newest vacant one first (`table`).
 //! * **Kernels** (`module`): a module is PTX text, of which the kernels' names and parameters are
 //!   read; a launch runs a registered function of the host, which asks for the memory it uses.
 //! * **Memory in the order of streams** (`pool`) is alive between the queued allocation and the

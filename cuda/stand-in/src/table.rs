@@ -1,5 +1,6 @@
-//! Objects by handle. A handle is a number that nothing else has and no object gets again, so a
-//! destroyed object's handle is known for what it is.
+//! Objects by number. A number is one that nothing else has and no object gets again, so a destroyed
+//! object's number is known for what it is. It is the object's handle too, but for streams and events:
+//! their handles are given again, as the driver's are ([`Names`]).
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,47 @@ impl Handles {
     pub(crate) fn next(&mut self) -> usize {
         self.last += 1;
         self.last * STEP
+    }
+}
+
+/// Handles of one kind that are given again: the newest object gets the handle that became free last. So
+/// a program that keeps the handle of a destroyed object finds another one behind it.
+#[derive(Debug)]
+pub(crate) struct Names {
+    numbers: BTreeMap<usize, usize>,
+    handles: BTreeMap<usize, usize>,
+    vacant: Vec<usize>,
+}
+
+impl Names {
+    pub(crate) const fn new() -> Self {
+        Self {
+            numbers: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            vacant: Vec::new(),
+        }
+    }
+
+    /// Gives the object of this number a handle.
+    pub(crate) fn name(&mut self, number: usize) -> usize {
+        let handle = self.vacant.pop().unwrap_or(number);
+        self.numbers.insert(handle, number);
+        self.handles.insert(number, handle);
+        handle
+    }
+
+    /// The object that a handle names now.
+    pub(crate) fn number(&self, handle: usize) -> Result<usize, Code> {
+        let number = self.numbers.get(&handle).copied();
+        number.ok_or(Code::INVALID_HANDLE)
+    }
+
+    /// Takes the handle from an object that has one; the next object gets it.
+    pub(crate) fn forget(&mut self, number: usize) {
+        if let Some(handle) = self.handles.remove(&number) {
+            self.numbers.remove(&handle);
+            self.vacant.push(handle);
+        }
     }
 }
 

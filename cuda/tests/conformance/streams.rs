@@ -194,3 +194,19 @@ fn default_streams_cannot_be_destroyed() {
         assert!(stream::destroy(handle).is_err());
     }
 }
+
+/// Rule: each stream has a number that no other stream of the process has, before or after (source: CUDA
+/// Driver API, Stream Management, cuStreamGetId: "unique for the life of the program").
+#[test]
+fn each_stream_has_a_number_of_its_own() {
+    let _gpu = portable();
+    let mut seen = vec![stream::id(StreamHandle::LEGACY).expect("a number")];
+    assert_eq!(stream::id(StreamHandle::NULL), Ok(seen[0]));
+    for _ in 0..10 {
+        let made = Stream::non_blocking();
+        let number = stream::id(made.0).expect("a number");
+        assert_eq!(stream::id(made.0), Ok(number));
+        assert!(!seen.contains(&number));
+        seen.push(number);
+    }
+}

@@ -8,10 +8,11 @@ use crate::driver::Driver;
 use crate::thread;
 
 impl Driver {
-    /// Refuses a query of or a wait for a captured event, and invalidates the capture.
+    /// Refuses a query of or a wait for an event: of a captured one always, of any other while streams
+    /// capture in the modes that concern this thread. The captures are invalid then.
     pub(crate) fn check_event(&mut self, event: usize) -> Result<(), Code> {
         let Some(captured) = self.events.get(event)?.captured.clone() else {
-            return Ok(());
+            return self.unsafe_call();
         };
         self.captures.invalidate(captured.capture);
         Err(Code::CAPTURED_EVENT)

@@ -129,6 +129,13 @@ extern "C" fn larder_stand_in_poison(on: u32) {
     control(|driver| driver.space.poison = on != 0);
 }
 
+/// Sets whether `cuMemUnmap` and `cuMemSetAccess` wait for queued work that may use the mappings. They do
+/// not at first, since the documents promise it for most uses only.
+#[unsafe(no_mangle)]
+extern "C" fn larder_stand_in_mapping_waits(on: u32) {
+    control(|driver| driver.mapping_waits = on != 0);
+}
+
 /// Gives the kernels of a name a body, in place of an earlier one; null removes it. The body must not unwind:
 /// a panic that leaves it ends the process. Bodies outlive `larder_stand_in_reset`.
 #[unsafe(no_mangle)]

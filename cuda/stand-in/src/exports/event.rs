@@ -16,9 +16,9 @@ extern "C" fn cuEventCreate(event: Out<EventHandle>, flags: u32) -> Code {
         if flags & !known != 0 || (shared && flags & c::EVENT_DISABLE_TIMING == 0) {
             return Err(Code::INVALID_VALUE);
         }
-        let handle = driver.handles.next();
-        driver.events.insert(handle, Event::new(context, flags));
-        Ok(EventHandle(handle))
+        let number = driver.handles.next();
+        driver.events.insert(number, Event::new(context, flags));
+        Ok(EventHandle(driver.event_names.name(number)))
     })
 }
 
@@ -26,7 +26,8 @@ extern "C" fn cuEventCreate(event: Out<EventHandle>, flags: u32) -> Code {
 extern "C" fn cuEventRecord(event: EventHandle, stream: StreamHandle) -> Code {
     call("cuEventRecord", |driver| {
         let stream = driver.stream(stream)?;
-        driver.record(event.0, stream)
+        let event = driver.event_names.number(event.0)?;
+        driver.record(event, stream)
     })
 }
 
@@ -34,15 +35,17 @@ extern "C" fn cuEventRecord(event: EventHandle, stream: StreamHandle) -> Code {
 extern "C" fn cuEventQuery(event: EventHandle) -> Code {
     call("cuEventQuery", |driver| {
         driver.asked();
-        driver.query_event(event.0)
+        let event = driver.event_names.number(event.0)?;
+        driver.query_event(event)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(event: EventHandle) -> Code {
     call("cuEventSynchronize", |driver| {
-        driver.check_event(event.0)?;
-        let known = driver.events.get(event.0)?;
+        let event = driver.event_names.number(event.0)?;
+        driver.check_event(event)?;
+        let known = driver.events.get(event)?;
         let context = known.context;
         let Some(record) = known.record.clone() else {
             return driver.alive(context);
@@ -57,7 +60,9 @@ extern "C" fn cuEventSynchronize(event: EventHandle) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn cuEventDestroy_v2(event: EventHandle) -> Code {
     call("cuEventDestroy_v2", |driver| {
-        driver.events.remove(event.0).map(drop)
+        let event = driver.event_names.number(event.0)?;
+        driver.event_names.forget(event);
+        driver.events.remove(event).map(drop)
     })
 }
 
@@ -68,7 +73,9 @@ extern "C" fn cuEventElapsedTime(
     end: EventHandle,
 ) -> Code {
     answer("cuEventElapsedTime", milliseconds, |driver| {
-        driver.elapsed(start.0, end.0)
+        let start = driver.event_names.number(start.0)?;
+        let end = driver.event_names.number(end.0)?;
+        driver.elapsed(start, end)
     })
 }
 
@@ -79,6 +86,8 @@ extern "C" fn cuEventElapsedTime_v2(
     end: EventHandle,
 ) -> Code {
     answer("cuEventElapsedTime_v2", milliseconds, |driver| {
-        driver.elapsed(start.0, end.0)
+        let start = driver.event_names.number(start.0)?;
+        let end = driver.event_names.number(end.0)?;
+        driver.elapsed(start, end)
     })
 }

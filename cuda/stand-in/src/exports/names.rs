@@ -29,8 +29,9 @@ const NAMES: &str = "
     cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags
     cuOccupancyMaxPotentialClusterSize cuPointerGetAttribute cuProfilerStart cuProfilerStop
     cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamCreate cuStreamCreateWithPriority
-    cuStreamDestroy_v2 cuStreamEndCapture cuStreamGetCaptureInfo_v2 cuStreamIsCapturing
-    cuStreamQuery cuStreamSynchronize cuStreamWaitEvent cuThreadExchangeStreamCaptureMode
+    cuStreamDestroy_v2 cuStreamEndCapture cuStreamGetCaptureInfo_v2 cuStreamGetId
+    cuStreamIsCapturing cuStreamQuery cuStreamSynchronize cuStreamWaitEvent
+    cuThreadExchangeStreamCaptureMode
 ";
 
 /// Whether the driver exports a function of this name.

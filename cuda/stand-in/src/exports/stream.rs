@@ -18,9 +18,9 @@ fn create(driver: &mut Driver, flags: u32) -> Result<StreamHandle, Code> {
     if flags & !STREAM_NON_BLOCKING != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let handle = driver.handles.next();
-    driver.streams.insert(handle, Stream::new(context, flags));
-    Ok(StreamHandle(handle))
+    let number = driver.handles.next();
+    driver.streams.insert(number, Stream::new(context, flags));
+    Ok(StreamHandle(driver.stream_names.name(number)))
 }
 
 #[unsafe(no_mangle)]
@@ -43,7 +43,16 @@ extern "C" fn cuStreamCreateWithPriority(
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamDestroy_v2(stream: StreamHandle) -> Code {
     call("cuStreamDestroy_v2", |driver| {
-        driver.destroy_stream(stream.0)
+        let stream = driver.stream_names.number(stream.0)?;
+        driver.destroy_stream(stream)
+    })
+}
+
+/// The stream's number, which no other stream of the process ever has; its handle is given again.
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamGetId(stream: StreamHandle, id: Out<u64>) -> Code {
+    answer("cuStreamGetId", id, |driver| {
+        Ok(driver.stream(stream)? as u64)
     })
 }
 
@@ -52,6 +61,7 @@ extern "C" fn cuStreamSynchronize(stream: StreamHandle) -> Code {
     call("cuStreamSynchronize", |driver| {
         let stream = driver.stream(stream)?;
         driver.check_stream(stream)?;
+        driver.unsafe_call()?;
         let mut streams = vec![stream];
         let known = driver.streams.get(stream)?;
         if known.is_legacy {
@@ -68,6 +78,7 @@ extern "C" fn cuStreamQuery(stream: StreamHandle) -> Code {
     call("cuStreamQuery", |driver| {
         let stream = driver.stream(stream)?;
         driver.check_stream(stream)?;
+        driver.unsafe_call()?;
         driver.asked();
         let known = driver.streams.get(stream)?;
         driver.alive(known.context)?;
@@ -91,7 +102,8 @@ extern "C" fn cuStreamWaitEvent(stream: StreamHandle, event: EventHandle, flags:
         if flags == 1 && driver.is_capturing(stream) {
             return Err(Code::NOT_SUPPORTED);
         }
-        driver.wait_event(stream, event.0)
+        let event = driver.event_names.number(event.0)?;
+        driver.wait_event(stream, event)
     })
 }
 

@@ -78,12 +78,9 @@ impl Driver {
                 self.per_thread_stream(context)
             }
             StreamHandle(handle) => {
-                let stream = self.streams.get(handle)?;
-                if stream.destroyed {
-                    return Err(Code::INVALID_HANDLE);
-                }
-                self.alive(stream.context)?;
-                Ok(handle)
+                let number = self.stream_names.number(handle)?;
+                self.alive(self.streams.get(number)?.context)?;
+                Ok(number)
             }
         }
     }
@@ -101,33 +98,31 @@ impl Driver {
     }
 
     /// Ends a stream for the program; its work goes on.
-    pub(crate) fn destroy_stream(&mut self, handle: usize) -> Result<(), Code> {
-        let stream = self.streams.get_mut(handle)?;
-        if stream.destroyed || stream.is_hidden {
-            return Err(Code::INVALID_HANDLE);
-        }
-        stream.destroyed = true;
-        self.end_captures_from(handle);
-        self.remove_idle_stream(handle);
+    pub(crate) fn destroy_stream(&mut self, number: usize) -> Result<(), Code> {
+        self.streams.get_mut(number)?.destroyed = true;
+        self.stream_names.forget(number);
+        self.end_captures_from(number);
+        self.remove_idle_stream(number);
         Ok(())
     }
 
     /// Removes a destroyed stream without operations.
-    pub(crate) fn remove_idle_stream(&mut self, handle: usize) {
+    pub(crate) fn remove_idle_stream(&mut self, number: usize) {
         let over = self
             .streams
-            .get(handle)
+            .get(number)
             .is_ok_and(|stream| stream.destroyed && stream.queue.is_empty());
         if over {
-            self.remove_stream(handle);
+            self.remove_stream(number);
         }
     }
 
     /// Removes a stream; its context remembers what was ordered before its end.
-    pub(crate) fn remove_stream(&mut self, handle: usize) {
-        let Ok(stream) = self.streams.remove(handle) else {
+    pub(crate) fn remove_stream(&mut self, number: usize) {
+        let Ok(stream) = self.streams.remove(number) else {
             return;
         };
+        self.stream_names.forget(number);
         if let Ok(context) = self.contexts.get_mut(stream.context) {
             context.ended.join(&stream.clock);
             if stream.is_blocking() {

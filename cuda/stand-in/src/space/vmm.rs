@@ -127,16 +127,6 @@ impl Space {
         Ok(starts)
     }
 
-    /// Devices that these rights would take something from.
-    fn losers(&self, starts: &[u64], rights: &[(usize, u32)]) -> BTreeSet<usize> {
-        let has = |start: &u64, device| self.access_at(*start, device).unwrap_or(MEM_ACCESS_NONE);
-        let loses = |(device, new): &(usize, u32)| {
-            let lost = starts.iter().any(|start| has(start, *device) & !new != 0);
-            lost.then_some(*device)
-        };
-        rights.iter().filter_map(loses).collect()
-    }
-
     /// Says what devices may do with whole mappings.
     fn give_access(&mut self, at: u64, bytes: u64, rights: &[(usize, u32)]) -> Result<(), Code> {
         for start in self.mappings(at, bytes)? {
@@ -183,8 +173,8 @@ impl Space {
 }
 
 impl Session {
-    /// `cuMemSetAccess`: waits for a device that loses a right. It is documented to wait for most
-    /// uses, so a program cannot rely on more.
+    /// `cuMemSetAccess`: waits for nothing, or if [mapping waits](Driver::mapping_waits) for a device whose
+    /// memory it is.
     pub(crate) fn set_access(
         &mut self,
         at: u64,
@@ -192,22 +182,29 @@ impl Session {
         rights: &[(usize, u32)],
     ) -> Result<(), Code> {
         let starts = self.space.mappings(at, bytes)?;
-        for device in self.space.losers(&starts, rights) {
-            self.sync_device(device);
-        }
+        self.wait_for_users(&starts);
         self.space.give_access(at, bytes, rights)
     }
 
-    /// `cuMemUnmap`: waits for the devices that may use the mappings, then takes them away.
+    /// `cuMemUnmap`: takes the mappings away, also from under queued work, which then fails when it
+    /// touches them. If [mapping waits](Driver::mapping_waits), it waits before for that work.
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), Code> {
         let starts = self.space.mappings(at, bytes)?;
-        for device in self.space.devices_of(&starts) {
-            self.sync_device(device);
-        }
+        self.wait_for_users(&starts);
         // Another thread may have taken some away meanwhile.
         for start in self.space.mappings(at, bytes)? {
             self.space.unmap_one(start);
         }
         Ok(())
+    }
+
+    /// Waits for the devices that may use these mappings, if mapping waits.
+    fn wait_for_users(&mut self, starts: &[u64]) {
+        if !self.mapping_waits {
+            return;
+        }
+        for device in self.space.devices_of(starts) {
+            self.sync_device(device);
+        }
     }
 }

@@ -26,6 +26,17 @@ pub(crate) fn destroy(stream: StreamHandle) -> Answer {
     done(unsafe { sys::cuStreamDestroy_v2(stream_of(stream)) })
 }
 
+/// cuStreamGetId, of drivers since 12.0.
+pub(crate) fn id(stream: StreamHandle) -> Answer<u64> {
+    type GetId = unsafe extern "C" fn(StreamHandle, *mut u64) -> u32;
+    // SAFETY: the type is the function's C prototype.
+    let call = unsafe { symbol::<GetId>("cuStreamGetId") };
+    let mut id = 0;
+    // SAFETY: C2; the out argument is a local's.
+    done_raw(unsafe { call(stream, &raw mut id) })?;
+    Ok(id)
+}
+
 /// cuStreamQuery.
 pub(crate) fn query(stream: StreamHandle) -> Answer {
     // SAFETY: C2: the handle came from the driver and was not destroyed.

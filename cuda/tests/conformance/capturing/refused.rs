@@ -2,7 +2,7 @@
 
 use std::{sync::mpsc, thread};
 
-use larder_cuda_abi::{Code, GraphHandle, StreamHandle, constants};
+use larder_cuda_abi::{Code, EventHandle, GraphHandle, StreamHandle, constants};
 
 use super::{GLOBAL, Graph, RELAXED, THREAD_LOCAL, begin, status};
 use crate::{
@@ -247,6 +247,80 @@ fn a_captured_event_tells_no_time() {
     let _ = capture::end(stream.0).map(Graph);
     let known = [Err(Code::CAPTURED_EVENT), Err(Code::INVALID_HANDLE)];
     assert!(known.contains(&answer), "{answer:?}");
+}
+
+/// What cuEventQuery and cuEventSynchronize answer for an event that was recorded before a capture began in
+/// `mode`, in a thread of this mode: another one, or the one that captures. The captures' states follow.
+fn asked_in_a_capture(
+    mode: u32,
+    thread_mode: u32,
+    elsewhere: bool,
+) -> [(Result<(), Code>, u32); 2] {
+    let ours = context::current().expect("a context");
+    let calls: [fn(EventHandle) -> Result<(), Code>; 2] =
+        [stream::query_event, stream::synchronize_event];
+    calls.map(|call| {
+        let (stream, event) = (Stream::non_blocking(), Event::new());
+        event.record(stream.0);
+        stream::synchronize(stream.0).expect("no work");
+        begin(stream.0, mode);
+        let asked = event.0;
+        let ask = move || {
+            context::set(ours).expect("a context");
+            let before = capture::exchange_mode(thread_mode).expect("a mode");
+            let answer = call(asked);
+            capture::exchange_mode(before).expect("a mode");
+            answer
+        };
+        let answer = match elsewhere {
+            true => thread::spawn(ask).join().expect("a thread"),
+            false => ask(),
+        };
+        let after = status(stream.0);
+        let _ = capture::end(stream.0).map(Graph);
+        (answer, after)
+    })
+}
+
+/// Rule: an event recorded before a strict capture is neither queried nor waited for by the thread that
+/// captures, nor by others in a global capture: it spoils the capture (source: CUDA Driver API, Stream
+/// Management, cuThreadExchangeStreamCaptureMode, "potentially unsafe API calls").
+///
+/// Uncertain: the documents do not list the calls; that these two are of them is what pytorch#104487 and
+/// pytorch#148594 met on devices.
+#[test]
+fn an_event_of_before_is_not_asked_in_a_strict_capture() {
+    let _gpu = portable();
+    for (mode, elsewhere) in [(GLOBAL, false), (GLOBAL, true), (THREAD_LOCAL, false)] {
+        for (answer, after) in asked_in_a_capture(mode, GLOBAL, elsewhere) {
+            assert_eq!(answer, Err(Code::STREAM_CAPTURE_UNSUPPORTED), "{mode}");
+            assert_eq!(after, constants::CAPTURE_STATUS_INVALIDATED, "{mode}");
+        }
+    }
+}
+
+/// Rule: a thread in the relaxed mode asks such an event and spoils nothing (source: CUDA Driver API, Stream
+/// Management, cuThreadExchangeStreamCaptureMode: "the local thread is not prohibited").
+#[test]
+fn a_relaxed_thread_asks_events_of_before() {
+    let _gpu = portable();
+    for (mode, elsewhere) in [(GLOBAL, false), (GLOBAL, true), (THREAD_LOCAL, false)] {
+        for (answer, after) in asked_in_a_capture(mode, RELAXED, elsewhere) {
+            assert_eq!(answer, Ok(()), "{mode}");
+            assert_eq!(after, constants::CAPTURE_STATUS_ACTIVE, "{mode}");
+        }
+    }
+}
+
+/// Rule: other threads ask such an event while a thread-local capture goes on (source: CUDA Driver API,
+/// Stream Management, cuThreadExchangeStreamCaptureMode, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).
+#[test]
+fn a_thread_local_capture_allows_other_threads_to_ask_events() {
+    let _gpu = portable();
+    for (answer, after) in asked_in_a_capture(THREAD_LOCAL, GLOBAL, true) {
+        assert_eq!(answer, Ok(()));
+        assert_eq!(after, constants::CAPTURE_STATUS_ACTIVE);
+    }
 }
 
 /// Rule: an event captured before is an ordinary one once it is recorded outside (source: CUDA

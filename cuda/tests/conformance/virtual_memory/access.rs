@@ -146,23 +146,3 @@ fn access_is_taken_back() {
         assert!(copied.and_then(|()| context::synchronize()).is_err());
     });
 }
-
-/// Rule: setting access waits for earlier work (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemSetAccess, note: "exhibits synchronous behavior for most use cases").
-///
-/// Uncertain: "for most"; what is asserted is that work queued before does not fail.
-#[test]
-fn taking_access_back_does_no_harm_to_earlier_work() {
-    let name = "virtual_memory::access::taking_access_back_does_no_harm_to_earlier_work";
-    child::portable(name, |gpu| {
-        gpu.defer(42);
-        gpu.expect_findings();
-        let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-        let _mapped = Mapped::new(range.at, &physical);
-        let stream = Stream::blocking();
-        copy::fill8_async(range.at, 1, granule(), stream.0).expect("a fill");
-        let none = constants::MEM_ACCESS_NONE;
-        vmm::set_access(range.at, granule(), 0, none).expect("no access");
-        assert_eq!(context::synchronize(), Ok(()));
-    });
-}

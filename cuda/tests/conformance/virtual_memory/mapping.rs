@@ -4,8 +4,7 @@ use larder_cuda_abi::Code;
 
 use super::{Mapped, Physical, READ_WRITE, Reserved, granule};
 use crate::{
-    api::{context, copy, memory, stream, virtual_memory as vmm},
-    child,
+    api::{copy, memory, stream, virtual_memory as vmm},
     gpu::portable,
     own::{Kernels, Stream, read, words},
 };
@@ -211,26 +210,4 @@ fn mapped_memory_is_not_freed_as_an_allocation() {
     copy::to_device(range.at, &[6; 64]).expect("a copy");
     assert_eq!(read(range.at, 64), [6; 64]);
     drop(mapped);
-}
-
-/// Rule: unmapping waits for earlier work (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemUnmap, note: "exhibits synchronous behavior for most use cases").
-///
-/// Uncertain: "for most"; what is asserted is that work queued before does not fail.
-#[test]
-fn unmapping_does_no_harm_to_earlier_work() {
-    let name = "virtual_memory::mapping::unmapping_does_no_harm_to_earlier_work";
-    child::portable(name, |gpu| {
-        gpu.defer(43);
-        gpu.expect_findings();
-        let (physical, range) = (Physical::new(granule()), Reserved::new(granule()));
-        let mapped = Mapped::new(range.at, &physical);
-        let stream = Stream::blocking();
-        copy::fill8_async(range.at, 1, granule(), stream.0).expect("a fill");
-        drop(mapped);
-        assert_eq!(context::synchronize(), Ok(()));
-        let again = Mapped::new(range.at, &physical);
-        assert!(read(range.at, granule()).iter().all(|byte| *byte == 1));
-        drop(again);
-    });
 }

@@ -271,8 +271,24 @@ fn access_is_set_for_whole_mappings() {
 }
 
 #[test]
-fn an_unmap_waits_for_queued_work() {
+fn an_unmap_takes_memory_from_under_queued_work() {
     let _gpu = gpu();
+    larder_stand_in_schedule(1, 1);
+    let at = reserve(GRANULARITY);
+    map(at, GRANULARITY, create(GRANULARITY));
+    let stream = made(|stream| cuStreamCreate(stream, 1));
+    for value in 0..20 {
+        ok(cuMemsetD8Async(at, value, 10, stream));
+    }
+    ok(cuMemUnmap(at, GRANULARITY));
+    assert_eq!(cuStreamSynchronize(stream), Code::ILLEGAL_ADDRESS);
+    assert!(findings().contains("where no memory is"), "{}", findings());
+}
+
+#[test]
+fn an_unmap_waits_for_queued_work_if_mapping_waits() {
+    let _gpu = gpu();
+    larder_stand_in_mapping_waits(1);
     larder_stand_in_schedule(1, 1);
     let at = reserve(2 * GRANULARITY);
     let handle = create(GRANULARITY);
@@ -286,26 +302,26 @@ fn an_unmap_waits_for_queued_work() {
     ok(cuStreamQuery(stream));
     assert_eq!(read(at + GRANULARITY as u64, 1), [19]);
     assert_eq!(findings(), "");
+    larder_stand_in_mapping_waits(0);
 }
 
 #[test]
-fn taking_a_right_away_waits_for_queued_work() {
+fn setting_access_waits_for_queued_work_if_mapping_waits() {
     let _gpu = gpu();
     larder_stand_in_schedule(1, 6);
     let at = reserve(GRANULARITY);
     map(at, GRANULARITY, create(GRANULARITY));
     let stream = made(|stream| cuStreamCreate(stream, 1));
-    let queue = || {
-        for value in 0..20 {
-            ok(cuMemsetD8Async(at, value, 10, stream));
-        }
-    };
-    queue();
+    for value in 0..20 {
+        ok(cuMemsetD8Async(at, value, 10, stream));
+    }
     ok(allow(at, GRANULARITY, 1, c::MEM_ACCESS_READ_WRITE));
     assert_eq!(cuStreamQuery(stream), Code::NOT_READY);
+    larder_stand_in_mapping_waits(1);
     ok(allow(at, GRANULARITY, 0, c::MEM_ACCESS_READ));
     ok(cuStreamQuery(stream));
     assert_eq!(findings(), "");
+    larder_stand_in_mapping_waits(0);
 }
 
 #[test]
