@@ -330,8 +330,10 @@ impl Driver {
     /// If the driver refuses, or work failed.
     pub fn synchronize_context(&self) -> Result<(), DriverError> {
         let entry = self.api.context_synchronize;
-        // SAFETY: DRIVER1; the call takes no arguments.
-        let code = unsafe { (entry.call)() };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1; the call takes no arguments.
+            Ok(unsafe { (entry.call)() })
+        })?;
         entry.check(code)
     }
 

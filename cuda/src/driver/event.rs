@@ -183,8 +183,10 @@ impl Driver {
     /// If the driver refuses, or work failed.
     pub unsafe fn query_event(&self, event: EventHandle) -> Result<bool, DriverError> {
         let entry = self.api.event_query;
-        // SAFETY: DRIVER1, and the caller's promise.
-        let code = unsafe { (entry.call)(event) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise.
+            Ok(unsafe { (entry.call)(event) })
+        })?;
         match code {
             Code::NOT_READY => Ok(false),
             other => entry.check(other).map(|()| true),
@@ -200,8 +202,10 @@ impl Driver {
     /// If the driver refuses, or work failed.
     pub unsafe fn synchronize_event(&self, event: EventHandle) -> Result<(), DriverError> {
         let entry = self.api.event_synchronize;
-        // SAFETY: DRIVER1, and the caller's promise.
-        let code = unsafe { (entry.call)(event) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise.
+            Ok(unsafe { (entry.call)(event) })
+        })?;
         entry.check(code)
     }
 

@@ -43,8 +43,10 @@ impl Driver {
         let bytes = size(bytes)?;
         let entry = self.api.memory.alloc;
         let mut address = 0;
-        // SAFETY: DRIVER1; the address outlives the call.
-        let code = unsafe { (entry.call)(&raw mut address, bytes) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1; the address outlives the call.
+            Ok(unsafe { (entry.call)(&raw mut address, bytes) })
+        })?;
         entry.check(code)?;
         Ok(address)
     }
@@ -59,8 +61,10 @@ impl Driver {
     /// If the driver refuses; the memory is still there then.
     pub unsafe fn free_device(&self, address: DevicePtr) -> Result<(), DriverError> {
         let entry = self.api.memory.free;
-        // SAFETY: DRIVER1, and the caller's promise.
-        let code = unsafe { (entry.call)(address) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise.
+            Ok(unsafe { (entry.call)(address) })
+        })?;
         entry.check(code)
     }
 
@@ -73,8 +77,10 @@ impl Driver {
         let bytes = size(bytes)?;
         let entry = self.api.memory.host_alloc;
         let mut address = core::ptr::null_mut();
-        // SAFETY: DRIVER1; the address outlives the call.
-        let code = unsafe { (entry.call)(&raw mut address, bytes, flags) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1; the address outlives the call.
+            Ok(unsafe { (entry.call)(&raw mut address, bytes, flags) })
+        })?;
         entry.check(code)?;
         Ok(address)
     }
@@ -89,8 +95,10 @@ impl Driver {
     /// If the driver refuses; the memory is still there then.
     pub unsafe fn free_host(&self, address: *mut c_void) -> Result<(), DriverError> {
         let entry = self.api.memory.host_free;
-        // SAFETY: DRIVER1, and the caller's promise.
-        let code = unsafe { (entry.call)(address) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise.
+            Ok(unsafe { (entry.call)(address) })
+        })?;
         entry.check(code)
     }
 
@@ -110,8 +118,10 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.memory.host_register;
-        // SAFETY: DRIVER1, and the caller's promise.
-        let code = unsafe { (entry.call)(start, bytes, flags) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise.
+            Ok(unsafe { (entry.call)(start, bytes, flags) })
+        })?;
         entry.check(code)
     }
 
@@ -124,8 +134,10 @@ impl Driver {
     /// If the driver refuses; the memory is still pinned then.
     pub unsafe fn unregister_host(&self, start: *mut c_void) -> Result<(), DriverError> {
         let entry = self.api.memory.host_unregister;
-        // SAFETY: DRIVER1, and the caller's promise.
-        let code = unsafe { (entry.call)(start) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise.
+            Ok(unsafe { (entry.call)(start) })
+        })?;
         entry.check(code)
     }
 
@@ -153,8 +165,10 @@ impl Driver {
         let bytes = size(bytes)?;
         let entry = self.api.memory.managed_alloc;
         let mut address = 0;
-        // SAFETY: DRIVER1; the address outlives the call.
-        let code = unsafe { (entry.call)(&raw mut address, bytes, constants::MEM_ATTACH_GLOBAL) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1; the address outlives the call.
+            Ok(unsafe { (entry.call)(&raw mut address, bytes, constants::MEM_ATTACH_GLOBAL) })
+        })?;
         entry.check(code)?;
         Ok(address)
     }

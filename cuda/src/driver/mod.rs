@@ -6,7 +6,8 @@
 //!
 //! # Files
 //! `api` the functions, by name · `search` where libraries are · `load` which one is taken ·
-//! `error` · `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls · `deferred_free` what the
+//! `error` · `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls ·
+//! `relaxed` calls beside captures · `deferred_free` what the
 //! driver did not take back · `stand_in` the control of the stand-in.
 //!
 //! # Calls
@@ -21,6 +22,7 @@ mod load;
 mod memory;
 mod pages;
 mod pool;
+mod relaxed;
 mod search;
 mod stand_in;
 mod stream;

@@ -93,8 +93,10 @@ impl Driver {
     /// If the driver refuses, or work failed.
     pub unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
         let entry = self.api.stream_synchronize;
-        // SAFETY: DRIVER1, and the caller's promise.
-        let code = unsafe { (entry.call)(stream) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise.
+            Ok(unsafe { (entry.call)(stream) })
+        })?;
         entry.check(code)
     }
 
@@ -107,8 +109,10 @@ impl Driver {
     /// If the driver refuses, or work failed.
     pub unsafe fn query_stream(&self, stream: StreamHandle) -> Result<bool, DriverError> {
         let entry = self.api.stream_query;
-        // SAFETY: DRIVER1, and the caller's promise.
-        let code = unsafe { (entry.call)(stream) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise.
+            Ok(unsafe { (entry.call)(stream) })
+        })?;
         match code {
             Code::NOT_READY => Ok(false),
             other => entry.check(other).map(|()| true),

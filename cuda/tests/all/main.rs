@@ -12,6 +12,7 @@ mod errors;
 mod faults;
 mod faults_allocator;
 mod faults_everything;
+mod foreign_captures;
 mod jobs;
 mod layout;
 mod limits;

@@ -1,5 +1,8 @@
 //! Limits that a control file says.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use larder_core::limits::LimitAnswer;
 use larder_cuda::control::larder_control::Recorded;
 use larder_cuda::control::{Apply, JobConfig};
@@ -7,6 +10,7 @@ use larder_cuda::{DeviceAllocator, HostSide, VmemAllocator, VmemConfig};
 
 use super::common::{MIB, alone, assert_clean};
 use super::{Folder, by_hand, gpu, job, plain, setup};
+use crate::foreign_captures::{beside, churn};
 
 #[test]
 fn am_5_upstreams_case_the_limit_is_one_mebibyte_and_then_two_gibibytes() {
@@ -141,7 +145,7 @@ fn limits_between_runs_are_put_in_force_at_once_and_those_of_own_loops_at_their_
     folder.order(Some(8 * MIB), None, None);
     job.poll();
     assert_eq!(memory.limit_bytes(), 8 * MIB);
-    let took = std::time::Duration::from_millis(1);
+    let took = Duration::from_millis(1);
     drop(job.end_run(0, took).unwrap());
     folder.order(Some(9 * MIB), None, None);
     job.poll();
@@ -220,4 +224,24 @@ fn allocators_of_one_gpu_share_its_limit_and_one_that_is_gone_has_no_part() {
         assert_eq!(folder.status().larder.unwrap().gpus.len(), 0);
     }
     assert_clean(control);
+}
+
+#[test]
+fn a_job_that_obeys_and_looks_spoils_no_capture() {
+    let folder = Folder::new("captures");
+    let version = AtomicU64::new(0);
+    beside("a_job_that_obeys_and_looks", |_, context, streams| {
+        let memory = DeviceAllocator::with_config(context, plain(4 * MIB)).unwrap();
+        let (clock, job) = job(by_hand(&folder));
+        job.manage(&memory).unwrap();
+        for limit in [2, 4, 3, 4] {
+            let version = version.fetch_add(1, Ordering::Relaxed);
+            folder.order(Some(limit * MIB), Some(version + 1), None);
+            job.poll();
+            churn(&memory, streams, if limit == 4 { 4 } else { 0 });
+            clock.advance(Duration::from_secs(10));
+            job.poll();
+        }
+        drop(job);
+    });
 }
