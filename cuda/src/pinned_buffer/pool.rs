@@ -143,7 +143,7 @@ impl PinnedAllocator {
     }
 
     /// Gives a block that nobody uses. O(1) and no driver call while something fits and no dropped buffer
-    /// waits for its streams; one call for each of their events else.
+    /// waits for its streams; else a few calls for each that is out of use, and for each stream at work.
     /// No block of the pool carries a point, so all fit all requests.
     pub(super) fn take(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
@@ -246,13 +246,21 @@ impl PinnedInner {
         self.pool.stats().live_bytes <= freed
     }
 
-    /// Frees what is out of use.
+    /// Frees what is out of use. A few driver calls for each block that is, and for each stream at work.
     pub(super) fn poll(&self) {
         let mut waiting = locked(&self.waiting);
-        let over = waiting.extract_if(.., |(_, uses)| uses.are_over(&self.events));
-        for (block, _) in over {
-            self.free(block);
+        if waiting.is_empty() {
+            return;
         }
+        let mut busy = Vec::new();
+        // Without the driver's leave nothing is asked; it is tried again with the next block.
+        let _ = self.events.context().driver().relaxed(|| {
+            let over = waiting.extract_if(.., |(_, uses)| uses.are_over(&self.events, &mut busy));
+            for (block, _) in over {
+                self.free(block);
+            }
+            Ok(())
+        });
     }
 
     /// The host waits for everybody; whether there was anybody.

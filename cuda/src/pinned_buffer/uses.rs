@@ -118,10 +118,19 @@ impl PinnedUses {
         Ok(())
     }
 
-    /// Whether all uses are over.
-    pub(super) fn are_over(&mut self, events: &Events) -> bool {
-        let is_over = |used: &mut Used| used.point(events).and_then(Event::query) == Ok(true);
-        let are_over = self.0.iter_mut().all(is_over);
+    /// Whether all uses are over. A stream in `busy` is not asked: it was found at work a moment ago. One
+    /// that is found so now joins it.
+    pub(super) fn are_over(&mut self, events: &Events, busy: &mut Vec<Arc<CudaStream>>) -> bool {
+        let are_over = self.0.iter_mut().all(|used| {
+            if busy.iter().any(|stream| Arc::ptr_eq(stream, &used.stream)) {
+                return false;
+            }
+            let is_over = used.point(events).and_then(Event::query) == Ok(true);
+            if !is_over {
+                busy.push(used.stream.clone());
+            }
+            is_over
+        });
         if are_over {
             self.forget(events, |_| true);
         }

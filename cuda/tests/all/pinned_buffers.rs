@@ -362,6 +362,44 @@ fn captures_are_left_alone() {
     assert_clean(control);
 }
 
+/// Keeps a stream at work until somebody else comes to the gate.
+unsafe extern "C" fn pass(gate: *mut std::ffi::c_void) {
+    // SAFETY: the caller passed a gate that outlives this.
+    unsafe { &*gate.cast::<std::sync::Barrier>() }.wait();
+}
+
+/// However many buffers a stream has in flight, an allocation asks it once.
+#[test]
+fn a_stream_at_work_is_asked_once() {
+    let Some((control, _turn)) = alone("a_stream_at_work_is_asked_once") else {
+        return;
+    };
+    {
+        let setup = Setup::new(2);
+        let gate = Box::new(std::sync::Barrier::new(2));
+        let data = (&raw const *gate).cast_mut().cast();
+        // SAFETY: the gate outlives the stream's work, for which the context is waited below.
+        unsafe { result::stream::launch_host_function(setup.streams[0].cu_stream(), pass, data) }
+            .unwrap();
+        for index in 0..110 {
+            let stream = usize::from(index % 10 == 0);
+            let mut there = setup.zeros(stream);
+            let pinned = setup.host.copy_of(&[1u8; LEN]).unwrap();
+            pinned.copy_to(&setup.streams[stream], &mut there).unwrap();
+        }
+        assert!(setup.host.stats().live_bytes >= 90 * LEN as u64);
+        control.reset_calls();
+        drop(setup.host.zeros::<u8>(LEN).unwrap());
+        let asked = control.calls(Some("cuEventQuery"));
+        assert_eq!(asked, 1);
+        gate.wait();
+        setup.context.synchronize().unwrap();
+        drop(setup.host.zeros::<u8>(LEN).unwrap());
+        assert_eq!(setup.host.stats().live_bytes, 0);
+    }
+    assert_clean(control);
+}
+
 /// Each call refused once, in turn: the bytes are right, or an error says that they may not be.
 #[test]
 fn a_refused_call_is_heard_of() {
