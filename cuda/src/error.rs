@@ -42,12 +42,15 @@ pub enum DeviceAllocError {
          context"
     )]
     Stream,
-    /// More streams than an allocator tells apart have allocated from it.
+    /// More streams than an allocator tells apart have memory or work in it.
     #[error(
-        "{} streams have allocated already: use fewer, or a second allocator",
+        "{} streams have memory or work here: drop some, or use a second allocator",
         StreamId::COUNT
     )]
     Streams,
+    /// The stream is not let go: something beside the allocators holds it still.
+    #[error("the stream is in use: drop its buffers, steps, windows and other clones of it first")]
+    StreamHeld,
     /// The stream captures, and no window was primed for it.
     #[error(
         "the stream captures: prime a window before the capture begins, or allocate before it and free after it"
@@ -108,7 +111,7 @@ impl DeviceAllocError {
             Self::Planned { device, .. } | Self::Both { device, .. } => {
                 return device.in_cores_words();
             }
-            Self::Stream | Self::Streams => return AllocError::OtherStream,
+            Self::Stream | Self::Streams | Self::StreamHeld => return AllocError::OtherStream,
             Self::Driver(error) => error.code().unwrap_or(Code::UNKNOWN),
             Self::Capturing => Code::STREAM_CAPTURE_UNSUPPORTED,
             Self::Budget(over) => {

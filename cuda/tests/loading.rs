@@ -302,6 +302,7 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamQuery",
     "cuStreamWaitEvent",
     "cuStreamIsCapturing",
+    "cuThreadExchangeStreamCaptureMode",
     "cuEventCreate",
     "cuEventDestroy_v2",
     "cuEventRecord",

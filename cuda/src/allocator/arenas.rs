@@ -18,9 +18,8 @@
 //! An arena's lock is held for bookkeeping only, and no other lock of ours is wanted meanwhile.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Mutex, OnceLock, Weak};
 
-use cudarc::driver::CudaStream;
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use larder_core::{
     AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk,
@@ -83,7 +82,6 @@ fn apart(piece: &Block) -> Option<AddrRange> {
 /// Pieces of the core's memory as a source of regions.
 struct Pieces {
     inner: Weak<DeviceInner>,
-    stream: Arc<CudaStream>,
     stream_id: StreamId,
     /// By their first address.
     blocks: Mutex<BTreeMap<u64, Block>>,
@@ -101,7 +99,11 @@ impl SubAllocator for Pieces {
             None => inner
                 .pool
                 .alloc_more(
-                    &self.stream,
+                    &inner
+                        .pool
+                        .streams
+                        .stream(self.stream_id)
+                        .ok_or(SubAllocError)?,
                     self.stream_id,
                     &wanted,
                     HostWait::GoesOn,
@@ -112,7 +114,7 @@ impl SubAllocator for Pieces {
         // Blocks of the program are counted when they are cut from it.
         inner
             .pool
-            .with(|_| inner.pool.counts[self.stream_id].withdrawn(block.bytes()));
+            .with(|_| inner.pool.streams.counts[self.stream_id].withdrawn(block.bytes()));
         let range = apart(&block).ok_or(SubAllocError)?;
         let mut blocks = locked(&self.blocks);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
@@ -270,7 +272,7 @@ impl Arenas {
     /// A small block of a stream without an arena needs the core. Looks at one in eight; gives the arena
     /// if that was enough.
     #[inline]
-    pub(super) fn note(&self, stream_id: StreamId, stream: &Arc<CudaStream>) -> Option<&Arena> {
+    pub(super) fn note(&self, stream_id: StreamId) -> Option<&Arena> {
         if self.policy == ArenaPolicy::Never {
             return None;
         }
@@ -279,19 +281,14 @@ impl Arenas {
         let turn = place.turn.load(Ordering::Relaxed).wrapping_add(1);
         place.turn.store(turn, Ordering::Relaxed);
         if turn.is_multiple_of(8) || self.policy == ArenaPolicy::Always {
-            self.look(place, stream_id, stream)
+            self.look(place, stream_id)
         } else {
             None
         }
     }
 
     #[inline(never)]
-    fn look<'a>(
-        &'a self,
-        place: &'a ArenaSlot,
-        stream_id: StreamId,
-        stream: &Arc<CudaStream>,
-    ) -> Option<&'a Arena> {
+    fn look<'a>(&'a self, place: &'a ArenaSlot, stream_id: StreamId) -> Option<&'a Arena> {
         let now = Caller::now(stream_id);
         let before = Caller(self.last.swap(now.0, Ordering::Relaxed));
         let score = place.score.load(Ordering::Relaxed);
@@ -307,17 +304,16 @@ impl Arenas {
         let met = maker.0 != 0 && now.meets(maker);
         if score >= ENOUGH || met || self.policy == ArenaPolicy::Always {
             self.maker.store(now.0, Ordering::Relaxed);
-            self.make(place, stream_id, stream);
+            self.make(place, stream_id);
         }
         place.arena.get()
     }
 
     #[cold]
-    fn make(&self, place: &ArenaSlot, stream_id: StreamId, stream: &Arc<CudaStream>) {
+    fn make(&self, place: &ArenaSlot, stream_id: StreamId) {
         place.score.store(0, Ordering::Relaxed);
         let pieces = Pieces {
             inner: self.inner.clone(),
-            stream: stream.clone(),
             stream_id,
             blocks: Mutex::default(),
             bytes: AtomicU64::new(0),
@@ -415,7 +411,8 @@ impl DeviceInner {
     ) -> Option<Block> {
         if arena.met_others.load(Ordering::Relaxed) != 0 {
             // No event may be asked in a capture.
-            if self.pool.streams.captures(&arena.best_fit.source().stream) != Ok(false) {
+            let stream = self.pool.streams.stream(stream_id)?;
+            if self.pool.streams.captures(&stream) != Ok(false) {
                 return None;
             }
             // Else it would take all that is free elsewhere before it looked what has passed.

@@ -246,7 +246,7 @@ impl DeviceInner {
         // What arenas hold is live to the core: while the limit is not met, only that may grant.
         if bytes <= MAX_BYTES && !self.pool.shrinking.is_on() {
             let arena = self.arenas.of(stream_id);
-            let arena = arena.or_else(|| self.arenas.note(stream_id, stream));
+            let arena = arena.or_else(|| self.arenas.note(stream_id));
             if let Some(arena) = arena
                 && let Some(block) = self.alloc_in_arena(arena, stream_id, bytes)
             {

@@ -28,6 +28,17 @@ impl DeviceAllocator {
         self.known_streams().id(stream).map(drop)
     }
 
+    /// Lets go a stream that its owner is about to destroy: one that cudarc wraps, and does not own
+    /// (`wrap_borrowed_stream`). Streams of cudarc's own need no such word: they are let go when only
+    /// allocators hold them. The work that is queued on the stream now still counts.
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::StreamHeld`] if a buffer, a step, a window or another clone holds the stream;
+    /// [`DeviceAllocError::Capturing`]; if the driver refuses. The stream is still known then.
+    pub fn forget_stream(&self, stream: Arc<CudaStream>) -> Result<(), DeviceAllocError> {
+        self.0.pool.streams.forget(stream)
+    }
+
     /// The streams that it knows: their numbers, and points of their work.
     pub(crate) fn known_streams(&self) -> &Streams {
         &self.0.pool.streams
@@ -48,7 +59,7 @@ impl DeviceAllocator {
             return Ok(Ordered::Yes);
         }
         let Some(before) = self.0.pool.streams.stream(after.stream) else {
-            return Ok(Ordered::Yes);
+            return self.wait_for_stream(after.stream).map(|()| Ordered::Yes);
         };
         if !self.captures(&before) {
             return self.wait_for(&before).map(|()| Ordered::Yes);
@@ -66,8 +77,15 @@ impl DeviceAllocator {
     /// # Errors
     /// If the driver refuses, as it does while the stream captures.
     pub(crate) fn wait_for_stream(&self, stream_id: StreamId) -> Result<(), cuda::DriverError> {
-        let stream = self.0.pool.streams.stream(stream_id);
-        stream.map_or(Ok(()), |stream| self.wait_for(&stream))
+        let streams = &self.0.pool.streams;
+        match streams.stream(stream_id) {
+            Some(stream) => self.wait_for(&stream),
+            // It was let go: its last event stands for all of it.
+            None => streams.wait_for(stream_id).map(drop).or_else(|_| {
+                // Once more through cudarc, for its words.
+                self.context().cudarc().synchronize()
+            }),
+        }
     }
 
     /// Whether work queued on the stream becomes part of a graph.

@@ -77,7 +77,7 @@ impl DeviceAllocator {
         let inner = &*self.0;
         let stream_ids = inner.pool.streams.ids();
         stream_ids
-            .map(|(stream_id, handle)| inner.stream_stats(stream_id, handle))
+            .filter_map(|(stream_id, handle)| Some(inner.stream_stats(stream_id, handle?)))
             .collect()
     }
 
@@ -138,7 +138,7 @@ impl DeviceInner {
             events,
             ..StreamStats::default()
         };
-        self.pool.counts[stream_id].add_to(&mut stats);
+        self.pool.streams.counts[stream_id].add_to(&mut stats);
         if let Some(arena) = self.arenas.of(stream_id) {
             arena.account().add_to(&mut stats);
             stats.arena_bytes = arena.held_bytes();

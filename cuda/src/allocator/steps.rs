@@ -27,6 +27,8 @@ struct Planned {
     steps: Owning<Steps<'static>>,
     /// Steps begun, one inside another.
     depth: usize,
+    /// How many streams had the number before the one whose steps these are.
+    before: u64,
 }
 
 impl Planned {
@@ -35,6 +37,7 @@ impl Planned {
             // SAFETY: the tables go into the steps, which nobody takes apart.
             steps: unsafe { Owning::new(|tables| Steps::new(config, step_tables::lend(tables))) },
             depth: 0,
+            before: 0,
         }
     }
 }
@@ -69,6 +72,8 @@ impl StepStreams {
 pub struct DeviceStep {
     memory: DeviceAllocator,
     stream_id: StreamId,
+    /// So that the number stays the stream's.
+    _stream: Arc<CudaStream>,
 }
 
 impl Drop for DeviceStep {
@@ -132,6 +137,11 @@ impl DeviceAllocator {
         // It sees every block of the stream from now on.
         inner.routes.set_steps(stream_id);
         let mut planned = locked(planned);
+        let before = inner.pool.streams.before(stream_id);
+        if planned.before != before {
+            planned.before = before;
+            planned.steps.start_over();
+        }
         planned.depth += 1;
         if planned.depth == 1 {
             planned.steps.begin(key);
@@ -140,6 +150,7 @@ impl DeviceAllocator {
         Ok(DeviceStep {
             memory: self.clone(),
             stream_id,
+            _stream: stream.clone(),
         })
     }
 
@@ -271,7 +282,7 @@ impl Below for BelowPlans<'_> {
             mapped => mapped?,
         };
         let bytes = block.bytes();
-        pool.with(|_| self.inner.pool.counts[self.stream_id].allocated(bytes));
+        pool.with(|_| self.inner.pool.streams.counts[self.stream_id].allocated(bytes));
         Ok(block)
     }
 

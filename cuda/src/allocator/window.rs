@@ -112,6 +112,8 @@ pub struct CaptureWindow {
     memory: DeviceAllocator,
     room: Arc<Mutex<Room>>,
     stream_id: StreamId,
+    /// So that the number stays the stream's.
+    _stream: Arc<CudaStream>,
     bytes: u64,
 }
 
@@ -230,6 +232,7 @@ impl DeviceAllocator {
             memory: self.clone(),
             room,
             stream_id,
+            _stream: stream.clone(),
             bytes,
         })
     }

@@ -58,6 +58,18 @@ impl Context {
         })
     }
 
+    /// The driver's own number of a stream, which no other stream of the process ever has. Its handle may
+    /// be given again.
+    ///
+    /// # Errors
+    /// If the driver refuses, and if it is older than 12.0.
+    pub fn stream_number(&self, stream: &CudaStream) -> Result<u64, DriverError> {
+        self.try_on(stream, |driver, stream| {
+            // SAFETY: the caller holds the stream.
+            unsafe { driver.stream_number(stream) }
+        })
+    }
+
     /// Whether work queued on a stream becomes part of a graph.
     ///
     /// # Errors
@@ -84,6 +96,22 @@ impl Context {
 }
 
 impl Driver {
+    /// The driver's own number of a stream.
+    ///
+    /// # Safety
+    /// The stream exists.
+    ///
+    /// # Errors
+    /// If the driver refuses, and if it is older than 12.0.
+    pub unsafe fn stream_number(&self, stream: StreamHandle) -> Result<u64, DriverError> {
+        let entry = self.optional(&self.api.stream_id)?;
+        let mut number = 0;
+        // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
+        let code = unsafe { (entry.call)(stream, &raw mut number) };
+        entry.check(code)?;
+        Ok(number)
+    }
+
     /// Waits until the work queued on a stream is done.
     ///
     /// # Safety

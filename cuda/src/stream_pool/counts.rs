@@ -61,6 +61,18 @@ impl StreamCounts {
         add(&self.freed_bytes, bytes);
     }
 
+    /// Begins anew, for the next stream of the number.
+    pub(crate) fn clear(&self) {
+        for counter in [
+            &self.allocations,
+            &self.allocated_bytes,
+            &self.frees,
+            &self.freed_bytes,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn add_to(&self, stats: &mut StreamStats) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         stats.allocations += read(&self.allocations);

@@ -13,6 +13,7 @@
 mod bounded;
 mod by_stream;
 mod counts;
+mod held;
 mod peaks;
 mod shrink;
 pub(crate) mod streams;
@@ -93,8 +94,6 @@ pub(crate) struct StreamPool<S: PoolSource<M>, M: Memory> {
     core: Bounded<S, M>,
     context: Context,
     pub(crate) streams: Streams,
-    /// What each stream was given of the core and gave back, under the core's lock.
-    pub(crate) counts: ByStream<StreamCounts>,
 }
 
 impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
@@ -102,7 +101,6 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         Self {
             context: context.clone(),
             streams: Streams::new(context),
-            counts: ByStream::default(),
             core,
         }
     }
@@ -117,7 +115,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
     pub(crate) fn find_at_once(&self, request: &Request) -> Option<Block> {
         self.core.with(|bfc| {
             let block = bfc.alloc_at_once(&request.without_wait())?;
-            self.counts[request.stream].allocated(block.bytes());
+            self.streams.counts[request.stream].allocated(block.bytes());
             Some(block)
         })
     }
@@ -131,7 +129,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         let found = self.core.with(|bfc| {
             let found = bfc.alloc_now(request);
             if let Ok(Some(grant)) = &found {
-                self.counts[request.stream].allocated(grant.block.bytes());
+                self.streams.counts[request.stream].allocated(grant.block.bytes());
             }
             found
         });
@@ -156,7 +154,8 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         // The block goes back as it was: still in use by the other stream.
         let bytes = grant.block.bytes();
         let _ = self.core.free_after(grant.block, point);
-        self.core.with(|_| self.counts[stream_id].withdrawn(bytes));
+        self.core
+            .with(|_| self.streams.counts[stream_id].withdrawn(bytes));
         ordered?;
         Ok(None)
     }
@@ -167,7 +166,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         self.core.with(|bfc| {
             let bytes = block.bytes();
             bfc.free_after(block, point)?;
-            self.counts[point.stream].freed(bytes);
+            self.streams.counts[point.stream].freed(bytes);
             Ok(())
         })
     }

@@ -11,8 +11,14 @@
 //! STREAM2 a stream's events stand in the order of their numbers, and the newest one is `recorded`. Numbers up
 //! to `recorded` without an event in the list are done, up to `done`.
 //!
+//! STREAM3 a number is one stream's as long as anybody but the allocators holds that stream. Then everything
+//! queued on it is recorded, and the stream let go; once that work is done, the number is the next
+//! stream's. So what was freed or used under a number before is out of use for whoever has it later.
+//! STREAM4 handles are given again by the driver, values of cudarc that we hold are not: an allocation's
+//! stream is the one of a number if it is the same value, or else by `cuStreamGetId`.
+//!
 //! A stream's lock is held while an event is recorded. Whoever holds it wants no other lock of ours but
-//! that of the spare events.
+//! that of the spare events. The lock of those who add or let go streams comes first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -22,17 +28,34 @@ use larder_core::sync::{AtomicUsize, OpenEvent, Ordering};
 use larder_core::{EventNumber, StreamId, StreamPoint};
 use larder_cuda_abi::StreamHandle;
 
-use super::ByStream;
-use crate::driver::locked;
+use super::held::HeldStream;
+use super::{ByStream, StreamCounts};
+use crate::driver::{Code, locked};
 use crate::{CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig};
 
 /// The first event's number; what has a smaller one counts as done.
 const FIRST: u64 = 1;
 
+/// A place whose stream was let go.
+const LEFT: usize = usize::MAX;
+
+/// Which stream has a number; `0` in both before the first.
+#[derive(Default)]
+struct Key {
+    /// The address of the value of cudarc that the number's slot holds; 0 without one.
+    value: AtomicUsize,
+    /// The stream's handle and one, or [`LEFT`].
+    handle: AtomicUsize,
+}
+
 /// One stream.
 struct Queue {
     /// Kept, so that its events can always be recorded.
-    stream: Option<Arc<CudaStream>>,
+    stream: Option<Arc<HeldStream>>,
+    /// The driver's own number of the stream, if the driver tells it.
+    driver_id: Option<u64>,
+    /// How many streams had this number before.
+    before: u64,
     /// Recorded events whose work may not be done, with their numbers (STREAM2).
     events: VecDeque<(u64, Event)>,
     /// The newest recorded event.
@@ -61,6 +84,8 @@ impl Default for StreamSlot {
             open: OpenEvent::new(EventNumber::new(FIRST)),
             queue: Mutex::new(Queue {
                 stream: None,
+                driver_id: None,
+                before: 0,
                 events: VecDeque::new(),
                 recorded: FIRST - 1,
                 done: FIRST - 1,
@@ -79,19 +104,25 @@ const fn first_id_of(handle: usize) -> StreamId {
     StreamId::new(((handle >> 4) ^ (handle >> 12)) as u8)
 }
 
+/// Whether a handle names a default stream: these have no end, and their handles no other meaning.
+const fn is_default(handle: usize) -> bool {
+    handle == StreamHandle::NULL.0 || handle == StreamHandle::LEGACY.0
+}
+
 /// All streams of one allocator.
 pub(crate) struct Streams {
     context: Context,
     /// The context's handle, as streams know theirs.
     own: usize,
-    /// The stream's handle and one, or 0. A stream is found by hashing the handle; none is
-    /// ever taken out.
-    keys: ByStream<AtomicUsize>,
+    /// By number. A stream is found by hashing the handle.
+    keys: ByStream<Key>,
     shared: ByStream<StreamSlot>,
-    /// Held while a number is taken.
+    /// Held while a number is taken or given up.
     adding: Mutex<()>,
     /// Events whose work is done.
     spare: Mutex<Vec<Event>>,
+    /// What each stream was given of the core and gave back, under the core's lock.
+    pub(crate) counts: ByStream<StreamCounts>,
 }
 
 impl Streams {
@@ -103,17 +134,16 @@ impl Streams {
             shared: ByStream::default(),
             adding: Mutex::new(()),
             spare: Mutex::default(),
+            counts: ByStream::default(),
         }
     }
 
-    /// The number of a stream. O(1) but for the first time.
+    /// The number of a stream. O(1) but for the first time, and for values of one stream in turns.
     #[inline]
     pub(crate) fn id(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
-        let handle = stream.cu_stream().addr();
-        let first = first_id_of(handle);
+        let first = first_id_of(stream.cu_stream().addr());
         // Acquire: what is the stream's was made ready before the key was set.
-        let is_first = self.keys[first].load(Ordering::Acquire) == handle.wrapping_add(1);
-        if is_first && stream.context().cu_ctx().addr() == self.own {
+        if self.keys[first].value.load(Ordering::Acquire) == Arc::as_ptr(stream).addr() {
             return Ok(first);
         }
         self.id_elsewhere(stream)
@@ -127,57 +157,190 @@ impl Streams {
         }
     }
 
-    /// The number of a stream that has one.
+    /// The number of a stream that has one. One driver call if it has it by another value of cudarc.
     ///
-    /// The handle names the stream: so it must be one of our context, as all default streams have the
-    /// same, and not that of the calling thread's own default stream.
+    /// The handle must be one of our context, as all default streams have the same, and not that of the
+    /// calling thread's own default stream.
     pub(crate) fn known(&self, stream: &CudaStream) -> Result<Option<StreamId>, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
         let is_ours = stream.context().cu_ctx().addr() == self.own;
         if !is_ours || handle == StreamHandle::PER_THREAD.0 {
             return Err(DeviceAllocError::Stream);
         }
-        Ok(match self.probe(handle) {
-            Some((stream_id, true)) => Some(stream_id),
-            _ => None,
+        let Some(stream_id) = self.place_of(handle) else {
+            return Ok(None);
+        };
+        let value = self.keys[stream_id].value.load(Ordering::Acquire);
+        let is_value = value == core::ptr::from_ref(stream).addr();
+        if is_value || is_default(handle) || self.is_same(stream_id, stream)? {
+            return Ok(Some(stream_id));
+        }
+        Ok(None)
+    }
+
+    /// Whether the stream is the one that has the number and the same handle (STREAM4).
+    fn is_same(&self, stream_id: StreamId, stream: &CudaStream) -> Result<bool, DriverError> {
+        let known = locked(&self.shared[stream_id].queue).driver_id;
+        // A driver of before 12.0 does not tell: streams are taken for what their handles say.
+        known.map_or(Ok(true), |known| {
+            Ok(self.context.stream_number(stream)? == known)
         })
     }
 
-    /// The place of a stream, which is its number, and whether it is there already.
-    fn probe(&self, handle: usize) -> Option<(StreamId, bool)> {
+    /// Numbers by their order in a search for a handle.
+    fn numbers(handle: usize) -> impl Iterator<Item = StreamId> {
         let first = first_id_of(handle).number();
-        (0..=u8::MAX).find_map(|step| {
-            let stream_id = StreamId::new(first.wrapping_add(step));
-            // Acquire: the queue was made ready before the key was set.
-            match self.keys[stream_id].load(Ordering::Acquire) {
-                0 => Some((stream_id, false)),
-                key if key == handle.wrapping_add(1) => Some((stream_id, true)),
-                _ => None,
-            }
-        })
+        (0..=u8::MAX).map(move |step| StreamId::new(first.wrapping_add(step)))
     }
 
+    /// The number that a stream of this handle has.
+    fn place_of(&self, handle: usize) -> Option<StreamId> {
+        for stream_id in Self::numbers(handle) {
+            match self.keys[stream_id].handle.load(Ordering::Acquire) {
+                0 => return None,
+                known if known == handle.wrapping_add(1) => return Some(stream_id),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Gives a stream a number, after those were let go that nobody else holds any more.
     #[cold]
     fn add(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
         let handle = stream.cu_stream().addr();
-        let _adding = locked(&self.adding);
-        let (stream_id, known) = self.probe(handle).ok_or(DeviceAllocError::Streams)?;
-        if !known {
-            locked(&self.shared[stream_id].queue).stream = Some(stream.clone());
-            self.keys[stream_id].store(handle.wrapping_add(1), Ordering::Release);
+        let adding = locked(&self.adding);
+        // Another thread may have been faster.
+        if let Some(stream_id) = self.known(stream)? {
+            return Ok(stream_id);
         }
+        if let Some(stream_id) = self.place_of(handle) {
+            // Its owner has destroyed a borrowed stream, and the driver gave the handle again.
+            self.let_go(stream_id, false)?;
+        }
+        self.let_go_unheld();
+        let is_free =
+            |stream_id: &StreamId| match self.keys[*stream_id].handle.load(Ordering::Relaxed) {
+                0 => true,
+                LEFT => self.is_over(*stream_id),
+                _ => false,
+            };
+        let stream_id = Self::numbers(handle).find(is_free);
+        let stream_id = stream_id.ok_or(DeviceAllocError::Streams)?;
+        let key = &self.keys[stream_id];
+        let driver_id = match is_default(handle) {
+            true => None,
+            false => self.context.stream_number(stream).ok(),
+        };
+        let mut queue = locked(&self.shared[stream_id].queue);
+        queue.stream = Some(HeldStream::of(stream));
+        queue.driver_id = driver_id;
+        queue.before += u64::from(key.handle.load(Ordering::Relaxed) == LEFT);
+        (queue.waits, queue.records) = (0, 0);
+        queue.waited.clear();
+        drop(queue);
+        self.counts[stream_id].clear();
+        key.handle.store(handle.wrapping_add(1), Ordering::Release);
+        key.value
+            .store(Arc::as_ptr(stream).addr(), Ordering::Release);
+        drop(adding);
         Ok(stream_id)
+    }
+
+    /// Lets go the streams that only allocators hold.
+    fn let_go_unheld(&self) {
+        for (stream_id, handle) in self.ids() {
+            let stream = locked(&self.shared[stream_id].queue).stream.clone();
+            let is_unheld = stream.is_some_and(|stream| stream.others() == 0);
+            if handle.is_some() && is_unheld {
+                // One that captures, or whose event is refused, is tried again with the next stream.
+                let _ = self.let_go(stream_id, true);
+            }
+        }
+    }
+
+    /// Lets a stream go (STREAM3): all that is queued on it is recorded. One that is destroyed already
+    /// takes no event: the host waits for the whole context then. For whoever holds `adding`.
+    fn let_go(&self, stream_id: StreamId, exists: bool) -> Result<(), DeviceAllocError> {
+        let (shared, key) = (&self.shared[stream_id], &self.keys[stream_id]);
+        let mut queue = locked(&shared.queue);
+        let closed = match exists {
+            true => self.close(shared, &mut queue),
+            false => Err(DriverError::Call {
+                function: "cuEventRecord",
+                code: Code::INVALID_HANDLE,
+            }),
+        };
+        match closed {
+            Ok(true) => {}
+            Ok(false) => return Err(DeviceAllocError::Capturing),
+            Err(DriverError::Call { code, .. }) if code == Code::INVALID_HANDLE => {
+                let closed = shared.open.close();
+                if let Err(error) = self.context.synchronize() {
+                    shared.open.reopen();
+                    return Err(error.into());
+                }
+                queue.recorded = closed.number();
+                queue.done = queue.recorded;
+                let events = queue.events.drain(..).map(|(_, event)| event);
+                locked(&self.spare).extend(events);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        // No thread finds the number by the stream any more, and who found it before holds the stream.
+        key.value.store(0, Ordering::Release);
+        key.handle.store(LEFT, Ordering::Release);
+        let stream = queue.stream.take();
+        drop(queue);
+        // The last one destroys the stream, outside of our locks but `adding`.
+        drop(stream);
+        Ok(())
+    }
+
+    /// Whether the work of a stream that was let go is done.
+    fn is_over(&self, stream_id: StreamId) -> bool {
+        let mut queue = locked(&self.shared[stream_id].queue);
+        self.look(&mut queue);
+        queue.events.is_empty()
+    }
+
+    /// Lets a stream go that its owner is about to destroy; the owner gives the last value of it.
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::StreamHeld`] if somebody else holds it; [`DeviceAllocError::Capturing`]; if the
+    /// driver refuses.
+    pub(crate) fn forget(&self, stream: Arc<CudaStream>) -> Result<(), DeviceAllocError> {
+        let _adding = locked(&self.adding);
+        let Some(stream_id) = self.known(&stream)? else {
+            return Ok(());
+        };
+        let held = locked(&self.shared[stream_id].queue).stream.clone();
+        let is_last = held.is_none_or(|held| match Arc::ptr_eq(held.arc(), &stream) {
+            true => held.others() == 1,
+            false => held.others() == 0 && Arc::strong_count(&stream) == 1,
+        });
+        if !is_last {
+            return Err(DeviceAllocError::StreamHeld);
+        }
+        self.let_go(stream_id, true)
+    }
+
+    /// How many streams had this number before the one that has it now.
+    pub(crate) fn before(&self, stream_id: StreamId) -> u64 {
+        locked(&self.shared[stream_id].queue).before
     }
 
     /// The stream with a number.
     pub(crate) fn stream(&self, stream_id: StreamId) -> Option<Arc<CudaStream>> {
-        locked(&self.shared[stream_id].queue).stream.clone()
+        let queue = locked(&self.shared[stream_id].queue);
+        Some(queue.stream.as_ref()?.arc().clone())
     }
 
-    /// The numbers that are taken, with their streams' handles.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = (StreamId, usize)> {
+    /// The numbers that are taken, with their streams' handles; none for a stream that was let go.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = (StreamId, Option<usize>)> {
         self.keys.iter().filter_map(|(stream_id, key)| {
-            let handle = key.load(Ordering::Acquire).checked_sub(1)?;
+            let known = key.handle.load(Ordering::Acquire);
+            let handle = (known != LEFT).then_some(known.checked_sub(1)?);
             Some((stream_id, handle))
         })
     }
@@ -237,13 +400,18 @@ impl Streams {
     /// Records the open event of a stream (STREAM1). Not while its stream captures: the event would
     /// be the graph's.
     fn close(&self, shared: &StreamSlot, queue: &mut Queue) -> Result<bool, DriverError> {
-        let Some(stream) = &queue.stream else {
+        let Some(stream) = queue.stream.clone() else {
+            // Nothing was queued since the stream was let go: its last event stands for this number too.
+            queue.recorded = shared.open.close().number();
+            match queue.events.back_mut() {
+                Some((number, _)) => *number = queue.recorded,
+                None => queue.done = queue.recorded,
+            }
             return Ok(true);
         };
-        if self.captures(stream)? {
+        if self.captures(&stream)? {
             return Ok(false);
         }
-        let stream = stream.clone();
         let mut spare = locked(&self.spare).pop();
         if spare.is_none() {
             self.look(queue);
@@ -322,11 +490,15 @@ impl Streams {
     pub(crate) fn wait_for_all(&self) {
         for (_, shared) in self.shared.iter() {
             let stream = locked(&shared.queue).stream.clone();
-            if let Some(stream) = stream
-                && self.captures(&stream) != Ok(true)
-            {
-                // What failed on the device can use no memory either.
-                let _ = self.context.wait_for(&stream);
+            // What failed on the device can use no memory either.
+            match stream {
+                Some(stream) if self.captures(&stream) == Ok(true) => {}
+                Some(stream) => drop(self.context.wait_for(&stream)),
+                None => {
+                    if let Some((_, event)) = locked(&shared.queue).events.back() {
+                        let _ = event.synchronize();
+                    }
+                }
             }
         }
     }

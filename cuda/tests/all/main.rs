@@ -23,6 +23,7 @@ mod releases;
 mod runtime;
 mod steps;
 mod streams;
+mod streams_gone;
 mod sub_allocators;
 mod synced;
 mod tensor_pool;

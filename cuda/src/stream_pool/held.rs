@@ -1,0 +1,48 @@
+//! [`HeldStream`]: a stream as all allocators of the process hold it, in one place, so that it can be told
+//! whether anybody else holds it too.
+
+use core::ops::Deref;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use cudarc::driver::CudaStream;
+
+use crate::driver::locked;
+
+/// All streams that some allocator holds, by the address of cudarc's value.
+static HELD: Mutex<BTreeMap<usize, Weak<HeldStream>>> = Mutex::new(BTreeMap::new());
+
+/// The one hold of all allocators on a stream.
+pub(crate) struct HeldStream(Arc<CudaStream>);
+
+impl HeldStream {
+    /// The hold on a stream; a new one if no allocator has it.
+    pub(crate) fn of(stream: &Arc<CudaStream>) -> Arc<Self> {
+        let mut held = locked(&HELD);
+        let key = Arc::as_ptr(stream).addr();
+        if let Some(known) = held.get(&key).and_then(Weak::upgrade) {
+            return known;
+        }
+        held.retain(|_, known| known.strong_count() > 0);
+        let new = Arc::new(Self(stream.clone()));
+        held.insert(key, Arc::downgrade(&new));
+        new
+    }
+
+    pub(crate) const fn arc(&self) -> &Arc<CudaStream> {
+        &self.0
+    }
+
+    /// Who holds the stream beside the allocators' tables: the program, its buffers, copies under way.
+    pub(crate) fn others(&self) -> usize {
+        Arc::strong_count(&self.0).saturating_sub(1)
+    }
+}
+
+impl Deref for HeldStream {
+    type Target = CudaStream;
+
+    fn deref(&self) -> &CudaStream {
+        &self.0
+    }
+}

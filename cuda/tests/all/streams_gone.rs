@@ -1,0 +1,243 @@
+//! Streams that come and go: what a stream leaves is given to the next one when its work is done, not before,
+//! and a handle that the driver gives again is no stream of before.
+
+use crate::common;
+use std::sync::Arc;
+
+use common::{MIB, alone, assert_clean, assert_filled, fill};
+use cudarc::driver::{CudaStream, result};
+use larder_cuda::{
+    ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig, HostSide,
+    StreamAllocator, VmemAllocator, VmemConfig,
+};
+
+/// Seeds of deferred schedules.
+const SEEDS: u64 = 20;
+
+fn config() -> DeviceConfig {
+    DeviceConfig {
+        arenas: ArenaPolicy::Always,
+        ..DeviceConfig::with_budget(8 * MIB)
+    }
+}
+
+/// A stream of another library, as cudarc wraps it.
+fn borrowed(context: &Context) -> Arc<CudaStream> {
+    context.cudarc().bind_to_thread().unwrap();
+    let kind = result::stream::StreamKind::NonBlocking;
+    let stream = result::stream::create(kind).unwrap();
+    // SAFETY: the tests destroy it when they have forgotten it, or to see what a wrong program meets.
+    unsafe { context.cudarc().wrap_borrowed_stream(stream) }
+}
+
+#[test]
+fn a_thousand_streams_come_and_go() {
+    let Some((control, _turn)) = alone("a_thousand_streams_come_and_go") else {
+        return;
+    };
+    for seed in [None, Some(1), Some(2)] {
+        let context = Context::new(0).unwrap();
+        {
+            let device = DeviceAllocator::with_config(&context, config()).unwrap();
+            let host = VmemConfig::new(HostSide::Pinned(4 * MIB));
+            let both = VmemAllocator::new(&device, host).unwrap();
+            if let Some(seed) = seed {
+                control.schedule_deferred(seed);
+            }
+            for round in 0..1000_u64 {
+                let stream = context.cudarc().new_stream().unwrap();
+                let memory: &dyn StreamAllocator = match round % 3 {
+                    0 => &both,
+                    _ => &device,
+                };
+                let bytes = [1 << 10, 32 << 10, 3 * MIB][(round % 3) as usize];
+                let block = memory.alloc_as(&stream, &larder_core::Request::new(bytes));
+                let block = block.unwrap_or_else(|error| panic!("round {round}: {error}"));
+                let (at, value) = (block.addr().get(), round as u8);
+                fill(&stream, at, bytes, value);
+                if round % 50 == 0 {
+                    assert_filled(&stream, at, bytes, value);
+                }
+                memory.free(&stream, block).unwrap();
+            }
+            let alive = control.alive();
+            let streams = alive.iter().find(|alive| alive.kind == "stream");
+            let count = streams.map_or(0, |alive| alive.count);
+            assert!(count < 256, "{count} streams are left");
+            control.schedule_eagerly();
+        }
+        drop(context);
+        assert_clean(control);
+    }
+}
+
+/// Bytes written on a stream that is gone are read behind it by the next one: no number is given early.
+#[test]
+fn what_a_stream_left_is_used_behind_its_work() {
+    let Some((control, _turn)) = alone("what_a_stream_left_is_used_behind_its_work") else {
+        return;
+    };
+    for seed in 0..SEEDS {
+        let context = Context::new(0).unwrap();
+        {
+            let memory = DeviceAllocator::with_config(&context, config()).unwrap();
+            control.schedule_deferred(seed);
+            for round in 0..300_u64 {
+                let stream = context.cudarc().new_stream().unwrap();
+                let bytes = [4 << 10, 2 * MIB, 5 * MIB][(round % 3) as usize];
+                let block = memory.alloc(&stream, bytes).unwrap();
+                let at = block.addr().get();
+                fill(&stream, at, 256, round as u8);
+                if round % 7 == 0 {
+                    assert_filled(&stream, at, 256, round as u8);
+                }
+                memory.free(&stream, block).unwrap();
+            }
+            // The races of the program above would be found, whatever the bytes say.
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+            control.schedule_eagerly();
+        }
+        drop(context);
+        assert_clean(control);
+    }
+}
+
+/// A buffer that was used on a stream that is gone is still ordered behind that use.
+#[test]
+fn a_buffer_outlives_the_streams_that_used_it() {
+    let Some((control, _turn)) = alone("a_buffer_outlives_the_streams_that_used_it") else {
+        return;
+    };
+    for seed in 0..SEEDS {
+        let context = Context::new(0).unwrap();
+        {
+            let memory = DeviceAllocator::with_config(&context, config()).unwrap();
+            control.schedule_deferred(seed);
+            let own = context.cudarc().new_stream().unwrap();
+            let mut buffer = memory.zeros::<u8>(&own, 1000).unwrap();
+            for round in 0..100_u8 {
+                let other = context.cudarc().new_stream().unwrap();
+                memory.add_stream(&other).unwrap();
+                other.memcpy_htod(&vec![round; 1000], &mut buffer).unwrap();
+                drop(other);
+                let next = context.cudarc().new_stream().unwrap();
+                memory.add_stream(&next).unwrap();
+                assert_eq!(next.clone_dtoh(&buffer).unwrap(), vec![round; 1000]);
+            }
+            drop(buffer);
+            drop(memory.zeros::<u8>(&own, 1000).unwrap());
+            control.schedule_eagerly();
+        }
+        drop(context);
+        assert_clean(control);
+    }
+}
+
+#[test]
+fn a_stream_that_anybody_holds_keeps_its_number() {
+    let Some((control, _turn)) = alone("a_stream_that_anybody_holds_keeps_its_number") else {
+        return;
+    };
+    let context = Context::new(0).unwrap();
+    {
+        let memory = DeviceAllocator::with_config(&context, config()).unwrap();
+        let held: Vec<_> = (0..256)
+            .map(|_| {
+                let stream = context.cudarc().new_stream().unwrap();
+                memory.add_stream(&stream).unwrap();
+                stream
+            })
+            .collect();
+        let one_more = context.cudarc().new_stream().unwrap();
+        assert_eq!(memory.add_stream(&one_more), Err(DeviceAllocError::Streams));
+        let step = memory.step(&held[0]).unwrap();
+        let buffer = memory.zeros::<u8>(&held[1], 100).unwrap();
+        drop(held);
+        memory.add_stream(&one_more).unwrap();
+        let handles: Vec<_> = memory.streams().iter().map(|stats| stats.stream).collect();
+        assert_eq!(
+            handles.len(),
+            3,
+            "of the step, of the buffer, and the new one"
+        );
+        drop((step, buffer));
+        context.synchronize().unwrap();
+    }
+    drop(context);
+    assert_clean(control);
+}
+
+#[test]
+fn a_forgotten_stream_may_be_destroyed_and_its_handle_come_again() {
+    let Some((control, _turn)) = alone("a_forgotten_stream_may_be_destroyed") else {
+        return;
+    };
+    for seed in 0..SEEDS {
+        let context = Context::new(0).unwrap();
+        {
+            let memory = DeviceAllocator::with_config(&context, config()).unwrap();
+            control.schedule_deferred(seed);
+            for round in 0..20_u8 {
+                let stream = borrowed(&context);
+                let raw = stream.cu_stream();
+                let block = memory.alloc(&stream, 3 * MIB).unwrap();
+                fill(&stream, block.addr().get(), 4096, round);
+                memory.free(&stream, block).unwrap();
+                let clone = stream.clone();
+                assert_eq!(
+                    memory.forget_stream(clone),
+                    Err(DeviceAllocError::StreamHeld)
+                );
+                memory.forget_stream(stream).unwrap();
+                // SAFETY: created by `borrowed`, and nobody has it any more.
+                unsafe { result::stream::destroy(raw) }.unwrap();
+            }
+            control.schedule_eagerly();
+        }
+        drop(context);
+        assert_clean(control);
+    }
+}
+
+/// Against the promise of `wrap_borrowed_stream`: its owner destroys a stream without a word. The driver gives
+/// its handle to the next stream, which must not get memory that the old one's work still uses.
+#[test]
+fn a_stream_destroyed_without_a_word_harms_nobody() {
+    let Some((control, _turn)) = alone("a_stream_destroyed_without_a_word") else {
+        return;
+    };
+    for seed in 0..SEEDS {
+        let context = Context::new(0).unwrap();
+        {
+            let memory = DeviceAllocator::with_config(&context, config()).unwrap();
+            control.schedule_deferred(seed);
+            let other = context.cudarc().new_stream().unwrap();
+            for round in 0..20_u8 {
+                let stream = borrowed(&context);
+                let block = memory.alloc(&stream, 3 * MIB).unwrap();
+                fill(&stream, block.addr().get(), 4096, round);
+                memory.free(&stream, block).unwrap();
+                // SAFETY: created by `borrowed`; nothing is queued on it from here on.
+                unsafe { result::stream::destroy(stream.cu_stream()) }.unwrap();
+                let again = borrowed(&context);
+                assert_eq!(
+                    again.cu_stream(),
+                    stream.cu_stream(),
+                    "the handle is given again"
+                );
+                let block = memory.alloc(&again, 3 * MIB).unwrap();
+                fill(&again, block.addr().get(), 4096, round);
+                memory.free(&again, block).unwrap();
+                // Memory of the stream that is gone is had by others too.
+                let block = memory.alloc(&other, 7 * MIB).unwrap();
+                memory.free(&other, block).unwrap();
+                // SAFETY: created by `borrowed`; nothing is queued on it from here on.
+                unsafe { result::stream::destroy(again.cu_stream()) }.unwrap();
+            }
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+            control.schedule_eagerly();
+        }
+        drop(context);
+        assert_clean(control);
+    }
+}
