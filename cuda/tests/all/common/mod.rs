@@ -55,8 +55,12 @@ pub(crate) const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::I
 /// Whether a sweep of refusals makes this one: each place is refused once, with the codes in turn, and
 /// with `LARDER_FAULTS=all` once with each code.
 pub(crate) fn is_swept(nth_code: usize, place: usize) -> bool {
-    let all = || std::env::var("LARDER_FAULTS").is_ok_and(|word| word == "all");
-    place % CODES.len() == nth_code || all()
+    place % CODES.len() == nth_code || all_faults()
+}
+
+/// Whether sweeps make every refusal (`./check.sh long`).
+pub(crate) fn all_faults() -> bool {
+    std::env::var("LARDER_FAULTS").is_ok_and(|word| word == "all")
 }
 
 /// Nothing is left on any device, and nothing exists but contexts.
