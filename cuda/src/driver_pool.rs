@@ -14,6 +14,7 @@ use larder_cuda_abi::{DevicePtr, PoolHandle, constants};
 
 use crate::account::Account;
 use crate::driver::deferred_free::DeferredFree;
+use crate::driver::owed::Unwaited;
 use crate::driver::{POOLS_SINCE, locked};
 use crate::source::virtual_memory::RegionWatch;
 use crate::stream_allocator::{BLOCK_ALIGN, BlockInfo, Live, StreamAllocator};
@@ -294,16 +295,20 @@ impl Drop for DriverPool {
     fn drop(&mut self) {
         let blocks = core::mem::take(&mut *locked(&self.blocks));
         // The driver does not wait when it takes a pool's block back outside of a stream.
-        if !blocks.is_empty() && self.context.synchronize().is_err() {
-            // After failed work nothing runs any more; and a refusal for no reason may pass.
-            let _ = self.context.synchronize();
-        }
-        for address in blocks.into_keys() {
-            self.context.give_back(DeferredFree::Device(address));
-        }
-        if let Some(pool) = self.pool {
-            self.context.give_back(DeferredFree::Pool(pool));
-        }
+        let waits = || blocks.is_empty() || self.context.synchronize().is_ok();
+        // A refusal for no reason may pass.
+        let unwaited = match waits() || waits() {
+            true => Vec::new(),
+            false => vec![Unwaited::Context],
+        };
+        self.context.owe(unwaited, || {
+            for address in blocks.into_keys() {
+                self.context.give_back(DeferredFree::Device(address));
+            }
+            if let Some(pool) = self.pool {
+                self.context.give_back(DeferredFree::Pool(pool));
+            }
+        });
     }
 }
 

@@ -156,7 +156,7 @@ impl DeviceAllocator {
             steps: StepStreams::new(config.steps),
             windows: Windows::default(),
             releasing: AtomicU64::new(0),
-            pool: StreamPool::new(context, Bounded::new(pool, node)),
+            pool: StreamPool::new(context, Bounded::new(context, pool, node)),
         });
         let pool: Weak<DeviceInner> = Arc::downgrade(&inner);
         limits::enter(pool, &inner.pool.node);

@@ -9,6 +9,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use larder_cuda_abi::{Code, ContextHandle, StreamHandle};
 
 use super::deferred_free::DeferredFree;
+use super::owed::{self, Owed, Unwaited};
 use super::{DeviceInfo, Driver, DriverError, LoadError, load, locked};
 use crate::limits::Charge;
 
@@ -40,6 +41,8 @@ struct ContextInner {
     ordinal: i32,
     /// Refused frees, each with the charge that is held until it has gone.
     deferred_frees: Mutex<VecDeque<(DeferredFree, Option<Charge>)>>,
+    /// Frees of memory that work may still use (OWED1).
+    owed: Mutex<Vec<Owed>>,
     /// Behind `cuda`, so that it is dropped later.
     at_end: PutBack,
 }
@@ -77,6 +80,7 @@ impl Context {
             ordinal,
             cuda,
             deferred_frees: Mutex::default(),
+            owed: Mutex::default(),
             at_end: PutBack {
                 driver,
                 before: None,
@@ -149,11 +153,7 @@ impl Context {
         stream: &CudaStream,
         act: impl FnOnce(&'static Driver, StreamHandle) -> Result<R, DriverError>,
     ) -> Result<R, DriverError> {
-        let driver = self.driver();
-        let entered = enter(driver, handle_of(stream.context()))?;
-        let answer = act(driver, StreamHandle(stream.cu_stream().addr()));
-        drop(entered);
-        answer
+        on_stream(self.driver(), stream, act)
     }
 
     /// Waits until all work of this context is done.
@@ -164,14 +164,16 @@ impl Context {
         self.try_current(Driver::synchronize_context)
     }
 
-    /// How many things the driver did not take back yet.
+    /// How many things the driver did not take back yet, or were not given to it since work may use them.
     pub fn deferred_frees(&self) -> usize {
-        locked(&self.0.deferred_frees).len()
+        let owed: usize = locked(&self.0.owed).iter().map(Owed::len).sum();
+        locked(&self.0.deferred_frees).len() + owed
     }
 
-    /// Tries again to give back all that the driver refused. Returns how many frees are still
-    /// deferred.
+    /// Tries again to give back all that the driver refused; waits for work that memory of allocators that
+    /// are gone is kept for, but for streams that capture. Returns how many frees are still deferred.
     pub fn settle(&self) -> usize {
+        self.0.pay(true);
         self.0.settle(usize::MAX);
         self.deferred_frees()
     }
@@ -181,8 +183,23 @@ impl Context {
         self.give_back_charged(thing, None);
     }
 
+    /// Ends an allocator whose work was not waited for: what `end` gives back on this thread is given back
+    /// once that work is over (OWED1).
+    pub(crate) fn owe(&self, unwaited: Vec<Unwaited>, end: impl FnOnce()) {
+        if unwaited.is_empty() {
+            return end();
+        }
+        let mut frees = owed::collect(end);
+        let events = unwaited.iter().filter_map(Unwaited::event);
+        frees.extend(events.map(|event| (DeferredFree::Event(event), None)));
+        locked(&self.0.owed).push(Owed { unwaited, frees });
+    }
+
     /// Gives back memory, now or later; `charge` is held until the driver has taken it.
     pub(crate) fn give_back_charged(&self, thing: DeferredFree, charge: Option<Charge>) {
+        let Some((thing, charge)) = owed::take((thing, charge)) else {
+            return;
+        };
         if self.try_give_back(thing).is_err() {
             self.defer_free_charged(thing, charge);
         }
@@ -191,6 +208,13 @@ impl Context {
     /// Gives a thing back now, or leaves it with the caller. Frees that were deferred before go
     /// first.
     pub(crate) fn try_give_back(&self, thing: DeferredFree) -> Result<(), DriverError> {
+        if owed::is_collecting() {
+            return Err(DriverError::Call {
+                function: "cuStreamSynchronize",
+                code: Code::NOT_READY,
+            });
+        }
+        self.0.pay(false);
         self.0.settle(TRIED_ON_THE_WAY);
         self.try_current(|driver| thing.give_back(driver))
     }
@@ -213,6 +237,18 @@ fn handle_of(cuda: &CudaContext) -> ContextHandle {
     ContextHandle(cuda.cu_ctx().addr())
 }
 
+/// Runs a call that is given a stream, with the stream's own context current.
+pub(super) fn on_stream<R>(
+    driver: &'static Driver,
+    stream: &CudaStream,
+    act: impl FnOnce(&'static Driver, StreamHandle) -> Result<R, DriverError>,
+) -> Result<R, DriverError> {
+    let entered = enter(driver, handle_of(stream.context()))?;
+    let answer = act(driver, StreamHandle(stream.cu_stream().addr()));
+    drop(entered);
+    answer
+}
+
 /// Makes a context current until the answer is dropped. The caller holds it until then.
 fn enter(driver: &'static Driver, context: ContextHandle) -> Result<Entered, DriverError> {
     let before = driver.current_context()?;
@@ -231,6 +267,20 @@ fn enter(driver: &'static Driver, context: ContextHandle) -> Result<Entered, Dri
 impl ContextInner {
     fn enter(&self) -> Result<Entered, DriverError> {
         enter(self.driver, self.handle)
+    }
+
+    /// Lets the frees go that wait for work which is over; `may_wait` if the host may wait for it.
+    fn pay(&self, may_wait: bool) {
+        let mut owed = core::mem::take(&mut *locked(&self.owed));
+        if owed.is_empty() {
+            return;
+        }
+        let entered = self.enter();
+        let is_over = |owed: &mut Owed| entered.is_ok() && owed.is_over(self.driver, may_wait);
+        let paid: Vec<Owed> = owed.extract_if(.., is_over).collect();
+        drop(entered);
+        locked(&self.owed).extend(owed);
+        locked(&self.deferred_frees).extend(paid.into_iter().flat_map(|owed| owed.frees));
     }
 
     /// Tries once each of the first `max` deferred frees; refused ones queue up again, so that each
@@ -257,6 +307,7 @@ impl ContextInner {
 impl Drop for ContextInner {
     fn drop(&mut self) {
         for _ in 0..LAST_ROUNDS {
+            self.pay(true);
             self.settle(usize::MAX);
         }
         let before = self.driver.current_context().ok();

@@ -116,6 +116,17 @@ impl Event {
     }
 }
 
+impl Event {
+    /// The driver's handle, which whoever has it gives back.
+    pub(crate) fn into_handle(self) -> EventHandle {
+        let this = core::mem::ManuallyDrop::new(self);
+        // The context is let go as a drop would.
+        // SAFETY: `this` is not used again.
+        drop(unsafe { core::ptr::read(&raw const this.context) });
+        this.handle
+    }
+}
+
 impl Drop for Event {
     fn drop(&mut self) {
         self.context.give_back(DeferredFree::Event(self.handle));

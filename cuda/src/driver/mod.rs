@@ -8,7 +8,7 @@
 //! `api` the functions, by name · `search` where libraries are · `load` which one is taken ·
 //! `error` · `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls ·
 //! `relaxed` calls beside captures · `deferred_free` what the
-//! driver did not take back · `stand_in` the control of the stand-in.
+//! driver did not take back · `owed` what work may still use · `stand_in` the control of the stand-in.
 //!
 //! # Calls
 //! Most calls work on the current context of the calling thread:
@@ -31,6 +31,7 @@ mod transfers;
 pub(crate) mod context;
 pub(crate) mod deferred_free;
 pub(crate) mod event;
+pub(crate) mod owed;
 
 /// The driver's own numbers: codes, handles, constants, and what a kernel's body on the stand-in is
 /// given.

@@ -103,7 +103,7 @@ impl PinnedAllocator {
             events: Events::new(context),
             streams: Mutex::default(),
             waiting: Mutex::default(),
-            pool: Bounded::new(pool, node),
+            pool: Bounded::new(context, pool, node),
         });
         let pool: Weak<PinnedInner> = Arc::downgrade(&inner);
         limits::enter(pool, &inner.pool.node);
@@ -278,10 +278,9 @@ impl Drop for PinnedInner {
     fn drop(&mut self) {
         self.wait_for_one();
         self.poll();
-        if !locked(&self.waiting).is_empty() {
-            // What failed on the device uses no memory either.
-            let _ = self.events.context().synchronize();
-        }
+        let left = core::mem::take(&mut *locked(&self.waiting));
+        let unwaited = left.into_iter().flat_map(|(_, uses)| uses.into_unwaited());
+        self.pool.ends_behind(unwaited.collect());
     }
 }
 

@@ -18,6 +18,7 @@ use cudarc::driver::CudaStream;
 use larder_cuda_abi::{Code, StreamHandle};
 
 use super::pool::Events;
+use crate::driver::owed::Unwaited;
 use crate::{CaptureStatus, DriverError, Event};
 
 /// A stream's work with a buffer.
@@ -143,6 +144,14 @@ impl PinnedUses {
             // Asked for again later.
             let _ = used.point(events);
         }
+    }
+
+    /// What could not be waited for.
+    pub(super) fn into_unwaited(self) -> impl Iterator<Item = Unwaited> {
+        self.0.into_iter().map(|used| match used.event {
+            Some(event) => Unwaited::Event(event.into_handle()),
+            None => Unwaited::Stream(used.stream),
+        })
     }
 
     fn forget(&mut self, events: &Events, which: impl Fn(&Used) -> bool) {

@@ -8,11 +8,12 @@ use larder_core::{AllocError, BfcAllocator, Memory, NoIndex, PoolStats, Source, 
 
 use super::Above;
 use super::peaks::Earlier;
+use crate::driver::owed::Unwaited;
 use crate::limits::shrinking::Shrinking;
 use crate::limits::{OverBudget, TreeNode};
 use crate::lock_wait::Yield;
 use crate::owning::Owning;
-use crate::{DeviceAllocError, DriverError};
+use crate::{Context, DeviceAllocError, DriverError};
 
 /// The core's best fit, shared by threads.
 pub(crate) type Core<S, M> = BfcAllocator<'static, S, NoIndex, Yield, M>;
@@ -41,18 +42,28 @@ pub(crate) struct Bounded<S: PoolSource<M>, M: Memory> {
     pub(crate) node: Arc<TreeNode>,
     pub(crate) shrinking: Shrinking,
     earlier: Earlier,
+    /// What was not waited for, for the end.
+    unwaited: Vec<Unwaited>,
+    context: Context,
     /// Dropped in `drop`, before others hear of it.
     core: ManuallyDrop<Owning<Core<S, M>>>,
 }
 
 impl<S: PoolSource<M>, M: Memory> Bounded<S, M> {
-    pub(crate) fn new(core: Owning<Core<S, M>>, node: Arc<TreeNode>) -> Self {
+    pub(crate) fn new(context: &Context, core: Owning<Core<S, M>>, node: Arc<TreeNode>) -> Self {
         Self {
+            unwaited: Vec::new(),
+            context: context.clone(),
             node,
             shrinking: Shrinking::default(),
             earlier: Earlier::default(),
             core: ManuallyDrop::new(core),
         }
+    }
+
+    /// This ends, and the memory goes back behind work that could not be waited for.
+    pub(crate) fn ends_behind(&mut self, unwaited: Vec<Unwaited>) {
+        self.unwaited = unwaited;
     }
 
     /// Counters now.
@@ -157,8 +168,11 @@ impl<S: PoolSource<M>, M: Memory> Deref for Bounded<S, M> {
 
 impl<S: PoolSource<M>, M: Memory> Drop for Bounded<S, M> {
     fn drop(&mut self) {
+        let unwaited = core::mem::take(&mut self.unwaited);
+        let core = &mut self.core;
         // SAFETY: dropped once, here, and not used again.
-        unsafe { ManuallyDrop::drop(&mut self.core) };
+        let end = || unsafe { ManuallyDrop::drop(core) };
+        self.context.owe(unwaited, end);
         self.node.shared().notify();
     }
 }

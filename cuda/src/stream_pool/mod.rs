@@ -184,6 +184,7 @@ impl<S: PoolSource<M>, M: Memory> Deref for StreamPool<S, M> {
 impl<S: PoolSource<M>, M: Memory> Drop for StreamPool<S, M> {
     fn drop(&mut self) {
         // Blocks that were never freed may be in use too.
-        self.streams.wait_for_all();
+        let unwaited = self.streams.wait_for_all();
+        self.core.ends_behind(unwaited);
     }
 }

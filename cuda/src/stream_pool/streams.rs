@@ -30,6 +30,7 @@ use larder_cuda_abi::StreamHandle;
 
 use super::held::HeldStream;
 use super::{ByStream, StreamCounts};
+use crate::driver::owed::Unwaited;
 use crate::driver::{Code, locked};
 use crate::{CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig};
 
@@ -486,21 +487,30 @@ impl Streams {
         locked(&self.shared[point.stream].queue).done >= point.event.number()
     }
 
-    /// Waits on the host for all that is queued on any of the streams; not for one that captures.
-    pub(crate) fn wait_for_all(&self) {
+    /// Waits on the host for all that is queued on any of the streams, for the end. What could not be
+    /// waited for comes back: streams that capture, and those for which the driver refuses it.
+    pub(crate) fn wait_for_all(&mut self) -> Vec<Unwaited> {
+        let mut unwaited = Vec::new();
         for (_, shared) in self.shared.iter() {
-            let stream = locked(&shared.queue).stream.clone();
-            // What failed on the device can use no memory either.
-            match stream {
-                Some(stream) if self.captures(&stream) == Ok(true) => {}
-                Some(stream) => drop(self.context.wait_for(&stream)),
-                None => {
-                    if let Some((_, event)) = locked(&shared.queue).events.back() {
-                        let _ = event.synchronize();
+            let mut queue = locked(&shared.queue);
+            let events = core::mem::take(&mut queue.events);
+            match &queue.stream {
+                Some(stream) => {
+                    let waits = || {
+                        self.captures(stream) == Ok(false) && self.context.wait_for(stream).is_ok()
+                    };
+                    // A refusal for no reason may pass.
+                    if !waits() && !waits() {
+                        unwaited.push(Unwaited::Stream(stream.arc().clone()));
                     }
                 }
+                None => unwaited.extend(events.into_iter().filter_map(|(_, event)| {
+                    let is_over = event.synchronize().is_ok();
+                    (!is_over).then(|| Unwaited::Event(event.into_handle()))
+                })),
             }
         }
+        unwaited
     }
 
     /// Waits on the host for the last recorded event of a stream; whether there was any.

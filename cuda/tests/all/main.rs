@@ -17,6 +17,7 @@ mod jobs;
 mod layout;
 mod limits;
 mod moving;
+mod owed;
 mod pinned_buffers;
 mod programs;
 mod releases;

@@ -1,0 +1,149 @@
+//! Allocators that end while their work cannot be waited for: their memory stays until that work is over, and
+//! goes then.
+
+use crate::common;
+use std::sync::Arc;
+
+use common::{MIB, alone, assert_clean, fill};
+use cudarc::driver::{CudaStream, sys};
+use larder_cuda::driver::{Rule, StandIn};
+use larder_cuda::{
+    Context, DeviceAllocator, DeviceConfig, HostSide, PinnedAllocator, PinnedConfig,
+    StreamAllocator, VmemAllocator, VmemConfig,
+};
+use larder_cuda_abi::Code;
+
+/// Seeds of deferred schedules.
+const SEEDS: u64 = 10;
+
+/// What has memory of its own kind, with work of a stream in it; dropping it ends it.
+type Make = fn(&Context, &Arc<CudaStream>) -> Box<dyn Send>;
+
+fn device(context: &Context, stream: &Arc<CudaStream>) -> Box<dyn Send> {
+    let config = DeviceConfig {
+        check_captures: false,
+        ..DeviceConfig::with_budget(8 * MIB)
+    };
+    let memory = DeviceAllocator::with_config(context, config).unwrap();
+    let block = memory.alloc(stream, 3 * MIB).unwrap();
+    for value in 0..10 {
+        fill(stream, block.addr().get(), 4096, value);
+    }
+    memory.free(stream, block).unwrap();
+    Box::new(memory)
+}
+
+fn host_side(context: &Context, stream: &Arc<CudaStream>) -> Box<dyn Send> {
+    let device = DeviceAllocator::with_config(context, DeviceConfig::with_budget(2 * MIB));
+    let config = VmemConfig::new(HostSide::Pinned(8 * MIB));
+    let memory = VmemAllocator::new(&device.unwrap(), config).unwrap();
+    let block = memory.alloc(stream, 3 * MIB).unwrap();
+    for value in 0..10 {
+        fill(stream, block.addr().get(), 4096, value);
+    }
+    memory.free(stream, block).unwrap();
+    Box::new(memory)
+}
+
+fn pinned(context: &Context, stream: &Arc<CudaStream>) -> Box<dyn Send> {
+    let device = device_of_buffers(context);
+    let host = PinnedAllocator::with_limit(context, PinnedConfig::default(), 8 * MIB).unwrap();
+    for value in 0..10_u8 {
+        let mut there = device.zeros::<u8>(stream, 4096).unwrap();
+        let mut buffer = host.copy_of(&[value; 4096]).unwrap();
+        buffer.copy_to(stream, &mut there).unwrap();
+        buffer.copy_from(stream, &there).unwrap();
+    }
+    Box::new((host, device))
+}
+
+fn device_of_buffers(context: &Context) -> DeviceAllocator {
+    DeviceAllocator::with_config(context, DeviceConfig::with_budget(8 * MIB)).unwrap()
+}
+
+const ALL: [(&str, Make); 3] = [
+    ("device", device),
+    ("host side", host_side),
+    ("pinned", pinned),
+];
+
+/// Bytes of memory that exist, of any kind.
+fn held(control: &StandIn) -> u64 {
+    let kinds = ["handle", "pinned", "device"];
+    let alive = control.alive();
+    let memory = alive
+        .iter()
+        .filter(|alive| kinds.contains(&alive.kind.as_str()));
+    memory.map(|alive| alive.bytes).sum()
+}
+
+fn end_capture(stream: &CudaStream) {
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: the stream captures; the handle outlives the call.
+    let code = unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) };
+    code.result().expect("a whole capture");
+    // SAFETY: the graph was made just now.
+    unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
+}
+
+#[test]
+fn an_allocator_that_ends_in_a_capture_keeps_its_memory_until_the_captures_end() {
+    let Some((control, _turn)) = alone("an_allocator_that_ends_in_a_capture") else {
+        return;
+    };
+    for (name, make) in ALL {
+        for seed in 0..SEEDS {
+            let context = Context::new(0).unwrap();
+            let stream = context.cudarc().new_stream().unwrap();
+            control.schedule_deferred(seed);
+            let memory = make(&context, &stream);
+            let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+            stream.begin_capture(relaxed).unwrap();
+            drop(memory);
+            assert!(context.deferred_frees() > 0, "{name}");
+            assert!(context.settle() > 0, "{name}: the stream captures still");
+            assert!(held(control) > 0, "{name}");
+            end_capture(&stream);
+            assert_eq!(context.settle(), 0, "{name}");
+            assert_eq!(held(control), 0, "{name}");
+            stream.synchronize().unwrap();
+            assert_eq!(control.findings(), Vec::<String>::new(), "{name} {seed}");
+            control.schedule_eagerly();
+            drop((stream, context));
+            assert_clean(control);
+        }
+    }
+}
+
+#[test]
+fn an_allocator_whose_waits_are_refused_keeps_its_memory_until_one_is_not() {
+    let Some((control, _turn)) = alone("an_allocator_whose_waits_are_refused") else {
+        return;
+    };
+    for (name, make) in ALL {
+        for seed in 0..SEEDS {
+            let context = Context::new(0).unwrap();
+            let stream = context.cudarc().new_stream().unwrap();
+            control.schedule_deferred(seed);
+            let memory = make(&context, &stream);
+            for function in ["cuStreamSynchronize", "cuEventSynchronize", "cuEventQuery"] {
+                let rule = Rule {
+                    function: Some(function),
+                    skip: 0,
+                    times: 1000,
+                    code: Code::UNKNOWN,
+                };
+                control.fail(rule).unwrap();
+            }
+            drop(memory);
+            assert!(context.settle() > 0, "{name}");
+            assert!(held(control) > 0, "{name}");
+            control.clear_failures();
+            // Nobody need settle: a context that ends does.
+            drop(stream);
+            drop(context);
+            control.schedule_eagerly();
+            assert_clean(control);
+        }
+    }
+}
