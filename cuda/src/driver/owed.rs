@@ -110,6 +110,13 @@ impl Unwaited {
             Self::Context if may_wait => driver.synchronize_context().map(|()| true),
             Self::Context => Ok(false),
         };
+        let answer = match answer.as_ref().map_err(|error| error.code()) {
+            // Its owner has destroyed the stream; the work goes on.
+            Err(Some(Code::INVALID_HANDLE)) if may_wait => {
+                driver.synchronize_context().map(|()| true)
+            }
+            _ => answer,
+        };
         answer.unwrap_or_else(|error| error.code().is_some_and(ends_all_work))
     }
 }
