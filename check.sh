@@ -164,6 +164,7 @@ step_mutants() {
 # which it fetches from the registry.
 step_long() {
     LARDER_FAULTS=all cargo test -p larder-cuda --test all fault
+    LARDER_ROUNDS=all cargo test -p larder --test process --test purge
     LARDER_PROGRAMS=2000 cargo test -p larder-cuda --test all programs_give_what
     benches/suites/run.sh
     benches/server/run.sh

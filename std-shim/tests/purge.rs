@@ -28,7 +28,7 @@ mod cases {
 
     use larder::Larder;
 
-    use crate::common::{KIB, MIB, Random, churn, resident_bytes};
+    use crate::common::{KIB, MIB, Random, churn, resident_bytes, rounds};
     use crate::runner::{Case, limit_time};
 
     #[global_allocator]
@@ -190,7 +190,7 @@ mod cases {
     }
 
     fn forks_meanwhile() {
-        for _ in 0..12 {
+        for _ in 0..rounds(12) {
             drop(peak(&[64 * KIB, 2000]));
             // Somewhere in the middle of it.
             let purged = HEAP.stats().purged_bytes;
@@ -264,7 +264,7 @@ mod cases {
         let busy: Vec<_> = (1..5)
             .map(|seed| thread::spawn(move || churn(seed, &STOP, &ROUNDS)))
             .collect();
-        for _ in 0..4 {
+        for _ in 0..rounds(4) {
             let purged = HEAP.stats().purged_bytes;
             free(peak(&[64, 2000, MIB]));
             wait("too little goes back", || {

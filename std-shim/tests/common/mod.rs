@@ -14,6 +14,13 @@ pub use held::{Held, churn};
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
 
+/// How often a test does what it does: as often as `all` with `LARDER_ROUNDS=all` (`./check.sh long`), and a
+/// quarter as often in the ordinary run.
+pub fn rounds(all: usize) -> usize {
+    let is_long = std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all");
+    if is_long { all } else { all.div_ceil(4) }
+}
+
 /// A small generator of numbers (xorshift), so that a failing seed can be run again.
 pub struct Random(u64);
 

@@ -11,17 +11,17 @@ use std::thread;
 use std::time::Duration;
 
 use crate::HEAP;
-use crate::common::{KIB, Random};
+use crate::common::{KIB, Random, rounds};
 use crate::known::{Bare, SIZES, exercise, free, make};
 use crate::runner::{Case, limit_time};
 
 pub(crate) const CASES: &[Case] = &[
     Case::new(
-        "two hundred children of a busy process use the heap",
+        "children of a busy process use the heap",
         forks_from_main,
     ),
     Case::new(
-        "a thousand children of a process whose threads allocate and free",
+        "children of a process whose threads allocate and free use the heap",
         thousand_forks,
     ),
     Case::new(
@@ -158,7 +158,7 @@ fn live_in_a_child() {
 
 fn forks_from_main() {
     beside_busy_threads(|| {
-        for _ in 0..200 {
+        for _ in 0..rounds(200) {
             in_a_child(live_in_a_child);
         }
     });
@@ -168,7 +168,7 @@ fn forks_from_main() {
 fn forks_in_a_crowd() {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     beside_threads(10 * processors as u64, || {
-        for _ in 0..60 {
+        for _ in 0..rounds(60) {
             in_a_child(live_in_a_child);
         }
     });
@@ -177,7 +177,7 @@ fn forks_in_a_crowd() {
 /// Short lives, so that there are many moments at which a process may fork.
 fn thousand_forks() {
     beside_busy_threads(|| {
-        for _ in 0..1000 {
+        for _ in 0..rounds(1000) {
             in_a_child(|| {
                 let blocks = SIZES.map(|size| (make(size), size));
                 for place in (0..SHELF).step_by(7) {
@@ -194,7 +194,7 @@ fn thousand_forks() {
 fn forks_from_a_thread() {
     beside_busy_threads(|| {
         let forking = thread::spawn(|| {
-            for _ in 0..50 {
+            for _ in 0..rounds(50) {
                 in_a_child(live_in_a_child);
             }
         });
@@ -210,7 +210,7 @@ extern "C" fn forks_first(_: *mut libc::c_void) -> *mut libc::c_void {
 
 fn fresh_thread_forks() {
     beside_busy_threads(|| {
-        for _ in 0..30 {
+        for _ in 0..rounds(30) {
             Bare::spawn(forks_first, std::ptr::null_mut()).join();
         }
     });
@@ -218,7 +218,7 @@ fn fresh_thread_forks() {
 
 fn grandchildren() {
     beside_busy_threads(|| {
-        for _ in 0..15 {
+        for _ in 0..rounds(15) {
             in_a_child(|| {
                 exercise();
                 STOP.store(false, Ordering::Relaxed);
@@ -248,7 +248,7 @@ fn forks_while_trimming() {
                     drop(vec![1u8; 3 << 20]);
                 }
             });
-            for _ in 0..60 {
+            for _ in 0..rounds(60) {
                 in_a_child(live_in_a_child);
             }
             STOP.store(true, Ordering::Relaxed);
@@ -301,7 +301,7 @@ impl Drop for Forks {
 fn forks_in_a_destructor() {
     thread_local!(static FORKS: Forks = const { Forks });
     beside_busy_threads(|| {
-        for _ in 0..20 {
+        for _ in 0..rounds(20) {
             thread::spawn(|| FORKS.with(|_| exercise())).join().unwrap();
         }
     });
