@@ -97,6 +97,11 @@ pub mod typed;
 mod units;
 #[forbid(unsafe_code)]
 pub mod vmem;
+#[allow(
+    unsafe_code,
+    reason = "zero bytes are values of records: docs/UNSAFE.md"
+)]
+mod zeroed;
 
 pub use access::{MemoryAccess, Pattern, SliceAccess};
 pub use attributes::{AllocatorAttributes, ScopesDiffer};
@@ -123,6 +128,7 @@ pub use sub_allocator::{GrowRequest, SubAllocError, SubAllocator};
 pub use sync::{Locked, Spin, Wait};
 pub use units::{Addr, AddrRange, Align, Granule, round_down, round_up};
 pub use vmem::{Placement, VmemStats};
+pub use zeroed::Zeroed;
 
 /// The README's sample, compiled and run with the tests.
 #[cfg(doctest)]

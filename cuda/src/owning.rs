@@ -9,7 +9,10 @@
 
 use core::convert::Infallible;
 use core::ops::{Deref, DerefMut};
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
+use std::alloc::{Layout, alloc_zeroed};
+
+use larder_core::Zeroed;
 
 /// A value, and what it borrows.
 pub(crate) struct Owning<A> {
@@ -52,6 +55,30 @@ impl Tables {
         // SAFETY: OWN1: a box a moment ago, lent here and nowhere else; OWN2 ends the borrow in time.
         unsafe { records.as_mut() }
     }
+}
+
+impl Tables {
+    /// Lends a table of values that are zero: memory that is not touched until it is used. Empty if the
+    /// host has none.
+    pub(crate) fn lend_zeroed<T: Zeroed>(&mut self, count: usize) -> &'static mut [T] {
+        self.lend(zeroed(count))
+    }
+}
+
+fn zeroed<T: Zeroed>(count: usize) -> Box<[T]> {
+    let Ok(layout) = Layout::array::<T>(count) else {
+        return Box::default();
+    };
+    if layout.size() == 0 {
+        return Box::default();
+    }
+    // SAFETY: the layout is not empty.
+    let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
+    if start.is_null() {
+        return Box::default();
+    }
+    // SAFETY: new memory of a box's layout for so many values, of which zero is one.
+    unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start, count)) }
 }
 
 impl<A> Owning<A> {

@@ -22,9 +22,9 @@ use std::sync::{Mutex, OnceLock, Weak};
 
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use larder_core::{
-    AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk,
-    ConfigError, EventNumber, FreeRejected, Granule, GrowRequest, Growth, NoIndex, Request,
-    StreamId, StreamPoint, SubAllocError, SubAllocator,
+    AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError,
+    EventNumber, FreeRejected, Granule, GrowRequest, Growth, NoIndex, Request, StreamId,
+    StreamPoint, SubAllocError, SubAllocator,
 };
 
 use super::{ArenaPolicy, DeviceInner};
@@ -329,7 +329,7 @@ impl Arenas {
         // SAFETY: the table goes into the best fit, which nobody takes apart.
         let made = unsafe {
             Owning::try_new(|tables| {
-                let bfc = Bfc::new(config, tables.lend(vec![Chunk::VACANT; CHUNKS]))?;
+                let bfc = Bfc::new(config, tables.lend_zeroed(CHUNKS))?;
                 Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, pieces))
             })
         };

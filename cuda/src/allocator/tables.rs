@@ -1,7 +1,7 @@
 //! The tables of a paged allocator.
 
 use larder_core::Chunk;
-use larder_core::paged::{Handle, Mapping, PageTables, PagedConfig, Place};
+use larder_core::paged::{PageTables, PagedConfig};
 
 use crate::owning::Tables;
 
@@ -20,9 +20,9 @@ pub(super) fn lend(
     let pages = config.addresses.bytes() / config.page_bytes.max(1);
     let pages = usize::try_from(pages).unwrap_or(usize::MAX);
     let of_pages = PageTables {
-        places: tables.lend(vec![Place::EMPTY; pages]),
-        handles: tables.lend(vec![Handle::VACANT; HANDLES.min(pages + 1)]),
-        mappings: tables.lend(vec![Mapping::VACANT; MAPPINGS]),
+        places: tables.lend_zeroed(pages),
+        handles: tables.lend_zeroed(HANDLES.min(pages + 1)),
+        mappings: tables.lend_zeroed(MAPPINGS),
     };
-    (tables.lend(vec![Chunk::VACANT; CHUNKS]), of_pages)
+    (tables.lend_zeroed(CHUNKS), of_pages)
 }

@@ -21,8 +21,7 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcConfig, Block, BlockAllocator, Chunk, FreeRejected, Request, StreamId,
-    StreamPoint,
+    AllocError, Bfc, BfcConfig, Block, BlockAllocator, FreeRejected, Request, StreamId, StreamPoint,
 };
 
 use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner};
@@ -196,7 +195,7 @@ impl DeviceAllocator {
         // SAFETY: the table goes into the best fit, which nobody takes apart.
         let made = unsafe {
             Owning::try_new(|tables| {
-                let table = tables.lend(vec![Chunk::VACANT; CHUNKS]);
+                let table = tables.lend_zeroed(CHUNKS);
                 let mut bfc = Bfc::new(BfcConfig::fixed(), table).map_err(drop)?;
                 bfc.add_region(range).map_err(drop)?;
                 Ok::<_, ()>(bfc)

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError, Regions,
-    Request, Stats,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, Regions, Request,
+    Stats,
 };
 use larder_cuda_abi::StreamHandle;
 
@@ -92,7 +92,7 @@ impl PinnedAllocator {
         // SAFETY: the table goes into the pool, which nobody takes apart.
         let pool = unsafe {
             Owning::try_new(|tables| {
-                let table = tables.lend(vec![Chunk::VACANT; CHUNKS]);
+                let table = tables.lend_zeroed(CHUNKS);
                 let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)?;
                 Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, memory))
             })

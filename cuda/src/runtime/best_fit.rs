@@ -5,8 +5,8 @@ use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError, NoIndex,
-    Request, Stats, SubAllocator,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, NoIndex, Request,
+    Stats, SubAllocator,
 };
 
 use super::cpu_memory::{Binding, CpuMemory};
@@ -48,7 +48,7 @@ impl<S: SubAllocator> BestFit<S> {
         let pool = unsafe {
             RegionPool::try_new(|tables| {
                 // Only a configuration or a table that cannot be, and both are fixed.
-                let bfc = Bfc::new(config, tables.lend(vec![Chunk::VACANT; CHUNKS]))?;
+                let bfc = Bfc::new(config, tables.lend_zeroed(CHUNKS))?;
                 let source = Watched::new(source, watch);
                 Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, source))
             })?

@@ -20,8 +20,8 @@ use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, ConfigError, Placement, Regions,
-    Request, Stats,
+    Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, Placement, Regions, Request,
+    Stats,
 };
 
 use super::HostSide;
@@ -76,7 +76,7 @@ pub(super) fn make(
     // SAFETY: the table goes into the pool, which nobody takes apart.
     let pool = unsafe {
         Owning::try_new(|tables| {
-            let table = tables.lend(vec![Chunk::VACANT; CHUNKS]);
+            let table = tables.lend_zeroed(CHUNKS);
             let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)?;
             Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, regions))
         })

@@ -2,9 +2,9 @@
 
 use std::ptr;
 
-use larder_core::Chunk;
-use larder_core::lifetime::pack::{Bucket, Item, PackSizes, PackTables, Part, Section, UndoRecord};
-use larder_core::lifetime::{Entry, Lifetime, Obstacle, Places, Shape, StepTables, Tag};
+use larder_core::lifetime::pack::{PackSizes, PackTables};
+use larder_core::lifetime::{Places, StepTables};
+use larder_core::{Chunk, Zeroed};
 
 /// Blocks live in a range at most.
 const CHUNKS: usize = 1 << 15;
@@ -18,44 +18,6 @@ const SHAPES: usize = 64;
 /// What a layout goes around.
 const OBSTACLES: usize = 1 << 12;
 const LIFETIMES: usize = ALLOCATIONS + OBSTACLES;
-
-/// Types of which all zero bytes are a value.
-///
-/// # Safety
-/// A value whose bytes are all 0, padding included, is a value of the type.
-unsafe trait Zeroed: 'static {}
-
-// SAFETY: 0 is a number, and its bytes are 0.
-unsafe impl Zeroed for u32 {}
-// SAFETY: 0 is a number, and its bytes are 0.
-unsafe impl Zeroed for u64 {}
-// SAFETY: 0 is a number, and its bytes are 0.
-unsafe impl Zeroed for f64 {}
-// SAFETY: all its fields are numbers, and 0 is one.
-unsafe impl Zeroed for (u32, u32) {}
-// SAFETY: all its fields are numbers, and 0 is one.
-unsafe impl Zeroed for Chunk {}
-// SAFETY: all its fields are numbers, and 0 is one.
-unsafe impl Zeroed for Tag {}
-// SAFETY: all its fields are numbers, and 0 is one.
-unsafe impl Zeroed for Entry {}
-// SAFETY: numbers, a bool, and options of numbers that are never 0.
-unsafe impl Zeroed for Shape {}
-// SAFETY: all its fields are numbers, and 0 is one.
-unsafe impl Zeroed for Obstacle {}
-// SAFETY: all its fields are numbers, and 0 is one.
-unsafe impl Zeroed for Section {}
-// SAFETY: all its fields are numbers, and 0 is one.
-unsafe impl Zeroed for Bucket {}
-// SAFETY: all its fields are numbers, and 0 is one.
-unsafe impl Zeroed for UndoRecord {}
-// SAFETY: all its fields are numbers and a bool, and 0 and `false` are values.
-unsafe impl Zeroed for Part {}
-
-// SAFETY: numbers, and an option of one: whichever of its two cases zero names is a value.
-unsafe impl Zeroed for Lifetime {}
-// SAFETY: all its fields are numbers, and 0 is one.
-unsafe impl Zeroed for Item {}
 
 /// A piece of zeroed memory that tables are cut off, or none, to see how much they need.
 pub(crate) struct Carve {

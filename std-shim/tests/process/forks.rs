@@ -16,10 +16,7 @@ use crate::known::{Bare, SIZES, exercise, free, make};
 use crate::runner::{Case, limit_time};
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new(
-        "children of a busy process use the heap",
-        forks_from_main,
-    ),
+    Case::new("children of a busy process use the heap", forks_from_main),
     Case::new(
         "children of a process whose threads allocate and free use the heap",
         thousand_forks,
