@@ -165,6 +165,7 @@ step_mutants() {
 step_long() {
     LARDER_FAULTS=all cargo test -p larder-cuda --test all fault
     LARDER_ROUNDS=all cargo test -p larder --test process --test purge
+    LARDER_STREAMS=1000000 cargo test --release -p larder-cuda --test all streams_come_and_go
     LARDER_PROGRAMS=2000 cargo test -p larder-cuda --test all programs_give_what
     benches/suites/run.sh
     benches/server/run.sh

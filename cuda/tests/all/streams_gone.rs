@@ -11,6 +11,9 @@ use larder_cuda::{
     StreamAllocator, VmemAllocator, VmemConfig,
 };
 
+/// Streams of the ordinary run; `LARDER_STREAMS` says how many instead.
+const STREAMS: u64 = 1000;
+
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 20;
 
@@ -31,10 +34,12 @@ fn borrowed(context: &Context) -> Arc<CudaStream> {
 }
 
 #[test]
-fn a_thousand_streams_come_and_go() {
-    let Some((control, _turn)) = alone("a_thousand_streams_come_and_go") else {
+fn streams_come_and_go_by_the_thousand() {
+    let Some((control, _turn)) = alone("streams_come_and_go_by_the_thousand") else {
         return;
     };
+    let said = std::env::var("LARDER_STREAMS").ok();
+    let streams = said.map_or(STREAMS, |number| number.parse().unwrap());
     for seed in [None, Some(1), Some(2)] {
         let context = Context::new(0).unwrap();
         {
@@ -44,7 +49,7 @@ fn a_thousand_streams_come_and_go() {
             if let Some(seed) = seed {
                 control.schedule_deferred(seed);
             }
-            for round in 0..1000_u64 {
+            for round in 0..streams {
                 let stream = context.cudarc().new_stream().unwrap();
                 let memory: &dyn StreamAllocator = match round % 3 {
                     0 => &both,
