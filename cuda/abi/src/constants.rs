@@ -222,6 +222,8 @@ pub const DEVICE_HOST_REGISTER_SUPPORTED: u32 = 99;
 pub const DEVICE_VIRTUAL_MEMORY_SUPPORTED: u32 = 102;
 /// Whether handles are exported as file descriptors.
 pub const DEVICE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: u32 = 103;
+/// Whether network cards reach memory of the virtual memory calls that was made for it.
+pub const DEVICE_RDMA_WITH_VIRTUAL_MEMORY_SUPPORTED: u32 = 110;
 /// Whether memory pools work.
 pub const DEVICE_MEMORY_POOLS_SUPPORTED: u32 = 115;
 /// How pools may be exported.

@@ -123,6 +123,8 @@ fn attribute_of(attribute: u32, ordinal: usize) -> Result<i32, Code> {
         | c::DEVICE_COOPERATIVE_LAUNCH
         | c::DEVICE_HOST_REGISTER_SUPPORTED
         | c::DEVICE_VIRTUAL_MEMORY_SUPPORTED
+        | c::DEVICE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+        | c::DEVICE_RDMA_WITH_VIRTUAL_MEMORY_SUPPORTED
         | c::DEVICE_MEMORY_POOLS_SUPPORTED => 1,
         1..=LAST => 0,
         _ => return Err(Code::INVALID_VALUE),

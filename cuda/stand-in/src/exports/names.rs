@@ -15,11 +15,12 @@ const NAMES: &str = "
     cuGraphGetNodes cuGraphInstantiateWithFlags cuGraphLaunch cuGraphUpload cuInit
     cuLaunchCooperativeKernel cuLaunchHostFunc cuLaunchKernel cuMemAddressFree
     cuMemAddressReserve cuMemAdvise_v2 cuMemAllocAsync cuMemAllocFromPoolAsync cuMemAllocManaged
-    cuMemAlloc_v2 cuMemCreate cuMemFreeAsync cuMemFreeHost cuMemFree_v2 cuMemGetAccess
-    cuMemGetAllocationGranularity cuMemGetInfo_v2 cuMemHostAlloc cuMemHostGetDevicePointer_v2
-    cuMemHostRegister_v2 cuMemHostUnregister cuMemMap cuMemPoolCreate cuMemPoolDestroy
-    cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolSetAccess cuMemPoolSetAttribute
-    cuMemPoolTrimTo cuMemPrefetchAsync_v2 cuMemRelease cuMemSetAccess cuMemUnmap cuMemcpyAsync
+    cuMemAlloc_v2 cuMemCreate cuMemExportToShareableHandle cuMemFreeAsync cuMemFreeHost
+    cuMemFree_v2 cuMemGetAccess cuMemGetAllocationGranularity cuMemGetInfo_v2 cuMemHostAlloc
+    cuMemHostGetDevicePointer_v2 cuMemHostRegister_v2 cuMemHostUnregister
+    cuMemImportFromShareableHandle cuMemMap cuMemPoolCreate cuMemPoolDestroy cuMemPoolGetAccess
+    cuMemPoolGetAttribute cuMemPoolSetAccess cuMemPoolSetAttribute cuMemPoolTrimTo
+    cuMemPrefetchAsync_v2 cuMemRelease cuMemSetAccess cuMemUnmap cuMemcpyAsync
     cuMemcpyDtoDAsync_v2 cuMemcpyDtoD_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoH_v2
     cuMemcpyHtoDAsync_v2 cuMemcpyHtoD_v2 cuMemcpyPeerAsync cuMemsetD16Async cuMemsetD32Async
     cuMemsetD8Async cuMemsetD8_v2 cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleLoad

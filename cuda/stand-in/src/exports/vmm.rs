@@ -1,7 +1,8 @@
 //! Virtual memory: addresses, physical memory, and which lies at which.
 //!
-//! No context is needed. Physical memory is always a device's and stays in the process; memory of the
-//! host and memory to be exported are not supported.
+//! No context is needed. Physical memory is always a device's; memory of the host is not supported. It is
+//! exported as a file descriptor and in no other way. That network cards may reach it is said and means
+//! nothing here.
 
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{AccessDesc, AllocationProp, Code, DevicePtr, Location, MemoryHandle};
@@ -10,19 +11,33 @@ use super::device_of;
 use crate::driver::Driver;
 use crate::entry::{answer, call};
 use crate::ffi::{In, Out};
-use crate::space::GRANULARITY;
+use crate::space::{GRANULARITY, Wanted};
 
-/// The device of which properties ask for memory.
-fn wanted(driver: &Driver, prop: &In<AllocationProp>) -> Result<usize, Code> {
+/// What physical memory properties ask for.
+fn wanted(driver: &Driver, prop: &In<AllocationProp>) -> Result<Wanted, Code> {
     let prop = prop.get()?;
     if prop.kind != c::MEM_ALLOCATION_TYPE_PINNED {
         return Err(Code::INVALID_VALUE);
     }
     let device = device_of(driver, prop.location)?;
-    if prop.handle_types != c::MEM_HANDLE_TYPE_NONE || prop.flags.usage != 0 {
+    if prop.flags.usage != 0 {
         return Err(Code::NOT_SUPPORTED);
     }
-    Ok(device)
+    let shareable = match prop.handle_types {
+        c::MEM_HANDLE_TYPE_NONE => false,
+        c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => true,
+        _ => return Err(Code::NOT_SUPPORTED),
+    };
+    Ok(Wanted { device, shareable })
+}
+
+/// Refuses other ways to export than as a file descriptor.
+fn check_handle_type(handle_type: u32) -> Result<(), Code> {
+    match handle_type {
+        c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Ok(()),
+        c::MEM_HANDLE_TYPE_NONE => Err(Code::INVALID_VALUE),
+        _ => Err(Code::NOT_SUPPORTED),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -71,12 +86,12 @@ extern "C" fn cuMemCreate(
     flags: u64,
 ) -> Code {
     answer("cuMemCreate", handle, |driver| {
-        let device = wanted(driver, &prop)?;
+        let wanted = wanted(driver, &prop)?;
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
         let number = driver.handles.next() as u64;
-        driver.space.create(number, device, bytes as u64)?;
+        driver.space.create(number, wanted, bytes as u64)?;
         Ok(MemoryHandle(number))
     })
 }
@@ -138,5 +153,37 @@ extern "C" fn cuMemGetAccess(flags: Out<u64>, location: In<Location>, at: Device
     answer("cuMemGetAccess", flags, |driver| {
         let device = device_of(driver, location.get()?)?;
         Ok(u64::from(driver.space.access_at(at, device)?))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemExportToShareableHandle(
+    descriptor: Out<i32>,
+    handle: MemoryHandle,
+    handle_type: u32,
+    flags: u64,
+) -> Code {
+    answer("cuMemExportToShareableHandle", descriptor, |driver| {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        check_handle_type(handle_type)?;
+        driver.space.export(handle.0)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemImportFromShareableHandle(
+    handle: Out<MemoryHandle>,
+    descriptor: usize,
+    handle_type: u32,
+) -> Code {
+    answer("cuMemImportFromShareableHandle", handle, |driver| {
+        check_handle_type(handle_type)?;
+        // C passes the number as a pointer.
+        let descriptor = i32::try_from(descriptor).map_err(|_| Code::INVALID_VALUE)?;
+        let (number, devices) = (driver.handles.next() as u64, driver.devices.len());
+        driver.space.import(number, descriptor, devices)?;
+        Ok(MemoryHandle(number))
     })
 }

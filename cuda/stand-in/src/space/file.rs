@@ -1,10 +1,16 @@
-//! The memory file that holds the bytes of all physical memory, so that one handle mapped at two
-//! addresses is truly one memory, and a program may have as many handles as it likes. It is sparse:
-//! a handle costs what is written of it.
+//! Memory files hold the bytes of physical memory, so that one handle mapped at two addresses is truly one
+//! memory. They are sparse: a handle costs what is written of it.
+//!
+//! Memory that stays in the process is a part of one large file, and a program may have as many such handles
+//! as it likes. Memory that may be exported has a [file of its own](OwnFile): its descriptor is what is
+//! exported, its number is what another import knows it by, and its name says whose memory it is.
 
-use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use larder_cuda_abi::Code;
 
 use super::POISON;
 use super::holes::Holes;
@@ -13,7 +19,10 @@ use super::physical::GRANULARITY;
 /// Length of the file; nothing of it exists before it is used.
 const FILE_BYTES: u64 = 64 << 40;
 
-/// The file and its free parts.
+/// The beginning of the name of a memory's own file; the device's ordinal follows.
+const OWN_NAME: &str = "larder-stand-in-device-";
+
+/// The common file and its free parts.
 #[derive(Debug)]
 pub(crate) struct MemoryFile {
     /// Created with the first part.
@@ -34,7 +43,7 @@ impl MemoryFile {
     /// Takes a part, all zero; its offset.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
         if self.file.is_none() {
-            self.file = Some(new_file()?);
+            self.file = Some(new_file("larder-stand-in", FILE_BYTES)?);
         }
         self.free.take(bytes, GRANULARITY)
     }
@@ -54,28 +63,105 @@ impl MemoryFile {
         }
     }
 
-    /// Fills a new part, through the file: nothing is mapped yet.
+    /// Fills a new part.
     pub(crate) fn poison(&self, offset: u64, bytes: u64) {
-        let Some(file) = &self.file else {
-            return;
-        };
-        let piece = vec![POISON; GRANULARITY as usize];
-        for at in (0..bytes).step_by(piece.len()) {
-            // A failed fill leaves zeros, which is valid memory.
-            let _ = file.write_all_at(&piece, offset + at);
+        if let Some(file) = &self.file {
+            poison(file, offset, bytes);
         }
     }
 }
 
-fn new_file() -> Option<File> {
-    // SAFETY: the name is a C string that lives as long as the program.
-    let descriptor = unsafe { libc::memfd_create(c"larder-stand-in".as_ptr(), libc::MFD_CLOEXEC) };
+/// The file of one physical memory that may be exported.
+#[derive(Debug)]
+pub(crate) struct OwnFile {
+    file: File,
+    pub(crate) device: usize,
+    pub(crate) bytes: u64,
+    /// The system's number of the file.
+    pub(crate) inode: u64,
+    /// Whether its memory counts in this process: in that which created it.
+    pub(crate) counted: bool,
+}
+
+impl OwnFile {
+    /// A new file, all zero.
+    pub(crate) fn new(device: usize, bytes: u64) -> Option<Self> {
+        let file = new_file(&format!("{OWN_NAME}{device}"), bytes)?;
+        let inode = file.metadata().ok()?.ino();
+        Some(Self {
+            file,
+            device,
+            bytes,
+            inode,
+            counted: true,
+        })
+    }
+
+    /// The file behind a descriptor that a program gives; it keeps the descriptor.
+    ///
+    /// # Errors
+    /// If it is not open, or no memory's own file.
+    pub(crate) fn of(descriptor: i32) -> Result<Self, Code> {
+        let refused = Code::INVALID_VALUE;
+        let name = fs::read_link(format!("/proc/self/fd/{descriptor}")).map_err(|_| refused)?;
+        let device = device_in(&name.to_string_lossy()).ok_or(refused)?;
+        // SAFETY: it was open a moment ago, and the program keeps it open during the call.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let file = File::from(borrowed.try_clone_to_owned().map_err(|_| refused)?);
+        let data = file.metadata().map_err(|_| refused)?;
+        if data.len() == 0 || !data.len().is_multiple_of(GRANULARITY) {
+            return Err(refused);
+        }
+        Ok(Self {
+            file,
+            device,
+            bytes: data.len(),
+            inode: data.ino(),
+            counted: false,
+        })
+    }
+
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
+    /// A further descriptor of the file, which the caller owns.
+    pub(crate) fn export(&self) -> Result<i32, Code> {
+        let copy = self.file.try_clone().map_err(|_| Code::OPERATING_SYSTEM)?;
+        Ok(copy.into_raw_fd())
+    }
+
+    /// Fills a new file.
+    pub(crate) fn poison(&self) {
+        poison(&self.file, 0, self.bytes);
+    }
+}
+
+/// The device in the name of a memory's own file; `None` if it is another file's.
+fn device_in(name: &str) -> Option<usize> {
+    let rest = name.strip_prefix("/memfd:")?.strip_prefix(OWN_NAME)?;
+    rest.split(' ').next()?.parse().ok()
+}
+
+/// Fills new memory, through its file: nothing is mapped yet.
+fn poison(file: &File, offset: u64, bytes: u64) {
+    let piece = vec![POISON; GRANULARITY as usize];
+    for at in (0..bytes).step_by(piece.len()) {
+        // A failed fill leaves zeros, which is valid memory.
+        let _ = file.write_all_at(&piece, offset + at);
+    }
+}
+
+fn new_file(name: &str, bytes: u64) -> Option<File> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: the name is a C string that lives during the call.
+    let descriptor = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {
         return None;
     }
     // SAFETY: a descriptor that was just made for us.
     let file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
-    file.set_len(FILE_BYTES).ok()?;
+    file.set_len(bytes).ok()?;
     Some(file)
 }
 
@@ -97,5 +183,19 @@ mod tests {
         assert_eq!(read(&memory), POISON);
         memory.give(offset, GRANULARITY);
         assert_eq!(read(&memory), 0);
+    }
+
+    #[test]
+    fn a_file_says_whose_memory_it_is() {
+        let mine = OwnFile::new(3, GRANULARITY).unwrap();
+        let found = OwnFile::of(mine.descriptor()).unwrap();
+        assert_eq!((found.device, found.bytes), (3, GRANULARITY));
+        assert_eq!((found.inode, found.counted), (mine.inode, false));
+        let mut common = MemoryFile::default();
+        common.take(GRANULARITY).unwrap();
+        let null = File::open("/dev/null").unwrap();
+        for other in [common.descriptor().unwrap(), null.as_raw_fd(), 1 << 20, -1] {
+            assert_eq!(OwnFile::of(other).err(), Some(Code::INVALID_VALUE));
+        }
     }
 }

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use larder_cuda_abi::Code;
 
-pub(crate) use physical::GRANULARITY;
+pub(crate) use physical::{GRANULARITY, Wanted};
 pub(crate) use touch::{Access, User};
 
 use crate::config::Config;

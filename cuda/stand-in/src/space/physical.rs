@@ -1,11 +1,15 @@
-//! Physical memory of the virtual memory calls, by the handle that names it. Its bytes are parts of
-//! one [memory file](super::file).
+//! Physical memory of the virtual memory calls, by the handle that names it. Its bytes are in
+//! [memory files](super::file).
 //!
-//! SPACE4 a handle and its memory are known until the handle is released and no mapping made with
-//! it is left; so long the memory counts against its device.
+//! SPACE4 a handle is known until it is released and no mapping made with it is left; its memory as long as
+//! one of its handles. So long the memory counts against its device, in the process that created it: where
+//! it is imported, and as a descriptor, it does not count, even after that process has released it.
+
+use std::sync::Arc;
 
 use larder_cuda_abi::Code;
 
+use super::file::OwnFile;
 use super::{MemoryId, Space};
 
 /// Sizes of physical memory, of reservations and of mappings are multiples of this.
@@ -17,37 +21,120 @@ pub(crate) struct Physical {
     pub(crate) device: usize,
     pub(crate) bytes: u64,
     pub(crate) memory: MemoryId,
-    /// Where its bytes begin in the file.
-    pub(crate) offset: u64,
+    store: Store,
     /// Whether the program has released the handle.
     released: bool,
     pub(crate) mappings: u64,
 }
 
+/// Where the bytes of physical memory are.
+#[derive(Clone, Debug)]
+enum Store {
+    /// In the common file, from this offset on.
+    Part(u64),
+    /// In a file of their own, with all handles of the memory in this process.
+    Own(Arc<OwnFile>),
+}
+
+/// What physical memory a program asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) device: usize,
+    /// Whether it may be exported.
+    pub(crate) shareable: bool,
+}
+
 impl Space {
     /// Makes physical memory of a device, and `handle` its handle.
-    pub(crate) fn create(&mut self, handle: u64, device: usize, bytes: u64) -> Result<(), Code> {
+    pub(crate) fn create(&mut self, handle: u64, wanted: Wanted, bytes: u64) -> Result<(), Code> {
+        let device = wanted.device;
         if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
             return Err(Code::INVALID_VALUE);
         }
         self.usage.take(device, bytes)?;
-        let Some(offset) = self.vmm.file.take(bytes) else {
+        let Some(store) = self.new_store(wanted, bytes) else {
             self.usage.give(device, bytes);
             return Err(Code::OUT_OF_MEMORY);
         };
+        let memory = self.next_id();
+        self.add_handle(handle, device, bytes, memory, store);
+        Ok(())
+    }
+
+    fn new_store(&mut self, wanted: Wanted, bytes: u64) -> Option<Store> {
+        if wanted.shareable {
+            let own = OwnFile::new(wanted.device, bytes)?;
+            if self.poison {
+                own.poison();
+            }
+            return Some(Store::Own(Arc::new(own)));
+        }
+        let offset = self.vmm.file.take(bytes)?;
         if self.poison {
             self.vmm.file.poison(offset, bytes);
         }
+        Some(Store::Part(offset))
+    }
+
+    fn add_handle(
+        &mut self,
+        handle: u64,
+        device: usize,
+        bytes: u64,
+        memory: MemoryId,
+        store: Store,
+    ) {
         let physical = Physical {
             device,
             bytes,
-            memory: self.next_id(),
-            offset,
+            memory,
+            store,
             released: false,
             mappings: 0,
         };
         self.vmm.handles.insert(handle, physical);
+    }
+
+    /// A descriptor of a handle's memory, which the caller owns.
+    pub(crate) fn export(&mut self, handle: u64) -> Result<i32, Code> {
+        match &self.physical(handle)?.store {
+            Store::Own(own) => own.export(),
+            Store::Part(_) => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    /// Makes `handle` a handle of the memory behind a descriptor, which the caller keeps. Memory that this
+    /// process has already stays one memory.
+    pub(crate) fn import(
+        &mut self,
+        handle: u64,
+        descriptor: i32,
+        devices: usize,
+    ) -> Result<(), Code> {
+        let own = OwnFile::of(descriptor)?;
+        if own.device >= devices {
+            return Err(Code::INVALID_VALUE);
+        }
+        let (device, bytes) = (own.device, own.bytes);
+        let known = self.vmm.handles.values().find_map(|physical| {
+            let is_it = |known: &&Arc<OwnFile>| known.inode == own.inode;
+            match &physical.store {
+                Store::Own(known) => Some(known).filter(is_it),
+                Store::Part(_) => None,
+            }
+            .map(|known| (physical.memory, known.clone()))
+        });
+        let (memory, own) = known.unwrap_or_else(|| (self.next_id(), Arc::new(own)));
+        self.add_handle(handle, device, bytes, memory, Store::Own(own));
         Ok(())
+    }
+
+    /// Descriptor and offset of the bytes of a handle's memory.
+    pub(crate) fn place_of(&self, handle: u64) -> Option<(i32, u64)> {
+        match &self.vmm.handles.get(&handle)?.store {
+            Store::Part(offset) => Some((self.vmm.file.descriptor()?, *offset)),
+            Store::Own(own) => Some((own.descriptor(), 0)),
+        }
     }
 
     /// The memory of a handle that was not released.
@@ -83,12 +170,26 @@ impl Space {
     /// Gives the memory back if nothing holds it any more (SPACE4).
     fn forget_handle(&mut self, handle: u64) {
         let over = |physical: &Physical| physical.released && physical.mappings == 0;
-        if self.vmm.handles.get(&handle).is_some_and(over)
-            && let Some(physical) = self.vmm.handles.remove(&handle)
-        {
-            self.usage.give(physical.device, physical.bytes);
-            self.vmm.file.give(physical.offset, physical.bytes);
-            self.shadows.remove(&physical.memory);
+        if !self.vmm.handles.get(&handle).is_some_and(over) {
+            return;
         }
+        let Some(physical) = self.vmm.handles.remove(&handle) else {
+            return;
+        };
+        let counted = match physical.store {
+            Store::Part(offset) => {
+                self.vmm.file.give(offset, physical.bytes);
+                true
+            }
+            Store::Own(own) => match Arc::into_inner(own) {
+                Some(own) => own.counted,
+                // Another handle has the memory.
+                None => return,
+            },
+        };
+        if counted {
+            self.usage.give(physical.device, physical.bytes);
+        }
+        self.shadows.remove(&physical.memory);
     }
 }

@@ -78,15 +78,15 @@ impl Space {
         let end = end_of(at, bytes)?;
         let (start, length) = self.vmm.reservation_at(at).ok_or(Code::INVALID_VALUE)?;
         let physical = self.physical(handle)?;
-        let (device, memory, offset) = (physical.device, physical.memory, physical.offset);
-        if end > start + length || bytes != physical.bytes {
+        let (device, memory, whole) = (physical.device, physical.memory, physical.bytes);
+        if end > start + length || bytes != whole {
             return Err(Code::INVALID_VALUE);
         }
         if self.block_at(at).is_some() || self.blocks.range(at..end).next().is_some() {
             return Err(Code::INVALID_VALUE);
         }
-        let file = self.vmm.file.descriptor().ok_or(Code::UNKNOWN)?;
-        if !self.window.map_file(at, bytes, (file, offset)) {
+        let place = self.place_of(handle).ok_or(Code::UNKNOWN)?;
+        if !self.window.map_file(at, bytes, place) {
             return Err(Code::OUT_OF_MEMORY);
         }
         let block = Block {

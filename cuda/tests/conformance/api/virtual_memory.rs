@@ -1,5 +1,7 @@
 //! Virtual memory: reservations, physical memory, mappings.
 
+use std::ffi::c_void;
+
 use cudarc::driver::sys;
 use larder_cuda_abi::{
     AccessDesc, AllocFlags, AllocationProp, DevicePtr, Location, MemoryHandle, constants,
@@ -104,4 +106,29 @@ pub(crate) fn access(at: DevicePtr, device: i32) -> Answer<u64> {
     let location = (&raw const location).cast();
     // SAFETY: the structure has the layout of CUDA's; the out argument is `out`'s.
     out(|flags| unsafe { sys::cuMemGetAccess(flags, location, at) })
+}
+
+/// cuMemExportToShareableHandle as a file descriptor.
+pub(crate) fn export(handle: MemoryHandle) -> Answer<i32> {
+    type Export = unsafe extern "C" fn(*mut c_void, u64, u32, u64) -> u32;
+    // SAFETY: the function's type, with the enumeration as the number it is in C.
+    let call = unsafe { symbol::<Export>("cuMemExportToShareableHandle") };
+    let mut descriptor = -1_i32;
+    let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    // SAFETY: C2; a file descriptor is written, which is an `i32`.
+    done_raw(unsafe { call((&raw mut descriptor).cast(), handle.0, kind, 0) })?;
+    Ok(descriptor)
+}
+
+/// cuMemImportFromShareableHandle of a file descriptor.
+pub(crate) fn import(descriptor: i32) -> Answer<MemoryHandle> {
+    type Import = unsafe extern "C" fn(*mut u64, *mut c_void, u32) -> u32;
+    // SAFETY: the function's type, with the enumeration as the number it is in C.
+    let call = unsafe { symbol::<Import>("cuMemImportFromShareableHandle") };
+    let mut handle = 0;
+    let word = usize::try_from(descriptor).expect("an open descriptor") as *mut c_void;
+    let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    // SAFETY: the out argument is a local's; the descriptor travels in the pointer's bits.
+    done_raw(unsafe { call(&raw mut handle, word, kind) })?;
+    Ok(MemoryHandle(handle))
 }

@@ -4,6 +4,7 @@ mod access;
 mod mapping;
 mod physical;
 mod reservation;
+mod shared;
 
 use larder_cuda_abi::{AllocationProp, DevicePtr, MemoryHandle, constants};
 

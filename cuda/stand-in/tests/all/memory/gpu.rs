@@ -1,5 +1,7 @@
 //! The stand-in's functions, linked in, and a few words to write tests with.
 
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::MutexGuard;
 
@@ -65,6 +67,17 @@ unsafe extern "C" {
         bytes: usize,
         rights: *const AccessDesc,
         count: usize,
+    ) -> Code;
+    pub(crate) safe fn cuMemExportToShareableHandle(
+        descriptor: &mut i32,
+        handle: u64,
+        handle_type: u32,
+        flags: u64,
+    ) -> Code;
+    pub(crate) safe fn cuMemImportFromShareableHandle(
+        handle: &mut u64,
+        descriptor: usize,
+        handle_type: u32,
     ) -> Code;
     pub(crate) safe fn cuMemGetAccess(flags: &mut u64, location: &Location, at: u64) -> Code;
 
@@ -164,6 +177,29 @@ pub(crate) fn reserve(bytes: usize) -> u64 {
 
 pub(crate) fn create(bytes: usize) -> u64 {
     made(|handle| cuMemCreate(handle, bytes, &prop(0), 0))
+}
+
+/// Memory of the first device that may be exported.
+pub(crate) fn create_shareable(bytes: usize) -> u64 {
+    let mut prop = prop(0);
+    prop.handle_types = c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    prop.flags.rdma_capable = 1;
+    made(|handle| cuMemCreate(handle, bytes, &prop, 0))
+}
+
+/// A descriptor of a handle's memory.
+pub(crate) fn export(handle: u64) -> File {
+    let kind = c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let descriptor = made(|out| cuMemExportToShareableHandle(out, handle, kind, 0));
+    // SAFETY: the driver has just given it to us.
+    File::from(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// A handle of a descriptor's memory.
+pub(crate) fn import(file: &File) -> u64 {
+    let kind = c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let descriptor = usize::try_from(file.as_raw_fd()).unwrap();
+    made(|handle| cuMemImportFromShareableHandle(handle, descriptor, kind))
 }
 
 /// Sets what one device may do.

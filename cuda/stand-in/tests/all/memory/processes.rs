@@ -2,7 +2,9 @@
 //! [`second_process`].
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::{env, fs};
@@ -105,6 +107,18 @@ fn second_process() {
             }
             made(|at| cuMemAlloc_v2(at, DEVICE / 2));
         }
+        "import" => {
+            let (file, counted) = argument.split_once(' ').unwrap();
+            ok(share(counted));
+            let file = File::options().read(true).write(true).open(file);
+            let handle = import(&file.unwrap());
+            let at = reserve(GRANULARITY);
+            map(at, GRANULARITY, handle);
+            ok(cuMemRelease(handle));
+            assert_eq!(read(at, 100), [7; 100]);
+            ok(cuMemsetD8_v2(at + 50, 8, 50));
+            assert_eq!(larder_stand_in_used(0), 0);
+        }
         other => panic!("no role {other}"),
     }
     println!("\nready");
@@ -132,6 +146,28 @@ fn two_processes_run_out_of_the_same_memory() {
     second.finish();
     assert_eq!(free(), DEVICE);
     ok(cuMemAlloc_v2(&mut at, DEVICE));
+}
+
+#[test]
+fn what_another_process_imports_is_one_memory_and_counts_once() {
+    let _gpu = gpu();
+    let counted = Counted::new("import");
+    ok(counted.share());
+    let at = reserve(GRANULARITY);
+    let handle = create_shareable(GRANULARITY);
+    map(at, GRANULARITY, handle);
+    ok(cuMemsetD8_v2(at, 7, 100));
+    let file = export(handle);
+    let (process, descriptor) = (std::process::id(), file.as_raw_fd());
+    let path = format!("/proc/{process}/fd/{descriptor}");
+    let second = start("import", &format!("{path} {}", counted.0.to_str().unwrap()));
+    assert_eq!(read(at, 100), [[7; 50], [8; 50]].concat());
+    assert_eq!(free(), DEVICE - GRANULARITY);
+    second.finish();
+    assert_eq!(free(), DEVICE - GRANULARITY);
+    ok(cuMemUnmap(at, GRANULARITY));
+    ok(cuMemRelease(handle));
+    assert_eq!(free(), DEVICE);
 }
 
 #[test]

@@ -184,7 +184,8 @@ fn memory_checks_what_it_is_asked_for() {
     bad.location.kind = c::MEM_LOCATION_HOST;
     refused(GRANULARITY, bad, Code::NOT_SUPPORTED);
     let mut bad = good;
-    bad.handle_types = c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    // A handle of Windows.
+    bad.handle_types = 2;
     refused(GRANULARITY, bad, Code::NOT_SUPPORTED);
     refused(DEVICE + GRANULARITY, good, Code::OUT_OF_MEMORY);
     ok(cuMemCreate(&mut handle, DEVICE, &good, 0));
@@ -387,4 +388,75 @@ fn handles_need_no_descriptors() {
     assert_eq!(read(at, 2), [1; 2]);
     assert_eq!(read(at + GRANULARITY as u64, 2), [0; 2]);
     assert_eq!(read(last, 2), [2; 2]);
+}
+
+#[test]
+fn an_import_and_its_original_are_one_memory() {
+    let _gpu = gpu();
+    larder_stand_in_poison(1);
+    let at = reserve(2 * GRANULARITY);
+    let second = at + GRANULARITY as u64;
+    let handle = create_shareable(GRANULARITY);
+    let imported = import(&export(handle));
+    assert_ne!(imported, handle);
+    map(at, GRANULARITY, handle);
+    map(second, GRANULARITY, imported);
+    assert_eq!(read(second, 10), [0xa5; 10]);
+    ok(cuMemsetD8_v2(at + 100, 7, 50));
+    assert_eq!(read(second + 100, 50), [7; 50]);
+    let streams = [0; 2].map(|_: i32| made(|stream| cuStreamCreate(stream, 1)));
+    ok(cuMemsetD8Async(at, 1, 10, streams[0]));
+    assert_eq!(findings(), "");
+    ok(cuMemsetD8Async(second + 9, 2, 10, streams[1]));
+    assert!(findings().contains("race"), "{}", findings());
+}
+
+#[test]
+fn an_import_counts_nothing_and_keeps_the_memory() {
+    let _gpu = gpu();
+    let at = reserve(GRANULARITY);
+    let handle = create_shareable(GRANULARITY);
+    let file = export(handle);
+    let imported = [import(&file), import(&file)];
+    assert_eq!(larder_stand_in_used(0), GRANULARITY as u64);
+    map(at, GRANULARITY, handle);
+    ok(cuMemsetD8_v2(at, 7, 50));
+    ok(cuMemUnmap(at, GRANULARITY));
+    ok(cuMemRelease(handle));
+    ok(cuMemRelease(imported[0]));
+    assert_eq!(larder_stand_in_used(0), GRANULARITY as u64);
+    map(at, GRANULARITY, imported[1]);
+    assert_eq!(read(at, 50), [7; 50]);
+    ok(cuMemRelease(imported[1]));
+    assert_eq!(larder_stand_in_used(0), GRANULARITY as u64, "it is mapped");
+    ok(cuMemUnmap(at, GRANULARITY));
+    assert_eq!(larder_stand_in_used(0), 0);
+    // The descriptor still has it, as another process's would.
+    let again = import(&file);
+    assert_eq!(larder_stand_in_used(0), 0);
+    map(at, GRANULARITY, again);
+    assert_eq!(read(at, 50), [7; 50]);
+}
+
+#[test]
+fn sharing_checks_what_it_is_asked_for() {
+    let _gpu = gpu();
+    let kind = c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let shareable = create_shareable(GRANULARITY);
+    let (mut descriptor, mut handle) = (-1, 0);
+    let mut export =
+        |handle, kind, flags| cuMemExportToShareableHandle(&mut descriptor, handle, kind, flags);
+    assert_eq!(export(create(GRANULARITY), kind, 0), Code::INVALID_VALUE);
+    assert_eq!(export(shareable, 0, 0), Code::INVALID_VALUE);
+    assert_eq!(export(shareable, 8, 0), Code::NOT_SUPPORTED);
+    assert_eq!(export(shareable, kind, 1), Code::INVALID_VALUE);
+    assert_eq!(export(77, kind, 0), Code::INVALID_VALUE);
+    let mut import =
+        |descriptor, kind| cuMemImportFromShareableHandle(&mut handle, descriptor, kind);
+    assert_eq!(import(usize::MAX, kind), Code::INVALID_VALUE);
+    assert_eq!(import(1 << 20, kind), Code::INVALID_VALUE);
+    assert_eq!(import(2, kind), Code::INVALID_VALUE);
+    assert_eq!(import(2, 0), Code::INVALID_VALUE);
+    ok(cuMemRelease(shareable));
+    assert_eq!(export(shareable, kind, 0), Code::INVALID_VALUE);
 }
