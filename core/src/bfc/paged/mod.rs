@@ -203,11 +203,18 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
     /// [`FreeError::Unknown`] if the block is not one of ours.
     pub fn pin(&mut self, block: &Block) -> Result<(), FreeError> {
         self.link_of(block).ok_or(FreeError::Unknown)?;
-        self.change_pins(block.range(), |pins| pins.saturating_add(1));
+        self.pin_range(block.range());
         Ok(())
     }
 
-    /// Undoes one [`pin`](Self::pin) of a block that has, or had, these addresses. O(pages).
+    /// Keeps the memory at some addresses there, as [`pin`](Self::pin) does at a block's: a part of a block in
+    /// use, or what an allocator over a block made of it. O(pages).
+    pub fn pin_range(&mut self, range: AddrRange) {
+        self.change_pins(range, |pins| pins.saturating_add(1));
+    }
+
+    /// Undoes one [`pin`](Self::pin) of a block that has, or had, these addresses, or of
+    /// [these](Self::pin_range). O(pages).
     pub fn unpin(&mut self, range: AddrRange) {
         self.change_pins(range, |pins| pins.saturating_sub(1));
     }

@@ -85,6 +85,24 @@ fn a_small_block_pins_the_whole_handle() {
     assert_eq!(bench.release(100), 3);
 }
 
+/// As little as 256 bytes of a block pin the page under them.
+#[test]
+fn a_part_of_a_block_pins_what_is_under_it() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [a, _b] = bench.blocks([1, 1]);
+    let part = AddrRange::new(a.addr(), 256).unwrap();
+    bench.device.pin(part);
+    bench.paged.pin_range(part);
+    bench.free(a);
+    let (calls, block) = bench.calls_of(|bench| bench.alloc(&pages(2)));
+    assert_eq!(calls.create, 2, "the pinned page stays");
+    assert_ne!(page_of(&block), 0);
+    bench.free(block);
+    unpin(&mut bench, part);
+    let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(3)));
+    assert_eq!(calls.create, 0, "it serves again");
+}
+
 #[test]
 fn each_pin_is_undone_by_an_unpin() {
     let mut bench = Bench::new(config(64, Backing::Billed));
