@@ -16,6 +16,7 @@
 //! | [`PinnedMemory`] | the host's, pinned | `BfcAllocator` |
 //! | [`ManagedMemory`] | the host's and the device's | `BfcAllocator` |
 //! | [`DriverPool`] | a device's, by the driver's own allocator | itself |
+//! | `ExportedBlock`, `ImportedBlock` | a block that several processes use (Unix) | programs, communication libraries |
 //!
 //! Several programs on one GPU, each by its control file: `control::Job`, with the feature `control`.
 //! How much a process, its tenants and their pools may hold, changed while they run: [`Limits`].
@@ -96,6 +97,8 @@ pub use allocator::{
     ArenaPolicy, CaptureWindow, DeviceAllocator, DeviceChunk, DeviceConfig, DeviceSnapshot,
     DeviceStep, Released,
 };
+#[cfg(unix)]
+pub use allocator::{ExportError, ExportedBlock};
 pub use buffer::{
     AdoptError, BufferArg, BufferArgMut, BufferView, BufferViewMut, DeviceBuffer, RawDeviceBuffer,
 };
@@ -113,6 +116,8 @@ pub use source::{
     DeviceMemory, ManagedMemory, PinnedConfig, PinnedMemory, Ranges, VirtualCalls, VirtualConfig,
     VirtualMemory,
 };
+#[cfg(unix)]
+pub use source::{ImportError, ImportedBlock, SharedLayout};
 pub use stream_allocator::{BlockInfo, Live, StreamAllocator};
 pub use stream_memory::StreamMemory;
 pub use stream_pool::StreamStats;

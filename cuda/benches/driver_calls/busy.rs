@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaStream, result};
-use larder_cuda::driver::Driver;
+use larder_cuda::driver::{Driver, MemoryUse};
 use larder_cuda::{Context, DriverError};
 
 use crate::watch::Report;
@@ -74,12 +74,12 @@ fn pages(
     stream: &CudaStream,
     device: i32,
 ) -> Result<(), Box<dyn Error>> {
-    let bytes = driver.page_bytes(device, false)?;
+    let bytes = driver.page_bytes(device, MemoryUse::default(), false)?;
     let start = watch(report, stream, "cuMemAddressReserve", || {
         driver.reserve(bytes, 0)
     })?;
     let handle = watch(report, stream, "cuMemCreate", || {
-        driver.create_memory(device, bytes)
+        driver.create_memory(device, MemoryUse::default(), bytes)
     })?;
     // SAFETY: reserved and created just now.
     watch(report, stream, "cuMemMap", || unsafe {

@@ -1,7 +1,7 @@
 //! Virtual memory: what a growth, a move and a release of pages cost.
 
 use larder_cuda::DriverError;
-use larder_cuda::driver::Driver;
+use larder_cuda::driver::{Driver, MemoryUse};
 use larder_cuda_abi::{DevicePtr, MemoryHandle};
 
 use crate::watch::{Report, Times, size};
@@ -38,12 +38,12 @@ pub(crate) fn handles(
     driver: &Driver,
     device: i32,
 ) -> Result<(), DriverError> {
-    let page = driver.page_bytes(device, false)?;
+    let page = driver.page_bytes(device, MemoryUse::default(), false)?;
     report.note("granularity", "least", &size(page));
     report.note(
         "granularity",
         "recommended",
-        &size(driver.page_bytes(device, true)?),
+        &size(driver.page_bytes(device, MemoryUse::default(), true)?),
     );
     let max = report.settings.max_bytes;
     for total in [page, 64 << 20, 1 << 30, 8 << 30] {
@@ -104,7 +104,7 @@ fn round(
     let pieces = count as usize;
     let create = || {
         (0..count)
-            .map(|_| driver.create_memory(device, bytes))
+            .map(|_| driver.create_memory(device, MemoryUse::default(), bytes))
             .collect()
     };
     let handles: Vec<MemoryHandle> = cut.create.time_each(pieces, || {

@@ -17,7 +17,7 @@ pub enum ArenaPolicy {
 }
 
 /// How a [`DeviceAllocator`](super::DeviceAllocator) is made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceConfig {
     /// When pages move.
     pub backing: Backing,
@@ -34,6 +34,12 @@ pub struct DeviceConfig {
     pub check_captures: bool,
     /// How [steps](super::DeviceAllocator::step) are planned.
     pub steps: StepConfig,
+    /// Further devices, by ordinal, whose work reads and writes the memory; each must be able to reach it.
+    /// Each change of what is mapped where costs the more the more they are.
+    pub peers: Vec<i32>,
+    /// Whether blocks may be [exported](super::DeviceAllocator::export) to other processes, and network cards
+    /// reach the memory where the device can (GPUDirect RDMA). The device must be able to.
+    pub shareable: bool,
 }
 
 impl DeviceConfig {
@@ -46,16 +52,17 @@ impl DeviceConfig {
             arenas: ArenaPolicy::WhereThreadsMeet,
             check_captures: cfg!(debug_assertions),
             steps: StepConfig::new(),
+            peers: Vec::new(),
+            shareable: false,
         }
     }
 
     /// This many bytes are ours: nothing moves until most of them are held.
     pub const fn with_budget(bytes: u64) -> Self {
-        Self {
-            backing: Backing::Budget(bytes),
-            limit_bytes: bytes,
-            ..Self::new()
-        }
+        let mut config = Self::new();
+        config.backing = Backing::Budget(bytes);
+        config.limit_bytes = bytes;
+        config
     }
 }
 

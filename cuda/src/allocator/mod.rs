@@ -11,6 +11,8 @@ mod arenas;
 mod as_stream;
 mod config;
 mod deferred;
+#[cfg(unix)]
+mod export;
 mod free;
 mod limit;
 mod order;
@@ -33,6 +35,8 @@ use larder_core::{AllocatorId, Block, ConfigError, EventNumber, Request, StreamI
 use arenas::{Arenas, MAX_BYTES};
 pub use config::{ArenaPolicy, DeviceConfig};
 use deferred::DeferredBlocks;
+#[cfg(unix)]
+pub use export::{ExportError, ExportedBlock};
 pub(crate) use order::Ordered;
 pub use release::Released;
 pub use report::{DeviceChunk, DeviceSnapshot};
@@ -47,7 +51,9 @@ use crate::limits::LimitedPool;
 use crate::limits::{self, Budget};
 use crate::owning::Owning;
 use crate::stream_pool::{Above, Bounded, HostWait, StreamPool, StreamStats};
-use crate::{Context, DeviceAllocError, DeviceFreeRejected, DriverError, VirtualMemory};
+use crate::{
+    Context, DeviceAllocError, DeviceFreeRejected, DriverError, VirtualConfig, VirtualMemory,
+};
 
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
 const ADDRESSES_A_BYTE: u64 = 8;
@@ -110,7 +116,8 @@ impl DeviceAllocator {
     /// Makes an allocator as the configuration says.
     ///
     /// # Errors
-    /// If the driver refuses, or the device cannot map memory.
+    /// If the driver refuses, or the device cannot map memory; [`DriverError::Unsupported`] if a peer cannot
+    /// reach it or it cannot be shareable.
     pub fn with_config(context: &Context, config: DeviceConfig) -> Result<Self, DeviceAllocError> {
         Self::make(context, config, None)
     }
@@ -131,7 +138,12 @@ impl DeviceAllocator {
         };
         let node = limits::pool_node(budget, "device memory", config.limit_bytes)
             .map_err(DeviceAllocError::Budgets)?;
-        let mut memory = VirtualMemory::new(context, address_bytes)?;
+        let virtual_config = VirtualConfig {
+            peers: config.peers,
+            shareable: config.shareable,
+            ..VirtualConfig::new(address_bytes)
+        };
+        let mut memory = VirtualMemory::with_config(context, &virtual_config)?;
         memory.charge_to(node.clone());
         let mut paged = PagedConfig::new(memory.addresses(), config.backing);
         paged.page_bytes = memory.page_bytes();

@@ -243,6 +243,10 @@ pub(super) struct PageApi {
     pub(super) set_access: Optional<Fn4<DevicePtr, usize, *const AccessDesc, usize>>,
     pub(super) get_access: Optional<Fn3<*mut u64, *const Location, DevicePtr>>,
     pub(super) granularity: Optional<Fn3<*mut usize, *const AllocationProp, u32>>,
+    #[cfg(unix)]
+    pub(super) export: Optional<Fn4<*mut c_void, MemoryHandle, u32, u64>>,
+    #[cfg(unix)]
+    pub(super) import: Optional<Fn3<*mut MemoryHandle, *mut c_void, u32>>,
 }
 
 /// The version that brought virtual memory.
@@ -260,6 +264,10 @@ impl PageApi {
             set_access: all.since(PAGES_SINCE, "cuMemSetAccess"),
             get_access: all.since(PAGES_SINCE, "cuMemGetAccess"),
             granularity: all.since(PAGES_SINCE, "cuMemGetAllocationGranularity"),
+            #[cfg(unix)]
+            export: all.since(PAGES_SINCE, "cuMemExportToShareableHandle"),
+            #[cfg(unix)]
+            import: all.since(PAGES_SINCE, "cuMemImportFromShareableHandle"),
         }
     }
 }

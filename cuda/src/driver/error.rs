@@ -70,6 +70,12 @@ pub enum DriverError {
         /// The address.
         address: u64,
     },
+    /// The driver was not asked: another process may use the memory there.
+    #[error("the memory at {address:#x} is exported; drop its ExportedBlock first")]
+    Exported {
+        /// Where it is mapped.
+        address: u64,
+    },
     /// The driver was not asked: a budget of the program has no room.
     #[error(
         "a budget of the program has no room; free and release memory there, or raise its limit"

@@ -42,6 +42,7 @@ pub use device::DeviceInfo;
 pub use error::{DriverError, LoadError};
 pub use load::{Choice, load, load_from_env};
 pub use memory::PointerKind;
+pub use pages::MemoryUse;
 pub use stand_in::{Alive, Rule, StandIn};
 pub use stream::CaptureStatus;
 

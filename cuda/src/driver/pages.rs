@@ -1,20 +1,41 @@
 //! Single calls for virtual memory: addresses are reserved, physical memory is created, and one is
 //! mapped to the other. Most need no context.
 
+#[cfg(unix)]
+use core::ptr::without_provenance_mut;
+#[cfg(unix)]
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
 use larder_cuda_abi::{
     AccessDesc, AllocFlags, AllocationProp, DevicePtr, Location, MemoryHandle, constants,
 };
 
 use super::{Driver, DriverError, size};
 
-/// Memory of a device, not exported.
-fn memory_of(device: i32) -> AllocationProp {
+/// What physical memory can do beside serving the process that creates it; it is chosen at its creation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MemoryUse {
+    /// It may be [exported](Driver::export_memory) as a file descriptor.
+    pub shareable: bool,
+    /// Network cards may reach it (GPUDirect RDMA).
+    pub rdma: bool,
+}
+
+/// Memory of a device.
+fn memory_of(device: i32, wanted: MemoryUse) -> AllocationProp {
     AllocationProp {
         kind: constants::MEM_ALLOCATION_TYPE_PINNED,
-        handle_types: constants::MEM_HANDLE_TYPE_NONE,
+        handle_types: if wanted.shareable {
+            constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        } else {
+            constants::MEM_HANDLE_TYPE_NONE
+        },
         location: place_of(device),
         win32_meta_data: core::ptr::null_mut(),
-        flags: AllocFlags::default(),
+        flags: AllocFlags {
+            rdma_capable: u8::from(wanted.rdma),
+            ..AllocFlags::default()
+        },
     }
 }
 
@@ -26,19 +47,41 @@ pub(super) const fn place_of(device: i32) -> Location {
 }
 
 impl Driver {
+    /// Whether physical memory of a device can be shareable, and whether network cards can reach it. A
+    /// driver that does not know to say says no. Two calls.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn memory_uses(&self, device: i32) -> Result<MemoryUse, DriverError> {
+        let descriptors = constants::DEVICE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+        let rdma = constants::DEVICE_RDMA_WITH_VIRTUAL_MEMORY_SUPPORTED;
+        Ok(MemoryUse {
+            shareable: cfg!(unix) && self.device_attribute(device, descriptors)? != 0,
+            // The attribute is younger than virtual memory.
+            rdma: self
+                .device_attribute(device, rdma)
+                .is_ok_and(|can| can != 0),
+        })
+    }
+
     /// What sizes and places of a device's physical memory are multiples of, 2 MiB on most; the
     /// recommended one may be larger.
     ///
     /// # Errors
     /// If the driver refuses or is older than 10.2.
-    pub fn page_bytes(&self, device: i32, recommended: bool) -> Result<u64, DriverError> {
+    pub fn page_bytes(
+        &self,
+        device: i32,
+        wanted: MemoryUse,
+        recommended: bool,
+    ) -> Result<u64, DriverError> {
         let entry = self.optional(&self.api.pages.granularity)?;
         let option = if recommended {
             constants::MEM_GRANULARITY_RECOMMENDED
         } else {
             constants::MEM_GRANULARITY_MINIMUM
         };
-        let properties = memory_of(device);
+        let properties = memory_of(device, wanted);
         let mut bytes = 0;
         // SAFETY: DRIVER1; number and properties outlive the call.
         let code = unsafe { (entry.call)(&raw mut bytes, &raw const properties, option) };
@@ -80,11 +123,17 @@ impl Driver {
     /// Creates physical memory of a device, mapped nowhere; whole pages.
     ///
     /// # Errors
-    /// If the driver refuses or is older than 10.2.
-    pub fn create_memory(&self, device: i32, bytes: u64) -> Result<MemoryHandle, DriverError> {
+    /// If the driver refuses or is older than 10.2, as it does where the device lacks a wanted
+    /// [use](Self::memory_uses).
+    pub fn create_memory(
+        &self,
+        device: i32,
+        wanted: MemoryUse,
+        bytes: u64,
+    ) -> Result<MemoryHandle, DriverError> {
         let entry = self.optional(&self.api.pages.create)?;
         let bytes = size(bytes)?;
-        let properties = memory_of(device);
+        let properties = memory_of(device, wanted);
         let mut handle = MemoryHandle::default();
         // SAFETY: DRIVER1; handle and properties outlive the call.
         let code = unsafe { (entry.call)(&raw mut handle, bytes, &raw const properties, 0) };
@@ -95,7 +144,8 @@ impl Driver {
     /// Gives a handle back; its memory goes with its last mapping.
     ///
     /// # Safety
-    /// It came from [`create_memory`](Self::create_memory) and was not given back since.
+    /// It came from [`create_memory`](Self::create_memory) or [`import_memory`](Self::import_memory) and was
+    /// not given back since.
     ///
     /// # Errors
     /// If the driver refuses; the handle is still there then.
@@ -104,6 +154,45 @@ impl Driver {
         // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(handle) };
         entry.check(code)
+    }
+
+    /// A file descriptor of shareable memory, for other processes. They may have all of the memory as long as
+    /// they like; the descriptor can be closed once they have it.
+    ///
+    /// # Safety
+    /// The handle exists.
+    ///
+    /// # Errors
+    /// If the driver refuses, as it does for memory that is not [shareable](MemoryUse), or is older than
+    /// 10.2.
+    #[cfg(unix)]
+    pub unsafe fn export_memory(&self, handle: MemoryHandle) -> Result<OwnedFd, DriverError> {
+        let entry = self.optional(&self.api.pages.export)?;
+        let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let mut descriptor = -1_i32;
+        // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
+        let code = unsafe { (entry.call)((&raw mut descriptor).cast(), handle, kind, 0) };
+        entry.check(code)?;
+        // SAFETY: the driver has just made it for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+
+    /// A handle of the memory behind another process's descriptor, mapped nowhere. The descriptor is not
+    /// needed any more then.
+    ///
+    /// # Errors
+    /// If the driver refuses, as it does for other files, or is older than 10.2.
+    #[cfg(unix)]
+    pub fn import_memory(&self, descriptor: BorrowedFd<'_>) -> Result<MemoryHandle, DriverError> {
+        let entry = self.optional(&self.api.pages.import)?;
+        let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        // C wants the number in a pointer's place; an open descriptor's is not negative.
+        let number = without_provenance_mut(descriptor.as_raw_fd() as usize);
+        let mut handle = MemoryHandle::default();
+        // SAFETY: DRIVER1; the handle outlives the call, and the descriptor is open.
+        let code = unsafe { (entry.call)(&raw mut handle, number, kind) };
+        entry.check(code)?;
+        Ok(handle)
     }
 
     /// Maps all of a handle to reserved addresses. It may be mapped elsewhere already; nobody may

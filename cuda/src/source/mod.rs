@@ -1,14 +1,19 @@
 //! Where memory comes from: whole regions of a device, pinned or managed, and pages of a device that
 //! can move. Each is the core's [`SubAllocator`](larder_core::SubAllocator) or
-//! [`PageDriver`](larder_core::paged::PageDriver); a new kind of memory is one more file.
+//! [`PageDriver`](larder_core::paged::PageDriver); a new kind of memory is one more file. Memory of another
+//! process, in `imported`, is neither.
 
 mod device;
+#[cfg(unix)]
+pub(crate) mod imported;
 pub(crate) mod managed;
 pub(crate) mod pinned;
 pub(crate) mod ranges;
 pub(crate) mod virtual_memory;
 
 pub use device::DeviceMemory;
+#[cfg(unix)]
+pub use imported::{ImportError, ImportedBlock, SharedLayout};
 pub use managed::ManagedMemory;
 pub use pinned::{PinnedConfig, PinnedMemory};
 pub use ranges::Ranges;

@@ -75,7 +75,7 @@ fn under_all_schedules(
     act: impl Fn(&Setup),
 ) {
     for seed in 0..=SEEDS {
-        let setup = Setup::new(streams, config);
+        let setup = Setup::new(streams, config.clone());
         match seed.checked_sub(1) {
             Some(seed) => control.schedule_deferred(seed),
             None => control.schedule_eagerly(),

@@ -301,7 +301,7 @@ fn refuse(refusal: &Refusal, seed: Option<u64>, way: Way) -> bool {
         arenas,
         ..DeviceConfig::with_budget(BUDGET)
     };
-    let make = || DeviceAllocator::with_config(&context, config);
+    let make = || DeviceAllocator::with_config(&context, config.clone());
     let memory = match refusal.around(make) {
         (Ok(memory), _) => memory,
         (Err(error), refused) => {

@@ -22,6 +22,8 @@ mod pinned_buffers;
 mod programs;
 mod releases;
 mod runtime;
+#[cfg(target_os = "linux")]
+mod sharing;
 mod steps;
 mod streams;
 mod streams_gone;

@@ -476,7 +476,7 @@ fn a_full_arena_asks_no_events_in_a_capture() {
         ..DeviceConfig::new()
     };
     for seed in 0..SEEDS {
-        let setup = Setup::new(2, config);
+        let setup = Setup::new(2, config.clone());
         control.schedule_deferred(seed);
         let passed = setup.alloc(0, 60_000);
         let mut blocks = Vec::new();

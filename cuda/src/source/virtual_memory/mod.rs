@@ -2,15 +2,20 @@
 //!
 //! Two ways to use it, one at a time: as a [`PageDriver`] (`drive`), where a
 //! [`PagedAllocator`](larder_core::paged::PagedAllocator) says what is mapped where and may move it;
-//! and as a [`SubAllocator`](larder_core::SubAllocator) (`grow`), one range that grows at its end.
+//! and as a [`SubAllocator`](larder_core::SubAllocator) (`grow`), one range that grows at its end. What other
+//! processes get of it: `export`.
 //!
 //! # Invariants
 //! * VIRT1 the addresses are reserved from the driver, and nobody else maps anything there.
 //! * VIRT2 a mapping is in the table from before the driver is asked to make it until after it undid it, so no
 //!   place is used twice; its memory exists at least as long.
 //! * VIRT3 memory in the table exists; what the driver did not take back is among the context's deferred frees.
+//! * VIRT4 a mapping that is exported is not undone, so its memory is not moved away from there and not given
+//!   back. Whoever plans (`PagedBfc`) is told by pins; what comes here all the same is refused.
 
 mod drive;
+#[cfg(unix)]
+mod export;
 mod grow;
 mod watch;
 
@@ -22,7 +27,7 @@ use larder_core::{Addr, AddrRange, Align, round_up};
 use larder_cuda_abi::MemoryHandle;
 
 use crate::driver::deferred_free::DeferredFree;
-use crate::driver::locked;
+use crate::driver::{MemoryUse, locked};
 use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::{Context, DriverError};
 
@@ -40,15 +45,19 @@ pub struct VirtualConfig {
     pub page_bytes: u64,
     /// Further devices, by ordinal, that read and write the memory; each must be able to reach it.
     pub peers: Vec<i32>,
+    /// Whether the memory may be exported to other processes; network cards may reach it then, too, where the
+    /// device can (GPUDirect RDMA). The device must be able to.
+    pub shareable: bool,
 }
 
 impl VirtualConfig {
-    /// The device's own pages, and no peers.
+    /// The device's own pages, no peers, and no other processes.
     pub const fn new(address_bytes: u64) -> Self {
         Self {
             address_bytes,
             page_bytes: 0,
             peers: Vec::new(),
+            shareable: false,
         }
     }
 }
@@ -91,6 +100,8 @@ pub struct VirtualMemory {
     page_bytes: u64,
     /// Who reads and writes: the device itself first.
     devices: Vec<i32>,
+    /// What its memory is made for.
+    memory_use: MemoryUse,
     table: Mutex<MappingTable>,
     /// Held by the one thread that places or takes back ranges of `grow`.
     growing: Mutex<()>,
@@ -123,6 +134,8 @@ enum MappingOwner {
 struct Mapped {
     bytes: u64,
     owner: MappingOwner,
+    /// How often its memory is exported (VIRT4).
+    exports: u32,
 }
 
 /// Calls that changed what is mapped, by kind; refused ones do not count.
@@ -184,10 +197,11 @@ impl VirtualMemory {
     /// # Errors
     /// If the driver is older than 10.2, the device cannot map memory, or the driver refuses;
     /// [`DriverError::Size`] if the pages are not multiples of the device's, [`DriverError::Unsupported`] if
-    /// a peer cannot reach it.
+    /// a peer cannot reach it, or it cannot be shareable.
     pub fn with_config(context: &Context, config: &VirtualConfig) -> Result<Self, DriverError> {
         let ordinal = context.ordinal();
-        let least = context.try_current(|driver| driver.page_bytes(ordinal, false))?;
+        let memory_use = memory_use_of(context, config.shareable)?;
+        let least = context.try_current(|driver| driver.page_bytes(ordinal, memory_use, false))?;
         if !context.device_info()?.virtual_memory {
             return Err(DriverError::Unsupported {
                 what: "virtual memory",
@@ -218,6 +232,7 @@ impl VirtualMemory {
             addresses,
             page_bytes,
             devices,
+            memory_use,
             table: Mutex::default(),
             growing: Mutex::default(),
             node: None,
@@ -291,7 +306,7 @@ impl VirtualMemory {
         let ordinal = self.context.ordinal();
         let create = || {
             self.context
-                .try_current(|driver| driver.create_memory(ordinal, bytes))
+                .try_current(|driver| driver.create_memory(ordinal, self.memory_use, bytes))
         };
         let created = match create() {
             Err(error) if error.is_out_of_memory() && self.context.deferred_frees() > 0 => {
@@ -333,12 +348,25 @@ impl VirtualMemory {
         if !self.addresses.contains(range) || table.is_used(range) {
             return Err(DriverError::NotOurs { address });
         }
-        table.mappings.insert(address, Mapped { bytes, owner });
+        let mapped = Mapped {
+            bytes,
+            owner,
+            exports: 0,
+        };
+        table.mappings.insert(address, mapped);
         Ok(())
     }
 
-    /// Undoes a mapping that is in the table, and takes it out.
+    /// Undoes a mapping that is in the table and not exported, and takes it out.
     fn unmap(&self, start: u64, bytes: u64) -> Result<(), DriverError> {
+        let exported = |mapped: &Mapped| mapped.exports > 0;
+        if locked(&self.table)
+            .mappings
+            .get(&start)
+            .is_some_and(exported)
+        {
+            return Err(DriverError::Exported { address: start });
+        }
         self.context
             .try_give_back(DeferredFree::Mapping(start, bytes))?;
         let mut table = locked(&self.table);
@@ -366,6 +394,21 @@ impl VirtualMemory {
         }
         outcome
     }
+}
+
+/// What memory is made for; network cards reach what other processes do, where the device can.
+fn memory_use_of(context: &Context, shareable: bool) -> Result<MemoryUse, DriverError> {
+    if !shareable {
+        return Ok(MemoryUse::default());
+    }
+    let can = context.driver().memory_uses(context.device())?;
+    if !can.shareable {
+        return Err(DriverError::Unsupported {
+            what: "memory that is exported as a file descriptor",
+            device: context.ordinal(),
+        });
+    }
+    Ok(can)
 }
 
 /// The context's device and its peers, each once.

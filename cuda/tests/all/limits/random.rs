@@ -167,8 +167,8 @@ fn round(control: &'static StandIn, seed: u64) -> (u64, u64) {
         },
         ..plain()
     };
-    let pools =
-        [(); WORKERS].map(|()| DeviceAllocator::in_budget(&context, config, &tenant).unwrap());
+    let pools = [(); WORKERS]
+        .map(|()| DeviceAllocator::in_budget(&context, config.clone(), &tenant).unwrap());
     if seed % 2 == 1 {
         control.schedule_deferred(seed);
     }

@@ -77,7 +77,7 @@ pub(crate) struct Runner {
 /// Runs one program from its beginning to its end.
 pub(crate) fn run(control: Option<&'static StandIn>, program: &Program) -> Outcome {
     let context = Context::new(0)?;
-    let memory = DeviceAllocator::with_config(&context, program.config)?;
+    let memory = DeviceAllocator::with_config(&context, program.config.clone())?;
     let mut streams = streams(&context, program.streams)?;
     if program.default_stream {
         streams[0] = context.cudarc().default_stream();

@@ -1,0 +1,186 @@
+//! [`ExportedBlock`]: a block that another process may use.
+//!
+//! EXPORT1 From before its descriptors exist until it is dropped, the memory of an exported block is pinned in
+//! the core and counted in the table of mappings (VIRT4): no page of it moves, and none goes back to the driver.
+
+use std::os::fd::OwnedFd;
+
+use larder_core::{Addr, AddrRange, Block};
+use thiserror::Error;
+
+use super::{DeviceAllocator, DeviceInner};
+use crate::DriverError;
+use crate::source::imported::SharedLayout;
+
+/// Why a block was not exported. It is as before, and nothing is exported or pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The allocator was not made for it.
+    #[error("the allocator keeps its memory to this process: set DeviceConfig::shareable")]
+    NotShareable,
+    /// The block is none of the allocator's.
+    #[error("the block is not one of this allocator's: ask the one that gave it")]
+    Unknown,
+    /// The part is not inside the block, or has no bytes.
+    #[error("{bytes} bytes from {offset} on are not all inside a block of {block_bytes}, or none")]
+    Part {
+        /// Where it would begin.
+        offset: u64,
+        /// Its bytes.
+        bytes: u64,
+        /// The block's.
+        block_bytes: u64,
+    },
+    /// The driver refused, as it does when the process has too many open files.
+    #[error("{0}")]
+    Driver(#[from] DriverError),
+}
+
+/// Memory of a block that another process may import, by file descriptors: an
+/// [`ImportedBlock`](crate::ImportedBlock) there.
+///
+/// While it is there the memory stays where it is: it is not moved, and not given back to the driver, even when
+/// the block is freed. Keep it, and the block, until every importer has dropped its own: the descriptors of a
+/// freed block reach whatever is allocated at its place next, and those of a dropped export whatever becomes of
+/// its pages. The driver keeps the memory as long as any process has it.
+///
+/// The driver exports memory as it was created, in pieces of one page or more, so that a small block shares one
+/// with others, which whoever has the descriptor can read and write as well. Blocks of 64 KiB and less may lie in
+/// an arena with those of one stream.
+///
+/// # What others need of it
+/// None of this has met hardware; on the stand-in two processes share a block, and that a network card may reach
+/// memory is only asked for.
+///
+/// * **CUDA IPC** (`cuIpcGetMemHandle`) takes memory of `cuMemAlloc` only, never mapped memory as this. What
+///   uses it can have [`DeviceMemory`](crate::DeviceMemory), of which a whole region is one allocation, or import
+///   these descriptors.
+/// * **NCCL** takes any device memory in its calls. To register a buffer (`ncclCommRegister`) it wants memory
+///   made as `ncclMemAlloc` makes it: whole pages, with a handle type to share it by, for network cards too, and
+///   accessible to the devices that take part. [`shareable`](crate::DeviceConfig::shareable) and
+///   [`peers`](crate::DeviceConfig::peers) ask for that; NCCL exports by itself, so keep an `ExportedBlock` of the
+///   buffer while it is registered, which pins it. Untested: registration, and a buffer of several pieces. Not
+///   offered: handles for several machines (fabric), multicast (NVLS).
+/// * **UCX** moves such memory between processes of one machine by `cuda_ipc` from 1.22 on, by descriptors as these.
+///   Read there, not tried: of a buffer in several pieces it exports the first alone. Register parts that are one
+///   piece each (`layout().pieces`). Over a network it wants GPUDirect RDMA; it asks for `SYNC_MEMOPS`, which
+///   drivers refuse for mapped memory, and warns.
+/// * **Network cards** (GPUDirect RDMA by `nvidia-peermem` or dma-buf) reach memory that was created for it: all
+///   of a shareable allocator's, where the device can. A card keeps addresses: keep an `ExportedBlock` as long.
+///
+/// ```no_run
+/// use larder_cuda::{Context, DeviceAllocator, DeviceConfig};
+///
+/// let context = Context::new(0)?;
+/// let config = DeviceConfig { shareable: true, ..DeviceConfig::new() };
+/// let memory = DeviceAllocator::with_config(&context, config)?;
+/// let stream = context.cudarc().new_stream()?;
+/// let block = memory.alloc(&stream, 64 << 20)?;
+/// let exported = memory.export(&block)?;
+/// let _ = (exported.layout().to_bytes(), exported.descriptors()); // over a Unix socket (SCM_RIGHTS)
+/// // when the other process is done
+/// drop(exported);
+/// memory.free(&stream, block)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the memory may move again where this is dropped"]
+pub struct ExportedBlock {
+    memory: DeviceAllocator,
+    range: AddrRange,
+    layout: SharedLayout,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl ExportedBlock {
+    /// The addresses in this process.
+    pub const fn range(&self) -> AddrRange {
+        self.range
+    }
+
+    /// Where the block lies in the memory of the descriptors; the importer wants it.
+    pub const fn layout(&self) -> &SharedLayout {
+        &self.layout
+    }
+
+    /// What to send, in this order; a message over a socket takes 253 at most.
+    pub fn descriptors(&self) -> &[OwnedFd] {
+        &self.descriptors
+    }
+}
+
+impl Drop for ExportedBlock {
+    fn drop(&mut self) {
+        let inner = &*self.memory.0;
+        inner.end_export(self.range);
+        inner.came_back(self.range.bytes());
+    }
+}
+
+impl DeviceAllocator {
+    /// Exports a block: other processes may import its memory, which stays where it is until the answer is
+    /// dropped. A block may be exported several times. O(pages), and a driver call and a descriptor for each
+    /// piece of memory under it: pages that were created together are one.
+    ///
+    /// # Errors
+    /// [`ExportError`]; the block is as before.
+    pub fn export(&self, block: &Block) -> Result<ExportedBlock, ExportError> {
+        self.export_part(block, 0, block.bytes())
+    }
+
+    /// Exports so many bytes of a block from an offset on, with no more memory than they lie in.
+    ///
+    /// # Errors
+    /// [`ExportError`]; the block is as before.
+    pub fn export_part(
+        &self,
+        block: &Block,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<ExportedBlock, ExportError> {
+        let inner = &*self.0;
+        if !inner.pool.source().is_shareable() {
+            return Err(ExportError::NotShareable);
+        }
+        if inner.requested_bytes(block).is_none() {
+            return Err(ExportError::Unknown);
+        }
+        let outside = ExportError::Part {
+            offset,
+            bytes,
+            block_bytes: block.bytes(),
+        };
+        let start = block.addr().get().checked_add(offset).ok_or(outside)?;
+        let range = AddrRange::new(Addr::new(start), bytes).ok_or(outside)?;
+        if bytes == 0 || !block.range().contains(range) {
+            return Err(outside);
+        }
+        // First the pins: then the mappings under the block stay until they are counted (EXPORT1).
+        inner.pool.with(|paged| paged.pin_range(range));
+        match inner.pool.source().export(range) {
+            Ok(exported) => Ok(ExportedBlock {
+                memory: self.clone(),
+                range,
+                layout: SharedLayout {
+                    pieces: exported.pieces,
+                    offset: start - exported.start,
+                    bytes,
+                },
+                descriptors: exported.descriptors,
+            }),
+            Err(error) => {
+                inner.pool.with(|paged| paged.unpin(range));
+                Err(error.into())
+            }
+        }
+    }
+}
+
+impl DeviceInner {
+    /// Lets the memory of an export move again.
+    fn end_export(&self, range: AddrRange) {
+        self.pool.source().end_export(range);
+        self.pool.with(|paged| paged.unpin(range));
+    }
+}

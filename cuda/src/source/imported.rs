@@ -1,0 +1,305 @@
+//! [`ImportedBlock`]: memory of another process.
+//!
+//! Two processes share memory in three parts: the exporter makes it
+//! ([`DeviceAllocator::export`](crate::DeviceAllocator::export)), the descriptors and the [`SharedLayout`] go to
+//! the other process over a Unix socket, and there they are imported. The descriptors carry the memory, the
+//! layout says where the block is in it.
+//!
+//! * IMPORT1 the addresses are reserved for this import alone, each mapping in `pieces` is made, and nothing
+//!   else is mapped there.
+//! * IMPORT2 no mapping is undone before all work of the context was seen to be done, except in an import that
+//!   fails, of which nobody knows an address.
+
+use std::os::fd::AsFd;
+
+use larder_core::{Addr, AddrRange};
+use thiserror::Error;
+
+use crate::driver::deferred_free::DeferredFree;
+use crate::{Context, DriverError, Rejected};
+
+/// Where an exported block lies in the memory that the descriptors carry: the memories side by side, and the
+/// block inside.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SharedLayout {
+    /// The bytes of each memory, in the order of the descriptors.
+    pub pieces: Vec<u64>,
+    /// Where the block begins, in the first of them.
+    pub offset: u64,
+    /// Bytes of the block.
+    pub bytes: u64,
+}
+
+/// Bytes of one number of a layout.
+const WORD: usize = 8;
+
+impl SharedLayout {
+    /// The layout as bytes, to be sent with the descriptors: 16, and 8 for each memory.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let words = [self.offset, self.bytes]
+            .into_iter()
+            .chain(self.pieces.iter().copied());
+        words.flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// The layout of [such bytes](Self::to_bytes).
+    ///
+    /// # Errors
+    /// [`ImportError::Layout`] if no layout is like that.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ImportError> {
+        let (words, rest) = bytes.as_chunks::<WORD>();
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let [offset, bytes, pieces @ ..] = words.as_slice() else {
+            return Err(ImportError::Layout);
+        };
+        let layout = Self {
+            pieces: pieces.to_vec(),
+            offset: *offset,
+            bytes: *bytes,
+        };
+        layout
+            .total_bytes()
+            .filter(|_| rest.is_empty())
+            .map(|_| layout.clone())
+            .ok_or(ImportError::Layout)
+    }
+
+    /// Bytes of all memories, if the block is inside and begins in the first.
+    fn total_bytes(&self) -> Option<u64> {
+        let total = self
+            .pieces
+            .iter()
+            .try_fold(0_u64, |sum, piece| sum.checked_add(*piece))?;
+        let end = self.offset.checked_add(self.bytes)?;
+        let first = *self.pieces.first()?;
+        let last = *self.pieces.last()?;
+        let inside = self.bytes > 0 && self.offset < first && end <= total && end > total - last;
+        (inside && !self.pieces.contains(&0)).then_some(total)
+    }
+}
+
+/// Why memory was not imported. Nothing is mapped, and the descriptors are as before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The layout is none: the block is not inside the memory, or sizes are zero or too large.
+    #[error("the layout contradicts itself: send it whole, as SharedLayout::to_bytes has it")]
+    Layout,
+    /// Not one descriptor for each memory.
+    #[error("{given} descriptors where the layout has {needed}: send all, in their order")]
+    Descriptors {
+        /// So many were given.
+        given: usize,
+        /// So many are needed.
+        needed: usize,
+    },
+    /// The driver refused.
+    #[error("{0}")]
+    Driver(#[from] DriverError),
+}
+
+/// A block of another process, mapped in this one: the same memory, at addresses of its own.
+///
+/// Work of the importer's device reads and writes it. What either process writes, the other sees in work that
+/// begins after the first has ended: the two tell each other so, by the socket or otherwise, since streams and
+/// events of one process order nothing in the other. It takes no memory here and is charged to no budget: the
+/// exporter's counts.
+///
+/// Importing maps the whole pieces that the block lies in. Beside the block they hold other blocks of the
+/// exporter, which this process should leave alone; processes that do not trust each other should not share.
+///
+/// Dropping it waits for all work of the context, then undoes the mappings; [`free`](Self::free) says if that is
+/// refused. A drop that is refused, as while a stream of the context captures, leaves it all mapped until
+/// the process ends.
+///
+/// ```no_run
+/// use std::os::fd::OwnedFd;
+/// use larder_cuda::{Context, ImportedBlock, SharedLayout};
+///
+/// # fn received() -> (Vec<u8>, Vec<OwnedFd>) { unimplemented!() }
+/// let (layout, descriptors) = received(); // over a Unix socket
+/// let context = Context::new(0)?;
+/// let layout = SharedLayout::from_bytes(&layout)?;
+/// let block = ImportedBlock::new(&context, &layout, &descriptors)?;
+/// let header = block.part(0, 4096).ok_or("too short")?;
+/// // kernels use header.start(), copies too
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ImportedBlock {
+    mapped: Mapped,
+    range: AddrRange,
+}
+
+/// What is reserved and mapped for an import.
+#[derive(Debug)]
+struct Mapped {
+    context: Context,
+    addresses: AddrRange,
+    /// Start and bytes of each mapping.
+    pieces: Vec<(u64, u64)>,
+    /// Whether work may use it, so that a drop leaves it as it is.
+    used: bool,
+}
+
+impl ImportedBlock {
+    /// Imports a block on the context's device: the exporter's, or one that can reach that. The descriptors are
+    /// not needed any more then. Three driver calls for each of them, and two.
+    ///
+    /// # Errors
+    /// [`ImportError`]; nothing is left but what the driver did not take back, which the context
+    /// [tries again](Context::deferred_frees).
+    pub fn new(
+        context: &Context,
+        layout: &SharedLayout,
+        descriptors: &[impl AsFd],
+    ) -> Result<Self, ImportError> {
+        let total = layout.total_bytes().ok_or(ImportError::Layout)?;
+        let (given, needed) = (descriptors.len(), layout.pieces.len());
+        if given != needed {
+            return Err(ImportError::Descriptors { given, needed });
+        }
+        let start = context.try_current(|driver| driver.reserve(total, 0))?;
+        let Some(addresses) = AddrRange::new(Addr::new(start), total) else {
+            context.give_back(DeferredFree::Reserved(start, total));
+            return Err(ImportError::Layout);
+        };
+        let mut mapped = Mapped {
+            context: context.clone(),
+            addresses,
+            pieces: Vec::with_capacity(needed),
+            used: false,
+        };
+        for (bytes, descriptor) in layout.pieces.iter().zip(descriptors) {
+            mapped.map(*bytes, descriptor)?;
+        }
+        let devices = [context.ordinal()];
+        context.try_current(|driver| {
+            // SAFETY: IMPORT1: the addresses are ours and mapped.
+            unsafe { driver.set_access(start, total, &devices) }
+        })?;
+        let block = AddrRange::new(Addr::new(start + layout.offset), layout.bytes);
+        let range = block.ok_or(ImportError::Layout)?;
+        mapped.used = true;
+        Ok(Self { mapped, range })
+    }
+
+    /// Where the block is in this process.
+    pub const fn range(&self) -> AddrRange {
+        self.range
+    }
+
+    /// Its bytes.
+    pub const fn bytes(&self) -> u64 {
+        self.range.bytes()
+    }
+
+    /// The context it is mapped for.
+    pub const fn context(&self) -> &Context {
+        &self.mapped.context
+    }
+
+    /// So many bytes of it, from an offset on; `None` if they are not all inside, or none.
+    pub fn part(&self, offset: u64, bytes: u64) -> Option<AddrRange> {
+        let start = self.range.start().get().checked_add(offset)?;
+        let part = AddrRange::new(Addr::new(start), bytes)?;
+        (bytes > 0 && self.range.contains(part)).then_some(part)
+    }
+
+    /// Waits for all work of the context, then undoes the mappings.
+    ///
+    /// # Errors
+    /// Gives the block back if waiting was refused: it is as before.
+    pub fn free(mut self) -> Result<(), Rejected<Self, DriverError>> {
+        match self.mapped.context.synchronize() {
+            Ok(()) => {
+                self.mapped.used = false;
+                Ok(())
+            }
+            Err(error) => Err(Rejected { value: self, error }),
+        }
+    }
+}
+
+impl Mapped {
+    /// Maps a descriptor's memory behind what is mapped.
+    fn map(&mut self, bytes: u64, descriptor: &impl AsFd) -> Result<(), DriverError> {
+        let at = match self.pieces.last() {
+            Some((at, bytes)) => at + bytes,
+            None => self.addresses.start().get(),
+        };
+        let import = |driver: &crate::driver::Driver| driver.import_memory(descriptor.as_fd());
+        let memory = self.context.try_current(import)?;
+        let outcome = self.context.try_current(|driver| {
+            // SAFETY: IMPORT1; the memory exists, and the driver refuses it if it has another size.
+            unsafe { driver.map(at, bytes, memory) }
+        });
+        // Mapped, it stays.
+        self.context.give_back(DeferredFree::Memory(memory));
+        outcome?;
+        self.pieces.push((at, bytes));
+        Ok(())
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // Work whose end nobody has seen may use it (IMPORT2).
+        if self.used && self.context.synchronize().is_err() {
+            return;
+        }
+        for (start, bytes) in self.pieces.drain(..) {
+            self.context.give_back(DeferredFree::Mapping(start, bytes));
+        }
+        let (start, bytes) = (self.addresses.start().get(), self.addresses.bytes());
+        self.context.give_back(DeferredFree::Reserved(start, bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(pieces: &[u64], offset: u64, bytes: u64) -> SharedLayout {
+        let pieces = pieces.to_vec();
+        SharedLayout {
+            pieces,
+            offset,
+            bytes,
+        }
+    }
+
+    #[test]
+    fn a_layout_comes_back_from_its_bytes() {
+        for good in [
+            layout(&[4], 0, 4),
+            layout(&[4], 3, 1),
+            layout(&[4, 8, 4], 1, 12),
+        ] {
+            assert_eq!(SharedLayout::from_bytes(&good.to_bytes()), Ok(good));
+        }
+    }
+
+    #[test]
+    fn a_layout_that_is_none_is_refused() {
+        for bad in [
+            layout(&[], 0, 1),
+            layout(&[4], 0, 0),
+            layout(&[4], 0, 5),
+            layout(&[4], 4, 1),
+            layout(&[4, 0, 4], 0, 8),
+            layout(&[4, 4], 0, 4),
+            layout(&[4, 4], 4, 4),
+            layout(&[u64::MAX, 4], 0, 4),
+            layout(&[u64::MAX], 1, u64::MAX),
+        ] {
+            let read = SharedLayout::from_bytes(&bad.to_bytes());
+            assert_eq!(read, Err(ImportError::Layout), "{bad:?}");
+        }
+        let good = layout(&[4], 0, 4).to_bytes();
+        for cut in 0..good.len() {
+            let read = SharedLayout::from_bytes(&good[..cut]);
+            assert_eq!(read, Err(ImportError::Layout), "{cut}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Each driver call of an export, an import and their ends is refused once.
+
+use std::fs;
+
+use larder_core::Block;
+use larder_cuda::driver::Rule;
+use larder_cuda::{Context, DeviceAllocator, DriverError, ExportError, ImportError, ImportedBlock};
+
+use super::{setup, shareable};
+use crate::common::{CODES, MIB, alone, assert_clean, assert_filled, fill};
+
+/// What a sweep of refusals runs: an export, an import, a use of both, and their ends. The first error.
+fn shared_once(
+    context: &Context,
+    memory: &DeviceAllocator,
+    block: &Block,
+) -> Result<(), DriverError> {
+    let exported = memory.export(block).map_err(|error| match error {
+        ExportError::Driver(error) => error,
+        other => panic!("{other}"),
+    })?;
+    let imported = ImportedBlock::new(context, exported.layout(), exported.descriptors());
+    let imported = imported.map_err(|error| match error {
+        ImportError::Driver(error) => error,
+        other => panic!("{other}"),
+    })?;
+    assert_eq!(imported.bytes(), block.bytes());
+    imported.free().map_err(|refused| refused.error)
+}
+
+#[test]
+fn each_call_is_refused_once() {
+    let Some((control, _turn)) = alone("each_call_is_refused_once") else {
+        return;
+    };
+    let files = || fs::read_dir("/proc/self/fd").unwrap().count();
+    for code in CODES {
+        for skip in 0.. {
+            let context = Context::new(0).unwrap();
+            let (memory, stream) = setup(&context, shareable());
+            let before = memory.alloc(&stream, 3 * MIB).unwrap();
+            let block = memory.alloc(&stream, 5 * MIB).unwrap();
+            fill(&stream, block.addr().get(), 100, 5);
+            stream.synchronize().unwrap();
+            let open = files();
+            let calls = control.calls(None);
+            let rule = Rule {
+                function: None,
+                skip,
+                times: 1,
+                code,
+            };
+            control.fail(rule).unwrap();
+            let outcome = shared_once(&context, &memory, &block);
+            let calls = control.calls(None) - calls;
+            control.clear_failures();
+            let swept = calls <= skip;
+            assert!(!swept || outcome.is_ok());
+            assert_eq!(files(), open, "place {skip}: descriptors are left");
+            // All goes well now, and nothing is pinned for ever.
+            assert_filled(&stream, block.addr().get(), 100, 5);
+            shared_once(&context, &memory, &block).unwrap();
+            assert_eq!(context.settle(), 0, "place {skip}");
+            for block in [before, block] {
+                memory.free(&stream, block).unwrap();
+            }
+            stream.synchronize().unwrap();
+            memory.release(u64::MAX);
+            assert_eq!(memory.stats().reserved_bytes, 0, "place {skip}");
+            drop((memory, stream, context));
+            assert_clean(control);
+            if swept {
+                assert!(skip > 10, "{skip} calls only");
+                break;
+            }
+        }
+    }
+}
