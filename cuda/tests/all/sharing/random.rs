@@ -1,9 +1,10 @@
 //! Exported memory amid what comes and goes.
 
+use std::sync::Arc;
+
 use cudarc::driver::CudaStream;
 use larder_core::Block;
-use larder_cuda::driver::StandIn;
-use larder_cuda::{Context, ExportedBlock, ImportedBlock};
+use larder_cuda::{Context, DeviceAllocator, ExportedBlock, ImportedBlock};
 
 use super::{import, setup, shareable};
 use crate::common::{MIB, alone, assert_clean, fill, read};
@@ -23,63 +24,93 @@ impl Draw {
     }
 }
 
-/// A block that is exported and imported, and perhaps freed.
+/// A block, and the byte that it is filled with.
+struct Filled {
+    block: Block,
+    value: u8,
+}
+
+impl Filled {
+    fn new(memory: &DeviceAllocator, stream: &Arc<CudaStream>, bytes: u64, value: u8) -> Self {
+        let block = memory.alloc(stream, bytes).unwrap();
+        fill(stream, block.addr().get(), block.bytes(), value);
+        Self { block, value }
+    }
+
+    /// That it has its bytes still, as far as a few of each page tell.
+    fn assert_whole(&self, stream: &CudaStream, what: &str) {
+        let (at, bytes) = (self.block.addr().get(), self.block.bytes());
+        for offset in (0..bytes).step_by(1 << 19).chain([bytes - 64]) {
+            let seen = read(stream, at + offset, 64);
+            assert_eq!(seen, [self.value; 64], "{what}: {:?}", self.block);
+        }
+    }
+}
+
+/// What is exported and imported, and its block until that is freed.
 struct Shared {
-    block: Option<Block>,
+    block: Option<Filled>,
     exported: ExportedBlock,
     imported: ImportedBlock,
 }
 
-impl Shared {
-    /// That both places are the same memory: what is written here is read there.
-    fn assert_one(&self, stream: &CudaStream, what: &str) {
-        let (ours, theirs) = (self.exported.range(), self.imported.range());
-        let [here, there] = [ours, theirs].map(|range| {
-            let (at, bytes) = (range.start().get(), range.bytes());
-            [read(stream, at, 64), read(stream, at + bytes - 64, 64)]
-        });
-        assert_eq!(here, there, "{what}: {ours:?}");
-    }
+/// An allocator, its blocks, and some of them exported.
+struct Scene {
+    memory: DeviceAllocator,
+    stream: Arc<CudaStream>,
+    blocks: Vec<Filled>,
+    shared: Vec<Shared>,
 }
 
-/// Bytes of a block by chance: of less and more than a page.
-fn some_bytes(draw: &mut Draw) -> u64 {
-    [100 << 10, MIB, 3 * MIB, 5 * MIB][draw.below(4) as usize] + 512 * draw.below(8)
-}
-
-/// Blocks of all kinds come and go around exported ones, idle memory goes back, limits move: exported memory is
-/// the memory that was exported, until the export is dropped, whether the block was freed or not.
-fn churn(control: &StandIn, context: &Context, seed: u64) {
-    let (memory, stream) = setup(context, shareable());
-    let draw = &mut Draw(seed + 0x9e37_79b9);
-    if seed > 0 {
-        control.schedule_deferred(seed);
+impl Scene {
+    fn live(&self) -> impl Iterator<Item = &Filled> {
+        let shared = self.shared.iter().filter_map(|one| one.block.as_ref());
+        self.blocks.iter().chain(shared)
     }
-    let (mut blocks, mut shared) = (Vec::<Block>::new(), Vec::<Shared>::new());
-    for round in 0..150_u64 {
-        match draw.below(8) {
-            0..3 if blocks.len() < 8 => {
-                let block = memory.alloc(&stream, some_bytes(draw)).unwrap();
-                fill(&stream, block.addr().get(), block.bytes(), round as u8);
-                blocks.push(block);
+
+    /// Writes to all exported memory at whose addresses no block is, as another process may; then no block has
+    /// changed, and both sides of what is exported are one memory.
+    fn check(&self, what: &str) {
+        let stream = &*self.stream;
+        stream.synchronize().unwrap();
+        for one in &self.shared {
+            let (ours, theirs) = (one.exported.range(), one.imported.range());
+            let is_there = |live: &Filled| live.block.range().overlaps(ours);
+            if !self.live().any(is_there) {
+                fill(stream, theirs.start().get(), theirs.bytes(), 0xee);
             }
-            3 if shared.len() < 4 => {
-                let block = memory.alloc(&stream, some_bytes(draw)).unwrap();
-                fill(&stream, block.addr().get(), block.bytes(), round as u8);
-                let exported = memory.export(&block).unwrap();
+            let [here, there] = [ours, theirs].map(|range| {
+                let (at, bytes) = (range.start().get(), range.bytes());
+                [read(stream, at, 64), read(stream, at + bytes - 64, 64)]
+            });
+            assert_eq!(here, there, "{what}: {ours:?}");
+        }
+        self.live().for_each(|live| live.assert_whole(stream, what));
+    }
+
+    fn turn(&mut self, context: &Context, draw: &mut Draw, round: u64) {
+        let (memory, stream) = (&self.memory, &self.stream);
+        let bytes = [100 << 10, MIB, 3 * MIB, 5 * MIB][draw.below(4) as usize];
+        let bytes = bytes + 512 * draw.below(8);
+        let new = || Filled::new(memory, stream, bytes, round as u8);
+        match draw.below(8) {
+            0..3 if self.blocks.len() < 8 => self.blocks.push(new()),
+            3 if self.shared.len() < 4 => {
+                let block = new();
+                let exported = memory.export(&block.block).unwrap();
                 let imported = import(context, &exported);
-                shared.push(Shared {
+                self.shared.push(Shared {
                     block: Some(block),
                     exported,
                     imported,
                 });
             }
-            4 if !shared.is_empty() => {
-                let index = draw.below(shared.len() as u64) as usize;
-                if let Some(block) = shared[index].block.take() {
-                    memory.free(&stream, block).unwrap();
+            4 if !self.shared.is_empty() => {
+                let index = draw.below(self.shared.len() as u64) as usize;
+                if let Some(filled) = self.shared[index].block.take() {
+                    memory.free(stream, filled.block).unwrap();
                 } else {
-                    let gone = shared.swap_remove(index);
+                    let gone = self.shared.swap_remove(index);
                     gone.imported.free().unwrap();
                 }
             }
@@ -88,39 +119,33 @@ fn churn(control: &StandIn, context: &Context, seed: u64) {
                 memory.end_step();
             }
             6 => {
-                let _ = memory.set_limit([16 * MIB, u64::MAX][draw.below(2) as usize]);
+                let _ = memory.set_limit(16 * MIB);
                 let _ = memory.set_limit(u64::MAX);
             }
-            _ if !blocks.is_empty() => {
-                let index = draw.below(blocks.len() as u64) as usize;
-                memory.free(&stream, blocks.swap_remove(index)).unwrap();
+            _ if !self.blocks.is_empty() => {
+                let index = draw.below(self.blocks.len() as u64) as usize;
+                let filled = self.blocks.swap_remove(index);
+                memory.free(stream, filled.block).unwrap();
             }
             _ => {}
         }
-        if round % 5 == 0 {
-            stream.synchronize().unwrap();
-            let what = format!("seed {seed}, round {round}");
-            shared.iter().for_each(|one| one.assert_one(&stream, &what));
+    }
+
+    fn end(self) {
+        let shared = self.shared.into_iter().filter_map(|one| one.block);
+        for filled in self.blocks.into_iter().chain(shared) {
+            self.memory.free(&self.stream, filled.block).unwrap();
         }
+        // Nothing is pinned any more.
+        self.stream.synchronize().unwrap();
+        self.memory.release(u64::MAX);
+        self.memory.end_step();
+        assert_eq!(self.memory.stats().reserved_bytes, 0);
     }
-    for block in blocks {
-        memory.free(&stream, block).unwrap();
-    }
-    for one in shared {
-        if let Some(block) = one.block {
-            memory.free(&stream, block).unwrap();
-        }
-        drop((one.imported, one.exported));
-    }
-    // Nothing is pinned any more.
-    stream.synchronize().unwrap();
-    memory.release(u64::MAX);
-    memory.end_step();
-    assert_eq!(memory.stats().reserved_bytes, 0, "seed {seed}");
-    assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
-    control.schedule_eagerly();
 }
 
+/// Blocks come and go around exported ones, idle memory goes back, limits move: exported memory is what was
+/// exported, and serves no block elsewhere, until the export is dropped, whether its block was freed or not.
 #[test]
 fn exported_memory_is_neither_moved_nor_released() {
     let Some((control, _turn)) = alone("exported_memory_is_neither_moved_nor_released") else {
@@ -128,7 +153,28 @@ fn exported_memory_is_neither_moved_nor_released() {
     };
     for seed in 0..=SEEDS {
         let context = Context::new(0).unwrap();
-        churn(control, &context, seed);
+        {
+            let (memory, stream) = setup(&context, shareable());
+            let mut scene = Scene {
+                memory,
+                stream,
+                blocks: Vec::new(),
+                shared: Vec::new(),
+            };
+            if seed > 0 {
+                control.schedule_deferred(seed);
+            }
+            let draw = &mut Draw(seed + 0x9e37_79b9);
+            for round in 0..150 {
+                scene.turn(&context, draw, round);
+                if round % 8 == 0 {
+                    scene.check(&format!("seed {seed}, round {round}"));
+                }
+            }
+            scene.end();
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+            control.schedule_eagerly();
+        }
         drop(context);
         assert_clean(control);
     }
