@@ -15,7 +15,7 @@ use larder_cuda::{
     ExportError, ExportedBlock, ImportError, ImportedBlock, SharedLayout,
 };
 
-use crate::common::{MIB, alone, assert_clean, assert_filled, fill};
+use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
 
 fn shareable() -> DeviceConfig {
     DeviceConfig {
@@ -268,6 +268,40 @@ fn peers_have_access_and_must_be_able_to() {
     assert_clean(control);
 }
 
+/// Work that uses an import may be queued when it is dropped.
+#[test]
+fn an_import_is_unmapped_behind_the_work_that_uses_it() {
+    let Some((control, _turn)) = alone("an_import_is_unmapped_behind_the_work") else {
+        return;
+    };
+    for seed in 0..20 {
+        let context = Context::new(0).unwrap();
+        {
+            let (memory, stream) = setup(&context, shareable());
+            let other = context.cudarc().new_stream().unwrap();
+            let block = memory.alloc(&stream, 3 * MIB).unwrap();
+            let exported = memory.export(&block).unwrap();
+            control.schedule_deferred(seed);
+            for value in 0..10 {
+                let imported = import(&context, &exported);
+                fill(&other, imported.range().start().get(), 3 * MIB, value);
+                if value % 2 == 0 {
+                    drop(imported);
+                } else {
+                    imported.free().unwrap();
+                }
+                assert_filled(&stream, block.addr().get(), 3 * MIB, value);
+            }
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+            control.schedule_eagerly();
+            drop(exported);
+            memory.free(&stream, block).unwrap();
+        }
+        drop(context);
+        assert_clean(control);
+    }
+}
+
 /// Whoever waits for the work of a context cannot while it captures.
 #[test]
 fn an_import_that_cannot_be_waited_for_stays() {
@@ -279,21 +313,22 @@ fn an_import_that_cannot_be_waited_for_stays() {
         let (memory, stream) = setup(&context, shareable());
         let block = memory.alloc(&stream, 3 * MIB).unwrap();
         let exported = memory.export(&block).unwrap();
-        let imported = import(&context, &exported);
-        let at = imported.range().start().get();
+        let [dropped, freed] = [(); 2].map(|()| import(&context, &exported));
+        let [for_good, at] = [&dropped, &freed].map(|import| import.range().start().get());
         let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.begin_capture(relaxed).unwrap();
-        let refused = imported.free().unwrap_err();
-        assert!(is_mapped(&context, at));
+        let refused = freed.free().unwrap_err();
+        // Nobody is told, and work may use it still.
+        drop(dropped);
+        assert!(is_mapped(&context, at) && is_mapped(&context, for_good));
         let _ = stream.end_capture(
             sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
         );
-        let imported = refused.value;
-        imported.free().unwrap();
-        assert!(!is_mapped(&context, at));
+        refused.value.free().unwrap();
+        assert!(!is_mapped(&context, at) && is_mapped(&context, for_good));
         drop(exported);
         memory.free(&stream, block).unwrap();
     }
     drop(context);
-    assert_clean(control);
+    control.reset(2, DEVICE_BYTES);
 }
