@@ -4,7 +4,7 @@ use larder_cuda_abi::Code;
 
 use super::{Mapped, Physical, READ_WRITE, Reserved, granule};
 use crate::{
-    api::{copy, memory, stream, virtual_memory as vmm},
+    api::{context, copy, memory, stream, virtual_memory as vmm},
     gpu::portable,
     own::{Kernels, Stream, read, words},
 };
@@ -193,6 +193,8 @@ fn memory_keeps_its_bytes_when_mapped_elsewhere() {
     let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
     let mapped = Mapped::new(range.at, &physical);
     copy::to_device(range.at, &[6; 4096]).expect("a copy");
+    // The copy may be under way, and unmapping waits for nothing.
+    context::synchronize().expect("work that ends well");
     drop(mapped);
     let mapped = Mapped::new(range.plus(granule), &physical);
     assert_eq!(read(mapped.at, 4096), [6; 4096]);

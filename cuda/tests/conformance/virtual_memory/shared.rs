@@ -9,7 +9,7 @@ use larder_cuda_abi::constants;
 
 use super::{Mapped, Physical, Reserved, granule};
 use crate::{
-    api::{copy, memory, virtual_memory as vmm},
+    api::{context, copy, memory, virtual_memory as vmm},
     gpu::portable,
     own::read,
 };
@@ -67,6 +67,8 @@ fn an_imported_handle_keeps_the_memory() {
     let file = owned(descriptor);
     let mapped = Mapped::new(range.at, &physical);
     copy::to_device(range.at, &[3; 256]).expect("a copy");
+    // The copy may be under way, and unmapping waits for nothing.
+    context::synchronize().expect("work that ends well");
     drop(mapped);
     let handle = vmm::import(descriptor).expect("a handle");
     drop((file, physical));
