@@ -14,8 +14,8 @@ use thiserror::Error;
 use crate::limits::OverBudget;
 use crate::{Context, DriverError};
 
-/// Why an allocator gave no memory, or could not be made, or values were not copied to their other side. Every
-/// block is as before.
+/// Why an allocator gave no memory, or could not be made, or a kernel was not launched, or values were not
+/// copied to their other side. Every block is as before.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum DeviceAllocError {

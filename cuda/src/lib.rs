@@ -99,9 +99,7 @@ pub use allocator::{
 };
 #[cfg(unix)]
 pub use allocator::{ExportError, ExportedBlock};
-pub use buffer::{
-    AdoptError, BufferArg, BufferArgMut, BufferView, BufferViewMut, DeviceBuffer, RawDeviceBuffer,
-};
+pub use buffer::{AdoptError, BufferView, BufferViewMut, DeviceBuffer, Launch, RawDeviceBuffer};
 pub use checked::{CheckedConfig, CheckedMemory, checked};
 pub use driver::CaptureStatus;
 pub use driver::context::Context;

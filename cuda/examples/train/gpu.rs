@@ -2,8 +2,7 @@
 //! returns; what it gives is a new buffer, whose memory goes back, in the order of the streams, where the
 //! program drops it.
 //!
-//! Uses of views are put in order for the compute stream, wherever their memory is from (`arg_on`). Buffers
-//! that are taken whole are of the compute stream, as all that these functions give.
+//! A [`Launch`] puts its arguments in order for the compute stream, wherever they were used before.
 //!
 //! KERNEL1 A kernel touches `count`, or `rows` times `cols`, values of what it is given: the functions check
 //!    that there are as many.
@@ -14,7 +13,7 @@ use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use larder_cuda::driver::Driver;
 use larder_cuda::{
-    BufferView, BufferViewMut, Context, DeviceAllocator, DeviceBuffer, PinnedAllocator,
+    BufferView, BufferViewMut, Context, DeviceAllocator, DeviceBuffer, Launch, PinnedAllocator,
 };
 
 use crate::{Failure, host};
@@ -120,11 +119,8 @@ impl Gpu {
             right.col_stride,
         ];
         let sizes = numbers(sizes)?;
-        // A view does not say on which stream the kernel runs, and these may be another stream's.
-        let left = left.values.arg_on(&self.compute)?;
-        let right = right.values.arg_on(&self.compute)?;
-        let mut launch = self.compute.launch_builder(&self.kernels.matmul);
-        launch.arg(&mut out).arg(&left).arg(&right);
+        let mut launch = Launch::on(&self.compute, &self.kernels.matmul);
+        launch.arg(&mut out).arg(&left.values).arg(&right.values);
         for size in &sizes {
             launch.arg(size);
         }
@@ -141,8 +137,7 @@ impl Gpu {
     ) -> Result<(), Failure> {
         let [count, width] = numbers([values.len(), bias.len()])?;
         let config = threads(values.len())?;
-        let bias = bias.arg_on(&self.compute)?;
-        let mut launch = self.compute.launch_builder(&self.kernels.bias_tanh);
+        let mut launch = Launch::on(&self.compute, &self.kernels.bias_tanh);
         launch.arg(values).arg(&bias).arg(&count).arg(&width);
         // SAFETY: these are the kernel's parameters; it takes the bias at remainders of its length.
         unsafe { launch.launch(config) }?;
@@ -164,8 +159,7 @@ impl Gpu {
         // SAFETY: the kernel writes all of it before anything else sees it.
         let mut delta = unsafe { self.memory.buffer(&self.compute, len) }?;
         let [count] = numbers([len])?;
-        let (bias, labels) = (bias.arg_on(&self.compute)?, labels.arg_on(&self.compute)?);
-        let mut launch = self.compute.launch_builder(&self.kernels.logistic_loss);
+        let mut launch = Launch::on(&self.compute, &self.kernels.logistic_loss);
         launch.arg(&mut losses).arg(&mut delta).arg(logits);
         launch.arg(&bias).arg(&labels).arg(&count);
         // SAFETY: these are the kernel's parameters; KERNEL1.
@@ -182,7 +176,7 @@ impl Gpu {
         same(delta.len(), hidden.len())?;
         let [count] = numbers([delta.len()])?;
         let config = threads(delta.len())?;
-        let mut launch = self.compute.launch_builder(&self.kernels.tanh_back);
+        let mut launch = Launch::on(&self.compute, &self.kernels.tanh_back);
         launch.arg(delta).arg(hidden).arg(&count);
         // SAFETY: these are the kernel's parameters; KERNEL1.
         unsafe { launch.launch(config) }?;
@@ -198,10 +192,12 @@ impl Gpu {
         same(out.len(), values.cols)?;
         same(values.col_stride, 1)?;
         let [rows, cols] = numbers([values.rows, values.cols])?;
-        let mut out = out.arg_mut_on(&self.compute)?;
-        let read = values.values.arg_on(&self.compute)?;
-        let mut launch = self.compute.launch_builder(&self.kernels.sum_rows);
-        launch.arg(&mut out).arg(&read).arg(&rows).arg(&cols);
+        let mut launch = Launch::on(&self.compute, &self.kernels.sum_rows);
+        launch
+            .arg(&mut out)
+            .arg(&values.values)
+            .arg(&rows)
+            .arg(&cols);
         // SAFETY: these are the kernel's parameters; KERNEL1.
         unsafe { launch.launch(threads(values.cols)?) }?;
         Ok(())
@@ -224,8 +220,7 @@ impl Gpu {
     ) -> Result<(), Failure> {
         same(weights.len(), gradient.len())?;
         let [count] = numbers([gradient.len()])?;
-        let mut weights = weights.arg_mut_on(&self.compute)?;
-        let mut launch = self.compute.launch_builder(&self.kernels.descend);
+        let mut launch = Launch::on(&self.compute, &self.kernels.descend);
         launch
             .arg(&mut weights)
             .arg(gradient)

@@ -2,9 +2,9 @@
 //!
 //! A buffer is a block of a [`DeviceAllocator`] that is freed when it is dropped, with cudarc's traits:
 //! whatever takes a `DevicePtr` or a `DevicePtrMut` takes a buffer or a part of one ([`BufferView`],
-//! [`BufferViewMut`]).
+//! [`BufferViewMut`]). Kernels take them by a [`Launch`].
 
-mod args;
+mod launch;
 mod make;
 mod raw;
 mod stream_set;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, SyncOnDrop, sys};
 use larder_core::{Block, StreamId};
 
-pub use args::{BufferArg, BufferArgMut};
+pub use launch::Launch;
 pub(crate) use make::{bytes_of, in_our_words};
 pub use raw::{AdoptError, RawDeviceBuffer};
 use uses::{Use, Uses};

@@ -7,6 +7,7 @@ use cudarc::driver::{CudaEvent, DriverError, LaunchArgs, LaunchConfig};
 use larder_control::{Clock, DutyCycleReader, Pacer, PacerReport};
 
 use super::JobShared;
+use crate::{DeviceAllocError, Launch};
 
 /// Holds launches back as a job's share of the time wants it. A clone is the same pacer.
 ///
@@ -57,14 +58,17 @@ impl fmt::Debug for LaunchPacer {
     }
 }
 
-/// cudarc's kernel launches, held back by a [`LaunchPacer`].
+/// Kernel launches, [`Launch`] and cudarc's own, held back by a [`LaunchPacer`].
 ///
 /// ```no_run
+/// use std::sync::Arc;
+///
 /// use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+/// use larder_cuda::Launch;
 /// use larder_cuda::control::{LaunchPaced, LaunchPacer};
 ///
-/// # fn step(stream: &CudaStream, kernel: &CudaFunction, pacer: &LaunchPacer) -> Result<(), Box<dyn std::error::Error>> {
-/// let mut launch = stream.launch_builder(kernel);
+/// # fn step(stream: &Arc<CudaStream>, kernel: &CudaFunction, pacer: &LaunchPacer) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut launch = Launch::on(stream, kernel);
 /// launch.arg(&1_u32);
 /// // SAFETY: the kernel takes one number.
 /// unsafe { launch.launch_paced(pacer, LaunchConfig::for_num_elems(256)) }?;
@@ -72,21 +76,41 @@ impl fmt::Debug for LaunchPacer {
 /// # }
 /// ```
 pub trait LaunchPaced {
+    /// Why a kernel was not launched.
+    type Error;
+
     /// Launches once the pacer lets it.
     ///
     /// # Safety
     /// The kernel must take the arguments as they were given; see [`LaunchArgs::launch`].
     ///
     /// # Errors
-    /// The driver's.
+    /// Those of the launch.
     unsafe fn launch_paced(
         &mut self,
         pacer: &LaunchPacer,
         config: LaunchConfig,
-    ) -> Result<Option<(CudaEvent, CudaEvent)>, DriverError>;
+    ) -> Result<Option<(CudaEvent, CudaEvent)>, Self::Error>;
+}
+
+impl LaunchPaced for Launch<'_> {
+    type Error = DeviceAllocError;
+
+    #[inline]
+    unsafe fn launch_paced(
+        &mut self,
+        pacer: &LaunchPacer,
+        config: LaunchConfig,
+    ) -> Result<Option<(CudaEvent, CudaEvent)>, DeviceAllocError> {
+        pacer.launch();
+        // SAFETY: the caller promises what `launch` asks for.
+        unsafe { self.launch(config) }
+    }
 }
 
 impl LaunchPaced for LaunchArgs<'_> {
+    type Error = DriverError;
+
     #[inline]
     unsafe fn launch_paced(
         &mut self,

@@ -1,9 +1,10 @@
 //! Buffers while streams capture.
 
-use cudarc::driver::{CudaStream, sys};
-use larder_cuda::{CaptureStatus, Event, EventConfig};
+use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg, sys};
+use larder_cuda::{CaptureStatus, Event, EventConfig, Launch};
 
 use super::Setup;
+use super::kernels::kernel;
 use crate::common::{alone, assert_clean};
 
 const LEN: usize = 400;
@@ -169,6 +170,8 @@ fn work_after_a_capture_of_another_stream_is_an_error() {
     };
     {
         let setup = Setup::new(2);
+        let add = kernel(control, &setup.context);
+        control.reset_calls();
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
         let mut buffer = memory.zeros::<u8>(a, LEN).unwrap();
@@ -181,7 +184,12 @@ fn work_after_a_capture_of_another_stream_is_an_error() {
         let error = setup.context.cudarc().check_err().unwrap_err();
         let unsupported = sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         assert_eq!(error.0, unsupported);
-        assert!(buffer.arg_on(b).is_err());
+        let mut launch = Launch::on(b, &add);
+        launch.arg(&mut copy).arg(&buffer).arg(&1_u32);
+        // SAFETY: the kernel takes two pointers to so many numbers.
+        let refused = unsafe { launch.launch(LaunchConfig::for_num_elems(1)) };
+        assert!(refused.is_err());
+        assert_eq!(control.calls(Some("cuLaunchKernel")), 0);
         assert_eq!(setup.context.capture_status(a), Ok(CaptureStatus::Active));
         // Freed in the capture: kept until the capture is over.
         let at = buffer.leak().unwrap();

@@ -145,8 +145,6 @@ fn a_buffer_of_no_bytes_never_touches_the_driver() {
             assert_eq!(empty.device_ptr(stream).0, 0);
             assert_eq!(zeros.device_ptr_mut(stream).0, 0);
             assert_eq!(nothings.device_ptr(stream).0, 0);
-            zeros.arg_mut_on(stream).unwrap();
-            nothings.arg_on(stream).unwrap();
         }
         let raw = zeros.leak().unwrap();
         assert_eq!(raw.block, None);
@@ -184,5 +182,4 @@ fn buffers_may_go_to_other_threads() {
     shared::<DeviceBuffer<f32>>();
     shared::<larder_cuda::BufferView<'_, f32>>();
     shared::<larder_cuda::BufferViewMut<'_, f32>>();
-    shared::<larder_cuda::BufferArg<'_, f32>>();
 }

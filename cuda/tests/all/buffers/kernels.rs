@@ -7,7 +7,7 @@ use cudarc::nvrtc::Ptx;
 use larder_core::StreamId;
 use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
-use larder_cuda::{BufferArg, BufferArgMut, BufferView, BufferViewMut, Context, DeviceAllocError};
+use larder_cuda::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceBuffer, Launch};
 
 use super::{Setup, under_all_schedules};
 use crate::common::{alone, assert_clean};
@@ -44,7 +44,7 @@ unsafe extern "C" fn add(call: *const KernelCall) {
     }
 }
 
-fn kernel(control: &StandIn, context: &Context) -> CudaFunction {
+pub(super) fn kernel(control: &StandIn, context: &Context) -> CudaFunction {
     // SAFETY: the only `buffers_add` of this program.
     unsafe { control.register_kernel("buffers_add", add) }.unwrap();
     let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
@@ -70,19 +70,19 @@ fn kernels_take_buffers_and_parts_on_their_own_stream() {
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
             // Another stream writes last, so the kernel's has to wait for it.
             b.memcpy_dtod(&ones, &mut sum).unwrap();
-            let mut launch = a.launch_builder(&add);
+            let mut launch = Launch::on(a, &add);
             launch.arg(&mut sum).arg(&ones).arg(&LEN);
             // SAFETY: the kernel takes two pointers and a length, which fit.
             unsafe { launch.launch(config()) }.unwrap();
             {
                 let (mut low, mut high) = sum.split_at_mut(half as usize);
                 let part: BufferView<'_, u32> = ones.slice(..half as usize);
-                let mut launch = a.launch_builder(&add);
+                let mut launch = Launch::on(a, &add);
                 launch.arg(&mut low).arg(&part).arg(&half);
                 // SAFETY: the kernel takes two pointers and a length, which fit.
                 unsafe { launch.launch(config()) }.unwrap();
                 let high: &mut BufferViewMut<'_, u32> = &mut high;
-                let mut launch = a.launch_builder(&add);
+                let mut launch = Launch::on(a, &add);
                 launch.arg(high).arg(&part).arg(&half);
                 // SAFETY: the kernel takes two pointers and a length, which fit.
                 unsafe { launch.launch(config()) }.unwrap();
@@ -93,16 +93,17 @@ fn kernels_take_buffers_and_parts_on_their_own_stream() {
     assert_clean(control);
 }
 
-fn launch_there(
+/// `to[i] += from[i]` for all of them.
+fn launch_add(
     stream: &Arc<CudaStream>,
     add: &CudaFunction,
-    to: &mut BufferArgMut<'_, u32>,
-    from: &BufferArg<'_, u32>,
-) {
-    let mut launch = stream.launch_builder(add);
+    to: &mut DeviceBuffer<u32>,
+    from: &DeviceBuffer<u32>,
+) -> Result<(), DeviceAllocError> {
+    let mut launch = Launch::on(stream, add);
     launch.arg(to).arg(from).arg(&LEN);
     // SAFETY: the kernel takes two pointers and a length, which fit.
-    unsafe { launch.launch(config()) }.unwrap();
+    unsafe { launch.launch(config()) }.map(drop)
 }
 
 #[test]
@@ -120,26 +121,82 @@ fn kernels_on_other_streams_wait_and_are_waited_for() {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
             for _ in 0..3 {
-                let mut to = sum.arg_mut_on(b).unwrap();
-                let from = ones.arg_on(b).unwrap();
-                launch_there(b, &add, &mut to, &from);
-                let mut launch = a.launch_builder(&add);
-                launch.arg(&mut sum).arg(&ones).arg(&LEN);
-                // SAFETY: the kernel takes two pointers and a length, which fit.
-                unsafe { launch.launch(config()) }.unwrap();
+                launch_add(b, &add, &mut sum, &ones).unwrap();
+                launch_add(a, &add, &mut sum, &ones).unwrap();
             }
             assert_eq!(a.clone_dtoh(&sum).unwrap(), [6; LEN as usize]);
             // Freed while the other stream still uses it.
-            let whole = sum.as_view();
             let mut copy = setup.memory.zeros::<u32>(b, LEN as usize).unwrap();
-            let mut to = copy.as_view_mut();
-            let mut to = to.arg_mut_on(b).unwrap();
-            launch_there(b, &add, &mut to, &whole.arg_on(b).unwrap());
+            launch_add(b, &add, &mut copy, &sum).unwrap();
             drop((sum, ones));
             let mut next = setup.memory.upload(a, &[9u32; LEN as usize]).unwrap();
             a.memset_zeros(&mut next).unwrap();
             assert_eq!(b.clone_dtoh(&copy).unwrap(), [6; LEN as usize]);
         });
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn a_launch_on_another_stream_comes_after_long_work_of_the_buffers_own() {
+    let Some((control, _turn)) = alone("a_launch_on_another_stream_comes_after") else {
+        return;
+    };
+    {
+        let setup = Setup::new(2);
+        let add = kernel(control, &setup.context);
+        let [a, b] = [0, 1].map(|index| &setup.streams[index]);
+        let half = LEN / 2;
+        under_all_schedules(control, || {
+            let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
+            let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
+            for _ in 0..20 {
+                launch_add(a, &add, &mut sum, &ones).unwrap();
+            }
+            let mut copy = setup.memory.zeros::<u32>(b, LEN as usize).unwrap();
+            {
+                // A part of what another stream writes, into a part; the builder launches twice.
+                let (part, mut to) = (sum.slice(..half as usize), copy.slice_mut(..half as usize));
+                let mut launch = Launch::on(b, &add);
+                launch.arg(&mut to).arg(&part).arg(&half);
+                // SAFETY: the kernel takes two pointers and a length, which fit.
+                unsafe { launch.launch(config()) }.unwrap();
+                // SAFETY: the kernel takes two pointers and a length, which fit.
+                unsafe { launch.launch(config()) }.unwrap();
+            }
+            {
+                // The two halves of one buffer, of which the second is read.
+                let (mut low, high) = copy.split_at_mut(half as usize);
+                let mut launch = Launch::on(a, &add);
+                launch.arg(&mut low).arg(&high).arg(&half);
+                // SAFETY: the kernel takes two pointers and a length, which fit.
+                unsafe { launch.launch(config()) }.unwrap();
+            }
+            let mut expected = [0; LEN as usize];
+            expected[..half as usize].fill(40);
+            assert_eq!(b.clone_dtoh(&copy).unwrap(), expected);
+        });
+        assert_eq!(setup.context.cudarc().check_err(), Ok(()));
+    }
+    assert_clean(control);
+}
+
+#[test]
+fn a_buffer_of_no_bytes_is_an_argument_without_an_address() {
+    let Some((control, _turn)) = alone("a_buffer_of_no_bytes_is_an_argument") else {
+        return;
+    };
+    {
+        let setup = Setup::new(2);
+        let add = kernel(control, &setup.context);
+        let mut none = setup.memory.zeros::<u32>(&setup.streams[0], 0).unwrap();
+        let also = setup.memory.zeros::<u32>(&setup.streams[0], 0).unwrap();
+        control.reset_calls();
+        let mut launch = Launch::on(&setup.streams[1], &add);
+        launch.arg(&mut none).arg(&also).arg(&0_u32);
+        assert_eq!(control.calls(None), 0, "{:?}", control.call_table());
+        // SAFETY: the kernel takes two pointers and a length, and touches nothing.
+        unsafe { launch.launch(config()) }.unwrap();
     }
     assert_clean(control);
 }
@@ -151,16 +208,19 @@ fn a_stream_that_cannot_be_known_is_an_error() {
     };
     {
         let setup = Setup::new(1);
-        let mut buffer = setup.memory.zeros::<u32>(&setup.streams[0], 10).unwrap();
+        let add = kernel(control, &setup.context);
+        let len = LEN as usize;
+        let mut to = setup.memory.zeros::<u32>(&setup.streams[0], len).unwrap();
+        let from = setup.memory.zeros::<u32>(&setup.streams[0], len).unwrap();
         let elsewhere = Context::new(1).unwrap();
         let other = elsewhere.cudarc().new_stream().unwrap();
         let per_thread = setup.context.cudarc().per_thread_stream();
+        control.reset_calls();
         for stranger in [&other, &per_thread] {
-            let error = buffer.arg_on(stranger).unwrap_err();
-            assert_eq!(error, DeviceAllocError::Stream);
-            let error = buffer.arg_mut_on(stranger).unwrap_err();
+            let error = launch_add(stranger, &add, &mut to, &from).unwrap_err();
             assert_eq!(error, DeviceAllocError::Stream);
         }
+        assert_eq!(control.calls(Some("cuLaunchKernel")), 0);
         let more: Vec<_> = (1..StreamId::COUNT)
             .map(|_| setup.context.cudarc().new_stream().unwrap())
             .collect();
@@ -168,9 +228,16 @@ fn a_stream_that_cannot_be_known_is_an_error() {
             setup.memory.add_stream(stream).unwrap();
         }
         let one_more = setup.context.cudarc().new_stream().unwrap();
-        let error = buffer.arg_on(&one_more).unwrap_err();
-        assert_eq!(error, DeviceAllocError::Streams);
-        buffer.arg_mut_on(&more[200]).unwrap();
+        control.reset_calls();
+        let mut launch = Launch::on(&one_more, &add);
+        launch.arg(&mut to).arg(&from).arg(&LEN);
+        for _ in 0..2 {
+            // SAFETY: the kernel takes two pointers and a length, which fit.
+            let error = unsafe { launch.launch(config()) }.unwrap_err();
+            assert_eq!(error, DeviceAllocError::Streams);
+        }
+        assert_eq!(control.calls(Some("cuLaunchKernel")), 0);
+        launch_add(&more[200], &add, &mut to, &from).unwrap();
     }
     assert_clean(control);
 }

@@ -65,8 +65,7 @@ fn states(objects: &Objects, host: HostMemory) -> Result<(), Failure> {
     values.cpu_mut().map_err(Failure::Synced)?.fill(1);
     values.push_async(b)?.wait()?;
     assert_eq!(values.head(), Head::Synced);
-    let to = &mut values.gpu_mut().map_err(Failure::Synced)?;
-    objects.add_there(a, &mut to.arg_mut_on(a)?, &ones.arg_on(a)?)?;
+    objects.add_there(a, values.gpu_mut().map_err(Failure::Synced)?, &ones)?;
     assert_eq!(values.head(), Head::Device);
     values.pull_async(b)?.wait()?;
     assert_eq!(values.cpu().map_err(Failure::Synced)?, [2; LEN]);

@@ -10,7 +10,7 @@ use larder_core::Block;
 use larder_core::lifetime::prmalloc::{PoolConfig, Window};
 use larder_cuda::driver::abi::stand_in::KernelCall;
 use larder_cuda::{
-    BufferArg, BufferArgMut, Context, DeviceAllocator, DeviceConfig, PinnedAllocator,
+    BufferViewMut, Context, DeviceAllocator, DeviceBuffer, DeviceConfig, Launch, PinnedAllocator,
     TensorPoolConfig,
 };
 
@@ -111,11 +111,11 @@ impl Objects {
     pub(crate) fn add_there(
         &self,
         stream: &Arc<CudaStream>,
-        to: &mut BufferArgMut<'_, u32>,
-        from: &BufferArg<'_, u32>,
+        mut to: BufferViewMut<'_, u32>,
+        from: &DeviceBuffer<u32>,
     ) -> Result<(), Failure> {
-        let mut launch = stream.launch_builder(&self.add);
-        launch.arg(to).arg(from).arg(&(LEN as u32));
+        let mut launch = Launch::on(stream, &self.add);
+        launch.arg(&mut to).arg(from).arg(&(LEN as u32));
         // SAFETY: the kernel takes the parameters that are given.
         unsafe { launch.launch(config()) }?;
         Ok(())

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use larder_cuda::Context;
 use larder_cuda::control::larder_control::{Clock, Waited};
 use larder_cuda::control::{Job, LaunchPaced, Pauses};
 use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
+use larder_cuda::{Context, Launch};
 
 use super::common::{MIB, alone};
 use super::{Folder, by_hand, job, setup};
@@ -72,7 +72,7 @@ fn am_10_pauses_between_real_launches_are_the_plan_within_one_share() {
         let (inside, end) = job
             .run(0, || {
                 for _ in 0..launches {
-                    let mut launch = stream.launch_builder(&count);
+                    let mut launch = Launch::on(&stream, &count);
                     launch.arg(&mut *counter);
                     // SAFETY: the kernel takes one address of a number.
                     unsafe { launch.launch_paced(&pacer, LaunchConfig::for_num_elems(1)) }.unwrap();

@@ -6,7 +6,8 @@ use larder_core::Placement;
 use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
 use larder_cuda::{
-    Context, DeviceAllocError, HostSide, Movable, StreamAllocator, VmemAllocator, VmemBuffer,
+    Context, DeviceAllocError, HostSide, Launch, Movable, StreamAllocator, VmemAllocator,
+    VmemBuffer,
 };
 
 use super::{DEVICE, Setup};
@@ -99,7 +100,7 @@ fn kernels_fills_and_copies_work_on_memory_of_either_side() {
             let count = LEN as u32;
             {
                 let (mut to, from) = (on_host.as_view_mut(), on_device.as_view());
-                let mut launch = origin.launch_builder(&add);
+                let mut launch = Launch::on(origin, &add);
                 launch.arg(&mut to).arg(&from).arg(&count);
                 // SAFETY: two buffers of so many numbers.
                 unsafe { launch.launch(config) }.unwrap();
