@@ -99,7 +99,9 @@ pub use allocator::{
 };
 #[cfg(unix)]
 pub use allocator::{ExportError, ExportedBlock};
-pub use buffer::{AdoptError, BufferView, BufferViewMut, DeviceBuffer, Launch, RawDeviceBuffer};
+pub use buffer::{
+    AdoptError, BufferSlice, BufferView, BufferViewMut, DeviceBuffer, Launch, RawDeviceBuffer,
+};
 pub use checked::{CheckedConfig, CheckedMemory, checked};
 pub use driver::CaptureStatus;
 pub use driver::context::Context;

@@ -9,6 +9,7 @@
 
 mod arenas;
 mod as_stream;
+mod by_address;
 mod config;
 mod deferred;
 #[cfg(unix)]
@@ -33,6 +34,7 @@ use larder_core::sync::AtomicU64;
 use larder_core::{AllocatorId, Block, ConfigError, EventNumber, Request, StreamId};
 
 use arenas::{Arenas, MAX_BYTES};
+use by_address::ByAddress;
 pub use config::{ArenaPolicy, DeviceConfig};
 use deferred::DeferredBlocks;
 #[cfg(unix)]
@@ -102,6 +104,7 @@ struct DeviceInner {
     windows: Windows,
     /// Bytes that a release has still to give back.
     releasing: AtomicU64,
+    by_address: ByAddress,
 }
 
 impl DeviceAllocator {
@@ -168,6 +171,7 @@ impl DeviceAllocator {
             steps: StepStreams::new(config.steps),
             windows: Windows::default(),
             releasing: AtomicU64::new(0),
+            by_address: ByAddress::default(),
             pool: StreamPool::new(context, Bounded::new(context, pool, node)),
         });
         let pool: Weak<DeviceInner> = Arc::downgrade(&inner);

@@ -1,13 +1,12 @@
 //! How buffers are made.
 
-use core::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cudarc::driver::{self as cuda, CudaStream, DeviceRepr, HostSlice, ValidAsZeroBits};
 use larder_core::{AllocError, StreamId};
 use larder_cuda_abi::Code;
 
-use super::{BufferShared, DeviceBuffer, Uses, check_align};
+use super::{DeviceBuffer, check_align};
 use crate::{DeviceAllocError, DeviceAllocator, DriverError};
 
 impl DeviceAllocator {
@@ -34,18 +33,10 @@ impl DeviceAllocator {
                 (Some(block), self.known_streams().id(stream)?)
             }
         };
-        Ok(DeviceBuffer {
-            address: block.as_ref().map_or(0, |block| block.addr().get()),
-            len,
-            block,
-            shared: BufferShared {
-                memory: self.clone(),
-                stream: stream.clone(),
-                origin,
-                uses: Mutex::new(Uses::new(origin)),
-            },
-            values: PhantomData,
-        })
+        let address = block.as_ref().map_or(0, |block| block.addr().get());
+        Ok(DeviceBuffer::of_block(
+            self, stream, origin, address, len, block,
+        ))
     }
 
     /// A buffer of zeros, which are written in the order of `stream`.

@@ -7,6 +7,7 @@
 mod launch;
 mod make;
 mod raw;
+mod slice;
 mod stream_set;
 mod traits;
 mod uses;
@@ -22,6 +23,7 @@ use larder_core::{Block, StreamId};
 pub use launch::Launch;
 pub(crate) use make::{bytes_of, in_our_words};
 pub use raw::{AdoptError, RawDeviceBuffer};
+pub use slice::BufferSlice;
 use uses::{Use, Uses};
 pub use view::{BufferView, BufferViewMut};
 
@@ -85,6 +87,29 @@ struct BufferShared {
 }
 
 impl<T> DeviceBuffer<T> {
+    /// Over memory of so many values at an address, for work that is queued on a stream with this number.
+    fn of_block(
+        memory: &DeviceAllocator,
+        stream: &Arc<CudaStream>,
+        origin: StreamId,
+        address: sys::CUdeviceptr,
+        len: usize,
+        block: Option<Block>,
+    ) -> Self {
+        Self {
+            address,
+            len,
+            block,
+            shared: BufferShared {
+                memory: memory.clone(),
+                stream: stream.clone(),
+                origin,
+                uses: Mutex::new(Uses::new(origin)),
+            },
+            values: PhantomData,
+        }
+    }
+
     /// How many values.
     pub const fn len(&self) -> usize {
         self.len

@@ -1,13 +1,12 @@
 //! Buffers taken apart, for programs that keep them where a value cannot be kept.
 
-use core::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DeviceRepr, sys};
 use larder_core::{Block, FreeError, RawBlock, StreamId};
 
 use super::make::bytes_of;
-use super::{BufferShared, DeviceBuffer, Uses, check_align};
+use super::{DeviceBuffer, Uses, check_align};
 use crate::{DeviceAllocError, DeviceAllocator, Rejected};
 
 /// A [`DeviceBuffer`] taken apart by [`DeviceBuffer::leak`]: plain numbers. The memory stays allocated.
@@ -41,7 +40,7 @@ pub enum AdoptError {
     Room {
         /// Bytes of the values.
         bytes: u64,
-        /// Bytes that were requested for the block.
+        /// Bytes of the block.
         block_bytes: u64,
     },
     /// It is of another number of values.
@@ -117,18 +116,14 @@ impl<T> DeviceBuffer<T> {
             }
             None => (None, StreamId::MAIN),
         };
-        Ok(Self {
-            address: raw.address(),
-            len: raw.len,
+        Ok(Self::of_block(
+            memory,
+            stream,
+            origin,
+            raw.address(),
+            raw.len,
             block,
-            shared: BufferShared {
-                memory: memory.clone(),
-                stream: stream.clone(),
-                origin,
-                uses: Mutex::new(Uses::new(origin)),
-            },
-            values: PhantomData,
-        })
+        ))
     }
 
     /// A buffer over memory that is no block, and that it does not free.
@@ -165,18 +160,7 @@ impl<T> DeviceBuffer<T> {
         block: Option<Block>,
     ) -> Result<Self, DeviceAllocError> {
         let origin = memory.known_streams().id(stream)?;
-        Ok(Self {
-            address,
-            len,
-            block,
-            shared: BufferShared {
-                memory: memory.clone(),
-                stream: stream.clone(),
-                origin,
-                uses: Mutex::new(Uses::new(origin)),
-            },
-            values: PhantomData,
-        })
+        Ok(Self::of_block(memory, stream, origin, address, len, block))
     }
 
     /// Makes its stream wait for all others that use it: the memory is free for work that is queued there

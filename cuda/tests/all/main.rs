@@ -1,6 +1,7 @@
 //! Tests of larder-cuda in one program, so that it is linked once. One module: `cargo test -p larder-cuda --test all vmem::`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
+mod addresses;
 mod allocator;
 mod arenas;
 mod buffers;

@@ -6,6 +6,7 @@ mod cudarc_takes;
 mod faults;
 mod kernels;
 mod raw;
+mod slices;
 mod streams;
 
 use std::sync::Arc;
