@@ -99,6 +99,7 @@ pub use allocator::{
 };
 #[cfg(unix)]
 pub use allocator::{ExportError, ExportedBlock};
+pub use buffer::dlpack;
 pub use buffer::{
     AdoptError, BufferSlice, BufferView, BufferViewMut, DeviceBuffer, Launch, RawDeviceBuffer,
 };

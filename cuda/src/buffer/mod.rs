@@ -4,13 +4,16 @@
 //! whatever takes a `DevicePtr` or a `DevicePtrMut` takes a buffer or a part of one ([`BufferView`],
 //! [`BufferViewMut`]). Kernels take them by a [`Launch`].
 
+pub mod dlpack;
 mod launch;
 mod make;
+mod parts;
 mod raw;
 mod slice;
 mod stream_set;
 mod traits;
 mod uses;
+mod values;
 mod view;
 
 use core::fmt;

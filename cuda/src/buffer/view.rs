@@ -38,7 +38,7 @@ pub(super) struct Part<'a> {
 
 impl Part<'_> {
     /// A part of the part, of values of so many bytes.
-    fn cut(self, range: &impl RangeBounds<usize>, value_bytes: usize) -> Option<Self> {
+    pub(super) fn cut(self, range: &impl RangeBounds<usize>, value_bytes: usize) -> Option<Self> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
             Bound::Excluded(before) => before.checked_add(1)?,
@@ -73,7 +73,7 @@ impl<'a, T> BufferView<'a, T> {
         })
     }
 
-    const fn over(part: Part<'a>) -> Self {
+    pub(super) const fn over(part: Part<'a>) -> Self {
         Self {
             part,
             values: PhantomData,
@@ -133,7 +133,7 @@ impl<'a, T> BufferViewMut<'a, T> {
         })
     }
 
-    const fn over(part: Part<'a>) -> Self {
+    pub(super) const fn over(part: Part<'a>) -> Self {
         Self {
             part,
             values: PhantomData,
@@ -254,7 +254,7 @@ impl<T> DeviceBuffer<T> {
 }
 
 #[track_caller]
-fn inside<R>(part: Option<R>) -> R {
+pub(super) fn inside<R>(part: Option<R>) -> R {
     match part {
         Some(part) => part,
         None => panic!("the range is not inside the buffer"),

@@ -3,11 +3,13 @@
 
 mod capture;
 mod cudarc_takes;
+mod dlpack;
 mod faults;
 mod kernels;
 mod raw;
 mod slices;
 mod streams;
+mod values;
 
 use std::sync::Arc;
 

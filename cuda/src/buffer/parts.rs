@@ -1,0 +1,125 @@
+//! Buffers and parts cut into several, and read as values of another type.
+
+use cudarc::driver::DeviceRepr;
+
+use super::view::{Part, inside};
+use super::{BufferView, BufferViewMut, DeviceBuffer, check_align};
+
+impl<'a> Part<'a> {
+    /// All bytes of the part, of values of so many bytes, as values of another type. `None` if they are
+    /// not whole values of it, or not aligned for them.
+    fn transmuted<S: DeviceRepr>(self, value_bytes: usize) -> Option<Self> {
+        check_align::<S>();
+        // No more than the bytes of the buffer, which fit.
+        let bytes = self.len * value_bytes;
+        let len = bytes.checked_div(size_of::<S>())?;
+        let is_whole = bytes == len * size_of::<S>();
+        let is_aligned = self.address.is_multiple_of(align_of::<S>() as u64);
+        (is_whole && is_aligned).then_some(Self { len, ..self })
+    }
+
+    /// Parts of so many values each, one behind the other, of values of so many bytes; the rest is left out.
+    fn chunks(self, chunk_len: usize, value_bytes: usize) -> impl Iterator<Item = Self> {
+        let count = inside(self.len.checked_div(chunk_len));
+        (0..count).filter_map(move |index| {
+            let start = index * chunk_len;
+            self.cut(&(start..start + chunk_len), value_bytes)
+        })
+    }
+}
+
+impl<'a, T> BufferView<'a, T> {
+    /// Two parts, the second from `middle` on.
+    ///
+    /// # Panics
+    /// If there are fewer values, as for a slice.
+    #[track_caller]
+    pub fn split_at(&self, middle: usize) -> (Self, Self) {
+        inside(self.try_split_at(middle))
+    }
+
+    /// Two parts; `None` if there are fewer values than `middle`.
+    pub fn try_split_at(&self, middle: usize) -> Option<(Self, Self)> {
+        Some((self.try_slice(..middle)?, self.try_slice(middle..)?))
+    }
+
+    /// Parts of `chunk_len` values each; a rest that is shorter is left out.
+    ///
+    /// # Panics
+    /// If `chunk_len` is 0, as for a slice.
+    #[track_caller]
+    pub fn chunks_exact(&self, chunk_len: usize) -> impl Iterator<Item = Self> + use<'a, T> {
+        let parts = self.part.chunks(chunk_len, size_of::<T>());
+        parts.map(BufferView::over)
+    }
+
+    /// The same bytes as values of another type. `None` if they are not whole values of it, or not aligned
+    /// for them.
+    ///
+    /// # Safety
+    /// The bytes are values of `S`.
+    pub unsafe fn transmute<S: DeviceRepr>(&self) -> Option<BufferView<'a, S>> {
+        let part = self.part.transmuted::<S>(size_of::<T>());
+        part.map(BufferView::over)
+    }
+}
+
+impl<'a, T> BufferViewMut<'a, T> {
+    /// Parts of `chunk_len` values each, which different threads and streams may use; a rest that is shorter
+    /// is left out.
+    ///
+    /// # Panics
+    /// If `chunk_len` is 0, as for a slice.
+    #[track_caller]
+    pub fn chunks_exact_mut(self, chunk_len: usize) -> impl Iterator<Item = Self> + use<'a, T> {
+        let part = Part {
+            beside: true,
+            ..self.part
+        };
+        let parts = part.chunks(chunk_len, size_of::<T>());
+        parts.map(BufferViewMut::over)
+    }
+
+    /// The same bytes as values of another type, to be written as well. `None` if they are not whole values of
+    /// it, or not aligned for them.
+    ///
+    /// # Safety
+    /// The bytes are values of `S`, and values of `T` once the result is gone.
+    pub unsafe fn transmute_mut<S: DeviceRepr>(self) -> Option<BufferViewMut<'a, S>> {
+        let part = self.part.transmuted::<S>(size_of::<T>());
+        part.map(BufferViewMut::over)
+    }
+}
+
+impl<T> DeviceBuffer<T> {
+    /// Two parts to be read, the second from `middle` on.
+    ///
+    /// # Panics
+    /// If there are fewer values, as for a slice.
+    #[track_caller]
+    pub fn split_at(&self, middle: usize) -> (BufferView<'_, T>, BufferView<'_, T>) {
+        self.as_view().split_at(middle)
+    }
+
+    /// Parts of `chunk_len` values each, to be read; a rest that is shorter is left out.
+    ///
+    /// # Panics
+    /// If `chunk_len` is 0, as for a slice.
+    #[track_caller]
+    pub fn chunks_exact(&self, chunk_len: usize) -> impl Iterator<Item = BufferView<'_, T>> {
+        self.as_view().chunks_exact(chunk_len)
+    }
+
+    /// Parts of `chunk_len` values each, which different threads and streams may use; a rest that is shorter
+    /// is left out.
+    ///
+    /// # Panics
+    /// If `chunk_len` is 0, as for a slice.
+    #[track_caller]
+    pub fn chunks_exact_mut(
+        &mut self,
+        chunk_len: usize,
+    ) -> impl Iterator<Item = BufferViewMut<'_, T>> {
+        self.as_view_mut().chunks_exact_mut(chunk_len)
+    }
+}
