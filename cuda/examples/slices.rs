@@ -6,8 +6,8 @@
 //! ```
 //!
 //! This is how a library that keeps a `CudaSlice` in each tensor, and launches by cudarc's builder, moves to
-//! Larder: only `Device::tensor` and `Device::upload` allocate, and their `BufferSlice` is a `CudaSlice` to all
-//! else. Weights stay; an activation goes back where it is dropped, and the next one has its memory.
+//! Larder: only `Device::tensor` and `Device::upload` allocate, and their `BufferSlice` is a `CudaSlice` to
+//! all else. Weights stay; an activation goes back where it is dropped, and the next one has its memory.
 //!
 //! It ends with an error if a layer computes something else than the host does, or if requests behind the
 //! first asked the driver for memory.

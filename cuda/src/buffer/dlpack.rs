@@ -5,8 +5,8 @@
 //!
 //! PACK1 What is exported is one box with the tensor at a fixed place, its shape and its buffer. Only the
 //!    deleter frees it.
-//! PACK2 The stream of an export is ordered behind all that used the buffer, and noted as one that writes it. So
-//!    the deleter, which waits for nothing, frees the memory behind what is queued there.
+//! PACK2 The stream of an export is ordered behind all that used the buffer, and noted as one that writes it.
+//!    So the deleter, which waits for nothing, frees the memory behind what is queued there.
 //! PACK3 The producer of an import knows nothing of our streams: they are waited for before its deleter is
 //!    called. Where that is refused it is not called.
 
@@ -248,7 +248,8 @@ pub struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    /// How many values there are from the first place to the last; `None` if a number is negative or too large.
+    /// How many values there are from the first place to the last; `None` if a number is negative or too
+    /// large.
     fn span(self) -> Option<usize> {
         let mut last = 0_usize;
         for (count, stride) in self.shape.iter().zip(self.strides) {
@@ -362,12 +363,13 @@ pub struct ImportedBuffer<T> {
 }
 
 impl<T: DeviceRepr> ImportedBuffer<T> {
-    /// Takes a tensor for work on `stream`, which the streams of `memory` are put in order with. O(dimensions).
+    /// Takes a tensor for work on `stream`, which the streams of `memory` are put in order with.
+    /// O(dimensions).
     ///
     /// # Safety
     /// The tensor is whole, no other consumer takes it, its values are values of `T`, and they are there for
-    /// work that is queued on `stream` from now on. If it may be written, nothing else uses them until this is
-    /// dropped.
+    /// work that is queued on `stream` from now on. If it may be written, nothing else uses them until this
+    /// is dropped.
     ///
     /// # Errors
     /// [`PackError`]; the tensor is the caller's as before, who calls its deleter.

@@ -3,8 +3,8 @@
 //! cudarc's `LaunchArgs` keeps its stream to itself: an argument of another crate's type cannot tell where
 //! the kernel will run, so none of ours is one. A `Launch` holds the stream beside it.
 //!
-//! LAUNCH1 When a buffer becomes an argument, the stream of the launch is ordered for it as for a copy. Nothing
-//!    else that matters to the kernel is queued until the launch: the argument borrows the buffer as long.
+//! LAUNCH1 When a buffer becomes an argument, the stream of the launch is ordered for it as for a copy.
+//!    Nothing else that matters to the kernel is queued until the launch: so long is the buffer borrowed.
 //! LAUNCH2 Where one argument could not be ordered nothing is launched, now or by a later call.
 
 use core::fmt;

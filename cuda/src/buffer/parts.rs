@@ -53,7 +53,7 @@ impl<'a, T> BufferView<'a, T> {
         parts.map(BufferView::over)
     }
 
-    /// The same bytes as values of another type. `None` if they are not whole values of it, or not aligned
+    /// The bytes of the part as values of another type. `None` if they are not whole values of it, or not aligned
     /// for them.
     ///
     /// # Safety
@@ -80,8 +80,8 @@ impl<'a, T> BufferViewMut<'a, T> {
         parts.map(BufferViewMut::over)
     }
 
-    /// The same bytes as values of another type, to be written as well. `None` if they are not whole values of
-    /// it, or not aligned for them.
+    /// The bytes of the part as values of another type, to be written as well. `None` if they are not whole
+    /// values of it, or not aligned for them.
     ///
     /// # Safety
     /// The bytes are values of `S`, and values of `T` once the result is gone.

@@ -41,8 +41,9 @@ use crate::{AdoptError, DeviceAllocError, DeviceAllocator, Rejected};
 ///
 /// # Owned slices
 /// [`into_cudarc`](Self::into_cudarc) gives the slice away, for libraries that store one;
-/// [`DeviceBuffer::from_cudarc`] takes it back. If cudarc drops it instead, the driver refuses to free what is
-/// not its own, cudarc's next call is that error, and the memory stays allocated together with its allocator.
+/// [`DeviceBuffer::from_cudarc`] takes it back. If cudarc drops it instead, the driver refuses to free what
+/// is not its own, cudarc's next call is that error, and the memory stays allocated together with its
+/// allocator.
 pub struct BufferSlice<T> {
     /// Taken in `drop`.
     slice: ManuallyDrop<CudaSlice<T>>,
@@ -155,8 +156,8 @@ impl<T> BufferSlice<T> {
         DeviceBuffer::of_slice(&memory, self.into_cudarc())
     }
 
-    /// The slice alone, for what stores one. Give it back by [`DeviceBuffer::from_cudarc`]; one that cudarc drops
-    /// keeps its memory allocated, and is an error of cudarc's next call.
+    /// The slice alone, for what stores one. Give it back by [`DeviceBuffer::from_cudarc`]; one that cudarc
+    /// drops keeps its memory allocated, and is an error of cudarc's next call.
     pub fn into_cudarc(self) -> CudaSlice<T> {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: it is not dropped, so nobody takes the slice a second time.

@@ -27,8 +27,8 @@ impl DeviceAllocator {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`alloc`](Self::alloc); [`TooLarge`](larder_core::AllocError::TooLarge) inside if the size
-    /// does not fit a number.
+    /// The errors of [`alloc`](Self::alloc); [`TooLarge`](larder_core::AllocError::TooLarge) inside if the
+    /// size does not fit a number.
     pub fn uninit<T: DeviceRepr>(
         &self,
         stream: &Arc<CudaStream>,
@@ -52,7 +52,7 @@ impl<T> DeviceBuffer<MaybeUninit<T>> {
 }
 
 impl<T> DeviceBuffer<T> {
-    /// The same buffer with or without the promise that its values are there.
+    /// The buffer with or without the promise that its values are there.
     fn cast<S>(self) -> DeviceBuffer<S> {
         const { assert!(size_of::<S>() == size_of::<T>() && align_of::<S>() == align_of::<T>()) };
         let mut this = ManuallyDrop::new(self);
