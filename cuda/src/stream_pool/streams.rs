@@ -276,12 +276,9 @@ impl Streams {
             Ok(true) => {}
             Ok(false) => return Err(DeviceAllocError::Capturing),
             Err(DriverError::Call { code, .. }) if code == Code::INVALID_HANDLE => {
-                let closed = shared.open.close();
-                if let Err(error) = self.context.synchronize() {
-                    shared.open.reopen();
-                    return Err(error.into());
-                }
-                queue.recorded = closed.number();
+                // Nothing can be queued on it any more, so this covers all that ever was.
+                self.context.synchronize()?;
+                queue.recorded = shared.open.close().number();
                 queue.done = queue.recorded;
                 let events = queue.events.drain(..).map(|(_, event)| event);
                 locked(&self.spare).extend(events);
