@@ -4,9 +4,10 @@
 #   ./check.sh            all of it
 #   ./check.sh fmt tests  only these steps
 #
-# Steps: fmt layers clippy tests docs features deps worker no_os loom fuzz mutants long
-# (fuzz needs a nightly toolchain and cargo-fuzz and says so when it skips; mutants and long are slow and
-# run only when named; mutants are those of mutants/list.txt, not those of cargo-mutants).
+# Steps: fmt layers clippy tests docs features deps worker no_os nvidia loom fuzz mutants long
+# (nvidia fetches from registries, fuzz needs a nightly toolchain and cargo-fuzz; both say so when they skip;
+# mutants and long are slow and run only when named; mutants are those of mutants/list.txt, not those of
+# cargo-mutants).
 set -euo pipefail
 cd "$(dirname "$0")"
 target=${CARGO_TARGET_DIR:-target}
@@ -134,6 +135,15 @@ step_no_os() {
     (cd examples/no-os && CARGO_TARGET_DIR=$target/no-os cargo run --release)
 }
 
+# What we wrote down of CUDA, beside NVIDIA's assembler, headers and library. Needs no GPU.
+step_nvidia() {
+    if ! command -v python3 >/dev/null; then
+        echo 'skipped: there is no python3'
+        return
+    fi
+    cuda/nvidia.py "$target/nvidia"
+}
+
 step_loom() {
     RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR="$target/loom" cargo test --release -p larder-loom-tests
 }
@@ -173,7 +183,7 @@ step_long() {
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps worker no_os loom fuzz)
+[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps worker no_os nvidia loom fuzz)
 for step in "${steps[@]}"; do
     say "$step"
     "step_$step"

@@ -152,7 +152,7 @@ pub struct PoolProps {
     pub location: Location,
     /// Null.
     pub win32_security_attributes: *mut c_void,
-    /// The most bytes that the pool holds, 0 for no limit. Reserved before 12.2.
+    /// The most bytes that the pool holds, 0 for what the system allows. Reserved before 12.2.
     pub max_bytes: usize,
     /// What the pool is for. Reserved before 12.3.
     pub usage: u16,
