@@ -1,35 +1,35 @@
-//! Which calls wait for queued work: each is made while a stream is held for a while.
+//! Which calls wait for queued work: each is made while a kernel that spins holds a stream.
+//!
+//! The stand-in has its work deferred here: a kernel runs when a call forces it, or by chance.
 
 use std::error::Error;
-use std::ffi::c_void;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaStream, result};
+use cudarc::driver::CudaStream;
 use larder_cuda::driver::{Driver, MemoryUse};
 use larder_cuda::{Context, DriverError};
 
+use crate::kernels::Kernels;
 use crate::watch::Report;
 
 /// How long the stream is held.
 const HELD: Duration = Duration::from_millis(30);
 
-unsafe extern "C" fn hold(_: *mut c_void) {
-    thread::sleep(HELD);
+/// A stream and what holds it.
+struct Busy<'a> {
+    stream: &'a CudaStream,
+    kernels: &'a Kernels,
 }
 
 /// Makes a call while the stream is held, and says whether it came back before the stream was free.
 fn watch<R>(
     report: &mut Report,
-    stream: &CudaStream,
+    busy: &Busy<'_>,
     name: &str,
     call: impl FnOnce() -> Result<R, DriverError>,
 ) -> Result<R, Box<dyn Error>> {
-    stream.synchronize()?;
-    // SAFETY: the function takes no data and calls nothing of CUDA.
-    unsafe {
-        result::stream::launch_host_function(stream.cu_stream(), hold, std::ptr::null_mut())
-    }?;
+    busy.stream.synchronize()?;
+    busy.kernels.spin(busy.stream.cu_stream(), HELD)?;
     let start = Instant::now();
     let answer = call()?;
     let took = start.elapsed();
@@ -39,65 +39,80 @@ fn watch<R>(
         "returns at once"
     };
     report.note(name, "while another stream is held", found);
-    stream.synchronize()?;
+    busy.stream.synchronize()?;
     Ok(answer)
 }
 
 pub(crate) fn waits(report: &mut Report, context: &Context) -> Result<(), Box<dyn Error>> {
     let stream = context.cudarc().new_stream()?;
-    context.with_current(|driver| plain(report, driver, &stream))??;
-    context.with_current(|driver| pages(report, driver, &stream, context.ordinal()))??;
+    let control = context.driver().stand_in();
+    let kernels = context.with_current(|_| Kernels::load(control))??;
+    let busy = Busy {
+        stream: &stream,
+        kernels: &kernels,
+    };
+    // The first launch loads what the kernel needs.
+    kernels.spin(stream.cu_stream(), Duration::ZERO)?;
+    stream.synchronize()?;
+    if let Some(control) = control {
+        control.schedule_deferred(1);
+    }
+    context.with_current(|driver| plain(report, driver, &busy))??;
+    context.with_current(|driver| pages(report, driver, &busy, context.ordinal()))??;
+    if let Some(control) = control {
+        control.schedule_eagerly();
+    }
     Ok(())
 }
 
-fn plain(report: &mut Report, driver: &Driver, stream: &CudaStream) -> Result<(), Box<dyn Error>> {
+fn plain(report: &mut Report, driver: &Driver, busy: &Busy<'_>) -> Result<(), Box<dyn Error>> {
     const BYTES: u64 = 64 << 20;
-    let at = watch(report, stream, "cuMemAlloc", || driver.alloc_device(BYTES))?;
+    let at = watch(report, busy, "cuMemAlloc", || driver.alloc_device(BYTES))?;
     // SAFETY: given just now, nothing uses it.
-    watch(report, stream, "cuMemFree", || unsafe {
+    watch(report, busy, "cuMemFree", || unsafe {
         driver.free_device(at)
     })?;
-    let at = watch(report, stream, "cuMemHostAlloc", || {
+    let at = watch(report, busy, "cuMemHostAlloc", || {
         driver.alloc_host(BYTES, 0)
     })?;
     // SAFETY: given just now, nothing uses it.
-    watch(report, stream, "cuMemFreeHost", || unsafe {
+    watch(report, busy, "cuMemFreeHost", || unsafe {
         driver.free_host(at)
     })?;
-    watch(report, stream, "cuMemGetInfo", || driver.memory_info())?;
+    watch(report, busy, "cuMemGetInfo", || driver.memory_info())?;
     Ok(())
 }
 
 fn pages(
     report: &mut Report,
     driver: &Driver,
-    stream: &CudaStream,
+    busy: &Busy<'_>,
     device: i32,
 ) -> Result<(), Box<dyn Error>> {
     let bytes = driver.page_bytes(device, MemoryUse::default(), false)?;
-    let start = watch(report, stream, "cuMemAddressReserve", || {
+    let start = watch(report, busy, "cuMemAddressReserve", || {
         driver.reserve(bytes, 0)
     })?;
-    let handle = watch(report, stream, "cuMemCreate", || {
+    let handle = watch(report, busy, "cuMemCreate", || {
         driver.create_memory(device, MemoryUse::default(), bytes)
     })?;
     // SAFETY: reserved and created just now.
-    watch(report, stream, "cuMemMap", || unsafe {
+    watch(report, busy, "cuMemMap", || unsafe {
         driver.map(start, bytes, handle)
     })?;
-    watch(report, stream, "cuMemSetAccess", || {
+    watch(report, busy, "cuMemSetAccess", || {
         // SAFETY: the addresses were mapped just now, and are ours.
         unsafe { driver.set_access(start, bytes, &[device]) }
     })?;
     // SAFETY: mapped above, nothing uses it.
-    watch(report, stream, "cuMemUnmap", || unsafe {
+    watch(report, busy, "cuMemUnmap", || unsafe {
         driver.unmap(start, bytes)
     })?;
     // SAFETY: the handle is mapped nowhere any more, and is given back once.
-    watch(report, stream, "cuMemRelease", || unsafe {
+    watch(report, busy, "cuMemRelease", || unsafe {
         driver.release_memory(handle)
     })?;
-    watch(report, stream, "cuMemAddressFree", || {
+    watch(report, busy, "cuMemAddressFree", || {
         // SAFETY: nothing is mapped there any more.
         unsafe { driver.free_reserved(start, bytes) }
     })?;

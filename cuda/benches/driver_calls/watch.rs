@@ -2,10 +2,26 @@
 
 use std::time::{Duration, Instant};
 
+/// What is measured or tried.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The time of each call.
+    Times,
+    /// Memory at two addresses.
+    Alias,
+    /// What a capture allows.
+    Captures,
+    /// Memory that goes while a kernel uses it, each case in a child.
+    Unmap,
+    /// One such case, in this process.
+    UnmapCase(String),
+}
+
 /// What the command line says.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Settings {
     json: bool,
+    pub(crate) part: Part,
     pub(crate) rounds: usize,
     /// Largest amount of memory that is tried.
     pub(crate) max_bytes: u64,
@@ -15,6 +31,7 @@ impl Settings {
     pub(crate) fn from_args(args: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut settings = Self {
             json: false,
+            part: Part::Times,
             rounds: 9,
             max_bytes: 1 << 30,
         };
@@ -22,13 +39,21 @@ impl Settings {
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--json" => settings.json = true,
+                "--alias" => settings.part = Part::Alias,
+                "--captures" => settings.part = Part::Captures,
+                "--unmap" => settings.part = Part::Unmap,
+                "--unmap-case" => {
+                    settings.part =
+                        Part::UnmapCase(args.next().ok_or("--unmap-case wants a name")?);
+                }
                 "--rounds" => settings.rounds = number(args.next(), "--rounds")?,
                 "--max-bytes" => settings.max_bytes = number(args.next(), "--max-bytes")?,
                 // What `cargo bench` says to every program.
                 "--bench" => {}
                 other => {
                     return Err(format!(
-                        "unknown argument {other:?}: --json, --rounds N and --max-bytes N are known"
+                        "unknown argument {other:?}: --alias, --captures, --unmap, --json, --rounds N and \
+                         --max-bytes N are known"
                     ));
                 }
             }
@@ -77,10 +102,12 @@ impl Report {
     pub(crate) fn new(settings: Settings, what: &str) -> Self {
         if !settings.json {
             println!("{what}");
-            println!(
-                "microseconds a call: median (min to max) of {} rounds\n",
-                settings.rounds
-            );
+            if settings.part == Part::Times {
+                println!(
+                    "microseconds a call: median (min to max) of {} rounds\n",
+                    settings.rounds
+                );
+            }
         }
         Self {
             settings,
@@ -111,7 +138,7 @@ impl Report {
                 all.len()
             );
         } else {
-            println!("{call:<28} {case:<42} {median:>12.2}  ({least:.2} to {max:.2})");
+            println!("{call:<33} {case:<42} {median:>12.2}  ({least:.2} to {max:.2})");
         }
     }
 
@@ -124,7 +151,7 @@ impl Report {
                 "{{\"driver\":\"{what}\",\"call\":\"{call}\",\"case\":\"{case}\",\"found\":\"{found}\"}}"
             );
         } else {
-            println!("{call:<28} {case:<42} {found}");
+            println!("{call:<33} {case:<42} {found}");
         }
     }
 

@@ -39,6 +39,8 @@ impl Setup {
         let context = Context::new(0).unwrap();
         let device_config = DeviceConfig {
             arenas: ArenaPolicy::Never,
+            // Also in builds without debug assertions.
+            check_captures: true,
             ..DeviceConfig::with_budget(DEVICE)
         };
         let device = DeviceAllocator::with_config(&context, device_config).unwrap();

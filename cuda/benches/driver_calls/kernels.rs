@@ -1,0 +1,230 @@
+//! Kernels that take time and kernels that count, whose text is in kernels.ptx and dependent.ptx.
+//!
+//! PROBE1 A kernel is launched with the parameters that its text declares, and with memory for as many words
+//!    as it is told.
+
+use std::error::Error;
+use std::ffi::{CStr, CString, c_void};
+use std::time::Duration;
+
+use cudarc::driver::{result, sys};
+use larder_cuda::driver::StandIn;
+use larder_cuda::driver::abi::DevicePtr;
+
+use crate::host;
+
+/// Any device of ours takes these.
+const PLAIN: &str = include_str!("kernels.ptx");
+
+/// Devices of capability 9.0 take these: kernels that begin before the one ahead of them has ended.
+const DEPENDENT: &str = include_str!("dependent.ptx");
+
+/// Blocks and threads of each launch that counts: more threads than a device runs at once.
+const GRID: u32 = 1024;
+const BLOCK: u32 = 256;
+
+/// The kernels of a context, which must be current. They are never unloaded.
+pub(crate) struct Kernels {
+    spin: sys::CUfunction,
+    touch: sys::CUfunction,
+    add: sys::CUfunction,
+    sum: sys::CUfunction,
+}
+
+/// Those for dependent launches.
+pub(crate) struct Dependent {
+    add_early: sys::CUfunction,
+    sum: sys::CUfunction,
+    sum_waiting: sys::CUfunction,
+}
+
+impl Kernels {
+    /// Loads them, and gives the stand-in their bodies.
+    pub(crate) fn load(stand_in: Option<&StandIn>) -> Result<Self, Box<dyn Error>> {
+        if let Some(stand_in) = stand_in {
+            host::register(stand_in)?;
+        }
+        let module = load(PLAIN)?;
+        Ok(Self {
+            spin: function(module, c"spin")?,
+            touch: function(module, c"touch")?,
+            add: function(module, c"add")?,
+            sum: function(module, c"sum")?,
+        })
+    }
+
+    /// Loads those that need capability 9.0.
+    pub(crate) fn dependent(&self) -> Result<Dependent, Box<dyn Error>> {
+        let module = load(DEPENDENT)?;
+        Ok(Dependent {
+            add_early: function(module, c"add_early")?,
+            sum: self.sum,
+            sum_waiting: function(module, c"sum_waiting")?,
+        })
+    }
+
+    /// Keeps the stream busy for a while.
+    pub(crate) fn spin(
+        &self,
+        stream: sys::CUstream,
+        time: Duration,
+    ) -> Result<(), result::DriverError> {
+        let mut nanoseconds = nanoseconds(time);
+        let mut parameters = [(&raw mut nanoseconds).cast()];
+        // SAFETY: PROBE1.
+        unsafe { launch(self.spin, [1, 1], stream, &mut parameters) }
+    }
+
+    /// Writes the word at `at` for a while.
+    ///
+    /// # Safety
+    /// The caller wants to know what happens if the memory goes meanwhile.
+    pub(crate) unsafe fn touch(
+        &self,
+        stream: sys::CUstream,
+        at: DevicePtr,
+        time: Duration,
+    ) -> Result<(), result::DriverError> {
+        let (mut at, mut nanoseconds) = (at, nanoseconds(time));
+        let mut parameters = [(&raw mut at).cast(), (&raw mut nanoseconds).cast()];
+        // SAFETY: PROBE1, and the caller's promise.
+        unsafe { launch(self.touch, [1, 1], stream, &mut parameters) }
+    }
+
+    /// Adds one to each of `count` words.
+    ///
+    /// # Safety
+    /// So many words are there, and the caller's.
+    pub(crate) unsafe fn add(
+        &self,
+        stream: sys::CUstream,
+        at: DevicePtr,
+        count: u32,
+    ) -> Result<(), result::DriverError> {
+        // SAFETY: PROBE1, and the caller's promise.
+        unsafe { add(self.add, stream, at, count) }
+    }
+
+    /// Adds `count` words to the word at `to`.
+    ///
+    /// # Safety
+    /// So many words are there, and the caller's, and so is the word.
+    pub(crate) unsafe fn sum(
+        &self,
+        stream: sys::CUstream,
+        at: DevicePtr,
+        count: u32,
+        to: DevicePtr,
+    ) -> Result<(), result::DriverError> {
+        let (mut at, mut count, mut to) = (at, count, to);
+        let mut parameters = [
+            (&raw mut at).cast(),
+            (&raw mut count).cast(),
+            (&raw mut to).cast(),
+        ];
+        // SAFETY: PROBE1, and the caller's promise.
+        unsafe { launch(self.sum, [GRID, BLOCK], stream, &mut parameters) }
+    }
+}
+
+impl Dependent {
+    /// Adds one to each word, and lets the next kernel begin meanwhile.
+    ///
+    /// # Safety
+    /// So many words are there, and the caller's.
+    pub(crate) unsafe fn add_early(
+        &self,
+        stream: sys::CUstream,
+        at: DevicePtr,
+        count: u32,
+    ) -> Result<(), result::DriverError> {
+        // SAFETY: PROBE1, and the caller's promise.
+        unsafe { add(self.add_early, stream, at, count) }
+    }
+
+    /// Adds `count` words to the word at `to`, in a launch that may begin before the kernel ahead has ended;
+    /// `waits` says whether it waits for that before it reads.
+    ///
+    /// # Safety
+    /// So many words are there, and the caller's, and so is the word.
+    pub(crate) unsafe fn sum(
+        &self,
+        stream: sys::CUstream,
+        at: DevicePtr,
+        count: u32,
+        to: DevicePtr,
+        waits: bool,
+    ) -> Result<(), result::DriverError> {
+        let (mut at, mut count, mut to) = (at, count, to);
+        let mut parameters: [*mut c_void; 3] = [
+            (&raw mut at).cast(),
+            (&raw mut count).cast(),
+            (&raw mut to).cast(),
+        ];
+        let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+        value.programmaticStreamSerializationAllowed = 1;
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value,
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: GRID,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: BLOCK,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: stream,
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        let kernel = if waits { self.sum_waiting } else { self.sum };
+        let none = std::ptr::null_mut();
+        // SAFETY: PROBE1, and the caller's promise; all that is lent outlives the call.
+        unsafe { sys::cuLaunchKernelEx(&raw const config, kernel, parameters.as_mut_ptr(), none) }
+            .result()
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// # Safety
+/// PROBE1; the context is current.
+unsafe fn launch(
+    kernel: sys::CUfunction,
+    [grid, block]: [u32; 2],
+    stream: sys::CUstream,
+    parameters: &mut [*mut c_void],
+) -> Result<(), result::DriverError> {
+    // SAFETY: the caller's promise.
+    unsafe { result::launch_kernel(kernel, (grid, 1, 1), (block, 1, 1), 0, stream, parameters) }
+}
+
+/// # Safety
+/// PROBE1: a kernel that takes words and their number.
+unsafe fn add(
+    kernel: sys::CUfunction,
+    stream: sys::CUstream,
+    at: DevicePtr,
+    count: u32,
+) -> Result<(), result::DriverError> {
+    let (mut at, mut count) = (at, count);
+    let mut parameters = [(&raw mut at).cast(), (&raw mut count).cast()];
+    // SAFETY: the caller's promise.
+    unsafe { launch(kernel, [GRID, BLOCK], stream, &mut parameters) }
+}
+
+fn load(text: &str) -> Result<sys::CUmodule, Box<dyn Error>> {
+    let text = CString::new(text)?;
+    // SAFETY: a text with its NUL.
+    Ok(unsafe { result::module::load_data(text.as_ptr().cast()) }?)
+}
+
+fn function(module: sys::CUmodule, name: &CStr) -> Result<sys::CUfunction, result::DriverError> {
+    // SAFETY: the module was loaded just now, and stays.
+    unsafe { result::module::get_function(module, name.to_owned()) }
+}
