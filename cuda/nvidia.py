@@ -162,6 +162,12 @@ def codes():
     return [(line.split()[1], int(line.split()[0])) for line in table.splitlines()]
 
 
+def fatal_codes():
+    """Names of the codes of ours after which a process must end."""
+    body = text_of("cuda/abi/src/code.rs").split("fn is_fatal(self)")[1].split("    }\n")[0]
+    return {f"CUDA_ERROR_{name}" for name in re.findall(r"Self::(\w+)", body)}
+
+
 def constants():
     """Ours, its number, and NVIDIA's name, which the test beside cudarc's bindings has."""
     ours = re.findall(r"pub const (\w+): u32 = (\d+);", text_of("cuda/abi/src/constants.rs"))
@@ -350,6 +356,7 @@ def header(cache):
             say("header", f"skipped: {name} {version} cannot be had")
             continue
         values(cache, found["cuda.h"], version)
+        fatal(found["cuda.h"], version)
         prototypes(found["cuda.h"], version)
         if "cudaTypedefs.h" in found:
             versions(found["cudaTypedefs.h"], version)
@@ -404,6 +411,21 @@ def values(cache, path, version):
     for line in run(program).stdout.splitlines():
         differs("header", f"{line} in cuda.h of {version}")
     say("header", f"{len(checks)} numbers and places beside cuda.h of {version}")
+
+
+def fatal(path, version):
+    """The codes whose comment says that the process must end."""
+    text = path.read_text(encoding="utf-8")
+    text = text[text.index("typedef enum cudaError_enum") : text.index("} CUresult")]
+    theirs = set()
+    for words, name in re.findall(r"/\*\*(.*?)\*/\s*(CUDA_\w+)\s*=", text, re.DOTALL):
+        if "process must be terminated" in " ".join(words.replace("*", " ").split()):
+            theirs.add(name)
+    if not theirs:
+        differs("header", f"no code of {version} ends a process; how they are looked for has gone stale")
+    for name in sorted(theirs - fatal_codes()):
+        differs("header", f"after {name} a process must end, says cuda.h of {version}, and is_fatal does not")
+    say("header", f"{len(theirs)} codes that end a process beside cuda.h of {version}")
 
 
 # What stands for a type of C's: the word of ours, and how deep the pointers are.

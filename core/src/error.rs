@@ -157,6 +157,18 @@ impl fmt::Display for AllocError {
     }
 }
 
+/// A limit in words.
+struct Limit(u64);
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            u64::MAX => f.write_str("no limit"),
+            bytes => write!(f, "limit {bytes}"),
+        }
+    }
+}
+
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -183,8 +195,8 @@ impl fmt::Display for OutOfMemory {
         };
         write!(
             f,
-            "{why} [limit {}, reserved {}, live {}, free {}, largest free {}, pending {}]",
-            self.limit_bytes,
+            "{why} [{}, reserved {}, live {}, free {}, largest free {}, pending {}]",
+            Limit(self.limit_bytes),
             self.reserved_bytes,
             self.live_bytes,
             self.free_bytes,

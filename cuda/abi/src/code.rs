@@ -56,8 +56,12 @@ impl Code {
     pub const PEER_ACCESS_UNSUPPORTED: Self = Self(217);
     /// The PTX could not be compiled.
     pub const INVALID_PTX: Self = Self(218);
+    /// A link between devices failed.
+    pub const NVLINK_UNCORRECTABLE: Self = Self(220);
     /// The PTX is of a version this driver does not know.
     pub const UNSUPPORTED_PTX_VERSION: Self = Self(222);
+    /// The device contained an error; the process can do no more.
+    pub const CONTAINED: Self = Self(226);
     /// The device code is not valid.
     pub const INVALID_SOURCE: Self = Self(300);
     /// The file was not found.
@@ -96,16 +100,22 @@ impl Code {
     pub const HOST_MEMORY_ALREADY_REGISTERED: Self = Self(712);
     /// The host memory is not registered.
     pub const HOST_MEMORY_NOT_REGISTERED: Self = Self(713);
+    /// The device met an error in its stack, or one of its hardware.
+    pub const HARDWARE_STACK_ERROR: Self = Self(714);
     /// The device met an illegal instruction.
     pub const ILLEGAL_INSTRUCTION: Self = Self(715);
     /// Device work used a misaligned address.
     pub const MISALIGNED_ADDRESS: Self = Self(716);
     /// An address is of the wrong space.
     pub const INVALID_ADDRESS_SPACE: Self = Self(717);
+    /// A kernel's program counter left its address space.
+    pub const INVALID_PC: Self = Self(718);
     /// A kernel failed.
     pub const LAUNCH_FAILED: Self = Self(719);
     /// More blocks than can be resident at once.
     pub const COOPERATIVE_LAUNCH_TOO_LARGE: Self = Self(720);
+    /// A kernel ended and kept tensor memory.
+    pub const TENSOR_MEMORY_LEAK: Self = Self(721);
     /// The call is not permitted here.
     pub const NOT_PERMITTED: Self = Self(800);
     /// This system or device does not support the call.
@@ -116,6 +126,8 @@ impl Code {
     pub const SYSTEM_DRIVER_MISMATCH: Self = Self(803);
     /// Forward compatibility is not supported on the device.
     pub const COMPAT_NOT_SUPPORTED_ON_DEVICE: Self = Self(804);
+    /// The server that shares the device ended this process's part.
+    pub const MPS_CLIENT_TERMINATED: Self = Self(810);
     /// The call is not allowed while the stream captures.
     pub const STREAM_CAPTURE_UNSUPPORTED: Self = Self(900);
     /// An earlier error spoilt the capture.
@@ -138,6 +150,8 @@ impl Code {
     pub const TIMEOUT: Self = Self(909);
     /// The graph's update is not allowed.
     pub const GRAPH_EXEC_UPDATE_FAILURE: Self = Self(910);
+    /// Something outside of the driver failed while work waited for it.
+    pub const EXTERNAL_DEVICE: Self = Self(911);
     /// Unknown error.
     pub const UNKNOWN: Self = Self(999);
 
@@ -155,6 +169,30 @@ impl Code {
     /// What it means, in a few words.
     pub fn meaning(self) -> Option<&'static str> {
         self.words().map(|(_, meaning)| meaning)
+    }
+
+    /// Whether device work or the device itself failed so that every later call of this process answers the
+    /// same: nothing that is freed, waited for or tried again helps, and the process must start anew. Memory
+    /// that the process holds goes back when it ends.
+    pub const fn is_fatal(self) -> bool {
+        matches!(
+            self,
+            Self::ECC_UNCORRECTABLE
+                | Self::NVLINK_UNCORRECTABLE
+                | Self::CONTAINED
+                | Self::ILLEGAL_ADDRESS
+                | Self::LAUNCH_TIMEOUT
+                | Self::ASSERT
+                | Self::HARDWARE_STACK_ERROR
+                | Self::ILLEGAL_INSTRUCTION
+                | Self::MISALIGNED_ADDRESS
+                | Self::INVALID_ADDRESS_SPACE
+                | Self::INVALID_PC
+                | Self::LAUNCH_FAILED
+                | Self::TENSOR_MEMORY_LEAK
+                | Self::MPS_CLIENT_TERMINATED
+                | Self::EXTERNAL_DEVICE
+        )
     }
 
     /// `Ok` for success.
@@ -200,7 +238,9 @@ const KNOWN: &str = "\
 216 CUDA_ERROR_CONTEXT_ALREADY_IN_USE the context is current in another thread
 217 CUDA_ERROR_PEER_ACCESS_UNSUPPORTED the two devices cannot reach each other's memory
 218 CUDA_ERROR_INVALID_PTX the PTX could not be compiled
+220 CUDA_ERROR_NVLINK_UNCORRECTABLE a link between devices failed
 222 CUDA_ERROR_UNSUPPORTED_PTX_VERSION the PTX is of a version this driver does not know
+226 CUDA_ERROR_CONTAINED the device contained an error; the process can do no more
 300 CUDA_ERROR_INVALID_SOURCE the device code is not valid
 301 CUDA_ERROR_FILE_NOT_FOUND the file was not found
 302 CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND a shared object lacks a symbol
@@ -220,16 +260,20 @@ const KNOWN: &str = "\
 710 CUDA_ERROR_ASSERT an assertion failed on the device
 712 CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED the host memory is registered already
 713 CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED the host memory is not registered
+714 CUDA_ERROR_HARDWARE_STACK_ERROR the device met an error in its stack, or one of its hardware
 715 CUDA_ERROR_ILLEGAL_INSTRUCTION the device met an illegal instruction
 716 CUDA_ERROR_MISALIGNED_ADDRESS device work used a misaligned address
 717 CUDA_ERROR_INVALID_ADDRESS_SPACE an address is of the wrong space
+718 CUDA_ERROR_INVALID_PC a kernel's program counter left its address space
 719 CUDA_ERROR_LAUNCH_FAILED a kernel failed
 720 CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE more blocks than can be resident at once
+721 CUDA_ERROR_TENSOR_MEMORY_LEAK a kernel ended and kept tensor memory
 800 CUDA_ERROR_NOT_PERMITTED the call is not permitted here
 801 CUDA_ERROR_NOT_SUPPORTED this system or device does not support the call
 802 CUDA_ERROR_SYSTEM_NOT_READY the system is not ready for CUDA
 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH driver versions do not match
 804 CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE forward compatibility is not supported on the device
+810 CUDA_ERROR_MPS_CLIENT_TERMINATED the server that shares the device ended this process's part
 900 CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED the call is not allowed while the stream captures
 901 CUDA_ERROR_STREAM_CAPTURE_INVALIDATED an earlier error spoilt the capture
 902 CUDA_ERROR_STREAM_CAPTURE_MERGE the call would join two captures
@@ -241,6 +285,7 @@ const KNOWN: &str = "\
 908 CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD the capture began in another thread
 909 CUDA_ERROR_TIMEOUT the wait ran out of time
 910 CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE the graph's update is not allowed
+911 CUDA_ERROR_EXTERNAL_DEVICE something outside of the driver failed while work waited for it
 999 CUDA_ERROR_UNKNOWN unknown error";
 
 /// Number and words of every known code.

@@ -74,6 +74,25 @@ enum Small {
 
 /// A device's memory, shared by threads and streams. A clone is the same allocator.
 ///
+/// # Kernels that do not run in the order of their stream
+///
+/// What a stream freed is given again while its work is still queued, and pages that moved stay mapped where
+/// they were, so that memory may have two addresses. A driver keeps it one memory from one operation of a
+/// stream to the next (CUDA Programming Guide, *Virtual Aliasing Support*). Work that overlaps what is ahead
+/// of it has no such border:
+///
+/// * A kernel of a programmatic dependent launch touches, before its `griddepcontrol.wait`
+///   (`cudaGridDependencySynchronize`), only blocks that were allocated before the launches that it may
+///   overlap.
+/// * A kernel that keeps running (a persistent kernel) touches only blocks that were allocated before its
+///   launch and are freed after its end.
+///
+/// Where such a kernel must take new blocks, [`Backing::InPlace`](larder_core::paged::Backing) as
+/// [`DeviceConfig::backing`] maps no page twice: then the program's own order of frees and allocations is all
+/// that counts, at the price of more memory held.
+///
+/// # What is lost
+///
 /// Blocks are values without a destructor: one that is not freed is lost until the allocator is
 /// dropped with its last clone. That waits for the streams and gives everything back to the driver.
 ///

@@ -92,6 +92,13 @@ impl DriverError {
         }
     }
 
+    /// Whether device work or the device itself failed so that every later driver call of this process
+    /// answers the same, as after an illegal address. Nothing is given back any more and no data can be
+    /// trusted: end the process and start anew.
+    pub fn is_fatal(self) -> bool {
+        self.code().is_some_and(Code::is_fatal)
+    }
+
     /// Whether memory was missing, so that giving some back may help.
     pub fn is_out_of_memory(self) -> bool {
         self.code() == Some(Code::OUT_OF_MEMORY) || matches!(self, Self::Oversubscribed { .. })
@@ -149,13 +156,26 @@ impl fmt::Display for Version {
 /// What to do about it, for answers that people meet.
 const fn advice(code: Code) -> Option<&'static str> {
     Some(match code {
+        Code::ECC_UNCORRECTABLE => {
+            "the process must start anew, on another device if it comes again: look at nvidia-smi -q -d ECC"
+        }
+        Code::NVLINK_UNCORRECTABLE => {
+            "the process must start anew: look at nvidia-smi nvlink --errorcounters"
+        }
+        Code::LAUNCH_TIMEOUT => {
+            "the process must start anew: make the kernel shorter, or take a device without a display"
+        }
+        Code::MPS_CLIENT_TERMINATED => {
+            "the process must start anew: another one that shares the device may have failed"
+        }
+        Code::EXTERNAL_DEVICE => {
+            "the process must start anew: look at what else works on the memory"
+        }
         Code::OUT_OF_MEMORY => "give memory back, or ask for less",
         Code::NO_DEVICE => "look at CUDA_VISIBLE_DEVICES, and whether nvidia-smi sees the device",
         Code::INVALID_DEVICE => "ordinals are below Driver::device_count",
         Code::INVALID_CONTEXT => "make the call inside Context::with_current",
-        Code::ILLEGAL_ADDRESS | Code::LAUNCH_FAILED | Code::ASSERT | Code::MISALIGNED_ADDRESS => {
-            "device work failed before: the process must start anew"
-        }
+        _ if code.is_fatal() => "device work failed before: the process must start anew",
         Code::STREAM_CAPTURE_UNSUPPORTED | Code::STREAM_CAPTURE_IMPLICIT => {
             "end the capture first, or capture in relaxed mode"
         }
@@ -311,6 +331,27 @@ mod tests {
         assert!(text.contains("cuMemAlloc_v2") && text.contains("CUDA_ERROR_OUT_OF_MEMORY"));
         assert!(text.contains("give memory back"), "{text}");
         assert!(error.is_out_of_memory());
+    }
+
+    #[test]
+    fn after_a_fatal_code_the_advice_is_to_start_anew_and_after_no_other() {
+        let call = |code| DriverError::Call {
+            function: "cuCtxSynchronize",
+            code,
+        };
+        for code in Code::all() {
+            let text = call(code).to_string();
+            assert_eq!(text.contains("must start anew"), code.is_fatal(), "{text}");
+            assert_eq!(call(code).is_fatal(), code.is_fatal());
+        }
+        let fatal = Code::all()
+            .filter(|code| code.is_fatal())
+            .map(|code| code.0);
+        let expected = [
+            214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911,
+        ];
+        assert!(fatal.eq(expected));
+        assert!(!DriverError::Budget.is_fatal());
     }
 
     #[test]

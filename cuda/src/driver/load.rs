@@ -9,6 +9,8 @@ use core::ffi::c_int;
 use std::io::Write as _;
 use std::sync::{Mutex, Once};
 
+use larder_cuda_abi::Code;
+
 use super::api::Api;
 use super::error::LoadError;
 use super::search::{Found, before, linked, mapped_file, real, stand_in, variable};
@@ -202,6 +204,10 @@ impl Driver {
         let entry = self.api.init;
         // SAFETY: DRIVER1; zero is the only value there is.
         let code = unsafe { (entry.call)(0) };
+        if code == Code::NO_DEVICE {
+            let path = self.path.clone();
+            return Err(LoadError::NoDevice { path });
+        }
         Ok(entry.check(code)?)
     }
 

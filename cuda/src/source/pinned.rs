@@ -13,6 +13,9 @@ use crate::{Context, DriverError};
 pub struct PinnedConfig {
     /// Faster for a device to read over some buses, and very slow for the host to read. Off: memory
     /// for results must not be so.
+    ///
+    /// The address is then the host's alone. Copies take it; a kernel takes what
+    /// [`Driver::device_pointer`](crate::driver::Driver::device_pointer) answers for it, on each device.
     pub write_combined: bool,
 }
 
@@ -31,7 +34,7 @@ impl PinnedConfig {
 /// Gives regions of pinned host memory, each one `cuMemHostAlloc`.
 ///
 /// An address is good for the host and for every device (with unified addressing, which all 64-bit
-/// systems have). Pinning locks every page and costs about a second for 3 GiB, so regions are kept;
+/// systems have), unless it is [write-combined](PinnedConfig::write_combined). Pinning locks every page and costs about a second for 3 GiB, so regions are kept;
 /// pinned memory is taken from all other programs.
 pub type PinnedMemory = Ranges<PinnedSource>;
 

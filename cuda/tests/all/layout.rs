@@ -224,9 +224,14 @@ mod numbers {
         ),
         (Code::INVALID_PTX, Result::CUDA_ERROR_INVALID_PTX),
         (
+            Code::NVLINK_UNCORRECTABLE,
+            Result::CUDA_ERROR_NVLINK_UNCORRECTABLE,
+        ),
+        (
             Code::UNSUPPORTED_PTX_VERSION,
             Result::CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
         ),
+        (Code::CONTAINED, Result::CUDA_ERROR_CONTAINED),
         (Code::INVALID_SOURCE, Result::CUDA_ERROR_INVALID_SOURCE),
         (Code::FILE_NOT_FOUND, Result::CUDA_ERROR_FILE_NOT_FOUND),
         (
@@ -274,6 +279,10 @@ mod numbers {
             Result::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
         ),
         (
+            Code::HARDWARE_STACK_ERROR,
+            Result::CUDA_ERROR_HARDWARE_STACK_ERROR,
+        ),
+        (
             Code::ILLEGAL_INSTRUCTION,
             Result::CUDA_ERROR_ILLEGAL_INSTRUCTION,
         ),
@@ -285,10 +294,15 @@ mod numbers {
             Code::INVALID_ADDRESS_SPACE,
             Result::CUDA_ERROR_INVALID_ADDRESS_SPACE,
         ),
+        (Code::INVALID_PC, Result::CUDA_ERROR_INVALID_PC),
         (Code::LAUNCH_FAILED, Result::CUDA_ERROR_LAUNCH_FAILED),
         (
             Code::COOPERATIVE_LAUNCH_TOO_LARGE,
             Result::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
+        ),
+        (
+            Code::TENSOR_MEMORY_LEAK,
+            Result::CUDA_ERROR_TENSOR_MEMORY_LEAK,
         ),
         (Code::NOT_PERMITTED, Result::CUDA_ERROR_NOT_PERMITTED),
         (Code::NOT_SUPPORTED, Result::CUDA_ERROR_NOT_SUPPORTED),
@@ -300,6 +314,10 @@ mod numbers {
         (
             Code::COMPAT_NOT_SUPPORTED_ON_DEVICE,
             Result::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE,
+        ),
+        (
+            Code::MPS_CLIENT_TERMINATED,
+            Result::CUDA_ERROR_MPS_CLIENT_TERMINATED,
         ),
         (
             Code::STREAM_CAPTURE_UNSUPPORTED,
@@ -339,6 +357,7 @@ mod numbers {
             Code::GRAPH_EXEC_UPDATE_FAILURE,
             Result::CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
         ),
+        (Code::EXTERNAL_DEVICE, Result::CUDA_ERROR_EXTERNAL_DEVICE),
         (Code::UNKNOWN, Result::CUDA_ERROR_UNKNOWN),
     ];
 

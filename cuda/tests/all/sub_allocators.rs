@@ -96,6 +96,18 @@ fn write_combined_memory_can_be_asked_for() {
         write_combined: true,
     };
     blocks_over(&context, PinnedMemory::with_config(&context, config));
+    // Its address is the host's: a device has one of its own for it.
+    let source = PinnedMemory::with_config(&context, config);
+    let range = source.grow(request(4096)).unwrap();
+    let stream = context.cudarc().new_stream().unwrap();
+    let start = core::ptr::with_exposed_provenance_mut::<u8>(range.start().get() as usize);
+    // SAFETY: it was given just now.
+    let device = context.try_current(|driver| unsafe { driver.device_pointer(start.cast()) });
+    fill(&stream, device.unwrap(), 4096, 7);
+    stream.synchronize().unwrap();
+    // SAFETY: so many bytes were given, and no work uses them any more.
+    let bytes = unsafe { std::slice::from_raw_parts(start, 4096) };
+    assert!(bytes.iter().all(|byte| *byte == 7));
 }
 
 #[test]

@@ -44,7 +44,11 @@ fn every_refused_allocation_says_what_to_do_and_the_numbers_to_judge_it_by() {
             .into_iter()
             .chain([out.requested_bytes, out.rounded_bytes])
         {
-            assert!(text.contains(&number.to_string()), "{number} in {text}");
+            let written = match number {
+                u64::MAX => "no limit".to_owned(),
+                number => number.to_string(),
+            };
+            assert!(text.contains(&written), "{number} in {text}");
         }
     }
     let text = AllocError::TableFull { records: 77 }.to_string();
@@ -68,6 +72,19 @@ fn every_refused_allocation_says_what_to_do_and_the_numbers_to_judge_it_by() {
     assert!(
         text.contains("one free chunk") && text.contains("granule"),
         "{text}"
+    );
+}
+
+#[test]
+fn an_allocator_without_a_limit_says_so_and_names_no_number_for_it() {
+    let mut out = OutOfMemory::of(Cause::SubAllocator, 1);
+    assert!(out.to_string().contains("[limit 0, "), "{out}");
+    out.limit_bytes = u64::MAX;
+    assert!(out.to_string().contains("[no limit, "), "{out}");
+    out.limit_bytes -= 1;
+    assert!(
+        out.to_string().contains("[limit 18446744073709551614, "),
+        "{out}"
     );
 }
 
