@@ -79,7 +79,7 @@ part() {
     status=failed
     if [ "$code" -eq 0 ]; then
         status=passed
-        grep -qE '^(test .* \.\.\. )?skipped' "$log" && status=skipped
+        grep -qE '^(test .* \.\.\. )?skipped|^test .* \.\.\. ignored' "$log" && status=skipped
     elif [ "$time" -ge $((limit * 1000)) ]; then
         status=timeout
         if [ "$limit" -lt "$most" ] && [ "$begun" -gt 1 ]; then
