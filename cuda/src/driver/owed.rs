@@ -117,11 +117,9 @@ impl Unwaited {
             }
             _ => answer,
         };
-        answer.unwrap_or_else(|error| error.code().is_some_and(ends_all_work))
+        answer.unwrap_or_else(|error| {
+            let ended = [Code::CONTEXT_IS_DESTROYED, Code::DEINITIALIZED];
+            error.is_fatal() || error.code().is_some_and(|code| ended.contains(&code))
+        })
     }
-}
-
-/// Whether a context that answers this runs no work any more.
-const fn ends_all_work(code: Code) -> bool {
-    matches!(code.0, 4 | 214 | 700 | 702 | 709 | 710 | 714..=719)
 }
