@@ -177,6 +177,7 @@ step_long() {
     LARDER_ROUNDS=all cargo test -p larder --test process --test purge
     LARDER_STREAMS=1000000 cargo test --release -p larder-cuda --test all streams_come_and_go
     LARDER_PROGRAMS=2000 cargo test -p larder-cuda --test all programs_give_what
+    LARDER_PROGRAMS=1000 cargo test -p larder-cuda --test all programs_that_sleep
     benches/suites/run.sh
     benches/server/run.sh
     benches/systems/run.sh

@@ -56,6 +56,9 @@ pub enum DeviceAllocError {
         "the stream captures: prime a window before the capture begins, or allocate before it and free after it"
     )]
     Capturing,
+    /// The allocator sleeps, and does not wake by itself: its memory may be another's now.
+    #[error("the memory sleeps: wake it first (DeviceAllocator::wake)")]
+    Asleep,
     /// The window of the capture has no room.
     #[error("the window of the capture is too small, prime a larger one: {reason}")]
     Window {
@@ -121,6 +124,7 @@ impl DeviceAllocError {
                 return AllocError::OutOfMemory(out);
             }
             Self::Pageable { .. } => Code::OUT_OF_MEMORY,
+            Self::Asleep => Code::NOT_PERMITTED,
             // Only the making of an allocator says this.
             Self::Budgets(_) | Self::Config(_) => Code::UNKNOWN,
         };

@@ -95,7 +95,7 @@ pub use cudarc::driver::CudaStream;
 pub use access::DeviceAccess;
 pub use allocator::{
     ArenaPolicy, CaptureWindow, DeviceAllocator, DeviceChunk, DeviceConfig, DeviceSnapshot,
-    DeviceStep, Released,
+    DeviceStep, Released, SleepError, Slept,
 };
 #[cfg(unix)]
 pub use allocator::{ExportError, ExportedBlock};

@@ -2,7 +2,8 @@
 //!
 //! A [`StreamPool`] of pages that can move ([`VirtualMemory`]), and above it what only a device's memory
 //! has: `arenas` of small blocks by stream, `steps` planned ahead, the `window`s of captures, and blocks
-//! that several streams used (`deferred`). Which of them serves a stream says its route (`routes`).
+//! that several streams used (`deferred`). Which of them serves a stream says its route (`routes`). All of it can
+//! be given up for a while (`sleep`).
 //!
 //! # Locks
 //! Those of the pool, and that of blocks which several streams used, which comes before them.
@@ -15,11 +16,13 @@ mod deferred;
 #[cfg(unix)]
 mod export;
 mod free;
+mod host_copy;
 mod limit;
 mod order;
 mod release;
 mod report;
 mod routes;
+mod sleep;
 mod step_tables;
 mod steps;
 pub(crate) mod tables;
@@ -43,6 +46,8 @@ pub(crate) use order::Ordered;
 pub use release::Released;
 pub use report::{DeviceChunk, DeviceSnapshot};
 use routes::{AllocRoute, Routes};
+use sleep::SleepState;
+pub use sleep::{SleepError, Slept};
 pub use steps::DeviceStep;
 use steps::StepStreams;
 pub use window::CaptureWindow;
@@ -121,6 +126,7 @@ struct DeviceInner {
     deferred: DeferredBlocks,
     steps: StepStreams,
     windows: Windows,
+    sleep: SleepState,
     /// Bytes that a release has still to give back.
     releasing: AtomicU64,
     by_address: ByAddress,
@@ -189,6 +195,7 @@ impl DeviceAllocator {
             deferred: DeferredBlocks::default(),
             steps: StepStreams::new(config.steps),
             windows: Windows::default(),
+            sleep: SleepState::default(),
             releasing: AtomicU64::new(0),
             by_address: ByAddress::default(),
             pool: StreamPool::new(context, Bounded::new(context, pool, node)),
@@ -250,6 +257,9 @@ impl DeviceInner {
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         let route = self.routes.of(stream_id);
+        if route == AllocRoute::Asleep {
+            return Err(DeviceAllocError::Asleep);
+        }
         if route == AllocRoute::Window
             && let Some(given) = self.alloc_in_window(stream_id, request)
         {

@@ -14,10 +14,13 @@ pub(super) enum AllocRoute {
     Steps,
     /// A capture is under way, or expected: only its window.
     Window,
+    /// Nowhere: the allocator sleeps.
+    Asleep,
 }
 
 const STEPS: u8 = 1;
 const WINDOW: u8 = 2;
+const ASLEEP: u8 = 4;
 
 /// The ways of all streams.
 #[derive(Default)]
@@ -30,6 +33,7 @@ impl Routes {
         // Acquire: what the way leads to was made before.
         match self.0[stream_id].load(Ordering::Acquire) {
             0 => AllocRoute::Plain,
+            bits if bits & ASLEEP != 0 => AllocRoute::Asleep,
             bits if bits & WINDOW != 0 => AllocRoute::Window,
             _ => AllocRoute::Steps,
         }
@@ -38,6 +42,17 @@ impl Routes {
     /// The stream has steps from now on.
     pub(super) fn set_steps(&self, stream_id: StreamId) {
         self.0[stream_id].fetch_or(STEPS, Ordering::Release);
+    }
+
+    /// All streams, those to come too, are given nothing from now on; or what they were given before.
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        for (_, way) in self.0.iter() {
+            if asleep {
+                way.fetch_or(ASLEEP, Ordering::Release);
+            } else {
+                way.fetch_and(!ASLEEP, Ordering::Release);
+            }
+        }
     }
 
     /// A window of the stream opens, or closes.

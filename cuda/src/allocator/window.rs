@@ -24,7 +24,7 @@ use larder_core::{
     AllocError, Bfc, BfcConfig, Block, BlockAllocator, FreeRejected, Request, StreamId, StreamPoint,
 };
 
-use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner};
+use super::{AllocRoute, DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner};
 use crate::DriverError;
 use crate::driver::locked;
 use crate::owning::Owning;
@@ -182,6 +182,9 @@ impl DeviceAllocator {
         let stream_id = inner.pool.streams.id(stream)?;
         if inner.pool.streams.captures(stream)? || inner.windows.open_on(stream_id).is_some() {
             return Err(DeviceAllocError::Capturing);
+        }
+        if inner.routes.of(stream_id) == AllocRoute::Asleep {
+            return Err(DeviceAllocError::Asleep);
         }
         let given = inner.alloc(
             stream,

@@ -81,6 +81,9 @@ pub enum DriverError {
         "a budget of the program has no room; free and release memory there, or raise its limit"
     )]
     Budget,
+    /// The driver was not asked: the memory sleeps.
+    #[error("the memory sleeps; wake it first (DeviceAllocator::wake)")]
+    Asleep,
 }
 
 impl DriverError {

@@ -25,6 +25,7 @@ mod releases;
 mod runtime;
 #[cfg(target_os = "linux")]
 mod sharing;
+mod sleep;
 mod steps;
 mod streams;
 mod streams_gone;

@@ -3,6 +3,11 @@
 //! A call that answers `Ok` was made and one that answers an error was not, with one exception that harms
 //! nobody: memory that the driver did not take back is tried again by the context. If it is charged to a
 //! budget, which counts it until then, the answer is `Ok`; else the allocator counts it as lost.
+//!
+//! While the memory sleeps nothing is created or mapped. What the driver does not have is unmapped and released
+//! in the table only.
+
+use std::sync::PoisonError;
 
 use larder_core::paged::{PageDriver, PageStep, Paged};
 use larder_core::{AddrRange, SubAllocError};
@@ -41,21 +46,16 @@ impl PoolSource<Paged<'static>> for VirtualMemory {
 impl PageDriver for VirtualMemory {
     /// O(log handles + log mappings) and one driver call.
     fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
-        let outcome = match step {
-            PageStep::Create { handle, bytes } => self.create_handle(handle, bytes),
-            PageStep::Map { handle, range } => self.map_handle(handle, range),
-            PageStep::SetAccess { range } => {
-                let outcome = self.set_access(range);
-                outcome.inspect(|()| self.notify_held(range))
-            }
-            PageStep::Unmap { handle, range } => {
-                self.watcher.leaving(range);
-                let outcome = self.unmap_handle(handle, range);
-                // It stays, and may be in use.
-                outcome.inspect_err(|_| self.notify_held(range))
-            }
-            PageStep::Release { handle, .. } => self.release_handle(handle),
-        };
+        let outcome = self.carry_out(step);
+        match step {
+            PageStep::SetAccess { range } if outcome.is_ok() => self.notify_held(range),
+            // It stays, and may be in use.
+            PageStep::Unmap { range, .. } if outcome.is_err() => self.notify_held(range),
+            _ => {}
+        }
+        if outcome == Err(DriverError::Asleep) {
+            return Err(SubAllocError);
+        }
         self.remember(outcome).map_err(|_| SubAllocError)
     }
 }
@@ -69,6 +69,23 @@ const fn unknown(handle: u32) -> DriverError {
 }
 
 impl VirtualMemory {
+    fn carry_out(&self, step: PageStep) -> Result<(), DriverError> {
+        if let PageStep::Unmap { range, .. } = step
+            && self.is_present(range.start().get())
+        {
+            self.watcher.leaving(range);
+        }
+        let asleep = self.asleep.read().unwrap_or_else(PoisonError::into_inner);
+        match step {
+            PageStep::Unmap { handle, range } => self.unmap_handle(handle, range),
+            PageStep::Release { handle, .. } => self.release_handle(handle),
+            _ if *asleep => Err(DriverError::Asleep),
+            PageStep::Create { handle, bytes } => self.create_handle(handle, bytes),
+            PageStep::Map { handle, range } => self.map_handle(handle, range),
+            PageStep::SetAccess { range } => self.set_access(range),
+        }
+    }
+
     fn create_handle(&self, handle: u32, bytes: u64) -> Result<(), DriverError> {
         if locked(&self.table).handles.contains_key(&handle) {
             return Err(unknown(handle));
@@ -76,15 +93,17 @@ impl VirtualMemory {
         let charge = self.charge(bytes)?;
         let memory = self.create(bytes)?;
         let held = Physical {
-            memory,
+            memory: Some(memory),
             bytes,
             charge,
         };
         let earlier = locked(&self.table).handles.insert(handle, held);
         // Only if two threads create one number, which an allocator never does.
-        if let Some(earlier) = earlier {
+        if let Some(earlier) = earlier
+            && let Some(memory) = earlier.memory
+        {
             self.context
-                .give_back_charged(DeferredFree::Memory(earlier.memory), earlier.charge);
+                .give_back_charged(DeferredFree::Memory(memory), earlier.charge);
         }
         Ok(())
     }
@@ -95,9 +114,9 @@ impl VirtualMemory {
     }
 
     /// The memory of a handle of that size.
-    fn memory_of(&self, handle: u32, bytes: u64) -> Result<MemoryHandle, DriverError> {
+    pub(super) fn memory_of(&self, handle: u32, bytes: u64) -> Result<MemoryHandle, DriverError> {
         match locked(&self.table).handles.get(&handle) {
-            Some(held) if held.bytes == bytes => Ok(held.memory),
+            Some(held) if held.bytes == bytes => held.memory.ok_or(DriverError::Asleep),
             _ => Err(unknown(handle)),
         }
     }
@@ -110,7 +129,11 @@ impl VirtualMemory {
                 if mapped.bytes == range.bytes()
                     && mapped.owner == MappingOwner::Handle(handle) =>
             {
-                self.unmap(start, mapped.bytes)
+                if mapped.present {
+                    return self.unmap(start, mapped.bytes);
+                }
+                locked(&self.table).mappings.remove(&start);
+                Ok(())
             }
             _ => Err(DriverError::NotOurs { address: start }),
         }
@@ -119,7 +142,10 @@ impl VirtualMemory {
     fn release_handle(&self, handle: u32) -> Result<(), DriverError> {
         let removed = locked(&self.table).handles.remove(&handle);
         let held = removed.ok_or(unknown(handle))?;
-        let thing = DeferredFree::Memory(held.memory);
+        let Some(memory) = held.memory else {
+            return Ok(());
+        };
+        let thing = DeferredFree::Memory(memory);
         if let Err(error) = self.context.try_give_back(thing) {
             let charged = held.charge.is_some();
             self.context.defer_free_charged(thing, held.charge);

@@ -1,6 +1,7 @@
 //! Memory of a [`VirtualMemory`] for other processes.
 
 use std::os::fd::OwnedFd;
+use std::sync::PoisonError;
 
 use larder_core::AddrRange;
 use larder_cuda_abi::MemoryHandle;
@@ -58,6 +59,11 @@ impl VirtualMemory {
         &self,
         range: AddrRange,
     ) -> Result<(u64, Vec<(u64, MemoryHandle)>), DriverError> {
+        // Who falls asleep has the turn alone, and looks for exports then.
+        let asleep = self.asleep.read();
+        if *asleep.unwrap_or_else(PoisonError::into_inner) {
+            return Err(DriverError::Asleep);
+        }
         let table = &mut *locked(&self.table);
         let address = range.start().get();
         let not_ours = DriverError::NotOurs { address };
@@ -67,7 +73,9 @@ impl VirtualMemory {
         let (mut at, mut pieces) = (start, Vec::new());
         for (place, mapped) in table.mappings.range(start..end) {
             let memory = match mapped.owner {
-                MappingOwner::Handle(handle) => table.handles.get(&handle).map(|held| held.memory),
+                MappingOwner::Handle(handle) => {
+                    table.handles.get(&handle).and_then(|held| held.memory)
+                }
                 MappingOwner::Range(memory) => Some(memory),
                 MappingOwner::Leaving(_) => None,
             };

@@ -12,16 +12,19 @@
 //! * VIRT3 memory in the table exists; what the driver did not take back is among the context's deferred frees.
 //! * VIRT4 a mapping that is exported is not undone, so its memory is not moved away from there and not given
 //!   back. Whoever plans (`PagedBfc`) is told by pins; what comes here all the same is refused.
+//!
+//! While the memory of handles sleeps (`sleep`), VIRT2 and VIRT3 hold of what the table says the driver has.
 
 mod drive;
 #[cfg(unix)]
 mod export;
 mod grow;
+mod sleep;
 mod watch;
 
 use core::fmt;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
 use larder_core::{Addr, AddrRange, Align, round_up};
 use larder_cuda_abi::MemoryHandle;
@@ -31,6 +34,7 @@ use crate::driver::{MemoryUse, locked};
 use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::{Context, DriverError};
 
+pub(crate) use sleep::Stopped;
 pub(crate) use watch::RegionWatch;
 use watch::Watcher;
 
@@ -105,6 +109,9 @@ pub struct VirtualMemory {
     table: Mutex<MappingTable>,
     /// Held by the one thread that places or takes back ranges of `grow`.
     growing: Mutex<()>,
+    /// Whether the memory of handles sleeps. A call of a paged allocator shares it, so that none is under way
+    /// while memory falls asleep or wakes.
+    asleep: RwLock<bool>,
     /// What the memory of handles is charged to; that of ranges is charged to nobody.
     node: Option<Arc<TreeNode>>,
     /// Called for what is mapped and unmapped.
@@ -114,7 +121,8 @@ pub struct VirtualMemory {
 /// Physical memory.
 #[derive(Debug)]
 struct Physical {
-    memory: MemoryHandle,
+    /// None while it sleeps.
+    memory: Option<MemoryHandle>,
     bytes: u64,
     charge: Option<Charge>,
 }
@@ -136,6 +144,8 @@ struct Mapped {
     owner: MappingOwner,
     /// How often its memory is exported (VIRT4).
     exports: u32,
+    /// Whether the driver has it: not while it sleeps.
+    present: bool,
 }
 
 /// Calls that changed what is mapped, by kind; refused ones do not count.
@@ -235,6 +245,7 @@ impl VirtualMemory {
             memory_use,
             table: Mutex::default(),
             growing: Mutex::default(),
+            asleep: RwLock::default(),
             node: None,
             watcher: Watcher::default(),
         })
@@ -277,7 +288,9 @@ impl VirtualMemory {
     /// Bytes of physical memory held. O(handles + mappings).
     pub fn held_bytes(&self) -> u64 {
         let table = locked(&self.table);
-        let handles: u64 = table.handles.values().map(|held| held.bytes).sum();
+        let held = |held: &&Physical| held.memory.is_some();
+        let handles = table.handles.values().filter(held);
+        let handles: u64 = handles.map(|held| held.bytes).sum();
         let grown = table.mappings.values().map(|mapped| match mapped.owner {
             MappingOwner::Handle(_) => 0,
             MappingOwner::Range(_) | MappingOwner::Leaving(_) => mapped.bytes,
@@ -326,19 +339,22 @@ impl VirtualMemory {
         memory: MemoryHandle,
         owner: MappingOwner,
     ) -> Result<(), DriverError> {
-        let (start, bytes) = (range.start().get(), range.bytes());
         self.enter(range, owner)?;
-        let outcome = self.context.try_current(|driver| {
-            // SAFETY: VIRT1; the place is entered and so ours (VIRT2), the memory exists (VIRT3).
-            unsafe { driver.map(start, bytes, memory) }
-        });
-        let mut table = locked(&self.table);
-        if outcome.is_ok() {
-            table.calls.map += 1;
-        } else {
-            table.mappings.remove(&start);
+        let outcome = self.map_entered(range.start().get(), range.bytes(), memory);
+        if outcome.is_err() {
+            locked(&self.table).mappings.remove(&range.start().get());
         }
         outcome
+    }
+
+    /// Makes a mapping that is in the table.
+    fn map_entered(&self, start: u64, bytes: u64, memory: MemoryHandle) -> Result<(), DriverError> {
+        self.context.try_current(|driver| {
+            // SAFETY: VIRT1; the place is entered and so ours (VIRT2), the memory exists (VIRT3).
+            unsafe { driver.map(start, bytes, memory) }
+        })?;
+        locked(&self.table).calls.map += 1;
+        Ok(())
     }
 
     fn enter(&self, range: AddrRange, owner: MappingOwner) -> Result<(), DriverError> {
@@ -352,6 +368,7 @@ impl VirtualMemory {
             bytes,
             owner,
             exports: 0,
+            present: true,
         };
         table.mappings.insert(address, mapped);
         Ok(())
@@ -433,7 +450,8 @@ fn devices_of(context: &Context, peers: &[i32]) -> Result<Vec<i32>, DriverError>
 impl Drop for VirtualMemory {
     fn drop(&mut self) {
         let table = core::mem::take(&mut *locked(&self.table));
-        for (start, mapped) in table.mappings {
+        let present = |(_, mapped): &(u64, Mapped)| mapped.present;
+        for (start, mapped) in table.mappings.into_iter().filter(present) {
             if let Some(range) = AddrRange::new(Addr::new(start), mapped.bytes) {
                 self.watcher.leaving(range);
             }
@@ -444,8 +462,10 @@ impl Drop for VirtualMemory {
             }
         }
         for held in table.handles.into_values() {
-            self.context
-                .give_back_charged(DeferredFree::Memory(held.memory), held.charge);
+            if let Some(memory) = held.memory {
+                self.context
+                    .give_back_charged(DeferredFree::Memory(memory), held.charge);
+            }
         }
         let (start, bytes) = (self.addresses.start().get(), self.addresses.bytes());
         self.context.give_back(DeferredFree::Reserved(start, bytes));

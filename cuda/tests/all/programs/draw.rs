@@ -3,7 +3,7 @@
 use larder_cuda::{ArenaPolicy, DeviceConfig};
 
 use crate::common::MIB;
-use crate::programs::program::{Act, FreeOn, Part, Program, SLOTS, STREAMS};
+use crate::programs::program::{Act, FreeOn, Part, Program, SLOTS, STREAMS, While};
 use crate::programs::random::Random;
 
 /// Bytes that are asked for: few sizes, so that memory is used again.
@@ -58,6 +58,25 @@ impl Program {
             steps,
             acts: (0..acts).map(|_| draw.act()).collect(),
         }
+    }
+}
+
+impl Program {
+    /// The program with sleeps between its acts.
+    pub(crate) fn with_sleeps(mut self) -> Self {
+        let mut random = Random::new(!self.seed);
+        for _ in 0..1 + random.below(5) {
+            let place = random.below(self.acts.len() + 1);
+            let frees = random.next() & random.next() & random.next();
+            let refused = match random.below(4) {
+                0 => Some((While::FallingAsleep, random.below(60) as u64)),
+                1 => Some((While::Waking, random.below(40) as u64)),
+                _ => None,
+            };
+            let frees = frees as usize;
+            self.acts.insert(place, Act::Sleep { frees, refused });
+        }
+        self
     }
 }
 

@@ -21,6 +21,7 @@ mod random;
 mod run;
 mod several;
 mod shrink;
+mod sleep;
 mod threads;
 mod transfers;
 mod uses;

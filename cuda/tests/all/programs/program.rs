@@ -43,6 +43,13 @@ pub(crate) enum FreeOn {
     Stream(usize),
 }
 
+/// When a call of a sleep is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum While {
+    FallingAsleep,
+    Waking,
+}
+
 /// What a program does. Blocks and streams are named by number; an act whose block is not there, or
 /// has nothing to be read, is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,6 +162,11 @@ pub(crate) enum Act {
         bytes: u64,
     },
     EndStep,
+    /// Sleeps, frees blocks meanwhile (bits), and wakes; with so many calls made before one is refused.
+    Sleep {
+        frees: usize,
+        refused: Option<(While, u64)>,
+    },
     /// The driver refuses a call of the next act that asks the allocator. Only on the stand-in.
     Refuse {
         function: &'static str,

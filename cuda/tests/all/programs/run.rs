@@ -59,17 +59,17 @@ pub(crate) struct Parcel {
 
 /// A program that runs.
 pub(crate) struct Runner {
-    context: Context,
-    memory: DeviceAllocator,
+    pub(crate) context: Context,
+    pub(crate) memory: DeviceAllocator,
     pub(crate) order: Order,
     pub(crate) kernels: Kernels,
     pub(crate) transfers: Transfers,
     pub(crate) slots: [Option<Held>; SLOTS],
     /// The stand-in, if the program is the only one that uses it.
-    control: Option<&'static StandIn>,
+    pub(crate) control: Option<&'static StandIn>,
     /// What the driver refuses while the allocator is asked the next time; and whether it ever did.
     refusal: Option<(&'static str, u64)>,
-    refused: bool,
+    pub(crate) refused: bool,
     /// A block was freed that several streams used: it may count as live for a while.
     deferred: bool,
 }
@@ -157,6 +157,7 @@ impl Runner {
                 self.memory.end_step();
                 Ok(())
             }
+            Act::Sleep { frees, refused } => self.sleep(frees, refused),
             Act::Refuse { function, skip } => {
                 self.refusal = Some((function, skip));
                 Ok(())
@@ -216,7 +217,7 @@ impl Runner {
     }
 
     /// The allocator counts what the program holds, if nobody else uses it.
-    fn check_live(&self) -> Outcome {
+    pub(crate) fn check_live(&self) -> Outcome {
         let held = self.slots.iter().flatten();
         let bytes: u64 = held.map(|held| held.block.bytes()).sum();
         let live = self.memory.stats().live_bytes;

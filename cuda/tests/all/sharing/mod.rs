@@ -12,7 +12,7 @@ use cudarc::driver::{CudaStream, sys};
 use larder_cuda::driver::abi::constants;
 use larder_cuda::{
     ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig, DriverError,
-    ExportError, ExportedBlock, ImportError, ImportedBlock, SharedLayout,
+    ExportError, ExportedBlock, ImportError, ImportedBlock, SharedLayout, SleepError,
 };
 
 use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
@@ -67,6 +67,38 @@ fn an_export_holds_pages_until_the_last_one_is_dropped() {
         memory.release(u64::MAX);
         assert!(!is_mapped(&context, at) && !is_mapped(&context, at + 3 * MIB));
         assert_eq!(control.used(0), 0);
+    }
+    drop(context);
+    assert_clean(control);
+}
+
+/// No copy can stand for memory that another process uses; and what sleeps has none to export.
+#[test]
+fn exported_memory_does_not_sleep_and_what_sleeps_is_not_exported() {
+    let Some((control, _turn)) = alone("exported_memory_does_not_sleep") else {
+        return;
+    };
+    let context = Context::new(0).unwrap();
+    {
+        let (memory, stream) = setup(&context, shareable());
+        let block = memory.alloc(&stream, 4 * MIB).unwrap();
+        let at = block.addr().get();
+        fill(&stream, at, 4 * MIB, 7);
+        let exported = memory.export(&block).unwrap();
+        assert!(matches!(
+            memory.sleep(),
+            Err(SleepError::Driver(DriverError::Exported { .. }))
+        ));
+        assert!(!memory.is_asleep());
+        assert_filled(&stream, at, 4 * MIB, 7);
+        drop(exported);
+        memory.sleep().unwrap();
+        assert_eq!(control.used(0), 0);
+        assert!(memory.export(&block).is_err());
+        memory.wake().unwrap();
+        assert_filled(&stream, at, 4 * MIB, 7);
+        drop(memory.export(&block).unwrap());
+        memory.free(&stream, block).unwrap();
     }
     drop(context);
     assert_clean(control);

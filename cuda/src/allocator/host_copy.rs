@@ -1,0 +1,261 @@
+//! [`HostCopy`]: what live memory of a device holds, in pinned memory of the host, while the device's sleeps.
+//!
+//! Ranges lie one behind the other in pieces of pinned memory, which are together as long as the ranges.
+//!
+//! HOSTCOPY1 the pieces stay as long as a copy from or to them may be under way: each transfer waits for its
+//! copies, also after a refusal; what a driver lets nobody wait for is never freed.
+//! HOSTCOPY2 copies run on the calling thread's own default stream, which always exists. It is refused while it
+//! captures.
+
+use core::ptr::with_exposed_provenance_mut;
+
+use larder_core::AddrRange;
+use larder_cuda_abi::constants::HOST_ALLOC_PORTABLE;
+use larder_cuda_abi::{Code, StreamHandle};
+
+use super::SleepError;
+use crate::driver::Driver;
+use crate::driver::deferred_free::DeferredFree;
+use crate::{CaptureStatus, Context, DriverError};
+
+/// Length of all pieces but the last.
+const PIECE_BYTES: u64 = 64 << 20;
+
+/// How often a refused wait is tried again, since memory that is written still cannot be freed.
+const WAITS: usize = 4;
+
+const STREAM: StreamHandle = StreamHandle::PER_THREAD;
+
+/// Pinned memory.
+struct Piece {
+    context: Context,
+    address: u64,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.context.give_back(DeferredFree::Host(self.address));
+    }
+}
+
+/// A range of the device, and where its bytes lie in the pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Kept {
+    range: AddrRange,
+    offset: u64,
+}
+
+/// One copy, within one piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Part {
+    at: u64,
+    offset: u64,
+    bytes: u64,
+}
+
+/// Where bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    ToHost,
+    ToDevice,
+}
+
+/// The bytes of ranges of a device.
+pub(super) struct HostCopy {
+    context: Context,
+    pieces: Vec<Piece>,
+    kept: Vec<Kept>,
+}
+
+impl HostCopy {
+    /// Copies the ranges, which stand in the order of their addresses. O(bytes), one driver call for each
+    /// 64 MiB of pinned memory, and one for each run of neighbours.
+    ///
+    /// # Errors
+    /// [`SleepError::Host`], [`SleepError::Capturing`], [`SleepError::Driver`]. Nothing is left then.
+    pub(super) fn of(context: &Context, ranges: &[AddrRange]) -> Result<Self, SleepError> {
+        let mut copy = Self {
+            context: context.clone(),
+            pieces: Vec::new(),
+            kept: Vec::with_capacity(ranges.len()),
+        };
+        let mut all_bytes = 0;
+        for range in ranges {
+            copy.kept.push(Kept {
+                range: *range,
+                offset: all_bytes,
+            });
+            all_bytes += range.bytes();
+        }
+        let mut held = 0;
+        while held < all_bytes {
+            let bytes = PIECE_BYTES.min(all_bytes - held);
+            let address = context
+                .try_current(|driver| driver.alloc_host(bytes, HOST_ALLOC_PORTABLE))
+                .map_err(|driver| SleepError::Host {
+                    bytes: all_bytes,
+                    driver,
+                })?;
+            copy.pieces.push(Piece {
+                context: context.clone(),
+                address: address.expose_provenance() as u64,
+            });
+            held += bytes;
+        }
+        match copy.transfer(&parts(&copy.kept), Way::ToHost) {
+            Ok(()) => Ok(copy),
+            Err(refused) => {
+                if !refused.is_over {
+                    // HOSTCOPY1.
+                    core::mem::take(&mut copy.pieces)
+                        .into_iter()
+                        .for_each(core::mem::forget);
+                }
+                Err(refused.error.into())
+            }
+        }
+    }
+
+    /// Copies back what is among these ranges, which stand in the order of their addresses; gives the bytes.
+    /// O(bytes), one driver call for each run of neighbours.
+    ///
+    /// # Errors
+    /// If the driver refuses; the copy is whole still.
+    pub(super) fn restore(&self, live: &[AddrRange]) -> Result<u64, DriverError> {
+        let is_live = |kept: &&Kept| {
+            let found = live.binary_search_by_key(&kept.range.start(), |range| range.start());
+            found.is_ok()
+        };
+        let kept: Vec<_> = self.kept.iter().filter(is_live).copied().collect();
+        self.transfer(&parts(&kept), Way::ToDevice)
+            .map_err(|refused| refused.error)?;
+        Ok(kept.iter().map(|kept| kept.range.bytes()).sum())
+    }
+
+    /// Copies, and waits until that is over.
+    fn transfer(&self, parts: &[Part], way: Way) -> Result<(), Refused> {
+        let outcome = self.context.with_current(|driver| {
+            let queued = self.queue(driver, parts, way);
+            let waited = wait(driver);
+            let is_over = waited.is_ok() || (0..WAITS).any(|_| wait(driver).is_ok());
+            queued
+                .and(waited)
+                .map_err(|error| Refused { error, is_over })
+        });
+        let nothing_ran = |error| Refused {
+            error,
+            is_over: true,
+        };
+        outcome.map_err(nothing_ran)?
+    }
+
+    fn queue(&self, driver: &Driver, parts: &[Part], way: Way) -> Result<(), DriverError> {
+        // SAFETY: HOSTCOPY2: the stream always exists.
+        if unsafe { driver.capture_status(STREAM) }? != CaptureStatus::None {
+            return Err(DriverError::Call {
+                function: "cuStreamIsCapturing",
+                code: Code::STREAM_CAPTURE_UNSUPPORTED,
+            });
+        }
+        for part in parts {
+            // As many pieces as all offsets need.
+            let piece = &self.pieces[(part.offset / PIECE_BYTES) as usize];
+            let host = (piece.address + part.offset % PIECE_BYTES) as usize;
+            let host = with_exposed_provenance_mut::<u8>(host);
+            match way {
+                Way::ToHost => {
+                    // SAFETY: HOSTCOPY2; the part lies in one piece, which stays (HOSTCOPY1), and in memory
+                    // that the allocator has mapped.
+                    unsafe { driver.copy_to_host(host, part.at, part.bytes, STREAM) }?;
+                }
+                Way::ToDevice => {
+                    // SAFETY: HOSTCOPY2; the part lies in one piece, which stays (HOSTCOPY1), and in memory
+                    // that the allocator has mapped.
+                    unsafe { driver.copy_to_device(part.at, host, part.bytes, STREAM) }?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A transfer that did not succeed, and whether its copies are over.
+struct Refused {
+    error: DriverError,
+    is_over: bool,
+}
+
+fn wait(driver: &Driver) -> Result<(), DriverError> {
+    // SAFETY: HOSTCOPY2: the stream always exists.
+    unsafe { driver.synchronize_stream(STREAM) }
+}
+
+/// The copies for ranges: one for each run of neighbours, cut where a piece ends.
+fn parts(kept: &[Kept]) -> Vec<Part> {
+    let mut runs: Vec<Part> = Vec::new();
+    for Kept { range, offset } in kept {
+        let (at, bytes) = (range.start().get(), range.bytes());
+        match runs.last_mut() {
+            Some(run) if run.at + run.bytes == at && run.offset + run.bytes == *offset => {
+                run.bytes += bytes;
+            }
+            _ => runs.push(Part {
+                at,
+                offset: *offset,
+                bytes,
+            }),
+        }
+    }
+    let mut parts = Vec::with_capacity(runs.len());
+    for mut run in runs {
+        while run.bytes > 0 {
+            let bytes = run.bytes.min(PIECE_BYTES - run.offset % PIECE_BYTES);
+            parts.push(Part { bytes, ..run });
+            run.at += bytes;
+            run.offset += bytes;
+            run.bytes -= bytes;
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::Addr;
+
+    use super::*;
+
+    fn kept(at: u64, bytes: u64, offset: u64) -> Kept {
+        let range = AddrRange::new(Addr::new(at), bytes).expect("a range");
+        Kept { range, offset }
+    }
+
+    fn part(at: u64, offset: u64, bytes: u64) -> Part {
+        Part { at, offset, bytes }
+    }
+
+    #[test]
+    fn neighbours_are_one_copy_which_ends_where_a_piece_does() {
+        let ranges = [
+            kept(1000, 500, 0),
+            kept(1500, 500, 500),
+            // A gap on the device, then one in the copy.
+            kept(3000, 500, 1000),
+            kept(3500, 500, 2000),
+            kept(1 << 40, 2 * PIECE_BYTES, PIECE_BYTES - 100),
+        ];
+        let expected = [
+            part(1000, 0, 1000),
+            part(3000, 1000, 500),
+            part(3500, 2000, 500),
+            part(1 << 40, PIECE_BYTES - 100, 100),
+            part((1 << 40) + 100, PIECE_BYTES, PIECE_BYTES),
+            part(
+                (1 << 40) + 100 + PIECE_BYTES,
+                2 * PIECE_BYTES,
+                PIECE_BYTES - 100,
+            ),
+        ];
+        assert_eq!(parts(&ranges), expected);
+    }
+}

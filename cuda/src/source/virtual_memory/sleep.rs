@@ -1,0 +1,189 @@
+//! Memory of handles that is given up for a while. The table keeps which handle is mapped where, so the addresses
+//! stay taken, and says of each handle and each mapping whether the driver has it.
+//!
+//! Giving up undoes all mappings before it releases any memory: if the driver refuses to undo one, every byte is
+//! still where it was. Bringing back creates, maps, and allows access. Both go on where they were refused before,
+//! and each undoes the other. The bytes are the caller's to keep.
+
+use std::sync::{PoisonError, RwLockWriteGuard};
+
+use larder_core::{Addr, AddrRange};
+
+use super::{MappingOwner, VirtualMemory};
+use crate::DriverError;
+use crate::driver::deferred_free::DeferredFree;
+use crate::driver::locked;
+
+/// No call of a paged allocator is under way, and none begins, until this is dropped.
+pub(crate) struct Stopped<'a> {
+    memory: &'a VirtualMemory,
+    asleep: RwLockWriteGuard<'a, bool>,
+}
+
+impl VirtualMemory {
+    /// Waits for the calls that are under way, and holds off others.
+    pub(crate) fn stop(&self) -> Stopped<'_> {
+        let asleep = self.asleep.write();
+        Stopped {
+            memory: self,
+            asleep: asleep.unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// Waits for the calls that are under way, and holds off others. Tells the watcher of all memory of handles
+    /// that it leaves; nothing is mapped in between. Whoever gives up nothing then [tells](Self::tell_of_return)
+    /// the opposite.
+    pub(crate) fn stop_and_tell(&self) -> Stopped<'_> {
+        *self.stop().asleep = true;
+        for (start, bytes, _) in self.mappings_of_handles(true) {
+            if let Some(range) = AddrRange::new(Addr::new(start), bytes) {
+                self.watcher.leaving(range);
+            }
+        }
+        let mut stopped = self.stop();
+        *stopped.asleep = false;
+        stopped
+    }
+
+    /// Tells the watcher of all memory of handles, which has not gone after all, or has come back.
+    pub(crate) fn tell_of_return(&self) {
+        self.notify_held(self.addresses);
+    }
+
+    /// Whether the driver has the mapping that begins there.
+    pub(super) fn is_present(&self, start: u64) -> bool {
+        let table = locked(&self.table);
+        table
+            .mappings
+            .get(&start)
+            .is_some_and(|mapped| mapped.present)
+    }
+
+    /// Handles' mappings that the driver has, or has not: start, bytes, handle.
+    fn mappings_of_handles(&self, present: bool) -> Vec<(u64, u64, u32)> {
+        let table = locked(&self.table);
+        let mappings = table.mappings.iter();
+        mappings
+            .filter_map(|(start, mapped)| match mapped.owner {
+                MappingOwner::Handle(handle) if mapped.present == present => {
+                    Some((*start, mapped.bytes, handle))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn set_present(&self, start: u64, present: bool) {
+        if let Some(mapped) = locked(&self.table).mappings.get_mut(&start) {
+            mapped.present = present;
+        }
+    }
+
+    /// Creates memory for the handles that have none, each charged before.
+    fn create_absent(&self) -> Result<(), DriverError> {
+        let absent: Vec<(u32, u64)> = {
+            let table = locked(&self.table);
+            let absent = table.handles.iter();
+            absent
+                .filter(|(_, held)| held.memory.is_none())
+                .map(|(handle, held)| (*handle, held.bytes))
+                .collect()
+        };
+        for (handle, bytes) in absent {
+            let charge = self.charge(bytes)?;
+            let memory = self.create(bytes)?;
+            if let Some(held) = locked(&self.table).handles.get_mut(&handle) {
+                (held.memory, held.charge) = (Some(memory), charge);
+            }
+        }
+        Ok(())
+    }
+
+    /// Allows access to all mappings of handles, with a call for each run of neighbours.
+    fn access_all(&self) -> Result<(), DriverError> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (start, bytes, _) in self.mappings_of_handles(true) {
+            match runs.last_mut() {
+                Some((_, end)) if *end == start => *end += bytes,
+                _ => runs.push((start, start + bytes)),
+            }
+        }
+        let ranges = runs
+            .into_iter()
+            .filter_map(|(start, end)| AddrRange::new(Addr::new(start), end - start));
+        ranges
+            .into_iter()
+            .try_for_each(|range| self.set_access(range))
+    }
+}
+
+impl Stopped<'_> {
+    /// Refuses where another process may use some of the memory, which no copy can stand for.
+    ///
+    /// # Errors
+    /// [`DriverError::Exported`].
+    pub(crate) fn refuse_exported(&self) -> Result<(), DriverError> {
+        let table = locked(&self.memory.table);
+        let mut mappings = table.mappings.iter();
+        match mappings.find(|(_, mapped)| mapped.exports > 0) {
+            Some((address, _)) => Err(DriverError::Exported { address: *address }),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives all memory of handles back to the driver; gives the bytes. It sleeps from here on, whatever the
+    /// driver refuses. No work uses it. Memory that is mapped nowhere any more and not taken back is deferred,
+    /// as everywhere ([`Context::deferred_frees`](crate::Context::deferred_frees)). Two calls a handle, and one
+    /// for each further mapping of it.
+    ///
+    /// # Errors
+    /// If the driver refuses to undo a mapping: no memory was released then.
+    pub(crate) fn give_up(&mut self) -> Result<u64, DriverError> {
+        let memory = self.memory;
+        *self.asleep = true;
+        for (start, bytes, _) in memory.mappings_of_handles(true) {
+            let thing = DeferredFree::Mapping(start, bytes);
+            memory.context.try_give_back(thing)?;
+            memory.set_present(start, false);
+            locked(&memory.table).calls.unmap += 1;
+        }
+        let given: Vec<_> = {
+            let mut table = locked(&memory.table);
+            let handles = table.handles.values_mut();
+            handles
+                .filter_map(|held| Some((held.memory.take()?, held.bytes, held.charge.take())))
+                .collect()
+        };
+        let mut released = 0;
+        for (handle, bytes, charge) in given {
+            let thing = DeferredFree::Memory(handle);
+            match memory.context.try_give_back(thing) {
+                Ok(()) => locked(&memory.table).calls.release += 1,
+                Err(_) => memory.context.defer_free_charged(thing, charge),
+            }
+            released += bytes;
+        }
+        Ok(released)
+    }
+
+    /// Makes memory stand behind all addresses again at which it stood; what it holds is undefined if it was
+    /// released. A call a handle, one a mapping, and one for each run of neighbouring mappings.
+    ///
+    /// # Errors
+    /// [`DriverError::Budget`], and if the driver refuses. Some of it is back then.
+    pub(crate) fn bring_back(&mut self) -> Result<(), DriverError> {
+        let memory = self.memory;
+        memory.create_absent()?;
+        for (start, bytes, handle) in memory.mappings_of_handles(false) {
+            let physical = memory.memory_of(handle, bytes)?;
+            memory.map_entered(start, bytes, physical)?;
+            memory.set_present(start, true);
+        }
+        memory.access_all()
+    }
+
+    /// The memory can be used, and a paged allocator's calls go on.
+    pub(crate) fn wake(mut self) {
+        *self.asleep = false;
+    }
+}

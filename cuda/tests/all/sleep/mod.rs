@@ -1,0 +1,149 @@
+//! An allocator that sleeps holds nothing of the device, and wakes with every byte at its address.
+//! Random programs with sleeps: `programs::sleep`.
+
+use crate::common;
+
+mod budgets;
+mod refusals;
+mod threads;
+mod wakes;
+
+use std::sync::Arc;
+
+use common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
+use cudarc::driver::CudaStream;
+use larder_core::Block;
+use larder_cuda::driver::StandIn;
+use larder_cuda::{ArenaPolicy, Context, DeviceAllocator, DeviceConfig};
+
+/// Seeds of deferred schedules.
+const SEEDS: u64 = 4;
+
+/// Blocks of all kinds: of an arena, of the core, of a page and of several.
+const SIZES: [u64; 6] = [300, 5000, 64 << 10, MIB, 3 * MIB, 2 * MIB + 512];
+
+/// What of each mebibyte is written and read.
+const WRITTEN: u64 = 256;
+
+struct Live {
+    block: Block,
+    stream: usize,
+    value: u8,
+}
+
+impl Live {
+    fn places(&self) -> impl Iterator<Item = u64> + use<> {
+        let (start, bytes) = (self.block.addr().get(), self.block.bytes());
+        let pieces = (0..bytes.div_ceil(MIB)).map(move |index| start + index * MIB);
+        pieces.chain([start + bytes - WRITTEN])
+    }
+}
+
+struct Rig {
+    control: &'static StandIn,
+    context: Context,
+    memory: DeviceAllocator,
+    streams: Vec<Arc<CudaStream>>,
+    live: Vec<Live>,
+}
+
+impl Rig {
+    fn new(control: &'static StandIn, config: DeviceConfig) -> Self {
+        let context = Context::new(0).unwrap();
+        let memory = DeviceAllocator::with_config(&context, config).unwrap();
+        Self::over(control, context, memory)
+    }
+
+    fn over(control: &'static StandIn, context: Context, memory: DeviceAllocator) -> Self {
+        let streams = (0..2).map(|_| context.cudarc().new_stream().unwrap());
+        Self {
+            control,
+            streams: streams.collect(),
+            context,
+            memory,
+            live: Vec::new(),
+        }
+    }
+
+    /// One block, written on both streams.
+    fn alloc(&mut self, bytes: u64) {
+        let value = self.live.len() as u8 + 1;
+        let stream = self.live.len() % 2;
+        let block = self.memory.alloc(&self.streams[stream], bytes).unwrap();
+        let live = Live {
+            block,
+            stream,
+            value,
+        };
+        for at in live.places() {
+            fill(&self.streams[stream], at, WRITTEN, value);
+        }
+        self.live.push(live);
+    }
+
+    /// Blocks with holes between them, whose memory has moved, was freed on another stream, and is idle.
+    fn fill(&mut self) {
+        for bytes in SIZES.into_iter().chain(SIZES) {
+            self.alloc(bytes);
+        }
+        for index in [9, 7, 3, 0] {
+            let gone = self.live.remove(index);
+            let stream = &self.streams[1 - gone.stream];
+            let after = &self.streams[gone.stream];
+            self.memory.order_after(stream, after).unwrap();
+            self.memory.free(stream, gone.block).unwrap();
+        }
+        self.alloc(5 * MIB);
+    }
+
+    #[track_caller]
+    fn check(&self) {
+        for live in &self.live {
+            for at in live.places() {
+                assert_filled(&self.streams[live.stream], at, WRITTEN, live.value);
+            }
+        }
+    }
+
+    #[track_caller]
+    fn assert_asleep(&self) {
+        assert!(self.memory.is_asleep());
+        self.context.settle();
+        assert_eq!(self.control.used(0), 0, "bytes held asleep");
+        assert_eq!(self.memory.pool_stats().pool_bytes, 0);
+    }
+
+    fn free_all(&mut self) {
+        for live in self.live.drain(..) {
+            let stream = &self.streams[live.stream];
+            self.memory.free(stream, live.block).unwrap();
+        }
+    }
+}
+
+fn arenas() -> DeviceConfig {
+    DeviceConfig {
+        arenas: ArenaPolicy::Always,
+        ..DeviceConfig::new()
+    }
+}
+
+/// Eagerly and under each seed; new memory is no zeros.
+fn under_all_schedules(test: &str, act: impl Fn(&'static StandIn)) {
+    let Some((control, _turn)) = alone(test) else {
+        return;
+    };
+    for seed in 0..=SEEDS {
+        control.poison(true);
+        match seed.checked_sub(1) {
+            Some(seed) => control.schedule_deferred(seed),
+            None => control.schedule_eagerly(),
+        }
+        act(control);
+        control.set_memory(0, DEVICE_BYTES).unwrap();
+        control.schedule_eagerly();
+        control.poison(false);
+        assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+        assert_clean(control);
+    }
+}
