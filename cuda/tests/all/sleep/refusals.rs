@@ -31,9 +31,10 @@ fn assert_whole(rig: &Rig, what: &str) {
     rig.assert_asleep();
 }
 
-#[test]
-fn every_refused_call_leaves_it_asleep_or_awake() {
-    let Some((control, _turn)) = alone("every_refused_call_leaves_it_asleep_or_awake") else {
+/// Runs `act` with an allocator and each refusal in turn: how many calls are made first, and what it is. `act`
+/// says how many calls were made, and whether that was refused.
+fn sweep(test: &str, act: impl Fn(&Rig, &str, &dyn Fn()) -> (u64, bool)) {
+    let Some((control, _turn)) = alone(test) else {
         return;
     };
     control.poison(true);
@@ -49,66 +50,72 @@ fn every_refused_call_leaves_it_asleep_or_awake() {
                 if !is_swept(nth_code, skip as usize) {
                     continue;
                 }
-                let what = format!("asleep, code {nth_code}, {times} calls after {skip}");
-                // Something idle, so that it is released too.
-                let idle = rig.memory.alloc(&rig.streams[0], 9 * MIB).unwrap();
-                rig.memory.free(&rig.streams[0], idle).unwrap();
-                let before = control.calls(None);
-                refuse(&rig, None, skip, times, nth_code);
-                let slept = rig.memory.sleep();
-                control.clear_failures();
-                let calls = control.calls(None) - before;
-                if let Err(error) = slept {
-                    let known = matches!(error, SleepError::Driver(_) | SleepError::Host { .. });
-                    assert!(known, "{what}: {error}");
-                    assert!(times > 1 || !rig.memory.is_asleep(), "{what}: {error}");
-                    refused += 1;
-                }
-                assert_whole(&rig, &what);
-                rig.memory.wake().unwrap();
+                let what = format!("code {nth_code}, {times} calls after {skip}");
+                let (calls, was_refused) =
+                    act(&rig, &what, &|| refuse(&rig, None, skip, times, nth_code));
                 rig.check();
+                refused += u64::from(was_refused);
                 if calls <= skip {
                     break;
                 }
             }
-            assert!(refused > 3, "{refused} calls refused a sleep");
-            refused = 0;
-            for skip in 0.. {
-                if !is_swept(nth_code, skip as usize) {
-                    continue;
-                }
-                let what = format!("awake, code {nth_code}, {times} calls after {skip}");
-                rig.memory.sleep().unwrap();
-                let before = control.calls(None);
-                refuse(&rig, None, skip, times, nth_code);
-                let woken = rig.memory.wake();
-                control.clear_failures();
-                let calls = control.calls(None) - before;
-                if let Err(error) = woken {
-                    let known = matches!(error, SleepError::Driver(_) | SleepError::Device(_));
-                    assert!(known, "{what}: {error}");
-                    assert!(rig.memory.is_asleep(), "{what}");
-                    if times == 1 {
-                        rig.assert_asleep();
-                    }
-                    refused += 1;
-                    if skip % 2 == 0 {
-                        assert_whole(&rig, &what);
-                    }
-                    rig.memory.wake().unwrap();
-                }
-                rig.check();
-                if calls <= skip {
-                    break;
-                }
-            }
-            assert!(refused > 3, "{refused} calls refused a wake");
+            assert!(refused > 3, "only {refused} calls were of use");
             rig.free_all();
             drop(rig);
             assert_clean(control);
         }
     }
     control.poison(false);
+}
+
+/// Does something while calls are refused; the number of calls.
+fn refusing<R>(rig: &Rig, refuse: &dyn Fn(), act: impl FnOnce() -> R) -> (R, u64) {
+    let before = rig.control.calls(None);
+    refuse();
+    let answer = act();
+    rig.control.clear_failures();
+    (answer, rig.control.calls(None) - before)
+}
+
+#[test]
+fn every_refused_call_leaves_it_awake_and_able_to_sleep() {
+    let test = "every_refused_call_leaves_it_awake_and_able_to_sleep";
+    sweep(test, |rig, what, refuse| {
+        // Something idle, so that it is released too.
+        let idle = rig.memory.alloc(&rig.streams[0], 9 * MIB).unwrap();
+        rig.memory.free(&rig.streams[0], idle).unwrap();
+        let (slept, calls) = refusing(rig, refuse, || rig.memory.sleep());
+        if let Err(error) = slept {
+            let known = matches!(error, SleepError::Driver(_) | SleepError::Host { .. });
+            assert!(known, "{what}: {error}");
+            let is_one = what.contains(", 1 calls");
+            assert!(!is_one || !rig.memory.is_asleep(), "{what}: {error}");
+        }
+        assert_whole(rig, what);
+        rig.memory.wake().unwrap();
+        (calls, slept.is_err())
+    });
+}
+
+#[test]
+fn every_refused_call_leaves_it_asleep_and_able_to_wake() {
+    let test = "every_refused_call_leaves_it_asleep_and_able_to_wake";
+    sweep(test, |rig, what, refuse| {
+        rig.memory.sleep().unwrap();
+        let (woken, calls) = refusing(rig, refuse, || rig.memory.wake());
+        if let Err(error) = woken {
+            let known = matches!(error, SleepError::Driver(_) | SleepError::Device(_));
+            assert!(known, "{what}: {error}");
+            assert!(rig.memory.is_asleep(), "{what}");
+            if what.contains(", 1 calls") {
+                rig.assert_asleep();
+            } else {
+                assert_whole(rig, what);
+            }
+            rig.memory.wake().unwrap();
+        }
+        (calls, woken.is_err())
+    });
 }
 
 /// A sleep that is refused, and whose way back is refused too, is asleep; both ways lead on.

@@ -8,6 +8,15 @@ use larder_cuda::DeviceAllocError;
 use crate::common::MIB;
 use crate::sleep::{Rig, arenas, under_all_schedules};
 
+/// Set when this is dropped, also where a test fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Sleeps of a run.
 const SLEEPS: usize = 15;
 
@@ -48,6 +57,7 @@ fn threads_are_given_memory_awake_and_refused_asleep() {
                         }
                     });
                 }
+                let ends = Ends(&over);
                 for _ in 0..SLEEPS {
                     rig.memory.sleep().unwrap();
                     assert_eq!(control.used(0), 0);
@@ -55,7 +65,7 @@ fn threads_are_given_memory_awake_and_refused_asleep() {
                     rig.check();
                     thread::yield_now();
                 }
-                over.store(true, Ordering::Relaxed);
+                drop(ends);
             });
             rig.check();
             rig.free_all();
