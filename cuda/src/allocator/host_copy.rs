@@ -4,8 +4,8 @@
 //!
 //! HOSTCOPY1 the pieces stay as long as a copy from or to them may be under way: each transfer waits for its
 //! copies, also after a refusal; what a driver lets nobody wait for is never freed.
-//! HOSTCOPY2 copies run on the calling thread's own default stream, which always exists. It is refused while it
-//! captures.
+//! HOSTCOPY2 copies run on the calling thread's own default stream, which always exists. It is refused while
+//! it captures.
 
 use core::ptr::with_exposed_provenance_mut;
 

@@ -1,31 +1,31 @@
-//! [`DeviceAllocator::sleep`] gives a device's memory up for a while, and [`DeviceAllocator::wake`] brings it back
-//! at the same addresses, so that another job can use the device meanwhile. Captured graphs, arenas, plans and
-//! windows know addresses only, so they stay valid.
+//! [`DeviceAllocator::sleep`] gives a device's memory up for a while, and [`DeviceAllocator::wake`] brings it
+//! back at the same addresses, so that another job can use the device meanwhile. Captured graphs, arenas,
+//! plans and windows know addresses only, so they stay valid.
 //!
-//! * Asleep, an allocation is refused (`DeviceAllocError::Asleep`) and does not wake: waking copies all that is
-//!   live, may be refused, and takes memory that somebody was promised; that is to be said, not to happen.
+//! * Asleep, an allocation is refused (`DeviceAllocError::Asleep`) and does not wake: waking copies all that
+//!   is live, may be refused, and takes memory that somebody was promised; that is to be said, not to happen.
 //!   Frees, windows that close and steps that end are bookkeeping, and are taken at once.
 //! * What is waited for: all work of the context, since streams that the allocator does not know may use its
-//!   blocks. One that captures refuses the sleep; if it is not known, its capture is spoilt, as by any wait for
-//!   a context.
-//! * What is copied: all that is in use to the core, which is live blocks, whole pieces of arenas, whole windows,
-//!   and what several streams used and have not passed. What is idle is released before, and not brought back.
-//!   Blocks marked as remakable are left out; their addresses stay too.
+//!   blocks. One that captures refuses the sleep; if it is not known, its capture is spoilt, as by any wait
+//!   for a context.
+//! * What is copied: all that is in use to the core, which is live blocks, whole pieces of arenas, whole
+//!   windows, and what several streams used and have not passed. What is idle is released before, and not
+//!   brought back. Blocks marked as remakable are left out; their addresses stay too.
 //! * The host's memory is pinned, in pieces, and as long as what is copied.
 //!
-//! SLEEP1 Before any memory is given up all is copied and all copies have been waited for. The copy is dropped
-//! only when all of it is back on the device.
+//! SLEEP1 Before any memory is given up all is copied and all copies have been waited for. The copy is
+//! dropped only when all of it is back on the device.
 //! SLEEP2 The allocator is awake, or asleep with a copy. Whatever the driver refuses leaves one of the two: a
-//! sleep that is refused undoes what it did, and is asleep where that is refused as well; a wake that is refused
-//! gives up again what it had brought back. Either can be called again.
+//! sleep that is refused undoes what it did, and is asleep where that is refused as well; a wake that is
+//! refused gives up again what it had brought back. Either can be called again.
 //! SLEEP3 Asleep, every route refuses. Threads that had looked before it may still be given what is held and
 //! free; nobody may use it before it wakes. Their calls for pages are waited for, or refused.
-//! SLEEP4 Asleep, nothing is charged, but for what the driver did not take back. Waking charges again, under the
-//! limits of then.
+//! SLEEP4 Asleep, nothing is charged, but for what the driver did not take back. Waking charges again, under
+//! the limits of then.
 //!
-//! The lock of the copy comes before all others of the allocator, and is held by whoever sleeps or wakes. Behind
-//! those of steps and streams, and before the core's, comes the turn of the calls for pages
-//! (`stop`). Watchers of mapped memory are called under the first, no callback under the second.
+//! The lock of the copy comes before all others of the allocator, and is held by whoever sleeps or wakes.
+//! Behind those of steps and streams, and before the core's, comes the turn of the calls for pages (`stop`).
+//! Watchers of mapped memory are called under the first, no callback under the second.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -133,15 +133,16 @@ impl Marks {
 }
 
 impl DeviceAllocator {
-    /// Gives all of the device's memory back to the driver, and keeps every address: what is live is copied to
-    /// pinned memory of the host, which no budget counts. Until [`wake`](Self::wake), allocations are refused
-    /// ([`DeviceAllocError::Asleep`](crate::DeviceAllocError::Asleep)), frees are taken, and nothing is charged to budgets. Counters go on as if
-    /// the memory were there. Once asleep: nothing to do, but for what the driver had refused to take back.
+    /// Gives all of the device's memory back to the driver, and keeps every address: what is live is copied
+    /// to pinned memory of the host, which no budget counts. Until [`wake`](Self::wake), allocations are
+    /// refused ([`DeviceAllocError::Asleep`](crate::DeviceAllocError::Asleep)), frees are taken, and nothing
+    /// is charged to budgets. Counters go on as if the memory were there. Once asleep: nothing to do, but for
+    /// what the driver had refused to take back.
     ///
-    /// Waits for all work of the context. From the call until `wake` has come back, no work that uses the memory
-    /// is queued, on no stream: it would fail on the device. Graphs that were captured before stay valid, and are
-    /// not launched meanwhile. No stream captures: one that the allocator knows refuses this, another one's
-    /// capture is spoilt. Any thread may call this, but no callback of ours.
+    /// Waits for all work of the context. From the call until `wake` has come back, no work that uses the
+    /// memory is queued, on no stream: it would fail on the device. Graphs that were captured before stay
+    /// valid, and are not launched meanwhile. No stream captures: one that the allocator knows refuses this,
+    /// another one's capture is spoilt. Any thread may call this, but no callback of ours.
     ///
     /// O(live bytes), and two driver calls for each piece of memory and each mapping.
     ///
@@ -160,8 +161,9 @@ impl DeviceAllocator {
     /// ```
     ///
     /// # Errors
-    /// [`SleepError`]. The allocator is awake then and nothing has changed, unless the driver refused to take a
-    /// mapping back and to restore another one: then it [is asleep](Self::is_asleep), and this or `wake` goes on.
+    /// [`SleepError`]. The allocator is awake then and nothing has changed, unless the driver refused to take
+    /// a mapping back and to restore another one: then it [is asleep](Self::is_asleep), and this or `wake`
+    /// goes on.
     pub fn sleep(&self) -> Result<Slept, SleepError> {
         let inner = &*self.0;
         let mut copy = locked(&inner.sleep.copy);
@@ -179,12 +181,12 @@ impl DeviceAllocator {
         slept
     }
 
-    /// Brings the memory back at its addresses, with what live blocks held; remakable ones hold whatever. All of
-    /// it is there when this comes back, for work of any stream. Gives the bytes that were copied: 0 if the
-    /// allocator was awake. O(live bytes), and two driver calls and more for each piece of memory.
+    /// Brings the memory back at its addresses, with what live blocks held; remakable ones hold whatever. All
+    /// of it is there when this comes back, for work of any stream. Gives the bytes that were copied: 0 if
+    /// the allocator was awake. O(live bytes), and two driver calls and more for each piece of memory.
     ///
-    /// Limits hold as they are now: a limit that is lower than what is live refuses, until blocks were freed or
-    /// it is raised.
+    /// Limits hold as they are now: a limit that is lower than what is live refuses, until blocks were freed
+    /// or it is raised.
     ///
     /// # Errors
     /// [`SleepError`]. The allocator is asleep still, and nothing is lost: call again later.
@@ -209,9 +211,9 @@ impl DeviceAllocator {
         locked(&self.0.sleep.copy).is_some()
     }
 
-    /// Says that what a block holds can be made again, or no more: while the allocator [sleeps](Self::sleep) it
-    /// is not copied, and holds whatever afterwards. The mark goes with the block. What stands in a capture's
-    /// window or in a stream's arena (blocks of up to 64 KiB) is copied all the same. O(log marks).
+    /// Says that what a block holds can be made again, or no more: while the allocator [sleeps](Self::sleep)
+    /// it is not copied, and holds whatever afterwards. The mark goes with the block. What stands in a
+    /// capture's window or in a stream's arena (blocks of up to 64 KiB) is copied all the same. O(log marks).
     ///
     /// # Errors
     /// [`FreeError::Unknown`] if the block is not one of this allocator's.
@@ -326,8 +328,8 @@ impl DeviceInner {
         }
     }
 
-    /// Waits for all work of the context, also of streams that only use what others allocated. Nothing is waited
-    /// for if a stream that is known captures.
+    /// Waits for all work of the context, also of streams that only use what others allocated. Nothing is
+    /// waited for if a stream that is known captures.
     fn wait_for_work(&self) -> Result<(), SleepError> {
         let streams = &self.pool.streams;
         for stream in streams.ids().filter_map(|(id, _)| streams.stream(id)) {

@@ -4,8 +4,8 @@
 //! nobody: memory that the driver did not take back is tried again by the context. If it is charged to a
 //! budget, which counts it until then, the answer is `Ok`; else the allocator counts it as lost.
 //!
-//! While the memory sleeps nothing is created or mapped. What the driver does not have is unmapped and released
-//! in the table only.
+//! While the memory sleeps nothing is created or mapped. What the driver does not have is unmapped and
+//! released in the table only.
 
 use std::sync::PoisonError;
 

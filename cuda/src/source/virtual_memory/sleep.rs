@@ -1,9 +1,9 @@
-//! Memory of handles that is given up for a while. The table keeps which handle is mapped where, so the addresses
-//! stay taken, and says of each handle and each mapping whether the driver has it.
+//! Memory of handles that is given up for a while. The table keeps which handle is mapped where, so the
+//! addresses stay taken, and says of each handle and each mapping whether the driver has it.
 //!
-//! Giving up undoes all mappings before it releases any memory: if the driver refuses to undo one, every byte is
-//! still where it was. Bringing back creates, maps, and allows access. Both go on where they were refused before,
-//! and each undoes the other. The bytes are the caller's to keep.
+//! Giving up undoes all mappings before it releases any memory: if the driver refuses to undo one, every byte
+//! is still where it was. Bringing back creates, maps, and allows access. Both go on where they were refused
+//! before, and each undoes the other. The bytes are the caller's to keep.
 
 use std::sync::{PoisonError, RwLockWriteGuard};
 
@@ -30,9 +30,9 @@ impl VirtualMemory {
         }
     }
 
-    /// Waits for the calls that are under way, and holds off others. Tells the watcher of all memory of handles
-    /// that it leaves; nothing is mapped in between. Whoever gives up nothing then [tells](Self::tell_of_return)
-    /// the opposite.
+    /// Waits for the calls that are under way, and holds off others. Tells the watcher of all memory of
+    /// handles that it leaves; nothing is mapped in between. Whoever gives up nothing then
+    /// [tells](Self::tell_of_return) the opposite.
     pub(crate) fn stop_and_tell(&self) -> Stopped<'_> {
         *self.stop().asleep = true;
         for (start, bytes, _) in self.mappings_of_handles(true) {
@@ -132,9 +132,9 @@ impl Stopped<'_> {
     }
 
     /// Gives all memory of handles back to the driver; gives the bytes. It sleeps from here on, whatever the
-    /// driver refuses. No work uses it. Memory that is mapped nowhere any more and not taken back is deferred,
-    /// as everywhere ([`Context::deferred_frees`](crate::Context::deferred_frees)). Two calls a handle, and one
-    /// for each further mapping of it.
+    /// driver refuses. No work uses it. Memory that is mapped nowhere any more and not taken back is
+    /// deferred, as everywhere ([`Context::deferred_frees`](crate::Context::deferred_frees)). Two calls a
+    /// handle, and one for each further mapping of it.
     ///
     /// # Errors
     /// If the driver refuses to undo a mapping: no memory was released then.

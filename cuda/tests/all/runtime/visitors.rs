@@ -202,7 +202,17 @@ fn visitors_of_a_node_are_called_for_its_gpus_alone_and_of_each_region_once() {
             memory.free(&stream, block).unwrap();
         }
         stream.synchronize().unwrap();
-        memory.device_allocator().unwrap().release(u64::MAX);
+        let device = memory.device_allocator().unwrap();
+        let kept = memory.alloc(&stream, round * MIB).unwrap();
+        device.sleep().unwrap();
+        assert_eq!(held(&two), [], "asleep nothing is held");
+        device.wake().unwrap();
+        let at = kept.addr();
+        let is_known = |visit: &RegionVisit| visit.range.start() <= at && at < visit.range.end();
+        assert!(held(&two).iter().any(is_known), "what woke is known again");
+        memory.free(&stream, kept).unwrap();
+        stream.synchronize().unwrap();
+        device.release(u64::MAX);
     }
     assert_eq!(zero.names().len(), 0);
 

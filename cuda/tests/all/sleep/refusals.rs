@@ -31,8 +31,8 @@ fn assert_whole(rig: &Rig, what: &str) {
     rig.assert_asleep();
 }
 
-/// Runs `act` with an allocator and each refusal in turn: how many calls are made first, and what it is. `act`
-/// says how many calls were made, and whether that was refused.
+/// Runs `act` with an allocator and each refusal in turn: how many calls are made first, and what it is.
+/// `act` says how many calls were made, and whether that was refused.
 fn sweep(test: &str, act: impl Fn(&Rig, &str, &dyn Fn()) -> (u64, bool)) {
     let Some((control, _turn)) = alone(test) else {
         return;
