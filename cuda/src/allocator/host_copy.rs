@@ -116,15 +116,16 @@ impl HostCopy {
         }
     }
 
-    /// Copies back what is among these ranges, which stand in the order of their addresses; gives the bytes.
+    /// Copies back what is one of these ranges, which stand in the order of their addresses; gives the bytes.
     /// O(bytes), one driver call for each run of neighbours.
     ///
     /// # Errors
     /// If the driver refuses; the copy is whole still.
     pub(super) fn restore(&self, live: &[AddrRange]) -> Result<u64, DriverError> {
+        // Of another length it is a block that a thread which had looked before was given in its place.
         let is_live = |kept: &&Kept| {
             let found = live.binary_search_by_key(&kept.range.start(), |range| range.start());
-            found.is_ok()
+            found.is_ok_and(|place| live[place] == kept.range)
         };
         let kept: Vec<_> = self.kept.iter().filter(is_live).copied().collect();
         self.transfer(&parts(&kept), Way::ToDevice)

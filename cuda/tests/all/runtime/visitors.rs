@@ -202,17 +202,7 @@ fn visitors_of_a_node_are_called_for_its_gpus_alone_and_of_each_region_once() {
             memory.free(&stream, block).unwrap();
         }
         stream.synchronize().unwrap();
-        let device = memory.device_allocator().unwrap();
-        let kept = memory.alloc(&stream, round * MIB).unwrap();
-        device.sleep().unwrap();
-        assert_eq!(held(&two), [], "asleep nothing is held");
-        device.wake().unwrap();
-        let at = kept.addr();
-        let is_known = |visit: &RegionVisit| visit.range.start() <= at && at < visit.range.end();
-        assert!(held(&two).iter().any(is_known), "what woke is known again");
-        memory.free(&stream, kept).unwrap();
-        stream.synchronize().unwrap();
-        device.release(u64::MAX);
+        memory.device_allocator().unwrap().release(u64::MAX);
     }
     assert_eq!(zero.names().len(), 0);
 
@@ -229,6 +219,54 @@ fn visitors_of_a_node_are_called_for_its_gpus_alone_and_of_each_region_once() {
     assert_eq!(held(&two), [], "all went with the allocator");
     assert_eq!(held(&pinned), []);
     assert!(!two.names().is_empty() && !pinned.names().is_empty());
+    drop(stream);
+    drop(Context::new(0));
+    assert_clean(control);
+}
+
+#[test]
+fn visitors_hear_that_memory_sleeps_and_wakes() {
+    let Some((control, _turn)) = alone("visitors_hear_that_memory_sleeps_and_wakes") else {
+        return;
+    };
+    let runtime = runtime(RuntimeConfig::default());
+    let diary = Diary::default();
+    runtime
+        .add_alloc_visitor(Visited::Gpu(Node::ZERO), diary.visitor("alloc"))
+        .unwrap();
+    runtime
+        .add_free_visitor(Visited::Gpu(Node::ZERO), diary.visitor("free"))
+        .unwrap();
+    let options = GpuOptions {
+        allow_growth: true,
+        ..GpuOptions::default()
+    };
+    let memory = runtime.gpu_allocator(0, &options, 64 * MIB).unwrap();
+    let memory = memory.allocator;
+    let stream: Arc<CudaStream> = memory.context().cudarc().new_stream().unwrap();
+    let device = memory.device_allocator().unwrap();
+    for round in 1..6 {
+        let block = memory.alloc(&stream, round * MIB).unwrap();
+        device.sleep().unwrap();
+        assert_eq!(held(&diary), [], "asleep nothing is held");
+        device.wake().unwrap();
+        let at = block.addr();
+        let is_known = |visit: &RegionVisit| visit.range.start() <= at && at < visit.range.end();
+        assert!(
+            held(&diary).iter().any(is_known),
+            "what woke is known again"
+        );
+        memory.free(&stream, block).unwrap();
+        // Freed asleep, it goes without a second word.
+        let block = memory.alloc(&stream, 7 * MIB).unwrap();
+        device.sleep().unwrap();
+        memory.free(&stream, block).unwrap();
+        device.wake().unwrap();
+        device.release(u64::MAX);
+    }
+    drop(memory);
+    assert!(runtime.shutdown().unwrap().is_clean());
+    assert_eq!(held(&diary), []);
     drop(stream);
     drop(Context::new(0));
     assert_clean(control);
