@@ -18,7 +18,7 @@ impl Drop for Ends<'_> {
 }
 
 /// Sleeps of a run.
-const SLEEPS: usize = 15;
+const SLEEPS: usize = 5;
 
 #[test]
 fn threads_are_given_memory_awake_and_refused_asleep() {
