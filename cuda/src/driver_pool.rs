@@ -129,7 +129,7 @@ impl DriverPool {
         };
         match call() {
             Err(error) if error.is_out_of_memory() && self.context.deferred_frees() > 0 => {
-                self.context.settle();
+                self.context.settle_at_once();
                 call()
             }
             other => other,

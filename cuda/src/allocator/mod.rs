@@ -198,7 +198,7 @@ impl DeviceAllocator {
             sleep: SleepState::default(),
             releasing: AtomicU64::new(0),
             by_address: ByAddress::default(),
-            pool: StreamPool::new(context, Bounded::new(context, pool, node)),
+            pool: StreamPool::new(Bounded::new(context, pool, node)),
         });
         let pool: Weak<DeviceInner> = Arc::downgrade(&inner);
         limits::enter(pool, &inner.pool.node);

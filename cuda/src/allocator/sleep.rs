@@ -258,10 +258,7 @@ impl DeviceInner {
         mut stopped: Stopped<'_>,
         copy: &mut Option<HostCopy>,
     ) -> Result<Slept, SleepError> {
-        if let Err(error) = stopped.refuse_exported() {
-            stopped.wake();
-            return Err(error.into());
-        }
+        stopped.refuse_exported()?;
         let used = self.used();
         let mut marks = locked(&self.sleep.remakable);
         marks.keep(&used);

@@ -178,6 +178,13 @@ impl Context {
         self.deferred_frees()
     }
 
+    /// Tries again to give back all that the driver refused, and what is out of use by now, for whoever is
+    /// short of memory. Nothing is waited for.
+    pub(crate) fn settle_at_once(&self) {
+        self.0.pay(false);
+        self.0.settle(usize::MAX);
+    }
+
     /// Gives a thing back, now or later. Frees that were deferred before go first.
     pub(crate) fn give_back(&self, thing: DeferredFree) {
         self.give_back_charged(thing, None);

@@ -41,27 +41,29 @@ pub(super) struct Owed {
     pub(super) frees: Vec<Free>,
 }
 
-/// Runs `end`; what it gives back on this thread is collected instead.
+/// Runs `end`; what it gives back on this thread is collected instead. A thread that ends, and whose locals
+/// are gone, cannot collect: `end` does not run there, and what it would give back is lost.
 pub(super) fn collect(end: impl FnOnce()) -> Vec<Free> {
-    let before = COLLECTED.replace(Some(Vec::new()));
+    let Ok(before) = COLLECTED.try_with(|collected| collected.replace(Some(Vec::new()))) else {
+        return Vec::new();
+    };
     end();
     COLLECTED.replace(before).unwrap_or_default()
 }
 
 /// Whether what this thread gives back is collected.
 pub(super) fn is_collecting() -> bool {
-    COLLECTED.with_borrow(Option::is_some)
+    let collecting = COLLECTED.try_with(|collected| collected.borrow().is_some());
+    collecting.unwrap_or(false)
 }
 
 /// Takes a free, if this thread collects; else it comes back.
 pub(super) fn take(free: Free) -> Option<Free> {
-    COLLECTED.with_borrow_mut(|collected| match collected {
-        Some(frees) => {
-            frees.push(free);
-            None
-        }
-        None => Some(free),
-    })
+    if !is_collecting() {
+        return Some(free);
+    }
+    COLLECTED.with_borrow_mut(|collected| collected.get_or_insert_default().push(free));
+    None
 }
 
 impl Owed {

@@ -16,6 +16,7 @@ use larder_core::{Addr, AddrRange};
 use thiserror::Error;
 
 use crate::driver::deferred_free::DeferredFree;
+use crate::driver::owed::Unwaited;
 use crate::{Context, DriverError, Rejected};
 
 /// Where an exported block lies in the memory that the descriptors carry: the memories side by side, and the
@@ -110,7 +111,7 @@ pub enum ImportError {
 ///
 /// Dropping it waits for all work of the context, then undoes the mappings; [`free`](Self::free) says if that is
 /// refused. A drop that is refused, as while a stream of the context captures, leaves it all mapped until
-/// the process ends.
+/// [`Context::settle`], or the end of the context, waits.
 ///
 /// ```no_run
 /// use std::os::fd::OwnedFd;
@@ -245,14 +246,19 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         // Work whose end nobody has seen may use it (IMPORT2).
-        if self.used && self.context.synchronize().is_err() {
-            return;
-        }
-        for (start, bytes) in self.pieces.drain(..) {
-            self.context.give_back(DeferredFree::Mapping(start, bytes));
-        }
-        let (start, bytes) = (self.addresses.start().get(), self.addresses.bytes());
-        self.context.give_back(DeferredFree::Reserved(start, bytes));
+        let unwaited = match self.used && self.context.synchronize().is_err() {
+            true => vec![Unwaited::Context],
+            false => Vec::new(),
+        };
+        let (context, addresses) = (&self.context, self.addresses);
+        let pieces = core::mem::take(&mut self.pieces);
+        context.owe(unwaited, || {
+            for (start, bytes) in pieces {
+                context.give_back(DeferredFree::Mapping(start, bytes));
+            }
+            let (start, bytes) = (addresses.start().get(), addresses.bytes());
+            context.give_back(DeferredFree::Reserved(start, bytes));
+        });
     }
 }
 

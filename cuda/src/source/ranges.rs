@@ -242,14 +242,14 @@ impl<S: RangeSource> Ranges<S> {
         };
         let mut charged = charge();
         if charged.is_err() && context.deferred_frees() > 0 {
-            context.settle();
+            context.settle_at_once();
             charged = charge();
         }
         locked(&self.table).over_budget = charged.as_ref().err().copied();
         let charge = charged.map_err(|_| DriverError::Budget)?;
         let base = match self.source.alloc(bytes) {
             Err(error) if error.is_out_of_memory() && context.deferred_frees() > 0 => {
-                context.settle();
+                context.settle_at_once();
                 self.source.alloc(bytes)
             }
             other => other,

@@ -61,6 +61,11 @@ impl<S: PoolSource<M>, M: Memory> Bounded<S, M> {
         }
     }
 
+    /// Where the memory lives.
+    pub(crate) const fn context(&self) -> &Context {
+        &self.context
+    }
+
     /// This ends, and the memory goes back behind work that could not be waited for.
     pub(crate) fn ends_behind(&mut self, unwaited: Vec<Unwaited>) {
         self.unwaited = unwaited;

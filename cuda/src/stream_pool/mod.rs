@@ -33,7 +33,7 @@ pub(crate) use counts::StreamCounts;
 pub use counts::StreamStats;
 pub(crate) use streams::Streams;
 
-use crate::{Context, DeviceAllocError};
+use crate::DeviceAllocError;
 
 /// Whether an allocation may keep the host waiting for work: a block may; a piece of an arena not, nor a
 /// block that can be had elsewhere.
@@ -92,21 +92,15 @@ impl Above for () {
 pub(crate) struct StreamPool<S: PoolSource<M>, M: Memory> {
     /// In front of the streams: their work may use it until it is gone.
     core: Bounded<S, M>,
-    context: Context,
     pub(crate) streams: Streams,
 }
 
 impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
-    pub(crate) fn new(context: &Context, core: Bounded<S, M>) -> Self {
+    pub(crate) fn new(core: Bounded<S, M>) -> Self {
         Self {
-            context: context.clone(),
-            streams: Streams::new(context),
+            streams: Streams::new(core.context()),
             core,
         }
-    }
-
-    pub(crate) const fn context(&self) -> &Context {
-        &self.context
     }
 
     /// Memory that is held, fits, and needs no wait.

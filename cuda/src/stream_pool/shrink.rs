@@ -47,8 +47,8 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
     pub(crate) fn shrink(&self, above: &impl Above) {
         self.core.shrink(|| self.collect(HostWait::Waits, above));
         // What the driver did not take is charged still.
-        if self.context.deferred_frees() > 0 && self.core.node.is_in_excess() {
-            self.context.settle();
+        if self.context().deferred_frees() > 0 && self.core.node.is_in_excess() {
+            self.context().settle_at_once();
             self.core.take_limit_over();
         }
     }

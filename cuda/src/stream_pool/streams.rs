@@ -21,7 +21,7 @@
 //! that of the spare events. The lock of those who add or let go streams comes first.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::CudaStream;
 use larder_core::sync::{AtomicUsize, OpenEvent, Ordering};
@@ -217,7 +217,7 @@ impl Streams {
         }
         if let Some(stream_id) = self.place_of(handle) {
             // Its owner has destroyed a borrowed stream, and the driver gave the handle again.
-            self.let_go(stream_id, false)?;
+            self.let_go_destroyed(stream_id)?;
         }
         self.let_go_unheld();
         let is_free =
@@ -255,36 +255,47 @@ impl Streams {
             let is_unheld = stream.is_some_and(|stream| stream.others() == 0);
             if handle.is_some() && is_unheld {
                 // One that captures, or whose event is refused, is tried again with the next stream.
-                let _ = self.let_go(stream_id, true);
+                let _ = self.let_go(stream_id);
             }
         }
     }
 
-    /// Lets a stream go (STREAM3): all that is queued on it is recorded. One that is destroyed already
-    /// takes no event: the host waits for the whole context then. For whoever holds `adding`.
-    fn let_go(&self, stream_id: StreamId, exists: bool) -> Result<(), DeviceAllocError> {
-        let (shared, key) = (&self.shared[stream_id], &self.keys[stream_id]);
+    /// Lets a stream go (STREAM3): all that is queued on it is recorded. For whoever holds `adding`.
+    fn let_go(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
+        let shared = &self.shared[stream_id];
         let mut queue = locked(&shared.queue);
-        let closed = match exists {
-            true => self.close(shared, &mut queue),
-            false => Err(DriverError::Call {
-                function: "cuEventRecord",
-                code: Code::INVALID_HANDLE,
-            }),
-        };
-        match closed {
-            Ok(true) => {}
-            Ok(false) => return Err(DeviceAllocError::Capturing),
-            Err(DriverError::Call { code, .. }) if code == Code::INVALID_HANDLE => {
-                // Nothing can be queued on it any more, so this covers all that ever was.
-                self.context.synchronize()?;
-                queue.recorded = shared.open.close().number();
-                queue.done = queue.recorded;
-                let events = queue.events.drain(..).map(|(_, event)| event);
-                locked(&self.spare).extend(events);
+        match self.close(shared, &mut queue) {
+            Ok(true) => {
+                self.vacate(stream_id, queue);
+                Ok(())
             }
-            Err(error) => return Err(error.into()),
+            Ok(false) => Err(DeviceAllocError::Capturing),
+            Err(error) if error.code() == Some(Code::INVALID_HANDLE) => {
+                drop(queue);
+                self.let_go_destroyed(stream_id)
+            }
+            Err(error) => Err(error.into()),
         }
+    }
+
+    /// Lets a stream go that its owner has destroyed. It takes no event: the host waits for the whole context.
+    /// For whoever holds `adding`.
+    fn let_go_destroyed(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
+        let shared = &self.shared[stream_id];
+        let mut queue = locked(&shared.queue);
+        // Nothing can be queued on it any more, so this covers all that ever was.
+        self.context.synchronize()?;
+        queue.recorded = shared.open.close().number();
+        queue.done = queue.recorded;
+        let events = queue.events.drain(..).map(|(_, event)| event);
+        locked(&self.spare).extend(events);
+        self.vacate(stream_id, queue);
+        Ok(())
+    }
+
+    /// Leaves the number to the next stream, once the work of this one is done.
+    fn vacate(&self, stream_id: StreamId, mut queue: MutexGuard<'_, Queue>) {
+        let key = &self.keys[stream_id];
         // No thread finds the number by the stream any more, and who found it before holds the stream.
         key.value.store(0, Ordering::Release);
         key.handle.store(LEFT, Ordering::Release);
@@ -292,7 +303,6 @@ impl Streams {
         drop(queue);
         // The last one destroys the stream, outside of our locks but `adding`.
         drop(stream);
-        Ok(())
     }
 
     /// Whether the work of a stream that was let go is done.
@@ -320,7 +330,7 @@ impl Streams {
         if !is_last {
             return Err(DeviceAllocError::StreamHeld);
         }
-        self.let_go(stream_id, true)
+        self.let_go(stream_id)
     }
 
     /// How many streams had this number before the one that has it now.

@@ -83,7 +83,7 @@ pub(super) fn make(
     };
     // Only a configuration or a table that cannot be; both are fixed.
     let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
-    let host = Arc::new(VmemHost::new(context, Bounded::new(context, pool, node)));
+    let host = Arc::new(VmemHost::new(Bounded::new(context, pool, node)));
     let pool: Weak<VmemHost> = Arc::downgrade(&host);
     limits::enter(pool, &host.node);
     // A budget above may be in excess.
@@ -103,7 +103,7 @@ impl VmemHost {
 
 impl StreamAllocator for VmemHost {
     fn context(&self) -> &Context {
-        self.context()
+        Bounded::context(self)
     }
 
     fn alloc_as(

@@ -2,6 +2,7 @@
 //! goes then.
 
 use crate::common;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use common::{MIB, alone, assert_clean, fill};
@@ -86,9 +87,12 @@ fn end_capture(stream: &CudaStream) {
     unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
 }
 
-#[test]
-fn an_allocator_that_ends_in_a_capture_keeps_its_memory_until_the_captures_end() {
-    let Some((control, _turn)) = alone("an_allocator_that_ends_in_a_capture") else {
+/// Runs `act` with each kind of allocator while its work is queued, in several orders. It ends them all.
+fn with_work_queued(
+    test: &str,
+    act: impl Fn(&'static StandIn, &str, Context, Arc<CudaStream>, Box<dyn Send>),
+) {
+    let Some((control, _turn)) = alone(test) else {
         return;
     };
     for (name, make) in ALL {
@@ -97,53 +101,77 @@ fn an_allocator_that_ends_in_a_capture_keeps_its_memory_until_the_captures_end()
             let stream = context.cudarc().new_stream().unwrap();
             control.schedule_deferred(seed);
             let memory = make(&context, &stream);
-            let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-            stream.begin_capture(relaxed).unwrap();
-            drop(memory);
-            assert!(context.deferred_frees() > 0, "{name}");
-            assert!(context.settle() > 0, "{name}: the stream captures still");
-            assert!(held(control) > 0, "{name}");
-            end_capture(&stream);
-            assert_eq!(context.settle(), 0, "{name}");
-            assert_eq!(held(control), 0, "{name}");
-            stream.synchronize().unwrap();
-            assert_eq!(control.findings(), Vec::<String>::new(), "{name} {seed}");
+            act(control, name, context, stream, memory);
             control.schedule_eagerly();
-            drop((stream, context));
             assert_clean(control);
         }
     }
 }
 
 #[test]
+fn an_allocator_that_ends_in_a_capture_keeps_its_memory_until_the_captures_end() {
+    let test = "an_allocator_that_ends_in_a_capture";
+    with_work_queued(test, |control, name, context, stream, memory| {
+        let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        stream.begin_capture(relaxed).unwrap();
+        drop(memory);
+        assert!(context.deferred_frees() > 0, "{name}");
+        assert!(context.settle() > 0, "{name}: the stream captures still");
+        assert!(held(control) > 0, "{name}");
+        end_capture(&stream);
+        assert_eq!(context.settle(), 0, "{name}");
+        assert_eq!(held(control), 0, "{name}");
+        stream.synchronize().unwrap();
+        assert_eq!(control.findings(), Vec::<String>::new(), "{name}");
+    });
+}
+
+#[test]
 fn an_allocator_whose_waits_are_refused_keeps_its_memory_until_one_is_not() {
-    let Some((control, _turn)) = alone("an_allocator_whose_waits_are_refused") else {
+    let test = "an_allocator_whose_waits_are_refused";
+    with_work_queued(test, |control, name, context, stream, memory| {
+        for function in ["cuStreamSynchronize", "cuEventSynchronize", "cuEventQuery"] {
+            let rule = Rule {
+                function: Some(function),
+                skip: 0,
+                times: 1000,
+                code: Code::UNKNOWN,
+            };
+            control.fail(rule).unwrap();
+        }
+        drop(memory);
+        assert!(context.settle() > 0, "{name}");
+        assert!(held(control) > 0, "{name}");
+        control.clear_failures();
+        // Nobody need settle: a context that ends does.
+        drop(stream);
+        drop(context);
+    });
+}
+
+/// The locals of a thread go in an order that nobody chooses, and an allocator may be one of them.
+#[test]
+fn an_allocator_may_be_a_local_of_a_thread_that_ends() {
+    thread_local! {
+        static HELD: RefCell<Option<Box<dyn Send>>> = const { RefCell::new(None) };
+    }
+    let Some((control, _turn)) = alone("an_allocator_may_be_a_local_of_a_thread") else {
         return;
     };
-    for (name, make) in ALL {
-        for seed in 0..SEEDS {
-            let context = Context::new(0).unwrap();
-            let stream = context.cudarc().new_stream().unwrap();
-            control.schedule_deferred(seed);
-            let memory = make(&context, &stream);
-            for function in ["cuStreamSynchronize", "cuEventSynchronize", "cuEventQuery"] {
-                let rule = Rule {
-                    function: Some(function),
-                    skip: 0,
-                    times: 1000,
-                    code: Code::UNKNOWN,
-                };
-                control.fail(rule).unwrap();
-            }
-            drop(memory);
-            assert!(context.settle() > 0, "{name}");
-            assert!(held(control) > 0, "{name}");
-            control.clear_failures();
-            // Nobody need settle: a context that ends does.
-            drop(stream);
-            drop(context);
-            control.schedule_eagerly();
-            assert_clean(control);
-        }
+    for (_, make) in ALL {
+        let context = Context::new(0).unwrap();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // Its destructor is the first to be registered, and so the last to run.
+                HELD.with_borrow(|held| assert!(held.is_none()));
+                let stream = context.cudarc().new_stream().unwrap();
+                drop(make(&context, &stream));
+                HELD.set(Some(make(&context, &stream)));
+            });
+            thread.join().unwrap();
+        });
+        context.synchronize().unwrap();
+        drop(context);
+        assert_clean(control);
     }
 }

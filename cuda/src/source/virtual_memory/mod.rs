@@ -263,7 +263,7 @@ impl VirtualMemory {
         };
         let mut charged = node.charge(bytes);
         if charged.is_err() && self.context.deferred_frees() > 0 {
-            self.context.settle();
+            self.context.settle_at_once();
             charged = node.charge(bytes);
         }
         locked(&self.table).over_budget = charged.as_ref().err().copied();
@@ -323,7 +323,7 @@ impl VirtualMemory {
         };
         let created = match create() {
             Err(error) if error.is_out_of_memory() && self.context.deferred_frees() > 0 => {
-                self.context.settle();
+                self.context.settle_at_once();
                 create()
             }
             other => other,

@@ -15,7 +15,7 @@ use larder_cuda::{
     ExportError, ExportedBlock, ImportError, ImportedBlock, SharedLayout, SleepError,
 };
 
-use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
+use crate::common::{MIB, alone, assert_clean, assert_filled, fill};
 
 fn shareable() -> DeviceConfig {
     DeviceConfig {
@@ -336,8 +336,8 @@ fn an_import_is_unmapped_behind_the_work_that_uses_it() {
 
 /// Whoever waits for the work of a context cannot while it captures.
 #[test]
-fn an_import_that_cannot_be_waited_for_stays() {
-    let Some((control, _turn)) = alone("an_import_that_cannot_be_waited_for_stays") else {
+fn an_import_that_cannot_be_waited_for_stays_until_it_can() {
+    let Some((control, _turn)) = alone("an_import_that_cannot_be_waited_for") else {
         return;
     };
     let context = Context::new(0).unwrap();
@@ -346,21 +346,23 @@ fn an_import_that_cannot_be_waited_for_stays() {
         let block = memory.alloc(&stream, 3 * MIB).unwrap();
         let exported = memory.export(&block).unwrap();
         let [dropped, freed] = [(); 2].map(|()| import(&context, &exported));
-        let [for_good, at] = [&dropped, &freed].map(|import| import.range().start().get());
+        let [later, at] = [&dropped, &freed].map(|import| import.range().start().get());
         let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.begin_capture(relaxed).unwrap();
         let refused = freed.free().unwrap_err();
         // Nobody is told, and work may use it still.
         drop(dropped);
-        assert!(is_mapped(&context, at) && is_mapped(&context, for_good));
+        assert!(is_mapped(&context, at) && is_mapped(&context, later));
         let _ = stream.end_capture(
             sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
         );
         refused.value.free().unwrap();
-        assert!(!is_mapped(&context, at) && is_mapped(&context, for_good));
+        assert!(!is_mapped(&context, at) && is_mapped(&context, later));
+        assert_eq!(context.settle(), 0);
+        assert!(!is_mapped(&context, later));
         drop(exported);
         memory.free(&stream, block).unwrap();
     }
     drop(context);
-    control.reset(2, DEVICE_BYTES);
+    assert_clean(control);
 }
