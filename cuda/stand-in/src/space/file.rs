@@ -28,6 +28,8 @@ pub(crate) struct MemoryFile {
     /// Created with the first part.
     file: Option<File>,
     free: Holes,
+    /// What lies before may have bytes of parts that were given back.
+    used: u64,
 }
 
 impl Default for MemoryFile {
@@ -35,17 +37,29 @@ impl Default for MemoryFile {
         Self {
             file: None,
             free: Holes::new(0, FILE_BYTES),
+            used: 0,
         }
     }
 }
 
 impl MemoryFile {
-    /// Takes a part, all zero; its offset.
-    pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
+    /// Takes a part, poisoned or all zero; its offset.
+    pub(crate) fn take(&mut self, bytes: u64, poisoned: bool) -> Option<u64> {
         if self.file.is_none() {
             self.file = Some(new_file("larder-stand-in", FILE_BYTES)?);
         }
-        self.free.take(bytes, GRANULARITY)
+        let file = self.file.as_ref()?;
+        let offset = self.free.take(bytes, GRANULARITY)?;
+        if poisoned {
+            poison(file, offset, bytes);
+        } else if offset < self.used {
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            let descriptor = file.as_raw_fd();
+            // SAFETY: the descriptor is open, and no memory uses this part of the file yet.
+            unsafe { libc::fallocate(descriptor, mode, offset as i64, bytes as i64) };
+        }
+        self.used = self.used.max(offset + bytes);
+        Some(offset)
     }
 
     /// The descriptor, once there is a part.
@@ -53,21 +67,10 @@ impl MemoryFile {
         Some(self.file.as_ref()?.as_raw_fd())
     }
 
-    /// Takes a part back; its bytes are gone.
+    /// Takes a part back. Its bytes stay until it is taken again: filling them anew costs less than having
+    /// the system take and give them.
     pub(crate) fn give(&mut self, offset: u64, bytes: u64) {
-        if let Some(file) = self.descriptor() {
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            // SAFETY: the descriptor is open, and no memory uses this part of the file any more.
-            unsafe { libc::fallocate(file, mode, offset as i64, bytes as i64) };
-            self.free.give(offset, bytes);
-        }
-    }
-
-    /// Fills a new part.
-    pub(crate) fn poison(&self, offset: u64, bytes: u64) {
-        if let Some(file) = &self.file {
-            poison(file, offset, bytes);
-        }
+        self.free.give(offset, bytes);
     }
 }
 
@@ -170,19 +173,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_zero_also_when_they_were_used_before() {
+    fn parts_are_zero_or_poisoned_also_when_they_were_used_before() {
         let mut memory = MemoryFile::default();
-        let offset = memory.take(GRANULARITY).unwrap();
-        memory.poison(offset, GRANULARITY);
-        let read = |memory: &MemoryFile| {
-            let mut byte = [0];
+        for poisoned in [false, true, false, true] {
+            let offset = memory.take(GRANULARITY, poisoned).unwrap();
             let file = memory.file.as_ref().unwrap();
+            let mut byte = [1];
             file.read_exact_at(&mut byte, offset).unwrap();
-            byte[0]
-        };
-        assert_eq!(read(&memory), POISON);
-        memory.give(offset, GRANULARITY);
-        assert_eq!(read(&memory), 0);
+            assert_eq!(byte, [if poisoned { POISON } else { 0 }]);
+            file.write_all_at(&[7], offset).unwrap();
+            memory.give(offset, GRANULARITY);
+        }
     }
 
     #[test]
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!((found.device, found.bytes), (3, GRANULARITY));
         assert_eq!((found.inode, found.counted), (mine.inode, false));
         let mut common = MemoryFile::default();
-        common.take(GRANULARITY).unwrap();
+        common.take(GRANULARITY, false).unwrap();
         let null = File::open("/dev/null").unwrap();
         for other in [common.descriptor().unwrap(), null.as_raw_fd(), 1 << 20, -1] {
             assert_eq!(OwnFile::of(other).err(), Some(Code::INVALID_VALUE));

@@ -69,10 +69,7 @@ impl Space {
             }
             return Some(Store::Own(Arc::new(own)));
         }
-        let offset = self.vmm.file.take(bytes)?;
-        if self.poison {
-            self.vmm.file.poison(offset, bytes);
-        }
+        let offset = self.vmm.file.take(bytes, self.poison)?;
         Some(Store::Part(offset))
     }
 
