@@ -6,7 +6,7 @@ use crate::common;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::{MIB, alone, apart, assert_clean, together};
+use common::{MIB, alone, apart, assert_clean, ran_in_child, together};
 use cudarc::driver::CudaStream;
 use larder_core::{Align, AllocError, Block, GrowRequest, SubAllocator};
 use larder_cuda::driver::Rule;
@@ -265,6 +265,9 @@ impl Program {
 
 #[test]
 fn any_order_of_the_device_keeps_every_blocks_bytes() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone("any_order_of_the_device") else {
         return;
     };

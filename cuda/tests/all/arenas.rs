@@ -6,7 +6,7 @@ use crate::common;
 use std::sync::Arc;
 use std::thread;
 
-use common::{MIB, alone, assert_clean, assert_filled, fill};
+use common::{MIB, alone, assert_clean, assert_filled, fill, ran_in_child};
 use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block, ChunkState};
 use larder_cuda::driver::{Rule, StandIn};
@@ -168,6 +168,9 @@ fn a_piece_before_one_that_is_in_use_goes_back_to_the_core() {
 /// One stream makes, another takes: what has passed is used again before the arena takes more.
 #[test]
 fn blocks_that_another_stream_frees_are_used_again() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone("blocks_that_another_stream_frees_are_used_again") else {
         return;
     };
@@ -391,6 +394,9 @@ fn a_block_taken_apart_is_found_in_its_arena() {
 /// Any refused call while arenas grow and shrink loses nothing.
 #[test]
 fn a_refused_call_leaves_arenas_whole() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone("a_refused_call_leaves_arenas_whole") else {
         return;
     };

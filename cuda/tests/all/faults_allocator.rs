@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use common::{MIB, alone, assert_clean};
+use common::{MIB, alone, assert_clean, ran_in_child};
 use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block};
 use larder_cuda::driver::{Rule, StandIn};
@@ -359,6 +359,9 @@ fn end(scenario: Scenario<'_>) {
 }
 
 fn sweep(test: &str, seed: Option<u64>, way: Way) {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone(test) else {
         return;
     };

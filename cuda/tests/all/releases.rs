@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{MIB, alone, assert_clean, fill};
+use common::{MIB, alone, assert_clean, fill, ran_in_child};
 use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block, ChunkState};
 use larder_cuda::driver::Rule;
@@ -335,6 +335,9 @@ fn steps_of_a_thread(setup: &Setup, mine: usize, rounds: usize) {
 
 #[test]
 fn steps_of_threads_keep_to_themselves() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone("steps_of_threads_keep_to_themselves") else {
         return;
     };

@@ -5,7 +5,7 @@ use crate::common;
 
 use std::sync::Arc;
 
-use common::{MIB, alone, assert_clean, assert_filled, fill, together};
+use common::{MIB, alone, assert_clean, assert_filled, fill, ran_in_child, together};
 use cudarc::driver::CudaStream;
 use larder_core::Block;
 use larder_cuda::{Context, DeviceAllocator, DeviceConfig};
@@ -103,6 +103,9 @@ fn a_step_inside_another_is_part_of_it() {
 /// stream to stream.
 #[test]
 fn steps_of_several_streams_never_meet_in_memory() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone("steps_of_several_streams") else {
         return;
     };

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{MIB, alone, assert_clean, driver, regions_of, together};
+use common::{MIB, alone, assert_clean, driver, ran_in_child, regions_of, together};
 use larder_core::{
     Align, Bfc, BfcAllocator, BlockAllocator, Chunk, GrowRequest, Request, SubAllocator,
 };
@@ -202,6 +202,9 @@ fn many_threads_share_one_allocator() {
 /// not touch it.
 #[test]
 fn ranges_never_touch_although_releases_are_refused_meanwhile() {
+    if ran_in_child() {
+        return;
+    }
     let test = "ranges_never_touch_although_releases_are_refused_meanwhile";
     let Some((control, _turn)) = alone(test) else {
         return;

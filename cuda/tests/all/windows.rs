@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use crate::programs::kernels::{self, Kernel, Kernels, Launch};
-use common::{MIB, alone, assert_clean, assert_filled, fill};
+use common::{MIB, alone, assert_clean, assert_filled, fill, ran_in_child};
 use cudarc::driver::{CudaStream, sys};
 use larder_core::{AllocError, Block};
 use larder_cuda::driver::StandIn;
@@ -175,6 +175,9 @@ fn assert_captured(setup: &Setup, stream: usize, out: &Block, value: u32) {
 
 #[test]
 fn a_graph_keeps_its_memory_while_the_window_lives() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone("a_graph_keeps_its_memory") else {
         return;
     };
@@ -215,6 +218,9 @@ fn a_graph_keeps_its_memory_while_the_window_lives() {
 
 #[test]
 fn several_windows_are_open_on_several_streams() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone("several_windows_are_open") else {
         return;
     };

@@ -1,6 +1,7 @@
 //! What the tests over a driver share.
 #![allow(dead_code, reason = "no test program uses all of it")]
 
+use std::process::Command;
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cudarc::driver::{CudaStream, result};
@@ -47,6 +48,35 @@ pub(crate) fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'s
     control.schedule_eagerly();
     control.reset(2, DEVICE_BYTES);
     Some((control, turn))
+}
+
+/// Set in the processes of [`ran_in_child`].
+const CHILD: &str = "LARDER_TEST_CHILD";
+
+/// For long tests over the stand-in, before their turn: the test runs in a process of its own, so that two
+/// long ones run at once. `true` where that was done: there is nothing left to do.
+#[track_caller]
+pub(crate) fn ran_in_child() -> bool {
+    // A test's thread has its name; with one thread at a time it has none, and a child would win nothing.
+    let thread = std::thread::current();
+    let test = thread.name().filter(|name| name.contains("::"));
+    let is_child = std::env::var_os(CHILD).is_some();
+    let (Some(test), false, Some(_)) = (test, is_child, driver().stand_in()) else {
+        return false;
+    };
+    let program = std::env::current_exe().unwrap();
+    let mut child = Command::new(program);
+    let child = child.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
+    let output = child.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && said.contains("1 passed");
+    let cause = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        passed,
+        "{test} in a child: {}\n{said}\n{cause}",
+        output.status
+    );
+    true
 }
 
 /// What the driver answers when a sweep refuses a call.

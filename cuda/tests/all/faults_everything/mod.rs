@@ -18,7 +18,7 @@ use larder_cuda::Context;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::driver::{Rule, StandIn};
 
-use common::{alone, assert_clean};
+use common::{alone, assert_clean, ran_in_child};
 use failure::Failure;
 use objects::Objects;
 use scenario::PARTS;
@@ -164,6 +164,9 @@ impl Run<'_> {
 }
 
 fn sweep(test: &str, seed: Option<u64>) {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone(test) else {
         return;
     };

@@ -11,7 +11,7 @@ use larder_cuda::{
 };
 use larder_cuda_abi::Code;
 
-use super::common::{MIB, alone, assert_clean};
+use super::common::{MIB, alone, assert_clean, ran_in_child};
 use super::{below, plain, stream};
 
 const DEFERRED: LimitAnswer = LimitAnswer::Deferred { bytes: 4 * MIB };
@@ -222,6 +222,9 @@ fn a_callback_that_panics_takes_no_event_from_the_others() {
 
 #[test]
 fn when_everything_is_freed_a_deferred_shrink_is_over_without_another_call() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone("when_everything_is_freed_a_deferred_shrink_is_over") else {
         return;
     };

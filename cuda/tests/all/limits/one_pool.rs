@@ -4,7 +4,7 @@ use larder_core::limits::LimitAnswer;
 use larder_core::{AllocError, Cause};
 use larder_cuda::{Context, DeviceAllocError, DeviceAllocator, PinnedAllocator};
 
-use super::common::{MIB, alone, assert_clean};
+use super::common::{MIB, alone, assert_clean, ran_in_child};
 use super::{below, check, fill, plain, size, stream};
 
 #[test]
@@ -71,6 +71,9 @@ fn table_sizes(memory: &DeviceAllocator) -> [usize; 4] {
 
 #[test]
 fn am_3_ten_thousand_limits_leave_the_tables_as_large_as_they_were() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) =
         alone("am_3_ten_thousand_limits_leave_the_tables_as_large_as_they_were")
     else {

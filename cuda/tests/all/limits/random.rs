@@ -10,7 +10,7 @@ use larder_core::limits::LimitAnswer;
 use larder_cuda::driver::StandIn;
 use larder_cuda::{ArenaPolicy, Budget, Context, DeviceAllocator, DeviceConfig, Limits};
 
-use super::common::{MIB, alone, assert_clean};
+use super::common::{MIB, alone, assert_clean, ran_in_child};
 use super::{below, check, fill, plain, size, stream};
 
 /// Threads that allocate and free, each with a pool and a stream of its own.
@@ -228,6 +228,9 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn l6_ten_thousand_limits_beside_allocations_and_frees_grant_nothing_above() {
+    if ran_in_child() {
+        return;
+    }
     let test = "l6_ten_thousand_limits_beside_allocations_and_frees_grant_nothing_above";
     let Some((control, _turn)) = alone(test) else {
         return;

@@ -5,7 +5,7 @@ use larder_cuda::driver::Rule;
 use larder_cuda::{DeviceAllocError, SleepError};
 use larder_cuda_abi::Code;
 
-use crate::common::{apart, driver};
+use crate::common::{apart, driver, ran_in_child};
 use crate::programs::program::{Program, SLOTS, While};
 use crate::programs::run::{Outcome, Runner};
 use crate::programs::{Schedule, kernels, number, shrink, wrong};
@@ -120,6 +120,9 @@ impl Runner {
 
 #[test]
 fn programs_that_sleep_give_what_they_give_awake() {
+    if ran_in_child() {
+        return;
+    }
     let _turn = apart();
     let control = driver().stand_in();
     if let Some(control) = control {

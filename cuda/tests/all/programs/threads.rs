@@ -6,7 +6,7 @@ use std::thread;
 
 use larder_cuda::{Context, DeviceAllocator};
 
-use crate::common::{DEVICE_BYTES, apart, driver};
+use crate::common::{DEVICE_BYTES, apart, driver, ran_in_child};
 use crate::programs::kernels;
 use crate::programs::program::{Program, SLOTS};
 use crate::programs::random::Random;
@@ -95,6 +95,9 @@ fn run(seed: u64) -> Result<(), String> {
 
 #[test]
 fn threads_hand_blocks_over_and_every_block_keeps_its_bytes() {
+    if ran_in_child() {
+        return;
+    }
     let _turn = apart();
     let control = driver().stand_in();
     if let Some(control) = control {

@@ -8,7 +8,7 @@ use larder_cuda::runtime::{
 };
 use larder_cuda::{CudaStream, DeviceAllocError, DeviceFreeError};
 
-use crate::common::{MIB, alone, assert_clean, assert_filled, fill};
+use crate::common::{MIB, alone, assert_clean, assert_filled, fill, ran_in_child};
 use crate::runtime::rig::{runtime, with_devices};
 
 pub(crate) const KINDS: [GpuKind; 5] = [
@@ -214,6 +214,9 @@ fn exercise(gpu: &GpuAllocator, limit_bytes: u64) {
 
 #[test]
 fn blocks_of_each_kind_hold_their_bytes_in_the_order_of_streams() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone("blocks of each kind") else {
         return;
     };

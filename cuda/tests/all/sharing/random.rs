@@ -7,7 +7,7 @@ use larder_core::Block;
 use larder_cuda::{Context, DeviceAllocator, ExportedBlock, ImportedBlock};
 
 use super::{import, setup, shareable};
-use crate::common::{MIB, alone, assert_clean, fill, read};
+use crate::common::{MIB, alone, assert_clean, fill, ran_in_child, read};
 
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 20;
@@ -148,6 +148,9 @@ impl Scene {
 /// exported, and serves no block elsewhere, until the export is dropped, whether its block was freed or not.
 #[test]
 fn exported_memory_is_neither_moved_nor_released() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone("exported_memory_is_neither_moved_nor_released") else {
         return;
     };

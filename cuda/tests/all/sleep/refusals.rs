@@ -3,7 +3,7 @@
 use larder_cuda::SleepError;
 use larder_cuda::driver::Rule;
 
-use crate::common::{CODES, MIB, all_faults, alone, assert_clean, is_swept};
+use crate::common::{CODES, MIB, all_faults, alone, assert_clean, is_swept, ran_in_child};
 use crate::sleep::{Rig, arenas};
 
 /// Calls refused in a row.
@@ -34,6 +34,9 @@ fn assert_whole(rig: &Rig, what: &str) {
 /// Runs `act` with an allocator and each refusal in turn: how many calls are made first, and what it is.
 /// `act` says how many calls were made, and whether that was refused.
 fn sweep(test: &str, act: impl Fn(&Rig, &str, &dyn Fn()) -> (u64, bool)) {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone(test) else {
         return;
     };
@@ -121,6 +124,9 @@ fn every_refused_call_leaves_it_asleep_and_able_to_wake() {
 /// A sleep that is refused, and whose way back is refused too, is asleep; both ways lead on.
 #[test]
 fn a_way_back_that_is_refused_leaves_it_asleep() {
+    if ran_in_child() {
+        return;
+    }
     let Some((control, _turn)) = alone("a_way_back_that_is_refused_leaves_it_asleep") else {
         return;
     };
