@@ -156,7 +156,7 @@ fn run_all(chosen: &[&Case]) -> bool {
     );
     let next = AtomicUsize::new(0);
     let complaints = Mutex::new(Vec::new());
-    let workers = thread::available_parallelism().map_or(2, |count| count.get().min(4));
+    let workers = thread::available_parallelism().map_or(4, |count| count.get().max(4));
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
