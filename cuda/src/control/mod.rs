@@ -37,9 +37,9 @@
 //! * The share is 0: the next launch through the pacer, and the end of the run, wait until it is not.
 //!
 //! # Time
-//! A run's busy time is its time by the clock less the pauses in it, as upstream: the host's view, which is
-//! the device's too if each run ends with a wait for its work. No events are recorded. A program that queues
-//! runs ahead of the device is held back as a host.
+//! The busy time of [`Job::run`] is its time by the clock less the pauses in it, as upstream: the host's view,
+//! which is the device's too if each launch is waited for. A loop that queues its work and runs ahead of the
+//! device uses [`Job::run_on`]: the device's clock then counts, by events, and pauses begin when it is idle.
 //!
 //! # Threads and locks
 //! CTRL1 One thread at a time has the state of the files: it takes it out of the combiner, and no lock is held
@@ -57,6 +57,7 @@ mod error;
 mod file_state;
 mod launch;
 mod managed;
+mod queued;
 mod runs;
 mod thread;
 
@@ -80,6 +81,7 @@ use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 use combiner::Combiner;
 use file_state::{FileState, Inbox};
 use managed::ManagedPools;
+use queued::QueuedRuns;
 
 use crate::driver::locked;
 use crate::limits::LimitedPool;
@@ -110,6 +112,7 @@ struct JobShared {
     combiner: Combiner<FileState>,
     report: Mutex<FileReport>,
     progress: runs::Progress,
+    queued: Arc<QueuedRuns>,
     bell: thread::Bell,
     /// The job ends.
     ends: AtomicU8,
@@ -297,6 +300,7 @@ impl Drop for Job {
         self.shared.management.cancel();
         drop(self.handle.take());
         let shared = &*self.shared;
+        shared.record_queued();
         // Relaxed: whoever reads it is ordered behind this by the combiner.
         shared.ends.store(1, Ordering::Relaxed);
         let settle = |state: &mut FileState| shared.settle(state);
@@ -329,6 +333,7 @@ impl JobShared {
             combiner: Combiner::new(state),
             report: Mutex::default(),
             progress: runs::Progress::default(),
+            queued: Arc::default(),
             bell: thread::Bell::default(),
             ends: AtomicU8::new(0),
             config,
