@@ -8,13 +8,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cudarc::driver::CudaStream;
-use larder_control::{Clock, Pacer};
+use larder_control::{Clock, Pacer, PerfControl};
 
-use crate::{Context, Event, EventConfig};
 use crate::driver::{CaptureStatus, DriverError, locked};
+use crate::{Context, Event, EventConfig};
 
-/// So many runs may be on the device: enough that it does not idle between short ones.
-const LONGEST: usize = 64;
+/// So many runs may be on the device before the oldest is waited for: enough that it does not idle meanwhile.
+const MOST: usize = 64;
+/// So many at less than full share. What the device says of runs is late by so many.
+const MOST_PACED: usize = 4;
 
 type JobPacer = Pacer<Arc<dyn Clock>>;
 
@@ -76,9 +78,11 @@ impl QueuedRuns {
         &self,
         stream: &Arc<CudaStream>,
         pacer: &JobPacer,
+        perf: PerfControl,
     ) -> Option<QueuedRun<'_>> {
+        let most = if perf.is_full() { MOST } else { MOST_PACED };
         self.collect(false, pacer);
-        while locked(&self.0).on_device.len() >= LONGEST && self.collect_one(true, pacer) {}
+        while locked(&self.0).on_device.len() >= most && self.collect_one(true, pacer) {}
         let timer = Timer {
             stream: Arc::clone(stream),
             pair: self.pair(stream)?,
@@ -135,7 +139,7 @@ impl QueuedRuns {
         pacer.ran(oldest.run.took.saturating_sub(oldest.idle));
         let mut lists = locked(&self.0);
         lists.ended.push(oldest.run);
-        if lists.spare.len() < LONGEST {
+        if lists.spare.len() < MOST {
             lists.spare.push(oldest.pair);
         }
         true

@@ -116,8 +116,8 @@ impl Job {
     /// device count each.
     ///
     /// Below full share the job waits for the device before a pause, so that queued work does not hide it;
-    /// the pauses of short runs are joined. A run that finds 64 on the device waits for the oldest, at any
-    /// share. The status hears of a run once it is done. Two events are recorded; where the driver refuses
+    /// the pauses of short runs are joined. A run that finds 4 on the device waits for the oldest, at full
+    /// share one that finds 64. The status hears of a run once it is done. Two events are recorded; where the driver refuses
     /// them or the stream captures, the host's clock counts. The job keeps the stream's context.
     ///
     /// # Errors
@@ -129,7 +129,9 @@ impl Job {
         work: impl FnOnce() -> R,
     ) -> Result<(R, RunEnd), Rejected<Option<R>, ActionFailed>> {
         let shared = &*self.shared;
-        let queued = shared.queued.begin(stream, &shared.pacer);
+        let queued = shared
+            .queued
+            .begin(stream, &shared.pacer, shared.management.perf());
         self.run_timed(queued, graph, work)
     }
 

@@ -139,10 +139,9 @@ impl<C: Clock> Pacer<C> {
     }
 
     /// Reports for how long the device was busy with a queued step, during it or later: once for each, in
-    /// their order.
+    /// their order. The pauses for it are those of the share that the last launch, begin or end met.
     pub fn ran(&self, busy: Duration) {
-        let (now, perf) = (self.clock.now(), self.reader.perf());
-        self.with_state(|state| state.ran(busy, now, perf));
+        self.with_state(|state| state.ran(busy));
     }
 
     /// Whether the next launch in a queued step waits. O(1).

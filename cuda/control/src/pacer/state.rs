@@ -128,40 +128,43 @@ impl PacerState {
     }
 
     /// Notes how long the device was busy with a queued step, this one or an earlier one.
-    pub(super) fn ran(&mut self, busy: Duration, now: Duration, perf: PerfControl) {
-        let (now, busy) = (nanos(now), nanos(busy));
-        self.account(now);
-        self.turn(now, perf);
+    pub(super) fn ran(&mut self, busy: Duration) {
+        let busy = nanos(busy);
         self.unreported = self.unreported.saturating_sub(1);
         self.prediction.busy = busy;
-        if !perf.is_suspended() {
+        if !self.perf.is_suspended() {
             self.charge(busy);
         }
     }
 
-    /// Whether the next launch of a queued step waits.
+    /// Whether the next launch of a queued step waits. A suspension begins with that launch, and not here.
     pub(super) fn is_pause_next(&mut self, now: Duration, perf: PerfControl) -> bool {
+        if !self.in_step || !self.queued || perf.is_suspended() {
+            return self.in_step && self.queued;
+        }
         let now = nanos(now);
         self.account(now);
         self.turn(now, perf);
         let mut plan = self.plan;
-        let pauses = perf.is_suspended() || plan.launch(nanos(self.config.min_pause)) > 0;
-        self.in_step && self.queued && pauses
+        plan.launch(nanos(self.config.min_pause)) > 0
     }
 
     /// Whether the end of a queued step waits if what is not reported takes as long as the last one did. A
     /// step of which nothing can be expected does.
     pub(super) fn is_pause_at_end(&mut self, now: Duration, perf: PerfControl) -> bool {
-        let now = nanos(now);
-        self.account(now);
-        self.turn(now, perf);
         if !self.in_step || !self.queued || perf.is_full() {
             return false;
         }
         if perf.is_suspended() || self.prediction.busy == 0 {
             return true;
         }
-        let last = self.last_pause(self.debt.saturating_add(self.expected(self.prediction.busy)));
+        let now = nanos(now);
+        self.account(now);
+        self.turn(now, perf);
+        let last = self.last_pause(
+            self.debt
+                .saturating_add(self.expected(self.prediction.busy)),
+        );
         last > 0 && last >= nanos(self.config.min_pause)
     }
 

@@ -2,11 +2,12 @@
 //! take time here, and the time is the stand-in's own.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result, sys};
 use cudarc::nvrtc::Ptx;
-use larder_cuda::control::larder_control::{Clock, Waited};
+use larder_cuda::control::larder_control::{Clock, Group, OnError, Recorded, Waited};
 use larder_cuda::control::{Job, JobConfig, LaunchPaced, Pauses};
 use larder_cuda::driver::abi::Code;
 use larder_cuda::driver::abi::stand_in::KernelCall;
@@ -14,7 +15,8 @@ use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{Context, Launch};
 
 use super::common::{alone, assert_clean};
-use super::{Folder, by_hand};
+use super::{Folder, by_hand, job};
+use crate::foreign_captures::beside;
 
 const PTX: &str = "
 .version 7.0
@@ -27,15 +29,19 @@ unsafe extern "C" fn spin(_: *const KernelCall) {}
 
 /// The stand-in's time is the job's.
 #[derive(Debug)]
-struct DeviceClock(&'static StandIn);
+struct DeviceClock {
+    control: &'static StandIn,
+    sleeps: Arc<AtomicU64>,
+}
 
 impl Clock for DeviceClock {
     fn now(&self) -> Duration {
-        self.0.advance(Duration::ZERO)
+        self.control.advance(Duration::ZERO)
     }
 
     fn sleep(&self, time: Duration) {
-        self.0.advance(time);
+        self.sleeps.fetch_add(1, Ordering::Relaxed);
+        self.control.advance(time);
     }
 }
 
@@ -46,6 +52,7 @@ struct World {
     job: Job,
     stream: Arc<CudaStream>,
     spin: CudaFunction,
+    sleeps: Arc<AtomicU64>,
 }
 
 const MS: Duration = Duration::from_millis(1);
@@ -70,13 +77,19 @@ impl World {
         let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
         let mut config = by_hand(&folder);
         change(&mut config);
-        let job = Job::with_clock(config, Arc::new(DeviceClock(control))).unwrap();
+        let sleeps = Arc::<AtomicU64>::default();
+        let clock = DeviceClock {
+            control,
+            sleeps: Arc::clone(&sleeps),
+        };
+        let job = Job::with_clock(config, Arc::new(clock)).unwrap();
         folder.order(None, None, Some(percent));
         job.poll();
         Self {
             control,
             job,
             folder,
+            sleeps,
             stream: context.cudarc().new_stream().unwrap(),
             spin: module.load_function("jobs_spin").unwrap(),
         }
@@ -144,4 +157,230 @@ fn a_loop_that_runs_ahead_of_the_device_keeps_it_busy_for_its_share_of_the_time(
             }
         }
     }
+}
+
+#[test]
+fn short_runs_are_joined_and_waited_for_together() {
+    let Some((control, _turn)) = alone("short_runs_are_joined") else {
+        return;
+    };
+    let takes = Duration::from_micros(5);
+    let world = World::new(control, "short", takes, 50);
+    let runs = 1000;
+    let (took, busy) = world.measure(|| (0..runs).for_each(|_| world.queue(1, false)));
+    assert_eq!(busy, takes * runs);
+    assert!(took.abs_diff(2 * busy) <= 20 * takes, "{took:?}");
+    // The device is idle once in ten runs, and not after each.
+    let pauses = world.sleeps.load(Ordering::Relaxed);
+    assert!(pauses.abs_diff(u64::from(runs) / 10) <= 20, "{pauses}");
+}
+
+#[test]
+fn at_full_share_only_a_run_far_behind_the_host_is_waited_for() {
+    let Some((control, _turn)) = alone("at_full_share_only") else {
+        return;
+    };
+    let world = World::new(control, "full", 2 * MS, 100);
+    for run in 0..70 {
+        world.queue(1, true);
+        let waited_for = (run + 1_u32).saturating_sub(64);
+        assert_eq!(
+            control.advance(Duration::ZERO),
+            2 * MS * waited_for,
+            "{run}"
+        );
+    }
+    assert_eq!(world.calls("cuEventSynchronize"), 6);
+}
+
+#[test]
+fn the_status_and_the_actions_have_the_time_of_the_device() {
+    let Some((control, _turn)) = alone("the_status_and_the_actions_have") else {
+        return;
+    };
+    for percent in [100, 50] {
+        control.reset(2, super::common::DEVICE_BYTES);
+        let world = World::new(control, "times", 2 * MS, percent);
+        let seen = Arc::new(AtomicU64::new(0));
+        let see = Arc::clone(&seen);
+        let look = move |run: &larder_cuda::control::Run| {
+            see.store(run.duration.as_nanos() as u64, Ordering::Relaxed);
+            Ok(())
+        };
+        let actions = world.job.actions();
+        actions.add(Group::Post, 0, "look", OnError::Ignore, look);
+        let (_, end) = world
+            .job
+            .run_on(&world.stream, 7, || world.launch(false))
+            .unwrap();
+        // Nobody waits at full share.
+        let known = (percent < 100).then_some(Recorded::Noted);
+        assert_eq!(end.recorded, known);
+        let took = if percent < 100 {
+            2 * MS
+        } else {
+            Duration::ZERO
+        };
+        assert_eq!(Duration::from_nanos(seen.load(Ordering::Relaxed)), took);
+        world.stream.synchronize().unwrap();
+        let World { job, folder, .. } = world;
+        drop(job);
+        let durations = folder.status().durations;
+        assert_eq!(
+            durations,
+            [("graph_7".to_owned(), 2000)].into(),
+            "{percent}"
+        );
+    }
+}
+
+#[test]
+fn a_loop_of_queued_runs_pauses_at_their_ends_by_upstreams_formula() {
+    let Some((control, _turn)) = alone("a_loop_of_queued_runs_pauses") else {
+        return;
+    };
+    let change = |config: &mut JobConfig| config.pauses = Pauses::AtRunEnd;
+    let world = World::with(control, "formula_queued", 2 * MS, 50, change);
+    for run in 1..=10_u32 {
+        world.queue(1, true);
+        let pause = 2 * MS - Duration::from_micros(50);
+        assert_eq!(control.advance(Duration::ZERO), run * (2 * MS + pause));
+    }
+}
+
+#[test]
+fn a_suspension_in_a_queued_run_is_not_busy() {
+    let Some((control, _turn)) = alone("a_suspension_in_a_queued_run") else {
+        return;
+    };
+    let world = World::new(control, "suspended_queued", 2 * MS, 50);
+    world.queue(1, true);
+    let start = control.advance(Duration::ZERO);
+    let work = || {
+        world.launch(false);
+        world.folder.order(None, None, Some(0));
+        world.job.poll();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The launch waits for the device, and then for us.
+                while control.advance(Duration::ZERO) < start + 500 * MS {
+                    std::thread::yield_now();
+                }
+                world.folder.order(None, None, Some(50));
+                world.job.poll();
+            });
+            world.launch(true);
+        });
+    };
+    let (_, end) = world.job.run_on(&world.stream, 0, work).unwrap();
+    assert_eq!(end.paused, Waited::Done);
+    world.stream.synchronize().unwrap();
+    world.queue(0, false);
+    let report = world.job.pacer().report();
+    assert_eq!(report.busy, 6 * MS);
+    assert!(report.suspended >= 490 * MS, "{report:?}");
+}
+
+#[test]
+fn a_run_whose_events_are_refused_is_timed_by_the_host() {
+    let Some((control, _turn)) = alone("a_run_whose_events_are_refused") else {
+        return;
+    };
+    let world = World::new(control, "refused_events", 2 * MS, 50);
+    for function in [
+        "cuStreamIsCapturing",
+        "cuEventCreate",
+        "cuEventRecord",
+        "cuEventQuery",
+        "cuEventSynchronize",
+        "cuEventElapsedTime",
+        "cuThreadExchangeStreamCaptureMode",
+        "cuCtxGetCurrent",
+    ] {
+        for skip in 0..8 {
+            for times in [1, 3, 1000] {
+                let rule = Rule {
+                    function: Some(function),
+                    skip,
+                    times,
+                    code: Code::UNKNOWN,
+                };
+                control.fail(rule).unwrap();
+                for _ in 0..3 {
+                    let run = world
+                        .job
+                        .run_on(&world.stream, 0, || world.job.pacer().launch());
+                    assert!(run.unwrap().1.warnings.is_empty());
+                }
+                control.clear_failures();
+            }
+        }
+    }
+    // And then by the device again.
+    world.queue(1, false);
+    world.queue(1, false);
+    let (took, busy) = world.measure(|| (0..10).for_each(|_| world.queue(1, false)));
+    assert_eq!((took, busy), (40 * MS, 20 * MS));
+    let World {
+        job, stream, spin, ..
+    } = world;
+    drop((job, stream, spin));
+    assert_clean(control);
+}
+
+#[test]
+fn a_queued_run_may_be_captured_and_spoils_no_capture() {
+    let Some((_, _turn)) = alone("a_queued_run_may_be_captured") else {
+        return;
+    };
+    let folder = Folder::new("captured");
+    let context = Context::new(0).unwrap();
+    let stream = context.cudarc().new_stream().unwrap();
+    let (_, job) = job(by_hand(&folder));
+    folder.order(None, None, Some(50));
+    job.poll();
+    let memory = stream.alloc_zeros::<u8>(64).unwrap();
+    let (address, _synced) = cudarc::driver::DevicePtr::device_ptr(&memory, &stream);
+    let global = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    let fill = || {
+        // SAFETY: the memory lives until the end.
+        unsafe { result::memset_d8_async(address, 1, 64, stream.cu_stream()) }.unwrap();
+    };
+    let end = || {
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the stream captures; the handle outlives the call.
+        let code = unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) };
+        code.result().expect("a whole capture");
+        // SAFETY: the graph was made just now.
+        unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
+    };
+    let run = |work: &dyn Fn()| drop(job.run_on(&stream, 0, work).unwrap());
+    // A whole run in a capture, one in which it begins, one in which it ends.
+    stream.begin_capture(global).unwrap();
+    run(&fill);
+    run(&fill);
+    end();
+    run(&|| stream.begin_capture(global).unwrap());
+    run(&|| (fill(), job.pacer().launch(), end()).2);
+    run(&fill);
+    stream.synchronize().unwrap();
+}
+
+#[test]
+fn a_job_that_times_queued_runs_spoils_no_foreign_capture() {
+    let folder = Folder::new("foreign_queued");
+    beside("a_job_that_times_queued_runs", |_, _, streams| {
+        let (_, job) = job(by_hand(&folder));
+        for percent in [100, 50] {
+            folder.order(None, None, Some(percent));
+            job.poll();
+            for round in 0..6 {
+                drop(
+                    job.run_on(&streams[round % 2], 0, || job.pacer().launch())
+                        .unwrap(),
+                );
+            }
+        }
+        drop(job);
+    });
 }
