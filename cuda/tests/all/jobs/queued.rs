@@ -287,6 +287,7 @@ fn a_run_whose_events_are_refused_is_timed_by_the_host() {
         return;
     };
     let world = World::new(control, "refused_events", 2 * MS, 50);
+    let mut runs = 0;
     for function in [
         "cuStreamIsCapturing",
         "cuEventCreate",
@@ -297,23 +298,21 @@ fn a_run_whose_events_are_refused_is_timed_by_the_host() {
         "cuThreadExchangeStreamCaptureMode",
         "cuCtxGetCurrent",
     ] {
-        for skip in 0..8 {
-            for times in [1, 3, 1000] {
-                let rule = Rule {
-                    function: Some(function),
-                    skip,
-                    times,
-                    code: Code::UNKNOWN,
-                };
-                control.fail(rule).unwrap();
-                for _ in 0..3 {
-                    let run = world
-                        .job
-                        .run_on(&world.stream, 0, || world.job.pacer().launch());
-                    assert!(run.unwrap().1.warnings.is_empty());
-                }
-                control.clear_failures();
+        for (skip, times) in (0..8).flat_map(|skip| [1, 3, 1000].map(|times| (skip, times))) {
+            let rule = Rule {
+                function: Some(function),
+                skip,
+                times,
+                code: Code::UNKNOWN,
+            };
+            control.fail(rule).unwrap();
+            for _ in 0..3 {
+                let pacer = world.job.pacer();
+                let run = world.job.run_on(&world.stream, runs, || pacer.launch());
+                assert!(run.unwrap().1.warnings.is_empty());
+                runs += 1;
             }
+            control.clear_failures();
         }
     }
     // And then by the device again.
@@ -322,9 +321,16 @@ fn a_run_whose_events_are_refused_is_timed_by_the_host() {
     let (took, busy) = world.measure(|| (0..10).for_each(|_| world.queue(1, false)));
     assert_eq!((took, busy), (40 * MS, 20 * MS));
     let World {
-        job, stream, spin, ..
+        job,
+        stream,
+        spin,
+        folder,
+        ..
     } = world;
-    drop((job, stream, spin));
+    drop(job);
+    // Each of them counts.
+    assert_eq!(folder.status().durations.len() as u64, runs);
+    drop((stream, spin));
     assert_clean(control);
 }
 
@@ -383,4 +389,18 @@ fn a_job_that_times_queued_runs_spoils_no_foreign_capture() {
         }
         drop(job);
     });
+}
+
+#[test]
+fn runs_that_take_longer_than_was_expected_are_noticed_after_four() {
+    let Some((control, _turn)) = alone("runs_that_take_longer") else {
+        return;
+    };
+    let world = World::new(control, "longer", Duration::from_micros(1), 50);
+    world.queue(1, false);
+    control.set_kernel_time("jobs_spin", 2 * MS).unwrap();
+    let (took, busy) = world.measure(|| (0..6).for_each(|_| world.queue(1, false)));
+    // The pause for the short run came with the others.
+    let due = 12 * MS + Duration::from_micros(1);
+    assert_eq!((took, busy), (12 * MS + due, 12 * MS));
 }
