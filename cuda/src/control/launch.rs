@@ -14,7 +14,8 @@ use crate::{DeviceAllocError, Launch};
 ///
 /// Any work counts as a launch: ask before a copy or a graph as before a kernel. At full share a launch
 /// costs one load. Below it, each waits for an equal part of what the run is to pause ([`Pacer`]), and at
-/// share 0 until that ends. In a [`Job::run_on`](super::Job::run_on) one that waits lets the device finish first. Work that is captured for a graph is not launched: ask where the graph is.
+/// share 0 until that ends. Inside [`Job::run_on`](super::Job::run_on) a launch that waits lets the device
+/// finish first. Work that is captured for a graph is not launched: ask where the graph is.
 #[derive(Clone)]
 pub struct LaunchPacer {
     pacer: Arc<Pacer<Arc<dyn Clock>>>,

@@ -10,12 +10,13 @@
 //! use larder_cuda::control::{Job, JobConfig, JobFiles};
 //! use larder_cuda::{Context, DeviceAllocator};
 //!
-//! let memory = DeviceAllocator::new(&Context::new(0)?)?;
+//! let context = Context::new(0)?;
+//! let (memory, stream) = (DeviceAllocator::new(&context)?, context.cudarc().new_stream()?);
 //! let job = Job::new(JobConfig::new("train", JobFiles::from_env()))?;
 //! job.manage(&memory)?;
 //! let pacer = job.pacer();
 //! for _step in 0..1000 {
-//!     job.run(0, || {
+//!     job.run_on(&stream, 0, || {
 //!         pacer.launch(); // before each kernel or copy, or `LaunchPaced::launch_paced`
 //!         // … the step
 //!     })?;
@@ -37,9 +38,9 @@
 //! * The share is 0: the next launch through the pacer, and the end of the run, wait until it is not.
 //!
 //! # Time
-//! The busy time of [`Job::run`] is its time by the clock less the pauses in it, as upstream: the host's view,
-//! which is the device's too if each launch is waited for. A loop that queues its work and runs ahead of the
-//! device uses [`Job::run_on`]: the device's clock then counts, by events, and pauses begin when it is idle.
+//! Work is queued, and a loop that does not wait for it spends no time of its own. So [`Job::run_on`] has the
+//! device say how long it was busy, by two events on the run's stream, and lets it finish before a pause. The
+//! busy time of [`Job::run`] is the host's, less the pauses, as upstream: right if each launch is waited for.
 //!
 //! # Threads and locks
 //! CTRL1 One thread at a time has the state of the files: it takes it out of the combiner, and no lock is held

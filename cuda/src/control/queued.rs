@@ -210,7 +210,7 @@ impl Pair {
         let context = Context::from_cudarc(Arc::clone(stream.context())).ok()?;
         let config = EventConfig {
             timing: true,
-            blocking: true,
+            blocking: false,
         };
         Some(Self {
             start: Event::new(&context, config).ok()?,

@@ -55,6 +55,14 @@ struct World {
     sleeps: Arc<AtomicU64>,
 }
 
+/// A stream of a device, and the kernel there.
+fn device(ordinal: usize) -> (Arc<CudaStream>, CudaFunction) {
+    let context = Context::new(ordinal).unwrap();
+    let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
+    let spin = module.load_function("jobs_spin").unwrap();
+    (context.cudarc().new_stream().unwrap(), spin)
+}
+
 const MS: Duration = Duration::from_millis(1);
 
 impl World {
@@ -70,11 +78,10 @@ impl World {
         change: impl FnOnce(&mut JobConfig),
     ) -> Self {
         let folder = Folder::new(test);
-        let context = Context::new(0).unwrap();
         // SAFETY: the only `jobs_spin` of this program.
         unsafe { control.register_kernel("jobs_spin", spin) }.unwrap();
         control.set_kernel_time("jobs_spin", takes).unwrap();
-        let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
+        let (stream, spin) = device(0);
         let mut config = by_hand(&folder);
         change(&mut config);
         let sleeps = Arc::<AtomicU64>::default();
@@ -90,8 +97,8 @@ impl World {
             job,
             folder,
             sleeps,
-            stream: context.cudarc().new_stream().unwrap(),
-            spin: module.load_function("jobs_spin").unwrap(),
+            stream,
+            spin,
         }
     }
 
@@ -167,8 +174,15 @@ fn short_runs_are_joined_and_waited_for_together() {
     let takes = Duration::from_micros(5);
     let world = World::new(control, "short", takes, 50);
     let runs = 1000;
-    let (took, busy) = world.measure(|| (0..runs).for_each(|_| world.queue(1, false)));
+    let context = Context::new(0).unwrap();
+    let mut ahead = 0;
+    let queue = |_| {
+        world.queue(1, false);
+        ahead += u32::from(!context.is_done(&world.stream).unwrap());
+    };
+    let (took, busy) = world.measure(|| (0..runs).for_each(queue));
     assert_eq!(busy, takes * runs);
+    assert!(ahead > runs / 2, "{ahead}");
     assert!(took.abs_diff(2 * busy) <= 20 * takes, "{took:?}");
     // The device is idle once in ten runs, and not after each.
     let pauses = world.sleeps.load(Ordering::Relaxed);
@@ -403,4 +417,19 @@ fn runs_that_take_longer_than_was_expected_are_noticed_after_four() {
     // The pause for the short run came with the others.
     let due = 12 * MS + Duration::from_micros(1);
     assert_eq!((took, busy), (12 * MS + due, 12 * MS));
+}
+
+#[test]
+fn runs_on_several_devices_are_each_timed() {
+    let Some((control, _turn)) = alone("runs_on_several_devices") else {
+        return;
+    };
+    let mut world = World::new(control, "devices", 2 * MS, 50);
+    let (mut stream, mut spin) = device(1);
+    for run in 1..=10 {
+        world.queue(1, false);
+        assert_eq!(control.advance(Duration::ZERO), 4 * MS * run);
+        std::mem::swap(&mut world.stream, &mut stream);
+        std::mem::swap(&mut world.spin, &mut spin);
+    }
 }
