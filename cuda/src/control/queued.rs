@@ -81,7 +81,6 @@ impl QueuedRuns {
         perf: PerfControl,
     ) -> Option<QueuedRun<'_>> {
         let most = if perf.is_full() { MOST } else { MOST_PACED };
-        self.collect(false, pacer);
         while locked(&self.0).on_device.len() >= most && self.collect_one(true, pacer) {}
         let timer = Timer {
             stream: Arc::clone(stream),
@@ -148,10 +147,7 @@ impl QueuedRuns {
     /// Events of the stream's context.
     fn pair(&self, stream: &Arc<CudaStream>) -> Option<Arc<Pair>> {
         let spare = &mut locked(&self.0).spare;
-        // Nobody may hold it who would record it again.
-        let fits = |pair: &Arc<Pair>| {
-            Arc::ptr_eq(pair.context.cudarc(), stream.context()) && Arc::strong_count(pair) == 1
-        };
+        let fits = |pair: &Arc<Pair>| Arc::ptr_eq(pair.context.cudarc(), stream.context());
         if let Some(index) = spare.iter().position(fits) {
             return Some(spare.swap_remove(index));
         }
