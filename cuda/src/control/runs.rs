@@ -94,6 +94,7 @@ impl Drop for Counted<'_> {
 
 impl Job {
     /// Runs a graph: actions before it, `work`, actions after it, among them the job's own ([`Job::actions`]).
+    /// Its time is the host's: queued work that is not waited for wants [`run_on`](Self::run_on).
     /// It comes back when the pause is over that the share of the time asks for; a suspended job waits here.
     ///
     /// One run at a time is paced: of two at once the one that begins later ends the step of the other, and
@@ -111,14 +112,15 @@ impl Job {
     }
 
     /// Runs a graph as [`run`](Self::run) does, whose work is queued on the stream and not waited for: for
-    /// loops that run ahead of the device. The run is timed by the device, from its first work on the stream
-    /// to its last; work on other streams counts as far as this one waits for it. Runs that overlap on the
-    /// device count each.
+    /// loops that run ahead of the device. The device times the run, from where it begins on the stream to the
+    /// end of its work there; work on other streams counts as far as this one waits for it. Runs that overlap
+    /// on the device count each.
     ///
     /// Below full share the job waits for the device before a pause, so that queued work does not hide it;
     /// the pauses of short runs are joined. A run that finds 4 on the device waits for the oldest, at full
-    /// share one that finds 64. The status hears of a run once it is done. Two events are recorded; where the driver refuses
-    /// them or the stream captures, the host's clock counts. The job keeps the stream's context.
+    /// share one that finds 64. The status hears of a run once it is done. Two events are recorded; where the
+    /// driver refuses them or the stream captures, the host's clock counts. The job keeps the stream's
+    /// context.
     ///
     /// # Errors
     /// The first action that fails a run, as for [`run`](Self::run).
