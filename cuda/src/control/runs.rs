@@ -95,7 +95,7 @@ impl Drop for Counted<'_> {
 impl Job {
     /// Runs a graph: actions before it, `work`, actions after it, among them the job's own ([`Job::actions`]).
     /// Its time is the host's: queued work that is not waited for wants [`run_on`](Self::run_on).
-    /// It comes back when the pause is over that the share of the time asks for; a suspended job waits here.
+    /// Comes back when the pause is over that the share of the time asks for; a suspended job waits here.
     ///
     /// One run at a time is paced: of two at once the one that begins later ends the step of the other, and
     /// the share holds for both together.
