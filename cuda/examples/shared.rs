@@ -52,7 +52,7 @@ fn work(job: &Job, mut goes_on: impl FnMut() -> bool) -> Result<Done, Box<dyn Er
     let mut buffers: Vec<DeviceBuffer<u8>> = Vec::new();
     let mut done = Done::default();
     while goes_on() {
-        let (step, end) = job.run(0, || -> Result<(), Box<dyn Error>> {
+        let (step, end) = job.run_on(&stream, 0, || -> Result<(), Box<dyn Error>> {
             if buffers.len() < BUFFERS {
                 match memory.zeros(&stream, BYTES) {
                     Ok(buffer) => buffers.push(buffer),

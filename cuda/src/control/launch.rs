@@ -7,17 +7,20 @@ use cudarc::driver::{CudaEvent, DriverError, LaunchArgs, LaunchConfig};
 use larder_control::{Clock, DutyCycleReader, Pacer, PacerReport};
 
 use super::JobShared;
+use super::queued::QueuedRuns;
 use crate::{DeviceAllocError, Launch};
 
 /// Holds launches back as a job's share of the time wants it. A clone is the same pacer.
 ///
 /// Any work counts as a launch: ask before a copy or a graph as before a kernel. At full share a launch
 /// costs one load. Below it, each waits for an equal part of what the run is to pause ([`Pacer`]), and at
-/// share 0 until that ends. Work that is captured for a graph is not launched: ask where the graph is.
+/// share 0 until that ends. Inside [`Job::run_on`](super::Job::run_on) a launch that waits lets the device
+/// finish first. Work that is captured for a graph is not launched: ask where the graph is.
 #[derive(Clone)]
 pub struct LaunchPacer {
     pacer: Arc<Pacer<Arc<dyn Clock>>>,
     reader: DutyCycleReader,
+    queued: Arc<QueuedRuns>,
 }
 
 impl LaunchPacer {
@@ -25,6 +28,7 @@ impl LaunchPacer {
         Self {
             pacer: Arc::clone(&shared.pacer),
             reader: shared.management.reader(),
+            queued: Arc::clone(&shared.queued),
         }
     }
 
@@ -39,6 +43,9 @@ impl LaunchPacer {
 
     #[cold]
     fn launch_slow(&self) {
+        if self.pacer.is_pause_next() {
+            self.queued.drain(&self.pacer);
+        }
         // A cancelled wait lets the launch go on as a finished one does.
         let _ = self.pacer.launch_wait();
     }

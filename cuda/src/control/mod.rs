@@ -10,12 +10,13 @@
 //! use larder_cuda::control::{Job, JobConfig, JobFiles};
 //! use larder_cuda::{Context, DeviceAllocator};
 //!
-//! let memory = DeviceAllocator::new(&Context::new(0)?)?;
+//! let context = Context::new(0)?;
+//! let (memory, stream) = (DeviceAllocator::new(&context)?, context.cudarc().new_stream()?);
 //! let job = Job::new(JobConfig::new("train", JobFiles::from_env()))?;
 //! job.manage(&memory)?;
 //! let pacer = job.pacer();
 //! for _step in 0..1000 {
-//!     job.run(0, || {
+//!     job.run_on(&stream, 0, || {
 //!         pacer.launch(); // before each kernel or copy, or `LaunchPaced::launch_paced`
 //!         // … the step
 //!     })?;
@@ -37,9 +38,9 @@
 //! * The share is 0: the next launch through the pacer, and the end of the run, wait until it is not.
 //!
 //! # Time
-//! A run's busy time is its time by the clock less the pauses in it, as upstream: the host's view, which is
-//! the device's too if each run ends with a wait for its work. No events are recorded. A program that queues
-//! runs ahead of the device is held back as a host.
+//! Work is queued, and a loop that does not wait for it spends no time of its own. So [`Job::run_on`] has the
+//! device say how long it was busy, by two events on the run's stream, and lets it finish before a pause. The
+//! busy time of [`Job::run`] is the host's, less the pauses, as upstream: right if each launch is waited for.
 //!
 //! # Threads and locks
 //! CTRL1 One thread at a time has the state of the files: it takes it out of the combiner, and no lock is held
@@ -57,6 +58,7 @@ mod error;
 mod file_state;
 mod launch;
 mod managed;
+mod queued;
 mod runs;
 mod thread;
 
@@ -80,6 +82,7 @@ use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 use combiner::Combiner;
 use file_state::{FileState, Inbox};
 use managed::ManagedPools;
+use queued::QueuedRuns;
 
 use crate::driver::locked;
 use crate::limits::LimitedPool;
@@ -110,6 +113,7 @@ struct JobShared {
     combiner: Combiner<FileState>,
     report: Mutex<FileReport>,
     progress: runs::Progress,
+    queued: Arc<QueuedRuns>,
     bell: thread::Bell,
     /// The job ends.
     ends: AtomicU8,
@@ -297,6 +301,7 @@ impl Drop for Job {
         self.shared.management.cancel();
         drop(self.handle.take());
         let shared = &*self.shared;
+        shared.record_queued();
         // Relaxed: whoever reads it is ordered behind this by the combiner.
         shared.ends.store(1, Ordering::Relaxed);
         let settle = |state: &mut FileState| shared.settle(state);
@@ -329,6 +334,7 @@ impl JobShared {
             combiner: Combiner::new(state),
             report: Mutex::default(),
             progress: runs::Progress::default(),
+            queued: Arc::default(),
             bell: thread::Bell::default(),
             ends: AtomicU8::new(0),
             config,

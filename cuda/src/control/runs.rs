@@ -3,9 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use larder_control::{ActionFailed, Adjustment, Group, NoDevice, OnError, Recorded, Waited};
+use cudarc::driver::CudaStream;
+use larder_control::{
+    ActionFailed, Adjustment, FileError, Group, NoDevice, OnError, Recorded, Waited,
+};
 use larder_core::sync::{AtomicU64, Ordering};
 
+use super::file_state::FileState;
+use super::queued::{EndedRun, QueuedRun};
 use super::{Job, JobShared, Pauses};
 use crate::Rejected;
 use crate::driver::locked;
@@ -17,8 +22,11 @@ pub(super) type Adjusted = Result<Adjustment, NoDevice>;
 pub struct Run {
     /// The number by which the status tells graphs apart.
     pub graph: u64,
-    /// Zero before the work. Afterwards the time from before the actions before it.
+    /// Zero before the work. Afterwards the time from before the actions before it, until the work came back
+    /// or, if the job has waited for it, until the device had done it.
     pub duration: Duration,
+    /// The runs that the status gets to know of at this one's end: itself, or queued ones that are done.
+    ended: Vec<EndedRun>,
     /// Paced by the launches in it, and not by its end.
     is_step: bool,
     end: Mutex<RunEnd>,
@@ -28,7 +36,8 @@ pub struct Run {
 #[derive(Debug)]
 #[must_use = "it has the warnings"]
 pub struct RunEnd {
-    /// What became of the status; `None` if it could not be written, which is among the warnings.
+    /// What became of the status; `None` if it could not be written, which is among the warnings, and if
+    /// all runs that are not in it are on the device still.
     pub recorded: Option<Recorded>,
     /// What became of limits that waited for this, by GPU.
     pub adjusted: Vec<Result<Adjustment, NoDevice>>,
@@ -85,7 +94,8 @@ impl Drop for Counted<'_> {
 
 impl Job {
     /// Runs a graph: actions before it, `work`, actions after it, among them the job's own ([`Job::actions`]).
-    /// It comes back when the pause is over that the share of the time asks for; a suspended job waits here.
+    /// Its time is the host's: queued work that is not waited for wants [`run_on`](Self::run_on).
+    /// Comes back when the pause is over that the share of the time asks for; a suspended job waits here.
     ///
     /// One run at a time is paced: of two at once the one that begins later ends the step of the other, and
     /// the share holds for both together.
@@ -98,18 +108,61 @@ impl Job {
         graph: u64,
         work: impl FnOnce() -> R,
     ) -> Result<(R, RunEnd), Rejected<Option<R>, ActionFailed>> {
+        self.run_timed(None, graph, work)
+    }
+
+    /// Runs a graph as [`run`](Self::run) does, whose work is queued on the stream and not waited for: for
+    /// loops that run ahead of the device. The device times the run, from where it begins on the stream to the
+    /// end of its work there; work on other streams counts as far as this one waits for it. Runs that overlap
+    /// on the device count each.
+    ///
+    /// Below full share the job waits for the device before a pause, so that queued work does not hide it;
+    /// the pauses of short runs are joined. A run that finds 4 on the device waits for the oldest, at full
+    /// share one that finds 64. The status hears of a run once it is done. Two events are recorded; where the
+    /// driver refuses them or the stream captures, the host's clock counts. The job keeps the stream's
+    /// context.
+    ///
+    /// # Errors
+    /// The first action that fails a run, as for [`run`](Self::run).
+    pub fn run_on<R>(
+        &self,
+        stream: &Arc<CudaStream>,
+        graph: u64,
+        work: impl FnOnce() -> R,
+    ) -> Result<(R, RunEnd), Rejected<Option<R>, ActionFailed>> {
+        let shared = &*self.shared;
+        let queued = shared
+            .queued
+            .begin(stream, &shared.pacer, shared.management.perf());
+        self.run_timed(queued, graph, work)
+    }
+
+    /// Runs a graph that is timed by the device, if it is queued.
+    fn run_timed<R>(
+        &self,
+        queued: Option<QueuedRun<'_>>,
+        graph: u64,
+        work: impl FnOnce() -> R,
+    ) -> Result<(R, RunEnd), Rejected<Option<R>, ActionFailed>> {
         let shared = &*self.shared;
         let inside = Counted::new(&shared.progress.inside);
         let start = shared.clock.now();
         let is_step = shared.config.pauses == Pauses::Spread;
         if is_step {
-            shared.pacer.begin();
+            match &queued {
+                Some(_) => shared.pacer.begin_queued(shared.queued.count()),
+                None => shared.pacer.begin(),
+            }
         }
         let mut run = Run::new(graph, is_step);
         let before = shared.actions.run(Group::Pre, &run);
         let before = before.map_err(|error| Rejected { value: None, error })?;
         let value = work();
         run.duration = shared.clock.now().saturating_sub(start);
+        match queued {
+            Some(queued) => shared.end_queued(queued, &mut run),
+            None => run.note_ended(),
+        }
         let ended = shared.end_run(run);
         drop(inside);
         match ended {
@@ -135,6 +188,7 @@ impl Job {
         self.shared.progress.own_loops.store(1, Ordering::Relaxed);
         let mut run = Run::new(graph, false);
         run.duration = duration;
+        run.note_ended();
         self.shared.end_run(run)
     }
 }
@@ -144,9 +198,19 @@ impl Run {
         Self {
             graph,
             duration: Duration::ZERO,
+            ended: Vec::new(),
             is_step,
             end: Mutex::default(),
         }
+    }
+
+    /// The run is over, by the host's clock.
+    fn note_ended(&mut self) {
+        self.ended.push(EndedRun {
+            number: 0,
+            graph: self.graph,
+            took: self.duration,
+        });
     }
 }
 
@@ -159,21 +223,55 @@ impl JobShared {
         Ok(end)
     }
 
-    /// Phase 1: the run counts, and the status is written if it is due.
-    fn record(&self, run: &Run) -> Result<(), larder_control::FileError> {
-        let recorded = self.combiner.work(
-            |state| state.record(run.graph, run.duration),
-            |state| self.settle(state),
-        );
-        // Inside a callback of the thread that has the state nothing is recorded.
-        let recorded = recorded.transpose();
-        if let Err(error) = &recorded {
-            self.note_unwritten(error);
+    /// The work of a queued run is on the stream: waits for it if a pause comes.
+    fn end_queued(&self, queued: QueuedRun<'_>, run: &mut Run) {
+        let number = queued.end(run.graph, run.duration, &self.pacer);
+        let waits = if run.is_step {
+            self.pacer.is_pause_at_end()
+        } else {
+            !self.management.perf().is_full()
+        };
+        self.queued.collect(waits, &self.pacer);
+        run.ended = self.queued.take_ended();
+        if let Some(own) = run.ended.iter().find(|ended| ended.number == number) {
+            run.duration = own.took;
         }
+    }
+
+    /// The queued runs that are done count, and nobody waits for the others.
+    pub(super) fn record_queued(&self) {
+        self.queued.collect(false, &self.pacer);
+        // An error is noted.
+        let _ = self.record_ended(&self.queued.take_ended());
+    }
+
+    /// Phase 1: the run counts, and the status is written if it is due.
+    fn record(&self, run: &Run) -> Result<(), FileError> {
+        let recorded = self.record_ended(&run.ended);
         if let Ok(recorded) = &recorded {
             locked(&run.end).recorded = *recorded;
         }
         recorded.map(drop)
+    }
+
+    fn record_ended(&self, ended: &[EndedRun]) -> Result<Option<Recorded>, FileError> {
+        let record = |state: &mut FileState| {
+            let mut answer = None;
+            for run in ended {
+                let recorded = state.record(run.graph, run.took)?;
+                if answer != Some(Recorded::Written) {
+                    answer = Some(recorded);
+                }
+            }
+            Ok(answer)
+        };
+        let recorded = self.combiner.work(record, |state| self.settle(state));
+        // Inside a callback of the thread that has the state nothing is recorded.
+        let recorded = recorded.unwrap_or(Ok(None));
+        if let Err(error) = &recorded {
+            self.note_unwritten(error);
+        }
+        recorded
     }
 
     /// Phase 2: the limits that waited, the status if that changes it, and the pause.

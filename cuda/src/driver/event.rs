@@ -234,8 +234,10 @@ impl Driver {
     ) -> Result<f32, DriverError> {
         let entry = self.api.event_elapsed;
         let mut ms = 0.0;
-        // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
-        let code = unsafe { (entry.call)(&raw mut ms, start, end) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
+            Ok(unsafe { (entry.call)(&raw mut ms, start, end) })
+        })?;
         entry.check(code)?;
         Ok(ms)
     }

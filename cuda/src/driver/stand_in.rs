@@ -9,6 +9,7 @@ use core::fmt;
 use core::ptr::{null, null_mut};
 use std::ffi::CString;
 use std::path::Path;
+use std::time::Duration;
 
 use larder_cuda_abi::Code;
 use larder_cuda_abi::stand_in::{KernelBody, VERSION};
@@ -64,6 +65,9 @@ pub struct StandIn {
     poison: unsafe extern "C" fn(u32),
     mapping_waits: unsafe extern "C" fn(u32),
     share: unsafe extern "C" fn(*const c_char) -> Code,
+    kernel_time: unsafe extern "C" fn(*const c_char, u64) -> Code,
+    advance: unsafe extern "C" fn(u64) -> u64,
+    busy: unsafe extern "C" fn(i32) -> u64,
 }
 
 impl StandIn {
@@ -98,6 +102,9 @@ impl StandIn {
             poison: control.find("larder_stand_in_poison")?,
             mapping_waits: control.find("larder_stand_in_mapping_waits")?,
             share: control.find("larder_stand_in_share")?,
+            kernel_time: control.find("larder_stand_in_kernel_time")?,
+            advance: control.find("larder_stand_in_advance")?,
+            busy: control.find("larder_stand_in_busy")?,
         }))
     }
 
@@ -270,6 +277,30 @@ impl StandIn {
         checked("larder_stand_in_share", code)
     }
 
+    /// Kernels of that name take so long from now on, by the device's time. It is the system's no longer: it
+    /// moves by [`advance`](Self::advance), and when a thread waits for work. For the eager schedule.
+    ///
+    /// # Errors
+    /// If the name is not UTF-8.
+    pub fn set_kernel_time(&self, name: &str, takes: Duration) -> Result<(), DriverError> {
+        let name = Name::of(Some(name));
+        // SAFETY: DRIVER2; the name outlives the call.
+        let code = unsafe { (self.kernel_time)(name.pointer(), nanos(takes)) };
+        checked("larder_stand_in_kernel_time", code)
+    }
+
+    /// Lets time pass on the devices; their time then.
+    pub fn advance(&self, time: Duration) -> Duration {
+        // SAFETY: DRIVER2; the call takes no pointers.
+        Duration::from_nanos(unsafe { (self.advance)(nanos(time)) })
+    }
+
+    /// How much of its time a device ran kernels.
+    pub fn busy(&self, device: i32) -> Duration {
+        // SAFETY: DRIVER2; the call takes no pointers.
+        Duration::from_nanos(unsafe { (self.busy)(device) })
+    }
+
     /// A text, asked for until it has not grown meanwhile.
     fn lines(&self, text: Text) -> Vec<String> {
         let mut buffer = Vec::new();
@@ -345,6 +376,11 @@ impl Name {
     fn pointer(&self) -> *const c_char {
         self.0.as_ref().map_or(null(), |name| name.as_ptr())
     }
+}
+
+/// Whole nanoseconds; the largest number for more than 584 years.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn named_number(row: &str) -> Option<(String, u64)> {

@@ -58,10 +58,12 @@ pub struct PacerReport {
     pub steps: u64,
     /// Launches in steps.
     pub launches: u64,
-    /// Time in steps outside of pauses and suspensions.
+    /// Time in steps outside of pauses and suspensions; of queued steps, what was reported.
     pub busy: Duration,
     /// Time in pauses, without suspensions.
     pub inserted: Duration,
+    /// Time in steps in suspensions, as far as they are over.
+    pub suspended: Duration,
     /// Pauses that are due and not inserted yet.
     pub due: Duration,
     /// Time that was paused before it was due.
@@ -123,7 +125,36 @@ impl<C: Clock> Pacer<C> {
     /// Begins a step. A step that has not ended ends first, without a pause; its due time is carried over.
     pub fn begin(&self) {
         let (now, perf) = (self.clock.now(), self.reader.perf());
-        self.with_state(|state| state.begin(now, perf));
+        self.with_state(|state| state.begin(now, perf, None));
+    }
+
+    /// Begins a step whose work is queued on the device: its busy time is what [`ran`](Self::ran) says, and not
+    /// the time until its end. `unreported` are the queued steps before it that were not reported yet. The
+    /// device must have done all that is queued when a pause begins: ask [`is_pause_next`](Self::is_pause_next)
+    /// before each launch and [`is_pause_at_end`](Self::is_pause_at_end) before the end, and wait for it. At
+    /// such an end, pauses below the shortest are joined with later ones.
+    pub fn begin_queued(&self, unreported: u64) {
+        let (now, perf) = (self.clock.now(), self.reader.perf());
+        self.with_state(|state| state.begin(now, perf, Some(unreported)));
+    }
+
+    /// Reports for how long the device was busy with a queued step, during it or later: once for each, in
+    /// their order. The pauses for it are those of the share that the last launch, begin or end met.
+    pub fn ran(&self, busy: Duration) {
+        self.with_state(|state| state.ran(busy));
+    }
+
+    /// Whether the next launch in a queued step waits. O(1).
+    pub fn is_pause_next(&self) -> bool {
+        let (now, perf) = (self.clock.now(), self.reader.perf());
+        self.with_state(|state| state.is_pause_next(now, perf))
+    }
+
+    /// Whether the end of a queued step is to wait, by what is expected of the steps that are not reported;
+    /// so they are to be. O(1).
+    pub fn is_pause_at_end(&self) -> bool {
+        let (now, perf) = (self.clock.now(), self.reader.perf());
+        self.with_state(|state| state.is_pause_at_end(now, perf))
     }
 
     /// Notes a launch and answers what it waits for. O(1); takes the lock and does not wait. The caller

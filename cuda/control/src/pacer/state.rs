@@ -1,7 +1,8 @@
 //! The pacer's arithmetic, in whole nanoseconds, without a lock or a clock.
 //!
 //! PACER1. All time of a step up to `at` is accounted for: as busy, as inserted or as suspended. `at` lies ahead
-//! of the clock during a pause, and never goes back further than to now.
+//! of the clock during a pause, and never goes back further than to now. Of a queued step, busy is what is
+//! reported of it, then or later.
 //! PACER2. `debt` is the pauses due for busy time, less the time inserted, less what was forgotten: all of it at
 //! full share, and time paused ahead above the bound.
 //! PACER3. Of a plan, k of n launches have inserted k/n, less what the shortest pause put off and more what the
@@ -18,6 +19,10 @@ pub(super) struct PacerState {
     /// All time up to here is accounted for (PACER1).
     at: u64,
     in_step: bool,
+    /// The busy time of this step is reported, and not the clock's.
+    queued: bool,
+    /// Earlier queued steps whose busy time was not reported when this one began, and is not since.
+    unreported: u64,
     /// The share in force at `at`.
     perf: PerfControl,
     /// The prediction for this step: what the last step was.
@@ -33,6 +38,7 @@ pub(super) struct PacerState {
     launches: u64,
     busy: u64,
     inserted: u64,
+    suspended: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,6 +62,8 @@ impl PacerState {
             config,
             at: 0,
             in_step: false,
+            queued: false,
+            unreported: 0,
             perf: PerfControl::FULL,
             prediction: Step::default(),
             step: Step::default(),
@@ -66,10 +74,12 @@ impl PacerState {
             launches: 0,
             busy: 0,
             inserted: 0,
+            suspended: 0,
         }
     }
 
-    pub(super) fn begin(&mut self, now: Duration, perf: PerfControl) {
+    /// Begins a step; one that is queued says how many before it are not reported yet.
+    pub(super) fn begin(&mut self, now: Duration, perf: PerfControl, queued: Option<u64>) {
         if self.in_step {
             self.account(nanos(now));
             self.close_step();
@@ -77,6 +87,8 @@ impl PacerState {
         let now = nanos(now);
         self.at = self.at.max(now);
         self.in_step = true;
+        self.queued = queued.is_some();
+        self.unreported = queued.unwrap_or(0);
         self.step = Step::default();
         self.turn(now, perf);
         self.make_plan();
@@ -106,13 +118,69 @@ impl PacerState {
             return Pause::Suspended;
         }
         if self.in_step {
-            let due = whole(self.debt);
-            let bound = nanos(self.config.carry_bound);
-            let missing = self.plan.missing().map_or(due, |missing| missing.min(due));
-            self.insert(missing.max(due.saturating_sub(bound)));
+            let last = self.last_pause(self.debt);
+            if !self.queued || last >= nanos(self.config.min_pause) {
+                self.insert(last);
+            }
             self.close_step();
         }
         self.pause(now)
+    }
+
+    /// Notes how long the device was busy with a queued step, this one or an earlier one.
+    pub(super) fn ran(&mut self, busy: Duration) {
+        let busy = nanos(busy);
+        self.unreported = self.unreported.saturating_sub(1);
+        self.prediction.busy = busy;
+        if !self.perf.is_suspended() {
+            self.charge(busy);
+        }
+    }
+
+    /// Whether the next launch of a queued step waits. A suspension begins with that launch, and not here.
+    pub(super) fn is_pause_next(&mut self, now: Duration, perf: PerfControl) -> bool {
+        if !self.in_step || !self.queued || perf.is_suspended() {
+            return self.in_step && self.queued;
+        }
+        let now = nanos(now);
+        self.account(now);
+        self.turn(now, perf);
+        let mut plan = self.plan;
+        plan.launch(nanos(self.config.min_pause)) > 0
+    }
+
+    /// Whether the end of a queued step waits if what is not reported takes as long as the last one did. A
+    /// step of which nothing can be expected does.
+    pub(super) fn is_pause_at_end(&mut self, now: Duration, perf: PerfControl) -> bool {
+        if !self.in_step || !self.queued || perf.is_full() {
+            return false;
+        }
+        if perf.is_suspended() || self.prediction.busy == 0 {
+            return true;
+        }
+        let now = nanos(now);
+        self.account(now);
+        self.turn(now, perf);
+        let last = self.last_pause(
+            self.debt
+                .saturating_add(self.expected(self.prediction.busy)),
+        );
+        last > 0 && last >= nanos(self.config.min_pause)
+    }
+
+    /// What the end of the step inserts, with so much due.
+    fn last_pause(&self, debt: i128) -> u64 {
+        let due = whole(debt);
+        let bound = nanos(self.config.carry_bound);
+        let missing = self.plan.missing().map_or(due, |missing| missing.min(due));
+        missing.max(due.saturating_sub(bound))
+    }
+
+    /// The pauses for steps that are not reported yet, if each was busy so long. The share is not 0.
+    fn expected(&self, busy: u64) -> i128 {
+        let perf = i128::from(self.perf.percent());
+        let steps = 1 + i128::from(self.unreported);
+        steps.saturating_mul(i128::from(busy) * (100 - perf) / perf)
     }
 
     /// Notes that a pausing or suspended thread is awake; answers what is left to wait for.
@@ -146,6 +214,7 @@ impl PacerState {
             launches: self.launches,
             busy: Duration::from_nanos(self.busy),
             inserted: Duration::from_nanos(self.inserted),
+            suspended: Duration::from_nanos(self.suspended),
             due: nanos(self.debt),
             ahead: nanos(-self.debt),
         }
@@ -155,13 +224,22 @@ impl PacerState {
     fn account(&mut self, now: u64) {
         let passed = now.saturating_sub(self.at);
         self.at += passed;
-        if !self.in_step || self.perf.is_suspended() {
+        if !self.in_step {
             return;
         }
-        self.step.busy = self.step.busy.saturating_add(passed);
-        self.busy = self.busy.saturating_add(passed);
+        if self.perf.is_suspended() {
+            self.suspended = self.suspended.saturating_add(passed);
+        } else if !self.queued {
+            self.step.busy = self.step.busy.saturating_add(passed);
+            self.charge(passed);
+        }
+    }
+
+    /// Makes the pauses for so much busy time due. The share is not 0.
+    fn charge(&mut self, busy: u64) {
+        self.busy = self.busy.saturating_add(busy);
         let perf = u128::from(self.perf.percent());
-        let due = u128::from(passed) * (100 - perf) + self.parts;
+        let due = u128::from(busy) * (100 - perf) + self.parts;
         self.parts = due % perf;
         self.debt += (due / perf) as i128;
     }
@@ -170,7 +248,7 @@ impl PacerState {
     fn turn(&mut self, now: u64, perf: PerfControl) {
         if self.perf.is_suspended() {
             // The first call after the suspension ends it here, so that later time is not suspended (PACER1).
-            self.at = self.at.max(now);
+            self.account(now);
         }
         if perf == self.perf {
             return;
@@ -189,12 +267,11 @@ impl PacerState {
 
     /// Divides the time that is due, or will be, over the launches still predicted.
     fn make_plan(&mut self) {
-        let perf = i128::from(self.perf.percent());
         let busy = self.prediction.busy.saturating_sub(self.step.busy);
         let time = if self.perf.is_full() || self.perf.is_suspended() {
             0
         } else {
-            self.debt + i128::from(busy) * (100 - perf) / perf
+            self.debt.saturating_add(self.expected(busy))
         };
         self.plan = Plan {
             time: whole(time),
@@ -207,6 +284,9 @@ impl PacerState {
         let bound = i128::from(nanos(self.config.carry_bound));
         self.debt = self.debt.max(-bound);
         self.in_step = false;
+        if self.queued {
+            self.step.busy = self.prediction.busy;
+        }
         self.prediction = self.step;
         self.steps += 1;
     }

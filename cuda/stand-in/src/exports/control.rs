@@ -149,6 +149,33 @@ extern "C" fn larder_stand_in_kernel(name: Text, body: Option<KernelBody>) -> Co
     })
 }
 
+/// Kernels of this name take `ns` nanoseconds of the device's time from now on, which no longer is the
+/// system's: it moves by `larder_stand_in_advance`, and when a thread waits for work. For the eager schedule:
+/// in the deferred one a kernel begins when it is drawn.
+#[unsafe(no_mangle)]
+extern "C" fn larder_stand_in_kernel_time(name: Text, ns: u64) -> Code {
+    try_control(|driver| {
+        driver.queue.time.set_kernel(name.get()?, ns);
+        Ok(())
+    })
+}
+
+/// Lets so many nanoseconds pass on the devices, and answers their time.
+#[unsafe(no_mangle)]
+extern "C" fn larder_stand_in_advance(ns: u64) -> u64 {
+    control(|driver| {
+        let now = driver.advance(ns);
+        driver.changed();
+        now
+    })
+}
+
+/// Nanoseconds of the devices' time in which at least one kernel ran on a device.
+#[unsafe(no_mangle)]
+extern "C" fn larder_stand_in_busy(device: i32) -> u64 {
+    control(|driver| usize::try_from(device).map_or(0, |device| driver.queue.time.busy(device)))
+}
+
 fn text(buf: &Out<u8>, len: u64, text: &str) -> u64 {
     buf.give_all(
         text.bytes()

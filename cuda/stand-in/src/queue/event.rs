@@ -1,6 +1,6 @@
 //! Events.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use larder_cuda_abi::Code;
 use larder_cuda_abi::constants::EVENT_DISABLE_TIMING;
@@ -29,7 +29,7 @@ pub(crate) struct Record {
     pub(crate) op: OpId,
     pub(crate) clock: Clock,
     /// The time at which the record ran.
-    pub(crate) time: Option<Instant>,
+    pub(crate) time: Option<Duration>,
 }
 
 impl Event {
@@ -121,8 +121,8 @@ impl Driver {
         let (Some(from), Some(to)) = (from.time, to.time) else {
             return Err(Code::NOT_READY);
         };
-        let forth = to.saturating_duration_since(from).as_secs_f64();
-        let back = from.saturating_duration_since(to).as_secs_f64();
+        let forth = to.saturating_sub(from).as_secs_f64();
+        let back = from.saturating_sub(to).as_secs_f64();
         Ok(((forth - back) * 1e3) as f32)
     }
 }

@@ -1,7 +1,8 @@
 //! Queued work: operations, what each waits for, and in what order they run.
 //!
 //! `stream` and `event` are the objects · `submit` puts an operation into a stream · `run` chooses
-//! what runs next and waits · `work` does it.
+//! what runs next and waits · `work` does it ·
+//! `time` is the device's, if kernels take time.
 //!
 //! QUEUE1 an operation that is not in `Queue::ops` is done, or was never queued.
 //!
@@ -15,6 +16,7 @@ mod event;
 mod run;
 mod stream;
 mod submit;
+mod time;
 mod work;
 
 use std::collections::BTreeMap;
@@ -26,6 +28,7 @@ pub(crate) use stream::Stream;
 use crate::clock::{Clock, Moment};
 use crate::module::Launch;
 use crate::random::Random;
+use time::Time;
 
 /// Number of an operation; later ones have larger numbers.
 pub(crate) type OpId = u64;
@@ -102,6 +105,9 @@ pub(crate) struct Op {
     /// What is ordered before it, itself included.
     pub(crate) clock: Clock,
     pub(crate) moment: Moment,
+    /// How long it takes, and from when it may run when it is over, in the device's time.
+    takes: u64,
+    ends: u64,
     pub(crate) work: Work,
 }
 
@@ -123,6 +129,7 @@ pub(crate) struct Queue {
     /// runs is not here.
     ready: Vec<(usize, OpId)>,
     pub(crate) schedule: Schedule,
+    pub(crate) time: Time,
 }
 
 impl Queue {
@@ -135,6 +142,7 @@ impl Queue {
             schedule: seed.map_or(Schedule::Eager, |seed| {
                 Schedule::Deferred(Random::new(seed))
             }),
+            time: Time::new(),
         }
     }
 
@@ -149,9 +157,11 @@ impl Queue {
 
     /// The first operation of a stream may run if it waits for nothing else.
     fn make_ready(&mut self, stream: usize, op: OpId) {
-        if self.ops.get(&op).is_some_and(|entry| entry.waits == 0)
+        if let Some(entry) = self.ops.get_mut(&op)
+            && entry.waits == 0
             && let Err(index) = self.ready.binary_search(&(stream, op))
         {
+            entry.ends = self.time.end_of(entry.takes);
             self.ready.insert(index, (stream, op));
         }
     }

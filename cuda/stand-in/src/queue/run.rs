@@ -78,15 +78,7 @@ impl Driver {
 impl Session {
     /// Runs one operation of those that may run; false if there is none.
     fn step(&mut self) -> bool {
-        let queue = &mut self.queue;
-        if queue.ready.is_empty() {
-            return false;
-        }
-        let index = match &mut queue.schedule {
-            Schedule::Eager => 0,
-            Schedule::Deferred(random) => random.below(queue.ready.len()),
-        };
-        let Some((_, op)) = queue.ready.get(index).copied() else {
+        let Some(op) = self.queue.choose() else {
             return false;
         };
         if let Some(call) = self.run(op) {
@@ -154,10 +146,10 @@ impl Session {
         }
     }
 
-    /// Runs work, or waits for host functions, until `done`.
+    /// Runs work, lets time pass or waits for host functions, until `done`.
     pub(crate) fn run_until(&mut self, mut done: impl FnMut(&Driver) -> bool) {
         while !done(self) {
-            if !self.step() {
+            if !self.step() && !self.pass_to_next_end() {
                 self.wait(NAP);
             }
         }

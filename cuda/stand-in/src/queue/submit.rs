@@ -46,6 +46,8 @@ impl Driver {
             followers: Vec::new(),
             clock,
             moment,
+            takes: self.queue.time.taken_by(&work),
+            ends: 0,
             work,
         };
         self.queue.ops.insert(op, entry);

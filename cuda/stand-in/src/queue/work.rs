@@ -1,7 +1,6 @@
 //! The work of each kind of operation.
 
 use larder_cuda_abi::Code;
-use std::time::Instant;
 
 use super::{OpId, Place, Work};
 use crate::driver::Driver;
@@ -22,11 +21,12 @@ impl Driver {
             Work::PoolFree { at, made } => self.do_pool_free(op, at, made),
             Work::PlainFree { at } => self.do_plain_free(op, at),
             Work::Record { event, record } => {
+                let time = self.queue.time.reading();
                 if let Ok(event) = self.events.get_mut(event)
                     && event.records == record
                     && let Some(newest) = &mut event.record
                 {
-                    newest.time = Some(Instant::now());
+                    newest.time = Some(time);
                 }
                 Ok(())
             }

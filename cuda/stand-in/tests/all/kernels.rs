@@ -50,6 +50,14 @@ unsafe extern "C" {
         shared: usize,
         limit: i32,
     ) -> Code;
+    fn cuEventCreate(event: *mut usize, flags: u32) -> Code;
+    fn cuEventRecord(event: usize, stream: usize) -> Code;
+    fn cuEventQuery(event: usize) -> Code;
+    fn cuEventSynchronize(event: usize) -> Code;
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, end: usize) -> Code;
+    fn larder_stand_in_kernel_time(name: *const c_char, ns: u64) -> Code;
+    fn larder_stand_in_advance(ns: u64) -> u64;
+    fn larder_stand_in_busy(device: i32) -> u64;
     fn larder_stand_in_reset(devices: u32, bytes: u64);
     fn larder_stand_in_kernel(name: *const c_char, body: Option<KernelBody>) -> Code;
     fn larder_stand_in_schedule(deferred: u32, seed: u64);
@@ -304,4 +312,52 @@ fn a_block_size_is_found() {
     let code =
         unsafe { cuOccupancyMaxPotentialBlockSize(&mut blocks, &mut threads, fill, null(), 0, 0) };
     assert_eq!((code, blocks, threads), (Code::SUCCESS, 16, 1024));
+}
+
+#[test]
+fn kernels_take_the_time_that_was_said_and_run_when_it_has_passed() {
+    let _guard = begin();
+    let fill = function(load(), "fill").unwrap();
+    let places = [alloc(64), alloc(64)];
+    let (mut streams, mut events) = ([0; 2], [0; 2]);
+    for event in &mut events {
+        ok(unsafe { cuEventCreate(event, 0) });
+    }
+    for stream in &mut streams {
+        ok(unsafe { cuStreamCreate(stream, 1) });
+    }
+    let now = || unsafe { larder_stand_in_advance(0) };
+    let busy = || unsafe { larder_stand_in_busy(0) };
+    let done = || unsafe { cuEventQuery(events[1]) };
+    ok(unsafe { larder_stand_in_kernel_time(c"fill".as_ptr(), 2_000_000) });
+    ok(unsafe { cuEventRecord(events[0], streams[0]) });
+    for value in 1..=3 {
+        ok(launch(fill, 1, 0, streams[0], places[0], value));
+    }
+    ok(unsafe { cuEventRecord(events[1], streams[0]) });
+    // Beside them in another stream, half of the time later.
+    assert_eq!(unsafe { larder_stand_in_advance(1_000_000) }, 1_000_000);
+    ok(launch(fill, 1, 0, streams[1], places[1], 4));
+    assert_eq!(
+        (now(), busy(), done()),
+        (1_000_000, 1_000_000, Code::NOT_READY)
+    );
+    assert_eq!(unsafe { larder_stand_in_advance(4_999_999) }, 5_999_999);
+    assert_eq!((busy(), done()), (5_999_999, Code::NOT_READY));
+    // A wait lets the rest pass, and no more.
+    ok(unsafe { cuEventSynchronize(events[1]) });
+    assert_eq!(
+        (now(), busy(), done()),
+        (6_000_000, 6_000_000, Code::SUCCESS)
+    );
+    let mut ms = 0.0;
+    ok(unsafe { cuEventElapsedTime(&mut ms, events[0], events[1]) });
+    assert_eq!(ms, 6.0);
+    // Idle.
+    assert_eq!(unsafe { larder_stand_in_advance(500_000) }, 6_500_000);
+    ok(launch(fill, 1, 0, streams[1], places[1], 5));
+    ok(unsafe { cuCtxSynchronize() });
+    assert_eq!((now(), busy()), (8_500_000, 8_000_000));
+    assert_eq!((read(places[0]), read(places[1])), ([3; 16], [5; 16]));
+    assert_eq!(findings(), "");
 }

@@ -1,0 +1,140 @@
+//! The time that kernels take, for tests of programs that run ahead of the device.
+//!
+//! At first a kernel takes no time but that of its body, and events keep the system's time. Once a test has
+//! said how long kernels take, or moved the time, it is the *device's time*: a number that stands still while
+//! the program runs, and moves when a test moves it or a thread waits for work. A kernel begins when all
+//! before it is over and it may begin (in the eager schedule: at once), and runs when its time has passed.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::{OpId, Queue, Schedule, Work};
+use crate::driver::{Driver, Session};
+
+/// The device's time, in nanoseconds.
+#[derive(Debug)]
+pub(crate) struct Time {
+    start: Instant,
+    /// `None` for the system's.
+    now: Option<u64>,
+    /// How long the kernels of a name take.
+    kernels: BTreeMap<String, u64>,
+    /// How long at least one kernel ran, by device.
+    busy: BTreeMap<usize, u64>,
+}
+
+impl Time {
+    pub(super) fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            now: None,
+            kernels: BTreeMap::new(),
+            busy: BTreeMap::new(),
+        }
+    }
+
+    /// What an event notes.
+    pub(super) fn reading(&self) -> Duration {
+        self.now
+            .map_or_else(|| self.start.elapsed(), Duration::from_nanos)
+    }
+
+    /// When work that begins now is over.
+    pub(super) fn end_of(&self, takes: u64) -> u64 {
+        self.now.unwrap_or(0).saturating_add(takes)
+    }
+
+    /// How long this work takes.
+    pub(super) fn taken_by(&self, work: &Work) -> u64 {
+        match work {
+            Work::Kernel(launch) => self.kernels.get(&launch.name).copied().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// Kernels of that name take so long from now on.
+    pub(crate) fn set_kernel(&mut self, name: String, ns: u64) {
+        self.now.get_or_insert(0);
+        self.kernels.insert(name, ns);
+    }
+
+    /// How long a device ran kernels.
+    pub(crate) fn busy(&self, device: usize) -> u64 {
+        self.busy.get(&device).copied().unwrap_or(0)
+    }
+}
+
+impl Queue {
+    /// Whether an operation that may run has had its time.
+    fn is_over(&self, op: OpId) -> bool {
+        let now = self.time.now.unwrap_or(0);
+        self.ops.get(&op).is_none_or(|entry| entry.ends <= now)
+    }
+
+    /// The operation to run next.
+    pub(super) fn choose(&mut self) -> Option<OpId> {
+        let over: Vec<OpId> = match self.time.now {
+            None => self.ready.iter().map(|(_, op)| *op).collect(),
+            Some(_) => {
+                let ready = self.ready.iter().map(|(_, op)| *op);
+                ready.filter(|op| self.is_over(*op)).collect()
+            }
+        };
+        let index = match &mut self.schedule {
+            _ if over.is_empty() => return None,
+            Schedule::Eager => 0,
+            Schedule::Deferred(random) => random.below(over.len()),
+        };
+        over.get(index).copied()
+    }
+}
+
+impl Driver {
+    /// The next time at which a kernel that runs is over.
+    fn next_end(&self) -> Option<u64> {
+        let now = self.queue.time.now?;
+        let ready = self.queue.ready.iter();
+        let ends = ready.filter_map(|(_, op)| Some(self.queue.ops.get(op)?.ends));
+        ends.filter(|end| *end > now).min()
+    }
+
+    /// Moves the time, during which no kernel begins or is over.
+    fn pass_to(&mut self, to: u64) {
+        let now = self.queue.time.now.replace(to).unwrap_or(0);
+        let running = |op: &OpId| {
+            let entry = self.queue.ops.get(op)?;
+            let context = self.contexts.get(entry.context).ok()?;
+            (entry.ends > now).then_some(context.device)
+        };
+        let ready = self.queue.ready.iter();
+        let mut devices: Vec<usize> = ready.filter_map(|(_, op)| running(op)).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        for device in devices {
+            *self.queue.time.busy.entry(device).or_default() += to - now;
+        }
+    }
+
+    /// Moves the time to the next end of a kernel; false if none runs.
+    pub(super) fn pass_to_next_end(&mut self) -> bool {
+        let next = self.next_end();
+        if let Some(next) = next {
+            self.pass_to(next);
+        }
+        next.is_some()
+    }
+}
+
+impl Session {
+    /// Lets time pass on the device; the time then.
+    pub(crate) fn advance(&mut self, ns: u64) -> u64 {
+        let to = self.queue.time.end_of(ns);
+        self.progress();
+        while self.next_end().is_some_and(|next| next <= to) {
+            self.pass_to_next_end();
+            self.progress();
+        }
+        self.pass_to(to);
+        to
+    }
+}

@@ -1,0 +1,325 @@
+//! Runs that are queued on a stream: the device's clock says for how long it was busy. The stand-in's kernels
+//! take time here, and the time is the stand-in's own.
+
+mod refused;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use larder_cuda::control::larder_control::{Clock, Group, OnError, Recorded, Waited};
+use larder_cuda::control::{Job, JobConfig, LaunchPaced, Pauses};
+use larder_cuda::driver::StandIn;
+use larder_cuda::driver::abi::stand_in::KernelCall;
+use larder_cuda::{Context, Launch};
+
+use super::common::alone;
+use super::{Folder, by_hand};
+
+const PTX: &str = "
+.version 7.0
+.target sm_52
+.address_size 64
+.visible .entry jobs_spin(.param .u32 nothing) { ret; }
+";
+
+unsafe extern "C" fn spin(_: *const KernelCall) {}
+
+/// The stand-in's time is the job's.
+#[derive(Debug)]
+struct DeviceClock {
+    control: &'static StandIn,
+    sleeps: Arc<AtomicU64>,
+}
+
+impl Clock for DeviceClock {
+    fn now(&self) -> Duration {
+        self.control.advance(Duration::ZERO)
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.sleeps.fetch_add(1, Ordering::Relaxed);
+        self.control.advance(time);
+    }
+}
+
+/// A job, and a stream with a kernel that takes a while.
+struct World {
+    control: &'static StandIn,
+    folder: Folder,
+    job: Job,
+    stream: Arc<CudaStream>,
+    spin: CudaFunction,
+    sleeps: Arc<AtomicU64>,
+}
+
+/// A stream of a device, and the kernel there.
+fn device(ordinal: usize) -> (Arc<CudaStream>, CudaFunction) {
+    let context = Context::new(ordinal).unwrap();
+    let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
+    let spin = module.load_function("jobs_spin").unwrap();
+    (context.cudarc().new_stream().unwrap(), spin)
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+impl World {
+    fn new(control: &'static StandIn, test: &str, takes: Duration, percent: i32) -> Self {
+        Self::with(control, test, takes, percent, |_| ())
+    }
+
+    fn with(
+        control: &'static StandIn,
+        test: &str,
+        takes: Duration,
+        percent: i32,
+        change: impl FnOnce(&mut JobConfig),
+    ) -> Self {
+        let folder = Folder::new(test);
+        // SAFETY: the only `jobs_spin` of this program.
+        unsafe { control.register_kernel("jobs_spin", spin) }.unwrap();
+        control.set_kernel_time("jobs_spin", takes).unwrap();
+        let (stream, spin) = device(0);
+        let mut config = by_hand(&folder);
+        change(&mut config);
+        let sleeps = Arc::<AtomicU64>::default();
+        let clock = DeviceClock {
+            control,
+            sleeps: Arc::clone(&sleeps),
+        };
+        let job = Job::with_clock(config, Arc::new(clock)).unwrap();
+        folder.order(None, None, Some(percent));
+        job.poll();
+        Self {
+            control,
+            job,
+            folder,
+            sleeps,
+            stream,
+            spin,
+        }
+    }
+
+    /// Queues the kernel, paced or not.
+    fn launch(&self, paced: bool) {
+        let pacer = self.job.pacer();
+        let mut launch = Launch::on(&self.stream, &self.spin);
+        launch.arg(&0_u32);
+        let config = LaunchConfig::for_num_elems(1);
+        if paced {
+            // SAFETY: the kernel takes one number.
+            unsafe { launch.launch_paced(&pacer, config) }.unwrap();
+        } else {
+            // SAFETY: the kernel takes one number.
+            unsafe { launch.launch(config) }.unwrap();
+        }
+    }
+
+    /// A run of launches that are not waited for.
+    fn queue(&self, launches: u32, paced: bool) {
+        let work = || (0..launches).for_each(|_| self.launch(paced));
+        let (_, end) = self.job.run_on(&self.stream, 0, work).unwrap();
+        assert_eq!(end.paused, Waited::Done);
+        assert!(end.warnings.is_empty());
+    }
+
+    /// The time in which `act` and what it queued were done, and how much of it the device was busy.
+    fn measure(&self, act: impl FnOnce()) -> (Duration, Duration) {
+        let now = || (self.control.advance(Duration::ZERO), self.control.busy(0));
+        let (start, busy) = now();
+        act();
+        self.stream.synchronize().unwrap();
+        let (end, busy_then) = now();
+        (end - start, busy_then - busy)
+    }
+
+    fn calls(&self, name: &str) -> u64 {
+        self.control.calls(Some(name))
+    }
+}
+
+#[test]
+fn a_loop_that_runs_ahead_of_the_device_keeps_it_busy_for_its_share_of_the_time() {
+    let Some((control, _turn)) = alone("a_loop_that_runs_ahead") else {
+        return;
+    };
+    for percent in [50, 25, 80] {
+        for paced in [false, true] {
+            for launches in [1, 7] {
+                control.reset(2, super::common::DEVICE_BYTES);
+                let world = World::new(control, "ahead", 2 * MS, percent);
+                let runs = 20;
+                let (took, busy) =
+                    world.measure(|| (0..runs).for_each(|_| world.queue(launches, paced)));
+                assert_eq!(busy, 2 * MS * launches * runs);
+                let due = busy * 100 / percent as u32;
+                // A pause that is not made yet, and one that was made ahead.
+                let slack = 2 * MS * launches * 100 / percent as u32;
+                assert!(
+                    took.abs_diff(due) <= slack,
+                    "{percent} %, {launches} launches, {paced}: {took:?} for {due:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn short_runs_are_joined_and_waited_for_together() {
+    let Some((control, _turn)) = alone("short_runs_are_joined") else {
+        return;
+    };
+    let takes = Duration::from_micros(5);
+    let world = World::new(control, "short", takes, 50);
+    let runs = 1000;
+    let context = Context::new(0).unwrap();
+    let mut ahead = 0;
+    let queue = |_| {
+        world.queue(1, false);
+        ahead += u32::from(!context.is_done(&world.stream).unwrap());
+    };
+    let (took, busy) = world.measure(|| (0..runs).for_each(queue));
+    assert_eq!(busy, takes * runs);
+    assert!(ahead > runs / 2, "{ahead}");
+    assert!(took.abs_diff(2 * busy) <= 20 * takes, "{took:?}");
+    // The device is idle once in ten runs, and not after each.
+    let pauses = world.sleeps.load(Ordering::Relaxed);
+    assert!(pauses.abs_diff(u64::from(runs) / 10) <= 20, "{pauses}");
+}
+
+#[test]
+fn at_full_share_only_a_run_far_behind_the_host_is_waited_for() {
+    let Some((control, _turn)) = alone("at_full_share_only") else {
+        return;
+    };
+    let world = World::new(control, "full", 2 * MS, 100);
+    for run in 0..70 {
+        world.queue(1, true);
+        let waited_for = (run + 1_u32).saturating_sub(64);
+        assert_eq!(
+            control.advance(Duration::ZERO),
+            2 * MS * waited_for,
+            "{run}"
+        );
+    }
+    assert_eq!(world.calls("cuEventSynchronize"), 6);
+}
+
+#[test]
+fn the_status_and_the_actions_have_the_time_of_the_device() {
+    let Some((control, _turn)) = alone("the_status_and_the_actions_have") else {
+        return;
+    };
+    for percent in [100, 50] {
+        control.reset(2, super::common::DEVICE_BYTES);
+        let world = World::new(control, "times", 2 * MS, percent);
+        let seen = Arc::new(AtomicU64::new(0));
+        let see = Arc::clone(&seen);
+        let look = move |run: &larder_cuda::control::Run| {
+            see.store(run.duration.as_nanos() as u64, Ordering::Relaxed);
+            Ok(())
+        };
+        let actions = world.job.actions();
+        actions.add(Group::Post, 0, "look", OnError::Ignore, look);
+        let (_, end) = world
+            .job
+            .run_on(&world.stream, 7, || world.launch(false))
+            .unwrap();
+        // Nobody waits at full share.
+        let known = (percent < 100).then_some(Recorded::Noted);
+        assert_eq!(end.recorded, known);
+        let took = if percent < 100 {
+            2 * MS
+        } else {
+            Duration::ZERO
+        };
+        assert_eq!(Duration::from_nanos(seen.load(Ordering::Relaxed)), took);
+        world.stream.synchronize().unwrap();
+        let World { job, folder, .. } = world;
+        drop(job);
+        let durations = folder.status().durations;
+        assert_eq!(
+            durations,
+            [("graph_7".to_owned(), 2000)].into(),
+            "{percent}"
+        );
+    }
+}
+
+#[test]
+fn a_loop_of_queued_runs_pauses_at_their_ends_by_upstreams_formula() {
+    let Some((control, _turn)) = alone("a_loop_of_queued_runs_pauses") else {
+        return;
+    };
+    let change = |config: &mut JobConfig| config.pauses = Pauses::AtRunEnd;
+    let world = World::with(control, "formula_queued", 2 * MS, 50, change);
+    for run in 1..=10_u32 {
+        world.queue(1, true);
+        let pause = 2 * MS - Duration::from_micros(50);
+        assert_eq!(control.advance(Duration::ZERO), run * (2 * MS + pause));
+    }
+}
+
+#[test]
+fn a_suspension_in_a_queued_run_is_not_busy() {
+    let Some((control, _turn)) = alone("a_suspension_in_a_queued_run") else {
+        return;
+    };
+    let world = World::new(control, "suspended_queued", 2 * MS, 50);
+    world.queue(1, true);
+    let start = control.advance(Duration::ZERO);
+    let work = || {
+        world.launch(false);
+        world.folder.order(None, None, Some(0));
+        world.job.poll();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The launch waits for the device, and then for us.
+                while control.advance(Duration::ZERO) < start + 500 * MS {
+                    std::thread::yield_now();
+                }
+                world.folder.order(None, None, Some(50));
+                world.job.poll();
+            });
+            world.launch(true);
+        });
+    };
+    let (_, end) = world.job.run_on(&world.stream, 0, work).unwrap();
+    assert_eq!(end.paused, Waited::Done);
+    world.stream.synchronize().unwrap();
+    world.queue(0, false);
+    let report = world.job.pacer().report();
+    assert_eq!(report.busy, 6 * MS);
+    assert!(report.suspended >= 490 * MS, "{report:?}");
+}
+
+#[test]
+fn runs_that_take_longer_than_was_expected_are_noticed_after_four() {
+    let Some((control, _turn)) = alone("runs_that_take_longer") else {
+        return;
+    };
+    let world = World::new(control, "longer", Duration::from_micros(1), 50);
+    world.queue(1, false);
+    control.set_kernel_time("jobs_spin", 2 * MS).unwrap();
+    let (took, busy) = world.measure(|| (0..6).for_each(|_| world.queue(1, false)));
+    // The pause for the short run came with the others.
+    let due = 12 * MS + Duration::from_micros(1);
+    assert_eq!((took, busy), (12 * MS + due, 12 * MS));
+}
+
+#[test]
+fn runs_on_several_devices_are_each_timed() {
+    let Some((control, _turn)) = alone("runs_on_several_devices") else {
+        return;
+    };
+    let mut world = World::new(control, "devices", 2 * MS, 50);
+    let (mut stream, mut spin) = device(1);
+    for run in 1..=10 {
+        world.queue(1, false);
+        assert_eq!(control.advance(Duration::ZERO), 4 * MS * run);
+        std::mem::swap(&mut world.stream, &mut stream);
+        std::mem::swap(&mut world.spin, &mut spin);
+    }
+}
