@@ -68,16 +68,12 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// [`EventNumber::WINDOW`] ahead of what the stream has completed; nothing has changed then.
     #[inline]
     pub fn free_after(&mut self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        let Some(stored) = self.stored(point) else {
-            let error = FreeError::EventTooFar;
-            return Err(FreeRejected { block, error });
-        };
         let Some(link) = self.link_of(&block) else {
             let error = FreeError::Unknown;
             return Err(FreeRejected { block, error });
         };
-        match stored {
-            Some(stored) => {
+        match self.stored(point) {
+            Some(Some(stored)) => {
                 self.streams.meet(point.stream);
                 if self.points_decide() {
                     self.give(link, Some(stored));
@@ -85,19 +81,25 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
                     self.give_in_order(link, stored);
                 }
             }
-            None => self.give(link, None),
+            Some(None) => self.give(link, None),
+            None => {
+                let error = FreeError::EventTooFar;
+                return Err(FreeRejected { block, error });
+            }
         }
         Ok(())
     }
 
     /// The point as a chunk stores it, none if its event is completed; `None` if that lies too far
     /// ahead.
+    #[inline]
     pub(super) fn stored(&self, point: StreamPoint) -> Option<Stored> {
-        let completed = self.streams.completed(point.stream);
-        let ahead = point.event.number().saturating_sub(completed);
+        let (number, completed) = (point.event.number(), self.streams.completed(point.stream));
+        if number <= completed {
+            return Some(None);
+        }
         // The low half is enough within the window (EVENT1).
-        let stored = (ahead > 0).then_some((point.stream, point.event.number() as u32));
-        (ahead <= EventNumber::WINDOW).then_some(stored)
+        (number - completed <= EventNumber::WINDOW).then_some(Some((point.stream, number as u32)))
     }
 
     #[inline]
