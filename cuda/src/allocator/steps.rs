@@ -282,7 +282,7 @@ impl Below for BelowPlans<'_> {
             mapped => mapped?,
         };
         let bytes = block.bytes();
-        pool.with(|_| self.inner.pool.streams.counts[self.stream_id].allocated(bytes));
+        pool.with(|_| self.inner.pool.streams.account(self.stream_id).allocated(bytes));
         Ok(block)
     }
 
