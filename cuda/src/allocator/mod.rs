@@ -298,18 +298,27 @@ impl DeviceInner {
                 return Ok(block);
             }
         }
-        // The request is made where it is used, so that it stays in registers.
         match self.pool.find_at_once(&Request::new(bytes).on(stream_id)) {
             Some(block) => Ok(block),
-            None => {
-                let request = Request::new(bytes).on(stream_id);
-                let given = self
-                    .pool
-                    .alloc_more(stream, stream_id, &request, host, self);
-                self.pool.node.shared().notify();
-                given
-            }
+            None => self.alloc_short(stream, stream_id, bytes, host),
         }
+    }
+
+    /// Gives memory to a stream for which nothing fits at once.
+    #[cold]
+    fn alloc_short(
+        &self,
+        stream: &Arc<CudaStream>,
+        stream_id: StreamId,
+        bytes: u64,
+        host: HostWait,
+    ) -> Result<Block, DeviceAllocError> {
+        let request = Request::new(bytes).on(stream_id);
+        let given = self
+            .pool
+            .alloc_more(stream, stream_id, &request, host, self);
+        self.pool.node.shared().notify();
+        given
     }
 
     /// Gives memory to a stream, from the core.
