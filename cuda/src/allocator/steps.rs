@@ -282,7 +282,13 @@ impl Below for BelowPlans<'_> {
             mapped => mapped?,
         };
         let bytes = block.bytes();
-        pool.with(|_| self.inner.pool.streams.account(self.stream_id).allocated(bytes));
+        pool.with(|_| {
+            self.inner
+                .pool
+                .streams
+                .account(self.stream_id)
+                .allocated(bytes)
+        });
         Ok(block)
     }
 

@@ -109,7 +109,9 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
     pub(crate) fn find_at_once(&self, request: &Request) -> Option<Block> {
         self.core.with(|bfc| {
             let block = bfc.alloc_at_once(&request.without_wait())?;
-            self.streams.account(request.stream).allocated(block.bytes());
+            self.streams
+                .account(request.stream)
+                .allocated(block.bytes());
             Some(block)
         })
     }
@@ -123,7 +125,9 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         let found = self.core.with(|bfc| {
             let found = bfc.alloc_now(request);
             if let Ok(Some(grant)) = &found {
-                self.streams.account(request.stream).allocated(grant.block.bytes());
+                self.streams
+                    .account(request.stream)
+                    .allocated(grant.block.bytes());
             }
             found
         });

@@ -220,12 +220,15 @@ impl Streams {
             self.let_go_destroyed(stream_id)?;
         }
         self.let_go_unheld();
-        let is_free =
-            |stream_id: &StreamId| match self.slots[*stream_id].key.handle.load(Ordering::Relaxed) {
-                0 => true,
-                LEFT => self.is_over(*stream_id),
-                _ => false,
-            };
+        let is_free = |stream_id: &StreamId| match self.slots[*stream_id]
+            .key
+            .handle
+            .load(Ordering::Relaxed)
+        {
+            0 => true,
+            LEFT => self.is_over(*stream_id),
+            _ => false,
+        };
         let stream_id = Self::numbers(handle).find(is_free);
         let stream_id = stream_id.ok_or(DeviceAllocError::Streams)?;
         let key = &self.slots[stream_id].key;
