@@ -289,14 +289,12 @@ impl DeviceInner {
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         // What arenas hold is live to the core: while the limit is not met, only that may grant.
-        if bytes <= MAX_BYTES && !self.pool.shrinking.is_on() {
-            let arena = self.arenas.of(stream_id);
-            let arena = arena.or_else(|| self.arenas.note(stream_id));
-            if let Some(arena) = arena
-                && let Some(block) = self.alloc_in_arena(arena, stream_id, bytes)
-            {
-                return Ok(block);
-            }
+        if bytes <= MAX_BYTES
+            && !self.pool.shrinking.is_on()
+            && let Some(arena) = self.arenas.of_small(stream_id)
+            && let Some(block) = self.alloc_in_arena(arena, stream_id, bytes)
+        {
+            return Ok(block);
         }
         match self.pool.find_at_once(&Request::new(bytes).on(stream_id)) {
             Some(block) => Ok(block),
