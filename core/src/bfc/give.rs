@@ -128,13 +128,14 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         self.memory.note_freed(self.granule.bytes_of(chunk.size));
         self.counters.live -= u64::from(chunk.size);
         self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
-        let (mut latest, mut absorbed) = (event, 0);
+        // One more chunk with a point, and fewer by those that are joined to it.
+        let (mut latest, mut more) = (event, 1);
         let mut is_free = |link: Link| {
             let chunk = self.table.at(link);
             if chunk.is_free()
                 && let Some((_, theirs)) = chunk.point()
             {
-                absorbed += 1;
+                more -= 1;
                 // Within half of all numbers of each other (EVENT1).
                 if theirs.wrapping_sub(latest).cast_signed() > 0 {
                     latest = theirs;
@@ -143,7 +144,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             chunk.is_free()
         };
         let (prev_free, next_free) = (is_free(prev), is_free(next));
-        self.streams.count_joined(stream, absorbed);
+        self.streams.count_more(stream, more);
         let point = Some((stream, latest));
         // A record that is joined to another one vanishes as it is.
         if prev_free {

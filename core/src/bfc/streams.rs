@@ -73,12 +73,12 @@ impl Streams {
         }
     }
 
-    /// A free chunk that carries a point of the stream took the place of so many that did.
+    /// So many free chunks more carry a point of the stream, or fewer.
     #[inline]
-    pub(crate) fn count_joined(&mut self, stream: StreamId, absorbed: u32) {
+    pub(crate) fn count_more(&mut self, stream: StreamId, more: i32) {
         let points = &mut self.points[usize::from(stream.number())];
-        *points = *points + 1 - absorbed;
-        self.with_point = self.with_point + 1 - absorbed;
+        *points = points.wrapping_add_signed(more);
+        self.with_point = self.with_point.wrapping_add_signed(more);
     }
 
     /// Free chunks that carry a point.
