@@ -115,13 +115,8 @@ impl SubAllocator for Pieces {
                 .map_err(|_| SubAllocError)?,
         };
         // Blocks of the program are counted when they are cut from it.
-        inner.pool.with(|_| {
-            inner
-                .pool
-                .streams
-                .account(self.stream_id)
-                .withdrawn(block.bytes())
-        });
+        let account = inner.pool.streams.account(self.stream_id);
+        inner.pool.with(|_| account.withdrawn(block.bytes()));
         let range = apart(&block).ok_or(SubAllocError)?;
         let mut blocks = locked(&self.blocks);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
