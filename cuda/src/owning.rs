@@ -8,6 +8,7 @@
 //! * OWN2 the value is dropped before its tables, and nothing that borrows them leaves it.
 
 use core::convert::Infallible;
+use core::mem::needs_drop;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
 use std::alloc::{Layout, alloc_zeroed};
@@ -61,23 +62,36 @@ impl Tables {
     /// Lends a table of values that are zero: memory that is not touched until it is used. Empty if the
     /// host has none.
     pub(crate) fn lend_zeroed<T: Zeroed>(&mut self, count: usize) -> &'static mut [T] {
-        self.lend(zeroed(count))
+        const { assert!(!needs_drop::<T>(), "only words are dropped") };
+        let bytes = size_of::<T>().checked_mul(count);
+        let bytes = bytes.and_then(|bytes| bytes.checked_add(align_of::<T>()));
+        let words = bytes.map_or_else(Box::default, |bytes| zeroed(bytes.div_ceil(WORD_BYTES)));
+        // SAFETY: zero is a value, and this is the only borrow of the words.
+        let (_, records, _) = unsafe { self.lend(words).align_to_mut::<T>() };
+        records.get_mut(..count).unwrap_or_default()
     }
 }
 
-fn zeroed<T: Zeroed>(count: usize) -> Box<[T]> {
-    let Ok(layout) = Layout::array::<T>(count) else {
+/// What every allocator aligns by itself. What must be aligned further, the standard library's asks for
+/// unzeroed, and writes all of it.
+type Word = u128;
+
+const WORD_BYTES: usize = size_of::<Word>();
+
+/// So many words that are zero; none if the host has not so many.
+fn zeroed(count: usize) -> Box<[Word]> {
+    let Ok(layout) = Layout::array::<Word>(count) else {
         return Box::default();
     };
     if layout.size() == 0 {
         return Box::default();
     }
     // SAFETY: the layout is not empty.
-    let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
+    let start = unsafe { alloc_zeroed(layout) }.cast::<Word>();
     if start.is_null() {
         return Box::default();
     }
-    // SAFETY: new memory of a box's layout for so many values, of which zero is one.
+    // SAFETY: new memory of a box's layout for so many words, which are zero.
     unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start, count)) }
 }
 
@@ -140,6 +154,35 @@ mod tests {
         fn drop(&mut self) {
             assert!(self.0.iter().all(|one| **one == 7));
         }
+    }
+
+    #[test]
+    fn a_zeroed_table_is_as_long_as_asked_for_however_its_records_are_aligned() {
+        let mut tables = Tables::default();
+        for count in [0, 1, 2, 3, 1000] {
+            assert_eq!(tables.lend_zeroed::<(u32, u32)>(count).len(), count);
+            let chunks = tables.lend_zeroed::<larder_core::Chunk>(count);
+            assert_eq!(chunks.len(), count);
+        }
+        assert!(tables.lend_zeroed::<u64>(usize::MAX).is_empty());
+        assert!(tables.lend_zeroed::<u64>(usize::MAX / 16).is_empty());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_zeroed_table_takes_no_memory_before_it_is_used() {
+        const BYTES: usize = 256 << 20;
+        let resident_pages = || {
+            let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+            let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
+            pages
+        };
+        let mut tables = Tables::default();
+        let before = resident_pages();
+        let chunks = tables.lend_zeroed::<larder_core::Chunk>(BYTES / 32);
+        // A quarter, if pages have 4 KiB: far more than what runs beside takes.
+        assert!(resident_pages().saturating_sub(before) < BYTES / 4096 / 4);
+        assert_eq!(chunks.len(), BYTES / 32);
     }
 
     #[test]

@@ -68,16 +68,12 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// [`EventNumber::WINDOW`] ahead of what the stream has completed; nothing has changed then.
     #[inline]
     pub fn free_after(&mut self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        let Some(stored) = self.stored(point) else {
-            let error = FreeError::EventTooFar;
-            return Err(FreeRejected { block, error });
-        };
         let Some(link) = self.link_of(&block) else {
             let error = FreeError::Unknown;
             return Err(FreeRejected { block, error });
         };
-        match stored {
-            Some(stored) => {
+        match self.stored(point) {
+            Some(Some(stored)) => {
                 self.streams.meet(point.stream);
                 if self.points_decide() {
                     self.give(link, Some(stored));
@@ -85,19 +81,25 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
                     self.give_in_order(link, stored);
                 }
             }
-            None => self.give(link, None),
+            Some(None) => self.give(link, None),
+            None => {
+                let error = FreeError::EventTooFar;
+                return Err(FreeRejected { block, error });
+            }
         }
         Ok(())
     }
 
     /// The point as a chunk stores it, none if its event is completed; `None` if that lies too far
     /// ahead.
+    #[inline]
     pub(super) fn stored(&self, point: StreamPoint) -> Option<Stored> {
-        let completed = self.streams.completed(point.stream);
-        let ahead = point.event.number().saturating_sub(completed);
+        let (number, completed) = (point.event.number(), self.streams.completed(point.stream));
+        if number <= completed {
+            return Some(None);
+        }
         // The low half is enough within the window (EVENT1).
-        let stored = (ahead > 0).then_some((point.stream, point.event.number() as u32));
-        (ahead <= EventNumber::WINDOW).then_some(stored)
+        (number - completed <= EventNumber::WINDOW).then_some(Some((point.stream, number as u32)))
     }
 
     #[inline]
@@ -126,13 +128,14 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         self.memory.note_freed(self.granule.bytes_of(chunk.size));
         self.counters.live -= u64::from(chunk.size);
         self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
-        let (mut latest, mut absorbed) = (event, 0);
+        // One more chunk with a point, and fewer by those that are joined to it.
+        let (mut latest, mut more) = (event, 1);
         let mut is_free = |link: Link| {
             let chunk = self.table.at(link);
             if chunk.is_free()
                 && let Some((_, theirs)) = chunk.point()
             {
-                absorbed += 1;
+                more -= 1;
                 // Within half of all numbers of each other (EVENT1).
                 if theirs.wrapping_sub(latest).cast_signed() > 0 {
                     latest = theirs;
@@ -141,7 +144,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             chunk.is_free()
         };
         let (prev_free, next_free) = (is_free(prev), is_free(next));
-        self.streams.count_joined(stream, absorbed);
+        self.streams.count_more(stream, more);
         let point = Some((stream, latest));
         // A record that is joined to another one vanishes as it is.
         if prev_free {

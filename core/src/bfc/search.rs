@@ -65,9 +65,11 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             return None;
         }
         if need.align > 1 || self.streams.with_point() > 0 && !self.uses_all_points(request) {
+            // A copy, so that a request need not stand in memory for this.
+            let request = *request;
             return self
-                .search_upward(need, request, SCAN)
-                .or_else(|| self.judge(self.wilderness, need, request));
+                .search_upward(need, &request, SCAN)
+                .or_else(|| self.judge(self.wilderness, need, &request));
         }
         let class = Class::of(need.size);
         let mut link = self.best_of_size(class, need.size);

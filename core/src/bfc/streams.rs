@@ -15,8 +15,9 @@ pub(crate) struct Streams {
     points: [u32; StreamId::COUNT],
     /// Free chunks that carry a point of any stream.
     with_point: u32,
-    /// The first stream that was named, and whether another one ever was.
-    first: Option<StreamId>,
+    /// The number of the stream that was named last and one, 0 before the first; and whether another one
+    /// ever was.
+    named: u16,
     many: bool,
     /// How far all streams together have moved on since the last sweep.
     advanced: u64,
@@ -28,7 +29,7 @@ impl Streams {
             completed: [0; StreamId::COUNT],
             points: [0; StreamId::COUNT],
             with_point: 0,
-            first: None,
+            named: 0,
             many: false,
             advanced: 0,
         }
@@ -72,12 +73,12 @@ impl Streams {
         }
     }
 
-    /// A free chunk that carries a point of the stream took the place of so many that did.
+    /// So many free chunks more carry a point of the stream, or fewer.
     #[inline]
-    pub(crate) fn count_joined(&mut self, stream: StreamId, absorbed: u32) {
+    pub(crate) fn count_more(&mut self, stream: StreamId, more: i32) {
         let points = &mut self.points[usize::from(stream.number())];
-        *points = *points + 1 - absorbed;
-        self.with_point = self.with_point + 1 - absorbed;
+        *points = points.wrapping_add_signed(more);
+        self.with_point = self.with_point.wrapping_add_signed(more);
     }
 
     /// Free chunks that carry a point.
@@ -95,9 +96,10 @@ impl Streams {
     /// A request or a point names this stream.
     #[inline]
     pub(crate) fn meet(&mut self, stream: StreamId) {
-        if self.first != Some(stream) {
-            self.many |= self.first.is_some();
-            self.first = Some(stream);
+        let named = u16::from(stream.number()) + 1;
+        if self.named != named {
+            self.many |= self.named != 0;
+            self.named = named;
         }
     }
 

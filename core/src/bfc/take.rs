@@ -58,7 +58,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             return None;
         }
         let split = self.table.at(found.link).size > found.padding + need.size;
-        if self.table.available() < u32::from(split) + u32::from(found.padding > 0) {
+        if !self.has_records(found.padding, split) {
             return None;
         }
         let used = self.cut(found.link, found.padding, split.then_some(need.size))?;
@@ -168,12 +168,10 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             wait,
         } = found;
         let split = self.table.at(link).size > padding + need.size;
-        let records = u32::from(split) + u32::from(padding > 0);
-        if self.table.available() < records {
+        if !self.has_records(padding, split) {
             return Err(self.table_full());
         }
         let used = self.cut(link, padding, split.then_some(need.size));
-        // The records were counted above, so cutting found them.
         let used = used.ok_or_else(|| self.table_full())?;
         Ok(Grant {
             block: self.mark_used(used, request.bytes),
@@ -181,8 +179,16 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         })
     }
 
+    /// Whether there are records enough to cut a block out of a free chunk, but for the one that
+    /// [`cut_front`](Self::cut_front) takes first of all.
+    #[inline]
+    fn has_records(&self, padding: u32, split: bool) -> bool {
+        padding == 0 || self.table.available() > u32::from(split)
+    }
+
     /// Cuts a block out of a free chunk, behind `padding` granules that stay free: of `size`
-    /// granules, or of all that is left. The caller has counted the records it takes.
+    /// granules, or of all that is left. `None`, and nothing is changed, if there is no record;
+    /// with padding the caller has counted them.
     #[inline]
     pub(super) fn cut(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
         match size {

@@ -64,7 +64,9 @@ impl LockWord {
         if self.try_take(HELD) {
             return Taken::Mine;
         }
-        self.lock_slow::<W>()
+        let taken = self.lock_slow::<W>();
+        // Where no lock is kept, who unlocks need not look.
+        W::KEEPS_LOCKS.map_or(Taken::Mine, |_| taken)
     }
 
     /// Takes the lock if that is possible without sleeping. As often tried as by [`lock`](Self::lock)
@@ -105,7 +107,7 @@ impl LockWord {
             if seen == FREE && self.try_take(HELD) {
                 return Some(Taken::Mine);
             }
-            if seen & KEPT != 0 && W::keeps_locks() {
+            if seen & KEPT != 0 && Self::is_keeper::<W>() {
                 return Some(Taken::Kept);
             }
             if seen & TRIED != 0 {
@@ -134,7 +136,7 @@ impl LockWord {
                 if self.try_take(take_as) {
                     return Taken::Mine;
                 }
-            } else if seen & KEPT != 0 && W::keeps_locks() {
+            } else if seen & KEPT != 0 && Self::is_keeper::<W>() {
                 return Taken::Kept;
             } else if turns > 0 || !W::SLEEPS {
                 turns = turns.saturating_sub(1);
@@ -144,6 +146,11 @@ impl LockWord {
                 take_as = HELD | AWAITED;
             }
         }
+    }
+
+    /// Whether the calling thread is the one that keeps locks.
+    fn is_keeper<W: Wait>() -> bool {
+        W::KEEPS_LOCKS.is_some_and(|keeps| keeps())
     }
 
     /// Says in the word, which was `seen`, that a thread sleeps; whether the word says so now (LOCK2).

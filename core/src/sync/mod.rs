@@ -53,12 +53,10 @@ pub trait Wait: 'static {
     /// Wakes one thread that sleeps for `word`, if any does.
     fn wake(_word: &AtomicU32) {}
 
-    /// Whether the calling thread is the one that keeps locks across a fork
-    /// ([`Locked::lock_across_fork`]). Asked where a lock is found kept: then this thread may use the
-    /// value, as other handlers of the same fork do that allocate.
-    fn keeps_locks() -> bool {
-        false
-    }
+    /// Says whether the calling thread is the one that keeps locks across a fork
+    /// ([`Locked::lock_across_fork`]); `None` if no lock is kept. Asked where a lock is found kept: then
+    /// this thread may use the value, as other handlers of the same fork do that allocate.
+    const KEEPS_LOCKS: Option<fn() -> bool> = None;
 }
 
 /// Waits by telling the processor that this is a spin loop.

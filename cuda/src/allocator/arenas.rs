@@ -51,6 +51,9 @@ const CHUNKS: usize = 1 << 15;
 const MET: u32 = 32;
 const ENOUGH: u32 = 256;
 
+/// Small blocks between two that are looked at for whom they meet, a power of two.
+const LOOK_EVERY: u32 = 8;
+
 /// A thread and a stream, as a number.
 #[derive(Clone, Copy)]
 struct Caller(usize);
@@ -112,9 +115,8 @@ impl SubAllocator for Pieces {
                 .map_err(|_| SubAllocError)?,
         };
         // Blocks of the program are counted when they are cut from it.
-        inner
-            .pool
-            .with(|_| inner.pool.streams.counts[self.stream_id].withdrawn(block.bytes()));
+        let account = inner.pool.streams.account(self.stream_id);
+        inner.pool.with(|_| account.withdrawn(block.bytes()));
         let range = apart(&block).ok_or(SubAllocError)?;
         let mut blocks = locked(&self.blocks);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
@@ -220,13 +222,16 @@ struct ArenaSlot {
     turn: AtomicU32,
     /// How often its threads came behind others lately.
     score: AtomicU32,
-    arena: OnceLock<Arena>,
+    /// Elsewhere: with its heads of lists it has kilobytes, and few streams have one.
+    arena: OnceLock<Box<Arena>>,
 }
 
 /// The arenas of all streams.
 pub(super) struct Arenas {
     inner: Weak<DeviceInner>,
     policy: ArenaPolicy,
+    /// The bits of a turn that must be 0 for a look at it.
+    passed_over: u32,
     /// Who allocated a small block from the core last.
     last: AtomicUsize,
     /// Who made the newest arena; 0 while there is none.
@@ -241,6 +246,10 @@ impl Arenas {
         Self {
             inner: inner.clone(),
             policy,
+            passed_over: match policy {
+                ArenaPolicy::Always => 0,
+                _ => LOOK_EVERY - 1,
+            },
             last: AtomicUsize::new(0),
             maker: AtomicUsize::new(0),
             slots: ByStream::default(),
@@ -251,7 +260,7 @@ impl Arenas {
     /// The arena of a stream, if it has one.
     #[inline]
     pub(super) fn of(&self, stream_id: StreamId) -> Option<&Arena> {
-        self.slots[stream_id].arena.get()
+        self.slots[stream_id].arena.get().map(Box::as_ref)
     }
 
     /// All there are, with their streams.
@@ -261,7 +270,7 @@ impl Arenas {
             .slots
             .iter()
             .take(if none { 0 } else { StreamId::COUNT });
-        slots.filter_map(|(stream_id, slot)| Some((stream_id, slot.arena.get()?)))
+        slots.filter_map(|(stream_id, slot)| Some((stream_id, slot.arena.get()?.as_ref())))
     }
 
     /// The arena that a block is of.
@@ -269,18 +278,18 @@ impl Arenas {
         self.all().find(|(_, arena)| arena.owns(block))
     }
 
-    /// A small block of a stream without an arena needs the core. Looks at one in eight; gives the arena
-    /// if that was enough.
+    /// The arena for a small block of a stream. Where there is none, looks at one block in [`LOOK_EVERY`] for
+    /// whether there should be; gives the arena if that was enough.
     #[inline]
-    pub(super) fn note(&self, stream_id: StreamId) -> Option<&Arena> {
-        if self.policy == ArenaPolicy::Never {
-            return None;
-        }
+    pub(super) fn of_small(&self, stream_id: StreamId) -> Option<&Arena> {
         let place = &self.slots[stream_id];
+        if let Some(arena) = place.arena.get() {
+            return Some(arena);
+        }
         // Threads on one stream may lose a count.
         let turn = place.turn.load(Ordering::Relaxed).wrapping_add(1);
         place.turn.store(turn, Ordering::Relaxed);
-        if turn.is_multiple_of(8) || self.policy == ArenaPolicy::Always {
+        if turn & self.passed_over == 0 {
             self.look(place, stream_id)
         } else {
             None
@@ -289,6 +298,9 @@ impl Arenas {
 
     #[inline(never)]
     fn look<'a>(&'a self, place: &'a ArenaSlot, stream_id: StreamId) -> Option<&'a Arena> {
+        if self.policy == ArenaPolicy::Never {
+            return None;
+        }
         let now = Caller::now(stream_id);
         let before = Caller(self.last.swap(now.0, Ordering::Relaxed));
         let score = place.score.load(Ordering::Relaxed);
@@ -306,7 +318,7 @@ impl Arenas {
             self.maker.store(now.0, Ordering::Relaxed);
             self.make(place, stream_id);
         }
-        place.arena.get()
+        place.arena.get().map(Box::as_ref)
     }
 
     #[cold]
@@ -334,12 +346,12 @@ impl Arenas {
             })
         };
         if let Ok(best_fit) = made {
-            let arena = Arena {
+            let arena = Box::new(Arena {
                 id: best_fit.with(|bfc| bfc.id()),
                 best_fit,
                 account: StreamCounts::default(),
                 met_others: AtomicU8::new(0),
-            };
+            });
             if place.arena.set(arena).is_ok() {
                 self.count.fetch_add(1, Ordering::Release);
             }

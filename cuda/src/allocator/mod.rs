@@ -289,27 +289,34 @@ impl DeviceInner {
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         // What arenas hold is live to the core: while the limit is not met, only that may grant.
-        if bytes <= MAX_BYTES && !self.pool.shrinking.is_on() {
-            let arena = self.arenas.of(stream_id);
-            let arena = arena.or_else(|| self.arenas.note(stream_id));
-            if let Some(arena) = arena
-                && let Some(block) = self.alloc_in_arena(arena, stream_id, bytes)
-            {
-                return Ok(block);
-            }
+        if bytes <= MAX_BYTES
+            && !self.pool.shrinking.is_on()
+            && let Some(arena) = self.arenas.of_small(stream_id)
+            && let Some(block) = self.alloc_in_arena(arena, stream_id, bytes)
+        {
+            return Ok(block);
         }
-        // The request is made where it is used, so that it stays in registers.
         match self.pool.find_at_once(&Request::new(bytes).on(stream_id)) {
             Some(block) => Ok(block),
-            None => {
-                let request = Request::new(bytes).on(stream_id);
-                let given = self
-                    .pool
-                    .alloc_more(stream, stream_id, &request, host, self);
-                self.pool.node.shared().notify();
-                given
-            }
+            None => self.alloc_short(stream, stream_id, bytes, host),
         }
+    }
+
+    /// Gives memory to a stream for which nothing fits at once.
+    #[cold]
+    fn alloc_short(
+        &self,
+        stream: &Arc<CudaStream>,
+        stream_id: StreamId,
+        bytes: u64,
+        host: HostWait,
+    ) -> Result<Block, DeviceAllocError> {
+        let request = Request::new(bytes).on(stream_id);
+        let given = self
+            .pool
+            .alloc_more(stream, stream_id, &request, host, self);
+        self.pool.node.shared().notify();
+        given
     }
 
     /// Gives memory to a stream, from the core.

@@ -138,7 +138,7 @@ impl DeviceInner {
             events,
             ..StreamStats::default()
         };
-        self.pool.streams.counts[stream_id].add_to(&mut stats);
+        self.pool.streams.account(stream_id).add_to(&mut stats);
         if let Some(arena) = self.arenas.of(stream_id) {
             arena.account().add_to(&mut stats);
             stats.arena_bytes = arena.held_bytes();

@@ -282,7 +282,8 @@ impl Below for BelowPlans<'_> {
             mapped => mapped?,
         };
         let bytes = block.bytes();
-        pool.with(|_| self.inner.pool.streams.counts[self.stream_id].allocated(bytes));
+        let account = pool.streams.account(self.stream_id);
+        pool.with(|_| account.allocated(bytes));
         Ok(block)
     }
 

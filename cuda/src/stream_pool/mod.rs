@@ -109,7 +109,9 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
     pub(crate) fn find_at_once(&self, request: &Request) -> Option<Block> {
         self.core.with(|bfc| {
             let block = bfc.alloc_at_once(&request.without_wait())?;
-            self.streams.counts[request.stream].allocated(block.bytes());
+            self.streams
+                .account(request.stream)
+                .allocated(block.bytes());
             Some(block)
         })
     }
@@ -123,7 +125,9 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         let found = self.core.with(|bfc| {
             let found = bfc.alloc_now(request);
             if let Ok(Some(grant)) = &found {
-                self.streams.counts[request.stream].allocated(grant.block.bytes());
+                self.streams
+                    .account(request.stream)
+                    .allocated(grant.block.bytes());
             }
             found
         });
@@ -149,7 +153,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         let bytes = grant.block.bytes();
         let _ = self.core.free_after(grant.block, point);
         self.core
-            .with(|_| self.streams.counts[stream_id].withdrawn(bytes));
+            .with(|_| self.streams.account(stream_id).withdrawn(bytes));
         ordered?;
         Ok(None)
     }
@@ -160,7 +164,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         self.core.with(|bfc| {
             let bytes = block.bytes();
             bfc.free_after(block, point)?;
-            self.streams.counts[point.stream].freed(bytes);
+            self.streams.account(point.stream).freed(bytes);
             Ok(())
         })
     }

@@ -72,17 +72,22 @@ struct Queue {
     waited: BTreeMap<u8, u64>,
 }
 
-/// What threads share of a stream; on cache lines of its own, as each is used by other threads.
-#[repr(align(128))]
+/// What threads share of a stream; on cache lines of its own, as each is used by other threads. What every
+/// allocation and every free reads stands together.
+#[repr(C, align(128))]
 struct StreamSlot {
+    key: Key,
     open: OpenEvent,
+    counts: StreamCounts,
     queue: Mutex<Queue>,
 }
 
 impl Default for StreamSlot {
     fn default() -> Self {
         Self {
+            key: Key::default(),
             open: OpenEvent::new(EventNumber::new(FIRST)),
+            counts: StreamCounts::default(),
             queue: Mutex::new(Queue {
                 stream: None,
                 driver_id: None,
@@ -116,14 +121,11 @@ pub(crate) struct Streams {
     /// The context's handle, as streams know theirs.
     own: usize,
     /// By number. A stream is found by hashing the handle.
-    keys: ByStream<Key>,
-    shared: ByStream<StreamSlot>,
+    slots: ByStream<StreamSlot>,
     /// Held while a number is taken or given up.
     adding: Mutex<()>,
     /// Events whose work is done.
     spare: Mutex<Vec<Event>>,
-    /// What each stream was given of the core and gave back, under the core's lock.
-    pub(crate) counts: ByStream<StreamCounts>,
 }
 
 impl Streams {
@@ -131,11 +133,9 @@ impl Streams {
         Self {
             context: context.clone(),
             own: context.cudarc().cu_ctx().addr(),
-            keys: ByStream::default(),
-            shared: ByStream::default(),
+            slots: ByStream::default(),
             adding: Mutex::new(()),
             spare: Mutex::default(),
-            counts: ByStream::default(),
         }
     }
 
@@ -144,7 +144,7 @@ impl Streams {
     pub(crate) fn id(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceAllocError> {
         let first = first_id_of(stream.cu_stream().addr());
         // Acquire: what is the stream's was made ready before the key was set.
-        if self.keys[first].value.load(Ordering::Acquire) == Arc::as_ptr(stream).addr() {
+        if self.slots[first].key.value.load(Ordering::Acquire) == Arc::as_ptr(stream).addr() {
             return Ok(first);
         }
         self.id_elsewhere(stream)
@@ -171,7 +171,7 @@ impl Streams {
         let Some(stream_id) = self.place_of(handle) else {
             return Ok(None);
         };
-        let value = self.keys[stream_id].value.load(Ordering::Acquire);
+        let value = self.slots[stream_id].key.value.load(Ordering::Acquire);
         let is_value = value == core::ptr::from_ref(stream).addr();
         if is_value || is_default(handle) || self.is_same(stream_id, stream)? {
             return Ok(Some(stream_id));
@@ -181,7 +181,7 @@ impl Streams {
 
     /// Whether the stream is the one that has the number and the same handle (STREAM4).
     fn is_same(&self, stream_id: StreamId, stream: &CudaStream) -> Result<bool, DriverError> {
-        let known = locked(&self.shared[stream_id].queue).driver_id;
+        let known = locked(&self.slots[stream_id].queue).driver_id;
         // A driver of before 12.0 does not tell: streams are taken for what their handles say.
         known.map_or(Ok(true), |known| {
             Ok(self.context.stream_number(stream)? == known)
@@ -197,7 +197,7 @@ impl Streams {
     /// The number that a stream of this handle has.
     fn place_of(&self, handle: usize) -> Option<StreamId> {
         for stream_id in Self::numbers(handle) {
-            match self.keys[stream_id].handle.load(Ordering::Acquire) {
+            match self.slots[stream_id].key.handle.load(Ordering::Acquire) {
                 0 => return None,
                 known if known == handle.wrapping_add(1) => return Some(stream_id),
                 _ => {}
@@ -220,27 +220,30 @@ impl Streams {
             self.let_go_destroyed(stream_id)?;
         }
         self.let_go_unheld();
-        let is_free =
-            |stream_id: &StreamId| match self.keys[*stream_id].handle.load(Ordering::Relaxed) {
-                0 => true,
-                LEFT => self.is_over(*stream_id),
-                _ => false,
-            };
+        let is_free = |stream_id: &StreamId| match self.slots[*stream_id]
+            .key
+            .handle
+            .load(Ordering::Relaxed)
+        {
+            0 => true,
+            LEFT => self.is_over(*stream_id),
+            _ => false,
+        };
         let stream_id = Self::numbers(handle).find(is_free);
         let stream_id = stream_id.ok_or(DeviceAllocError::Streams)?;
-        let key = &self.keys[stream_id];
+        let key = &self.slots[stream_id].key;
         let driver_id = match is_default(handle) {
             true => None,
             false => self.context.stream_number(stream).ok(),
         };
-        let mut queue = locked(&self.shared[stream_id].queue);
+        let mut queue = locked(&self.slots[stream_id].queue);
         queue.stream = Some(HeldStream::of(stream));
         queue.driver_id = driver_id;
         queue.before += u64::from(key.handle.load(Ordering::Relaxed) == LEFT);
         (queue.waits, queue.records) = (0, 0);
         queue.waited.clear();
         drop(queue);
-        self.counts[stream_id].clear();
+        self.slots[stream_id].counts.clear();
         key.handle.store(handle.wrapping_add(1), Ordering::Release);
         key.value
             .store(Arc::as_ptr(stream).addr(), Ordering::Release);
@@ -251,7 +254,7 @@ impl Streams {
     /// Lets go the streams that only allocators hold.
     fn let_go_unheld(&self) {
         for (stream_id, handle) in self.ids() {
-            let stream = locked(&self.shared[stream_id].queue).stream.clone();
+            let stream = locked(&self.slots[stream_id].queue).stream.clone();
             let is_unheld = stream.is_some_and(|stream| stream.others() == 0);
             if handle.is_some() && is_unheld {
                 // One that captures, or whose event is refused, is tried again with the next stream.
@@ -262,7 +265,7 @@ impl Streams {
 
     /// Lets a stream go (STREAM3): all that is queued on it is recorded. For whoever holds `adding`.
     fn let_go(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
-        let shared = &self.shared[stream_id];
+        let shared = &self.slots[stream_id];
         let mut queue = locked(&shared.queue);
         match self.close(shared, &mut queue) {
             Ok(true) => {
@@ -281,7 +284,7 @@ impl Streams {
     /// Lets a stream go that its owner has destroyed. It takes no event: the host waits for the whole context.
     /// For whoever holds `adding`.
     fn let_go_destroyed(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
-        let shared = &self.shared[stream_id];
+        let shared = &self.slots[stream_id];
         let mut queue = locked(&shared.queue);
         // Nothing can be queued on it any more, so this covers all that ever was.
         self.context.synchronize()?;
@@ -295,7 +298,7 @@ impl Streams {
 
     /// Leaves the number to the next stream, once the work of this one is done.
     fn vacate(&self, stream_id: StreamId, mut queue: MutexGuard<'_, Queue>) {
-        let key = &self.keys[stream_id];
+        let key = &self.slots[stream_id].key;
         // No thread finds the number by the stream any more, and who found it before holds the stream.
         key.value.store(0, Ordering::Release);
         key.handle.store(LEFT, Ordering::Release);
@@ -307,7 +310,7 @@ impl Streams {
 
     /// Whether the work of a stream that was let go is done.
     fn is_over(&self, stream_id: StreamId) -> bool {
-        let mut queue = locked(&self.shared[stream_id].queue);
+        let mut queue = locked(&self.slots[stream_id].queue);
         self.look(&mut queue);
         queue.events.is_empty()
     }
@@ -322,7 +325,7 @@ impl Streams {
         let Some(stream_id) = self.known(&stream)? else {
             return Ok(());
         };
-        let held = locked(&self.shared[stream_id].queue).stream.clone();
+        let held = locked(&self.slots[stream_id].queue).stream.clone();
         let is_last = held.is_none_or(|held| match Arc::ptr_eq(held.arc(), &stream) {
             true => held.others() == 1,
             false => held.others() == 0 && Arc::strong_count(&stream) == 1,
@@ -335,22 +338,28 @@ impl Streams {
 
     /// How many streams had this number before the one that has it now.
     pub(crate) fn before(&self, stream_id: StreamId) -> u64 {
-        locked(&self.shared[stream_id].queue).before
+        locked(&self.slots[stream_id].queue).before
     }
 
     /// The stream with a number.
     pub(crate) fn stream(&self, stream_id: StreamId) -> Option<Arc<CudaStream>> {
-        let queue = locked(&self.shared[stream_id].queue);
+        let queue = locked(&self.slots[stream_id].queue);
         Some(queue.stream.as_ref()?.arc().clone())
     }
 
     /// The numbers that are taken, with their streams' handles; none for a stream that was let go.
     pub(crate) fn ids(&self) -> impl Iterator<Item = (StreamId, Option<usize>)> {
-        self.keys.iter().filter_map(|(stream_id, key)| {
-            let known = key.handle.load(Ordering::Acquire);
+        self.slots.iter().filter_map(|(stream_id, slot)| {
+            let known = slot.key.handle.load(Ordering::Acquire);
             let handle = (known != LEFT).then_some(known.checked_sub(1)?);
             Some((stream_id, handle))
         })
+    }
+
+    /// What a stream was given of the core and gave back; changed under the core's lock.
+    #[inline]
+    pub(crate) fn account(&self, stream_id: StreamId) -> &StreamCounts {
+        &self.slots[stream_id].counts
     }
 
     /// What a free at this moment must carry.
@@ -358,7 +367,7 @@ impl Streams {
     pub(crate) fn point(&self, stream_id: StreamId) -> StreamPoint {
         StreamPoint {
             stream: stream_id,
-            event: self.shared[stream_id].open.for_free(),
+            event: self.slots[stream_id].open.for_free(),
         }
     }
 
@@ -372,7 +381,7 @@ impl Streams {
         after: StreamPoint,
     ) -> Result<bool, DriverError> {
         let wanted = after.event.number();
-        let (behind, before) = (&self.shared[stream_id], &self.shared[after.stream]);
+        let (behind, before) = (&self.slots[stream_id], &self.slots[after.stream]);
         let from = after.stream.number();
         let waits = locked(&behind.queue).waited.get(&from).copied();
         if stream_id == after.stream || waits.is_some_and(|number| number >= wanted) {
@@ -443,7 +452,7 @@ impl Streams {
 
     /// Records all open events with which something was freed, as far as the driver allows.
     pub(crate) fn close_all(&self) {
-        for (_, shared) in self.shared.iter() {
+        for (_, shared) in self.slots.iter() {
             if shared.open.has_freed() {
                 // Memory that stays pending is only not reused.
                 let _ = self.close(shared, &mut locked(&shared.queue));
@@ -468,7 +477,7 @@ impl Streams {
     /// for each event that is done, and one for each stream whose next is not.
     pub(crate) fn poll(&self, mut done: impl FnMut(StreamId, EventNumber)) {
         for (stream_id, _) in self.ids() {
-            let shared = &self.shared[stream_id];
+            let shared = &self.slots[stream_id];
             let mut queue = locked(&shared.queue);
             self.look(&mut queue);
             let passed = queue.done;
@@ -485,20 +494,20 @@ impl Streams {
 
     /// Times a stream was made to wait, and events recorded in it.
     pub(crate) fn counts(&self, stream_id: StreamId) -> (u64, u64) {
-        let queue = locked(&self.shared[stream_id].queue);
+        let queue = locked(&self.slots[stream_id].queue);
         (queue.waits, queue.records)
     }
 
     /// Whether the work of a point was seen done when the stream was looked at last.
     pub(crate) fn is_done(&self, point: StreamPoint) -> bool {
-        locked(&self.shared[point.stream].queue).done >= point.event.number()
+        locked(&self.slots[point.stream].queue).done >= point.event.number()
     }
 
     /// Waits on the host for all that is queued on any of the streams, for the end. What could not be
     /// waited for comes back: streams that capture, and those for which the driver refuses it.
     pub(crate) fn wait_for_all(&mut self) -> Vec<Unwaited> {
         let mut unwaited = Vec::new();
-        for (_, shared) in self.shared.iter() {
+        for (_, shared) in self.slots.iter() {
             let mut queue = locked(&shared.queue);
             let events = core::mem::take(&mut queue.events);
             match &queue.stream {
@@ -522,7 +531,7 @@ impl Streams {
 
     /// Waits on the host for the last recorded event of a stream; whether there was any.
     pub(crate) fn wait_for(&self, stream_id: StreamId) -> Result<bool, DriverError> {
-        let queue = locked(&self.shared[stream_id].queue);
+        let queue = locked(&self.slots[stream_id].queue);
         match queue.events.back() {
             Some((_, event)) => event.synchronize().map(|()| true),
             None => Ok(false),

@@ -87,7 +87,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         let grant = outcome.map_err(|reason| self.core.refusal(reason, above))?;
         let bytes = grant.block.bytes();
         self.core
-            .with(|_| self.streams.counts[request.stream].allocated(bytes));
+            .with(|_| self.streams.account(request.stream).allocated(bytes));
         Ok(grant)
     }
 

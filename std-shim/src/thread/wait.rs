@@ -64,7 +64,6 @@ impl Wait for Sleep {
         os::wake_one(word);
     }
 
-    fn keeps_locks() -> bool {
-        FORKING.load(Ordering::Relaxed) == this_thread()
-    }
+    const KEEPS_LOCKS: Option<fn() -> bool> =
+        Some(|| FORKING.load(Ordering::Relaxed) == this_thread());
 }
