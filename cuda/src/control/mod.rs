@@ -35,6 +35,12 @@
 //! * A limit is lowered: [`DeviceAllocator::set_limit`] answers at once. What blocks still hold above it is
 //!   *deferred*, and goes back as they are freed; the status says so, and is written again when all has.
 //! * The share is 0: the next launch through the pacer, and the end of the run, wait until it is not.
+//! * The file says `"asleep": true`: when the last run under way has ended, and before the next one begins, all
+//!   allocators that are managed [sleep](DeviceAllocator::sleep), and the runs of all threads wait. With `false`
+//!   they wake, as soon as there is memory; until then the status says how much is missed. What cannot sleep
+//!   (memory was exported, a stream captures) stays awake, the status says why, and it is tried again at the ends
+//!   of later runs. A job that its share of the time holds back sleeps when that lets it go; one without runs
+//!   does not sleep.
 //!
 //! # Time
 //! A run's busy time is its time by the clock less the pauses in it, as upstream: the host's view, which is
@@ -57,6 +63,7 @@ mod error;
 mod file_state;
 mod launch;
 mod managed;
+mod rest;
 mod runs;
 mod thread;
 
@@ -80,6 +87,7 @@ use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 use combiner::Combiner;
 use file_state::{FileState, Inbox};
 use managed::ManagedPools;
+use rest::Rest;
 
 use crate::driver::locked;
 use crate::limits::LimitedPool;
@@ -106,6 +114,7 @@ struct JobShared {
     actions: RunActions<Run>,
     managed: Arc<ManagedPools>,
     want: Arc<Want>,
+    rest: Arc<Rest>,
     inbox: Mutex<Inbox>,
     combiner: Combiner<FileState>,
     report: Mutex<FileReport>,
@@ -263,8 +272,11 @@ impl Job {
     }
 
     /// Ends every pause and suspension, now and later: nothing is held back any more. Limits go on.
+    ///
+    /// A job that sleeps tries once to wake, whoever has the device then. If that is refused it comes back
+    /// asleep: allocations are refused, and [`DeviceAllocator::wake`] is the program's.
     pub fn cancel(&self) {
-        self.shared.management.cancel();
+        self.shared.cancel();
     }
 
     /// The job's state now.
@@ -294,7 +306,7 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         // First of all, so that nobody sleeps through the rest.
-        self.shared.management.cancel();
+        self.shared.cancel();
         drop(self.handle.take());
         let shared = &*self.shared;
         // Relaxed: whoever reads it is ordered behind this by the combiner.
@@ -315,12 +327,14 @@ impl JobShared {
         let pacer = Pacer::with_config(Arc::clone(&clock), reader, pacing);
         let managed = Arc::<ManagedPools>::default();
         let want = Arc::new(Want(AtomicU64::new(Want::UNKNOWN)));
+        let rest = Arc::<Rest>::default();
         let state = FileState::new(
             &config,
             Arc::clone(&clock),
             Arc::clone(&managed),
             management.reader(),
             Arc::clone(&want),
+            Arc::clone(&rest),
         );
         Arc::new(Self {
             actions: RunActions::new(Arc::clone(&clock)),
@@ -336,7 +350,13 @@ impl JobShared {
             management,
             managed,
             want,
+            rest,
         })
+    }
+
+    fn cancel(&self) {
+        self.management.cancel();
+        self.rest.cancel();
     }
 
     fn add(
@@ -353,7 +373,7 @@ impl JobShared {
                 shared.bell.ring();
             }
         });
-        if let Some(pool) = self.managed.add(gpu, memory.as_pool(), host, watch) {
+        if let Some(pool) = self.managed.add(gpu, memory, host, watch) {
             locked(&self.inbox).pools.push(pool);
             // A new allocator must not grow past what was said, whatever run is under way.
             self.combiner
@@ -380,13 +400,17 @@ impl JobShared {
                 report.problem = Some(problem.to_string());
             }
         }
-        let perf = parsed.file.perf_control;
+        let (perf, asleep) = (parsed.file.perf_control, parsed.file.asleep);
         locked(&self.inbox).files.push(parsed.file);
         if let Some(perf) = perf {
             self.management.set_perf(PerfControl::of_file(perf));
         }
         self.bell.ring();
         self.combiner.work_or_leave(|state| self.settle(state));
+        // Whoever wakes does so under the limits of this file.
+        if let Some(asleep) = asleep {
+            self.rest.tell(asleep);
+        }
     }
 
     /// Done by the thread that has the state when others left: takes what they left, does of it what may be
@@ -414,6 +438,7 @@ impl JobShared {
         self.config.apply == Apply::AtOnce
             || self.progress.is_between_runs()
             || self.management.perf().is_suspended()
+            || !self.rest.is_awake()
     }
 
     /// Takes what was left and puts limits in force; what became of them.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use larder_control::{ActionFailed, Adjustment, Group, NoDevice, OnError, Recorded, Waited};
 use larder_core::sync::{AtomicU64, Ordering};
 
+use super::rest::UnderWay;
 use super::{Job, JobShared, Pauses};
 use crate::Rejected;
 use crate::driver::locked;
@@ -22,6 +23,8 @@ pub struct Run {
     /// Paced by the launches in it, and not by its end.
     is_step: bool,
     end: Mutex<RunEnd>,
+    /// None in a loop of the program's own.
+    under_way: Mutex<Option<UnderWay>>,
 }
 
 /// What the end of a run did.
@@ -99,6 +102,7 @@ impl Job {
         work: impl FnOnce() -> R,
     ) -> Result<(R, RunEnd), Rejected<Option<R>, ActionFailed>> {
         let shared = &*self.shared;
+        let under_way = shared.rest.begin(shared);
         let inside = Counted::new(&shared.progress.inside);
         let start = shared.clock.now();
         let is_step = shared.config.pauses == Pauses::Spread;
@@ -106,6 +110,7 @@ impl Job {
             shared.pacer.begin();
         }
         let mut run = Run::new(graph, is_step);
+        run.under_way = Mutex::new(Some(under_way));
         let before = shared.actions.run(Group::Pre, &run);
         let before = before.map_err(|error| Rejected { value: None, error })?;
         let value = work();
@@ -146,6 +151,7 @@ impl Run {
             duration: Duration::ZERO,
             is_step,
             end: Mutex::default(),
+            under_way: Mutex::default(),
         }
     }
 }
@@ -195,6 +201,7 @@ impl JobShared {
         if !adjusted.is_empty() {
             self.management.note_adjusted();
         }
+        self.rest_after(run);
         let pausing = Counted::new(&self.progress.pausing);
         let paused = if run.is_step {
             self.pacer.end_wait()
@@ -205,6 +212,19 @@ impl JobShared {
         let mut end = locked(&run.end);
         end.adjusted = adjusted;
         end.paused = paused;
+    }
+
+    /// Sleeps while the control file says so.
+    fn rest_after(&self, run: &Run) {
+        if run.is_step && self.rest.is_told() {
+            // Time asleep is no work.
+            let _ = self.pacer.end();
+        }
+        let ended = locked(&run.under_way).take();
+        let counts = ended.is_some();
+        drop(ended);
+        let again = self.rest.begin(self);
+        *locked(&run.under_way) = counts.then_some(again);
     }
 }
 

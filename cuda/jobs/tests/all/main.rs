@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod processes;
+mod turns;
 
 use std::fmt::Write as _;
 use std::path::Path;
