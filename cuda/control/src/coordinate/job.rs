@@ -156,7 +156,8 @@ impl Job {
                 turn.seat = Seat::Out;
                 Seat::Out
             }
-            (Seat::Out, Some(SleepState::Awake | SleepState::Waking)) => Seat::Leaving,
+            // Somebody else woke it. One that is about to wake looks at its orders before it does.
+            (Seat::Out, Some(SleepState::Awake)) => Seat::Leaving,
             (seat, _) => seat,
         };
         turn.is_new = false;

@@ -67,26 +67,35 @@ pub(super) fn moves(
     let mut waiting: Vec<usize> = (0..jobs.len())
         .filter(|&index| jobs[index].seat != Seat::In)
         .collect();
-    waiting.sort_by_key(|&index| {
-        let job = &jobs[index];
-        (job.since, core::cmp::Reverse(job.priority), index)
-    });
-    // What leaves without another word.
-    let is_late = |job: &Seated| now.saturating_sub(job.since) >= turn;
     let leaving = |job: &Seated| match job.seat {
         Seat::Leaving => job.reserved(),
         Seat::In | Seat::Out => 0,
     };
+    waiting.sort_by_key(|&index| {
+        let job = &jobs[index];
+        // Whoever still has what others need is called back last.
+        let leaves = leaving(job) > 0;
+        let rank = core::cmp::Reverse(job.priority);
+        (leaves, job.since, rank, index)
+    });
+    let is_late = |job: &Seated| now.saturating_sub(job.since) >= turn;
     let coming: u128 = jobs.iter().map(leaving).sum();
     let mut head: Option<&Seated> = None;
+    let mut all_fit = true;
     for index in waiting {
         let job = &jobs[index];
         let with_it = reserved - job.reserved() + u128::from(job.need);
-        let may_overtake = head.is_none_or(|head| !is_late(head));
+        let may_overtake = match job.seat {
+            Seat::Leaving if leaving(job) > 0 => all_fit,
+            _ => head.is_none_or(|head| !is_late(head)),
+        };
         if with_it <= total && may_overtake {
             reserved = with_it;
             moves.push((index, Seat::In));
-        } else if head.is_none() {
+            continue;
+        }
+        all_fit = false;
+        if head.is_none() {
             let stays = |other: &&Seated| match other.seat {
                 Seat::In => !other.can_sleep,
                 Seat::Leaving => is_late(other),

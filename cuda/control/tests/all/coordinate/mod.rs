@@ -1,6 +1,7 @@
 //! A coordinator over jobs that are slow, silent, disobedient or dead.
 
 mod random;
+mod turns;
 
 use std::collections::VecDeque;
 use std::time::Duration;
