@@ -408,8 +408,9 @@ impl JobShared {
         self.bell.ring();
         self.combiner.work_or_leave(|state| self.settle(state));
         // Whoever wakes does so under the limits of this file.
-        if let Some(asleep) = asleep {
-            self.rest.tell(asleep);
+        if asleep.is_some_and(|asleep| self.rest.tell(asleep)) {
+            self.bell.ring();
+            self.combiner.work_or_leave(|state| self.settle(state));
         }
     }
 

@@ -104,18 +104,17 @@ impl Drop for Moves<'_> {
 }
 
 impl Rest {
-    /// What the control file says, newly.
-    pub(super) fn tell(&self, asleep: bool) {
+    /// What the control file says, newly. True if the status says something else now.
+    pub(super) fn tell(&self, asleep: bool) -> bool {
         let mut state = locked(&self.state);
         if state.told == asleep {
-            return;
+            return false;
         }
         (state.told, state.refused, state.again) = (asleep, false, Duration::ZERO);
-        if state.phase == SleepState::Awake {
-            state.problem = None;
-        }
+        let is_settled = state.phase == SleepState::Awake && state.problem.take().is_some();
         drop(state);
         self.changed.raise();
+        is_settled
     }
 
     /// Sleeps no more. What cannot be brought back then is the program's to wake.
@@ -213,15 +212,14 @@ impl Rest {
         if is_first && !is_cancelled {
             // REST3.
             let is_said = job.write_status();
-            match job.is_told_to_sleep() {
-                Some(false) if is_said => {}
-                Some(true) => return self.tell(true),
-                _ => {
-                    let mut state = locked(&self.state);
-                    state.phase = SleepState::Asleep;
-                    let problem = "the files of the job cannot be read or written".to_owned();
-                    return state.try_again(problem, job.clock.now());
-                }
+            if !is_said || job.is_told_to_sleep() {
+                // Whoever listens will say the newest, if this was not it.
+                let mut state = locked(&self.state);
+                state.phase = SleepState::Asleep;
+                state.again = job.clock.now() + AGAIN;
+                drop(state);
+                job.write_status();
+                return;
             }
         }
         let memories = job.managed.memories();
@@ -263,15 +261,17 @@ impl JobShared {
         written == Some(true)
     }
 
-    /// What the control file says of sleep just now; `None` if it cannot be read.
-    fn is_told_to_sleep(&self) -> Option<bool> {
+    /// Whether the control file says so just now, or cannot be read.
+    fn is_told_to_sleep(&self) -> bool {
         let Some(path) = &self.config.files.control else {
-            return Some(false);
+            return false;
         };
-        let Some(text) = read_whole(path, ControlFile::MAX_BYTES).ok()? else {
-            return Some(false);
+        let text = match read_whole(path, ControlFile::MAX_BYTES) {
+            Ok(Some(text)) => text,
+            Ok(None) => return false,
+            Err(_) => return true,
         };
-        let parsed = ControlFile::parse(text, Compat::Corrected).ok()?;
-        Some(parsed.file.asleep == Some(true))
+        let parsed = ControlFile::parse(text, Compat::Corrected);
+        parsed.is_ok_and(|parsed| parsed.file.asleep == Some(true))
     }
 }

@@ -7,6 +7,7 @@ mod endings;
 mod files;
 mod limits;
 mod pacing;
+mod sleeping;
 mod status;
 
 use std::path::{Path, PathBuf};
