@@ -361,3 +361,56 @@ fn another_coordinator_takes_the_turns_over() {
         assert!(times(&story, job, true).len() > 5);
     }
 }
+
+#[test]
+fn a_word_of_sleep_from_before_a_coordinator_began_is_no_answer_to_it() {
+    let mut first = coordinator(100);
+    let mut jobs: Vec<_> = [1, 9]
+        .map(|priority| Sleeper::new(&mut first, priority, 80))
+        .into();
+    let asleep = Orders {
+        version: 1,
+        limit: 80,
+        asleep: true,
+    };
+    for job in &mut jobs {
+        (job.file, job.read, job.phase) = (asleep, asleep, SleepState::Asleep);
+        job.publish();
+    }
+    // The former one told it to wake, and it has read so.
+    jobs[0].file.asleep = false;
+    jobs[0].read = jobs[0].file;
+    let mut second = coordinator(100);
+    for job in &mut jobs {
+        job.id = second.join(policy(job.priority, 0)).unwrap();
+    }
+    read(&mut second, &jobs, seconds(0));
+    for _ in 0..2 {
+        jobs[0].step();
+    }
+    assert!(jobs[0].commits);
+    let commands = second.decide(seconds(0));
+    write(&mut jobs, &commands);
+    let story = play(&mut second, &mut jobs, 1..200);
+    assert!(story.iter().all(|now| !(now[0] && now[1])));
+    assert!(times(&story, 1, true).len() > 1);
+}
+
+#[test]
+fn jobs_that_come_and_go_beside_a_large_one_do_not_keep_it_waiting() {
+    let mut coordinator = coordinator(100);
+    let mut jobs: Vec<_> = [30, 90]
+        .map(|wanted| Sleeper::new(&mut coordinator, 1, wanted))
+        .into();
+    let mut had = 0;
+    for round in 0..20 {
+        // Each is gone before its turn is over, and the next is there before.
+        jobs.push(Sleeper::new(&mut coordinator, 1, 30));
+        let story = play(&mut coordinator, &mut jobs, 5 * round..5 * round + 5);
+        let large = jobs.iter().position(|job| job.wanted == 90).unwrap();
+        had += story.iter().filter(|now| now[large]).count();
+        let oldest = usize::from(large == 0);
+        coordinator.gone(jobs.remove(oldest).id).unwrap();
+    }
+    assert!(had > 20, "{had} of 100 s");
+}
