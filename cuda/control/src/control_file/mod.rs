@@ -5,6 +5,7 @@
 //!   "gpuConfigInfo": { "00:1e.0": { "maxDeviceMem": 1073741824 } },
 //!   "perfControl": 100 }
 //! ```
+//! Two fields are ours, which AntMan's jobs pass over: `controlVersion`, a number, and `asleep`, true or false.
 //!
 //! This file has the values and writes them; `parse` reads them, and `state` keeps what is in force.
 

@@ -75,7 +75,8 @@ pub(crate) struct CoordinationSettings {
 
     /// Jobs that want more together than there is take turns: each gets all that it wants while others sleep,
     /// copied to the host. A turn lasts for so many seconds at least, as often as the job's priority says (1 to
-    /// 10); it is to be long beside the time that the copies take
+    /// 10), and is to be long beside the time that the copies take. Who sleeps when this program ends sleeps on,
+    /// until another one, or `control wake`, says otherwise
     #[arg(long = "turns", value_name = "S", num_args = 0..=1, require_equals = true, default_missing_value = "30", value_parser = parse_interval)]
     pub(crate) turn: Option<Duration>,
 }
