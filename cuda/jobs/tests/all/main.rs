@@ -11,6 +11,7 @@ mod turns;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use larder_cuda::Context;
 use larder_cuda::driver::{Choice, load};
@@ -170,16 +171,19 @@ fn compare_with_each_alone(outcomes: &(Value, Value), traces: &[&str; 2]) {
     assert!(low["on_host"].as_u64().unwrap() > 0, "{low}");
 }
 
-/// Bytes of the shared device in use by all processes together.
-struct Meter(Context);
+/// Bytes of the shared device in use by all processes together. One at a time: this process has one stand-in.
+struct Meter(Context, MutexGuard<'static, ()>);
+
+static METER: Mutex<()> = Mutex::new(());
 
 impl Meter {
     fn new(ledger: &Path, device_bytes: u64) -> Self {
+        let turn = METER.lock().unwrap_or_else(PoisonError::into_inner);
         let driver = load(Choice::StandIn).unwrap();
         let stand_in = driver.stand_in().unwrap();
         stand_in.reset(1, device_bytes);
         stand_in.share(ledger).unwrap();
-        Self(Context::new(0).unwrap())
+        Self(Context::new(0).unwrap(), turn)
     }
 
     fn used_bytes(&self) -> u64 {
