@@ -172,7 +172,10 @@ fn compare_with_each_alone(outcomes: &(Value, Value), traces: &[&str; 2]) {
 }
 
 /// Bytes of the shared device in use by all processes together. One at a time: this process has one stand-in.
-struct Meter(Context, MutexGuard<'static, ()>);
+struct Meter {
+    context: Context,
+    _turn: MutexGuard<'static, ()>,
+}
 
 static METER: Mutex<()> = Mutex::new(());
 
@@ -183,11 +186,14 @@ impl Meter {
         let stand_in = driver.stand_in().unwrap();
         stand_in.reset(1, device_bytes);
         stand_in.share(ledger).unwrap();
-        Self(Context::new(0).unwrap(), turn)
+        Self {
+            context: Context::new(0).unwrap(),
+            _turn: turn,
+        }
     }
 
     fn used_bytes(&self) -> u64 {
-        let (free, total) = self.0.cudarc().mem_get_info().unwrap();
+        let (free, total) = self.context.cudarc().mem_get_info().unwrap();
         (total - free) as u64
     }
 }
