@@ -33,7 +33,9 @@ pub use control_file::{
 pub use error::ParseError;
 pub use listener::{Handle, Listener, ListenerConfig, ListenerStats, WatchMode};
 pub use statistics::{Peaks, Recorded, Statistics, StatusPath, StatusSink, UsageSource};
-pub use status_file::{DeviceUsage, GpuLimit, GpuStatus, JobStatus, StatusFile, SwapReason};
+pub use status_file::{
+    DeviceUsage, GpuLimit, GpuStatus, JobStatus, SleepState, SleepStatus, StatusFile, SwapReason,
+};
 pub use whole_file::{Durability, FileAct, FileError, read_whole, replace_whole};
 
 pub use actions::{

@@ -6,7 +6,7 @@
 
 use crate::coordinate::{Command, JobReport};
 use crate::manage::Slots;
-use crate::{BusId, Compat, ControlFile, PerfControl, StatusFile};
+use crate::{BusId, Compat, ControlFile, PerfControl, SleepState, SleepStatus, StatusFile};
 
 impl ControlFile {
     /// Writes a command for a GPU into the file and keeps all other fields. The file holds the newest command
@@ -22,6 +22,7 @@ impl ControlFile {
                 self.control_version = Some(version);
             }
             Command::SetPerf { perf, .. } => self.perf_control = Some(perf.percent().into()),
+            Command::SetAsleep { asleep, .. } => self.asleep = Some(asleep),
         }
     }
 }
@@ -33,12 +34,17 @@ impl StatusFile {
     pub fn report(&self, gpu: BusId) -> Option<JobReport> {
         let job = self.larder.as_ref()?;
         let here = job.gpus.get(&gpu)?;
+        let sleep = job.sleep.as_ref();
+        let can_sleep =
+            |sleep: &&SleepStatus| sleep.state != SleepState::Awake || sleep.problem.is_none();
         Some(JobReport {
             version: job.control_version.unwrap_or(0),
             limit_bytes: here.limit_bytes,
             held_bytes: here.held_bytes,
             deferred_bytes: here.deferred_bytes,
             wanted_bytes: here.wanted_bytes.unwrap_or(u64::MAX),
+            sleep: sleep.filter(can_sleep).map(|sleep| sleep.state),
+            wake_bytes: sleep.map_or(0, |sleep| sleep.wake_bytes),
         })
     }
 }

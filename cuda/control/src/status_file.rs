@@ -131,8 +131,45 @@ pub struct JobStatus {
     /// The job's priority; larger is more important.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
+    /// Whether the job sleeps; absent from jobs that do not know how.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleep: Option<SleepStatus>,
     #[serde(flatten)]
     other: Map<String, Value>,
+}
+
+/// How far a job sleeps, in bytes over all GPUs. What it holds of the devices meanwhile is
+/// [`held_bytes`](JobStatus::held_bytes), as ever.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SleepStatus {
+    /// Awake, asleep, or about to wake.
+    pub state: SleepState,
+    /// What is in copies on the host, pinned.
+    #[serde(default)]
+    pub copied_bytes: u64,
+    /// What of the devices' memory the job needs to wake, at most.
+    #[serde(default)]
+    pub wake_bytes: u64,
+    /// Why the job does not sleep though it was told to, or does not wake yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    #[serde(flatten)]
+    other: Map<String, Value>,
+}
+
+/// Whether a job sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SleepState {
+    /// The job runs, or may.
+    #[default]
+    Awake,
+    /// The job has given its memory back and takes none before it has said [`Waking`](Self::Waking) and has
+    /// read its control file once more.
+    Asleep,
+    /// The job sleeps still and was told to be awake: from now on it takes memory as soon as there is enough.
+    Waking,
 }
 
 /// A job's limit on one GPU, in bytes.

@@ -13,7 +13,7 @@ use crate::order::Order;
 use crate::view::JobView;
 use crate::{Failure, complain};
 
-/// Changes a job's control file: its limit, its share of the time.
+/// Changes a job's control file: its limit, its share of the time, its sleep.
 #[derive(Debug, Args)]
 pub(crate) struct ControlArgs {
     #[command(subcommand)]
@@ -33,6 +33,11 @@ enum Change {
     Pause(JobSelector),
     /// Gives a job all of the time: a share of 100
     Resume(JobSelector),
+    /// Has a job sleep: at the end of its run it copies what it has on its GPUs to the host, gives all of their
+    /// memory back, and stands still
+    Sleep(JobSelector),
+    /// Has a job wake, as soon as its GPUs have the memory that it needs
+    Wake(JobSelector),
     /// Says that a job whose process was killed is gone: removes its files, so that its memory counts no
     /// more. Refused while the process is there
     Forget(JobSelector),
@@ -68,6 +73,8 @@ pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
         Change::Set { job, order } => (job, *order),
         Change::Pause(job) => (job, Order::share(PerfControl::SUSPENDED)),
         Change::Resume(job) => (job, Order::share(PerfControl::FULL)),
+        Change::Sleep(job) => (job, Order::asleep(true)),
+        Change::Wake(job) => (job, Order::asleep(false)),
         Change::Forget(job) => return forget(&job.find()?),
     };
     for value in order.give(&job.find()?)? {

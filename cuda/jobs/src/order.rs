@@ -27,6 +27,9 @@ pub(crate) struct Order {
     /// The share of the time in percent, 0 to 100
     #[arg(long, value_name = "P", value_parser = parse_perf, allow_hyphen_values = true)]
     pub(crate) perf: Option<PerfControl>,
+    /// Whether the job shall sleep
+    #[arg(skip)]
+    pub(crate) asleep: Option<bool>,
 }
 
 /// Why an order was not written; the control file is unchanged.
@@ -54,10 +57,18 @@ impl Order {
         }
     }
 
+    /// An order to sleep, or to be awake, only.
+    pub(crate) fn asleep(asleep: bool) -> Self {
+        Self {
+            asleep: Some(asleep),
+            ..Self::default()
+        }
+    }
+
     /// Writes the order into the job's control file. Answers the invalid values of the old file, which are
     /// removed.
     pub(crate) fn give(&self, job: &JobFiles) -> Result<Vec<String>, OrderError> {
-        if self.limit_bytes.is_none() && self.perf.is_none() {
+        if self.limit_bytes.is_none() && self.perf.is_none() && self.asleep.is_none() {
             return Err(OrderError::Empty);
         }
         let (mut file, dropped) = read(job)?;
@@ -67,6 +78,7 @@ impl Order {
         if let Some(perf) = self.perf {
             file.perf_control = Some(i32::from(perf.percent()));
         }
+        file.asleep = self.asleep.or(file.asleep);
         write(job, &file)?;
         Ok(dropped)
     }

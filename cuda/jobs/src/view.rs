@@ -7,7 +7,9 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use larder_control::{BusId, ControlFile, GpuLimit, GpuStatus, StatusFile, SwapReason, read_whole};
+use larder_control::{
+    BusId, ControlFile, GpuLimit, GpuStatus, SleepState, StatusFile, SwapReason, read_whole,
+};
 use serde::Serialize;
 
 use crate::alive::{Alive, alive};
@@ -35,6 +37,13 @@ pub(crate) struct JobView {
     pub(crate) perf: Option<i32>,
     /// The share of the time in the control file.
     pub(crate) target_perf: Option<i32>,
+    /// Whether the job sleeps; `None` if it does not know how.
+    pub(crate) sleep: Option<SleepState>,
+    /// Whether it shall, by the control file.
+    pub(crate) target_asleep: Option<bool>,
+    /// What is in its copies on the host, and what it needs to wake.
+    pub(crate) copied_bytes: u64,
+    pub(crate) wake_bytes: u64,
     /// The longest of the job's average runs.
     pub(crate) mini_batch_micros: Option<u64>,
     /// Time since the status was written.
@@ -92,6 +101,8 @@ impl JobView {
         if let (Alive::No, false, Some(pid)) = (alive, ended, pid) {
             problems.push(not_there(pid, &files.name));
         }
+        let sleep = own.and_then(|own| own.sleep.as_ref());
+        problems.extend(sleep.and_then(|sleep| sleep.problem.clone()));
         let mut gpus = Vec::new();
         for (gpu, status) in status.iter().flat_map(|status| &status.gpus) {
             let limit = own.and_then(|own| own.gpus.get(gpu));
@@ -116,6 +127,10 @@ impl JobView {
             control_version: own.and_then(|own| own.control_version),
             perf: own.map(|own| own.perf_control),
             target_perf: control.perf_control,
+            sleep: sleep.map(|sleep| sleep.state),
+            target_asleep: control.asleep,
+            copied_bytes: sleep.map_or(0, |sleep| sleep.copied_bytes),
+            wake_bytes: sleep.map_or(0, |sleep| sleep.wake_bytes),
             mini_batch_micros: status.as_ref().map(|status| status.mini_batch_micros),
             age_ms: written.map(|ms| unix_ms(now).saturating_sub(ms)),
             problems,

@@ -228,6 +228,24 @@ impl DeviceAllocator {
         let pool: Weak<DeviceInner> = Arc::downgrade(&self.0);
         pool
     }
+
+    /// This, for as long as it is there.
+    #[cfg(feature = "control")]
+    pub(crate) fn downgrade(&self) -> WeakDevice {
+        WeakDevice(Arc::downgrade(&self.0))
+    }
+}
+
+/// An allocator that is not kept alive.
+#[cfg(feature = "control")]
+#[derive(Clone)]
+pub(crate) struct WeakDevice(Weak<DeviceInner>);
+
+#[cfg(feature = "control")]
+impl WeakDevice {
+    pub(crate) fn upgrade(&self) -> Option<DeviceAllocator> {
+        self.0.upgrade().map(DeviceAllocator)
+    }
 }
 
 impl DeviceInner {

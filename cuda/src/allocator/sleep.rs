@@ -30,11 +30,12 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use larder_core::{AddrRange, Block, ChunkInfo, ChunkState, FreeError};
+use larder_core::{AddrRange, Block, ChunkInfo, ChunkState, FreeError, StreamId};
 use larder_cuda_abi::Code;
 use thiserror::Error;
 
 use super::host_copy::HostCopy;
+use super::routes::AllocRoute;
 use super::{DeviceAllocator, DeviceInner};
 use crate::DriverError;
 use crate::driver::locked;
@@ -140,7 +141,8 @@ impl DeviceAllocator {
     /// what the driver had refused to take back.
     ///
     /// Waits for all work of the context. From the call until `wake` has come back, no work that uses the
-    /// memory is queued, on no stream: it would fail on the device. Graphs that were captured before stay
+    /// memory is queued, on no stream: it would fail on the device. Uses of
+    /// [buffers](crate::DeviceBuffer#asleep) are refused. Graphs that were captured before stay
     /// valid, and are not launched meanwhile. No stream captures: one that the allocator knows refuses this,
     /// another one's capture is spoilt. Any thread may call this, but no callback of ours.
     ///
@@ -209,6 +211,13 @@ impl DeviceAllocator {
     /// Whether the memory sleeps. Waits for a thread that falls asleep or wakes just now.
     pub fn is_asleep(&self) -> bool {
         locked(&self.0.sleep.copy).is_some()
+    }
+
+    /// Whether allocations for the stream are refused because the memory sleeps, falls asleep or wakes. One
+    /// load.
+    #[inline]
+    pub(crate) fn refuses(&self, stream_id: StreamId) -> bool {
+        self.0.routes.of(stream_id) == AllocRoute::Asleep
     }
 
     /// Says that what a block holds can be made again, or no more: while the allocator [sleeps](Self::sleep)

@@ -69,6 +69,12 @@ use crate::{DeviceAllocError, DeviceAllocator};
 /// cudarc's copies between contexts say that the source is read on its own stream, and read it on the
 /// other: wait for that stream before the source is written or dropped.
 ///
+/// # Asleep
+/// While the allocator [sleeps](DeviceAllocator::sleep), a [`Launch`] with a buffer is refused
+/// ([`DeviceAllocError::Asleep`]), and cudarc's functions get 0 for its address: the driver refuses their copies
+/// then, and nothing is queued. Whoever hands addresses to kernels himself asks before
+/// ([`DeviceAllocator::is_asleep`]).
+///
 /// # No bytes
 /// One of no bytes (no values, or values without a size) has no memory, and its address is 0.
 pub struct DeviceBuffer<T> {
@@ -170,6 +176,9 @@ impl BufferShared {
         beside: bool,
         note: impl FnOnce(&mut Uses, Use<'_>) -> Result<(), cuda::DriverError>,
     ) -> Result<(), DeviceAllocError> {
+        if self.is_asleep() {
+            return Err(DeviceAllocError::Asleep);
+        }
         let stream_id = Some(self.memory.known_streams().id(stream)?);
         let by = Use {
             memory: &self.memory,
@@ -179,6 +188,12 @@ impl BufferShared {
         };
         let noted = note(&mut locked(&self.uses), by);
         noted.map_err(|error| in_our_words("cuStreamSynchronize", error).into())
+    }
+
+    /// Whether the memory sleeps. One load.
+    #[inline]
+    fn is_asleep(&self) -> bool {
+        self.memory.refuses(self.origin)
     }
 
     fn note<'a>(

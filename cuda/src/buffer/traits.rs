@@ -11,23 +11,25 @@ impl Part<'_> {
     /// The address for a read that is queued next. O(1) and no driver call on the stream that wrote
     /// last, or that has read since.
     fn read_on<'s, T>(&self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
-        let guard = if self.has_bytes::<T>() {
-            self.shared.read(stream, self.beside)
+        if !self.has_bytes::<T>() {
+            (self.address, SyncOnDrop::Record(None))
+        } else if self.shared.is_asleep() {
+            (0, SyncOnDrop::Record(None))
         } else {
-            SyncOnDrop::Record(None)
-        };
-        (self.address, guard)
+            (self.address, self.shared.read(stream, self.beside))
+        }
     }
 
     /// The address for a write that is queued next. No driver call if the stream alone used the
     /// buffer since it wrote last.
     fn write_on<'s, T>(&self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
-        let guard = if self.has_bytes::<T>() {
-            self.shared.write(stream, self.beside)
+        if !self.has_bytes::<T>() {
+            (self.address, SyncOnDrop::Record(None))
+        } else if self.shared.is_asleep() {
+            (0, SyncOnDrop::Record(None))
         } else {
-            SyncOnDrop::Record(None)
-        };
-        (self.address, guard)
+            (self.address, self.shared.write(stream, self.beside))
+        }
     }
 
     /// Whether there is anything to be used.

@@ -8,6 +8,8 @@ use larder_control::{AdjustableDevice, BusId, DeviceUsage, GpuLimit, Peaks};
 use larder_core::limits::LimitAnswer;
 use larder_core::sync::{AtomicU64, Ordering};
 
+use crate::DeviceAllocator;
+use crate::allocator::WeakDevice;
 use crate::driver::locked;
 use crate::limits::{LimitWatch, LimitedPool, set_own};
 
@@ -18,6 +20,7 @@ type WeakPool = Weak<dyn LimitedPool>;
 pub(super) struct JobPool {
     pub(super) gpu: BusId,
     pub(super) device: WeakPool,
+    memory: WeakDevice,
     device_peak: Arc<Interval>,
     host: Option<JobHost>,
 }
@@ -81,10 +84,11 @@ impl ManagedPools {
     pub(super) fn add(
         &self,
         gpu: BusId,
-        device: WeakPool,
+        memory: &DeviceAllocator,
         host: Option<WeakPool>,
         watch: LimitWatch,
     ) -> Option<JobPool> {
+        let device = memory.as_pool();
         let mut lists = locked(&self.0);
         let same = |(pool, _): &&mut (JobPool, _)| pool.device.ptr_eq(&device);
         if let Some((pool, _)) = lists.pools.iter_mut().find(same) {
@@ -104,6 +108,7 @@ impl ManagedPools {
         let pool = JobPool {
             gpu,
             device,
+            memory: memory.downgrade(),
             device_peak: Arc::default(),
             host: host.map(JobHost::new),
         };
@@ -139,6 +144,13 @@ impl ManagedPools {
             Some((*gpu, usage))
         });
         pools.chain(pinned).collect()
+    }
+
+    /// The devices' allocators that are still there.
+    pub(super) fn memories(&self) -> Vec<DeviceAllocator> {
+        let (pools, _) = self.now();
+        let memories = pools.iter().filter_map(|pool| pool.memory.upgrade());
+        memories.collect()
     }
 
     /// Limits and what is held, of each allocator.

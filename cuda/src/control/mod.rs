@@ -36,6 +36,12 @@
 //! * A limit is lowered: [`DeviceAllocator::set_limit`] answers at once. What blocks still hold above it is
 //!   *deferred*, and goes back as they are freed; the status says so, and is written again when all has.
 //! * The share is 0: the next launch through the pacer, and the end of the run, wait until it is not.
+//! * The file says `"asleep": true`: when the last run under way has ended, and before the next one begins, all
+//!   allocators that are managed [sleep](DeviceAllocator::sleep), and the runs of all threads wait. With `false`
+//!   they wake, as soon as there is memory; until then the status says how much is missed. What cannot sleep
+//!   (memory was exported, a stream captures) stays awake, the status says why, and it is tried again at the ends
+//!   of later runs. A job that its share of the time holds back sleeps when that lets it go; one without runs
+//!   does not sleep.
 //!
 //! # Time
 //! Work is queued, and a loop that does not wait for it spends no time of its own. So [`Job::run_on`] has the
@@ -59,6 +65,7 @@ mod file_state;
 mod launch;
 mod managed;
 mod queued;
+mod rest;
 mod runs;
 mod thread;
 
@@ -83,6 +90,7 @@ use combiner::Combiner;
 use file_state::{FileState, Inbox};
 use managed::ManagedPools;
 use queued::QueuedRuns;
+use rest::Rest;
 
 use crate::driver::locked;
 use crate::limits::LimitedPool;
@@ -109,6 +117,7 @@ struct JobShared {
     actions: RunActions<Run>,
     managed: Arc<ManagedPools>,
     want: Arc<Want>,
+    rest: Arc<Rest>,
     inbox: Mutex<Inbox>,
     combiner: Combiner<FileState>,
     report: Mutex<FileReport>,
@@ -267,8 +276,11 @@ impl Job {
     }
 
     /// Ends every pause and suspension, now and later: nothing is held back any more. Limits go on.
+    ///
+    /// A job that sleeps tries once to wake, whoever has the device then. If that is refused it comes back
+    /// asleep: allocations are refused, and [`DeviceAllocator::wake`] is the program's.
     pub fn cancel(&self) {
-        self.shared.management.cancel();
+        self.shared.cancel();
     }
 
     /// The job's state now.
@@ -298,7 +310,7 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         // First of all, so that nobody sleeps through the rest.
-        self.shared.management.cancel();
+        self.shared.cancel();
         drop(self.handle.take());
         let shared = &*self.shared;
         shared.record_queued();
@@ -320,12 +332,14 @@ impl JobShared {
         let pacer = Pacer::with_config(Arc::clone(&clock), reader, pacing);
         let managed = Arc::<ManagedPools>::default();
         let want = Arc::new(Want(AtomicU64::new(Want::UNKNOWN)));
+        let rest = Arc::<Rest>::default();
         let state = FileState::new(
             &config,
             Arc::clone(&clock),
             Arc::clone(&managed),
             management.reader(),
             Arc::clone(&want),
+            Arc::clone(&rest),
         );
         Arc::new(Self {
             actions: RunActions::new(Arc::clone(&clock)),
@@ -342,7 +356,13 @@ impl JobShared {
             management,
             managed,
             want,
+            rest,
         })
+    }
+
+    fn cancel(&self) {
+        self.management.cancel();
+        self.rest.cancel();
     }
 
     fn add(
@@ -359,7 +379,7 @@ impl JobShared {
                 shared.bell.ring();
             }
         });
-        if let Some(pool) = self.managed.add(gpu, memory.as_pool(), host, watch) {
+        if let Some(pool) = self.managed.add(gpu, memory, host, watch) {
             locked(&self.inbox).pools.push(pool);
             // A new allocator must not grow past what was said, whatever run is under way.
             self.combiner
@@ -386,13 +406,18 @@ impl JobShared {
                 report.problem = Some(problem.to_string());
             }
         }
-        let perf = parsed.file.perf_control;
+        let (perf, asleep) = (parsed.file.perf_control, parsed.file.asleep);
         locked(&self.inbox).files.push(parsed.file);
         if let Some(perf) = perf {
             self.management.set_perf(PerfControl::of_file(perf));
         }
         self.bell.ring();
         self.combiner.work_or_leave(|state| self.settle(state));
+        // Whoever wakes does so under the limits of this file.
+        if asleep.is_some_and(|asleep| self.rest.tell(asleep)) {
+            self.bell.ring();
+            self.combiner.work_or_leave(|state| self.settle(state));
+        }
     }
 
     /// Done by the thread that has the state when others left: takes what they left, does of it what may be
@@ -420,6 +445,7 @@ impl JobShared {
         self.config.apply == Apply::AtOnce
             || self.progress.is_between_runs()
             || self.management.perf().is_suspended()
+            || !self.rest.is_awake()
     }
 
     /// Takes what was left and puts limits in force; what became of them.

@@ -11,6 +11,7 @@ use larder_core::sync::{AtomicU64, Ordering};
 
 use super::file_state::FileState;
 use super::queued::{EndedRun, QueuedRun};
+use super::rest::UnderWay;
 use super::{Job, JobShared, Pauses};
 use crate::Rejected;
 use crate::driver::locked;
@@ -30,6 +31,8 @@ pub struct Run {
     /// Paced by the launches in it, and not by its end.
     is_step: bool,
     end: Mutex<RunEnd>,
+    /// None in a loop of the program's own.
+    under_way: Mutex<Option<UnderWay>>,
 }
 
 /// What the end of a run did.
@@ -130,21 +133,23 @@ impl Job {
         graph: u64,
         work: impl FnOnce() -> R,
     ) -> Result<(R, RunEnd), Rejected<Option<R>, ActionFailed>> {
-        let shared = &*self.shared;
-        let queued = shared
-            .queued
-            .begin(stream, &shared.pacer, shared.management.perf());
-        self.run_timed(queued, graph, work)
+        self.run_timed(Some(stream), graph, work)
     }
 
-    /// Runs a graph that is timed by the device, if it is queued.
+    /// Runs a graph, which the device times where there is a stream.
     fn run_timed<R>(
         &self,
-        queued: Option<QueuedRun<'_>>,
+        stream: Option<&Arc<CudaStream>>,
         graph: u64,
         work: impl FnOnce() -> R,
     ) -> Result<(R, RunEnd), Rejected<Option<R>, ActionFailed>> {
         let shared = &*self.shared;
+        // It may sleep here, so the run begins on the device later.
+        let under_way = shared.rest.begin(shared);
+        let queued = stream.and_then(|stream| {
+            let perf = shared.management.perf();
+            shared.queued.begin(stream, &shared.pacer, perf)
+        });
         let inside = Counted::new(&shared.progress.inside);
         let start = shared.clock.now();
         let is_step = shared.config.pauses == Pauses::Spread;
@@ -155,6 +160,7 @@ impl Job {
             }
         }
         let mut run = Run::new(graph, is_step);
+        run.under_way = Mutex::new(Some(under_way));
         let before = shared.actions.run(Group::Pre, &run);
         let before = before.map_err(|error| Rejected { value: None, error })?;
         let value = work();
@@ -201,6 +207,7 @@ impl Run {
             ended: Vec::new(),
             is_step,
             end: Mutex::default(),
+            under_way: Mutex::default(),
         }
     }
 
@@ -293,6 +300,7 @@ impl JobShared {
         if !adjusted.is_empty() {
             self.management.note_adjusted();
         }
+        self.rest_after(run);
         let pausing = Counted::new(&self.progress.pausing);
         let paused = if run.is_step {
             self.pacer.end_wait()
@@ -303,6 +311,19 @@ impl JobShared {
         let mut end = locked(&run.end);
         end.adjusted = adjusted;
         end.paused = paused;
+    }
+
+    /// Sleeps while the control file says so.
+    fn rest_after(&self, run: &Run) {
+        if run.is_step && self.rest.is_told() {
+            // Time asleep is no work.
+            let _ = self.pacer.end();
+        }
+        let ended = locked(&run.under_way).take();
+        let counts = ended.is_some();
+        drop(ended);
+        let again = self.rest.begin(self);
+        *locked(&run.under_way) = counts.then_some(again);
     }
 }
 

@@ -5,6 +5,7 @@
 //!   "gpuConfigInfo": { "00:1e.0": { "maxDeviceMem": 1073741824 } },
 //!   "perfControl": 100 }
 //! ```
+//! Two fields are ours, which AntMan's jobs pass over: `controlVersion`, a number, and `asleep`, true or false.
 //!
 //! This file has the values and writes them; `parse` reads them, and `state` keeps what is in force.
 
@@ -25,6 +26,7 @@ pub(crate) const CONTROL_VERSION: &str = "controlVersion";
 pub(crate) const GPUS: &str = "gpuConfigInfo";
 pub(crate) const LIMIT: &str = "maxDeviceMem";
 pub(crate) const PERF: &str = "perfControl";
+pub(crate) const ASLEEP: &str = "asleep";
 
 /// A control file's values. A value that is `None` or not in a map is absent and changes nothing.
 ///
@@ -57,6 +59,9 @@ pub struct ControlFile {
     /// The share of the time that the job may use, in percent: 0 to 100, where 0 suspends it. Under
     /// [`Compat::AntMan`](crate::Compat::AntMan), any number that a file can hold.
     pub perf_control: Option<i32>,
+    /// Whether the job shall sleep: give all of the device's memory back between two runs, and run no more
+    /// until it is told to be awake. AntMan's jobs and those of older versions do not know it and go on.
+    pub asleep: Option<bool>,
     other: Map<String, Value>,
 }
 
@@ -102,6 +107,9 @@ impl ControlFile {
         if let Some(perf) = self.perf_control {
             // Unsigned, so that a number truncated as AntMan does is read back unchanged.
             root.insert(PERF.into(), perf.cast_unsigned().into());
+        }
+        if let Some(asleep) = self.asleep {
+            root.insert(ASLEEP.into(), asleep.into());
         }
         root.extend(self.other.clone());
         format!("{:#}\n", Value::Object(root))

@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 
 use serde_json::{Map, Number, Value};
 
-use super::{CONTROL_VERSION, ControlFile, GPUS, GpuControl, LIMIT, NAME, PERF, VERSION};
+use super::{ASLEEP, CONTROL_VERSION, ControlFile, GPUS, GpuControl, LIMIT, NAME, PERF, VERSION};
 use crate::{BusId, Compat, ParseError};
 
 /// 2^53: above it a floating-point number does not name one integer.
@@ -51,6 +51,8 @@ pub enum ProblemKind {
     NotAPercentage,
     /// Not a text.
     NotText,
+    /// Neither true nor false.
+    NotABool,
     /// Not an object.
     NotAnObject,
     /// The name of an entry is not a bus id.
@@ -103,6 +105,7 @@ impl ControlFile {
         };
         reader.gpus(root.shift_remove(GPUS), &mut file)?;
         file.perf_control = reader.perf(root.shift_remove(PERF));
+        file.asleep = reader.asleep(root.shift_remove(ASLEEP));
         file.other = root;
         Ok(Parsed {
             file,
@@ -128,6 +131,17 @@ impl Reader {
             Value::Null => None,
             _ => {
                 self.problem(NAME, ProblemKind::NotText);
+                None
+            }
+        }
+    }
+
+    fn asleep(&mut self, value: Option<Value>) -> Option<bool> {
+        match value? {
+            Value::Bool(asleep) => Some(asleep),
+            Value::Null => None,
+            _ => {
+                self.problem(ASLEEP, ProblemKind::NotABool);
                 None
             }
         }
@@ -257,6 +271,7 @@ impl fmt::Display for Problem {
             ProblemKind::TooLarge => "too large; the old value stays",
             ProblemKind::NotAPercentage => "not 0 to 100; the old value stays",
             ProblemKind::NotText => "not a text; passed over",
+            ProblemKind::NotABool => "neither true nor false; the old value stays",
             ProblemKind::NotAnObject => "not an object; the old values stay",
             ProblemKind::NotABusId => "not a PCI bus id; write it like 00:1e.0",
             ProblemKind::SameGpu => "the same GPU stands above it; this entry counts, remove one",

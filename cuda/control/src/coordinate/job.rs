@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::targets::Want;
+use super::turns::{Seat, Seated};
 use super::{Command, CoordinateError, JobId, JobPolicy, JobReport};
+use crate::SleepState;
 use crate::perf::PerfControl;
 
 /// The highest version that is taken over from another coordinator; it leaves as many again to send.
@@ -23,6 +25,8 @@ pub(super) struct Job {
     pub(super) limit: u64,
     /// What the job held at its last report, and the limit plus its deferred bytes if that is more.
     held: u64,
+    /// What the job held at its last report.
+    held_asleep: u64,
     /// What the job wants; a lower want counts only after a while.
     pub(super) want: u64,
     /// The lower want that has not lasted long enough yet.
@@ -30,6 +34,23 @@ pub(super) struct Job {
     /// The job's answer, if it set another limit than the last one that was sent.
     answer: Option<Answer>,
     pub(super) perf: PerfControl,
+    turn: Turn,
+}
+
+/// A job's part in turns.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    seat: Seat,
+    /// Since when it sits there; `None` until somebody looks.
+    since: Option<Duration>,
+    /// Nothing was reported yet.
+    is_new: bool,
+    /// What it was told last.
+    told_asleep: Option<bool>,
+    /// It has said so since it was let in.
+    is_awake: bool,
+    can_sleep: bool,
+    wake_bytes: u64,
 }
 
 /// A limit that a job changed instead of obeying it.
@@ -49,7 +70,8 @@ struct LowerWant {
 }
 
 impl Job {
-    pub(super) const fn new(id: JobId, policy: JobPolicy) -> Self {
+    /// A job that reported nothing. With turns it has no seat yet, and one from the beginning without.
+    pub(super) const fn new(id: JobId, policy: JobPolicy, has_turns: bool) -> Self {
         Self {
             id,
             policy,
@@ -58,10 +80,20 @@ impl Job {
             sent_limit: 0,
             limit: 0,
             held: 0,
+            held_asleep: 0,
             want: 0,
             lower_want: None,
             answer: None,
             perf: PerfControl::FULL,
+            turn: Turn {
+                seat: if has_turns { Seat::Leaving } else { Seat::In },
+                since: None,
+                is_new: has_turns,
+                told_asleep: None,
+                is_awake: false,
+                can_sleep: false,
+                wake_bytes: 0,
+            },
         }
     }
 
@@ -84,6 +116,7 @@ impl Job {
         }
         let allowed = self.charge();
         self.limit = report.limit_bytes;
+        self.held_asleep = report.held_bytes;
         self.held = report
             .held_bytes
             .max(report.limit_bytes.saturating_add(report.deferred_bytes));
@@ -95,6 +128,7 @@ impl Job {
             });
         }
         self.confirmed = report.version;
+        self.sleeps(&report, now);
         let wanted = report
             .wanted_bytes
             .checked_next_multiple_of(step.max(1))
@@ -105,6 +139,75 @@ impl Job {
             _ if is_anothers => Ok(()),
             bytes => Err(CoordinateError::AboveLimit { bytes }),
         }
+    }
+
+    /// Takes what a report says of sleep (COORD5).
+    fn sleeps(&mut self, report: &JobReport, now: Duration) {
+        let turn = &mut self.turn;
+        turn.can_sleep = report.sleep.is_some();
+        turn.wake_bytes = report.wake_bytes;
+        let holds = self.limit > 0 || self.held > 0;
+        let is_awake = report.sleep == Some(SleepState::Awake);
+        let seat = match (turn.seat, report.sleep) {
+            // It cannot sleep, or came with memory.
+            (Seat::Leaving | Seat::Out, None) => Seat::In,
+            (Seat::Leaving, _) if turn.is_new && is_awake && holds => Seat::In,
+            (Seat::Leaving, Some(SleepState::Asleep)) if turn.told_asleep == Some(true) => {
+                turn.seat = Seat::Out;
+                Seat::Out
+            }
+            // Somebody else woke it. One that is about to wake looks at its orders before it does.
+            (Seat::Out, Some(SleepState::Awake)) => Seat::Leaving,
+            (seat, _) => seat,
+        };
+        turn.is_new = false;
+        if seat != turn.seat {
+            self.sit(seat, now);
+        } else if seat == Seat::In && is_awake && !turn.is_awake {
+            // Its turn begins when it has woken.
+            (turn.is_awake, turn.since) = (true, Some(now));
+        }
+    }
+
+    pub(super) const fn seat(&self) -> Seat {
+        self.turn.seat
+    }
+
+    pub(super) const fn sit(&mut self, seat: Seat, now: Duration) {
+        self.turn.seat = seat;
+        self.turn.since = Some(now);
+        self.turn.is_awake = false;
+    }
+
+    /// What it is to have when it is in.
+    pub(super) fn need(&self, total: u64) -> u64 {
+        let Want { want, .. } = self.full_want();
+        want.max(self.turn.wake_bytes).min(total)
+    }
+
+    pub(super) fn seated(&mut self, total: u64, now: Duration) -> Seated {
+        let need = self.need(total);
+        Seated {
+            seat: self.turn.seat,
+            since: *self.turn.since.get_or_insert(now),
+            priority: self.policy.priority,
+            charge: self.charge(),
+            need: match self.turn.seat {
+                Seat::In => need,
+                Seat::Leaving | Seat::Out => need.max(self.charge_awake()),
+            },
+            can_sleep: self.turn.can_sleep,
+        }
+    }
+
+    /// Tells the job where it sits, if it does not know.
+    pub(super) fn send_asleep(&mut self) -> Option<Command> {
+        let asleep = self.turn.seat != Seat::In;
+        if self.turn.told_asleep.replace(asleep) == Some(asleep) {
+            return None;
+        }
+        let job = self.id;
+        Some(Command::SetAsleep { job, asleep })
     }
 
     /// Takes a higher want at once and notes a lower one.
@@ -146,8 +249,15 @@ impl Job {
         self.confirmed == self.sent
     }
 
-    /// The job's charge: the most it can hold from now on (COORD1).
+    /// The job's charge: the most it can hold from now on (COORD1, COORD5).
     pub(super) fn charge(&self) -> u64 {
+        match self.turn.seat {
+            Seat::Out => self.held_asleep,
+            Seat::In | Seat::Leaving => self.charge_awake(),
+        }
+    }
+
+    fn charge_awake(&self) -> u64 {
         let limit = if self.is_confirmed() {
             self.limit
         } else {
@@ -158,6 +268,11 @@ impl Job {
 
     /// How far the job's charge will drop when it obeys and gives memory back.
     pub(super) fn coming(&self) -> u64 {
+        match self.turn.seat {
+            Seat::In => {}
+            Seat::Leaving => return self.charge(),
+            Seat::Out => return 0,
+        }
         let limit = if self.is_confirmed() {
             self.limit
         } else {
@@ -174,6 +289,22 @@ impl Job {
 
     /// What the job should get, given its answers to former limits.
     pub(super) fn want(&self) -> Want {
+        match self.turn.seat {
+            Seat::In => {
+                let mut want = self.full_want();
+                want.want = want.want.max(self.turn.wake_bytes);
+                want
+            }
+            Seat::Leaving | Seat::Out => Want {
+                priority: self.policy.priority,
+                floor: 0,
+                min: 0,
+                want: 0,
+            },
+        }
+    }
+
+    fn full_want(&self) -> Want {
         let floor = self.policy.floor_bytes;
         let (min, max) = match (self.answer, self.refused()) {
             (_, Some(got)) => (got, u64::MAX),

@@ -12,17 +12,24 @@
 //! COORD4. A job's memory counts until the caller reports the job gone ([`Coordinator::gone`]); a silent job is
 //! not gone. A job that starts again is another job.
 //!
+//! COORD5. With turns, a job counts with what it holds alone once a report says that it sleeps which was read after
+//! the order to sleep was written. A job that wakes says so, and looks at its orders once more, before it takes
+//! memory; so whichever of the two wrote first, the other sees it ([`SleepState`]).
+//!
 //! COORD2 requires two things of a job: it grants nothing above the limit it was sent last, 0 before the first;
 //! and it reports what it holds *after* it obeyed the version it reports.
 
 mod job;
 mod targets;
+mod turns;
 
 use std::time::Duration;
 
+use crate::SleepState;
 use crate::perf::PerfControl;
 use job::Job;
 use targets::targets;
+use turns::{Seat, moves};
 
 /// Identifies a job. A coordinator never gives one twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -42,7 +49,7 @@ pub struct JobPolicy {
 }
 
 /// A job's report of its memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct JobReport {
     /// The newest version of a limit that the job obeys, 0 before the first.
     pub version: u64,
@@ -54,6 +61,10 @@ pub struct JobReport {
     pub deferred_bytes: u64,
     /// The memory that the job would like to hold.
     pub wanted_bytes: u64,
+    /// Whether the job sleeps; `None` if it does not know how, or cannot now.
+    pub sleep: Option<SleepState>,
+    /// What a job that sleeps needs to wake.
+    pub wake_bytes: u64,
 }
 
 /// A command to a job. A newer command replaces an older one of its kind.
@@ -76,6 +87,13 @@ pub enum Command {
         /// The share.
         perf: PerfControl,
     },
+    /// To sleep from the end of its run on, or to be awake. Only with turns.
+    SetAsleep {
+        /// The job that the command is for.
+        job: JobId,
+        /// Whether it shall sleep.
+        asleep: bool,
+    },
 }
 
 /// How a [`Coordinator`] decides.
@@ -90,6 +108,10 @@ pub struct CoordinatorConfig {
     /// higher want counts at once. A job that set a higher limit than it was sent is asked again after this
     /// time.
     pub calm: Duration,
+    /// Jobs that want more together than there is take turns: each gets all that it wants, and others sleep
+    /// meanwhile. A turn lasts so long at least, as often as the job's priority says (1 to 10), and goes on
+    /// while nobody waits. `None`: all are awake and divide the memory.
+    pub turn: Option<Duration>,
 }
 
 /// Why a policy or a report was not accepted as it is.
@@ -128,12 +150,12 @@ pub enum CoordinateError {
 /// use larder_control::{Command, Coordinator, CoordinatorConfig, JobReport, JobPolicy, PerfControl};
 ///
 /// let mut coordinator = Coordinator::new(CoordinatorConfig {
-///     total_bytes: 100, step_bytes: 10, calm: Duration::from_secs(10),
+///     total_bytes: 100, step_bytes: 10, calm: Duration::from_secs(10), turn: None,
 /// });
 /// let job = coordinator.join(JobPolicy {
 ///     name: "train".into(), priority: 1, floor_bytes: 20, perf_beside: PerfControl::FULL,
 /// })?;
-/// let report = JobReport { version: 0, limit_bytes: 0, held_bytes: 0, deferred_bytes: 0, wanted_bytes: 55 };
+/// let report = JobReport { wanted_bytes: 55, ..JobReport::default() };
 /// coordinator.report(job, report, Duration::ZERO)?;
 /// let limit = Command::SetLimit { job, limit_bytes: 60, version: 1 };
 /// assert_eq!(coordinator.decide(Duration::ZERO), [limit]);
@@ -171,7 +193,8 @@ impl Coordinator {
         }
         let id = JobId(self.next);
         self.next += 1;
-        self.jobs.push(Job::new(id, policy));
+        self.jobs
+            .push(Job::new(id, policy, self.config.turn.is_some()));
         Ok(id)
     }
 
@@ -188,7 +211,9 @@ impl Coordinator {
     }
 
     /// Takes a job's report at the time `now`, which never goes back. Reports of a job come in the order in
-    /// which it made them; some may be missing, and one of an older version is ignored. O(jobs).
+    /// which it made them; some may be missing, and one of an older version is ignored. With turns, a report that
+    /// says that a job sleeps was read after the newest order to sleep was written; else it says
+    /// [`Waking`](SleepState::Waking). O(jobs).
     ///
     /// # Errors
     ///
@@ -211,9 +236,10 @@ impl Coordinator {
     pub fn decide(&mut self, now: Duration) -> Vec<Command> {
         let calm = self.config.calm;
         self.jobs.iter_mut().for_each(|job| job.settle(now, calm));
+        let mut commands = Vec::new();
+        self.take_turns(now, &mut commands);
         let wants: Vec<_> = self.jobs.iter().map(Job::want).collect();
         let targets = targets(self.config.total_bytes, &wants);
-        let mut commands = Vec::new();
         let missing = self.raise(&targets, &mut commands);
         // What exceeds the total, if a job reported a limit that it was not sent.
         let over = self.charged_bytes().saturating_sub(self.config.total_bytes);
@@ -235,6 +261,27 @@ impl Coordinator {
             .fold(0, |sum, job| sum.saturating_add(job.charge()))
     }
 
+    /// Says who has the device from now on.
+    fn take_turns(&mut self, now: Duration, commands: &mut Vec<Command>) {
+        let Some(turn) = self.config.turn else {
+            return;
+        };
+        let total = self.config.total_bytes;
+        let seated = self.jobs.iter_mut().map(|job| job.seated(total, now));
+        let seated: Vec<_> = seated.collect();
+        for (index, seat) in moves(total, turn, now, &seated) {
+            self.jobs[index].sit(seat, now);
+        }
+        for job in &mut self.jobs {
+            // So that it fits beside others when it wakes.
+            let most = job.need(total);
+            if job.seat() == Seat::Out && job.is_confirmed() && job.limit > most {
+                commands.push(job.send_limit(most));
+            }
+            commands.extend(job.send_asleep());
+        }
+    }
+
     /// Raises limits out of what no charge covers: jobs below their floor first, then by priority. Answers
     /// the bytes that are missing to reach the targets.
     fn raise(&mut self, targets: &[u64], commands: &mut Vec<Command>) -> u64 {
@@ -248,6 +295,9 @@ impl Coordinator {
         let mut missing = 0;
         for index in order {
             let (job, target) = (&mut self.jobs[index], targets[index]);
+            if job.seat() != Seat::In {
+                continue;
+            }
             let charge = job.charge();
             let need = target.saturating_sub(charge);
             let grant = need.min(free);
@@ -283,7 +333,7 @@ impl Coordinator {
             // What the job refused to give up is not asked for again until the refusal is forgotten.
             let least = job.refused().map_or(target, |refused| refused.max(target));
             let spare = job.limit.saturating_sub(least);
-            if missing == 0 || spare == 0 || !job.is_confirmed() {
+            if missing == 0 || spare == 0 || !job.is_confirmed() || job.seat() != Seat::In {
                 continue;
             }
             let whole = missing.max(self.config.step_bytes);
@@ -298,7 +348,7 @@ impl Coordinator {
         let busiest = self
             .jobs
             .iter()
-            .filter(|job| job.want > 0)
+            .filter(|job| job.want > 0 && job.seat() == Seat::In)
             .map(|job| job.policy.priority)
             .max();
         for job in &mut self.jobs {

@@ -16,6 +16,7 @@ fn coordinator(total_bytes: u64, step_bytes: u64) -> Coordinator {
         total_bytes,
         step_bytes,
         calm: CALM,
+        turn: None,
     })
 }
 
@@ -94,6 +95,7 @@ impl Stubborn {
                 held_bytes: any(random),
                 deferred_bytes: any(random),
                 wanted_bytes: any(random),
+                ..JobReport::default()
             };
         }
         JobReport {
@@ -102,6 +104,7 @@ impl Stubborn {
             held_bytes: self.held,
             deferred_bytes: self.held.saturating_sub(self.limit),
             wanted_bytes: self.wanted,
+            ..JobReport::default()
         }
     }
 }
@@ -291,6 +294,7 @@ fn a_job_that_begins_with_a_limit_of_its_own_is_brought_down_to_what_fits() {
                 held_bytes: limits[index].min(wanted),
                 deferred_bytes: 0,
                 wanted_bytes: wanted,
+                ..JobReport::default()
             };
             // The first report of a limit that nobody allowed is an error, and counts.
             let heard = coordinator.report(job, report, Duration::ZERO);

@@ -26,6 +26,7 @@ fn a_command_goes_through_the_files_and_comes_back_as_its_confirmation() {
         total_bytes: 100,
         step_bytes: 10,
         calm: Duration::from_secs(1),
+        turn: None,
     });
     let policy = JobPolicy {
         name: "a".into(),
@@ -61,6 +62,7 @@ fn a_command_goes_through_the_files_and_comes_back_as_its_confirmation() {
         held_bytes: 25,
         deferred_bytes: 0,
         wanted_bytes: 55,
+        ..JobReport::default()
     };
     assert_eq!(report, Some(wanted));
     coordinator.report(job, wanted, Duration::ZERO).unwrap();
@@ -73,6 +75,7 @@ fn a_share_goes_into_the_file_and_leaves_the_version() {
         total_bytes: 1,
         step_bytes: 1,
         calm: Duration::ZERO,
+        turn: None,
     });
     let policy = JobPolicy {
         name: "a".into(),

@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::Random;
-use larder_control::{DeviceUsage, GpuStatus, JobStatus, StatusFile, SwapReason};
+use larder_control::{DeviceUsage, GpuStatus, JobStatus, SleepState, StatusFile, SwapReason};
 
 fn usage(first: u64) -> DeviceUsage {
     DeviceUsage {
@@ -176,4 +176,33 @@ fn an_error_shows_a_files_text_without_its_control_characters() {
     let text = "{\"gpuUsageInfo\":{\"00:1e.0\":{\"swapReason\":\"\\u001b[2J\\n\"}}}";
     let error = StatusFile::parse(text).unwrap_err().to_string();
     assert!(!error.contains(char::is_control), "{error:?}");
+}
+
+#[test]
+fn a_status_says_how_far_a_job_sleeps_and_an_old_one_says_nothing() {
+    let job = r#""pid": 1, "name": "a", "limitBytes": 5, "perfControl": 100, "gpus": {"00:1e.0": {"limitBytes": 5}}"#;
+    let gpu = "00:1e.0".parse().unwrap();
+    for (sleep, expected) in [
+        ("", None),
+        (r#", "sleep": {"state": "awake"}"#, Some(SleepState::Awake)),
+        (
+            r#", "sleep": {"state": "awake", "problem": "it cannot"}"#,
+            None,
+        ),
+        (
+            r#", "sleep": {"state": "waking", "wakeBytes": 9, "problem": "no memory"}"#,
+            Some(SleepState::Waking),
+        ),
+        (
+            r#", "sleep": {"state": "asleep", "copiedBytes": 7, "wakeBytes": 9, "new": 1}"#,
+            Some(SleepState::Asleep),
+        ),
+    ] {
+        let text = format!("{{\"larder\": {{{job}{sleep}}}}}");
+        let status = StatusFile::parse(&text).unwrap();
+        assert_eq!(StatusFile::parse(status.to_text()).unwrap(), status);
+        let report = status.report(gpu).unwrap();
+        assert_eq!(report.sleep, expected, "{sleep}");
+        assert_eq!(report.wake_bytes, if sleep.contains('9') { 9 } else { 0 });
+    }
 }

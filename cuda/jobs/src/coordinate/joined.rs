@@ -2,7 +2,7 @@
 //!
 //! ROUND1, ROUND2 and ROUND4 are those of `rounds`.
 
-use larder_control::{BusId, Command, JobId, JobReport};
+use larder_control::{BusId, Command, JobId, JobReport, SleepState};
 use serde::Serialize;
 
 use crate::files::JobFiles;
@@ -22,6 +22,10 @@ pub(super) struct JoinedJob {
     /// The last limit that this coordinator sent, which belongs in the control file (ROUND4).
     pub(super) limit: Option<Command>,
     pub(super) perf: Option<Command>,
+    /// The last word on its sleep, which belongs in the control file too.
+    pub(super) asleep: Option<Command>,
+    /// What was sent last is not in the control file.
+    pub(super) is_unwritten: bool,
     pub(super) state: JobFigures,
     pub(super) wrote_unix_ms: u64,
 }
@@ -54,6 +58,11 @@ impl JoinedJob {
             version: raw.version.saturating_sub(self.base),
             limit_bytes,
             deferred_bytes: raw.deferred_bytes.saturating_sub(lifted),
+            sleep: match raw.sleep {
+                // It may have read an older order.
+                Some(SleepState::Asleep) if self.is_unwritten => Some(SleepState::Waking),
+                sleep => sleep,
+            },
             ..raw
         }
     }
@@ -68,22 +77,24 @@ impl JoinedJob {
 
     /// Writes the limit and the share into the control file if it has others (ROUND4).
     pub(super) fn write(&mut self, job: &JobFiles) -> Result<(), String> {
-        if self.limit.is_none() && self.perf.is_none() {
+        if self.limit.is_none() && self.perf.is_none() && self.asleep.is_none() {
             return Ok(());
         }
+        self.is_unwritten = true;
         let (before, _) = order::read(job).map_err(words)?;
         let mut file = before.clone();
-        if let Some(limit) = &self.limit {
-            file.command(self.gpu, limit);
-        }
-        if let Some(perf) = &self.perf {
-            file.command(self.gpu, perf);
+        for command in [&self.limit, &self.perf, &self.asleep]
+            .into_iter()
+            .flatten()
+        {
+            file.command(self.gpu, command);
         }
         if file != before {
             order::write(job, &file).map_err(words)?;
         }
         // A share is written once: a person may pause a job until the share changes again.
         self.perf = None;
+        self.is_unwritten = false;
         Ok(())
     }
 }

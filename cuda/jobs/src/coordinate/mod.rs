@@ -72,6 +72,13 @@ pub(crate) struct CoordinationSettings {
     /// Share of the time, in percent, of a job while one of higher priority wants memory
     #[arg(long, value_name = "P", default_value = "100", value_parser = parse_perf)]
     pub(crate) perf_beside: PerfControl,
+
+    /// Jobs that want more together than there is take turns: each gets all that it wants while others sleep,
+    /// copied to the host. A turn lasts for so many seconds at least, as often as the job's priority says (1 to
+    /// 10), and is to be long beside the time that the copies take. Who sleeps when this program ends sleeps on,
+    /// until another one, or `control wake`, says otherwise
+    #[arg(long = "turns", value_name = "S", num_args = 0..=1, require_equals = true, default_missing_value = "30", value_parser = parse_interval)]
+    pub(crate) turn: Option<Duration>,
 }
 
 /// A line of JSON.
@@ -143,6 +150,10 @@ fn in_words(said: &CoordinationEvent) -> Option<String> {
             format!("{job}: limit {from} -> {to}, {why}")
         }
         CoordinationEvent::Perf { job, percent } => format!("{job}: {percent} % of the time"),
+        CoordinationEvent::Turn { job, asleep: true } => {
+            format!("{job}: to sleep, it is another's turn")
+        }
+        CoordinationEvent::Turn { job, asleep: false } => format!("{job}: to be awake"),
         CoordinationEvent::State(_) => return None,
         CoordinationEvent::Problem { job, problem } => format!("{job}: {problem}"),
     })

@@ -50,6 +50,8 @@ pub(crate) enum CoordinationEvent {
     },
     /// A job gets a new share of the time.
     Perf { job: String, percent: u8 },
+    /// It is a job's turn, or another's.
+    Turn { job: String, asleep: bool },
     /// The figures of a job changed.
     State(JobFigures),
     /// Something is wrong; the coordination goes on.
@@ -72,6 +74,7 @@ impl Coordination {
             total_bytes: settings.total_bytes,
             step_bytes: settings.step_bytes,
             calm: settings.calm,
+            turn: settings.turn,
         });
         Self {
             settings,
@@ -219,6 +222,8 @@ impl Coordination {
             unseen_limit,
             limit: None,
             perf: None,
+            asleep: None,
+            is_unwritten: false,
             state: JobFigures {
                 job: job.name.clone(),
                 ..JobFigures::default()
@@ -295,7 +300,9 @@ impl Coordination {
     /// Stores the commands in their jobs' records, and adds an event with the reason for each.
     fn take_down(&mut self, commands: &[Command], said: &mut Vec<CoordinationEvent>) {
         for command in commands {
-            let (Command::SetLimit { job: id, .. } | Command::SetPerf { job: id, .. }) = *command
+            let (Command::SetLimit { job: id, .. }
+            | Command::SetPerf { job: id, .. }
+            | Command::SetAsleep { job: id, .. }) = *command
             else {
                 continue;
             };
@@ -334,6 +341,9 @@ impl Coordination {
                 let percent = perf.percent();
                 said.push(CoordinationEvent::Perf { job, percent });
                 known.perf = Some(*command);
+            } else if let Command::SetAsleep { asleep, .. } = *command {
+                said.push(CoordinationEvent::Turn { job, asleep });
+                known.asleep = Some(*command);
             }
         }
     }

@@ -10,6 +10,7 @@ fn settings(total_bytes: u64) -> CoordinationSettings {
         floor_bytes: 0,
         perf_beside: PerfControl::FULL,
         gpu: None,
+        turn: None,
     }
 }
 
@@ -230,8 +231,8 @@ fn a_limit_that_was_changed_by_hand_is_changed_back() {
     settle(&mut coordination, folder.path(), &mut jobs, &mut time);
     let order = Order {
         limit_bytes: Some(90 * MIB),
-        gpu: None,
         perf: Some(PerfControl::SUSPENDED),
+        ..Order::default()
     };
     order.give(&jobs[0].0).unwrap();
     coordination

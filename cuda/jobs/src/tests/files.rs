@@ -46,11 +46,12 @@ fn an_order_changes_what_it_says_and_keeps_the_rest() {
         limit_bytes: Some(2 << 30),
         gpu: Some(gpu()),
         perf: PerfControl::new(50).ok(),
+        asleep: Some(true),
     };
     assert_eq!(order.give(&job).unwrap(), [""; 0]);
     let text = fs::read_to_string(&job.control).unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let expected = json!({"mine": {"x": 1.5}, "perfControl": 50, "gpuConfigInfo": {
+    let expected = json!({"mine": {"x": 1.5}, "perfControl": 50, "asleep": true, "gpuConfigInfo": {
         GPU: {"maxDeviceMem": 2_147_483_648_u64},
         "02:00.0": {"maxDeviceMem": 7, "y": [1]}}});
     assert_eq!(value, expected);

@@ -82,7 +82,7 @@ impl Screen {
         self.send(Order {
             limit_bytes: Some(limit_bytes),
             gpu,
-            perf: None,
+            ..Order::default()
         })
     }
 

@@ -2,6 +2,8 @@
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 
+use larder_control::SleepState;
+
 use crate::alive::Alive;
 use crate::arguments::{show_bytes, show_micros};
 use crate::view::{GpuView, JobView};
@@ -55,7 +57,11 @@ fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
             view.pid.map_or_else(none, |pid| pid.to_string()),
             match (view.alive, view.ended) {
                 (_, true) => "ended",
-                (Alive::Yes, _) => "yes",
+                (Alive::Yes, _) => match view.sleep {
+                    Some(SleepState::Asleep) => "asleep",
+                    Some(SleepState::Waking) => "waking",
+                    _ => "yes",
+                },
                 (Alive::No, _) => "dead",
                 (Alive::Unknown, _) => "?",
             }

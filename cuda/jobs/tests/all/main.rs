@@ -6,10 +6,12 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod processes;
+mod turns;
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use larder_cuda::Context;
 use larder_cuda::driver::{Choice, load};
@@ -169,20 +171,29 @@ fn compare_with_each_alone(outcomes: &(Value, Value), traces: &[&str; 2]) {
     assert!(low["on_host"].as_u64().unwrap() > 0, "{low}");
 }
 
-/// Bytes of the shared device in use by all processes together.
-struct Meter(Context);
+/// Bytes of the shared device in use by all processes together. One at a time: this process has one stand-in.
+struct Meter {
+    context: Context,
+    _turn: MutexGuard<'static, ()>,
+}
+
+static METER: Mutex<()> = Mutex::new(());
 
 impl Meter {
     fn new(ledger: &Path, device_bytes: u64) -> Self {
+        let turn = METER.lock().unwrap_or_else(PoisonError::into_inner);
         let driver = load(Choice::StandIn).unwrap();
         let stand_in = driver.stand_in().unwrap();
         stand_in.reset(1, device_bytes);
         stand_in.share(ledger).unwrap();
-        Self(Context::new(0).unwrap())
+        Self {
+            context: Context::new(0).unwrap(),
+            _turn: turn,
+        }
     }
 
     fn used_bytes(&self) -> u64 {
-        let (free, total) = self.0.cudarc().mem_get_info().unwrap();
+        let (free, total) = self.context.cudarc().mem_get_info().unwrap();
         (total - free) as u64
     }
 }

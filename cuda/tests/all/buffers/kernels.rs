@@ -93,6 +93,38 @@ fn kernels_take_buffers_and_parts_on_their_own_stream() {
     assert_clean(control);
 }
 
+#[test]
+fn a_launch_or_a_copy_while_the_memory_sleeps_is_refused_and_nothing_is_lost() {
+    let test = "a_launch_or_a_copy_while_the_memory_sleeps";
+    let Some((control, _turn)) = alone(test) else {
+        return;
+    };
+    {
+        let setup = Setup::new(2);
+        let add = kernel(control, &setup.context);
+        let [a, b] = [0, 1].map(|index| &setup.streams[index]);
+        under_all_schedules(control, || {
+            let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
+            let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
+            setup.memory.sleep().unwrap();
+            // Also on a stream that the allocator does not know.
+            let other = setup.context.cudarc().new_stream().unwrap();
+            for stream in [a, b, &other] {
+                let launched = launch_add(stream, &add, &mut sum, &ones);
+                assert_eq!(launched, Err(DeviceAllocError::Asleep));
+                assert!(stream.clone_dtoh(&ones).is_err());
+                assert!(stream.memcpy_dtod(&ones, &mut sum).is_err());
+                assert!(stream.memset_zeros(&mut sum.slice_mut(3..)).is_err());
+            }
+            drop(other);
+            setup.memory.wake().unwrap();
+            launch_add(b, &add, &mut sum, &ones).unwrap();
+            assert_eq!(a.clone_dtoh(&sum).unwrap(), [1; LEN as usize]);
+        });
+    }
+    assert_clean(control);
+}
+
 /// `to[i] += from[i]` for all of them.
 fn launch_add(
     stream: &Arc<CudaStream>,

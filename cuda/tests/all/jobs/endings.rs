@@ -17,7 +17,7 @@ use super::{Folder, by_hand, gpu, job, looking, setup};
 
 /// Waits for what another thread does; fails after a time that no machine needs.
 #[track_caller]
-fn until(mut holds: impl FnMut() -> bool) {
+pub(super) fn until(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < Duration::from_secs(20), "never came true");
@@ -25,7 +25,7 @@ fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn with_thread(folder: &Folder) -> JobConfig {
+pub(super) fn with_thread(folder: &Folder) -> JobConfig {
     let mut config = JobConfig::new("test", folder.files());
     config.listener = looking(WatchMode::Poll);
     config.listener.interval = Duration::from_millis(1);

@@ -8,6 +8,7 @@ mod files;
 mod limits;
 mod pacing;
 mod queued;
+mod sleeping;
 mod status;
 
 use std::path::{Path, PathBuf};

@@ -371,3 +371,21 @@ fn a_problem_shows_a_key_without_its_control_characters() {
     assert!(!shown.contains(char::is_control), "{shown:?}");
     assert!(parsed.problems[0].path.contains("all is well"));
 }
+
+#[test]
+fn a_word_on_sleep_is_true_or_false_and_anything_else_changes_nothing() {
+    for (text, expected) in [("true", Some(true)), ("false", Some(false)), ("null", None)] {
+        let text = format!("{{\"asleep\": {text}, \"perfControl\": 50}}");
+        for parsed in [read(&text), antman(&text)] {
+            assert_eq!(parsed.file.asleep, expected, "{text}");
+            assert!(parsed.problems.is_empty(), "{text}");
+            assert_eq!(read(&parsed.file.to_text()).file, parsed.file);
+        }
+    }
+    for wrong in ["1", "0", "\"true\"", "{}", "[true]"] {
+        let parsed = read(&format!("{{\"asleep\": {wrong}, \"perfControl\": 50}}"));
+        assert_eq!(parsed.file.asleep, None);
+        assert_eq!(parsed.file.perf_control, Some(50), "the rest is read");
+        assert_eq!(problems(&parsed), [("asleep", Kind::NotABool)]);
+    }
+}

@@ -1,6 +1,7 @@
 //! A coordinator over jobs that are slow, silent, disobedient or dead.
 
 mod random;
+mod turns;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,6 +18,7 @@ fn coordinator(total_bytes: u64, step_bytes: u64) -> Coordinator {
         total_bytes,
         step_bytes,
         calm: CALM,
+        turn: None,
     })
 }
 
@@ -69,6 +71,7 @@ impl Process {
             held_bytes: self.held,
             deferred_bytes: self.held.saturating_sub(self.limit),
             wanted_bytes: self.wanted,
+            ..JobReport::default()
         }
     }
 
@@ -218,6 +221,7 @@ fn deferred_bytes_count_even_if_what_is_held_does_not_show_them() {
         held_bytes: 0,
         deferred_bytes: 0,
         wanted_bytes: 50,
+        ..JobReport::default()
     };
     coordinator.report(job, report, seconds(0)).unwrap();
     let _ = coordinator.decide(seconds(0));

@@ -1,0 +1,149 @@
+//! Whose turn it is on a device that is too small for all: jobs that are *in* have it, the others sleep or are
+//! told to.
+//!
+//! TURN1. Whoever is let in fits beside all that is charged, and beside what those that are in may still get. So
+//! no two are awake whose needs exceed the total, but for jobs that cannot sleep.
+//! TURN2. Nobody is sent out before its turn is over: the least turn, as often as its priority says.
+//! TURN3. Jobs are let in in the order in which they began to wait. One that has waited for a least turn is not
+//! overtaken any more, so it waits for one turn of each job at most, and for them to fall asleep.
+//! TURN4. A job that was told to sleep and does not, or cannot, is waited for by those alone that do not fit
+//! beside it.
+
+use std::time::Duration;
+
+/// The longest turn, in least turns.
+const LONGEST: u32 = 10;
+
+/// How a job stands to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Seat {
+    /// It has the device, or is told to wake.
+    In,
+    /// It is told to sleep, and its memory counts until it does.
+    Leaving,
+    /// It sleeps.
+    Out,
+}
+
+/// A job, as far as turns go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seated {
+    pub(super) seat: Seat,
+    /// Since when it sits there.
+    pub(super) since: Duration,
+    pub(super) priority: u32,
+    /// What it may hold by all that is known, while it sits there.
+    pub(super) charge: u64,
+    /// What it is charged once it is in.
+    pub(super) need: u64,
+    pub(super) can_sleep: bool,
+}
+
+impl Seated {
+    fn is_over(&self, turn: Duration, now: Duration) -> bool {
+        let turn = turn * self.priority.clamp(1, LONGEST);
+        now.saturating_sub(self.since) >= turn
+    }
+
+    /// What nobody else can have.
+    fn reserved(&self) -> u128 {
+        match self.seat {
+            Seat::In => self.charge.max(self.need).into(),
+            Seat::Leaving | Seat::Out => self.charge.into(),
+        }
+    }
+}
+
+/// Who moves, and where to: in or out. O(jobs squared).
+pub(super) fn moves(
+    total: u64,
+    turn: Duration,
+    now: Duration,
+    jobs: &[Seated],
+) -> Vec<(usize, Seat)> {
+    let mut moves = Vec::new();
+    let total = u128::from(total);
+    let mut reserved: u128 = jobs.iter().map(Seated::reserved).sum();
+    let mut waiting: Vec<usize> = (0..jobs.len())
+        .filter(|&index| jobs[index].seat != Seat::In)
+        .collect();
+    let leaving = |job: &Seated| match job.seat {
+        Seat::Leaving => job.reserved(),
+        Seat::In | Seat::Out => 0,
+    };
+    waiting.sort_by_key(|&index| {
+        let job = &jobs[index];
+        // Whoever still has what others need is called back last.
+        let leaves = leaving(job) > 0;
+        let rank = core::cmp::Reverse(job.priority);
+        (leaves, job.since, rank, index)
+    });
+    let is_late = |job: &Seated| now.saturating_sub(job.since) >= turn;
+    let coming: u128 = jobs.iter().map(leaving).sum();
+    let mut head: Option<&Seated> = None;
+    let mut all_fit = true;
+    for index in waiting {
+        let job = &jobs[index];
+        let with_it = reserved - job.reserved() + u128::from(job.need);
+        let may_overtake = match job.seat {
+            Seat::Leaving if leaving(job) > 0 => all_fit,
+            _ => head.is_none_or(|head| !is_late(head)),
+        };
+        if with_it <= total && may_overtake {
+            reserved = with_it;
+            moves.push((index, Seat::In));
+            continue;
+        }
+        all_fit = false;
+        if head.is_none() {
+            let stays = |other: &&Seated| match other.seat {
+                Seat::In => !other.can_sleep,
+                Seat::Leaving => is_late(other),
+                Seat::Out => false,
+            };
+            let others = jobs.iter().enumerate().filter(|(other, _)| *other != index);
+            let others = others.map(|(_, other)| other).filter(stays);
+            let stay: u128 = others.map(Seated::reserved).sum();
+            if stay + u128::from(job.need) <= total {
+                head = Some(job);
+                let missing = with_it.saturating_sub(total);
+                let coming = coming - leaving(job);
+                send_out(missing.saturating_sub(coming), turn, now, jobs, &mut moves);
+            }
+        }
+    }
+    if head.is_none() {
+        // Those that are in want more than they did.
+        let missing = reserved.saturating_sub(total).saturating_sub(coming);
+        send_out(missing, turn, now, jobs, &mut moves);
+    }
+    moves
+}
+
+/// Sends out those whose turns are over, who came first before others, if that is enough.
+fn send_out(
+    mut missing: u128,
+    turn: Duration,
+    now: Duration,
+    jobs: &[Seated],
+    moves: &mut Vec<(usize, Seat)>,
+) {
+    let mut over: Vec<usize> = (0..jobs.len())
+        .filter(|&index| {
+            let job = &jobs[index];
+            job.seat == Seat::In && job.can_sleep && job.is_over(turn, now)
+        })
+        .collect();
+    over.sort_by_key(|&index| jobs[index].since);
+    let mut out = Vec::new();
+    for index in over {
+        if missing == 0 {
+            break;
+        }
+        missing = missing.saturating_sub(jobs[index].reserved());
+        out.push((index, Seat::Leaving));
+    }
+    if missing == 0 {
+        moves.extend(out);
+    }
+}

@@ -1,0 +1,277 @@
+//! [`Rest`]: a job that sleeps between two runs while its control file says so.
+//!
+//! REST1. Memory is given up and brought back by one thread at a time, while no run is under way, and with no lock
+//! held. Nobody waits for a run of another thread: whoever ends the last one falls asleep.
+//! REST2. A run begins, and one that has ended comes back, once the job is awake. After a cancel that is so at once,
+//! even where the memory could not be brought back.
+//! REST3. Before memory is taken, the status says `waking`; then the control file is read once more. A coordinator
+//! that takes its word back writes first and then reads, so one of the two sees the other (COORD5).
+
+use core::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use larder_control::{Compat, ControlFile, Signal, SleepState, SleepStatus, read_whole};
+
+use super::JobShared;
+use crate::driver::locked;
+
+/// So long after a refusal it is tried again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Whether a job sleeps, and is to.
+#[derive(Default)]
+pub(super) struct Rest {
+    state: Mutex<State>,
+    changed: Signal,
+}
+
+#[derive(Default)]
+struct State {
+    told: bool,
+    cancelled: bool,
+    /// It was told to sleep and could not.
+    refused: bool,
+    /// A thread gives up memory or brings it back.
+    moves: bool,
+    phase: SleepState,
+    /// Runs under way.
+    runs: u64,
+    copied_bytes: u64,
+    wake_bytes: u64,
+    problem: Option<String>,
+    /// After a refusal nothing is tried before.
+    again: Duration,
+}
+
+/// What a thread between two runs does next.
+enum Next {
+    Run,
+    Wait(Option<Duration>),
+    Sleep,
+    Wake,
+}
+
+impl State {
+    fn next(&mut self, now: Duration) -> Next {
+        let is_awake = self.phase == SleepState::Awake;
+        if is_awake && now >= self.again {
+            self.refused = false;
+        }
+        let sleeps = self.told && !self.cancelled && !self.refused;
+        match self.phase {
+            _ if self.moves => Next::Wait(None),
+            SleepState::Awake if !sleeps || self.runs > 0 => Next::Run,
+            SleepState::Awake => Next::Sleep,
+            SleepState::Asleep if sleeps => Next::Wait(None),
+            // Some of it may be back.
+            SleepState::Waking if sleeps => Next::Sleep,
+            _ if self.cancelled && self.refused => Next::Run,
+            _ if now < self.again => Next::Wait(Some(self.again)),
+            _ => Next::Wake,
+        }
+    }
+
+    fn try_again(&mut self, problem: String, now: Duration) {
+        self.problem = Some(problem);
+        self.again = now + AGAIN;
+    }
+}
+
+/// One run under way; it counts while this lives.
+pub(super) struct UnderWay(Arc<Rest>);
+
+impl fmt::Debug for UnderWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UnderWay")
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        locked(&self.0.state).runs -= 1;
+    }
+}
+
+/// This thread moves memory, while this lives.
+struct Moves<'r>(&'r Rest);
+
+impl Drop for Moves<'_> {
+    fn drop(&mut self) {
+        locked(&self.0.state).moves = false;
+        self.0.changed.raise();
+    }
+}
+
+impl Rest {
+    /// What the control file says, newly. True if the status says something else now.
+    pub(super) fn tell(&self, asleep: bool) -> bool {
+        let mut state = locked(&self.state);
+        if state.told == asleep {
+            return false;
+        }
+        (state.told, state.refused, state.again) = (asleep, false, Duration::ZERO);
+        let is_settled = state.phase == SleepState::Awake && state.problem.take().is_some();
+        drop(state);
+        self.changed.raise();
+        is_settled
+    }
+
+    /// Sleeps no more. What cannot be brought back then is the program's to wake.
+    pub(super) fn cancel(&self) {
+        let mut state = locked(&self.state);
+        (state.cancelled, state.refused, state.again) = (true, false, Duration::ZERO);
+        drop(state);
+        self.changed.raise();
+    }
+
+    /// What the status says.
+    pub(super) fn status(&self) -> SleepStatus {
+        let state = locked(&self.state);
+        let mut status = SleepStatus::default();
+        status.state = state.phase;
+        status.copied_bytes = state.copied_bytes;
+        status.wake_bytes = state.wake_bytes;
+        status.problem.clone_from(&state.problem);
+        status
+    }
+
+    pub(super) fn is_told(&self) -> bool {
+        locked(&self.state).told
+    }
+
+    pub(super) fn is_awake(&self) -> bool {
+        locked(&self.state).phase == SleepState::Awake
+    }
+
+    /// Waits until a run may begin. Whoever waits is who falls asleep and wakes.
+    pub(super) fn begin(self: &Arc<Self>, job: &JobShared) -> UnderWay {
+        loop {
+            let seen = self.changed.changes();
+            let now = job.clock.now();
+            let mut state = locked(&self.state);
+            let next = state.next(now);
+            match next {
+                Next::Run => state.runs += 1,
+                Next::Wait(_) => {}
+                Next::Sleep | Next::Wake => state.moves = true,
+            }
+            drop(state);
+            match next {
+                Next::Run => return UnderWay(Arc::clone(self)),
+                Next::Wait(until) => {
+                    job.clock.wait(until, &self.changed, seen);
+                }
+                Next::Sleep => self.fall_asleep(job, Moves(self)),
+                Next::Wake => self.wake(job, Moves(self)),
+            }
+        }
+    }
+
+    /// Gives all memory up, or none of it.
+    fn fall_asleep(&self, job: &JobShared, moves: Moves<'_>) {
+        let memories = job.managed.memories();
+        let (mut copied, mut released) = (0, 0);
+        let slept = memories.iter().try_for_each(|memory| {
+            let slept = memory.sleep()?;
+            copied += slept.copied_bytes;
+            released += slept.released_bytes;
+            Ok::<_, crate::SleepError>(())
+        });
+        let is_back = slept.is_ok() || memories.iter().all(|memory| memory.wake().is_ok());
+        let mut state = locked(&self.state);
+        match slept {
+            Ok(()) => {
+                // Asleep already, there is nothing to copy any more.
+                state.copied_bytes = copied.max(state.copied_bytes);
+                state.wake_bytes = released.max(state.wake_bytes);
+                (state.phase, state.problem) = (SleepState::Asleep, None);
+            }
+            Err(error) => {
+                state.try_again(error.to_string(), job.clock.now());
+                state.refused = true;
+                state.phase = if is_back {
+                    SleepState::Awake
+                } else {
+                    SleepState::Waking
+                };
+            }
+        }
+        drop(state);
+        job.write_status();
+        drop(moves);
+    }
+
+    /// Brings memory back, all of it if nobody refuses.
+    fn wake(&self, job: &JobShared, moves: Moves<'_>) {
+        let mut state = locked(&self.state);
+        let is_first = state.phase == SleepState::Asleep;
+        let is_cancelled = state.cancelled;
+        state.phase = SleepState::Waking;
+        drop(state);
+        if is_first && !is_cancelled {
+            // REST3.
+            let is_said = job.write_status();
+            if !is_said || job.is_told_to_sleep() {
+                // Whoever listens will say the newest, if this was not it.
+                let mut state = locked(&self.state);
+                state.phase = SleepState::Asleep;
+                state.again = job.clock.now() + AGAIN;
+                drop(state);
+                job.write_status();
+                return;
+            }
+        }
+        let memories = job.managed.memories();
+        let woken = memories
+            .iter()
+            .try_for_each(|memory| memory.wake().map(drop));
+        let mut state = locked(&self.state);
+        match woken {
+            Ok(()) => {
+                (state.copied_bytes, state.wake_bytes) = (0, 0);
+                state.phase = SleepState::Awake;
+                if !state.refused {
+                    state.problem = None;
+                }
+            }
+            Err(error) => {
+                state.try_again(error.to_string(), job.clock.now());
+                state.refused |= is_cancelled;
+            }
+        }
+        drop(state);
+        job.write_status();
+        drop(moves);
+    }
+}
+
+impl JobShared {
+    /// Writes the status if it has changed, now; false if that failed.
+    fn write_status(&self) -> bool {
+        let written = self.combiner.work(
+            |state| {
+                let checked = state.check();
+                let is_written = checked.is_ok();
+                self.note_written(checked.err());
+                is_written
+            },
+            |state| self.settle(state),
+        );
+        written == Some(true)
+    }
+
+    /// Whether the control file says so just now, or cannot be read.
+    fn is_told_to_sleep(&self) -> bool {
+        let Some(path) = &self.config.files.control else {
+            return false;
+        };
+        let text = match read_whole(path, ControlFile::MAX_BYTES) {
+            Ok(Some(text)) => text,
+            Ok(None) => return false,
+            Err(_) => return true,
+        };
+        let parsed = ControlFile::parse(text, Compat::Corrected);
+        parsed.is_ok_and(|parsed| parsed.file.asleep == Some(true))
+    }
+}
