@@ -1,10 +1,11 @@
 //! [`Owning`]: a value together with the tables that it borrows.
 //!
 //! The algorithms of the core borrow their tables, so that programs without a heap can lend static ones.
-//! Here the tables are boxes that go when the value does.
+//! Here the tables are boxes that go when the value does; large ones of zeros are mappings of their own, since
+//! an allocator that has such memory from earlier would write all of it, and keep it.
 //!
 //! # Invariants
-//! * OWN1 a table is a box, lent once, to the value that stands with it in one [`Owning`].
+//! * OWN1 a table is a box or a mapping of its own, lent once, to the value that stands with it in one [`Owning`].
 //! * OWN2 the value is dropped before its tables, and nothing that borrows them leaves it.
 
 use core::convert::Infallible;
@@ -29,6 +30,31 @@ pub(crate) struct Tables(Vec<Box<dyn Lent>>);
 trait Lent: Send + Sync {}
 
 struct Table<T>(NonNull<[T]>);
+
+/// A table that is a mapping.
+#[cfg(target_os = "linux")]
+struct Mapped<T>(NonNull<[T]>);
+
+#[cfg(target_os = "linux")]
+impl<T: Send + Sync> Lent for Mapped<T> {}
+
+// SAFETY: it does nothing with its records but drop them (OWN1), on whichever thread that may be.
+#[cfg(target_os = "linux")]
+unsafe impl<T: Send> Send for Mapped<T> {}
+// SAFETY: a shared one does nothing.
+#[cfg(target_os = "linux")]
+unsafe impl<T: Sync> Sync for Mapped<T> {}
+
+#[cfg(target_os = "linux")]
+impl<T> Drop for Mapped<T> {
+    fn drop(&mut self) {
+        let bytes = self.0.len() * size_of::<T>();
+        // SAFETY: OWN1: records that nobody borrows any more (OWN2).
+        unsafe { self.0.drop_in_place() };
+        // SAFETY: OWN1: a mapping of so many bytes, which nobody uses any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), bytes) };
+    }
+}
 
 impl<T: Send + Sync> Lent for Table<T> {}
 
@@ -61,8 +87,37 @@ impl Tables {
     /// Lends a table of values that are zero: memory that is not touched until it is used. Empty if the
     /// host has none.
     pub(crate) fn lend_zeroed<T: Zeroed>(&mut self, count: usize) -> &'static mut [T] {
+        #[cfg(target_os = "linux")]
+        if let Some(mut records) = mapped(count) {
+            self.0.push(Box::new(Mapped(records)));
+            // SAFETY: OWN1: mapped a moment ago, lent here and nowhere else; OWN2 ends the borrow in time.
+            return unsafe { records.as_mut() };
+        }
         self.lend(zeroed(count))
     }
+}
+
+/// Tables of less are not worth a mapping.
+#[cfg(target_os = "linux")]
+const MIN_MAPPED_BYTES: usize = 128 << 10;
+
+/// A mapping of zeros; none for a small table, or if the system refuses.
+#[cfg(target_os = "linux")]
+fn mapped<T: Zeroed>(count: usize) -> Option<NonNull<[T]>> {
+    const { assert!(align_of::<T>() <= 4096, "a mapping begins at a page") };
+    let bytes = count.checked_mul(size_of::<T>())?;
+    if bytes < MIN_MAPPED_BYTES {
+        return None;
+    }
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: the system chooses free addresses, so that it replaces no other mapping.
+    let start = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return None;
+    }
+    let start = NonNull::new(start.cast::<T>())?;
+    Some(NonNull::slice_from_raw_parts(start, count))
 }
 
 fn zeroed<T: Zeroed>(count: usize) -> Box<[T]> {
@@ -132,6 +187,39 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+
+    /// Pages of a table that have memory.
+    #[cfg(target_os = "linux")]
+    fn resident(table: &[u64]) -> usize {
+        let start = table.as_ptr().addr().next_multiple_of(4096);
+        let pages = (size_of_val(table) - 4096) / 4096;
+        let mut found = vec![0u8; pages];
+        let at = ptr::without_provenance_mut(start);
+        // SAFETY: it only answers for pages of the table, into a place for each.
+        let asked = unsafe { libc::mincore(at, pages * 4096, found.as_mut_ptr()) };
+        assert_eq!(asked, 0);
+        found.iter().filter(|page| **page & 1 == 1).count()
+    }
+
+    /// The system's allocator serves large zeroed blocks from its heap once blocks as large were freed, and
+    /// writes zeros over what it finds there.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_large_table_has_no_memory_until_it_is_used() {
+        const COUNT: usize = 2 << 20;
+        for _ in 0..3 {
+            // So that the heap has a hole of that size: one block above it stays.
+            let (large, above) = (vec![1u64; COUNT + 1000], vec![1u8; 1000]);
+            drop(core::hint::black_box(large));
+            let mut tables = Tables::default();
+            let table = tables.lend_zeroed::<u64>(COUNT);
+            assert_eq!(resident(table), 0);
+            table[COUNT / 2] = 7;
+            assert_eq!(resident(table), 1);
+            assert_eq!((table[0], table[COUNT - 1]), (0, 0));
+            drop(above);
+        }
+    }
 
     /// Looks at its table when it is dropped, as the core's algorithms may.
     struct Looks(&'static mut [Arc<u32>]);

@@ -37,10 +37,13 @@ const OPERATIONS: u64 = 4000;
 const PLAYERS: u64 = 3;
 
 /// Operations of all players from one look at the world to the next.
-const ROUND: u64 = 90;
+const ROUND: u64 = 120;
 
-/// Rounds from one moment without any memory to the next; twice that is the warm-up.
-const QUIET: u64 = 5;
+/// Rounds from one moment without any memory to the next, at first and later.
+const QUIET: [u64; 2] = [3, 24];
+
+/// Rounds of the warm-up.
+const WARM_UP: u64 = 6;
 
 /// Whether queued work waits, and how the allocator is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,6 +99,7 @@ impl Run {
             PinnedAllocator::in_budget(&context, PinnedConfig::default(), u64::MAX, &tenant)?;
         let world = Arc::new(World {
             stamps: Stamps::load(control, &context),
+            _stream: context.cudarc().new_stream()?,
             context,
             memory,
             pinned,
@@ -124,11 +128,11 @@ impl Run {
             }
             self.players.iter_mut().try_for_each(Player::end_captures)?;
             self.check()?;
-            if self.random.once_in(3) {
+            if self.random.once_in(8) {
                 self.sleep()?;
             }
-            if round % QUIET == 0 {
-                sizes.take(self.quiet()?, round <= 2 * QUIET)?;
+            if round % QUIET[usize::from(round > 4 * QUIET[0])] == 0 {
+                sizes.take(self.quiet()?, round <= WARM_UP)?;
                 if round * ROUND >= operations {
                     return Ok(());
                 }

@@ -43,6 +43,8 @@ pub(super) struct World {
     /// A budget over both.
     pub(super) tenant: Budget,
     pub(super) stamps: Stamps,
+    /// cudarc waits for the context before it makes a stream while it has none, which spoils captures.
+    pub(super) _stream: Arc<CudaStream>,
     /// Blocks on their way from one player to another.
     pub(super) parcels: Mutex<Vec<Parcel>>,
 }
@@ -166,7 +168,7 @@ impl Player {
         if self.held.len() >= BLOCKS {
             return self.free();
         }
-        let bytes = match self.random.below(3) {
+        let bytes = match self.random.below(5) {
             0 => self.random.of(&LARGE),
             _ => self.random.of(&SMALL),
         };
@@ -484,6 +486,9 @@ impl Player {
         }
         self.buffers.check_all()?;
         self.buffers = Buffers::default();
+        // Dropped pinned buffers hold the streams that use them until they are seen to have passed.
+        self.world.context.synchronize()?;
+        let _ = self.world.pinned.release();
         self.forget_left()?;
         match self.left.is_empty() {
             true => Ok(()),
