@@ -472,12 +472,12 @@ fn kernels_are_given_the_devices_address_of_write_combined_buffers() {
         let setup = Setup::new(1);
         let stream = &setup.streams[0];
         let config = PinnedConfig { write_combined };
-        let host = PinnedAllocator::with_limit(&setup.context, config, MIB).unwrap();
+        let host = PinnedAllocator::with_limit(&setup.context, config, u64::MAX).unwrap();
         let mut buffer = host.zeros::<u8>(LEN).unwrap();
         let start = buffer.as_slice().unwrap().as_ptr().expose_provenance() as u64;
         let address = buffer.device_address().unwrap();
         assert_eq!(address == start, !write_combined);
-        crate::common::fill(stream, address, LEN as u64, 9);
+        common::fill(stream, address, LEN as u64, 9);
         setup.context.synchronize().unwrap();
         assert_eq!(buffer.as_slice().unwrap(), [9; LEN]);
         let mut there = setup.zeros(0);
@@ -514,6 +514,6 @@ fn a_host_that_pins_no_more_is_out_of_memory_and_later_not() {
         setup.host.release();
         drop(setup.host.zeros::<u8>(8 * MIB as usize).unwrap());
     }
-    control.reset(2, crate::common::DEVICE_BYTES);
+    control.reset(2, common::DEVICE_BYTES);
     assert_clean(control);
 }
