@@ -161,10 +161,10 @@ impl Run {
             let threads: Vec<_> = threads
                 .map(|player| scope.spawn(move || play(player)))
                 .collect();
-            let ended = threads.into_iter().map(|thread| thread.join());
+            let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
             ended
-                .map(|ended| ended.unwrap_or_else(|_| Err("a panic".into())))
-                .collect()
+                .into_iter()
+                .try_for_each(|ended| ended.unwrap_or_else(|_| Err("a panic".into())))
         })
     }
 
