@@ -176,6 +176,7 @@ step_long() {
     LARDER_FAULTS=all cargo test -p larder-cuda --test all fault
     LARDER_ROUNDS=all cargo test -p larder --test process --test purge
     LARDER_STREAMS=1000000 cargo test --release -p larder-cuda --test all streams_come_and_go
+    LARDER_OPERATIONS=10000000 cargo test --release -p larder-cuda --test all a_long_run
     LARDER_PROGRAMS=2000 cargo test -p larder-cuda --test all programs_give_what
     LARDER_PROGRAMS=1000 cargo test -p larder-cuda --test all programs_that_sleep
     benches/suites/run.sh

@@ -1,14 +1,14 @@
 //! [`Owning`]: a value together with the tables that it borrows.
 //!
 //! The algorithms of the core borrow their tables, so that programs without a heap can lend static ones.
-//! Here the tables are boxes that go when the value does.
+//! Here the tables are boxes that go when the value does; large ones of zeros are mappings of their own, since
+//! an allocator that has such memory from earlier would write all of it, and keep it.
 //!
 //! # Invariants
-//! * OWN1 a table is a box, lent once, to the value that stands with it in one [`Owning`].
+//! * OWN1 a table is a box or a mapping of its own, lent once, to the value that stands with it in one [`Owning`].
 //! * OWN2 the value is dropped before its tables, and nothing that borrows them leaves it.
 
 use core::convert::Infallible;
-use core::mem::needs_drop;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
 use std::alloc::{Layout, alloc_zeroed};
@@ -30,6 +30,31 @@ pub(crate) struct Tables(Vec<Box<dyn Lent>>);
 trait Lent: Send + Sync {}
 
 struct Table<T>(NonNull<[T]>);
+
+/// A table that is a mapping.
+#[cfg(target_os = "linux")]
+struct Mapped<T>(NonNull<[T]>);
+
+#[cfg(target_os = "linux")]
+impl<T: Send + Sync> Lent for Mapped<T> {}
+
+// SAFETY: it does nothing with its records but drop them (OWN1), on whichever thread that may be.
+#[cfg(target_os = "linux")]
+unsafe impl<T: Send> Send for Mapped<T> {}
+// SAFETY: a shared one does nothing.
+#[cfg(target_os = "linux")]
+unsafe impl<T: Sync> Sync for Mapped<T> {}
+
+#[cfg(target_os = "linux")]
+impl<T> Drop for Mapped<T> {
+    fn drop(&mut self) {
+        let bytes = self.0.len() * size_of::<T>();
+        // SAFETY: OWN1: records that nobody borrows any more (OWN2).
+        unsafe { self.0.drop_in_place() };
+        // SAFETY: OWN1: a mapping of so many bytes, which nobody uses any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), bytes) };
+    }
+}
 
 impl<T: Send + Sync> Lent for Table<T> {}
 
@@ -62,36 +87,52 @@ impl Tables {
     /// Lends a table of values that are zero: memory that is not touched until it is used. Empty if the
     /// host has none.
     pub(crate) fn lend_zeroed<T: Zeroed>(&mut self, count: usize) -> &'static mut [T] {
-        const { assert!(!needs_drop::<T>(), "only words are dropped") };
-        let bytes = size_of::<T>().checked_mul(count);
-        let bytes = bytes.and_then(|bytes| bytes.checked_add(align_of::<T>()));
-        let words = bytes.map_or_else(Box::default, |bytes| zeroed(bytes.div_ceil(WORD_BYTES)));
-        // SAFETY: zero is a value, and this is the only borrow of the words.
-        let (_, records, _) = unsafe { self.lend(words).align_to_mut::<T>() };
-        records.get_mut(..count).unwrap_or_default()
+        #[cfg(target_os = "linux")]
+        if let Some(mut records) = mapped(count) {
+            self.0.push(Box::new(Mapped(records)));
+            // SAFETY: OWN1: mapped a moment ago, lent here and nowhere else; OWN2 ends the borrow in time.
+            return unsafe { records.as_mut() };
+        }
+        self.lend(zeroed(count))
     }
 }
 
-/// What every allocator aligns by itself. What must be aligned further, the standard library's asks for
-/// unzeroed, and writes all of it.
-type Word = u128;
+/// Tables of less are not worth a mapping.
+#[cfg(target_os = "linux")]
+const MIN_MAPPED_BYTES: usize = 128 << 10;
 
-const WORD_BYTES: usize = size_of::<Word>();
+/// A mapping of zeros; none for a small table, or if the system refuses.
+#[cfg(target_os = "linux")]
+fn mapped<T: Zeroed>(count: usize) -> Option<NonNull<[T]>> {
+    const { assert!(align_of::<T>() <= 4096, "a mapping begins at a page") };
+    let bytes = count.checked_mul(size_of::<T>())?;
+    if bytes < MIN_MAPPED_BYTES {
+        return None;
+    }
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: the system chooses free addresses, so that it replaces no other mapping.
+    let start = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return None;
+    }
+    let start = NonNull::new(start.cast::<T>())?;
+    Some(NonNull::slice_from_raw_parts(start, count))
+}
 
-/// So many words that are zero; none if the host has not so many.
-fn zeroed(count: usize) -> Box<[Word]> {
-    let Ok(layout) = Layout::array::<Word>(count) else {
+fn zeroed<T: Zeroed>(count: usize) -> Box<[T]> {
+    let Ok(layout) = Layout::array::<T>(count) else {
         return Box::default();
     };
     if layout.size() == 0 {
         return Box::default();
     }
     // SAFETY: the layout is not empty.
-    let start = unsafe { alloc_zeroed(layout) }.cast::<Word>();
+    let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
     if start.is_null() {
         return Box::default();
     }
-    // SAFETY: new memory of a box's layout for so many words, which are zero.
+    // SAFETY: new memory of a box's layout for so many values, of which zero is one.
     unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start, count)) }
 }
 
@@ -147,6 +188,39 @@ mod tests {
 
     use super::*;
 
+    /// Pages of a table that have memory.
+    #[cfg(target_os = "linux")]
+    fn resident(table: &[u64]) -> usize {
+        let start = table.as_ptr().addr().next_multiple_of(4096);
+        let pages = (size_of_val(table) - 4096) / 4096;
+        let mut found = vec![0u8; pages];
+        let at = ptr::without_provenance_mut(start);
+        // SAFETY: it only answers for pages of the table, into a place for each.
+        let asked = unsafe { libc::mincore(at, pages * 4096, found.as_mut_ptr()) };
+        assert_eq!(asked, 0);
+        found.iter().filter(|page| **page & 1 == 1).count()
+    }
+
+    /// The system's allocator serves large zeroed blocks from its heap once blocks as large were freed, and
+    /// writes zeros over what it finds there.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_large_table_has_no_memory_until_it_is_used() {
+        const COUNT: usize = 2 << 20;
+        for _ in 0..3 {
+            // So that the heap has a hole of that size: one block above it stays.
+            let (large, above) = (vec![1u64; COUNT + 1000], vec![1u8; 1000]);
+            drop(core::hint::black_box(large));
+            let mut tables = Tables::default();
+            let table = tables.lend_zeroed::<u64>(COUNT);
+            assert_eq!(resident(table), 0);
+            table[COUNT / 2] = 7;
+            assert_eq!(resident(table), 1);
+            assert_eq!((table[0], table[COUNT - 1]), (0, 0));
+            drop(above);
+        }
+    }
+
     /// Looks at its table when it is dropped, as the core's algorithms may.
     struct Looks(&'static mut [Arc<u32>]);
 
@@ -159,30 +233,13 @@ mod tests {
     #[test]
     fn a_zeroed_table_is_as_long_as_asked_for_however_its_records_are_aligned() {
         let mut tables = Tables::default();
-        for count in [0, 1, 2, 3, 1000] {
+        for count in [0, 1, 2, 3, 1000, 100_000] {
             assert_eq!(tables.lend_zeroed::<(u32, u32)>(count).len(), count);
             let chunks = tables.lend_zeroed::<larder_core::Chunk>(count);
             assert_eq!(chunks.len(), count);
         }
         assert!(tables.lend_zeroed::<u64>(usize::MAX).is_empty());
         assert!(tables.lend_zeroed::<u64>(usize::MAX / 16).is_empty());
-    }
-
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn a_zeroed_table_takes_no_memory_before_it_is_used() {
-        const BYTES: usize = 256 << 20;
-        let resident_pages = || {
-            let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-            let pages: usize = text.split(' ').nth(1).unwrap().parse().unwrap();
-            pages
-        };
-        let mut tables = Tables::default();
-        let before = resident_pages();
-        let chunks = tables.lend_zeroed::<larder_core::Chunk>(BYTES / 32);
-        // A quarter, if pages have 4 KiB: far more than what runs beside takes.
-        assert!(resident_pages().saturating_sub(before) < BYTES / 4096 / 4);
-        assert_eq!(chunks.len(), BYTES / 32);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use larder_core::{
 
 use super::routes::AllocRoute;
 use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner};
+use crate::stream_pool::WantedBy;
 
 impl DeviceAllocator {
     /// Takes a block back. Work that uses it is queued on `stream` already, or is ordered before what
@@ -127,7 +128,8 @@ impl DeviceAllocator {
     ) -> Result<(), DeviceAllocError> {
         let streams = &self.0.pool.streams;
         let (stream_id, after) = (streams.id(stream)?, streams.id(after)?);
-        if streams.order(stream, stream_id, streams.point(after))? {
+        let point = streams.point(after);
+        if streams.order(stream, stream_id, point, WantedBy::Program)? {
             Ok(())
         } else {
             Err(DeviceAllocError::Capturing)

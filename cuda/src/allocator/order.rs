@@ -7,7 +7,7 @@ use cudarc::driver::{self as cuda, CudaStream, sys};
 use larder_core::{Block, StreamId, StreamPoint};
 
 use super::{DeviceAllocError, DeviceAllocator};
-use crate::stream_pool::Streams;
+use crate::stream_pool::{Streams, WantedBy};
 
 /// Whether later work of a stream comes after that of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,10 +55,11 @@ impl DeviceAllocator {
         stream_id: StreamId,
         after: StreamPoint,
     ) -> Result<Ordered, cuda::DriverError> {
-        if self.0.pool.streams.order(stream, stream_id, after) == Ok(true) {
+        let streams = &self.0.pool.streams;
+        if streams.order(stream, stream_id, after, WantedBy::Program) == Ok(true) {
             return Ok(Ordered::Yes);
         }
-        let Some(before) = self.0.pool.streams.stream(after.stream) else {
+        let Some(before) = streams.stream(after.stream) else {
             return self.wait_for_stream(after.stream).map(|()| Ordered::Yes);
         };
         if !self.captures(&before) {

@@ -146,6 +146,7 @@ impl CaptureWindow {
         let _rooms = locked(&inner.windows.0);
         let was_open = core::mem::replace(&mut locked(&self.room).open, false);
         if was_open {
+            inner.pool.streams.set_may_capture(self.stream_id, false);
             inner.routes.set_window(self.stream_id, false);
         }
     }
@@ -166,6 +167,10 @@ impl DeviceAllocator {
     /// the window is [closed](CaptureWindow::close), allocations of the stream come from it and from
     /// nowhere else. Blocks inside are reused in the order of the stream, without driver calls; what
     /// another stream freed, or was said to use, is not used again inside.
+    ///
+    /// From now on other threads' allocations leave the stream alone too, so that none spoils a capture that
+    /// begins meanwhile: what the stream freed before is given to no other one until the window is closed. Close
+    /// it when the capture has ended, not earlier.
     ///
     /// When the window is dropped the graph must not run any more, or its runs be ordered before what is
     /// queued on `stream` then.
@@ -228,6 +233,7 @@ impl DeviceAllocator {
             return Err(DeviceAllocError::Capturing);
         }
         rooms.push(room.clone());
+        inner.pool.streams.set_may_capture(stream_id, true);
         inner.routes.set_window(stream_id, true);
         drop(rooms);
         Ok(CaptureWindow {

@@ -64,6 +64,8 @@ pub struct StandIn {
     kernel: unsafe extern "C" fn(*const c_char, KernelBody) -> Code,
     poison: unsafe extern "C" fn(u32),
     mapping_waits: unsafe extern "C" fn(u32),
+    set_pinned: unsafe extern "C" fn(u64),
+    managed_concurrently: unsafe extern "C" fn(u32),
     share: unsafe extern "C" fn(*const c_char) -> Code,
     kernel_time: unsafe extern "C" fn(*const c_char, u64) -> Code,
     advance: unsafe extern "C" fn(u64) -> u64,
@@ -101,6 +103,8 @@ impl StandIn {
             kernel: control.find("larder_stand_in_kernel")?,
             poison: control.find("larder_stand_in_poison")?,
             mapping_waits: control.find("larder_stand_in_mapping_waits")?,
+            set_pinned: control.find("larder_stand_in_set_pinned")?,
+            managed_concurrently: control.find("larder_stand_in_managed_concurrently")?,
             share: control.find("larder_stand_in_share")?,
             kernel_time: control.find("larder_stand_in_kernel_time")?,
             advance: control.find("larder_stand_in_advance")?,
@@ -264,6 +268,20 @@ impl StandIn {
     pub fn mapping_waits(&self, on: bool) {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.mapping_waits)(u32::from(on)) }
+    }
+
+    /// Sets how much of the host's memory may be pinned or registered, in whole pages: at first, and after a
+    /// [reset](Self::reset), as much as the host has. What is pinned already stays so.
+    pub fn set_pinned(&self, bytes: u64) {
+        // SAFETY: DRIVER2; the call takes no pointers.
+        unsafe { (self.set_pinned)(bytes) }
+    }
+
+    /// Sets whether hosts and devices may use managed memory at once, as they may at first. Then there may be
+    /// more of it than the device has; without, what is made from now on counts against its device.
+    pub fn managed_concurrently(&self, on: bool) {
+        // SAFETY: DRIVER2; the call takes no pointers.
+        unsafe { (self.managed_concurrently)(u32::from(on)) }
     }
 
     /// Counts the devices' memory in this file, together with other processes.

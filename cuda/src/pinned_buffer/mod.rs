@@ -165,6 +165,21 @@ impl<T> PinnedBuffer<T> {
         Ok(self.first.as_ptr())
     }
 
+    /// The address by which kernels on the pool's device reach the first value; 0 for no bytes. It is the
+    /// host's, but for [write-combined](crate::PinnedConfig::write_combined) memory, where the driver is asked.
+    ///
+    /// What kernels do with it the buffer does not see: the program orders that work behind its other uses, and
+    /// waits for it before it uses the values or drops the buffer.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn device_address(&self) -> Result<u64, DriverError> {
+        let Some(block) = &self.block else {
+            return Ok(0);
+        };
+        self.pool.device_address(block.addr().get())
+    }
+
     /// Waits until no stream uses the buffer. No driver call if none does.
     ///
     /// # Errors

@@ -182,6 +182,11 @@ impl PinnedAllocator {
         }
     }
 
+    /// What kernels take for an address of a block.
+    pub(super) fn device_address(&self, address: u64) -> Result<u64, DriverError> {
+        self.0.pool.source().source().device_address(address)
+    }
+
     pub(super) fn pool(&self) -> &impl BlockAllocator {
         &*self.0.pool
     }

@@ -15,6 +15,7 @@ pub struct PinnedConfig {
     /// for results must not be so.
     ///
     /// The address is then the host's alone. Copies take it; a kernel takes what
+    /// [`PinnedBuffer::device_address`](crate::PinnedBuffer::device_address) or
     /// [`Driver::device_pointer`](crate::driver::Driver::device_pointer) answers for it, on each device.
     pub write_combined: bool,
 }
@@ -54,15 +55,30 @@ impl PinnedMemory {
 #[derive(Debug)]
 pub struct PinnedSource {
     context: Context,
-    flags: u32,
+    config: PinnedConfig,
 }
 
 impl PinnedSource {
     pub(crate) fn new(context: &Context, config: PinnedConfig) -> Self {
         Self {
             context: context.clone(),
-            flags: config.flags(),
+            config,
         }
+    }
+}
+
+impl PinnedSource {
+    /// The address by which kernels of the context's device reach memory of ours. No driver call unless it is
+    /// write-combined.
+    pub(crate) fn device_address(&self, address: u64) -> Result<u64, DriverError> {
+        if !self.config.write_combined {
+            return Ok(address);
+        }
+        let host = core::ptr::with_exposed_provenance_mut(address as usize);
+        self.context.try_current(|driver| {
+            // SAFETY: the callers name memory of one of our regions.
+            unsafe { driver.device_pointer(host) }
+        })
     }
 }
 
@@ -74,7 +90,7 @@ impl RangeSource for PinnedSource {
     fn alloc(&self, bytes: u64) -> Result<u64, DriverError> {
         let address = self
             .context
-            .try_current(|driver| driver.alloc_host(bytes, self.flags))?;
+            .try_current(|driver| driver.alloc_host(bytes, self.config.flags()))?;
         // Whoever uses the memory makes a pointer of the number.
         Ok(address.expose_provenance() as u64)
     }

@@ -31,7 +31,7 @@ pub(crate) use bounded::{Bounded, Core, PoolSource};
 pub(crate) use by_stream::ByStream;
 pub(crate) use counts::StreamCounts;
 pub use counts::StreamStats;
-pub(crate) use streams::Streams;
+pub(crate) use streams::{Streams, WantedBy};
 
 use crate::DeviceAllocError;
 
@@ -145,7 +145,9 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         let Some(point) = grant.wait else {
             return Ok(Some(grant.block));
         };
-        let ordered = self.streams.order(stream, stream_id, point);
+        let ordered = self
+            .streams
+            .order(stream, stream_id, point, WantedBy::Memory);
         if ordered == Ok(true) {
             return Ok(Some(grant.block));
         }

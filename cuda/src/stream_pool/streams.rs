@@ -16,6 +16,9 @@
 //! stream's. So what was freed or used under a number before is out of use for whoever has it later.
 //! STREAM4 handles are given again by the driver, values of cudarc that we hold are not: an allocation's
 //! stream is the one of a number if it is the same value, or else by `cuStreamGetId`.
+//! STREAM5 no event is recorded for memory on a stream that a window is open for. The thread that has it may begin the
+//! capture between the question whether it captures and the event, which would be the graph's then: whoever
+//! asks for such an event spoils the capture.
 //!
 //! A stream's lock is held while an event is recorded. Whoever holds it wants no other lock of ours but
 //! that of the spare events. The lock of those who add or let go streams comes first.
@@ -39,6 +42,15 @@ const FIRST: u64 = 1;
 
 /// A place whose stream was let go.
 const LEFT: usize = usize::MAX;
+
+/// Who wants an event to be recorded (STREAM5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WantedBy {
+    /// The program, which knows what the stream does.
+    Program,
+    /// The allocator, for memory, at a moment that no program knows.
+    Memory,
+}
 
 /// Which stream has a number; `0` in both before the first.
 #[derive(Default)]
@@ -70,6 +82,8 @@ struct Queue {
     records: u64,
     /// For each other stream: the newest of its events that this stream waits for already.
     waited: BTreeMap<u8, u64>,
+    /// A capture may begin at any moment (STREAM5).
+    may_capture: bool,
 }
 
 /// What threads share of a stream; on cache lines of its own, as each is used by other threads. What every
@@ -99,6 +113,7 @@ impl Default for StreamSlot {
                 waits: 0,
                 records: 0,
                 waited: BTreeMap::new(),
+                may_capture: false,
             }),
         }
     }
@@ -267,7 +282,7 @@ impl Streams {
     fn let_go(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
         let shared = &self.slots[stream_id];
         let mut queue = locked(&shared.queue);
-        match self.close(shared, &mut queue) {
+        match self.close(shared, &mut queue, WantedBy::Program) {
             Ok(true) => {
                 self.vacate(stream_id, queue);
                 Ok(())
@@ -373,12 +388,13 @@ impl Streams {
 
     /// Makes later work of a stream, whose number is given, wait for a point. At most four
     /// driver calls with their contexts, and none if it waits for that already. `false` if a capture
-    /// of either stream forbids it.
+    /// of either stream forbids it, or one that may begin.
     pub(crate) fn order(
         &self,
         stream: &CudaStream,
         stream_id: StreamId,
         after: StreamPoint,
+        by: WantedBy,
     ) -> Result<bool, DriverError> {
         let wanted = after.event.number();
         let (behind, before) = (&self.slots[stream_id], &self.slots[after.stream]);
@@ -391,7 +407,7 @@ impl Streams {
             return Ok(false);
         }
         let mut queue = locked(&before.queue);
-        if wanted > queue.recorded && !self.close(before, &mut queue)? {
+        if wanted > queue.recorded && !self.close(before, &mut queue, by)? {
             return Ok(false);
         }
         // The first at or behind the point; none if that is done.
@@ -416,7 +432,12 @@ impl Streams {
 
     /// Records the open event of a stream (STREAM1). Not while its stream captures: the event would
     /// be the graph's.
-    fn close(&self, shared: &StreamSlot, queue: &mut Queue) -> Result<bool, DriverError> {
+    fn close(
+        &self,
+        shared: &StreamSlot,
+        queue: &mut Queue,
+        by: WantedBy,
+    ) -> Result<bool, DriverError> {
         let Some(stream) = queue.stream.clone() else {
             // Nothing was queued since the stream was let go: its last event stands for this number too.
             queue.recorded = shared.open.close().number();
@@ -426,7 +447,8 @@ impl Streams {
             }
             return Ok(true);
         };
-        if self.captures(&stream)? {
+        let leaves = by == WantedBy::Memory && queue.may_capture;
+        if leaves || self.captures(&stream)? {
             return Ok(false);
         }
         let mut spare = locked(&self.spare).pop();
@@ -450,12 +472,17 @@ impl Streams {
         Ok(true)
     }
 
+    /// Says that a capture of the stream may begin from now on, or no more (STREAM5).
+    pub(crate) fn set_may_capture(&self, stream_id: StreamId, may_capture: bool) {
+        locked(&self.shared[stream_id].queue).may_capture = may_capture;
+    }
+
     /// Records all open events with which something was freed, as far as the driver allows.
     pub(crate) fn close_all(&self) {
         for (_, shared) in self.slots.iter() {
             if shared.open.has_freed() {
                 // Memory that stays pending is only not reused.
-                let _ = self.close(shared, &mut locked(&shared.queue));
+                let _ = self.close(shared, &mut locked(&shared.queue), WantedBy::Memory);
             }
         }
     }

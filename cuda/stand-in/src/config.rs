@@ -15,6 +15,8 @@ pub(crate) struct Config {
     pub(crate) shared: Option<String>,
     /// `LARDER_STAND_IN_VERSION`, what `cuDriverGetVersion` answers.
     pub(crate) version: u32,
+    /// `LARDER_STAND_IN_PINNED_BYTES`: most memory of the host that is pinned; else as much as the host has.
+    pub(crate) pinned_bytes: u64,
     /// `LARDER_STAND_IN_MAPPING_WAITS`: not 0 if unmapping and setting access wait for queued work.
     pub(crate) mapping_waits: bool,
 }
@@ -30,8 +32,21 @@ impl Config {
                 .ok()
                 .filter(|path| !path.is_empty()),
             version: number("LARDER_STAND_IN_VERSION").unwrap_or(12_080) as u32,
+            pinned_bytes: number("LARDER_STAND_IN_PINNED_BYTES").unwrap_or_else(host_bytes),
             mapping_waits: number("LARDER_STAND_IN_MAPPING_WAITS").is_some_and(|on| on != 0),
         }
+    }
+}
+
+/// Memory of this machine; without a limit where the system does not tell.
+pub(crate) fn host_bytes() -> u64 {
+    // SAFETY: it only answers.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    // SAFETY: it only answers.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    match (u64::try_from(pages), u64::try_from(page)) {
+        (Ok(pages), Ok(page)) => pages.saturating_mul(page),
+        _ => u64::MAX,
     }
 }
 

@@ -12,7 +12,7 @@ use larder_cuda_abi::stand_in::KernelBody;
 use crate::calls::Calls;
 use crate::capture::Captures;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, host_bytes};
 use crate::context::{Context, Device};
 use crate::findings::Findings;
 use crate::graph::{Exec, Graph};
@@ -31,6 +31,9 @@ pub(crate) struct Driver {
     /// Whether `cuMemUnmap` and `cuMemSetAccess` wait for work that may use the mappings. The documents
     /// leave it open, so a program must be right both ways.
     pub(crate) mapping_waits: bool,
+    /// Whether hosts and devices may use managed memory at once. Without that it is all on the device, and
+    /// never more than the device has.
+    pub(crate) managed_concurrently: bool,
     pub(crate) calls: Calls,
     pub(crate) findings: Findings,
     pub(crate) handles: Handles,
@@ -79,6 +82,7 @@ impl Driver {
             initialised: false,
             version: config.version,
             mapping_waits: config.mapping_waits,
+            managed_concurrently: true,
             calls: Calls::default(),
             findings: Findings::default(),
             devices: (0..config.devices).map(Device::new).collect(),
@@ -111,6 +115,7 @@ impl Driver {
             seed: None,
             shared: None,
             version: self.version,
+            pinned_bytes: host_bytes(),
             mapping_waits: self.mapping_waits,
         };
         let mut next = Self::new(&config);

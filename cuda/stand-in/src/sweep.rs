@@ -86,6 +86,7 @@ mod tests {
             seed: None,
             shared: None,
             version: 12_080,
+            pinned_bytes: u64::MAX,
             mapping_waits: false,
         });
         let context = driver.new_context(0, None);

@@ -17,6 +17,7 @@ mod foreign_captures;
 mod jobs;
 mod layout;
 mod limits;
+mod long_run;
 mod moving;
 mod owed;
 mod pinned_buffers;

@@ -461,3 +461,59 @@ fn a_refused_call_is_heard_of() {
     }
     assert!(skip > 0, "no call was refused");
 }
+
+/// Kernels have an address of their own for write-combined memory; copies take the buffer.
+#[test]
+fn kernels_are_given_the_devices_address_of_write_combined_buffers() {
+    let Some((control, _turn)) = alone("kernels_are_given_the_devices_address") else {
+        return;
+    };
+    for write_combined in [false, true] {
+        let setup = Setup::new(1);
+        let stream = &setup.streams[0];
+        let config = PinnedConfig { write_combined };
+        let host = PinnedAllocator::with_limit(&setup.context, config, u64::MAX).unwrap();
+        let mut buffer = host.zeros::<u8>(LEN).unwrap();
+        let start = buffer.as_slice().unwrap().as_ptr().expose_provenance() as u64;
+        let address = buffer.device_address().unwrap();
+        assert_eq!(address == start, !write_combined);
+        common::fill(stream, address, LEN as u64, 9);
+        setup.context.synchronize().unwrap();
+        assert_eq!(buffer.as_slice().unwrap(), [9; LEN]);
+        let mut there = setup.zeros(0);
+        buffer.copy_to(stream, &mut there).unwrap();
+        buffer.as_mut_slice().unwrap().fill(1);
+        buffer.copy_from(stream, &there).unwrap();
+        assert_eq!(buffer.as_slice().unwrap(), [9; LEN]);
+        assert_eq!(host.zeros::<u8>(0).unwrap().device_address(), Ok(0));
+        drop((buffer, there, host));
+        drop(setup);
+        assert_clean(control);
+    }
+}
+
+/// The host pins no more than it has; a pool that was refused goes on when there is room.
+#[test]
+fn a_host_that_pins_no_more_is_out_of_memory_and_later_not() {
+    let Some((control, _turn)) = alone("a_host_that_pins_no_more_is_out_of_memory") else {
+        return;
+    };
+    {
+        let setup = Setup::new(1);
+        control.set_pinned(8 * MIB);
+        let held: Vec<_> = (0..100)
+            .map_while(|_| setup.host.zeros::<u8>(MIB as usize).ok())
+            .collect();
+        assert!(!held.is_empty() && held.len() <= 8);
+        let refused = setup.host.zeros::<u8>(8 * MIB as usize).unwrap_err();
+        let said = refused.to_string();
+        assert!(said.contains("OUT_OF_MEMORY"), "{said}");
+        assert_eq!(held[0].as_slice().unwrap().len(), MIB as usize);
+        drop(held);
+        // What is idle makes room by itself or is released.
+        setup.host.release();
+        drop(setup.host.zeros::<u8>(8 * MIB as usize).unwrap());
+    }
+    control.reset(2, common::DEVICE_BYTES);
+    assert_clean(control);
+}

@@ -432,6 +432,42 @@ fn there_is_one_open_window_of_a_stream_and_none_begins_in_a_capture() {
     });
 }
 
+/// An event for memory would be the graph's if the capture began just before it, and spoil it once it is asked.
+#[test]
+fn a_stream_that_may_capture_is_left_alone_until_its_window_is_closed() {
+    let Some((control, _turn)) = alone("a_stream_that_may_capture_is_left_alone") else {
+        return;
+    };
+    {
+        let setup = Setup::new(2, DeviceConfig::with_budget(8 * MIB));
+        let memory = &setup.memory;
+        let block = setup.alloc(0, 6 * MIB);
+        setup.fill(0, &block, 1);
+        setup.free(0, block);
+        let window = memory.prime(&setup.streams[0], 4096).unwrap();
+        let events = || {
+            let handle = setup.streams[0].cu_stream().addr();
+            let mut streams = memory.streams().into_iter();
+            streams.find(|stats| stats.stream == handle).unwrap().events
+        };
+        let before = events();
+        // Of what the stream freed, nothing; and whoever is short waits for it in vain.
+        let refused = memory.alloc(&setup.streams[1], 6 * MIB);
+        assert!(matches!(refused, Err(DeviceAllocError::Memory { .. })));
+        assert_eq!(events(), before);
+        // The program itself may order streams.
+        memory
+            .order_after(&setup.streams[1], &setup.streams[0])
+            .unwrap();
+        assert_eq!(events(), before + 1);
+        window.close();
+        drop(window);
+        let block = setup.alloc(1, 6 * MIB);
+        setup.free(1, block);
+    }
+    assert_clean(control);
+}
+
 /// Threads open and close windows of one stream: at most one is open, and whoever has it gets its
 /// blocks from it.
 #[test]

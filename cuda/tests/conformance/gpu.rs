@@ -115,6 +115,20 @@ impl Gpu {
         self.context
     }
 
+    /// So many bytes of the host's memory may be pinned on the stand-in.
+    pub(crate) fn may_pin(&self, bytes: u64) {
+        if let Some(stand_in) = self.stand_in {
+            stand_in.set_pinned(bytes);
+        }
+    }
+
+    /// Whether host and devices of the stand-in may use managed memory at once.
+    pub(crate) fn manages_concurrently(&self, on: bool) {
+        if let Some(stand_in) = self.stand_in {
+            stand_in.managed_concurrently(on);
+        }
+    }
+
     /// On the stand-in queued work now waits until something forces it, or chance lets it run.
     pub(crate) fn defer(&self, seed: u64) {
         if let Some(stand_in) = self.stand_in {

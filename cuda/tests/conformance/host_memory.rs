@@ -4,7 +4,7 @@ use larder_cuda_abi::{Code, constants};
 
 use crate::{
     api::{copy, memory, unified},
-    gpu::portable,
+    gpu::{portable, stand_in_only},
     own::{Device, Kernels, Pageable, Pinned, Stream},
 };
 
@@ -155,4 +155,77 @@ fn parts_of_pinned_memory_are_copied() {
     assert_eq!(read[..100], [0; 100]);
     assert_eq!(read[100..356], [4; 256]);
     assert_eq!(unified(pinned.address), pinned.at());
+}
+
+/// Rule: devices reach write-combined memory at the address that cuMemHostGetDevicePointer answers, and the
+/// host's own address is not for kernels (source: CUDA Driver API, Unified Addressing, Automatic Mapping of Host
+/// Allocated Host Memory).
+#[test]
+fn kernels_use_write_combined_memory_by_its_device_address() {
+    let gpu = portable();
+    let kernels = Kernels::load();
+    gpu.defer(23);
+    let pinned = Pinned::with_flags(1024, constants::HOST_ALLOC_WRITECOMBINED);
+    let at = memory::host_device_pointer(pinned.address, 0).expect("an address");
+    let (stream, device) = (Stream::blocking(), Device::filled(1024, 1));
+    kernels.add(at, device.at, device.at, 256, stream.0);
+    stream.finish();
+    assert_eq!(pinned.read(), [2; 1024]);
+}
+
+/// Rule: copies take the host's address of write-combined memory (source: CUDA Driver API, Memory Management,
+/// cuMemHostAlloc, CU_MEMHOSTALLOC_WRITECOMBINED: "a good option for buffers that will be written by the CPU and
+/// read by the GPU via mapped pinned memory or host->device transfers").
+#[test]
+fn copies_take_write_combined_memory() {
+    let gpu = portable();
+    gpu.defer(24);
+    let pinned = Pinned::with_flags(BYTES, constants::HOST_ALLOC_WRITECOMBINED);
+    let device = Device::filled(BYTES, 6);
+    let stream = Stream::blocking();
+    copy::to_host_async(pinned.address, device.at, BYTES, stream.0).expect("a copy");
+    copy::to_device_async(device.at, pinned.address, BYTES / 2, stream.0).expect("a copy");
+    stream.finish();
+    assert_eq!(pinned.read(), [6; BYTES]);
+}
+
+/// Rule: part of write-combined memory has the part of its device address (source: CUDA Driver API, Memory
+/// Management, cuMemHostGetDevicePointer; uncertain: the documents speak of what cuMemHostAlloc gave).
+#[test]
+fn a_part_of_write_combined_memory_has_part_of_its_device_address() {
+    let Some(_gpu) = stand_in_only("the documents do not say it") else {
+        return;
+    };
+    let pinned = Pinned::with_flags(BYTES, constants::HOST_ALLOC_WRITECOMBINED);
+    let start = memory::host_device_pointer(pinned.address, 0).expect("an address");
+    assert_ne!(start, pinned.at());
+    let part = memory::host_device_pointer(pinned.address + 100, 0);
+    assert_eq!(part, Ok(start + 100));
+}
+
+/// Rule: what the host cannot pin is CUDA_ERROR_OUT_OF_MEMORY (source: CUDA Driver API, Memory Management,
+/// cuMemHostAlloc, list of errors).
+#[test]
+fn more_than_the_host_has_is_not_pinned() {
+    let _gpu = portable();
+    let answer = memory::host_alloc(1 << 46, 0);
+    assert_eq!(answer, Err(Code::OUT_OF_MEMORY));
+}
+
+/// Rule: what the host cannot pin is CUDA_ERROR_OUT_OF_MEMORY, of memory that is registered too (source: CUDA
+/// Driver API, Memory Management, cuMemHostRegister, list of errors).
+#[test]
+fn memory_that_cannot_be_pinned_is_not_registered() {
+    let Some(gpu) = stand_in_only("nobody can tell how much a host pins") else {
+        return;
+    };
+    let pageable = Pageable::filled(BYTES, 1);
+    gpu.may_pin(4096);
+    let answer = memory::register(pageable.address, BYTES, 0);
+    let pinned = memory::host_alloc(BYTES, 0);
+    gpu.may_pin(u64::MAX);
+    assert_eq!(answer, Err(Code::OUT_OF_MEMORY));
+    assert_eq!(pinned, Err(Code::OUT_OF_MEMORY));
+    memory::register(pageable.address, BYTES, 0).expect("a registration");
+    memory::unregister(pageable.address).expect("a registration");
 }

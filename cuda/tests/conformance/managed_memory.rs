@@ -3,8 +3,8 @@
 use larder_cuda_abi::{Code, StreamHandle, constants};
 
 use crate::{
-    api::{context, copy, memory, stream},
-    gpu::portable,
+    api::{basic, context, copy, memory, stream},
+    gpu::{portable, stand_in_only},
     own::{Device, Kernels, Managed, Stream},
 };
 
@@ -121,4 +121,38 @@ fn managed_memory_is_freed_as_device_memory() {
     assert_eq!(memory::free(at), Ok(()));
     assert_eq!(memory::free(at), Err(Code::INVALID_VALUE));
     assert_eq!(context::synchronize(), Ok(()));
+}
+
+/// Rule: with concurrent managed access there may be more managed memory than the device has (source: CUDA
+/// Programming Guide, Unified Memory, GPU Memory Oversubscription: devices of compute capability 6.0 and more).
+#[test]
+fn managed_memory_may_be_more_than_the_device_has() {
+    let _gpu = portable();
+    let attribute = constants::DEVICE_CONCURRENT_MANAGED_ACCESS;
+    if basic::device_attribute(attribute, 0) != Ok(1) {
+        println!("skipped: the device has no concurrent managed access");
+        return;
+    }
+    let (_, total) = memory::info().expect("numbers");
+    let at = memory::alloc_managed(total + (1 << 20), constants::MEM_ATTACH_GLOBAL);
+    assert_eq!(memory::free(at.expect("memory")), Ok(()));
+}
+
+/// Rule: without concurrent managed access managed memory is never more than the device has (source: CUDA
+/// Programming Guide, Unified Memory: "cannot allocate more managed memory than the physical size of GPU memory").
+#[test]
+fn without_concurrent_access_managed_memory_is_the_devices() {
+    let Some(gpu) = stand_in_only("it is a property of the device") else {
+        return;
+    };
+    gpu.manages_concurrently(false);
+    let said = basic::device_attribute(constants::DEVICE_CONCURRENT_MANAGED_ACCESS, 0);
+    let (free, _) = memory::info().expect("numbers");
+    let more = memory::alloc_managed(free + (1 << 20), constants::MEM_ATTACH_GLOBAL);
+    let some = memory::alloc_managed(1 << 20, constants::MEM_ATTACH_GLOBAL).expect("memory");
+    let left = memory::info().expect("numbers").0;
+    gpu.manages_concurrently(true);
+    assert_eq!((said, more), (Ok(0), Err(Code::OUT_OF_MEMORY)));
+    assert_eq!(left, free - (1 << 20));
+    assert_eq!(memory::free(some), Ok(()));
 }

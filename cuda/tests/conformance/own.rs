@@ -96,10 +96,15 @@ pub(crate) struct Pinned {
 impl Pinned {
     /// Filled by the host.
     pub(crate) fn filled(bytes: usize, value: u8) -> Self {
-        let address = memory::host_alloc(bytes, 0).expect("pinned memory");
-        let new = Self { address, bytes };
+        let new = Self::with_flags(bytes, 0);
         new.fill(value);
         new
+    }
+
+    /// Made with these flags; holds whatever.
+    pub(crate) fn with_flags(bytes: usize, flags: u32) -> Self {
+        let address = memory::host_alloc(bytes, flags).expect("pinned memory");
+        Self { address, bytes }
     }
 
     /// The host writes all of it.

@@ -136,6 +136,19 @@ extern "C" fn larder_stand_in_mapping_waits(on: u32) {
     control(|driver| driver.mapping_waits = on != 0);
 }
 
+/// Sets how much of the host's memory may be pinned. What is pinned stays so.
+#[unsafe(no_mangle)]
+extern "C" fn larder_stand_in_set_pinned(bytes: u64) {
+    control(|driver| driver.space.pinned.limit = bytes);
+}
+
+/// Sets whether hosts and devices may use managed memory at once, as they may at first: then there may be more of
+/// it than the device has. Without it, all that is made from now on counts against its device.
+#[unsafe(no_mangle)]
+extern "C" fn larder_stand_in_managed_concurrently(on: u32) {
+    control(|driver| driver.managed_concurrently = on != 0);
+}
+
 /// Gives the kernels of a name a body, in place of an earlier one; null removes it. The body must not unwind:
 /// a panic that leaves it ends the process. Bodies outlive `larder_stand_in_reset`.
 #[unsafe(no_mangle)]
@@ -196,11 +209,11 @@ fn alive_text(driver: &Driver) -> String {
         match &block.kind {
             Kind::Device => count("device", block.bytes),
             Kind::Mapped { .. } => count("mapping", block.bytes),
-            Kind::Pinned => count("pinned", block.bytes),
+            Kind::Pinned | Kind::Combined => count("pinned", block.bytes),
             Kind::Registered => count("registered", block.bytes),
             Kind::Managed => count("managed", block.bytes),
-            // It belongs to its module.
-            Kind::Module => {}
+            // They belong to their module, or to memory of the host.
+            Kind::Module | Kind::CombinedAlias { .. } => {}
             Kind::Pooled(pooled) => {
                 if !pooled.freed {
                     count("pooled", block.bytes);

@@ -81,7 +81,11 @@ extern "C" fn cuDeviceGetPCIBusId(text: Out<u8>, len: i32, device: i32) -> Code 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) -> Code {
     answer("cuDeviceGetAttribute", value, |driver| {
-        attribute_of(attribute, driver.device(device)?.ordinal)
+        let ordinal = driver.device(device)?.ordinal;
+        if attribute == c::DEVICE_CONCURRENT_MANAGED_ACCESS {
+            return Ok(i32::from(driver.managed_concurrently));
+        }
+        attribute_of(attribute, ordinal)
     })
 }
 
@@ -117,7 +121,6 @@ fn attribute_of(attribute: u32, ordinal: usize) -> Result<i32, Code> {
         | c::DEVICE_UNIFIED_ADDRESSING
         | c::DEVICE_STREAM_PRIORITIES_SUPPORTED
         | c::DEVICE_MANAGED_MEMORY
-        | c::DEVICE_CONCURRENT_MANAGED_ACCESS
         | c::DEVICE_COMPUTE_PREEMPTION_SUPPORTED
         | c::DEVICE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
         | c::DEVICE_COOPERATIVE_LAUNCH

@@ -1,7 +1,7 @@
 //! Pinned and registered host memory.
 //!
 //! All addresses are one space, so all of it is mapped for every device and every context, whatever
-//! the flags say.
+//! the flags say; but for write-combined memory, which each device has at an address of its own.
 
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, DevicePtr};
@@ -19,8 +19,15 @@ extern "C" fn cuMemHostAlloc(at: Out<u64>, bytes: usize, flags: u32) -> Code {
         if bytes == 0 || flags & !known != 0 {
             return Err(Code::INVALID_VALUE);
         }
+        let kind = match flags & c::HOST_ALLOC_WRITECOMBINED {
+            0 => Kind::Pinned,
+            _ => Kind::Combined,
+        };
+        let devices = driver.devices.len();
         let space = &mut driver.space;
-        space.alloc_host(device, context, bytes as u64, Kind::Pinned)
+        let at = space.alloc_host(device, context, bytes as u64, (kind, 0))?;
+        space.add_aliases(at, devices)?;
+        Ok(at)
     })
 }
 
@@ -29,19 +36,24 @@ extern "C" fn cuMemFreeHost(at: u64) -> Code {
     call("cuMemFreeHost", |driver| {
         driver.current()?;
         driver.unsafe_call()?;
-        driver.free_host_block(at, &Kind::Pinned, Code::INVALID_VALUE)
+        driver.free_host_block(at, &[Kind::Pinned, Kind::Combined], Code::INVALID_VALUE)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemHostGetDevicePointer_v2(to: Out<DevicePtr>, at: u64, flags: u32) -> Code {
     answer("cuMemHostGetDevicePointer_v2", to, |driver| {
-        driver.current()?;
+        let (_, device) = driver.current_device()?;
         let block = driver.space.block_at(at).map(|(_, block)| &block.kind);
-        if !matches!(block, Some(Kind::Pinned | Kind::Registered)) || flags != 0 {
+        let is_known = matches!(
+            block,
+            Some(Kind::Pinned | Kind::Combined | Kind::Registered)
+        );
+        if !is_known || flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        Ok(at)
+        let address = driver.space.device_address(at, device);
+        address.ok_or(Code::INVALID_VALUE)
     })
 }
 
@@ -74,6 +86,6 @@ extern "C" fn cuMemHostUnregister(at: u64) -> Code {
         if at == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        driver.free_host_block(at, &Kind::Registered, Code::HOST_MEMORY_NOT_REGISTERED)
+        driver.free_host_block(at, &[Kind::Registered], Code::HOST_MEMORY_NOT_REGISTERED)
     })
 }

@@ -26,8 +26,13 @@ extern "C" fn cuMemAllocManaged(at: Out<DevicePtr>, bytes: usize, flags: u32) ->
         if bytes == 0 || !matches!(flags, c::MEM_ATTACH_GLOBAL | c::MEM_ATTACH_HOST) {
             return Err(Code::INVALID_VALUE);
         }
+        // Where hosts and devices may use it at once pages move, and there may be more than the device has.
+        let counted = match driver.managed_concurrently {
+            true => 0,
+            false => bytes as u64,
+        };
         let space = &mut driver.space;
-        space.alloc_host(device, context, bytes as u64, Kind::Managed)
+        space.alloc_host(device, context, bytes as u64, (Kind::Managed, counted))
     })
 }
 

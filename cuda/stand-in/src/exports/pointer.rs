@@ -46,14 +46,24 @@ fn attribute_of(driver: &Driver, attribute: u32, at: DevicePtr) -> Result<Vec<u8
         };
     };
     let range = reservation.unwrap_or((start, block.bytes));
-    let on_host = matches!(block.kind, Kind::Pinned | Kind::Registered);
+    let alias = match block.kind {
+        Kind::CombinedAlias { of } => Some(of + (at - start)),
+        _ => None,
+    };
+    let known = matches!(block.kind, Kind::Pinned | Kind::Combined | Kind::Registered);
+    let on_host = known || alias.is_some();
     let managed = block.kind == Kind::Managed;
     Ok(match attribute {
         c::POINTER_CONTEXT => word(block.context.unwrap_or(0) as u64),
         c::POINTER_MEMORY_TYPE if on_host => half(c::MEMORY_TYPE_HOST),
         c::POINTER_MEMORY_TYPE => half(c::MEMORY_TYPE_DEVICE),
+        c::POINTER_DEVICE_POINTER if alias.is_none() => {
+            let device = driver.current_device()?.1;
+            let address = driver.space.device_address(at, device);
+            word(address.ok_or(Code::INVALID_VALUE)?)
+        }
         c::POINTER_DEVICE_POINTER => word(at),
-        c::POINTER_HOST_POINTER if on_host || managed => word(at),
+        c::POINTER_HOST_POINTER if on_host || managed => word(alias.unwrap_or(at)),
         c::POINTER_HOST_POINTER => return Err(Code::INVALID_VALUE),
         c::POINTER_BUFFER_ID => word(block.id),
         c::POINTER_IS_MANAGED => boolean(managed),

@@ -29,6 +29,7 @@ impl Space {
             kind,
             device,
             context,
+            counted: rounded,
             memory: self.next_id(),
             id: self.next_id(),
         };
@@ -48,7 +49,7 @@ impl Space {
         self.dying.remove(&at);
         self.window.discard(at, rounded);
         self.window.plain.give(at, rounded);
-        self.usage.give(block.device, rounded);
+        self.usage.give(block.device, block.counted);
         Ok(())
     }
 }
@@ -66,9 +67,15 @@ impl Driver {
         for (start, kind) in blocks {
             let _ = match kind {
                 Kind::Device => self.space.free_plain(start),
-                Kind::Pinned | Kind::Registered | Kind::Managed => self.space.free_host(start),
-                // Modules go by themselves; pools and physical memory outlive contexts.
-                Kind::Mapped { .. } | Kind::Module | Kind::Pooled(_) => Ok(()),
+                Kind::Pinned | Kind::Combined | Kind::Registered | Kind::Managed => {
+                    self.space.free_host(start)
+                }
+                // Modules go by themselves, and a device's addresses with the memory; pools and physical
+                // memory outlive contexts.
+                Kind::Mapped { .. }
+                | Kind::Module
+                | Kind::CombinedAlias { .. }
+                | Kind::Pooled(_) => Ok(()),
             };
         }
     }
@@ -78,7 +85,7 @@ impl Session {
     /// `cuMemFree`: waits for the device first, and for all devices if the memory is managed.
     pub(crate) fn free_device(&mut self, at: u64) -> Result<(), Code> {
         if matches!(self.space.blocks.get(&at), Some(block) if block.kind == Kind::Managed) {
-            return self.free_host_block(at, &Kind::Managed, Code::INVALID_VALUE);
+            return self.free_host_block(at, &[Kind::Managed], Code::INVALID_VALUE);
         }
         let known = |space: &Space| match space.blocks.get(&at) {
             Some(block) if block.kind == Kind::Device => Ok(block.device),

@@ -1,5 +1,6 @@
 //! Host memory that the driver knows: pinned, registered and managed. Its address is the same for
-//! the host and for every device, and the bytes lie there, not behind the window.
+//! the host and for every device, and the bytes lie there, not behind the window. Write-combined memory has
+//! further addresses, one for each device, in the window; there is nothing behind these.
 //!
 //! SPACE6 pinned and managed memory is a mapping of its own, of whole pages, that belongs to its block.
 //! Registered memory stays the program's.
@@ -18,19 +19,24 @@ fn mapped_bytes(bytes: u64) -> Option<u64> {
 }
 
 impl Space {
-    /// Makes pinned or managed memory. Managed memory counts against its device, all of it and at
-    /// once.
+    /// Makes pinned or managed memory, that counts for so many bytes of the device's.
     pub(crate) fn alloc_host(
         &mut self,
         device: usize,
         context: usize,
         bytes: u64,
-        kind: Kind,
+        (kind, counted): (Kind, u64),
     ) -> Result<u64, Code> {
         let length = mapped_bytes(bytes).ok_or(Code::OUT_OF_MEMORY)?;
-        let counted = counted_bytes(&kind, bytes);
-        self.usage.take(device, counted)?;
-        let Some(at) = map_anywhere(length) else {
+        let counted = counted
+            .checked_next_multiple_of(PLAIN_ALIGN)
+            .ok_or(Code::OUT_OF_MEMORY)?;
+        let pinned = pinned_bytes(&kind, 0, bytes);
+        self.pinned.take(pinned)?;
+        let taken = self.usage.take(device, counted);
+        let Some(at) = taken.is_ok().then(|| map_anywhere(length)).flatten() else {
+            self.pinned.give(pinned);
+            taken?;
             self.usage.give(device, counted);
             return Err(Code::OUT_OF_MEMORY);
         };
@@ -38,8 +44,42 @@ impl Space {
             // SAFETY: memory that was just mapped for this block (SPACE6).
             unsafe { self.window.host(at).write_bytes(POISON, bytes as usize) };
         }
-        self.add_host(at, device, context, bytes, kind);
+        self.add_host(at, device, context, bytes, (kind, counted));
         Ok(at)
+    }
+
+    /// Gives write-combined memory an address for each device; other memory has its own for all.
+    ///
+    /// # Errors
+    /// If there are no addresses; the memory is gone then.
+    pub(crate) fn add_aliases(&mut self, of: u64, devices: usize) -> Result<(), Code> {
+        let Some(block) = self.blocks.get(&of).cloned() else {
+            return Ok(());
+        };
+        if block.kind != Kind::Combined {
+            return Ok(());
+        }
+        let rounded = block.bytes.next_multiple_of(PLAIN_ALIGN);
+        for device in 0..devices {
+            let Some(at) = self.window.plain.take(rounded, PLAIN_ALIGN) else {
+                self.free_host(of)?;
+                return Err(Code::OUT_OF_MEMORY);
+            };
+            let alias = Block {
+                kind: Kind::CombinedAlias { of },
+                device,
+                ..block.clone()
+            };
+            self.blocks.insert(at, alias);
+        }
+        Ok(())
+    }
+
+    /// Addresses of devices for write-combined memory.
+    pub(super) fn aliases_of(&self, host: u64) -> impl Iterator<Item = (u64, &Block)> {
+        let is_alias = move |block: &Block| block.kind == Kind::CombinedAlias { of: host };
+        let all = self.blocks.iter().filter(move |(_, block)| is_alias(block));
+        all.map(|(at, block)| (*at, block))
     }
 
     /// Makes a range of the program's memory known.
@@ -60,16 +100,26 @@ impl Space {
         if !is_mapped(at, end) {
             return Err(Code::INVALID_VALUE);
         }
-        self.add_host(at, device, context, bytes, Kind::Registered);
+        self.pinned
+            .take(pinned_bytes(&Kind::Registered, at, bytes))?;
+        self.add_host(at, device, context, bytes, (Kind::Registered, 0));
         Ok(())
     }
 
-    fn add_host(&mut self, at: u64, device: usize, context: usize, bytes: u64, kind: Kind) {
+    fn add_host(
+        &mut self,
+        at: u64,
+        device: usize,
+        context: usize,
+        bytes: u64,
+        (kind, counted): (Kind, u64),
+    ) {
         let block = Block {
             bytes,
             kind,
             device,
             context: Some(context),
+            counted,
             memory: self.next_id(),
             id: self.next_id(),
         };
@@ -80,8 +130,16 @@ impl Space {
     pub(crate) fn free_host(&mut self, at: u64) -> Result<(), Code> {
         let block = self.blocks.remove(&at).ok_or(Code::INVALID_VALUE)?;
         self.shadows.remove(&block.memory);
-        let counted = counted_bytes(&block.kind, block.bytes);
-        self.usage.give(block.device, counted);
+        if block.kind == Kind::Combined {
+            let aliases: Vec<u64> = self.aliases_of(at).map(|(alias, _)| alias).collect();
+            for alias in aliases {
+                self.blocks.remove(&alias);
+                let rounded = block.bytes.next_multiple_of(PLAIN_ALIGN);
+                self.window.plain.give(alias, rounded);
+            }
+        }
+        self.usage.give(block.device, block.counted);
+        self.pinned.give(pinned_bytes(&block.kind, at, block.bytes));
         unmap_host(at, &block);
         Ok(())
     }
@@ -104,17 +162,22 @@ impl Space {
     }
 }
 
-/// The bytes of a device's memory that a block counts for.
-fn counted_bytes(kind: &Kind, bytes: u64) -> u64 {
+/// The bytes of the host's memory that a block pins: whole pages.
+fn pinned_bytes(kind: &Kind, at: u64, bytes: u64) -> u64 {
     match kind {
-        Kind::Managed => bytes.next_multiple_of(PLAIN_ALIGN),
+        Kind::Pinned | Kind::Combined | Kind::Registered => {
+            let end = at.saturating_add(bytes);
+            let end = end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+            end - at / PAGE * PAGE
+        }
         _ => 0,
     }
 }
 
 /// Takes a block's own mapping away, if it has one (SPACE6).
 fn unmap_host(at: u64, block: &Block) {
-    if !matches!(block.kind, Kind::Pinned | Kind::Managed) {
+    let has_mapping = [Kind::Pinned, Kind::Combined, Kind::Managed].contains(&block.kind);
+    if !has_mapping {
         return;
     }
     let bytes = mapped_bytes(block.bytes).unwrap_or(block.bytes);
@@ -135,18 +198,18 @@ fn is_mapped(at: u64, end: u64) -> bool {
 }
 
 impl Session {
-    /// Takes the block at `at` back after all queued work, if it is of this kind.
+    /// Takes the block at `at` back after all queued work, if it is of these kinds.
     ///
     /// # Errors
     /// With `refusal` if it is not.
     pub(crate) fn free_host_block(
         &mut self,
         at: u64,
-        kind: &Kind,
+        kinds: &[Kind],
         refusal: Code,
     ) -> Result<(), Code> {
         let known = |space: &Space| match space.blocks.get(&at) {
-            Some(block) if block.kind == *kind => Ok(()),
+            Some(block) if kinds.contains(&block.kind) => Ok(()),
             _ => Err(refusal),
         };
         known(&self.space)?;

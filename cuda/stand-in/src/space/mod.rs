@@ -33,7 +33,7 @@ use crate::config::Config;
 use crate::pool::Pooled;
 use crate::queue::OpId;
 use shadow::Shadow;
-use usage::MemoryUsage;
+use usage::{MemoryUsage, PinnedUsage};
 use vmm::Vmm;
 use window::Window;
 
@@ -52,6 +52,10 @@ pub(crate) enum Kind {
     },
     /// Memory from `cuMemHostAlloc`.
     Pinned,
+    /// Write-combined memory from `cuMemHostAlloc`: kernels have other addresses for it.
+    Combined,
+    /// A device's address of write-combined memory, which lies at `of`.
+    CombinedAlias { of: u64 },
     /// The program's own host memory, from `cuMemHostRegister`.
     Registered,
     /// Memory from `cuMemAllocManaged`.
@@ -71,6 +75,8 @@ pub(crate) struct Block {
     pub(crate) device: usize,
     /// The context that made the block and with which it ends; `None` for memory without a context.
     pub(crate) context: Option<usize>,
+    /// Bytes of the device's memory that it counts for; those of a mapping are its handle's (SPACE2).
+    counted: u64,
     /// The memory behind it.
     pub(crate) memory: MemoryId,
     /// A number that no other allocation of the process has.
@@ -107,6 +113,7 @@ pub(crate) struct Space {
     /// All blocks, by start (SPACE1).
     pub(crate) blocks: BTreeMap<u64, Block>,
     pub(crate) usage: MemoryUsage,
+    pub(crate) pinned: PinnedUsage,
     pub(crate) shadows: HashMap<MemoryId, Shadow>,
     pub(crate) vmm: Vmm,
     /// Plain memory with a queued free, by address. The free may have been dropped with its context.
@@ -125,6 +132,7 @@ impl Space {
             window: Window::new(),
             blocks: BTreeMap::new(),
             usage: MemoryUsage::new(config),
+            pinned: PinnedUsage::new(config.pinned_bytes),
             shadows: HashMap::new(),
             vmm: Vmm::default(),
             dying: HashMap::new(),
@@ -175,6 +183,29 @@ impl Space {
             }
         }
         true
+    }
+
+    /// The memory behind an address.
+    pub(crate) fn host(&self, at: u64) -> *mut u8 {
+        match self.block_at(at) {
+            Some((start, block)) => match block.kind {
+                Kind::CombinedAlias { of } => self.window.host(of + (at - start)),
+                _ => self.window.host(at),
+            },
+            None => self.window.host(at),
+        }
+    }
+
+    /// The address that a device has for known memory of the host.
+    pub(crate) fn device_address(&self, at: u64, device: usize) -> Option<u64> {
+        let (start, block) = self.block_at(at)?;
+        if block.kind != Kind::Combined {
+            return Some(at);
+        }
+        let alias = self
+            .aliases_of(start)
+            .find(|(_, alias)| alias.device == device);
+        alias.map(|(alias, _)| alias + (at - start))
     }
 
     /// Whether an address is memory of a device, which the host does not see.

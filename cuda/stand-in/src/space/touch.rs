@@ -83,7 +83,7 @@ impl Driver {
             }
             next = to;
         }
-        Ok(self.space.window.host(at))
+        Ok(self.space.host(at))
     }
 
     /// What a device may do with a block, one of the `MEM_ACCESS_…` constants.
@@ -91,12 +91,14 @@ impl Driver {
         let given = match &block.kind {
             Kind::Mapped { access, .. } => access.get(&device).copied(),
             Kind::Pinned | Kind::Registered | Kind::Managed => Some(MEM_ACCESS_READ_WRITE),
+            // Copies take it all the same.
+            Kind::Combined => None,
             _ if block.device == device => Some(MEM_ACCESS_READ_WRITE),
             Kind::Pooled(pooled) => {
                 let pool = self.pools.table.get(pooled.pool).ok();
                 pool.and_then(|pool| pool.access.get(&device).copied())
             }
-            Kind::Device | Kind::Module => None,
+            Kind::Device | Kind::Module | Kind::CombinedAlias { .. } => None,
         };
         given.unwrap_or(MEM_ACCESS_NONE)
     }

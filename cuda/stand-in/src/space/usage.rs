@@ -1,4 +1,5 @@
-//! How much of each device's memory is in use, by this process alone or together with others.
+//! How much of each device's memory is in use, by this process alone or together with others, and how much of
+//! the host's is pinned.
 
 use std::cell::RefCell;
 use std::io;
@@ -14,6 +15,33 @@ pub(crate) struct MemoryUsage {
     devices: Vec<DeviceUsage>,
     /// The file, while memory is counted together with other processes. After an error it is not used again.
     shared: RefCell<Option<Shared>>,
+}
+
+/// The host's memory that is pinned, in bytes of whole pages.
+#[derive(Debug)]
+pub(crate) struct PinnedUsage {
+    pub(crate) limit: u64,
+    used: u64,
+}
+
+impl PinnedUsage {
+    pub(crate) const fn new(limit: u64) -> Self {
+        Self { limit, used: 0 }
+    }
+
+    /// Counts memory as pinned.
+    pub(crate) fn take(&mut self, bytes: u64) -> Result<(), Code> {
+        if bytes > self.limit.saturating_sub(self.used) {
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        self.used += bytes;
+        Ok(())
+    }
+
+    /// Counts memory as not pinned any more.
+    pub(crate) fn give(&mut self, bytes: u64) {
+        self.used = self.used.saturating_sub(bytes);
+    }
 }
 
 #[derive(Clone, Debug)]

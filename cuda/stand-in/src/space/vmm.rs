@@ -97,6 +97,7 @@ impl Space {
             },
             device,
             context: None,
+            counted: 0,
             memory,
             id: self.next_id(),
         };

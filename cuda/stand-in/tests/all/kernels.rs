@@ -15,6 +15,8 @@ unsafe extern "C" {
     fn cuCtxSetCurrent(context: usize) -> Code;
     fn cuCtxSynchronize() -> Code;
     fn cuMemAlloc_v2(at: *mut u64, bytes: usize) -> Code;
+    fn cuMemHostAlloc(at: *mut u64, bytes: usize, flags: u32) -> Code;
+    fn cuMemHostGetDevicePointer_v2(to: *mut u64, at: u64, flags: u32) -> Code;
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> Code;
     fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> Code;
     fn cuStreamCreate(stream: *mut usize, flags: u32) -> Code;
@@ -163,6 +165,21 @@ fn a_launch_runs_the_registered_body() {
         assert_eq!(read(at), [u32::from(value); 16]);
     }
     assert_eq!(findings(), "");
+}
+
+#[test]
+fn the_hosts_address_of_write_combined_memory_is_not_for_kernels() {
+    let _guard = begin();
+    let fill = function(load(), "fill").unwrap();
+    let combined = larder_cuda_abi::constants::HOST_ALLOC_WRITECOMBINED;
+    let (mut host, mut device) = (0, 0);
+    ok(unsafe { cuMemHostAlloc(&mut host, 64, combined) });
+    ok(unsafe { cuMemHostGetDevicePointer_v2(&mut device, host, 0) });
+    ok(launch(fill, 32, 0, 0, device, 5));
+    assert_eq!(read(device), [5; 16]);
+    assert_eq!(findings(), "");
+    let _ = launch(fill, 32, 0, 0, host, 6);
+    assert!(findings().contains("memory that the device has no access to"));
 }
 
 #[test]

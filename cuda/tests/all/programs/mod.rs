@@ -15,10 +15,10 @@ mod buffer;
 mod draw;
 mod endings;
 pub(crate) mod kernels;
-mod order;
+pub(crate) mod order;
 mod program;
-mod random;
-mod run;
+pub(crate) mod random;
+pub(crate) mod run;
 mod several;
 mod shrink;
 mod sleep;
@@ -103,7 +103,7 @@ fn left(control: &StandIn) -> Vec<String> {
     wrong
 }
 
-fn number(variable: &str, otherwise: u64) -> u64 {
+pub(crate) fn number(variable: &str, otherwise: u64) -> u64 {
     let said = std::env::var(variable).ok();
     said.map_or(otherwise, |said| said.parse().expect("a number"))
 }

@@ -97,6 +97,12 @@ impl Order {
         Ok(())
     }
 
+    /// Puts another stream in the place of one whose operations nobody needs any more; gives that one.
+    pub(crate) fn replace(&mut self, stream: usize, new: Arc<CudaStream>) -> Arc<CudaStream> {
+        self.known[stream] = Clock::default();
+        core::mem::replace(&mut self.streams[stream], new)
+    }
+
     /// Somebody else made later work of a stream wait for all that another has queued.
     pub(crate) fn ordered(&mut self, stream: usize, after: usize) {
         let clock = self.clock(after);

@@ -102,6 +102,8 @@ unsafe extern "C" {
     pub(crate) safe fn larder_stand_in_reset(devices: u32, bytes: u64);
     pub(crate) safe fn larder_stand_in_poison(on: u32);
     pub(crate) safe fn larder_stand_in_mapping_waits(on: u32);
+    pub(crate) safe fn larder_stand_in_set_pinned(bytes: u64);
+    pub(crate) safe fn larder_stand_in_managed_concurrently(on: u32);
     pub(crate) safe fn larder_stand_in_used(device: i32) -> u64;
     pub(crate) safe fn larder_stand_in_share(path: *const std::ffi::c_char) -> Code;
     pub(crate) safe fn larder_stand_in_set_memory(device: i32, bytes: u64) -> Code;

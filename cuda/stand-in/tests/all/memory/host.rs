@@ -165,3 +165,86 @@ fn a_contexts_end_takes_its_memory_along() {
     assert_eq!(larder_stand_in_used(0), GRANULARITY as u64);
     mine.fill(2);
 }
+
+#[test]
+fn no_more_is_pinned_than_may_be() {
+    let _gpu = gpu();
+    larder_stand_in_set_pinned(4 * 4096);
+    let mut at = 0;
+    assert_eq!(
+        cuMemHostAlloc(&mut at, 4 * 4096 + 1, 0),
+        Code::OUT_OF_MEMORY
+    );
+    let one = made(|at| cuMemHostAlloc(at, 4097, 0));
+    let mut mine = vec![0_u8; 4 * 4096];
+    let start = mine.as_mut_ptr().expose_provenance();
+    let page = start.next_multiple_of(4096);
+    // Whole pages are pinned, also of what is registered.
+    assert_eq!(
+        cuMemHostRegister_v2(page + 1, 2 * 4096, 0),
+        Code::OUT_OF_MEMORY
+    );
+    ok(cuMemHostRegister_v2(page + 1, 4096, 0));
+    assert_eq!(cuMemHostAlloc(&mut at, 1, 0), Code::OUT_OF_MEMORY);
+    ok(cuMemHostUnregister(page + 1));
+    let two = made(|at| cuMemHostAlloc(at, 1, c::HOST_ALLOC_WRITECOMBINED));
+    // A lower limit takes nothing away.
+    larder_stand_in_set_pinned(4096);
+    ok(cuMemFreeHost(one));
+    ok(cuMemFreeHost(two));
+    assert_eq!(cuMemHostAlloc(&mut at, 4097, 0), Code::OUT_OF_MEMORY);
+    ok(cuMemHostAlloc(&mut at, 4096, 0));
+    ok(cuMemFreeHost(at));
+    // It is the host's, and devices are asked for nothing.
+    larder_stand_in_reset(2, DEVICE as u64);
+    assert_eq!(alive(), "");
+}
+
+#[test]
+fn each_device_has_an_address_of_its_own_for_write_combined_memory() {
+    let gpu = gpu();
+    larder_stand_in_schedule(1, 5);
+    let at = made(|at| cuMemHostAlloc(at, 5000, c::HOST_ALLOC_WRITECOMBINED));
+    assert_eq!(alive(), "pinned 1 5000");
+    let address = |at| made(|to| cuMemHostGetDevicePointer_v2(to, at, 0));
+    let first = address(at);
+    assert_eq!(address(at + 10), first + 10);
+    ok(cuCtxSetCurrent(gpu.contexts[1]));
+    let second = address(at);
+    assert!(first != at as u64 && second != at as u64 && first != second);
+    // Host and device mean the same memory.
+    ok(cuMemsetD8_v2(second + 10, 4, 10));
+    bytes_at(at, 5000)[0] = 7;
+    let plain = made(|at| cuMemAlloc_v2(at, 100));
+    ok(cuMemcpyHtoD_v2(
+        plain,
+        ptr::with_exposed_provenance(at),
+        100,
+    ));
+    let seen = read(plain, 100);
+    assert_eq!((seen[0], seen[10], seen[19], seen[20]), (7, 4, 4, 0));
+    assert_eq!(read(second, 20)[9..11], [0, 4]);
+    let asked = |attribute, at| made(|data| cuPointerGetAttribute(data, attribute, at));
+    assert_eq!(asked(c::POINTER_DEVICE_POINTER, at as u64 + 3), second + 3);
+    assert_eq!(asked(c::POINTER_HOST_POINTER, second + 3), at as u64 + 3);
+    assert_eq!(findings(), "");
+    assert_eq!(cuMemFree_v2(second), Code::INVALID_VALUE);
+    ok(cuMemFreeHost(at));
+    assert_eq!(cuMemsetD8_v2(second, 1, 1), Code::INVALID_VALUE);
+    let again = made(|at| cuMemHostAlloc(at, 5000, c::HOST_ALLOC_WRITECOMBINED));
+    ok(cuMemFreeHost(again));
+    assert_eq!(alive(), "device 1 100");
+}
+
+/// One memory, whatever address it is used by.
+#[test]
+fn races_of_write_combined_memory_are_found_between_its_addresses() {
+    let _gpu = gpu();
+    let at = made(|at| cuMemHostAlloc(at, 100, c::HOST_ALLOC_WRITECOMBINED));
+    let device = made(|to| cuMemHostGetDevicePointer_v2(to, at, 0));
+    let plain = made(|at| cuMemAlloc_v2(at, 100));
+    let streams = [(); 2].map(|()| made(|stream| cuStreamCreate(stream, 1)));
+    ok(cuMemsetD8Async(device, 1, 100, streams[0]));
+    ok(cuMemcpyHtoDAsync_v2(plain, at, 100, streams[1]));
+    assert!(findings().contains("race"));
+}
