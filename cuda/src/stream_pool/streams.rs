@@ -474,7 +474,7 @@ impl Streams {
 
     /// Says that a capture of the stream may begin from now on, or no more (STREAM5).
     pub(crate) fn set_may_capture(&self, stream_id: StreamId, may_capture: bool) {
-        locked(&self.shared[stream_id].queue).may_capture = may_capture;
+        locked(&self.slots[stream_id].queue).may_capture = may_capture;
     }
 
     /// Records all open events with which something was freed, as far as the driver allows.
