@@ -174,7 +174,9 @@ step_mutants() {
 # which it fetches from the registry.
 step_long() {
     LARDER_FAULTS=all cargo test -p larder-cuda --test all fault
-    LARDER_ROUNDS=all cargo test -p larder --test process --test purge
+    LARDER_FAULTS=all cargo test -p larder --lib heap
+    LARDER_ROUNDS=all cargo test -p larder-core --test all random
+    LARDER_ROUNDS=all cargo test -p larder --test process --test purge --test programs
     LARDER_STREAMS=1000000 cargo test --release -p larder-cuda --test all streams_come_and_go
     LARDER_OPERATIONS=10000000 cargo test --release -p larder-cuda --test all a_long_run
     LARDER_PROGRAMS=2000 cargo test -p larder-cuda --test all programs_give_what

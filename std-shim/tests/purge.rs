@@ -140,7 +140,7 @@ mod cases {
 
     fn freed_by_the_dead() {
         let before = resident_bytes();
-        let threads = (0..8).map(|number| {
+        let threads = (0..rounds(8)).map(|number| {
             thread::spawn(move || {
                 let mut all = peak(&[56 + number, 5000, MIB]);
                 all.truncate(all.len() / 8);

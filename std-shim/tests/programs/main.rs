@@ -30,9 +30,10 @@ const PROGRAM: &str = "LARDER_TEST_PROGRAM";
 /// Starts the line that tells how often the system's heap was asked.
 const ASKED: &str = "the system was asked ";
 
-/// All sources of this workspace's allocator, one after the other, each ending in a zero byte.
+/// Sources of this workspace's allocator, one after the other, each ending in a zero byte: every fourth file, or
+/// all of them with `LARDER_ROUNDS=all`.
 fn sources() -> String {
-    fn collect(folder: &Path, text: &mut String) {
+    fn collect(folder: &Path, texts: &mut Vec<String>) {
         let mut paths: Vec<_> = fs::read_dir(folder)
             .unwrap()
             .map(|entry| entry.unwrap().path())
@@ -40,19 +41,19 @@ fn sources() -> String {
         paths.sort();
         for path in paths {
             if path.is_dir() {
-                collect(&path, text);
+                collect(&path, texts);
             } else if path.extension().is_some_and(|end| end == "rs") {
-                text.push_str(&fs::read_to_string(path).unwrap());
-                text.push('\0');
+                texts.push(fs::read_to_string(path).unwrap() + "\0");
             }
         }
     }
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut text = String::new();
-    collect(&here.join("src"), &mut text);
-    collect(&here.join("../core/src"), &mut text);
-    assert!(text.matches('\0').count() > 20, "sources are missing");
-    text
+    let mut texts = Vec::new();
+    collect(&here.join("src"), &mut texts);
+    collect(&here.join("../core/src"), &mut texts);
+    let chosen: Vec<String> = texts.into_iter().step_by(4 / common::rounds(4)).collect();
+    assert!(chosen.len() > 20, "sources are missing");
+    chosen.concat()
 }
 
 /// Output of this test's second process, and how often it asked the system's heap.

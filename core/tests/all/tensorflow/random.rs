@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{BestFit, MIB, Random, Source, Upstream};
+use crate::common::{BestFit, MIB, Random, Source, Upstream, rounds};
 use larder_core::Block;
 use larder_model::tensorflow::Bfc;
 
@@ -88,7 +88,7 @@ impl Sequence {
 }
 
 fn run(first_seed: u64, timed: bool) {
-    for seed in first_seed..first_seed + 100 {
+    for seed in first_seed..first_seed + rounds(100) {
         let mut random = Random::new(seed);
         let limit = random.below(64) * MIB + random.below(3) * 300 + 4 * MIB;
         let first_region = if seed % 5 == 0 { limit } else { MIB };
