@@ -22,14 +22,19 @@ const FILE_BYTES: u64 = 64 << 40;
 /// The beginning of the name of a memory's own file; the device's ordinal follows.
 const OWN_NAME: &str = "larder-stand-in-device-";
 
+/// Parts that were given back keep their bytes up to so many: to fill them anew costs less than to have the
+/// system take and give every page.
+const KEPT_BYTES: u64 = 64 << 20;
+
 /// The common file and its free parts.
 #[derive(Debug)]
 pub(crate) struct MemoryFile {
     /// Created with the first part.
     file: Option<File>,
+    /// Free and without bytes.
     free: Holes,
-    /// What lies before may have bytes of parts that were given back.
-    used: u64,
+    /// Free, with the bytes of whoever had them: offset and length.
+    kept: Vec<(u64, u64)>,
 }
 
 impl Default for MemoryFile {
@@ -37,7 +42,7 @@ impl Default for MemoryFile {
         Self {
             file: None,
             free: Holes::new(0, FILE_BYTES),
-            used: 0,
+            kept: Vec::new(),
         }
     }
 }
@@ -49,28 +54,33 @@ impl MemoryFile {
             self.file = Some(new_file("larder-stand-in", FILE_BYTES)?);
         }
         let file = self.file.as_ref()?;
-        let offset = self.free.take(bytes, GRANULARITY)?;
+        let kept = self.kept.iter().rposition(|part| part.1 == bytes);
+        let offset = match kept {
+            Some(index) => self.kept.swap_remove(index).0,
+            None => self.free.take(bytes, GRANULARITY)?,
+        };
         if poisoned {
             poison(file, offset, bytes);
-        } else if offset < self.used {
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            let descriptor = file.as_raw_fd();
-            // SAFETY: the descriptor is open, and no memory uses this part of the file yet.
-            unsafe { libc::fallocate(descriptor, mode, offset as i64, bytes as i64) };
+        } else if kept.is_some() {
+            empty(file, offset, bytes);
         }
-        self.used = self.used.max(offset + bytes);
         Some(offset)
+    }
+
+    /// Takes a part back.
+    pub(crate) fn give(&mut self, offset: u64, bytes: u64) {
+        let kept: u64 = self.kept.iter().map(|part| part.1).sum();
+        if kept + bytes <= KEPT_BYTES {
+            self.kept.push((offset, bytes));
+        } else if let Some(file) = &self.file {
+            empty(file, offset, bytes);
+            self.free.give(offset, bytes);
+        }
     }
 
     /// The descriptor, once there is a part.
     pub(crate) fn descriptor(&self) -> Option<i32> {
         Some(self.file.as_ref()?.as_raw_fd())
-    }
-
-    /// Takes a part back. Its bytes stay until it is taken again: filling them anew costs less than having
-    /// the system take and give them.
-    pub(crate) fn give(&mut self, offset: u64, bytes: u64) {
-        self.free.give(offset, bytes);
     }
 }
 
@@ -155,6 +165,13 @@ fn poison(file: &File, offset: u64, bytes: u64) {
     }
 }
 
+/// Takes the bytes of a part away: it is zero then.
+fn empty(file: &File, offset: u64, bytes: u64) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: the descriptor is open, and no memory uses this part of the file.
+    unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, bytes as i64) };
+}
+
 fn new_file(name: &str, bytes: u64) -> Option<File> {
     let name = CString::new(name).ok()?;
     // SAFETY: the name is a C string that lives during the call.
@@ -183,6 +200,22 @@ mod tests {
             assert_eq!(byte, [if poisoned { POISON } else { 0 }]);
             file.write_all_at(&[7], offset).unwrap();
             memory.give(offset, GRANULARITY);
+        }
+    }
+
+    #[test]
+    fn of_parts_that_are_given_back_few_bytes_stay() {
+        let mut memory = MemoryFile::default();
+        let many = 3 * KEPT_BYTES / GRANULARITY;
+        for _ in 0..2 {
+            let parts: Vec<u64> = (0..many)
+                .map(|_| memory.take(GRANULARITY, true).unwrap())
+                .collect();
+            for part in parts {
+                memory.give(part, GRANULARITY);
+            }
+            let data = memory.file.as_ref().unwrap().metadata().unwrap();
+            assert_eq!(data.blocks() * 512, KEPT_BYTES);
         }
     }
 
