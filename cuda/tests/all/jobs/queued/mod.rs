@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use larder_cuda::control::larder_control::{Clock, Group, OnError, Recorded, Waited};
+use larder_cuda::control::larder_control::{
+    Clock, ControlFile, Group, OnError, Recorded, SleepState, Waited,
+};
 use larder_cuda::control::{Job, JobConfig, LaunchPaced, Pauses};
 use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
-use larder_cuda::{Context, Launch};
+use larder_cuda::{Context, DeviceAllocator, Launch};
 
 use super::common::alone;
 use super::{Folder, by_hand};
@@ -293,6 +295,36 @@ fn a_suspension_in_a_queued_run_is_not_busy() {
     let report = world.job.pacer().report();
     assert_eq!(report.busy, 6 * MS);
     assert!(report.suspended >= 490 * MS, "{report:?}");
+}
+
+#[test]
+fn runs_that_were_on_the_device_when_the_job_fell_asleep_are_in_its_status() {
+    let Some((control, _turn)) = alone("runs_that_were_on_the_device_when") else {
+        return;
+    };
+    let world = World::new(control, "asleep_queued", 2 * MS, 100);
+    let memory = DeviceAllocator::new(&Context::new(0).unwrap()).unwrap();
+    world.job.manage(&memory).unwrap();
+    world.queue(1, false);
+    let tell = |asleep| {
+        let mut file = ControlFile::default();
+        file.asleep = Some(asleep);
+        world.folder.say(&file.to_text());
+        world.job.poll();
+    };
+    tell(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let sleep = || world.folder.status().larder.unwrap().sleep.unwrap().state;
+            while sleep() != SleepState::Asleep {
+                std::thread::yield_now();
+            }
+            let durations = world.folder.status().durations;
+            tell(false);
+            assert_eq!(durations, [("graph_0".to_owned(), 2000)].into());
+        });
+        world.queue(1, false);
+    });
 }
 
 #[test]
