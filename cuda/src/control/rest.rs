@@ -54,8 +54,7 @@ enum Next {
 
 impl State {
     fn next(&mut self, now: Duration) -> Next {
-        let is_awake = self.phase == SleepState::Awake;
-        if is_awake && now >= self.again {
+        if !self.cancelled && now >= self.again {
             self.refused = false;
         }
         let sleeps = self.told && !self.cancelled && !self.refused;

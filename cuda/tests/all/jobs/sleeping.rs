@@ -346,6 +346,43 @@ fn time_asleep_is_no_work_also_behind_a_run_whose_action_failed() {
 }
 
 #[test]
+fn a_job_that_is_half_asleep_goes_on_to_sleep_when_it_can() {
+    under_schedules("a_job_that_is_half_asleep", |control| {
+        let sleeper = Sleeper::new(control, "half_asleep", plain(64 * MIB));
+        let mut config = plain(64 * MIB);
+        config.shareable = true;
+        let other = DeviceAllocator::with_config(sleeper.memory.context(), config).unwrap();
+        sleeper.job.manage(&other).unwrap();
+        let block = other.alloc(&sleeper.stream, 2 * MIB).unwrap();
+        let exported = other.export(&block).unwrap();
+        // One sleeps, the other one cannot, and somebody takes the memory of the first meanwhile.
+        control.set_memory(0, 8 * MIB).unwrap();
+        let folder = Arc::clone(&sleeper.folder);
+        sleeper.clock.at(SECOND, move || {
+            assert_eq!(status(&folder).state, SleepState::Waking);
+            drop(exported);
+        });
+        let (memories, folder) = (
+            [sleeper.memory.clone(), other.clone()],
+            Arc::clone(&sleeper.folder),
+        );
+        sleeper.clock.at(2 * SECOND, move || {
+            assert_eq!(status(&folder).state, SleepState::Asleep);
+            assert!(memories.iter().all(DeviceAllocator::is_asleep));
+            assert_eq!(control.used(0), 0);
+            control.set_memory(0, DEVICE_BYTES).unwrap();
+        });
+        sleeper.at(3, false);
+        drop(sleeper.job.run(0, || sleeper.tell(true)).unwrap());
+        assert_eq!(sleeper.clock.now(), 3 * SECOND);
+        sleeper.check();
+        other.free(&sleeper.stream, block).unwrap();
+        drop(other);
+        sleeper.end();
+    });
+}
+
+#[test]
 fn runs_of_many_threads_never_meet_an_allocator_that_sleeps() {
     let Some((control, _turn)) = alone("runs_of_many_threads_never_meet") else {
         return;
