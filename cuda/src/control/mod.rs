@@ -25,7 +25,7 @@
 //! ```
 //! With `GPU_CONFIG_FILE` and `GPU_STATUS_FILE` set, `{"gpuConfigInfo": {"01:00.0": {"maxDeviceMem":
 //! 1073741824}}, "perfControl": 50}` in the one gives the job 1 GiB and half of the time, and the other
-//! says what it holds. Without them all of this costs a few nanoseconds a launch.
+//! says what it holds. Without them all of this costs a few nanoseconds a launch, and two events a run.
 //!
 //! # What happens when
 //! * A file is read: its share of the time is obeyed from that moment on, also inside a pause. Its limits
