@@ -25,7 +25,7 @@
 //! ```
 //! With `GPU_CONFIG_FILE` and `GPU_STATUS_FILE` set, `{"gpuConfigInfo": {"01:00.0": {"maxDeviceMem":
 //! 1073741824}}, "perfControl": 50}` in the one gives the job 1 GiB and half of the time, and the other
-//! says what it holds. Without them all of this costs a few nanoseconds a launch.
+//! says what it holds. Without them all of this costs a few nanoseconds a launch, and two events a run.
 //!
 //! # What happens when
 //! * A file is read: its share of the time is obeyed from that moment on, also inside a pause. Its limits
@@ -41,7 +41,8 @@
 //!   they wake, as soon as there is memory; until then the status says how much is missed. What cannot sleep
 //!   (memory was exported, a stream captures) stays awake, the status says why, and it is tried again at the ends
 //!   of later runs. A job that its share of the time holds back sleeps when that lets it go; one without runs
-//!   does not sleep.
+//!   does not sleep. Nobody waits for another thread's run, which may wait for this one: threads whose runs
+//!   overlap without a gap never sleep. An allocator that is managed while others sleep is awake.
 //!
 //! # Time
 //! Work is queued, and a loop that does not wait for it spends no time of its own. So [`Job::run_on`] has the
@@ -67,10 +68,11 @@ mod managed;
 mod queued;
 mod rest;
 mod runs;
+mod shared;
 mod thread;
 
 use core::fmt;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 pub use config::{Apply, JobConfig, JobFiles, Pauses};
@@ -80,17 +82,12 @@ pub use launch::{LaunchPaced, LaunchPacer};
 pub use runs::{Run, RunEnd};
 
 use larder_control::{
-    BusId, Clock, ControlFile, FileError, Handle, Listener, Pacer, PerfControl, ResourceManagement,
-    RunActions, SystemClock, WatchMode,
+    BusId, Clock, Handle, Listener, PerfControl, RunActions, SystemClock, WatchMode,
 };
-use larder_core::limits::LimitEventKind;
-use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
+use larder_core::sync::Ordering;
 
-use combiner::Combiner;
-use file_state::{FileState, Inbox};
-use managed::ManagedPools;
-use queued::QueuedRuns;
-use rest::Rest;
+use file_state::FileState;
+use shared::{JobShared, Want};
 
 use crate::driver::locked;
 use crate::limits::LimitedPool;
@@ -106,50 +103,6 @@ pub struct Job {
     handle: Option<Handle>,
     listener: Option<Listener>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// What a job is, for its thread, its listener and its actions.
-struct JobShared {
-    config: JobConfig,
-    clock: Arc<dyn Clock>,
-    management: ResourceManagement<Arc<dyn Clock>>,
-    pacer: Arc<Pacer<Arc<dyn Clock>>>,
-    actions: RunActions<Run>,
-    managed: Arc<ManagedPools>,
-    want: Arc<Want>,
-    rest: Arc<Rest>,
-    inbox: Mutex<Inbox>,
-    combiner: Combiner<FileState>,
-    report: Mutex<FileReport>,
-    progress: runs::Progress,
-    queued: Arc<QueuedRuns>,
-    bell: thread::Bell,
-    /// The job ends.
-    ends: AtomicU8,
-}
-
-/// What the job would like to hold on each GPU.
-struct Want(AtomicU64);
-
-impl Want {
-    /// Nothing was said.
-    const UNKNOWN: u64 = u64::MAX;
-
-    fn get(&self) -> Option<u64> {
-        // Relaxed: a number by itself.
-        let bytes = self.0.load(Ordering::Relaxed);
-        (bytes != Self::UNKNOWN).then_some(bytes)
-    }
-}
-
-/// How many control files were read, and what went wrong; for people.
-#[derive(Default)]
-struct FileReport {
-    files: u64,
-    refused_files: u64,
-    unwritten: u64,
-    problem: Option<String>,
-    version: Option<u64>,
 }
 
 /// A job at one moment.
@@ -321,154 +274,6 @@ impl Drop for Job {
         if let Some(thread) = self.thread.take() {
             thread::end(shared, thread);
         }
-    }
-}
-
-impl JobShared {
-    fn new(config: JobConfig, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let slots = config.compat.into();
-        let management = ResourceManagement::with_slots(Arc::clone(&clock), slots);
-        let (pacing, reader) = (config.pacer, management.reader());
-        let pacer = Pacer::with_config(Arc::clone(&clock), reader, pacing);
-        let managed = Arc::<ManagedPools>::default();
-        let want = Arc::new(Want(AtomicU64::new(Want::UNKNOWN)));
-        let rest = Arc::<Rest>::default();
-        let state = FileState::new(
-            &config,
-            Arc::clone(&clock),
-            Arc::clone(&managed),
-            management.reader(),
-            Arc::clone(&want),
-            Arc::clone(&rest),
-        );
-        Arc::new(Self {
-            actions: RunActions::new(Arc::clone(&clock)),
-            pacer: Arc::new(pacer),
-            inbox: Mutex::default(),
-            combiner: Combiner::new(state),
-            report: Mutex::default(),
-            progress: runs::Progress::default(),
-            queued: Arc::default(),
-            bell: thread::Bell::default(),
-            ends: AtomicU8::new(0),
-            config,
-            clock,
-            management,
-            managed,
-            want,
-            rest,
-        })
-    }
-
-    fn cancel(&self) {
-        self.management.cancel();
-        self.rest.cancel();
-    }
-
-    fn add(
-        self: &Arc<Self>,
-        gpu: BusId,
-        memory: &DeviceAllocator,
-        host: Option<Weak<dyn LimitedPool>>,
-    ) {
-        let shared = Arc::downgrade(self);
-        let watch = memory.watch_limit(move |event| {
-            if event.kind == LimitEventKind::ShrinkDone
-                && let Some(shared) = shared.upgrade()
-            {
-                shared.bell.ring();
-            }
-        });
-        if let Some(pool) = self.managed.add(gpu, memory, host, watch) {
-            locked(&self.inbox).pools.push(pool);
-            // A new allocator must not grow past what was said, whatever run is under way.
-            self.combiner
-                .work(|state| self.obey(state), |state| self.settle(state));
-            self.bell.ring();
-        }
-    }
-
-    /// A control file was read: in the listener's thread.
-    fn read(&self, text: &[u8]) {
-        let parsed = match ControlFile::parse(text, self.config.compat) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                let mut report = locked(&self.report);
-                report.refused_files += 1;
-                report.problem = Some(error.to_string());
-                return;
-            }
-        };
-        {
-            let mut report = locked(&self.report);
-            report.files += 1;
-            if let Some(problem) = parsed.problems.first() {
-                report.problem = Some(problem.to_string());
-            }
-        }
-        let (perf, asleep) = (parsed.file.perf_control, parsed.file.asleep);
-        locked(&self.inbox).files.push(parsed.file);
-        if let Some(perf) = perf {
-            self.management.set_perf(PerfControl::of_file(perf));
-        }
-        self.bell.ring();
-        self.combiner.work_or_leave(|state| self.settle(state));
-        // Whoever wakes does so under the limits of this file.
-        if asleep.is_some_and(|asleep| self.rest.tell(asleep)) {
-            self.bell.ring();
-            self.combiner.work_or_leave(|state| self.settle(state));
-        }
-    }
-
-    /// Done by the thread that has the state when others left: takes what they left, does of it what may be
-    /// done now, and writes the status if the bell rang.
-    fn settle(&self, state: &mut FileState) {
-        state.take(core::mem::take(&mut *locked(&self.inbox)));
-        if self.may_obey() {
-            self.obey(state);
-        }
-        // Relaxed: the thread that set it has left or has the state, and the combiner orders both.
-        let ends = self.ends.load(Ordering::Relaxed) != 0;
-        if self.bell.take() || ends {
-            let written = if ends { state.end() } else { state.check() };
-            self.note_written(written.err());
-        }
-        if ends {
-            // From here on no callback about completed shrinks runs.
-            self.managed.end();
-        }
-    }
-
-    /// Whether limits may be put in force now. A suspended job may stand still inside of a run for long,
-    /// and the coordinator waits.
-    fn may_obey(&self) -> bool {
-        self.config.apply == Apply::AtOnce
-            || self.progress.is_between_runs()
-            || self.management.perf().is_suspended()
-            || !self.rest.is_awake()
-    }
-
-    /// Takes what was left and puts limits in force; what became of them.
-    fn obey(&self, state: &mut FileState) -> Vec<runs::Adjusted> {
-        state.take(core::mem::take(&mut *locked(&self.inbox)));
-        let mut adjusted = Vec::new();
-        if state.apply(&mut adjusted) {
-            self.bell.ring();
-        }
-        locked(&self.report).version = state.version();
-        adjusted
-    }
-
-    fn note_written(&self, error: Option<FileError>) {
-        if let Some(error) = error {
-            self.note_unwritten(&error);
-        }
-    }
-
-    fn note_unwritten(&self, error: &FileError) {
-        let mut report = locked(&self.report);
-        report.unwritten += 1;
-        report.problem = Some(error.to_string());
     }
 }
 

@@ -146,12 +146,12 @@ impl QueuedRuns {
 
     /// Events of the stream's context.
     fn pair(&self, stream: &Arc<CudaStream>) -> Option<Arc<Pair>> {
-        let spare = &mut locked(&self.0).spare;
         let fits = |pair: &Arc<Pair>| Arc::ptr_eq(pair.context.cudarc(), stream.context());
-        if let Some(index) = spare.iter().position(fits) {
-            return Some(spare.swap_remove(index));
-        }
-        Pair::new(stream).map(Arc::new)
+        let mut lists = locked(&self.0);
+        let index = lists.spare.iter().position(fits);
+        let spare = index.map(|index| lists.spare.swap_remove(index));
+        drop(lists);
+        spare.or_else(|| Pair::new(stream).map(Arc::new))
     }
 }
 

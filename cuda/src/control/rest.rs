@@ -54,8 +54,7 @@ enum Next {
 
 impl State {
     fn next(&mut self, now: Duration) -> Next {
-        let is_awake = self.phase == SleepState::Awake;
-        if is_awake && now >= self.again {
+        if !self.cancelled && now >= self.again {
             self.refused = false;
         }
         let sleeps = self.told && !self.cancelled && !self.refused;
@@ -136,10 +135,6 @@ impl Rest {
         status
     }
 
-    pub(super) fn is_told(&self) -> bool {
-        locked(&self.state).told
-    }
-
     pub(super) fn is_awake(&self) -> bool {
         locked(&self.state).phase == SleepState::Awake
     }
@@ -170,6 +165,8 @@ impl Rest {
 
     /// Gives all memory up, or none of it.
     fn fall_asleep(&self, job: &JobShared, moves: Moves<'_>) {
+        // Time asleep is no work, whatever the last run left behind.
+        let _ = job.pacer.end();
         let memories = job.managed.memories();
         let (mut copied, mut released) = (0, 0);
         let slept = memories.iter().try_for_each(|memory| {
@@ -179,6 +176,8 @@ impl Rest {
             Ok::<_, crate::SleepError>(())
         });
         let is_back = slept.is_ok() || memories.iter().all(|memory| memory.wake().is_ok());
+        // The device has done all of it.
+        job.record_queued();
         let mut state = locked(&self.state);
         match slept {
             Ok(()) => {

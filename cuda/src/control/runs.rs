@@ -315,10 +315,6 @@ impl JobShared {
 
     /// Sleeps while the control file says so.
     fn rest_after(&self, run: &Run) {
-        if run.is_step && self.rest.is_told() {
-            // Time asleep is no work.
-            let _ = self.pacer.end();
-        }
         let ended = locked(&run.under_way).take();
         let counts = ended.is_some();
         drop(ended);

@@ -41,7 +41,7 @@ pub(super) struct Seated {
 
 impl Seated {
     fn is_over(&self, turn: Duration, now: Duration) -> bool {
-        let turn = turn * self.priority.clamp(1, LONGEST);
+        let turn = turn.saturating_mul(self.priority.clamp(1, LONGEST));
         now.saturating_sub(self.since) >= turn
     }
 

@@ -10,7 +10,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use larder_core::Block;
 use larder_cuda::control::Job;
 use larder_cuda::control::larder_control::{
-    Clock, ControlFile, ManualClock, SleepState, SleepStatus, Waited,
+    Clock, ControlFile, Group, ManualClock, OnError, SleepState, SleepStatus, Waited,
 };
 use larder_cuda::driver::StandIn;
 use larder_cuda::{DeviceAllocError, DeviceAllocator, DeviceConfig};
@@ -312,12 +312,85 @@ fn a_cancel_wakes_or_lets_go_and_what_sleeps_is_the_programs_then() {
 }
 
 #[test]
+fn time_asleep_is_no_work_also_behind_a_run_whose_action_failed() {
+    under_schedules("time_asleep_is_no_work", |control| {
+        let sleeper = Sleeper::new(control, "no_work", plain(64 * MIB));
+        let half = |asleep| {
+            let mut file = ControlFile::default();
+            (file.perf_control, file.asleep) = (Some(50), Some(asleep));
+            sleeper.folder.say(&file.to_text());
+            sleeper.job.poll();
+        };
+        half(false);
+        let fails = Arc::new(AtomicBool::new(true));
+        let once = Arc::clone(&fails);
+        let fail = move |_: &larder_cuda::control::Run| match once.swap(false, Ordering::Relaxed) {
+            true => Err("no".into()),
+            false => Ok(()),
+        };
+        let actions = sleeper.job.actions();
+        actions.add(Group::Post, 0, "fails", OnError::Fail, fail);
+        let work = || sleeper.clock.advance(SECOND);
+        assert!(sleeper.job.run(0, work).is_err());
+        half(true);
+        sleeper.at(100, false);
+        drop(sleeper.job.run(0, work).unwrap());
+        // A second of work each, and as much again of pauses; the first one's may have passed asleep.
+        let report = sleeper.job.pacer().report();
+        assert_eq!(report.busy, 2 * SECOND);
+        let now = sleeper.clock.now();
+        assert!(now <= 103 * SECOND, "{now:?}");
+        sleeper.check();
+        sleeper.end();
+    });
+}
+
+#[test]
+fn a_job_that_is_half_asleep_goes_on_to_sleep_when_it_can() {
+    under_schedules("a_job_that_is_half_asleep", |control| {
+        let sleeper = Sleeper::new(control, "half_asleep", plain(64 * MIB));
+        let mut config = plain(64 * MIB);
+        config.shareable = true;
+        let other = DeviceAllocator::with_config(sleeper.memory.context(), config).unwrap();
+        sleeper.job.manage(&other).unwrap();
+        let block = other.alloc(&sleeper.stream, 2 * MIB).unwrap();
+        let exported = other.export(&block).unwrap();
+        // One sleeps, the other one cannot, and somebody takes the memory of the first meanwhile.
+        control.set_memory(0, 8 * MIB).unwrap();
+        let folder = Arc::clone(&sleeper.folder);
+        sleeper.clock.at(SECOND, move || {
+            assert_eq!(status(&folder).state, SleepState::Waking);
+            drop(exported);
+        });
+        let (memories, folder) = (
+            [sleeper.memory.clone(), other.clone()],
+            Arc::clone(&sleeper.folder),
+        );
+        sleeper.clock.at(2 * SECOND, move || {
+            assert_eq!(status(&folder).state, SleepState::Asleep);
+            assert!(memories.iter().all(DeviceAllocator::is_asleep));
+            assert_eq!(control.used(0), 0);
+            control.set_memory(0, DEVICE_BYTES).unwrap();
+        });
+        sleeper.at(3, false);
+        drop(sleeper.job.run(0, || sleeper.tell(true)).unwrap());
+        assert_eq!(sleeper.clock.now(), 3 * SECOND);
+        sleeper.check();
+        other.free(&sleeper.stream, block).unwrap();
+        drop(other);
+        sleeper.end();
+    });
+}
+
+#[test]
 fn runs_of_many_threads_never_meet_an_allocator_that_sleeps() {
     let Some((control, _turn)) = alone("runs_of_many_threads_never_meet") else {
         return;
     };
     {
         let folder = Folder::new("threads_asleep");
+        // Every run is paced.
+        folder.order(None, None, Some(80));
         let job = Job::new(with_thread(&folder)).unwrap();
         let (context, memory, _) = setup(64 * MIB);
         job.manage(&memory).unwrap();
@@ -336,11 +409,17 @@ fn runs_of_many_threads_never_meet_an_allocator_that_sleeps() {
                     });
                     let kept = ran.unwrap().0;
                     while !stops.load(Ordering::Relaxed) {
-                        let ran = job.run(0, || {
+                        let work = || {
                             let block = memory.alloc(&stream, MIB).unwrap();
+                            fill(&stream, block.addr().get(), MIB, 9);
                             assert_filled(&stream, kept.addr().get(), 4096, value);
                             memory.free(&stream, block).unwrap();
-                        });
+                        };
+                        // One has queued runs.
+                        let ran = match value {
+                            1 => job.run_on(&stream, 0, work),
+                            _ => job.run(0, work),
+                        };
                         drop(ran.unwrap());
                         // Whoever ends last falls asleep.
                         if round.wait().is_leader() {

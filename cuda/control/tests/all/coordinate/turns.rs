@@ -144,6 +144,32 @@ fn read(coordinator: &mut Coordinator, jobs: &[Sleeper], now: Duration) {
 }
 
 #[test]
+fn a_turn_may_be_as_long_as_a_number_can_say() {
+    let mut coordinator = Coordinator::new(CoordinatorConfig {
+        total_bytes: 100,
+        step_bytes: 1,
+        calm: CALM,
+        turn: Some(Duration::MAX),
+    });
+    let jobs = [3, 3].map(|priority| coordinator.join(policy(priority, 0)).unwrap());
+    for now in [0, 1000].map(seconds) {
+        for job in jobs {
+            let report = JobReport {
+                wanted_bytes: 80,
+                sleep: Some(SleepState::Awake),
+                ..JobReport::default()
+            };
+            coordinator.report(job, report, now).unwrap();
+        }
+        let told = coordinator.decide(now).into_iter();
+        let asleep =
+            told.filter(|command| matches!(command, Command::SetAsleep { asleep: true, .. }));
+        // The first has its turn for ever.
+        assert_eq!(asleep.count(), usize::from(now.is_zero()));
+    }
+}
+
+#[test]
 fn whoever_writes_and_reads_when_no_two_are_awake_whose_sum_is_above_the_total() {
     let rounds = std::env::var("LARDER_JOBS").map_or(300, |rounds| rounds.parse().unwrap());
     let mut moved = 0;

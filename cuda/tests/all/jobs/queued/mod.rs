@@ -9,13 +9,16 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use larder_cuda::control::larder_control::{Clock, Group, OnError, Recorded, Waited};
+use larder_cuda::control::larder_control::{
+    Clock, ControlFile, Group, OnError, Recorded, SleepState, Waited,
+};
 use larder_cuda::control::{Job, JobConfig, LaunchPaced, Pauses};
 use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
-use larder_cuda::{Context, Launch};
+use larder_cuda::{Context, DeviceAllocator, Launch};
 
 use super::common::alone;
+use super::endings::until;
 use super::{Folder, by_hand};
 
 const PTX: &str = "
@@ -133,6 +136,18 @@ impl World {
         self.stream.synchronize().unwrap();
         let (end, busy_then) = now();
         (end - start, busy_then - busy)
+    }
+
+    /// Says so in the control file and has the job look.
+    fn tell(&self, percent: i32, asleep: bool) {
+        let mut file = ControlFile::default();
+        (file.perf_control, file.asleep) = (Some(percent), Some(asleep));
+        self.folder.say(&file.to_text());
+        self.job.poll();
+    }
+
+    fn sleep_state(&self) -> SleepState {
+        self.folder.status().larder.unwrap().sleep.unwrap().state
     }
 
     fn calls(&self, name: &str) -> u64 {
@@ -293,6 +308,65 @@ fn a_suspension_in_a_queued_run_is_not_busy() {
     let report = world.job.pacer().report();
     assert_eq!(report.busy, 6 * MS);
     assert!(report.suspended >= 490 * MS, "{report:?}");
+}
+
+#[test]
+fn runs_that_were_on_the_device_when_the_job_fell_asleep_are_in_its_status() {
+    let Some((control, _turn)) = alone("runs_that_were_on_the_device_when") else {
+        return;
+    };
+    let world = World::new(control, "asleep_queued", 2 * MS, 100);
+    let memory = DeviceAllocator::new(&Context::new(0).unwrap()).unwrap();
+    world.job.manage(&memory).unwrap();
+    world.queue(1, false);
+    world.tell(100, true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until(|| world.sleep_state() == SleepState::Asleep);
+            let durations = world.folder.status().durations;
+            world.tell(100, false);
+            assert_eq!(durations, [("graph_0".to_owned(), 2000)].into());
+        });
+        world.queue(1, false);
+    });
+}
+
+#[test]
+fn a_queued_run_that_ends_in_a_suspension_and_a_sleep_is_busy_for_its_own_time() {
+    let Some((control, _turn)) = alone("a_queued_run_that_ends_in_a_suspension") else {
+        return;
+    };
+    let world = World::new(control, "suspended_asleep", 2 * MS, 50);
+    let memory = DeviceAllocator::new(&Context::new(0).unwrap()).unwrap();
+    world.job.manage(&memory).unwrap();
+    world.queue(1, true);
+    let start = control.advance(Duration::ZERO);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            until(|| world.sleep_state() == SleepState::Asleep);
+            // Awake, it is suspended still.
+            world.tell(0, false);
+            until(|| world.sleep_state() == SleepState::Awake);
+            control.advance(500 * MS);
+            world.tell(50, false);
+        });
+        let work = || {
+            world.launch(true);
+            world.tell(0, true);
+        };
+        let (_, end) = world.job.run_on(&world.stream, 0, work).unwrap();
+        assert_eq!(end.paused, Waited::Done);
+    });
+    assert!(control.advance(Duration::ZERO) >= start + 500 * MS);
+    assert!(!memory.is_asleep());
+    let (took, busy) = world.measure(|| (0..10).for_each(|_| world.queue(1, true)));
+    assert_eq!(busy, 20 * MS);
+    // A pause of the run before may come late.
+    assert!(took.abs_diff(40 * MS) <= 4 * MS, "{took:?}");
+    // The newest run is reported by the next one.
+    world.queue(0, false);
+    let report = world.job.pacer().report();
+    assert_eq!(report.busy, 24 * MS, "{report:?}");
 }
 
 #[test]
