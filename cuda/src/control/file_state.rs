@@ -12,7 +12,7 @@ use larder_control::{
 };
 
 use super::managed::{JobPool, Look, ManagedPools};
-use super::rest::Rest;
+use super::sleep::Rest;
 use super::{JobConfig, Want};
 
 /// What other threads left for the thread that works on the state next; behind a lock of its own.

@@ -7,7 +7,7 @@ use cudarc::driver::{CudaEvent, DriverError, LaunchArgs, LaunchConfig};
 use larder_control::{Clock, DutyCycleReader, Pacer, PacerReport};
 
 use super::JobShared;
-use super::queued::QueuedRuns;
+use super::device_time::QueuedRuns;
 use crate::{DeviceAllocError, Launch};
 
 /// Holds launches back as a job's share of the time wants it. A clone is the same pacer.

@@ -61,14 +61,14 @@
 
 mod combiner;
 mod config;
+mod device_time;
 mod error;
 mod file_state;
 mod launch;
 mod managed;
-mod queued;
-mod rest;
 mod runs;
 mod shared;
+mod sleep;
 mod thread;
 
 use core::fmt;

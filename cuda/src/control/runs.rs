@@ -9,9 +9,9 @@ use larder_control::{
 };
 use larder_core::sync::{AtomicU64, Ordering};
 
+use super::device_time::{EndedRun, QueuedRun};
 use super::file_state::FileState;
-use super::queued::{EndedRun, QueuedRun};
-use super::rest::UnderWay;
+use super::sleep::UnderWay;
 use super::{Job, JobShared, Pauses};
 use crate::Rejected;
 use crate::driver::locked;

@@ -9,10 +9,10 @@ use larder_core::limits::LimitEventKind;
 use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 
 use super::combiner::Combiner;
+use super::device_time::QueuedRuns;
 use super::file_state::{FileState, Inbox};
 use super::managed::ManagedPools;
-use super::queued::QueuedRuns;
-use super::rest::Rest;
+use super::sleep::Rest;
 use super::{Apply, JobConfig, Run, runs, thread};
 use crate::DeviceAllocator;
 use crate::driver::locked;

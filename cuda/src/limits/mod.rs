@@ -31,7 +31,7 @@
 //! once and was asked again at each step.)
 
 pub(crate) mod node;
-pub(crate) mod shrinking;
+pub(crate) mod unmet;
 mod watch;
 
 use core::fmt;

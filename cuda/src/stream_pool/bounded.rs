@@ -9,7 +9,7 @@ use larder_core::{AllocError, BfcAllocator, Memory, NoIndex, PoolStats, Source, 
 use super::Above;
 use super::peaks::Earlier;
 use crate::driver::owed::Unwaited;
-use crate::limits::shrinking::Shrinking;
+use crate::limits::unmet::Shrinking;
 use crate::limits::{OverBudget, TreeNode};
 use crate::lock_wait::Yield;
 use crate::owning::Owning;
