@@ -170,13 +170,15 @@ step_mutants() {
     echo 'the mechanical ones, a file at a time: cargo mutants -p larder-core -f core/src/units.rs (.cargo/mutants.toml)'
 }
 
-# Every call refused in every way; what other people's programs show, and what systems make hard, for
-# which it fetches from the registry.
+# Every call refused in every way; the other manners of the stand-in; what other people's programs show, and
+# what systems make hard, for which it fetches from the registry.
 step_long() {
     LARDER_FAULTS=all cargo test -p larder-cuda --test all fault
     LARDER_FAULTS=all cargo test -p larder --lib heap
     LARDER_ROUNDS=all cargo test -p larder-core --test all random
     LARDER_ROUNDS=all cargo test -p larder --test process --test purge --test programs
+    LARDER_CUDA_DRIVER=stand-in LARDER_STAND_IN_MAPPING_WAITS=1 cargo test -p larder-cuda --tests
+    LARDER_CUDA_DRIVER=stand-in LARDER_STAND_IN_SEED=3 cargo test -p larder-cuda --tests
     LARDER_STREAMS=1000000 cargo test --release -p larder-cuda --test all streams_come_and_go
     LARDER_OPERATIONS=10000000 cargo test --release -p larder-cuda --test all a_long_run
     LARDER_PROGRAMS=2000 cargo test -p larder-cuda --test all programs_give_what

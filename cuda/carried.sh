@@ -39,7 +39,7 @@ end_left_over() {
     local pid name
     [ -s "$results/running" ] || return 0
     read -r pid name <"$results/running"
-    if tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qxF "LARDER_PART=$results/$name"; then
+    if tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | grep -qxF "LARDER_PART=$results/$name"; then
         echo "ends $name, which a former run left behind"
         kill "$pid" 2>/dev/null
         for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do

@@ -63,7 +63,7 @@ pub struct StandIn {
     clear_findings: unsafe extern "C" fn(),
     kernel: unsafe extern "C" fn(*const c_char, KernelBody) -> Code,
     poison: unsafe extern "C" fn(u32),
-    mapping_waits: unsafe extern "C" fn(u32),
+    mapping_waits: unsafe extern "C" fn(u32) -> u32,
     set_pinned: unsafe extern "C" fn(u64),
     managed_concurrently: unsafe extern "C" fn(u32),
     share: unsafe extern "C" fn(*const c_char) -> Code,
@@ -264,10 +264,11 @@ impl StandIn {
     }
 
     /// Sets whether unmapping memory and setting access to it wait for queued work that may use it. They do
-    /// not at first, and work whose memory went fails.
-    pub fn mapping_waits(&self, on: bool) {
+    /// not at first, and work whose memory went fails. Says whether they did before; a [reset](Self::reset)
+    /// changes nothing of it.
+    pub fn mapping_waits(&self, on: bool) -> bool {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.mapping_waits)(u32::from(on)) }
+        unsafe { (self.mapping_waits)(u32::from(on)) != 0 }
     }
 
     /// Sets how much of the host's memory may be pinned or registered, in whole pages: at first, and after a

@@ -451,13 +451,13 @@ fn a_free_that_forgets_queued_work_is_found_out() {
     let mut wrong_bytes = 0;
     let mut found = 0;
     // Work whose memory went would fail here, and never show wrong bytes.
-    control.mapping_waits(true);
+    let waited = control.mapping_waits(true);
     for seed in 0..40 {
         wrong_bytes += run(control, seed, manner).0;
         found += control.findings().len();
         control.clear_findings();
     }
-    control.mapping_waits(false);
+    control.mapping_waits(waited);
     assert!(wrong_bytes > 0, "some order shows it in the bytes");
     assert!(found > 0, "it is found in the order too");
 }

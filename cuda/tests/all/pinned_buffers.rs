@@ -376,6 +376,8 @@ fn a_stream_at_work_is_asked_once() {
     };
     {
         let setup = Setup::new(2);
+        // Memory that grows may wait for work that is queued.
+        drop([0, 1].map(|stream| setup.zeros(stream)));
         let gate = Box::new(std::sync::Barrier::new(2));
         let data = (&raw const *gate).cast_mut().cast();
         // SAFETY: the gate outlives the stream's work, for which the context is waited below.

@@ -130,10 +130,10 @@ extern "C" fn larder_stand_in_poison(on: u32) {
 }
 
 /// Sets whether `cuMemUnmap` and `cuMemSetAccess` wait for queued work that may use the mappings. They do
-/// not at first, since the documents promise it for most uses only.
+/// not at first, since the documents promise it for most uses only. Says whether they did before.
 #[unsafe(no_mangle)]
-extern "C" fn larder_stand_in_mapping_waits(on: u32) {
-    control(|driver| driver.mapping_waits = on != 0);
+extern "C" fn larder_stand_in_mapping_waits(on: u32) -> u32 {
+    control(|driver| u32::from(std::mem::replace(&mut driver.mapping_waits, on != 0)))
 }
 
 /// Sets how much of the host's memory may be pinned. What is pinned stays so.

@@ -169,6 +169,8 @@ fn work_after_a_capture_of_another_stream_is_an_error() {
         return;
     };
     {
+        // The finding below comes at once, and is forgotten.
+        control.schedule_eagerly();
         let setup = Setup::new(2);
         let add = kernel(control, &setup.context);
         control.reset_calls();

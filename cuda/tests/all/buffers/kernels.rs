@@ -229,6 +229,8 @@ fn a_buffer_of_no_bytes_is_an_argument_without_an_address() {
         assert_eq!(control.calls(None), 0, "{:?}", control.call_table());
         // SAFETY: the kernel takes two pointers and a length, and touches nothing.
         unsafe { launch.launch(config()) }.unwrap();
+        // Before its module goes.
+        setup.streams[1].synchronize().unwrap();
     }
     assert_clean(control);
 }

@@ -125,6 +125,8 @@ fn a_refused_copy_is_an_error_and_loses_nothing() {
         return;
     };
     {
+        // The finding below comes at once, and is forgotten.
+        control.schedule_eagerly();
         let setup = Setup::new(2);
         let mut buffer = setup.memory.zeros::<u32>(&setup.streams[0], 100).unwrap();
         let live_bytes = setup.memory.stats().live_bytes;

@@ -36,8 +36,8 @@ pub(crate) fn apart() -> RwLockWriteGuard<'static, ()> {
     TURNS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For tests that control the stand-in: alone, and from a clean state. `None`, and a line that says
-/// so, where there is none.
+/// For tests that control the stand-in: alone, and from a clean state, with queued work deferred if
+/// `LARDER_STAND_IN_SEED` says so. `None`, and a line that says so, where there is none.
 pub(crate) fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'static, ()>)> {
     let Some(control) = driver().stand_in() else {
         println!("skipped: {test} needs the stand-in's control");
@@ -47,6 +47,9 @@ pub(crate) fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'s
     control.clear_failures();
     control.schedule_eagerly();
     control.reset(2, DEVICE_BYTES);
+    if let Ok(seed) = std::env::var("LARDER_STAND_IN_SEED") {
+        control.schedule_deferred(seed.parse().expect("a number"));
+    }
     Some((control, turn))
 }
 

@@ -101,7 +101,7 @@ unsafe extern "C" {
     pub(crate) safe fn larder_stand_in_schedule(deferred: u32, seed: u64);
     pub(crate) safe fn larder_stand_in_reset(devices: u32, bytes: u64);
     pub(crate) safe fn larder_stand_in_poison(on: u32);
-    pub(crate) safe fn larder_stand_in_mapping_waits(on: u32);
+    pub(crate) safe fn larder_stand_in_mapping_waits(on: u32) -> u32;
     pub(crate) safe fn larder_stand_in_set_pinned(bytes: u64);
     pub(crate) safe fn larder_stand_in_managed_concurrently(on: u32);
     pub(crate) safe fn larder_stand_in_used(device: i32) -> u64;

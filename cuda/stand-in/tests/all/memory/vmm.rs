@@ -322,7 +322,7 @@ fn setting_access_waits_for_queued_work_if_mapping_waits() {
     ok(allow(at, GRANULARITY, 0, c::MEM_ACCESS_READ));
     ok(cuStreamQuery(stream));
     assert_eq!(findings(), "");
-    larder_stand_in_mapping_waits(0);
+    assert_eq!(larder_stand_in_mapping_waits(0), 1);
 }
 
 #[test]
