@@ -11,24 +11,30 @@ impl Part<'_> {
     /// The address for a read that is queued next. O(1) and no driver call on the stream that wrote
     /// last, or that has read since.
     fn read_on<'s, T>(&self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
-        if !self.has_bytes::<T>() {
-            (self.address, SyncOnDrop::Record(None))
-        } else if self.shared.is_asleep() {
-            (0, SyncOnDrop::Record(None))
-        } else {
-            (self.address, self.shared.read(stream, self.beside))
+        match self.address_now::<T>() {
+            Ok(address) => (address, self.shared.read(stream, self.beside)),
+            Err(address) => (address, SyncOnDrop::Record(None)),
         }
     }
 
     /// The address for a write that is queued next. No driver call if the stream alone used the
     /// buffer since it wrote last.
     fn write_on<'s, T>(&self, stream: &'s CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'s>) {
+        match self.address_now::<T>() {
+            Ok(address) => (address, self.shared.write(stream, self.beside)),
+            Err(address) => (address, SyncOnDrop::Record(None)),
+        }
+    }
+
+    /// The address of what is to be used; what stands in its place, if nothing is: there are no bytes, or
+    /// they sleep.
+    fn address_now<T>(&self) -> Result<sys::CUdeviceptr, sys::CUdeviceptr> {
         if !self.has_bytes::<T>() {
-            (self.address, SyncOnDrop::Record(None))
+            Err(self.address)
         } else if self.shared.is_asleep() {
-            (0, SyncOnDrop::Record(None))
+            Err(0)
         } else {
-            (self.address, self.shared.write(stream, self.beside))
+            Ok(self.address)
         }
     }
 

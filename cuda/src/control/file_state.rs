@@ -12,7 +12,7 @@ use larder_control::{
 };
 
 use super::managed::{JobPool, Look, ManagedPools};
-use super::sleep::Rest;
+use super::sleep::JobSleep;
 use super::{JobConfig, Want};
 
 /// What other threads left for the thread that works on the state next; behind a lock of its own.
@@ -42,13 +42,13 @@ impl FileState {
         managed: Arc<ManagedPools>,
         perf: DutyCycleReader,
         want: Arc<Want>,
-        rest: Arc<Rest>,
+        sleep: Arc<JobSleep>,
     ) -> Self {
         let source = StatusSource {
             managed,
             perf,
             want,
-            rest,
+            sleep,
             name: config.name.clone(),
             priority: config.priority,
             version: None,
@@ -129,7 +129,7 @@ struct StatusSource {
     managed: Arc<ManagedPools>,
     perf: DutyCycleReader,
     want: Arc<Want>,
-    rest: Arc<Rest>,
+    sleep: Arc<JobSleep>,
     name: String,
     priority: Option<i64>,
     version: Option<u64>,
@@ -150,7 +150,7 @@ impl UsageSource for StatusSource {
         job.perf_control = self.perf.perf().percent().into();
         job.control_version = self.version;
         job.ended = self.ended;
-        job.sleep = Some(self.rest.status());
+        job.sleep = Some(self.sleep.status());
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         job.written_at_unix_ms = now.map_or(0, |now| now.as_millis() as u64);
         let wanted = self.want.get();

@@ -145,7 +145,7 @@ impl Job {
     ) -> Result<(R, RunEnd), Rejected<Option<R>, ActionFailed>> {
         let shared = &*self.shared;
         // It may sleep here, so the run begins on the device later.
-        let under_way = shared.rest.begin(shared);
+        let under_way = shared.sleep.begin(shared);
         let queued = stream.and_then(|stream| {
             let perf = shared.management.perf();
             shared.queued.begin(stream, &shared.pacer, perf)
@@ -300,7 +300,7 @@ impl JobShared {
         if !adjusted.is_empty() {
             self.management.note_adjusted();
         }
-        self.rest_after(run);
+        self.sleep_after(run);
         let pausing = Counted::new(&self.progress.pausing);
         let paused = if run.is_step {
             self.pacer.end_wait()
@@ -314,11 +314,11 @@ impl JobShared {
     }
 
     /// Sleeps while the control file says so.
-    fn rest_after(&self, run: &Run) {
+    fn sleep_after(&self, run: &Run) {
         let ended = locked(&run.under_way).take();
         let counts = ended.is_some();
         drop(ended);
-        let again = self.rest.begin(self);
+        let again = self.sleep.begin(self);
         *locked(&run.under_way) = counts.then_some(again);
     }
 }

@@ -12,7 +12,7 @@ use super::combiner::Combiner;
 use super::device_time::QueuedRuns;
 use super::file_state::{FileState, Inbox};
 use super::managed::ManagedPools;
-use super::sleep::Rest;
+use super::sleep::JobSleep;
 use super::{Apply, JobConfig, Run, runs, thread};
 use crate::DeviceAllocator;
 use crate::driver::locked;
@@ -27,7 +27,7 @@ pub(super) struct JobShared {
     pub(super) actions: RunActions<Run>,
     pub(super) managed: Arc<ManagedPools>,
     pub(super) want: Arc<Want>,
-    pub(super) rest: Arc<Rest>,
+    pub(super) sleep: Arc<JobSleep>,
     inbox: Mutex<Inbox>,
     pub(super) combiner: Combiner<FileState>,
     pub(super) report: Mutex<FileReport>,
@@ -70,14 +70,14 @@ impl JobShared {
         let pacer = Pacer::with_config(Arc::clone(&clock), reader, pacing);
         let managed = Arc::<ManagedPools>::default();
         let want = Arc::new(Want(AtomicU64::new(Want::UNKNOWN)));
-        let rest = Arc::<Rest>::default();
+        let sleep = Arc::<JobSleep>::default();
         let state = FileState::new(
             &config,
             Arc::clone(&clock),
             Arc::clone(&managed),
             management.reader(),
             Arc::clone(&want),
-            Arc::clone(&rest),
+            Arc::clone(&sleep),
         );
         Arc::new(Self {
             actions: RunActions::new(Arc::clone(&clock)),
@@ -94,13 +94,13 @@ impl JobShared {
             management,
             managed,
             want,
-            rest,
+            sleep,
         })
     }
 
     pub(super) fn cancel(&self) {
         self.management.cancel();
-        self.rest.cancel();
+        self.sleep.cancel();
     }
 
     pub(super) fn add(
@@ -152,7 +152,7 @@ impl JobShared {
         self.bell.ring();
         self.combiner.work_or_leave(|state| self.settle(state));
         // Whoever wakes does so under the limits of this file.
-        if asleep.is_some_and(|asleep| self.rest.tell(asleep)) {
+        if asleep.is_some_and(|asleep| self.sleep.tell(asleep)) {
             self.bell.ring();
             self.combiner.work_or_leave(|state| self.settle(state));
         }
@@ -183,7 +183,7 @@ impl JobShared {
         self.config.apply == Apply::AtOnce
             || self.progress.is_between_runs()
             || self.management.perf().is_suspended()
-            || !self.rest.is_awake()
+            || !self.sleep.is_awake()
     }
 
     /// Takes what was left and puts limits in force; what became of them.

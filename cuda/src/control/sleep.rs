@@ -1,10 +1,10 @@
-//! [`Rest`]: a job that sleeps between two runs while its control file says so.
+//! [`JobSleep`]: a job that sleeps between two runs while its control file says so.
 //!
-//! REST1. Memory is given up and brought back by one thread at a time, while no run is under way, and with no lock
+//! JOBSLEEP1. Memory is given up and brought back by one thread at a time, while no run is under way, and with no lock
 //! held. Nobody waits for a run of another thread: whoever ends the last one falls asleep.
-//! REST2. A run begins, and one that has ended comes back, once the job is awake. After a cancel that is so at once,
+//! JOBSLEEP2. A run begins, and one that has ended comes back, once the job is awake. After a cancel that is so at once,
 //! even where the memory could not be brought back.
-//! REST3. Before memory is taken, the status says `waking`; then the control file is read once more. A coordinator
+//! JOBSLEEP3. Before memory is taken, the status says `waking`; then the control file is read once more. A coordinator
 //! that takes its word back writes first and then reads, so one of the two sees the other (COORD5).
 
 use core::fmt;
@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// Whether a job sleeps, and is to.
 #[derive(Default)]
-pub(super) struct Rest {
+pub(super) struct JobSleep {
     state: Mutex<State>,
     changed: Signal,
 }
@@ -78,7 +78,7 @@ impl State {
 }
 
 /// One run under way; it counts while this lives.
-pub(super) struct UnderWay(Arc<Rest>);
+pub(super) struct UnderWay(Arc<JobSleep>);
 
 impl fmt::Debug for UnderWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -93,7 +93,7 @@ impl Drop for UnderWay {
 }
 
 /// This thread moves memory, while this lives.
-struct Moves<'r>(&'r Rest);
+struct Moves<'r>(&'r JobSleep);
 
 impl Drop for Moves<'_> {
     fn drop(&mut self) {
@@ -102,7 +102,7 @@ impl Drop for Moves<'_> {
     }
 }
 
-impl Rest {
+impl JobSleep {
     /// What the control file says, newly. True if the status says something else now.
     pub(super) fn tell(&self, asleep: bool) -> bool {
         let mut state = locked(&self.state);
@@ -209,7 +209,7 @@ impl Rest {
         state.phase = SleepState::Waking;
         drop(state);
         if is_first && !is_cancelled {
-            // REST3.
+            // JOBSLEEP3.
             let is_said = job.write_status();
             if !is_said || job.is_told_to_sleep() {
                 // Whoever listens will say the newest, if this was not it.

@@ -117,14 +117,15 @@ pub enum ImportError {
 /// use std::os::fd::OwnedFd;
 /// use larder_cuda::{Context, ImportedBlock, SharedLayout};
 ///
-/// # fn received() -> (Vec<u8>, Vec<OwnedFd>) { unimplemented!() }
+/// # fn import(received: fn() -> (Vec<u8>, Vec<OwnedFd>)) -> Result<(), Box<dyn std::error::Error>> {
 /// let (layout, descriptors) = received(); // over a Unix socket
 /// let context = Context::new(0)?;
 /// let layout = SharedLayout::from_bytes(&layout)?;
 /// let block = ImportedBlock::new(&context, &layout, &descriptors)?;
 /// let header = block.part(0, 4096).ok_or("too short")?;
 /// // kernels use header.start(), copies too
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug)]
 pub struct ImportedBlock {

@@ -65,9 +65,7 @@ impl PinnedSource {
             config,
         }
     }
-}
 
-impl PinnedSource {
     /// The address by which kernels of the context's device reach memory of ours. No driver call unless it is
     /// write-combined.
     pub(crate) fn device_address(&self, address: u64) -> Result<u64, DriverError> {

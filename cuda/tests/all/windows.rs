@@ -6,6 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use crate::programs::kernels::{self, Kernel, Kernels, Launch};
+use common::graph::Graph;
 use common::{MIB, alone, assert_clean, assert_filled, fill, ran_in_child};
 use cudarc::driver::{CudaStream, sys};
 use larder_core::{AllocError, Block};
@@ -19,40 +20,6 @@ use larder_cuda::{
 const SEEDS: u64 = 40;
 
 const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-
-/// A graph of what was captured.
-struct Graph(sys::CUgraph, sys::CUgraphExec);
-
-impl Graph {
-    fn end_capture(stream: &CudaStream) -> Self {
-        let (mut graph, mut runnable) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the stream captures; the handle outlives the call.
-        unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) }
-            .result()
-            .unwrap();
-        // SAFETY: the graph was made just now; the handle outlives the call.
-        unsafe { sys::cuGraphInstantiateWithFlags(&raw mut runnable, graph, 0) }
-            .result()
-            .unwrap();
-        Self(graph, runnable)
-    }
-
-    fn launch(&self, stream: &CudaStream) {
-        // SAFETY: stream and graph exist: we hold both.
-        unsafe { sys::cuGraphLaunch(self.1, stream.cu_stream()) }
-            .result()
-            .unwrap();
-    }
-}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        // SAFETY: it was made above, and its work is done or queued.
-        unsafe { sys::cuGraphExecDestroy(self.1) }.result().unwrap();
-        // SAFETY: the graph was made above, and its work is done or queued.
-        unsafe { sys::cuGraphDestroy(self.0) }.result().unwrap();
-    }
-}
 
 struct Setup {
     context: Context,
@@ -160,7 +127,7 @@ fn capture(setup: &Setup, stream: usize, out: &Block, value: u32) -> Graph {
     setup.free(stream, second);
     setup.launch(stream, Kernel::Scale, [out, &third, &third], 1);
     setup.free(stream, third);
-    Graph::end_capture(queue)
+    Graph::end_capture(queue).unwrap()
 }
 
 /// What `out` holds then.
@@ -191,7 +158,7 @@ fn a_graph_keeps_its_memory_while_the_window_lives() {
         // Its last block comes back, and the graph still runs.
         setup.free(0, late);
         for round in 0..3_u8 {
-            graph.launch(&setup.streams[0]);
+            graph.launch(&setup.streams[0]).unwrap();
             // Others take all they can get, on both streams, while the graph may still run.
             let mut others = Vec::new();
             for index in 0..20_u64 {
@@ -208,7 +175,7 @@ fn a_graph_keeps_its_memory_while_the_window_lives() {
             }
             assert_captured(setup, 0, &out, 5);
         }
-        graph.launch(&setup.streams[0]);
+        graph.launch(&setup.streams[0]).unwrap();
         setup.context.synchronize().unwrap();
         drop((graph, window));
         setup.free(0, out);
@@ -237,7 +204,7 @@ fn several_windows_are_open_on_several_streams() {
         setup.free(1, extra);
         for _ in 0..2 {
             for (stream, graph) in graphs.iter().enumerate() {
-                graph.launch(&setup.streams[stream]);
+                graph.launch(&setup.streams[stream]).unwrap();
             }
         }
         for (stream, out) in outs.iter().enumerate() {
@@ -280,10 +247,10 @@ fn a_block_freed_on_a_forked_stream_is_not_given_again_inside() {
             setup.launch(0, Kernel::Fill, [&next; 3], 1);
             let join = setup.follow(0, 1);
             setup.free(0, next);
-            let graph = Graph::end_capture(queue);
+            let graph = Graph::end_capture(queue).unwrap();
             window.close();
             for _ in 0..2 {
-                graph.launch(&setup.streams[0]);
+                graph.launch(&setup.streams[0]).unwrap();
                 assert_captured(setup, 0, &out, 9);
             }
             drop((graph, window, fork, join));
@@ -391,7 +358,7 @@ fn a_window_without_room_says_so_and_the_capture_goes_on() {
         setup.fill(0, &all, 1);
         setup.free(0, all);
         assert!(setup.captures(0));
-        drop(Graph::end_capture(&setup.streams[0]));
+        drop(Graph::end_capture(&setup.streams[0]).unwrap());
         // Closed by being dropped.
         drop(window);
         let block = setup.alloc(0, 2 * MIB);
@@ -427,7 +394,7 @@ fn there_is_one_open_window_of_a_stream_and_none_begins_in_a_capture() {
         let error = setup.memory.prime(queue, MIB).unwrap_err();
         assert_eq!(error, DeviceAllocError::Capturing);
         assert!(setup.captures(0));
-        drop(Graph::end_capture(queue));
+        drop(Graph::end_capture(queue).unwrap());
         assert!(setup.memory.stats().live_bytes < live);
     });
 }
@@ -543,7 +510,7 @@ fn a_full_arena_asks_no_events_in_a_capture() {
         let asked = calls.iter().find(|(name, _)| name.starts_with("cuEvent"));
         assert_eq!(asked, None);
         assert!(setup.captures(0));
-        drop(Graph::end_capture(queue));
+        drop(Graph::end_capture(queue).unwrap());
         for block in blocks {
             setup.free(0, block);
         }
@@ -602,7 +569,7 @@ fn a_capture_without_a_window_gets_no_new_memory() {
                 .find(|(name, _)| name.starts_with("cuMemCreate") || name.starts_with("cuEvent"));
             assert_eq!(mapped, None);
             assert!(setup.captures(0));
-            drop(Graph::end_capture(queue));
+            drop(Graph::end_capture(queue).unwrap());
         }
         assert_eq!(setup.memory.stats().live_bytes, 0);
         setup.context.synchronize().unwrap();

@@ -96,6 +96,17 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The job that the command is for.
+    pub const fn job(&self) -> JobId {
+        match *self {
+            Self::SetLimit { job, .. }
+            | Self::SetPerf { job, .. }
+            | Self::SetAsleep { job, .. } => job,
+        }
+    }
+}
+
 /// How a [`Coordinator`] decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CoordinatorConfig {

@@ -300,12 +300,7 @@ impl Coordination {
     /// Stores the commands in their jobs' records, and adds an event with the reason for each.
     fn take_down(&mut self, commands: &[Command], said: &mut Vec<CoordinationEvent>) {
         for command in commands {
-            let (Command::SetLimit { job: id, .. }
-            | Command::SetPerf { job: id, .. }
-            | Command::SetAsleep { job: id, .. }) = *command
-            else {
-                continue;
-            };
+            let id = command.job();
             let lacking = self.lacking(id);
             let Some((files, known)) = self.known.iter_mut().find(|(_, known)| known.id == id)
             else {

@@ -1,49 +1,16 @@
 //! Buffers while streams capture.
 
-use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg, sys};
+use cudarc::driver::{LaunchConfig, PushKernelArg, sys};
 use larder_cuda::{CaptureStatus, Event, EventConfig, Launch};
 
 use super::Setup;
 use super::kernels::kernel;
+use crate::common::graph::Graph;
 use crate::common::{alone, assert_clean};
 
 const LEN: usize = 400;
 
 const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-
-/// A graph of what was captured.
-struct Graph(sys::CUgraph, sys::CUgraphExec);
-
-impl Graph {
-    fn end_capture(stream: &CudaStream) -> Self {
-        let (mut graph, mut runnable) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the stream captures; the handle outlives the call.
-        unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) }
-            .result()
-            .unwrap();
-        // SAFETY: the graph was made just now; the handle outlives the call.
-        unsafe { sys::cuGraphInstantiateWithFlags(&raw mut runnable, graph, 0) }
-            .result()
-            .unwrap();
-        Self(graph, runnable)
-    }
-
-    fn launch(&self, stream: &CudaStream) {
-        // SAFETY: stream and graph exist: we hold both.
-        unsafe { sys::cuGraphLaunch(self.1, stream.cu_stream()) }
-            .result()
-            .unwrap();
-    }
-}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        // SAFETY: it was made above, and its work is done or queued.
-        unsafe { sys::cuGraphExecDestroy(self.1) }.result().unwrap();
-        // SAFETY: the graph was made above, and its work is done or queued.
-        unsafe { sys::cuGraphDestroy(self.0) }.result().unwrap();
-    }
-}
 
 /// Work captured on a stream comes after what others did before, and the capture is not spoilt.
 #[test]
@@ -72,8 +39,8 @@ fn captured_work_comes_after_what_was_queued_elsewhere() {
                 Ok(CaptureStatus::Active),
                 "the capture goes on"
             );
-            let graph = Graph::end_capture(b);
-            graph.launch(b);
+            let graph = Graph::end_capture(b).unwrap();
+            graph.launch(b).unwrap();
             assert_eq!(c.clone_dtoh(&late).unwrap(), [1; LEN], "seed {seed}");
             drop(graph);
             drop((buffer, copy, late));
@@ -114,13 +81,13 @@ fn streams_of_one_capture_are_the_programs() {
             join.record(b).unwrap();
             join.wait_on(a).unwrap();
             assert_eq!(setup.context.cudarc().check_err(), Ok(()));
-            let graph = Graph::end_capture(a);
+            let graph = Graph::end_capture(a).unwrap();
             // The eager write of `a` is still to be waited for.
             b.memcpy_dtod(&buffer, &mut eager).unwrap();
             assert_eq!(b.clone_dtoh(&eager).unwrap(), [1; LEN], "seed {seed}");
             // The graph's run is the program's to order.
             setup.context.synchronize().unwrap();
-            graph.launch(a);
+            graph.launch(a).unwrap();
             setup.context.synchronize().unwrap();
             assert_eq!(a.clone_dtoh(&copy).unwrap(), [0; LEN]);
             drop((graph, fork, join));
@@ -149,8 +116,8 @@ fn a_capture_of_an_unknown_stream_is_not_spoilt() {
             unknown.memcpy_dtod(&ones, &mut copy).unwrap();
             let status = setup.context.capture_status(&unknown);
             assert_eq!(status, Ok(CaptureStatus::Active));
-            let graph = Graph::end_capture(&unknown);
-            graph.launch(&unknown);
+            let graph = Graph::end_capture(&unknown).unwrap();
+            graph.launch(&unknown).unwrap();
             setup.context.synchronize().unwrap();
             assert_eq!(a.clone_dtoh(&copy).unwrap(), [1; LEN], "seed {seed}");
             drop(graph);
@@ -198,7 +165,7 @@ fn work_after_a_capture_of_another_stream_is_an_error() {
         // SAFETY: the parts came from it.
         let buffer = unsafe { larder_cuda::DeviceBuffer::<u8>::from_raw(memory, a, at) }.unwrap();
         drop(buffer);
-        let graph = Graph::end_capture(a);
+        let graph = Graph::end_capture(a).unwrap();
         let next = memory.zeros::<u8>(a, LEN).unwrap();
         let again = next.leak().unwrap();
         assert_eq!(again, at, "it is there again on its own stream");

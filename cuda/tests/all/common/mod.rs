@@ -1,6 +1,8 @@
 //! What the tests over a driver share.
 #![allow(dead_code, reason = "no test program uses all of it")]
 
+pub(crate) mod graph;
+
 use std::process::Command;
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -89,6 +91,12 @@ pub(crate) const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::I
 /// with `LARDER_FAULTS=all` once with each code.
 pub(crate) fn is_swept(nth_code: usize, place: usize) -> bool {
     place % CODES.len() == nth_code || all_faults()
+}
+
+/// What a variable of the environment says; another number where it is not set.
+pub(crate) fn number(variable: &str, otherwise: u64) -> u64 {
+    let said = std::env::var(variable).ok();
+    said.map_or(otherwise, |said| said.parse().expect("a number"))
 }
 
 /// Whether sweeps make every refusal (`./check.sh long`).

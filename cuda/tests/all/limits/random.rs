@@ -10,7 +10,7 @@ use larder_core::limits::LimitAnswer;
 use larder_cuda::driver::StandIn;
 use larder_cuda::{ArenaPolicy, Budget, Context, DeviceAllocator, DeviceConfig, Limits};
 
-use super::common::{MIB, alone, assert_clean, ran_in_child};
+use super::common::{MIB, alone, assert_clean, number, ran_in_child};
 use super::{below, check, fill, plain, size, stream};
 
 /// Threads that allocate and free, each with a pool and a stream of its own.
@@ -217,13 +217,6 @@ fn round(control: &'static StandIn, seed: u64) -> (u64, u64) {
     drop(pools);
     assert_eq!(limits.process().usage().used_bytes, 0);
     (watch.granted.into_inner(), watch.judged.into_inner())
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    let value = std::env::var(name).ok();
-    value
-        .and_then(|value| value.parse().ok())
-        .unwrap_or(default)
 }
 
 #[test]

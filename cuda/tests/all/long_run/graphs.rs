@@ -8,59 +8,16 @@ use larder_cuda::{CaptureWindow, DeviceAllocError};
 
 use super::player::{Outcome, Player, is_short};
 use crate::common::MIB;
+use crate::common::graph::Graph;
 use crate::programs::random::Random;
 
 /// Graphs that a player keeps.
 const GRAPHS: usize = 3;
 
-/// A graph of what was captured.
-struct Graph {
-    graph: sys::CUgraph,
-    runnable: Option<sys::CUgraphExec>,
-}
-
-// SAFETY: handles, which any thread may use.
-unsafe impl Send for Graph {}
-
-impl Graph {
-    fn end_capture(stream: &CudaStream) -> Outcome<Self> {
-        let mut graph = std::ptr::null_mut();
-        // SAFETY: the stream captures; the handle outlives the call.
-        let ended = unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) };
-        let ended = ended.result();
-        ended.map_err(|error| format!("a capture was spoilt: {error}"))?;
-        Ok(Self {
-            graph,
-            runnable: None,
-        })
-    }
-
-    fn launch(&mut self, stream: &CudaStream) -> Outcome {
-        let runnable = match self.runnable {
-            Some(runnable) => runnable,
-            None => {
-                let mut runnable = std::ptr::null_mut();
-                // SAFETY: the graph is ours; the handle outlives the call.
-                unsafe { sys::cuGraphInstantiateWithFlags(&raw mut runnable, self.graph, 0) }
-                    .result()?;
-                *self.runnable.insert(runnable)
-            }
-        };
-        // SAFETY: stream and graph exist: both are held.
-        unsafe { sys::cuGraphLaunch(runnable, stream.cu_stream()) }.result()?;
-        Ok(())
-    }
-}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        if let Some(runnable) = self.runnable {
-            // SAFETY: made by `launch`; the driver keeps it for launches that are queued.
-            let _ = unsafe { sys::cuGraphExecDestroy(runnable) };
-        }
-        // SAFETY: made by `end_capture`.
-        let _ = unsafe { sys::cuGraphDestroy(self.graph) };
-    }
+/// Ends a capture, which nothing may have spoilt.
+fn end_capture(stream: &CudaStream) -> Outcome<Graph> {
+    let graph = Graph::end_capture(stream);
+    graph.map_err(|error| format!("a capture was spoilt: {error}").into())
 }
 
 /// A capture that goes on.
@@ -168,7 +125,7 @@ impl Player {
                 false => self.world.memory.free(&stream, block)?,
             }
         }
-        let graph = Graph::end_capture(&stream)?;
+        let graph = end_capture(&stream)?;
         open.window.close();
         self.captured.push(Captured {
             stream: open.stream,
@@ -198,7 +155,7 @@ impl Player {
             return Ok(());
         }
         let queue = self.order.streams[stream].clone();
-        self.captured[index].graph.launch(&queue)
+        Ok(self.captured[index].graph.launch(&queue)?)
     }
 
     /// Gives up a graph; its launches are ordered before what comes later on its stream.
@@ -236,6 +193,6 @@ impl Player {
         let stream = open.stream.cu_stream();
         // SAFETY: so many bytes are there as long as the world; the stream captures.
         unsafe { result::memset_d8_async(open.scratch, 1, 4096, stream) }?;
-        Graph::end_capture(&open.stream).map(drop)
+        end_capture(&open.stream).map(drop)
     }
 }

@@ -23,8 +23,8 @@ use larder_cuda::{
     ArenaPolicy, Context, DeviceAllocator, DeviceConfig, Limits, PinnedAllocator, PinnedConfig,
 };
 
-use crate::common::{MIB, alone, assert_clean};
-use crate::programs::number;
+use crate::common::{MIB, alone, assert_clean, number};
+
 use crate::programs::random::Random;
 use checks::Sizes;
 use player::{Outcome, Player, World};

@@ -195,17 +195,11 @@ impl Player {
         }
     }
 
-    /// Orders a stream behind what a use of a block must wait for, and counts the use.
+    /// A use of a block on a stream is queued next.
     fn use_block(&mut self, index: usize, stream: usize, writes: bool) -> Outcome {
         let held = &mut self.held[index];
-        let needs = if writes { held.used } else { held.wrote };
-        self.order.after(stream, &needs)?;
-        let at = self.order.step(stream);
-        if writes {
-            (held.wrote, held.used) = (at, at);
-        } else {
-            held.used.join(&at);
-        }
+        let (wrote, used) = (&mut held.wrote, &mut held.used);
+        self.order.use_block(stream, writes, wrote, used)?;
         held.last = stream;
         Ok(())
     }

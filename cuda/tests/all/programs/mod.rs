@@ -28,7 +28,7 @@ mod uses;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use common::{DEVICE_BYTES, apart, driver, ran_in_child};
+use common::{DEVICE_BYTES, apart, driver, number, ran_in_child};
 use larder_cuda::driver::StandIn;
 use program::Program;
 
@@ -101,11 +101,6 @@ fn left(control: &StandIn) -> Vec<String> {
         wrong.push(format!("left: {} bytes", control.used(0)));
     }
     wrong
-}
-
-pub(crate) fn number(variable: &str, otherwise: u64) -> u64 {
-    let said = std::env::var(variable).ok();
-    said.map_or(otherwise, |said| said.parse().expect("a number"))
 }
 
 #[test]

@@ -81,6 +81,26 @@ impl Order {
         clock
     }
 
+    /// Orders a stream behind what a use of a block must wait for, and counts the use: what wrote it last, and
+    /// what used it since, the writing included.
+    pub(crate) fn use_block(
+        &mut self,
+        stream: usize,
+        writes: bool,
+        wrote: &mut Clock,
+        used: &mut Clock,
+    ) -> Result<(), DriverError> {
+        let needs = if writes { *used } else { *wrote };
+        self.after(stream, &needs)?;
+        let at = self.step(stream);
+        if writes {
+            (*wrote, *used) = (at, at);
+        } else {
+            used.join(&at);
+        }
+        Ok(())
+    }
+
     /// Makes later work of a stream wait for all these operations.
     pub(crate) fn after(&mut self, stream: usize, needs: &Clock) -> Result<(), DriverError> {
         for (other, needed) in needs.0.into_iter().enumerate() {

@@ -5,10 +5,10 @@ use larder_cuda::driver::Rule;
 use larder_cuda::{DeviceAllocError, SleepError};
 use larder_cuda_abi::Code;
 
-use crate::common::{apart, driver, ran_in_child};
+use crate::common::{apart, driver, number, ran_in_child};
 use crate::programs::program::{Program, SLOTS, While};
 use crate::programs::run::{Outcome, Runner};
-use crate::programs::{Schedule, kernels, number, shrink, wrong};
+use crate::programs::{Schedule, kernels, shrink, wrong};
 
 /// Programs of the ordinary run.
 const PROGRAMS: u64 = 100;

@@ -6,12 +6,12 @@ use std::thread;
 
 use larder_cuda::{Context, DeviceAllocator};
 
-use crate::common::{DEVICE_BYTES, apart, driver, ran_in_child};
+use crate::common::{DEVICE_BYTES, apart, driver, number, ran_in_child};
 use crate::programs::kernels;
 use crate::programs::program::{Program, SLOTS};
 use crate::programs::random::Random;
 use crate::programs::run::{Outcome, Parcel, Runner, streams};
-use crate::programs::{Schedule, left, number};
+use crate::programs::{Schedule, left};
 
 /// Programs of the ordinary run.
 const PROGRAMS: u64 = 30;

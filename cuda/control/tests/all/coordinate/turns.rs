@@ -118,12 +118,7 @@ impl Sleeper {
 
 fn write(jobs: &mut [Sleeper], commands: &[Command]) {
     for command in commands {
-        let (Command::SetLimit { job: id, .. }
-        | Command::SetPerf { job: id, .. }
-        | Command::SetAsleep { job: id, .. }) = *command
-        else {
-            continue;
-        };
+        let id = command.job();
         let job = jobs.iter_mut().find(|job| job.id == id).unwrap();
         match *command {
             Command::SetLimit {

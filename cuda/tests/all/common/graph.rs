@@ -1,0 +1,35 @@
+//! Graphs of what was captured.
+
+use cudarc::driver::{CudaStream, DriverError, sys};
+
+/// A graph of what was captured, ready to run.
+pub(crate) struct Graph(sys::CUgraph, sys::CUgraphExec);
+
+// SAFETY: handles, which any thread may use.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    /// Ends the capture of a stream.
+    pub(crate) fn end_capture(stream: &CudaStream) -> Result<Self, DriverError> {
+        let (mut graph, mut runnable) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the stream captures; the handle outlives the call.
+        unsafe { sys::cuStreamEndCapture(stream.cu_stream(), &raw mut graph) }.result()?;
+        // SAFETY: the graph was made just now; the handle outlives the call.
+        unsafe { sys::cuGraphInstantiateWithFlags(&raw mut runnable, graph, 0) }.result()?;
+        Ok(Self(graph, runnable))
+    }
+
+    pub(crate) fn launch(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        // SAFETY: stream and graph exist: both are held.
+        unsafe { sys::cuGraphLaunch(self.1, stream.cu_stream()) }.result()
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: it was made above, and its work is done or queued.
+        unsafe { sys::cuGraphExecDestroy(self.1) }.result().unwrap();
+        // SAFETY: the graph was made above, and its work is done or queued.
+        unsafe { sys::cuGraphDestroy(self.0) }.result().unwrap();
+    }
+}
