@@ -7,12 +7,14 @@
 //! * `Native`, its [`Os`]; the constant `FIRST_ARENA_BYTES`;
 //! * `Key` with `make_key` and `set_key`; `watch_forks`; and `say`.
 //!
-//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded. No call here
+//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded, `environment` reads variables. No call here
 //! changes `errno` (`errno`).
 
 // Who has no threads of the heap's own ticks in slow paths.
 #[cfg_attr(not(all(unix, not(miri))), path = "no_background.rs")]
 pub(crate) mod background;
+#[cfg(unix)]
+pub(crate) mod environment;
 #[cfg(unix)]
 pub(crate) mod errno;
 mod futex;

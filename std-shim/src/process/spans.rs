@@ -34,21 +34,21 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
         span_bytes(class)
     }
 
-    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
+    fn alloc_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
         // With room for the alignment.
         self.0.find_in_arenas(
-            bytes + SLICE_BYTES,
-            |arena| arena.alloc_held_span(bytes),
-            |arena| arena.alloc_span(bytes),
+            span_bytes(class) + SLICE_BYTES,
+            |arena| arena.alloc_held_span(class),
+            |arena| arena.alloc_span(class),
         )
     }
 
-    fn alloc_held_span(&mut self, bytes: usize) -> Option<SpanMemory> {
-        match self.0.find_held(|arena| arena.alloc_held_span(bytes)) {
+    fn alloc_held_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
+        match self.0.find_held(|arena| arena.alloc_held_span(class)) {
             Held::Found(memory) => Some(memory),
             Held::Full => None,
             // Another arena rather than a wait.
-            Held::Busy => self.alloc_span(bytes),
+            Held::Busy => self.alloc_span(class),
         }
     }
 

@@ -235,8 +235,8 @@ unsafe impl Pages for Kept {
         span_bytes(class)
     }
 
-    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
-        let memory = PROCESS.pages().alloc_span(bytes)?;
+    fn alloc_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
+        let memory = PROCESS.pages().alloc_span(class)?;
         self.fresh = memory.record;
         Some(memory)
     }
