@@ -1,0 +1,22 @@
+//! `liblarder.so`: the process heap as the malloc of a program that was built without it.
+//!
+//! `LD_PRELOAD=liblarder.so program`, or linked in front of the C library, as `liblarder.so` or
+//! `liblarder.a`. docs/MALLOC.md says how it is tuned and what it does not do.
+//!
+//! * `c` the functions of C and POSIX · `glibc` those that glibc adds, and its other names of the first
+//! * `cpp` the operators of C++
+//!
+//! No block has a header: its class is found by its address. Nothing here keeps state or takes a lock;
+//! the heap does both.
+
+mod c;
+mod cpp;
+mod glibc;
+
+use heap::Larder;
+
+/// The heap of the process. No thread of its own unless the environment asks for one: programs in C may
+/// rely on being single-threaded.
+static HEAP: Larder = Larder::new()
+    .with_background_purge(false)
+    .with_environment();
