@@ -6,7 +6,7 @@
 #[cfg(unix)]
 mod environment;
 
-use std::time::Duration;
+use core::time::Duration;
 
 use larder_core::Locked;
 use larder_core::small::Policy;

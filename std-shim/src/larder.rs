@@ -1,13 +1,13 @@
 //! [`Larder`]: the process heap as a global allocator.
 
-use std::alloc::{GlobalAlloc, Layout};
-use std::ptr;
-use std::time::Duration;
+use core::alloc::{GlobalAlloc, Layout};
+use core::ptr;
+use core::time::Duration;
 
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
 use crate::config::{Config, HugePages};
-use crate::process::PROCESS;
+use crate::process::{PROCESS, may_start};
 use crate::slow::{
     alloc_any, alloc_zeroed_any, bin_of, find, free_any, free_by_address, malloc_any, no_memory,
     realloc_other,
@@ -53,7 +53,7 @@ use crate::thread::{tls, with_local};
 /// All values being one heap, the one that is asked first decides for the process.
 ///
 /// ```
-/// use std::time::Duration;
+/// use core::time::Duration;
 ///
 /// use larder::{HugePages, Larder};
 ///
@@ -170,20 +170,22 @@ impl Larder {
     }
 
     /// Frees a block by its address alone, which costs a few instructions more than a free with the
-    /// layout. Null is no block, and stays so. Ends the process with a message if no block starts there, where that is found: always
-    /// outside the spans of small blocks, and inside them where the thread has no room at hand.
+    /// layout. Null is no block, and stays so. Ends the process with a message for addresses outside the heap, inside
+    /// blocks (between 8 KiB and 128 KiB mostly), and for the block of its class that this thread freed last.
     ///
     /// # Safety
     /// The block is one of this heap, from whichever of its verbs but those of the values of `Heap`, and
     /// given up by the caller.
     #[inline]
     pub unsafe fn free(&self, block: *mut u8) {
-        if cfg!(not(debug_assertions))
-            && let Some(class) = PROCESS.class_in_first(block)
+        if let Some(class) = PROCESS.class_in_first(block)
+            && may_start(class, block)
         {
-            // SAFETY: the thread's own cache, or one without room (LOCAL1), as is the bin of what has no
-            // class; the block is the caller's.
-            if unsafe { CacheBin::push(bin_of(class), block) } {
+            let bin = bin_of(class);
+            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
+            let is_new = unsafe { CacheBin::newest(bin) } != block;
+            // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
+            if is_new && unsafe { CacheBin::push(bin, block) } {
                 return;
             }
         }

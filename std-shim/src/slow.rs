@@ -3,8 +3,8 @@
 //!
 //! Cold, so that a caller's loop keeps its registers for itself.
 
-use std::alloc::Layout;
-use std::ptr::{self, NonNull};
+use core::alloc::Layout;
+use core::ptr::{self, NonNull};
 
 use larder_core::small::{CacheBin, Fresh, SizeClass, Span, ThreadCache};
 
@@ -162,8 +162,12 @@ pub(crate) unsafe fn free_by_address(block: *mut u8) {
         return;
     }
     match find(block) {
-        // SAFETY: the caller's promise.
-        Some((Place::Span(class), _)) => unsafe { free_of_class(block, class) },
+        Some((Place::Span(class), _)) => {
+            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
+            check::check_not_free(unsafe { CacheBin::newest(bin_of(class)) } == block);
+            // SAFETY: the caller's promise.
+            unsafe { free_of_class(block, class) }
+        }
         Some((Place::Step(heap), _)) => free_of_step(heap, block),
         Some((Place::Alone, bytes)) => free_alone(block, bytes),
         None => check::fail(b"larder: freed an address where no block of this heap starts\n"),

@@ -1,9 +1,7 @@
 //! The functions of C and POSIX. Each says in `errno` why it gave nothing; a free leaves `errno` alone.
-//!
-//! None of them unwinds. That they are declared as if they might saves a frame each, which would catch it.
 
-use std::alloc::{GlobalAlloc, Layout};
-use std::ptr;
+use core::alloc::{GlobalAlloc, Layout};
+use core::ptr;
 
 use libc::{EINVAL, ENOMEM, c_int, c_void, size_t};
 
@@ -31,7 +29,7 @@ pub(crate) fn alloc_aligned(align: size_t, bytes: size_t) -> *mut u8 {
 
 /// At least `bytes` bytes at a multiple of 16. Of nothing, a block all the same.
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn malloc(bytes: size_t) -> *mut c_void {
+pub extern "C" fn malloc(bytes: size_t) -> *mut c_void {
     HEAP.malloc(bytes).cast()
 }
 
@@ -40,14 +38,14 @@ pub extern "C-unwind" fn malloc(bytes: size_t) -> *mut c_void {
 /// # Safety
 /// The block is the caller's, and given up.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn free(block: *mut c_void) {
+pub unsafe extern "C" fn free(block: *mut c_void) {
     // SAFETY: the caller's promise.
     unsafe { HEAP.free(block.cast()) };
 }
 
 /// A zeroed block of `count` things of `bytes` bytes each.
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn calloc(count: size_t, bytes: size_t) -> *mut c_void {
+pub extern "C" fn calloc(count: size_t, bytes: size_t) -> *mut c_void {
     match count.checked_mul(bytes) {
         Some(bytes) => HEAP.malloc_zeroed(bytes).cast(),
         None => refuse(ENOMEM),
@@ -60,7 +58,7 @@ pub extern "C-unwind" fn calloc(count: size_t, bytes: size_t) -> *mut c_void {
 /// # Safety
 /// The block is the caller's. It is given up if the answer is not null, or the length is 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn realloc(block: *mut c_void, bytes: size_t) -> *mut c_void {
+pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: size_t) -> *mut c_void {
     if block.is_null() {
         return malloc(bytes);
     }
@@ -79,7 +77,7 @@ pub unsafe extern "C-unwind" fn realloc(block: *mut c_void, bytes: size_t) -> *m
 /// # Safety
 /// The conditions of `realloc`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn reallocarray(
+pub unsafe extern "C" fn reallocarray(
     block: *mut c_void,
     count: size_t,
     bytes: size_t,
@@ -93,7 +91,7 @@ pub unsafe extern "C-unwind" fn reallocarray(
 
 /// A block that starts at a multiple of `align`, which must be a power of two.
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn aligned_alloc(align: size_t, bytes: size_t) -> *mut c_void {
+pub extern "C" fn aligned_alloc(align: size_t, bytes: size_t) -> *mut c_void {
     match align.is_power_of_two() {
         true => match alloc_aligned(align, bytes) {
             block if block.is_null() => refuse(ENOMEM),
@@ -109,7 +107,7 @@ pub extern "C-unwind" fn aligned_alloc(align: size_t, bytes: size_t) -> *mut c_v
 /// # Safety
 /// `place` is writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn posix_memalign(
+pub unsafe extern "C" fn posix_memalign(
     place: *mut *mut c_void,
     align: size_t,
     bytes: size_t,
@@ -131,7 +129,7 @@ pub unsafe extern "C-unwind" fn posix_memalign(
 /// # Safety
 /// The conditions of `free`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn free_sized(block: *mut c_void, _bytes: size_t) {
+pub unsafe extern "C" fn free_sized(block: *mut c_void, _bytes: size_t) {
     // SAFETY: the caller's promise.
     unsafe { free(block) };
 }
@@ -141,11 +139,7 @@ pub unsafe extern "C-unwind" fn free_sized(block: *mut c_void, _bytes: size_t) {
 /// # Safety
 /// The conditions of `free`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn free_aligned_sized(
-    block: *mut c_void,
-    _align: size_t,
-    _bytes: size_t,
-) {
+pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, _align: size_t, _bytes: size_t) {
     // SAFETY: the caller's promise.
     unsafe { free(block) };
 }

@@ -1,109 +1,79 @@
 //! The operators of C++, by the names that the Itanium ABI gives them where a size has 64 bits.
 //!
-//! An operator that finds no memory calls the program's new handler and tries again, as often as there is
-//! one; then it throws `std::bad_alloc`, or gives null if it was asked not to throw. Both are done by the
-//! program's C++ library, which is asked for by name: a program without one has nobody to catch.
+//! An operator that finds no memory leaves the rest to the one of the program's C++ library, which it stands
+//! in front of: that one asks again, calls the program's new handler, and throws or gives null. It is asked as
+//! the last thing a function does, so nothing is thrown through Rust. A program without such a library, as
+//! one that is linked with all of it, ends instead.
 
-use std::ffi::CStr;
-use std::mem;
-use std::ptr;
+use core::ffi::CStr;
+use core::mem;
 
 use libc::{c_void, size_t};
 
 use crate::HEAP;
 use crate::c::{alloc_aligned, free};
 
-type Handler = extern "C-unwind" fn();
-
-/// `std::get_new_handler`.
-const GET_NEW_HANDLER: [&CStr; 1] = [c"_ZSt15get_new_handlerv"];
-/// `std::__throw_bad_alloc` of libstdc++ and of libc++.
-const THROW_BAD_ALLOC: [&CStr; 2] = [
-    c"_ZSt17__throw_bad_allocv",
-    c"_ZNSt3__117__throw_bad_allocEv",
-];
-
-/// A function of the program's C++ library, or null.
-fn find(names: &[&CStr]) -> *mut c_void {
-    let look = |name: &&CStr| {
-        // SAFETY: a name that ends with 0.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        (!found.is_null()).then_some(found)
-    };
-    names.iter().find_map(look).unwrap_or(ptr::null_mut())
-}
-
-/// Tries again as long as the program has a handler. May throw what the handler throws.
+/// The operator of the program's C++ library.
 #[cold]
-#[inline(never)]
-extern "C-unwind" fn try_again(align: size_t, bytes: size_t) -> *mut c_void {
-    let get = find(&GET_NEW_HANDLER);
-    if get.is_null() {
-        return ptr::null_mut();
+fn next(name: &CStr) -> *mut c_void {
+    // SAFETY: a name that ends with 0.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if next.is_null() {
+        // SAFETY: the call has no conditions.
+        unsafe { libc::abort() };
     }
-    // SAFETY: a function of the C++ library with this signature.
-    let get: extern "C-unwind" fn() -> Option<Handler> = unsafe { mem::transmute(get) };
-    while let Some(handler) = get() {
-        handler();
-        let block = alloc_aligned(align, bytes);
-        if !block.is_null() {
-            return block.cast();
-        }
-    }
-    ptr::null_mut()
+    next
 }
 
-/// For an operator that throws.
-#[cold]
-#[inline(never)]
-extern "C-unwind" fn try_again_or_throw(align: size_t, bytes: size_t) -> *mut c_void {
-    let block = try_again(align, bytes);
-    if !block.is_null() {
-        return block;
-    }
-    let throw = find(&THROW_BAD_ALLOC);
-    if !throw.is_null() {
-        // SAFETY: a function of the C++ library with this signature.
-        let throw: extern "C-unwind" fn() = unsafe { mem::transmute(throw) };
-        throw();
-    }
-    // SAFETY: the call has no conditions.
-    unsafe { libc::abort() }
-}
-
-/// `operator new` in its forms: with an alignment or not, throwing or not.
+/// `operator new` in its forms: each with the function that finds no memory, and what both take.
 macro_rules! new {
-    ($($name:ident($($align:ident)?) $again:ident $($nothrow:ident)?;)*) => {$(
-        /// An `operator new`.
-        #[unsafe(no_mangle)]
-        pub extern "C-unwind" fn $name(
-            bytes: size_t,
+    ($($name:ident, $again:ident, $text:literal, ($bytes:ident $(, $align:ident)? $(; $nothrow:ident)?);)*) => {$(
+        #[cold]
+        #[inline(never)]
+        extern "C" fn $again(
+            $bytes: size_t,
             $($align: size_t,)?
             $($nothrow: *const c_void,)?
         ) -> *mut c_void {
-            $(let _ = $nothrow;)?
-            let block = new!(@alloc bytes $($align)?);
+            // SAFETY: the operator of this name, which takes what this one took.
+            let next: extern "C" fn(
+                size_t,
+                $(new!(@type $align size_t),)?
+                $(new!(@type $nothrow *const c_void),)?
+            ) -> *mut c_void = unsafe { mem::transmute(next($text)) };
+            next($bytes, $($align,)? $($nothrow,)?)
+        }
+
+        /// An `operator new`.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name(
+            $bytes: size_t,
+            $($align: size_t,)?
+            $($nothrow: *const c_void,)?
+        ) -> *mut c_void {
+            let block = new!(@alloc $bytes $($align)?);
             match block.is_null() {
-                true => $again(new!(@align $($align)?), bytes),
+                true => $again($bytes, $($align,)? $($nothrow,)?),
                 false => block.cast(),
             }
         }
     )*};
+    (@type $argument:ident $type:ty) => { $type };
     (@alloc $bytes:ident) => { HEAP.malloc($bytes) };
     (@alloc $bytes:ident $align:ident) => { alloc_aligned($align, $bytes) };
-    (@align) => { 16 };
-    (@align $align:ident) => { $align };
 }
 
 new! {
-    _Znwm() try_again_or_throw;
-    _Znam() try_again_or_throw;
-    _ZnwmSt11align_val_t(align) try_again_or_throw;
-    _ZnamSt11align_val_t(align) try_again_or_throw;
-    _ZnwmRKSt9nothrow_t() try_again nothrow;
-    _ZnamRKSt9nothrow_t() try_again nothrow;
-    _ZnwmSt11align_val_tRKSt9nothrow_t(align) try_again nothrow;
-    _ZnamSt11align_val_tRKSt9nothrow_t(align) try_again nothrow;
+    _Znwm, new_again, c"_Znwm", (bytes);
+    _Znam, new_array_again, c"_Znam", (bytes);
+    _ZnwmSt11align_val_t, new_aligned_again, c"_ZnwmSt11align_val_t", (bytes, align);
+    _ZnamSt11align_val_t, new_array_aligned_again, c"_ZnamSt11align_val_t", (bytes, align);
+    _ZnwmRKSt9nothrow_t, new_nothrow_again, c"_ZnwmRKSt9nothrow_t", (bytes; nothrow);
+    _ZnamRKSt9nothrow_t, new_array_nothrow_again, c"_ZnamRKSt9nothrow_t", (bytes; nothrow);
+    _ZnwmSt11align_val_tRKSt9nothrow_t, new_aligned_nothrow_again,
+        c"_ZnwmSt11align_val_tRKSt9nothrow_t", (bytes, align; nothrow);
+    _ZnamSt11align_val_tRKSt9nothrow_t, new_array_aligned_nothrow_again,
+        c"_ZnamSt11align_val_tRKSt9nothrow_t", (bytes, align; nothrow);
 }
 
 /// `operator delete` in its forms. Lengths and alignments are not needed.
@@ -114,7 +84,7 @@ macro_rules! delete {
         /// # Safety
         /// The conditions of `free`.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(block: *mut c_void, $($more: size_t),*) {
+        pub unsafe extern "C" fn $name(block: *mut c_void, $($more: size_t),*) {
             $(let _ = $more;)*
             // SAFETY: the caller's promise.
             unsafe { free(block) };

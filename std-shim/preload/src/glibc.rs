@@ -2,6 +2,8 @@
 //! memory back. And the names by which programs reach glibc's own functions past those of C: a block from one
 //! of them may come to the `free` of `c`.
 
+use core::fmt::{self, Write};
+
 use libc::{FILE, c_int, c_void, size_t};
 
 use crate::HEAP;
@@ -111,22 +113,45 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut FILE) -> c_int
     if options != 0 {
         return libc::EINVAL;
     }
-    let mut text = String::from("<malloc version=\"larder-1\">\n");
+    c_int::from(write_xml(&mut Stream(stream)).is_err())
+}
+
+fn write_xml(stream: &mut Stream) -> fmt::Result {
+    stream.write_str("<malloc version=\"larder-1\">\n")?;
     for (name, number) in HEAP.stats().fields() {
-        text.push_str(&format!("<{name}>{number}</{name}>\n"));
+        writeln!(stream, "<{name}>{number}</{name}>")?;
     }
-    text.push_str("</malloc>\n");
-    // SAFETY: the caller's promise, and as many bytes as there are.
-    let written = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), stream) };
-    c_int::from(written != text.len())
+    stream.write_str("</malloc>\n")
+}
+
+/// A stream of the C library's that is open for writing.
+struct Stream(*mut FILE);
+
+impl Write for Stream {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: as many bytes as there are, and a stream that is open.
+        match unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), self.0) } == text.len() {
+            true => Ok(()),
+            false => Err(fmt::Error),
+        }
+    }
+}
+
+/// Standard error.
+struct StandardError;
+
+impl Write for StandardError {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: the bytes are there. Nobody can be told that they could not be written.
+        unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+        Ok(())
+    }
 }
 
 /// Writes the numbers of the heap to standard error.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
-    let text = HEAP.stats().to_string();
-    // SAFETY: the bytes are there. Nobody can be told that they could not be written.
-    unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+    write!(StandardError, "{}", HEAP.stats()).ok();
 }
 
 /// glibc's own name of `malloc`.

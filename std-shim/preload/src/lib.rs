@@ -9,9 +9,13 @@
 //! No block has a header: its class is found by its address. Nothing here keeps state or takes a lock;
 //! the heap does both.
 
+#![no_std]
+
 mod c;
 mod cpp;
 mod glibc;
+
+use core::panic::PanicInfo;
 
 use heap::Larder;
 
@@ -20,3 +24,10 @@ use heap::Larder;
 static HEAP: Larder = Larder::new()
     .with_background_purge(false)
     .with_environment();
+
+/// Nothing here or in the heap panics. Should something all the same, the process ends.
+#[panic_handler]
+fn panicked(_: &PanicInfo<'_>) -> ! {
+    // SAFETY: the call has no conditions.
+    unsafe { libc::abort() }
+}

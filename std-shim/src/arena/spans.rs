@@ -1,6 +1,6 @@
 //! Spans of small blocks in an arena, and the way from a block to its span (ARENA1).
 
-use std::ptr::NonNull;
+use core::ptr::NonNull;
 
 use larder_core::small::{SizeClass, Span, SpanMemory};
 use larder_core::sync::{AtomicU8, Ordering};

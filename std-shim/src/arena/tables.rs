@@ -1,7 +1,7 @@
 //! An arena is made: its range and its tables are reserved, and the tables laid out behind the arena itself.
 
-use std::mem::MaybeUninit;
-use std::ptr;
+use core::mem::MaybeUninit;
+use core::ptr;
 
 use larder_core::small::Span;
 use larder_core::sync::{AtomicU8, AtomicU64};
@@ -22,7 +22,7 @@ use crate::os::Os;
 const GRANULE_BYTES: usize = 16 << 10;
 /// Each growth commits at least this share of what is committed, so that a growing heap makes few
 /// system calls. What is committed and not touched costs nothing but address space.
-const GROWTH_DIVISOR: std::num::NonZeroU32 = std::num::NonZeroU32::new(16).unwrap();
+const GROWTH_DIVISOR: core::num::NonZeroU32 = core::num::NonZeroU32::new(16).unwrap();
 
 /// Where the tables of an arena lie, in bytes from their start.
 struct Plan {

@@ -1,7 +1,7 @@
 //! The variables of the environment, read where they lie: the heap may ask before the program begins, and
 //! must not allocate.
 
-use std::ffi::CStr;
+use core::ffi::CStr;
 
 unsafe extern "C" {
     /// Set by the C library when it begins; null before.

@@ -48,5 +48,5 @@ fn place() -> *mut libc::c_int {
     #[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
     return unsafe { libc::__error() };
     #[allow(unreachable_code, reason = "the systems above have returned")]
-    std::ptr::null_mut()
+    core::ptr::null_mut()
 }

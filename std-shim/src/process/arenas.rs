@@ -4,7 +4,7 @@
 //! * PROC1 arenas are entered in order and never leave; an entry is written once, before the count
 //!   that covers it.
 
-use std::ptr;
+use core::ptr;
 
 use larder_core::small::SizeClass;
 use larder_core::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};

@@ -18,7 +18,7 @@ mod mappings;
 mod spans;
 mod thread_heaps;
 
-use std::ptr;
+use core::ptr;
 
 use larder_core::Locked;
 use larder_core::small::HeapPool;
@@ -34,7 +34,7 @@ use arenas::{FirstArena, MAX_ARENAS};
 use mappings::Mappings;
 use thread_heaps::Meta;
 
-pub(crate) use spans::{PagesOf, span_bytes};
+pub(crate) use spans::{PagesOf, may_start, span_bytes};
 pub(crate) use thread_heaps::ThreadHeap;
 
 /// The heap of this process.

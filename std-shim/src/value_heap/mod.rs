@@ -20,10 +20,10 @@ mod kept;
 #[cfg(test)]
 mod tests;
 
-use std::alloc::Layout;
-use std::cell::UnsafeCell;
-use std::fmt;
-use std::ptr::{self, NonNull};
+use core::alloc::Layout;
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::ptr::{self, NonNull};
 use std::sync::Once;
 
 use allocator_api2::alloc::{AllocError, Allocator};
