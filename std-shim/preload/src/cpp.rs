@@ -35,12 +35,14 @@ macro_rules! new {
             $($align: size_t,)?
             $($nothrow: *const c_void,)?
         ) -> *mut c_void {
-            // SAFETY: the operator of this name, which takes what this one took.
-            let next: extern "C" fn(
+            type Operator = extern "C" fn(
                 size_t,
                 $(new!(@type $align size_t),)?
                 $(new!(@type $nothrow *const c_void),)?
-            ) -> *mut c_void = unsafe { mem::transmute(next($text)) };
+            ) -> *mut c_void;
+            let next = next($text);
+            // SAFETY: the operator of this name, which takes what this one took.
+            let next = unsafe { mem::transmute::<*mut c_void, Operator>(next) };
             next($bytes, $($align,)? $($nothrow,)?)
         }
 

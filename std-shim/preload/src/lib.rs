@@ -5,12 +5,14 @@
 //!
 //! * `c` the functions of C and POSIX · `glibc` those that glibc adds, and its other names of the first
 //! * `cpp` the operators of C++
+//! * `api` what Larder adds, which `larder.h` declares
 //!
 //! No block has a header: its class is found by its address. Nothing here keeps state or takes a lock;
 //! the heap does both.
 
 #![no_std]
 
+mod api;
 mod c;
 mod cpp;
 mod glibc;
