@@ -116,6 +116,15 @@ fn layout(bytes: size_t, align: size_t) -> Option<Layout> {
     Layout::from_size_align(bytes.max(1), align).ok()
 }
 
+/// Null where there is no layout: the alignment is none, or the length is more than a block can have.
+fn no_layout(align: size_t) -> *mut u8 {
+    let reason = match align.is_power_of_two() {
+        true => libc::ENOMEM,
+        false => libc::EINVAL,
+    };
+    refuse(reason).cast()
+}
+
 /// A block, or null with a reason in `errno`.
 ///
 /// # Safety
@@ -127,7 +136,7 @@ pub unsafe extern "C" fn larder_heap_alloc(
     align: size_t,
 ) -> *mut u8 {
     let Some(layout) = layout(bytes, align) else {
-        return refuse(libc::EINVAL).cast();
+        return no_layout(align);
     };
     // SAFETY: the caller's promise.
     match unsafe { &*heap }.allocate(layout) {
@@ -170,7 +179,7 @@ pub unsafe extern "C" fn larder_heap_resize(
     new_bytes: size_t,
 ) -> *mut u8 {
     let (Some(old), Some(new)) = (layout(bytes, align), layout(new_bytes, align)) else {
-        return refuse(libc::EINVAL).cast();
+        return no_layout(align);
     };
     let Some(block) = NonNull::new(block) else {
         // SAFETY: the caller's promise.

@@ -1,0 +1,87 @@
+//! What the functions of C and the operators of C++ promise.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use crate::common;
+use crate::program::Heap::{Alone, Inside, Linked, Preloaded};
+use crate::program::{ALL, command, compile, is_long, run, same, times};
+
+#[test]
+fn each_function_of_c_does_what_it_promises() {
+    same("contract.c", &[], &ALL, 1);
+}
+
+#[test]
+fn blocks_that_threads_shuffle_keep_their_contents() {
+    // A million operations.
+    let thousands = if is_long() { "2000" } else { "125" };
+    same("shuffle.c", &[thousands], &ALL, 1);
+}
+
+#[test]
+fn too_much_is_refused_and_the_program_goes_on() {
+    same("limits.c", &[], &ALL, 1);
+}
+
+#[test]
+fn each_operator_of_cpp_does_what_it_promises() {
+    same("operators.cpp", &[&times().to_string()], &ALL, 1);
+}
+
+#[test]
+fn operators_that_a_program_replaces_are_used_by_the_others() {
+    // Not beside `liblarder.a`, in which all operators are one piece.
+    same("replaced.cpp", &[], &[Preloaded, Linked], 1);
+}
+
+#[test]
+fn what_the_c_library_allocates_the_program_frees() {
+    let rounds = common::rounds(80).to_string();
+    same("library.c", &[&rounds], &[Preloaded], 1);
+}
+
+#[test]
+fn each_function_of_the_header_does_what_it_promises() {
+    for name in ["larder.c", "larder.cpp"] {
+        for heap in [Linked, Inside] {
+            let end = run(&mut command(compile(name, heap), heap));
+            let (said, complaints) = (end.text(), end.complaints());
+            assert!(end.status.success(), "{name} {heap:?}: {said}{complaints}");
+            assert_eq!(said, "numbers, steps, heaps\n");
+        }
+    }
+}
+
+#[test]
+fn a_free_that_cannot_be_right_ends_the_program() {
+    let program = compile("misuse.c", Preloaded);
+    for misuse in 0..9 {
+        let end = run(command(&program, Preloaded).arg(misuse.to_string()));
+        let complaints = end.complaints();
+        assert_eq!(end.status.signal(), Some(libc::SIGABRT), "{misuse}");
+        assert!(
+            complaints.starts_with("larder: freed a"),
+            "{misuse}: {complaints}"
+        );
+        assert_eq!((complaints.lines().count(), end.text().as_str()), (1, ""));
+    }
+}
+
+#[test]
+fn programs_that_hold_the_whole_c_library_run() {
+    if !has_static_libraries() {
+        println!("skipped: there is no libc.a");
+        return;
+    }
+    same("contract.c", &[], &[Alone], 1);
+    same("forks.c", &["5"], &[Alone], 1);
+    same("thread_ends.cpp", &["5"], &[Alone], 1);
+}
+
+/// Whether the C library is there to be linked whole.
+fn has_static_libraries() -> bool {
+    let answer = Command::new("cc").arg("-print-file-name=libc.a").output();
+    // A file that is not there is named as it was asked for.
+    answer.is_ok_and(|output| output.stdout.starts_with(b"/"))
+}

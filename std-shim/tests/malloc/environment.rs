@@ -1,0 +1,108 @@
+//! The variables by which whoever starts a program tunes its heap.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+
+use crate::program::Heap::{Inside, Linked, Preloaded, System};
+use crate::program::{End, Heap, command, compile, run};
+
+/// Each variable with values that are understood and a text that is said of others.
+const VARIABLES: [(&str, &[&str], &str); 4] = [
+    (
+        "LARDER_MODE",
+        &["balanced", "speed", "memory"],
+        "balanced, speed or memory",
+    ),
+    (
+        "LARDER_PURGE_AFTER",
+        &["0", "1", "1000", "18446744073709551615", "never"],
+        "milliseconds, or never",
+    ),
+    ("LARDER_BACKGROUND_PURGE", &["yes", "no"], "yes or no"),
+    (
+        "LARDER_HUGE_PAGES",
+        &["0", "1", "64", "17592186044415", "never"],
+        "MiB, or never",
+    ),
+];
+
+const BAD: [&str; 6] = ["", "some", "-1", "1.5", "99999999999999999999", "never "];
+
+const PROGRAM: &str = "shuffle.c";
+
+fn run_with(program: &std::path::Path, heap: Heap, variables: &[(&str, &str)]) -> End {
+    let variables = variables.iter().copied();
+    run(command(program, heap).arg("2").envs(variables))
+}
+
+#[test]
+fn values_that_are_understood_are_not_spoken_of() {
+    let program = compile(PROGRAM, System);
+    let expected = run_with(&program, System, &[]);
+    for (name, values, _) in VARIABLES {
+        for value in values {
+            let end = run_with(&program, Preloaded, &[(name, value)]);
+            assert_eq!(end, expected, "{name}={value}");
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_not_understood_is_said_once_and_changes_nothing() {
+    let program = compile(PROGRAM, System);
+    let expected = run_with(&program, System, &[]);
+    let line = |name, values| format!("larder: {name} is ignored: it says {values}\n");
+    for (name, _, values) in VARIABLES {
+        for bad in BAD {
+            let end = run_with(&program, Preloaded, &[(name, bad)]);
+            assert_eq!(end.complaints(), line(name, values), "{name}={bad}");
+            assert_eq!(
+                (end.status, end.out),
+                (expected.status, expected.out.clone())
+            );
+        }
+    }
+    let all = VARIABLES.map(|(name, ..)| (name, "?"));
+    let lines: String = VARIABLES
+        .map(|(name, _, values)| line(name, values))
+        .concat();
+    assert_eq!(run_with(&program, Preloaded, &all).complaints(), lines);
+}
+
+#[test]
+fn linked_programs_have_the_variables_too() {
+    for heap in [Linked, Inside] {
+        let end = run_with(&compile(PROGRAM, heap), heap, &[("LARDER_MODE", "some")]);
+        assert!(
+            end.complaints()
+                .starts_with("larder: LARDER_MODE is ignored"),
+            "{heap:?}"
+        );
+        assert!(end.status.success());
+    }
+}
+
+#[test]
+fn a_thread_of_the_heap_s_own_is_there_if_it_is_asked_for() {
+    let program = compile("single.c", System);
+    for (asked, is_alone) in [("no", true), ("yes", false)] {
+        let mut command = command(&program, Preloaded);
+        let end = run(command.env("LARDER_BACKGROUND_PURGE", asked));
+        assert_eq!(end.status.success(), is_alone, "{asked}: {}", end.text());
+    }
+}
+
+#[test]
+fn a_program_with_rights_of_its_file_takes_no_notice() {
+    let program = compile("rights.c", Inside);
+    // To another user's program with this bit the kernel gives that user's rights.
+    let is_prepared = chown(&program, Some(65534), None).is_ok()
+        && fs::set_permissions(&program, Permissions::from_mode(0o4755)).is_ok();
+    let end = run(command(&program, Inside).env("LARDER_MODE", "some"));
+    assert!(end.status.success());
+    if !is_prepared || end.text() != "foreign rights\n" {
+        println!("skipped: no program can be given foreign rights here");
+        return;
+    }
+    assert_eq!(end.complaints(), "");
+}

@@ -1,0 +1,31 @@
+//! `liblarder.so` and `liblarder.a`, built by cargo as a user builds them.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Where the two libraries lie. Built once; fast if nothing has changed since the last time.
+pub(crate) fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("malloc");
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("preload/Cargo.toml");
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let output = Command::new(cargo)
+            .args(["build", "--quiet", "--release", "--manifest-path"])
+            .arg(manifest)
+            .arg("--target-dir")
+            .arg(&target)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "liblarder does not build: {said}");
+        target.join("release")
+    })
+}
+
+/// What is preloaded.
+pub(crate) fn shared() -> PathBuf {
+    folder().join("liblarder.so")
+}

@@ -1,0 +1,105 @@
+//! How processes and threads begin, fork, start others and end.
+
+use std::env;
+
+use crate::library;
+use crate::program::Heap::{Inside, Preloaded, System};
+use crate::program::{ALL, command, compile, compile_library, run, same, times};
+
+#[test]
+fn a_program_allocates_before_main_and_after_it() {
+    same("early.c", &[], &ALL, times().div_ceil(3));
+}
+
+#[test]
+fn threads_end_in_any_order_while_destructors_allocate() {
+    same("thread_ends.cpp", &[&times().to_string()], &ALL, 1);
+}
+
+#[test]
+fn a_program_has_many_keys_before_it_allocates() {
+    let rounds = times().to_string();
+    for keys in ["40", "2000"] {
+        same("keys.c", &[&rounds, keys], &ALL, 1);
+    }
+}
+
+#[test]
+fn threads_fork_while_others_allocate() {
+    same("forks.c", &[&times().div_ceil(3).to_string()], &ALL, 1);
+}
+
+#[test]
+fn fork_handlers_older_than_the_heap_s_allocate() {
+    let rounds = times().div_ceil(6).to_string();
+    let first = compile_library("first.c");
+    let program = compile("forks.c", System);
+    let expected = run(command(&program, System).arg(&rounds));
+    assert!(expected.status.success());
+    // The loader begins with the last one, so the first of these pairs has the older handlers.
+    for pair in [[&library::shared(), &first], [&first, &library::shared()]] {
+        let both = env::join_paths(pair).unwrap();
+        let end = run(command(&program, System)
+            .arg(&rounds)
+            .env("LD_PRELOAD", both));
+        assert_eq!(end, expected, "{pair:?}");
+    }
+}
+
+#[test]
+fn children_start_by_vfork_and_spawn_and_a_thread_executes() {
+    same("spawns.c", &[&times().div_ceil(2).to_string()], &ALL, 1);
+}
+
+#[test]
+fn a_program_without_threads_stays_so() {
+    same("single.c", &[], &ALL, times().div_ceil(10).min(100));
+}
+
+#[test]
+fn signals_and_cancellations_come_while_threads_allocate() {
+    same("signals.c", &[&times().to_string()], &[Preloaded], 1);
+}
+
+#[test]
+fn a_thread_is_not_cancelled_inside_the_heap() {
+    same("cancel.c", &[&times().to_string()], &[Preloaded, Inside], 1);
+}
+
+#[test]
+fn every_configuration_lives_through_the_same() {
+    let programs = [
+        ("cancel.c", "5"),
+        ("forks.c", "4"),
+        ("shuffle.c", "10"),
+        ("signals.c", "30"),
+        ("thread_ends.cpp", "4"),
+    ];
+    let configurations: [&[(&str, &str)]; 4] = [
+        &[("LARDER_MODE", "memory")],
+        &[("LARDER_MODE", "speed")],
+        &[
+            ("LARDER_BACKGROUND_PURGE", "yes"),
+            ("LARDER_PURGE_AFTER", "2"),
+        ],
+        &[("LARDER_HUGE_PAGES", "0"), ("LARDER_PURGE_AFTER", "never")],
+    ];
+    for (name, rounds) in programs {
+        let program = compile(name, System);
+        let expected = run(command(&program, System).arg(rounds));
+        assert!(expected.status.success(), "{name}");
+        for configuration in configurations {
+            let mut command = command(&program, Preloaded);
+            let variables = configuration.iter().copied();
+            let end = run(command.arg(rounds).envs(variables));
+            assert_eq!(end, expected, "{name} {configuration:?}");
+        }
+    }
+}
+
+#[test]
+fn a_library_in_cpp_comes_and_goes() {
+    let (library, rounds) = (compile_library("plugin.cpp"), times().to_string());
+    let arguments = [rounds.as_str(), library.to_str().unwrap()];
+    same("loads.c", &arguments, &ALL, 1);
+}

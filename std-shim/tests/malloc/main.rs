@@ -1,0 +1,26 @@
+//! The process heap as the malloc of programs in C and C++, and of programs as they are installed: each runs on
+//! the C library's heap and on `liblarder`, preloaded or linked, and must end and say the same.
+//!
+//! * `library` builds `liblarder` once · `program` compiles, runs and compares
+//! * `contract` what the functions and operators promise · `life` how processes and threads begin, fork and end
+//! * `environment` the variables · `real` installed programs
+//!
+//! The programs in C and C++ are in `programs/`. With `LARDER_ROUNDS=all` they do 10,000 times what they do 20
+//! times else.
+#![cfg(all(
+    target_os = "linux",
+    target_env = "gnu",
+    target_pointer_width = "64",
+    not(miri)
+))]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod contract;
+mod environment;
+mod library;
+mod life;
+mod program;
+mod real;

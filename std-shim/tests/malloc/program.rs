@@ -1,0 +1,201 @@
+//! Compiles programs, runs them on a heap, and compares how they end and what they say.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common;
+use crate::library;
+
+/// Whether everything is tried often.
+pub(crate) fn is_long() -> bool {
+    common::rounds(4) == 4
+}
+
+/// How often a program does what it does.
+pub(crate) fn times() -> usize {
+    if is_long() { 10_000 } else { 20 }
+}
+
+/// A process that runs longer hangs.
+fn limit() -> Duration {
+    Duration::from_secs(if is_long() { 3600 } else { 100 })
+}
+
+/// The heap of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Heap {
+    /// The C library's.
+    System,
+    /// Larder's by `LD_PRELOAD`.
+    Preloaded,
+    /// Larder's, as the program is linked with `liblarder.so`.
+    Linked,
+    /// Larder's, as the program is linked with `liblarder.a`.
+    Inside,
+    /// Larder's, as the program is linked with `liblarder.a` and the C library whole.
+    Alone,
+}
+
+use Heap::{Alone, Inside, Linked, Preloaded, System};
+
+/// How a process ended, and what it said.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct End {
+    pub(crate) status: ExitStatus,
+    pub(crate) out: Vec<u8>,
+    pub(crate) err: Vec<u8>,
+}
+
+impl End {
+    /// Standard output.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
+    }
+
+    /// Standard error.
+    pub(crate) fn complaints(&self) -> String {
+        String::from_utf8_lossy(&self.err).into_owned()
+    }
+}
+
+/// A new empty folder.
+pub(crate) fn new_folder() -> PathBuf {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("malloc/{number}"));
+    if folder.exists() {
+        fs::remove_dir_all(&folder).unwrap();
+    }
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// A file among the programs.
+pub(crate) fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/malloc/programs")
+        .join(name)
+}
+
+/// Compiles a program in C or C++ for a heap. Nothing is left out because the compiler knows what `malloc` does.
+pub(crate) fn compile(name: &str, heap: Heap) -> PathBuf {
+    build(name, heap, &[])
+}
+
+/// Compiles a library in C or C++.
+pub(crate) fn compile_library(name: &str) -> PathBuf {
+    build(name, System, &["-shared", "-fPIC"])
+}
+
+fn build(name: &str, heap: Heap, options: &[&str]) -> PathBuf {
+    let built = new_folder().join(name.replace('.', "-"));
+    let mut command = match name.ends_with(".c") {
+        true => Command::new("cc"),
+        false => Command::new("c++"),
+    };
+    match name.ends_with(".c") {
+        true => command.args(["-std=gnu11", "-O1", "-fno-builtin"]),
+        false => command.args(["-std=c++17", "-O0"]),
+    };
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("preload");
+    command.args(["-w", "-pthread", "-I"]).arg(header);
+    command.args(options);
+    command.arg(source(name)).arg("-o").arg(&built);
+    match heap {
+        System | Preloaded => {}
+        Linked => {
+            let mut place = OsString::from("-Wl,-rpath,");
+            place.push(library::folder());
+            command.arg(library::shared()).arg(place);
+        }
+        Inside => {
+            command
+                .arg(library::folder().join("liblarder.a"))
+                .arg("-ldl");
+        }
+        Alone => {
+            command
+                .arg(library::folder().join("liblarder.a"))
+                .arg("-static");
+        }
+    }
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} does not compile: {said}");
+    built
+}
+
+/// A command whose heap is the system's or, by `LD_PRELOAD`, Larder's.
+pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>, heap: Heap) -> Command {
+    let mut command = Command::new(program);
+    command.env_remove("LD_PRELOAD").stdin(Stdio::null());
+    if heap == Preloaded {
+        command.env("LD_PRELOAD", library::shared());
+    }
+    command
+}
+
+/// Runs a command to its end, with all the processes that it starts.
+pub(crate) fn run(command: &mut Command) -> End {
+    let folder = new_folder();
+    let (out, err) = (folder.join("out"), folder.join("err"));
+    // Files: a pipe is open as long as a process that hangs has it.
+    let mut child = command
+        .process_group(0)
+        .stdout(File::create(&out).unwrap())
+        .stderr(File::create(&err).unwrap())
+        .spawn()
+        .unwrap();
+    let (begin, limit) = (Instant::now(), limit());
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begin.elapsed() > limit {
+            let group = -libc::pid_t::try_from(child.id()).unwrap();
+            // SAFETY: ends the processes of a group that we made, whose first one is not waited for yet.
+            unsafe { libc::kill(group, libc::SIGKILL) };
+            child.wait().unwrap();
+            panic!("hangs: {command:?}: {:?}", fs::read_to_string(&out));
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    let read = |path: &Path| fs::read(path).unwrap();
+    let end = End {
+        status,
+        out: read(&out),
+        err: read(&err),
+    };
+    fs::remove_dir_all(folder).unwrap();
+    end
+}
+
+/// Runs a program in C or C++ on the system's heap and then, as often as is said, on Larder's in these ways.
+/// It must end well and say the same.
+pub(crate) fn same(name: &str, arguments: &[&str], ways: &[Heap], processes: usize) {
+    let expected = run(command(compile(name, System), System).args(arguments));
+    let said = expected.text();
+    assert!(expected.status.success(), "{name} on the system: {said}");
+    for &way in ways {
+        let program = compile(name, way);
+        for _ in 0..processes {
+            let end = run(command(&program, way).args(arguments));
+            let complaints = end.complaints();
+            assert!(
+                end == expected,
+                "{name} {way:?}: {}\n{}{complaints}",
+                end.status,
+                end.text()
+            );
+        }
+    }
+}
+
+/// All ways to Larder's heap.
+pub(crate) const ALL: [Heap; 3] = [Preloaded, Linked, Inside];

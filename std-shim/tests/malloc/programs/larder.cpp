@@ -1,0 +1,2 @@
+// `larder.c` as C++.
+#include "larder.c"
