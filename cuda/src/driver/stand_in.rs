@@ -221,21 +221,17 @@ impl StandIn {
     /// text says it does is not looked at.
     ///
     /// ```no_run
-    /// use larder_cuda::driver::{abi::stand_in::KernelCall, load_from_env};
+    /// use larder_cuda::driver::{HostLaunch, abi::stand_in::KernelCall, load_from_env};
     ///
     /// /// `.entry add_one(.param .u64 numbers, .param .u32 count)`
     /// unsafe extern "C" fn add_one(call: *const KernelCall) {
-    ///     // SAFETY: the stand-in gives a call with these two parameters, and memory of that size.
-    ///     unsafe {
-    ///         let numbers = (*(*call).parameters).cast::<u64>().read();
-    ///         let count = (*(*call).parameters.add(1)).cast::<u32>().read();
-    ///         let memory = ((*call).access)(call, numbers, 4 * u64::from(count), 1).cast::<u32>();
-    ///         if memory.is_null() {
-    ///             return; // not there: the launch fails as on a device
-    ///         }
-    ///         for number in std::slice::from_raw_parts_mut(memory, count as usize) {
-    ///             *number += 1;
-    ///         }
+    ///     // SAFETY: the stand-in gives a call with these two parameters.
+    ///     let launch = unsafe { HostLaunch::of(call) };
+    ///     let Some(numbers) = launch.write::<u32>(0, launch.count(1)) else {
+    ///         return; // not there: the launch fails as on a device
+    ///     };
+    ///     for number in numbers {
+    ///         *number += 1;
     ///     }
     /// }
     /// if let Some(stand_in) = load_from_env()?.stand_in() {

@@ -4,8 +4,8 @@ use cudarc::driver::{LaunchConfig, PushKernelArg, sys};
 use larder_cuda::{CaptureStatus, Event, EventConfig, Launch};
 
 use super::Setup;
-use super::kernels::kernel;
 use crate::common::graph::Graph;
+use crate::common::kernels::add_kernel;
 use crate::common::{alone, assert_clean};
 
 const LEN: usize = 400;
@@ -139,7 +139,7 @@ fn work_after_a_capture_of_another_stream_is_an_error() {
         // The finding below comes at once, and is forgotten.
         control.schedule_eagerly();
         let setup = Setup::new(2);
-        let add = kernel(control, &setup.context);
+        let add = add_kernel(control, &setup.context);
         control.reset_calls();
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let memory = &setup.memory;

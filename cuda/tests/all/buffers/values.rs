@@ -5,8 +5,8 @@ use larder_cuda::driver::Rule;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::{BufferView, DeviceBuffer, Launch};
 
-use super::kernels::kernel;
 use super::{Setup, under_all_schedules};
+use crate::common::kernels::add_kernel;
 use crate::common::{alone, assert_clean, together};
 
 #[test]
@@ -83,7 +83,7 @@ fn clones_and_vectors_come_after_what_other_streams_wrote() {
     };
     {
         let setup = Setup::new(2);
-        let add = kernel(control, &setup.context);
+        let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let count = 300_u32;
         under_all_schedules(control, || {

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "no test program uses all of it")]
 
 pub(crate) mod graph;
+pub(crate) mod kernels;
 
 use std::process::Command;
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -7,8 +7,8 @@ use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use larder_core::decorate::{CheckError, Damage, OnDamage, Which};
 use larder_core::{BlockAllocator, Pattern};
-use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
+use larder_cuda::driver::{HostLaunch, StandIn};
 use larder_cuda::{CheckedConfig, CheckedMemory, Context, DeviceConfig};
 
 use super::{Setup, alloc, read};
@@ -24,17 +24,11 @@ const PTX: &str = "
 ";
 
 /// `to[i] = 1`, byte by byte.
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "a kernel's body")]
 unsafe extern "C" fn ones(call: *const KernelCall) {
-    // SAFETY: the stand-in gives a call with these two parameters, and memory of that size.
-    unsafe {
-        let call = &*call;
-        let to = (*call.parameters).cast::<u64>().read();
-        let bytes = (*call.parameters.add(1)).cast::<u64>().read();
-        let place = (call.access)(call, to, bytes, 1).cast::<u8>();
-        if !place.is_null() {
-            place.write_bytes(1, bytes as usize);
-        }
+    // SAFETY: the stand-in gives a launch with these two parameters.
+    let launch = unsafe { HostLaunch::of(call) };
+    if let Some(bytes) = launch.write::<u8>(0, launch.parameter::<u64>(1) as usize) {
+        bytes.fill(1);
     }
 }
 

@@ -128,8 +128,7 @@ impl Run<'_> {
         let control = self.control;
         // The stand-in remembers every stream there was.
         control.reset(2, common::DEVICE_BYTES);
-        // SAFETY: the only kernel of that name.
-        unsafe { control.register_kernel(objects::KERNEL, objects::add) }.unwrap();
+        common::kernels::register_add(control);
         let context = Context::new(0).unwrap();
         match self.seed {
             Some(seed) => control.schedule_deferred(seed),

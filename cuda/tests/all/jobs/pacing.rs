@@ -9,8 +9,8 @@ use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use larder_cuda::control::larder_control::{Clock, Waited};
 use larder_cuda::control::{Job, LaunchPaced, Pauses};
-use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
+use larder_cuda::driver::{HostLaunch, StandIn};
 use larder_cuda::{Context, Launch};
 
 use super::common::{MIB, alone};
@@ -24,16 +24,11 @@ const PTX: &str = "
 ";
 
 /// Counts its runs in the memory that it is given.
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "a kernel's body")]
 unsafe extern "C" fn count(call: *const KernelCall) {
-    // SAFETY: the stand-in gives a call with this parameter, and memory of that size.
-    unsafe {
-        let call = &*call;
-        let to = (*call.parameters).cast::<u64>().read();
-        let to = (call.access)(call, to, 8, 1).cast::<u64>();
-        if !to.is_null() {
-            *to += 1;
-        }
+    // SAFETY: the stand-in gives a launch with this parameter.
+    let launch = unsafe { HostLaunch::of(call) };
+    if let Some([to]) = launch.write::<u64>(0, 1) {
+        *to += 1;
     }
 }
 

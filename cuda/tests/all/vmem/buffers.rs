@@ -1,57 +1,18 @@
 //! Typed buffers on either side: kernels, fills and copies, and the way back to the device.
 
-use cudarc::driver::{CudaFunction, CudaSlice, LaunchConfig, PushKernelArg, sys};
-use cudarc::nvrtc::Ptx;
+use cudarc::driver::{CudaSlice, LaunchConfig, PushKernelArg, sys};
 use larder_core::Placement;
 use larder_cuda::driver::StandIn;
-use larder_cuda::driver::abi::stand_in::KernelCall;
 use larder_cuda::{
-    Context, DeviceAllocError, HostSide, Launch, Movable, StreamAllocator, VmemAllocator,
-    VmemBuffer,
+    DeviceAllocError, HostSide, Launch, Movable, StreamAllocator, VmemAllocator, VmemBuffer,
 };
 
 use super::{DEVICE, Setup};
+use crate::common::kernels::add_kernel;
 use crate::common::{MIB, alone, assert_clean};
 
 const LEN: usize = 3000;
 const SEEDS: u64 = 24;
-
-const PTX: &str = "
-.version 7.0
-.target sm_52
-.address_size 64
-.visible .entry vmem_add(.param .u64 to, .param .u64 from, .param .u32 count) { ret; }
-";
-
-/// `to[i] += from[i]`.
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "a kernel's body")]
-unsafe extern "C" fn add(call: *const KernelCall) {
-    // SAFETY: the stand-in gives a call with these three parameters, and memory of that size.
-    unsafe {
-        let call = &*call;
-        let to = (*call.parameters).cast::<u64>().read();
-        let from = (*call.parameters.add(1)).cast::<u64>().read();
-        let count = (*call.parameters.add(2)).cast::<u32>().read();
-        let bytes = 4 * u64::from(count);
-        let from = (call.access)(call, from, bytes, 0).cast::<u32>();
-        let to = (call.access)(call, to, bytes, 1).cast::<u32>();
-        if from.is_null() || to.is_null() {
-            return;
-        }
-        let from = std::slice::from_raw_parts(from, count as usize).to_vec();
-        let to = std::slice::from_raw_parts_mut(to, count as usize);
-        for (to, from) in to.iter_mut().zip(from) {
-            *to += from;
-        }
-    }
-}
-
-fn kernel(control: &StandIn, context: &Context) -> CudaFunction {
-    // SAFETY: the only `vmem_add` of this program.
-    unsafe { control.register_kernel("vmem_add", add) }.unwrap();
-    let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
-    module.load_function("vmem_add").unwrap()
-}
 
 /// Runs `act` eagerly and under each seed; nothing may be found.
 fn under_all_schedules(control: &StandIn, act: impl Fn()) {
@@ -82,7 +43,7 @@ fn kernels_fills_and_copies_work_on_memory_of_either_side() {
     under_all_schedules(control, || {
         for host in [HostSide::Pinned(16 * MIB), HostSide::Managed] {
             let setup = Setup::new(host, 2);
-            let add = kernel(control, &setup.context);
+            let add = add_kernel(control, &setup.context);
             let [origin, other] = [0, 1].map(|index| &setup.streams[index]);
             let memory = &setup.memory;
             setup.device.add_stream(other).unwrap();
