@@ -9,7 +9,7 @@ use larder_cuda::driver::Rule;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocator, DeviceConfig, DeviceFreeError};
 
-use crate::common::{MIB, alone, assert_clean};
+use crate::common::{MIB, alone_and_clean};
 
 fn setup() -> (Context, DeviceAllocator, Vec<Arc<CudaStream>>) {
     let context = Context::new(0).unwrap();
@@ -24,10 +24,7 @@ fn setup() -> (Context, DeviceAllocator, Vec<Arc<CudaStream>>) {
 /// A block with a byte of its own in each place, whichever part of the allocator it is from.
 #[test]
 fn blocks_come_back_by_their_first_address_only_and_once() {
-    let Some((control, _turn)) = alone("blocks_come_back_by_their_first_address") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let (context, memory, streams) = setup();
         for seed in 0..8 {
             control.schedule_deferred(seed);
@@ -75,16 +72,12 @@ fn blocks_come_back_by_their_first_address_only_and_once() {
             memory.release(u64::MAX);
             assert_eq!(memory.stats().live_bytes, 0);
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_block_of_another_allocator_is_not_kept() {
-    let Some((control, _turn)) = alone("a_block_of_another_allocator_is_not_kept") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let (context, memory, streams) = setup();
         let other = DeviceAllocator::new(&context).unwrap();
         let block = other.alloc(&streams[0], MIB).unwrap();
@@ -93,17 +86,13 @@ fn a_block_of_another_allocator_is_not_kept() {
         assert_eq!(refused.error, DeviceFreeError::Block(FreeError::Unknown));
         assert_eq!(memory.bytes_at(address), None);
         other.free(&streams[0], refused.block).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 /// A stream of another context is waited for; where that is refused the block is kept on.
 #[test]
 fn a_refused_free_keeps_the_block_under_its_address() {
-    let Some((control, _turn)) = alone("a_refused_free_keeps_the_block") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let (_context, memory, streams) = setup();
         let elsewhere = Context::new(1).unwrap();
         let stranger = elsewhere.cudarc().new_stream().unwrap();
@@ -122,6 +111,5 @@ fn a_refused_free_keeps_the_block_under_its_address() {
         assert_eq!(memory.bytes_at(address), Some(MIB));
         memory.free_addr(&stranger, address).unwrap();
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }

@@ -6,7 +6,7 @@ use crate::common;
 use std::sync::Arc;
 use std::thread;
 
-use common::{MIB, alone, assert_clean, assert_filled, fill, ran_in_child};
+use common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill, ran_in_child};
 use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block, ChunkState};
 use larder_cuda::driver::{Rule, StandIn};
@@ -147,22 +147,19 @@ fn what_an_arena_does_not_use_is_released() {
 
 #[test]
 fn a_piece_before_one_that_is_in_use_goes_back_to_the_core() {
-    let Some((control, _turn)) = alone("a_piece_before_one_that_is_in_use") else {
-        return;
-    };
-    let setup = Setup::new(1, DeviceConfig::new());
-    let mut blocks: Vec<_> = (0..200).map(|_| setup.alloc(0, SMALL, 1)).collect();
-    blocks.sort_by_key(Block::addr);
-    let last = blocks.pop().unwrap();
-    for block in blocks {
-        setup.free(0, block);
-    }
-    setup.context.synchronize().unwrap();
-    setup.memory.release(u64::MAX);
-    assert_eq!(setup.memory.stats().reserved_bytes, PIECE);
-    setup.free(0, last);
-    drop(setup);
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let setup = Setup::new(1, DeviceConfig::new());
+        let mut blocks: Vec<_> = (0..200).map(|_| setup.alloc(0, SMALL, 1)).collect();
+        blocks.sort_by_key(Block::addr);
+        let last = blocks.pop().unwrap();
+        for block in blocks {
+            setup.free(0, block);
+        }
+        setup.context.synchronize().unwrap();
+        setup.memory.release(u64::MAX);
+        assert_eq!(setup.memory.stats().reserved_bytes, PIECE);
+        setup.free(0, last);
+    });
 }
 
 /// One stream makes, another takes: what has passed is used again before the arena takes more.
@@ -272,38 +269,35 @@ fn a_snapshot_agrees_with_itself() {
 /// The arena's table, then the allocator's own, then an error; and all of it comes back.
 #[test]
 fn more_small_blocks_than_there_is_room_for_are_an_error() {
-    let Some((control, _turn)) = alone("more_small_blocks_than_there_is_room_for") else {
-        return;
-    };
-    let setup = Setup::new(2, DeviceConfig::new());
-    for _ in 0..2 {
-        let mut blocks = Vec::new();
-        let error = loop {
-            match setup.memory.alloc(&setup.streams[0], 1) {
-                Ok(block) => blocks.push(block),
-                Err(error) => break error,
-            }
-            assert!(blocks.len() < 1 << 20, "no end");
-        };
-        assert!(
-            matches!(error, DeviceAllocError::Memory { .. }),
-            "{error:?}"
-        );
-        let live: u64 = blocks.iter().map(Block::bytes).sum();
-        assert_eq!(setup.memory.stats().live_bytes, live);
-        for (index, block) in blocks.into_iter().enumerate() {
-            setup.free(index % 2, block);
-        }
-        assert_eq!(setup.memory.stats().live_bytes, 0);
-        // The first one may queue events, behind which the rest goes.
+    alone_and_clean(|_| {
+        let setup = Setup::new(2, DeviceConfig::new());
         for _ in 0..2 {
-            setup.context.synchronize().unwrap();
-            setup.memory.release(u64::MAX);
+            let mut blocks = Vec::new();
+            let error = loop {
+                match setup.memory.alloc(&setup.streams[0], 1) {
+                    Ok(block) => blocks.push(block),
+                    Err(error) => break error,
+                }
+                assert!(blocks.len() < 1 << 20, "no end");
+            };
+            assert!(
+                matches!(error, DeviceAllocError::Memory { .. }),
+                "{error:?}"
+            );
+            let live: u64 = blocks.iter().map(Block::bytes).sum();
+            assert_eq!(setup.memory.stats().live_bytes, live);
+            for (index, block) in blocks.into_iter().enumerate() {
+                setup.free(index % 2, block);
+            }
+            assert_eq!(setup.memory.stats().live_bytes, 0);
+            // The first one may queue events, behind which the rest goes.
+            for _ in 0..2 {
+                setup.context.synchronize().unwrap();
+                setup.memory.release(u64::MAX);
+            }
+            assert_eq!(setup.memory.stats().reserved_bytes, 0);
         }
-        assert_eq!(setup.memory.stats().reserved_bytes, 0);
-    }
-    drop(setup);
-    assert_clean(control);
+    });
 }
 
 #[test]
@@ -366,32 +360,29 @@ fn a_small_block_that_fits_makes_nobody_wait() {
 
 #[test]
 fn a_block_taken_apart_is_found_in_its_arena() {
-    let Some((control, _turn)) = alone("a_block_taken_apart_is_found_in_its_arena") else {
-        return;
-    };
-    let setup = Setup::new(2, DeviceConfig::new());
-    let blocks: Vec<_> = (0..6_u64)
-        .map(|index| {
-            setup.alloc(
-                index as usize % 2,
-                [SMALL, 3 * MIB, 100][index as usize % 3],
-                1,
-            )
-        })
-        .collect();
-    let raw: Vec<_> = blocks
-        .into_iter()
-        .map(|block| (block.bytes(), block.into_raw()))
-        .collect();
-    for (index, (bytes, raw)) in raw.iter().enumerate() {
-        let block = setup.memory.block_from_raw(*raw).unwrap();
-        assert_eq!((block.addr(), block.bytes()), (raw.addr, *bytes));
-        setup.free(index % 2, block);
-        setup.memory.block_from_raw(*raw).unwrap_err();
-    }
-    assert_eq!(setup.memory.stats().live_bytes, 0);
-    drop(setup);
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let setup = Setup::new(2, DeviceConfig::new());
+        let blocks: Vec<_> = (0..6_u64)
+            .map(|index| {
+                setup.alloc(
+                    index as usize % 2,
+                    [SMALL, 3 * MIB, 100][index as usize % 3],
+                    1,
+                )
+            })
+            .collect();
+        let raw: Vec<_> = blocks
+            .into_iter()
+            .map(|block| (block.bytes(), block.into_raw()))
+            .collect();
+        for (index, (bytes, raw)) in raw.iter().enumerate() {
+            let block = setup.memory.block_from_raw(*raw).unwrap();
+            assert_eq!((block.addr(), block.bytes()), (raw.addr, *bytes));
+            setup.free(index % 2, block);
+            setup.memory.block_from_raw(*raw).unwrap_err();
+        }
+        assert_eq!(setup.memory.stats().live_bytes, 0);
+    });
 }
 
 /// Any refused call while arenas grow and shrink loses nothing.

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use common::{MIB, alone, assert_clean, fill};
+use common::{MIB, alone, alone_and_clean, assert_clean, fill};
 use cudarc::driver::{CudaStream, sys};
 use larder_core::paged::{PageDriver, PageStep};
 use larder_core::{Align, GrowRequest, SubAllocator};
@@ -174,10 +174,7 @@ fn a_panic_among_refusals_gives_everything_back_later() {
 
 #[test]
 fn refusals_in_many_threads_lose_nothing() {
-    let Some((control, _turn)) = alone("refusals_in_many_threads_lose_nothing") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let device = DeviceMemory::new(&context);
         let pages = VirtualMemory::new(&context, 256 * MIB).unwrap();
@@ -213,6 +210,5 @@ fn refusals_in_many_threads_lose_nothing() {
         pages.grow(request(MIB)).unwrap();
         assert_eq!(pages.mappings(), 1);
         assert_eq!(context.settle(), 0);
-    }
-    assert_clean(control);
+    });
 }

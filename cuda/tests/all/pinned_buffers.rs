@@ -5,7 +5,7 @@ use crate::common;
 
 use std::sync::Arc;
 
-use common::{MIB, alone, assert_clean, together};
+use common::{MIB, alone, alone_and_clean, assert_clean, together};
 use cudarc::driver::{CudaStream, DevicePtrMut, HostSlice, result, sys};
 use larder_cuda::driver::Rule;
 use larder_cuda::{
@@ -77,10 +77,7 @@ fn values_go_to_a_device_and_back() {
 
 #[test]
 fn the_host_waits_for_its_copy_and_for_nothing_behind_it() {
-    let Some((control, _turn)) = alone("the_host_waits_for_its_copy") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let stream = &setup.streams[0];
         let mut seen_busy = false;
@@ -105,16 +102,12 @@ fn the_host_waits_for_its_copy_and_for_nothing_behind_it() {
         }
         assert!(seen_busy, "the work behind the copy was not waited for");
         assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn the_host_reads_while_a_device_reads() {
-    let Some((control, _turn)) = alone("the_host_reads_while_a_device_reads") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let mut there = setup.zeros(0);
         let pinned = setup.host.copy_of(&[1u8; LEN]).unwrap();
@@ -125,17 +118,13 @@ fn the_host_reads_while_a_device_reads() {
         assert_eq!(control.calls(None), 0, "{:?}", control.call_table());
         drop((pinned, there));
         control.schedule_eagerly();
-    }
-    assert_clean(control);
+    });
 }
 
 /// What a dropped buffer held reaches the device, though the host allocates and writes at once.
 #[test]
 fn dropped_memory_is_given_again_when_its_streams_have_passed() {
-    let Some((control, _turn)) = alone("dropped_memory_is_given_again_when") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let mut reused = false;
         for seed in 0..SEEDS {
@@ -170,16 +159,12 @@ fn dropped_memory_is_given_again_when_its_streams_have_passed() {
         assert_eq!(setup.host.stats().live_bytes, 0);
         assert_eq!(setup.host.stats().reserved_bytes, 0);
         assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_full_pool_waits_for_what_streams_use() {
-    let Some((control, _turn)) = alone("a_full_pool_waits_for_what_streams_use") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let limit = 4 * MIB;
         let host =
@@ -199,16 +184,12 @@ fn a_full_pool_waits_for_what_streams_use() {
             drop(next);
             control.schedule_eagerly();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn copies_of_several_streams_come_in_the_programs_order() {
-    let Some((control, _turn)) = alone("copies_of_several_streams_come_in_order") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         for seed in 0..SEEDS {
@@ -237,16 +218,12 @@ fn copies_of_several_streams_come_in_the_programs_order() {
             assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
             control.schedule_eagerly();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_stream_that_is_not_known_is_waited_for_at_once() {
-    let Some((control, _turn)) = alone("a_stream_that_is_not_known_is_waited_for") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let unknown = setup.context.cudarc().new_stream().unwrap();
         setup.device.add_stream(&unknown).unwrap();
@@ -270,16 +247,12 @@ fn a_stream_that_is_not_known_is_waited_for_at_once() {
             control.schedule_eagerly();
         }
         assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn no_bytes_touch_no_driver_and_wrong_sizes_are_errors() {
-    let Some((control, _turn)) = alone("no_bytes_touch_no_driver") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let stream = &setup.streams[0];
         let mut nothing = setup.device.zeros::<u32>(stream, 0).unwrap();
@@ -297,17 +270,13 @@ fn no_bytes_touch_no_driver_and_wrong_sizes_are_errors() {
         assert_eq!(nine.copy_to(stream, &mut there), Err(size));
         assert_eq!(nine.copy_from(stream, &there), Err(size));
         assert_eq!(HostSlice::len(&nine), 9);
-    }
-    assert_clean(control);
+    });
 }
 
 /// As two threads may: one has the memory from cudarc's trait and queues its copy after another's.
 #[test]
 fn copies_that_are_queued_late_are_waited_for_as_well() {
-    let Some((control, _turn)) = alone("copies_that_are_queued_late_are_waited_for") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let stream = &setup.streams[0];
         for seed in 0..SEEDS {
@@ -327,17 +296,13 @@ fn copies_that_are_queued_late_are_waited_for_as_well() {
             assert_eq!(stream.clone_dtoh(&early).unwrap(), [1; LEN], "seed {seed}");
             control.schedule_eagerly();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 /// What a capture copies is the program's; what was copied before cannot be waited for meanwhile.
 #[test]
 fn captures_are_left_alone() {
-    let Some((control, _turn)) = alone("captures_are_left_alone") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let stream = &setup.streams[0];
         let mut there = setup.zeros(0);
@@ -358,8 +323,7 @@ fn captures_are_left_alone() {
         pinned.as_mut_slice().unwrap().fill(2);
         assert_eq!(setup.context.cudarc().check_err(), Ok(()));
         assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    assert_clean(control);
+    });
 }
 
 /// Keeps a stream at work until somebody else comes to the gate.
@@ -371,10 +335,7 @@ unsafe extern "C" fn pass(gate: *mut std::ffi::c_void) {
 /// However many buffers a stream has in flight, an allocation asks it once.
 #[test]
 fn a_stream_at_work_is_asked_once() {
-    let Some((control, _turn)) = alone("a_stream_at_work_is_asked_once") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         // Memory that grows may wait for work that is queued.
         drop([0, 1].map(|stream| setup.zeros(stream)));
@@ -398,8 +359,7 @@ fn a_stream_at_work_is_asked_once() {
         setup.context.synchronize().unwrap();
         drop(setup.host.zeros::<u8>(LEN).unwrap());
         assert_eq!(setup.host.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 /// Each call refused once, in turn: the bytes are right, or an error says that they may not be.

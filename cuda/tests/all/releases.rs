@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{MIB, alone, assert_clean, fill, ran_in_child};
+use common::{MIB, alone, alone_and_clean, assert_clean, fill, ran_in_child};
 use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block, ChunkState};
 use larder_cuda::driver::Rule;
@@ -118,33 +118,30 @@ fn a_second_release_does_not_forget_the_first() {
 
 #[test]
 fn a_refused_wait_is_no_block_of_anybody() {
-    let Some((control, _turn)) = alone("a_refused_wait_is_no_block") else {
-        return;
-    };
-    let setup = Setup::new(2, DeviceConfig::with_budget(4 * MIB));
-    let block = setup.alloc(0, 3 * MIB, 1);
-    control.schedule_deferred(1);
-    setup.free_pending(0, block);
-    let rule = Rule {
-        function: Some("cuStreamWaitEvent"),
-        skip: 0,
-        times: 1,
-        code: Code::UNKNOWN,
-    };
-    control.fail(rule).unwrap();
-    let error = setup.memory.alloc(&setup.streams[1], 3 * MIB).unwrap_err();
-    assert!(matches!(error, DeviceAllocError::Driver(_)), "{error}");
-    control.clear_failures();
-    for stats in setup.memory.streams() {
-        let its_own = stats.stream == setup.streams[0].cu_stream().addr();
-        let counted = [stats.allocations, stats.frees];
-        assert_eq!(counted, [u64::from(its_own); 2]);
-        let bytes = [stats.allocated_bytes, stats.freed_bytes];
-        assert_eq!(bytes, [3 * MIB * u64::from(its_own); 2]);
-    }
-    control.schedule_eagerly();
-    drop(setup);
-    assert_clean(control);
+    alone_and_clean(|control| {
+        let setup = Setup::new(2, DeviceConfig::with_budget(4 * MIB));
+        let block = setup.alloc(0, 3 * MIB, 1);
+        control.schedule_deferred(1);
+        setup.free_pending(0, block);
+        let rule = Rule {
+            function: Some("cuStreamWaitEvent"),
+            skip: 0,
+            times: 1,
+            code: Code::UNKNOWN,
+        };
+        control.fail(rule).unwrap();
+        let error = setup.memory.alloc(&setup.streams[1], 3 * MIB).unwrap_err();
+        assert!(matches!(error, DeviceAllocError::Driver(_)), "{error}");
+        control.clear_failures();
+        for stats in setup.memory.streams() {
+            let its_own = stats.stream == setup.streams[0].cu_stream().addr();
+            let counted = [stats.allocations, stats.frees];
+            assert_eq!(counted, [u64::from(its_own); 2]);
+            let bytes = [stats.allocated_bytes, stats.freed_bytes];
+            assert_eq!(bytes, [3 * MIB * u64::from(its_own); 2]);
+        }
+        control.schedule_eagerly();
+    });
 }
 
 /// The host waits only when nothing else gives memory, and then for what several streams used too.
@@ -230,46 +227,43 @@ fn threads_that_are_short_together_both_get_what_has_passed() {
 
 #[test]
 fn a_snapshot_is_of_one_moment() {
-    let Some((control, _turn)) = alone("a_snapshot_is_of_one_moment") else {
-        return;
-    };
-    let config = DeviceConfig {
-        arenas: ArenaPolicy::Never,
-        ..DeviceConfig::new()
-    };
-    let setup = Setup::new(2, config);
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for mine in 0..2 {
-            let (setup, over) = (&setup, &over);
-            scope.spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    let blocks = [3 * MIB, 900, 70_000].map(|bytes| {
-                        let stream = &setup.streams[mine];
-                        setup.memory.alloc(stream, bytes).unwrap()
-                    });
-                    for block in blocks {
-                        setup.free(mine, block);
+    alone_and_clean(|_| {
+        let config = DeviceConfig {
+            arenas: ArenaPolicy::Never,
+            ..DeviceConfig::new()
+        };
+        let setup = Setup::new(2, config);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for mine in 0..2 {
+                let (setup, over) = (&setup, &over);
+                scope.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        let blocks = [3 * MIB, 900, 70_000].map(|bytes| {
+                            let stream = &setup.streams[mine];
+                            setup.memory.alloc(stream, bytes).unwrap()
+                        });
+                        for block in blocks {
+                            setup.free(mine, block);
+                        }
                     }
-                }
-            });
-        }
-        for _ in 0..300 {
-            let snapshot = setup.memory.snapshot();
-            let used = snapshot.chunks.iter().filter_map(|chunk| {
-                let used = matches!(chunk.state, ChunkState::Used { .. });
-                used.then(|| chunk.range.bytes())
-            });
-            let used: u64 = used.sum();
-            if used != snapshot.stats.live_bytes {
-                over.store(true, Ordering::Relaxed);
+                });
             }
-            assert_eq!(used, snapshot.stats.live_bytes);
-        }
-        over.store(true, Ordering::Relaxed);
+            for _ in 0..300 {
+                let snapshot = setup.memory.snapshot();
+                let used = snapshot.chunks.iter().filter_map(|chunk| {
+                    let used = matches!(chunk.state, ChunkState::Used { .. });
+                    used.then(|| chunk.range.bytes())
+                });
+                let used: u64 = used.sum();
+                if used != snapshot.stats.live_bytes {
+                    over.store(true, Ordering::Relaxed);
+                }
+                assert_eq!(used, snapshot.stats.live_bytes);
+            }
+            over.store(true, Ordering::Relaxed);
+        });
     });
-    drop(setup);
-    assert_clean(control);
 }
 
 /// A step's blocks: they deviate with the step and the thread, go to other streams, outlive steps.

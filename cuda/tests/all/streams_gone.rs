@@ -4,7 +4,7 @@
 use crate::common;
 use std::sync::Arc;
 
-use common::{MIB, alone, assert_clean, assert_filled, fill};
+use common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
 use cudarc::driver::{CudaStream, result};
 use larder_cuda::{
     ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig, HostSide,
@@ -140,36 +140,33 @@ fn a_buffer_outlives_the_streams_that_used_it() {
 
 #[test]
 fn a_stream_that_anybody_holds_keeps_its_number() {
-    let Some((control, _turn)) = alone("a_stream_that_anybody_holds_keeps_its_number") else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    {
-        let memory = DeviceAllocator::with_config(&context, config()).unwrap();
-        let held: Vec<_> = (0..256)
-            .map(|_| {
-                let stream = context.cudarc().new_stream().unwrap();
-                memory.add_stream(&stream).unwrap();
-                stream
-            })
-            .collect();
-        let one_more = context.cudarc().new_stream().unwrap();
-        assert_eq!(memory.add_stream(&one_more), Err(DeviceAllocError::Streams));
-        let step = memory.step(&held[0]).unwrap();
-        let buffer = memory.zeros::<u8>(&held[1], 100).unwrap();
-        drop(held);
-        memory.add_stream(&one_more).unwrap();
-        let handles: Vec<_> = memory.streams().iter().map(|stats| stats.stream).collect();
-        assert_eq!(
-            handles.len(),
-            3,
-            "of the step, of the buffer, and the new one"
-        );
-        drop((step, buffer));
-        context.synchronize().unwrap();
-    }
-    drop(context);
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let context = Context::new(0).unwrap();
+        {
+            let memory = DeviceAllocator::with_config(&context, config()).unwrap();
+            let held: Vec<_> = (0..256)
+                .map(|_| {
+                    let stream = context.cudarc().new_stream().unwrap();
+                    memory.add_stream(&stream).unwrap();
+                    stream
+                })
+                .collect();
+            let one_more = context.cudarc().new_stream().unwrap();
+            assert_eq!(memory.add_stream(&one_more), Err(DeviceAllocError::Streams));
+            let step = memory.step(&held[0]).unwrap();
+            let buffer = memory.zeros::<u8>(&held[1], 100).unwrap();
+            drop(held);
+            memory.add_stream(&one_more).unwrap();
+            let handles: Vec<_> = memory.streams().iter().map(|stats| stats.stream).collect();
+            assert_eq!(
+                handles.len(),
+                3,
+                "of the step, of the buffer, and the new one"
+            );
+            drop((step, buffer));
+            context.synchronize().unwrap();
+        }
+    });
 }
 
 #[test]

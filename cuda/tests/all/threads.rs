@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{MIB, alone, assert_clean, driver, ran_in_child, regions_of, together};
+use common::{MIB, alone, alone_and_clean, driver, ran_in_child, regions_of, together};
 use larder_core::{
     Align, Bfc, BfcAllocator, BlockAllocator, Chunk, GrowRequest, Request, SubAllocator,
 };
@@ -158,10 +158,7 @@ fn a_context_that_cannot_be_current_is_an_error_and_nothing_ran() {
 
 #[test]
 fn many_threads_share_one_allocator() {
-    let Some((control, _turn)) = alone("many_threads_share_one_allocator") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let source = DeviceMemory::new(&context);
         let mut table = vec![Chunk::VACANT; 1024];
@@ -194,8 +191,7 @@ fn many_threads_share_one_allocator() {
                 scope.spawn(move || drop(event));
             }
         });
-    }
-    assert_clean(control);
+    });
 }
 
 /// A release that is refused leaves the range where it was: what another thread gets meanwhile must
@@ -205,11 +201,7 @@ fn ranges_never_touch_although_releases_are_refused_meanwhile() {
     if ran_in_child() {
         return;
     }
-    let test = "ranges_never_touch_although_releases_are_refused_meanwhile";
-    let Some((control, _turn)) = alone(test) else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let device = DeviceMemory::new(&context);
         let kept = device.grow(request(MIB)).unwrap();
@@ -249,37 +241,34 @@ fn ranges_never_touch_although_releases_are_refused_meanwhile() {
             }
             context.settle();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 /// cudarc makes a context current to give it up.
 #[test]
 fn what_was_current_is_so_after_the_end_of_a_context() {
-    let Some((control, _turn)) = alone("what_was_current_is_so_after_the_end_of_a_context") else {
-        return;
-    };
-    thread::spawn(|| {
-        let other = Context::new(1).unwrap();
-        let context = Context::new(0).unwrap();
-        let event = Event::new(&context, EventConfig::default()).unwrap();
-        drop(context);
-        other.cudarc().bind_to_thread().unwrap();
-        let before = current();
-        drop(event);
-        assert_eq!(current(), before, "the last of a context was dropped");
-        other.with_current(|_| ()).unwrap();
-    })
-    .join()
-    .unwrap();
+    alone_and_clean(|_| {
+        thread::spawn(|| {
+            let other = Context::new(1).unwrap();
+            let context = Context::new(0).unwrap();
+            let event = Event::new(&context, EventConfig::default()).unwrap();
+            drop(context);
+            other.cudarc().bind_to_thread().unwrap();
+            let before = current();
+            drop(event);
+            assert_eq!(current(), before, "the last of a context was dropped");
+            other.with_current(|_| ()).unwrap();
+        })
+        .join()
+        .unwrap();
 
-    thread::spawn(|| {
-        let context = thread::spawn(|| Context::new(0).unwrap()).join().unwrap();
-        assert_eq!(current(), ContextHandle::NULL);
-        drop(context);
-        assert_eq!(current(), ContextHandle::NULL);
-    })
-    .join()
-    .unwrap();
-    assert_clean(control);
+        thread::spawn(|| {
+            let context = thread::spawn(|| Context::new(0).unwrap()).join().unwrap();
+            assert_eq!(current(), ContextHandle::NULL);
+            drop(context);
+            assert_eq!(current(), ContextHandle::NULL);
+        })
+        .join()
+        .unwrap();
+    });
 }

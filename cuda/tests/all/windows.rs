@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::programs::kernels::{self, Kernel, Kernels, Launch};
 use common::graph::Graph;
-use common::{MIB, alone, assert_clean, assert_filled, fill, ran_in_child};
+use common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill, ran_in_child};
 use cudarc::driver::{CudaStream, sys};
 use larder_core::{AllocError, Block};
 use larder_cuda::driver::StandIn;
@@ -402,10 +402,7 @@ fn there_is_one_open_window_of_a_stream_and_none_begins_in_a_capture() {
 /// An event for memory would be the graph's if the capture began just before it, and spoil it once it is asked.
 #[test]
 fn a_stream_that_may_capture_is_left_alone_until_its_window_is_closed() {
-    let Some((control, _turn)) = alone("a_stream_that_may_capture_is_left_alone") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new(2, DeviceConfig::with_budget(8 * MIB));
         let memory = &setup.memory;
         let block = setup.alloc(0, 6 * MIB);
@@ -431,45 +428,41 @@ fn a_stream_that_may_capture_is_left_alone_until_its_window_is_closed() {
         drop(window);
         let block = setup.alloc(1, 6 * MIB);
         setup.free(1, block);
-    }
-    assert_clean(control);
+    });
 }
 
 /// Threads open and close windows of one stream: at most one is open, and whoever has it gets its
 /// blocks from it.
 #[test]
 fn threads_that_prime_one_stream_take_turns() {
-    let Some((control, _turn)) = alone("threads_that_prime_one_stream") else {
-        return;
-    };
-    kernels::register(control);
-    let setup = Setup::new(1, DeviceConfig::new());
-    let (memory, stream) = (&setup.memory, &setup.streams[0]);
-    let barrier = Barrier::new(3);
-    thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                barrier.wait();
-                let mut opened = 0;
-                while opened < 300 {
-                    let Ok(window) = memory.prime(stream, MIB) else {
-                        thread::yield_now();
-                        continue;
-                    };
-                    opened += 1;
-                    let block = memory.alloc(stream, 3000).unwrap();
-                    assert_eq!(window.peak_bytes(), block.bytes(), "from elsewhere");
-                    memory.free(stream, block).unwrap();
-                    if opened % 2 == 0 {
-                        window.close();
+    alone_and_clean(|control| {
+        kernels::register(control);
+        let setup = Setup::new(1, DeviceConfig::new());
+        let (memory, stream) = (&setup.memory, &setup.streams[0]);
+        let barrier = Barrier::new(3);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    let mut opened = 0;
+                    while opened < 300 {
+                        let Ok(window) = memory.prime(stream, MIB) else {
+                            thread::yield_now();
+                            continue;
+                        };
+                        opened += 1;
+                        let block = memory.alloc(stream, 3000).unwrap();
+                        assert_eq!(window.peak_bytes(), block.bytes(), "from elsewhere");
+                        memory.free(stream, block).unwrap();
+                        if opened % 2 == 0 {
+                            window.close();
+                        }
                     }
-                }
-            });
-        }
+                });
+            }
+        });
+        assert_eq!(setup.memory.stats().live_bytes, 0);
     });
-    assert_eq!(setup.memory.stats().live_bytes, 0);
-    drop(setup);
-    assert_clean(control);
 }
 
 /// An arena that is full looks what others have passed, which a capture would not survive: so not then.

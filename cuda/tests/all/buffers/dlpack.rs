@@ -13,7 +13,7 @@ use larder_cuda::driver::Rule;
 use larder_cuda::driver::abi::Code;
 
 use super::{Setup, under_all_schedules};
-use crate::common::{alone, assert_clean, together};
+use crate::common::{alone, alone_and_clean, together};
 
 const MATRIX: Layout<'_> = Layout {
     dtype: DataType::U32,
@@ -36,10 +36,7 @@ fn the_structs_are_those_of_c() {
 
 #[test]
 fn a_tensor_goes_out_and_comes_back_in_the_order_of_streams() {
-    let Some((control, _turn)) = alone("a_tensor_goes_out_and_comes_back") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
@@ -78,8 +75,7 @@ fn a_tensor_goes_out_and_comes_back_in_the_order_of_streams() {
         setup.context.synchronize().unwrap();
         memory.release(u64::MAX);
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 static DELETED: AtomicUsize = AtomicUsize::new(0);
@@ -119,10 +115,7 @@ fn foreign(at: u64, shape: &mut [i64], strides: *mut i64) -> ManagedTensorVersio
 
 #[test]
 fn a_foreign_tensor_is_ended_once_its_streams_are_waited_for() {
-    let Some((control, _turn)) = alone("a_foreign_tensor_is_ended") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let (memory, stream) = (&setup.memory, &setup.streams[0]);
         let numbers: Vec<u32> = (0..100).collect();
@@ -162,8 +155,7 @@ fn a_foreign_tensor_is_ended_once_its_streams_are_waited_for() {
         let mut none = [3, 0];
         let mut tensor = foreign(0, &mut none, std::ptr::null_mut());
         assert!(take(&mut tensor).unwrap().as_view().is_empty());
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]

@@ -5,7 +5,7 @@ use larder_cuda::driver::Rule;
 use larder_cuda_abi::Code;
 
 use super::Setup;
-use crate::common::{alone, assert_clean};
+use crate::common::{alone, alone_and_clean, assert_clean};
 
 const LEN: usize = 400;
 
@@ -75,10 +75,7 @@ fn a_refused_call_is_heard_of_or_made_good() {
 /// Where an event cannot be recorded the host waits instead.
 #[test]
 fn the_host_waits_where_no_event_can_be_had() {
-    let Some((control, _turn)) = alone("the_host_waits_where_no_event_can_be_had") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let ones = setup.memory.upload(a, &[1u8; LEN]).unwrap();
@@ -104,17 +101,13 @@ fn the_host_waits_where_no_event_can_be_had() {
             }
         }
         assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    assert_clean(control);
+    });
 }
 
 /// Buffers whose free is deferred come back when all streams have passed them.
 #[test]
 fn a_buffer_is_free_once_every_stream_has_passed() {
-    let Some((control, _turn)) = alone("a_buffer_is_free_once_every_stream_has_passed") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let mut copy = setup.memory.zeros::<u8>(b, LEN).unwrap();
@@ -130,6 +123,5 @@ fn a_buffer_is_free_once_every_stream_has_passed() {
         drop(copy);
         assert_eq!(setup.memory.stats().live_bytes, 0);
         control.schedule_eagerly();
-    }
-    assert_clean(control);
+    });
 }

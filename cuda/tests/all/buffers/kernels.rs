@@ -7,8 +7,8 @@ use larder_core::StreamId;
 use larder_cuda::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceBuffer, Launch};
 
 use super::{Setup, under_all_schedules};
+use crate::common::alone_and_clean;
 use crate::common::kernels::add_kernel;
-use crate::common::{alone, assert_clean};
 
 const LEN: u32 = 300;
 
@@ -18,10 +18,7 @@ fn config() -> LaunchConfig {
 
 #[test]
 fn kernels_take_buffers_and_parts_on_their_own_stream() {
-    let Some((control, _turn)) = alone("kernels_take_buffers_and_parts_on_their_own_stream") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
@@ -50,17 +47,12 @@ fn kernels_take_buffers_and_parts_on_their_own_stream() {
             }
             assert_eq!(b.clone_dtoh(&sum).unwrap(), [3; LEN as usize]);
         });
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_launch_or_a_copy_while_the_memory_sleeps_is_refused_and_nothing_is_lost() {
-    let test = "a_launch_or_a_copy_while_the_memory_sleeps";
-    let Some((control, _turn)) = alone(test) else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
@@ -82,8 +74,7 @@ fn a_launch_or_a_copy_while_the_memory_sleeps_is_refused_and_nothing_is_lost() {
             launch_add(b, &add, &mut sum, &ones).unwrap();
             assert_eq!(a.clone_dtoh(&sum).unwrap(), [1; LEN as usize]);
         });
-    }
-    assert_clean(control);
+    });
 }
 
 /// `to[i] += from[i]` for all of them.
@@ -101,10 +92,7 @@ fn launch_add(
 
 #[test]
 fn kernels_on_other_streams_wait_and_are_waited_for() {
-    let Some((control, _turn)) = alone("kernels_on_other_streams_wait") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let add = add_kernel(control, &setup.context);
         let a = &setup.streams[0];
@@ -126,16 +114,12 @@ fn kernels_on_other_streams_wait_and_are_waited_for() {
             a.memset_zeros(&mut next).unwrap();
             assert_eq!(b.clone_dtoh(&copy).unwrap(), [6; LEN as usize]);
         });
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_launch_on_another_stream_comes_after_long_work_of_the_buffers_own() {
-    let Some((control, _turn)) = alone("a_launch_on_another_stream_comes_after") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
@@ -170,16 +154,12 @@ fn a_launch_on_another_stream_comes_after_long_work_of_the_buffers_own() {
             assert_eq!(b.clone_dtoh(&copy).unwrap(), expected);
         });
         assert_eq!(setup.context.cudarc().check_err(), Ok(()));
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_buffer_of_no_bytes_is_an_argument_without_an_address() {
-    let Some((control, _turn)) = alone("a_buffer_of_no_bytes_is_an_argument") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let add = add_kernel(control, &setup.context);
         let mut none = setup.memory.zeros::<u32>(&setup.streams[0], 0).unwrap();
@@ -192,16 +172,12 @@ fn a_buffer_of_no_bytes_is_an_argument_without_an_address() {
         unsafe { launch.launch(config()) }.unwrap();
         // Before its module goes.
         setup.streams[1].synchronize().unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_stream_that_cannot_be_known_is_an_error() {
-    let Some((control, _turn)) = alone("a_stream_that_cannot_be_known_is_an_error") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let add = add_kernel(control, &setup.context);
         let len = LEN as usize;
@@ -233,6 +209,5 @@ fn a_stream_that_cannot_be_known_is_an_error() {
         }
         assert_eq!(control.calls(Some("cuLaunchKernel")), 0);
         launch_add(&more[200], &add, &mut to, &from).unwrap();
-    }
-    assert_clean(control);
+    });
 }

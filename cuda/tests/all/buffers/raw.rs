@@ -4,14 +4,11 @@ use larder_core::{Addr, RawBlock};
 use larder_cuda::{AdoptError, DeviceAllocator, DeviceBuffer, RawDeviceBuffer};
 
 use super::{Setup, under_all_schedules};
-use crate::common::{alone, assert_clean, together};
+use crate::common::{alone_and_clean, together};
 
 #[test]
 fn parts_keep_the_order_of_streams() {
-    let Some((control, _turn)) = alone("parts_keep_the_order_of_streams") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
@@ -35,8 +32,7 @@ fn parts_keep_the_order_of_streams() {
         setup.context.synchronize().unwrap();
         memory.release(u64::MAX);
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]

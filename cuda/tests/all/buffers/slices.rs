@@ -8,7 +8,7 @@ use larder_cuda::driver::abi::Code;
 use larder_cuda::{AdoptError, BufferSlice, DeviceAllocator, DeviceBuffer};
 
 use super::{Setup, under_all_schedules};
-use crate::common::{alone, assert_clean};
+use crate::common::{alone, alone_and_clean};
 
 const LEN: usize = 5000;
 
@@ -18,10 +18,7 @@ fn address(slice: &CudaSlice<u8>) -> u64 {
 
 #[test]
 fn cudarc_orders_a_slice_behind_its_buffers_uses_and_the_next_buffer_behind_it() {
-    let Some((control, _turn)) = alone("cudarc_orders_a_slice_behind_its_buffer") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
@@ -59,16 +56,12 @@ fn cudarc_orders_a_slice_behind_its_buffers_uses_and_the_next_buffer_behind_it()
         setup.context.synchronize().unwrap();
         memory.release(u64::MAX);
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn slices_that_a_program_exchanged_are_freed_each_by_its_address() {
-    let Some((control, _turn)) = alone("slices_that_a_program_exchanged") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new(2);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
@@ -86,8 +79,7 @@ fn slices_that_a_program_exchanged_are_freed_each_by_its_address() {
         assert_eq!(a.clone_dtoh(&ours).unwrap(), [1; LEN]);
         drop(DeviceBuffer::from_cudarc(memory, ours).unwrap());
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
@@ -129,10 +121,7 @@ fn a_slice_holds_the_allocator_and_only_its_own_takes_it() {
 
 #[test]
 fn a_slice_over_a_kept_block_becomes_a_buffer() {
-    let Some((control, _turn)) = alone("a_slice_over_a_kept_block") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new(1);
         let (memory, stream) = (&setup.memory, &setup.streams[0]);
         let block = memory.alloc(stream, LEN as u64).unwrap();
@@ -160,8 +149,7 @@ fn a_slice_over_a_kept_block_becomes_a_buffer() {
         let none = none.into_buffer().unwrap();
         drop(none.into_slice().unwrap());
         assert_eq!(setup.context.cudarc().check_err(), Ok(()));
-    }
-    assert_clean(control);
+    });
 }
 
 /// There and back, with a use on another stream.
@@ -178,10 +166,7 @@ fn there_and_back(setup: &Setup) -> Result<(), Box<dyn std::error::Error>> {
 
 #[test]
 fn a_refused_call_on_the_way_is_heard_of_and_loses_nothing() {
-    let Some((control, _turn)) = alone("a_refused_call_on_the_way") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         there_and_back(&setup).unwrap();
         control.reset_calls();
@@ -212,6 +197,5 @@ fn a_refused_call_on_the_way_is_heard_of_and_loses_nothing() {
                 there_and_back(&setup).unwrap();
             }
         }
-    }
-    assert_clean(control);
+    });
 }

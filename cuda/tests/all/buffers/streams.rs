@@ -6,7 +6,7 @@ use cudarc::driver::CudaStream;
 use larder_cuda::{Context, DeviceAllocator, DeviceBuffer, DeviceConfig};
 
 use super::{Setup, calls_of, under_all_schedules};
-use crate::common::{MIB, alone, assert_clean};
+use crate::common::{MIB, alone_and_clean};
 
 const LEN: usize = 1000;
 
@@ -17,10 +17,7 @@ fn put(stream: &Arc<CudaStream>, from: &DeviceBuffer<u8>, to: &mut DeviceBuffer<
 
 #[test]
 fn a_buffer_on_one_stream_costs_no_event_and_no_memory_call() {
-    let Some((control, _turn)) = alone("a_buffer_on_one_stream_costs_no_event") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let stream = &setup.streams[0];
         let step = || {
@@ -47,16 +44,12 @@ fn a_buffer_on_one_stream_costs_no_event_and_no_memory_call() {
             "cuStreamSynchronize",
         ];
         assert_eq!(calls_of(control, &about), []);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn readers_wait_once_for_a_write_and_share_its_event() {
-    let Some((control, _turn)) = alone("readers_wait_once_for_a_write") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let mut buffer = setup.memory.zeros::<u8>(a, LEN).unwrap();
@@ -96,8 +89,7 @@ fn readers_wait_once_for_a_write_and_share_its_event() {
         // For `source`, which `a` wrote, and not for the buffer.
         assert_eq!(control.calls(Some("cuStreamWaitEvent")), 1);
         stream_synchronised_nowhere(control);
-    }
-    assert_clean(control);
+    });
 }
 
 fn stream_synchronised_nowhere(control: &larder_cuda::driver::StandIn) {
@@ -108,10 +100,7 @@ fn stream_synchronised_nowhere(control: &larder_cuda::driver::StandIn) {
 /// Write on one stream, read on two others, write on one of these, and drop while the other reads.
 #[test]
 fn uses_of_several_streams_come_in_the_programs_order() {
-    let Some((control, _turn)) = alone("uses_of_several_streams_come_in_order") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         // So little memory that what is freed is wanted again.
         let context = Context::new(0).unwrap();
         let config = DeviceConfig::with_budget(2 * MIB);
@@ -146,16 +135,12 @@ fn uses_of_several_streams_come_in_the_programs_order() {
             assert_eq!(a.clone_dtoh(&late_c).unwrap(), vec![2; len]);
             assert_eq!(c.clone_dtoh(&next).unwrap(), vec![1; len]);
         });
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_stream_that_allocated_nothing_is_waited_for() {
-    let Some((control, _turn)) = alone("a_stream_that_allocated_nothing_is_waited_for") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let (a, memory) = (&setup.streams[0], &setup.memory);
         let unknown = setup.context.cudarc().new_stream().unwrap();
@@ -176,17 +161,13 @@ fn a_stream_that_allocated_nothing_is_waited_for() {
                 assert_eq!(a.clone_dtoh(&other.slice(3..7)).unwrap(), [0, 0, 1, 1]);
             });
         }
-    }
-    assert_clean(control);
+    });
 }
 
 /// Both halves are handed to the driver in either order; afterwards the whole waits for both.
 #[test]
 fn parts_that_were_split_are_written_on_two_streams() {
-    let Some((control, _turn)) = alone("parts_that_were_split_are_written_on_two_streams") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         use cudarc::driver::DevicePtrMut;
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
@@ -207,17 +188,13 @@ fn parts_that_were_split_are_written_on_two_streams() {
             a.memset_zeros(&mut buffer).unwrap();
             assert_eq!(c.clone_dtoh(&buffer).unwrap(), [0; 2 * LEN]);
         });
-    }
-    assert_clean(control);
+    });
 }
 
 /// Threads that read one buffer at once, and write the parts of another.
 #[test]
 fn threads_share_buffers() {
-    let Some((control, _turn)) = alone("threads_share_buffers") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(4);
         let (memory, streams) = (&setup.memory, &setup.streams);
         under_all_schedules(control, || {
@@ -241,17 +218,13 @@ fn threads_share_buffers() {
             assert_eq!(streams[2].clone_dtoh(&parts).unwrap(), [1; 4 * LEN]);
             assert_eq!(streams[3].clone_dtoh(&next).unwrap(), [0; LEN]);
         });
-    }
-    assert_clean(control);
+    });
 }
 
 /// Random uses of a few buffers on a few streams, beside what each must hold.
 #[test]
 fn random_uses_keep_every_byte() {
-    let Some((control, _turn)) = alone("random_uses_keep_every_byte") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(4);
         let (memory, streams) = (&setup.memory, &setup.streams);
         for seed in 0..SEEDS_OF_USES {
@@ -285,8 +258,7 @@ fn random_uses_keep_every_byte() {
             assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         }
         control.schedule_eagerly();
-    }
-    assert_clean(control);
+    });
 }
 
 const SEEDS_OF_USES: u64 = 200;

@@ -7,7 +7,7 @@ use larder_cuda::{BufferView, DeviceBuffer, Launch};
 
 use super::{Setup, under_all_schedules};
 use crate::common::kernels::add_kernel;
-use crate::common::{alone, assert_clean, together};
+use crate::common::{alone_and_clean, together};
 
 #[test]
 fn parts_are_cut_as_those_of_slices() {
@@ -78,10 +78,7 @@ fn bytes_are_read_as_whole_aligned_values_of_another_type() {
 
 #[test]
 fn clones_and_vectors_come_after_what_other_streams_wrote() {
-    let Some((control, _turn)) = alone("clones_and_vectors_come_after") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
@@ -115,16 +112,12 @@ fn clones_and_vectors_come_after_what_other_streams_wrote() {
         setup.context.synchronize().unwrap();
         setup.memory.release(u64::MAX);
         assert_eq!(setup.memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_refused_copy_is_an_error_and_loses_nothing() {
-    let Some((control, _turn)) = alone("a_refused_copy_is_an_error") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         // The finding below comes at once, and is forgotten.
         control.schedule_eagerly();
         let setup = Setup::new(2);
@@ -158,6 +151,5 @@ fn a_refused_copy_is_an_error_and_loses_nothing() {
         control.clear_failures();
         control.clear_findings();
         assert_eq!(setup.context.cudarc().check_err(), Ok(()));
-    }
-    assert_clean(control);
+    });
 }

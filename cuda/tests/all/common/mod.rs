@@ -56,6 +56,16 @@ pub(crate) fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'s
     Some((control, turn))
 }
 
+/// Runs a test that controls the stand-in as [`alone`] does, where there is one; it leaves nothing.
+#[track_caller]
+pub(crate) fn alone_and_clean(test: impl FnOnce(&'static StandIn)) {
+    let thread = std::thread::current();
+    if let Some((control, _turn)) = alone(thread.name().unwrap_or("a test")) {
+        test(control);
+        assert_clean(control);
+    }
+}
+
 /// Set in the processes of [`ran_in_child`].
 const CHILD: &str = "LARDER_TEST_CHILD";
 

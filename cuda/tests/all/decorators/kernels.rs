@@ -12,7 +12,7 @@ use larder_cuda::driver::{HostLaunch, StandIn};
 use larder_cuda::{CheckedConfig, CheckedMemory, Context, DeviceConfig};
 
 use super::{Setup, alloc, read};
-use crate::common::{MIB, alone, assert_clean, assert_filled, fill};
+use crate::common::{MIB, alone_and_clean, assert_filled, fill};
 
 const SEEDS: u64 = 32;
 
@@ -56,10 +56,7 @@ fn damage(memory: &CheckedMemory) -> Option<Damage> {
 
 #[test]
 fn a_kernel_that_writes_one_past_the_end_is_found_whenever_it_runs() {
-    let Some((control, _turn)) = alone("a_kernel_that_writes_one_past_the_end") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let ones = kernel(control, &setup.context);
         for config in [CheckedConfig::new(), CheckedConfig::tensorflow()] {
@@ -94,16 +91,12 @@ fn a_kernel_that_writes_one_past_the_end_is_found_whenever_it_runs() {
             }
         }
         assert_eq!(setup.memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_kernel_that_writes_to_a_freed_block_that_waits_is_found() {
-    let Some((control, _turn)) = alone("a_kernel_that_writes_to_a_freed_block") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let ones = kernel(control, &setup.context);
         let memory = setup.checked(CheckedConfig::new());
@@ -130,17 +123,13 @@ fn a_kernel_that_writes_to_a_freed_block_that_waits_is_found() {
             assert_eq!(damage(&memory), None);
             control.schedule_eagerly();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 /// Fills are left in the queue: a reset of a freed block must not hurt the next one's values.
 #[test]
 fn what_another_stream_gets_comes_after_the_reset_of_the_free() {
-    let Some((control, _turn)) = alone("what_another_stream_gets_comes_after") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::with_config(DeviceConfig::with_budget(2 * MIB));
         let other = setup.context.cudarc().new_stream().unwrap();
         let ones = kernel(control, &setup.context);
@@ -164,16 +153,12 @@ fn what_another_stream_gets_comes_after_the_reset_of_the_free() {
             assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         }
         assert_eq!(memory.take_finding(), None);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_damaged_block_can_be_kept_for_a_look() {
-    let Some((control, _turn)) = alone("a_damaged_block_can_be_kept") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let ones = kernel(control, &setup.context);
         let mut config = CheckedConfig::tensorflow();
@@ -192,6 +177,5 @@ fn a_damaged_block_can_be_kept_for_a_look() {
         memory.free(next).unwrap();
         assert_eq!(damage(&memory).map(|found| found.offset), Some(100));
         assert_eq!(setup.memory.stats().live_bytes, 256, "what is kept");
-    }
-    assert_clean(control);
+    });
 }

@@ -12,7 +12,7 @@ use larder_cuda::control::{Job, JobConfig};
 use larder_cuda::driver::Rule;
 use larder_cuda_abi::Code;
 
-use super::common::{MIB, alone, assert_clean};
+use super::common::{MIB, alone, alone_and_clean, assert_clean};
 use super::{Folder, by_hand, gpu, job, looking, setup};
 
 /// Waits for what another thread does; fails after a time that no machine needs.
@@ -53,10 +53,7 @@ fn the_last_status_says_that_the_job_has_ended_and_limits_stay() {
 
 #[test]
 fn a_job_without_runs_obeys_and_tells_by_its_threads() {
-    let Some((control, _turn)) = alone("a_job_without_runs") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let folder = Folder::new("threads");
         let job = Job::new(with_thread(&folder)).unwrap();
         let (_context, memory, stream) = setup(64 * MIB);
@@ -80,8 +77,7 @@ fn a_job_without_runs_obeys_and_tells_by_its_threads() {
         until(|| folder.status().report(gpu()).unwrap().deferred_bytes == 0);
         drop(job);
         assert!(folder.status().larder.unwrap().ended);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use larder_cuda::control::larder_control::{
 use larder_cuda::driver::StandIn;
 use larder_cuda::{DeviceAllocError, DeviceAllocator, DeviceConfig};
 
-use super::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
+use super::common::{DEVICE_BYTES, MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
 use super::endings::{until, with_thread};
 use super::{Folder, by_hand, gpu, plain, setup};
 
@@ -384,10 +384,7 @@ fn a_job_that_is_half_asleep_goes_on_to_sleep_when_it_can() {
 
 #[test]
 fn runs_of_many_threads_never_meet_an_allocator_that_sleeps() {
-    let Some((control, _turn)) = alone("runs_of_many_threads_never_meet") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let folder = Folder::new("threads_asleep");
         // Every run is paced.
         folder.order(None, None, Some(80));
@@ -440,6 +437,5 @@ fn runs_of_many_threads_never_meet_an_allocator_that_sleeps() {
             stop.store(true, Ordering::Relaxed);
         });
         drop((job, memory, context));
-    }
-    assert_clean(control);
+    });
 }

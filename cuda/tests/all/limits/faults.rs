@@ -5,7 +5,7 @@ use larder_cuda::driver::Rule;
 use larder_cuda::{Context, DeviceAllocator, Limits};
 use larder_cuda_abi::Code;
 
-use super::common::{MIB, alone, assert_clean};
+use super::common::{MIB, alone, alone_and_clean, assert_clean};
 use super::{check, fill, plain, stream};
 
 #[test]
@@ -67,12 +67,7 @@ fn every_call_of_a_lowered_limit_is_refused_once() {
 
 #[test]
 fn what_the_driver_does_not_take_back_stays_charged_until_it_does() {
-    let Some((control, _turn)) =
-        alone("what_the_driver_does_not_take_back_stays_charged_until_it_does")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(8 * MIB).unwrap();
         let memory = DeviceAllocator::in_budget(&context, plain(), limits.process()).unwrap();
@@ -97,6 +92,5 @@ fn what_the_driver_does_not_take_back_stays_charged_until_it_does() {
         assert_eq!((context.deferred_frees(), control.used(0)), (0, 8 * MIB));
         assert_eq!(limits.process().usage().used_bytes, 8 * MIB);
         memory.free(&queue, block).unwrap();
-    }
-    assert_clean(control);
+    });
 }

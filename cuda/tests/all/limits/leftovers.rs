@@ -11,17 +11,14 @@ use larder_cuda::{
 };
 use larder_cuda_abi::Code;
 
-use super::common::{MIB, alone, assert_clean, ran_in_child};
+use super::common::{MIB, alone, alone_and_clean, assert_clean, ran_in_child};
 use super::{below, plain, stream};
 
 const DEFERRED: LimitAnswer = LimitAnswer::Deferred { bytes: 4 * MIB };
 
 #[test]
 fn a_window_that_is_dropped_completes_a_shrink() {
-    let Some((control, _turn)) = alone("a_window_that_is_dropped_completes_a_shrink") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
         let queue = stream(&context);
@@ -32,16 +29,12 @@ fn a_window_that_is_dropped_completes_a_shrink() {
         assert_eq!(control.used(0), 4 * MIB);
         drop(window);
         assert_eq!(control.used(0), 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_block_that_outlives_its_window_completes_a_shrink_however_it_is_freed() {
-    let Some((control, _turn)) = alone("a_block_that_outlives_its_window") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
         let queues = [stream(&context), stream(&context)];
@@ -55,16 +48,12 @@ fn a_block_that_outlives_its_window_completes_a_shrink_however_it_is_freed() {
             memory.free_used_on(streams, block).unwrap();
             assert_eq!(control.used(0), 0, "{} streams", streams.len());
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_block_that_nothing_uses_completes_a_shrink() {
-    let Some((control, _turn)) = alone("a_block_that_nothing_uses_completes_a_shrink") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let other = Context::new(1).unwrap();
         let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
@@ -76,16 +65,12 @@ fn a_block_that_nothing_uses_completes_a_shrink() {
             memory.free_used_on(streams, block).unwrap();
             assert_eq!(control.used(0), 0, "{} streams", streams.len());
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn memory_that_the_driver_refused_to_take_is_offered_again_while_it_is_above_the_limit() {
-    let Some((control, _turn)) = alone("memory_that_the_driver_refused_to_take") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
         let queue = stream(&context);
@@ -109,8 +94,7 @@ fn memory_that_the_driver_refused_to_take_is_offered_again_while_it_is_above_the
         assert_eq!(control.used(0), 8 * MIB, "it counts no more");
         memory.free(&queue, more).unwrap();
         memory.free(&queue, kept).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 /// The kinds of events that are reported, newest last.
@@ -127,11 +111,7 @@ fn take(kinds: &Kinds) -> Vec<LimitEventKind> {
 
 #[test]
 fn a_soft_limit_is_reported_by_the_call_that_crossed_it_also_for_an_arena_and_a_window() {
-    let Some((control, _turn)) = alone("a_soft_limit_is_reported_by_the_call_that_crossed_it")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let kinds = Kinds::default();
@@ -155,16 +135,12 @@ fn a_soft_limit_is_reported_by_the_call_that_crossed_it_also_for_an_arena_and_a_
         let window = memory.prime(&queue, 2 * MIB).unwrap();
         assert_eq!(take(&kinds), [LimitEventKind::SoftCrossed], "a window");
         drop(window);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_shrink_that_ends_with_its_pool_is_reported() {
-    let Some((control, _turn)) = alone("a_shrink_that_ends_with_its_pool_is_reported") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let kinds = Kinds::default();
@@ -188,17 +164,12 @@ fn a_shrink_that_ends_with_its_pool_is_reported() {
         drop(memory);
         drop(buffer);
         assert_eq!(take(&kinds), [LimitEventKind::ShrinkDone]);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_callback_that_panics_takes_no_event_from_the_others() {
-    let Some((control, _turn)) = alone("a_callback_that_panics_takes_no_event_from_the_others")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let tenant = limits.process().tenant("t", 64 * MIB).unwrap();
@@ -216,8 +187,7 @@ fn a_callback_that_panics_takes_no_event_from_the_others() {
         // The next call that may tell does.
         memory.end_step();
         assert_eq!(take(&kinds), [LimitEventKind::SoftCrossed]);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
