@@ -9,15 +9,14 @@ use larder_cuda::driver::Rule;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocator, DeviceConfig, DeviceFreeError};
 
-use crate::common::{MIB, alone_and_clean};
+use crate::common::{MIB, alone_and_clean, streams};
 
 fn setup() -> (Context, DeviceAllocator, Vec<Arc<CudaStream>>) {
     let context = Context::new(0).unwrap();
     let mut config = DeviceConfig::new();
     config.arenas = ArenaPolicy::Always;
     let memory = DeviceAllocator::with_config(&context, config).unwrap();
-    let new = |_| context.cudarc().new_stream().unwrap();
-    let streams = (0..3).map(new).collect();
+    let streams = streams(&context, 3);
     (context, memory, streams)
 }
 

@@ -6,7 +6,9 @@ use crate::common;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::{MIB, alone, alone_and_clean, apart, assert_clean, ran_in_child, together};
+use common::{
+    MIB, alone, alone_and_clean, apart, assert_clean, below, ran_in_child, streams, together,
+};
 use cudarc::driver::CudaStream;
 use larder_core::{Align, AllocError, Block, GrowRequest, SubAllocator};
 use larder_cuda::driver::Rule;
@@ -15,20 +17,6 @@ use larder_cuda::{
     PinnedMemory,
 };
 use larder_cuda_abi::Code;
-
-/// A number below `bound`, by a generator of 64 bits.
-fn below(state: &mut u64, bound: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % bound
-}
-
-fn streams(context: &Context, count: usize) -> Vec<Arc<CudaStream>> {
-    (0..count)
-        .map(|_| context.cudarc().new_stream().unwrap())
-        .collect()
-}
 
 fn fill(stream: &CudaStream, block: &Block, value: u8) {
     common::fill(stream, block.addr().get(), block.bytes(), value);

@@ -9,7 +9,7 @@ use std::thread;
 use common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill, ran_in_child};
 use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block, ChunkState};
-use larder_cuda::driver::{Rule, StandIn};
+use larder_cuda::driver::Rule;
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
 use larder_cuda_abi::Code;
 
@@ -39,8 +39,7 @@ impl Setup {
     fn new(streams: usize, config: DeviceConfig) -> Self {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, with_arenas(config)).unwrap();
-        let new = |_| context.cudarc().new_stream().unwrap();
-        let streams = (0..streams).map(new).collect();
+        let streams = common::streams(&context, streams);
         Self {
             context,
             memory,
@@ -68,23 +67,13 @@ impl Setup {
 }
 
 /// Eagerly, and under each seed; each time with an allocator of its own that leaves nothing.
-fn under_all_schedules(
-    control: &StandIn,
-    streams: usize,
-    config: DeviceConfig,
-    act: impl Fn(&Setup),
-) {
-    for seed in 0..=SEEDS {
-        let setup = Setup::new(streams, config.clone());
-        match seed.checked_sub(1) {
-            Some(seed) => control.schedule_deferred(seed),
-            None => control.schedule_eagerly(),
-        }
-        act(&setup);
-        control.schedule_eagerly();
-        drop(setup);
-        assert_clean(control);
-    }
+fn under_all_schedules(streams: usize, config: DeviceConfig, act: impl Fn(&Setup)) {
+    alone_and_clean(|control| {
+        common::under_all_schedules(control, SEEDS, || {
+            act(&Setup::new(streams, config.clone()));
+            assert_clean(control);
+        });
+    });
 }
 
 /// Two pages and a half, so that the second one is the arena's or the large block's.
@@ -92,10 +81,7 @@ const SHORT: u64 = 4 * MIB;
 
 #[test]
 fn a_piece_that_another_stream_used_last_goes_to_whoever_is_short() {
-    let Some((control, _turn)) = alone("a_piece_that_another_stream_used_last") else {
-        return;
-    };
-    under_all_schedules(control, 2, DeviceConfig::with_budget(SHORT), |setup| {
+    under_all_schedules(2, DeviceConfig::with_budget(SHORT), |setup| {
         for round in 0..3 {
             let small = setup.alloc(0, SMALL, 1);
             setup.pass(&small, 0, 1, 2);
@@ -111,10 +97,7 @@ fn a_piece_that_another_stream_used_last_goes_to_whoever_is_short() {
 
 #[test]
 fn a_piece_that_several_streams_used_goes_to_whoever_is_short() {
-    let Some((control, _turn)) = alone("a_piece_that_several_streams_used") else {
-        return;
-    };
-    under_all_schedules(control, 3, DeviceConfig::with_budget(SHORT), |setup| {
+    under_all_schedules(3, DeviceConfig::with_budget(SHORT), |setup| {
         for round in 0..4 {
             let small = setup.alloc(0, SMALL, 1);
             setup.pass(&small, 0, 1, 2);
@@ -130,10 +113,7 @@ fn a_piece_that_several_streams_used_goes_to_whoever_is_short() {
 
 #[test]
 fn what_an_arena_does_not_use_is_released() {
-    let Some((control, _turn)) = alone("what_an_arena_does_not_use_is_released") else {
-        return;
-    };
-    under_all_schedules(control, 2, DeviceConfig::new(), |setup| {
+    under_all_schedules(2, DeviceConfig::new(), |setup| {
         let small = setup.alloc(0, SMALL, 1);
         setup.pass(&small, 0, 1, 2);
         setup.free(1, small);
@@ -168,10 +148,7 @@ fn blocks_that_another_stream_frees_are_used_again() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("blocks_that_another_stream_frees_are_used_again") else {
-        return;
-    };
-    under_all_schedules(control, 2, DeviceConfig::new(), |setup| {
+    under_all_schedules(2, DeviceConfig::new(), |setup| {
         // Much that is free, so that the arena could grow for long.
         let large = setup.alloc(1, 64 * MIB, 1);
         setup.free(1, large);
@@ -190,10 +167,7 @@ fn blocks_that_another_stream_frees_are_used_again() {
 
 #[test]
 fn streams_count_the_blocks_that_were_asked_for() {
-    let Some((control, _turn)) = alone("streams_count_the_blocks") else {
-        return;
-    };
-    under_all_schedules(control, 2, DeviceConfig::new(), |setup| {
+    under_all_schedules(2, DeviceConfig::new(), |setup| {
         let sizes = [SMALL, 300, 64 << 10, 3 * MIB, MIB];
         let blocks: Vec<_> = sizes.map(|bytes| setup.alloc(0, bytes, 1)).into();
         let granted: u64 = blocks.iter().map(Block::bytes).sum();
@@ -239,10 +213,7 @@ fn assert_consistent(memory: &DeviceAllocator, live: u64) {
 
 #[test]
 fn a_snapshot_agrees_with_itself() {
-    let Some((control, _turn)) = alone("a_snapshot_agrees_with_itself") else {
-        return;
-    };
-    under_all_schedules(control, 3, DeviceConfig::new(), |setup| {
+    under_all_schedules(3, DeviceConfig::new(), |setup| {
         let mut live = Vec::new();
         let mut bytes = 0;
         for index in 0..60_u64 {
@@ -302,10 +273,7 @@ fn more_small_blocks_than_there_is_room_for_are_an_error() {
 
 #[test]
 fn an_error_has_the_numbers_of_what_is_live() {
-    let Some((control, _turn)) = alone("an_error_has_the_numbers") else {
-        return;
-    };
-    under_all_schedules(control, 2, DeviceConfig::with_budget(8 * MIB), |setup| {
+    under_all_schedules(2, DeviceConfig::with_budget(8 * MIB), |setup| {
         let small = setup.alloc(0, SMALL, 1);
         let large = setup.alloc(1, 4 * MIB, 1);
         let error = setup.memory.alloc(&setup.streams[0], 7 * MIB).unwrap_err();

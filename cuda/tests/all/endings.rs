@@ -7,10 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use common::{MIB, alone, alone_and_clean, assert_clean, fill};
+use common::{MIB, alone, alone_and_clean, assert_clean, fill, request};
 use cudarc::driver::{CudaStream, sys};
+use larder_core::SubAllocator;
 use larder_core::paged::{PageDriver, PageStep};
-use larder_core::{Align, GrowRequest, SubAllocator};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
     Context, DeviceMemory, DriverPool, Event, EventConfig, ManagedMemory, PinnedMemory,
@@ -20,14 +20,6 @@ use larder_cuda_abi::Code;
 
 /// How many of each object.
 const MANY: u64 = 50;
-
-fn request(bytes: u64) -> GrowRequest {
-    GrowRequest {
-        bytes,
-        align: Align::new(256).unwrap(),
-        at: None,
-    }
-}
 
 /// One of everything, each holding something.
 struct Objects {

@@ -4,7 +4,7 @@ use crate::common;
 
 use std::process::Command;
 
-use common::{MIB, alone, alone_and_clean, assert_clean, together};
+use common::{MIB, alone, alone_and_clean, assert_clean, request, together};
 use larder_core::{Align, GrowRequest, SubAllocError, SubAllocator};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
@@ -12,14 +12,6 @@ use larder_cuda::{
     VirtualConfig, VirtualMemory,
 };
 use larder_cuda_abi::{Code, constants};
-
-fn request(bytes: u64) -> GrowRequest {
-    GrowRequest {
-        bytes,
-        align: Align::new(256).unwrap(),
-        at: None,
-    }
-}
 
 /// Refuses the next calls of a function.
 fn refuse(control: &StandIn, function: &str, times: u64, code: Code) {

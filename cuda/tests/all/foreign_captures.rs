@@ -77,8 +77,7 @@ pub(crate) fn beside(
     for seed in [None, Some(1), Some(2), Some(3)] {
         for elsewhere in [false, true] {
             let context = Context::new(0).unwrap();
-            let new = |_| context.cudarc().new_stream().unwrap();
-            let streams: Vec<_> = (0..2).map(new).collect();
+            let streams = common::streams(&context, 2);
             let foreign = Foreign::begin(&context);
             if let Some(seed) = seed {
                 control.schedule_deferred(seed);

@@ -29,8 +29,7 @@ impl Setup {
         let context = Context::new(0).unwrap();
         let device = DeviceAllocator::new(&context).unwrap();
         let host = PinnedAllocator::new(&context).unwrap();
-        let new = |_| context.cudarc().new_stream().unwrap();
-        let streams: Vec<_> = (0..count).map(new).collect();
+        let streams = common::streams(&context, count);
         for stream in &streams {
             device.add_stream(stream).unwrap();
             host.add_stream(stream);

@@ -24,8 +24,7 @@ impl Setup {
     fn new(streams: usize, config: DeviceConfig) -> Self {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, config).unwrap();
-        let new = |_| context.cudarc().new_stream().unwrap();
-        let streams = (0..streams).map(new).collect();
+        let streams = common::streams(&context, streams);
         Self {
             context,
             memory,

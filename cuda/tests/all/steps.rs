@@ -113,9 +113,7 @@ fn steps_of_several_streams_never_meet_in_memory() {
         {
             control.schedule_deferred(seed);
             let memory = DeviceAllocator::new(&context).unwrap();
-            let streams: Vec<_> = (0..3)
-                .map(|_| context.cudarc().new_stream().unwrap())
-                .collect();
+            let streams: Vec<_> = common::streams(&context, 3);
             let [first, second, third] = &streams[..] else {
                 unreachable!()
             };

@@ -2,20 +2,12 @@
 
 use crate::common;
 
-use common::{MIB, alone_and_clean, apart, assert_filled, fill, together};
+use common::{MIB, alone_and_clean, apart, assert_filled, fill, request, together};
 use cudarc::driver::{CudaStream, sys};
-use larder_core::{Align, GrowRequest, SubAllocator};
+use larder_core::SubAllocator;
 use larder_cuda::driver::CaptureStatus;
 use larder_cuda::{Context, DeviceMemory, DriverPool, Event, EventConfig, StreamAllocator};
 use larder_cuda_abi::Code;
-
-fn request(bytes: u64) -> GrowRequest {
-    GrowRequest {
-        bytes,
-        align: Align::new(256).unwrap(),
-        at: None,
-    }
-}
 
 #[test]
 fn an_event_that_recorded_nothing_is_done() {

@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{MIB, alone_and_clean, assert_filled, fill, regions_of, together};
+use common::{MIB, alone_and_clean, assert_filled, fill, regions_of, request, together};
 use larder_core::paged::{
     Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedAllocator, PagedBfc,
     PagedConfig, Place,
@@ -17,14 +17,6 @@ use larder_cuda::{
     Context, DeviceFreeError, DeviceMemory, DriverError, DriverPool, ManagedMemory, PinnedConfig,
     PinnedMemory, StreamAllocator, VirtualConfig, VirtualMemory,
 };
-
-fn request(bytes: u64) -> GrowRequest {
-    GrowRequest {
-        bytes,
-        align: Align::new(256).unwrap(),
-        at: None,
-    }
-}
 
 /// Blocks over a sub-allocator: apart, writable, and all given back.
 fn blocks_over<S: SubAllocator>(context: &Context, source: S) {

@@ -6,23 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{MIB, alone, alone_and_clean, driver, ran_in_child, regions_of, together};
-use larder_core::{
-    Align, Bfc, BfcAllocator, BlockAllocator, Chunk, GrowRequest, Request, SubAllocator,
-};
+use common::{MIB, alone, alone_and_clean, driver, ran_in_child, regions_of, request, together};
+use larder_core::{Bfc, BfcAllocator, BlockAllocator, Chunk, Request, SubAllocator};
 use larder_cuda::driver::Rule;
 use larder_cuda::{
     Context, DeviceMemory, DriverError, Event, EventConfig, PinnedMemory, VirtualMemory,
 };
 use larder_cuda_abi::{Code, ContextHandle};
-
-fn request(bytes: u64) -> GrowRequest {
-    GrowRequest {
-        bytes,
-        align: Align::new(256).unwrap(),
-        at: None,
-    }
-}
 
 fn current() -> ContextHandle {
     driver().current_context().unwrap()

@@ -12,8 +12,8 @@ use larder_cuda::dlpack::{
 use larder_cuda::driver::Rule;
 use larder_cuda::driver::abi::Code;
 
-use super::{Setup, under_all_schedules};
-use crate::common::{alone, alone_and_clean, together};
+use super::{SEEDS, Setup};
+use crate::common::{alone, alone_and_clean, together, under_all_schedules};
 
 const MATRIX: Layout<'_> = Layout {
     dtype: DataType::U32,
@@ -41,7 +41,7 @@ fn a_tensor_goes_out_and_comes_back_in_the_order_of_streams() {
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
         let ones = memory.upload(a, &[1u32; 300]).unwrap();
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let mut buffer = memory.zeros::<u32>(a, 300).unwrap();
             c.memcpy_dtod(&ones, &mut buffer).unwrap();
             let tensor = buffer.into_dlpack(b, MATRIX).unwrap();

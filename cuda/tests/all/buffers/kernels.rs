@@ -6,9 +6,9 @@ use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use larder_core::StreamId;
 use larder_cuda::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceBuffer, Launch};
 
-use super::{Setup, under_all_schedules};
-use crate::common::alone_and_clean;
+use super::{SEEDS, Setup};
 use crate::common::kernels::add_kernel;
+use crate::common::{alone_and_clean, under_all_schedules};
 
 const LEN: u32 = 300;
 
@@ -23,7 +23,7 @@ fn kernels_take_buffers_and_parts_on_their_own_stream() {
         let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let half = LEN / 2;
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
             // Another stream writes last, so the kernel's has to wait for it.
@@ -56,7 +56,7 @@ fn a_launch_or_a_copy_while_the_memory_sleeps_is_refused_and_nothing_is_lost() {
         let setup = Setup::new(2);
         let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
             setup.memory.sleep().unwrap();
@@ -98,7 +98,7 @@ fn kernels_on_other_streams_wait_and_are_waited_for() {
         let a = &setup.streams[0];
         // The allocator knows it from the first argument on.
         let b = &setup.context.cudarc().new_stream().unwrap();
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
             for _ in 0..3 {
@@ -124,7 +124,7 @@ fn a_launch_on_another_stream_comes_after_long_work_of_the_buffers_own() {
         let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let half = LEN / 2;
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
             for _ in 0..20 {

@@ -7,8 +7,8 @@ use larder_cuda::driver::Rule;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::{AdoptError, BufferSlice, DeviceAllocator, DeviceBuffer};
 
-use super::{Setup, under_all_schedules};
-use crate::common::{alone, alone_and_clean};
+use super::{SEEDS, Setup};
+use crate::common::{alone, alone_and_clean, under_all_schedules};
 
 const LEN: usize = 5000;
 
@@ -23,7 +23,7 @@ fn cudarc_orders_a_slice_behind_its_buffers_uses_and_the_next_buffer_behind_it()
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
         let fives = memory.upload(a, &[5u8; LEN]).unwrap();
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let mut seen = memory.zeros::<u8>(b, LEN).unwrap();
             // Written on a stream that is not its own.
             let mut buffer = memory.zeros::<u8>(a, LEN).unwrap();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use larder_cuda::{Context, DeviceAllocator, DeviceBuffer, DeviceConfig};
 
-use super::{Setup, calls_of, under_all_schedules};
-use crate::common::{MIB, alone_and_clean};
+use super::{SEEDS, Setup, calls_of};
+use crate::common::{MIB, alone_and_clean, streams, under_all_schedules};
 
 const LEN: usize = 1000;
 
@@ -105,9 +105,7 @@ fn uses_of_several_streams_come_in_the_programs_order() {
         let context = Context::new(0).unwrap();
         let config = DeviceConfig::with_budget(2 * MIB);
         let memory = DeviceAllocator::with_config(&context, config).unwrap();
-        let streams: Vec<_> = (0..3)
-            .map(|_| context.cudarc().new_stream().unwrap())
-            .collect();
+        let streams: Vec<_> = streams(&context, 3);
         for stream in &streams {
             memory.add_stream(stream).unwrap();
         }
@@ -116,7 +114,7 @@ fn uses_of_several_streams_come_in_the_programs_order() {
         let ones = memory.upload(a, &vec![1u8; len]).unwrap();
         let twos = memory.upload(b, &vec![2u8; len]).unwrap();
         context.synchronize().unwrap();
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let mut at_b = memory.zeros::<u8>(b, len).unwrap();
             let mut at_c = memory.zeros::<u8>(c, len).unwrap();
             let mut late_c = memory.zeros::<u8>(c, len).unwrap();
@@ -147,7 +145,7 @@ fn a_stream_that_allocated_nothing_is_waited_for() {
         let per_thread = setup.context.cudarc().per_thread_stream();
         let ones = memory.upload(a, &[1u8; LEN]).unwrap();
         for stranger in [&unknown, &per_thread] {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 let mut buffer = memory.zeros::<u8>(a, LEN).unwrap();
                 let mut other = memory.zeros::<u8>(a, LEN).unwrap();
                 put(a, &ones, &mut buffer);
@@ -172,7 +170,7 @@ fn parts_that_were_split_are_written_on_two_streams() {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let mut buffer = memory.zeros::<u8>(a, 2 * LEN).unwrap();
             {
                 let (mut low, mut high) = buffer.split_at_mut(LEN);
@@ -197,7 +195,7 @@ fn threads_share_buffers() {
     alone_and_clean(|control| {
         let setup = Setup::new(4);
         let (memory, streams) = (&setup.memory, &setup.streams);
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let ones = memory.upload(&streams[0], &[1u8; LEN]).unwrap();
             let mut parts = memory.zeros::<u8>(&streams[1], 4 * LEN).unwrap();
             let (low, high) = parts.split_at_mut(2 * LEN);

@@ -5,9 +5,9 @@ use larder_cuda::driver::Rule;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::{BufferView, DeviceBuffer, Launch};
 
-use super::{Setup, under_all_schedules};
+use super::{SEEDS, Setup};
 use crate::common::kernels::add_kernel;
-use crate::common::{alone_and_clean, together};
+use crate::common::{alone_and_clean, together, under_all_schedules};
 
 #[test]
 fn parts_are_cut_as_those_of_slices() {
@@ -83,7 +83,7 @@ fn clones_and_vectors_come_after_what_other_streams_wrote() {
         let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let count = 300_u32;
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; 300]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, 300).unwrap();
             let mut launch = Launch::on(b, &add);

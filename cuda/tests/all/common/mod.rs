@@ -3,12 +3,14 @@
 
 pub(crate) mod graph;
 pub(crate) mod kernels;
+pub(crate) mod refusal;
 
 use std::process::Command;
-use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cudarc::driver::{CudaStream, result};
-use larder_core::{BfcConfig, Growth};
+use larder_core::{Align, BfcConfig, GrowRequest, Growth};
+use larder_cuda::Context;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::driver::{Driver, StandIn, load_from_env};
 
@@ -128,6 +130,43 @@ pub(crate) fn assert_clean(control: &StandIn) {
         assert_eq!(control.used(device), 0, "device {device}");
     }
     assert_eq!(control.findings(), Vec::<String>::new());
+}
+
+/// Runs `act` eagerly and under so many seeds; nothing may be found.
+#[track_caller]
+pub(crate) fn under_all_schedules(control: &StandIn, seeds: u64, act: impl Fn()) {
+    for seed in 0..=seeds {
+        match seed.checked_sub(1) {
+            Some(seed) => control.schedule_deferred(seed),
+            None => control.schedule_eagerly(),
+        }
+        act();
+        control.schedule_eagerly();
+        assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+    }
+}
+
+/// New streams of a context.
+pub(crate) fn streams(context: &Context, count: usize) -> Vec<Arc<CudaStream>> {
+    let new = |_| context.cudarc().new_stream().unwrap();
+    (0..count).map(new).collect()
+}
+
+/// What a sub-allocator is asked for.
+pub(crate) fn request(bytes: u64) -> GrowRequest {
+    GrowRequest {
+        bytes,
+        align: Align::new(256).unwrap(),
+        at: None,
+    }
+}
+
+/// A number below `bound`, by a generator of 64 bits.
+pub(crate) fn below(state: &mut u64, bound: u64) -> u64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % bound
 }
 
 /// Regions of so many bytes, never more than `limit_bytes`.

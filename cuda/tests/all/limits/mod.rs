@@ -12,18 +12,10 @@ mod watched;
 
 use std::sync::Arc;
 
-use common::MIB;
+use common::{MIB, below};
 use cudarc::driver::CudaStream;
 use larder_core::Block;
 use larder_cuda::{ArenaPolicy, Context, DeviceConfig};
-
-/// A number below `bound`, by a generator of 64 bits.
-fn below(state: &mut u64, bound: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % bound
-}
 
 fn stream(context: &Context) -> Arc<CudaStream> {
     context.cudarc().new_stream().unwrap()

@@ -8,7 +8,9 @@ use larder_cuda::runtime::{
 };
 use larder_cuda::{CudaStream, DeviceAllocError, DeviceFreeError};
 
-use crate::common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill, ran_in_child};
+use crate::common::{
+    MIB, alone, alone_and_clean, assert_clean, assert_filled, fill, ran_in_child, streams,
+};
 use crate::runtime::rig::{runtime, with_devices};
 
 pub(crate) const KINDS: [GpuKind; 5] = [
@@ -171,9 +173,7 @@ fn of_many_first_requests_for_a_gpu_one_builds() {
 
 /// Blocks on two streams, with work in flight when they are freed, up to the limit.
 fn exercise(gpu: &GpuAllocator, limit_bytes: u64) {
-    let streams: Vec<Arc<CudaStream>> = (0..2)
-        .map(|_| gpu.context().cudarc().new_stream().unwrap())
-        .collect();
+    let streams: Vec<Arc<CudaStream>> = streams(gpu.context(), 2);
     for round in 0..4 {
         let mut live = Vec::new();
         for index in 0..6_u64 {

@@ -7,8 +7,8 @@ use larder_cuda::AdoptError;
 use larder_cuda::synced::{Head, HostMemory};
 use larder_cuda::{Context, DeviceAllocator, SyncedMemory};
 
-use crate::common::{alone_and_clean, fill, together};
-use crate::synced::{Setup, under_all_schedules};
+use crate::common::{alone_and_clean, fill, together, under_all_schedules};
+use crate::synced::{SEEDS, Setup};
 
 const LEN: usize = 500;
 
@@ -23,7 +23,7 @@ fn sm_3_what_the_device_wrote_lands_in_adopted_host_memory() {
     alone_and_clean(|control| {
         let setup = Setup::new();
         let kind = HostMemory::Pageable;
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let mut mine = vec![1u8; LEN];
             {
                 let mut memory = setup.make(&kind, LEN);
@@ -56,7 +56,7 @@ fn sm_3_what_the_host_wrote_lands_in_adopted_device_memory() {
     alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 let mut mine = setup.device.upload(&setup.other, &[1u8; 2 * LEN]).unwrap();
                 {
                     let mut memory = setup.make(&kind, LEN);

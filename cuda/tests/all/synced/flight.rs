@@ -6,8 +6,8 @@ use cudarc::driver::{CudaStream, DevicePtrMut};
 use larder_cuda::SyncedMemory;
 use larder_cuda::synced::{CopyError, Head, HostMemory};
 
-use crate::common::{alone_and_clean, fill};
-use crate::synced::{SEEDS, Setup, under_all_schedules};
+use crate::common::{alone_and_clean, fill, under_all_schedules};
+use crate::synced::{SEEDS, Setup};
 
 const LEN: usize = 1000;
 
@@ -22,7 +22,7 @@ fn a_push_and_a_pull_bring_the_values() {
     alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 let mut memory = setup.make::<u8>(&kind, LEN);
                 memory.cpu_mut().unwrap().fill(1);
                 memory.push_async(&setup.other).unwrap().wait().unwrap();
@@ -73,7 +73,7 @@ fn a_forgotten_guard_loses_nothing() {
     alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 let mut memory = setup.make::<u8>(&kind, LEN);
                 memory.cpu_mut().unwrap().fill(1);
                 forget(memory.push_async(&setup.other).unwrap());

@@ -6,8 +6,8 @@ use cudarc::driver::{CudaStream, DevicePtrMut};
 use larder_cuda::synced::{CopyError, Head, HostMemory};
 use larder_cuda::{Context, DeviceAllocError, PinnedAllocator, PinnedConfig, SyncedMemory};
 
-use crate::common::{alone_and_clean, fill};
-use crate::synced::{Setup, under_all_schedules};
+use crate::common::{alone_and_clean, fill, under_all_schedules};
+use crate::synced::{SEEDS, Setup};
 
 const LEN: usize = 1000;
 
@@ -90,7 +90,7 @@ fn sm_1_the_table_on_a_device() {
     alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 for (head, row) in TABLE {
                     for (method, (after, calls)) in row.into_iter().enumerate() {
                         let value = if head == Head::Uninitialized { 0 } else { 7 };
@@ -129,7 +129,7 @@ fn sm_2_what_nobody_wrote_reads_as_zeros() {
         control.poison(true);
         let setup = Setup::new();
         for kind in setup.kinds() {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 // Memory that was used before.
                 write_on(&setup.stream, &mut setup.make(&kind, LEN), 0xcd);
                 setup.make::<u8>(&kind, LEN).cpu_mut().unwrap().fill(0xcd);
@@ -151,7 +151,7 @@ fn the_newest_values_are_always_seen() {
     alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 let mut memory = setup.make::<u8>(&kind, LEN);
                 for value in 1..4 {
                     memory.cpu_mut().unwrap().fill(value);

@@ -4,16 +4,8 @@
 
 use larder_cuda::{Event, EventConfig};
 
-use crate::common::{alone_and_clean, fill, read};
+use crate::common::{alone_and_clean, below, fill, read};
 use crate::tensor_pool::rig::{Device, InUse, Log, MIB, Op, STEP, soon, until_planned};
-
-/// A number below `bound`, by a generator of 64 bits.
-fn below(state: &mut u64, bound: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % bound
-}
 
 /// A step of so many blocks of random sizes, some of them odd, freed in a random order.
 fn random_step(state: &mut u64) -> Vec<Op> {

@@ -2,30 +2,16 @@
 
 use cudarc::driver::{CudaSlice, LaunchConfig, PushKernelArg, sys};
 use larder_core::Placement;
-use larder_cuda::driver::StandIn;
 use larder_cuda::{
     DeviceAllocError, HostSide, Launch, Movable, StreamAllocator, VmemAllocator, VmemBuffer,
 };
 
 use super::{DEVICE, Setup};
 use crate::common::kernels::add_kernel;
-use crate::common::{MIB, alone_and_clean};
+use crate::common::{MIB, alone_and_clean, under_all_schedules};
 
 const LEN: usize = 3000;
 const SEEDS: u64 = 24;
-
-/// Runs `act` eagerly and under each seed; nothing may be found.
-fn under_all_schedules(control: &StandIn, act: impl Fn()) {
-    for seed in 0..=SEEDS {
-        match seed {
-            0 => control.schedule_eagerly(),
-            seed => control.schedule_deferred(seed),
-        }
-        act();
-        control.schedule_eagerly();
-        assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
-    }
-}
 
 /// Takes all of the device.
 fn fill_device(memory: &VmemAllocator, setup: &Setup) -> VmemBuffer<u8> {
@@ -38,7 +24,7 @@ fn fill_device(memory: &VmemAllocator, setup: &Setup) -> VmemBuffer<u8> {
 #[test]
 fn kernels_fills_and_copies_work_on_memory_of_either_side() {
     alone_and_clean(|control| {
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             for host in [HostSide::Pinned(16 * MIB), HostSide::Managed] {
                 let setup = Setup::new(host, 2);
                 let add = add_kernel(control, &setup.context);
@@ -85,7 +71,7 @@ fn kernels_fills_and_copies_work_on_memory_of_either_side() {
 #[test]
 fn a_dropped_buffer_on_the_host_is_given_again_after_every_stream_that_used_it() {
     alone_and_clean(|control| {
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let setup = Setup::new(HostSide::Pinned(2 * MIB), 3);
             let [origin, reader, next] = [0, 1, 2].map(|index| &setup.streams[index]);
             let memory = &setup.memory;
@@ -115,7 +101,7 @@ fn a_dropped_buffer_on_the_host_is_given_again_after_every_stream_that_used_it()
 #[test]
 fn what_moves_to_the_device_keeps_its_values_and_frees_the_host() {
     alone_and_clean(|control| {
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let setup = Setup::new(HostSide::Pinned(8 * MIB), 2);
             let [origin, other] = [0, 1].map(|index| &setup.streams[index]);
             let memory = &setup.memory;
