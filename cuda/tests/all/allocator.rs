@@ -267,7 +267,7 @@ fn any_order_of_the_device_keeps_every_blocks_bytes() {
 
 #[test]
 fn any_refused_call_leaves_every_block_as_it_is() {
-    let Some((control, _turn)) = alone("any_refused_call") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for skip in 0..400 {
@@ -315,7 +315,7 @@ fn any_refused_call_leaves_every_block_as_it_is() {
 /// Two streams that swap what little there is, with the driver refusing some of the waits.
 #[test]
 fn a_refused_wait_leaves_memory_with_the_stream_that_used_it() {
-    let Some((control, _turn)) = alone("a_refused_wait") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..50 {

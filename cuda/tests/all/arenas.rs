@@ -298,7 +298,7 @@ fn an_error_has_the_numbers_of_what_is_live() {
 /// whole piece.
 #[test]
 fn a_small_block_that_fits_makes_nobody_wait() {
-    let Some((control, _turn)) = alone("a_small_block_that_fits_makes_nobody_wait") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {
@@ -359,7 +359,7 @@ fn a_refused_call_leaves_arenas_whole() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("a_refused_call_leaves_arenas_whole") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for skip in 0.. {
@@ -422,7 +422,7 @@ fn a_refused_call_leaves_arenas_whole() {
 /// Threads, two on each stream, hand blocks over, release and grow at the same time.
 #[test]
 fn threads_on_the_same_streams_keep_their_bytes() {
-    let Some((control, _turn)) = alone("threads_on_the_same_streams") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..6 {

@@ -100,7 +100,7 @@ fn refuse_all(control: &StandIn, code: Code) {
 
 #[test]
 fn objects_end_quietly_after_work_failed_for_good() {
-    let Some((control, _turn)) = alone("objects_end_quietly_after_work_failed_for_good") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let objects = Objects::new();
@@ -122,7 +122,7 @@ fn objects_end_quietly_after_work_failed_for_good() {
 
 #[test]
 fn objects_end_quietly_after_their_context_was_reset() {
-    let Some((control, _turn)) = alone("objects_end_quietly_after_their_context_was_reset") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let objects = Objects::new();
@@ -139,7 +139,7 @@ fn objects_end_quietly_after_their_context_was_reset() {
 
 #[test]
 fn a_panic_among_refusals_gives_everything_back_later() {
-    let Some((control, _turn)) = alone("a_panic_among_refusals_gives_everything_back_later") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for code in [Code::UNKNOWN, Code::OUT_OF_MEMORY, Code::INVALID_CONTEXT] {

@@ -130,8 +130,7 @@ fn what_is_refused_in_a_drop_is_deferred_and_goes_with_the_next_release() {
 
 #[test]
 fn what_is_refused_at_the_end_of_everything_is_tried_again() {
-    let Some((control, _turn)) = alone("what_is_refused_at_the_end_of_everything_is_tried_again")
-    else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let functions = [

@@ -243,8 +243,8 @@ impl Sweep<'_> {
     }
 }
 
-fn sweep(test: &str, drop_early: bool) {
-    let Some((control, _turn)) = alone(test) else {
+fn sweep(drop_early: bool) {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let sweep = Sweep {
@@ -265,13 +265,10 @@ fn sweep(test: &str, drop_early: bool) {
 
 #[test]
 fn any_call_may_be_refused_while_objects_are_made_and_used() {
-    sweep(
-        "any_call_may_be_refused_while_objects_are_made_and_used",
-        false,
-    );
+    sweep(false);
 }
 
 #[test]
 fn any_call_may_be_refused_until_all_objects_are_gone() {
-    sweep("any_call_may_be_refused_until_all_objects_are_gone", true);
+    sweep(true);
 }

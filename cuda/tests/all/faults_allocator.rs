@@ -318,11 +318,11 @@ fn end(scenario: Scenario<'_>) {
     drop(streams);
 }
 
-fn sweep(test: &str, seed: Option<u64>, way: Way) {
+fn sweep(seed: Option<u64>, way: Way) {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone(test) else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for (nth, code) in common::CODES.into_iter().enumerate() {
@@ -344,23 +344,20 @@ fn sweep(test: &str, seed: Option<u64>, way: Way) {
 
 #[test]
 fn any_call_of_an_allocator_may_be_refused() {
-    sweep("any_call_of_an_allocator_may_be_refused", None, Way::Plain);
+    sweep(None, Way::Plain);
 }
 
 #[test]
 fn any_call_may_be_refused_while_work_is_queued() {
-    let test = "any_call_may_be_refused_while_work_is_queued";
-    sweep(test, Some(7), Way::Plain);
+    sweep(Some(7), Way::Plain);
 }
 
 #[test]
 fn any_call_may_be_refused_while_streams_have_arenas() {
-    let test = "any_call_may_be_refused_while_streams_have_arenas";
-    sweep(test, Some(3), Way::Arenas);
+    sweep(Some(3), Way::Arenas);
 }
 
 #[test]
 fn any_call_may_be_refused_in_steps_with_windows() {
-    let test = "any_call_may_be_refused_in_steps_with_windows";
-    sweep(test, Some(5), Way::Steps);
+    sweep(Some(5), Way::Steps);
 }

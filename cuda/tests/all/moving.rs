@@ -363,11 +363,11 @@ fn refuse_one(control: &StandIn, random: &mut Random) {
 }
 
 /// Every seed gives right bytes without a finding.
-fn sweep(test: &str, manner: Manner, run: fn(&StandIn, u64, Manner) -> (usize, u64)) {
+fn sweep(manner: Manner, run: fn(&StandIn, u64, Manner) -> (usize, u64)) {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone(test) else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut moved = 0;
@@ -390,11 +390,7 @@ fn moved_pages_keep_their_bytes_in_any_order_of_streams() {
         forgets: false,
         refused: false,
     };
-    sweep(
-        "moved_pages_keep_their_bytes_in_any_order_of_streams",
-        manner,
-        run,
-    );
+    sweep(manner, run);
 }
 
 #[test]
@@ -404,7 +400,7 @@ fn moved_pages_keep_their_bytes_under_a_budget() {
         forgets: false,
         refused: false,
     };
-    sweep("moved_pages_keep_their_bytes_under_a_budget", manner, run);
+    sweep(manner, run);
 }
 
 #[test]
@@ -414,11 +410,7 @@ fn moved_pages_keep_their_bytes_although_the_driver_refuses() {
         forgets: false,
         refused: true,
     };
-    sweep(
-        "moved_pages_keep_their_bytes_although_the_driver_refuses",
-        manner,
-        run,
-    );
+    sweep(manner, run);
 }
 
 #[test]
@@ -429,18 +421,14 @@ fn a_range_shrinks_only_where_no_stream_works() {
             forgets: false,
             refused,
         };
-        sweep(
-            "a_range_shrinks_only_where_no_stream_works",
-            manner,
-            run_growing,
-        );
+        sweep(manner, run_growing);
     }
 }
 
 /// The twin that must be found out, or the tests above show nothing.
 #[test]
 fn a_free_that_forgets_queued_work_is_found_out() {
-    let Some((control, _turn)) = alone("a_free_that_forgets_queued_work_is_found_out") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let manner = Manner {

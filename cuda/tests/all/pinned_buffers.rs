@@ -364,7 +364,7 @@ fn a_stream_at_work_is_asked_once() {
 /// Each call refused once, in turn: the bytes are right, or an error says that they may not be.
 #[test]
 fn a_refused_call_is_heard_of() {
-    let Some((control, _turn)) = alone("a_refused_call_is_heard_of") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut skip = 0;
@@ -426,7 +426,7 @@ fn a_refused_call_is_heard_of() {
 /// Kernels have an address of their own for write-combined memory; copies take the buffer.
 #[test]
 fn kernels_are_given_the_devices_address_of_write_combined_buffers() {
-    let Some((control, _turn)) = alone("kernels_are_given_the_devices_address") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for write_combined in [false, true] {
@@ -456,7 +456,7 @@ fn kernels_are_given_the_devices_address_of_write_combined_buffers() {
 /// The host pins no more than it has; a pool that was refused goes on when there is room.
 #[test]
 fn a_host_that_pins_no_more_is_out_of_memory_and_later_not() {
-    let Some((control, _turn)) = alone("a_host_that_pins_no_more_is_out_of_memory") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     {

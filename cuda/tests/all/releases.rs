@@ -58,7 +58,7 @@ const SEEDS: u64 = 40;
 
 #[test]
 fn what_goes_later_goes_when_the_work_is_done() {
-    let Some((control, _turn)) = alone("what_goes_later_goes") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut later = 0;
@@ -88,7 +88,7 @@ fn what_goes_later_goes_when_the_work_is_done() {
 /// Two releases before the first one's memory could go: both go.
 #[test]
 fn a_second_release_does_not_forget_the_first() {
-    let Some((control, _turn)) = alone("a_second_release") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut later = 0;
@@ -146,7 +146,7 @@ fn a_refused_wait_is_no_block_of_anybody() {
 /// The host waits only when nothing else gives memory, and then for what several streams used too.
 #[test]
 fn deferred_blocks_are_memory_when_all_else_is_taken() {
-    let Some((control, _turn)) = alone("deferred_blocks_are_memory") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {
@@ -188,7 +188,7 @@ fn deferred_blocks_are_memory_when_all_else_is_taken() {
 /// Threads that are short at the same time: what one finds passed, the other need not find again.
 #[test]
 fn threads_that_are_short_together_both_get_what_has_passed() {
-    let Some((control, _turn)) = alone("threads_that_are_short_together") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..10 {
@@ -331,7 +331,7 @@ fn steps_of_threads_keep_to_themselves() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("steps_of_threads_keep_to_themselves") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..12_u64 {
@@ -367,7 +367,7 @@ fn steps_of_threads_keep_to_themselves() {
 /// A window in a step: its blocks are no part of the plan, and the plan's none of the window.
 #[test]
 fn a_window_opens_and_closes_inside_a_step() {
-    let Some((control, _turn)) = alone("a_window_opens_and_closes_inside_a_step") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {

@@ -105,7 +105,7 @@ fn steps_of_several_streams_never_meet_in_memory() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("steps_of_several_streams") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..60 {

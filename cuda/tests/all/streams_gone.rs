@@ -35,7 +35,7 @@ fn borrowed(context: &Context) -> Arc<CudaStream> {
 
 #[test]
 fn streams_come_and_go_by_the_thousand() {
-    let Some((control, _turn)) = alone("streams_come_and_go_by_the_thousand") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let said = std::env::var("LARDER_STREAMS").ok();
@@ -79,7 +79,7 @@ fn streams_come_and_go_by_the_thousand() {
 /// Bytes written on a stream that is gone are read behind it by the next one: no number is given early.
 #[test]
 fn what_a_stream_left_is_used_behind_its_work() {
-    let Some((control, _turn)) = alone("what_a_stream_left_is_used_behind_its_work") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {
@@ -110,7 +110,7 @@ fn what_a_stream_left_is_used_behind_its_work() {
 /// A buffer that was used on a stream that is gone is still ordered behind that use.
 #[test]
 fn a_buffer_outlives_the_streams_that_used_it() {
-    let Some((control, _turn)) = alone("a_buffer_outlives_the_streams_that_used_it") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {
@@ -171,7 +171,7 @@ fn a_stream_that_anybody_holds_keeps_its_number() {
 
 #[test]
 fn a_forgotten_stream_may_be_destroyed_and_its_handle_come_again() {
-    let Some((control, _turn)) = alone("a_forgotten_stream_may_be_destroyed") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {
@@ -205,7 +205,7 @@ fn a_forgotten_stream_may_be_destroyed_and_its_handle_come_again() {
 /// its handle to the next stream, which must not get memory that the old one's work still uses.
 #[test]
 fn a_stream_destroyed_without_a_word_harms_nobody() {
-    let Some((control, _turn)) = alone("a_stream_destroyed_without_a_word") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {

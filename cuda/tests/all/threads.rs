@@ -98,7 +98,7 @@ fn what_was_current_is_so_after_a_panic() {
 
 #[test]
 fn what_was_current_is_so_although_the_driver_refused() {
-    let Some((control, _turn)) = alone("what_was_current_is_so_although_the_driver_refused") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let context = Context::new(0).unwrap();
@@ -122,9 +122,7 @@ fn what_was_current_is_so_although_the_driver_refused() {
 
 #[test]
 fn a_context_that_cannot_be_current_is_an_error_and_nothing_ran() {
-    let Some((control, _turn)) =
-        alone("a_context_that_cannot_be_current_is_an_error_and_nothing_ran")
-    else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let context = Context::new(0).unwrap();

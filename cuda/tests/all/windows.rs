@@ -440,7 +440,7 @@ fn threads_that_prime_one_stream_take_turns() {
 /// An arena that is full looks what others have passed, which a capture would not survive: so not then.
 #[test]
 fn a_full_arena_asks_no_events_in_a_capture() {
-    let Some((control, _turn)) = alone("a_full_arena_asks_no_events") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     kernels::register(control);
@@ -489,7 +489,7 @@ fn a_full_arena_asks_no_events_in_a_capture() {
 /// stream has free is given.
 #[test]
 fn a_capture_without_a_window_gets_no_new_memory() {
-    let Some((control, _turn)) = alone("a_capture_without_a_window") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     kernels::register(control);

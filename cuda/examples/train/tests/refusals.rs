@@ -19,7 +19,7 @@ const SETTINGS: Settings = Settings {
 
 #[test]
 fn a_refused_call_ends_in_an_error_or_in_the_same_losses() {
-    let Some((control, _turn)) = alone("a_refused_call_ends_in_an_error") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let gpu = gpu();

@@ -200,7 +200,7 @@ fn a_foreign_tensor_of_another_kind_stays_its_producers() {
 
 #[test]
 fn a_layout_that_the_buffer_does_not_have_gives_it_back() {
-    let Some((_control, _turn)) = alone("a_layout_that_the_buffer_does_not_have") else {
+    let Some((_control, _turn)) = alone() else {
         return;
     };
     let setup = Setup::new(1);

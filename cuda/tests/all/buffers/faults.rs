@@ -12,7 +12,7 @@ const LEN: usize = 400;
 /// Each call of a program refused once, in turn: what it computes is right, or it hears of it.
 #[test]
 fn a_refused_call_is_heard_of_or_made_good() {
-    let Some((control, _turn)) = alone("a_refused_call_is_heard_of_or_made_good") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut skip = 0;

@@ -84,7 +84,7 @@ fn slices_that_a_program_exchanged_are_freed_each_by_its_address() {
 
 #[test]
 fn a_slice_holds_the_allocator_and_only_its_own_takes_it() {
-    let Some((control, _turn)) = alone("a_slice_holds_the_allocator") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     {

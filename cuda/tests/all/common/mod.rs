@@ -43,8 +43,10 @@ pub(crate) fn apart() -> RwLockWriteGuard<'static, ()> {
 
 /// For tests that control the stand-in: alone, and from a clean state, with queued work deferred if
 /// `LARDER_STAND_IN_SEED` says so. `None`, and a line that says so, where there is none.
-pub(crate) fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'static, ()>)> {
+pub(crate) fn alone() -> Option<(&'static StandIn, RwLockWriteGuard<'static, ()>)> {
     let Some(control) = driver().stand_in() else {
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("a test");
         println!("skipped: {test} needs the stand-in's control");
         return None;
     };
@@ -58,11 +60,10 @@ pub(crate) fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'s
     Some((control, turn))
 }
 
-/// Runs a test that controls the stand-in as [`alone`] does, where there is one; it leaves nothing.
+/// Runs a test [`alone`], where it can be; it leaves nothing.
 #[track_caller]
 pub(crate) fn alone_and_clean(test: impl FnOnce(&'static StandIn)) {
-    let thread = std::thread::current();
-    if let Some((control, _turn)) = alone(thread.name().unwrap_or("a test")) {
+    if let Some((control, _turn)) = alone() {
         test(control);
         assert_clean(control);
     }

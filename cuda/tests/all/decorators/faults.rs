@@ -57,7 +57,7 @@ fn run(setup: &Setup, memory: &CheckedMemory, refusal: &Refusal) -> bool {
 
 #[test]
 fn every_call_of_checked_memory_is_refused_once() {
-    let Some((control, _turn)) = alone("every_call_of_checked_memory_is_refused_once") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut refusals = 0;
@@ -127,7 +127,7 @@ fn run_pinned(memory: &StreamMemory<PinnedAllocator>, refusal: &Refusal) {
 
 #[test]
 fn every_call_of_pinned_memory_for_a_stream_is_refused_once() {
-    let Some((control, _turn)) = alone("every_call_of_pinned_memory_for_a_stream") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for code in CODES {

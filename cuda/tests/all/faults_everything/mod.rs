@@ -162,11 +162,11 @@ impl Run<'_> {
     }
 }
 
-fn sweep(test: &str, seed: Option<u64>) {
+fn sweep(seed: Option<u64>) {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone(test) else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     // To fill pages of 2 MiB again and again would take most of the time.
@@ -218,10 +218,10 @@ fn sweep(test: &str, seed: Option<u64>) {
 
 #[test]
 fn any_call_may_be_refused() {
-    sweep("any_call_may_be_refused", None);
+    sweep(None);
 }
 
 #[test]
 fn any_call_may_be_refused_while_work_is_queued() {
-    sweep("any_call_may_be_refused_while_work_is_queued", Some(7));
+    sweep(Some(7));
 }

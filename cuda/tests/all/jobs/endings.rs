@@ -34,7 +34,7 @@ pub(super) fn with_thread(folder: &Folder) -> JobConfig {
 
 #[test]
 fn the_last_status_says_that_the_job_has_ended_and_limits_stay() {
-    let Some((_, _turn)) = alone("the_last_status_says_that_the_job_has_ended") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("ended");
@@ -82,7 +82,7 @@ fn a_job_without_runs_obeys_and_tells_by_its_threads() {
 
 #[test]
 fn a_job_may_be_dropped_inside_a_callback_of_its_own_allocator() {
-    let Some((control, _turn)) = alone("a_job_may_be_dropped_inside_a_callback") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     // In the thread that frees; in the listener's, which has the job's state.
@@ -128,7 +128,7 @@ fn a_job_may_be_dropped_inside_a_callback_of_its_own_allocator() {
 
 #[test]
 fn every_call_of_the_driver_at_the_end_of_a_run_is_refused_once() {
-    let Some((control, _turn)) = alone("every_call_of_the_driver_at_the_end_of_a_run") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for skip in 0.. {
@@ -179,7 +179,7 @@ fn every_call_of_the_driver_at_the_end_of_a_run_is_refused_once() {
 
 #[test]
 fn am_9_an_action_that_fails_a_run_gives_the_value_back_and_stops_the_later_ones() {
-    let Some((_, _turn)) = alone("am_9_an_action_that_fails_a_run") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("actions");

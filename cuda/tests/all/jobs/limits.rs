@@ -14,7 +14,7 @@ use crate::foreign_captures::{beside, churn};
 
 #[test]
 fn am_5_upstreams_case_the_limit_is_one_mebibyte_and_then_two_gibibytes() {
-    let Some((control, _turn)) = alone("am_5_upstreams_case") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for antman in [false, true] {
@@ -92,7 +92,7 @@ fn a_limit_that_is_lowered_under_live_blocks_is_deferred_and_the_status_tells_wh
 
 #[test]
 fn a_limit_is_put_in_force_inside_of_a_run_if_the_job_says_so() {
-    let Some((_, _turn)) = alone("a_limit_is_put_in_force_inside_of_a_run") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("at_once");
@@ -112,7 +112,7 @@ fn a_limit_is_put_in_force_inside_of_a_run_if_the_job_says_so() {
 
 #[test]
 fn an_allocator_has_the_limit_of_a_file_that_was_read_before_it() {
-    let Some((_, _turn)) = alone("an_allocator_has_the_limit_of_a_file") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("before");
@@ -130,7 +130,7 @@ fn an_allocator_has_the_limit_of_a_file_that_was_read_before_it() {
 
 #[test]
 fn limits_between_runs_are_put_in_force_at_once_and_those_of_own_loops_at_their_ends() {
-    let Some((_, _turn)) = alone("limits_between_runs") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("between");
@@ -218,7 +218,7 @@ fn allocators_of_one_gpu_share_its_limit_and_one_that_is_gone_has_no_part() {
 fn a_job_that_obeys_and_looks_spoils_no_capture() {
     let folder = Folder::new("captures");
     let version = AtomicU64::new(0);
-    beside("a_job_that_obeys_and_looks", |_, context, streams| {
+    beside(|_, context, streams| {
         let memory = DeviceAllocator::with_config(context, plain(4 * MIB)).unwrap();
         let (clock, job) = job(by_hand(&folder));
         job.manage(&memory).unwrap();

@@ -52,7 +52,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 #[test]
 fn am_10_pauses_between_real_launches_are_the_plan_within_one_share() {
-    let Some((control, _turn)) = alone("am_10_pauses_between_real_launches") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("launches");
@@ -117,7 +117,7 @@ fn am_10_pauses_between_real_launches_are_the_plan_within_one_share() {
 
 #[test]
 fn am_6_a_loop_of_its_own_pauses_at_the_ends_of_its_runs_by_upstreams_formula() {
-    let Some((_, _turn)) = alone("am_6_a_loop_of_its_own") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("formula");
@@ -137,7 +137,7 @@ fn am_6_a_loop_of_its_own_pauses_at_the_ends_of_its_runs_by_upstreams_formula() 
 
 #[test]
 fn a_suspended_job_waits_in_its_launch_until_another_thread_resumes_it() {
-    let Some((_, _turn)) = alone("a_suspended_job_waits_in_its_launch") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("suspended");
@@ -168,7 +168,7 @@ fn a_suspended_job_waits_in_its_launch_until_another_thread_resumes_it() {
 
 #[test]
 fn a_suspended_job_obeys_limits_inside_of_its_run_and_is_let_go_by_cancel() {
-    let Some((_, _turn)) = alone("a_suspended_job_obeys_limits") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("suspended_limits");
@@ -206,7 +206,7 @@ fn a_suspended_job_obeys_limits_inside_of_its_run_and_is_let_go_by_cancel() {
 
 #[test]
 fn limits_are_put_in_force_in_the_pause_at_the_end_of_a_run() {
-    let Some((_, _turn)) = alone("limits_are_put_in_force_in_the_pause") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("pause");
@@ -237,7 +237,7 @@ fn limits_are_put_in_force_in_the_pause_at_the_end_of_a_run() {
 
 #[test]
 fn a_dropped_job_lets_its_launches_go() {
-    let Some((_, _turn)) = alone("a_dropped_job_lets_its_launches_go") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("dropped");

@@ -10,7 +10,7 @@ use super::{check, fill, plain, stream};
 
 #[test]
 fn every_call_of_a_lowered_limit_is_refused_once() {
-    let Some((control, _turn)) = alone("every_call_of_a_lowered_limit_is_refused_once") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for code in [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE] {

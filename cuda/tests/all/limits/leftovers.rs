@@ -195,7 +195,7 @@ fn when_everything_is_freed_a_deferred_shrink_is_over_without_another_call() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("when_everything_is_freed_a_deferred_shrink_is_over") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     // What is freed behind work that is under way goes with a later call.

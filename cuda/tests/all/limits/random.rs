@@ -224,8 +224,7 @@ fn l6_ten_thousand_limits_beside_allocations_and_frees_grant_nothing_above() {
     if ran_in_child() {
         return;
     }
-    let test = "l6_ten_thousand_limits_beside_allocations_and_frees_grant_nothing_above";
-    let Some((control, _turn)) = alone(test) else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let first = number("LARDER_LIMIT_SEED", 0);

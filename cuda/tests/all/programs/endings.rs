@@ -33,7 +33,7 @@ fn a_dropped_allocator_has_waited_for_blocks_that_were_not_freed() {
 }
 
 fn drop_under_work(fate: Fate) {
-    let Some((control, _turn)) = alone("a dropped allocator") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..5 {

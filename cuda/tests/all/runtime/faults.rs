@@ -46,7 +46,7 @@ fn every_call_refused_once_leaves_an_answer_and_nothing_else() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("refused calls of a runtime") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let growing = GpuOptions {

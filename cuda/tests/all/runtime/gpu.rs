@@ -80,7 +80,7 @@ fn ps_7_another_limit_later_is_noted_and_changes_nothing() {
 
 #[test]
 fn the_names_are_those_of_upstream() {
-    let Some((_control, _turn)) = alone("names") else {
+    let Some((_control, _turn)) = alone() else {
         return;
     };
     let names = [
@@ -101,7 +101,7 @@ fn the_names_are_those_of_upstream() {
 
 #[test]
 fn the_type_is_empty_or_bfc() {
-    let Some((control, _turn)) = alone("types of allocators") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let runtime = runtime(of_kind(GpuKind::Default));
@@ -304,7 +304,7 @@ fn a_block_of_another_device_is_refused_and_comes_back() {
 
 #[test]
 fn memory_of_blocks_that_are_out_is_left_alone_and_reported() {
-    let Some((control, turn)) = alone("blocks that are out") else {
+    let Some((control, turn)) = alone() else {
         return;
     };
     let unified = GpuOptions {

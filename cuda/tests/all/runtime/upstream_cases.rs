@@ -82,7 +82,7 @@ fn s1_7_a_fraction_above_one_is_a_limit_above_the_device() {
 
 #[test]
 fn s1_7_a_fraction_above_one_on_an_older_device_is_oversubscription() {
-    let Some((_control, _turn)) = alone("oversubscription") else {
+    let Some((_control, _turn)) = alone() else {
         return;
     };
     let mut device = Context::new(0).unwrap().device_info().unwrap();
@@ -127,7 +127,7 @@ fn ps_9_without_a_fraction_the_limit_is_the_formula_of_what_is_free() {
 
 #[test]
 fn s1_5_a_runtime_after_another_begins_anew() {
-    let Some((control, _turn)) = alone("a runtime after another") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for mebibytes in [16, 32, 16] {

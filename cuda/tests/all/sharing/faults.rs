@@ -30,7 +30,7 @@ fn shared_once(
 
 #[test]
 fn each_call_is_refused_once() {
-    let Some((control, _turn)) = alone("each_call_is_refused_once") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let files = || fs::read_dir("/proc/self/fd").unwrap().count();

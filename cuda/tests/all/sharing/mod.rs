@@ -281,7 +281,7 @@ fn peers_have_access_and_must_be_able_to() {
 /// Work that uses an import may be queued when it is dropped.
 #[test]
 fn an_import_is_unmapped_behind_the_work_that_uses_it() {
-    let Some((control, _turn)) = alone("an_import_is_unmapped_behind_the_work") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..20 {

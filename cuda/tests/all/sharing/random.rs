@@ -151,7 +151,7 @@ fn exported_memory_is_neither_moved_nor_released() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("exported_memory_is_neither_moved_nor_released") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..=SEEDS {

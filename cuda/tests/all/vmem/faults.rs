@@ -150,8 +150,8 @@ fn refuse(refusal: &Refusal, host: HostSide, seed: Option<u64>) -> bool {
     refusal.happened()
 }
 
-fn sweep(test: &str, host: HostSide, seed: Option<u64>) {
-    let Some((control, _turn)) = alone(test) else {
+fn sweep(host: HostSide, seed: Option<u64>) {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for code in CODES {
@@ -173,19 +173,16 @@ fn sweep(test: &str, host: HostSide, seed: Option<u64>) {
 
 #[test]
 fn any_call_may_be_refused_with_pinned_memory_behind_the_device() {
-    let test = "any_call_may_be_refused_with_pinned_memory";
-    sweep(test, HostSide::Pinned(6 * MIB + 4096), None);
+    sweep(HostSide::Pinned(6 * MIB + 4096), None);
 }
 
 #[test]
 fn any_call_may_be_refused_while_work_is_queued() {
-    let test = "any_call_may_be_refused_while_work_is_queued";
     // Regions that would touch take a little more, which counts.
-    sweep(test, HostSide::Pinned(6 * MIB + 4096), Some(7));
+    sweep(HostSide::Pinned(6 * MIB + 4096), Some(7));
 }
 
 #[test]
 fn any_call_may_be_refused_with_managed_memory_behind_the_device() {
-    let test = "any_call_may_be_refused_with_managed_memory";
-    sweep(test, HostSide::Managed, None);
+    sweep(HostSide::Managed, None);
 }

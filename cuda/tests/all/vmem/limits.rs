@@ -23,7 +23,7 @@ fn held(control: &StandIn, host: HostSide) -> u64 {
 
 #[test]
 fn am_3_the_hosts_side_is_lowered_and_raised_while_blocks_come_and_go() {
-    let Some((control, _turn)) = alone("am_3_the_hosts_side_is_lowered_and_raised") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for host in [HostSide::Pinned(64 * MIB), HostSide::Managed] {
@@ -75,8 +75,7 @@ fn am_3_the_hosts_side_is_lowered_and_raised_while_blocks_come_and_go() {
 
 #[test]
 fn am_4_stable_is_what_a_limit_of_0_leaves_of_the_hosts_side() {
-    let Some((control, _turn)) = alone("am_4_stable_is_what_a_limit_of_0_leaves_of_the_host")
-    else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..60_u64 {

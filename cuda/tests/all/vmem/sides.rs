@@ -206,7 +206,7 @@ fn a_block_of_another_allocator_comes_back_in_the_error() {
 
 #[test]
 fn both_orders_of_drop_leave_nothing_with_blocks_in_use() {
-    let Some((control, _turn)) = alone("both_orders_of_drop") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..16 {

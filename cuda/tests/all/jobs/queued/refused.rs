@@ -65,7 +65,7 @@ fn a_run_whose_events_are_refused_is_timed_by_the_host() {
 
 #[test]
 fn a_queued_run_may_be_captured_and_spoils_no_capture() {
-    let Some((_, _turn)) = alone("a_queued_run_may_be_captured") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("captured");
@@ -104,7 +104,7 @@ fn a_queued_run_may_be_captured_and_spoils_no_capture() {
 #[test]
 fn a_job_that_times_queued_runs_spoils_no_foreign_capture() {
     let folder = Folder::new("foreign_queued");
-    beside("a_job_that_times_queued_runs", |_, _, streams| {
+    beside(|_, _, streams| {
         let (_, job) = job(by_hand(&folder));
         for percent in [100, 50] {
             folder.order(None, None, Some(percent));
