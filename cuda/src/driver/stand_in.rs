@@ -35,6 +35,44 @@ pub struct Rule<'a> {
     pub code: Code,
 }
 
+impl<'a> Rule<'a> {
+    /// The next call of any function is answered with [`Code::UNKNOWN`].
+    pub const fn any() -> Self {
+        Self {
+            function: None,
+            skip: 0,
+            times: 1,
+            code: Code::UNKNOWN,
+        }
+    }
+
+    /// The next call of this function is answered with [`Code::UNKNOWN`].
+    pub const fn of(function: &'a str) -> Self {
+        Self {
+            function: Some(function),
+            ..Self::any()
+        }
+    }
+
+    /// So many calls are made first.
+    #[must_use]
+    pub const fn after(self, skip: u64) -> Self {
+        Self { skip, ..self }
+    }
+
+    /// So many calls are refused.
+    #[must_use]
+    pub const fn times(self, times: u64) -> Self {
+        Self { times, ..self }
+    }
+
+    /// They are answered with this code.
+    #[must_use]
+    pub const fn with(self, code: Code) -> Self {
+        Self { code, ..self }
+    }
+}
+
 /// How much of one kind exists.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Alive {

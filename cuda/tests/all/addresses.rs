@@ -6,7 +6,6 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use larder_core::FreeError;
 use larder_cuda::driver::Rule;
-use larder_cuda::driver::abi::Code;
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocator, DeviceConfig, DeviceFreeError};
 
 use crate::common::{MIB, alone_and_clean, streams};
@@ -97,13 +96,7 @@ fn a_refused_free_keeps_the_block_under_its_address() {
         let stranger = elsewhere.cudarc().new_stream().unwrap();
         let block = memory.alloc(&streams[0], MIB).unwrap();
         let address = memory.keep_addr(block).unwrap();
-        let rule = Rule {
-            function: Some("cuStreamSynchronize"),
-            skip: 0,
-            times: 1,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).unwrap();
+        control.fail(Rule::of("cuStreamSynchronize")).unwrap();
         let refused = memory.free_addr(&stranger, address).unwrap_err();
         assert!(matches!(refused, DeviceFreeError::Driver(_)), "{refused}");
         control.clear_failures();

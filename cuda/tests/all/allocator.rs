@@ -279,14 +279,7 @@ fn any_refused_call_leaves_every_block_as_it_is() {
                 panic!("nothing was refused yet");
             };
             let streams = streams(&context, 2);
-            control
-                .fail(Rule {
-                    function: None,
-                    skip,
-                    times: 1,
-                    code: Code::UNKNOWN,
-                })
-                .unwrap();
+            control.fail(Rule::any().after(skip)).unwrap();
             let mut blocks = Vec::new();
             for step in 0..40_usize {
                 let stream = step % 2;
@@ -329,13 +322,7 @@ fn a_refused_wait_leaves_memory_with_the_stream_that_used_it() {
             for step in 0..20_usize {
                 let stream = &streams[step / 2 % 2];
                 if step % 4 == 2 {
-                    let rule = Rule {
-                        function: Some("cuStreamWaitEvent"),
-                        skip: 0,
-                        times: 1,
-                        code: Code::UNKNOWN,
-                    };
-                    control.fail(rule).unwrap();
+                    control.fail(Rule::of("cuStreamWaitEvent")).unwrap();
                 }
                 match memory.alloc(stream, 3 * MIB) {
                     Ok(block) => {

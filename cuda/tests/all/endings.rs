@@ -89,13 +89,9 @@ impl Objects {
 }
 
 fn refuse_all(control: &StandIn, code: Code) {
-    let rule = Rule {
-        function: None,
-        skip: 0,
-        times: u64::MAX,
-        code,
-    };
-    control.fail(rule).unwrap();
+    control
+        .fail(Rule::any().times(u64::MAX).with(code))
+        .unwrap();
 }
 
 #[test]

@@ -15,13 +15,9 @@ use larder_cuda_abi::{Code, constants};
 
 /// Refuses the next calls of a function.
 fn refuse(control: &StandIn, function: &str, times: u64, code: Code) {
-    let rule = Rule {
-        function: Some(function),
-        skip: 0,
-        times,
-        code,
-    };
-    control.fail(rule).unwrap();
+    control
+        .fail(Rule::of(function).times(times).with(code))
+        .unwrap();
 }
 
 #[test]
@@ -95,13 +91,9 @@ fn what_is_refused_half_way_goes_later() {
         let context = Context::new(0).unwrap();
         let pages = VirtualMemory::new(&context, 64 * MIB).unwrap();
         let range = pages.grow(request(8 * MIB)).unwrap();
-        let rule = Rule {
-            function: Some("cuMemUnmap"),
-            skip: 1,
-            times: 2,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).unwrap();
+        control
+            .fail(Rule::of("cuMemUnmap").after(1).times(2))
+            .unwrap();
         pages.release(range).unwrap();
         assert!(pages.held_bytes() > 0, "one piece keeps its place");
         // The next call takes it away first, so the place is free.

@@ -211,13 +211,9 @@ impl Sweep<'_> {
     fn refuse(&self, skip: u64, code: Code) {
         let context = Context::new(0).unwrap();
         let stream = context.cudarc().new_stream().unwrap();
-        let rule = Rule {
-            function: None,
-            skip,
-            times: 1,
-            code,
-        };
-        self.control.fail(rule).unwrap();
+        self.control
+            .fail(Rule::any().after(skip).with(code))
+            .unwrap();
         let made = Objects::make(&context);
         if let Ok(objects) = &made {
             objects.run(&stream);

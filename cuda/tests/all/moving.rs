@@ -353,13 +353,14 @@ fn refuse_one(control: &StandIn, random: &mut Random) {
         "cuMemUnmap",
         "cuMemRelease",
     ];
-    let rule = Rule {
-        function: Some(names[random.below(names.len() as u64) as usize]),
-        skip: random.below(4),
-        times: 1 + random.below(3),
-        code: Code::OUT_OF_MEMORY,
-    };
-    control.fail(rule).unwrap();
+    control
+        .fail(
+            Rule::of(names[random.below(names.len() as u64) as usize])
+                .after(random.below(4))
+                .times(1 + random.below(3))
+                .with(Code::OUT_OF_MEMORY),
+        )
+        .unwrap();
 }
 
 /// Every seed gives right bytes without a finding.

@@ -12,7 +12,6 @@ use larder_cuda::{
     Context, DeviceAllocator, DeviceConfig, HostSide, PinnedAllocator, PinnedConfig,
     StreamAllocator, VmemAllocator, VmemConfig,
 };
-use larder_cuda_abi::Code;
 
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 10;
@@ -126,13 +125,7 @@ fn an_allocator_that_ends_in_a_capture_keeps_its_memory_until_the_captures_end()
 fn an_allocator_whose_waits_are_refused_keeps_its_memory_until_one_is_not() {
     with_work_queued(|control, name, context, stream, memory| {
         for function in ["cuStreamSynchronize", "cuEventSynchronize", "cuEventQuery"] {
-            let rule = Rule {
-                function: Some(function),
-                skip: 0,
-                times: 1000,
-                code: Code::UNKNOWN,
-            };
-            control.fail(rule).unwrap();
+            control.fail(Rule::of(function).times(1000)).unwrap();
         }
         drop(memory);
         assert!(context.settle() > 0, "{name}");

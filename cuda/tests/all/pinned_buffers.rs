@@ -374,12 +374,7 @@ fn a_refused_call_is_heard_of() {
         let (mut there, mut late) = (setup.zeros(0), setup.zeros(1));
         setup.context.synchronize().unwrap();
         control.schedule_deferred(skip);
-        let rule = Rule {
-            function: None,
-            skip,
-            times: 1,
-            code: Code::NOT_PERMITTED,
-        };
+        let rule = Rule::any().after(skip).with(Code::NOT_PERMITTED);
         control.reset_calls();
         control.fail(rule).unwrap();
         let mut run = || -> Result<(PinnedBuffer<u8>, Vec<u8>), Box<dyn std::error::Error>> {

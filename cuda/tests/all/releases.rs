@@ -12,7 +12,6 @@ use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block, ChunkState};
 use larder_cuda::driver::Rule;
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
-use larder_cuda_abi::Code;
 
 struct Setup {
     context: Context,
@@ -122,13 +121,7 @@ fn a_refused_wait_is_no_block_of_anybody() {
         let block = setup.alloc(0, 3 * MIB, 1);
         control.schedule_deferred(1);
         setup.free_pending(0, block);
-        let rule = Rule {
-            function: Some("cuStreamWaitEvent"),
-            skip: 0,
-            times: 1,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).unwrap();
+        control.fail(Rule::of("cuStreamWaitEvent")).unwrap();
         let error = setup.memory.alloc(&setup.streams[1], 3 * MIB).unwrap_err();
         assert!(matches!(error, DeviceAllocError::Driver(_)), "{error}");
         control.clear_failures();

@@ -105,13 +105,7 @@ fn what_was_current_is_so_although_the_driver_refused() {
     for (function, times) in [("cuCtxPopCurrent_v2", 1), ("cuCtxPopCurrent_v2", 2)] {
         thread::scope(|scope| {
             scope.spawn(|| {
-                let rule = Rule {
-                    function: Some(function),
-                    skip: 0,
-                    times,
-                    code: Code::UNKNOWN,
-                };
-                control.fail(rule).unwrap();
+                control.fail(Rule::of(function).times(times)).unwrap();
                 let answer = context.with_current(|_| 7);
                 assert_eq!(answer, Ok(7), "what was done counts");
                 assert_eq!(current(), ContextHandle::NULL);
@@ -129,13 +123,9 @@ fn a_context_that_cannot_be_current_is_an_error_and_nothing_ran() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for function in ["cuCtxGetCurrent", "cuCtxPushCurrent_v2"] {
-                let rule = Rule {
-                    function: Some(function),
-                    skip: 0,
-                    times: 1,
-                    code: Code::INVALID_CONTEXT,
-                };
-                control.fail(rule).unwrap();
+                control
+                    .fail(Rule::of(function).with(Code::INVALID_CONTEXT))
+                    .unwrap();
                 let code = Code::INVALID_CONTEXT;
                 let answer = context.with_current(|_| unreachable!());
                 assert_eq!(answer, Err::<(), _>(DriverError::Call { function, code }));
@@ -195,12 +185,7 @@ fn ranges_never_touch_although_releases_are_refused_meanwhile() {
         let kept = device.grow(request(MIB)).unwrap();
         for _ in 0..300 {
             control
-                .fail(Rule {
-                    function: Some("cuMemFree_v2"),
-                    skip: 0,
-                    times: u64::MAX,
-                    code: Code::UNKNOWN,
-                })
+                .fail(Rule::of("cuMemFree_v2").times(u64::MAX))
                 .unwrap();
             let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
             let got = thread::scope(|scope| {

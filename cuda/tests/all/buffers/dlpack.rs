@@ -10,7 +10,6 @@ use larder_cuda::dlpack::{
     Tensor, Version,
 };
 use larder_cuda::driver::Rule;
-use larder_cuda::driver::abi::Code;
 
 use super::{SEEDS, Setup};
 use crate::common::{alone, alone_and_clean, together, under_all_schedules};
@@ -141,13 +140,7 @@ fn a_foreign_tensor_is_ended_once_its_streams_are_waited_for() {
         let values = take(&mut tensor).unwrap();
         assert_eq!(values.as_view().len(), 2 * 10 + 3 * 2 + 1);
         // A wait that is refused: the producer keeps it.
-        let rule = Rule {
-            function: Some("cuStreamSynchronize"),
-            skip: 0,
-            times: 1,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).unwrap();
+        control.fail(Rule::of("cuStreamSynchronize")).unwrap();
         drop(values);
         control.clear_failures();
         assert_eq!(DELETED.load(Ordering::Relaxed), 1);

@@ -38,12 +38,7 @@ fn a_refused_call_is_heard_of_or_made_good() {
             Ok::<_, larder_cuda::DeviceAllocError>(copied)
         };
         control.schedule_deferred(skip);
-        let rule = Rule {
-            function: None,
-            skip,
-            times: 1,
-            code: Code::NOT_PERMITTED,
-        };
+        let rule = Rule::any().after(skip).with(Code::NOT_PERMITTED);
         control.reset_calls();
         control.fail(rule).unwrap();
         let answer = run();
@@ -85,13 +80,9 @@ fn the_host_waits_where_no_event_can_be_had() {
                 let mut copy = setup.memory.zeros::<u8>(b, LEN).unwrap();
                 setup.context.synchronize().unwrap();
                 control.schedule_deferred(seed);
-                let rule = Rule {
-                    function: Some(function),
-                    skip: 0,
-                    times: u64::MAX,
-                    code: Code::NOT_PERMITTED,
-                };
-                control.fail(rule).unwrap();
+                control
+                    .fail(Rule::of(function).times(u64::MAX).with(Code::NOT_PERMITTED))
+                    .unwrap();
                 a.memcpy_dtod(&ones, &mut buffer).unwrap();
                 b.memcpy_dtod(&buffer, &mut copy).unwrap();
                 control.clear_failures();

@@ -4,7 +4,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cudarc::driver::{CudaSlice, DevicePtr, sys};
 use larder_cuda::driver::Rule;
-use larder_cuda::driver::abi::Code;
 use larder_cuda::{AdoptError, BufferSlice, DeviceAllocator, DeviceBuffer};
 
 use super::{SEEDS, Setup};
@@ -179,13 +178,7 @@ fn a_refused_call_on_the_way_is_heard_of_and_loses_nothing() {
         assert!(calls.len() > 3, "{calls:?}");
         for (function, count) in &calls {
             for skip in 0..*count {
-                let rule = Rule {
-                    function: Some(function),
-                    skip,
-                    times: 1,
-                    code: Code::UNKNOWN,
-                };
-                control.fail(rule).unwrap();
+                control.fail(Rule::of(function).after(skip)).unwrap();
                 // cudarc panics where it is refused the events of a slice.
                 let _ = catch_unwind(AssertUnwindSafe(|| there_and_back(&setup).is_ok()));
                 control.clear_failures();

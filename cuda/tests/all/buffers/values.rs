@@ -2,7 +2,6 @@
 
 use cudarc::driver::{LaunchConfig, PushKernelArg};
 use larder_cuda::driver::Rule;
-use larder_cuda::driver::abi::Code;
 use larder_cuda::{BufferView, DeviceBuffer, Launch};
 
 use super::{SEEDS, Setup};
@@ -124,13 +123,7 @@ fn a_refused_copy_is_an_error_and_loses_nothing() {
         let mut buffer = setup.memory.zeros::<u32>(&setup.streams[0], 100).unwrap();
         let live_bytes = setup.memory.stats().live_bytes;
         let refuse = |function| {
-            let rule = Rule {
-                function: Some(function),
-                skip: 0,
-                times: 9,
-                code: Code::UNKNOWN,
-            };
-            control.fail(rule).unwrap();
+            control.fail(Rule::of(function).times(9)).unwrap();
         };
         refuse("cuMemcpyDtoHAsync_v2");
         assert!(buffer.to_vec().is_err());

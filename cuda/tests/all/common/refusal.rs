@@ -32,13 +32,9 @@ impl Refusal {
     /// Asks an allocator something, of whose calls one may be refused.
     pub(crate) fn around<R>(&self, ask: impl FnOnce() -> R) -> R {
         if let Some(skip) = self.left.get() {
-            let rule = Rule {
-                function: None,
-                skip,
-                times: 1,
-                code: self.code,
-            };
-            self.control.fail(rule).unwrap();
+            self.control
+                .fail(Rule::any().after(skip).with(self.code))
+                .unwrap();
         }
         let before = self.control.calls(None);
         let answer = ask();

@@ -43,13 +43,9 @@ struct Position<'a> {
 
 impl Position<'_> {
     fn arrange(&self, control: &StandIn) {
-        let rule = Rule {
-            function: Some(self.function),
-            skip: self.skip,
-            times: 1,
-            code: self.code,
-        };
-        control.fail(rule).unwrap();
+        control
+            .fail(Rule::of(self.function).after(self.skip).with(self.code))
+            .unwrap();
     }
 
     fn happened(&self, control: &StandIn) -> bool {

@@ -27,13 +27,7 @@ fn every_call_of_a_lowered_limit_is_refused_once() {
             memory.free(&queues[1], b).unwrap();
             memory.free(&queues[0], c).unwrap();
             let before = control.used(0);
-            let rule = Rule {
-                function: None,
-                skip,
-                times: 1,
-                code,
-            };
-            control.fail(rule).unwrap();
+            control.fail(Rule::any().after(skip).with(code)).unwrap();
             let calls = control.calls(None);
             let answer = tenant.set(2 * MIB);
             let refused = control.calls(None) - calls > skip;
@@ -74,13 +68,9 @@ fn what_the_driver_does_not_take_back_stays_charged_until_it_does() {
         let queue = stream(&context);
         let block = memory.alloc(&queue, 4 * MIB).unwrap();
         memory.free(&queue, block).unwrap();
-        let rule = Rule {
-            function: Some("cuMemRelease"),
-            skip: 0,
-            times: u64::MAX,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).unwrap();
+        control
+            .fail(Rule::of("cuMemRelease").times(u64::MAX))
+            .unwrap();
         drop(memory);
         assert!(context.deferred_frees() > 0);
         assert_eq!(control.used(0), 4 * MIB);

@@ -9,7 +9,6 @@ use larder_cuda::{
     ArenaPolicy, Context, DeviceAllocator, DeviceConfig, LimitEvent, Limits, PinnedAllocator,
     PinnedConfig,
 };
-use larder_cuda_abi::Code;
 
 use super::common::{MIB, alone, alone_and_clean, assert_clean, ran_in_child};
 use super::{below, plain, stream};
@@ -76,13 +75,9 @@ fn memory_that_the_driver_refused_to_take_is_offered_again_while_it_is_above_the
         let queue = stream(&context);
         let [idle, kept] = [4 * MIB, 2 * MIB].map(|bytes| memory.alloc(&queue, bytes).unwrap());
         memory.free(&queue, idle).unwrap();
-        let rule = Rule {
-            function: Some("cuMemRelease"),
-            skip: 0,
-            times: u64::MAX,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).unwrap();
+        control
+            .fail(Rule::of("cuMemRelease").times(u64::MAX))
+            .unwrap();
         assert_eq!(memory.set_limit(2 * MIB), DEFERRED);
         assert_eq!(control.used(0), 6 * MIB, "it exists, and is counted");
         control.clear_failures();

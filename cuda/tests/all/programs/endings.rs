@@ -3,7 +3,6 @@
 
 use larder_cuda::driver::Rule;
 use larder_cuda::{Context, DeviceAllocator};
-use larder_cuda_abi::Code;
 
 use crate::common::{self, MIB, alone, assert_clean};
 use crate::programs::run::streams;
@@ -58,12 +57,7 @@ fn drop_under_work(fate: Fate) {
             }
             // On the stand-in an unmap waits for the device, which would hide a missing wait.
             control
-                .fail(Rule {
-                    function: Some("cuMemUnmap"),
-                    skip: 0,
-                    times: u64::MAX,
-                    code: Code::UNKNOWN,
-                })
+                .fail(Rule::of("cuMemUnmap").times(u64::MAX))
                 .unwrap();
             drop(memory);
             let last = if fate == Fate::FreedOnSeveral { 0 } else { 1 };

@@ -3,7 +3,6 @@
 
 use larder_cuda::driver::Rule;
 use larder_cuda::{DeviceAllocError, SleepError};
-use larder_cuda_abi::Code;
 
 use crate::common::{apart, driver, number, ran_in_child};
 use crate::programs::program::{Program, SLOTS, While};
@@ -59,13 +58,9 @@ impl Runner {
             return act(self);
         };
         self.refused = true;
-        let rule = Rule {
-            function: None,
-            skip,
-            times: 1,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).expect("a rule for all functions");
+        control
+            .fail(Rule::any().after(skip))
+            .expect("a rule for all functions");
         let answer = act(self);
         control.clear_failures();
         answer

@@ -70,14 +70,7 @@ fn every_call_refused_once_leaves_an_answer_and_nothing_else() {
             };
             let runtime = runtime(config);
             let code = CODES[(skip as usize + place) % CODES.len()];
-            control
-                .fail(Rule {
-                    function: None,
-                    skip,
-                    times: 1,
-                    code,
-                })
-                .unwrap();
+            control.fail(Rule::any().after(skip).with(code)).unwrap();
             let mut streams = Vec::new();
             let before = control.calls(None);
             let outcome = build(&runtime, &options, &mut streams);
@@ -107,12 +100,7 @@ fn a_gpu_that_could_not_be_made_makes_no_visitor_late() {
         let runtime = runtime(numa());
         let options = GpuOptions::default();
         control
-            .fail(Rule {
-                function: Some("cuMemAddressReserve"),
-                skip: 0,
-                times: 1,
-                code: Code::OUT_OF_MEMORY,
-            })
+            .fail(Rule::of("cuMemAddressReserve").with(Code::OUT_OF_MEMORY))
             .unwrap();
         assert!(runtime.gpu_allocator(0, &options, 8 * MIB).is_err());
         control.clear_failures();

@@ -193,12 +193,7 @@ fn a_free_that_cannot_be_ordered_gives_the_block_back() {
             .order_after(&other, &origin)
             .unwrap();
         scribble(&other, &block, 0, 100);
-        let rule = |function: &'static str| Rule {
-            function: Some(function),
-            skip: 0,
-            times: 8,
-            code: Code::UNKNOWN,
-        };
+        let rule = |function: &'static str| Rule::of(function).times(8);
         // Neither by an event nor by a wait of the host.
         for function in ["cuEventCreate", "cuEventRecord", "cuStreamSynchronize"] {
             control.fail(rule(function)).unwrap();
@@ -223,13 +218,7 @@ fn what_the_driver_refuses_is_named_and_what_cannot_be_read_is_a_find() {
         let (runtime, gpu) = guarded(CheckedConfig::memory_guard());
         let stream = stream_of(&gpu);
         let refuse = |function, times| {
-            let rule = Rule {
-                function: Some(function),
-                skip: 0,
-                times,
-                code: Code::UNKNOWN,
-            };
-            control.fail(rule).unwrap();
+            control.fail(Rule::of(function).times(times)).unwrap();
         };
         refuse("cuMemsetD8Async", 1);
         let error = gpu.alloc(&stream, 100).unwrap_err();

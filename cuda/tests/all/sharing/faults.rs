@@ -44,13 +44,7 @@ fn each_call_is_refused_once() {
             stream.synchronize().unwrap();
             let open = files();
             let calls = control.calls(None);
-            let rule = Rule {
-                function: None,
-                skip,
-                times: 1,
-                code,
-            };
-            control.fail(rule).unwrap();
+            control.fail(Rule::any().after(skip).with(code)).unwrap();
             let outcome = shared_once(&context, &memory, &block);
             let calls = control.calls(None) - calls;
             control.clear_failures();

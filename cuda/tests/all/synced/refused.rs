@@ -64,12 +64,7 @@ fn sm_6_a_driver_that_refuses_leaves_everything_as_it_was() {
                         let mut memory = in_state(&setup, kind, head);
                         setup.context.synchronize().unwrap();
                         let before = (memory.head(), memory.owns_host(), memory.owns_device());
-                        let rule = Rule {
-                            function: None,
-                            skip,
-                            times: 1,
-                            code: Code::NOT_PERMITTED,
-                        };
+                        let rule = Rule::any().after(skip).with(Code::NOT_PERMITTED);
                         control.reset_calls();
                         control.fail(rule).unwrap();
                         let answer = act(&setup, &mut memory);

@@ -3,7 +3,6 @@
 use cudarc::driver::{DevicePtr, result, sys};
 use larder_cuda::Context;
 use larder_cuda::driver::Rule;
-use larder_cuda::driver::abi::Code;
 
 use super::super::common::{alone, alone_and_clean};
 use super::super::{Folder, by_hand, job};
@@ -26,13 +25,9 @@ fn a_run_whose_events_are_refused_is_timed_by_the_host() {
             "cuCtxGetCurrent",
         ] {
             for (skip, times) in (0..8).flat_map(|skip| [1, 3, 1000].map(|times| (skip, times))) {
-                let rule = Rule {
-                    function: Some(function),
-                    skip,
-                    times,
-                    code: Code::UNKNOWN,
-                };
-                control.fail(rule).unwrap();
+                control
+                    .fail(Rule::of(function).after(skip).times(times))
+                    .unwrap();
                 for _ in 0..3 {
                     let pacer = world.job.pacer();
                     let run = world.job.run_on(&world.stream, runs, || pacer.launch());
