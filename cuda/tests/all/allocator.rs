@@ -6,9 +6,7 @@ use crate::common;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::{
-    MIB, alone, alone_and_clean, apart, assert_clean, below, ran_in_child, streams, together,
-};
+use common::{MIB, alone, alone_and_clean, apart, assert_clean, ran_in_child, streams, together};
 use cudarc::driver::CudaStream;
 use larder_core::{Align, AllocError, Block, GrowRequest, SubAllocator};
 use larder_cuda::driver::Rule;
@@ -17,6 +15,7 @@ use larder_cuda::{
     PinnedMemory,
 };
 use larder_cuda_abi::Code;
+use larder_model::Random;
 
 fn fill(stream: &CudaStream, block: &Block, value: u8) {
     common::fill(stream, block.addr().get(), block.bytes(), value);
@@ -176,17 +175,17 @@ impl Program {
     }
 
     fn run(mut self, seed: u64) {
-        let mut random = seed;
+        let mut random = Random::new(seed);
         for step in 0..60 {
-            let stream = below(&mut random, STREAMS as u64) as usize;
-            let bytes = 1 + below(&mut random, [4000, MIB, 5 * MIB][step % 3]);
-            self.alloc(stream, bytes, 1 + below(&mut random, 250) as u8);
-            while self.live.len() > 6 || below(&mut random, 3) == 0 {
+            let stream = random.below(STREAMS as u64) as usize;
+            let bytes = 1 + random.below([4000, MIB, 5 * MIB][step % 3]);
+            self.alloc(stream, bytes, 1 + random.below(250) as u8);
+            while self.live.len() > 6 || random.below(3) == 0 {
                 if !self.free() {
                     break;
                 }
             }
-            if below(&mut random, 16) == 0 {
+            if random.below(16) == 0 {
                 self.memory.end_step();
                 self.memory.release(2 * MIB);
             }

@@ -3,14 +3,13 @@
 
 use crate::common;
 
-use std::sync::Arc;
 use std::thread;
 
+use common::setup::Setup;
 use common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill, ran_in_child};
-use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block, ChunkState};
 use larder_cuda::driver::Rule;
-use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
+use larder_cuda::{ArenaPolicy, DeviceAllocError, DeviceAllocator, DeviceConfig};
 
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 20;
@@ -28,48 +27,11 @@ fn with_arenas(config: DeviceConfig) -> DeviceConfig {
     }
 }
 
-struct Setup {
-    context: Context,
-    memory: DeviceAllocator,
-    streams: Vec<Arc<CudaStream>>,
-}
-
-impl Setup {
-    fn new(streams: usize, config: DeviceConfig) -> Self {
-        let context = Context::new(0).unwrap();
-        let memory = DeviceAllocator::with_config(&context, with_arenas(config)).unwrap();
-        let streams = common::streams(&context, streams);
-        Self {
-            context,
-            memory,
-            streams,
-        }
-    }
-
-    fn alloc(&self, stream: usize, bytes: u64, value: u8) -> Block {
-        let stream = &self.streams[stream];
-        let block = self.memory.alloc(stream, bytes).unwrap();
-        fill(stream, block.addr().get(), block.bytes(), value);
-        block
-    }
-
-    fn free(&self, stream: usize, block: Block) {
-        self.memory.free(&self.streams[stream], block).unwrap();
-    }
-
-    /// Fills on a stream that is ordered behind the one that had the block.
-    fn pass(&self, block: &Block, from: usize, to: usize, value: u8) {
-        let (from, to) = (&self.streams[from], &self.streams[to]);
-        self.memory.order_after(to, from).unwrap();
-        fill(to, block.addr().get(), block.bytes(), value);
-    }
-}
-
 /// Eagerly, and under each seed; each time with an allocator of its own that leaves nothing.
 fn under_all_schedules(streams: usize, config: DeviceConfig, act: impl Fn(&Setup)) {
     alone_and_clean(|control| {
         common::under_all_schedules(control, SEEDS, || {
-            act(&Setup::new(streams, config.clone()));
+            act(&Setup::new(streams, with_arenas(config.clone())));
             assert_clean(control);
         });
     });
@@ -127,7 +89,7 @@ fn what_an_arena_does_not_use_is_released() {
 #[test]
 fn a_piece_before_one_that_is_in_use_goes_back_to_the_core() {
     alone_and_clean(|_| {
-        let setup = Setup::new(1, DeviceConfig::new());
+        let setup = Setup::new(1, with_arenas(DeviceConfig::new()));
         let mut blocks: Vec<_> = (0..200).map(|_| setup.alloc(0, SMALL, 1)).collect();
         blocks.sort_by_key(Block::addr);
         let last = blocks.pop().unwrap();
@@ -240,7 +202,7 @@ fn a_snapshot_agrees_with_itself() {
 #[test]
 fn more_small_blocks_than_there_is_room_for_are_an_error() {
     alone_and_clean(|_| {
-        let setup = Setup::new(2, DeviceConfig::new());
+        let setup = Setup::new(2, with_arenas(DeviceConfig::new()));
         for _ in 0..2 {
             let mut blocks = Vec::new();
             let error = loop {
@@ -301,7 +263,7 @@ fn a_small_block_that_fits_makes_nobody_wait() {
         return;
     };
     for seed in 0..SEEDS {
-        let setup = Setup::new(2, DeviceConfig::with_budget(8 * MIB));
+        let setup = Setup::new(2, with_arenas(DeviceConfig::with_budget(8 * MIB)));
         let rest = setup.alloc(0, 7 * MIB, 1);
         let pending = setup.alloc(1, MIB / 2, 1);
         control.schedule_deferred(seed);
@@ -328,7 +290,7 @@ fn a_small_block_that_fits_makes_nobody_wait() {
 #[test]
 fn a_block_taken_apart_is_found_in_its_arena() {
     alone_and_clean(|_| {
-        let setup = Setup::new(2, DeviceConfig::new());
+        let setup = Setup::new(2, with_arenas(DeviceConfig::new()));
         let blocks: Vec<_> = (0..6_u64)
             .map(|index| {
                 setup.alloc(
@@ -362,7 +324,7 @@ fn a_refused_call_leaves_arenas_whole() {
         return;
     };
     for skip in 0.. {
-        let setup = Setup::new(2, DeviceConfig::with_budget(8 * MIB));
+        let setup = Setup::new(2, with_arenas(DeviceConfig::with_budget(8 * MIB)));
         control.schedule_deferred(skip);
         let rule = Rule::any().after(skip);
         let before = control.calls(None);
@@ -420,7 +382,7 @@ fn threads_on_the_same_streams_keep_their_bytes() {
         return;
     };
     for seed in 0..6 {
-        let setup = Setup::new(2, DeviceConfig::with_budget(24 * MIB));
+        let setup = Setup::new(2, with_arenas(DeviceConfig::with_budget(24 * MIB)));
         control.schedule_deferred(seed);
         let (send, receive) = std::sync::mpsc::channel::<Block>();
         let receive = std::sync::Mutex::new(receive);

@@ -18,6 +18,7 @@ use larder_core::{
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{Context, Event, EventConfig, PinnedMemory, VirtualMemory};
 use larder_cuda_abi::Code;
+use larder_model::Random;
 
 /// Seeds of each kind of program.
 const SEEDS: u64 = 500;
@@ -30,18 +31,6 @@ const ACTS: usize = 80;
 
 /// What of each page is written and read.
 const WRITTEN: u64 = 64;
-
-/// xorshift64*: the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
-    }
-}
 
 /// An allocator of a program.
 trait Shared: BlockAllocator {
@@ -272,7 +261,7 @@ fn play(control: &StandIn, seed: u64, manner: Manner, pool: &dyn Shared, page: u
         expected: Vec::new(),
         page,
         manner,
-        random: Random(seed * 2 + 1),
+        random: Random::new(seed),
     };
     for _ in 0..ACTS {
         if manner.refused {

@@ -3,54 +3,14 @@
 use crate::common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use common::setup::Setup;
 use common::{MIB, alone, alone_and_clean, assert_clean, fill, ran_in_child};
-use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block, ChunkState};
 use larder_cuda::driver::Rule;
-use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
-
-struct Setup {
-    context: Context,
-    memory: DeviceAllocator,
-    streams: Vec<Arc<CudaStream>>,
-}
-
-impl Setup {
-    fn new(streams: usize, config: DeviceConfig) -> Self {
-        let context = Context::new(0).unwrap();
-        let memory = DeviceAllocator::with_config(&context, config).unwrap();
-        let streams = common::streams(&context, streams);
-        Self {
-            context,
-            memory,
-            streams,
-        }
-    }
-
-    fn alloc(&self, stream: usize, bytes: u64, value: u8) -> Block {
-        let block = self.memory.alloc(&self.streams[stream], bytes).unwrap();
-        let queue = &self.streams[stream];
-        fill(queue, block.addr().get(), block.bytes(), value);
-        block
-    }
-
-    fn free(&self, stream: usize, block: Block) {
-        self.memory.free(&self.streams[stream], block).unwrap();
-    }
-
-    /// Frees with work queued that nobody waits for.
-    fn free_pending(&self, stream: usize, block: Block) {
-        for value in 0..40 {
-            let queue = &self.streams[stream];
-            fill(queue, block.addr().get(), block.bytes(), value);
-        }
-        self.free(stream, block);
-    }
-}
+use larder_cuda::{ArenaPolicy, DeviceAllocError, DeviceConfig};
 
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 40;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_cuda::{Context, DeviceAllocator, DeviceBuffer, DeviceConfig};
+use larder_model::Random;
 
 use super::{SEEDS, Setup, calls_of};
 use crate::common::{MIB, alone_and_clean, streams, under_all_schedules};
@@ -227,30 +228,30 @@ fn random_uses_keep_every_byte() {
         let (memory, streams) = (&setup.memory, &setup.streams);
         for seed in 0..SEEDS_OF_USES {
             control.schedule_deferred(seed);
-            let mut state = seed;
+            let mut random = Random::new(seed);
             let mut held: Vec<(DeviceBuffer<u8>, Vec<u8>)> = Vec::new();
             for _ in 0..60 {
-                let stream = &streams[below(&mut state, 4)];
-                let act = below(&mut state, 8);
+                let stream = &streams[random.below(4) as usize];
+                let act = random.below(8);
                 if held.len() < 2 || act == 0 {
-                    let value = below(&mut state, 250) as u8;
+                    let value = random.below(250) as u8;
                     let buffer = memory.upload(stream, &[value; LEN]).unwrap();
                     held.push((buffer, vec![value; LEN]));
                     continue;
                 }
-                let at = below(&mut state, held.len());
+                let at = random.below(held.len() as u64) as usize;
                 if act == 1 {
                     held.swap_remove(at);
                     continue;
                 }
                 let (mut to, _) = held.swap_remove(at);
-                let (from, bytes) = &held[below(&mut state, held.len())];
+                let (from, bytes) = &held[random.below(held.len() as u64) as usize];
                 put(stream, from, &mut to);
                 let bytes = bytes.clone();
                 held.push((to, bytes));
             }
             for (buffer, bytes) in &held {
-                let stream = &streams[below(&mut state, 4)];
+                let stream = &streams[random.below(4) as usize];
                 assert_eq!(&stream.clone_dtoh(buffer).unwrap(), bytes, "seed {seed}");
             }
             assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
@@ -260,11 +261,3 @@ fn random_uses_keep_every_byte() {
 }
 
 const SEEDS_OF_USES: u64 = 200;
-
-/// A number below `bound`, by a generator of 64 bits.
-fn below(state: &mut u64, bound: usize) -> usize {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) as usize % bound
-}

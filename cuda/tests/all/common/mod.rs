@@ -4,6 +4,7 @@
 pub(crate) mod graph;
 pub(crate) mod kernels;
 pub(crate) mod refusal;
+pub(crate) mod setup;
 
 use std::process::Command;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -160,14 +161,6 @@ pub(crate) fn request(bytes: u64) -> GrowRequest {
         align: Align::new(256).unwrap(),
         at: None,
     }
-}
-
-/// A number below `bound`, by a generator of 64 bits.
-pub(crate) fn below(state: &mut u64, bound: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % bound
 }
 
 /// Regions of so many bytes, never more than `limit_bytes`.

@@ -9,9 +9,10 @@ use larder_cuda::{
     ArenaPolicy, Context, DeviceAllocator, DeviceConfig, LimitEvent, Limits, PinnedAllocator,
     PinnedConfig,
 };
+use larder_model::Random;
 
 use super::common::{MIB, alone, alone_and_clean, assert_clean, ran_in_child};
-use super::{below, plain, stream};
+use super::{plain, stream};
 
 const DEFERRED: LimitAnswer = LimitAnswer::Deferred { bytes: 4 * MIB };
 
@@ -197,7 +198,7 @@ fn when_everything_is_freed_a_deferred_shrink_is_over_without_another_call() {
     control.schedule_eagerly();
     for seed in 0..60 {
         println!("seed {seed}");
-        let mut state = seed;
+        let mut random = Random::new(seed);
         let context = Context::new(0).unwrap();
         let config = DeviceConfig {
             arenas: [ArenaPolicy::Always, ArenaPolicy::Never][seed as usize % 2],
@@ -209,33 +210,33 @@ fn when_everything_is_freed_a_deferred_shrink_is_over_without_another_call() {
         let mut live = Vec::new();
         let mut window = Some(memory.prime(&queues[0], 3 * MIB).unwrap());
         for round in 0..120 {
-            let queue = &queues[below(&mut state, 3) as usize];
-            match below(&mut state, 5) {
-                0..3 => live.extend(memory.alloc(queue, super::size(&mut state) / 4 + 1)),
+            let queue = &queues[random.below(3) as usize];
+            match random.below(5) {
+                0..3 => live.extend(memory.alloc(queue, super::size(&mut random) / 4 + 1)),
                 _ if live.is_empty() => {}
                 3 => {
-                    let at = below(&mut state, live.len() as u64) as usize;
+                    let at = random.below(live.len() as u64) as usize;
                     memory.free(queue, live.swap_remove(at)).unwrap();
                 }
                 _ => {
-                    let at = below(&mut state, live.len() as u64) as usize;
+                    let at = random.below(live.len() as u64) as usize;
                     memory
                         .free_used_on(&queues[..2], live.swap_remove(at))
                         .unwrap();
                 }
             }
             // What is called stable is what a limit of 0 leaves.
-            if below(&mut state, 20) == 0 {
+            if random.below(20) == 0 {
                 let stable = memory.pool_stats().stable_bytes;
                 let answer = memory.set_limit(0);
                 assert_eq!(answer, LimitAnswer::with_excess(stable), "round {round}");
                 assert_eq!(control.used(0), stable, "round {round}");
-                let _ = memory.set_limit(below(&mut state, 64) * MIB);
+                let _ = memory.set_limit(random.below(64) * MIB);
             }
         }
-        let limit = below(&mut state, 3) * MIB;
+        let limit = random.below(3) * MIB;
         let _ = memory.set_limit(limit);
-        let (early, late) = (below(&mut state, 2), below(&mut state, 2));
+        let (early, late) = (random.below(2), random.below(2));
         if early == 0 {
             drop(window.take());
         }

@@ -3,9 +3,10 @@
 use larder_core::limits::LimitAnswer;
 use larder_core::{AllocError, Cause};
 use larder_cuda::{Context, DeviceAllocError, DeviceAllocator, PinnedAllocator};
+use larder_model::Random;
 
 use super::common::{MIB, alone_and_clean, ran_in_child};
-use super::{below, check, fill, plain, size, stream};
+use super::{check, fill, plain, size, stream};
 
 #[test]
 fn am_3_a_limit_is_lowered_and_raised_in_every_way() {
@@ -100,7 +101,7 @@ fn am_4_stable_is_what_a_limit_of_0_leaves_for_every_random_heap() {
         let context = Context::new(0).unwrap();
         for seed in 0..60 {
             println!("seed {seed}");
-            let mut state = seed;
+            let mut random = Random::new(seed);
             let mut config = plain();
             if seed % 3 == 2 {
                 config.arenas = larder_cuda::ArenaPolicy::Always;
@@ -109,15 +110,15 @@ fn am_4_stable_is_what_a_limit_of_0_leaves_for_every_random_heap() {
             let queues = [stream(&context), stream(&context)];
             let mut live = Vec::new();
             for _ in 0..120 {
-                let queue = &queues[below(&mut state, 2) as usize];
-                if below(&mut state, 3) > 0 {
-                    live.push(memory.alloc(queue, size(&mut state)).unwrap());
+                let queue = &queues[random.below(2) as usize];
+                if random.below(3) > 0 {
+                    live.push(memory.alloc(queue, size(&mut random)).unwrap());
                 } else if !live.is_empty() {
-                    let at = below(&mut state, live.len() as u64) as usize;
+                    let at = random.below(live.len() as u64) as usize;
                     memory.free(queue, live.swap_remove(at)).unwrap();
                 }
             }
-            let keep = below(&mut state, 1 + live.len() as u64 / 4) as usize;
+            let keep = random.below(1 + live.len() as u64 / 4) as usize;
             for block in live.split_off(keep) {
                 memory.free(&queues[0], block).unwrap();
             }
@@ -147,19 +148,19 @@ fn am_4_stable_is_what_a_limit_of_0_leaves_of_pinned_memory() {
         let context = Context::new(0).unwrap();
         for seed in 0..40 {
             println!("seed {seed}");
-            let mut state = seed;
+            let mut random = Random::new(seed);
             let memory = PinnedAllocator::new(&context).unwrap();
             let mut live = Vec::new();
             for _ in 0..60 {
-                if below(&mut state, 3) > 0 {
-                    let count = 1 + below(&mut state, MIB) as usize;
+                if random.below(3) > 0 {
+                    let count = 1 + random.below(MIB) as usize;
                     live.push(memory.zeros::<u8>(count).unwrap());
                 } else if !live.is_empty() {
-                    let at = below(&mut state, live.len() as u64) as usize;
+                    let at = random.below(live.len() as u64) as usize;
                     live.swap_remove(at);
                 }
             }
-            live.truncate(below(&mut state, 4) as usize);
+            live.truncate(random.below(4) as usize);
             let stats = memory.pool_stats();
             assert_eq!(stats.pool_bytes, pinned());
             // A wish smaller than any region takes a whole one.

@@ -3,25 +3,26 @@
 //! go, and when others use the memory afterwards.
 
 use larder_cuda::{Event, EventConfig};
+use larder_model::Random;
 
-use crate::common::{alone_and_clean, below, fill, read};
+use crate::common::{alone_and_clean, fill, read};
 use crate::tensor_pool::rig::{Device, InUse, Log, MIB, Op, STEP, soon, until_planned};
 
 /// A step of so many blocks of random sizes, some of them odd, freed in a random order.
-fn random_step(state: &mut u64) -> Vec<Op> {
+fn random_step(random: &mut Random) -> Vec<Op> {
     let mut ops = Vec::new();
     let mut in_use = Vec::new();
     let blocks = 12;
     let mut next = 0;
     while next < blocks || !in_use.is_empty() {
-        if next < blocks && (in_use.is_empty() || below(state, 2) == 0) {
-            let scale = [1000, 60_000, 500_000][below(state, 3) as usize];
-            let to = [64, 256, 4096][below(state, 3) as usize];
-            ops.push(Op::Alloc(next, 64 + below(state, scale), to));
+        if next < blocks && (in_use.is_empty() || random.below(2) == 0) {
+            let scale = [1000, 60_000, 500_000][random.below(3) as usize];
+            let to = [64, 256, 4096][random.below(3) as usize];
+            ops.push(Op::Alloc(next, 64 + random.below(scale), to));
             in_use.push(next);
             next += 1;
         } else {
-            let which = below(state, in_use.len() as u64) as usize;
+            let which = random.below(in_use.len() as u64) as usize;
             ops.push(Op::Free(in_use.swap_remove(which)));
         }
     }
@@ -34,15 +35,15 @@ fn blocks_keep_their_bytes_in_whatever_order_the_device_works() {
         for seed in 0..24 {
             control.schedule_deferred(seed);
             let device = Device::new();
-            let mut state = seed;
+            let mut random = Random::new(seed);
             let pool = device.pool(soon());
             let mut log = Log::new(&device);
             let mut in_use = InUse::default();
-            let often = random_step(&mut state);
+            let often = random_step(&mut random);
             for turn in 0..12 {
                 // Now and then a step that was not planned for.
                 if turn % 5 == 4 {
-                    let odd = random_step(&mut state);
+                    let odd = random_step(&mut random);
                     in_use.step(&pool, &mut log, &odd);
                 } else {
                     in_use.step(&pool, &mut log, &often);

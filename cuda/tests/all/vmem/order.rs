@@ -2,6 +2,7 @@
 
 use larder_core::{Block, Placement};
 use larder_cuda::{HostSide, StreamAllocator};
+use larder_model::Random;
 
 use super::{DEVICE, Setup};
 use crate::common::{MIB, alone_and_clean, assert_filled, fill};
@@ -76,18 +77,6 @@ fn a_full_host_side_waits_for_what_streams_use() {
     });
 }
 
-/// A small generator of numbers (xorshift), so that a printed seed repeats a run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % end
-    }
-}
-
 struct Live {
     block: Block,
     stream: usize,
@@ -109,7 +98,7 @@ fn f8_random_blocks_on_three_streams_keep_their_bytes_sizes_and_places() {
             println!("seed {seed}");
             let setup = Setup::new(HostSide::Pinned(24 * MIB), 3);
             control.schedule_deferred(seed);
-            let mut random = Random(seed * 2 + 1);
+            let mut random = Random::new(seed);
             let mut live: Vec<Live> = Vec::new();
             let mut on_host = 0;
             for turn in 0..80 {
