@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use larder_control::{
-    Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobReport,
-    PerfControl,
+    Command, CoordinateError, Coordinator, JobId, JobPolicy, JobReport, PerfControl,
 };
 use larder_model::Random;
 
