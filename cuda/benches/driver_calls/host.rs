@@ -1,4 +1,4 @@
-//! The kernels of `kernels.ptx` as functions of the host, for the stand-in driver. PROBE1 holds for each.
+//! The kernels of `kernels.ptx` as functions of the host, for the stand-in driver. TEXT1 holds for each.
 
 use std::thread;
 use std::time::Duration;
@@ -11,20 +11,20 @@ pub(crate) fn register(stand_in: &StandIn) -> Result<(), DriverError> {
     let bodies: [(&str, KernelBody); 4] =
         [("spin", spin), ("touch", touch), ("add", add), ("sum", sum)];
     for (name, body) in bodies {
-        // SAFETY: PROBE1: the only kernels of these names; the bodies call no driver.
+        // SAFETY: TEXT1: the only kernels of these names; the bodies call no driver.
         unsafe { stand_in.register_kernel(name, body) }?;
     }
     Ok(())
 }
 
 unsafe extern "C" fn spin(call: *const KernelCall) {
-    // SAFETY: PROBE1.
+    // SAFETY: TEXT1.
     let launch = unsafe { HostLaunch::of(call) };
     thread::sleep(Duration::from_nanos(launch.parameter(0)));
 }
 
 unsafe extern "C" fn touch(call: *const KernelCall) {
-    // SAFETY: PROBE1.
+    // SAFETY: TEXT1.
     let launch = unsafe { HostLaunch::of(call) };
     let Some(word) = launch.write::<u32>(0, 2) else {
         return;
@@ -34,7 +34,7 @@ unsafe extern "C" fn touch(call: *const KernelCall) {
 }
 
 unsafe extern "C" fn add(call: *const KernelCall) {
-    // SAFETY: PROBE1.
+    // SAFETY: TEXT1.
     let launch = unsafe { HostLaunch::of(call) };
     let Some(words) = launch.write::<u32>(0, launch.count(1)) else {
         return;
@@ -45,7 +45,7 @@ unsafe extern "C" fn add(call: *const KernelCall) {
 }
 
 unsafe extern "C" fn sum(call: *const KernelCall) {
-    // SAFETY: PROBE1.
+    // SAFETY: TEXT1.
     let launch = unsafe { HostLaunch::of(call) };
     let Some(words) = launch.read::<u32>(0, launch.count(1)) else {
         return;
