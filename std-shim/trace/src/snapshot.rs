@@ -76,6 +76,7 @@ pub(super) fn read(bytes: &[u8], name: &str) -> Result<Vec<Trace>, Defect> {
             advice: "call torch.cuda.memory._record_memory_history() before the program allocates",
         });
     }
+    let beside = notes_on_the_rest(&pickle);
     let several = devices.len() > 1;
     let traces = devices.into_iter().map(|(number, device)| {
         let name = if several {
@@ -83,9 +84,29 @@ pub(super) fn read(bytes: &[u8], name: &str) -> Result<Vec<Trace>, Defect> {
         } else {
             name.to_owned()
         };
-        device.finish(name)
+        device.finish(name, &beside)
     });
     traces.collect()
+}
+
+/// What stands in a snapshot beside its devices and is not replayed, a sentence each.
+fn notes_on_the_rest(pickle: &Pickle<'_>) -> Vec<String> {
+    let empty = |value| pickle.list(value).is_some_and(|list| list.len() == 0);
+    let holds = |key| {
+        let list = pickle.get(pickle.root, key);
+        let list = list.and_then(|value| pickle.list(value));
+        list.is_some_and(|mut list| !list.all(empty))
+    };
+    let mut notes = Vec::new();
+    if holds("host_traces") || holds("host_segments") {
+        notes.push("pinned memory of the host is in the file and left out".to_owned());
+    }
+    if holds("external_annotations") {
+        notes.push(
+            "a profiler's annotations are in the file and left out, steps among them".to_owned(),
+        );
+    }
+    notes
 }
 
 /// Why an entry was refused.
@@ -190,8 +211,9 @@ impl Device {
         }
     }
 
-    fn finish(self, name: String) -> Result<Trace, Defect> {
-        let notes = self.notes();
+    fn finish(self, name: String, beside: &[String]) -> Result<Trace, Defect> {
+        let mut notes = self.notes();
+        notes.extend_from_slice(beside);
         self.recording.finish(name, notes)
     }
 
@@ -250,7 +272,7 @@ impl Device {
             )];
         }
         let mut notes = vec![
-            "a snapshot has no steps, and does not say which thread allocated, or which streams used a block besides its own".to_owned(),
+            "a snapshot marks no steps, and does not say which thread allocated, or which streams used a block besides its own".to_owned(),
         ];
         if counts.before > 0 {
             notes.push(format!(

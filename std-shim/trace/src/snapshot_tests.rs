@@ -79,7 +79,7 @@ fn what_a_snapshot_does_not_say_is_noted() {
     let traces = read_all(FIXTURES[1].1).unwrap();
     for text in [
         "2 blocks of 2700 bytes are older than the history",
-        "has no steps",
+        "marks no steps",
         "2 streams are played as one",
         "1 blocks were freed while other streams used them",
         "1 blocks were freed and held back",
@@ -178,6 +178,29 @@ fn a_block_that_the_list_does_not_have_is_noted() {
         &trace,
         "1 blocks are live by the history and not in the list"
     ));
+}
+
+#[test]
+fn what_stands_beside_the_devices_is_noted_where_there_is_any() {
+    let mut value = history(&[entry("alloc", 512, 10)]);
+    let host = "pinned memory of the host";
+    let profiler = "a profiler's annotations";
+    for (key, empty, full, text) in [
+        ("host_traces", json!([[], []]), json!([[], [{}]]), host),
+        ("host_segments", json!([]), json!([{}]), host),
+        (
+            "external_annotations",
+            json!([]),
+            json!([{"name": "ProfilerStep#1"}]),
+            profiler,
+        ),
+    ] {
+        value[key] = empty.clone();
+        assert!(!noted(&one(&value), text), "{key}");
+        value[key] = full;
+        assert!(noted(&one(&value), text), "{key}");
+        value[key] = empty;
+    }
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn what_a_recording_does_not_say_stands_once_below_the_table_and_in_each_line_of
             lacks("older than the history"),
             row["trace"] == "protocol4.dev1"
         );
-        assert!(!lacks("has no steps"));
+        assert!(!lacks("marks no steps"));
     }
     let own = larder(&["--json", "--allocator", "xla", &carried("resnet50_train")]);
     assert!(json(&own)[0].get("notes").is_none());
