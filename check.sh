@@ -160,6 +160,7 @@ step_fuzz() {
     cargo +nightly fuzz run steps -- -runs="${FUZZ_RUNS:-50000}" -max_len=512
     cargo +nightly fuzz run heap -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
     cargo +nightly fuzz run config -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
+    cargo +nightly fuzz run trace -- -runs="${FUZZ_RUNS:-100000}" -max_len=4096
 }
 
 # Planted defects that no mechanical operator makes. cargo-mutants makes the others, some 12,000, a few
