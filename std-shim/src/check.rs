@@ -1,18 +1,18 @@
 //! What happens when the program breaks the allocator's contract: a line that says so, and the end
 //! of the process. Nothing here allocates.
 
-use std::alloc::Layout;
+use core::alloc::Layout;
 
 use larder_core::small::{SizeClass, Span};
 
-use crate::os::{Os, say};
+use crate::os::{Os, abort, say};
 use crate::process::Process;
 
 /// Ends the process because of a free that cannot be right.
 #[cold]
 pub(crate) fn fail(message: &[u8]) -> ! {
     say(message);
-    std::process::abort()
+    abort()
 }
 
 /// Ends the process if a block that comes back was `freed` before.

@@ -3,7 +3,10 @@
 //! The first call that needs more than a thread has at hand hands the configuration to the process
 //! ([`Tuning::apply`]); from then on it stands. Whoever acts on it reads one relaxed number.
 
-use std::time::Duration;
+#[cfg(unix)]
+mod environment;
+
+use core::time::Duration;
 
 use larder_core::Locked;
 use larder_core::small::Policy;
@@ -38,6 +41,8 @@ pub(crate) struct Config {
     pub(crate) dense_percent: u32,
     /// Free bytes of one class that a thread keeps at hand.
     pub(crate) bin_bytes: u32,
+    /// Whether the environment has its say.
+    pub(crate) environment: bool,
 }
 
 impl Config {
@@ -48,6 +53,7 @@ impl Config {
         huge_pages: HugePages::Above(8 << 20),
         dense_percent: 75,
         bin_bytes: 32 << 10,
+        environment: false,
     };
 
     /// Time first.
@@ -66,6 +72,15 @@ impl Config {
         bin_bytes: 4 << 10,
         ..Self::BALANCED
     };
+
+    /// With what the environment says, if it has its say; `None` if it cannot be read yet.
+    fn with_environment(self) -> Option<Self> {
+        #[cfg(unix)]
+        if self.environment {
+            return environment::read(self);
+        }
+        Some(self)
+    }
 
     /// A duration in milliseconds, rounded up so that only zero is zero.
     pub(crate) const fn millis(duration: Duration) -> u64 {
@@ -121,13 +136,18 @@ impl Tuning {
             if self.flags.load(Ordering::Relaxed) & KNOWN != 0 {
                 return;
             }
+            // Asked before the C library knew its environment, the next who asks tries again.
+            let Some(config) = config.with_environment() else {
+                return;
+            };
             self.purge_ms.store(config.purge_ms, Ordering::Relaxed);
-            self.huge_above.store(huge_above(config), Ordering::Relaxed);
+            self.huge_above
+                .store(huge_above(&config), Ordering::Relaxed);
             self.dense_percent
                 .store(config.dense_percent, Ordering::Relaxed);
             self.bin_bytes.store(config.bin_bytes, Ordering::Relaxed);
             // Release: see apply.
-            self.flags.store(flags(config) | KNOWN, Ordering::Release);
+            self.flags.store(flags(&config) | KNOWN, Ordering::Release);
         });
     }
 

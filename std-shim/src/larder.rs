@@ -1,14 +1,17 @@
 //! [`Larder`]: the process heap as a global allocator.
 
-use std::alloc::{GlobalAlloc, Layout};
-use std::ptr;
-use std::time::Duration;
+use core::alloc::{GlobalAlloc, Layout};
+use core::ptr;
+use core::time::Duration;
 
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
 use crate::config::{Config, HugePages};
-use crate::process::PROCESS;
-use crate::slow::{alloc_any, alloc_zeroed_any, bin_of, free_any, realloc_other};
+use crate::process::{PROCESS, may_start};
+use crate::slow::{
+    alloc_any, alloc_zeroed_any, bin_of, find, free_any, free_by_address, malloc_any, no_memory,
+    realloc_other,
+};
 use crate::stats::Stats;
 use crate::thread::{tls, with_local};
 
@@ -50,7 +53,7 @@ use crate::thread::{tls, with_local};
 /// All values being one heap, the one that is asked first decides for the process.
 ///
 /// ```
-/// use std::time::Duration;
+/// use core::time::Duration;
 ///
 /// use larder::{HugePages, Larder};
 ///
@@ -108,6 +111,25 @@ impl Larder {
         })
     }
 
+    /// Lets whoever starts the program change the configuration, by variables of the environment. They are read when the
+    /// heap is first asked for more than a thread has at hand. A value that is not understood is
+    /// said on standard error and ignored; all are, where the program has rights that its user has not.
+    ///
+    /// | variable | values |
+    /// |---|---|
+    /// | `LARDER_MODE` | `balanced`, `speed` or `memory`: what [`new`](Self::new), [`speed`](Self::speed) and [`memory`](Self::memory) choose |
+    /// | `LARDER_PURGE_AFTER` | milliseconds, or `never` |
+    /// | `LARDER_BACKGROUND_PURGE` | `yes` or `no` |
+    /// | `LARDER_HUGE_PAGES` | MiB from which on they are asked for, or `never` |
+    #[cfg(unix)]
+    #[must_use]
+    pub const fn with_environment(self) -> Self {
+        Self(Config {
+            environment: true,
+            ..self.0
+        })
+    }
+
     /// When huge pages are asked for.
     #[must_use]
     pub const fn with_huge_pages(self, huge_pages: HugePages) -> Self {
@@ -115,6 +137,100 @@ impl Larder {
             huge_pages,
             ..self.0
         })
+    }
+
+    /// A block of at least `bytes` bytes, at a multiple of 16, that [`free`](Self::free) takes: what C calls
+    /// `malloc`. Null if there is no memory; `errno` says so then, as it does for the other verbs of C below.
+    #[inline]
+    #[must_use]
+    pub fn malloc(&self, bytes: usize) -> *mut u8 {
+        if let Some(bin) = c_bin(bytes) {
+            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
+            let block = unsafe { CacheBin::pop(bin) };
+            if !block.is_null() {
+                return block;
+            }
+        }
+        malloc_any(&self.0, bytes)
+    }
+
+    /// A zeroed block, else like that of [`malloc`](Self::malloc).
+    #[inline]
+    #[must_use]
+    pub fn malloc_zeroed(&self, bytes: usize) -> *mut u8 {
+        let Ok(layout) = Layout::from_size_align(bytes.max(1), 16) else {
+            return no_memory();
+        };
+        // SAFETY: the layout is not empty.
+        let block = unsafe { self.alloc_zeroed(layout) };
+        match block.is_null() {
+            true => no_memory(),
+            false => block,
+        }
+    }
+
+    /// Frees a block by its address alone, which costs a few instructions more than a free with the
+    /// layout. Null is no block, and stays so. Ends the process with a message for addresses outside the heap, inside
+    /// blocks (between 8 KiB and 128 KiB mostly), and for the block of its class that this thread freed last.
+    ///
+    /// # Safety
+    /// The block is one of this heap, from whichever of its verbs but those of the values of `Heap`, and
+    /// given up by the caller.
+    #[inline]
+    pub unsafe fn free(&self, block: *mut u8) {
+        if let Some(class) = PROCESS.class_in_first(block)
+            && may_start(class, block)
+        {
+            let bin = bin_of(class);
+            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
+            let is_new = unsafe { CacheBin::newest(bin) } != block;
+            // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
+            if is_new && unsafe { CacheBin::push(bin, block) } {
+                return;
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { free_by_address(block) };
+    }
+
+    /// The block with another length and the contents that fit, here or elsewhere: what C calls `realloc`. It stays
+    /// where it is if it is long enough and not twice as long as needed. Null if there is no memory, or no
+    /// block of this heap starts there; the block is as it was then.
+    ///
+    /// # Safety
+    /// The conditions of [`free`](Self::free). The block is given up if the answer is not null.
+    #[must_use]
+    pub unsafe fn resize(&self, block: *mut u8, bytes: usize) -> *mut u8 {
+        let usable = match PROCESS.class_in_first(block) {
+            None | Some(SizeClass::NONE) => match self.usable_size(block) {
+                Some(bytes) => bytes,
+                None => return ptr::null_mut(),
+            },
+            Some(class) => class.block_bytes(),
+        };
+        if bytes <= usable && bytes > usable / 2 {
+            return block;
+        }
+        // The 8-byte class serves such layouts only.
+        let align = if usable == 8 { 8 } else { 16 };
+        let moved = match Layout::from_size_align(usable, align) {
+            // SAFETY: the caller's promise: a layout as long as the block has its class.
+            Ok(layout) if bytes <= MAX_BYTES => unsafe {
+                self.realloc(block, layout, bytes.max(1))
+            },
+            _ => ptr::null_mut(),
+        };
+        match moved.is_null() {
+            true => no_memory(),
+            false => moved,
+        }
+    }
+
+    /// How many bytes of a block the program may use: at least as many as it asked for. `None` if no
+    /// block of this heap starts there. O(1), for large blocks behind a lock; free blocks of a span are
+    /// not told from others.
+    pub fn usable_size(&self, block: *const u8) -> Option<usize> {
+        find(block.cast_mut()).map(|(_, bytes)| bytes)
     }
 
     /// What the heap holds now. O(heaps x classes + chunks), and a system call for each 2 MiB committed. What was
@@ -146,6 +262,15 @@ fn common_bin(layout: Layout) -> Option<*mut CacheBin> {
         };
     }
     Some(ThreadCache::place_of_common(tls::cache(), layout.size()))
+}
+
+/// No block is longer: with its alignment an address space holds it.
+const MAX_BYTES: usize = isize::MAX as usize - 15;
+
+/// The calling thread's bin for a size that C asks for.
+#[inline(always)]
+fn c_bin(bytes: usize) -> Option<*mut CacheBin> {
+    SizeClass::is_common(bytes, 1).then(|| ThreadCache::place_of_common(tls::cache(), bytes))
 }
 
 // SAFETY: blocks of a class are at least as large and aligned as the layout and in one place at a

@@ -45,6 +45,9 @@
 //! Size classes, spans, remote frees and the parking of heaps are `larder-core`'s (`small`), as is
 //! best fit with coalescing.
 
+#![cfg_attr(not(feature = "std"), no_std)]
+// Decorators use what lies idle then.
+#![cfg_attr(not(feature = "std"), allow(dead_code, unused_imports))]
 // Under the interpreter most of the heap lies idle.
 #![cfg_attr(miri, allow(dead_code, unused_imports))]
 
@@ -55,6 +58,9 @@ compile_error!(
      `#[global_allocator]` on this target"
 );
 
+#[cfg(not(any(feature = "std", unix)))]
+compile_error!("larder needs its feature `std` on systems other than Unix");
+
 mod arena;
 mod block_table;
 mod check;
@@ -62,6 +68,7 @@ mod config;
 #[cfg(miri)]
 mod interpreted;
 mod larder;
+#[cfg(feature = "std")]
 mod observe;
 mod os;
 mod process;
@@ -81,13 +88,17 @@ pub use larder::Larder;
 pub use larder_core::lifetime::StepStats;
 #[cfg(feature = "heap-profile")]
 pub use observe::profile::{LiveSamples, SampleTotals};
+#[cfg(feature = "std")]
 pub use observe::profile::{Profiled, Sample, SampleEvent, SampleHook, unsampled};
-#[cfg(unix)]
+#[cfg(all(unix, feature = "std"))]
 pub use observe::recorder::Recorder;
+#[cfg(feature = "std")]
 pub use observe::tracking::{
     Entered, Scope, ScopeCounts, ScopeHandle, ScopeReport, Tracking, uncounted,
 };
 pub use stats::{ClassStats, Stats};
-pub use step::{BadSetting, Step, StepSettings, StepsInUse, step, step_keyed};
+#[cfg(feature = "std")]
+pub use step::BadSetting;
+pub use step::{Step, StepSettings, StepsInUse, step, step_keyed};
 #[cfg(feature = "allocator-api2")]
 pub use value_heap::{Heap, HeapStats};

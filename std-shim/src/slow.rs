@@ -3,10 +3,10 @@
 //!
 //! Cold, so that a caller's loop keeps its registers for itself.
 
-use std::alloc::Layout;
-use std::ptr::{self, NonNull};
+use core::alloc::Layout;
+use core::ptr::{self, NonNull};
 
-use larder_core::small::{CacheBin, Fresh, SizeClass, ThreadCache};
+use larder_core::small::{CacheBin, Fresh, SizeClass, Span, ThreadCache};
 
 use crate::arena::Held;
 use crate::check;
@@ -96,14 +96,14 @@ fn alloc_large(config: &Config, layout: Layout) -> *mut u8 {
 
 #[cold]
 #[inline(never)]
-fn free_large(block: *mut u8, layout: Layout) {
+fn free_alone(block: *mut u8, bytes: usize) {
     // A mapping of its own is gone with the block.
     let becomes_idle = PROCESS.arena_of(block).is_some();
-    if !PROCESS.free_large(block, layout.size()) {
+    if !PROCESS.free_large(block, bytes) {
         check::fail(b"larder: freed an address where no block of this heap starts\n");
     }
     if becomes_idle {
-        purge::freed(layout.size());
+        purge::freed(bytes);
     }
 }
 
@@ -121,6 +121,57 @@ fn alloc_zeroed_large(config: &Config, layout: Layout) -> *mut u8 {
 #[inline(never)]
 fn alloc_slow(config: &Config, class: SizeClass) -> *mut u8 {
     or_null(refill(config, class).map(|fresh| fresh.block))
+}
+
+/// Where a block of the heap lies, found by its address.
+pub(crate) enum Place {
+    /// In a span of this class.
+    Span(SizeClass),
+    /// In the range of steps.
+    Step(&'static StepHeap<Native>),
+    /// In an arena, by itself, or in a mapping of its own.
+    Alone,
+}
+
+/// Finds the block that starts at an address, and its length; `None` if none does.
+pub(crate) fn find(block: *mut u8) -> Option<(Place, usize)> {
+    let length = |bytes: u64| usize::try_from(bytes).ok();
+    let Some(arena) = PROCESS.arena_of(block) else {
+        if let Some(heap) = PROCESS.step_heaps.of(block) {
+            return Some((Place::Step(heap), length(heap.bytes_at(block)?)?));
+        }
+        return Some((Place::Alone, PROCESS.mappings.bytes_at(block)?));
+    };
+    let Some(span) = arena.span_of(block) else {
+        return Some((Place::Alone, length(arena.bytes_at(block)?)?));
+    };
+    // SAFETY: the record of a span in use, or of one that was: it stays readable.
+    let shape = unsafe { Span::shape(span.as_ptr()) };
+    let is_block = shape.is_block(block);
+    is_block.then_some((Place::Span(shape.class), shape.block_bytes as usize))
+}
+
+/// Frees any block by its address.
+///
+/// # Safety
+/// `block` is a block of the heap, given up by the caller.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn free_by_address(block: *mut u8) {
+    if block.is_null() {
+        return;
+    }
+    match find(block) {
+        Some((Place::Span(class), _)) => {
+            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
+            check::check_not_free(unsafe { CacheBin::newest(bin_of(class)) } == block);
+            // SAFETY: the caller's promise.
+            unsafe { free_of_class(block, class) }
+        }
+        Some((Place::Step(heap), _)) => free_of_step(heap, block),
+        Some((Place::Alone, bytes)) => free_alone(block, bytes),
+        None => check::fail(b"larder: freed an address where no block of this heap starts\n"),
+    }
 }
 
 /// What builds with debug assertions look at before a small free.
@@ -146,6 +197,28 @@ pub(crate) fn alloc_any(config: &Config, layout: Layout) -> *mut u8 {
         return alloc_of_class(config, SizeClass::of_long(layout.size()));
     }
     alloc_rare(config, layout)
+}
+
+/// Any block that C asks for by its length.
+#[cold]
+#[inline(never)]
+pub(crate) fn malloc_any(config: &Config, bytes: usize) -> *mut u8 {
+    let block = match Layout::from_size_align(bytes.max(1), 16) {
+        Ok(layout) => alloc_any(config, layout),
+        Err(_) => ptr::null_mut(),
+    };
+    match block.is_null() {
+        true => no_memory(),
+        false => block,
+    }
+}
+
+/// Null, and why.
+#[cold]
+pub(crate) fn no_memory() -> *mut u8 {
+    #[cfg(unix)]
+    crate::os::errno::set_errno(libc::ENOMEM);
+    ptr::null_mut()
 }
 
 #[cold]
@@ -220,7 +293,7 @@ unsafe fn free_rare(block: *mut u8, layout: Layout) {
     match class_of(layout) {
         // SAFETY: the caller's promise.
         Some(class) => unsafe { free_of_class(block, class) },
-        None => free_large(block, layout),
+        None => free_alone(block, layout.size()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! [`Stats`]: what the heap holds.
 
-use std::fmt;
+use core::fmt;
 
 use larder_core::lifetime::StepStats;
 use larder_core::small::{CLASSES, SizeClass};

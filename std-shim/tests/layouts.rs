@@ -268,3 +268,106 @@ fn zeroed_memory_is_zero_wherever_it_moved_between_classes_large_blocks_and_the_
         }
     }
 }
+
+/// Fills a block, and says what is to be found in it.
+fn fill(block: *mut u8, bytes: usize, random: &mut Random) -> u8 {
+    let with = random.next(251) as u8 + 1;
+    // SAFETY: ours, that long.
+    unsafe { block.write_bytes(with, bytes) };
+    with
+}
+
+fn is_filled(block: *mut u8, bytes: usize, with: u8) -> bool {
+    // SAFETY: ours, that long, written whole.
+    unsafe { std::slice::from_raw_parts(block, bytes) }
+        .iter()
+        .all(|byte| *byte == with)
+}
+
+#[test]
+fn c_gets_blocks_of_its_length_at_multiples_of_16_and_frees_them_by_their_address() {
+    let sizes = borders().into_iter().flat_map(|at| [at - 1, at, at + 1]);
+    for bytes in sizes.chain([0, 2 << 30]) {
+        let block = HEAP.malloc(bytes);
+        assert!(
+            block.addr().is_multiple_of(16) && !block.is_null(),
+            "{bytes}"
+        );
+        let usable = HEAP.usable_size(block).unwrap();
+        assert!(
+            (bytes..bytes.max(16) + bytes / 4 + 16 * KIB).contains(&usable),
+            "{bytes} {usable}"
+        );
+        if bytes < MIB {
+            // SAFETY: ours, that long.
+            unsafe { block.write_bytes(1, usable) };
+        }
+        // SAFETY: ours.
+        unsafe { HEAP.free(block) };
+        let zeroed = HEAP.malloc_zeroed(bytes.min(MIB));
+        assert!(is_filled(zeroed, bytes.min(MIB), 0), "{bytes}");
+        // SAFETY: ours.
+        unsafe { HEAP.free(zeroed) };
+    }
+    assert!(HEAP.malloc(usize::MAX).is_null() && HEAP.malloc(isize::MAX as usize).is_null());
+    assert!(HEAP.malloc_zeroed(usize::MAX - 7).is_null());
+    assert_eq!(
+        std::io::Error::last_os_error().kind(),
+        std::io::ErrorKind::OutOfMemory
+    );
+}
+
+#[test]
+fn blocks_of_any_layout_are_found_freed_and_resized_by_their_address() {
+    let mut random = Random::new(11);
+    let mut held: Vec<(*mut u8, usize, u8)> = Vec::new();
+    for _ in 0..20_000 {
+        if held.len() > 300 || (held.len() > 100 && random.next(2) == 0) {
+            let (block, bytes, with) = held.swap_remove(random.next(held.len()));
+            assert!(is_filled(block, bytes, with));
+            if random.next(2) == 0 {
+                // SAFETY: ours.
+                unsafe { HEAP.free(block) };
+                continue;
+            }
+            let longer = random.size() % (3 * MIB);
+            // SAFETY: ours.
+            let resized = unsafe { HEAP.resize(block, longer) };
+            assert!(
+                is_filled(resized, bytes.min(longer), with),
+                "{bytes} {longer}"
+            );
+            let with = fill(resized, longer, &mut random);
+            held.push((resized, longer, with));
+            continue;
+        }
+        let align = 1 << [0, 3, 3, 4, 4, 6, 9, 12, 14][random.next(9)];
+        let layout = layout(random.size() % (3 * MIB) + 1, align);
+        // SAFETY: not empty.
+        let block = unsafe { HEAP.alloc(layout) };
+        let usable = HEAP.usable_size(block).unwrap();
+        assert!(usable >= layout.size(), "{layout:?} {usable}");
+        let bytes = [layout.size(), usable][random.next(2)];
+        let with = fill(block, bytes, &mut random);
+        held.push((block, bytes, with));
+    }
+    for (block, bytes, with) in held {
+        assert!(is_filled(block, bytes, with));
+        // SAFETY: ours.
+        unsafe { HEAP.free(block) };
+    }
+}
+
+#[test]
+fn an_address_where_no_block_starts_has_no_usable_size() {
+    let on_the_stack = 0_u8;
+    assert_eq!(HEAP.usable_size(&raw const on_the_stack), None);
+    assert_eq!(HEAP.usable_size(std::ptr::null()), None);
+    for bytes in [48, 5000, 100 * KIB, MIB, 2 << 30] {
+        let block = HEAP.malloc(bytes);
+        assert!(HEAP.usable_size(block).is_some());
+        assert_eq!(HEAP.usable_size(block.wrapping_add(16)), None, "{bytes}");
+        // SAFETY: ours.
+        unsafe { HEAP.free(block) };
+    }
+}

@@ -36,6 +36,8 @@ const BIN_BLOCKS: usize = 256;
 pub struct SizeClass(usize);
 
 impl SizeClass {
+    /// Index 0, of which there is no block: its bin never has one, and never room.
+    pub const NONE: Self = Self(0);
     /// The 8-byte class.
     pub const EIGHT: Self = Self(1);
 
@@ -130,6 +132,13 @@ impl SizeClass {
         } else {
             None
         }
+    }
+
+    /// The class whose [`index`](Self::index) was entered in a table.
+    #[inline(always)]
+    pub const fn from_entry(index: u8) -> Self {
+        debug_assert!((index as usize) < CLASSES);
+        Self(index as usize)
     }
 
     /// All classes, smallest first.

@@ -19,13 +19,14 @@ pub unsafe trait Pages {
     /// class has one answer for ever.
     fn span_bytes(&self, class: SizeClass) -> usize;
 
-    /// Memory for a span of `bytes` bytes, at a multiple of the largest small alignment.
-    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory>;
+    /// Memory for a span of a class that has spans, as long as they are, at a multiple of the largest
+    /// small alignment.
+    fn alloc_span(&mut self, class: SizeClass) -> Option<SpanMemory>;
 
     /// Memory for a span that is held already, asked for first: if there is none, what is kept at hand and
     /// not needed is given up before [`alloc_span`](Self::alloc_span) is called.
-    fn alloc_held_span(&mut self, bytes: usize) -> Option<SpanMemory> {
-        self.alloc_span(bytes)
+    fn alloc_held_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
+        self.alloc_span(class)
     }
 
     /// Takes the memory of a span back.

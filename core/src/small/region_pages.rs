@@ -309,7 +309,8 @@ unsafe impl Pages for RegionPages {
         least.next_power_of_two().max(self.lengths.page)
     }
 
-    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
+    fn alloc_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
+        let bytes = self.span_bytes(class);
         let base = self.alloc_block(bytes, self.lengths.page)?.as_ptr();
         self.set_heads(base, bytes, |below| below as u8 + 1);
         self.span_bytes += bytes as u64;

@@ -187,7 +187,7 @@ impl SpanSet {
             let span = match bytes {
                 0 => None,
                 // SAFETY: the caller's remote-free queue, of this set, and pages.
-                _ => unsafe { self.find_span(owner, bytes, cache, pages) },
+                _ => unsafe { self.find_span(owner, class, cache, pages) },
             };
             let bin = cache.of(class);
             let Some(memory) = span else {
@@ -214,21 +214,21 @@ impl SpanSet {
     unsafe fn find_span(
         &mut self,
         owner: *const RemoteQueue,
-        bytes: usize,
+        class: SizeClass,
         cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) -> Option<SpanMemory> {
-        if let Some(memory) = pages.alloc_held_span(bytes) {
+        if let Some(memory) = pages.alloc_held_span(class) {
             return Some(memory);
         }
         while self.has_turn() {
             // SAFETY: the caller's promise.
             unsafe { self.give_up_some(owner, cache, pages) };
-            if let Some(memory) = pages.alloc_held_span(bytes) {
+            if let Some(memory) = pages.alloc_held_span(class) {
                 return Some(memory);
             }
         }
-        pages.alloc_span(bytes)
+        pages.alloc_span(class)
     }
 
     /// Whether what is kept at hand is to be given up now, before the heap grows. That has its turn once for

@@ -61,6 +61,16 @@ impl CacheBin {
         slot.cast()
     }
 
+    /// The block that was put in last, or null.
+    ///
+    /// # Safety
+    /// The bin is valid, and the caller's alone or one that stays empty for ever.
+    #[inline(always)]
+    pub unsafe fn newest(bin: *mut Self) -> *mut u8 {
+        // SAFETY: the caller's bin.
+        unsafe { (*bin).head.get() }.cast()
+    }
+
     /// Puts a block in; `false` if there is no room, and then nothing is written.
     ///
     /// # Safety

@@ -1,6 +1,6 @@
 //! Large blocks of an arena: allocated, freed, and resized where they are.
 
-use std::ptr::NonNull;
+use core::ptr::NonNull;
 
 use larder_core::{
     Addr, Align, Attempt, BlockAllocator, ChunkState, Grant, RegionPlan, Request, ResizeError,

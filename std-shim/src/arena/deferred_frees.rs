@@ -7,7 +7,7 @@
 //!   Anybody pushes, and whoever holds the BFC's lock takes all of them at once. While any is deferred the
 //!   arena has something idle, so that a tick comes.
 
-use std::ptr::{self, NonNull};
+use core::ptr::{self, NonNull};
 
 use larder_core::Addr;
 use larder_core::sync::{AtomicPtr, Ordering, fence};

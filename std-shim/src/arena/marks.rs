@@ -1,8 +1,8 @@
 //! [`Marks`]: one bit for each granule of a range: where memory may not read as zero, or what was
 //! freed lately.
 
-use std::cell::Cell;
-use std::ops::Range;
+use core::cell::Cell;
+use core::ops::Range;
 
 use larder_core::sync::{AtomicU64, Ordering};
 
@@ -188,7 +188,7 @@ fn load(word: &AtomicU64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use core::cell::RefCell;
 
     use super::*;
     use crate::tests::random::Random;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   tables, committed whole, touched where used            range, committed as the BFC grows
-//!   │ Arena │ chunks │ index │ records │ heads │ dirty, young, seams │   │ spans and large blocks ... │ free │
+//!   │ Arena │ chunks │ index │ records │ heads, classes │ dirty, young, seams │   │ spans and large blocks ... │ free │
 //! ```
 //! All tables are as long as the range can ever need, so nothing here grows or moves; pages of them
 //! that were never touched cost nothing.
@@ -17,7 +17,8 @@
 //!
 //! # Invariants
 //! * ARENA1 `heads[slice]` is 0 if the slice lies in no span, else 1 + how many slices the span's first
-//!   one lies below. It changes only while no block of the span is out.
+//!   one lies below; `classes[slice]` is 0, or the class of that span. They change only while no block of
+//!   the span is out.
 //! * ARENA2 memory of a free granule that is not marked dirty reads as zero. Marks of a used granule
 //!   say what it was when the block was given, and only its holder acts upon them: a mark is set
 //!   before the granule becomes free, and cleared by whoever discards the granule while holding it.
@@ -89,6 +90,7 @@ pub(crate) struct Arena<O: Os> {
     discarding: Locked<(), Sleep>,
     records: *mut Span,
     heads: &'static [AtomicU8],
+    classes: &'static [AtomicU8],
     marks: Marks,
     /// What was freed lately, in the same form; see `idle`.
     young: Marks,
@@ -108,6 +110,11 @@ impl<O: Os> Arena<O> {
     #[inline]
     pub(crate) fn contains(&self, block: *mut u8) -> bool {
         block.addr().wrapping_sub(self.start.addr()) < self.bytes
+    }
+
+    /// Where the range starts.
+    pub(crate) fn start_addr(&self) -> usize {
+        self.start.addr()
     }
 
     /// Length of the range.

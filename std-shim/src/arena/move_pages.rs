@@ -12,8 +12,8 @@
 //! new ones for the place it left cost more than the copy. So is one that the program has given
 //! mappings of its own, or locked: the system is asked before each move.
 
-use std::ops::Range;
-use std::ptr::{self, NonNull};
+use core::ops::Range;
+use core::ptr::{self, NonNull};
 
 use larder_core::Addr;
 
@@ -214,7 +214,7 @@ struct LostPlace(usize);
 unsafe fn is_zero(block: *mut u8, part: Range<usize>) -> bool {
     let start = block.wrapping_add(part.start);
     // SAFETY: the caller's promise; memory of the heap has contents.
-    let bytes = unsafe { std::slice::from_raw_parts(start, part.len()) };
+    let bytes = unsafe { core::slice::from_raw_parts(start, part.len()) };
     // The first is, and each is as the one before.
     match bytes {
         [first, rest @ ..] => *first == 0 && *rest == bytes[..rest.len()],

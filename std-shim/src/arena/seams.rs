@@ -8,7 +8,7 @@
 //! * SEAM2 a refusal is the last: who sees it marked under `growing`, which moves and advice hold, moves
 //!   nothing in this arena.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use larder_core::sync::{AtomicU8, AtomicUsize, Ordering};
 
@@ -93,7 +93,7 @@ impl Seams {
     pub(super) fn runs(&self, addr: usize, bytes: usize) -> impl Iterator<Item = Range<usize>> {
         let unit = self.marks.unit();
         let mut at = 0;
-        std::iter::from_fn(move || {
+        core::iter::from_fn(move || {
             let rest = addr + at + unit..addr + bytes;
             let seam = (at < bytes).then(|| self.marks.next_run(None, rest, unit))?;
             let start = at;

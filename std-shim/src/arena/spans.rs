@@ -1,32 +1,34 @@
 //! Spans of small blocks in an arena, and the way from a block to its span (ARENA1).
 
-use std::ptr::NonNull;
+use core::ptr::NonNull;
 
-use larder_core::small::{Span, SpanMemory};
-use larder_core::sync::Ordering;
+use larder_core::small::{SizeClass, Span, SpanMemory};
+use larder_core::sync::{AtomicU8, Ordering};
 
 use super::{Arena, Held, SLICE_BYTES};
 use crate::os::Os;
+use crate::process::span_bytes;
 
 impl<O: Os> Arena<O> {
     /// Memory and a record for a span, from memory that is held already.
-    pub(crate) fn alloc_held_span(&self, bytes: usize) -> Held<SpanMemory> {
-        match self.alloc_held(bytes, SLICE_BYTES) {
-            Held::Found(base) => Held::Found(self.make_span(base.as_ptr(), bytes)),
+    pub(crate) fn alloc_held_span(&self, class: SizeClass) -> Held<SpanMemory> {
+        match self.alloc_held(span_bytes(class), SLICE_BYTES) {
+            Held::Found(base) => Held::Found(self.make_span(base.as_ptr(), class)),
             Held::Full => Held::Full,
             Held::Busy => Held::Busy,
         }
     }
 
     /// Memory and a record for a span, for which the arena grows if it must.
-    pub(crate) fn alloc_span(&self, bytes: usize) -> Option<SpanMemory> {
-        let base = self.alloc(bytes, SLICE_BYTES)?;
-        Some(self.make_span(base.as_ptr(), bytes))
+    pub(crate) fn alloc_span(&self, class: SizeClass) -> Option<SpanMemory> {
+        let base = self.alloc(span_bytes(class), SLICE_BYTES)?;
+        Some(self.make_span(base.as_ptr(), class))
     }
 
-    fn make_span(&self, base: *mut u8, bytes: usize) -> SpanMemory {
+    fn make_span(&self, base: *mut u8, class: SizeClass) -> SpanMemory {
         let slice = self.slice_of(base);
-        self.set_heads(slice, bytes, |below| below as u8 + 1);
+        let bytes = span_bytes(class);
+        self.set_heads(slice, bytes, class, |below| below as u8 + 1);
         self.residency.span_made(bytes);
         SpanMemory {
             record: self.records.wrapping_add(slice),
@@ -43,7 +45,7 @@ impl<O: Os> Arena<O> {
         // SAFETY: the caller's promise.
         let shape = *unsafe { Span::shape(span) };
         let (base, bytes) = (shape.base.addr(), shape.bytes as usize);
-        self.set_heads(self.slice_of(shape.base), bytes, |_| 0);
+        self.set_heads(self.slice_of(shape.base), bytes, SizeClass::NONE, |_| 0);
         self.residency.span_gone(bytes);
         if idle {
             self.marks.set(base, bytes);
@@ -52,6 +54,11 @@ impl<O: Os> Arena<O> {
             self.mark_freed(base, bytes);
         }
         self.free_in_bfc(shape.base);
+    }
+
+    /// The class of the span that each slice lies in.
+    pub(crate) const fn classes(&self) -> &'static [AtomicU8] {
+        self.classes
     }
 
     /// The span that contains a block of this arena.
@@ -71,8 +78,11 @@ impl<O: Os> Arena<O> {
         block.addr().wrapping_sub(self.start.addr()) / SLICE_BYTES
     }
 
-    fn set_heads(&self, slice: usize, bytes: usize, head: impl Fn(usize) -> u8) {
+    fn set_heads(&self, slice: usize, bytes: usize, class: SizeClass, head: impl Fn(usize) -> u8) {
         for below in 0..bytes / SLICE_BYTES {
+            if let Some(entry) = self.classes.get(slice + below) {
+                entry.store(class.index() as u8, Ordering::Relaxed);
+            }
             if let Some(entry) = self.heads.get(slice + below) {
                 entry.store(head(below), Ordering::Relaxed);
             }

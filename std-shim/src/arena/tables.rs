@@ -1,7 +1,7 @@
 //! An arena is made: its range and its tables are reserved, and the tables laid out behind the arena itself.
 
-use std::mem::MaybeUninit;
-use std::ptr;
+use core::mem::MaybeUninit;
+use core::ptr;
 
 use larder_core::small::Span;
 use larder_core::sync::{AtomicU8, AtomicU64};
@@ -22,7 +22,7 @@ use crate::os::Os;
 const GRANULE_BYTES: usize = 16 << 10;
 /// Each growth commits at least this share of what is committed, so that a growing heap makes few
 /// system calls. What is committed and not touched costs nothing but address space.
-const GROWTH_DIVISOR: std::num::NonZeroU32 = std::num::NonZeroU32::new(16).unwrap();
+const GROWTH_DIVISOR: core::num::NonZeroU32 = core::num::NonZeroU32::new(16).unwrap();
 
 /// Where the tables of an arena lie, in bytes from their start.
 struct Plan {
@@ -30,6 +30,7 @@ struct Plan {
     index: (usize, usize),
     records: (usize, usize),
     heads: (usize, usize),
+    classes: (usize, usize),
     residency: (usize, usize),
     dirty: (usize, usize),
     young: (usize, usize),
@@ -55,6 +56,7 @@ impl Plan {
             index: table(granules, size_of::<u32>())?,
             records: table(slices, size_of::<Span>())?,
             heads: table(slices, size_of::<AtomicU8>())?,
+            classes: table(slices, size_of::<AtomicU8>())?,
             residency: table(1, size_of::<Residency>())?,
             dirty: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
             young: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
@@ -127,6 +129,8 @@ impl<O: Os> Arena<O> {
         // SAFETY: inside the tables; 0 is a number.
         let heads = unsafe { table::<AtomicU8>(tables, plan.heads) };
         // SAFETY: inside the tables; 0 is a number.
+        let classes = unsafe { table::<AtomicU8>(tables, plan.classes) };
+        // SAFETY: inside the tables; 0 is a number.
         let dirty = unsafe { table::<AtomicU64>(tables, plan.dirty) };
         let marks = Marks::new(dirty, start.addr(), granule.bytes() as usize);
         // SAFETY: inside the tables; 0 is a number.
@@ -173,6 +177,7 @@ impl<O: Os> Arena<O> {
                 discarding: Locked::new(()),
                 records: tables.wrapping_add(plan.records.0).cast(),
                 heads,
+                classes,
                 marks,
                 young,
                 expires: AtomicU8::new(0),

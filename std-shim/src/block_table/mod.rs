@@ -3,7 +3,7 @@
 //! A table of [slots](larder_core::table::probe) in memory of its own, straight from the system, so that
 //! a decorator never comes back to the allocator it watches. At most half of the slots are used.
 
-use std::ptr;
+use core::ptr;
 
 use larder_core::table::probe;
 
@@ -100,7 +100,7 @@ fn put<V: Zeroes>(slots: &mut [Slot<V>], new: Slot<V>) -> Option<V> {
     let found = probe::find(slots, new.addr as u64, key_of);
     let (Ok(place) | Err(place)) = found;
     let slot = slots.get_mut(place)?;
-    let before = std::mem::replace(slot, new);
+    let before = core::mem::replace(slot, new);
     found.is_ok().then_some(before.value)
 }
 
@@ -167,7 +167,7 @@ impl<T: Zeroes> MappedValues<T> {
         }
         // SAFETY: ZERO1; fresh pages are zeroed, which is a value of `T`, and the borrow of `self`
         // keeps others away.
-        unsafe { std::slice::from_raw_parts_mut(self.start, self.count) }
+        unsafe { core::slice::from_raw_parts_mut(self.start, self.count) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A thread of the heap's own, and the clock that it goes by.
 
-use std::mem::MaybeUninit;
-use std::ptr;
+use core::mem::MaybeUninit;
+use core::ptr;
 
 use super::errno::KeepErrno;
 
@@ -61,7 +61,7 @@ fn create(run: Run, stack_bytes: Option<usize>) -> bool {
 /// policy and the processors of a real-time thread too. What is refused stays as it is.
 pub(crate) fn be_ordinary() {
     // SAFETY: zeros are a value of this struct of plain numbers.
-    let priority = unsafe { std::mem::zeroed::<libc::sched_param>() };
+    let priority = unsafe { core::mem::zeroed::<libc::sched_param>() };
     // SAFETY: the call has no conditions.
     let this = unsafe { libc::pthread_self() };
     // SAFETY: the calling thread, and a variable of ours.

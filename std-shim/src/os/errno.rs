@@ -28,6 +28,14 @@ pub(crate) fn last_errno() -> libc::c_int {
     unsafe { place().as_ref() }.copied().unwrap_or(0)
 }
 
+/// Says why a call of the heap failed.
+pub(crate) fn set_errno(reason: libc::c_int) {
+    // SAFETY: null, or the calling thread's own variable.
+    if let Some(place) = unsafe { place().as_mut() } {
+        *place = reason;
+    }
+}
+
 /// Where the calling thread's `errno` lies; null where that is not known.
 fn place() -> *mut libc::c_int {
     // SAFETY: the call has no conditions.
@@ -40,5 +48,5 @@ fn place() -> *mut libc::c_int {
     #[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
     return unsafe { libc::__error() };
     #[allow(unreachable_code, reason = "the systems above have returned")]
-    std::ptr::null_mut()
+    core::ptr::null_mut()
 }

@@ -7,14 +7,15 @@ use larder_core::sync::AtomicU32;
 pub(crate) fn sleep_while(word: &AtomicU32, seen: u32) {
     let _keep = super::errno::KeepErrno::new();
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    let for_ever = std::ptr::null::<libc::timespec>();
+    let for_ever = core::ptr::null::<libc::timespec>();
     // SAFETY: a word that lives, which the kernel reads.
     let answer =
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, seen, for_ever) };
-    let is_refused = |code| !matches!(code, Some(libc::EAGAIN | libc::EINTR));
-    if answer != 0 && is_refused(std::io::Error::last_os_error().raw_os_error()) {
+    let is_refused = |code| !matches!(code, libc::EAGAIN | libc::EINTR);
+    if answer != 0 && is_refused(super::errno::last_errno()) {
         // A filter of system calls: the holder at least gets the processor.
-        std::thread::yield_now();
+        // SAFETY: the call has no conditions.
+        unsafe { libc::sched_yield() };
     }
 }
 

@@ -5,14 +5,16 @@
 //! like. A new system is a new file here with the names of the list below and nothing else:
 //!
 //! * `Native`, its [`Os`]; the constant `FIRST_ARENA_BYTES`;
-//! * `Key` with `make_key` and `set_key`; `watch_forks`; and `say`.
+//! * `Key` with `make_key` and `set_key`; `watch_forks`; `say` and `abort`.
 //!
-//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded. No call here
+//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded, `environment` reads variables. No call here
 //! changes `errno` (`errno`).
 
 // Who has no threads of the heap's own ticks in slow paths.
 #[cfg_attr(not(all(unix, not(miri))), path = "no_background.rs")]
 pub(crate) mod background;
+#[cfg(unix)]
+pub(crate) mod environment;
 #[cfg(unix)]
 pub(crate) mod errno;
 mod futex;
@@ -32,9 +34,11 @@ use windows as system;
 
 pub(crate) use futex::{sleep_while, wake_one};
 pub(crate) use pin::pin_library;
-pub(crate) use system::{FIRST_ARENA_BYTES, Key, Native, make_key, say, set_key, watch_forks};
+pub(crate) use system::{
+    FIRST_ARENA_BYTES, Key, Native, abort, make_key, say, set_key, watch_forks,
+};
 
-use std::ptr::NonNull;
+use core::ptr::NonNull;
 
 /// What the heap does when a thread ends.
 pub(crate) trait ThreadEnds {
@@ -70,7 +74,7 @@ pub(crate) trait Forks {
 /// Waits for a moment, where the system cannot wake a thread that waits for a word.
 #[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
 fn nap() {
-    std::thread::sleep(std::time::Duration::from_micros(50));
+    background::sleep_ns(50_000);
 }
 
 /// What came of [`Os::move_pages`].

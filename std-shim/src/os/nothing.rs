@@ -1,7 +1,7 @@
 //! A system that gives nothing, for the interpreter `miri`: the program's requests go to the standard
 //! library's allocator there ([`crate::interpreted`]), and this heap stays empty.
 
-use std::ptr::NonNull;
+use core::ptr::NonNull;
 
 use super::{Forks, Os, ThreadEnds};
 
@@ -41,7 +41,7 @@ unsafe impl Os for Native {
 }
 
 /// There is none.
-pub(crate) type Key = std::convert::Infallible;
+pub(crate) type Key = core::convert::Infallible;
 
 /// Nothing to be told of: no thread has a heap.
 pub(crate) fn make_key<E: ThreadEnds>() -> Option<Key> {
@@ -55,6 +55,8 @@ pub(crate) const fn watch_forks<F: Forks>() {}
 pub(crate) fn set_key(key: Key) -> bool {
     match key {}
 }
+
+pub(crate) use std::process::abort;
 
 /// The interpreter has words of its own.
 pub(crate) fn say(_: &[u8]) {}

@@ -18,8 +18,8 @@ pub(crate) fn pin_library() {
     if is_in_program(here) {
         return;
     }
-    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    let place = std::ptr::without_provenance::<libc::c_void>(here);
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    let place = core::ptr::without_provenance::<libc::c_void>(here);
     // SAFETY: fills a variable of ours about a function that is there.
     if unsafe { libc::dladdr(place, info.as_mut_ptr()) } == 0 {
         return;
@@ -46,12 +46,12 @@ fn is_in_program(address: usize) -> bool {
     let headers = unsafe { libc::getauxval(libc::AT_PHDR) } as usize;
     // SAFETY: reads one number of the process.
     let count = unsafe { libc::getauxval(libc::AT_PHNUM) } as usize;
-    let first = std::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(headers);
+    let first = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(headers);
     if first.is_null() || !first.is_aligned() {
         return true;
     }
     // SAFETY: the kernel gave the place and number of the headers, which stay mapped.
-    let headers_of_program = unsafe { std::slice::from_raw_parts(first, count) };
+    let headers_of_program = unsafe { core::slice::from_raw_parts(first, count) };
     let own = headers_of_program
         .iter()
         .find(|header| header.p_type == libc::PT_PHDR);

@@ -1,8 +1,8 @@
 //! Linux, Android, macOS, the BSDs: memory from the kernel, keys and fork handlers of POSIX threads.
 
-use std::ptr::{self, NonNull};
+use core::ptr::{self, NonNull};
 
-use super::errno::KeepErrno;
+use super::errno::{KeepErrno, last_errno};
 use super::{Forks, Moved, Os, ThreadEnds};
 
 /// The running kernel.
@@ -21,6 +21,9 @@ pub(crate) const FIRST_ARENA_BYTES: usize = if usize::BITS >= 64 {
 const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
+
+/// What is mapped to be used counts at once: the kernel refuses what it could never give.
+const COUNT: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 
 /// Pages of the longest range that is looked at in one call, where pages are shortest.
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -94,8 +97,7 @@ unsafe fn is_one_mapping(from: *mut u8, bytes: usize, page: usize) -> bool {
         unmap(from.wrapping_add(bytes), page);
         return false;
     }
-    let reason = std::io::Error::last_os_error().raw_os_error();
-    matches!(reason, Some(libc::ENOMEM | libc::EAGAIN))
+    matches!(last_errno(), libc::ENOMEM | libc::EAGAIN)
 }
 
 /// Whether memory is locked, which a move would undo for the whole mapping, neighbours included: to
@@ -143,9 +145,9 @@ unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize, page: usize) -> M
         unsafe { libc::mprotect(from.cast(), bytes, USABLE) };
         return Moved::Whole;
     }
-    match std::io::Error::last_os_error().raw_os_error() {
+    match last_errno() {
         // A kernel without the flag, or a filter of system calls: before anything was done.
-        Some(libc::EINVAL | libc::ENOSYS | libc::EPERM | libc::EACCES) => Moved::Refused,
+        libc::EINVAL | libc::ENOSYS | libc::EPERM | libc::EACCES => Moved::Refused,
         // The place may have been unmapped first. If no other thread has got it since then it is
         // mapped again, and never over anybody.
         _ => match map(to, bytes, USABLE, RESERVE | libc::MAP_FIXED_NOREPLACE) {
@@ -157,7 +159,7 @@ unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize, page: usize) -> M
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn processors() -> usize {
-    let mut set = std::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
+    let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
     // SAFETY: writes at most that many bytes of a variable of ours.
     let answer = unsafe { libc::sched_getaffinity(0, size_of_val(&set), set.as_mut_ptr()) };
     if answer != 0 {
@@ -201,10 +203,10 @@ unsafe impl Os for Native {
     fn map(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let _keep = KeepErrno::new();
         if align <= self.page_bytes() {
-            return map(ptr::null_mut(), bytes, USABLE, RESERVE);
+            return map(ptr::null_mut(), bytes, USABLE, COUNT);
         }
         aligned(bytes, align, |padded| {
-            map(ptr::null_mut(), padded, USABLE, RESERVE)
+            map(ptr::null_mut(), padded, USABLE, COUNT)
         })
     }
 
@@ -361,6 +363,12 @@ extern "C" fn after_fork<F: Forks>() {
 extern "C" fn in_child<F: Forks>() {
     // SAFETY: called by the C library inside `fork`.
     unsafe { F::in_child() };
+}
+
+/// Ends the process as a signal would.
+pub(crate) fn abort() -> ! {
+    // SAFETY: the call has no conditions.
+    unsafe { libc::abort() }
 }
 
 /// Writes a line to standard error, if anybody listens.

@@ -173,6 +173,8 @@ unsafe extern "system" fn end_of_thread<E: ThreadEnds>(_: *const c_void) {
     unsafe { E::end_of_thread() };
 }
 
+pub(crate) use std::process::abort;
+
 /// Writes a line to standard error, if anybody listens.
 pub(crate) fn say(line: &[u8]) {
     // SAFETY: the call has no conditions.

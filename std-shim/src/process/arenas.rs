@@ -4,9 +4,10 @@
 //! * PROC1 arenas are entered in order and never leave; an entry is written once, before the count
 //!   that covers it.
 
-use std::ptr;
+use core::ptr;
 
-use larder_core::sync::Ordering;
+use larder_core::small::SizeClass;
+use larder_core::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use super::Process;
 use crate::arena::{Arena, GROWTH_BYTES, Held, SLICE_BYTES};
@@ -21,7 +22,54 @@ const MIN_ARENA_BYTES: usize = 4 << 20;
 /// Where addresses are scarce so many are always left, for the program's own maps and stacks.
 const SPARED_BYTES: usize = 16 << 20;
 
+/// What a free by address asks of the first arena, which nearly all blocks lie in. Written once, by
+/// whoever adds that arena; alone in its cache line.
+#[repr(align(64))]
+pub(super) struct FirstArena {
+    start: AtomicUsize,
+    /// How many slices it has; 0 as long as there is no arena.
+    slices: AtomicUsize,
+    classes: AtomicPtr<AtomicU8>,
+}
+
+impl FirstArena {
+    pub(super) const fn none() -> Self {
+        Self {
+            start: AtomicUsize::new(0),
+            slices: AtomicUsize::new(0),
+            classes: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    fn enter<O: Os>(&self, arena: &Arena<O>) {
+        let classes = arena.classes();
+        self.start.store(arena.start_addr(), Ordering::Relaxed);
+        self.classes
+            .store(classes.as_ptr().cast_mut(), Ordering::Relaxed);
+        // Release: the other two are written.
+        self.slices.store(classes.len(), Ordering::Release);
+    }
+}
+
 impl<O: Os> Process<O> {
+    /// The class of a block in a span of the first arena, [`SizeClass::NONE`] for other addresses of that
+    /// arena, and `None` outside.
+    #[inline(always)]
+    pub(crate) fn class_in_first(&'static self, block: *mut u8) -> Option<SizeClass> {
+        let first = &self.first;
+        // Relaxed, here and below: whoever holds a block of the arena got it from somebody who saw
+        // all three written (ARENA1).
+        let start = first.start.load(Ordering::Relaxed);
+        let slice = block.addr().wrapping_sub(start) / SLICE_BYTES;
+        if slice >= first.slices.load(Ordering::Relaxed) {
+            return None;
+        }
+        let class = first.classes.load(Ordering::Relaxed).wrapping_add(slice);
+        // SAFETY: an entry of a table that is never released: the slice is below the length.
+        let entry = unsafe { &*class }.load(Ordering::Relaxed);
+        Some(SizeClass::from_entry(entry))
+    }
+
     /// All arenas, oldest first.
     pub(crate) fn arenas(&'static self) -> impl Iterator<Item = &'static Arena<O>> {
         // Acquire: the entries below the count are written (PROC1).
@@ -116,6 +164,9 @@ impl<O: Os> Process<O> {
             .checked_next_multiple_of(GROWTH_BYTES)?;
         let arena = self.reserve(least)?;
         entry.store(ptr::from_ref(arena).cast_mut(), Ordering::Relaxed);
+        if count == 0 {
+            self.first.enter(arena);
+        }
         // Release: the entry and the arena are written (PROC1).
         self.arena_count.store(count + 1, Ordering::Release);
         Some(arena)

@@ -1,7 +1,7 @@
 //! Blocks without a size class: in an arena, or from a certain length on in mappings of their own.
 
-use std::alloc::Layout;
-use std::ptr::NonNull;
+use core::alloc::Layout;
+use core::ptr::NonNull;
 
 use super::Process;
 use crate::arena::{Arena, Grown, Held, MOVE_LEAST_BYTES};
@@ -40,8 +40,17 @@ impl<O: Os> Process<O> {
         let mapping = || self.alloc_mapping(bytes, align);
         match bytes < self.mapping_least_bytes() {
             true => in_arenas().or_else(mapping),
-            // What is no mapping may find room between other blocks.
-            false => mapping().or_else(in_arenas),
+            // What is no mapping may find room between other blocks. The system has refused the memory, not
+            // the addresses, where those are not scarce: the arenas must not grow either.
+            false if self.is_scarce() => mapping().or_else(in_arenas),
+            false => {
+                mapping().or_else(
+                    || match self.find_held(|arena| arena.alloc_held(bytes, align)) {
+                        Held::Found(block) => Some(block),
+                        Held::Full | Held::Busy => None,
+                    },
+                )
+            }
         }
     }
 

@@ -9,7 +9,7 @@
 //! * MAP1 every mapping is in the table, with its length, while its block is out. Who takes it out gives it back;
 //!   who changes it holds the table's lock meanwhile.
 
-use std::ptr::NonNull;
+use core::ptr::NonNull;
 
 use larder_core::Locked;
 use larder_core::sync::{AtomicU64, Ordering};

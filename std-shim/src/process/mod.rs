@@ -18,7 +18,7 @@ mod mappings;
 mod spans;
 mod thread_heaps;
 
-use std::ptr;
+use core::ptr;
 
 use larder_core::Locked;
 use larder_core::small::HeapPool;
@@ -30,11 +30,11 @@ use crate::os::{FIRST_ARENA_BYTES, Native, Os};
 use crate::purge::Purger;
 use crate::step::{StepHeap, StepHeaps};
 use crate::thread::wait::Sleep;
-use arenas::MAX_ARENAS;
+use arenas::{FirstArena, MAX_ARENAS};
 use mappings::Mappings;
 use thread_heaps::Meta;
 
-pub(crate) use spans::{PagesOf, span_bytes};
+pub(crate) use spans::{PagesOf, may_start, span_bytes};
 pub(crate) use thread_heaps::ThreadHeap;
 
 /// The heap of this process.
@@ -51,6 +51,7 @@ pub(crate) struct Process<O: Os> {
     /// Entered in order (PROC1).
     arenas: [AtomicPtr<Arena<O>>; MAX_ARENAS],
     arena_count: AtomicUsize,
+    first: FirstArena,
     /// Arenas are added by one thread at a time.
     adding: Locked<(), Sleep>,
     pub(crate) mappings: Mappings,
@@ -72,6 +73,7 @@ impl<O: Os> Process<O> {
             arena_bytes,
             arenas: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_ARENAS],
             arena_count: AtomicUsize::new(0),
+            first: FirstArena::none(),
             adding: Locked::new(()),
             mappings: Mappings::new(),
             pool: HeapPool::new(),

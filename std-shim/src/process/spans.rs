@@ -1,6 +1,6 @@
 //! [`PagesOf`]: where the spans of small blocks come from and where they go.
 
-use std::ptr::NonNull;
+use core::ptr::NonNull;
 
 use larder_core::small::{Pages, SizeClass, Span, SpanMemory};
 
@@ -34,21 +34,21 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
         span_bytes(class)
     }
 
-    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
+    fn alloc_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
         // With room for the alignment.
         self.0.find_in_arenas(
-            bytes + SLICE_BYTES,
-            |arena| arena.alloc_held_span(bytes),
-            |arena| arena.alloc_span(bytes),
+            span_bytes(class) + SLICE_BYTES,
+            |arena| arena.alloc_held_span(class),
+            |arena| arena.alloc_span(class),
         )
     }
 
-    fn alloc_held_span(&mut self, bytes: usize) -> Option<SpanMemory> {
-        match self.0.find_held(|arena| arena.alloc_held_span(bytes)) {
+    fn alloc_held_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
+        match self.0.find_held(|arena| arena.alloc_held_span(class)) {
             Held::Found(memory) => Some(memory),
             Held::Full => None,
             // Another arena rather than a wait.
-            Held::Busy => self.alloc_span(bytes),
+            Held::Busy => self.alloc_span(class),
         }
     }
 
@@ -98,5 +98,57 @@ pub(crate) const fn span_bytes(class: SizeClass) -> usize {
         SLICE_BYTES
     } else {
         LARGE_SPAN_BYTES
+    }
+}
+
+/// By class, the factor that tells where blocks start: of an offset below 64 KiB, `offset * factor`, cut to 32
+/// bits, is less than the factor for the multiples of the length, and for nothing else. (After Lemire, Kaser and
+/// Kurz, *Faster remainder by direct computation*, 2019.) Longer for an index of 8 bits.
+static START_FACTORS: [u32; 256] = {
+    let mut factors = [0; 256];
+    let mut index = 1;
+    while let Some(class) = SizeClass::from_index(index) {
+        // Blocks of longer spans start at multiples of their alignment, as far as one slice tells.
+        let step = match span_bytes(class) == SLICE_BYTES {
+            true => class.block_bytes(),
+            false => class.block_align(),
+        };
+        factors[index] = (u32::MAX / step as u32) + 1;
+        index += 1;
+    }
+    factors
+};
+
+/// Whether a block of the class may start at an address in one of its spans. For blocks above 8 KiB some
+/// addresses inside blocks pass, too; of [`SizeClass::NONE`] nothing starts anywhere.
+#[inline(always)]
+pub(crate) fn may_start(class: SizeClass, block: *mut u8) -> bool {
+    // Spans start at a multiple of a slice.
+    let offset = (block.addr() % SLICE_BYTES) as u32;
+    let factor = START_FACTORS[class.index() % START_FACTORS.len()];
+    offset.wrapping_mul(factor) < factor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_may_start_at_multiples_of_their_length_only() {
+        for class in SizeClass::all().skip(1) {
+            let step = match span_bytes(class) {
+                SLICE_BYTES => class.block_bytes(),
+                _ => class.block_align(),
+            };
+            for offset in 0..SLICE_BYTES {
+                let block = std::ptr::without_provenance_mut(7 * SLICE_BYTES + offset);
+                assert_eq!(
+                    may_start(class, block),
+                    offset % step == 0,
+                    "{class:?} {offset}"
+                );
+                assert!(!may_start(SizeClass::NONE, block));
+            }
+        }
     }
 }

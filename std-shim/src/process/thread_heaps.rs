@@ -1,6 +1,6 @@
 //! Heaps of threads: made, adopted, parked, and what is done with all of them.
 
-use std::ptr;
+use core::ptr;
 
 use larder_core::small;
 use larder_core::sync::Ordering;

@@ -1,7 +1,7 @@
 //! [`Purger`]: who makes the ticks of a process, and when.
 
-use std::ffi::c_void;
-use std::ptr;
+use core::ffi::c_void;
+use core::ptr;
 
 use larder_core::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -231,7 +231,7 @@ mod tests {
     fn what_came_while_it_went_to_rest_is_seen() {
         let (purger, tuning) = (Purger::new(), tuned(Config::BALANCED));
         purger.count(START_BYTES as usize, &tuning);
-        let looks = std::cell::Cell::new(0);
+        let looks = core::cell::Cell::new(0);
         let second = || looks.replace(looks.get() + 1) == 1;
         assert!(!purger.rest(second), "it goes on");
         assert_eq!(purger.state.load(Ordering::Relaxed), TICKING);

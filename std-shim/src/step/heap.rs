@@ -16,7 +16,7 @@
 //!   discarded, below `touched`; both are pages.
 //! * STEP2 a block of the range is one of the BFC, and was given by `alloc`.
 
-use std::ptr::NonNull;
+use core::ptr::NonNull;
 
 use larder_core::lifetime::{InRange, StepConfig, StepStats, Steps};
 use larder_core::sync::{AtomicU8, Ordering};

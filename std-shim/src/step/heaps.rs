@@ -1,6 +1,6 @@
 //! [`StepHeaps`]: the heaps of steps: made, taken by threads, found by address.
 
-use std::ptr;
+use core::ptr;
 
 use larder_core::Locked;
 use larder_core::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
 //! Who hears where steps begin and end: the recorder.
 
-use std::ptr;
+use core::ptr;
 
 use larder_core::sync::{AtomicPtr, Ordering};
 

@@ -14,14 +14,15 @@ mod listener;
 mod settings;
 mod tables;
 
-use std::alloc::Layout;
-use std::cell::Cell;
-use std::marker::PhantomData;
-use std::ptr::{self, NonNull};
+use core::alloc::Layout;
+use core::cell::Cell;
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
 
 use crate::os::Native;
 use crate::process::PROCESS;
 use crate::thread::end::tell_of_end;
+use crate::thread::tls;
 use listener::tell;
 
 pub(crate) use heap::StepHeap;
@@ -29,10 +30,12 @@ pub(crate) use heaps::{STEP_LEAST_BYTES, StepHeaps};
 #[cfg(unix)]
 pub(crate) use listener::{Listener, listen};
 pub(crate) use listener::{Moment, StepThread};
-pub use settings::{BadSetting, StepSettings, StepsInUse};
+#[cfg(feature = "std")]
+pub use settings::BadSetting;
+pub use settings::{StepSettings, StepsInUse};
 
 /// What a thread knows of its steps. All null at first.
-struct Place {
+pub(crate) struct Place {
     /// The heap of the step under way.
     heap: Cell<*const StepHeap<Native>>,
     /// The heap of the last step.
@@ -43,15 +46,21 @@ struct Place {
     begun: Cell<u32>,
 }
 
-thread_local! {
-    static PLACE: Place = const {
-        Place {
+impl Place {
+    pub(crate) const fn new() -> Self {
+        Self {
             heap: Cell::new(ptr::null()),
             last: Cell::new(ptr::null()),
             inner: Cell::new(0),
             begun: Cell::new(0),
         }
-    };
+    }
+}
+
+/// Runs `f` with what the calling thread knows of its steps.
+fn with_place<R>(f: impl FnOnce(&Place) -> R) -> R {
+    // SAFETY: the thread's own, of which nobody makes a reference that is exclusive.
+    f(unsafe { &*tls::steps() })
 }
 
 /// A step of the calling thread, from [`step`] to where this is dropped.
@@ -105,7 +114,7 @@ pub fn step() -> Step {
 /// Begins a step of a kind that the program can name: it is compared only with others of this number.
 /// 0 is for steps without a name, which [`step`] begins.
 pub fn step_keyed(key: u64) -> Step {
-    PLACE.with(|place| {
+    with_place(|place| {
         if place.begun.replace(place.begun.get() + 1) == 0 {
             // Should the thread end inside the step, its heap is free for others again.
             tell_of_end();
@@ -127,9 +136,20 @@ pub fn step_keyed(key: u64) -> Step {
     }
 }
 
+impl Step {
+    /// The step that the calling thread began last, if that value was forgotten ([`core::mem::forget`]): for
+    /// programs that begin and end it in two calls. `None` outside steps.
+    pub fn resume() -> Option<Self> {
+        let is_inside = with_place(|place| place.begun.get() > 0);
+        is_inside.then_some(Self {
+            thread: PhantomData,
+        })
+    }
+}
+
 impl Drop for Step {
     fn drop(&mut self) {
-        PLACE.with(|place| {
+        with_place(|place| {
             if let Some(inner) = place.inner.get().checked_sub(1) {
                 place.inner.set(inner);
             } else {
@@ -148,7 +168,7 @@ impl Drop for Step {
 /// The calling thread, if it is inside a step.
 #[cfg(unix)]
 pub(crate) fn thread_in_step() -> Option<StepThread> {
-    PLACE.with(|place| (place.begun.get() > 0).then(|| StepThread::of(place)))
+    with_place(|place| (place.begun.get() > 0).then(|| StepThread::of(place)))
 }
 
 fn end(place: &Place) {
@@ -161,7 +181,7 @@ fn end(place: &Place) {
 
 /// The thread ends: so does a step that it never ended.
 pub(crate) fn end_of_thread() {
-    PLACE.with(|place| {
+    with_place(|place| {
         place.inner.set(0);
         end(place);
         if place.begun.replace(0) > 0 {
@@ -173,7 +193,7 @@ pub(crate) fn end_of_thread() {
 
 /// The process is a child, and this its only thread: the heaps of the others are free.
 pub(crate) fn in_child() {
-    let mine = PLACE.with(|place| place.heap.get());
+    let mine = with_place(|place| place.heap.get());
     for heap in PROCESS.step_heaps.iter() {
         if !ptr::eq(heap, mine) {
             heap.leave();
@@ -189,7 +209,7 @@ pub(crate) fn may_take(layout: Layout) -> bool {
 
 /// Whether this thread is inside a step.
 pub(crate) fn is_under_way() -> bool {
-    !PROCESS.step_heaps.are_none() && PLACE.with(|place| !place.heap.get().is_null())
+    !PROCESS.step_heaps.are_none() && with_place(|place| !place.heap.get().is_null())
 }
 
 /// A block of the step under way on this thread. `None` if there is none, or it does not take the
@@ -198,7 +218,7 @@ pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     if !may_take(layout) {
         return None;
     }
-    let heap = PLACE.with(|place| place.heap.get());
+    let heap = with_place(|place| place.heap.get());
     // SAFETY: heaps live for ever.
     let heap = unsafe { heap.as_ref() }?;
     heap.alloc(layout.size(), layout.align())

@@ -1,6 +1,7 @@
 //! [`StepSettings`]: how the steps of the process are planned.
 
 use larder_core::lifetime::StepConfig;
+#[cfg(feature = "std")]
 use larder_core::lifetime::prmalloc::{PlannerConfig, Window};
 
 use super::STEP_LEAST_BYTES;
@@ -41,6 +42,7 @@ impl StepSettings {
         }
     }
 
+    #[cfg(feature = "std")]
     /// These settings with what the environment has, by the names that DeepRec's PRMalloc gave them;
     /// read here and never again. `ENABLE_MEMORY_OPTIMIZATION` (`0`, `1`, `false` or `true` in any
     /// case) is `enabled`, `START_STATISTIC_STEP` is `first_step`. `STABLE_STATISTIC_STEP`,
@@ -59,6 +61,7 @@ impl StepSettings {
         })
     }
 
+    #[cfg(feature = "std")]
     fn with_texts<'e>(
         mut self,
         lookup: impl Fn(&str) -> Option<&'e str>,
@@ -112,6 +115,7 @@ impl Default for StepSettings {
     }
 }
 
+#[cfg(feature = "std")]
 const NAMES: [&str; 5] = [
     "ENABLE_MEMORY_OPTIMIZATION",
     "START_STATISTIC_STEP",
@@ -120,6 +124,7 @@ const NAMES: [&str; 5] = [
     "STOP_STATISTIC_STEP",
 ];
 
+#[cfg(feature = "std")]
 /// A text in the environment that was not understood; what was set before stays.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadSetting {
@@ -128,25 +133,27 @@ pub struct BadSetting {
     what: String,
 }
 
-impl std::fmt::Display for BadSetting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+#[cfg(feature = "std")]
+impl core::fmt::Display for BadSetting {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(&self.what)
     }
 }
 
-impl std::error::Error for BadSetting {}
+#[cfg(feature = "std")]
+impl core::error::Error for BadSetting {}
 
 /// Settings came too late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepsInUse;
 
-impl std::fmt::Display for StepsInUse {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Display for StepsInUse {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("a step has begun already: apply settings before the first one")
     }
 }
 
-impl std::error::Error for StepsInUse {}
+impl core::error::Error for StepsInUse {}
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! The tables of one heap of steps, carved out of zeroed memory.
 
-use std::ptr;
+use core::ptr;
 
 use larder_core::lifetime::pack::{PackSizes, PackTables};
 use larder_core::lifetime::{Places, StepTables};

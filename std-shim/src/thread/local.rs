@@ -13,8 +13,8 @@
 //!   ever lies and which have no room, so that every verb takes its slow path.
 //! * LOCAL2 an Attached thread owns its heap (HEAP2) and will park it when it ends.
 
-use std::cell::UnsafeCell;
-use std::ptr;
+use core::cell::UnsafeCell;
+use core::ptr;
 
 use larder_core::small::{
     CacheBin, Chain, Fresh, Pages, RemoteQueue, SizeClass, Span, SpanSet, ThreadCache,
@@ -258,4 +258,4 @@ unsafe fn give_to_owner<O: Os>(block: *mut u8, process: &'static Process<O>) {
 }
 
 const _: () = assert!(size_of::<Local>() <= 64, "thread-local memory is scarce");
-const _: () = assert!(!std::mem::needs_drop::<Local>());
+const _: () = assert!(!core::mem::needs_drop::<Local>());

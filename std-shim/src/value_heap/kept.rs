@@ -6,8 +6,8 @@
 //! * KEPT2 every large block has a [`Large`] behind its bytes, at the next multiple of its alignment,
 //!   and all of those are one list.
 
-use std::alloc::Layout;
-use std::ptr::{self, NonNull};
+use core::alloc::Layout;
+use core::ptr::{self, NonNull};
 
 use larder_core::small::{Fresh, Pages, SizeClass, Span, SpanMemory};
 
@@ -62,7 +62,7 @@ impl Kept {
 
     /// Enters the span that was made just now, if there is one (KEPT1).
     pub(super) fn link_fresh(&mut self) {
-        let span = std::mem::replace(&mut self.fresh, ptr::null_mut());
+        let span = core::mem::replace(&mut self.fresh, ptr::null_mut());
         if span.is_null() {
             return;
         }
@@ -235,8 +235,8 @@ unsafe impl Pages for Kept {
         span_bytes(class)
     }
 
-    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
-        let memory = PROCESS.pages().alloc_span(bytes)?;
+    fn alloc_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
+        let memory = PROCESS.pages().alloc_span(class)?;
         self.fresh = memory.record;
         Some(memory)
     }

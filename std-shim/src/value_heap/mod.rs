@@ -20,14 +20,14 @@ mod kept;
 #[cfg(test)]
 mod tests;
 
-use std::alloc::Layout;
-use std::cell::UnsafeCell;
-use std::fmt;
-use std::ptr::{self, NonNull};
-use std::sync::Once;
+use core::alloc::Layout;
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::ptr::{self, NonNull};
 
 use allocator_api2::alloc::{AllocError, Allocator};
 use larder_core::small::{CacheBin, Fresh, SizeClass, SpanSet, ThreadCache};
+use larder_core::sync::{AtomicU8, Ordering};
 
 use crate::process::span_bytes;
 use crate::slow::reclaim;
@@ -191,11 +191,12 @@ impl Contents {
 
 /// Looks for memory again once what lies idle in the process has come back.
 fn with_retry(bytes: usize, mut find: impl FnMut() -> Option<Fresh>) -> Option<Fresh> {
-    static WATCHED: Once = Once::new();
-    // Whoever uses arenas has forks wait for their locks.
-    WATCHED.call_once(|| {
+    static WATCHED: AtomicU8 = AtomicU8::new(0);
+    // Whoever uses arenas has forks wait for their locks. Relaxed: to ask twice does no harm.
+    if WATCHED.load(Ordering::Relaxed) == 0 {
         exit_key();
-    });
+        WATCHED.store(1, Ordering::Relaxed);
+    }
     find().or_else(|| {
         reclaim(bytes);
         find()

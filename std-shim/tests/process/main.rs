@@ -37,6 +37,7 @@ extern "C-unwind" fn main(_: c_int, _: *const *const u8) -> c_int {
         numbers::CASES,
         memory::CASES,
         misuse::CASES,
+        misuse::BY_ADDRESS,
         steps::CASES,
         systems::CASES,
     ];

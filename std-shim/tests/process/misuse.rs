@@ -18,6 +18,48 @@ const NOT_OURS: Ends = Ends::Aborts(if cfg!(debug_assertions) {
     "larder: freed an address where no block of this heap starts\n"
 });
 
+/// What a free by the address alone finds in every build.
+pub(crate) const BY_ADDRESS: &[Case] = &[
+    Case::new(
+        "an address inside a small block is found without a layout",
+        || {
+            free_by_address(HEAP.malloc(48).wrapping_add(16));
+        },
+    )
+    .ends(Ends::Aborts(NOT_A_START)),
+    Case::new("an address inside a block of 100 KiB is found", || {
+        free_by_address(HEAP.malloc(100 << 10).wrapping_add(16));
+    })
+    .ends(Ends::Aborts(NOT_A_START)),
+    Case::new("the block that was freed last is found", || {
+        let block = HEAP.malloc(48);
+        free_by_address(block);
+        free_by_address(block);
+    })
+    .ends(Ends::Aborts("larder: freed a block twice\n")),
+    Case::new("a large block freed twice by its address is found", || {
+        let block = HEAP.malloc(1 << 20);
+        free_by_address(block);
+        free_by_address(block);
+    })
+    .ends(Ends::Aborts(NOT_A_START)),
+    Case::new("an address of the stack is found", || {
+        let on_the_stack = 0_u8;
+        free_by_address((&raw const on_the_stack).cast_mut());
+    })
+    .ends(Ends::Aborts(NOT_A_START)),
+    Case::new("null is nothing by its address", || {
+        free_by_address(std::ptr::null_mut());
+    }),
+];
+
+const NOT_A_START: &str = "larder: freed an address where no block of this heap starts\n";
+
+fn free_by_address(block: *mut u8) {
+    // SAFETY: broken by some cases, which end with a message before anything is freed.
+    unsafe { HEAP.free(block) };
+}
+
 /// Found in builds with debug assertions only; elsewhere such a free must not be tried.
 #[cfg(debug_assertions)]
 const fn checked(name: &'static str, run: fn(), words: &'static str) -> Case {

@@ -276,7 +276,8 @@ unsafe impl Pages for &'static World {
         class.block_bytes() * self.blocks
     }
 
-    fn alloc_span(&mut self, bytes: usize) -> Option<SpanMemory> {
+    fn alloc_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
+        let bytes = Pages::span_bytes(self, class);
         let layout = Layout::from_size_align(bytes, MAX_SMALL_ALIGN).unwrap();
         // SAFETY: the layout is not empty.
         let base = unsafe { alloc(layout) };

@@ -1,11 +1,13 @@
 //! The thread's part as a symbol in initial-exec thread-local storage.
 
-use std::arch::{asm, global_asm};
-use std::mem::offset_of;
+use core::arch::{asm, global_asm};
+use core::mem::offset_of;
 
 use larder_core::small::ThreadCache;
 
 use crate::thread::local::{Local, NO_CACHE};
+
+use super::ThreadPart;
 
 /// The symbol: another one in each version, since two may be linked into one program, and in the
 /// tests of this crate, which may have it twice.
@@ -36,24 +38,23 @@ macro_rules! tests_only {
     };
 }
 
-// The same as `Local::new()`.
+// What `ThreadPart::new()` is.
 global_asm!(
     ".pushsection .tdata,\"awT\",%progbits",
     ".balign 8",
     concat!(".hidden ", symbol!()),
     concat!(".globl ", symbol!()),
     concat!(".type ", symbol!(), ",%object"),
-    concat!(".size ", symbol!(), ",24"),
+    concat!(".size ", symbol!(), ",48"),
     concat!(symbol!(), ":"),
     ".quad {no_bins}",
-    ".quad 0",
-    ".quad 0",
+    ".fill 5, 8, 0",
     ".popsection",
     no_bins = sym NO_CACHE,
 );
 
-const _: () = assert!(size_of::<Local>() == 24 && align_of::<Local>() == 8);
-const _: () = assert!(offset_of!(Local, cache) == 0);
+const _: () = assert!(size_of::<ThreadPart>() == 48 && align_of::<ThreadPart>() == 8);
+const _: () = assert!(offset_of!(ThreadPart, local) + offset_of!(Local, cache) == 0);
 
 #[inline(always)]
 pub(crate) fn cache() -> *mut ThreadCache {
@@ -88,15 +89,15 @@ pub(crate) fn cache() -> *mut ThreadCache {
 }
 
 #[inline(always)]
-pub(crate) fn local() -> *mut Local {
-    let local;
+pub(crate) fn part() -> *mut ThreadPart {
+    let part;
     // SAFETY: reads where the calling thread's part lies, which is the same all its life.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
-            "mov {local}, qword ptr fs:[0]",
-            concat!("add {local}, qword ptr [rip + ", symbol!(), "@GOTTPOFF]"),
-            local = out(reg) local,
+            "mov {part}, qword ptr fs:[0]",
+            concat!("add {part}, qword ptr [rip + ", symbol!(), "@GOTTPOFF]"),
+            part = out(reg) part,
             options(pure, nomem, nostack),
         );
     }
@@ -105,13 +106,13 @@ pub(crate) fn local() -> *mut Local {
     unsafe {
         asm!(
             "mrs {thread}, tpidr_el0",
-            concat!("adrp {local}, :gottprel:", symbol!()),
-            concat!("ldr {local}, [{local}, :gottprel_lo12:", symbol!(), "]"),
-            "add {local}, {thread}, {local}",
-            local = out(reg) local,
+            concat!("adrp {part}, :gottprel:", symbol!()),
+            concat!("ldr {part}, [{part}, :gottprel_lo12:", symbol!(), "]"),
+            "add {part}, {thread}, {part}",
+            part = out(reg) part,
             thread = out(reg) _,
             options(pure, nomem, nostack, preserves_flags),
         );
     }
-    local
+    part
 }

@@ -4,12 +4,12 @@
 //! together, that is with fat LTO; else each access is a call. On Linux the variable is therefore
 //! defined in assembly, in the storage that every thread has from its start (the initial-exec
 //! model), and read by two instructions, which in a program the linker makes a move and a load. It
-//! takes 24 bytes, so that it finds room in a library loaded at run time, too.
+//! takes 48 bytes, so that it finds room in a library loaded at run time, too.
 //!
 //! Either way it holds a constant at first and has no destructor: it can be used at any moment of a
 //! thread's life, before `main` and inside destructors of other thread-local values.
 //!
-//! `cache` gives the first field; `local` the address, valid for the calling thread while it runs.
+//! `cache` gives the first field; `local` and `steps` give addresses, valid for the calling thread while it runs.
 
 // Where the C library is shared it must be one that gives such storage to libraries that are loaded
 // later, as glibc does and musl does not.
@@ -35,4 +35,40 @@
 )]
 mod way;
 
-pub(crate) use way::{cache, local};
+use crate::step::Place;
+use crate::thread::local::Local;
+
+pub(crate) use way::cache;
+
+/// What a thread has of the heap. The fast paths read the first field of the first and nothing else.
+#[repr(C)]
+struct ThreadPart {
+    local: Local,
+    steps: Place,
+}
+
+impl ThreadPart {
+    #[allow(dead_code, reason = "the assembly has it as numbers")]
+    const fn new() -> Self {
+        Self {
+            local: Local::new(),
+            steps: Place::new(),
+        }
+    }
+}
+
+/// Where the calling thread keeps its part of the heap.
+#[inline(always)]
+pub(crate) fn local() -> *mut Local {
+    way::part().cast()
+}
+
+/// Where the calling thread keeps what it knows of its steps.
+#[inline(always)]
+pub(crate) fn steps() -> *mut Place {
+    way::part()
+        .wrapping_byte_add(core::mem::offset_of!(ThreadPart, steps))
+        .cast()
+}
+
+const _: () = assert!(!core::mem::needs_drop::<ThreadPart>());

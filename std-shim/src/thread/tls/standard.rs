@@ -4,19 +4,19 @@ use std::cell::UnsafeCell;
 
 use larder_core::small::ThreadCache;
 
-use crate::thread::local::Local;
+use super::ThreadPart;
 
 thread_local! {
-    static LOCAL: UnsafeCell<Local> = const { UnsafeCell::new(Local::new()) };
+    static PART: UnsafeCell<ThreadPart> = const { UnsafeCell::new(ThreadPart::new()) };
 }
 
 #[inline(always)]
 pub(crate) fn cache() -> *mut ThreadCache {
     // SAFETY: the thread's own; whoever changes it does not call this meanwhile.
-    LOCAL.with(|local| unsafe { &*local.get() }.cache)
+    PART.with(|part| unsafe { &*part.get() }.local.cache)
 }
 
 #[inline(always)]
-pub(crate) fn local() -> *mut Local {
-    LOCAL.with(UnsafeCell::get)
+pub(crate) fn part() -> *mut ThreadPart {
+    PART.with(UnsafeCell::get)
 }

@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Runs real programs on liblarder.so and on whichever allocators Debian's packages have put on the machine:
+# the same output as on glibc, CPU seconds and peak resident MiB, medians.
+#
+#   std-shim/preload/compare.sh [ROUNDS [PROGRAM..]]
+#
+# MIMALLOC_BENCH=FOLDER adds the programs that mimalloc-bench built there. What is not installed is left out, and
+# said. Rounds alternate between the allocators. Needs GNU time.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+rounds=${1:-5}
+shift || true
+target=${CARGO_TARGET_DIR:-target}/malloc
+cargo build --quiet --release --manifest-path std-shim/preload/Cargo.toml --target-dir "$target"
+repository=$PWD
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+libraries=/usr/lib/$(uname -m)-linux-gnu
+declare -A allocators=(
+    [glibc]=
+    [larder]=$(realpath "$target")/release/liblarder.so
+    [mimalloc]=$libraries/libmimalloc.so.2
+    [jemalloc]=$libraries/libjemalloc.so.2
+    [tcmalloc]=$libraries/libtcmalloc_minimal.so.4
+)
+names=()
+for name in glibc larder mimalloc jemalloc tcmalloc; do
+    [ -z "${allocators[$name]}" ] || [ -e "${allocators[$name]}" ] || continue
+    names+=("$name")
+done
+
+cat > "$work/program.py" <<'PYTHON'
+import json, re
+rows = [{"a": i, "b": str(i) * 3, "c": list(range(i % 20))} for i in range(60000)]
+text = json.dumps(rows)
+print(len(text), len(json.loads(text)), len(re.findall(r'"b": "(\d+)"', text)))
+PYTHON
+{
+    echo 'create table t (k integer primary key, v text); begin;'
+    seq 1 60000 | sed "s/.*/insert into t values (&, 'value & of a row that is somewhat long');/"
+    echo 'commit; create index i on t (v); select count(*), max(v) from t where v like "%9%";'
+    echo 'update t set v = v || k; select sum(length(v)) from t; select k from t order by v limit 3;'
+} > "$work/program.sql"
+{
+    echo '#include <stdio.h>'
+    for number in $(seq 4000); do
+        echo "static int f$number(int a, const char *s) { int x[4] = {a, $number, a * 3, s[0]};" \
+            "for (int i = 0; i < 4; i++) a += x[i] ^ (a << (i + $number % 5)); return a; }"
+    done
+    echo 'int main(void) { int a = 1;'
+    for number in $(seq 4000); do echo "a = f$number(a, \"text\");"; done
+    echo 'printf("%d\n", a); }'
+} > "$work/program.c"
+cat core/src/*/*.rs core/src/*.rs std-shim/src/*/*.rs > "$work/text"
+for _ in 1 2 3 4 5 6; do cat "$work/text" "$work/text" > "$work/longer"; mv "$work/longer" "$work/text"; done
+git clone --quiet --bare . "$work/repository" 2> /dev/null || true
+
+# Each prints what must be equal.
+declare -A programs=(
+    [python]="PYTHONMALLOC=malloc python3 $work/program.py"
+    [python-tests]="python3 -m test test_json test_re test_dict test_list test_set test_bytes test_threading test_fork1 test_subprocess test_gc | grep -E '^(All|Result)'"
+    [perl]="perl -e 'my %h; for my \$i (1..400000) { \$h{\"k\$i\"} = \"v\$i\" x 3 } my \$s = 0; \$s += length \$h{\$_} for sort keys %h; print \$s'"
+    [node]="node -e 'let a = []; for (let i = 0; i < 300000; i++) a.push({i, s: \"x\" + i}); console.log(JSON.stringify(a).length)'"
+    [gcc]="gcc -O1 -c $work/program.c -o $work/program.o && cksum < $work/program.o"
+    [sqlite]="sqlite3 :memory: < $work/program.sql"
+    [git]="git -C $work/repository repack -adfq --threads=2 && git -C $work/repository fsck 2>&1 | sort"
+    [xz]="xz -3 -T2 -c $work/text | xz -dc | cksum"
+    [zstd]="zstd -q -9 -T2 -c $work/text | zstd -dcq | cksum"
+    [sort]="sort --parallel=2 -S 64M $work/text | cksum"
+    [cargo]="cargo build --quiet --offline --release -p larder-core --target-dir $work/cargo; rm -rf $work/cargo; echo built"
+    [redis]="cd $work && (redis-server --save '' --port 7391 --daemonize no > /dev/null & sleep 0.5; redis-benchmark -p 7391 -q -r 100000 -n 200000 -P 16 lpush a 1 2 3 4 5 lrange a 1 5 > /dev/null; redis-benchmark -p 7391 -q -r 100000 -n 200000 -P 16 -t set > /dev/null; redis-cli -p 7391 dbsize | wc -c; redis-cli -p 7391 shutdown nosave; wait)"
+)
+order=(python python-tests perl node gcc sqlite git xz zstd sort cargo redis)
+if [ -n "${MIMALLOC_BENCH:-}" ]; then
+    bench=$(realpath "$MIMALLOC_BENCH")
+    bench_sources=$(realpath "$bench/../../bench")
+    add() {
+        order+=("$1")
+        programs[$1]="cd $bench && $2 > /dev/null 2>&1; echo \$?"
+    }
+    add cfrac "./cfrac 17545186520507317056371138836327483792789528"
+    add espresso "./espresso $bench_sources/espresso/largest.espresso"
+    add barnes "./barnes < $bench_sources/barnes/input"
+    add alloc-test1 "./alloc-test 1"
+    add glibc-simple "./glibc-simple"
+    add malloc-large "./malloc-large"
+    add mstress "./mstress 2 50 25"
+    add mleak "./mleak 5"
+    add rptest "./rptest 2 0 1 2 500 1000 100 8 16000"
+    add cache-scratch "./cache-scratch 2 1000 1 2000000 2"
+    add cache-thrash "./cache-thrash 2 1000 1 2000000 2"
+fi
+
+median() { sort -n | awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] }'; }
+
+printf '%-14s' program
+for name in "${names[@]}"; do printf '%20s' "$name"; done
+echo
+for program in "${@:-${order[@]}}"; do
+    first=${programs[$program]}
+    tool=$(echo "$first" | grep -oE '(python3|perl|node|gcc|sqlite3|git|xz|zstd|sort|cargo|redis-server|\./[a-z0-9-]+)' | head -1)
+    case $tool in ./*) ;; *) command -v "$tool" > /dev/null || { echo "$program: no $tool here"; continue; } ;; esac
+    rm -f "$work"/*.times "$work"/*.output
+    for _ in $(seq "$rounds"); do
+        for name in "${names[@]}"; do
+            # The allocator is the program's, not that of what measures it.
+            LD_PRELOAD= /usr/bin/time -a -o "$work/$name.times" -f '%U %S %M' \
+                env ${allocators[$name]:+LD_PRELOAD=${allocators[$name]}} bash -c "cd $repository; $first" \
+                > "$work/$name.output" 2> /dev/null || true
+        done
+    done
+    printf '%-14s' "$program"
+    for name in "${names[@]}"; do
+        cpu=$(awk 'NF == 3 { print $1 + $2 }' "$work/$name.times" | median)
+        peak=$(awk 'NF == 3 { print $3 / 1024 }' "$work/$name.times" | median)
+        same=$(cmp -s "$work/glibc.output" "$work/$name.output" && echo ' ' || echo '!')
+        printf '%12.2f/%6.1f%s' "$cpu" "$peak" "$same"
+    done
+    echo
+done
+echo '! another output than on glibc'

@@ -1,0 +1,201 @@
+//! What Larder adds to malloc, for programs that include `larder.h`: numbers, trim, steps, heaps as values. The
+//! header says what each function promises.
+
+use core::alloc::Layout;
+use core::ptr::{self, NonNull};
+
+use allocator_api2::alloc::Allocator;
+use heap::{Heap, Step};
+use libc::size_t;
+
+use crate::HEAP;
+use crate::c::refuse;
+
+/// `struct larder_stats`: numbers are added at its end only.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Stats {
+    live_bytes: u64,
+    large_bytes: u64,
+    span_bytes: u64,
+    committed_bytes: u64,
+    resident_bytes: u64,
+    reserved_bytes: u64,
+    retained_bytes: u64,
+    purged_bytes: u64,
+    heaps: u64,
+    steps: u64,
+    known_steps: u64,
+}
+
+/// Writes as many of the numbers as the caller knows of; how many bytes of them there are.
+///
+/// # Safety
+/// `stats` is writable for `bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn larder_stats(stats: *mut Stats, bytes: size_t) -> size_t {
+    let now = HEAP.stats();
+    let numbers = Stats {
+        live_bytes: now.live_bytes,
+        large_bytes: now.large_bytes,
+        span_bytes: now.span_bytes,
+        committed_bytes: now.committed_bytes,
+        resident_bytes: now.resident_bytes,
+        reserved_bytes: now.reserved_bytes,
+        retained_bytes: now.retained_bytes,
+        purged_bytes: now.purged_bytes,
+        heaps: now.heaps,
+        steps: now.steps.steps,
+        known_steps: now.steps.known_steps,
+    };
+    let known = bytes.min(size_of::<Stats>());
+    let from = (&raw const numbers).cast::<u8>();
+    // SAFETY: the caller's promise; plain numbers, as many bytes as there are.
+    unsafe { ptr::copy_nonoverlapping(from, stats.cast::<u8>(), known) };
+    size_of::<Stats>()
+}
+
+/// Gives idle memory back to the system; how many bytes of it were in memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn larder_trim() -> u64 {
+    HEAP.trim()
+}
+
+/// Begins a step of the calling thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn larder_step_begin(key: u64) {
+    // It ends in `larder_step_end`.
+    core::mem::forget(heap::step_keyed(key));
+}
+
+/// Ends the step that the calling thread began last. Without one, does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn larder_step_end() {
+    drop(Step::resume());
+}
+
+/// A heap of its own, or null.
+#[unsafe(no_mangle)]
+pub extern "C" fn larder_heap_new() -> *mut Heap {
+    let place = HEAP.malloc(size_of::<Heap>()).cast::<Heap>();
+    if !place.is_null() {
+        // SAFETY: a block of ours, that long; its alignment is at most 16.
+        unsafe { place.write(Heap::new()) };
+    }
+    place
+}
+
+const _: () = assert!(align_of::<Heap>() <= 16);
+
+/// Frees a heap with all its blocks; null is nothing.
+///
+/// # Safety
+/// The heap and its blocks are the caller's, and given up.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn larder_heap_delete(heap: *mut Heap) {
+    if heap.is_null() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { heap.drop_in_place() };
+    // SAFETY: the block of `larder_heap_new`.
+    unsafe { HEAP.free(heap.cast()) };
+}
+
+/// Frees all blocks of a heap.
+///
+/// # Safety
+/// The heap is the caller's, and its blocks are given up.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn larder_heap_reset(heap: *mut Heap) {
+    // SAFETY: the caller's promise.
+    unsafe { (*heap).reset() };
+}
+
+fn layout(bytes: size_t, align: size_t) -> Option<Layout> {
+    Layout::from_size_align(bytes.max(1), align).ok()
+}
+
+/// A block, or null with a reason in `errno`.
+///
+/// # Safety
+/// The heap is the caller's, used by no other thread meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn larder_heap_alloc(
+    heap: *const Heap,
+    bytes: size_t,
+    align: size_t,
+) -> *mut u8 {
+    let Some(layout) = layout(bytes, align) else {
+        return refuse(libc::EINVAL).cast();
+    };
+    // SAFETY: the caller's promise.
+    match unsafe { &*heap }.allocate(layout) {
+        Ok(block) => block.cast().as_ptr(),
+        Err(_) => refuse(libc::ENOMEM).cast(),
+    }
+}
+
+/// Frees a block; null is nothing.
+///
+/// # Safety
+/// The heap is the caller's, used by no other thread meanwhile; the block is one of it, of these bytes and this
+/// alignment, and given up.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn larder_heap_free(
+    heap: *const Heap,
+    block: *mut u8,
+    bytes: size_t,
+    align: size_t,
+) {
+    if let (Some(block), Some(layout)) = (NonNull::new(block), layout(bytes, align)) {
+        // SAFETY: the caller's promise.
+        let heap = unsafe { &*heap };
+        // SAFETY: the caller's promise.
+        unsafe { heap.deallocate(block, layout) };
+    }
+}
+
+/// The block with another length and its contents, or null with a reason in `errno`; then it is as it was.
+///
+/// # Safety
+/// The heap is the caller's, used by no other thread meanwhile; the block is one of it, of these bytes and this
+/// alignment. It is given up if the answer is not null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn larder_heap_resize(
+    heap: *const Heap,
+    block: *mut u8,
+    bytes: size_t,
+    align: size_t,
+    new_bytes: size_t,
+) -> *mut u8 {
+    let (Some(old), Some(new)) = (layout(bytes, align), layout(new_bytes, align)) else {
+        return refuse(libc::EINVAL).cast();
+    };
+    let Some(block) = NonNull::new(block) else {
+        // SAFETY: the caller's promise.
+        return unsafe { larder_heap_alloc(heap, new_bytes, align) };
+    };
+    // SAFETY: the caller's promise.
+    let heap = unsafe { &*heap };
+    let resized = match new.size() >= old.size() {
+        // SAFETY: the caller's promise.
+        true => unsafe { heap.grow(block, old, new) },
+        // SAFETY: the caller's promise.
+        false => unsafe { heap.shrink(block, old, new) },
+    };
+    match resized {
+        Ok(block) => block.cast().as_ptr(),
+        Err(_) => refuse(libc::ENOMEM).cast(),
+    }
+}
+
+/// Bytes that the program has of a heap.
+///
+/// # Safety
+/// The heap is the caller's, used by no other thread meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn larder_heap_live_bytes(heap: *const Heap) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { &*heap }.stats().live_bytes
+}

@@ -1,0 +1,145 @@
+//! The functions of C and POSIX. Each says in `errno` why it gave nothing; a free leaves `errno` alone.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ptr;
+
+use libc::{EINVAL, ENOMEM, c_int, c_void, size_t};
+
+use crate::HEAP;
+
+/// Says why the calling thread was given nothing.
+#[cold]
+#[inline(never)]
+pub(crate) fn refuse(reason: c_int) -> *mut c_void {
+    // SAFETY: the call has no conditions.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the calling thread's own variable.
+    unsafe { *errno = reason };
+    ptr::null_mut()
+}
+
+/// A block that starts at a multiple of `align`, a power of two; null if there is none.
+pub(crate) fn alloc_aligned(align: size_t, bytes: size_t) -> *mut u8 {
+    match Layout::from_size_align(bytes.max(1), align.max(16)) {
+        // SAFETY: the layout is not empty.
+        Ok(layout) => unsafe { HEAP.alloc(layout) },
+        Err(_) => ptr::null_mut(),
+    }
+}
+
+/// At least `bytes` bytes at a multiple of 16. Of nothing, a block all the same.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(bytes: size_t) -> *mut c_void {
+    HEAP.malloc(bytes).cast()
+}
+
+/// Frees a block of any function here; null is nothing.
+///
+/// # Safety
+/// The block is the caller's, and given up.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(block: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { HEAP.free(block.cast()) };
+}
+
+/// A zeroed block of `count` things of `bytes` bytes each.
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: size_t, bytes: size_t) -> *mut c_void {
+    match count.checked_mul(bytes) {
+        Some(bytes) => HEAP.malloc_zeroed(bytes).cast(),
+        None => refuse(ENOMEM),
+    }
+}
+
+/// The block with another length and its contents, here or elsewhere. Null instead of a block asks for a
+/// new one; a length of 0 frees, and gives null.
+///
+/// # Safety
+/// The block is the caller's. It is given up if the answer is not null, or the length is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: size_t) -> *mut c_void {
+    if block.is_null() {
+        return malloc(bytes);
+    }
+    if bytes == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { HEAP.free(block.cast()) };
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { HEAP.resize(block.cast(), bytes) }.cast()
+}
+
+/// Like `realloc`, for `count` things of `bytes` bytes each. A program that has a `realloc` of its own gets
+/// its blocks, as with glibc.
+///
+/// # Safety
+/// The conditions of `realloc`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(
+    block: *mut c_void,
+    count: size_t,
+    bytes: size_t,
+) -> *mut c_void {
+    match count.checked_mul(bytes) {
+        // SAFETY: the caller's promise. By its symbol: it may be the program's.
+        Some(bytes) => unsafe { libc::realloc(block, bytes) },
+        None => refuse(ENOMEM),
+    }
+}
+
+/// A block that starts at a multiple of `align`, which must be a power of two.
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(align: size_t, bytes: size_t) -> *mut c_void {
+    match align.is_power_of_two() {
+        true => match alloc_aligned(align, bytes) {
+            block if block.is_null() => refuse(ENOMEM),
+            block => block.cast(),
+        },
+        false => refuse(EINVAL),
+    }
+}
+
+/// Writes a block to `place` that starts at a multiple of `align`, a power of two that is a multiple of a
+/// pointer's length. The answer is 0 or the reason; `errno` stays.
+///
+/// # Safety
+/// `place` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(
+    place: *mut *mut c_void,
+    align: size_t,
+    bytes: size_t,
+) -> c_int {
+    if !align.is_power_of_two() || align < size_of::<*mut c_void>() {
+        return EINVAL;
+    }
+    let block = alloc_aligned(align, bytes);
+    if block.is_null() {
+        return ENOMEM;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { *place = block.cast() };
+    0
+}
+
+/// Frees a block of `malloc`, `calloc` or `realloc`. The length is not needed.
+///
+/// # Safety
+/// The conditions of `free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_sized(block: *mut c_void, _bytes: size_t) {
+    // SAFETY: the caller's promise.
+    unsafe { free(block) };
+}
+
+/// Frees a block of `aligned_alloc`. Alignment and length are not needed.
+///
+/// # Safety
+/// The conditions of `free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, _align: size_t, _bytes: size_t) {
+    // SAFETY: the caller's promise.
+    unsafe { free(block) };
+}

@@ -1,0 +1,219 @@
+//! What glibc adds to the functions of C: older names, the length of a block, numbers, and a way to give
+//! memory back. And the names by which programs reach glibc's own functions past those of C: a block from one
+//! of them may come to the `free` of `c`.
+
+use core::fmt::{self, Write};
+
+use libc::{FILE, c_int, c_void, size_t};
+
+use crate::HEAP;
+use crate::c::{aligned_alloc, calloc, free, malloc, posix_memalign, realloc, refuse};
+
+/// A block at a multiple of `align`, or of the next power of two.
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(align: size_t, bytes: size_t) -> *mut c_void {
+    match align.checked_next_power_of_two() {
+        Some(align) => aligned_alloc(align, bytes),
+        None => refuse(libc::EINVAL),
+    }
+}
+
+fn page_bytes() -> size_t {
+    // SAFETY: reads a constant of the process.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096)
+}
+
+/// A block that starts with a page.
+#[unsafe(no_mangle)]
+pub extern "C" fn valloc(bytes: size_t) -> *mut c_void {
+    aligned_alloc(page_bytes(), bytes)
+}
+
+/// A block of whole pages.
+#[unsafe(no_mangle)]
+pub extern "C" fn pvalloc(bytes: size_t) -> *mut c_void {
+    match bytes.max(1).checked_next_multiple_of(page_bytes()) {
+        Some(bytes) => aligned_alloc(page_bytes(), bytes),
+        None => refuse(libc::ENOMEM),
+    }
+}
+
+/// An old name of `free`.
+///
+/// # Safety
+/// The conditions of `free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(block: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { free(block) };
+}
+
+/// How many bytes of a block the program may use; 0 for null, and for what is no block.
+///
+/// # Safety
+/// None: an address where no block starts is told.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(block: *const c_void) -> size_t {
+    HEAP.usable_size(block.cast()).unwrap_or(0)
+}
+
+/// Gives idle memory back to the system; whether there was some. The pad is not used: nothing is kept
+/// at the end of one heap.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_trim(_pad: size_t) -> c_int {
+    c_int::from(HEAP.trim() > 0)
+}
+
+/// What the heap holds: `arena` and `hblkhd` together are committed, `uordblks` live, `fordblks` the rest,
+/// `keepcost` what a trim would give back.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
+    let stats = HEAP.stats();
+    let number = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    libc::mallinfo2 {
+        arena: number(stats.committed_bytes),
+        ordblks: number(stats.heaps),
+        smblks: 0,
+        hblks: 0,
+        hblkhd: 0,
+        usmblks: 0,
+        fsmblks: 0,
+        uordblks: number(stats.live_bytes),
+        fordblks: number(stats.committed_bytes.saturating_sub(stats.live_bytes)),
+        keepcost: number(stats.retained_bytes),
+    }
+}
+
+/// `mallinfo2` in numbers of 32 bits, the largest of which stands for all above.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo() -> libc::mallinfo {
+    let long = mallinfo2();
+    let number = |bytes: usize| c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    libc::mallinfo {
+        arena: number(long.arena),
+        ordblks: number(long.ordblks),
+        smblks: 0,
+        hblks: 0,
+        hblkhd: 0,
+        usmblks: 0,
+        fsmblks: 0,
+        uordblks: number(long.uordblks),
+        fordblks: number(long.fordblks),
+        keepcost: number(long.keepcost),
+    }
+}
+
+/// Writes the numbers of the heap to a stream, as XML. The options must be 0.
+///
+/// # Safety
+/// The stream is open for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut FILE) -> c_int {
+    if options != 0 {
+        return libc::EINVAL;
+    }
+    c_int::from(write_xml(&mut Stream(stream)).is_err())
+}
+
+fn write_xml(stream: &mut Stream) -> fmt::Result {
+    stream.write_str("<malloc version=\"larder-1\">\n")?;
+    for (name, number) in HEAP.stats().fields() {
+        writeln!(stream, "<{name}>{number}</{name}>")?;
+    }
+    stream.write_str("</malloc>\n")
+}
+
+/// A stream of the C library's that is open for writing.
+struct Stream(*mut FILE);
+
+impl Write for Stream {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: as many bytes as there are, and a stream that is open.
+        match unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), self.0) } == text.len() {
+            true => Ok(()),
+            false => Err(fmt::Error),
+        }
+    }
+}
+
+/// Standard error.
+struct StandardError;
+
+impl Write for StandardError {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: the bytes are there. Nobody can be told that they could not be written.
+        unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+        Ok(())
+    }
+}
+
+/// Writes the numbers of the heap to standard error.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_stats() {
+    write!(StandardError, "{}", HEAP.stats()).ok();
+}
+
+/// glibc's own name of `malloc`.
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_malloc(bytes: size_t) -> *mut c_void {
+    malloc(bytes)
+}
+
+/// glibc's own name of `calloc`.
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_calloc(count: size_t, bytes: size_t) -> *mut c_void {
+    calloc(count, bytes)
+}
+
+/// glibc's own name of `realloc`.
+///
+/// # Safety
+/// The conditions of `realloc`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __libc_realloc(block: *mut c_void, bytes: size_t) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { realloc(block, bytes) }
+}
+
+/// glibc's own name of `free`.
+///
+/// # Safety
+/// The conditions of `free`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __libc_free(block: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { free(block) };
+}
+
+/// glibc's own name of `memalign`.
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_memalign(align: size_t, bytes: size_t) -> *mut c_void {
+    memalign(align, bytes)
+}
+
+/// glibc's own name of `valloc`.
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_valloc(bytes: size_t) -> *mut c_void {
+    valloc(bytes)
+}
+
+/// glibc's own name of `pvalloc`.
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_pvalloc(bytes: size_t) -> *mut c_void {
+    pvalloc(bytes)
+}
+
+/// glibc's own name of `posix_memalign`.
+///
+/// # Safety
+/// The conditions of `posix_memalign`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __posix_memalign(
+    place: *mut *mut c_void,
+    align: size_t,
+    bytes: size_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { posix_memalign(place, align, bytes) }
+}

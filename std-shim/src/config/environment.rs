@@ -1,0 +1,122 @@
+//! What whoever starts the program says about its heap, in variables of the environment. Read once, before
+//! anything is allocated, so nothing here allocates.
+
+use super::{Config, HugePages};
+use crate::os::environment::variable;
+use crate::os::say;
+
+/// A value that a variable may have, and what it does.
+type Choose = fn(&mut Config, &[u8]) -> Option<()>;
+
+/// The variables, what each does, and what it may say.
+const VARIABLES: [(&str, Choose, &str); 4] = [
+    ("LARDER_MODE", mode, "balanced, speed or memory"),
+    ("LARDER_PURGE_AFTER", purge_after, "milliseconds, or never"),
+    ("LARDER_BACKGROUND_PURGE", background, "yes or no"),
+    ("LARDER_HUGE_PAGES", huge_pages, "MiB, or never"),
+];
+
+/// The configuration as the environment changes it. `None` if the process cannot read its environment yet.
+pub(super) fn read(mut config: Config) -> Option<Config> {
+    // The mode comes first: it is what the others change.
+    for (name, choose, values) in VARIABLES {
+        let Some(value) = variable(name)? else {
+            continue;
+        };
+        if choose(&mut config, value).is_none() {
+            for part in ["larder: ", name, " is ignored: it says ", values, "\n"] {
+                say(part.as_bytes());
+            }
+        }
+    }
+    Some(config)
+}
+
+fn mode(config: &mut Config, value: &[u8]) -> Option<()> {
+    let mode = match value {
+        b"balanced" => Config::BALANCED,
+        b"speed" => Config::SPEED,
+        b"memory" => Config::MEMORY,
+        _ => return None,
+    };
+    let background = config.background;
+    *config = Config { background, ..mode };
+    Some(())
+}
+
+fn purge_after(config: &mut Config, value: &[u8]) -> Option<()> {
+    config.purge_ms = match value {
+        b"never" => u64::MAX,
+        _ => number(value)?,
+    };
+    Some(())
+}
+
+fn background(config: &mut Config, value: &[u8]) -> Option<()> {
+    config.background = match value {
+        b"yes" => true,
+        b"no" => false,
+        _ => return None,
+    };
+    Some(())
+}
+
+fn huge_pages(config: &mut Config, value: &[u8]) -> Option<()> {
+    config.huge_pages = match value {
+        b"never" => HugePages::Never,
+        _ => HugePages::Above(number(value)?.checked_mul(1 << 20)?),
+    };
+    Some(())
+}
+
+/// A number in decimal digits.
+fn number(value: &[u8]) -> Option<u64> {
+    str::from_utf8(value).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_variable_changes_its_part_and_a_bad_value_nothing() {
+        let mut config = Config::BALANCED;
+        config.background = false;
+        assert_eq!(mode(&mut config, b"memory"), Some(()));
+        assert!(!config.background, "the mode says nothing of threads");
+        assert_eq!(
+            (config.purge_ms, config.bin_bytes),
+            (0, Config::MEMORY.bin_bytes)
+        );
+        assert_eq!(purge_after(&mut config, b"250"), Some(()));
+        assert_eq!(background(&mut config, b"yes"), Some(()));
+        assert_eq!(huge_pages(&mut config, b"3"), Some(()));
+        let changed = config;
+        assert_eq!((config.purge_ms, config.background), (250, true));
+        assert_eq!(config.huge_pages, HugePages::Above(3 << 20));
+        for bad in [
+            &b""[..],
+            b"-1",
+            b"1s",
+            b"Memory",
+            b"99999999999999999999",
+            b"\xff",
+        ] {
+            for (name, choose, _) in VARIABLES {
+                assert_eq!(choose(&mut config, bad), None, "{name} {bad:?}");
+            }
+        }
+        assert_eq!(
+            huge_pages(&mut config, b"18446744073709551615"),
+            None,
+            "too many MiB"
+        );
+        assert_eq!(config, changed);
+        assert_eq!(purge_after(&mut config, b"never"), Some(()));
+        assert_eq!(huge_pages(&mut config, b"never"), Some(()));
+        assert_eq!(
+            (config.purge_ms, config.huge_pages),
+            (u64::MAX, HugePages::Never)
+        );
+    }
+}
