@@ -1,86 +1,128 @@
 //! The operators of C++, by the names that the Itanium ABI gives them where a size has 64 bits.
 //!
-//! An operator that finds no memory leaves the rest to the one of the program's C++ library, which it stands
-//! in front of: that one asks again, calls the program's new handler, and throws or gives null. It is asked as
-//! the last thing a function does, so nothing is thrown through Rust. A program without such a library, as
-//! one that is linked with all of it, ends instead.
+//! A program may replace each of them, and the standard says which others use it then: `new[]` is `new`, all
+//! ways to delete are the one without a length. So only four touch the heap, and the rest call those by their
+//! symbols, which may be the program's. The forms that do not throw are the C++ library's own: they catch what
+//! those here throw.
+//!
+//! An operator that finds no memory leaves the rest to the one of its name in the C++ library, which calls the
+//! program's new handler, asks again, and throws `std::bad_alloc`. It is called as the last thing a function does, as
+//! is an operator of the program's, so nothing is thrown through Rust.
 
 use core::ffi::CStr;
 use core::mem;
+use core::ptr;
 
 use libc::{c_void, size_t};
 
 use crate::HEAP;
 use crate::c::{alloc_aligned, free};
 
-/// The operator of the program's C++ library.
+/// The C++ libraries there are, for programs in other languages: what they load by and by has one that nobody
+/// else sees.
+const LIBRARIES: [&CStr; 2] = [c"libstdc++.so.6", c"libc++.so.1"];
+
+type New = extern "C" fn(size_t) -> *mut c_void;
+type NewAligned = extern "C" fn(size_t, size_t) -> *mut c_void;
+type Delete = unsafe extern "C" fn(*mut c_void);
+type DeleteAligned = unsafe extern "C" fn(*mut c_void, size_t);
+
+/// An operator by its symbol. The loader writes here whose it is; the compiler must not think that it knows.
+struct Symbol<F>(F);
+
+impl<F: Copy> Symbol<F> {
+    #[inline(always)]
+    fn get(&'static self) -> F {
+        // SAFETY: reads a value that is there.
+        unsafe { ptr::read_volatile(&raw const self.0) }
+    }
+}
+
+static NEW: Symbol<New> = Symbol(_Znwm);
+static NEW_ALIGNED: Symbol<NewAligned> = Symbol(_ZnwmSt11align_val_t);
+static DELETE: Symbol<Delete> = Symbol(_ZdlPv);
+static DELETE_ARRAY: Symbol<Delete> = Symbol(_ZdaPv);
+static DELETE_ALIGNED: Symbol<DeleteAligned> = Symbol(_ZdlPvSt11align_val_t);
+static DELETE_ARRAY_ALIGNED: Symbol<DeleteAligned> = Symbol(_ZdaPvSt11align_val_t);
+
+/// The C++ library's operator of this name. A program that has none ends: nobody could catch.
 #[cold]
-fn next(name: &CStr) -> *mut c_void {
+fn of_library(name: &CStr) -> *mut c_void {
+    let in_library = |library: &CStr| {
+        // SAFETY: a name that ends with 0. Nothing is loaded that is not there.
+        let library =
+            unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if library.is_null() {
+            return ptr::null_mut();
+        }
+        // SAFETY: an open library, and a name that ends with 0.
+        unsafe { libc::dlsym(library, name.as_ptr()) }
+    };
     // SAFETY: a name that ends with 0.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    if next.is_null() {
+    let others = LIBRARIES.into_iter().map(in_library);
+    match [next].into_iter().chain(others).find(|at| !at.is_null()) {
+        Some(operator) => operator,
         // SAFETY: the call has no conditions.
-        unsafe { libc::abort() };
+        None => unsafe { libc::abort() },
     }
-    next
 }
 
-/// `operator new` in its forms: each with the function that finds no memory, and what both take.
-macro_rules! new {
-    ($($name:ident, $again:ident, $text:literal, ($bytes:ident $(, $align:ident)? $(; $nothrow:ident)?);)*) => {$(
-        #[cold]
-        #[inline(never)]
-        extern "C" fn $again(
-            $bytes: size_t,
-            $($align: size_t,)?
-            $($nothrow: *const c_void,)?
-        ) -> *mut c_void {
-            type Operator = extern "C" fn(
-                size_t,
-                $(new!(@type $align size_t),)?
-                $(new!(@type $nothrow *const c_void),)?
-            ) -> *mut c_void;
-            let next = next($text);
-            // SAFETY: the operator of this name, which takes what this one took.
-            let next = unsafe { mem::transmute::<*mut c_void, Operator>(next) };
-            next($bytes, $($align,)? $($nothrow,)?)
-        }
-
-        /// An `operator new`.
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name(
-            $bytes: size_t,
-            $($align: size_t,)?
-            $($nothrow: *const c_void,)?
-        ) -> *mut c_void {
-            let block = new!(@alloc $bytes $($align)?);
-            match block.is_null() {
-                true => $again($bytes, $($align,)? $($nothrow,)?),
-                false => block.cast(),
-            }
-        }
-    )*};
-    (@type $argument:ident $type:ty) => { $type };
-    (@alloc $bytes:ident) => { HEAP.malloc($bytes) };
-    (@alloc $bytes:ident $align:ident) => { alloc_aligned($align, $bytes) };
+/// May throw what the program's new handler throws, or `std::bad_alloc`.
+#[cold]
+#[inline(never)]
+extern "C" fn new_again(bytes: size_t) -> *mut c_void {
+    let operator = of_library(c"_Znwm");
+    // SAFETY: an operator of this name has this signature.
+    let operator: New = unsafe { mem::transmute(operator) };
+    operator(bytes)
 }
 
-new! {
-    _Znwm, new_again, c"_Znwm", (bytes);
-    _Znam, new_array_again, c"_Znam", (bytes);
-    _ZnwmSt11align_val_t, new_aligned_again, c"_ZnwmSt11align_val_t", (bytes, align);
-    _ZnamSt11align_val_t, new_array_aligned_again, c"_ZnamSt11align_val_t", (bytes, align);
-    _ZnwmRKSt9nothrow_t, new_nothrow_again, c"_ZnwmRKSt9nothrow_t", (bytes; nothrow);
-    _ZnamRKSt9nothrow_t, new_array_nothrow_again, c"_ZnamRKSt9nothrow_t", (bytes; nothrow);
-    _ZnwmSt11align_val_tRKSt9nothrow_t, new_aligned_nothrow_again,
-        c"_ZnwmSt11align_val_tRKSt9nothrow_t", (bytes, align; nothrow);
-    _ZnamSt11align_val_tRKSt9nothrow_t, new_array_aligned_nothrow_again,
-        c"_ZnamSt11align_val_tRKSt9nothrow_t", (bytes, align; nothrow);
+/// May throw what the program's new handler throws, or `std::bad_alloc`.
+#[cold]
+#[inline(never)]
+extern "C" fn new_aligned_again(bytes: size_t, align: size_t) -> *mut c_void {
+    let operator = of_library(c"_ZnwmSt11align_val_t");
+    // SAFETY: an operator of this name has this signature.
+    let operator: NewAligned = unsafe { mem::transmute(operator) };
+    operator(bytes, align)
 }
 
-/// `operator delete` in its forms. Lengths and alignments are not needed.
+/// `new`
+#[unsafe(no_mangle)]
+pub extern "C" fn _Znwm(bytes: size_t) -> *mut c_void {
+    let block = HEAP.malloc(bytes);
+    match block.is_null() {
+        true => new_again(bytes),
+        false => block.cast(),
+    }
+}
+
+/// `new`, at a multiple of `align`
+#[unsafe(no_mangle)]
+pub extern "C" fn _ZnwmSt11align_val_t(bytes: size_t, align: size_t) -> *mut c_void {
+    let block = alloc_aligned(align, bytes);
+    match block.is_null() {
+        true => new_aligned_again(bytes, align),
+        false => block.cast(),
+    }
+}
+
+/// `new[]`
+#[unsafe(no_mangle)]
+pub extern "C" fn _Znam(bytes: size_t) -> *mut c_void {
+    NEW.get()(bytes)
+}
+
+/// `new[]`, at a multiple of `align`
+#[unsafe(no_mangle)]
+pub extern "C" fn _ZnamSt11align_val_t(bytes: size_t, align: size_t) -> *mut c_void {
+    NEW_ALIGNED.get()(bytes, align)
+}
+
+/// Each `operator delete` with what it calls.
 macro_rules! delete {
-    ($($name:ident($($more:ident),*);)*) => {$(
+    ($($name:ident($($more:ident),*) $other:expr, ($($same:ident),*);)*) => {$(
         /// An `operator delete`.
         ///
         /// # Safety
@@ -89,22 +131,18 @@ macro_rules! delete {
         pub unsafe extern "C" fn $name(block: *mut c_void, $($more: size_t),*) {
             $(let _ = $more;)*
             // SAFETY: the caller's promise.
-            unsafe { free(block) };
+            unsafe { ($other)(block, $($same),*) };
         }
     )*};
 }
 
 delete! {
-    _ZdlPv();
-    _ZdaPv();
-    _ZdlPvm(bytes);
-    _ZdaPvm(bytes);
-    _ZdlPvSt11align_val_t(align);
-    _ZdaPvSt11align_val_t(align);
-    _ZdlPvmSt11align_val_t(bytes, align);
-    _ZdaPvmSt11align_val_t(bytes, align);
-    _ZdlPvRKSt9nothrow_t(nothrow);
-    _ZdaPvRKSt9nothrow_t(nothrow);
-    _ZdlPvSt11align_val_tRKSt9nothrow_t(align, nothrow);
-    _ZdaPvSt11align_val_tRKSt9nothrow_t(align, nothrow);
+    _ZdlPv() free, ();
+    _ZdlPvSt11align_val_t(align) free, ();
+    _ZdlPvm(bytes) DELETE.get(), ();
+    _ZdaPv() DELETE.get(), ();
+    _ZdaPvm(bytes) DELETE_ARRAY.get(), ();
+    _ZdlPvmSt11align_val_t(bytes, align) DELETE_ALIGNED.get(), (align);
+    _ZdaPvSt11align_val_t(align) DELETE_ALIGNED.get(), (align);
+    _ZdaPvmSt11align_val_t(bytes, align) DELETE_ARRAY_ALIGNED.get(), (align);
 }

@@ -154,6 +154,12 @@ pub extern "C" fn malloc_stats() {
     write!(StandardError, "{}", HEAP.stats()).ok();
 }
 
+/// Takes a setting of glibc's heap, and does nothing with it: the environment tunes this one.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
+    1
+}
+
 /// glibc's own name of `malloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn __libc_malloc(bytes: size_t) -> *mut c_void {

@@ -84,15 +84,30 @@ pub(crate) fn name_thread() {
     }
 }
 
-/// Waits.
+/// Waits. Where the system says how, a thread that is to be cancelled is not cancelled here.
 pub(crate) fn sleep_ns(ns: u64) {
     let time = libc::timespec {
         tv_sec: libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,
     };
     let _keep = KeepErrno::new();
+    let rest = ptr::null_mut::<libc::timespec>();
+    #[cfg(all(
+        any(target_os = "linux", target_os = "android"),
+        target_pointer_width = "64"
+    ))]
     // SAFETY: a variable of ours. A signal may shorten it.
-    unsafe { libc::nanosleep(&raw const time, ptr::null_mut()) };
+    unsafe {
+        libc::syscall(libc::SYS_nanosleep, &raw const time, rest)
+    };
+    #[cfg(not(all(
+        any(target_os = "linux", target_os = "android"),
+        target_pointer_width = "64"
+    )))]
+    // SAFETY: a variable of ours. A signal may shorten it.
+    unsafe {
+        libc::nanosleep(&raw const time, rest)
+    };
 }
 
 /// A clock that is read in a few nanoseconds, exact to a few milliseconds.

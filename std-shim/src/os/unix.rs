@@ -101,14 +101,15 @@ unsafe fn is_one_mapping(from: *mut u8, bytes: usize, page: usize) -> bool {
 }
 
 /// Whether memory is locked, which a move would undo for the whole mapping, neighbours included: to
-/// invalidate it is refused then, and means nothing to memory without a file.
+/// invalidate it is refused then, and means nothing to memory without a file. Asked without the C library,
+/// in whose function a thread may be cancelled.
 ///
 /// # Safety
 /// `bytes` bytes from `from` are committed and the caller's.
 #[cfg(target_os = "linux")]
 unsafe fn is_locked(from: *mut u8, bytes: usize) -> bool {
     // SAFETY: the caller's range, of which nothing changes.
-    unsafe { libc::msync(from.cast(), bytes, libc::MS_INVALIDATE) != 0 }
+    unsafe { libc::syscall(libc::SYS_msync, from, bytes, libc::MS_INVALIDATE) != 0 }
 }
 
 /// Whether equal pages of the process are merged (`PR_SET_MEMORY_MERGE`): a move first has them undone,
@@ -374,6 +375,20 @@ pub(crate) fn abort() -> ! {
 /// Writes a line to standard error, if anybody listens.
 pub(crate) fn say(line: &[u8]) {
     let _keep = KeepErrno::new();
+    // No thread is cancelled here, as it may be in the C library's function.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     // SAFETY: the bytes are there.
-    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_write,
+            libc::STDERR_FILENO,
+            line.as_ptr(),
+            line.len(),
+        )
+    };
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    // SAFETY: the bytes are there.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len())
+    };
 }
