@@ -12,7 +12,7 @@
 Counters have the names of torch.cuda. See docs/PYTORCH.md.
 """
 
-from ._library import Error, OutOfMemoryError, error as _error, library as _library
+from ._library import Error, OutOfMemoryError, error as _error, library as _functions
 from .memory import (
     empty_cache,
     max_memory_allocated,
@@ -21,6 +21,7 @@ from .memory import (
     memory_reserved,
     memory_snapshot,
     memory_stats,
+    memory_stats_as_nested_dict,
     memory_summary,
     reset_peak_memory_stats,
     set_limit,
@@ -41,6 +42,7 @@ __all__ = [
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
+    "memory_stats_as_nested_dict",
     "memory_summary",
     "reset_peak_memory_stats",
     "set_limit",
@@ -53,7 +55,7 @@ __all__ = [
 def malloc(size, device=0, stream=None):
     """The address of memory for work that is queued on the stream (its handle, None for the default one) from
     now on; 0 for no bytes."""
-    address = _library.larder_cuda_malloc(size, device, stream)
+    address = _functions.larder_cuda_malloc(size, device, stream)
     if address is None and size != 0:
         raise _error()
     return address or 0
@@ -61,4 +63,4 @@ def malloc(size, device=0, stream=None):
 
 def free(address, device=0, stream=None):
     """Takes memory back, whose work is queued on the stream."""
-    _library.larder_cuda_free(address, 0, device, stream)
+    _functions.larder_cuda_free(address, 0, device, stream)

@@ -26,42 +26,67 @@ def device_number(device=None):
     if device is None:
         torch = _torch()
         return torch.cuda.current_device() if torch else 0
-    index = getattr(device, "index", None)
-    if index is None:
-        # "cuda", "cuda:1", or a torch.device without a number.
-        _, _, number = str(device).partition(":")
+    if isinstance(device, str):
+        _, _, number = device.partition(":")
         return int(number) if number else device_number()
-    return index
+    return device_number(device.index)
 
 
 def _counters(device):
     return json.loads(text("stats_json", device_number(device)))
 
 
-def memory_stats(device=None):
-    """Counters by the keys of torch.cuda.memory_stats that have a meaning here; every `all` is also the
-    `large_pool`, as there is one pool."""
+_POOLS = ("all", "large_pool", "small_pool")
+_BYTES = ("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes")
+_COUNTS = ("allocation", "segment", "active", "inactive_split")
+
+
+def memory_stats_as_nested_dict(device=None):
+    """Counters in the form of torch.cuda.memory_stats_as_nested_dict. There is one pool, the large one. What
+    Larder does not count is 0."""
     now = _counters(device)
-    live = now["allocations"] - now["frees"]
-    stats = {
-        "allocation.all.current": live,
-        "allocation.all.allocated": now["allocations"],
-        "allocation.all.freed": now["frees"],
-        "allocated_bytes.all.current": now["live_bytes"],
-        "allocated_bytes.all.peak": now["peak_live_bytes"],
-        "active.all.current": live,
-        "active_bytes.all.current": now["live_bytes"],
-        "active_bytes.all.peak": now["peak_live_bytes"],
-        "requested_bytes.all.current": now["requested_bytes"],
-        "reserved_bytes.all.current": now["reserved_bytes"],
-        "reserved_bytes.all.peak": now["peak_reserved_bytes"],
-        "num_ooms": now["out_of_memory"],
-        "num_alloc_retries": 0,
+    none = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
+    blocks = {
+        "current": now["allocations"] - now["frees"],
+        "allocated": now["allocations"],
+        "freed": now["frees"],
     }
-    for key, value in list(stats.items()):
-        stats[key.replace(".all.", ".large_pool.")] = value
-    stats["limit_bytes"] = now["limit_bytes"]
+    live = {"current": now["live_bytes"], "peak": now["peak_live_bytes"]}
+    held = {"current": now["reserved_bytes"], "peak": now["peak_reserved_bytes"]}
+    known = {
+        "allocation": blocks,
+        "active": blocks,
+        "allocated_bytes": live,
+        "active_bytes": live,
+        "reserved_bytes": held,
+        "requested_bytes": {"current": now["requested_bytes"]},
+    }
+    stats = {name: {pool: dict(none) for pool in _POOLS} for name in _BYTES + _COUNTS}
+    for name, counted in known.items():
+        for pool in _POOLS[:2]:
+            stats[name][pool].update(counted)
+    for name in ("oversize_allocations", "oversize_segments"):
+        stats[name] = dict(none)
+    for name in ("num_alloc_retries", "num_sync_all_streams", "num_device_alloc", "num_device_free"):
+        stats[name] = 0
+    stats["num_ooms"] = now["out_of_memory"]
+    stats["max_split_size"] = -1
     return stats
+
+
+def memory_stats(device=None):
+    """Counters by the keys of torch.cuda.memory_stats. What Larder does not count is 0."""
+    flat = {}
+
+    def flatten(prefix, value):
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                flatten(f"{prefix}.{key}" if prefix else key, inner)
+        else:
+            flat[prefix] = value
+
+    flatten("", memory_stats_as_nested_dict(device))
+    return flat
 
 
 def memory_allocated(device=None):

@@ -105,16 +105,38 @@ impl Machine {
     }
 
     /// Starts a program as a job that ends when the file `stop` is there.
-    fn job(&self, name: &str, program: Command) -> Process {
+    fn job(&self, name: &str, program: Command, words: &[&str]) -> Process {
         let mut command = self.shared(program);
         let file = |ending: &str| self.jobs().join(format!("{name}.{ending}.json"));
         command
             .arg((USES / MIB).to_string())
             .arg(self.path().join("stop"))
+            .args(words)
             .env("GPU_CONFIG_FILE", file("control"))
             .env("GPU_STATUS_FILE", file("status"))
             .env("LARDER_CUDA_PATIENCE", "200");
         Process::start(self.path(), name, command)
+    }
+
+    /// What `larder-jobs top` says of a job.
+    fn top(&self, name: &str) -> Value {
+        let mut command = self.larder_jobs(&["top", "--once", "--json"]);
+        let output = command.arg(self.jobs()).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let lines = said.lines().map(|line| serde_json::from_str(line).unwrap());
+        let mut jobs = lines.filter(|job: &Value| job["name"] == name);
+        jobs.next().unwrap_or_default()
+    }
+
+    /// Waits until a job stands still while there is time.
+    fn assert_stands_still(&self, job: &Process) {
+        let mut seen = job.steps();
+        wait("a job to stand still", || {
+            let before = seen;
+            thread::sleep(Duration::from_millis(50));
+            seen = job.steps();
+            seen == before
+        });
     }
 
     fn control(&self, order: &str, name: &str) {
@@ -160,12 +182,12 @@ fn two_processes_are_balanced_and_one_is_suspended_and_goes_on() {
     ]);
     let coordinator = Process::start(machine.path(), "coordinator", coordinate);
 
-    let mut first = machine.job("first", on_stand_in(&program));
+    let mut first = machine.job("first", on_stand_in(&program), &[]);
     wait("the first to have it all", || {
         limit(&coordinator, "first") == TOTAL && first.steps() > 5
     });
     let second = of_python.unwrap_or_else(|| on_stand_in(&program));
-    let mut second = machine.job("second", second);
+    let mut second = machine.job("second", second, &[]);
     wait("both to have what they use", || {
         let limits = ["first", "second"].map(|job| limit(&coordinator, job));
         assert!(first.is_running() && second.is_running());
@@ -173,13 +195,10 @@ fn two_processes_are_balanced_and_one_is_suspended_and_goes_on() {
     });
 
     machine.control("pause", "first");
-    let mut seen = first.steps();
-    wait("the first to stand still while the second works", || {
-        let (before, others) = (seen, second.steps());
-        wait("the second's work", || second.steps() > others + 20);
-        seen = first.steps();
-        seen == before
-    });
+    machine.assert_stands_still(&first);
+    let (seen, others) = (first.steps(), second.steps());
+    wait("the second's work", || second.steps() > others + 20);
+    assert_eq!(first.steps(), seen);
     machine.control("resume", "first");
     wait("the first to go on", || first.steps() > seen + 5);
 
@@ -198,6 +217,38 @@ fn two_processes_are_balanced_and_one_is_suspended_and_goes_on() {
     for line in coordinator.lines() {
         assert!(!line.contains(r#""what":"problem""#), "{line}");
     }
+}
+
+#[test]
+fn a_job_sleeps_at_the_end_of_a_step_and_one_without_steps_is_suspended_at_an_allocation() {
+    let machine = Machine::new();
+    let Some(program) = compiled(machine.path(), "job.c") else {
+        return;
+    };
+    let start = |name: &str, words: &[&str]| {
+        let mut command = on_stand_in(&program);
+        command.env("LARDER_CUDA_LIMIT", TOTAL.to_string());
+        machine.job(name, command, words)
+    };
+    let with_steps = start("steps", &[]);
+    wait("runs in its status", || {
+        machine.top("steps")["mini_batch_micros"].as_u64() > Some(0)
+    });
+    machine.control("sleep", "steps");
+    wait("its sleep", || machine.top("steps")["sleep"] == "asleep");
+    assert_eq!(machine.top("steps")["gpus"][0]["device_held_bytes"], 0);
+    machine.assert_stands_still(&with_steps);
+    let seen = with_steps.steps();
+    machine.control("wake", "steps");
+    wait("it to go on", || with_steps.steps() > seen + 5);
+
+    let bare = start("bare", &["bare"]);
+    wait("its work", || bare.steps() > 5);
+    machine.control("pause", "bare");
+    machine.assert_stands_still(&bare);
+    let seen = bare.steps();
+    machine.control("resume", "bare");
+    wait("it to go on", || bare.steps() > seen + 5);
 }
 
 #[test]

@@ -6,4 +6,5 @@ mod calls;
 mod common;
 mod header;
 mod jobs;
+mod python;
 mod sequence;

@@ -117,6 +117,30 @@ static void mistakes(void) {
   larder_cuda_free(block, 8 * MIB, 0, NULL);
 }
 
+/* A free that the driver refuses keeps the block, and what was recorded for it. */
+static void refused_free(void) {
+  void *block = larder_cuda_malloc(MIB, 0, NULL);
+  larder_cuda_record_stream(block, (stream_t)2);
+  unsigned (*refuse)(const char *, unsigned long, unsigned long, unsigned) =
+      (unsigned (*)(const char *, unsigned long, unsigned long, unsigned))entry("larder_stand_in_fail");
+  CHECK(refuse("cuCtxSynchronize", 0, 1, 999) == 0);
+  larder_cuda_free(block, MIB, 0, NULL);
+  CHECK(strstr(larder_cuda_last_error(), "cuCtxSynchronize") != NULL);
+  CHECK(stats_of(0).live_bytes == (uint64_t)MIB);
+  larder_cuda_free(block, MIB, 0, NULL);
+  CHECK(stats_of(0).live_bytes == 0);
+}
+
+/* Peaks are of all that was, until they are reset. */
+static void peaks(void) {
+  void *block = larder_cuda_malloc(8 * MIB, 0, NULL);
+  larder_cuda_free(block, 8 * MIB, 0, NULL);
+  CHECK(stats_of(0).peak_live_bytes >= 8 << 20 && stats_of(0).peak_reserved_bytes >= 8 << 20);
+  larder_cuda_empty_cache();
+  CHECK(larder_cuda_reset_peaks(0) == 0);
+  CHECK(stats_of(0).peak_live_bytes == 0 && stats_of(0).peak_reserved_bytes == 0);
+}
+
 /* A capture without a window is refused, one with a window is served from it. */
 static void captures(void) {
   stream_t stream = new_stream();
@@ -212,7 +236,7 @@ static void cupy(void) {
 
 int main(void) {
   open_driver();
-  void (*all[])(void) = {contexts, streams, mistakes, captures, steps, threads, cupy};
+  void (*all[])(void) = {contexts, streams, mistakes, refused_free, peaks, captures, steps, threads, cupy};
   for (size_t test = 0; test < sizeof all / sizeof *all; test++)
     all[test]();
   return line_of_failure != 0;

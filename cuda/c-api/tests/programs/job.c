@@ -1,8 +1,9 @@
 /* A job of several on a device: says the number of each step that it ended, until a file is there.
  *
- *   job MIB FILE
+ *   job MIB FILE [bare]
  *
- * Each step allocates, uses and frees so many mebibytes on two streams. */
+ * Each step allocates, uses and frees so many mebibytes on two streams. With `bare` the library does not hear of
+ * steps. */
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@ static void answer(int code) {
 }
 
 int main(int count, char **arguments) {
-  int blocks = count > 2 ? atoi(arguments[1]) : 0;
+  int is_bare = count > 3, blocks = count > 2 ? atoi(arguments[1]) : 0;
   const ssize_t bytes = (1 << 20) - 256;
   void *held[1024];
   must(blocks < 1 || blocks > 1024, "a number of mebibytes");
@@ -25,7 +26,8 @@ int main(int count, char **arguments) {
   use_device(0);
   stream_t streams[] = {new_stream(), new_stream()};
   for (unsigned long step = 1; access(arguments[2], F_OK) != 0; step++) {
-    answer(larder_cuda_begin_step(0, streams[0]));
+    if (!is_bare)
+      answer(larder_cuda_begin_step(0, streams[0]));
     for (int block = 0; block < blocks; block++) {
       held[block] = larder_cuda_malloc(bytes, 0, streams[block % 2]);
       answer(held[block] == NULL);
@@ -33,7 +35,8 @@ int main(int count, char **arguments) {
     }
     for (int block = 0; block < blocks; block++)
       larder_cuda_free(held[block], bytes, 0, streams[block % 2]);
-    answer(larder_cuda_end_step(0, streams[0]));
+    if (!is_bare)
+      answer(larder_cuda_end_step(0, streams[0]));
     printf("%lu\n", step);
     fflush(stdout);
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
