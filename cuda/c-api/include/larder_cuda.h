@@ -10,7 +10,7 @@
  * Errors. What was refused has a text: larder_cuda_last_error. A refused free keeps the block, and is said on
  * stderr, the first one.
  *
- * Environment, read at the first use of a device:
+ * Environment:
  *   LARDER_CUDA_DRIVER    real (the default), stand-in, or auto
  *   LARDER_CUDA_SAY       1: the first refused allocation is said on stderr
  *   GPU_CONFIG_FILE       the control file that the process obeys, as a job of `larder-jobs`
@@ -18,6 +18,8 @@
  *   LARDER_CUDA_LIMIT     bytes that a job may hold before its control file says something; 0 with a control file
  *   LARDER_CUDA_PATIENCE  seconds that an allocation waits for the job's limit to be raised; 30
  *   LARDER_CUDA_PRIORITY  the job's priority; larger is more important
+ *
+ * A child of fork cannot use devices, as with CUDA, and is not the job.
  */
 #ifndef LARDER_CUDA_H
 #define LARDER_CUDA_H

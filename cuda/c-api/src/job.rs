@@ -30,6 +30,8 @@ static JOINED: OnceLock<Result<Option<Joined>, String>> = OnceLock::new();
 static JOB: RwLock<Option<Arc<Job>>> = RwLock::new(None);
 
 pub(crate) struct Joined {
+    /// Which process joined. A child of it is no job.
+    process: u32,
     pacer: LaunchPacer,
     /// What an allocator may hold before the control file says something.
     pub(crate) first_limit_bytes: u64,
@@ -78,6 +80,7 @@ fn join() -> Result<Option<Joined>, String> {
     let registered = unsafe { libc::atexit(end) };
     debug_assert_eq!(registered, 0, "there is room for 32 at least");
     Ok(Some(Joined {
+        process: std::process::id(),
         pacer,
         first_limit_bytes,
         patience,
@@ -87,6 +90,12 @@ fn join() -> Result<Option<Joined>, String> {
 
 /// The process ends, and the status says so.
 extern "C" fn end() {
+    let Some(Ok(Some(joined))) = JOINED.get() else {
+        return;
+    };
+    if joined.process != std::process::id() {
+        return;
+    }
     let job = JOB.write().unwrap_or_else(PoisonError::into_inner).take();
     let Some(mut job) = job else { return };
     // Threads that are held back go on, and let it go.

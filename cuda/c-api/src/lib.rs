@@ -16,6 +16,8 @@
 //! they are · `throw` exceptions · `job` the control file · `step` steps and windows of captures · `report`
 //! counters, limits, texts · `outcome` errors
 
+#![cfg(unix)]
+
 mod device;
 mod job;
 mod memory;

@@ -4,7 +4,7 @@
  *
  * Each step allocates, uses and frees so many mebibytes on two streams. With `bare` the library does not hear of
  * steps. */
-#include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,7 +25,8 @@ int main(int count, char **arguments) {
   open_driver();
   use_device(0);
   stream_t streams[] = {new_stream(), new_stream()};
-  for (unsigned long step = 1; access(arguments[2], F_OK) != 0; step++) {
+  /* A bound, for a test that fails. */
+  for (unsigned long step = 1; step < 100000 && access(arguments[2], F_OK) != 0; step++) {
     if (!is_bare)
       answer(larder_cuda_begin_step(0, streams[0]));
     for (int block = 0; block < blocks; block++) {
@@ -39,6 +40,15 @@ int main(int count, char **arguments) {
       answer(larder_cuda_end_step(0, streams[0]));
     printf("%lu\n", step);
     fflush(stdout);
+    /* A child that ends is not the job's end. */
+    if (step == 1) {
+      int status = -1;
+      pid_t child = fork();
+      if (child == 0)
+        exit(0);
+      waitpid(child, &status, 0);
+      must(status, "a child's end");
+    }
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
   }
   must(findings() != 0, "findings");
