@@ -34,7 +34,8 @@ pub(crate) struct Device {
     pub(crate) memory: DeviceAllocator,
     /// The caller's own limit, above the allocator's, which is the job's.
     pub(crate) limits: Limits,
-    streams: RwLock<HashMap<Handle, Arc<CudaStream>>>,
+    /// Few, so they are looked through.
+    streams: RwLock<Vec<(Handle, Arc<CudaStream>)>>,
     /// By the block's address: the streams that use it beside the one it is freed on.
     recorded: Mutex<HashMap<u64, Vec<Handle>>>,
     /// How many blocks are there, so that most frees take no lock to see that there are none.
@@ -75,6 +76,13 @@ pub(crate) fn device(ordinal: c_int) -> Result<&'static Device, Refused> {
             Ok(slot.get_or_init(|| made))
         }
     }
+}
+
+/// The stream of a handle, if it is known.
+fn find(known: &[(Handle, Arc<CudaStream>)], handle: Handle) -> Option<Arc<CudaStream>> {
+    let mut known = known.iter();
+    let (_, stream) = known.find(|(own, _)| *own == handle)?;
+    Some(stream.clone())
 }
 
 /// The devices that were used.
@@ -119,29 +127,33 @@ impl Device {
             StreamHandle(own) => own,
         };
         let known = self.streams.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stream) = known.get(&handle) {
-            return stream.clone();
+        if let Some(stream) = find(&known, handle) {
+            return stream;
         }
         drop(known);
         let mut known = self.streams.write().unwrap_or_else(PoisonError::into_inner);
-        let wrap = || {
-            let context = self.context().cudarc();
-            // SAFETY: the caller's stream, which lives until `forget_stream` (CAPI3).
-            unsafe { context.wrap_borrowed_stream(handle as *mut _) }
-        };
-        known.entry(handle).or_insert_with(wrap).clone()
+        // Another thread may have been faster.
+        if let Some(stream) = find(&known, handle) {
+            return stream;
+        }
+        let context = self.context().cudarc();
+        // SAFETY: the caller's stream, which lives until `forget_stream` (CAPI3).
+        let stream = unsafe { context.wrap_borrowed_stream(handle as *mut _) };
+        known.push((handle, stream.clone()));
+        stream
     }
 
     /// Lets a stream go that the caller is about to destroy.
     pub(crate) fn forget_stream(&self, handle: Handle) -> Result<(), Refused> {
         let mut known = self.streams.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(stream) = known.remove(&handle) else {
+        let Some(place) = known.iter().position(|(own, _)| *own == handle) else {
             return Ok(());
         };
+        let (_, stream) = known.swap_remove(place);
         let kept = Arc::downgrade(&stream);
         self.memory.forget_stream(stream).map_err(|error| {
             if let Some(stream) = kept.upgrade() {
-                known.insert(handle, stream);
+                known.push((handle, stream));
             }
             error.into()
         })

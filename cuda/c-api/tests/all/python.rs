@@ -11,11 +11,12 @@ fn the_package_counts_limits_and_refuses() {
     assert_eq!(answer["passed"], true);
 }
 
-#[test]
-fn pytorch_takes_the_allocator_and_its_own_functions_count() {
+/// Runs a program that says "skipped" where what it is about is not there.
+#[track_caller]
+fn run_or_skip(program: &str) {
     let Some(mut python) = python() else { return };
     python.args(["-W", "ignore"]);
-    python.arg(package().join("tests/programs/torch_enable.py"));
+    python.arg(package().join("tests/programs").join(program));
     let output = python.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     if text.starts_with("skipped") {
@@ -23,6 +24,16 @@ fn pytorch_takes_the_allocator_and_its_own_functions_count() {
         return;
     }
     assert!(output.status.success(), "{}", words(&output));
+}
+
+#[test]
+fn pytorch_takes_the_allocator_and_its_own_functions_count() {
+    run_or_skip("torch_enable.py");
+}
+
+#[test]
+fn rmm_takes_the_resource_and_hears_of_refusals() {
+    run_or_skip("rmm_resource.py");
 }
 
 #[test]
