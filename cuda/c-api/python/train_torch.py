@@ -21,6 +21,7 @@ VOCABULARY, WIDTH, LAYERS, HEADS, BATCH = 8192, 512, 6, 8, 16
 def build(torch, device):
     torch.manual_seed(1)
     torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
     layer = torch.nn.TransformerEncoderLayer(
         WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
     )
