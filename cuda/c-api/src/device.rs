@@ -173,7 +173,7 @@ impl Device {
                 Err(DeviceAllocError::Asleep) if job::waits_for_waking() => continue,
                 Err(error) => return Err(error.into()),
             };
-            if !patience.waits(self) {
+            if !patience.waits(self, bytes) {
                 self.counts.out_of_memory.fetch_add(1, Ordering::Relaxed);
                 return Err(Refused::OutOfMemory {
                     device: self.ordinal,

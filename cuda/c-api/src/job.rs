@@ -20,6 +20,9 @@ use crate::outcome::{Refused, status};
 /// How long an allocation waits for a higher limit, unless `LARDER_CUDA_PATIENCE` says otherwise.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Rounding may take so much more.
+const PAGE_BYTES: u64 = 2 << 20;
+
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -150,13 +153,15 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// Waits a little, where a higher limit could serve what was refused. False if it is no use to ask again.
-    pub(crate) fn waits(&mut self, device: &Device) -> bool {
+    pub(crate) fn waits(&mut self, device: &Device, bytes: u64) -> bool {
         let Some(Ok(Some(joined))) = JOINED.get() else {
             return false;
         };
         let own = device.limits.process().usage().config.hard_bytes;
         let of_job = device.memory.limit_bytes();
-        if !joined.listens || of_job >= own || of_job == u64::MAX {
+        let held = device.memory.stats().reserved_bytes;
+        let wanted = held.saturating_add(bytes.saturating_add(PAGE_BYTES));
+        if !joined.listens || of_job >= own || wanted <= of_job {
             return false;
         }
         let began = *self.began.get_or_insert_with(Instant::now);

@@ -255,21 +255,29 @@ fn a_job_sleeps_at_the_end_of_a_step_and_one_without_steps_is_suspended_at_an_al
 }
 
 #[test]
-fn a_job_without_a_coordinator_says_what_it_waited_for() {
+fn a_refusal_says_whether_the_control_file_was_waited_for() {
     let machine = Machine::new();
     let Some(program) = compiled(machine.path(), "job.c") else {
         return;
     };
-    let mut command = machine.shared(on_stand_in(program));
-    command
-        .args(["1", "nowhere"])
-        .env("GPU_CONFIG_FILE", machine.jobs().join("a.control.json"))
-        .env("LARDER_CUDA_PATIENCE", "0");
-    let output = command.output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("start `larder-jobs coordinate`"), "{said}");
-    command.env("LARDER_CUDA_LIMIT", "many");
-    let output = command.output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("set it to a whole number"), "{said}");
+    // More than the device has.
+    let mebibytes = (5 * TOTAL / MIB).to_string();
+    let said = |limit: &str| {
+        let mut command = machine.shared(on_stand_in(&program));
+        command
+            .args([&mebibytes, "nowhere"])
+            .env("GPU_CONFIG_FILE", machine.jobs().join("a.control.json"))
+            .env("LARDER_CUDA_LIMIT", limit)
+            .env("LARDER_CUDA_PATIENCE", "0");
+        let output = command.output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let coordinator = "start `larder-jobs coordinate`";
+    let (of_limit, of_device) = (said(""), said(&(100 * TOTAL).to_string()));
+    assert!(of_limit.contains(coordinator), "{of_limit}");
+    assert!(of_device.contains("CUDA out of memory. "), "{of_device}");
+    assert!(!of_device.contains(coordinator), "{of_device}");
+    let of_words = said("many");
+    assert!(of_words.contains("set it to a whole number"), "{of_words}");
 }
