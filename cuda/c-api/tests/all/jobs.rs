@@ -246,7 +246,9 @@ fn a_job_sleeps_at_the_end_of_a_step_and_one_without_steps_is_suspended_at_an_al
     wait("it to go on", || with_steps.steps() > seen + 5);
 
     let bare = start("bare", &["bare"]);
-    wait("its work", || bare.steps() > 5);
+    wait("its work and its status", || {
+        bare.steps() > 5 && machine.top("bare")["alive"] == "yes"
+    });
     machine.control("pause", "bare");
     Machine::wait_for_standstill(&bare);
     let seen = bare.steps();
