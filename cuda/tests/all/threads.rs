@@ -80,6 +80,28 @@ fn another_devices_context_stays_current() {
 }
 
 #[test]
+fn the_primary_context_of_a_library_leaves_current_what_was() {
+    let _turn = together();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let context = Context::primary(0).unwrap();
+            assert_eq!(current(), ContextHandle::NULL);
+            context.with_current(|_| ()).unwrap();
+            assert!(Context::primary(10_000).is_err());
+            assert_eq!(current(), ContextHandle::NULL);
+        });
+    });
+    if driver().device_count().unwrap() < 2 {
+        println!("skipped: one device");
+        return;
+    }
+    let _first = Context::new(0).unwrap();
+    let of_first = current();
+    let _other = Context::primary(1).unwrap();
+    assert_eq!(current(), of_first);
+}
+
+#[test]
 fn what_was_current_is_so_after_a_panic() {
     let _turn = together();
     let context = Context::new(0).unwrap();
