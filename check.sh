@@ -18,6 +18,7 @@ fail() { printf 'check.sh: %s\n' "$1" >&2; exit 1; }
 
 step_fmt() {
     cargo fmt --all --check
+    cargo fmt --manifest-path std-shim/preload/Cargo.toml --check
 }
 
 # Imports only go down (docs/ARCHITECTURE.md); names that belong to one layer stay there.
@@ -75,6 +76,8 @@ step_layers() {
 step_clippy() {
     cargo clippy --workspace --all-targets -- -D warnings
     cargo clippy -p larder --all-targets --features allocator-api2,heap-profile -- -D warnings
+    # Without the standard library, as malloc for any program.
+    cargo clippy --release --manifest-path std-shim/preload/Cargo.toml --target-dir "$target/malloc" -- -D warnings
 }
 
 step_tests() {
