@@ -18,6 +18,7 @@ fail() { printf 'check.sh: %s\n' "$1" >&2; exit 1; }
 
 step_fmt() {
     cargo fmt --all --check
+    cargo fmt --manifest-path std-shim/preload/Cargo.toml --check
 }
 
 # Imports only go down (docs/ARCHITECTURE.md); names that belong to one layer stay there.
@@ -75,6 +76,8 @@ step_layers() {
 step_clippy() {
     cargo clippy --workspace --all-targets -- -D warnings
     cargo clippy -p larder --all-targets --features allocator-api2,heap-profile -- -D warnings
+    # Without the standard library, as malloc for any program.
+    cargo clippy --release --manifest-path std-shim/preload/Cargo.toml --target-dir "$target/malloc" -- -D warnings
 }
 
 step_tests() {
@@ -103,6 +106,7 @@ step_deps() {
     depends larder 'larder-core libc'
     depends larder-trace 'thiserror zstd'
     depends larder-cuda 'cudarc larder-control larder-core larder-cuda-abi libc libloading thiserror'
+    depends larder-cuda-c-api 'larder-core larder-cuda libc thiserror'
     depends larder-control 'larder-core notify serde serde_json thiserror'
     depends larder-jobs 'clap comfy-table ctrlc larder-control larder-core larder-cuda larder-cuda-stand-in larder-trace ratatui serde serde_json thiserror'
     depends larder-cuda-abi ''
@@ -160,6 +164,7 @@ step_fuzz() {
     cargo +nightly fuzz run steps -- -runs="${FUZZ_RUNS:-50000}" -max_len=512
     cargo +nightly fuzz run heap -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
     cargo +nightly fuzz run config -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
+    cargo +nightly fuzz run trace -- -runs="${FUZZ_RUNS:-100000}" -max_len=4096
 }
 
 # Planted defects that no mechanical operator makes. cargo-mutants makes the others, some 12,000, a few

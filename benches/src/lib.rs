@@ -9,6 +9,7 @@
 //! * `replay` drives one contender through one trace and measures it.
 //! * `ours`, `paged`, `planned` and `prmalloc` put `larder-core` into the same replay, `device` what runs on a
 //!   driver, `peers` models of other allocators, independent of `larder-core`.
+//! * `snapshot` writes a replay for PyTorch's viewer.
 //! * [`plan`] packs lifetimes from CSV files and from the steps of traces.
 //! * `versus` builds and runs those programs, one for each global allocator.
 //! * [`pair`] is what benches measure beside other crates.
@@ -27,6 +28,7 @@ mod prmalloc;
 pub mod random;
 mod replay;
 mod report;
+mod snapshot;
 mod units;
 mod versus;
 

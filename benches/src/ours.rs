@@ -7,11 +7,12 @@ use std::cell::Cell;
 use std::num::NonZeroU32;
 
 use larder_core::{
-    Addr, AddrRange, Bfc, BfcConfig, Chunk, FixedRange, GrowRequest, Growth, Request,
+    Addr, AddrRange, Bfc, BfcConfig, Chunk, ChunkState, FixedRange, GrowRequest, Growth, Request,
     SubAllocError, SubAllocator,
 };
 
 use crate::replay::{Contender, Slot, Spare};
+use crate::snapshot::Span;
 
 /// Growth ahead of [`larder_ahead`]: a 64th of what is held.
 const AHEAD_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
@@ -100,6 +101,19 @@ impl Contender for Core {
     fn driver_frees(&self) -> u64 {
         self.device.released.get()
     }
+
+    fn held(&self) -> Option<Vec<Span>> {
+        let mut held = Vec::new();
+        let bfc = self.bfc.as_ref()?;
+        bfc.for_each_chunk(|chunk| held.extend(backed(chunk.range, chunk.state)));
+        Some(held)
+    }
+}
+
+/// The addresses of a chunk, unless it has no memory.
+pub(crate) fn backed(range: AddrRange, state: ChunkState) -> Option<Span> {
+    let unmapped = matches!(state, ChunkState::Unmapped);
+    (!unmapped).then(|| range.start().get()..range.end().get())
 }
 
 /// A range of device addresses that counts how often it was asked.

@@ -10,8 +10,10 @@ use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedCo
 use larder_core::{Addr, AddrRange, Chunk, Request, StreamId};
 use larder_model::PageDevice;
 
+use crate::ours::backed;
 use crate::planned;
 use crate::replay::{Contender, DriverCalls, Slot, Spare, StepFigures};
+use crate::snapshot::Span;
 
 /// What the device maps at least.
 const PAGE_BYTES: u64 = 2 << 20;
@@ -165,6 +167,13 @@ impl Contender for Paged {
 
     fn steps(&self) -> Option<StepFigures> {
         Some(self.steps.as_ref()?.stats().into())
+    }
+
+    fn held(&self) -> Option<Vec<Span>> {
+        let mut held = Vec::new();
+        let paged = self.paged.as_ref()?;
+        paged.for_each_chunk(|chunk| held.extend(backed(chunk.range, chunk.state)));
+        Some(held)
     }
 
     fn planner(&mut self) -> Option<&mut Steps<'static>> {

@@ -11,6 +11,7 @@ use larder_model::StepSizes;
 
 use crate::ours;
 use crate::replay::{Contender, Slot, Spare, StepFigures};
+use crate::snapshot::Span;
 
 /// More than any trace needs.
 const SIZES: StepSizes = StepSizes {
@@ -163,6 +164,17 @@ impl Contender for PlannedPlain {
 
     fn steps(&self) -> Option<StepFigures> {
         Some(self.parts.as_ref()?.0.stats().into())
+    }
+
+    fn held(&self) -> Option<Vec<Span>> {
+        let (_, bfc) = self.parts.as_ref()?;
+        let end = BASE + self.held_bytes;
+        let mut held = Vec::new();
+        bfc.for_each_chunk(|chunk| {
+            let span = chunk.range.start().get()..chunk.range.end().get().min(end);
+            held.extend((!span.is_empty()).then_some(span));
+        });
+        Some(held)
     }
 
     fn planner(&mut self) -> Option<&mut Steps<'static>> {

@@ -288,17 +288,29 @@ pub trait BlockAllocator {
     /// memory may have been got from or given back to the sub-allocator, and free chunks joined.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError>;
 
-    /// Takes memory back, out of use at once.
-    ///
-    /// # Errors
-    /// Gives the block back if it is not one of this allocator's.
-    fn free(&self, block: Block) -> Result<(), FreeRejected>;
-
-    /// Takes memory back that is out of use once `point.stream` has passed `point.event`.
+    /// Takes memory back that is out of use once `point.stream` has passed `point.event`; without a point, at
+    /// once.
     ///
     /// # Errors
     /// Gives the block back if it is not one of this allocator's, or if the event lies too far ahead.
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected>;
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected>;
+
+    /// Takes memory back, out of use at once; see [`free_at`](Self::free_at).
+    ///
+    /// # Errors
+    /// Gives the block back if it is not one of this allocator's.
+    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+        self.free_at(block, None)
+    }
+
+    /// Takes memory back that is out of use once `point.stream` has passed `point.event`; see
+    /// [`free_at`](Self::free_at).
+    ///
+    /// # Errors
+    /// Gives the block back if it is not one of this allocator's, or if the event lies too far ahead.
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+        self.free_at(block, Some(point))
+    }
 
     /// Bytes that were requested for the block; `None` if it is not one of this allocator's.
     fn requested_bytes(&self, block: &Block) -> Option<u64>;
@@ -333,12 +345,8 @@ impl<A: BlockAllocator + ?Sized> BlockAllocator for &A {
         (**self).alloc(request)
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        (**self).free(block)
-    }
-
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        (**self).free_after(block, point)
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        (**self).free_at(block, point)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

@@ -434,7 +434,7 @@ impl fmt::Display for RegionRejected {
 
 impl core::error::Error for RegionRejected {}
 
-/// Why a configuration was refused.
+/// Why an allocator could not be made or set so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -458,25 +458,52 @@ pub enum ConfigError {
     PoolLimit,
     /// The allocator below does not track sizes, which the decorator needs.
     NoSizes,
+    /// No whole granule lies inside the buffer.
+    Buffer,
+    /// The buffer cannot be one region.
+    Region(RegionError),
+    /// The process has made 2^31 allocators over buffers, and there is no number for another.
+    Numbers,
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        let words = match self {
+            Self::Buffer => {
+                "no whole granule lies inside the buffer: give a longer buffer, or a smaller granule"
+            }
+            Self::Region(error) => return error.fmt(f),
+            Self::Numbers => {
+                "this process has made 2^31 allocators over buffers and has no number for another: keep \
+                 them and use them again"
+            }
             Self::Granule => "the granule must be a power of two of at most 1 GiB",
             Self::GrowthUnit => "the growth unit must be a multiple of the granule and not zero",
             Self::Table => "the chunk table must have from 2 to 2^32 - 1 records",
-            Self::Index => "the index does not fit: by hash it needs two slots a record of the chunk table, by page \
-                 pages of at most a granule and a base that is a multiple of it",
-            Self::PagedGrowth => "a paged allocator takes `Growth::Fixed`: its memory comes by plans",
+            Self::Index => {
+                "the index does not fit: by hash it needs two slots a record of the chunk table, by page \
+                 pages of at most a granule and a base that is a multiple of it"
+            }
+            Self::PagedGrowth => {
+                "a paged allocator takes `Growth::Fixed`: its memory comes by plans"
+            }
             Self::Page => "the page must be a multiple of the granule, and less than 2^32 of them",
-            Self::Addresses => "the addresses must be whole pages, of fewer granules than 2^32: a larger granule allows more",
-            Self::PageTables => "a paged allocator needs a place for each page of addresses, and two records at least for \
-                 handles and for mappings",
-            Self::PoolLimit => "a pool whose limit rises must keep one idle buffer at least: set a limit above 0, or \
-                 `max_buffers` to 0",
-            Self::NoSizes => "the allocator below does not track sizes: put `Tracked::local` between",
-        })
+            Self::Addresses => {
+                "the addresses must be whole pages, of fewer granules than 2^32: a larger granule allows more"
+            }
+            Self::PageTables => {
+                "a paged allocator needs a place for each page of addresses, and two records at least for \
+                 handles and for mappings"
+            }
+            Self::PoolLimit => {
+                "a pool whose limit rises must keep one idle buffer at least: set a limit above 0, or \
+                 `max_buffers` to 0"
+            }
+            Self::NoSizes => {
+                "the allocator below does not track sizes: put `Tracked::local` between"
+            }
+        };
+        f.write_str(words)
     }
 }
 

@@ -356,17 +356,10 @@ impl BlockAllocator for CheckedMemory {
         }
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
         match &self.stack {
-            Stack::Reset(reset) => reset.free(block),
-            Stack::Plain(held) => held.free(block),
-        }
-    }
-
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        match &self.stack {
-            Stack::Reset(reset) => reset.free_after(block, point),
-            Stack::Plain(held) => held.free_after(block, point),
+            Stack::Reset(reset) => reset.free_at(block, point),
+            Stack::Plain(held) => held.free_at(block, point),
         }
     }
 

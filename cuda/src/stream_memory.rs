@@ -121,17 +121,15 @@ impl<A: StreamAllocator> BlockAllocator for StreamMemory<A> {
         Ok(Grant { block, wait: None })
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        let freed = self.memory.free_unused(&self.stream, block);
-        freed.map_err(in_cores_words)
-    }
-
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        if point.stream != StreamId::MAIN {
-            let error = FreeError::OtherStream;
-            return Err(FreeRejected { block, error });
-        }
-        let freed = self.memory.free(&self.stream, block);
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        let freed = match point {
+            None => self.memory.free_unused(&self.stream, block),
+            Some(point) if point.stream == StreamId::MAIN => self.memory.free(&self.stream, block),
+            Some(_) => {
+                let error = FreeError::OtherStream;
+                return Err(FreeRejected { block, error });
+            }
+        };
         freed.map_err(in_cores_words)
     }
 

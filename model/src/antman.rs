@@ -171,33 +171,6 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
         host.owns(block).then_some(Placement::Host)
     }
 
-    /// Gives a block to the side that gave it (VMEM1). A side that does not know its blocks is asked by the
-    /// free itself: then the block is counted off afterwards.
-    fn give_back(
-        &self,
-        block: Block,
-        to_device: impl FnOnce(&D, Block) -> Result<(), FreeRejected>,
-        to_host: impl FnOnce(&H, Block) -> Result<(), FreeRejected>,
-    ) -> Result<(), FreeRejected> {
-        let bytes = block.bytes();
-        match (self.placement(&block), &self.host) {
-            (Some(Placement::Device), _) => {
-                self.counted_off(block, |block| to_device(&self.device, block))
-            }
-            (Some(Placement::Host), Some(host)) => {
-                self.counted_off(block, |block| to_host(host, block))
-            }
-            (_, host) => {
-                let refused = to_device(&self.device, block);
-                let freed = match (refused, host) {
-                    (Err(FreeRejected { block, .. }), Some(host)) => to_host(host, block),
-                    (refused, _) => refused,
-                };
-                freed.inspect(|()| self.joint.take_off(bytes))
-            }
-        }
-    }
-
     /// The host's side, if the block is one of its.
     fn host_of(&self, block: &Block) -> Option<&H> {
         let host = self.host.as_ref()?;
@@ -241,16 +214,26 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
             .map_err(|error| error.device())
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.give_back(block, D::free, H::free)
-    }
-
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.give_back(
-            block,
-            |device, block| device.free_after(block, point),
-            |host, block| host.free_after(block, point),
-        )
+    /// Gives a block to the side that gave it (VMEM1). A side that does not know its blocks is asked by the
+    /// free itself: then the block is counted off afterwards.
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        let bytes = block.bytes();
+        match (self.placement(&block), &self.host) {
+            (Some(Placement::Device), _) => {
+                self.counted_off(block, |block| self.device.free_at(block, point))
+            }
+            (Some(Placement::Host), Some(host)) => {
+                self.counted_off(block, |block| host.free_at(block, point))
+            }
+            (_, host) => {
+                let refused = self.device.free_at(block, point);
+                let freed = match (refused, host) {
+                    (Err(FreeRejected { block, .. }), Some(host)) => host.free_at(block, point),
+                    (refused, _) => refused,
+                };
+                freed.inspect(|()| self.joint.take_off(bytes))
+            }
+        }
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

@@ -22,6 +22,9 @@
 //! * [`Recorder`] around any global allocator writes each block to a trace, which the program
 //!   `larder replay` of this repository reads.
 //!
+//! * [`Larder::malloc`] and [`Larder::free`] are for callers that know no layouts, such as C. Without the feature
+//!   `std` the heap and its steps need `core` and the C library only; `liblarder.so` is made so.
+//!
 //! # Limits
 //! Unix, and Windows without [`Recorder`] (docs/PLATFORMS.md). Freed memory goes back to the system
 //! after the delay of the configuration, but for what running threads keep at hand and for less than

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 use std::fmt::Display;
-use std::fs;
+use std::fs::{self, File};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -14,7 +15,7 @@ use super::{Failure, complain};
 use crate::device;
 use crate::planned;
 use crate::replay::report::Report;
-use crate::replay::{CONTENDERS, ContenderSpec, Options, program_number, replay};
+use crate::replay::{CONTENDERS, ContenderSpec, Options, program_number, record, replay};
 use crate::report::page::try_write;
 use crate::report::{json_line, print, progress_bar};
 use larder_trace::Trace;
@@ -22,7 +23,8 @@ use larder_trace::Trace;
 /// Replays recorded traces and prints a table of what each allocator needed.
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
-    /// Traces in format v1, plain text or zstd
+    /// Traces in format v1, memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot) and CSV logs of RMM's
+    /// logging adaptor, each plain or zstd; what a file is shows by its content
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
@@ -45,6 +47,11 @@ pub(super) struct ReplayArgs {
     /// Where to write the plans that were learned; one trace and one allocator only
     #[arg(long, value_name = "FILE")]
     save_plans: Option<PathBuf>,
+
+    /// Also write all that happened, and what is held at the end, as a memory snapshot for PyTorch's viewer,
+    /// docs.pytorch.org/memory_viz; one trace and one allocator only
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
 
     /// Print one JSON object a line in place of the table
     #[arg(long)]
@@ -76,9 +83,11 @@ fn known_names() -> PossibleValuesParser {
 /// Damaged traces are reported and left out; the others are still replayed.
 pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     each_once(&args.files)?;
-    if let Some(page) = &args.html {
-        spare_the_traces(page, &args.files)?;
-        try_write(page).map_err(|error| no_page(page, &error))?;
+    for (option, output) in [("--html", &args.html), ("--snapshot", &args.snapshot)] {
+        if let Some(output) = output {
+            spare_the_traces(option, output, &args.files)?;
+            try_write(output).map_err(|error| cannot_write(output, &error))?;
+        }
     }
     if let Some(choice) = args.driver {
         let driver = device::use_driver(choice);
@@ -86,6 +95,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         eprintln!("{driver}");
     }
     let chosen = chosen(args)?;
+    check_snapshot(args, &chosen)?;
     let options = Options {
         plans: read_plans(args, &chosen)?,
         ..args.options
@@ -95,8 +105,14 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let mut report = Report::new(options);
     let mut damaged = false;
     for file in &args.files {
-        match Trace::load(file) {
-            Ok(trace) => replay_all(&trace, &chosen, args, &options, &progress, &mut report)?,
+        match Trace::load_all(file) {
+            Ok(traces) => {
+                check_only(args, file, traces.len())?;
+                progress.inc_length(((traces.len() - 1) * chosen.len()) as u64);
+                for trace in &traces {
+                    replay_all(trace, &chosen, args, &options, &progress, &mut report)?;
+                }
+            }
             Err(error) => {
                 damaged = true;
                 progress.suspend(|| complain(&error));
@@ -111,8 +127,8 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         }
         if let Some(path) = &args.html {
             let page = report.page();
-            let page = page.map_err(|error| no_page(path, error.as_ref()))?;
-            fs::write(path, page).map_err(|error| no_page(path, &error))?;
+            let page = page.map_err(|error| cannot_write(path, error.as_ref()))?;
+            fs::write(path, page).map_err(|error| cannot_write(path, &error))?;
         }
     }
     if damaged {
@@ -137,6 +153,9 @@ fn replay_all(
             let written = fs::write(path, plans);
             written.map_err(|error| unusable("write", path, &error))?;
         }
+        if let Some(path) = &args.snapshot {
+            write_snapshot(path, spec, trace, options)?;
+        }
         let row = report.add(trace.name(), spec.name, outcome);
         if args.json {
             let line = json_line(row)?;
@@ -145,6 +164,56 @@ fn replay_all(
         progress.inc(1);
     }
     Ok(())
+}
+
+/// An error if `--snapshot` is not of one trace and one allocator that says where it holds memory.
+fn check_snapshot(args: &ReplayArgs, chosen: &[&ContenderSpec]) -> Result<(), Failure> {
+    if args.snapshot.is_none() {
+        return Ok(());
+    }
+    let &[spec] = chosen else {
+        return Err(Failure::Arguments(
+            "a snapshot is of one trace and one allocator: give one FILE and one --allocator"
+                .to_owned(),
+        ));
+    };
+    if args.files.len() > 1 {
+        return Err(Failure::Arguments(
+            "a snapshot is of one trace: give one FILE".to_owned(),
+        ));
+    }
+    if (spec.build)(None).held().is_none() {
+        return Err(Failure::Arguments(format!(
+            "{} does not say where it holds memory: give another --allocator for --snapshot",
+            spec.name
+        )));
+    }
+    Ok(())
+}
+
+/// An error if a file has several traces, and what was asked for is of one.
+fn check_only(args: &ReplayArgs, file: &Path, traces: usize) -> Result<(), Failure> {
+    let of_one = args.snapshot.is_some() || args.plan.is_some() || args.save_plans.is_some();
+    if of_one && traces > 1 {
+        let file = file.display();
+        return Err(Failure::Arguments(format!(
+            "{file} has {traces} traces, one for each device, and --snapshot, --plan and --save-plans are of one: record one device"
+        )));
+    }
+    Ok(())
+}
+
+/// Replays once more, for PyTorch's viewer.
+fn write_snapshot(
+    path: &Path,
+    spec: &ContenderSpec,
+    trace: &Trace,
+    options: &Options,
+) -> Result<(), Failure> {
+    let snapshot = record(spec, trace, options).map_err(Failure::Failed)?;
+    let written = File::create(path)
+        .and_then(|file| snapshot.write(trace.name(), spec.name, BufWriter::new(file)));
+    written.map_err(|error| cannot_write(path, &error))
 }
 
 /// The plans of `--plan`, found to be whole.
@@ -186,9 +255,9 @@ fn unusable(act: &str, path: &Path, error: &dyn Display) -> Failure {
     Failure::Arguments(format!("cannot {act} {}: {error}", path.display()))
 }
 
-fn no_page(path: &Path, error: &(impl Display + ?Sized)) -> Failure {
+fn cannot_write(path: &Path, error: &(impl Display + ?Sized)) -> Failure {
     let path = path.display();
-    Failure::Failed(format!("{path}: cannot write the page: {error}"))
+    Failure::Failed(format!("{path}: cannot write: {error}"))
 }
 
 /// All contenders, or the named ones in the order of the registry; those on a driver only with one.
@@ -226,7 +295,7 @@ fn each_once(files: &[PathBuf]) -> Result<(), Failure> {
 }
 
 /// A slip such as `--html bert.trace` must not cost a trace.
-fn spare_the_traces(page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+fn spare_the_traces(option: &str, page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     let Ok(existing) = page.canonicalize() else {
         return Ok(());
     };
@@ -234,7 +303,7 @@ fn spare_the_traces(page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     if files.iter().any(is_trace) {
         let page = page.display();
         return Err(Failure::Arguments(format!(
-            "--html {page} names one of the traces and would overwrite it; give another file"
+            "{option} {page} names one of the traces and would overwrite it; give another file"
         )));
     }
     Ok(())

@@ -22,7 +22,9 @@ use slab::Slab;
 
 use calls::Calls;
 
+use crate::ours::backed;
 use crate::replay::{CallsByName, Contender, ContenderSpec, DriverCalls, Slot, StepFigures};
+use crate::snapshot::Span;
 
 /// Memory of the stand-in's device where no size is asked for: more than any trace needs.
 const PLENTY: u64 = 1 << 40;
@@ -219,6 +221,16 @@ impl Contender for OnDevice {
     fn steps(&self) -> Option<StepFigures> {
         let (memory, stream) = self.memory.as_ref()?;
         Some(memory.step_stats(stream)?.into())
+    }
+
+    fn held(&self) -> Option<Vec<Span>> {
+        let (memory, _) = self.memory.as_ref()?;
+        let chunks = memory.snapshot().chunks.into_iter();
+        Some(
+            chunks
+                .filter_map(|chunk| backed(chunk.range, chunk.state))
+                .collect(),
+        )
     }
 
     fn end_step(&mut self) {

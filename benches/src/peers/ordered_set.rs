@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use super::Device;
 use super::device::UNLIMITED_BYTES;
 use crate::replay::{Contender, Slot};
+use crate::snapshot::Span;
 
 /// Every size is rounded up to this.
 const GRANULE_BYTES: u64 = 256;
@@ -312,6 +313,23 @@ impl Contender for OrderedSet {
 
     fn driver_frees(&self) -> u64 {
         self.device.frees
+    }
+
+    fn held(&self) -> Option<Vec<Span>> {
+        let end = match self.regions {
+            RegionPolicy::One => self.highest_used,
+            RegionPolicy::Doubling { .. } => u64::MAX,
+        };
+        let mut spare = vec![false; self.chunks.len()];
+        for record in &self.spare_records {
+            spare[*record as usize] = true;
+        }
+        let chunks = self.chunks.iter().zip(spare);
+        let held = chunks.filter(|(_, spare)| !spare);
+        let held = held.map(|(chunk, _)| chunk.address..(chunk.address + chunk.bytes).min(end));
+        let mut held: Vec<Span> = held.filter(|span| !span.is_empty()).collect();
+        held.sort_unstable_by_key(|span| span.start);
+        Some(held)
     }
 }
 

@@ -13,10 +13,11 @@ pub(crate) mod steps;
 mod tests;
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use larder_core::lifetime::Lifetime;
-use larder_trace::Trace;
+use larder_trace::{RMM_HEADER, Trace};
 
 pub use solve::{Effort, PlanRow, solve};
 
@@ -29,14 +30,13 @@ pub struct Problem {
     pub lifetimes: Vec<Lifetime>,
 }
 
-/// All problems of a file: one of a CSV file (known by its name), or one for each step of a trace.
-/// An error is the first defect found, with file
-/// and line.
+/// All problems of a file: one of a CSV file (known by its name, if it is no log of RMM), or those of its traces.
+/// An error is the first defect found, with file and line.
 pub(crate) fn load(path: &Path) -> Result<Vec<Problem>, String> {
     let ending = path.extension();
-    if !ending.is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) {
-        let trace = Trace::load(path).map_err(|error| error.to_string())?;
-        return Ok(steps::problems(&trace));
+    if !ending.is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) || is_rmm_log(path) {
+        let traces = Trace::load_all(path).map_err(|error| error.to_string())?;
+        return Ok(traces.iter().flat_map(steps::problems).collect());
     }
     let file = File::open(path).map_err(|error| (None, csv::CsvDefect::Unreadable(error.into())));
     let lifetimes = file.and_then(csv::read).map_err(|(line, defect)| {
@@ -46,4 +46,14 @@ pub(crate) fn load(path: &Path) -> Result<Vec<Problem>, String> {
     let name = path.file_stem().unwrap_or_default();
     let name = name.to_string_lossy().into_owned();
     Ok(vec![Problem { name, lifetimes }])
+}
+
+/// By its first bytes. What cannot be read is none, and is reported when it is read again.
+fn is_rmm_log(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else {
+        return false;
+    };
+    let mut file = BufReader::new(file);
+    let head = file.fill_buf();
+    head.is_ok_and(|head| head.starts_with(RMM_HEADER.as_bytes()))
 }

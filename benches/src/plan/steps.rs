@@ -1,4 +1,4 @@
-//! The steps of a trace as problems.
+//! The steps of a trace as problems; a trace without steps is one.
 //!
 //! A problem holds the blocks allocated within one step; those freed later, or never, end with it.
 //! Blocks that live when the step begins are not in it, and what stands between two steps is none. Ticks count the events of the step.
@@ -10,10 +10,12 @@ use larder_core::lifetime::Lifetime;
 use super::Problem;
 use larder_trace::{Event, Trace};
 
-/// One problem for each step that allocates anything.
+/// One problem for each step that allocates anything, or one for a trace that marks no step.
 pub(crate) fn problems(trace: &Trace) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let mut step: Option<Step> = None;
+    let marks = |event: &Event| matches!(event, Event::Step { .. });
+    let marked = trace.events().iter().any(marks);
+    let mut step = (!marked).then(Step::default);
     for event in trace.events() {
         match (*event, &mut step) {
             (Event::Step { number }, step) => {
@@ -22,12 +24,18 @@ pub(crate) fn problems(trace: &Trace) -> Vec<Problem> {
                     number,
                     ..Step::default()
                 });
-                problems.extend(over.and_then(|over| over.problem(trace.name())));
+                problems.extend(over.and_then(|over| {
+                    let name = format!("{} step {}", trace.name(), over.number);
+                    over.problem(name)
+                }));
             }
             (Event::Alloc { id, bytes }, Some(step)) => step.alloc(id, bytes),
             (Event::Free { id }, Some(step)) => step.free(id),
             (_, None) => {}
         }
+    }
+    if !marked {
+        problems.extend(step.and_then(|whole| whole.problem(trace.name().to_owned())));
     }
     problems
 }
@@ -57,12 +65,12 @@ impl Step {
         self.tick += 1;
     }
 
-    fn problem(mut self, trace: &str) -> Option<Problem> {
+    fn problem(mut self, name: String) -> Option<Problem> {
         for index in self.live.into_values() {
             self.lifetimes[index].end = self.tick;
         }
-        (!self.lifetimes.is_empty()).then(|| Problem {
-            name: format!("{trace} step {}", self.number),
+        (!self.lifetimes.is_empty()).then_some(Problem {
+            name,
             lifetimes: self.lifetimes,
         })
     }

@@ -9,6 +9,8 @@ use larder_core::lifetime::{StepStats, Steps};
 use larder_core::{Addr, Block, ChunkHandle, RawBlock};
 use serde::Serialize;
 
+use crate::snapshot::Span;
+
 /// A block handed out by a contender: where it is, and how the contender finds
 /// its own record of it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -148,6 +150,12 @@ pub(crate) trait Contender {
 
     /// How the blocks of steps were served, for contenders that plan.
     fn steps(&self) -> Option<StepFigures> {
+        None
+    }
+
+    /// What is held from the device now, by address and without overlap, each live block a piece of its own
+    /// where its granted size is known; `None` for contenders that do not say.
+    fn held(&self) -> Option<Vec<Span>> {
         None
     }
 

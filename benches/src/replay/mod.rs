@@ -19,6 +19,7 @@ mod figures_tests;
 mod live_map;
 #[cfg(test)]
 mod pass_tests;
+mod recorded;
 mod registry;
 pub(crate) mod report;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub(crate) use contender::{
 };
 pub(crate) use curve::Curve;
 use live_map::{LiveBlock, LiveMap};
+pub(crate) use recorded::record;
 pub(crate) use registry::CONTENDERS;
 pub(crate) use script::Repeat;
 pub(crate) use smallest::SmallestDevice;
@@ -146,6 +148,9 @@ pub(crate) struct Outcome {
     pub(crate) stopped_at_event: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stopped_in_pass: Option<u32>,
+    /// What the trace's file does not say, or what was made of it; see [`Trace::notes`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notes: Vec<String>,
     /// The smallest device that is large enough, if it was searched and found.
     #[serde(skip)]
     pub(crate) smallest_device: Option<SmallestDevice>,
@@ -356,6 +361,7 @@ impl Replay<'_> {
             completed: stopped.is_none(),
             stopped_at_event: stopped.map(|(event, _)| event),
             stopped_in_pass: stopped.map(|(_, pass)| pass),
+            notes: self.trace.notes().to_vec(),
             smallest_device: None,
             curve: samples.curve,
         })

@@ -169,8 +169,8 @@ impl Report {
         columns
     }
 
-    /// What stands below the table, each with a heading: for more than one trace the geometric means, and the
-    /// calls of a driver by name.
+    /// What stands below the table, each with a heading: for more than one trace the geometric means, the
+    /// calls of a driver by name, and once for each trace what its file does not say.
     fn lists(&self) -> Vec<(&'static str, Vec<String>)> {
         let means = self.means();
         let width = means.iter().map(|mean| mean.allocator.len()).max();
@@ -186,9 +186,19 @@ impl Report {
             "calls of the driver, those that are counted"
         };
         let calls = self.rows.iter().filter_map(ReplayRow::calls);
+        let traces = self.rows.chunk_by(|row, next| row.trace == next.trace);
+        let notes = traces.flat_map(|rows| {
+            let row = &rows[0];
+            let notes = row.outcome.notes.iter();
+            notes.map(move |note| format!("{}: {note}", row.trace))
+        });
         let mut lists = vec![
             ("geometric mean of reserved/live", means.collect()),
             (of_calls, calls.collect()),
+            (
+                "what the recordings do not say, or was made of them",
+                notes.collect(),
+            ),
         ];
         lists.retain(|(_, lines): &(_, Vec<String>)| !lines.is_empty());
         lists

@@ -27,6 +27,7 @@ fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
         completed,
         stopped_at_event: (!completed).then_some(123),
         stopped_in_pass: (!completed).then_some(1),
+        notes: Vec::new(),
         smallest_device: None,
         curve,
     }

@@ -158,12 +158,11 @@ impl<S: Source<M>, I: AddressIndex, W: Wait, M: Memory> BlockAllocator
         }
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.bfc.with(|bfc| bfc.free(block))
-    }
-
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.bfc.with(|bfc| bfc.free_after(block, point))
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        self.bfc.with(|bfc| match point {
+            None => bfc.free(block),
+            Some(point) => bfc.free_after(block, point),
+        })
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

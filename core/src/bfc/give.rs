@@ -66,7 +66,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// # Errors
     /// Gives the block back if it is not one of ours, or the event lies more than
     /// [`EventNumber::WINDOW`] ahead of what the stream has completed; nothing has changed then.
-    #[inline]
+    #[inline(always)]
     pub fn free_after(&mut self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
         let Some(link) = self.link_of(&block) else {
             let error = FreeError::Unknown;

@@ -17,7 +17,7 @@
 use super::bands::{GuardConfig, Shape};
 use super::damage::Findings;
 use super::rows::{Entry, Rows};
-use super::{CheckError, FindingCounts, OnDamage, Row, give, give_back};
+use super::{CheckError, FindingCounts, OnDamage, Row, give_back};
 use crate::access::MemoryAccess;
 use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, FreeError, FreeRejected};
@@ -234,7 +234,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
             self.gone(handle, find, Some(kept));
             return Ok(find);
         }
-        match give(&self.inner, inner, point) {
+        match self.inner.free_at(inner, point) {
             Ok(()) => {
                 self.gone(handle, find, None);
                 Ok(find)
@@ -298,16 +298,11 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_,
         })
     }
 
-    /// Frees the block whatever its guards are like; what was found waits in
-    /// [`take_finding`](Guarded::take_finding). [`free_checked`](Guarded::free_checked) answers it.
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.free_checked(block, None).map(drop)
-    }
-
     /// Frees the block whatever its guards are like, which are read on the point's stream, behind the work
     /// queued there; what was found waits in [`take_finding`](Guarded::take_finding).
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.free_checked(block, Some(point)).map(drop)
+    /// [`free_checked`](Guarded::free_checked) answers it.
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        self.free_checked(block, point).map(drop)
     }
 
     /// Without the guards.

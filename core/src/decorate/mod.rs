@@ -49,25 +49,11 @@ pub use rows::Row;
 pub use track_state::{Record, TrackStats, TrackedBlock, Tracking};
 pub use tracked::{NoTicks, RecordsTaken, Ticks, Tracked};
 
-use crate::block::{Block, BlockAllocator, Grant};
-use crate::error::FreeRejected;
-use crate::stream::StreamPoint;
-
-/// Frees at once, or behind a point.
-fn give<A: BlockAllocator>(
-    inner: &A,
-    block: Block,
-    point: Option<StreamPoint>,
-) -> Result<(), FreeRejected> {
-    match point {
-        Some(point) => inner.free_after(block, point),
-        None => inner.free(block),
-    }
-}
+use crate::block::{BlockAllocator, Grant};
 
 /// Gives back a block that could not be prepared. What it would have waited for still uses it.
 fn give_back<A: BlockAllocator>(inner: &A, grant: Grant) {
     // An allocator that refuses the block it has just given keeps it live, and there is nobody to
     // tell: the caller is told why the block could not be prepared.
-    drop(give(inner, grant.block, grant.wait));
+    drop(inner.free_at(grant.block, grant.wait));
 }

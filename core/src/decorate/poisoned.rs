@@ -1,6 +1,6 @@
 //! [`Poisoned`]: blocks that hold a conspicuous value before they are written and after they are freed.
 
-use super::{give, give_back};
+use super::give_back;
 use crate::access::{MemoryAccess, Pattern};
 use crate::block::{Block, BlockAllocator, Grant, Request};
 use crate::error::{AccessError, AllocError, ConfigError, FreeError, FreeRejected};
@@ -83,19 +83,6 @@ impl<A: BlockAllocator, M: MemoryAccess> Poisoned<A, M> {
             None => Ok(()),
         }
     }
-
-    fn free_as(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
-        let Some(requested) = self.inner.requested_bytes(&block) else {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
-        };
-        let stream = point.map_or(StreamId::MAIN, |point| point.stream);
-        if self.reset(stream, &block, requested).is_err() {
-            // Relaxed: a number by itself.
-            self.failures.fetch_add(1, Ordering::Relaxed);
-        }
-        give(&self.inner, block, point)
-    }
 }
 
 impl<A: BlockAllocator, M: MemoryAccess> BlockAllocator for Poisoned<A, M> {
@@ -118,15 +105,19 @@ impl<A: BlockAllocator, M: MemoryAccess> BlockAllocator for Poisoned<A, M> {
         }
     }
 
-    /// Resets the block, then frees it below.
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.free_as(block, None)
-    }
-
-    /// Resets the block behind the work of the point's stream, then frees it below with the point. If
+    /// Resets the block, behind the work of the point's stream if there is a point, then frees it below. If
     /// the point is refused the block comes back reset.
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.free_as(block, Some(point))
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        let Some(requested) = self.inner.requested_bytes(&block) else {
+            let error = FreeError::Unknown;
+            return Err(FreeRejected { block, error });
+        };
+        let stream = point.map_or(StreamId::MAIN, |point| point.stream);
+        if self.reset(stream, &block, requested).is_err() {
+            // Relaxed: a number by itself.
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        self.inner.free_at(block, point)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

@@ -9,7 +9,7 @@
 //!   over. Its point goes with it for an allocator that counts events; one without streams needs none.
 
 use super::damage::{Findings, find_change};
-use super::{CheckError, Damage, FindingCounts, OnDamage, Which, give};
+use super::{CheckError, Damage, FindingCounts, OnDamage, Which};
 use crate::access::{MemoryAccess, Pattern};
 use crate::block::{Block, BlockAllocator, Grant, Request};
 use crate::error::{AllocError, ConfigError, FreeError, FreeRejected};
@@ -288,7 +288,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
     /// Gives a block to the allocator below.
     fn release(&self, waiting: Waiting) -> Result<(), Refused> {
         let Waiting { block, point, id } = waiting;
-        give(&self.inner, block, point).map_err(|FreeRejected { block, error }| Refused {
+        let freed = self.inner.free_at(block, point);
+        freed.map_err(|FreeRejected { block, error }| Refused {
             waiting: Waiting { block, point, id },
             error,
         })
@@ -348,31 +349,6 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
     fn count_passed(&self) {
         self.state.with(|state| state.passed += 1);
     }
-
-    fn free_as(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
-        if self.inner.requested_bytes(&block).is_none() {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
-        }
-        let id = self.inner.allocation_id(&block).unwrap_or(0);
-        let waiting = Waiting { block, point, id };
-        let max = self.state.with(|state| state.ring.capacity());
-        let bytes = waiting.block.bytes();
-        let done = if bytes == 0 || bytes > self.config.limit_bytes || max == 0 {
-            self.count_passed();
-            self.release(waiting)
-        } else if let Err(find) = self.fill(&waiting) {
-            self.state.with(|state| state.findings.note(find));
-            self.count_passed();
-            self.release(waiting)
-        } else {
-            self.admit(waiting)
-        };
-        done.map_err(|Refused { waiting, error }| FreeRejected {
-            block: waiting.block,
-            error,
-        })
-    }
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined<'_, A, M, W> {
@@ -397,16 +373,32 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
         self.inner.alloc(request)
     }
 
-    /// Fills the block and lets it wait.
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.free_as(block, None)
-    }
-
-    /// Fills the block behind the work of the point's stream and lets it wait. A point too far ahead is
-    /// not refused but waits, and is handed on when the block leaves; to an allocator without streams
-    /// the block goes without it, since the stream's work was over when the block had been filled.
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.free_as(block, Some(point))
+    /// Fills the block, behind the work of the point's stream if there is a point, and lets it wait. A point
+    /// too far ahead is not refused but waits, and is handed on when the block leaves; to an allocator without
+    /// streams the block goes without it, since the stream's work was over when the block had been filled.
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        if self.inner.requested_bytes(&block).is_none() {
+            let error = FreeError::Unknown;
+            return Err(FreeRejected { block, error });
+        }
+        let id = self.inner.allocation_id(&block).unwrap_or(0);
+        let waiting = Waiting { block, point, id };
+        let max = self.state.with(|state| state.ring.capacity());
+        let bytes = waiting.block.bytes();
+        let done = if bytes == 0 || bytes > self.config.limit_bytes || max == 0 {
+            self.count_passed();
+            self.release(waiting)
+        } else if let Err(find) = self.fill(&waiting) {
+            self.state.with(|state| state.findings.note(find));
+            self.count_passed();
+            self.release(waiting)
+        } else {
+            self.admit(waiting)
+        };
+        done.map_err(|Refused { waiting, error }| FreeRejected {
+            block: waiting.block,
+            error,
+        })
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

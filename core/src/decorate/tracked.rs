@@ -2,7 +2,6 @@
 
 use core::fmt;
 
-use super::give;
 use super::rows::Row;
 use super::track_state::{Record, TrackState, TrackStats, TrackedBlock, Tracking};
 use crate::block::{Block, BlockAllocator, Grant, Request};
@@ -223,8 +222,25 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
             }
         })
     }
+}
 
-    fn free_as(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, W> {
+    /// Gives a block of the allocator below and counts it.
+    ///
+    /// Fails with [`AllocError::Closed`] once the records were taken, [`AllocError::TableFull`] if
+    /// blocks are tracked here and no row is vacant.
+    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
+        if !self.state.with(TrackState::begin) {
+            return Err(AllocError::Closed);
+        }
+        let outcome = self.alloc_below(request);
+        if outcome.is_err() {
+            self.state.with(TrackState::failed);
+        }
+        outcome
+    }
+
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
         let bytes = block.bytes();
         if self.tracking != Tracking::Local {
             // A foreign block is refused below; it never counted.
@@ -232,7 +248,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
             let counted = self
                 .state
                 .with(|state| if counts { state.leaving(bytes) } else { 0 });
-            let outcome = give(&self.inner, block, point);
+            let outcome = self.inner.free_at(block, point);
             let tick = self.ticks.now();
             self.state.with(|state| match outcome {
                 Ok(()) => state.freed(self.tracking, bytes, tick),
@@ -254,7 +270,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
             requested,
             id,
         } = entry;
-        let outcome = give(&self.inner, inner, point);
+        let outcome = self.inner.free_at(inner, point);
         let tick = self.ticks.now();
         self.state.with(|state| match outcome {
             Ok(()) => {
@@ -278,31 +294,6 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
                 Err(FreeRejected { block, error })
             }
         })
-    }
-}
-
-impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, W> {
-    /// Gives a block of the allocator below and counts it.
-    ///
-    /// Fails with [`AllocError::Closed`] once the records were taken, [`AllocError::TableFull`] if
-    /// blocks are tracked here and no row is vacant.
-    fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        if !self.state.with(TrackState::begin) {
-            return Err(AllocError::Closed);
-        }
-        let outcome = self.alloc_below(request);
-        if outcome.is_err() {
-            self.state.with(TrackState::failed);
-        }
-        outcome
-    }
-
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.free_as(block, None)
-    }
-
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.free_as(block, Some(point))
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

@@ -203,21 +203,20 @@ impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<'_, S, W> {
         }
     }
 
-    /// Keeps the buffer; evicts without the lock.
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+    /// Keeps the buffer; evicts without the lock. With a point always refused: a pool has no streams, see
+    /// [`Pool::free_after`].
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
         let mut next = self.pool.with(|pool| {
-            pool.free(block)?;
+            match point {
+                None => pool.free(block)?,
+                Some(point) => pool.free_after(block, point)?,
+            }
             Ok(pool.take_leaving())
         })?;
         while let Some(ticket) = next {
             next = self.give_back(ticket).1;
         }
         Ok(())
-    }
-
-    /// Always refused: a pool has no streams, see [`Pool::free_after`].
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.pool.with(|pool| pool.free_after(block, point))
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use super::HostMemory;
 use crate::bfc::{Bfc, BfcConfig, Chunk};
 use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request};
-use crate::error::{AllocError, ConfigError, FreeRejected, RegionError};
+use crate::error::{AllocError, ConfigError, FreeRejected};
 use crate::stats::Stats;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::sync::{Locked, Spin, Wait, number_given_once};
@@ -39,24 +39,21 @@ impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
     /// All of `buffer` is free. How memory grows is none of its affair: the buffer is all there is.
     ///
     /// # Errors
-    /// [`HostBufferError`].
+    /// [`ConfigError`].
     pub fn new(
         buffer: &'m mut [MaybeUninit<u8>],
         config: BfcConfig,
         table: &'t mut [Chunk],
-    ) -> Result<Self, HostBufferError> {
+    ) -> Result<Self, ConfigError> {
         let mut bfc = Bfc::new(config, table)?;
-        let number = number_given_once(AllocatorId::GIVEN_ONCE).ok_or(HostBufferError::Numbers)?;
+        let number = number_given_once(AllocatorId::GIVEN_ONCE).ok_or(ConfigError::Numbers)?;
         bfc.set_id(AllocatorId::once(number));
         let granule = bfc.granule();
         let start = NonNull::from(&mut *buffer).cast::<u8>();
         let range = whole_granules(start, buffer.len(), granule);
-        let range = range.ok_or(HostBufferError::TooSmall {
-            bytes: buffer.len(),
-            granule_bytes: granule.bytes(),
-        })?;
+        let range = range.ok_or(ConfigError::Buffer)?;
         let added = bfc.add_region(range);
-        added.map_err(|rejected| HostBufferError::Region(rejected.error))?;
+        added.map_err(|rejected| ConfigError::Region(rejected.error))?;
         Ok(Self {
             id: bfc.id(),
             bfc: Locked::new(bfc),
@@ -86,12 +83,11 @@ impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
         self.bfc.with(|bfc| bfc.alloc(request))
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.bfc.with(|bfc| bfc.free(block))
-    }
-
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.bfc.with(|bfc| bfc.free_after(block, point))
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        self.bfc.with(|bfc| match point {
+            None => bfc.free(block),
+            Some(point) => bfc.free_after(block, point),
+        })
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {
@@ -137,51 +133,3 @@ impl<W: Wait> fmt::Debug for HostBuffer<'_, '_, W> {
             .finish_non_exhaustive()
     }
 }
-
-/// Why no allocator was made over a buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum HostBufferError {
-    /// The configuration or the table.
-    Config(ConfigError),
-    /// No whole granule lies inside it.
-    TooSmall {
-        /// Of the buffer.
-        bytes: usize,
-        /// Of a granule.
-        granule_bytes: u64,
-    },
-    /// The buffer cannot be one region.
-    Region(RegionError),
-    /// The process has made 2^31 of them, and there is no number for another.
-    Numbers,
-}
-
-impl From<ConfigError> for HostBufferError {
-    fn from(error: ConfigError) -> Self {
-        Self::Config(error)
-    }
-}
-
-impl fmt::Display for HostBufferError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(error) => error.fmt(f),
-            Self::TooSmall {
-                bytes,
-                granule_bytes,
-            } => write!(
-                f,
-                "no whole granule of {granule_bytes} bytes lies inside the {bytes} bytes: give a longer \
-                 buffer, or a smaller granule"
-            ),
-            Self::Region(error) => error.fmt(f),
-            Self::Numbers => f.write_str(
-                "this process has made 2^31 allocators over buffers and has no number for another: keep \
-                 them and use them again",
-            ),
-        }
-    }
-}
-
-impl core::error::Error for HostBufferError {}

@@ -36,7 +36,7 @@ use crate::units::Align;
 
 pub use boxed::TypedBox;
 use boxed::{Memory, Values};
-pub use buffer::{HostBuffer, HostBufferError};
+pub use buffer::HostBuffer;
 
 /// An allocator whose blocks are memory that this program may read and write.
 ///

@@ -1,6 +1,6 @@
 //! Kernels that take time and kernels that count, whose text is in kernels.ptx and dependent.ptx.
 //!
-//! PROBE1 A kernel is launched with the parameters that its text declares, and with memory for as many words
+//! TEXT1 A kernel is launched with the parameters that its text declares, and with memory for as many words
 //!    as it is told.
 
 use std::error::Error;
@@ -71,7 +71,7 @@ impl Kernels {
     ) -> Result<(), result::DriverError> {
         let mut nanoseconds = nanoseconds(time);
         let mut parameters = [(&raw mut nanoseconds).cast()];
-        // SAFETY: PROBE1.
+        // SAFETY: TEXT1.
         unsafe { launch(self.spin, [1, 1], stream, &mut parameters) }
     }
 
@@ -87,7 +87,7 @@ impl Kernels {
     ) -> Result<(), result::DriverError> {
         let (mut at, mut nanoseconds) = (at, nanoseconds(time));
         let mut parameters = [(&raw mut at).cast(), (&raw mut nanoseconds).cast()];
-        // SAFETY: PROBE1, and the caller's promise.
+        // SAFETY: TEXT1, and the caller's promise.
         unsafe { launch(self.touch, [1, 1], stream, &mut parameters) }
     }
 
@@ -101,7 +101,7 @@ impl Kernels {
         at: DevicePtr,
         count: u32,
     ) -> Result<(), result::DriverError> {
-        // SAFETY: PROBE1, and the caller's promise.
+        // SAFETY: TEXT1, and the caller's promise.
         unsafe { add(self.add, stream, at, count) }
     }
 
@@ -122,7 +122,7 @@ impl Kernels {
             (&raw mut count).cast(),
             (&raw mut to).cast(),
         ];
-        // SAFETY: PROBE1, and the caller's promise.
+        // SAFETY: TEXT1, and the caller's promise.
         unsafe { launch(self.sum, [GRID, BLOCK], stream, &mut parameters) }
     }
 }
@@ -138,7 +138,7 @@ impl Dependent {
         at: DevicePtr,
         count: u32,
     ) -> Result<(), result::DriverError> {
-        // SAFETY: PROBE1, and the caller's promise.
+        // SAFETY: TEXT1, and the caller's promise.
         unsafe { add(self.add_early, stream, at, count) }
     }
 
@@ -182,7 +182,7 @@ impl Dependent {
         };
         let kernel = if waits { self.sum_waiting } else { self.sum };
         let none = std::ptr::null_mut();
-        // SAFETY: PROBE1, and the caller's promise; all that is lent outlives the call.
+        // SAFETY: TEXT1, and the caller's promise; all that is lent outlives the call.
         unsafe { sys::cuLaunchKernelEx(&raw const config, kernel, parameters.as_mut_ptr(), none) }
             .result()
     }
@@ -193,7 +193,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 /// # Safety
-/// PROBE1; the context is current.
+/// TEXT1; the context is current.
 unsafe fn launch(
     kernel: sys::CUfunction,
     [grid, block]: [u32; 2],
@@ -205,7 +205,7 @@ unsafe fn launch(
 }
 
 /// # Safety
-/// PROBE1: a kernel that takes words and their number.
+/// TEXT1: a kernel that takes words and their number.
 unsafe fn add(
     kernel: sys::CUfunction,
     stream: sys::CUstream,

@@ -62,6 +62,20 @@ impl Context {
         Self::over(driver, cuda)
     }
 
+    /// The primary context of a device, which leaves current what was current for this thread: for a library
+    /// inside of a program that has contexts of its own.
+    ///
+    /// # Errors
+    /// If no driver can be loaded, there is no such device, or the driver refuses.
+    pub fn primary(ordinal: usize) -> Result<Self, LoadError> {
+        let driver = load::loaded_or_from_env()?;
+        let _put_back = PutBack {
+            driver,
+            before: Some(driver.current_context()?),
+        };
+        Self::new(ordinal)
+    }
+
     /// A context that the program has already.
     ///
     /// # Errors

@@ -8,7 +8,8 @@
 //! `api` the functions, by name · `search` where libraries are · `load` which one is taken ·
 //! `error` · `device`, `context`, `stream`, `memory`, `transfers`, `pages`, `pool` the calls ·
 //! `relaxed` calls beside captures · `deferred_free` what the
-//! driver did not take back · `owed` what work may still use · `stand_in` the control of the stand-in.
+//! driver did not take back · `owed` what work may still use · `stand_in` the control of the stand-in ·
+//! `host_launch` what its kernels see.
 //!
 //! # Calls
 //! Most calls work on the current context of the calling thread:
@@ -18,6 +19,7 @@
 mod api;
 mod device;
 mod error;
+mod host_launch;
 mod load;
 mod memory;
 mod pages;
@@ -40,6 +42,7 @@ pub use larder_cuda_abi::Code;
 
 pub use device::DeviceInfo;
 pub use error::{DriverError, LoadError};
+pub use host_launch::HostLaunch;
 pub use load::{Choice, load, load_from_env};
 pub use memory::PointerKind;
 pub use pages::MemoryUse;

@@ -35,6 +35,44 @@ pub struct Rule<'a> {
     pub code: Code,
 }
 
+impl<'a> Rule<'a> {
+    /// The next call of any function is answered with [`Code::UNKNOWN`].
+    pub const fn any() -> Self {
+        Self {
+            function: None,
+            skip: 0,
+            times: 1,
+            code: Code::UNKNOWN,
+        }
+    }
+
+    /// The next call of this function is answered with [`Code::UNKNOWN`].
+    pub const fn of(function: &'a str) -> Self {
+        Self {
+            function: Some(function),
+            ..Self::any()
+        }
+    }
+
+    /// So many calls are made first.
+    #[must_use]
+    pub const fn after(self, skip: u64) -> Self {
+        Self { skip, ..self }
+    }
+
+    /// So many calls are refused.
+    #[must_use]
+    pub const fn times(self, times: u64) -> Self {
+        Self { times, ..self }
+    }
+
+    /// They are answered with this code.
+    #[must_use]
+    pub const fn with(self, code: Code) -> Self {
+        Self { code, ..self }
+    }
+}
+
 /// How much of one kind exists.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Alive {
@@ -221,21 +259,17 @@ impl StandIn {
     /// text says it does is not looked at.
     ///
     /// ```no_run
-    /// use larder_cuda::driver::{abi::stand_in::KernelCall, load_from_env};
+    /// use larder_cuda::driver::{HostLaunch, abi::stand_in::KernelCall, load_from_env};
     ///
     /// /// `.entry add_one(.param .u64 numbers, .param .u32 count)`
     /// unsafe extern "C" fn add_one(call: *const KernelCall) {
-    ///     // SAFETY: the stand-in gives a call with these two parameters, and memory of that size.
-    ///     unsafe {
-    ///         let numbers = (*(*call).parameters).cast::<u64>().read();
-    ///         let count = (*(*call).parameters.add(1)).cast::<u32>().read();
-    ///         let memory = ((*call).access)(call, numbers, 4 * u64::from(count), 1).cast::<u32>();
-    ///         if memory.is_null() {
-    ///             return; // not there: the launch fails as on a device
-    ///         }
-    ///         for number in std::slice::from_raw_parts_mut(memory, count as usize) {
-    ///             *number += 1;
-    ///         }
+    ///     // SAFETY: the stand-in gives a call with these two parameters.
+    ///     let launch = unsafe { HostLaunch::of(call) };
+    ///     let Some(numbers) = launch.write::<u32>(0, launch.count(1)) else {
+    ///         return; // not there: the launch fails as on a device
+    ///     };
+    ///     for number in numbers {
+    ///         *number += 1;
     ///     }
     /// }
     /// if let Some(stand_in) = load_from_env()?.stand_in() {

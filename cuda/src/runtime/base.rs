@@ -131,7 +131,13 @@ impl BlockAllocator for Base {
         })
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+    /// With a point always refused: the global allocator knows no streams, so the block would be given again while
+    /// work uses it. Wait for the stream, then free it without.
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        if point.is_some() && self.find(&block).is_some() {
+            let error = FreeError::NoStreams;
+            return Err(FreeRejected { block, error });
+        }
         let Some(live) = self.take(&block) else {
             let error = FreeError::Unknown;
             return Err(FreeRejected { block, error });
@@ -140,16 +146,6 @@ impl BlockAllocator for Base {
         // SAFETY: BASE1: it was in a table with this layout, and is in none any more.
         unsafe { std::alloc::dealloc(start, live.layout) };
         Ok(())
-    }
-
-    /// Always refused: the global allocator knows no streams, so the block would be given again while work uses
-    /// it. Wait for the stream, then [`free`](Self::free).
-    fn free_after(&self, block: Block, _: StreamPoint) -> Result<(), FreeRejected> {
-        let error = match self.find(&block) {
-            Some(_) => FreeError::NoStreams,
-            None => FreeError::Unknown,
-        };
-        Err(FreeRejected { block, error })
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

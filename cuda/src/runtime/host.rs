@@ -235,13 +235,9 @@ impl BlockAllocator for HostAllocator {
         self.blocks().alloc(request)
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.blocks().free(block)
-    }
-
-    /// A best fit keeps the block on its stream; the others know no streams and refuse.
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.blocks().free_after(block, point)
+    /// A best fit keeps the block on the point's stream; the others know no streams and refuse a point.
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        self.blocks().free_at(block, point)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

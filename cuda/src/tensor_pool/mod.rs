@@ -18,12 +18,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::lifetime::prmalloc::{
-    PlanError, PoolAllocError, PoolCounts, Progress, Round, Step, TensorPool,
-};
+use larder_core::lifetime::prmalloc::{PlanError, PoolCounts, Progress, Round, Step, TensorPool};
 use larder_core::{
-    AddrRange, Align, AllocError, AllocatorId, Block, Cause, ChunkHandle, FreeError, OutOfMemory,
-    Request,
+    AddrRange, Align, AllocError, AllocatorId, Block, ChunkHandle, FreeError, Request,
 };
 use larder_cuda_abi::StreamHandle;
 
@@ -79,19 +76,6 @@ pub struct DeviceTensorPool {
     plan_error: Mutex<Option<PlanError>>,
 }
 
-/// Why the core's pool gave no block, in the words of all allocators.
-fn refusal(error: PoolAllocError) -> DeviceAllocError {
-    DeviceAllocError::reason(match error {
-        PoolAllocError::TooLarge { requested_bytes } => AllocError::TooLarge { requested_bytes },
-        PoolAllocError::TableFull { records } => AllocError::TableFull { records },
-        PoolAllocError::OutOfMemory { requested_bytes } => {
-            AllocError::OutOfMemory(OutOfMemory::of(Cause::SubAllocator, requested_bytes))
-        }
-        // A new reason would have no words here yet.
-        _ => AllocError::ZeroSize,
-    })
-}
-
 impl DeviceTensorPool {
     /// A pool at step 0 that has no plan yet. Takes its tables from the host, nothing from the device.
     ///
@@ -144,10 +128,10 @@ impl DeviceTensorPool {
     pub fn alloc_aligned(&self, bytes: u64, align: Align) -> Result<Block, DeviceAllocError> {
         let addr = self.pool.alloc(bytes, align).map_err(|error| {
             let below = match error {
-                PoolAllocError::OutOfMemory { .. } => self.pool.backend().refusal(),
+                AllocError::OutOfMemory(_) => self.pool.backend().refusal(),
                 _ => None,
             };
-            below.unwrap_or_else(|| refusal(error))
+            below.unwrap_or(DeviceAllocError::reason(error))
         })?;
         let too_large = AllocError::TooLarge {
             requested_bytes: bytes,

@@ -6,28 +6,23 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use larder_core::FreeError;
 use larder_cuda::driver::Rule;
-use larder_cuda::driver::abi::Code;
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocator, DeviceConfig, DeviceFreeError};
 
-use crate::common::{MIB, alone, assert_clean};
+use crate::common::{MIB, alone_and_clean, streams};
 
 fn setup() -> (Context, DeviceAllocator, Vec<Arc<CudaStream>>) {
     let context = Context::new(0).unwrap();
     let mut config = DeviceConfig::new();
     config.arenas = ArenaPolicy::Always;
     let memory = DeviceAllocator::with_config(&context, config).unwrap();
-    let new = |_| context.cudarc().new_stream().unwrap();
-    let streams = (0..3).map(new).collect();
+    let streams = streams(&context, 3);
     (context, memory, streams)
 }
 
 /// A block with a byte of its own in each place, whichever part of the allocator it is from.
 #[test]
 fn blocks_come_back_by_their_first_address_only_and_once() {
-    let Some((control, _turn)) = alone("blocks_come_back_by_their_first_address") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let (context, memory, streams) = setup();
         for seed in 0..8 {
             control.schedule_deferred(seed);
@@ -75,16 +70,12 @@ fn blocks_come_back_by_their_first_address_only_and_once() {
             memory.release(u64::MAX);
             assert_eq!(memory.stats().live_bytes, 0);
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_block_of_another_allocator_is_not_kept() {
-    let Some((control, _turn)) = alone("a_block_of_another_allocator_is_not_kept") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let (context, memory, streams) = setup();
         let other = DeviceAllocator::new(&context).unwrap();
         let block = other.alloc(&streams[0], MIB).unwrap();
@@ -93,35 +84,24 @@ fn a_block_of_another_allocator_is_not_kept() {
         assert_eq!(refused.error, DeviceFreeError::Block(FreeError::Unknown));
         assert_eq!(memory.bytes_at(address), None);
         other.free(&streams[0], refused.block).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 /// A stream of another context is waited for; where that is refused the block is kept on.
 #[test]
 fn a_refused_free_keeps_the_block_under_its_address() {
-    let Some((control, _turn)) = alone("a_refused_free_keeps_the_block") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let (_context, memory, streams) = setup();
         let elsewhere = Context::new(1).unwrap();
         let stranger = elsewhere.cudarc().new_stream().unwrap();
         let block = memory.alloc(&streams[0], MIB).unwrap();
         let address = memory.keep_addr(block).unwrap();
-        let rule = Rule {
-            function: Some("cuStreamSynchronize"),
-            skip: 0,
-            times: 1,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).unwrap();
+        control.fail(Rule::of("cuStreamSynchronize")).unwrap();
         let refused = memory.free_addr(&stranger, address).unwrap_err();
         assert!(matches!(refused, DeviceFreeError::Driver(_)), "{refused}");
         control.clear_failures();
         assert_eq!(memory.bytes_at(address), Some(MIB));
         memory.free_addr(&stranger, address).unwrap();
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }

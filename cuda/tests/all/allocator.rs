@@ -6,7 +6,7 @@ use crate::common;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::{MIB, alone, apart, assert_clean, ran_in_child, together};
+use common::{MIB, alone, alone_and_clean, apart, assert_clean, ran_in_child, streams, together};
 use cudarc::driver::CudaStream;
 use larder_core::{Align, AllocError, Block, GrowRequest, SubAllocator};
 use larder_cuda::driver::Rule;
@@ -15,20 +15,7 @@ use larder_cuda::{
     PinnedMemory,
 };
 use larder_cuda_abi::Code;
-
-/// A number below `bound`, by a generator of 64 bits.
-fn below(state: &mut u64, bound: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % bound
-}
-
-fn streams(context: &Context, count: usize) -> Vec<Arc<CudaStream>> {
-    (0..count)
-        .map(|_| context.cudarc().new_stream().unwrap())
-        .collect()
-}
+use larder_model::Random;
 
 fn fill(stream: &CudaStream, block: &Block, value: u8) {
     common::fill(stream, block.addr().get(), block.bytes(), value);
@@ -62,98 +49,88 @@ fn memory_comes_back_at_once_on_its_stream() {
 /// Eight times its memory would be more addresses than the core counts.
 #[test]
 fn a_device_of_any_size_has_an_allocator() {
-    let Some((control, _turn)) = alone("a_device_of_any_size_has_an_allocator") else {
-        return;
-    };
-    control.reset(2, 500 << 30);
-    let context = Context::new(0).unwrap();
-    let memory = DeviceAllocator::new(&context).unwrap();
-    let stream = context.cudarc().new_stream().unwrap();
-    let block = memory.alloc(&stream, 300 << 30).unwrap();
-    memory.free(&stream, block).unwrap();
-    drop(memory);
-    let config = DeviceConfig {
-        address_bytes: 2 << 40,
-        ..DeviceConfig::new()
-    };
-    let error = DeviceAllocator::with_config(&context, config).unwrap_err();
-    let size = DriverError::Size { bytes: 2 << 40 };
-    assert_eq!(error, DeviceAllocError::Driver(size));
-    drop(stream);
-    drop(context);
-    assert_clean(control);
+    alone_and_clean(|control| {
+        control.reset(2, 500 << 30);
+        let context = Context::new(0).unwrap();
+        let memory = DeviceAllocator::new(&context).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        let block = memory.alloc(&stream, 300 << 30).unwrap();
+        memory.free(&stream, block).unwrap();
+        drop(memory);
+        let config = DeviceConfig {
+            address_bytes: 2 << 40,
+            ..DeviceConfig::new()
+        };
+        let error = DeviceAllocator::with_config(&context, config).unwrap_err();
+        let size = DriverError::Size { bytes: 2 << 40 };
+        assert_eq!(error, DeviceAllocError::Driver(size));
+    });
 }
 
 #[test]
 fn a_steady_state_calls_no_driver() {
-    let Some((control, _turn)) = alone("a_steady_state_calls_no_driver") else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    {
-        let memory = DeviceAllocator::new(&context).unwrap();
-        let streams = streams(&context, 2);
-        let step = || {
-            for stream in &streams {
-                let blocks: Vec<_> = (1..20)
-                    .map(|index| memory.alloc(stream, index * 100_000).unwrap())
-                    .collect();
-                for block in blocks {
-                    memory.free(stream, block).unwrap();
+    alone_and_clean(|control| {
+        let context = Context::new(0).unwrap();
+        {
+            let memory = DeviceAllocator::new(&context).unwrap();
+            let streams = streams(&context, 2);
+            let step = || {
+                for stream in &streams {
+                    let blocks: Vec<_> = (1..20)
+                        .map(|index| memory.alloc(stream, index * 100_000).unwrap())
+                        .collect();
+                    for block in blocks {
+                        memory.free(stream, block).unwrap();
+                    }
                 }
+                memory.end_step();
+            };
+            for _ in 0..3 {
+                step();
             }
-            memory.end_step();
-        };
-        for _ in 0..3 {
-            step();
+            control.reset_calls();
+            for _ in 0..10 {
+                step();
+            }
+            let calls = control.call_table();
+            let memory_calls =
+                |(name, _): &&(String, u64)| name.starts_with("cuMem") || name == "cuEventCreate";
+            assert_eq!(calls.iter().find(memory_calls), None, "{calls:?}");
         }
-        control.reset_calls();
-        for _ in 0..10 {
-            step();
-        }
-        let calls = control.call_table();
-        let memory_calls =
-            |(name, _): &&(String, u64)| name.starts_with("cuMem") || name == "cuEventCreate";
-        assert_eq!(calls.iter().find(memory_calls), None, "{calls:?}");
-    }
-    drop(context);
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn another_stream_waits_on_the_device_and_not_on_the_host() {
-    let Some((control, _turn)) = alone("another_stream_waits") else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    {
-        // So little that the second stream must take what the first one freed.
-        let memory =
-            DeviceAllocator::with_config(&context, DeviceConfig::with_budget(4 * MIB)).unwrap();
-        let streams = streams(&context, 2);
-        let block = memory.alloc(&streams[0], 3 * MIB).unwrap();
-        control.schedule_deferred(1);
-        fill(&streams[0], &block, 7);
-        memory.free(&streams[0], block).unwrap();
-        control.reset_calls();
-        let block = memory.alloc(&streams[1], 3 * MIB).unwrap();
-        let calls = |name| control.calls(Some(name));
-        assert_eq!(calls("cuEventRecord"), 1);
-        assert_eq!(calls("cuStreamWaitEvent"), 1);
-        assert_eq!(calls("cuEventSynchronize"), 0);
-        fill(&streams[1], &block, 9);
-        assert_eq!(read(&streams[1], &block), vec![9; block.bytes() as usize]);
-        // What was waited for once is not waited for again.
-        let addr = block.addr();
-        memory.free(&streams[1], block).unwrap();
-        control.reset_calls();
-        let block = memory.alloc(&streams[1], 3 * MIB).unwrap();
-        assert_eq!(block.addr(), addr);
-        assert_eq!(calls("cuStreamWaitEvent"), 0);
-        memory.free(&streams[1], block).unwrap();
-    }
-    drop(context);
-    assert_clean(control);
+    alone_and_clean(|control| {
+        let context = Context::new(0).unwrap();
+        {
+            // So little that the second stream must take what the first one freed.
+            let memory =
+                DeviceAllocator::with_config(&context, DeviceConfig::with_budget(4 * MIB)).unwrap();
+            let streams = streams(&context, 2);
+            let block = memory.alloc(&streams[0], 3 * MIB).unwrap();
+            control.schedule_deferred(1);
+            fill(&streams[0], &block, 7);
+            memory.free(&streams[0], block).unwrap();
+            control.reset_calls();
+            let block = memory.alloc(&streams[1], 3 * MIB).unwrap();
+            let calls = |name| control.calls(Some(name));
+            assert_eq!(calls("cuEventRecord"), 1);
+            assert_eq!(calls("cuStreamWaitEvent"), 1);
+            assert_eq!(calls("cuEventSynchronize"), 0);
+            fill(&streams[1], &block, 9);
+            assert_eq!(read(&streams[1], &block), vec![9; block.bytes() as usize]);
+            // What was waited for once is not waited for again.
+            let addr = block.addr();
+            memory.free(&streams[1], block).unwrap();
+            control.reset_calls();
+            let block = memory.alloc(&streams[1], 3 * MIB).unwrap();
+            assert_eq!(block.addr(), addr);
+            assert_eq!(calls("cuStreamWaitEvent"), 0);
+            memory.free(&streams[1], block).unwrap();
+        }
+    });
 }
 
 struct Live {
@@ -198,17 +175,17 @@ impl Program {
     }
 
     fn run(mut self, seed: u64) {
-        let mut random = seed;
+        let mut random = Random::new(seed);
         for step in 0..60 {
-            let stream = below(&mut random, STREAMS as u64) as usize;
-            let bytes = 1 + below(&mut random, [4000, MIB, 5 * MIB][step % 3]);
-            self.alloc(stream, bytes, 1 + below(&mut random, 250) as u8);
-            while self.live.len() > 6 || below(&mut random, 3) == 0 {
+            let stream = random.below(STREAMS as u64) as usize;
+            let bytes = 1 + random.below([4000, MIB, 5 * MIB][step % 3]);
+            self.alloc(stream, bytes, 1 + random.below(250) as u8);
+            while self.live.len() > 6 || random.below(3) == 0 {
                 if !self.free() {
                     break;
                 }
             }
-            if below(&mut random, 16) == 0 {
+            if random.below(16) == 0 {
                 self.memory.end_step();
                 self.memory.release(2 * MIB);
             }
@@ -268,30 +245,28 @@ fn any_order_of_the_device_keeps_every_blocks_bytes() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("any_order_of_the_device") else {
-        return;
-    };
-    for seed in 0..300 {
-        let context = Context::new(0).unwrap();
-        control.schedule_deferred(seed);
-        let config = match seed % 3 {
-            0 => DeviceConfig::new(),
-            1 => DeviceConfig::with_budget(24 * MIB),
-            _ => DeviceConfig {
-                limit_bytes: 16 * MIB,
-                ..DeviceConfig::new()
-            },
-        };
-        Program::new(&context, config).run(seed);
-        assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
-        control.schedule_eagerly();
-    }
-    assert_clean(control);
+    alone_and_clean(|control| {
+        for seed in 0..300 {
+            let context = Context::new(0).unwrap();
+            control.schedule_deferred(seed);
+            let config = match seed % 3 {
+                0 => DeviceConfig::new(),
+                1 => DeviceConfig::with_budget(24 * MIB),
+                _ => DeviceConfig {
+                    limit_bytes: 16 * MIB,
+                    ..DeviceConfig::new()
+                },
+            };
+            Program::new(&context, config).run(seed);
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+            control.schedule_eagerly();
+        }
+    });
 }
 
 #[test]
 fn any_refused_call_leaves_every_block_as_it_is() {
-    let Some((control, _turn)) = alone("any_refused_call") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for skip in 0..400 {
@@ -303,14 +278,7 @@ fn any_refused_call_leaves_every_block_as_it_is() {
                 panic!("nothing was refused yet");
             };
             let streams = streams(&context, 2);
-            control
-                .fail(Rule {
-                    function: None,
-                    skip,
-                    times: 1,
-                    code: Code::UNKNOWN,
-                })
-                .unwrap();
+            control.fail(Rule::any().after(skip)).unwrap();
             let mut blocks = Vec::new();
             for step in 0..40_usize {
                 let stream = step % 2;
@@ -339,7 +307,7 @@ fn any_refused_call_leaves_every_block_as_it_is() {
 /// Two streams that swap what little there is, with the driver refusing some of the waits.
 #[test]
 fn a_refused_wait_leaves_memory_with_the_stream_that_used_it() {
-    let Some((control, _turn)) = alone("a_refused_wait") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..50 {
@@ -353,13 +321,7 @@ fn a_refused_wait_leaves_memory_with_the_stream_that_used_it() {
             for step in 0..20_usize {
                 let stream = &streams[step / 2 % 2];
                 if step % 4 == 2 {
-                    let rule = Rule {
-                        function: Some("cuStreamWaitEvent"),
-                        skip: 0,
-                        times: 1,
-                        code: Code::UNKNOWN,
-                    };
-                    control.fail(rule).unwrap();
+                    control.fail(Rule::of("cuStreamWaitEvent")).unwrap();
                 }
                 match memory.alloc(stream, 3 * MIB) {
                     Ok(block) => {
@@ -403,35 +365,28 @@ fn a_captured_stream_gets_no_new_memory() {
 
 #[test]
 fn what_does_not_fit_is_an_error_with_the_drivers_word() {
-    let Some((control, _turn)) = alone("what_does_not_fit") else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    let memory = DeviceAllocator::new(&context).unwrap();
-    let stream = context.cudarc().new_stream().unwrap();
-    let DeviceAllocError::Memory { reason, driver } = memory.alloc(&stream, 2 << 30).unwrap_err()
-    else {
-        panic!("not for lack of memory");
-    };
-    assert!(matches!(reason, AllocError::OutOfMemory(_)));
-    let Some(DriverError::Call { code, .. }) = driver else {
-        panic!("the driver refused");
-    };
-    assert_eq!(code, Code::OUT_OF_MEMORY);
-    drop(memory);
-    drop(stream);
-    drop(context);
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let context = Context::new(0).unwrap();
+        let memory = DeviceAllocator::new(&context).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        let DeviceAllocError::Memory { reason, driver } =
+            memory.alloc(&stream, 2 << 30).unwrap_err()
+        else {
+            panic!("not for lack of memory");
+        };
+        assert!(matches!(reason, AllocError::OutOfMemory(_)));
+        let Some(DriverError::Call { code, .. }) = driver else {
+            panic!("the driver refused");
+        };
+        assert_eq!(code, Code::OUT_OF_MEMORY);
+    });
 }
 
 /// The default stream of any context has the same handle, and so has each thread's own default
 /// stream: what one frees must not go to the other without a wait.
 #[test]
 fn a_stream_that_could_be_another_one_is_refused() {
-    let Some((control, _turn)) = alone("a_stream_that_could_be_another_one_is_refused") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let (context, other) = (Context::new(0).unwrap(), Context::new(1).unwrap());
         let memory = DeviceAllocator::new(&context).unwrap();
         let ours = context.cudarc().default_stream();
@@ -455,6 +410,5 @@ fn a_stream_that_could_be_another_one_is_refused() {
         memory.free(&ours, block).unwrap();
         context.synchronize().unwrap();
         control.schedule_eagerly();
-    }
-    assert_clean(control);
+    });
 }

@@ -3,15 +3,13 @@
 
 use crate::common;
 
-use std::sync::Arc;
 use std::thread;
 
-use common::{MIB, alone, assert_clean, assert_filled, fill, ran_in_child};
-use cudarc::driver::CudaStream;
+use common::setup::Setup;
+use common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill, ran_in_child};
 use larder_core::{AllocError, Block, ChunkState};
-use larder_cuda::driver::{Rule, StandIn};
-use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
-use larder_cuda_abi::Code;
+use larder_cuda::driver::Rule;
+use larder_cuda::{ArenaPolicy, DeviceAllocError, DeviceAllocator, DeviceConfig};
 
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 20;
@@ -29,62 +27,14 @@ fn with_arenas(config: DeviceConfig) -> DeviceConfig {
     }
 }
 
-struct Setup {
-    context: Context,
-    memory: DeviceAllocator,
-    streams: Vec<Arc<CudaStream>>,
-}
-
-impl Setup {
-    fn new(streams: usize, config: DeviceConfig) -> Self {
-        let context = Context::new(0).unwrap();
-        let memory = DeviceAllocator::with_config(&context, with_arenas(config)).unwrap();
-        let new = |_| context.cudarc().new_stream().unwrap();
-        let streams = (0..streams).map(new).collect();
-        Self {
-            context,
-            memory,
-            streams,
-        }
-    }
-
-    fn alloc(&self, stream: usize, bytes: u64, value: u8) -> Block {
-        let stream = &self.streams[stream];
-        let block = self.memory.alloc(stream, bytes).unwrap();
-        fill(stream, block.addr().get(), block.bytes(), value);
-        block
-    }
-
-    fn free(&self, stream: usize, block: Block) {
-        self.memory.free(&self.streams[stream], block).unwrap();
-    }
-
-    /// Fills on a stream that is ordered behind the one that had the block.
-    fn pass(&self, block: &Block, from: usize, to: usize, value: u8) {
-        let (from, to) = (&self.streams[from], &self.streams[to]);
-        self.memory.order_after(to, from).unwrap();
-        fill(to, block.addr().get(), block.bytes(), value);
-    }
-}
-
 /// Eagerly, and under each seed; each time with an allocator of its own that leaves nothing.
-fn under_all_schedules(
-    control: &StandIn,
-    streams: usize,
-    config: DeviceConfig,
-    act: impl Fn(&Setup),
-) {
-    for seed in 0..=SEEDS {
-        let setup = Setup::new(streams, config.clone());
-        match seed.checked_sub(1) {
-            Some(seed) => control.schedule_deferred(seed),
-            None => control.schedule_eagerly(),
-        }
-        act(&setup);
-        control.schedule_eagerly();
-        drop(setup);
-        assert_clean(control);
-    }
+fn under_all_schedules(streams: usize, config: DeviceConfig, act: impl Fn(&Setup)) {
+    alone_and_clean(|control| {
+        common::under_all_schedules(control, SEEDS, || {
+            act(&Setup::new(streams, with_arenas(config.clone())));
+            assert_clean(control);
+        });
+    });
 }
 
 /// Two pages and a half, so that the second one is the arena's or the large block's.
@@ -92,10 +42,7 @@ const SHORT: u64 = 4 * MIB;
 
 #[test]
 fn a_piece_that_another_stream_used_last_goes_to_whoever_is_short() {
-    let Some((control, _turn)) = alone("a_piece_that_another_stream_used_last") else {
-        return;
-    };
-    under_all_schedules(control, 2, DeviceConfig::with_budget(SHORT), |setup| {
+    under_all_schedules(2, DeviceConfig::with_budget(SHORT), |setup| {
         for round in 0..3 {
             let small = setup.alloc(0, SMALL, 1);
             setup.pass(&small, 0, 1, 2);
@@ -111,10 +58,7 @@ fn a_piece_that_another_stream_used_last_goes_to_whoever_is_short() {
 
 #[test]
 fn a_piece_that_several_streams_used_goes_to_whoever_is_short() {
-    let Some((control, _turn)) = alone("a_piece_that_several_streams_used") else {
-        return;
-    };
-    under_all_schedules(control, 3, DeviceConfig::with_budget(SHORT), |setup| {
+    under_all_schedules(3, DeviceConfig::with_budget(SHORT), |setup| {
         for round in 0..4 {
             let small = setup.alloc(0, SMALL, 1);
             setup.pass(&small, 0, 1, 2);
@@ -130,10 +74,7 @@ fn a_piece_that_several_streams_used_goes_to_whoever_is_short() {
 
 #[test]
 fn what_an_arena_does_not_use_is_released() {
-    let Some((control, _turn)) = alone("what_an_arena_does_not_use_is_released") else {
-        return;
-    };
-    under_all_schedules(control, 2, DeviceConfig::new(), |setup| {
+    under_all_schedules(2, DeviceConfig::new(), |setup| {
         let small = setup.alloc(0, SMALL, 1);
         setup.pass(&small, 0, 1, 2);
         setup.free(1, small);
@@ -147,22 +88,19 @@ fn what_an_arena_does_not_use_is_released() {
 
 #[test]
 fn a_piece_before_one_that_is_in_use_goes_back_to_the_core() {
-    let Some((control, _turn)) = alone("a_piece_before_one_that_is_in_use") else {
-        return;
-    };
-    let setup = Setup::new(1, DeviceConfig::new());
-    let mut blocks: Vec<_> = (0..200).map(|_| setup.alloc(0, SMALL, 1)).collect();
-    blocks.sort_by_key(Block::addr);
-    let last = blocks.pop().unwrap();
-    for block in blocks {
-        setup.free(0, block);
-    }
-    setup.context.synchronize().unwrap();
-    setup.memory.release(u64::MAX);
-    assert_eq!(setup.memory.stats().reserved_bytes, PIECE);
-    setup.free(0, last);
-    drop(setup);
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let setup = Setup::new(1, with_arenas(DeviceConfig::new()));
+        let mut blocks: Vec<_> = (0..200).map(|_| setup.alloc(0, SMALL, 1)).collect();
+        blocks.sort_by_key(Block::addr);
+        let last = blocks.pop().unwrap();
+        for block in blocks {
+            setup.free(0, block);
+        }
+        setup.context.synchronize().unwrap();
+        setup.memory.release(u64::MAX);
+        assert_eq!(setup.memory.stats().reserved_bytes, PIECE);
+        setup.free(0, last);
+    });
 }
 
 /// One stream makes, another takes: what has passed is used again before the arena takes more.
@@ -171,10 +109,7 @@ fn blocks_that_another_stream_frees_are_used_again() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("blocks_that_another_stream_frees_are_used_again") else {
-        return;
-    };
-    under_all_schedules(control, 2, DeviceConfig::new(), |setup| {
+    under_all_schedules(2, DeviceConfig::new(), |setup| {
         // Much that is free, so that the arena could grow for long.
         let large = setup.alloc(1, 64 * MIB, 1);
         setup.free(1, large);
@@ -193,10 +128,7 @@ fn blocks_that_another_stream_frees_are_used_again() {
 
 #[test]
 fn streams_count_the_blocks_that_were_asked_for() {
-    let Some((control, _turn)) = alone("streams_count_the_blocks") else {
-        return;
-    };
-    under_all_schedules(control, 2, DeviceConfig::new(), |setup| {
+    under_all_schedules(2, DeviceConfig::new(), |setup| {
         let sizes = [SMALL, 300, 64 << 10, 3 * MIB, MIB];
         let blocks: Vec<_> = sizes.map(|bytes| setup.alloc(0, bytes, 1)).into();
         let granted: u64 = blocks.iter().map(Block::bytes).sum();
@@ -242,10 +174,7 @@ fn assert_consistent(memory: &DeviceAllocator, live: u64) {
 
 #[test]
 fn a_snapshot_agrees_with_itself() {
-    let Some((control, _turn)) = alone("a_snapshot_agrees_with_itself") else {
-        return;
-    };
-    under_all_schedules(control, 3, DeviceConfig::new(), |setup| {
+    under_all_schedules(3, DeviceConfig::new(), |setup| {
         let mut live = Vec::new();
         let mut bytes = 0;
         for index in 0..60_u64 {
@@ -272,46 +201,40 @@ fn a_snapshot_agrees_with_itself() {
 /// The arena's table, then the allocator's own, then an error; and all of it comes back.
 #[test]
 fn more_small_blocks_than_there_is_room_for_are_an_error() {
-    let Some((control, _turn)) = alone("more_small_blocks_than_there_is_room_for") else {
-        return;
-    };
-    let setup = Setup::new(2, DeviceConfig::new());
-    for _ in 0..2 {
-        let mut blocks = Vec::new();
-        let error = loop {
-            match setup.memory.alloc(&setup.streams[0], 1) {
-                Ok(block) => blocks.push(block),
-                Err(error) => break error,
-            }
-            assert!(blocks.len() < 1 << 20, "no end");
-        };
-        assert!(
-            matches!(error, DeviceAllocError::Memory { .. }),
-            "{error:?}"
-        );
-        let live: u64 = blocks.iter().map(Block::bytes).sum();
-        assert_eq!(setup.memory.stats().live_bytes, live);
-        for (index, block) in blocks.into_iter().enumerate() {
-            setup.free(index % 2, block);
-        }
-        assert_eq!(setup.memory.stats().live_bytes, 0);
-        // The first one may queue events, behind which the rest goes.
+    alone_and_clean(|_| {
+        let setup = Setup::new(2, with_arenas(DeviceConfig::new()));
         for _ in 0..2 {
-            setup.context.synchronize().unwrap();
-            setup.memory.release(u64::MAX);
+            let mut blocks = Vec::new();
+            let error = loop {
+                match setup.memory.alloc(&setup.streams[0], 1) {
+                    Ok(block) => blocks.push(block),
+                    Err(error) => break error,
+                }
+                assert!(blocks.len() < 1 << 20, "no end");
+            };
+            assert!(
+                matches!(error, DeviceAllocError::Memory { .. }),
+                "{error:?}"
+            );
+            let live: u64 = blocks.iter().map(Block::bytes).sum();
+            assert_eq!(setup.memory.stats().live_bytes, live);
+            for (index, block) in blocks.into_iter().enumerate() {
+                setup.free(index % 2, block);
+            }
+            assert_eq!(setup.memory.stats().live_bytes, 0);
+            // The first one may queue events, behind which the rest goes.
+            for _ in 0..2 {
+                setup.context.synchronize().unwrap();
+                setup.memory.release(u64::MAX);
+            }
+            assert_eq!(setup.memory.stats().reserved_bytes, 0);
         }
-        assert_eq!(setup.memory.stats().reserved_bytes, 0);
-    }
-    drop(setup);
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn an_error_has_the_numbers_of_what_is_live() {
-    let Some((control, _turn)) = alone("an_error_has_the_numbers") else {
-        return;
-    };
-    under_all_schedules(control, 2, DeviceConfig::with_budget(8 * MIB), |setup| {
+    under_all_schedules(2, DeviceConfig::with_budget(8 * MIB), |setup| {
         let small = setup.alloc(0, SMALL, 1);
         let large = setup.alloc(1, 4 * MIB, 1);
         let error = setup.memory.alloc(&setup.streams[0], 7 * MIB).unwrap_err();
@@ -336,11 +259,11 @@ fn an_error_has_the_numbers_of_what_is_live() {
 /// whole piece.
 #[test]
 fn a_small_block_that_fits_makes_nobody_wait() {
-    let Some((control, _turn)) = alone("a_small_block_that_fits_makes_nobody_wait") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {
-        let setup = Setup::new(2, DeviceConfig::with_budget(8 * MIB));
+        let setup = Setup::new(2, with_arenas(DeviceConfig::with_budget(8 * MIB)));
         let rest = setup.alloc(0, 7 * MIB, 1);
         let pending = setup.alloc(1, MIB / 2, 1);
         control.schedule_deferred(seed);
@@ -366,32 +289,29 @@ fn a_small_block_that_fits_makes_nobody_wait() {
 
 #[test]
 fn a_block_taken_apart_is_found_in_its_arena() {
-    let Some((control, _turn)) = alone("a_block_taken_apart_is_found_in_its_arena") else {
-        return;
-    };
-    let setup = Setup::new(2, DeviceConfig::new());
-    let blocks: Vec<_> = (0..6_u64)
-        .map(|index| {
-            setup.alloc(
-                index as usize % 2,
-                [SMALL, 3 * MIB, 100][index as usize % 3],
-                1,
-            )
-        })
-        .collect();
-    let raw: Vec<_> = blocks
-        .into_iter()
-        .map(|block| (block.bytes(), block.into_raw()))
-        .collect();
-    for (index, (bytes, raw)) in raw.iter().enumerate() {
-        let block = setup.memory.block_from_raw(*raw).unwrap();
-        assert_eq!((block.addr(), block.bytes()), (raw.addr, *bytes));
-        setup.free(index % 2, block);
-        setup.memory.block_from_raw(*raw).unwrap_err();
-    }
-    assert_eq!(setup.memory.stats().live_bytes, 0);
-    drop(setup);
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let setup = Setup::new(2, with_arenas(DeviceConfig::new()));
+        let blocks: Vec<_> = (0..6_u64)
+            .map(|index| {
+                setup.alloc(
+                    index as usize % 2,
+                    [SMALL, 3 * MIB, 100][index as usize % 3],
+                    1,
+                )
+            })
+            .collect();
+        let raw: Vec<_> = blocks
+            .into_iter()
+            .map(|block| (block.bytes(), block.into_raw()))
+            .collect();
+        for (index, (bytes, raw)) in raw.iter().enumerate() {
+            let block = setup.memory.block_from_raw(*raw).unwrap();
+            assert_eq!((block.addr(), block.bytes()), (raw.addr, *bytes));
+            setup.free(index % 2, block);
+            setup.memory.block_from_raw(*raw).unwrap_err();
+        }
+        assert_eq!(setup.memory.stats().live_bytes, 0);
+    });
 }
 
 /// Any refused call while arenas grow and shrink loses nothing.
@@ -400,18 +320,13 @@ fn a_refused_call_leaves_arenas_whole() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("a_refused_call_leaves_arenas_whole") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for skip in 0.. {
-        let setup = Setup::new(2, DeviceConfig::with_budget(8 * MIB));
+        let setup = Setup::new(2, with_arenas(DeviceConfig::with_budget(8 * MIB)));
         control.schedule_deferred(skip);
-        let rule = Rule {
-            function: None,
-            skip,
-            times: 1,
-            code: Code::UNKNOWN,
-        };
+        let rule = Rule::any().after(skip);
         let before = control.calls(None);
         control.fail(rule).unwrap();
         let mut live: Vec<(usize, Block)> = Vec::new();
@@ -463,11 +378,11 @@ fn a_refused_call_leaves_arenas_whole() {
 /// Threads, two on each stream, hand blocks over, release and grow at the same time.
 #[test]
 fn threads_on_the_same_streams_keep_their_bytes() {
-    let Some((control, _turn)) = alone("threads_on_the_same_streams") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..6 {
-        let setup = Setup::new(2, DeviceConfig::with_budget(24 * MIB));
+        let setup = Setup::new(2, with_arenas(DeviceConfig::with_budget(24 * MIB)));
         control.schedule_deferred(seed);
         let (send, receive) = std::sync::mpsc::channel::<Block>();
         let receive = std::sync::Mutex::new(receive);

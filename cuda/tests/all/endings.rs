@@ -7,10 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use common::{MIB, alone, assert_clean, fill};
+use common::{MIB, alone, alone_and_clean, assert_clean, fill, request};
 use cudarc::driver::{CudaStream, sys};
+use larder_core::SubAllocator;
 use larder_core::paged::{PageDriver, PageStep};
-use larder_core::{Align, GrowRequest, SubAllocator};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
     Context, DeviceMemory, DriverPool, Event, EventConfig, ManagedMemory, PinnedMemory,
@@ -20,14 +20,6 @@ use larder_cuda_abi::Code;
 
 /// How many of each object.
 const MANY: u64 = 50;
-
-fn request(bytes: u64) -> GrowRequest {
-    GrowRequest {
-        bytes,
-        align: Align::new(256).unwrap(),
-        at: None,
-    }
-}
 
 /// One of everything, each holding something.
 struct Objects {
@@ -97,18 +89,14 @@ impl Objects {
 }
 
 fn refuse_all(control: &StandIn, code: Code) {
-    let rule = Rule {
-        function: None,
-        skip: 0,
-        times: u64::MAX,
-        code,
-    };
-    control.fail(rule).unwrap();
+    control
+        .fail(Rule::any().times(u64::MAX).with(code))
+        .unwrap();
 }
 
 #[test]
 fn objects_end_quietly_after_work_failed_for_good() {
-    let Some((control, _turn)) = alone("objects_end_quietly_after_work_failed_for_good") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let objects = Objects::new();
@@ -130,7 +118,7 @@ fn objects_end_quietly_after_work_failed_for_good() {
 
 #[test]
 fn objects_end_quietly_after_their_context_was_reset() {
-    let Some((control, _turn)) = alone("objects_end_quietly_after_their_context_was_reset") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let objects = Objects::new();
@@ -147,7 +135,7 @@ fn objects_end_quietly_after_their_context_was_reset() {
 
 #[test]
 fn a_panic_among_refusals_gives_everything_back_later() {
-    let Some((control, _turn)) = alone("a_panic_among_refusals_gives_everything_back_later") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for code in [Code::UNKNOWN, Code::OUT_OF_MEMORY, Code::INVALID_CONTEXT] {
@@ -174,10 +162,7 @@ fn a_panic_among_refusals_gives_everything_back_later() {
 
 #[test]
 fn refusals_in_many_threads_lose_nothing() {
-    let Some((control, _turn)) = alone("refusals_in_many_threads_lose_nothing") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let device = DeviceMemory::new(&context);
         let pages = VirtualMemory::new(&context, 256 * MIB).unwrap();
@@ -213,6 +198,5 @@ fn refusals_in_many_threads_lose_nothing() {
         pages.grow(request(MIB)).unwrap();
         assert_eq!(pages.mappings(), 1);
         assert_eq!(context.settle(), 0);
-    }
-    assert_clean(control);
+    });
 }

@@ -4,7 +4,7 @@ use crate::common;
 
 use std::process::Command;
 
-use common::{MIB, alone, assert_clean, together};
+use common::{MIB, alone, alone_and_clean, assert_clean, request, together};
 use larder_core::{Align, GrowRequest, SubAllocError, SubAllocator};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
@@ -13,23 +13,11 @@ use larder_cuda::{
 };
 use larder_cuda_abi::{Code, constants};
 
-fn request(bytes: u64) -> GrowRequest {
-    GrowRequest {
-        bytes,
-        align: Align::new(256).unwrap(),
-        at: None,
-    }
-}
-
 /// Refuses the next calls of a function.
 fn refuse(control: &StandIn, function: &str, times: u64, code: Code) {
-    let rule = Rule {
-        function: Some(function),
-        skip: 0,
-        times,
-        code,
-    };
-    control.fail(rule).unwrap();
+    control
+        .fail(Rule::of(function).times(times).with(code))
+        .unwrap();
 }
 
 #[test]
@@ -76,10 +64,7 @@ fn a_device_that_is_not_there_is_an_error() {
 
 #[test]
 fn a_refused_release_leaves_the_range_with_the_caller() {
-    let Some((control, _turn)) = alone("a_refused_release_leaves_the_range_with_the_caller") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let device = DeviceMemory::new(&context);
         let pages = VirtualMemory::new(&context, 64 * MIB).unwrap();
@@ -97,44 +82,30 @@ fn a_refused_release_leaves_the_range_with_the_caller() {
         }
         assert_eq!((device.held_bytes(), pages.held_bytes()), (0, 0));
         assert_eq!(control.used(0), 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn what_is_refused_half_way_goes_later() {
-    let Some((control, _turn)) = alone("what_is_refused_half_way_goes_later") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let pages = VirtualMemory::new(&context, 64 * MIB).unwrap();
         let range = pages.grow(request(8 * MIB)).unwrap();
-        let rule = Rule {
-            function: Some("cuMemUnmap"),
-            skip: 1,
-            times: 2,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).unwrap();
+        control
+            .fail(Rule::of("cuMemUnmap").after(1).times(2))
+            .unwrap();
         pages.release(range).unwrap();
         assert!(pages.held_bytes() > 0, "one piece keeps its place");
         // The next call takes it away first, so the place is free.
         assert_eq!(pages.grow(request(8 * MIB)), Ok(range));
         pages.release(range).unwrap();
         assert_eq!(control.used(0), 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn what_is_refused_in_a_drop_is_deferred_and_goes_with_the_next_release() {
-    let Some((control, _turn)) =
-        alone("what_is_refused_in_a_drop_is_deferred_and_goes_with_the_next_release")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let device = DeviceMemory::new(&context);
         device.grow(request(2 * MIB)).unwrap();
@@ -146,14 +117,12 @@ fn what_is_refused_in_a_drop_is_deferred_and_goes_with_the_next_release() {
         drop(event);
         assert_eq!(context.deferred_frees(), 0);
         assert_eq!(control.used(0), 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn what_is_refused_at_the_end_of_everything_is_tried_again() {
-    let Some((control, _turn)) = alone("what_is_refused_at_the_end_of_everything_is_tried_again")
-    else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let functions = [
@@ -182,10 +151,7 @@ fn what_is_refused_at_the_end_of_everything_is_tried_again() {
 
 #[test]
 fn deferred_frees_serve_when_memory_is_short() {
-    let Some((control, _turn)) = alone("deferred_frees_serve_when_memory_is_short") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let max = common::DEVICE_BYTES / 4 * 3;
         let first = DeviceMemory::new(&context);
@@ -195,18 +161,12 @@ fn deferred_frees_serve_when_memory_is_short() {
         let second = DeviceMemory::new(&context);
         second.grow(request(max)).unwrap();
         assert_eq!(context.deferred_frees(), 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn managed_regions_together_are_never_more_than_the_device_holds() {
-    let Some((control, _turn)) =
-        alone("managed_regions_together_are_never_more_than_the_device_holds")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let source = ManagedMemory::new(&context).unwrap();
         let part = source.max_bytes() / 5 * 3;
@@ -221,8 +181,7 @@ fn managed_regions_together_are_never_more_than_the_device_holds() {
         );
         source.release(first).unwrap();
         source.grow(request(part)).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 /// Runs in a process whose driver is old; does nothing elsewhere.
@@ -272,11 +231,7 @@ fn an_old_driver_misses_functions_and_nothing_panics() {
 
 #[test]
 fn a_peer_that_cannot_reach_the_memory_is_refused_at_once() {
-    let Some((control, _turn)) = alone("a_peer_that_cannot_reach_the_memory_is_refused_at_once")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let with_peers = |peers| {
             let config = VirtualConfig {
@@ -297,16 +252,12 @@ fn a_peer_that_cannot_reach_the_memory_is_refused_at_once() {
             let access = driver.access(range.start().get(), device).unwrap();
             assert_eq!(access, u64::from(constants::MEM_ACCESS_READ_WRITE));
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn no_addresses_left_is_an_error_that_says_so() {
-    let Some((control, _turn)) = alone("no_addresses_left_is_an_error_that_says_so") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let memory = VirtualMemory::new(&context, 8 * MIB).unwrap();
         let held = memory.grow(request(6 * MIB)).unwrap();
@@ -328,8 +279,7 @@ fn no_addresses_left_is_an_error_that_says_so() {
         };
         memory.grow(far).unwrap_err();
         assert!(DeviceMemory::new(&context).grow(far).is_err());
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]

@@ -3,57 +3,22 @@
 //! then runs through on the same allocator, and nothing is left when that goes with blocks in use.
 
 use crate::common;
+use crate::common::refusal::Refusal;
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use common::{MIB, alone, assert_clean, ran_in_child};
 use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block};
-use larder_cuda::driver::{Rule, StandIn};
+use larder_cuda::driver::StandIn;
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
-use larder_cuda_abi::Code;
 
 /// What the allocator may hold.
 const BUDGET: u64 = 12 * MIB;
 
 /// What of each mebibyte is written and read.
 const WRITTEN: u64 = 64;
-
-/// Refuses one of the calls that the allocator makes, and none of the test's own.
-struct Refusal {
-    control: &'static StandIn,
-    code: Code,
-    /// Calls that are still made first; `None` when one was refused.
-    left: Cell<Option<u64>>,
-}
-
-impl Refusal {
-    /// Asks the allocator something. Gives whether a call was refused on the way.
-    fn around<R>(&self, ask: impl FnOnce() -> R) -> (R, bool) {
-        if let Some(skip) = self.left.get() {
-            let rule = Rule {
-                function: None,
-                skip,
-                times: 1,
-                code: self.code,
-            };
-            self.control.fail(rule).unwrap();
-        }
-        let before = self.control.calls(None);
-        let answer = ask();
-        let calls = self.control.calls(None) - before;
-        self.control.clear_failures();
-        let left = self.left.get();
-        self.left.set(left.and_then(|left| left.checked_sub(calls)));
-        (answer, left.is_some() && self.left.get().is_none())
-    }
-
-    fn happened(&self) -> bool {
-        self.left.get().is_none()
-    }
-}
 
 struct Live {
     block: Block,
@@ -95,7 +60,7 @@ impl Scenario<'_> {
     fn alloc(&mut self, name: &'static str, stream: usize, bytes: u64, fits: bool) {
         let queue = &self.streams[stream];
         let before = self.memory.stats().live_bytes;
-        let (outcome, refused) = self.refusal.around(|| self.memory.alloc(queue, bytes));
+        let (outcome, refused) = self.refusal.around_told(|| self.memory.alloc(queue, bytes));
         let block = match outcome {
             Ok(block) => block,
             Err(error) => {
@@ -160,8 +125,8 @@ impl Scenario<'_> {
             common::fill(&self.streams[live.stream], at, WRITTEN, 0);
         }
         let stream = &self.streams[live.stream];
-        let (freed, _) = self.refusal.around(|| self.memory.free(stream, live.block));
-        freed.unwrap();
+        let free = || self.memory.free(stream, live.block);
+        self.refusal.around(free).unwrap();
     }
 
     /// Uses a block on another stream too, and frees it behind both.
@@ -169,7 +134,7 @@ impl Scenario<'_> {
         let Some(live) = self.take(name) else { return };
         let streams = [&self.streams[live.stream], &self.streams[other]].map(Clone::clone);
         let ask = || self.memory.order_after(&streams[1], &streams[0]);
-        let (ordered, refused) = self.refusal.around(ask);
+        let (ordered, refused) = self.refusal.around_told(ask);
         match ordered {
             Ok(()) => {
                 for at in live.places() {
@@ -180,7 +145,7 @@ impl Scenario<'_> {
             Err(error) => panic!("{error}"),
         }
         let ask = || self.memory.free_used_on(&streams, live.block);
-        self.refusal.around(ask).0.unwrap();
+        self.refusal.around(ask).unwrap();
     }
 
     fn release(&self, bytes: u64) {
@@ -191,7 +156,7 @@ impl Scenario<'_> {
     fn window(&mut self, stream: usize, other: usize) {
         let queue = &self.streams[stream];
         let ask = || self.memory.prime(queue, 2 * MIB);
-        let (opened, refused) = self.refusal.around(ask);
+        let (opened, refused) = self.refusal.around_told(ask);
         let window = match opened {
             Ok(window) => window,
             Err(DeviceAllocError::Driver(_)) if refused => return,
@@ -199,18 +164,18 @@ impl Scenario<'_> {
             Err(error) => panic!("{error}"),
         };
         // Other streams, and this one afterwards, are not concerned.
-        let (inside, refused) = self.refusal.around(|| self.memory.alloc(queue, MIB));
+        let (inside, refused) = self.refusal.around_told(|| self.memory.alloc(queue, MIB));
         match inside {
             Ok(inside) => {
                 common::fill(queue, inside.addr().get(), WRITTEN, 5);
                 let other = &self.streams[other];
-                let (ordered, _) = self
+                let ordered = self
                     .refusal
                     .around(|| self.memory.order_after(other, queue));
                 let to = if ordered.is_ok() { other } else { queue };
                 common::fill(to, inside.addr().get(), WRITTEN, 6);
                 let free = || self.memory.free(to, inside);
-                self.refusal.around(free).0.unwrap();
+                self.refusal.around(free).unwrap();
             }
             Err(DeviceAllocError::Driver(_)) if refused => {}
             Err(error) => panic!("{error}"),
@@ -224,7 +189,7 @@ impl Scenario<'_> {
         if self.way == Way::Steps {
             for stream in 1..3 {
                 let queue = &self.streams[stream];
-                let (step, _) = self.refusal.around(|| self.memory.step(queue));
+                let step = self.refusal.around(|| self.memory.step(queue));
                 steps.push(step.unwrap());
             }
             self.window(1, 0);
@@ -290,8 +255,7 @@ fn schedule(control: &StandIn, seed: Option<u64>) {
 /// Refuses one call; `false` if there were not so many.
 fn refuse(refusal: &Refusal, seed: Option<u64>, way: Way) -> bool {
     let context = Context::new(0).unwrap();
-    let streams = (0..3).map(|_| context.cudarc().new_stream().unwrap());
-    let streams: Vec<_> = streams.collect();
+    let streams = common::streams(&context, 3);
     schedule(refusal.control, seed);
     let arenas = match way {
         Way::Arenas => ArenaPolicy::Always,
@@ -302,7 +266,7 @@ fn refuse(refusal: &Refusal, seed: Option<u64>, way: Way) -> bool {
         ..DeviceConfig::with_budget(BUDGET)
     };
     let make = || DeviceAllocator::with_config(&context, config.clone());
-    let memory = match refusal.around(make) {
+    let memory = match refusal.around_told(make) {
         (Ok(memory), _) => memory,
         (Err(error), refused) => {
             assert!(
@@ -325,11 +289,7 @@ fn refuse(refusal: &Refusal, seed: Option<u64>, way: Way) -> bool {
         scenario.free_all();
         context.synchronize().unwrap();
         scenario.memory.release(u64::MAX);
-        let again = Refusal {
-            control: refusal.control,
-            code: refusal.code,
-            left: Cell::new(Some(u64::MAX / 2)),
-        };
+        let again = Refusal::none(refusal.control);
         scenario = Scenario {
             refusal: &again,
             ..scenario
@@ -358,20 +318,16 @@ fn end(scenario: Scenario<'_>) {
     drop(streams);
 }
 
-fn sweep(test: &str, seed: Option<u64>, way: Way) {
+fn sweep(seed: Option<u64>, way: Way) {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone(test) else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for (nth, code) in common::CODES.into_iter().enumerate() {
         for skip in (0..).filter(|skip| common::is_swept(nth, *skip as usize)) {
-            let refusal = Refusal {
-                control,
-                code,
-                left: Cell::new(Some(skip)),
-            };
+            let refusal = Refusal::new(control, code, skip);
             let outcome = catch_unwind(AssertUnwindSafe(|| refuse(&refusal, seed, way)));
             let Ok(happened) = outcome else {
                 panic!("call {skip} was refused with {code:?}");
@@ -388,23 +344,20 @@ fn sweep(test: &str, seed: Option<u64>, way: Way) {
 
 #[test]
 fn any_call_of_an_allocator_may_be_refused() {
-    sweep("any_call_of_an_allocator_may_be_refused", None, Way::Plain);
+    sweep(None, Way::Plain);
 }
 
 #[test]
 fn any_call_may_be_refused_while_work_is_queued() {
-    let test = "any_call_may_be_refused_while_work_is_queued";
-    sweep(test, Some(7), Way::Plain);
+    sweep(Some(7), Way::Plain);
 }
 
 #[test]
 fn any_call_may_be_refused_while_streams_have_arenas() {
-    let test = "any_call_may_be_refused_while_streams_have_arenas";
-    sweep(test, Some(3), Way::Arenas);
+    sweep(Some(3), Way::Arenas);
 }
 
 #[test]
 fn any_call_may_be_refused_in_steps_with_windows() {
-    let test = "any_call_may_be_refused_in_steps_with_windows";
-    sweep(test, Some(5), Way::Steps);
+    sweep(Some(5), Way::Steps);
 }

@@ -67,18 +67,14 @@ pub(crate) fn churn(memory: &dyn StreamAllocator, streams: &[Arc<CudaStream>], r
 }
 
 /// Runs `act` beside a foreign capture: in the thread that captures, and in another; eagerly and deferred.
-pub(crate) fn beside(
-    test: &str,
-    act: impl Fn(&'static StandIn, &Context, &[Arc<CudaStream>]) + Send + Sync,
-) {
-    let Some((control, _turn)) = alone(test) else {
+pub(crate) fn beside(act: impl Fn(&'static StandIn, &Context, &[Arc<CudaStream>]) + Send + Sync) {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in [None, Some(1), Some(2), Some(3)] {
         for elsewhere in [false, true] {
             let context = Context::new(0).unwrap();
-            let new = |_| context.cudarc().new_stream().unwrap();
-            let streams: Vec<_> = (0..2).map(new).collect();
+            let streams = common::streams(&context, 2);
             let foreign = Foreign::begin(&context);
             if let Some(seed) = seed {
                 control.schedule_deferred(seed);
@@ -105,7 +101,7 @@ pub(crate) fn beside(
 
 #[test]
 fn a_device_allocator_that_is_short_spoils_no_capture() {
-    beside("a_device_allocator_that_is_short", |_, context, streams| {
+    beside(|_, context, streams| {
         let config = DeviceConfig::with_budget(4 * MIB);
         let memory = DeviceAllocator::with_config(context, config).unwrap();
         churn(&memory, streams, 20);
@@ -120,7 +116,7 @@ fn a_device_allocator_that_is_short_spoils_no_capture() {
 
 #[test]
 fn pinned_buffers_spoil_no_capture() {
-    beside("pinned_buffers_spoil_no_capture", |_, context, streams| {
+    beside(|_, context, streams| {
         let device = DeviceAllocator::new(context).unwrap();
         let host = PinnedAllocator::with_limit(context, PinnedConfig::default(), 4 * MIB).unwrap();
         let mut there = device.zeros::<u8>(&streams[0], 1 << 20).unwrap();
@@ -138,15 +134,12 @@ fn pinned_buffers_spoil_no_capture() {
 
 #[test]
 fn memory_of_both_sides_spoils_no_capture() {
-    beside(
-        "memory_of_both_sides_spoils_no_capture",
-        |_, context, streams| {
-            let config = DeviceConfig::with_budget(2 * MIB);
-            let device = DeviceAllocator::with_config(context, config).unwrap();
-            let config = VmemConfig::new(HostSide::Pinned(4 * MIB));
-            let memory = VmemAllocator::new(&device, config).unwrap();
-            churn(&memory, streams, 20);
-            memory.release_host();
-        },
-    );
+    beside(|_, context, streams| {
+        let config = DeviceConfig::with_budget(2 * MIB);
+        let device = DeviceAllocator::with_config(context, config).unwrap();
+        let config = VmemConfig::new(HostSide::Pinned(4 * MIB));
+        let memory = VmemAllocator::new(&device, config).unwrap();
+        churn(&memory, streams, 20);
+        memory.release_host();
+    });
 }

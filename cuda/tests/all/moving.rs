@@ -18,6 +18,7 @@ use larder_core::{
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{Context, Event, EventConfig, PinnedMemory, VirtualMemory};
 use larder_cuda_abi::Code;
+use larder_model::Random;
 
 /// Seeds of each kind of program.
 const SEEDS: u64 = 500;
@@ -30,18 +31,6 @@ const ACTS: usize = 80;
 
 /// What of each page is written and read.
 const WRITTEN: u64 = 64;
-
-/// xorshift64*: the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % bound
-    }
-}
 
 /// An allocator of a program.
 trait Shared: BlockAllocator {
@@ -272,7 +261,7 @@ fn play(control: &StandIn, seed: u64, manner: Manner, pool: &dyn Shared, page: u
         expected: Vec::new(),
         page,
         manner,
-        random: Random(seed * 2 + 1),
+        random: Random::new(seed),
     };
     for _ in 0..ACTS {
         if manner.refused {
@@ -353,21 +342,22 @@ fn refuse_one(control: &StandIn, random: &mut Random) {
         "cuMemUnmap",
         "cuMemRelease",
     ];
-    let rule = Rule {
-        function: Some(names[random.below(names.len() as u64) as usize]),
-        skip: random.below(4),
-        times: 1 + random.below(3),
-        code: Code::OUT_OF_MEMORY,
-    };
-    control.fail(rule).unwrap();
+    control
+        .fail(
+            Rule::of(names[random.below(names.len() as u64) as usize])
+                .after(random.below(4))
+                .times(1 + random.below(3))
+                .with(Code::OUT_OF_MEMORY),
+        )
+        .unwrap();
 }
 
 /// Every seed gives right bytes without a finding.
-fn sweep(test: &str, manner: Manner, run: fn(&StandIn, u64, Manner) -> (usize, u64)) {
+fn sweep(manner: Manner, run: fn(&StandIn, u64, Manner) -> (usize, u64)) {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone(test) else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut moved = 0;
@@ -390,11 +380,7 @@ fn moved_pages_keep_their_bytes_in_any_order_of_streams() {
         forgets: false,
         refused: false,
     };
-    sweep(
-        "moved_pages_keep_their_bytes_in_any_order_of_streams",
-        manner,
-        run,
-    );
+    sweep(manner, run);
 }
 
 #[test]
@@ -404,7 +390,7 @@ fn moved_pages_keep_their_bytes_under_a_budget() {
         forgets: false,
         refused: false,
     };
-    sweep("moved_pages_keep_their_bytes_under_a_budget", manner, run);
+    sweep(manner, run);
 }
 
 #[test]
@@ -414,11 +400,7 @@ fn moved_pages_keep_their_bytes_although_the_driver_refuses() {
         forgets: false,
         refused: true,
     };
-    sweep(
-        "moved_pages_keep_their_bytes_although_the_driver_refuses",
-        manner,
-        run,
-    );
+    sweep(manner, run);
 }
 
 #[test]
@@ -429,18 +411,14 @@ fn a_range_shrinks_only_where_no_stream_works() {
             forgets: false,
             refused,
         };
-        sweep(
-            "a_range_shrinks_only_where_no_stream_works",
-            manner,
-            run_growing,
-        );
+        sweep(manner, run_growing);
     }
 }
 
 /// The twin that must be found out, or the tests above show nothing.
 #[test]
 fn a_free_that_forgets_queued_work_is_found_out() {
-    let Some((control, _turn)) = alone("a_free_that_forgets_queued_work_is_found_out") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let manner = Manner {

@@ -12,7 +12,6 @@ use larder_cuda::{
     Context, DeviceAllocator, DeviceConfig, HostSide, PinnedAllocator, PinnedConfig,
     StreamAllocator, VmemAllocator, VmemConfig,
 };
-use larder_cuda_abi::Code;
 
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 10;
@@ -88,11 +87,8 @@ fn end_capture(stream: &CudaStream) {
 }
 
 /// Runs `act` with each kind of allocator while its work is queued, in several orders. It ends them all.
-fn with_work_queued(
-    test: &str,
-    act: impl Fn(&'static StandIn, &str, Context, Arc<CudaStream>, Box<dyn Send>),
-) {
-    let Some((control, _turn)) = alone(test) else {
+fn with_work_queued(act: impl Fn(&'static StandIn, &str, Context, Arc<CudaStream>, Box<dyn Send>)) {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for (name, make) in ALL {
@@ -110,8 +106,7 @@ fn with_work_queued(
 
 #[test]
 fn an_allocator_that_ends_in_a_capture_keeps_its_memory_until_the_captures_end() {
-    let test = "an_allocator_that_ends_in_a_capture";
-    with_work_queued(test, |control, name, context, stream, memory| {
+    with_work_queued(|control, name, context, stream, memory| {
         let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.begin_capture(relaxed).unwrap();
         drop(memory);
@@ -128,16 +123,9 @@ fn an_allocator_that_ends_in_a_capture_keeps_its_memory_until_the_captures_end()
 
 #[test]
 fn an_allocator_whose_waits_are_refused_keeps_its_memory_until_one_is_not() {
-    let test = "an_allocator_whose_waits_are_refused";
-    with_work_queued(test, |control, name, context, stream, memory| {
+    with_work_queued(|control, name, context, stream, memory| {
         for function in ["cuStreamSynchronize", "cuEventSynchronize", "cuEventQuery"] {
-            let rule = Rule {
-                function: Some(function),
-                skip: 0,
-                times: 1000,
-                code: Code::UNKNOWN,
-            };
-            control.fail(rule).unwrap();
+            control.fail(Rule::of(function).times(1000)).unwrap();
         }
         drop(memory);
         assert!(context.settle() > 0, "{name}");
@@ -155,7 +143,7 @@ fn an_allocator_may_be_a_local_of_a_thread_that_ends() {
     thread_local! {
         static HELD: RefCell<Option<Box<dyn Send>>> = const { RefCell::new(None) };
     }
-    let Some((control, _turn)) = alone("an_allocator_may_be_a_local_of_a_thread") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for (_, make) in ALL {

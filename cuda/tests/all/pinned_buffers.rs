@@ -5,7 +5,7 @@ use crate::common;
 
 use std::sync::Arc;
 
-use common::{MIB, alone, assert_clean, together};
+use common::{MIB, alone, alone_and_clean, assert_clean, together};
 use cudarc::driver::{CudaStream, DevicePtrMut, HostSlice, result, sys};
 use larder_cuda::driver::Rule;
 use larder_cuda::{
@@ -29,8 +29,7 @@ impl Setup {
         let context = Context::new(0).unwrap();
         let device = DeviceAllocator::new(&context).unwrap();
         let host = PinnedAllocator::new(&context).unwrap();
-        let new = |_| context.cudarc().new_stream().unwrap();
-        let streams: Vec<_> = (0..count).map(new).collect();
+        let streams = common::streams(&context, count);
         for stream in &streams {
             device.add_stream(stream).unwrap();
             host.add_stream(stream);
@@ -77,10 +76,7 @@ fn values_go_to_a_device_and_back() {
 
 #[test]
 fn the_host_waits_for_its_copy_and_for_nothing_behind_it() {
-    let Some((control, _turn)) = alone("the_host_waits_for_its_copy") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let stream = &setup.streams[0];
         let mut seen_busy = false;
@@ -105,16 +101,12 @@ fn the_host_waits_for_its_copy_and_for_nothing_behind_it() {
         }
         assert!(seen_busy, "the work behind the copy was not waited for");
         assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn the_host_reads_while_a_device_reads() {
-    let Some((control, _turn)) = alone("the_host_reads_while_a_device_reads") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let mut there = setup.zeros(0);
         let pinned = setup.host.copy_of(&[1u8; LEN]).unwrap();
@@ -125,17 +117,13 @@ fn the_host_reads_while_a_device_reads() {
         assert_eq!(control.calls(None), 0, "{:?}", control.call_table());
         drop((pinned, there));
         control.schedule_eagerly();
-    }
-    assert_clean(control);
+    });
 }
 
 /// What a dropped buffer held reaches the device, though the host allocates and writes at once.
 #[test]
 fn dropped_memory_is_given_again_when_its_streams_have_passed() {
-    let Some((control, _turn)) = alone("dropped_memory_is_given_again_when") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let mut reused = false;
         for seed in 0..SEEDS {
@@ -170,16 +158,12 @@ fn dropped_memory_is_given_again_when_its_streams_have_passed() {
         assert_eq!(setup.host.stats().live_bytes, 0);
         assert_eq!(setup.host.stats().reserved_bytes, 0);
         assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_full_pool_waits_for_what_streams_use() {
-    let Some((control, _turn)) = alone("a_full_pool_waits_for_what_streams_use") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let limit = 4 * MIB;
         let host =
@@ -199,16 +183,12 @@ fn a_full_pool_waits_for_what_streams_use() {
             drop(next);
             control.schedule_eagerly();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn copies_of_several_streams_come_in_the_programs_order() {
-    let Some((control, _turn)) = alone("copies_of_several_streams_come_in_order") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         for seed in 0..SEEDS {
@@ -237,16 +217,12 @@ fn copies_of_several_streams_come_in_the_programs_order() {
             assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
             control.schedule_eagerly();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_stream_that_is_not_known_is_waited_for_at_once() {
-    let Some((control, _turn)) = alone("a_stream_that_is_not_known_is_waited_for") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let unknown = setup.context.cudarc().new_stream().unwrap();
         setup.device.add_stream(&unknown).unwrap();
@@ -270,16 +246,12 @@ fn a_stream_that_is_not_known_is_waited_for_at_once() {
             control.schedule_eagerly();
         }
         assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn no_bytes_touch_no_driver_and_wrong_sizes_are_errors() {
-    let Some((control, _turn)) = alone("no_bytes_touch_no_driver") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let stream = &setup.streams[0];
         let mut nothing = setup.device.zeros::<u32>(stream, 0).unwrap();
@@ -297,17 +269,13 @@ fn no_bytes_touch_no_driver_and_wrong_sizes_are_errors() {
         assert_eq!(nine.copy_to(stream, &mut there), Err(size));
         assert_eq!(nine.copy_from(stream, &there), Err(size));
         assert_eq!(HostSlice::len(&nine), 9);
-    }
-    assert_clean(control);
+    });
 }
 
 /// As two threads may: one has the memory from cudarc's trait and queues its copy after another's.
 #[test]
 fn copies_that_are_queued_late_are_waited_for_as_well() {
-    let Some((control, _turn)) = alone("copies_that_are_queued_late_are_waited_for") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let stream = &setup.streams[0];
         for seed in 0..SEEDS {
@@ -327,17 +295,13 @@ fn copies_that_are_queued_late_are_waited_for_as_well() {
             assert_eq!(stream.clone_dtoh(&early).unwrap(), [1; LEN], "seed {seed}");
             control.schedule_eagerly();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 /// What a capture copies is the program's; what was copied before cannot be waited for meanwhile.
 #[test]
 fn captures_are_left_alone() {
-    let Some((control, _turn)) = alone("captures_are_left_alone") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let stream = &setup.streams[0];
         let mut there = setup.zeros(0);
@@ -358,8 +322,7 @@ fn captures_are_left_alone() {
         pinned.as_mut_slice().unwrap().fill(2);
         assert_eq!(setup.context.cudarc().check_err(), Ok(()));
         assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    assert_clean(control);
+    });
 }
 
 /// Keeps a stream at work until somebody else comes to the gate.
@@ -371,10 +334,7 @@ unsafe extern "C" fn pass(gate: *mut std::ffi::c_void) {
 /// However many buffers a stream has in flight, an allocation asks it once.
 #[test]
 fn a_stream_at_work_is_asked_once() {
-    let Some((control, _turn)) = alone("a_stream_at_work_is_asked_once") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         // Memory that grows may wait for work that is queued.
         drop([0, 1].map(|stream| setup.zeros(stream)));
@@ -398,14 +358,13 @@ fn a_stream_at_work_is_asked_once() {
         setup.context.synchronize().unwrap();
         drop(setup.host.zeros::<u8>(LEN).unwrap());
         assert_eq!(setup.host.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 /// Each call refused once, in turn: the bytes are right, or an error says that they may not be.
 #[test]
 fn a_refused_call_is_heard_of() {
-    let Some((control, _turn)) = alone("a_refused_call_is_heard_of") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut skip = 0;
@@ -415,12 +374,7 @@ fn a_refused_call_is_heard_of() {
         let (mut there, mut late) = (setup.zeros(0), setup.zeros(1));
         setup.context.synchronize().unwrap();
         control.schedule_deferred(skip);
-        let rule = Rule {
-            function: None,
-            skip,
-            times: 1,
-            code: Code::NOT_PERMITTED,
-        };
+        let rule = Rule::any().after(skip).with(Code::NOT_PERMITTED);
         control.reset_calls();
         control.fail(rule).unwrap();
         let mut run = || -> Result<(PinnedBuffer<u8>, Vec<u8>), Box<dyn std::error::Error>> {
@@ -467,7 +421,7 @@ fn a_refused_call_is_heard_of() {
 /// Kernels have an address of their own for write-combined memory; copies take the buffer.
 #[test]
 fn kernels_are_given_the_devices_address_of_write_combined_buffers() {
-    let Some((control, _turn)) = alone("kernels_are_given_the_devices_address") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for write_combined in [false, true] {
@@ -497,7 +451,7 @@ fn kernels_are_given_the_devices_address_of_write_combined_buffers() {
 /// The host pins no more than it has; a pool that was refused goes on when there is room.
 #[test]
 fn a_host_that_pins_no_more_is_out_of_memory_and_later_not() {
-    let Some((control, _turn)) = alone("a_host_that_pins_no_more_is_out_of_memory") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     {

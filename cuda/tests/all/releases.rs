@@ -3,63 +3,21 @@
 use crate::common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{MIB, alone, assert_clean, fill, ran_in_child};
-use cudarc::driver::CudaStream;
+use common::setup::Setup;
+use common::{MIB, alone, alone_and_clean, assert_clean, fill, ran_in_child};
 use larder_core::{AllocError, Block, ChunkState};
 use larder_cuda::driver::Rule;
-use larder_cuda::{ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig};
-use larder_cuda_abi::Code;
-
-struct Setup {
-    context: Context,
-    memory: DeviceAllocator,
-    streams: Vec<Arc<CudaStream>>,
-}
-
-impl Setup {
-    fn new(streams: usize, config: DeviceConfig) -> Self {
-        let context = Context::new(0).unwrap();
-        let memory = DeviceAllocator::with_config(&context, config).unwrap();
-        let new = |_| context.cudarc().new_stream().unwrap();
-        let streams = (0..streams).map(new).collect();
-        Self {
-            context,
-            memory,
-            streams,
-        }
-    }
-
-    fn alloc(&self, stream: usize, bytes: u64, value: u8) -> Block {
-        let block = self.memory.alloc(&self.streams[stream], bytes).unwrap();
-        let queue = &self.streams[stream];
-        fill(queue, block.addr().get(), block.bytes(), value);
-        block
-    }
-
-    fn free(&self, stream: usize, block: Block) {
-        self.memory.free(&self.streams[stream], block).unwrap();
-    }
-
-    /// Frees with work queued that nobody waits for.
-    fn free_pending(&self, stream: usize, block: Block) {
-        for value in 0..40 {
-            let queue = &self.streams[stream];
-            fill(queue, block.addr().get(), block.bytes(), value);
-        }
-        self.free(stream, block);
-    }
-}
+use larder_cuda::{ArenaPolicy, DeviceAllocError, DeviceConfig};
 
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 40;
 
 #[test]
 fn what_goes_later_goes_when_the_work_is_done() {
-    let Some((control, _turn)) = alone("what_goes_later_goes") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut later = 0;
@@ -89,7 +47,7 @@ fn what_goes_later_goes_when_the_work_is_done() {
 /// Two releases before the first one's memory could go: both go.
 #[test]
 fn a_second_release_does_not_forget_the_first() {
-    let Some((control, _turn)) = alone("a_second_release") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut later = 0;
@@ -118,39 +76,30 @@ fn a_second_release_does_not_forget_the_first() {
 
 #[test]
 fn a_refused_wait_is_no_block_of_anybody() {
-    let Some((control, _turn)) = alone("a_refused_wait_is_no_block") else {
-        return;
-    };
-    let setup = Setup::new(2, DeviceConfig::with_budget(4 * MIB));
-    let block = setup.alloc(0, 3 * MIB, 1);
-    control.schedule_deferred(1);
-    setup.free_pending(0, block);
-    let rule = Rule {
-        function: Some("cuStreamWaitEvent"),
-        skip: 0,
-        times: 1,
-        code: Code::UNKNOWN,
-    };
-    control.fail(rule).unwrap();
-    let error = setup.memory.alloc(&setup.streams[1], 3 * MIB).unwrap_err();
-    assert!(matches!(error, DeviceAllocError::Driver(_)), "{error}");
-    control.clear_failures();
-    for stats in setup.memory.streams() {
-        let its_own = stats.stream == setup.streams[0].cu_stream().addr();
-        let counted = [stats.allocations, stats.frees];
-        assert_eq!(counted, [u64::from(its_own); 2]);
-        let bytes = [stats.allocated_bytes, stats.freed_bytes];
-        assert_eq!(bytes, [3 * MIB * u64::from(its_own); 2]);
-    }
-    control.schedule_eagerly();
-    drop(setup);
-    assert_clean(control);
+    alone_and_clean(|control| {
+        let setup = Setup::new(2, DeviceConfig::with_budget(4 * MIB));
+        let block = setup.alloc(0, 3 * MIB, 1);
+        control.schedule_deferred(1);
+        setup.free_pending(0, block);
+        control.fail(Rule::of("cuStreamWaitEvent")).unwrap();
+        let error = setup.memory.alloc(&setup.streams[1], 3 * MIB).unwrap_err();
+        assert!(matches!(error, DeviceAllocError::Driver(_)), "{error}");
+        control.clear_failures();
+        for stats in setup.memory.streams() {
+            let its_own = stats.stream == setup.streams[0].cu_stream().addr();
+            let counted = [stats.allocations, stats.frees];
+            assert_eq!(counted, [u64::from(its_own); 2]);
+            let bytes = [stats.allocated_bytes, stats.freed_bytes];
+            assert_eq!(bytes, [3 * MIB * u64::from(its_own); 2]);
+        }
+        control.schedule_eagerly();
+    });
 }
 
 /// The host waits only when nothing else gives memory, and then for what several streams used too.
 #[test]
 fn deferred_blocks_are_memory_when_all_else_is_taken() {
-    let Some((control, _turn)) = alone("deferred_blocks_are_memory") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {
@@ -192,7 +141,7 @@ fn deferred_blocks_are_memory_when_all_else_is_taken() {
 /// Threads that are short at the same time: what one finds passed, the other need not find again.
 #[test]
 fn threads_that_are_short_together_both_get_what_has_passed() {
-    let Some((control, _turn)) = alone("threads_that_are_short_together") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..10 {
@@ -230,46 +179,43 @@ fn threads_that_are_short_together_both_get_what_has_passed() {
 
 #[test]
 fn a_snapshot_is_of_one_moment() {
-    let Some((control, _turn)) = alone("a_snapshot_is_of_one_moment") else {
-        return;
-    };
-    let config = DeviceConfig {
-        arenas: ArenaPolicy::Never,
-        ..DeviceConfig::new()
-    };
-    let setup = Setup::new(2, config);
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for mine in 0..2 {
-            let (setup, over) = (&setup, &over);
-            scope.spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    let blocks = [3 * MIB, 900, 70_000].map(|bytes| {
-                        let stream = &setup.streams[mine];
-                        setup.memory.alloc(stream, bytes).unwrap()
-                    });
-                    for block in blocks {
-                        setup.free(mine, block);
+    alone_and_clean(|_| {
+        let config = DeviceConfig {
+            arenas: ArenaPolicy::Never,
+            ..DeviceConfig::new()
+        };
+        let setup = Setup::new(2, config);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for mine in 0..2 {
+                let (setup, over) = (&setup, &over);
+                scope.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        let blocks = [3 * MIB, 900, 70_000].map(|bytes| {
+                            let stream = &setup.streams[mine];
+                            setup.memory.alloc(stream, bytes).unwrap()
+                        });
+                        for block in blocks {
+                            setup.free(mine, block);
+                        }
                     }
-                }
-            });
-        }
-        for _ in 0..300 {
-            let snapshot = setup.memory.snapshot();
-            let used = snapshot.chunks.iter().filter_map(|chunk| {
-                let used = matches!(chunk.state, ChunkState::Used { .. });
-                used.then(|| chunk.range.bytes())
-            });
-            let used: u64 = used.sum();
-            if used != snapshot.stats.live_bytes {
-                over.store(true, Ordering::Relaxed);
+                });
             }
-            assert_eq!(used, snapshot.stats.live_bytes);
-        }
-        over.store(true, Ordering::Relaxed);
+            for _ in 0..300 {
+                let snapshot = setup.memory.snapshot();
+                let used = snapshot.chunks.iter().filter_map(|chunk| {
+                    let used = matches!(chunk.state, ChunkState::Used { .. });
+                    used.then(|| chunk.range.bytes())
+                });
+                let used: u64 = used.sum();
+                if used != snapshot.stats.live_bytes {
+                    over.store(true, Ordering::Relaxed);
+                }
+                assert_eq!(used, snapshot.stats.live_bytes);
+            }
+            over.store(true, Ordering::Relaxed);
+        });
     });
-    drop(setup);
-    assert_clean(control);
 }
 
 /// A step's blocks: they deviate with the step and the thread, go to other streams, outlive steps.
@@ -338,7 +284,7 @@ fn steps_of_threads_keep_to_themselves() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("steps_of_threads_keep_to_themselves") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..12_u64 {
@@ -374,7 +320,7 @@ fn steps_of_threads_keep_to_themselves() {
 /// A window in a step: its blocks are no part of the plan, and the plan's none of the window.
 #[test]
 fn a_window_opens_and_closes_inside_a_step() {
-    let Some((control, _turn)) = alone("a_window_opens_and_closes_inside_a_step") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {

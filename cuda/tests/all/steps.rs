@@ -5,7 +5,9 @@ use crate::common;
 
 use std::sync::Arc;
 
-use common::{MIB, alone, assert_clean, assert_filled, fill, ran_in_child, together};
+use common::{
+    MIB, alone, alone_and_clean, assert_clean, assert_filled, fill, ran_in_child, together,
+};
 use cudarc::driver::CudaStream;
 use larder_core::Block;
 use larder_cuda::{Context, DeviceAllocator, DeviceConfig};
@@ -45,41 +47,38 @@ const SIZES: [u64; 8] = [
 
 #[test]
 fn a_known_step_is_served_at_its_places_and_calls_no_driver() {
-    let Some((control, _turn)) = alone("a_known_step") else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    {
-        // As in a release build.
-        let config = DeviceConfig {
-            check_captures: false,
-            ..DeviceConfig::new()
-        };
-        let memory = DeviceAllocator::with_config(&context, config).unwrap();
-        let stream = context.cudarc().new_stream().unwrap();
-        assert_eq!(memory.step_stats(&stream), None);
-        for _ in 0..3 {
-            step(&memory, &stream, &SIZES, 1);
+    alone_and_clean(|control| {
+        let context = Context::new(0).unwrap();
+        {
+            // As in a release build.
+            let config = DeviceConfig {
+                check_captures: false,
+                ..DeviceConfig::new()
+            };
+            let memory = DeviceAllocator::with_config(&context, config).unwrap();
+            let stream = context.cudarc().new_stream().unwrap();
+            assert_eq!(memory.step_stats(&stream), None);
+            for _ in 0..3 {
+                step(&memory, &stream, &SIZES, 1);
+            }
+            let places = step(&memory, &stream, &SIZES, 1);
+            control.reset_calls();
+            let before = memory.step_stats(&stream).unwrap();
+            for _ in 0..10 {
+                assert_eq!(step(&memory, &stream, &SIZES, 1), places);
+            }
+            let calls = control.call_table();
+            let calls: Vec<_> = calls
+                .iter()
+                .filter(|(name, _)| !name.starts_with("cuMemset") && !name.starts_with("cuCtx"))
+                .collect();
+            assert!(calls.is_empty(), "{calls:?}");
+            let after = memory.step_stats(&stream).unwrap();
+            assert_eq!(after.known_steps - before.known_steps, 10);
+            assert_eq!(after.hits - before.hits, 10 * SIZES.len() as u64);
+            assert_eq!(after.misses, before.misses);
         }
-        let places = step(&memory, &stream, &SIZES, 1);
-        control.reset_calls();
-        let before = memory.step_stats(&stream).unwrap();
-        for _ in 0..10 {
-            assert_eq!(step(&memory, &stream, &SIZES, 1), places);
-        }
-        let calls = control.call_table();
-        let calls: Vec<_> = calls
-            .iter()
-            .filter(|(name, _)| !name.starts_with("cuMemset") && !name.starts_with("cuCtx"))
-            .collect();
-        assert!(calls.is_empty(), "{calls:?}");
-        let after = memory.step_stats(&stream).unwrap();
-        assert_eq!(after.known_steps - before.known_steps, 10);
-        assert_eq!(after.hits - before.hits, 10 * SIZES.len() as u64);
-        assert_eq!(after.misses, before.misses);
-    }
-    drop(context);
-    assert_clean(control);
+    });
 }
 
 #[test]
@@ -106,7 +105,7 @@ fn steps_of_several_streams_never_meet_in_memory() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("steps_of_several_streams") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..60 {
@@ -114,9 +113,7 @@ fn steps_of_several_streams_never_meet_in_memory() {
         {
             control.schedule_deferred(seed);
             let memory = DeviceAllocator::new(&context).unwrap();
-            let streams: Vec<_> = (0..3)
-                .map(|_| context.cudarc().new_stream().unwrap())
-                .collect();
+            let streams: Vec<_> = common::streams(&context, 3);
             let [first, second, third] = &streams[..] else {
                 unreachable!()
             };

@@ -2,20 +2,12 @@
 
 use crate::common;
 
-use common::{MIB, alone, apart, assert_clean, assert_filled, fill, together};
+use common::{MIB, alone_and_clean, apart, assert_filled, fill, request, together};
 use cudarc::driver::{CudaStream, sys};
-use larder_core::{Align, GrowRequest, SubAllocator};
+use larder_core::SubAllocator;
 use larder_cuda::driver::CaptureStatus;
 use larder_cuda::{Context, DeviceMemory, DriverPool, Event, EventConfig, StreamAllocator};
 use larder_cuda_abi::Code;
-
-fn request(bytes: u64) -> GrowRequest {
-    GrowRequest {
-        bytes,
-        align: Align::new(256).unwrap(),
-        at: None,
-    }
-}
 
 #[test]
 fn an_event_that_recorded_nothing_is_done() {
@@ -72,10 +64,7 @@ fn time_passes_between_events_that_keep_it() {
 
 #[test]
 fn work_that_is_not_done_is_seen_so() {
-    let Some((control, _turn)) = alone("work_that_is_not_done_is_seen_so") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let stream = context.cudarc().new_stream().unwrap();
         let device = DeviceMemory::new(&context);
@@ -95,8 +84,7 @@ fn work_that_is_not_done_is_seen_so() {
         assert!(seen_before);
         context.wait_for(&stream).unwrap();
         control.schedule_eagerly();
-    }
-    assert_clean(control);
+    });
 }
 
 /// Ends a stream's capture and forgets the graph; what the driver answered.
@@ -154,11 +142,7 @@ fn an_event_of_a_capture_is_not_asked() {
 /// The default stream has no handle of its own: it is that of whatever context is current.
 #[test]
 fn the_default_stream_of_another_context_is_that_contexts() {
-    let Some((control, _turn)) = alone("the_default_stream_of_another_context_is_that_contexts")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let (one, two) = (Context::new(0).unwrap(), Context::new(1).unwrap());
         let (first, second) = (one.cudarc().default_stream(), two.cudarc().default_stream());
         let device = DeviceMemory::new(&two);
@@ -198,6 +182,5 @@ fn the_default_stream_of_another_context_is_that_contexts() {
         assert!(queued_there);
         two.wait_for(&second).unwrap();
         control.schedule_eagerly();
-    }
-    assert_clean(control);
+    });
 }

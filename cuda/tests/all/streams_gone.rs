@@ -4,7 +4,7 @@
 use crate::common;
 use std::sync::Arc;
 
-use common::{MIB, alone, assert_clean, assert_filled, fill};
+use common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
 use cudarc::driver::{CudaStream, result};
 use larder_cuda::{
     ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig, HostSide,
@@ -35,7 +35,7 @@ fn borrowed(context: &Context) -> Arc<CudaStream> {
 
 #[test]
 fn streams_come_and_go_by_the_thousand() {
-    let Some((control, _turn)) = alone("streams_come_and_go_by_the_thousand") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let said = std::env::var("LARDER_STREAMS").ok();
@@ -79,7 +79,7 @@ fn streams_come_and_go_by_the_thousand() {
 /// Bytes written on a stream that is gone are read behind it by the next one: no number is given early.
 #[test]
 fn what_a_stream_left_is_used_behind_its_work() {
-    let Some((control, _turn)) = alone("what_a_stream_left_is_used_behind_its_work") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {
@@ -110,7 +110,7 @@ fn what_a_stream_left_is_used_behind_its_work() {
 /// A buffer that was used on a stream that is gone is still ordered behind that use.
 #[test]
 fn a_buffer_outlives_the_streams_that_used_it() {
-    let Some((control, _turn)) = alone("a_buffer_outlives_the_streams_that_used_it") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {
@@ -140,41 +140,38 @@ fn a_buffer_outlives_the_streams_that_used_it() {
 
 #[test]
 fn a_stream_that_anybody_holds_keeps_its_number() {
-    let Some((control, _turn)) = alone("a_stream_that_anybody_holds_keeps_its_number") else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    {
-        let memory = DeviceAllocator::with_config(&context, config()).unwrap();
-        let held: Vec<_> = (0..256)
-            .map(|_| {
-                let stream = context.cudarc().new_stream().unwrap();
-                memory.add_stream(&stream).unwrap();
-                stream
-            })
-            .collect();
-        let one_more = context.cudarc().new_stream().unwrap();
-        assert_eq!(memory.add_stream(&one_more), Err(DeviceAllocError::Streams));
-        let step = memory.step(&held[0]).unwrap();
-        let buffer = memory.zeros::<u8>(&held[1], 100).unwrap();
-        drop(held);
-        memory.add_stream(&one_more).unwrap();
-        let handles: Vec<_> = memory.streams().iter().map(|stats| stats.stream).collect();
-        assert_eq!(
-            handles.len(),
-            3,
-            "of the step, of the buffer, and the new one"
-        );
-        drop((step, buffer));
-        context.synchronize().unwrap();
-    }
-    drop(context);
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let context = Context::new(0).unwrap();
+        {
+            let memory = DeviceAllocator::with_config(&context, config()).unwrap();
+            let held: Vec<_> = (0..256)
+                .map(|_| {
+                    let stream = context.cudarc().new_stream().unwrap();
+                    memory.add_stream(&stream).unwrap();
+                    stream
+                })
+                .collect();
+            let one_more = context.cudarc().new_stream().unwrap();
+            assert_eq!(memory.add_stream(&one_more), Err(DeviceAllocError::Streams));
+            let step = memory.step(&held[0]).unwrap();
+            let buffer = memory.zeros::<u8>(&held[1], 100).unwrap();
+            drop(held);
+            memory.add_stream(&one_more).unwrap();
+            let handles: Vec<_> = memory.streams().iter().map(|stats| stats.stream).collect();
+            assert_eq!(
+                handles.len(),
+                3,
+                "of the step, of the buffer, and the new one"
+            );
+            drop((step, buffer));
+            context.synchronize().unwrap();
+        }
+    });
 }
 
 #[test]
 fn a_forgotten_stream_may_be_destroyed_and_its_handle_come_again() {
-    let Some((control, _turn)) = alone("a_forgotten_stream_may_be_destroyed") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {
@@ -208,7 +205,7 @@ fn a_forgotten_stream_may_be_destroyed_and_its_handle_come_again() {
 /// its handle to the next stream, which must not get memory that the old one's work still uses.
 #[test]
 fn a_stream_destroyed_without_a_word_harms_nobody() {
-    let Some((control, _turn)) = alone("a_stream_destroyed_without_a_word") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..SEEDS {

@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{MIB, alone, assert_clean, assert_filled, fill, regions_of, together};
+use common::{MIB, alone_and_clean, assert_filled, fill, regions_of, request, together};
 use larder_core::paged::{
     Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedAllocator, PagedBfc,
     PagedConfig, Place,
@@ -17,14 +17,6 @@ use larder_cuda::{
     Context, DeviceFreeError, DeviceMemory, DriverError, DriverPool, ManagedMemory, PinnedConfig,
     PinnedMemory, StreamAllocator, VirtualConfig, VirtualMemory,
 };
-
-fn request(bytes: u64) -> GrowRequest {
-    GrowRequest {
-        bytes,
-        align: Align::new(256).unwrap(),
-        at: None,
-    }
-}
 
 /// Blocks over a sub-allocator: apart, writable, and all given back.
 fn blocks_over<S: SubAllocator>(context: &Context, source: S) {
@@ -482,10 +474,7 @@ fn the_drivers_pool_keeps_memory_until_it_is_trimmed() {
 
 #[test]
 fn dropping_gives_everything_back() {
-    let Some((control, _turn)) = alone("dropping_gives_everything_back") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let stream = context.cudarc().new_stream().unwrap();
         let device = DeviceMemory::new(&context);
@@ -499,6 +488,5 @@ fn dropping_gives_everything_back() {
         let pool = DriverPool::new(&context).unwrap();
         let _ = pool.alloc(&stream, MIB).unwrap();
         assert!(control.used(0) >= 13 * MIB, "{}", control.used(0));
-    }
-    assert_clean(control);
+    });
 }

@@ -6,23 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use common::{MIB, alone, assert_clean, driver, ran_in_child, regions_of, together};
-use larder_core::{
-    Align, Bfc, BfcAllocator, BlockAllocator, Chunk, GrowRequest, Request, SubAllocator,
-};
+use common::{MIB, alone, alone_and_clean, driver, ran_in_child, regions_of, request, together};
+use larder_core::{Bfc, BfcAllocator, BlockAllocator, Chunk, Request, SubAllocator};
 use larder_cuda::driver::Rule;
 use larder_cuda::{
     Context, DeviceMemory, DriverError, Event, EventConfig, PinnedMemory, VirtualMemory,
 };
 use larder_cuda_abi::{Code, ContextHandle};
-
-fn request(bytes: u64) -> GrowRequest {
-    GrowRequest {
-        bytes,
-        align: Align::new(256).unwrap(),
-        at: None,
-    }
-}
 
 fn current() -> ContextHandle {
     driver().current_context().unwrap()
@@ -90,6 +80,28 @@ fn another_devices_context_stays_current() {
 }
 
 #[test]
+fn the_primary_context_of_a_library_leaves_current_what_was() {
+    let _turn = together();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let context = Context::primary(0).unwrap();
+            assert_eq!(current(), ContextHandle::NULL);
+            context.with_current(|_| ()).unwrap();
+            assert!(Context::primary(10_000).is_err());
+            assert_eq!(current(), ContextHandle::NULL);
+        });
+    });
+    if driver().device_count().unwrap() < 2 {
+        println!("skipped: one device");
+        return;
+    }
+    let _first = Context::new(0).unwrap();
+    let of_first = current();
+    let _other = Context::primary(1).unwrap();
+    assert_eq!(current(), of_first);
+}
+
+#[test]
 fn what_was_current_is_so_after_a_panic() {
     let _turn = together();
     let context = Context::new(0).unwrap();
@@ -108,20 +120,14 @@ fn what_was_current_is_so_after_a_panic() {
 
 #[test]
 fn what_was_current_is_so_although_the_driver_refused() {
-    let Some((control, _turn)) = alone("what_was_current_is_so_although_the_driver_refused") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let context = Context::new(0).unwrap();
     for (function, times) in [("cuCtxPopCurrent_v2", 1), ("cuCtxPopCurrent_v2", 2)] {
         thread::scope(|scope| {
             scope.spawn(|| {
-                let rule = Rule {
-                    function: Some(function),
-                    skip: 0,
-                    times,
-                    code: Code::UNKNOWN,
-                };
-                control.fail(rule).unwrap();
+                control.fail(Rule::of(function).times(times)).unwrap();
                 let answer = context.with_current(|_| 7);
                 assert_eq!(answer, Ok(7), "what was done counts");
                 assert_eq!(current(), ContextHandle::NULL);
@@ -132,22 +138,16 @@ fn what_was_current_is_so_although_the_driver_refused() {
 
 #[test]
 fn a_context_that_cannot_be_current_is_an_error_and_nothing_ran() {
-    let Some((control, _turn)) =
-        alone("a_context_that_cannot_be_current_is_an_error_and_nothing_ran")
-    else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let context = Context::new(0).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
             for function in ["cuCtxGetCurrent", "cuCtxPushCurrent_v2"] {
-                let rule = Rule {
-                    function: Some(function),
-                    skip: 0,
-                    times: 1,
-                    code: Code::INVALID_CONTEXT,
-                };
-                control.fail(rule).unwrap();
+                control
+                    .fail(Rule::of(function).with(Code::INVALID_CONTEXT))
+                    .unwrap();
                 let code = Code::INVALID_CONTEXT;
                 let answer = context.with_current(|_| unreachable!());
                 assert_eq!(answer, Err::<(), _>(DriverError::Call { function, code }));
@@ -158,10 +158,7 @@ fn a_context_that_cannot_be_current_is_an_error_and_nothing_ran() {
 
 #[test]
 fn many_threads_share_one_allocator() {
-    let Some((control, _turn)) = alone("many_threads_share_one_allocator") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let source = DeviceMemory::new(&context);
         let mut table = vec![Chunk::VACANT; 1024];
@@ -194,8 +191,7 @@ fn many_threads_share_one_allocator() {
                 scope.spawn(move || drop(event));
             }
         });
-    }
-    assert_clean(control);
+    });
 }
 
 /// A release that is refused leaves the range where it was: what another thread gets meanwhile must
@@ -205,22 +201,13 @@ fn ranges_never_touch_although_releases_are_refused_meanwhile() {
     if ran_in_child() {
         return;
     }
-    let test = "ranges_never_touch_although_releases_are_refused_meanwhile";
-    let Some((control, _turn)) = alone(test) else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let device = DeviceMemory::new(&context);
         let kept = device.grow(request(MIB)).unwrap();
         for _ in 0..300 {
             control
-                .fail(Rule {
-                    function: Some("cuMemFree_v2"),
-                    skip: 0,
-                    times: u64::MAX,
-                    code: Code::UNKNOWN,
-                })
+                .fail(Rule::of("cuMemFree_v2").times(u64::MAX))
                 .unwrap();
             let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
             let got = thread::scope(|scope| {
@@ -249,37 +236,34 @@ fn ranges_never_touch_although_releases_are_refused_meanwhile() {
             }
             context.settle();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 /// cudarc makes a context current to give it up.
 #[test]
 fn what_was_current_is_so_after_the_end_of_a_context() {
-    let Some((control, _turn)) = alone("what_was_current_is_so_after_the_end_of_a_context") else {
-        return;
-    };
-    thread::spawn(|| {
-        let other = Context::new(1).unwrap();
-        let context = Context::new(0).unwrap();
-        let event = Event::new(&context, EventConfig::default()).unwrap();
-        drop(context);
-        other.cudarc().bind_to_thread().unwrap();
-        let before = current();
-        drop(event);
-        assert_eq!(current(), before, "the last of a context was dropped");
-        other.with_current(|_| ()).unwrap();
-    })
-    .join()
-    .unwrap();
+    alone_and_clean(|_| {
+        thread::spawn(|| {
+            let other = Context::new(1).unwrap();
+            let context = Context::new(0).unwrap();
+            let event = Event::new(&context, EventConfig::default()).unwrap();
+            drop(context);
+            other.cudarc().bind_to_thread().unwrap();
+            let before = current();
+            drop(event);
+            assert_eq!(current(), before, "the last of a context was dropped");
+            other.with_current(|_| ()).unwrap();
+        })
+        .join()
+        .unwrap();
 
-    thread::spawn(|| {
-        let context = thread::spawn(|| Context::new(0).unwrap()).join().unwrap();
-        assert_eq!(current(), ContextHandle::NULL);
-        drop(context);
-        assert_eq!(current(), ContextHandle::NULL);
-    })
-    .join()
-    .unwrap();
-    assert_clean(control);
+        thread::spawn(|| {
+            let context = thread::spawn(|| Context::new(0).unwrap()).join().unwrap();
+            assert_eq!(current(), ContextHandle::NULL);
+            drop(context);
+            assert_eq!(current(), ContextHandle::NULL);
+        })
+        .join()
+        .unwrap();
+    });
 }

@@ -7,10 +7,9 @@ use std::thread;
 
 use crate::programs::kernels::{self, Kernel, Kernels, Launch};
 use common::graph::Graph;
-use common::{MIB, alone, assert_clean, assert_filled, fill, ran_in_child};
+use common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill, ran_in_child};
 use cudarc::driver::{CudaStream, sys};
 use larder_core::{AllocError, Block};
-use larder_cuda::driver::StandIn;
 use larder_cuda::{
     ArenaPolicy, CaptureStatus, Context, DeviceAllocError, DeviceAllocator, DeviceConfig, Event,
     EventConfig,
@@ -32,8 +31,7 @@ impl Setup {
     fn new(streams: usize, config: DeviceConfig) -> Self {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, config).unwrap();
-        let new = |_| context.cudarc().new_stream().unwrap();
-        let streams: Vec<_> = (0..streams).map(new).collect();
+        let streams = common::streams(&context, streams);
         for stream in &streams {
             memory.add_stream(stream).unwrap();
         }
@@ -91,25 +89,20 @@ const WORDS: u32 = 50_000;
 const BYTES: u64 = 4 * WORDS as u64;
 
 /// Eagerly and under each seed, with and without arenas.
-fn under_all_schedules(control: &StandIn, streams: usize, act: impl Fn(&Setup)) {
-    kernels::register(control);
-    for seed in 0..=SEEDS {
-        let arenas = [ArenaPolicy::Never, ArenaPolicy::Always][(seed % 2) as usize];
-        let config = DeviceConfig {
-            arenas,
-            ..DeviceConfig::new()
-        };
-        let setup = Setup::new(streams, config);
-        match seed.checked_sub(1) {
-            Some(seed) => control.schedule_deferred(seed),
-            None => control.schedule_eagerly(),
+fn under_all_schedules(streams: usize, act: impl Fn(&Setup)) {
+    alone_and_clean(|control| {
+        kernels::register(control);
+        for arenas in [ArenaPolicy::Never, ArenaPolicy::Always] {
+            common::under_all_schedules(control, SEEDS / 2, || {
+                let config = DeviceConfig {
+                    arenas,
+                    ..DeviceConfig::new()
+                };
+                act(&Setup::new(streams, config));
+                assert_clean(control);
+            });
         }
-        act(&setup);
-        control.schedule_eagerly();
-        assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
-        drop(setup);
-        assert_clean(control);
-    }
+    });
 }
 
 /// Captures on a stream: `out = 2 * (value + i) * 3`, by three blocks of which the last may lie where
@@ -145,10 +138,7 @@ fn a_graph_keeps_its_memory_while_the_window_lives() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("a_graph_keeps_its_memory") else {
-        return;
-    };
-    under_all_schedules(control, 2, |setup| {
+    under_all_schedules(2, |setup| {
         let out = setup.alloc(0, BYTES);
         let window = setup.memory.prime(&setup.streams[0], 3 * BYTES).unwrap();
         let graph = capture(setup, 0, &out, 5);
@@ -188,10 +178,7 @@ fn several_windows_are_open_on_several_streams() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("several_windows_are_open") else {
-        return;
-    };
-    under_all_schedules(control, 3, |setup| {
+    under_all_schedules(3, |setup| {
         let outs = [0, 1, 2].map(|stream| setup.alloc(stream, BYTES));
         let windows = [0, 1, 2].map(|stream: usize| {
             let queue = &setup.streams[stream];
@@ -224,10 +211,7 @@ fn several_windows_are_open_on_several_streams() {
 /// not joined it, so its next block must lie elsewhere.
 #[test]
 fn a_block_freed_on_a_forked_stream_is_not_given_again_inside() {
-    let Some((control, _turn)) = alone("a_block_freed_on_a_forked_stream") else {
-        return;
-    };
-    under_all_schedules(control, 2, |setup| {
+    under_all_schedules(2, |setup| {
         for both in [false, true] {
             let out = setup.alloc(0, BYTES);
             let window = setup.memory.prime(&setup.streams[0], 6 * BYTES).unwrap();
@@ -266,10 +250,7 @@ fn a_block_freed_on_a_forked_stream_is_not_given_again_inside() {
 /// for.
 #[test]
 fn a_windows_memory_goes_back_behind_all_that_used_it() {
-    let Some((control, _turn)) = alone("a_windows_memory_goes_back_behind_all") else {
-        return;
-    };
-    under_all_schedules(control, 3, |setup| {
+    under_all_schedules(3, |setup| {
         for (round, held) in [false, true, false, true].into_iter().enumerate() {
             let window = setup.memory.prime(&setup.streams[0], 4 * MIB).unwrap();
             let block = setup.alloc(0, 4 * MIB);
@@ -308,10 +289,7 @@ fn a_windows_memory_goes_back_behind_all_that_used_it() {
 
 #[test]
 fn a_small_window_goes_back_where_it_came_from() {
-    let Some((control, _turn)) = alone("a_small_window_goes_back") else {
-        return;
-    };
-    under_all_schedules(control, 2, |setup| {
+    under_all_schedules(2, |setup| {
         for stream in [0, 1] {
             let window = setup.memory.prime(&setup.streams[0], 10_000).unwrap();
             let block = setup.alloc(0, 5000);
@@ -332,10 +310,7 @@ fn a_small_window_goes_back_where_it_came_from() {
 
 #[test]
 fn a_window_without_room_says_so_and_the_capture_goes_on() {
-    let Some((control, _turn)) = alone("a_window_without_room_says_so") else {
-        return;
-    };
-    under_all_schedules(control, 2, |setup| {
+    under_all_schedules(2, |setup| {
         let window = setup.memory.prime(&setup.streams[0], 1 << 20).unwrap();
         setup.streams[0].begin_capture(RELAXED).unwrap();
         let block = setup.alloc(0, MIB / 2);
@@ -369,10 +344,7 @@ fn a_window_without_room_says_so_and_the_capture_goes_on() {
 
 #[test]
 fn there_is_one_open_window_of_a_stream_and_none_begins_in_a_capture() {
-    let Some((control, _turn)) = alone("there_is_one_open_window") else {
-        return;
-    };
-    under_all_schedules(control, 2, |setup| {
+    under_all_schedules(2, |setup| {
         let queue = &setup.streams[0];
         let first = setup.memory.prime(queue, MIB).unwrap();
         let live = setup.memory.stats().live_bytes;
@@ -402,10 +374,7 @@ fn there_is_one_open_window_of_a_stream_and_none_begins_in_a_capture() {
 /// An event for memory would be the graph's if the capture began just before it, and spoil it once it is asked.
 #[test]
 fn a_stream_that_may_capture_is_left_alone_until_its_window_is_closed() {
-    let Some((control, _turn)) = alone("a_stream_that_may_capture_is_left_alone") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new(2, DeviceConfig::with_budget(8 * MIB));
         let memory = &setup.memory;
         let block = setup.alloc(0, 6 * MIB);
@@ -431,51 +400,47 @@ fn a_stream_that_may_capture_is_left_alone_until_its_window_is_closed() {
         drop(window);
         let block = setup.alloc(1, 6 * MIB);
         setup.free(1, block);
-    }
-    assert_clean(control);
+    });
 }
 
 /// Threads open and close windows of one stream: at most one is open, and whoever has it gets its
 /// blocks from it.
 #[test]
 fn threads_that_prime_one_stream_take_turns() {
-    let Some((control, _turn)) = alone("threads_that_prime_one_stream") else {
-        return;
-    };
-    kernels::register(control);
-    let setup = Setup::new(1, DeviceConfig::new());
-    let (memory, stream) = (&setup.memory, &setup.streams[0]);
-    let barrier = Barrier::new(3);
-    thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                barrier.wait();
-                let mut opened = 0;
-                while opened < 300 {
-                    let Ok(window) = memory.prime(stream, MIB) else {
-                        thread::yield_now();
-                        continue;
-                    };
-                    opened += 1;
-                    let block = memory.alloc(stream, 3000).unwrap();
-                    assert_eq!(window.peak_bytes(), block.bytes(), "from elsewhere");
-                    memory.free(stream, block).unwrap();
-                    if opened % 2 == 0 {
-                        window.close();
+    alone_and_clean(|control| {
+        kernels::register(control);
+        let setup = Setup::new(1, DeviceConfig::new());
+        let (memory, stream) = (&setup.memory, &setup.streams[0]);
+        let barrier = Barrier::new(3);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    let mut opened = 0;
+                    while opened < 300 {
+                        let Ok(window) = memory.prime(stream, MIB) else {
+                            thread::yield_now();
+                            continue;
+                        };
+                        opened += 1;
+                        let block = memory.alloc(stream, 3000).unwrap();
+                        assert_eq!(window.peak_bytes(), block.bytes(), "from elsewhere");
+                        memory.free(stream, block).unwrap();
+                        if opened % 2 == 0 {
+                            window.close();
+                        }
                     }
-                }
-            });
-        }
+                });
+            }
+        });
+        assert_eq!(setup.memory.stats().live_bytes, 0);
     });
-    assert_eq!(setup.memory.stats().live_bytes, 0);
-    drop(setup);
-    assert_clean(control);
 }
 
 /// An arena that is full looks what others have passed, which a capture would not survive: so not then.
 #[test]
 fn a_full_arena_asks_no_events_in_a_capture() {
-    let Some((control, _turn)) = alone("a_full_arena_asks_no_events") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     kernels::register(control);
@@ -524,7 +489,7 @@ fn a_full_arena_asks_no_events_in_a_capture() {
 /// stream has free is given.
 #[test]
 fn a_capture_without_a_window_gets_no_new_memory() {
-    let Some((control, _turn)) = alone("a_capture_without_a_window") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     kernels::register(control);

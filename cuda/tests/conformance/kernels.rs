@@ -1,8 +1,9 @@
 //! Two kernels: as PTX for a device, as host functions for the stand-in.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 
-use larder_cuda_abi::{DevicePtr, stand_in::KernelCall};
+use larder_cuda::driver::HostLaunch;
+use larder_cuda_abi::stand_in::KernelCall;
 
 /// `fill_u32(out, count, value)` writes `value` into `count` words; `add_u32(out, left, right,
 /// count)` adds word by word, wrapping.
@@ -75,44 +76,16 @@ ADD_END:
 }
 ";
 
-/// A parameter, as wide as its type.
-///
-/// # Safety
-/// The launch has that parameter, of that type.
-unsafe fn parameter<T: Copy>(call: &KernelCall, index: usize) -> T {
-    // SAFETY: the caller promises that there are so many.
-    let place = unsafe { *call.parameters.wrapping_add(index) };
-    // SAFETY: the caller promises the type.
-    unsafe { place.cast::<T>().read_unaligned() }
-}
-
-/// Host memory behind a device's, or nothing if the kernel may not use it.
-fn memory(call: &KernelCall, at: DevicePtr, bytes: u64, write: u32) -> Option<*mut c_void> {
-    // SAFETY: the function is the call's own.
-    let memory = unsafe { (call.access)(call, at, bytes, write) };
-    (!memory.is_null()).then_some(memory)
-}
-
 /// `fill_u32` for the whole grid.
 ///
 /// # Safety
 /// Called by the stand-in with a launch of that kernel.
 pub(crate) unsafe extern "C" fn fill_body(call: *const KernelCall) {
-    // SAFETY: the stand-in lends it for the call.
-    let call = unsafe { &*call };
-    // SAFETY: the first parameter of the PTX.
-    let out = unsafe { parameter::<u64>(call, 0) };
-    // SAFETY: the second parameter of the PTX.
-    let count = unsafe { parameter::<u32>(call, 1) };
-    // SAFETY: the third parameter of the PTX.
-    let value = unsafe { parameter::<u32>(call, 2) };
-    let count = count.min(call.grid[0] * call.block[0]);
-    let Some(out) = memory(call, out, u64::from(count) * 4, 1) else {
-        return;
-    };
-    for index in 0..count as usize {
-        // SAFETY: the stand-in gave access to `count` words.
-        unsafe { out.cast::<u32>().wrapping_add(index).write_unaligned(value) }
+    // SAFETY: the caller promises a launch with the parameters of the PTX.
+    let launch = unsafe { HostLaunch::of(call) };
+    let count = launch.count(1).min(launch.threads());
+    if let Some(out) = launch.write::<u32>(0, count) {
+        out.fill(launch.parameter(2));
     }
 }
 
@@ -121,32 +94,16 @@ pub(crate) unsafe extern "C" fn fill_body(call: *const KernelCall) {
 /// # Safety
 /// Called by the stand-in with a launch of that kernel.
 pub(crate) unsafe extern "C" fn add_body(call: *const KernelCall) {
-    // SAFETY: the stand-in lends it for the call.
-    let call = unsafe { &*call };
-    // SAFETY: the first parameter of the PTX.
-    let out = unsafe { parameter::<u64>(call, 0) };
-    // SAFETY: the second parameter of the PTX.
-    let left = unsafe { parameter::<u64>(call, 1) };
-    // SAFETY: the third parameter of the PTX.
-    let right = unsafe { parameter::<u64>(call, 2) };
-    // SAFETY: the fourth parameter of the PTX.
-    let count = unsafe { parameter::<u32>(call, 3) };
-    let count = count.min(call.grid[0] * call.block[0]);
-    let bytes = u64::from(count) * 4;
-    let (Some(left), Some(right)) = (memory(call, left, bytes, 0), memory(call, right, bytes, 0))
-    else {
+    // SAFETY: the caller promises a launch with the parameters of the PTX; all is read before it is written.
+    let launch = unsafe { HostLaunch::of(call) };
+    let count = launch.count(3).min(launch.threads());
+    let words = |index| launch.read::<u32>(index, count).map(<[u32]>::to_vec);
+    let (Some(left), Some(right)) = (words(1), words(2)) else {
         return;
     };
-    let Some(out) = memory(call, out, bytes, 1) else {
-        return;
-    };
-    for index in 0..count as usize {
-        // SAFETY: the stand-in gave access to `count` words of each.
-        let left = unsafe { left.cast::<u32>().wrapping_add(index).read_unaligned() };
-        // SAFETY: the stand-in gave access to `count` words of each.
-        let right = unsafe { right.cast::<u32>().wrapping_add(index).read_unaligned() };
-        let sum = left.wrapping_add(right);
-        // SAFETY: the stand-in gave access to `count` words of each.
-        unsafe { out.cast::<u32>().wrapping_add(index).write_unaligned(sum) }
+    if let Some(out) = launch.write::<u32>(0, count) {
+        for (out, (left, right)) in out.iter_mut().zip(left.iter().zip(&right)) {
+            *out = left.wrapping_add(*right);
+        }
     }
 }

@@ -8,11 +8,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use loom::thread;
 
-fn explore(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
+use crate::explore::explore;
 
 struct Yield;
 

@@ -6,11 +6,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
-fn explore(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
+use crate::explore::explore;
 
 loom::lazy_static! {
     /// Where threads sleep, as the kernel has it: it looks at the word and lies down as one act.

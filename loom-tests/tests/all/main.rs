@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod build_turn;
+mod explore;
 mod fixed_range;
 mod growth;
 mod joint_bytes;

@@ -7,12 +7,7 @@ use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// Runs `model` through every interleaving with at most three preemptions.
-fn explore(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
+use crate::explore::explore;
 
 /// What stands in a stream, in the order in which it is done.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -8,12 +8,7 @@ use larder_core::{
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// Runs `model` through every interleaving with at most three preemptions.
-fn explore(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
+use crate::explore::explore;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {

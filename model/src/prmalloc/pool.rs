@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use larder_core::lifetime::prmalloc::{
-    AllocStat, PlanError, PoolAllocError, PoolCounts, SMALL_MAX_BYTES,
+use larder_core::lifetime::prmalloc::{AllocStat, PlanError, PoolCounts, SMALL_MAX_BYTES};
+use larder_core::{
+    Addr, AddrRange, Align, AllocError, Cause, FreeError, GrowRequest, OutOfMemory, SubAllocator,
+    round_up,
 };
-use larder_core::{Addr, AddrRange, Align, FreeError, GrowRequest, SubAllocator, round_up};
 
 use super::served::Served;
 use super::{Fit, Planner, Window};
@@ -155,9 +156,9 @@ impl<S: SubAllocator> TensorPool<S> {
     ///
     /// # Errors
     /// The plan has no block and the backend no room, or there is no such size.
-    pub fn alloc(&mut self, bytes: u64, align: Align) -> Result<Addr, PoolAllocError> {
+    pub fn alloc(&mut self, bytes: u64, align: Align) -> Result<Addr, AllocError> {
         if bytes == 0 {
-            return Err(PoolAllocError::ZeroSize);
+            return Err(AllocError::ZeroSize);
         }
         let tick = self.next_tick();
         let stat = AllocStat::new(tick, tick, bytes).aligned(align);
@@ -178,12 +179,14 @@ impl<S: SubAllocator> TensorPool<S> {
         let requested_bytes = bytes;
         let align = align.max(self.form.unit);
         let request = GrowRequest {
-            bytes: round_up(bytes, align).ok_or(PoolAllocError::TooLarge { requested_bytes })?,
+            bytes: round_up(bytes, align).ok_or(AllocError::TooLarge { requested_bytes })?,
             align,
             at: None,
         };
         let range = self.backend.grow(request);
-        let range = range.map_err(|_| PoolAllocError::OutOfMemory { requested_bytes })?;
+        let range = range.map_err(|_| {
+            AllocError::OutOfMemory(OutOfMemory::of(Cause::SubAllocator, requested_bytes))
+        })?;
         self.counts.direct_bytes += range.bytes();
         self.direct
             .insert(range.start().get(), Direct { range, stat });

@@ -215,6 +215,82 @@ pub enum Defect {
         "the last step is not closed by an `s` line, so the file is cut short; copy it again, or add the line if the trace is complete"
     )]
     NoClosingStep,
+    /// A pickle that stops before its last instruction.
+    #[error("the pickle is cut short; write or copy it again")]
+    PickleCut,
+    /// A pickle that has code looked up or called.
+    #[error(
+        "the pickle has Python code looked up or called at byte {at}, which is not done: a memory snapshot is plain data, so check where the file is from"
+    )]
+    PickleCalls {
+        /// The byte of the instruction, from 0.
+        at: usize,
+    },
+    /// A pickle that breaks the rules of its instructions.
+    #[error("the pickle is damaged at byte {at}: {what}; write or copy it again")]
+    PickleDamaged {
+        /// The byte of the instruction, from 0.
+        at: usize,
+        /// What is wrong there.
+        what: &'static str,
+    },
+    /// A pickle of more bytes or values than are read.
+    #[error(
+        "the pickle is larger than any snapshot that is read; record fewer entries (`max_entries`)"
+    )]
+    PickleTooLarge,
+    /// A pickle of something else.
+    #[error(
+        "the pickle is no memory snapshot of PyTorch: it {what}; write it with torch.cuda.memory._dump_snapshot"
+    )]
+    NoSnapshot {
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// An entry of a history without a field, or with another kind of value there.
+    #[error(
+        "`device_traces[{device}][{entry}]` has no `{field}` that can be read; write the snapshot again"
+    )]
+    EntryLacks {
+        /// The device.
+        device: u64,
+        /// The entry, from 0.
+        entry: u64,
+        /// The field.
+        field: &'static str,
+    },
+    /// A recording of another program with no block in it.
+    #[error("nothing is allocated in it; {advice}")]
+    NothingAllocated {
+        /// How to record one.
+        advice: &'static str,
+    },
+    /// A snapshot of several devices where one trace is wanted.
+    #[error("it has the traces of {count} devices, and one is wanted here; record one device")]
+    SeveralTraces {
+        /// How many.
+        count: usize,
+    },
+    /// A first line that begins like an RMM log's and goes on otherwise.
+    #[error("the columns are `{found}`; an RMM log has {columns}", columns = crate::rmm::HEADER)]
+    UnknownColumns {
+        /// The line.
+        found: String,
+    },
+    /// A row of another number of fields.
+    #[error("the row has {found} fields and not the 6 of {columns}; delete or complete it", columns = crate::rmm::HEADER)]
+    RowFields {
+        /// How many there are.
+        found: usize,
+    },
+    /// A row with an unknown action.
+    #[error(
+        "unknown action `{found}`; a row of an RMM log is an `allocate`, an `allocate failure` or a `free`"
+    )]
+    UnknownAction {
+        /// What stands there.
+        found: String,
+    },
     /// Another number of events than the header promises.
     #[error(
         "the header promises {promised} {what} but the file has {found}, so it is cut short or edited; copy it again, or correct the header"

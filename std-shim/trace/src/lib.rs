@@ -1,4 +1,5 @@
-//! Recorded allocation traces: the format that `larder::Recorder` writes, read back.
+//! Recorded allocation traces: the format that `larder::Recorder` writes, read back, and beside it
+//! PyTorch's memory snapshots and the logs of RMM's logging adaptor. The first bytes say which it is.
 //!
 //! A [`Trace`] that exists is well formed:
 //! * ids count up from 0 and are never reused, so an id is an index;
@@ -8,11 +9,22 @@
 //! * no block has zero bytes, and live bytes never exceed
 //!   [`MAX_BYTES`].
 //!
+//! What others recorded is made to fit: [`Trace::notes`] says how.
+//!
 //! No lock: a trace is read once and then only looked at.
 
 mod error;
 mod lines;
 mod parse;
+mod pickle;
+mod recording;
+mod rmm;
+#[cfg(test)]
+mod rmm_tests;
+mod snapshot;
+#[cfg(test)]
+mod snapshot_tests;
+mod source;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +32,7 @@ use std::path::Path;
 
 pub use error::{Defect, TraceError};
 pub use parse::read;
+pub use rmm::HEADER as RMM_HEADER;
 
 /// The largest byte count that a trace may have: 2^60. Sums of two such counts, and their rounding
 /// up to a power of two, stay far inside `u64`.
@@ -57,6 +70,7 @@ pub struct Trace {
     allocations: u32,
     /// Numbers of the steps that are none.
     between: Vec<u32>,
+    notes: Vec<String>,
 }
 
 impl Trace {
@@ -64,9 +78,18 @@ impl Trace {
     /// bytes, not by the name). One pass over the file; memory is 16 bytes an event.
     ///
     /// # Errors
-    /// The first defect found, with its line. Never panics.
+    /// The first defect found, with its line, and a snapshot of several devices. Never panics.
     pub fn load(path: &Path) -> Result<Self, TraceError> {
-        parse::load(path)
+        parse::only(path, parse::load_all(path)?)
+    }
+
+    /// Loads all traces in `path`, at least one: of a snapshot one for each device with blocks, of any other file
+    /// one.
+    ///
+    /// # Errors
+    /// The first defect found, with its line. Never panics.
+    pub fn load_all(path: &Path) -> Result<Vec<Self>, TraceError> {
+        parse::load_all(path)
     }
 
     /// The name that a trace of this file has.
@@ -75,7 +98,8 @@ impl Trace {
         parse::name_of(path)
     }
 
-    /// The file's name without its `.trace`, `.trace.zst` or other ending.
+    /// The file's name without its `.trace`, `.trace.zst` or other ending; of several devices in one file
+    /// with the device's number, as in `train.dev1`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -98,6 +122,13 @@ impl Trace {
     #[must_use]
     pub fn is_between_steps(&self, number: u32) -> bool {
         self.between.binary_search(&number).is_ok()
+    }
+
+    /// What a replay of this trace cannot show because its file does not say it, and what was left out or
+    /// assumed, a sentence each; empty for traces of this project's recorders.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// How many blocks were allocated; every id is below it.

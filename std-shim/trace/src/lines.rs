@@ -1,49 +1,28 @@
-//! The lines of a trace file: plain text or zstd, one at a time, numbered.
+//! The lines of a text file, one at a time, numbered.
 //!
 //! Knows about bytes and lines, not about events.
 
-use std::io::{self, BufRead, BufReader, Cursor, Read};
-
 use super::Defect;
-
-/// First bytes of a zstd frame.
-const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+use super::source::Source;
 
 /// No line of a trace comes near this; a bound keeps a file that is not a trace
 /// at all from being read into memory as one line.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 
-/// Numbered lines of a source that may be compressed.
+/// Numbered lines.
 pub(super) struct Lines<'source> {
-    source: Box<dyn BufRead + 'source>,
-    compressed: bool,
+    source: Source<'source>,
     number: u64,
     buffer: Vec<u8>,
 }
 
 impl<'source> Lines<'source> {
-    /// Looks at the first bytes and decides whether to decompress.
-    pub(super) fn try_new(mut source: impl Read + 'source) -> Result<Self, Defect> {
-        let mut magic = Vec::with_capacity(ZSTD_MAGIC.len());
-        source
-            .by_ref()
-            .take(ZSTD_MAGIC.len() as u64)
-            .read_to_end(&mut magic)
-            .map_err(Defect::Unreadable)?;
-        let compressed = magic == ZSTD_MAGIC;
-        let whole = Cursor::new(magic).chain(source);
-        let source: Box<dyn BufRead + 'source> = if compressed {
-            let decoder = zstd::stream::read::Decoder::new(whole).map_err(Defect::ZstdDamaged)?;
-            Box::new(BufReader::new(decoder))
-        } else {
-            Box::new(BufReader::new(whole))
-        };
-        Ok(Self {
+    pub(super) fn new(source: Source<'source>) -> Self {
+        Self {
             source,
-            compressed,
             number: 0,
             buffer: Vec::new(),
-        })
+        }
     }
 
     /// Number of the line last asked for, counted from 1; never 0, so that it can
@@ -54,23 +33,11 @@ impl<'source> Lines<'source> {
 
     /// The next line without its newline, or `None` at a clean end.
     pub(super) fn next(&mut self) -> Result<Option<&str>, Defect> {
-        self.buffer.clear();
-        let limit = MAX_LINE_BYTES as u64 + 1;
-        let read = self
-            .source
-            .by_ref()
-            .take(limit)
-            .read_until(b'\n', &mut self.buffer);
-        if let Err(error) = read {
-            self.number += 1;
-            return Err(self.read_defect(error));
-        }
-        if self.buffer.is_empty() {
+        let Some(line) = self.next_bytes()? else {
             return Ok(None);
-        }
-        self.number += 1;
-        let Some(line) = self.buffer.strip_suffix(b"\n") else {
-            return Err(unended_line(&self.buffer));
+        };
+        let Some(line) = line.strip_suffix(b"\n") else {
+            return Err(unended_line(line));
         };
         if line.ends_with(b"\r") {
             return Err(Defect::CarriageReturn);
@@ -80,12 +47,28 @@ impl<'source> Lines<'source> {
             .map_err(|_| Defect::NotUtf8)
     }
 
-    fn read_defect(&self, error: io::Error) -> Defect {
-        match (self.compressed, error.kind()) {
-            (true, io::ErrorKind::UnexpectedEof) => Defect::ZstdCut,
-            (true, _) => Defect::ZstdDamaged(error),
-            (false, _) => Defect::Unreadable(error),
+    /// The next line with the newline it ends in, if it ends in one. What is not UTF-8 is replaced.
+    pub(super) fn next_lenient(&mut self) -> Result<Option<String>, Defect> {
+        let Some(line) = self.next_bytes()? else {
+            return Ok(None);
+        };
+        if line.len() > MAX_LINE_BYTES {
+            return Err(unended_line(line));
         }
+        Ok(Some(String::from_utf8_lossy(line).into_owned()))
+    }
+
+    /// The next line as it stands, one byte longer than the limit if it is too long.
+    fn next_bytes(&mut self) -> Result<Option<&[u8]>, Defect> {
+        self.buffer.clear();
+        self.number += 1;
+        self.source
+            .read_line(MAX_LINE_BYTES as u64 + 1, &mut self.buffer)?;
+        if self.buffer.is_empty() {
+            self.number -= 1;
+            return Ok(None);
+        }
+        Ok(Some(&self.buffer))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Turns the lines of a v1 trace into events, checking every rule on the way.
+//! Turns the lines of a v1 trace into events, checking every rule on the way; hands other formats on.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,7 +6,8 @@ use std::num::NonZeroU64;
 use std::path::Path;
 
 use super::lines::Lines;
-use super::{Defect, Event, Trace, TraceError};
+use super::source::{Format, Source};
+use super::{Defect, Event, Trace, TraceError, pickle, rmm, snapshot};
 use crate::MAX_BYTES;
 
 const ALLOC_FORM: &str = "a <id> <bytes>";
@@ -16,7 +17,7 @@ const STEP_FORM: &str = "s <number>";
 /// Says that no step starts at the line before it.
 const BETWEEN: &str = "between steps";
 
-pub(super) fn load(path: &Path) -> Result<Trace, TraceError> {
+pub(super) fn load_all(path: &Path) -> Result<Vec<Trace>, TraceError> {
     let file = File::open(path).map_err(|error| {
         let defect = match error.kind() {
             io::ErrorKind::NotFound => Defect::NoSuchFile,
@@ -24,30 +25,56 @@ pub(super) fn load(path: &Path) -> Result<Trace, TraceError> {
         };
         TraceError::of_file(path, defect)
     })?;
-    read(path, file)
+    read_all(path, file)
 }
 
 /// Reads a trace from `source`; `path` gives its name and stands in errors.
 ///
 /// # Errors
-/// The first defect found, with its line. Never panics.
+/// The first defect found, with its line, and a snapshot of several devices. Never panics.
 pub fn read(path: &Path, source: impl Read) -> Result<Trace, TraceError> {
-    let mut lines = Lines::try_new(source).map_err(|defect| TraceError::of_file(path, defect))?;
-    let mut parser = Parser::default();
-    loop {
-        let defect = match lines.next() {
-            Ok(None) => break,
-            Ok(Some(line)) => match parser.line(line) {
-                Ok(()) => continue,
-                Err(defect) => defect,
-            },
-            Err(defect) => defect,
-        };
-        return Err(TraceError::at_line(path, lines.number(), defect));
+    only(path, read_all(path, source)?)
+}
+
+/// The one trace of a file.
+pub(super) fn only(path: &Path, mut traces: Vec<Trace>) -> Result<Trace, TraceError> {
+    match (traces.pop(), traces.len()) {
+        (Some(trace), 0) => Ok(trace),
+        (_, others) => {
+            let count = others + 1;
+            Err(TraceError::of_file(path, Defect::SeveralTraces { count }))
+        }
     }
-    parser
-        .finish(name_of(path))
-        .map_err(|defect| TraceError::at_line(path, lines.number(), defect))
+}
+
+pub(super) fn read_all(path: &Path, source: impl Read) -> Result<Vec<Trace>, TraceError> {
+    let of_file = |defect| TraceError::of_file(path, defect);
+    let (source, format) = Source::open(source).map_err(|defect| match defect {
+        Defect::Unreadable(_) => of_file(defect),
+        _ => TraceError::at_line(path, 1, defect),
+    })?;
+    let name = name_of(path);
+    if format == Format::Snapshot {
+        let bytes = source.read_all(pickle::MAX_BYTES + 1);
+        return bytes
+            .and_then(|bytes| snapshot::read(&bytes, &name))
+            .map_err(of_file);
+    }
+    let mut lines = Lines::new(source);
+    let trace = match format {
+        Format::RmmLog => rmm::read(&mut lines, name),
+        _ => read_v1(&mut lines, name),
+    };
+    let trace = trace.map_err(|defect| TraceError::at_line(path, lines.number(), defect))?;
+    Ok(vec![trace])
+}
+
+fn read_v1(lines: &mut Lines<'_>, name: String) -> Result<Trace, Defect> {
+    let mut parser = Parser::default();
+    while let Some(line) = lines.next()? {
+        parser.line(line)?;
+    }
+    parser.finish(name)
 }
 
 /// What has been read so far.
@@ -198,6 +225,7 @@ impl Parser {
             events: self.events,
             allocations,
             between: self.between,
+            notes: Vec::new(),
         })
     }
 
@@ -219,7 +247,7 @@ impl Parser {
 }
 
 /// The largest id: one below `u32::MAX`, so that the number of blocks fits too.
-const MAX_ID: u64 = u32::MAX as u64 - 1;
+pub(super) const MAX_ID: u64 = u32::MAX as u64 - 1;
 
 fn id_field<'line>(
     fields: &mut impl Iterator<Item = &'line str>,
@@ -308,7 +336,7 @@ fn promised_count(line: &str, what: &str) -> Option<u64> {
 }
 
 /// A piece of the file as it may be printed: short, and without control characters.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     const MAX_CHARACTERS: usize = 40;
     let mut shown: String = text
         .chars()
@@ -328,9 +356,10 @@ pub(super) fn name_of(path: &Path) -> String {
         .unwrap_or(path.as_os_str())
         .to_string_lossy();
     let stem = name.strip_suffix(".zst").unwrap_or(&name);
-    let stem = stem
-        .strip_suffix(".trace")
-        .or_else(|| stem.strip_suffix(".txt"))
+    let endings = [".trace", ".txt", ".pickle", ".pkl", ".csv"];
+    let stem = endings
+        .iter()
+        .find_map(|ending| stem.strip_suffix(ending))
         .unwrap_or(stem);
     let stem = if stem.is_empty() { name.as_ref() } else { stem };
     stem.chars()

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod on_a_driver;
+mod recordings;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -451,7 +452,7 @@ fn a_page_that_cannot_be_written_is_an_error() {
         assert_eq!(output.status.code(), Some(1));
         assert_eq!(stdout(&output), "", "nothing was replayed");
         assert!(
-            stderr(&output).contains("cannot write the page"),
+            stderr(&output).contains("cannot write"),
             "{}",
             stderr(&output)
         );

@@ -1,4 +1,4 @@
-//! What can go wrong, as values: one enum for each act.
+//! Why there is no plan, as a value.
 
 use core::fmt;
 
@@ -79,46 +79,3 @@ impl fmt::Display for PlanError {
 }
 
 impl core::error::Error for PlanError {}
-
-/// Why a pool gave no block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum PoolAllocError {
-    /// Zero bytes were asked for.
-    ZeroSize,
-    /// The size cannot be rounded up to the alignment.
-    TooLarge {
-        /// What was asked for.
-        requested_bytes: u64,
-    },
-    /// All records of blocks from the backend are in use.
-    TableFull {
-        /// How many there are.
-        records: u32,
-    },
-    /// The backend has no more to give.
-    OutOfMemory {
-        /// What was asked for.
-        requested_bytes: u64,
-    },
-}
-
-impl fmt::Display for PoolAllocError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ZeroSize => f.write_str("zero bytes were requested: ask for one at least"),
-            Self::TooLarge { requested_bytes } => {
-                write!(f, "{requested_bytes} bytes cannot be rounded: ask for less")
-            }
-            Self::TableFull { records } => {
-                write!(f, "all {records} records of blocks are in use: lend more")
-            }
-            Self::OutOfMemory { requested_bytes } => write!(
-                f,
-                "the backend has no {requested_bytes} bytes: free blocks and try again"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for PoolAllocError {}

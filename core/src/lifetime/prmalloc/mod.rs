@@ -40,7 +40,7 @@ mod tables;
 
 pub use class::{Classes, Interval, SMALL_MAX_BYTES};
 pub use config::{PlannerConfig, PoolConfig, Replan, Window};
-pub use error::{PlanError, PoolAllocError};
+pub use error::PlanError;
 pub use live::LiveRecord;
 pub use planner::{Planner, Progress, Round, RoundEnd, Step};
 pub use plans::{Best, Plans};

@@ -11,14 +11,14 @@
 //! alone. None is held while the backend is asked.
 
 use super::config::PoolConfig;
-use super::error::{PlanError, PoolAllocError};
+use super::error::PlanError;
 use super::live::{Live, LiveMap};
 use super::planner::Planner;
 use super::pool_stats::{Counters, PoolCounts, Watch};
 use super::pool_tables::{PoolTables, SlotTables};
 use super::slot::{Miss, Slot};
 use super::{AllocStat, SMALL_MAX_BYTES};
-use crate::error::FreeError;
+use crate::error::{AllocError, Cause, FreeError, OutOfMemory};
 use crate::sub_allocator::{GrowRequest, SubAllocator};
 use crate::sync::{AtomicU32, AtomicU64, Locked, Ordering, Spin, Wait};
 use crate::units::{Addr, Align, round_up};
@@ -114,9 +114,9 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     ///
     /// # Errors
     /// The plan has no block, and the backend or the table of its blocks no room.
-    pub fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, PoolAllocError> {
+    pub fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, AllocError> {
         if bytes == 0 {
-            return Err(PoolAllocError::ZeroSize);
+            return Err(AllocError::ZeroSize);
         }
         let tick = self.tick();
         let stat = AllocStat::new(tick, tick, bytes).aligned(align);
@@ -156,16 +156,17 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         }
     }
 
-    fn alloc_direct(&self, stat: AllocStat) -> Result<Addr, PoolAllocError> {
+    fn alloc_direct(&self, stat: AllocStat) -> Result<Addr, AllocError> {
         let requested_bytes = stat.bytes;
         let align = stat.align.max(self.config.unit);
         let bytes = round_up(stat.bytes, align);
         let request = GrowRequest {
-            bytes: bytes.ok_or(PoolAllocError::TooLarge { requested_bytes })?,
+            bytes: bytes.ok_or(AllocError::TooLarge { requested_bytes })?,
             align,
             at: None,
         };
-        let out = PoolAllocError::OutOfMemory { requested_bytes };
+        let out = OutOfMemory::of(Cause::SubAllocator, requested_bytes);
+        let out = AllocError::OutOfMemory(out);
         let range = self.backend.grow(request).map_err(|_| out)?;
         let live = Live {
             range,
@@ -182,7 +183,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         if serves {
             let records = self.live.with(|map| map.capacity());
             let records = u32::try_from(records).unwrap_or(u32::MAX);
-            return Err(PoolAllocError::TableFull { records });
+            return Err(AllocError::TableFull { records });
         }
         Err(out)
     }

@@ -14,6 +14,7 @@ pub mod upstream;
 
 use larder_core::{Addr, AddrRange, Block, EventNumber, StreamId, StreamPoint};
 
+pub use larder_model::Random;
 pub use pool::{
     LimitChange, Picture, Pool, Tuple, at_once, picture_of, ranged, regions_of, table, tuple_of,
 };
@@ -48,27 +49,6 @@ pub fn assert_disjoint<'b>(blocks: impl IntoIterator<Item = &'b Block>) {
     places.sort_unstable();
     for pair in places.windows(2) {
         assert!(pair[0].1 <= pair[1].0, "{pair:x?} overlap");
-    }
-}
-
-/// A small generator of numbers (xorshift), so that a printed seed repeats a run.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    /// A number below `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
     }
 }
 

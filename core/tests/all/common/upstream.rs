@@ -140,18 +140,17 @@ impl BlockAllocator for UpstreamSide {
         Ok(Grant { block, wait: None })
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        if self.allocation_id(&block).is_none() {
-            let error = FreeError::Unknown;
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        let error = match point {
+            Some(_) => Some(FreeError::NoStreams),
+            None if self.allocation_id(&block).is_none() => Some(FreeError::Unknown),
+            None => None,
+        };
+        if let Some(error) = error {
             return Err(FreeRejected { block, error });
         }
         self.0.borrow_mut().free(block);
         Ok(())
-    }
-
-    fn free_after(&self, block: Block, _: StreamPoint) -> Result<(), FreeRejected> {
-        let error = FreeError::NoStreams;
-        Err(FreeRejected { block, error })
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

@@ -75,12 +75,8 @@ impl<A: BlockAllocator> BlockAllocator for Untracked<A> {
         self.0.alloc(request)
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.0.free(block)
-    }
-
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.0.free_after(block, point)
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        self.0.free_at(block, point)
     }
 
     fn requested_bytes(&self, _: &Block) -> Option<u64> {

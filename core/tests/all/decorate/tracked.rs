@@ -265,15 +265,15 @@ impl BlockAllocator for Meanwhile {
         self.inner.alloc(request)
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        self.inner.free(block)?;
-        self.run();
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+        if point.is_some() {
+            self.run();
+        }
+        self.inner.free_at(block, point)?;
+        if point.is_none() {
+            self.run();
+        }
         Ok(())
-    }
-
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
-        self.run();
-        self.inner.free_after(block, point)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

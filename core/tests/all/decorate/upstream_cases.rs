@@ -85,11 +85,7 @@ impl BlockAllocator for Fails {
         Err(NOTHING)
     }
 
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
-        panic!("{block:?} was never given")
-    }
-
-    fn free_after(&self, block: Block, _: StreamPoint) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, _: Option<StreamPoint>) -> Result<(), FreeRejected> {
         panic!("{block:?} was never given")
     }
 

@@ -5,13 +5,7 @@ use std::collections::BTreeMap;
 use larder_core::limits::{
     BudgetConfig, BudgetError, BudgetId, BudgetNode, LimitAnswer, LimitEventKind, LimitTree,
 };
-
-fn below(state: &mut u64, bound: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % bound
-}
+use larder_model::Random;
 
 /// A budget of the obvious tree: sums are made anew for every question.
 #[derive(Clone, Copy)]
@@ -86,15 +80,15 @@ impl Slow {
     }
 }
 
-fn pick(slow: &Slow, state: &mut u64) -> usize {
-    let at = below(state, slow.budgets.len() as u64) as usize;
+fn pick(slow: &Slow, random: &mut Random) -> usize {
+    let at = random.below(slow.budgets.len() as u64) as usize;
     *slow.budgets.keys().nth(at).unwrap()
 }
 
-fn set(tree: &mut LimitTree<'_>, slow: &mut Slow, state: &mut u64, at: usize) {
+fn set(tree: &mut LimitTree<'_>, slow: &mut Slow, random: &mut Random, at: usize) {
     let plain = slow.budgets[&at];
-    let hard = below(state, 400);
-    let soft = (below(state, 2) == 0).then(|| below(state, 400));
+    let hard = random.below(400);
+    let soft = (random.below(2) == 0).then(|| random.below(400));
     let answer = tree.set(plain.id, hard, soft);
     let soft = soft.unwrap_or(plain.soft);
     let fits =
@@ -109,12 +103,12 @@ fn set(tree: &mut LimitTree<'_>, slow: &mut Slow, state: &mut u64, at: usize) {
     }
 }
 
-fn add(tree: &mut LimitTree<'_>, slow: &mut Slow, state: &mut u64, records: usize) {
-    let parent = pick(slow, state);
-    let floor = below(state, 20);
+fn add(tree: &mut LimitTree<'_>, slow: &mut Slow, random: &mut Random, records: usize) {
+    let parent = pick(slow, random);
+    let floor = random.below(20);
     let config = BudgetConfig {
         floor_bytes: floor,
-        ..BudgetConfig::new(floor + below(state, 300))
+        ..BudgetConfig::new(floor + random.below(300))
     };
     let fits = slow.floors_below(parent) + floor <= slow.budgets[&parent].hard
         && slow.budgets.len() < records;
@@ -134,11 +128,11 @@ fn add(tree: &mut LimitTree<'_>, slow: &mut Slow, state: &mut u64, records: usiz
     }
 }
 
-fn one(tree: &mut LimitTree<'_>, slow: &mut Slow, state: &mut u64, records: usize) {
-    let at = pick(slow, state);
+fn one(tree: &mut LimitTree<'_>, slow: &mut Slow, random: &mut Random, records: usize) {
+    let at = pick(slow, random);
     let id = slow.budgets[&at].id;
-    match below(state, 10) {
-        0 => add(tree, slow, state, records),
+    match random.below(10) {
+        0 => add(tree, slow, random, records),
         1 => {
             let children = slow.budgets.values().any(|plain| plain.parent == Some(at));
             let idle = at != 0 && !children && slow.used(at) == 0;
@@ -148,9 +142,9 @@ fn one(tree: &mut LimitTree<'_>, slow: &mut Slow, state: &mut u64, records: usiz
                 slow.done.retain(|done| *done != at);
             }
         }
-        2 | 3 => set(tree, slow, state, at),
+        2 | 3 => set(tree, slow, random, at),
         4..=6 => {
-            let bytes = below(state, 60);
+            let bytes = random.below(60);
             match (tree.charge(id, bytes), slow.refuses(at, bytes)) {
                 (Ok(()), None) => slow.budgets.get_mut(&at).unwrap().own += bytes,
                 (Err(BudgetError::NoRoom(refusal)), Some(full)) => {
@@ -161,7 +155,7 @@ fn one(tree: &mut LimitTree<'_>, slow: &mut Slow, state: &mut u64, records: usiz
             }
         }
         _ => {
-            let bytes = below(state, slow.budgets[&at].own + 2);
+            let bytes = random.below(slow.budgets[&at].own + 2);
             let fits = bytes <= slow.budgets[&at].own;
             assert_eq!(tree.credit(id, bytes).is_ok(), fits);
             if fits {
@@ -175,8 +169,8 @@ fn one(tree: &mut LimitTree<'_>, slow: &mut Slow, state: &mut u64, records: usiz
 fn a_tree_answers_as_the_obvious_one() {
     for seed in 0..60 {
         println!("seed {seed}");
-        let mut state = seed;
-        let records = 2 + below(&mut state, 12) as usize;
+        let mut random = Random::new(seed);
+        let records = 2 + random.below(12) as usize;
         let mut table = vec![BudgetNode::VACANT; records];
         let mut tree = LimitTree::new(&mut table, BudgetConfig::new(300)).unwrap();
         let root = Plain {
@@ -193,7 +187,7 @@ fn a_tree_answers_as_the_obvious_one() {
             done: Vec::new(),
         };
         for _ in 0..800 {
-            one(&mut tree, &mut slow, &mut state, records);
+            one(&mut tree, &mut slow, &mut random, records);
             tree.check_invariants().unwrap();
             for (at, plain) in &slow.budgets {
                 let usage = tree.usage(plain.id).unwrap();
@@ -204,7 +198,7 @@ fn a_tree_answers_as_the_obvious_one() {
                 assert_eq!(usage.excess_bytes, slow.excess(*at));
                 assert_eq!(tree.may_hold(plain.id), Some(slow.may_hold(*at)));
             }
-            if below(&mut state, 8) == 0 {
+            if random.below(8) == 0 {
                 let mut done = Vec::new();
                 while let Some(event) = tree.take_event() {
                     match event.kind {
@@ -233,7 +227,7 @@ fn a_tree_answers_as_the_obvious_one() {
 fn am_3_nothing_is_granted_above_a_lowered_limit_whichever_pool_grants() {
     for seed in 0..40 {
         println!("seed {seed}");
-        let mut state = seed;
+        let mut random = Random::new(seed);
         let mut table = [BudgetNode::VACANT; 6];
         let mut tree = LimitTree::new(&mut table, BudgetConfig::new(200)).unwrap();
         let tenant = tree.add(tree.root(), BudgetConfig::new(150)).unwrap();
@@ -241,9 +235,9 @@ fn am_3_nothing_is_granted_above_a_lowered_limit_whichever_pool_grants() {
         let pools = parents.map(|parent| tree.add(parent, BudgetConfig::new(u64::MAX)).unwrap());
         let (mut held, mut live) = ([0_u64; 4], [0_u64; 4]);
         for _ in 0..4000 {
-            let at = below(&mut state, 4) as usize;
-            let bytes = 1 + below(&mut state, 30);
-            match below(&mut state, 5) {
+            let at = random.below(4) as usize;
+            let bytes = 1 + random.below(30);
+            match random.below(5) {
                 0 => held[at] += u64::from(tree.charge(pools[at], bytes).is_ok()) * bytes,
                 1 => {
                     let idle = bytes.min(held[at] - live[at]);
@@ -253,7 +247,7 @@ fn am_3_nothing_is_granted_above_a_lowered_limit_whichever_pool_grants() {
                 2 => live[at] -= bytes.min(live[at]),
                 3 if bytes > 24 => {
                     let which = if bytes > 27 { tenant } else { tree.root() };
-                    let _ = tree.set(which, below(&mut state, 220), None);
+                    let _ = tree.set(which, random.below(220), None);
                 }
                 _ => {
                     let bound = tree.may_hold(pools[at]).unwrap().min(held[at]);

@@ -8,19 +8,7 @@ mod validator;
 
 use larder_core::Align;
 use larder_core::lifetime::Lifetime;
-
-/// SplitMix64 of Steele, Lea and Flood.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (word ^ (word >> 31)) % bound
-    }
-}
+use larder_model::Random;
 
 /// What a random problem may contain.
 #[derive(Clone, Copy)]

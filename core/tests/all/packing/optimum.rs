@@ -63,7 +63,7 @@ fn equal_sizes_and_times_are_packed_as_well() {
 
 fn agree(kind: Kind, problems: u64) {
     for seed in 0..problems {
-        let lifetimes = random_lifetimes(&mut Random(seed), kind);
+        let lifetimes = random_lifetimes(&mut Random::new(seed), kind);
         let mut tables = Tables::new(lifetimes.len());
         let mut packer = match tables.packer(&lifetimes) {
             Ok(packer) => packer,

@@ -17,7 +17,7 @@ const MIDDLE: Kind = Kind {
 #[test]
 fn slices_of_one_step_give_the_same_as_one_go() {
     for seed in 0..40 {
-        let lifetimes = random_lifetimes(&mut Random(seed), MIDDLE);
+        let lifetimes = random_lifetimes(&mut Random::new(seed), MIDDLE);
         let (mut one, mut other) = (Tables::new(lifetimes.len()), Tables::new(lifetimes.len()));
         let mut whole = one.packer(&lifetimes).unwrap();
         let mut sliced = other.packer(&lifetimes).unwrap();
@@ -34,7 +34,7 @@ fn slices_of_one_step_give_the_same_as_one_go() {
 fn more_steps_never_make_it_worse() {
     for seed in 0..100 {
         let pinned = seed % 2 == 0;
-        let lifetimes = random_lifetimes(&mut Random(seed), Kind { pinned, ..MIDDLE });
+        let lifetimes = random_lifetimes(&mut Random::new(seed), Kind { pinned, ..MIDDLE });
         let mut tables = Tables::new(lifetimes.len());
         let Ok(mut packer) = tables.packer(&lifetimes) else {
             continue;
@@ -81,7 +81,7 @@ fn the_search_ends_where_it_is_told_that_it_is_enough() {
 
 #[test]
 fn parts_that_never_meet_are_packed_apart() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let mut lifetimes = Vec::new();
     for part in 0..20 {
         for mut lifetime in random_lifetimes(
@@ -110,7 +110,7 @@ fn parts_that_never_meet_are_packed_apart() {
 fn few_neighbours_and_falls_leave_the_greedy_packing() {
     for (neighbours, undo_log) in [(0, usize::MAX), (usize::MAX, 40)] {
         for seed in 0..50 {
-            let lifetimes = random_lifetimes(&mut Random(seed), MIDDLE);
+            let lifetimes = random_lifetimes(&mut Random::new(seed), MIDDLE);
             let mut tables = Tables::new(lifetimes.len());
             tables.neighbours.truncate(neighbours);
             tables.undo_log.truncate(undo_log.max(lifetimes.len()));

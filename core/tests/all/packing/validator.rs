@@ -69,7 +69,7 @@ fn a_planted_fault_is_found() {
     };
     let mut planted = 0;
     for seed in 0..200 {
-        let lifetimes = random_lifetimes(&mut Random(seed), kind);
+        let lifetimes = random_lifetimes(&mut Random::new(seed), kind);
         let mut tables = Tables::new(lifetimes.len());
         let mut packer = tables.packer(&lifetimes).unwrap();
         packer.first();

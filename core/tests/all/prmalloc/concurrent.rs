@@ -6,28 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use larder_core::lifetime::prmalloc::{
     AllocStat, Planner, PlannerConfig, PoolConfig, Replan, RoundEnd, State, Window,
 };
+use larder_model::Random;
 
 use crate::prmalloc::books::align;
 use crate::prmalloc::planner::planner_with;
 use crate::prmalloc::rig::{Pool, pool_with, soon};
 
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
-}
-
 /// Steps of one session. `owned` counts the bytes given to somebody; the mock checks the rest.
 fn session(pool: &Pool, seed: u64, steps: u32, owner: &[AtomicU64]) {
-    let mut state = seed;
+    let mut random = Random::new(seed);
     for step_number in 0..steps {
         // The load changes from time to time, so that plans come and go.
         let scale = 1 + u64::from(step_number / 40) % 3;
         let step = pool.start();
         let mut held = Vec::new();
         for _ in 0..12 {
-            let bytes = scale * (40_000 + random(&mut state) % 4 * 30_000);
+            let bytes = scale * (40_000 + random.below(4) * 30_000);
             let block = pool.alloc(bytes, align(64)).unwrap();
             // Pages of 4 KiB of the mock's addresses, each marked by whoever has it.
             let pages = (block.get() >> 12)..((block.get() + bytes) >> 12);
@@ -40,8 +34,8 @@ fn session(pool: &Pool, seed: u64, steps: u32, owner: &[AtomicU64]) {
                 );
             }
             held.push((block, pages));
-            if random(&mut state).is_multiple_of(2) {
-                let (block, pages) = held.swap_remove(random(&mut state) as usize % held.len());
+            if random.below(2) == 0 {
+                let (block, pages) = held.swap_remove(random.below(held.len() as u64) as usize);
                 give_back(pool, block, pages, seed, owner);
             }
         }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use larder_core::lifetime::prmalloc::{Interval, PlanError, PoolAllocError, PoolConfig, State};
-use larder_core::{Addr, FreeError};
+use larder_core::lifetime::prmalloc::{Interval, PlanError, PoolConfig, State};
+use larder_core::{Addr, AllocError, Cause, FreeError, OutOfMemory};
 use larder_model::prmalloc::{Form, Window};
 
 use crate::prmalloc::books::{KIB, align};
@@ -73,11 +73,11 @@ fn defect_2_null_foreign_and_double_frees_are_errors_and_so_is_a_refusing_backen
     }
     pool.free(block).unwrap();
     assert_eq!(pool.free(block), Err(FreeError::Unknown));
-    assert_eq!(pool.alloc(0, align(8)), Err(PoolAllocError::ZeroSize));
+    assert_eq!(pool.alloc(0, align(8)), Err(AllocError::ZeroSize));
     let huge = pool.alloc(u64::MAX, align(64)).unwrap_err();
     assert_eq!(
         huge,
-        PoolAllocError::TooLarge {
+        AllocError::TooLarge {
             requested_bytes: u64::MAX
         }
     );
@@ -86,9 +86,7 @@ fn defect_2_null_foreign_and_double_frees_are_errors_and_so_is_a_refusing_backen
     let out = pool.alloc(101, align(64)).unwrap_err();
     assert_eq!(
         out,
-        PoolAllocError::OutOfMemory {
-            requested_bytes: 101
-        }
+        AllocError::OutOfMemory(OutOfMemory::of(Cause::SubAllocator, 101))
     );
     pool.backend().refuse_releases.store(1, Ordering::SeqCst);
     assert_eq!(pool.free(direct), Err(FreeError::SubAllocator));
@@ -102,7 +100,7 @@ fn a_full_table_of_the_backends_blocks_is_an_error_and_gives_the_range_back() {
         .map(|_| pool.alloc(100, align(64)).unwrap())
         .collect();
     let full = pool.alloc(100, align(64));
-    assert_eq!(full, Err(PoolAllocError::TableFull { records: 4 }));
+    assert_eq!(full, Err(AllocError::TableFull { records: 4 }));
     assert_eq!(pool.backend().out_bytes(), 3 * 128);
     blocks
         .into_iter()

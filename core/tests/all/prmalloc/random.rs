@@ -5,26 +5,16 @@ use larder_core::lifetime::Lifetime;
 use larder_core::lifetime::pack::{Packer, validate};
 use larder_core::lifetime::prmalloc::{AllocStat, Interval};
 use larder_model::OwnedPackTables;
+use larder_model::Random;
 use larder_model::prmalloc::{Fit, Plans};
 
 use crate::prmalloc::books::{AnyPlans, align, check, max_live, plans};
 
 const TRACES: u64 = 10_000;
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-}
-
 /// A trace as a pool records it: logical ticks, in the order of the frees.
 fn trace(seed: u64) -> Vec<AllocStat> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let sizes = 1 + random.below(12);
     let max_live = 1 + random.below(10) as usize;
     let mut live: Vec<(u64, u64, u64)> = Vec::new();

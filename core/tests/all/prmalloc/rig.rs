@@ -6,10 +6,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, Interval, LiveRecord, PlanError, PoolAllocError, PoolBin, PoolBlock, PoolConfig,
-    PoolCounts, PoolTables, PoolVirtual, TensorPool, Window,
+    AllocStat, Interval, LiveRecord, PlanError, PoolBin, PoolBlock, PoolConfig, PoolCounts,
+    PoolTables, PoolVirtual, TensorPool, Window,
 };
-use larder_core::{Addr, AddrRange, Align, FreeError, GrowRequest, SubAllocError, SubAllocator};
+use larder_core::{
+    Addr, AddrRange, Align, AllocError, FreeError, GrowRequest, SubAllocError, SubAllocator,
+};
 use larder_model::prmalloc as upstream;
 use larder_model::prmalloc::Form;
 
@@ -132,7 +134,7 @@ pub fn soon() -> PoolConfig {
 
 /// A pool, ours or upstream's.
 pub trait AnyPool: Sync {
-    fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, PoolAllocError>;
+    fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, AllocError>;
     fn free(&self, addr: Addr) -> Result<(), FreeError>;
     /// A step in which this runs, and the rounds around it.
     fn in_step(&self, run: &mut dyn FnMut()) -> Result<(), PlanError>;
@@ -145,7 +147,7 @@ pub trait AnyPool: Sync {
 }
 
 impl AnyPool for Pool {
-    fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, PoolAllocError> {
+    fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, AllocError> {
         TensorPool::alloc(self, bytes, align)
     }
 
@@ -214,7 +216,7 @@ impl Upstream {
 }
 
 impl AnyPool for Upstream {
-    fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, PoolAllocError> {
+    fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, AllocError> {
         self.pool.lock().unwrap().alloc(bytes, align)
     }
 

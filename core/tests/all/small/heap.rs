@@ -4,18 +4,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 
 use larder_core::{Heap, RegionError, StaticHeap};
-
-/// A small generator of numbers (xorshift), so that a failing seed can be run again.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % below
-    }
-}
+use larder_model::Random;
 
 /// A heap over a region, which must live as long.
 fn heap(bytes: usize) -> (Heap, Vec<u8>) {
@@ -56,12 +45,13 @@ impl Live {
 }
 
 fn layout(random: &mut Random, max: usize) -> Layout {
-    let size = match random.next(10) {
-        0 => random.next(max) + 1,
-        1..4 => random.next(2000) + 1,
-        _ => random.next(200) + 1,
+    let mut below = |end: usize| random.below(end as u64) as usize;
+    let size = match below(10) {
+        0 => below(max) + 1,
+        1..4 => below(2000) + 1,
+        _ => below(200) + 1,
     };
-    let align = 1 << [0, 0, 3, 3, 3, 4, 5, 7, 12, 13][random.next(10)];
+    let align = 1 << [0, 0, 3, 3, 3, 4, 5, 7, 12, 13][below(10)];
     Layout::from_size_align(size, align).unwrap()
 }
 
@@ -70,13 +60,13 @@ fn run(seed: u64, bytes: usize, max: usize, operations: usize) -> usize {
     let (heap, memory) = heap(bytes);
     let start = memory.as_ptr().addr();
     let region = start..start + bytes;
-    let mut random = Random(seed | 1);
+    let mut random = Random::new(seed);
     let mut live = Live::default();
     let mut refused = 0;
     for number in 0..operations {
-        let fill = random.next(251) as u8;
+        let fill = random.below(251) as u8;
         let growing = (number / 500) % 2 == 0;
-        if live.0.is_empty() || random.next(10) < if growing { 7 } else { 3 } {
+        if live.0.is_empty() || random.below(10) < if growing { 7 } else { 3 } {
             let layout = layout(&mut random, max);
             // SAFETY: the layout is not empty.
             let block = unsafe { heap.alloc(layout) };
@@ -86,8 +76,8 @@ fn run(seed: u64, bytes: usize, max: usize, operations: usize) -> usize {
             }
             assert!(region.contains(&block.addr()) && block.addr() + layout.size() <= region.end);
             live.enter(block, layout, fill);
-        } else if random.next(4) == 0 {
-            let (block, old, fill) = live.take(random.next(usize::MAX));
+        } else if random.below(4) == 0 {
+            let (block, old, fill) = live.take(random.next_u64() as usize);
             let new = layout(&mut random, max).size();
             // SAFETY: the block is ours, with this layout.
             let moved = unsafe { heap.realloc(block, old, new) };
@@ -103,7 +93,7 @@ fn run(seed: u64, bytes: usize, max: usize, operations: usize) -> usize {
             assert!(bytes.iter().all(|&byte| byte == fill), "contents lost");
             live.enter(kept, layout, fill);
         } else {
-            let (block, layout, _) = live.take(random.next(usize::MAX));
+            let (block, layout, _) = live.take(random.next_u64() as usize);
             // SAFETY: the block is ours, with this layout.
             unsafe { heap.dealloc(block, layout) };
         }
@@ -308,7 +298,7 @@ fn a_static_heap_needs_nothing_but_its_declaration() {
     std::thread::scope(|scope| {
         for thread in 0..4u8 {
             scope.spawn(move || {
-                let mut random = Random(u64::from(thread) + 7);
+                let mut random = Random::new(u64::from(thread) + 7);
                 let mut live = Live::default();
                 for _ in 0..3000 {
                     if live.0.len() < 40 {
@@ -318,7 +308,7 @@ fn a_static_heap_needs_nothing_but_its_declaration() {
                         assert!(!block.is_null());
                         live.enter(block, layout, thread);
                     } else {
-                        let (block, layout, _) = live.take(random.next(usize::MAX));
+                        let (block, layout, _) = live.take(random.next_u64() as usize);
                         // SAFETY: ours.
                         unsafe { HEAP.dealloc(block, layout) };
                     }

@@ -1,20 +1,11 @@
 //! Random programs of steps: blocks never overlap, what repeats exactly is never missed.
 
+use larder_model::Random;
+
 use crate::steps::world::{Id, KIB, World};
 
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, max: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % max
-    }
-}
-
 /// A step that frees all it allocates, in an order of its own.
-fn script(rng: &mut Rng) -> Vec<i64> {
+fn script(rng: &mut Random) -> Vec<i64> {
     let mut script = Vec::new();
     let (mut next, mut live) = (1i64, Vec::new());
     for _ in 0..rng.below(60) + 2 {
@@ -34,7 +25,7 @@ fn script(rng: &mut Rng) -> Vec<i64> {
 #[test]
 fn what_repeats_exactly_is_never_missed() {
     for seed in 1..=300 {
-        let mut rng = Rng(seed << 32 | 0x9E37_79B9);
+        let mut rng = Random::new(seed << 32 | 0x9E37_79B9);
         let mut world = if seed % 4 == 0 {
             World::paged()
         } else {
@@ -59,7 +50,7 @@ fn what_repeats_exactly_is_never_missed() {
 #[test]
 fn any_program_is_served() {
     for seed in 1..=300 {
-        let mut rng = Rng(seed << 32 | 0xD1B5_4A32);
+        let mut rng = Random::new(seed << 32 | 0xD1B5_4A32);
         let mut world = if seed % 4 == 0 {
             World::paged()
         } else {

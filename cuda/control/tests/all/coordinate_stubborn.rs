@@ -4,21 +4,11 @@
 use std::time::Duration;
 
 use larder_control::{
-    Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobReport,
-    PerfControl,
+    Command, CoordinateError, Coordinator, JobId, JobPolicy, JobReport, PerfControl,
 };
 use larder_model::Random;
 
-const CALM: Duration = Duration::from_secs(10);
-
-fn coordinator(total_bytes: u64, step_bytes: u64) -> Coordinator {
-    Coordinator::new(CoordinatorConfig {
-        total_bytes,
-        step_bytes,
-        calm: CALM,
-        turn: None,
-    })
-}
+use crate::coordinate::{CALM, coordinator};
 
 fn policy(priority: u32, floor_bytes: u64) -> JobPolicy {
     JobPolicy {

@@ -19,7 +19,7 @@ const SETTINGS: Settings = Settings {
 
 #[test]
 fn a_refused_call_ends_in_an_error_or_in_the_same_losses() {
-    let Some((control, _turn)) = alone("a_refused_call_ends_in_an_error") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let gpu = gpu();
@@ -39,12 +39,7 @@ fn a_refused_call_ends_in_an_error_or_in_the_same_losses() {
         );
 
         control.schedule_deferred(skip);
-        let rule = Rule {
-            function: None,
-            skip,
-            times: 1,
-            code,
-        };
+        let rule = Rule::any().after(skip).with(code);
         control.reset_calls();
         control.fail(rule).unwrap();
         let answer = train(&gpu, &SETTINGS, || {});

@@ -42,7 +42,7 @@ fn buffers_of_a_step_lie_where_the_plan_puts_them() {
 
 #[test]
 fn any_order_of_the_streams_trains_the_same() {
-    let Some((control, _turn)) = alone("any_order_of_the_streams_trains_the_same") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     control.poison(true);
@@ -62,7 +62,7 @@ fn any_order_of_the_streams_trains_the_same() {
 
 #[test]
 fn the_last_steps_call_the_driver_for_no_memory() {
-    let Some((control, _turn)) = alone("the_last_steps_call_the_driver_for_no_memory") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     {

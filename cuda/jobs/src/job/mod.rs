@@ -31,7 +31,8 @@ use script::JobScript;
 /// Ends with 1 if a byte was not as it had been written or memory was refused on every side.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
-    /// Traces in format v1, played one after the other
+    /// Traces in format v1, memory snapshots of PyTorch of one device, or logs of RMM's logging adaptor,
+    /// played one after the other
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
@@ -98,6 +99,11 @@ pub(crate) fn run(args: &JobArgs) -> Result<(), Failure> {
     let wrong = |error: &dyn std::fmt::Display| Failure::Arguments(error.to_string());
     let traces: Result<Vec<_>, _> = args.traces.iter().map(|path| Trace::load(path)).collect();
     let traces = traces.map_err(|error| wrong(&error))?;
+    for trace in &traces {
+        for note in trace.notes() {
+            eprintln!("{}: {note}", trace.name());
+        }
+    }
     let scripts: Vec<_> = traces
         .iter()
         .map(|trace| JobScript::new(trace, args.scale))

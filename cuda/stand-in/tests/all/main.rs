@@ -11,6 +11,7 @@
 mod capture;
 mod chaos;
 mod common;
+mod driver;
 mod kernels;
 mod memory;
 #[path = "../../src/random.rs"]

@@ -4,9 +4,9 @@ use cudarc::driver::{LaunchConfig, PushKernelArg, sys};
 use larder_cuda::{CaptureStatus, Event, EventConfig, Launch};
 
 use super::Setup;
-use super::kernels::kernel;
+use crate::common::alone_and_clean;
 use crate::common::graph::Graph;
-use crate::common::{alone, assert_clean};
+use crate::common::kernels::add_kernel;
 
 const LEN: usize = 400;
 
@@ -15,11 +15,7 @@ const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CA
 /// Work captured on a stream comes after what others did before, and the capture is not spoilt.
 #[test]
 fn captured_work_comes_after_what_was_queued_elsewhere() {
-    let Some((control, _turn)) = alone("captured_work_comes_after_what_was_queued_elsewhere")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
@@ -48,17 +44,13 @@ fn captured_work_comes_after_what_was_queued_elsewhere() {
             assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         }
         control.schedule_eagerly();
-    }
-    assert_clean(control);
+    });
 }
 
 /// Two streams of one capture: the program's own events order them, and nothing is remembered of it.
 #[test]
 fn streams_of_one_capture_are_the_programs() {
-    let Some((control, _turn)) = alone("streams_of_one_capture_are_the_programs") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
@@ -94,17 +86,13 @@ fn streams_of_one_capture_are_the_programs() {
             assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         }
         control.schedule_eagerly();
-    }
-    assert_clean(control);
+    });
 }
 
 /// A stream that is not known is waited for after each use, but not while it captures.
 #[test]
 fn a_capture_of_an_unknown_stream_is_not_spoilt() {
-    let Some((control, _turn)) = alone("a_capture_of_an_unknown_stream_is_not_spoilt") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let a = &setup.streams[0];
         let unknown = setup.context.cudarc().new_stream().unwrap();
@@ -125,21 +113,17 @@ fn a_capture_of_an_unknown_stream_is_not_spoilt() {
             control.schedule_eagerly();
         }
         assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    assert_clean(control);
+    });
 }
 
 /// What was captured elsewhere cannot be waited for: cudarc's next call says so, and the capture lives.
 #[test]
 fn work_after_a_capture_of_another_stream_is_an_error() {
-    let Some((control, _turn)) = alone("work_after_a_capture_of_another_stream") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         // The finding below comes at once, and is forgotten.
         control.schedule_eagerly();
         let setup = Setup::new(2);
-        let add = kernel(control, &setup.context);
+        let add = add_kernel(control, &setup.context);
         control.reset_calls();
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
@@ -173,6 +157,5 @@ fn work_after_a_capture_of_another_stream_is_an_error() {
         drop(unsafe { larder_cuda::DeviceBuffer::<u8>::from_raw(memory, a, again) }.unwrap());
         drop(graph);
         assert_eq!(setup.context.cudarc().check_err(), Ok(()));
-    }
-    assert_clean(control);
+    });
 }

@@ -7,7 +7,7 @@ use larder_core::AllocError;
 use larder_cuda::{DeviceAllocError, DeviceBuffer};
 
 use super::Setup;
-use crate::common::{alone, assert_clean, together};
+use crate::common::{alone_and_clean, together};
 
 #[test]
 fn copies_fills_and_clones_take_buffers() {
@@ -128,10 +128,7 @@ unsafe impl cudarc::driver::DeviceRepr for Nothing {}
 
 #[test]
 fn a_buffer_of_no_bytes_never_touches_the_driver() {
-    let Some((control, _turn)) = alone("a_buffer_of_no_bytes_never_touches_the_driver") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let Setup {
             memory, streams, ..
         } = Setup::new(2);
@@ -153,8 +150,7 @@ fn a_buffer_of_no_bytes_never_touches_the_driver() {
         drop((empty, zeros, nothings));
         assert_eq!(control.calls(None), 0, "{:?}", control.call_table());
         assert_eq!(memory.stats().allocations, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]

@@ -10,10 +10,9 @@ use larder_cuda::dlpack::{
     Tensor, Version,
 };
 use larder_cuda::driver::Rule;
-use larder_cuda::driver::abi::Code;
 
-use super::{Setup, under_all_schedules};
-use crate::common::{alone, assert_clean, together};
+use super::{SEEDS, Setup};
+use crate::common::{alone, alone_and_clean, together, under_all_schedules};
 
 const MATRIX: Layout<'_> = Layout {
     dtype: DataType::U32,
@@ -36,15 +35,12 @@ fn the_structs_are_those_of_c() {
 
 #[test]
 fn a_tensor_goes_out_and_comes_back_in_the_order_of_streams() {
-    let Some((control, _turn)) = alone("a_tensor_goes_out_and_comes_back") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
         let ones = memory.upload(a, &[1u32; 300]).unwrap();
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let mut buffer = memory.zeros::<u32>(a, 300).unwrap();
             c.memcpy_dtod(&ones, &mut buffer).unwrap();
             let tensor = buffer.into_dlpack(b, MATRIX).unwrap();
@@ -78,8 +74,7 @@ fn a_tensor_goes_out_and_comes_back_in_the_order_of_streams() {
         setup.context.synchronize().unwrap();
         memory.release(u64::MAX);
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 static DELETED: AtomicUsize = AtomicUsize::new(0);
@@ -119,10 +114,7 @@ fn foreign(at: u64, shape: &mut [i64], strides: *mut i64) -> ManagedTensorVersio
 
 #[test]
 fn a_foreign_tensor_is_ended_once_its_streams_are_waited_for() {
-    let Some((control, _turn)) = alone("a_foreign_tensor_is_ended") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let (memory, stream) = (&setup.memory, &setup.streams[0]);
         let numbers: Vec<u32> = (0..100).collect();
@@ -148,13 +140,7 @@ fn a_foreign_tensor_is_ended_once_its_streams_are_waited_for() {
         let values = take(&mut tensor).unwrap();
         assert_eq!(values.as_view().len(), 2 * 10 + 3 * 2 + 1);
         // A wait that is refused: the producer keeps it.
-        let rule = Rule {
-            function: Some("cuStreamSynchronize"),
-            skip: 0,
-            times: 1,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).unwrap();
+        control.fail(Rule::of("cuStreamSynchronize")).unwrap();
         drop(values);
         control.clear_failures();
         assert_eq!(DELETED.load(Ordering::Relaxed), 1);
@@ -162,8 +148,7 @@ fn a_foreign_tensor_is_ended_once_its_streams_are_waited_for() {
         let mut none = [3, 0];
         let mut tensor = foreign(0, &mut none, std::ptr::null_mut());
         assert!(take(&mut tensor).unwrap().as_view().is_empty());
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
@@ -208,7 +193,7 @@ fn a_foreign_tensor_of_another_kind_stays_its_producers() {
 
 #[test]
 fn a_layout_that_the_buffer_does_not_have_gives_it_back() {
-    let Some((_control, _turn)) = alone("a_layout_that_the_buffer_does_not_have") else {
+    let Some((_control, _turn)) = alone() else {
         return;
     };
     let setup = Setup::new(1);

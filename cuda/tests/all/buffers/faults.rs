@@ -5,14 +5,14 @@ use larder_cuda::driver::Rule;
 use larder_cuda_abi::Code;
 
 use super::Setup;
-use crate::common::{alone, assert_clean};
+use crate::common::{alone, alone_and_clean, assert_clean};
 
 const LEN: usize = 400;
 
 /// Each call of a program refused once, in turn: what it computes is right, or it hears of it.
 #[test]
 fn a_refused_call_is_heard_of_or_made_good() {
-    let Some((control, _turn)) = alone("a_refused_call_is_heard_of_or_made_good") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut skip = 0;
@@ -38,12 +38,7 @@ fn a_refused_call_is_heard_of_or_made_good() {
             Ok::<_, larder_cuda::DeviceAllocError>(copied)
         };
         control.schedule_deferred(skip);
-        let rule = Rule {
-            function: None,
-            skip,
-            times: 1,
-            code: Code::NOT_PERMITTED,
-        };
+        let rule = Rule::any().after(skip).with(Code::NOT_PERMITTED);
         control.reset_calls();
         control.fail(rule).unwrap();
         let answer = run();
@@ -75,10 +70,7 @@ fn a_refused_call_is_heard_of_or_made_good() {
 /// Where an event cannot be recorded the host waits instead.
 #[test]
 fn the_host_waits_where_no_event_can_be_had() {
-    let Some((control, _turn)) = alone("the_host_waits_where_no_event_can_be_had") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let ones = setup.memory.upload(a, &[1u8; LEN]).unwrap();
@@ -88,13 +80,9 @@ fn the_host_waits_where_no_event_can_be_had() {
                 let mut copy = setup.memory.zeros::<u8>(b, LEN).unwrap();
                 setup.context.synchronize().unwrap();
                 control.schedule_deferred(seed);
-                let rule = Rule {
-                    function: Some(function),
-                    skip: 0,
-                    times: u64::MAX,
-                    code: Code::NOT_PERMITTED,
-                };
-                control.fail(rule).unwrap();
+                control
+                    .fail(Rule::of(function).times(u64::MAX).with(Code::NOT_PERMITTED))
+                    .unwrap();
                 a.memcpy_dtod(&ones, &mut buffer).unwrap();
                 b.memcpy_dtod(&buffer, &mut copy).unwrap();
                 control.clear_failures();
@@ -104,17 +92,13 @@ fn the_host_waits_where_no_event_can_be_had() {
             }
         }
         assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    assert_clean(control);
+    });
 }
 
 /// Buffers whose free is deferred come back when all streams have passed them.
 #[test]
 fn a_buffer_is_free_once_every_stream_has_passed() {
-    let Some((control, _turn)) = alone("a_buffer_is_free_once_every_stream_has_passed") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let mut copy = setup.memory.zeros::<u8>(b, LEN).unwrap();
@@ -130,6 +114,5 @@ fn a_buffer_is_free_once_every_stream_has_passed() {
         drop(copy);
         assert_eq!(setup.memory.stats().live_bytes, 0);
         control.schedule_eagerly();
-    }
-    assert_clean(control);
+    });
 }

@@ -3,53 +3,14 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
-use cudarc::nvrtc::Ptx;
 use larder_core::StreamId;
-use larder_cuda::driver::StandIn;
-use larder_cuda::driver::abi::stand_in::KernelCall;
 use larder_cuda::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceBuffer, Launch};
 
-use super::{Setup, under_all_schedules};
-use crate::common::{alone, assert_clean};
+use super::{SEEDS, Setup};
+use crate::common::kernels::add_kernel;
+use crate::common::{alone_and_clean, under_all_schedules};
 
 const LEN: u32 = 300;
-
-const PTX: &str = "
-.version 7.0
-.target sm_52
-.address_size 64
-.visible .entry buffers_add(.param .u64 to, .param .u64 from, .param .u32 count) { ret; }
-";
-
-/// `to[i] += from[i]`.
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "a kernel's body")]
-unsafe extern "C" fn add(call: *const KernelCall) {
-    // SAFETY: the stand-in gives a call with these three parameters, and memory of that size.
-    unsafe {
-        let call = &*call;
-        let to = (*call.parameters).cast::<u64>().read();
-        let from = (*call.parameters.add(1)).cast::<u64>().read();
-        let count = (*call.parameters.add(2)).cast::<u32>().read();
-        let bytes = 4 * u64::from(count);
-        let from = (call.access)(call, from, bytes, 0).cast::<u32>();
-        let to = (call.access)(call, to, bytes, 1).cast::<u32>();
-        if from.is_null() || to.is_null() {
-            return;
-        }
-        let from = std::slice::from_raw_parts(from, count as usize).to_vec();
-        let to = std::slice::from_raw_parts_mut(to, count as usize);
-        for (to, from) in to.iter_mut().zip(from) {
-            *to += from;
-        }
-    }
-}
-
-pub(super) fn kernel(control: &StandIn, context: &Context) -> CudaFunction {
-    // SAFETY: the only `buffers_add` of this program.
-    unsafe { control.register_kernel("buffers_add", add) }.unwrap();
-    let module = context.cudarc().load_module(Ptx::from_src(PTX)).unwrap();
-    module.load_function("buffers_add").unwrap()
-}
 
 fn config() -> LaunchConfig {
     LaunchConfig::for_num_elems(LEN)
@@ -57,15 +18,12 @@ fn config() -> LaunchConfig {
 
 #[test]
 fn kernels_take_buffers_and_parts_on_their_own_stream() {
-    let Some((control, _turn)) = alone("kernels_take_buffers_and_parts_on_their_own_stream") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
-        let add = kernel(control, &setup.context);
+        let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let half = LEN / 2;
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
             // Another stream writes last, so the kernel's has to wait for it.
@@ -89,21 +47,16 @@ fn kernels_take_buffers_and_parts_on_their_own_stream() {
             }
             assert_eq!(b.clone_dtoh(&sum).unwrap(), [3; LEN as usize]);
         });
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_launch_or_a_copy_while_the_memory_sleeps_is_refused_and_nothing_is_lost() {
-    let test = "a_launch_or_a_copy_while_the_memory_sleeps";
-    let Some((control, _turn)) = alone(test) else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
-        let add = kernel(control, &setup.context);
+        let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
             setup.memory.sleep().unwrap();
@@ -121,8 +74,7 @@ fn a_launch_or_a_copy_while_the_memory_sleeps_is_refused_and_nothing_is_lost() {
             launch_add(b, &add, &mut sum, &ones).unwrap();
             assert_eq!(a.clone_dtoh(&sum).unwrap(), [1; LEN as usize]);
         });
-    }
-    assert_clean(control);
+    });
 }
 
 /// `to[i] += from[i]` for all of them.
@@ -140,16 +92,13 @@ fn launch_add(
 
 #[test]
 fn kernels_on_other_streams_wait_and_are_waited_for() {
-    let Some((control, _turn)) = alone("kernels_on_other_streams_wait") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
-        let add = kernel(control, &setup.context);
+        let add = add_kernel(control, &setup.context);
         let a = &setup.streams[0];
         // The allocator knows it from the first argument on.
         let b = &setup.context.cudarc().new_stream().unwrap();
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
             for _ in 0..3 {
@@ -165,21 +114,17 @@ fn kernels_on_other_streams_wait_and_are_waited_for() {
             a.memset_zeros(&mut next).unwrap();
             assert_eq!(b.clone_dtoh(&copy).unwrap(), [6; LEN as usize]);
         });
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_launch_on_another_stream_comes_after_long_work_of_the_buffers_own() {
-    let Some((control, _turn)) = alone("a_launch_on_another_stream_comes_after") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
-        let add = kernel(control, &setup.context);
+        let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let half = LEN / 2;
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
             for _ in 0..20 {
@@ -209,18 +154,14 @@ fn a_launch_on_another_stream_comes_after_long_work_of_the_buffers_own() {
             assert_eq!(b.clone_dtoh(&copy).unwrap(), expected);
         });
         assert_eq!(setup.context.cudarc().check_err(), Ok(()));
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_buffer_of_no_bytes_is_an_argument_without_an_address() {
-    let Some((control, _turn)) = alone("a_buffer_of_no_bytes_is_an_argument") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
-        let add = kernel(control, &setup.context);
+        let add = add_kernel(control, &setup.context);
         let mut none = setup.memory.zeros::<u32>(&setup.streams[0], 0).unwrap();
         let also = setup.memory.zeros::<u32>(&setup.streams[0], 0).unwrap();
         control.reset_calls();
@@ -231,18 +172,14 @@ fn a_buffer_of_no_bytes_is_an_argument_without_an_address() {
         unsafe { launch.launch(config()) }.unwrap();
         // Before its module goes.
         setup.streams[1].synchronize().unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_stream_that_cannot_be_known_is_an_error() {
-    let Some((control, _turn)) = alone("a_stream_that_cannot_be_known_is_an_error") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
-        let add = kernel(control, &setup.context);
+        let add = add_kernel(control, &setup.context);
         let len = LEN as usize;
         let mut to = setup.memory.zeros::<u32>(&setup.streams[0], len).unwrap();
         let from = setup.memory.zeros::<u32>(&setup.streams[0], len).unwrap();
@@ -272,6 +209,5 @@ fn a_stream_that_cannot_be_known_is_an_error() {
         }
         assert_eq!(control.calls(Some("cuLaunchKernel")), 0);
         launch_add(&more[200], &add, &mut to, &from).unwrap();
-    }
-    assert_clean(control);
+    });
 }

@@ -17,6 +17,8 @@ use cudarc::driver::CudaStream;
 use larder_cuda::driver::StandIn;
 use larder_cuda::{Context, DeviceAllocator};
 
+use crate::common::streams;
+
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 64;
 
@@ -31,8 +33,7 @@ impl Setup {
     fn new(count: usize) -> Self {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::new(&context).unwrap();
-        let new = |_| context.cudarc().new_stream().unwrap();
-        let streams: Vec<_> = (0..count).map(new).collect();
+        let streams = streams(&context, count);
         for stream in &streams {
             memory.add_stream(stream).unwrap();
         }
@@ -41,19 +42,6 @@ impl Setup {
             memory,
             streams,
         }
-    }
-}
-
-/// Runs `act` eagerly and under each seed, from the same state; nothing may be found.
-fn under_all_schedules(control: &StandIn, act: impl Fn()) {
-    control.schedule_eagerly();
-    act();
-    assert_eq!(control.findings(), Vec::<String>::new(), "eager");
-    for seed in 0..SEEDS {
-        control.schedule_deferred(seed);
-        act();
-        control.schedule_eagerly();
-        assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
     }
 }
 

@@ -3,20 +3,17 @@
 use larder_core::{Addr, RawBlock};
 use larder_cuda::{AdoptError, DeviceAllocator, DeviceBuffer, RawDeviceBuffer};
 
-use super::{Setup, under_all_schedules};
-use crate::common::{alone, assert_clean, together};
+use super::{SEEDS, Setup};
+use crate::common::{alone_and_clean, together, under_all_schedules};
 
 #[test]
 fn parts_keep_the_order_of_streams() {
-    let Some((control, _turn)) = alone("parts_keep_the_order_of_streams") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
         let fives = memory.upload(a, &[5u8; 500]).unwrap();
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let mut buffer = memory.zeros::<u8>(a, 500).unwrap();
             let mut copy = memory.zeros::<u8>(c, 500).unwrap();
             b.memcpy_dtod(&fives, &mut buffer).unwrap();
@@ -35,8 +32,7 @@ fn parts_keep_the_order_of_streams() {
         setup.context.synchronize().unwrap();
         memory.release(u64::MAX);
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]

@@ -4,11 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cudarc::driver::{CudaSlice, DevicePtr, sys};
 use larder_cuda::driver::Rule;
-use larder_cuda::driver::abi::Code;
 use larder_cuda::{AdoptError, BufferSlice, DeviceAllocator, DeviceBuffer};
 
-use super::{Setup, under_all_schedules};
-use crate::common::{alone, assert_clean};
+use super::{SEEDS, Setup};
+use crate::common::{alone, alone_and_clean, under_all_schedules};
 
 const LEN: usize = 5000;
 
@@ -18,15 +17,12 @@ fn address(slice: &CudaSlice<u8>) -> u64 {
 
 #[test]
 fn cudarc_orders_a_slice_behind_its_buffers_uses_and_the_next_buffer_behind_it() {
-    let Some((control, _turn)) = alone("cudarc_orders_a_slice_behind_its_buffer") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
         let fives = memory.upload(a, &[5u8; LEN]).unwrap();
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let mut seen = memory.zeros::<u8>(b, LEN).unwrap();
             // Written on a stream that is not its own.
             let mut buffer = memory.zeros::<u8>(a, LEN).unwrap();
@@ -59,16 +55,12 @@ fn cudarc_orders_a_slice_behind_its_buffers_uses_and_the_next_buffer_behind_it()
         setup.context.synchronize().unwrap();
         memory.release(u64::MAX);
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn slices_that_a_program_exchanged_are_freed_each_by_its_address() {
-    let Some((control, _turn)) = alone("slices_that_a_program_exchanged") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new(2);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
@@ -86,13 +78,12 @@ fn slices_that_a_program_exchanged_are_freed_each_by_its_address() {
         assert_eq!(a.clone_dtoh(&ours).unwrap(), [1; LEN]);
         drop(DeviceBuffer::from_cudarc(memory, ours).unwrap());
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_slice_holds_the_allocator_and_only_its_own_takes_it() {
-    let Some((control, _turn)) = alone("a_slice_holds_the_allocator") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     {
@@ -129,10 +120,7 @@ fn a_slice_holds_the_allocator_and_only_its_own_takes_it() {
 
 #[test]
 fn a_slice_over_a_kept_block_becomes_a_buffer() {
-    let Some((control, _turn)) = alone("a_slice_over_a_kept_block") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new(1);
         let (memory, stream) = (&setup.memory, &setup.streams[0]);
         let block = memory.alloc(stream, LEN as u64).unwrap();
@@ -160,8 +148,7 @@ fn a_slice_over_a_kept_block_becomes_a_buffer() {
         let none = none.into_buffer().unwrap();
         drop(none.into_slice().unwrap());
         assert_eq!(setup.context.cudarc().check_err(), Ok(()));
-    }
-    assert_clean(control);
+    });
 }
 
 /// There and back, with a use on another stream.
@@ -178,10 +165,7 @@ fn there_and_back(setup: &Setup) -> Result<(), Box<dyn std::error::Error>> {
 
 #[test]
 fn a_refused_call_on_the_way_is_heard_of_and_loses_nothing() {
-    let Some((control, _turn)) = alone("a_refused_call_on_the_way") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         there_and_back(&setup).unwrap();
         control.reset_calls();
@@ -194,13 +178,7 @@ fn a_refused_call_on_the_way_is_heard_of_and_loses_nothing() {
         assert!(calls.len() > 3, "{calls:?}");
         for (function, count) in &calls {
             for skip in 0..*count {
-                let rule = Rule {
-                    function: Some(function),
-                    skip,
-                    times: 1,
-                    code: Code::UNKNOWN,
-                };
-                control.fail(rule).unwrap();
+                control.fail(Rule::of(function).after(skip)).unwrap();
                 // cudarc panics where it is refused the events of a slice.
                 let _ = catch_unwind(AssertUnwindSafe(|| there_and_back(&setup).is_ok()));
                 control.clear_failures();
@@ -212,6 +190,5 @@ fn a_refused_call_on_the_way_is_heard_of_and_loses_nothing() {
                 there_and_back(&setup).unwrap();
             }
         }
-    }
-    assert_clean(control);
+    });
 }

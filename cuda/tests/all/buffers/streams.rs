@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_cuda::{Context, DeviceAllocator, DeviceBuffer, DeviceConfig};
+use larder_model::Random;
 
-use super::{Setup, calls_of, under_all_schedules};
-use crate::common::{MIB, alone, assert_clean};
+use super::{SEEDS, Setup, calls_of};
+use crate::common::{MIB, alone_and_clean, streams, under_all_schedules};
 
 const LEN: usize = 1000;
 
@@ -17,10 +18,7 @@ fn put(stream: &Arc<CudaStream>, from: &DeviceBuffer<u8>, to: &mut DeviceBuffer<
 
 #[test]
 fn a_buffer_on_one_stream_costs_no_event_and_no_memory_call() {
-    let Some((control, _turn)) = alone("a_buffer_on_one_stream_costs_no_event") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
         let stream = &setup.streams[0];
         let step = || {
@@ -47,16 +45,12 @@ fn a_buffer_on_one_stream_costs_no_event_and_no_memory_call() {
             "cuStreamSynchronize",
         ];
         assert_eq!(calls_of(control, &about), []);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn readers_wait_once_for_a_write_and_share_its_event() {
-    let Some((control, _turn)) = alone("readers_wait_once_for_a_write") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let mut buffer = setup.memory.zeros::<u8>(a, LEN).unwrap();
@@ -96,8 +90,7 @@ fn readers_wait_once_for_a_write_and_share_its_event() {
         // For `source`, which `a` wrote, and not for the buffer.
         assert_eq!(control.calls(Some("cuStreamWaitEvent")), 1);
         stream_synchronised_nowhere(control);
-    }
-    assert_clean(control);
+    });
 }
 
 fn stream_synchronised_nowhere(control: &larder_cuda::driver::StandIn) {
@@ -108,17 +101,12 @@ fn stream_synchronised_nowhere(control: &larder_cuda::driver::StandIn) {
 /// Write on one stream, read on two others, write on one of these, and drop while the other reads.
 #[test]
 fn uses_of_several_streams_come_in_the_programs_order() {
-    let Some((control, _turn)) = alone("uses_of_several_streams_come_in_order") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         // So little memory that what is freed is wanted again.
         let context = Context::new(0).unwrap();
         let config = DeviceConfig::with_budget(2 * MIB);
         let memory = DeviceAllocator::with_config(&context, config).unwrap();
-        let streams: Vec<_> = (0..3)
-            .map(|_| context.cudarc().new_stream().unwrap())
-            .collect();
+        let streams: Vec<_> = streams(&context, 3);
         for stream in &streams {
             memory.add_stream(stream).unwrap();
         }
@@ -127,7 +115,7 @@ fn uses_of_several_streams_come_in_the_programs_order() {
         let ones = memory.upload(a, &vec![1u8; len]).unwrap();
         let twos = memory.upload(b, &vec![2u8; len]).unwrap();
         context.synchronize().unwrap();
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let mut at_b = memory.zeros::<u8>(b, len).unwrap();
             let mut at_c = memory.zeros::<u8>(c, len).unwrap();
             let mut late_c = memory.zeros::<u8>(c, len).unwrap();
@@ -146,23 +134,19 @@ fn uses_of_several_streams_come_in_the_programs_order() {
             assert_eq!(a.clone_dtoh(&late_c).unwrap(), vec![2; len]);
             assert_eq!(c.clone_dtoh(&next).unwrap(), vec![1; len]);
         });
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_stream_that_allocated_nothing_is_waited_for() {
-    let Some((control, _turn)) = alone("a_stream_that_allocated_nothing_is_waited_for") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(1);
         let (a, memory) = (&setup.streams[0], &setup.memory);
         let unknown = setup.context.cudarc().new_stream().unwrap();
         let per_thread = setup.context.cudarc().per_thread_stream();
         let ones = memory.upload(a, &[1u8; LEN]).unwrap();
         for stranger in [&unknown, &per_thread] {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 let mut buffer = memory.zeros::<u8>(a, LEN).unwrap();
                 let mut other = memory.zeros::<u8>(a, LEN).unwrap();
                 put(a, &ones, &mut buffer);
@@ -176,22 +160,18 @@ fn a_stream_that_allocated_nothing_is_waited_for() {
                 assert_eq!(a.clone_dtoh(&other.slice(3..7)).unwrap(), [0, 0, 1, 1]);
             });
         }
-    }
-    assert_clean(control);
+    });
 }
 
 /// Both halves are handed to the driver in either order; afterwards the whole waits for both.
 #[test]
 fn parts_that_were_split_are_written_on_two_streams() {
-    let Some((control, _turn)) = alone("parts_that_were_split_are_written_on_two_streams") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         use cudarc::driver::DevicePtrMut;
         let setup = Setup::new(3);
         let [a, b, c] = [0, 1, 2].map(|index| &setup.streams[index]);
         let memory = &setup.memory;
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let mut buffer = memory.zeros::<u8>(a, 2 * LEN).unwrap();
             {
                 let (mut low, mut high) = buffer.split_at_mut(LEN);
@@ -207,20 +187,16 @@ fn parts_that_were_split_are_written_on_two_streams() {
             a.memset_zeros(&mut buffer).unwrap();
             assert_eq!(c.clone_dtoh(&buffer).unwrap(), [0; 2 * LEN]);
         });
-    }
-    assert_clean(control);
+    });
 }
 
 /// Threads that read one buffer at once, and write the parts of another.
 #[test]
 fn threads_share_buffers() {
-    let Some((control, _turn)) = alone("threads_share_buffers") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(4);
         let (memory, streams) = (&setup.memory, &setup.streams);
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let ones = memory.upload(&streams[0], &[1u8; LEN]).unwrap();
             let mut parts = memory.zeros::<u8>(&streams[1], 4 * LEN).unwrap();
             let (low, high) = parts.split_at_mut(2 * LEN);
@@ -241,60 +217,47 @@ fn threads_share_buffers() {
             assert_eq!(streams[2].clone_dtoh(&parts).unwrap(), [1; 4 * LEN]);
             assert_eq!(streams[3].clone_dtoh(&next).unwrap(), [0; LEN]);
         });
-    }
-    assert_clean(control);
+    });
 }
 
 /// Random uses of a few buffers on a few streams, beside what each must hold.
 #[test]
 fn random_uses_keep_every_byte() {
-    let Some((control, _turn)) = alone("random_uses_keep_every_byte") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(4);
         let (memory, streams) = (&setup.memory, &setup.streams);
         for seed in 0..SEEDS_OF_USES {
             control.schedule_deferred(seed);
-            let mut state = seed;
+            let mut random = Random::new(seed);
             let mut held: Vec<(DeviceBuffer<u8>, Vec<u8>)> = Vec::new();
             for _ in 0..60 {
-                let stream = &streams[below(&mut state, 4)];
-                let act = below(&mut state, 8);
+                let stream = &streams[random.below(4) as usize];
+                let act = random.below(8);
                 if held.len() < 2 || act == 0 {
-                    let value = below(&mut state, 250) as u8;
+                    let value = random.below(250) as u8;
                     let buffer = memory.upload(stream, &[value; LEN]).unwrap();
                     held.push((buffer, vec![value; LEN]));
                     continue;
                 }
-                let at = below(&mut state, held.len());
+                let at = random.below(held.len() as u64) as usize;
                 if act == 1 {
                     held.swap_remove(at);
                     continue;
                 }
                 let (mut to, _) = held.swap_remove(at);
-                let (from, bytes) = &held[below(&mut state, held.len())];
+                let (from, bytes) = &held[random.below(held.len() as u64) as usize];
                 put(stream, from, &mut to);
                 let bytes = bytes.clone();
                 held.push((to, bytes));
             }
             for (buffer, bytes) in &held {
-                let stream = &streams[below(&mut state, 4)];
+                let stream = &streams[random.below(4) as usize];
                 assert_eq!(&stream.clone_dtoh(buffer).unwrap(), bytes, "seed {seed}");
             }
             assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         }
         control.schedule_eagerly();
-    }
-    assert_clean(control);
+    });
 }
 
 const SEEDS_OF_USES: u64 = 200;
-
-/// A number below `bound`, by a generator of 64 bits.
-fn below(state: &mut u64, bound: usize) -> usize {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) as usize % bound
-}

@@ -2,12 +2,11 @@
 
 use cudarc::driver::{LaunchConfig, PushKernelArg};
 use larder_cuda::driver::Rule;
-use larder_cuda::driver::abi::Code;
 use larder_cuda::{BufferView, DeviceBuffer, Launch};
 
-use super::kernels::kernel;
-use super::{Setup, under_all_schedules};
-use crate::common::{alone, assert_clean, together};
+use super::{SEEDS, Setup};
+use crate::common::kernels::add_kernel;
+use crate::common::{alone_and_clean, together, under_all_schedules};
 
 #[test]
 fn parts_are_cut_as_those_of_slices() {
@@ -78,15 +77,12 @@ fn bytes_are_read_as_whole_aligned_values_of_another_type() {
 
 #[test]
 fn clones_and_vectors_come_after_what_other_streams_wrote() {
-    let Some((control, _turn)) = alone("clones_and_vectors_come_after") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new(2);
-        let add = kernel(control, &setup.context);
+        let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
         let count = 300_u32;
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; 300]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, 300).unwrap();
             let mut launch = Launch::on(b, &add);
@@ -115,29 +111,19 @@ fn clones_and_vectors_come_after_what_other_streams_wrote() {
         setup.context.synchronize().unwrap();
         setup.memory.release(u64::MAX);
         assert_eq!(setup.memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_refused_copy_is_an_error_and_loses_nothing() {
-    let Some((control, _turn)) = alone("a_refused_copy_is_an_error") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         // The finding below comes at once, and is forgotten.
         control.schedule_eagerly();
         let setup = Setup::new(2);
         let mut buffer = setup.memory.zeros::<u32>(&setup.streams[0], 100).unwrap();
         let live_bytes = setup.memory.stats().live_bytes;
         let refuse = |function| {
-            let rule = Rule {
-                function: Some(function),
-                skip: 0,
-                times: 9,
-                code: Code::UNKNOWN,
-            };
-            control.fail(rule).unwrap();
+            control.fail(Rule::of(function).times(9)).unwrap();
         };
         refuse("cuMemcpyDtoHAsync_v2");
         assert!(buffer.to_vec().is_err());
@@ -158,6 +144,5 @@ fn a_refused_copy_is_an_error_and_loses_nothing() {
         control.clear_failures();
         control.clear_findings();
         assert_eq!(setup.context.cudarc().check_err(), Ok(()));
-    }
-    assert_clean(control);
+    });
 }

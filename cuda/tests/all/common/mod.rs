@@ -2,12 +2,16 @@
 #![allow(dead_code, reason = "no test program uses all of it")]
 
 pub(crate) mod graph;
+pub(crate) mod kernels;
+pub(crate) mod refusal;
+pub(crate) mod setup;
 
 use std::process::Command;
-use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cudarc::driver::{CudaStream, result};
-use larder_core::{BfcConfig, Growth};
+use larder_core::{Align, BfcConfig, GrowRequest, Growth};
+use larder_cuda::Context;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::driver::{Driver, StandIn, load_from_env};
 
@@ -40,8 +44,10 @@ pub(crate) fn apart() -> RwLockWriteGuard<'static, ()> {
 
 /// For tests that control the stand-in: alone, and from a clean state, with queued work deferred if
 /// `LARDER_STAND_IN_SEED` says so. `None`, and a line that says so, where there is none.
-pub(crate) fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'static, ()>)> {
+pub(crate) fn alone() -> Option<(&'static StandIn, RwLockWriteGuard<'static, ()>)> {
     let Some(control) = driver().stand_in() else {
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("a test");
         println!("skipped: {test} needs the stand-in's control");
         return None;
     };
@@ -53,6 +59,15 @@ pub(crate) fn alone(test: &str) -> Option<(&'static StandIn, RwLockWriteGuard<'s
         control.schedule_deferred(seed.parse().expect("a number"));
     }
     Some((control, turn))
+}
+
+/// Runs a test [`alone`], where it can be; it leaves nothing.
+#[track_caller]
+pub(crate) fn alone_and_clean(test: impl FnOnce(&'static StandIn)) {
+    if let Some((control, _turn)) = alone() {
+        test(control);
+        assert_clean(control);
+    }
 }
 
 /// Set in the processes of [`ran_in_child`].
@@ -117,6 +132,35 @@ pub(crate) fn assert_clean(control: &StandIn) {
         assert_eq!(control.used(device), 0, "device {device}");
     }
     assert_eq!(control.findings(), Vec::<String>::new());
+}
+
+/// Runs `act` eagerly and under so many seeds; nothing may be found.
+#[track_caller]
+pub(crate) fn under_all_schedules(control: &StandIn, seeds: u64, act: impl Fn()) {
+    for seed in 0..=seeds {
+        match seed.checked_sub(1) {
+            Some(seed) => control.schedule_deferred(seed),
+            None => control.schedule_eagerly(),
+        }
+        act();
+        control.schedule_eagerly();
+        assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+    }
+}
+
+/// New streams of a context.
+pub(crate) fn streams(context: &Context, count: usize) -> Vec<Arc<CudaStream>> {
+    let new = |_| context.cudarc().new_stream().unwrap();
+    (0..count).map(new).collect()
+}
+
+/// What a sub-allocator is asked for.
+pub(crate) fn request(bytes: u64) -> GrowRequest {
+    GrowRequest {
+        bytes,
+        align: Align::new(256).unwrap(),
+        at: None,
+    }
 }
 
 /// Regions of so many bytes, never more than `limit_bytes`.

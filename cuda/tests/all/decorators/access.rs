@@ -8,7 +8,7 @@ use larder_core::{AllocError, FreeError, Request};
 use larder_cuda::{DeviceAllocError, DeviceConfig};
 
 use super::{Setup, alloc, read, write};
-use crate::common::{MIB, alone, apart, assert_clean, driver, fill};
+use crate::common::{MIB, alone_and_clean, apart, driver, fill};
 
 const PATTERNS: [Pattern; 8] = [
     Pattern::of_u8(0x5a),
@@ -23,10 +23,7 @@ const PATTERNS: [Pattern; 8] = [
 
 #[test]
 fn a_fill_writes_its_range_from_any_start_and_nothing_else() {
-    let Some((control, _turn)) = alone("a_fill_writes_its_range") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let (memory, access) = setup.on_stream();
         let block = alloc(&memory, 4096);
@@ -58,16 +55,12 @@ fn a_fill_writes_its_range_from_any_start_and_nothing_else() {
             control.schedule_eagerly();
         }
         memory.free(block).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_fill_takes_few_calls_and_does_not_copy_from_the_host() {
-    let Some((control, _turn)) = alone("a_fill_takes_few_calls") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let (memory, access) = setup.on_stream();
         let block = alloc(&memory, MIB);
@@ -86,8 +79,7 @@ fn a_fill_takes_few_calls_and_does_not_copy_from_the_host() {
             assert!(calls <= max + 2, "{pattern:?}: {calls} calls");
         }
         memory.free(block).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
@@ -117,10 +109,7 @@ fn bytes_written_are_read_back_whatever_their_length() {
 
 #[test]
 fn addresses_of_others_and_other_streams_are_refused() {
-    let Some((control, _turn)) = alone("addresses_of_others_and_other_stream_ids") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let (memory, access) = setup.on_stream();
         let other = StreamId::new(1);
@@ -153,16 +142,12 @@ fn addresses_of_others_and_other_streams_are_refused() {
             .free_after(rejected.block, point(StreamId::MAIN))
             .unwrap();
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_refusal_keeps_its_numbers_and_the_drivers_words() {
-    let Some((control, _turn)) = alone("a_refusal_keeps_its_numbers") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::with_config(DeviceConfig::with_budget(8 * MIB));
         let (memory, _) = setup.on_stream();
         assert_eq!(memory.last_error(), None);
@@ -178,6 +163,5 @@ fn a_refusal_keeps_its_numbers_and_the_drivers_words() {
         );
         assert_eq!(memory.alloc(&Request::new(0)), Err(AllocError::ZeroSize));
         assert!(driver().stand_in().is_some());
-    }
-    assert_clean(control);
+    });
 }

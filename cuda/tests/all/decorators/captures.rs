@@ -9,16 +9,13 @@ use larder_cuda::{CaptureStatus, CheckedConfig};
 use larder_cuda_abi::Code;
 
 use super::{Setup, alloc};
-use crate::common::{alone, assert_clean};
+use crate::common::alone_and_clean;
 
 const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 
 #[test]
 fn what_touches_memory_is_refused_in_a_capture_and_the_capture_goes_on() {
-    let Some((control, _turn)) = alone("what_touches_memory_is_refused_in_a_capture") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new();
         let (memory, access) = setup.on_stream();
         let checked = setup.checked(CheckedConfig::new());
@@ -68,6 +65,5 @@ fn what_touches_memory_is_refused_in_a_capture_and_the_capture_goes_on() {
         memory.free(block).unwrap();
         drop(checked);
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }

@@ -10,7 +10,7 @@ use larder_cuda::{ArenaPolicy, CheckedConfig, DeviceConfig};
 use larder_model::conformance::{Expect, run};
 
 use super::{Setup, places, rows};
-use crate::common::{alone, assert_clean};
+use crate::common::alone_and_clean;
 
 /// A point is a free in the stream's order, so it is never too far ahead.
 const IN_ORDER: Expect = Expect {
@@ -52,77 +52,72 @@ fn run_decorated<A: BlockAllocator>(allocator: &A, access: &impl MemoryAccess) {
 
 #[test]
 fn a_streams_memory_and_every_decorator_over_it_keep_the_promises_of_the_trait() {
-    let Some((control, _turn)) = alone("a_streams_memory_and_every_decorator_over_it") else {
-        return;
-    };
-    // One that gives streams memory of their own is no different here.
-    for arenas in [ArenaPolicy::Never, ArenaPolicy::Always] {
-        let setup = Setup::with_config(DeviceConfig {
-            arenas,
-            ..DeviceConfig::new()
-        });
-        let (memory, access) = setup.on_stream();
-        run_decorated(&memory, &access);
-        let (small, other) = (setup.memory.alloc(&setup.stream, 100), Setup::new());
-        let small = small.unwrap();
-        assert!(memory.owns(&small) && !other.on_stream().0.owns(&small));
-        memory.free(small).unwrap();
-        memory.clear_stats();
-        assert_eq!(memory.stats().allocations, 0);
-        assert_eq!(memory.stats().live_bytes, 0);
-        assert_eq!(access.last_error(), None);
-    }
-    assert_clean(control);
+    alone_and_clean(|_| {
+        // One that gives streams memory of their own is no different here.
+        for arenas in [ArenaPolicy::Never, ArenaPolicy::Always] {
+            let setup = Setup::with_config(DeviceConfig {
+                arenas,
+                ..DeviceConfig::new()
+            });
+            let (memory, access) = setup.on_stream();
+            run_decorated(&memory, &access);
+            let (small, other) = (setup.memory.alloc(&setup.stream, 100), Setup::new());
+            let small = small.unwrap();
+            assert!(memory.owns(&small) && !other.on_stream().0.owns(&small));
+            memory.free(small).unwrap();
+            memory.clear_stats();
+            assert_eq!(memory.stats().allocations, 0);
+            assert_eq!(memory.stats().live_bytes, 0);
+            assert_eq!(access.last_error(), None);
+        }
+    });
 }
 
 #[test]
 fn checked_memory_keeps_the_promises_of_the_trait_whatever_the_order_of_work() {
-    let Some((control, _turn)) = alone("checked_memory_keeps_the_promises") else {
-        return;
-    };
-    let setup = Setup::new();
-    // SAFETY: the suite touches blocks that it holds.
-    let access = unsafe { setup.memory.on(&setup.stream).unwrap().access() };
-    for seed in [None, Some(1), Some(2)] {
-        match seed {
-            None => control.schedule_eagerly(),
-            Some(seed) => control.schedule_deferred(seed),
+    alone_and_clean(|control| {
+        let setup = Setup::new();
+        // SAFETY: the suite touches blocks that it holds.
+        let access = unsafe { setup.memory.on(&setup.stream).unwrap().access() };
+        for seed in [None, Some(1), Some(2)] {
+            match seed {
+                None => control.schedule_eagerly(),
+                Some(seed) => control.schedule_deferred(seed),
+            }
+            let memory = setup.checked(CheckedConfig {
+                quarantine: QuarantineConfig::new(64 << 10),
+                blocks: 64,
+                waiting_blocks: 16,
+                ..CheckedConfig::new()
+            });
+            run(&memory, &access, KEEPS_BACK);
+            assert_eq!(memory.check_all(|find| panic!("{find}")), 0);
+            memory.drain();
+            assert_eq!(memory.take_finding(), None);
+            assert_eq!(memory.reset_failures(), 0);
+            // Upstream's with alignments kept, as a runtime has it.
+            let memory = setup.checked(CheckedConfig::memory_guard());
+            let expect = Expect {
+                zero_size: true,
+                ..IN_ORDER
+            };
+            run(&memory, &access, expect);
+            assert_eq!((memory.take_finding(), memory.reset_failures()), (None, 0));
+            memory.clear_stats();
+            assert_eq!(memory.stats().allocations, 0);
+            drop(memory);
+            let memory = setup.checked(CheckedConfig {
+                reset: None,
+                ..CheckedConfig::tensorflow()
+            });
+            let expect = Expect {
+                max_align: 16,
+                ..expect
+            };
+            run(&memory, &access, expect);
+            assert_eq!(memory.take_finding(), None);
+            assert_eq!(setup.memory.stats().live_bytes, 0, "{seed:?}");
         }
-        let memory = setup.checked(CheckedConfig {
-            quarantine: QuarantineConfig::new(64 << 10),
-            blocks: 64,
-            waiting_blocks: 16,
-            ..CheckedConfig::new()
-        });
-        run(&memory, &access, KEEPS_BACK);
-        assert_eq!(memory.check_all(|find| panic!("{find}")), 0);
-        memory.drain();
-        assert_eq!(memory.take_finding(), None);
-        assert_eq!(memory.reset_failures(), 0);
-        // Upstream's with alignments kept, as a runtime has it.
-        let memory = setup.checked(CheckedConfig::memory_guard());
-        let expect = Expect {
-            zero_size: true,
-            ..IN_ORDER
-        };
-        run(&memory, &access, expect);
-        assert_eq!((memory.take_finding(), memory.reset_failures()), (None, 0));
-        memory.clear_stats();
-        assert_eq!(memory.stats().allocations, 0);
-        drop(memory);
-        let memory = setup.checked(CheckedConfig {
-            reset: None,
-            ..CheckedConfig::tensorflow()
-        });
-        let expect = Expect {
-            max_align: 16,
-            ..expect
-        };
-        run(&memory, &access, expect);
-        assert_eq!(memory.take_finding(), None);
-        assert_eq!(setup.memory.stats().live_bytes, 0, "{seed:?}");
-    }
-    control.schedule_eagerly();
-    drop((access, setup));
-    assert_clean(control);
+        control.schedule_eagerly();
+    });
 }

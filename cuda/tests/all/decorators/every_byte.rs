@@ -4,14 +4,11 @@ use larder_core::decorate::{CheckError, GuardConfig, Guarded, Which};
 use larder_core::{Align, BlockAllocator, Request};
 
 use super::{Setup, rows};
-use crate::common::{alone, assert_clean, fill};
+use crate::common::{alone_and_clean, fill};
 
 #[test]
 fn f7_every_changed_byte_of_the_guards_is_found_and_none_of_the_block() {
-    let Some((control, _turn)) = alone("f7_every_changed_byte_of_the_guards") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let (memory, access) = setup.on_stream();
         let guarded = Guarded::new(&memory, &access, GuardConfig::new(), rows(4));
@@ -60,6 +57,5 @@ fn f7_every_changed_byte_of_the_guards_is_found_and_none_of_the_block() {
             assert!(matches!(guarded.free_checked(block, None), Ok(None)));
             control.schedule_eagerly();
         }
-    }
-    assert_clean(control);
+    });
 }

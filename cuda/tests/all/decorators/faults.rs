@@ -1,60 +1,17 @@
 //! Every driver call that checked memory makes is refused once: nothing panics, each answer is a block or
 //! a reason, a check that could not be made is reported, the same then runs through, and nothing is left.
 
-use std::cell::Cell;
-
 use larder_core::decorate::{CheckError, QuarantineConfig};
 use larder_core::{AllocError, Block, BlockAllocator, EventNumber, Request, StreamId, StreamPoint};
-use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{CheckedConfig, CheckedMemory, Context, PinnedAllocator, StreamMemory};
 use larder_cuda_abi::Code;
 
 use super::Setup;
+use crate::common::refusal::Refusal;
 use crate::common::{alone, assert_clean, fill};
 
 /// What calls are refused with.
 const CODES: [Code; 3] = [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE];
-
-/// Refuses one of the calls made inside [`around`](Self::around).
-struct Refusal {
-    control: &'static StandIn,
-    code: Code,
-    /// Calls that are still made first; `None` when one was refused.
-    left: Cell<Option<u64>>,
-}
-
-impl Refusal {
-    fn new(control: &'static StandIn, code: Code, skip: u64) -> Self {
-        Self {
-            control,
-            code,
-            left: Cell::new(Some(skip)),
-        }
-    }
-
-    fn around<R>(&self, ask: impl FnOnce() -> R) -> R {
-        if let Some(skip) = self.left.get() {
-            let rule = Rule {
-                function: None,
-                skip,
-                times: 1,
-                code: self.code,
-            };
-            self.control.fail(rule).unwrap();
-        }
-        let before = self.control.calls(None);
-        let answer = ask();
-        let calls = self.control.calls(None) - before;
-        self.control.clear_failures();
-        let left = self.left.get();
-        self.left.set(left.and_then(|left| left.checked_sub(calls)));
-        answer
-    }
-
-    fn happened(&self) -> bool {
-        self.left.get().is_none()
-    }
-}
 
 fn is_reason(error: AllocError) -> bool {
     matches!(error, AllocError::Access(_) | AllocError::OutOfMemory(_))
@@ -100,7 +57,7 @@ fn run(setup: &Setup, memory: &CheckedMemory, refusal: &Refusal) -> bool {
 
 #[test]
 fn every_call_of_checked_memory_is_refused_once() {
-    let Some((control, _turn)) = alone("every_call_of_checked_memory_is_refused_once") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut refusals = 0;
@@ -124,7 +81,7 @@ fn every_call_of_checked_memory_is_refused_once() {
             let live = setup.memory.stats().live_bytes;
             assert_eq!(live, 0, "call {skip}, {code:?}");
             // As if nothing had been.
-            assert!(run(&setup, &memory, &Refusal::new(control, code, u64::MAX)));
+            assert!(run(&setup, &memory, &Refusal::none(control)));
             assert_eq!(memory.reset_failures(), resets);
             if !well {
                 assert!(
@@ -170,7 +127,7 @@ fn run_pinned(memory: &StreamMemory<PinnedAllocator>, refusal: &Refusal) {
 
 #[test]
 fn every_call_of_pinned_memory_for_a_stream_is_refused_once() {
-    let Some((control, _turn)) = alone("every_call_of_pinned_memory_for_a_stream") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for code in CODES {
@@ -181,7 +138,7 @@ fn every_call_of_pinned_memory_for_a_stream_is_refused_once() {
             let memory = pool.on(&stream).unwrap();
             let refusal = Refusal::new(control, code, skip);
             run_pinned(&memory, &refusal);
-            run_pinned(&memory, &Refusal::new(control, code, u64::MAX));
+            run_pinned(&memory, &Refusal::none(control));
             context.wait_for(&stream).unwrap();
             pool.release();
             assert_eq!(memory.stats().live_bytes, 0, "call {skip}, {code:?}");

@@ -7,12 +7,12 @@ use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use larder_core::decorate::{CheckError, Damage, OnDamage, Which};
 use larder_core::{BlockAllocator, Pattern};
-use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
+use larder_cuda::driver::{HostLaunch, StandIn};
 use larder_cuda::{CheckedConfig, CheckedMemory, Context, DeviceConfig};
 
 use super::{Setup, alloc, read};
-use crate::common::{MIB, alone, assert_clean, assert_filled, fill};
+use crate::common::{MIB, alone_and_clean, assert_filled, fill};
 
 const SEEDS: u64 = 32;
 
@@ -24,17 +24,11 @@ const PTX: &str = "
 ";
 
 /// `to[i] = 1`, byte by byte.
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "a kernel's body")]
 unsafe extern "C" fn ones(call: *const KernelCall) {
-    // SAFETY: the stand-in gives a call with these two parameters, and memory of that size.
-    unsafe {
-        let call = &*call;
-        let to = (*call.parameters).cast::<u64>().read();
-        let bytes = (*call.parameters.add(1)).cast::<u64>().read();
-        let place = (call.access)(call, to, bytes, 1).cast::<u8>();
-        if !place.is_null() {
-            place.write_bytes(1, bytes as usize);
-        }
+    // SAFETY: the stand-in gives a launch with these two parameters.
+    let launch = unsafe { HostLaunch::of(call) };
+    if let Some(bytes) = launch.write::<u8>(0, launch.parameter::<u64>(1) as usize) {
+        bytes.fill(1);
     }
 }
 
@@ -62,10 +56,7 @@ fn damage(memory: &CheckedMemory) -> Option<Damage> {
 
 #[test]
 fn a_kernel_that_writes_one_past_the_end_is_found_whenever_it_runs() {
-    let Some((control, _turn)) = alone("a_kernel_that_writes_one_past_the_end") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let ones = kernel(control, &setup.context);
         for config in [CheckedConfig::new(), CheckedConfig::tensorflow()] {
@@ -100,16 +91,12 @@ fn a_kernel_that_writes_one_past_the_end_is_found_whenever_it_runs() {
             }
         }
         assert_eq!(setup.memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_kernel_that_writes_to_a_freed_block_that_waits_is_found() {
-    let Some((control, _turn)) = alone("a_kernel_that_writes_to_a_freed_block") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let ones = kernel(control, &setup.context);
         let memory = setup.checked(CheckedConfig::new());
@@ -136,17 +123,13 @@ fn a_kernel_that_writes_to_a_freed_block_that_waits_is_found() {
             assert_eq!(damage(&memory), None);
             control.schedule_eagerly();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 /// Fills are left in the queue: a reset of a freed block must not hurt the next one's values.
 #[test]
 fn what_another_stream_gets_comes_after_the_reset_of_the_free() {
-    let Some((control, _turn)) = alone("what_another_stream_gets_comes_after") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::with_config(DeviceConfig::with_budget(2 * MIB));
         let other = setup.context.cudarc().new_stream().unwrap();
         let ones = kernel(control, &setup.context);
@@ -170,16 +153,12 @@ fn what_another_stream_gets_comes_after_the_reset_of_the_free() {
             assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         }
         assert_eq!(memory.take_finding(), None);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_damaged_block_can_be_kept_for_a_look() {
-    let Some((control, _turn)) = alone("a_damaged_block_can_be_kept") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let ones = kernel(control, &setup.context);
         let mut config = CheckedConfig::tensorflow();
@@ -198,6 +177,5 @@ fn a_damaged_block_can_be_kept_for_a_look() {
         memory.free(next).unwrap();
         assert_eq!(damage(&memory).map(|found| found.offset), Some(100));
         assert_eq!(setup.memory.stats().live_bytes, 256, "what is kept");
-    }
-    assert_clean(control);
+    });
 }

@@ -9,7 +9,7 @@ use larder_cuda::{Context, DeviceAccess, DeviceAllocError, PinnedAllocator, Pinn
 use larder_model::conformance::{Expect, run};
 
 use super::{alloc, rows};
-use crate::common::{MIB, alone, assert_clean, fill};
+use crate::common::{MIB, alone_and_clean, fill};
 
 /// What a stream still uses is live until it is not.
 const LATER: Expect = Expect {
@@ -26,10 +26,7 @@ fn host_byte(at: u64) -> u8 {
 
 #[test]
 fn pinned_memory_and_decorators_over_it_keep_the_promises_of_the_trait() {
-    let Some((control, _turn)) = alone("pinned_memory_and_decorators_over_it") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let stream = context.cudarc().new_stream().unwrap();
         let pool = PinnedAllocator::new(&context).unwrap();
@@ -49,16 +46,12 @@ fn pinned_memory_and_decorators_over_it_keep_the_promises_of_the_trait() {
         assert_eq!(memory.stats().allocations, 0);
         pool.release();
         assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn what_an_access_of_its_own_filled_is_there_for_the_host() {
-    let Some((control, _turn)) = alone("what_an_access_of_its_own_filled") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let stream = context.cudarc().new_stream().unwrap();
         let pool = PinnedAllocator::new(&context).unwrap();
@@ -77,16 +70,12 @@ fn what_an_access_of_its_own_filled_is_there_for_the_host() {
             memory.free(block).unwrap();
         }
         control.schedule_eagerly();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_free_after_a_point_waits_for_what_the_stream_has_queued() {
-    let Some((control, _turn)) = alone("a_free_after_a_point_waits") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let stream = context.cudarc().new_stream().unwrap();
         let pool = PinnedAllocator::with_limit(&context, PinnedConfig::default(), 2 * MIB).unwrap();
@@ -124,6 +113,5 @@ fn a_free_after_a_point_waits_for_what_the_stream_has_queued() {
             let error = pool.on(stranger).unwrap_err();
             assert_eq!(error, DeviceAllocError::Stream);
         }
-    }
-    assert_clean(control);
+    });
 }

@@ -7,7 +7,7 @@ use larder_cuda::CheckedConfig;
 use larder_model::Random;
 
 use super::Setup;
-use crate::common::{alone, assert_clean, fill};
+use crate::common::{alone_and_clean, fill};
 
 const SEEDS: u64 = 12;
 const STEPS: u64 = 250;
@@ -122,10 +122,7 @@ fn run(setup: &Setup, seed: u64) {
 
 #[test]
 fn f7_checked_memory_finds_what_a_plain_list_says() {
-    let Some((control, _turn)) = alone("f7_checked_memory_finds") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         for seed in 0..SEEDS {
             control.schedule_deferred(seed);
@@ -133,6 +130,5 @@ fn f7_checked_memory_finds_what_a_plain_list_says() {
             control.schedule_eagerly();
             assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         }
-    }
-    assert_clean(control);
+    });
 }

@@ -5,7 +5,7 @@ use larder_core::{Block, BlockAllocator, Pattern, Request};
 use larder_cuda::{CheckedConfig, DeviceAccess, StreamMemory};
 
 use super::{Setup, alloc, read, rows, write};
-use crate::common::{alone, assert_clean};
+use crate::common::alone_and_clean;
 
 type Guards<'a> = Guarded<'static, &'a StreamMemory, &'a DeviceAccess>;
 
@@ -26,22 +26,20 @@ fn found(allocator: &Guards<'_>, block: Block) -> Damage {
     }
 }
 
-fn on_a_device(test: &str, act: impl Fn(&StreamMemory, &DeviceAccess, GuardConfig)) {
-    let Some((control, _turn)) = alone(test) else {
-        return;
-    };
-    for config in BOTH {
-        let setup = Setup::new();
-        let (memory, access) = setup.on_stream();
-        act(&memory, &access, config);
-        assert_eq!(memory.stats().live_bytes, 0);
-    }
-    assert_clean(control);
+fn on_a_device(act: impl Fn(&StreamMemory, &DeviceAccess, GuardConfig)) {
+    alone_and_clean(|_| {
+        for config in BOTH {
+            let setup = Setup::new();
+            let (memory, access) = setup.on_stream();
+            act(&memory, &access, config);
+            assert_eq!(memory.stats().live_bytes, 0);
+        }
+    });
 }
 
 #[test]
 fn s4_4_writing_the_whole_block_hurts_no_guard_on_a_device() {
-    on_a_device("s4_4_writing_the_whole_block", |memory, access, config| {
+    on_a_device(|memory, access, config| {
         let allocator = guards(memory, access, config);
         let block = alloc(&allocator, 8 * 8);
         write(access, block.addr().get(), &[0; 64]);
@@ -52,7 +50,7 @@ fn s4_4_writing_the_whole_block_hurts_no_guard_on_a_device() {
 
 #[test]
 fn s4_4_a_float_in_front_of_the_block_is_found_on_a_device() {
-    on_a_device("s4_4_a_float_in_front", |memory, access, config| {
+    on_a_device(|memory, access, config| {
         for words in [8, 211] {
             let allocator = guards(memory, access, config);
             let block = alloc(&allocator, words * 8);
@@ -68,7 +66,7 @@ fn s4_4_a_float_in_front_of_the_block_is_found_on_a_device() {
 
 #[test]
 fn s4_4_a_float_behind_the_block_is_found_on_a_device() {
-    on_a_device("s4_4_a_float_behind", |memory, access, config| {
+    on_a_device(|memory, access, config| {
         for words in [8, 22] {
             let allocator = guards(memory, access, config);
             let block = alloc(&allocator, words * 8);
@@ -103,7 +101,7 @@ fn resets<A: BlockAllocator>(allocator: &A, access: &DeviceAccess) {
 
 #[test]
 fn s4_4_blocks_are_no_numbers_before_they_are_written_and_after_they_are_freed() {
-    on_a_device("s4_4_blocks_are_no_numbers", |memory, access, config| {
+    on_a_device(|memory, access, config| {
         resets(
             &Poisoned::new(memory, access, Pattern::F32_NAN).unwrap(),
             access,
@@ -119,10 +117,7 @@ fn s4_4_blocks_are_no_numbers_before_they_are_written_and_after_they_are_freed()
 
 #[test]
 fn s4_4_resets_around_guards_tell_the_sizes_of_the_blocks() {
-    let Some((control, _turn)) = alone("s4_4_resets_around_guards_tell_the_sizes") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new();
         for config in [CheckedConfig::new(), CheckedConfig::tensorflow()] {
             let memory = setup.checked(config);
@@ -133,13 +128,12 @@ fn s4_4_resets_around_guards_tell_the_sizes_of_the_blocks() {
             assert!(memory.allocation_id(&block).is_some());
             memory.free(block).unwrap();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn s4_5_a_block_behind_a_guard_keeps_its_alignment() {
-    on_a_device("s4_5_a_block_behind_a_guard", |memory, access, _| {
+    on_a_device(|memory, access, _| {
         let allocator = guards(memory, access, GuardConfig::new());
         for log in 0..=16 {
             let align = larder_core::Align::new(1 << log).unwrap();

@@ -43,13 +43,9 @@ struct Position<'a> {
 
 impl Position<'_> {
     fn arrange(&self, control: &StandIn) {
-        let rule = Rule {
-            function: Some(self.function),
-            skip: self.skip,
-            times: 1,
-            code: self.code,
-        };
-        control.fail(rule).unwrap();
+        control
+            .fail(Rule::of(self.function).after(self.skip).with(self.code))
+            .unwrap();
     }
 
     fn happened(&self, control: &StandIn) -> bool {
@@ -128,8 +124,7 @@ impl Run<'_> {
         let control = self.control;
         // The stand-in remembers every stream there was.
         control.reset(2, common::DEVICE_BYTES);
-        // SAFETY: the only kernel of that name.
-        unsafe { control.register_kernel(objects::KERNEL, objects::add) }.unwrap();
+        common::kernels::register_add(control);
         let context = Context::new(0).unwrap();
         match self.seed {
             Some(seed) => control.schedule_deferred(seed),
@@ -163,11 +158,11 @@ impl Run<'_> {
     }
 }
 
-fn sweep(test: &str, seed: Option<u64>) {
+fn sweep(seed: Option<u64>) {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone(test) else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     // To fill pages of 2 MiB again and again would take most of the time.
@@ -219,10 +214,10 @@ fn sweep(test: &str, seed: Option<u64>) {
 
 #[test]
 fn any_call_may_be_refused() {
-    sweep("any_call_may_be_refused", None);
+    sweep(None);
 }
 
 #[test]
 fn any_call_may_be_refused_while_work_is_queued() {
-    sweep("any_call_may_be_refused_while_work_is_queued", Some(7));
+    sweep(Some(7));
 }

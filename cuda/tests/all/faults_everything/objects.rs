@@ -5,16 +5,15 @@ use std::sync::Arc;
 use cudarc::driver::{
     CudaFunction, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, result,
 };
-use cudarc::nvrtc::Ptx;
 use larder_core::Block;
 use larder_core::lifetime::prmalloc::{PoolConfig, Window};
-use larder_cuda::driver::abi::stand_in::KernelCall;
 use larder_cuda::{
     BufferViewMut, Context, DeviceAllocator, DeviceBuffer, DeviceConfig, Launch, PinnedAllocator,
     TensorPoolConfig,
 };
 
 use crate::common::MIB;
+use crate::common::kernels::load_add;
 use crate::faults_everything::failure::Failure;
 
 /// What the allocator may hold: nine pages.
@@ -22,38 +21,6 @@ const BUDGET: u64 = 18 * MIB;
 
 /// Values of a buffer.
 pub(crate) const LEN: usize = 300;
-
-pub(crate) const KERNEL: &str = "faults_add";
-
-const PTX: &str = "
-.version 7.0
-.target sm_52
-.address_size 64
-.visible .entry faults_add(.param .u64 to, .param .u64 from, .param .u32 count) { ret; }
-";
-
-/// `to[i] += from[i]`.
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "a kernel's body")]
-pub(crate) unsafe extern "C" fn add(call: *const KernelCall) {
-    // SAFETY: the stand-in gives a call with these three parameters, and memory of that size.
-    unsafe {
-        let call = &*call;
-        let to = (*call.parameters).cast::<u64>().read();
-        let from = (*call.parameters.add(1)).cast::<u64>().read();
-        let count = (*call.parameters.add(2)).cast::<u32>().read();
-        let bytes = 4 * u64::from(count);
-        let from = (call.access)(call, from, bytes, 0).cast::<u32>();
-        let to = (call.access)(call, to, bytes, 1).cast::<u32>();
-        if from.is_null() || to.is_null() {
-            return;
-        }
-        let from = std::slice::from_raw_parts(from, count as usize).to_vec();
-        let to = std::slice::from_raw_parts_mut(to, count as usize);
-        for (to, from) in to.iter_mut().zip(from) {
-            *to += from;
-        }
-    }
-}
 
 /// Three streams of a context, and one of each thing that gives memory.
 pub(crate) struct Objects {
@@ -72,8 +39,7 @@ impl Objects {
             cudarc.new_stream()?,
             cudarc.new_stream()?,
         ];
-        let module = cudarc.load_module(Ptx::from_src(PTX))?;
-        let add = module.load_function(KERNEL)?;
+        let add = load_add(context)?;
         let memory = DeviceAllocator::with_config(context, DeviceConfig::with_budget(BUDGET))?;
         for stream in &streams {
             memory.add_stream(stream)?;

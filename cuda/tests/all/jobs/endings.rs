@@ -10,9 +10,8 @@ use larder_cuda::Rejected;
 use larder_cuda::control::larder_control::{Group, OnError, WatchMode};
 use larder_cuda::control::{Job, JobConfig};
 use larder_cuda::driver::Rule;
-use larder_cuda_abi::Code;
 
-use super::common::{MIB, alone, assert_clean};
+use super::common::{MIB, alone, alone_and_clean, assert_clean};
 use super::{Folder, by_hand, gpu, job, looking, setup};
 
 /// Waits for what another thread does; fails after a time that no machine needs.
@@ -34,7 +33,7 @@ pub(super) fn with_thread(folder: &Folder) -> JobConfig {
 
 #[test]
 fn the_last_status_says_that_the_job_has_ended_and_limits_stay() {
-    let Some((_, _turn)) = alone("the_last_status_says_that_the_job_has_ended") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("ended");
@@ -53,10 +52,7 @@ fn the_last_status_says_that_the_job_has_ended_and_limits_stay() {
 
 #[test]
 fn a_job_without_runs_obeys_and_tells_by_its_threads() {
-    let Some((control, _turn)) = alone("a_job_without_runs") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let folder = Folder::new("threads");
         let job = Job::new(with_thread(&folder)).unwrap();
         let (_context, memory, stream) = setup(64 * MIB);
@@ -80,13 +76,12 @@ fn a_job_without_runs_obeys_and_tells_by_its_threads() {
         until(|| folder.status().report(gpu()).unwrap().deferred_bytes == 0);
         drop(job);
         assert!(folder.status().larder.unwrap().ended);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_job_may_be_dropped_inside_a_callback_of_its_own_allocator() {
-    let Some((control, _turn)) = alone("a_job_may_be_dropped_inside_a_callback") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     // In the thread that frees; in the listener's, which has the job's state.
@@ -132,7 +127,7 @@ fn a_job_may_be_dropped_inside_a_callback_of_its_own_allocator() {
 
 #[test]
 fn every_call_of_the_driver_at_the_end_of_a_run_is_refused_once() {
-    let Some((control, _turn)) = alone("every_call_of_the_driver_at_the_end_of_a_run") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for skip in 0.. {
@@ -146,13 +141,7 @@ fn every_call_of_the_driver_at_the_end_of_a_run_is_refused_once() {
             memory.free(&stream, second).unwrap();
             folder.order(Some(2 * MIB), Some(1), None);
             job.poll();
-            let rule = Rule {
-                function: None,
-                skip,
-                times: 1,
-                code: Code::UNKNOWN,
-            };
-            control.fail(rule).unwrap();
+            control.fail(Rule::any().after(skip)).unwrap();
             control.calls(None)
         });
         let (calls, end) = refused.unwrap();
@@ -183,7 +172,7 @@ fn every_call_of_the_driver_at_the_end_of_a_run_is_refused_once() {
 
 #[test]
 fn am_9_an_action_that_fails_a_run_gives_the_value_back_and_stops_the_later_ones() {
-    let Some((_, _turn)) = alone("am_9_an_action_that_fails_a_run") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("actions");

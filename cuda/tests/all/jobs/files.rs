@@ -9,7 +9,7 @@ use super::{Folder, by_hand, gpu, job, setup};
 
 #[test]
 fn am_5_torn_and_bad_files_change_nothing() {
-    let Some((_, _turn)) = alone("am_5_torn_and_bad_files_change_nothing") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("torn");
@@ -39,7 +39,7 @@ fn am_5_torn_and_bad_files_change_nothing() {
 
 #[test]
 fn an_order_is_confirmed_when_its_limit_is_in_force_and_a_file_without_a_number_confirms_none() {
-    let Some((_, _turn)) = alone("an_order_is_confirmed") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("confirmed");

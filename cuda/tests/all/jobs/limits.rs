@@ -8,13 +8,13 @@ use larder_cuda::control::larder_control::Recorded;
 use larder_cuda::control::{Apply, JobConfig};
 use larder_cuda::{DeviceAllocator, HostSide, VmemAllocator, VmemConfig};
 
-use super::common::{MIB, alone, assert_clean};
+use super::common::{MIB, alone, alone_and_clean, assert_clean};
 use super::{Folder, by_hand, gpu, job, plain, setup};
 use crate::foreign_captures::{beside, churn};
 
 #[test]
 fn am_5_upstreams_case_the_limit_is_one_mebibyte_and_then_two_gibibytes() {
-    let Some((control, _turn)) = alone("am_5_upstreams_case") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for antman in [false, true] {
@@ -46,10 +46,7 @@ fn am_5_upstreams_case_the_limit_is_one_mebibyte_and_then_two_gibibytes() {
 
 #[test]
 fn a_limit_that_is_lowered_under_live_blocks_is_deferred_and_the_status_tells_when_it_is_met() {
-    let Some((control, _turn)) = alone("a_limit_that_is_lowered_under_live_blocks") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let folder = Folder::new("deferred");
         let (_, job) = job(by_hand(&folder));
         let (_context, memory, stream) = setup(64 * MIB);
@@ -90,13 +87,12 @@ fn a_limit_that_is_lowered_under_live_blocks_is_deferred_and_the_status_tells_wh
         let limit = folder.status().larder.unwrap();
         assert_eq!((limit.deferred_bytes, limit.held_bytes), (0, 8 * MIB));
         memory.free(&stream, second).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_limit_is_put_in_force_inside_of_a_run_if_the_job_says_so() {
-    let Some((_, _turn)) = alone("a_limit_is_put_in_force_inside_of_a_run") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("at_once");
@@ -116,7 +112,7 @@ fn a_limit_is_put_in_force_inside_of_a_run_if_the_job_says_so() {
 
 #[test]
 fn an_allocator_has_the_limit_of_a_file_that_was_read_before_it() {
-    let Some((_, _turn)) = alone("an_allocator_has_the_limit_of_a_file") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("before");
@@ -134,7 +130,7 @@ fn an_allocator_has_the_limit_of_a_file_that_was_read_before_it() {
 
 #[test]
 fn limits_between_runs_are_put_in_force_at_once_and_those_of_own_loops_at_their_ends() {
-    let Some((_, _turn)) = alone("limits_between_runs") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("between");
@@ -157,10 +153,7 @@ fn limits_between_runs_are_put_in_force_at_once_and_those_of_own_loops_at_their_
 
 #[test]
 fn two_jobs_of_one_process_obey_their_own_files_on_one_device() {
-    let Some((control, _turn)) = alone("two_jobs_of_one_process") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let folders = [Folder::new("one"), Folder::new("two")];
         let (context, first, stream) = setup(64 * MIB);
         let second = DeviceAllocator::with_config(&context, plain(64 * MIB)).unwrap();
@@ -189,16 +182,12 @@ fn two_jobs_of_one_process_obey_their_own_files_on_one_device() {
         assert_eq!((two.version, two.limit_bytes), (9, 16 * MIB));
         assert_eq!(two.held_bytes, 6 * MIB);
         second.free(&stream, block).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn allocators_of_one_gpu_share_its_limit_and_one_that_is_gone_has_no_part() {
-    let Some((control, _turn)) = alone("allocators_of_one_gpu_share_its_limit") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let folder = Folder::new("shared");
         let (_, job) = job(by_hand(&folder));
         let (context, first, _stream) = setup(64 * MIB);
@@ -222,15 +211,14 @@ fn allocators_of_one_gpu_share_its_limit_and_one_that_is_gone_has_no_part() {
         job.want(1);
         job.poll();
         assert_eq!(folder.status().larder.unwrap().gpus.len(), 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_job_that_obeys_and_looks_spoils_no_capture() {
     let folder = Folder::new("captures");
     let version = AtomicU64::new(0);
-    beside("a_job_that_obeys_and_looks", |_, context, streams| {
+    beside(|_, context, streams| {
         let memory = DeviceAllocator::with_config(context, plain(4 * MIB)).unwrap();
         let (clock, job) = job(by_hand(&folder));
         job.manage(&memory).unwrap();

@@ -9,8 +9,8 @@ use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use larder_cuda::control::larder_control::{Clock, Waited};
 use larder_cuda::control::{Job, LaunchPaced, Pauses};
-use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
+use larder_cuda::driver::{HostLaunch, StandIn};
 use larder_cuda::{Context, Launch};
 
 use super::common::{MIB, alone};
@@ -24,16 +24,11 @@ const PTX: &str = "
 ";
 
 /// Counts its runs in the memory that it is given.
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "a kernel's body")]
 unsafe extern "C" fn count(call: *const KernelCall) {
-    // SAFETY: the stand-in gives a call with this parameter, and memory of that size.
-    unsafe {
-        let call = &*call;
-        let to = (*call.parameters).cast::<u64>().read();
-        let to = (call.access)(call, to, 8, 1).cast::<u64>();
-        if !to.is_null() {
-            *to += 1;
-        }
+    // SAFETY: the stand-in gives a launch with this parameter.
+    let launch = unsafe { HostLaunch::of(call) };
+    if let Some([to]) = launch.write::<u64>(0, 1) {
+        *to += 1;
     }
 }
 
@@ -57,7 +52,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 #[test]
 fn am_10_pauses_between_real_launches_are_the_plan_within_one_share() {
-    let Some((control, _turn)) = alone("am_10_pauses_between_real_launches") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("launches");
@@ -122,7 +117,7 @@ fn am_10_pauses_between_real_launches_are_the_plan_within_one_share() {
 
 #[test]
 fn am_6_a_loop_of_its_own_pauses_at_the_ends_of_its_runs_by_upstreams_formula() {
-    let Some((_, _turn)) = alone("am_6_a_loop_of_its_own") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("formula");
@@ -142,7 +137,7 @@ fn am_6_a_loop_of_its_own_pauses_at_the_ends_of_its_runs_by_upstreams_formula() 
 
 #[test]
 fn a_suspended_job_waits_in_its_launch_until_another_thread_resumes_it() {
-    let Some((_, _turn)) = alone("a_suspended_job_waits_in_its_launch") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("suspended");
@@ -173,7 +168,7 @@ fn a_suspended_job_waits_in_its_launch_until_another_thread_resumes_it() {
 
 #[test]
 fn a_suspended_job_obeys_limits_inside_of_its_run_and_is_let_go_by_cancel() {
-    let Some((_, _turn)) = alone("a_suspended_job_obeys_limits") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("suspended_limits");
@@ -211,7 +206,7 @@ fn a_suspended_job_obeys_limits_inside_of_its_run_and_is_let_go_by_cancel() {
 
 #[test]
 fn limits_are_put_in_force_in_the_pause_at_the_end_of_a_run() {
-    let Some((_, _turn)) = alone("limits_are_put_in_force_in_the_pause") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("pause");
@@ -242,7 +237,7 @@ fn limits_are_put_in_force_in_the_pause_at_the_end_of_a_run() {
 
 #[test]
 fn a_dropped_job_lets_its_launches_go() {
-    let Some((_, _turn)) = alone("a_dropped_job_lets_its_launches_go") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("dropped");

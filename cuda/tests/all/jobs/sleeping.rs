@@ -15,7 +15,7 @@ use larder_cuda::control::larder_control::{
 use larder_cuda::driver::StandIn;
 use larder_cuda::{DeviceAllocError, DeviceAllocator, DeviceConfig};
 
-use super::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
+use super::common::{DEVICE_BYTES, MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
 use super::endings::{until, with_thread};
 use super::{Folder, by_hand, gpu, plain, setup};
 
@@ -98,8 +98,8 @@ fn status(folder: &Folder) -> SleepStatus {
 }
 
 /// Eagerly, and under some seeds.
-fn under_schedules(test: &str, act: impl Fn(&'static StandIn)) {
-    let Some((control, _turn)) = alone(test) else {
+fn under_schedules(act: impl Fn(&'static StandIn)) {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..=2 {
@@ -116,7 +116,7 @@ fn under_schedules(test: &str, act: impl Fn(&'static StandIn)) {
 
 #[test]
 fn a_job_that_is_told_to_sleep_does_so_at_the_end_of_its_run_and_wakes_before_the_next_one() {
-    under_schedules("a_job_that_is_told_to_sleep", |control| {
+    under_schedules(|control| {
         let sleeper = Sleeper::new(control, "asleep", plain(64 * MIB));
         let seen = Arc::new(AtomicBool::new(false));
         let (memory, folder) = (sleeper.memory.clone(), Arc::clone(&sleeper.folder));
@@ -162,7 +162,7 @@ fn a_job_that_is_told_to_sleep_does_so_at_the_end_of_its_run_and_wakes_before_th
 
 #[test]
 fn a_wake_that_is_refused_says_what_is_missing_and_is_tried_again() {
-    under_schedules("a_wake_that_is_refused", |control| {
+    under_schedules(|control| {
         let sleeper = Sleeper::new(control, "refused", plain(64 * MIB));
         sleeper
             .clock
@@ -205,7 +205,7 @@ fn a_wake_that_is_refused_says_what_is_missing_and_is_tried_again() {
 
 #[test]
 fn a_job_about_to_wake_looks_once_more_whether_it_still_shall() {
-    under_schedules("a_job_about_to_wake", |control| {
+    under_schedules(|control| {
         let sleeper = Sleeper::new(control, "once_more", plain(64 * MIB));
         let (job, folder) = (Arc::clone(&sleeper.job), Arc::clone(&sleeper.folder));
         sleeper.clock.at(SECOND, move || {
@@ -230,7 +230,7 @@ fn a_job_about_to_wake_looks_once_more_whether_it_still_shall() {
 
 #[test]
 fn a_job_that_cannot_sleep_says_why_goes_on_and_sleeps_when_it_can() {
-    under_schedules("a_job_that_cannot_sleep", |control| {
+    under_schedules(|control| {
         let mut config = plain(64 * MIB);
         config.shareable = true;
         let sleeper = Sleeper::new(control, "cannot", config);
@@ -281,7 +281,7 @@ fn a_job_that_cannot_sleep_says_why_goes_on_and_sleeps_when_it_can() {
 
 #[test]
 fn a_cancel_wakes_or_lets_go_and_what_sleeps_is_the_programs_then() {
-    under_schedules("a_cancel_wakes_or_lets_go", |control| {
+    under_schedules(|control| {
         for refused in [false, true] {
             let sleeper = Sleeper::new(control, "cancelled", plain(64 * MIB));
             let job = Arc::clone(&sleeper.job);
@@ -313,7 +313,7 @@ fn a_cancel_wakes_or_lets_go_and_what_sleeps_is_the_programs_then() {
 
 #[test]
 fn time_asleep_is_no_work_also_behind_a_run_whose_action_failed() {
-    under_schedules("time_asleep_is_no_work", |control| {
+    under_schedules(|control| {
         let sleeper = Sleeper::new(control, "no_work", plain(64 * MIB));
         let half = |asleep| {
             let mut file = ControlFile::default();
@@ -347,7 +347,7 @@ fn time_asleep_is_no_work_also_behind_a_run_whose_action_failed() {
 
 #[test]
 fn a_job_that_is_half_asleep_goes_on_to_sleep_when_it_can() {
-    under_schedules("a_job_that_is_half_asleep", |control| {
+    under_schedules(|control| {
         let sleeper = Sleeper::new(control, "half_asleep", plain(64 * MIB));
         let mut config = plain(64 * MIB);
         config.shareable = true;
@@ -384,10 +384,7 @@ fn a_job_that_is_half_asleep_goes_on_to_sleep_when_it_can() {
 
 #[test]
 fn runs_of_many_threads_never_meet_an_allocator_that_sleeps() {
-    let Some((control, _turn)) = alone("runs_of_many_threads_never_meet") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let folder = Folder::new("threads_asleep");
         // Every run is paced.
         folder.order(None, None, Some(80));
@@ -440,6 +437,5 @@ fn runs_of_many_threads_never_meet_an_allocator_that_sleeps() {
             stop.store(true, Ordering::Relaxed);
         });
         drop((job, memory, context));
-    }
-    assert_clean(control);
+    });
 }

@@ -13,7 +13,7 @@ use super::{Folder, by_hand, gpu, job, setup};
 
 #[test]
 fn am_7_a_status_has_antmans_names_and_the_numbers_of_both_sides() {
-    let Some((_, _turn)) = alone("am_7_a_status_has_antmans_names") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("names");
@@ -67,7 +67,7 @@ fn am_7_a_status_has_antmans_names_and_the_numbers_of_both_sides() {
 
 #[test]
 fn peaks_are_of_an_interval_and_the_allocators_own_counters_go_on() {
-    let Some((_, _turn)) = alone("peaks_are_of_an_interval") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("peaks");
@@ -99,7 +99,7 @@ fn peaks_are_of_an_interval_and_the_allocators_own_counters_go_on() {
 
 #[test]
 fn what_the_job_wants_and_the_share_in_force_stand_in_the_next_status() {
-    let Some((_, _turn)) = alone("what_the_job_wants") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("want");
@@ -122,7 +122,7 @@ fn what_the_job_wants_and_the_share_in_force_stand_in_the_next_status() {
 
 #[test]
 fn a_status_that_cannot_be_written_is_a_warning_and_the_next_one_is_written() {
-    let Some((_, _turn)) = alone("a_status_that_cannot_be_written") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("unwritten");

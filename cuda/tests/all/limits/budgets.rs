@@ -5,15 +5,12 @@ use larder_cuda::{
     Context, DeviceAllocError, DeviceAllocator, DeviceConfig, Limits, PinnedAllocator, PinnedConfig,
 };
 
-use super::common::{MIB, alone, assert_clean};
+use super::common::{MIB, alone_and_clean};
 use super::{plain, stream};
 
 #[test]
 fn a_tenant_that_is_full_refuses_and_says_who_it_is() {
-    let Some((control, _turn)) = alone("a_tenant_that_is_full_refuses_and_says_who_it_is") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let tenant = limits.process().tenant("first", 8 * MIB).unwrap();
@@ -52,16 +49,12 @@ fn a_tenant_that_is_full_refuses_and_says_who_it_is() {
         assert_eq!(tenant.usage().used_bytes, 0);
         let block = third.alloc(&queue, 8 * MIB).unwrap();
         third.free(&queue, block).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn idle_pages_of_the_pool_go_before_a_budget_refuses() {
-    let Some((control, _turn)) = alone("idle_pages_of_the_pool_go_before_a_budget_refuses") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(u64::MAX).unwrap();
         let tenant = limits.process().tenant("t", 12 * MIB).unwrap();
@@ -85,18 +78,12 @@ fn idle_pages_of_the_pool_go_before_a_budget_refuses() {
         for block in kept {
             memory.free(&queue, block).unwrap();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn am_3_no_pool_of_a_lowered_tenant_grants_until_memory_has_gone_back() {
-    let Some((control, _turn)) =
-        alone("am_3_no_pool_of_a_lowered_tenant_grants_until_memory_has_gone_back")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let tenant = limits.process().tenant("t", 64 * MIB).unwrap();
@@ -137,16 +124,12 @@ fn am_3_no_pool_of_a_lowered_tenant_grants_until_memory_has_gone_back() {
         }
         assert_eq!(limits.process().set(0), LimitAnswer::Applied);
         assert_eq!(control.used(0), 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn the_pool_whose_idle_memory_just_suffices_gives_it() {
-    let Some((control, _turn)) = alone("the_pool_whose_idle_memory_just_suffices_gives_it") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let process = limits.process();
@@ -165,16 +148,12 @@ fn the_pool_whose_idle_memory_just_suffices_gives_it() {
         assert_eq!(process.set(4 * MIB), LimitAnswer::Applied);
         assert_eq!(held()[0], 0);
         assert!(control.used(0) <= 4 * MIB);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn pinned_memory_and_device_memory_share_a_tenant() {
-    let Some((control, _turn)) = alone("pinned_memory_and_device_memory_share_a_tenant") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(u64::MAX).unwrap();
         let tenant = limits.process().tenant("both", 16 * MIB).unwrap();
@@ -193,16 +172,12 @@ fn pinned_memory_and_device_memory_share_a_tenant() {
         assert_eq!(tenant.usage().used_bytes, 8 * MIB);
         device.free(&queue, block).unwrap();
         assert_eq!(tenant.set(0), LimitAnswer::Applied);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_budget_goes_with_its_last_pool() {
-    let Some((control, _turn)) = alone("a_budget_goes_with_its_last_pool") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let floor = BudgetConfig {
@@ -233,16 +208,12 @@ fn a_budget_goes_with_its_last_pool() {
         };
         let memory = DeviceAllocator::in_budget(&context, config, limits.process()).unwrap();
         assert!(memory.alloc(&stream(&context), 1).is_err());
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn two_threads_lower_and_raise_while_others_allocate() {
-    let Some((control, _turn)) = alone("two_threads_lower_and_raise_while_others_allocate") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let tenant = limits.process().tenant("t", 64 * MIB).unwrap();
@@ -273,6 +244,5 @@ fn two_threads_lower_and_raise_while_others_allocate() {
         let block = memory.alloc(&queue, 32 * MIB).unwrap();
         assert!(memory.alloc(&queue, 2 * MIB).is_err());
         memory.free(&queue, block).unwrap();
-    }
-    assert_clean(control);
+    });
 }

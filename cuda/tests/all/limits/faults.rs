@@ -5,12 +5,12 @@ use larder_cuda::driver::Rule;
 use larder_cuda::{Context, DeviceAllocator, Limits};
 use larder_cuda_abi::Code;
 
-use super::common::{MIB, alone, assert_clean};
+use super::common::{MIB, alone, alone_and_clean, assert_clean};
 use super::{check, fill, plain, stream};
 
 #[test]
 fn every_call_of_a_lowered_limit_is_refused_once() {
-    let Some((control, _turn)) = alone("every_call_of_a_lowered_limit_is_refused_once") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for code in [Code::OUT_OF_MEMORY, Code::UNKNOWN, Code::INVALID_VALUE] {
@@ -27,13 +27,7 @@ fn every_call_of_a_lowered_limit_is_refused_once() {
             memory.free(&queues[1], b).unwrap();
             memory.free(&queues[0], c).unwrap();
             let before = control.used(0);
-            let rule = Rule {
-                function: None,
-                skip,
-                times: 1,
-                code,
-            };
-            control.fail(rule).unwrap();
+            control.fail(Rule::any().after(skip).with(code)).unwrap();
             let calls = control.calls(None);
             let answer = tenant.set(2 * MIB);
             let refused = control.calls(None) - calls > skip;
@@ -67,25 +61,16 @@ fn every_call_of_a_lowered_limit_is_refused_once() {
 
 #[test]
 fn what_the_driver_does_not_take_back_stays_charged_until_it_does() {
-    let Some((control, _turn)) =
-        alone("what_the_driver_does_not_take_back_stays_charged_until_it_does")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(8 * MIB).unwrap();
         let memory = DeviceAllocator::in_budget(&context, plain(), limits.process()).unwrap();
         let queue = stream(&context);
         let block = memory.alloc(&queue, 4 * MIB).unwrap();
         memory.free(&queue, block).unwrap();
-        let rule = Rule {
-            function: Some("cuMemRelease"),
-            skip: 0,
-            times: u64::MAX,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).unwrap();
+        control
+            .fail(Rule::of("cuMemRelease").times(u64::MAX))
+            .unwrap();
         drop(memory);
         assert!(context.deferred_frees() > 0);
         assert_eq!(control.used(0), 4 * MIB);
@@ -97,6 +82,5 @@ fn what_the_driver_does_not_take_back_stays_charged_until_it_does() {
         assert_eq!((context.deferred_frees(), control.used(0)), (0, 8 * MIB));
         assert_eq!(limits.process().usage().used_bytes, 8 * MIB);
         memory.free(&queue, block).unwrap();
-    }
-    assert_clean(control);
+    });
 }

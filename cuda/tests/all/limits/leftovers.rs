@@ -9,19 +9,16 @@ use larder_cuda::{
     ArenaPolicy, Context, DeviceAllocator, DeviceConfig, LimitEvent, Limits, PinnedAllocator,
     PinnedConfig,
 };
-use larder_cuda_abi::Code;
+use larder_model::Random;
 
-use super::common::{MIB, alone, assert_clean, ran_in_child};
-use super::{below, plain, stream};
+use super::common::{MIB, alone, alone_and_clean, assert_clean, ran_in_child};
+use super::{plain, stream};
 
 const DEFERRED: LimitAnswer = LimitAnswer::Deferred { bytes: 4 * MIB };
 
 #[test]
 fn a_window_that_is_dropped_completes_a_shrink() {
-    let Some((control, _turn)) = alone("a_window_that_is_dropped_completes_a_shrink") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
         let queue = stream(&context);
@@ -32,16 +29,12 @@ fn a_window_that_is_dropped_completes_a_shrink() {
         assert_eq!(control.used(0), 4 * MIB);
         drop(window);
         assert_eq!(control.used(0), 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_block_that_outlives_its_window_completes_a_shrink_however_it_is_freed() {
-    let Some((control, _turn)) = alone("a_block_that_outlives_its_window") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
         let queues = [stream(&context), stream(&context)];
@@ -55,16 +48,12 @@ fn a_block_that_outlives_its_window_completes_a_shrink_however_it_is_freed() {
             memory.free_used_on(streams, block).unwrap();
             assert_eq!(control.used(0), 0, "{} streams", streams.len());
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_block_that_nothing_uses_completes_a_shrink() {
-    let Some((control, _turn)) = alone("a_block_that_nothing_uses_completes_a_shrink") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let other = Context::new(1).unwrap();
         let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
@@ -76,28 +65,20 @@ fn a_block_that_nothing_uses_completes_a_shrink() {
             memory.free_used_on(streams, block).unwrap();
             assert_eq!(control.used(0), 0, "{} streams", streams.len());
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn memory_that_the_driver_refused_to_take_is_offered_again_while_it_is_above_the_limit() {
-    let Some((control, _turn)) = alone("memory_that_the_driver_refused_to_take") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
         let queue = stream(&context);
         let [idle, kept] = [4 * MIB, 2 * MIB].map(|bytes| memory.alloc(&queue, bytes).unwrap());
         memory.free(&queue, idle).unwrap();
-        let rule = Rule {
-            function: Some("cuMemRelease"),
-            skip: 0,
-            times: u64::MAX,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).unwrap();
+        control
+            .fail(Rule::of("cuMemRelease").times(u64::MAX))
+            .unwrap();
         assert_eq!(memory.set_limit(2 * MIB), DEFERRED);
         assert_eq!(control.used(0), 6 * MIB, "it exists, and is counted");
         control.clear_failures();
@@ -109,8 +90,7 @@ fn memory_that_the_driver_refused_to_take_is_offered_again_while_it_is_above_the
         assert_eq!(control.used(0), 8 * MIB, "it counts no more");
         memory.free(&queue, more).unwrap();
         memory.free(&queue, kept).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 /// The kinds of events that are reported, newest last.
@@ -127,11 +107,7 @@ fn take(kinds: &Kinds) -> Vec<LimitEventKind> {
 
 #[test]
 fn a_soft_limit_is_reported_by_the_call_that_crossed_it_also_for_an_arena_and_a_window() {
-    let Some((control, _turn)) = alone("a_soft_limit_is_reported_by_the_call_that_crossed_it")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let kinds = Kinds::default();
@@ -155,16 +131,12 @@ fn a_soft_limit_is_reported_by_the_call_that_crossed_it_also_for_an_arena_and_a_
         let window = memory.prime(&queue, 2 * MIB).unwrap();
         assert_eq!(take(&kinds), [LimitEventKind::SoftCrossed], "a window");
         drop(window);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_shrink_that_ends_with_its_pool_is_reported() {
-    let Some((control, _turn)) = alone("a_shrink_that_ends_with_its_pool_is_reported") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let kinds = Kinds::default();
@@ -188,17 +160,12 @@ fn a_shrink_that_ends_with_its_pool_is_reported() {
         drop(memory);
         drop(buffer);
         assert_eq!(take(&kinds), [LimitEventKind::ShrinkDone]);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_callback_that_panics_takes_no_event_from_the_others() {
-    let Some((control, _turn)) = alone("a_callback_that_panics_takes_no_event_from_the_others")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let tenant = limits.process().tenant("t", 64 * MIB).unwrap();
@@ -216,8 +183,7 @@ fn a_callback_that_panics_takes_no_event_from_the_others() {
         // The next call that may tell does.
         memory.end_step();
         assert_eq!(take(&kinds), [LimitEventKind::SoftCrossed]);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
@@ -225,14 +191,14 @@ fn when_everything_is_freed_a_deferred_shrink_is_over_without_another_call() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("when_everything_is_freed_a_deferred_shrink_is_over") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     // What is freed behind work that is under way goes with a later call.
     control.schedule_eagerly();
     for seed in 0..60 {
         println!("seed {seed}");
-        let mut state = seed;
+        let mut random = Random::new(seed);
         let context = Context::new(0).unwrap();
         let config = DeviceConfig {
             arenas: [ArenaPolicy::Always, ArenaPolicy::Never][seed as usize % 2],
@@ -244,33 +210,33 @@ fn when_everything_is_freed_a_deferred_shrink_is_over_without_another_call() {
         let mut live = Vec::new();
         let mut window = Some(memory.prime(&queues[0], 3 * MIB).unwrap());
         for round in 0..120 {
-            let queue = &queues[below(&mut state, 3) as usize];
-            match below(&mut state, 5) {
-                0..3 => live.extend(memory.alloc(queue, super::size(&mut state) / 4 + 1)),
+            let queue = &queues[random.below(3) as usize];
+            match random.below(5) {
+                0..3 => live.extend(memory.alloc(queue, super::size(&mut random) / 4 + 1)),
                 _ if live.is_empty() => {}
                 3 => {
-                    let at = below(&mut state, live.len() as u64) as usize;
+                    let at = random.below(live.len() as u64) as usize;
                     memory.free(queue, live.swap_remove(at)).unwrap();
                 }
                 _ => {
-                    let at = below(&mut state, live.len() as u64) as usize;
+                    let at = random.below(live.len() as u64) as usize;
                     memory
                         .free_used_on(&queues[..2], live.swap_remove(at))
                         .unwrap();
                 }
             }
             // What is called stable is what a limit of 0 leaves.
-            if below(&mut state, 20) == 0 {
+            if random.below(20) == 0 {
                 let stable = memory.pool_stats().stable_bytes;
                 let answer = memory.set_limit(0);
                 assert_eq!(answer, LimitAnswer::with_excess(stable), "round {round}");
                 assert_eq!(control.used(0), stable, "round {round}");
-                let _ = memory.set_limit(below(&mut state, 64) * MIB);
+                let _ = memory.set_limit(random.below(64) * MIB);
             }
         }
-        let limit = below(&mut state, 3) * MIB;
+        let limit = random.below(3) * MIB;
         let _ = memory.set_limit(limit);
-        let (early, late) = (below(&mut state, 2), below(&mut state, 2));
+        let (early, late) = (random.below(2), random.below(2));
         if early == 0 {
             drop(window.take());
         }

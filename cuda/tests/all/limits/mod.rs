@@ -16,14 +16,7 @@ use common::MIB;
 use cudarc::driver::CudaStream;
 use larder_core::Block;
 use larder_cuda::{ArenaPolicy, Context, DeviceConfig};
-
-/// A number below `bound`, by a generator of 64 bits.
-fn below(state: &mut u64, bound: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % bound
-}
+use larder_model::Random;
 
 fn stream(context: &Context) -> Arc<CudaStream> {
     context.cudarc().new_stream().unwrap()
@@ -61,10 +54,10 @@ fn check(stream: &CudaStream, block: &Block, value: u8) {
 }
 
 /// Sizes of a block: small ones in a page, and some of several pages.
-fn size(state: &mut u64) -> u64 {
-    match below(state, 4) {
-        0 => 1 + below(state, 64 << 10),
-        1 | 2 => 1 + below(state, 2 * MIB),
-        _ => 1 + below(state, 6 * MIB),
+fn size(random: &mut Random) -> u64 {
+    match random.below(4) {
+        0 => 1 + random.below(64 << 10),
+        1 | 2 => 1 + random.below(2 * MIB),
+        _ => 1 + random.below(6 * MIB),
     }
 }

@@ -3,16 +3,14 @@
 use larder_core::limits::LimitAnswer;
 use larder_core::{AllocError, Cause};
 use larder_cuda::{Context, DeviceAllocError, DeviceAllocator, PinnedAllocator};
+use larder_model::Random;
 
-use super::common::{MIB, alone, assert_clean, ran_in_child};
-use super::{below, check, fill, plain, size, stream};
+use super::common::{MIB, alone_and_clean, ran_in_child};
+use super::{check, fill, plain, size, stream};
 
 #[test]
 fn am_3_a_limit_is_lowered_and_raised_in_every_way() {
-    let Some((control, _turn)) = alone("am_3_a_limit_is_lowered_and_raised_in_every_way") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
         let queue = stream(&context);
@@ -53,8 +51,7 @@ fn am_3_a_limit_is_lowered_and_raised_in_every_way() {
         fill(&queue, &block, 7);
         check(&queue, &block, 7);
         memory.free(&queue, block).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 /// The sizes of the allocator's tables, none of which may grow.
@@ -74,12 +71,7 @@ fn am_3_ten_thousand_limits_leave_the_tables_as_large_as_they_were() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) =
-        alone("am_3_ten_thousand_limits_leave_the_tables_as_large_as_they_were")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
         let queue = stream(&context);
@@ -98,113 +90,100 @@ fn am_3_ten_thousand_limits_leave_the_tables_as_large_as_they_were() {
             assert_eq!(now, *after_first.get_or_insert(now), "round {round}");
         }
         memory.free(&queue, kept).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn am_4_stable_is_what_a_limit_of_0_leaves_for_every_random_heap() {
-    let Some((control, _turn)) =
-        alone("am_4_stable_is_what_a_limit_of_0_leaves_for_every_random_heap")
-    else {
-        return;
-    };
-    // Work that ends between the two questions makes more of it free.
-    control.schedule_eagerly();
-    let context = Context::new(0).unwrap();
-    for seed in 0..60 {
-        println!("seed {seed}");
-        let mut state = seed;
-        let mut config = plain();
-        if seed % 3 == 2 {
-            config.arenas = larder_cuda::ArenaPolicy::Always;
-        }
-        let memory = DeviceAllocator::with_config(&context, config).unwrap();
-        let queues = [stream(&context), stream(&context)];
-        let mut live = Vec::new();
-        for _ in 0..120 {
-            let queue = &queues[below(&mut state, 2) as usize];
-            if below(&mut state, 3) > 0 {
-                live.push(memory.alloc(queue, size(&mut state)).unwrap());
-            } else if !live.is_empty() {
-                let at = below(&mut state, live.len() as u64) as usize;
-                memory.free(queue, live.swap_remove(at)).unwrap();
+    alone_and_clean(|control| {
+        // Work that ends between the two questions makes more of it free.
+        control.schedule_eagerly();
+        let context = Context::new(0).unwrap();
+        for seed in 0..60 {
+            println!("seed {seed}");
+            let mut random = Random::new(seed);
+            let mut config = plain();
+            if seed % 3 == 2 {
+                config.arenas = larder_cuda::ArenaPolicy::Always;
             }
+            let memory = DeviceAllocator::with_config(&context, config).unwrap();
+            let queues = [stream(&context), stream(&context)];
+            let mut live = Vec::new();
+            for _ in 0..120 {
+                let queue = &queues[random.below(2) as usize];
+                if random.below(3) > 0 {
+                    live.push(memory.alloc(queue, size(&mut random)).unwrap());
+                } else if !live.is_empty() {
+                    let at = random.below(live.len() as u64) as usize;
+                    memory.free(queue, live.swap_remove(at)).unwrap();
+                }
+            }
+            let keep = random.below(1 + live.len() as u64 / 4) as usize;
+            for block in live.split_off(keep) {
+                memory.free(&queues[0], block).unwrap();
+            }
+            let stats = memory.pool_stats();
+            assert_eq!(stats.pool_bytes, control.used(0));
+            let answer = memory.set_limit(0);
+            assert_eq!(answer, LimitAnswer::with_excess(stats.stable_bytes));
+            assert_eq!(control.used(0), stats.stable_bytes);
+            for block in live {
+                memory.free(&queues[1], block).unwrap();
+            }
+            memory.end_step();
+            assert_eq!(control.used(0), 0, "all came back");
+            assert_eq!(memory.set_limit(0), LimitAnswer::Applied);
         }
-        let keep = below(&mut state, 1 + live.len() as u64 / 4) as usize;
-        for block in live.split_off(keep) {
-            memory.free(&queues[0], block).unwrap();
-        }
-        let stats = memory.pool_stats();
-        assert_eq!(stats.pool_bytes, control.used(0));
-        let answer = memory.set_limit(0);
-        assert_eq!(answer, LimitAnswer::with_excess(stats.stable_bytes));
-        assert_eq!(control.used(0), stats.stable_bytes);
-        for block in live {
-            memory.free(&queues[1], block).unwrap();
-        }
-        memory.end_step();
-        assert_eq!(control.used(0), 0, "all came back");
-        assert_eq!(memory.set_limit(0), LimitAnswer::Applied);
-    }
-    drop(context);
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn am_4_stable_is_what_a_limit_of_0_leaves_of_pinned_memory() {
-    let Some((control, _turn)) = alone("am_4_stable_is_what_a_limit_of_0_leaves_of_pinned_memory")
-    else {
-        return;
-    };
-    let pinned = || {
-        let alive = control.alive();
-        let pinned = alive.iter().find(|alive| alive.kind == "pinned");
-        pinned.map_or(0, |alive| alive.bytes)
-    };
-    let context = Context::new(0).unwrap();
-    for seed in 0..40 {
-        println!("seed {seed}");
-        let mut state = seed;
-        let memory = PinnedAllocator::new(&context).unwrap();
-        let mut live = Vec::new();
-        for _ in 0..60 {
-            if below(&mut state, 3) > 0 {
-                let count = 1 + below(&mut state, MIB) as usize;
-                live.push(memory.zeros::<u8>(count).unwrap());
-            } else if !live.is_empty() {
-                let at = below(&mut state, live.len() as u64) as usize;
-                live.swap_remove(at);
+    alone_and_clean(|control| {
+        let pinned = || {
+            let alive = control.alive();
+            let pinned = alive.iter().find(|alive| alive.kind == "pinned");
+            pinned.map_or(0, |alive| alive.bytes)
+        };
+        let context = Context::new(0).unwrap();
+        for seed in 0..40 {
+            println!("seed {seed}");
+            let mut random = Random::new(seed);
+            let memory = PinnedAllocator::new(&context).unwrap();
+            let mut live = Vec::new();
+            for _ in 0..60 {
+                if random.below(3) > 0 {
+                    let count = 1 + random.below(MIB) as usize;
+                    live.push(memory.zeros::<u8>(count).unwrap());
+                } else if !live.is_empty() {
+                    let at = random.below(live.len() as u64) as usize;
+                    live.swap_remove(at);
+                }
             }
+            live.truncate(random.below(4) as usize);
+            let stats = memory.pool_stats();
+            assert_eq!(stats.pool_bytes, pinned());
+            // A wish smaller than any region takes a whole one.
+            let held = pinned();
+            if stats.stable_bytes < held {
+                assert_eq!(memory.set_limit(held - 1), LimitAnswer::Applied);
+                assert!(pinned() < held);
+            }
+            let answer = memory.set_limit(0);
+            assert_eq!(answer, LimitAnswer::with_excess(stats.stable_bytes));
+            assert_eq!(pinned(), stats.stable_bytes);
+            assert!(memory.zeros::<u8>(1).is_err());
+            live.clear();
+            assert_eq!(pinned(), 0, "what was owed went with the last buffer");
+            assert_eq!(memory.set_limit(u64::MAX), LimitAnswer::Applied);
+            assert_eq!(memory.zeros::<u8>(5).unwrap().len(), 5);
         }
-        live.truncate(below(&mut state, 4) as usize);
-        let stats = memory.pool_stats();
-        assert_eq!(stats.pool_bytes, pinned());
-        // A wish smaller than any region takes a whole one.
-        let held = pinned();
-        if stats.stable_bytes < held {
-            assert_eq!(memory.set_limit(held - 1), LimitAnswer::Applied);
-            assert!(pinned() < held);
-        }
-        let answer = memory.set_limit(0);
-        assert_eq!(answer, LimitAnswer::with_excess(stats.stable_bytes));
-        assert_eq!(pinned(), stats.stable_bytes);
-        assert!(memory.zeros::<u8>(1).is_err());
-        live.clear();
-        assert_eq!(pinned(), 0, "what was owed went with the last buffer");
-        assert_eq!(memory.set_limit(u64::MAX), LimitAnswer::Applied);
-        assert_eq!(memory.zeros::<u8>(5).unwrap().len(), 5);
-    }
-    drop(context);
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn dropped_buffers_complete_a_shrink_too() {
-    let Some((control, _turn)) = alone("dropped_buffers_complete_a_shrink_too") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
         let queues = [stream(&context), stream(&context)];
@@ -229,16 +208,12 @@ fn dropped_buffers_complete_a_shrink_too() {
         memory.free_used_on(&queues, block).unwrap();
         memory.end_step();
         assert_eq!(control.used(0), 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn arenas_grant_nothing_while_a_limit_is_not_met() {
-    let Some((control, _turn)) = alone("arenas_grant_nothing_while_a_limit_is_not_met") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let mut config = plain();
         config.arenas = larder_cuda::ArenaPolicy::Always;
@@ -255,36 +230,32 @@ fn arenas_grant_nothing_while_a_limit_is_not_met() {
         assert_eq!(memory.set_limit(4 * MIB), LimitAnswer::Applied);
         let block = memory.alloc(&queue, 1024).unwrap();
         memory.free(&queue, block).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn what_queued_work_uses_stays_until_its_stream_has_passed() {
-    let Some((control, _turn)) = alone("what_queued_work_uses_stays_until_its_stream_has_passed")
-    else {
-        return;
-    };
-    for seed in 0..30 {
-        println!("seed {seed}");
+    alone_and_clean(|control| {
+        for seed in 0..30 {
+            println!("seed {seed}");
+            control.schedule_eagerly();
+            let context = Context::new(0).unwrap();
+            let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
+            let queue = stream(&context);
+            let block = memory.alloc(&queue, 4 * MIB).unwrap();
+            control.schedule_deferred(seed);
+            fill(&queue, &block, 9);
+            memory.free(&queue, block).unwrap();
+            let answer = memory.set_limit(0);
+            // Only the stream knows whether it has passed; if not, nothing was waited for.
+            let held = control.used(0);
+            assert_eq!(answer, LimitAnswer::with_excess(held));
+            queue.synchronize().unwrap();
+            memory.end_step();
+            assert_eq!(control.used(0), 0, "it has passed");
+            assert_eq!(memory.set_limit(0), LimitAnswer::Applied);
+            assert_eq!(control.findings(), Vec::<String>::new());
+        }
         control.schedule_eagerly();
-        let context = Context::new(0).unwrap();
-        let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
-        let queue = stream(&context);
-        let block = memory.alloc(&queue, 4 * MIB).unwrap();
-        control.schedule_deferred(seed);
-        fill(&queue, &block, 9);
-        memory.free(&queue, block).unwrap();
-        let answer = memory.set_limit(0);
-        // Only the stream knows whether it has passed; if not, nothing was waited for.
-        let held = control.used(0);
-        assert_eq!(answer, LimitAnswer::with_excess(held));
-        queue.synchronize().unwrap();
-        memory.end_step();
-        assert_eq!(control.used(0), 0, "it has passed");
-        assert_eq!(memory.set_limit(0), LimitAnswer::Applied);
-        assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    control.schedule_eagerly();
-    assert_clean(control);
+    });
 }

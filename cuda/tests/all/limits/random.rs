@@ -9,9 +9,10 @@ use larder_core::Block;
 use larder_core::limits::LimitAnswer;
 use larder_cuda::driver::StandIn;
 use larder_cuda::{ArenaPolicy, Budget, Context, DeviceAllocator, DeviceConfig, Limits};
+use larder_model::Random;
 
 use super::common::{MIB, alone, assert_clean, number, ran_in_child};
-use super::{below, check, fill, plain, size, stream};
+use super::{check, fill, plain, size, stream};
 
 /// Threads that allocate and free, each with a pool and a stream of its own.
 const WORKERS: usize = 3;
@@ -54,7 +55,7 @@ impl Watch<'_> {
         &self,
         at: usize,
         pool: &DeviceAllocator,
-        state: &mut u64,
+        random: &mut Random,
         ours: &Ours,
     ) -> Option<Block> {
         let turn = self.turn.load(Ordering::SeqCst);
@@ -65,7 +66,7 @@ impl Watch<'_> {
         };
         let settled = turn.is_multiple_of(2) && self.begun.iter().all(fresh);
         let limit = self.limit.load(Ordering::SeqCst);
-        let given = pool.alloc(&ours.queue, size(state)).ok();
+        let given = pool.alloc(&ours.queue, size(random)).ok();
         if let Some(block) = &given {
             let live = self.live.fetch_add(block.bytes(), Ordering::SeqCst) + block.bytes();
             self.granted.fetch_add(1, Ordering::Relaxed);
@@ -121,15 +122,15 @@ struct Ours {
 }
 
 fn work(watch: &Watch<'_>, at: usize, pool: &DeviceAllocator, seed: u64, context: &Context) {
-    let mut state = seed.wrapping_mul(77).wrapping_add(at as u64);
+    let mut random = Random::new(seed.wrapping_mul(77).wrapping_add(at as u64));
     let ours = Ours {
         queue: stream(context),
     };
     let mut live: VecDeque<(Block, u8)> = VecDeque::new();
     let mut value = at as u8;
     while !watch.over.load(Ordering::SeqCst) {
-        if live.len() < MAX_BLOCKS && below(&mut state, 2) == 0 {
-            if let Some(block) = watch.alloc(at, pool, &mut state, &ours) {
+        if live.len() < MAX_BLOCKS && random.below(2) == 0 {
+            if let Some(block) = watch.alloc(at, pool, &mut random, &ours) {
                 value = value % 250 + 1;
                 fill(&ours.queue, &block, value);
                 live.push_back((block, value));
@@ -137,11 +138,11 @@ fn work(watch: &Watch<'_>, at: usize, pool: &DeviceAllocator, seed: u64, context
         } else if let Some((block, value)) = live.pop_front() {
             watch.free(pool, &ours, block, value);
         }
-        match below(&mut state, 60) {
+        match random.below(60) {
             0 => pool.end_step(),
             1 => {
                 // The pool's own limit moves as well; none is below what is live elsewhere.
-                let _ = pool.set_limit(below(&mut state, 40) * MIB);
+                let _ = pool.set_limit(random.below(40) * MIB);
                 let _ = pool.set_limit(u64::MAX);
             }
             _ => {}
@@ -189,10 +190,10 @@ fn round(control: &'static StandIn, seed: u64) -> (u64, u64) {
             let (watch, context) = (&watch, &context);
             scope.spawn(move || work(watch, at, pool, seed, context));
         }
-        let mut state = !seed;
+        let mut random = Random::new(!seed);
         for _ in 0..LIMITS {
-            watch.set(below(&mut state, 40) * MIB + below(&mut state, 2) * 4096);
-            for _ in 0..below(&mut state, 4) {
+            watch.set(random.below(40) * MIB + random.below(2) * 4096);
+            for _ in 0..random.below(4) {
                 std::thread::yield_now();
             }
         }
@@ -224,8 +225,7 @@ fn l6_ten_thousand_limits_beside_allocations_and_frees_grant_nothing_above() {
     if ran_in_child() {
         return;
     }
-    let test = "l6_ten_thousand_limits_beside_allocations_and_frees_grant_nothing_above";
-    let Some((control, _turn)) = alone(test) else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let first = number("LARDER_LIMIT_SEED", 0);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use larder_core::limits::{LimitAnswer, LimitEventKind};
 use larder_cuda::{Context, DeviceAllocator, LimitEvent, LimitWatch, Limits};
 
-use super::common::{MIB, alone, assert_clean};
+use super::common::{MIB, alone_and_clean};
 use super::{plain, stream};
 
 type Seen = Arc<Mutex<Vec<LimitEvent>>>;
@@ -23,10 +23,7 @@ fn take(seen: &Seen) -> Vec<(String, LimitEventKind)> {
 
 #[test]
 fn a_soft_limit_that_is_crossed_is_reported_once() {
-    let Some((control, _turn)) = alone("a_soft_limit_that_is_crossed_is_reported_once") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let tenant = limits.process().tenant("t", 64 * MIB).unwrap();
@@ -59,18 +56,12 @@ fn a_soft_limit_that_is_crossed_is_reported_once() {
             "not any more; never"
         );
         memory.free(&queue, again).unwrap();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_shrink_that_is_over_is_reported_when_the_block_comes_back() {
-    let Some((control, _turn)) =
-        alone("a_shrink_that_is_over_is_reported_when_the_block_comes_back")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let memory = DeviceAllocator::with_config(&context, plain()).unwrap();
         let seen = Seen::default();
@@ -87,18 +78,12 @@ fn a_shrink_that_is_over_is_reported_when_the_block_comes_back() {
             take(&seen),
             [("device memory".to_owned(), LimitEventKind::ShrinkDone)]
         );
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_callback_may_use_the_allocator_the_limits_and_its_own_watch() {
-    let Some((control, _turn)) =
-        alone("a_callback_may_use_the_allocator_the_limits_and_its_own_watch")
-    else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let memory = DeviceAllocator::in_budget(&context, plain(), limits.process()).unwrap();
@@ -131,6 +116,5 @@ fn a_callback_may_use_the_allocator_the_limits_and_its_own_watch() {
         assert_eq!(limits.process().usage().config.hard_bytes, 32 * MIB);
         memory.free(&queue, block).unwrap();
         memory.free(&queue, large).unwrap();
-    }
-    assert_clean(control);
+    });
 }

@@ -184,7 +184,7 @@ fn run(control: &'static StandIn, kind: Kind, seed: u64, operations: u64) -> Out
 
 #[test]
 fn a_long_run_loses_nothing_and_nothing_grows() {
-    let Some((control, _turn)) = alone("a_long_run_loses_nothing_and_nothing_grows") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let operations = number("LARDER_OPERATIONS", OPERATIONS) / KINDS.len() as u64;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::{CudaStream, result, sys};
 use larder_cuda::Context;
-use larder_cuda::driver::StandIn;
+use larder_cuda::driver::{HostLaunch, StandIn};
 use larder_cuda_abi::stand_in::KernelCall;
 
 /// Bytes from one stamp to the next; the last word of a block has one too.
@@ -135,13 +135,14 @@ fn places(bytes: u64) -> impl Iterator<Item = u64> {
 /// The stand-in calls it with a launch of `stamp_block`.
 unsafe extern "C" fn stamp(call: *const KernelCall) {
     // SAFETY: the caller promises a launch with these parameters.
-    let Some((memory, [at, bytes, value])) = (unsafe { parameters(call, 1) }) else {
+    let launch = unsafe { HostLaunch::of(call) };
+    let [at, bytes, value] = [0, 1, 2].map(|index| launch.parameter::<u64>(index));
+    let Some(memory) = launch.write::<u8>(0, bytes as usize) else {
         return;
     };
     for place in places(bytes) {
-        let word = memory.wrapping_add(place as usize).cast::<u64>();
-        // SAFETY: the stand-in gave access to the block, and nothing else runs meanwhile.
-        unsafe { word.write_unaligned(value ^ (at + place)) };
+        let stamp = (value ^ (at + place)).to_ne_bytes();
+        memory[place as usize..][..8].copy_from_slice(&stamp);
     }
 }
 
@@ -149,13 +150,14 @@ unsafe extern "C" fn stamp(call: *const KernelCall) {
 /// The stand-in calls it with a launch of `check_block`.
 unsafe extern "C" fn check(call: *const KernelCall) {
     // SAFETY: the caller promises a launch with these parameters.
-    let Some((memory, [at, bytes, value])) = (unsafe { parameters(call, 0) }) else {
+    let launch = unsafe { HostLaunch::of(call) };
+    let [at, bytes, value] = [0, 1, 2].map(|index| launch.parameter::<u64>(index));
+    let Some(memory) = launch.read::<u8>(0, bytes as usize) else {
         return;
     };
     for place in places(bytes) {
-        let word = memory.wrapping_add(place as usize).cast::<u64>();
-        // SAFETY: the stand-in gave access to the block, and nothing else runs meanwhile.
-        let found = unsafe { word.read_unaligned() };
+        let found = memory[place as usize..].first_chunk().unwrap();
+        let found = u64::from_ne_bytes(*found);
         let wanted = value ^ (at + place);
         if found != wanted {
             let wrong = format!(
@@ -165,22 +167,4 @@ unsafe extern "C" fn check(call: *const KernelCall) {
             return all.push(wrong);
         }
     }
-}
-
-/// The memory of a launch and its parameters; nothing if it may not use the memory.
-///
-/// # Safety
-/// A launch of one of the two kernels.
-unsafe fn parameters(call: *const KernelCall, write: u32) -> Option<(*mut u8, [u64; 3])> {
-    // SAFETY: the stand-in lends it for the call.
-    let call = unsafe { &*call };
-    let values = [0, 1, 2].map(|index| {
-        // SAFETY: there are three parameters.
-        let place = unsafe { *call.parameters.wrapping_add(index) };
-        // SAFETY: each is a number of 64 bits.
-        unsafe { place.cast::<u64>().read_unaligned() }
-    });
-    // SAFETY: the function is the call's own.
-    let memory = unsafe { (call.access)(call, values[0], values[1], write) };
-    (!memory.is_null()).then_some((memory.cast(), values))
 }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_void};
 
 use cudarc::driver::{CudaStream, result, sys};
 use larder_cuda::Context;
-use larder_cuda::driver::StandIn;
+use larder_cuda::driver::{HostLaunch, StandIn};
 use larder_cuda_abi::stand_in::KernelCall;
 
 /// Threads of a block.
@@ -322,52 +322,24 @@ unsafe extern "C" fn twist(call: *const KernelCall) {
 /// A launch of that kernel, whose parameters are the address of the result, those of so many
 /// `sources`, the words, and a value if it has one.
 unsafe fn body(call: *const KernelCall, kernel: Kernel, sources: usize) {
-    // SAFETY: the stand-in lends it for the call.
-    let call = unsafe { &*call };
-    // SAFETY: the parameter behind the addresses is the number of words.
-    let words = unsafe { parameter::<u32>(call, 1 + sources) };
+    // SAFETY: the caller's promise; a kernel in place reads its result before it writes it.
+    let launch = unsafe { HostLaunch::of(call) };
+    let bytes = 4 * launch.count(1 + sources);
     let value = if kernel == Kernel::Add {
         0
     } else {
-        // SAFETY: the parameter behind the words is the value.
-        unsafe { parameter::<u32>(call, 2 + sources) }
+        launch.parameter::<u32>(2 + sources)
     };
     let mut read = [Vec::new(), Vec::new()];
     // The one that works in place reads its result.
     let in_place = usize::from(kernel == Kernel::Twist);
     for (index, read) in read.iter_mut().enumerate().take(sources + in_place) {
-        // SAFETY: the parameter is the address of a source, as the caller promises.
-        let at = unsafe { parameter::<u64>(call, 1 + index - in_place) };
-        let Some(memory) = memory(call, at, words, 0) else {
+        let Some(source) = launch.read::<u8>(1 + index - in_place, bytes) else {
             return;
         };
-        // SAFETY: the stand-in gave access to so many words, and nothing else runs meanwhile.
-        *read = unsafe { std::slice::from_raw_parts(memory, words as usize * 4) }.to_vec();
+        *read = source.to_vec();
     }
-    // SAFETY: the first parameter is the address of the result.
-    let at = unsafe { parameter::<u64>(call, 0) };
-    let Some(memory) = memory(call, at, words, 1) else {
-        return;
-    };
-    // SAFETY: the stand-in gave access to so many words, and nothing else runs meanwhile.
-    let out = unsafe { std::slice::from_raw_parts_mut(memory, words as usize * 4) };
-    kernel.on_host(&read[0], &read[1], out, value);
-}
-
-/// A parameter, as wide as its type.
-///
-/// # Safety
-/// The launch has that parameter, of that type.
-unsafe fn parameter<T: Copy>(call: &KernelCall, index: usize) -> T {
-    // SAFETY: the caller promises that there are so many.
-    let place = unsafe { *call.parameters.wrapping_add(index) };
-    // SAFETY: the caller promises the type.
-    unsafe { place.cast::<T>().read_unaligned() }
-}
-
-/// Host memory behind so many words, or nothing if the kernel may not use it.
-fn memory(call: &KernelCall, at: u64, words: u32, write: u32) -> Option<*mut u8> {
-    // SAFETY: the function is the call's own.
-    let memory = unsafe { (call.access)(call, at, u64::from(words) * 4, write) };
-    (!memory.is_null()).then_some(memory.cast())
+    if let Some(out) = launch.write::<u8>(0, bytes) {
+        kernel.on_host(&read[0], &read[1], out, value);
+    }
 }

@@ -27,6 +27,7 @@ mod transfers;
 mod uses;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::RwLockWriteGuard;
 
 use common::{DEVICE_BYTES, apart, driver, number, ran_in_child};
 use larder_cuda::driver::StandIn;
@@ -103,17 +104,23 @@ fn left(control: &StandIn) -> Vec<String> {
     wrong
 }
 
-#[test]
-fn programs_give_what_their_acts_give_one_after_another() {
-    if ran_in_child() {
-        return;
-    }
-    let _turn = apart();
+/// The driver for this test alone, and its control if it is the stand-in, which has the kernels then.
+fn apart_with_kernels() -> (RwLockWriteGuard<'static, ()>, Option<&'static StandIn>) {
+    let turn = apart();
     let control = driver().stand_in();
     if let Some(control) = control {
         control.clear_failures();
         kernels::register(control);
     }
+    (turn, control)
+}
+
+#[test]
+fn programs_give_what_their_acts_give_one_after_another() {
+    if ran_in_child() {
+        return;
+    }
+    let (_turn, control) = apart_with_kernels();
     let first = number("LARDER_PROGRAM_SEED", 0);
     for seed in first..first + number("LARDER_PROGRAMS", PROGRAMS) {
         let program = Program::draw(seed);

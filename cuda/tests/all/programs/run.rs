@@ -7,7 +7,6 @@ use cudarc::driver::CudaStream;
 use larder_core::{AllocError, Block};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{Context, DeviceAllocError, DeviceAllocator, DeviceStep, Event, EventConfig};
-use larder_cuda_abi::Code;
 
 use crate::programs::buffer::Buffer;
 use crate::programs::kernels::Kernels;
@@ -175,13 +174,9 @@ impl Runner {
             return (ask(&self.memory, &self.order.streams), false);
         };
         self.refused = true;
-        let rule = Rule {
-            function: Some(function),
-            skip,
-            times: 1,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).expect("such a function");
+        control
+            .fail(Rule::of(function).after(skip))
+            .expect("such a function");
         let answer = ask(&self.memory, &self.order.streams);
         control.clear_failures();
         (answer, true)

@@ -8,7 +8,7 @@ use crate::programs::run::streams;
 /// The thread's own default stream is waited for on the host; the other one must be waited for too.
 #[test]
 fn a_block_is_kept_for_all_its_streams_though_the_first_has_no_stream_id() {
-    let Some((control, _turn)) = alone("a_block_is_kept_for_all_its_streams") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..5 {

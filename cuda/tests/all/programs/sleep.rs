@@ -3,12 +3,11 @@
 
 use larder_cuda::driver::Rule;
 use larder_cuda::{DeviceAllocError, SleepError};
-use larder_cuda_abi::Code;
 
-use crate::common::{apart, driver, number, ran_in_child};
+use crate::common::{number, ran_in_child};
 use crate::programs::program::{Program, SLOTS, While};
 use crate::programs::run::{Outcome, Runner};
-use crate::programs::{Schedule, kernels, shrink, wrong};
+use crate::programs::{Schedule, apart_with_kernels, shrink, wrong};
 
 /// Programs of the ordinary run.
 const PROGRAMS: u64 = 100;
@@ -59,13 +58,9 @@ impl Runner {
             return act(self);
         };
         self.refused = true;
-        let rule = Rule {
-            function: None,
-            skip,
-            times: 1,
-            code: Code::UNKNOWN,
-        };
-        control.fail(rule).expect("a rule for all functions");
+        control
+            .fail(Rule::any().after(skip))
+            .expect("a rule for all functions");
         let answer = act(self);
         control.clear_failures();
         answer
@@ -123,12 +118,7 @@ fn programs_that_sleep_give_what_they_give_awake() {
     if ran_in_child() {
         return;
     }
-    let _turn = apart();
-    let control = driver().stand_in();
-    if let Some(control) = control {
-        control.clear_failures();
-        kernels::register(control);
-    }
+    let (_turn, control) = apart_with_kernels();
     let orders = Schedule::all(control);
     let first = number("LARDER_PROGRAM_SEED", 0);
     for seed in first..first + number("LARDER_PROGRAMS", PROGRAMS) {

@@ -6,12 +6,11 @@ use std::thread;
 
 use larder_cuda::{Context, DeviceAllocator};
 
-use crate::common::{DEVICE_BYTES, apart, driver, number, ran_in_child};
-use crate::programs::kernels;
+use crate::common::{DEVICE_BYTES, number, ran_in_child};
 use crate::programs::program::{Program, SLOTS};
 use crate::programs::random::Random;
 use crate::programs::run::{Outcome, Parcel, Runner, streams};
-use crate::programs::{Schedule, left};
+use crate::programs::{Schedule, apart_with_kernels, left};
 
 /// Programs of the ordinary run.
 const PROGRAMS: u64 = 30;
@@ -98,12 +97,7 @@ fn threads_hand_blocks_over_and_every_block_keeps_its_bytes() {
     if ran_in_child() {
         return;
     }
-    let _turn = apart();
-    let control = driver().stand_in();
-    if let Some(control) = control {
-        control.clear_failures();
-        kernels::register(control);
-    }
+    let (_turn, control) = apart_with_kernels();
     let first = number("LARDER_PROGRAM_SEED", 0);
     let count = number("LARDER_PROGRAMS", PROGRAMS * 10).div_ceil(10);
     for seed in first..first + count {

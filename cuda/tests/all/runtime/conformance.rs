@@ -8,7 +8,7 @@ use larder_core::{
 use larder_cuda::runtime::{GpuOptions, HostAllocator, Node, RuntimeConfig};
 use larder_model::conformance::{Expect, run};
 
-use crate::common::{MIB, alone, assert_clean};
+use crate::common::{MIB, alone_and_clean};
 use crate::runtime::rig::{numa, runtime};
 
 /// The host's memory at its addresses, which the suite names for blocks that it holds.
@@ -100,26 +100,24 @@ fn ps_2_each_allocator_of_the_host_keeps_the_promises_of_the_trait() {
 
 #[test]
 fn ps_6_pinned_memory_of_a_node_keeps_the_promises_of_the_trait() {
-    let Some((control, _turn)) = alone("the suite over pinned memory") else {
-        return;
-    };
-    let runtime = runtime(numa());
-    let plain = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
-    assert!(!plain.is_pinned());
-    run(&plain, &Host, NO_STREAMS);
-    let gpu = runtime.gpu_allocator(0, &GpuOptions::default(), 8 * MIB);
-    let pinned = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
-    assert!(pinned.is_pinned());
-    run(&pinned, &Host, Expect::strict());
-    // A block of one is none of the other's, also where decorators shared them.
-    let shared: Arc<HostAllocator> = Arc::new(pinned.clone());
-    let request = larder_core::Request::new(100);
-    let block = shared.alloc(&request).unwrap().block;
-    assert!(pinned.owns(&block) && !plain.owns(&block));
-    let rejected = plain.free(block).unwrap_err();
-    pinned.free(rejected.block).unwrap();
-    cleared(&pinned);
-    drop((gpu, plain, pinned, shared));
-    assert!(runtime.shutdown().unwrap().is_clean());
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let runtime = runtime(numa());
+        let plain = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
+        assert!(!plain.is_pinned());
+        run(&plain, &Host, NO_STREAMS);
+        let gpu = runtime.gpu_allocator(0, &GpuOptions::default(), 8 * MIB);
+        let pinned = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
+        assert!(pinned.is_pinned());
+        run(&pinned, &Host, Expect::strict());
+        // A block of one is none of the other's, also where decorators shared them.
+        let shared: Arc<HostAllocator> = Arc::new(pinned.clone());
+        let request = larder_core::Request::new(100);
+        let block = shared.alloc(&request).unwrap().block;
+        assert!(pinned.owns(&block) && !plain.owns(&block));
+        let rejected = plain.free(block).unwrap_err();
+        pinned.free(rejected.block).unwrap();
+        cleared(&pinned);
+        drop((gpu, plain, pinned, shared));
+        assert!(runtime.shutdown().unwrap().is_clean());
+    });
 }

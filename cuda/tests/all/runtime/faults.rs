@@ -9,7 +9,7 @@ use larder_cuda::driver::Rule;
 use larder_cuda::runtime::{Device, GpuOptions, Node, Route, Runtime, RuntimeError, Visited};
 use larder_cuda_abi::Code;
 
-use crate::common::{MIB, alone, assert_clean, ran_in_child};
+use crate::common::{MIB, alone, alone_and_clean, assert_clean, ran_in_child};
 use crate::runtime::gpu::{KINDS, of_kind};
 use crate::runtime::rig::{Diary, numa, runtime};
 
@@ -46,7 +46,7 @@ fn every_call_refused_once_leaves_an_answer_and_nothing_else() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("refused calls of a runtime") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let growing = GpuOptions {
@@ -70,14 +70,7 @@ fn every_call_refused_once_leaves_an_answer_and_nothing_else() {
             };
             let runtime = runtime(config);
             let code = CODES[(skip as usize + place) % CODES.len()];
-            control
-                .fail(Rule {
-                    function: None,
-                    skip,
-                    times: 1,
-                    code,
-                })
-                .unwrap();
+            control.fail(Rule::any().after(skip).with(code)).unwrap();
             let mut streams = Vec::new();
             let before = control.calls(None);
             let outcome = build(&runtime, &options, &mut streams);
@@ -103,33 +96,26 @@ fn every_call_refused_once_leaves_an_answer_and_nothing_else() {
 
 #[test]
 fn a_gpu_that_could_not_be_made_makes_no_visitor_late() {
-    let Some((control, _turn)) = alone("visitors after a refusal") else {
-        return;
-    };
-    let runtime = runtime(numa());
-    let options = GpuOptions::default();
-    control
-        .fail(Rule {
-            function: Some("cuMemAddressReserve"),
-            skip: 0,
-            times: 1,
-            code: Code::OUT_OF_MEMORY,
-        })
-        .unwrap();
-    assert!(runtime.gpu_allocator(0, &options, 8 * MIB).is_err());
-    control.clear_failures();
-    assert!(!runtime.gpus_enabled());
-    let diary = Diary::default();
-    runtime
-        .add_alloc_visitor(Visited::Gpu(Node::ZERO), diary.visitor("A"))
-        .unwrap();
-    let given = runtime.gpu_allocator(0, &options, 8 * MIB).unwrap();
-    assert!(
+    alone_and_clean(|control| {
+        let runtime = runtime(numa());
+        let options = GpuOptions::default();
+        control
+            .fail(Rule::of("cuMemAddressReserve").with(Code::OUT_OF_MEMORY))
+            .unwrap();
+        assert!(runtime.gpu_allocator(0, &options, 8 * MIB).is_err());
+        control.clear_failures();
+        assert!(!runtime.gpus_enabled());
+        let diary = Diary::default();
         runtime
-            .add_alloc_visitor(Visited::Gpu(Node::ZERO), diary.visitor("B"))
-            .is_err()
-    );
-    drop(given);
-    assert!(runtime.shutdown().unwrap().is_clean());
-    assert_clean(control);
+            .add_alloc_visitor(Visited::Gpu(Node::ZERO), diary.visitor("A"))
+            .unwrap();
+        let given = runtime.gpu_allocator(0, &options, 8 * MIB).unwrap();
+        assert!(
+            runtime
+                .add_alloc_visitor(Visited::Gpu(Node::ZERO), diary.visitor("B"))
+                .is_err()
+        );
+        drop(given);
+        assert!(runtime.shutdown().unwrap().is_clean());
+    });
 }

@@ -7,7 +7,7 @@ use larder_cuda::runtime::{
 };
 use larder_cuda::{Context, DeviceAllocError, DriverError};
 
-use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
+use crate::common::{DEVICE_BYTES, MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
 use crate::runtime::rig::{runtime, with_devices};
 
 fn is_on_host(gpu: &GpuAllocator, block: &Block) -> bool {
@@ -16,79 +16,73 @@ fn is_on_host(gpu: &GpuAllocator, block: &Block) -> bool {
 
 #[test]
 fn s1_7_one_virtual_device_of_123_mib() {
-    let Some((control, _turn)) = alone("one virtual device") else {
-        return;
-    };
-    let runtime = with_devices(RuntimeConfig::default(), LogicalDevice::parts(0, &[123]));
-    assert_eq!(runtime.gpu_count(), Ok(1));
-    let given = runtime.gpu(0, &GpuOptions::default()).unwrap();
-    assert_eq!(given.allocator.limit_bytes(), 123 * MIB);
-    assert!(runtime.gpu(1, &GpuOptions::default()).is_err());
-    drop(given);
-    assert!(runtime.shutdown().unwrap().is_clean());
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let runtime = with_devices(RuntimeConfig::default(), LogicalDevice::parts(0, &[123]));
+        assert_eq!(runtime.gpu_count(), Ok(1));
+        let given = runtime.gpu(0, &GpuOptions::default()).unwrap();
+        assert_eq!(given.allocator.limit_bytes(), 123 * MIB);
+        assert!(runtime.gpu(1, &GpuOptions::default()).is_err());
+        drop(given);
+        assert!(runtime.shutdown().unwrap().is_clean());
+    });
 }
 
 #[test]
 fn s1_7_two_virtual_devices_of_123_and_456_mib() {
-    let Some((control, _turn)) = alone("two virtual devices") else {
-        return;
-    };
-    let runtime = with_devices(
-        RuntimeConfig::default(),
-        LogicalDevice::parts(0, &[123, 456]),
-    );
-    assert_eq!(runtime.gpu_count(), Ok(2));
-    for (id, mebibytes) in [(0, 123), (1, 456)] {
-        let gpu = runtime.gpu(id, &GpuOptions::default()).unwrap().allocator;
-        assert_eq!(gpu.limit_bytes(), mebibytes * MIB);
-        assert_eq!((gpu.id(), gpu.ordinal()), (id, 0));
-    }
-    assert!(runtime.shutdown().unwrap().is_clean());
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let runtime = with_devices(
+            RuntimeConfig::default(),
+            LogicalDevice::parts(0, &[123, 456]),
+        );
+        assert_eq!(runtime.gpu_count(), Ok(2));
+        for (id, mebibytes) in [(0, 123), (1, 456)] {
+            let gpu = runtime.gpu(id, &GpuOptions::default()).unwrap().allocator;
+            assert_eq!(gpu.limit_bytes(), mebibytes * MIB);
+            assert_eq!((gpu.id(), gpu.ordinal()), (id, 0));
+        }
+        assert!(runtime.shutdown().unwrap().is_clean());
+    });
 }
 
 #[test]
 fn s1_7_a_fraction_above_one_is_a_limit_above_the_device() {
-    let Some((control, _turn)) = alone("a fraction above 1") else {
-        return;
-    };
-    let runtime = runtime(RuntimeConfig::default());
-    let options = GpuOptions {
-        memory_fraction: 1.2,
-        ..GpuOptions::default()
-    };
-    let limit = (DEVICE_BYTES as f64 * 1.2) as u64;
-    assert_eq!(runtime.memory_limit(0, &options), Ok(limit));
-    let gpu = runtime.gpu(0, &options).unwrap().allocator;
-    assert_eq!(gpu.limit_bytes(), limit);
-    // One block of all of it: the device has no such, and the host behind it has.
-    let stream = gpu.context().cudarc().new_stream().unwrap();
-    let all = gpu.alloc(&stream, limit / MIB * MIB).unwrap();
-    assert!(is_on_host(&gpu, &all));
-    gpu.free(&stream, all).unwrap();
-    // In blocks, the device comes first.
-    let blocks: Vec<_> = (0..12)
-        .map(|_| gpu.alloc(&stream, 100 * MIB).unwrap())
-        .collect();
-    let on_host = blocks
-        .iter()
-        .filter(|block| is_on_host(&gpu, block))
-        .count();
-    assert_eq!((is_on_host(&gpu, &blocks[0]), on_host), (false, 2));
-    assert_eq!(gpu.live().blocks, 12);
-    for block in blocks {
-        gpu.free(&stream, block).unwrap();
-    }
-    assert_eq!(gpu.live().blocks, 0);
-    drop((gpu, stream));
-    assert!(runtime.shutdown().unwrap().is_clean());
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let runtime = runtime(RuntimeConfig::default());
+        let options = GpuOptions {
+            memory_fraction: 1.2,
+            ..GpuOptions::default()
+        };
+        let limit = (DEVICE_BYTES as f64 * 1.2) as u64;
+        assert_eq!(runtime.memory_limit(0, &options), Ok(limit));
+        let gpu = runtime.gpu(0, &options).unwrap().allocator;
+        assert_eq!(gpu.limit_bytes(), limit);
+        // One block of all of it: the device has no such, and the host behind it has.
+        let stream = gpu.context().cudarc().new_stream().unwrap();
+        let all = gpu.alloc(&stream, limit / MIB * MIB).unwrap();
+        assert!(is_on_host(&gpu, &all));
+        gpu.free(&stream, all).unwrap();
+        // In blocks, the device comes first.
+        let blocks: Vec<_> = (0..12)
+            .map(|_| gpu.alloc(&stream, 100 * MIB).unwrap())
+            .collect();
+        let on_host = blocks
+            .iter()
+            .filter(|block| is_on_host(&gpu, block))
+            .count();
+        assert_eq!((is_on_host(&gpu, &blocks[0]), on_host), (false, 2));
+        assert_eq!(gpu.live().blocks, 12);
+        for block in blocks {
+            gpu.free(&stream, block).unwrap();
+        }
+        assert_eq!(gpu.live().blocks, 0);
+        drop((gpu, stream));
+        assert!(runtime.shutdown().unwrap().is_clean());
+    });
 }
 
 #[test]
 fn s1_7_a_fraction_above_one_on_an_older_device_is_oversubscription() {
-    let Some((_control, _turn)) = alone("oversubscription") else {
+    let Some((_control, _turn)) = alone() else {
         return;
     };
     let mut device = Context::new(0).unwrap().device_info().unwrap();
@@ -116,26 +110,24 @@ fn s1_7_a_fraction_above_one_on_an_older_device_is_oversubscription() {
 
 #[test]
 fn ps_9_without_a_fraction_the_limit_is_the_formula_of_what_is_free() {
-    let Some((control, _turn)) = alone("the formula") else {
-        return;
-    };
-    let runtime = runtime(RuntimeConfig::default());
-    let options = GpuOptions::default();
-    let context = Context::new(0).unwrap();
-    let (available, _) = context.try_current(|driver| driver.memory_info()).unwrap();
-    let limit = limit_of_available(available);
-    assert_eq!(limit, available - 225 * MIB);
-    assert_eq!(runtime.memory_limit(0, &options), Ok(limit));
-    let given = runtime.gpu(0, &options).unwrap();
-    assert_eq!(given.allocator.limit_bytes(), limit);
-    drop((given, context));
-    assert!(runtime.shutdown().unwrap().is_clean());
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let runtime = runtime(RuntimeConfig::default());
+        let options = GpuOptions::default();
+        let context = Context::new(0).unwrap();
+        let (available, _) = context.try_current(|driver| driver.memory_info()).unwrap();
+        let limit = limit_of_available(available);
+        assert_eq!(limit, available - 225 * MIB);
+        assert_eq!(runtime.memory_limit(0, &options), Ok(limit));
+        let given = runtime.gpu(0, &options).unwrap();
+        assert_eq!(given.allocator.limit_bytes(), limit);
+        drop((given, context));
+        assert!(runtime.shutdown().unwrap().is_clean());
+    });
 }
 
 #[test]
 fn s1_5_a_runtime_after_another_begins_anew() {
-    let Some((control, _turn)) = alone("a runtime after another") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for mebibytes in [16, 32, 16] {
@@ -154,70 +146,66 @@ fn s1_5_a_runtime_after_another_begins_anew() {
 
 #[test]
 fn managed_memory_is_never_more_than_the_device_has() {
-    let Some((control, _turn)) = alone("managed memory") else {
-        return;
-    };
-    let runtime = runtime(RuntimeConfig {
-        gpu_kind: GpuKind::Default,
-        vmem: false,
-        ..RuntimeConfig::default()
+    alone_and_clean(|_| {
+        let runtime = runtime(RuntimeConfig {
+            gpu_kind: GpuKind::Default,
+            vmem: false,
+            ..RuntimeConfig::default()
+        });
+        let options = GpuOptions {
+            unified_memory: true,
+            ..GpuOptions::default()
+        };
+        let gpu = runtime
+            .gpu_allocator(0, &options, 2 * DEVICE_BYTES)
+            .unwrap()
+            .allocator;
+        let stream = gpu.context().cudarc().new_stream().unwrap();
+        let error = gpu.alloc(&stream, DEVICE_BYTES + MIB).unwrap_err();
+        let DeviceAllocError::Memory { driver, .. } = error else {
+            panic!("{error}")
+        };
+        assert!(matches!(driver, Some(DriverError::Oversubscribed { .. })));
+        let block = gpu.alloc(&stream, DEVICE_BYTES / 2).unwrap();
+        gpu.free(&stream, block).unwrap();
+        drop((gpu, stream));
+        assert!(runtime.shutdown().unwrap().is_clean());
     });
-    let options = GpuOptions {
-        unified_memory: true,
-        ..GpuOptions::default()
-    };
-    let gpu = runtime
-        .gpu_allocator(0, &options, 2 * DEVICE_BYTES)
-        .unwrap()
-        .allocator;
-    let stream = gpu.context().cudarc().new_stream().unwrap();
-    let error = gpu.alloc(&stream, DEVICE_BYTES + MIB).unwrap_err();
-    let DeviceAllocError::Memory { driver, .. } = error else {
-        panic!("{error}")
-    };
-    assert!(matches!(driver, Some(DriverError::Oversubscribed { .. })));
-    let block = gpu.alloc(&stream, DEVICE_BYTES / 2).unwrap();
-    gpu.free(&stream, block).unwrap();
-    drop((gpu, stream));
-    assert!(runtime.shutdown().unwrap().is_clean());
-    assert_clean(control);
 }
 
 #[test]
 fn s7_1_a_device_that_is_full_goes_on_in_host_memory_unless_it_is_off() {
-    let Some((control, _turn)) = alone("vmem") else {
-        return;
-    };
-    for (vmem, name) in [(true, "GPUVMem_0_bfc"), (false, "GPU_0_bfc")] {
-        let runtime = runtime(RuntimeConfig {
-            vmem,
-            vmem_host_limit_bytes: 32 * MIB,
-            ..RuntimeConfig::default()
-        });
-        let given = runtime.gpu_allocator(0, &GpuOptions::default(), 16 * MIB);
-        let gpu = given.unwrap().allocator;
-        assert_eq!((gpu.name(), gpu.limit_bytes()), (name, 16 * MIB));
-        assert_eq!(gpu.vmem_allocator().is_some(), vmem);
-        let stream = gpu.context().cudarc().new_stream().unwrap();
-        let first = gpu.alloc(&stream, 16 * MIB).unwrap();
-        assert!(!is_on_host(&gpu, &first));
-        match gpu.alloc(&stream, 16 * MIB) {
-            Ok(second) => {
-                assert!(vmem && is_on_host(&gpu, &second));
-                assert_filled_as(&stream, &second);
-                gpu.free(&stream, second).unwrap();
+    alone_and_clean(|_| {
+        for (vmem, name) in [(true, "GPUVMem_0_bfc"), (false, "GPU_0_bfc")] {
+            let runtime = runtime(RuntimeConfig {
+                vmem,
+                vmem_host_limit_bytes: 32 * MIB,
+                ..RuntimeConfig::default()
+            });
+            let given = runtime.gpu_allocator(0, &GpuOptions::default(), 16 * MIB);
+            let gpu = given.unwrap().allocator;
+            assert_eq!((gpu.name(), gpu.limit_bytes()), (name, 16 * MIB));
+            assert_eq!(gpu.vmem_allocator().is_some(), vmem);
+            let stream = gpu.context().cudarc().new_stream().unwrap();
+            let first = gpu.alloc(&stream, 16 * MIB).unwrap();
+            assert!(!is_on_host(&gpu, &first));
+            match gpu.alloc(&stream, 16 * MIB) {
+                Ok(second) => {
+                    assert!(vmem && is_on_host(&gpu, &second));
+                    assert_filled_as(&stream, &second);
+                    gpu.free(&stream, second).unwrap();
+                }
+                Err(error) => assert!(!vmem, "{error}"),
             }
-            Err(error) => assert!(!vmem, "{error}"),
+            assert!(
+                gpu.alloc(&stream, 33 * MIB).is_err(),
+                "more than the host's limit"
+            );
+            gpu.free(&stream, first).unwrap();
+            drop((gpu, stream));
+            assert!(runtime.shutdown().unwrap().is_clean());
         }
-        assert!(
-            gpu.alloc(&stream, 33 * MIB).is_err(),
-            "more than the host's limit"
-        );
-        gpu.free(&stream, first).unwrap();
-        drop((gpu, stream));
-        assert!(runtime.shutdown().unwrap().is_clean());
-    }
-    assert_clean(control);
+    });
 }
 
 fn assert_filled_as(stream: &larder_cuda::CudaStream, block: &Block) {
@@ -227,22 +215,20 @@ fn assert_filled_as(stream: &larder_cuda::CudaStream, block: &Block) {
 
 #[test]
 fn s7_1_the_planned_share_closes_the_host_side() {
-    let Some((control, _turn)) = alone("the planned share") else {
-        return;
-    };
-    let runtime = runtime(RuntimeConfig {
-        planned_percent: 1,
-        ..RuntimeConfig::default()
+    alone_and_clean(|_| {
+        let runtime = runtime(RuntimeConfig {
+            planned_percent: 1,
+            ..RuntimeConfig::default()
+        });
+        let given = runtime.gpu_allocator(0, &GpuOptions::default(), 16 * MIB);
+        let gpu = given.unwrap().allocator;
+        let stream = gpu.context().cudarc().new_stream().unwrap();
+        // One percent of 1 GiB is less than what the device alone has in use.
+        let first = gpu.alloc(&stream, 16 * MIB).unwrap();
+        let error = gpu.alloc(&stream, MIB).unwrap_err();
+        assert!(matches!(error, DeviceAllocError::Planned { .. }), "{error}");
+        gpu.free(&stream, first).unwrap();
+        drop((gpu, stream));
+        assert!(runtime.shutdown().unwrap().is_clean());
     });
-    let given = runtime.gpu_allocator(0, &GpuOptions::default(), 16 * MIB);
-    let gpu = given.unwrap().allocator;
-    let stream = gpu.context().cudarc().new_stream().unwrap();
-    // One percent of 1 GiB is less than what the device alone has in use.
-    let first = gpu.alloc(&stream, 16 * MIB).unwrap();
-    let error = gpu.alloc(&stream, MIB).unwrap_err();
-    assert!(matches!(error, DeviceAllocError::Planned { .. }), "{error}");
-    gpu.free(&stream, first).unwrap();
-    drop((gpu, stream));
-    assert!(runtime.shutdown().unwrap().is_clean());
-    assert_clean(control);
 }

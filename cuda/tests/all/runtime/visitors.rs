@@ -6,7 +6,7 @@ use larder_core::{BlockAllocator, Request};
 use larder_cuda::runtime::{GpuOptions, Node, RegionVisit, RuntimeConfig, Visited, VisitorLate};
 use larder_cuda::{Context, CudaStream};
 
-use crate::common::{MIB, alone, assert_clean};
+use crate::common::{MIB, alone_and_clean};
 use crate::runtime::rig::{Diary, numa, runtime, take};
 
 #[test]
@@ -150,124 +150,121 @@ fn held(diary: &Diary) -> Vec<RegionVisit> {
 
 #[test]
 fn visitors_of_a_node_are_called_for_its_gpus_alone_and_of_each_region_once() {
-    let Some((control, _turn)) = alone("visitors of GPUs") else {
-        return;
-    };
-    let runtime = runtime(RuntimeConfig::default());
-    let (zero, two, pinned) = (Diary::default(), Diary::default(), Diary::default());
-    for (node, diary) in [(Node::ZERO, &zero), (Node::new(2), &two)] {
-        runtime
-            .add_alloc_visitor(Visited::Gpu(node), diary.visitor("alloc"))
-            .unwrap();
-        runtime
-            .add_free_visitor(Visited::Gpu(node), diary.visitor("free"))
-            .unwrap();
-    }
-    runtime
-        .add_alloc_visitor(Visited::Pinned(Node::new(1)), pinned.visitor("alloc"))
-        .unwrap();
-    runtime
-        .add_free_visitor(Visited::Pinned(Node::new(1)), pinned.visitor("free"))
-        .unwrap();
-    let options = GpuOptions {
-        allow_growth: true,
-        ..GpuOptions::default()
-    };
-    // The second device hangs on node 2.
-    let memory = runtime
-        .gpu_allocator(1, &options, 64 * MIB)
-        .unwrap()
-        .allocator;
-    let late = runtime.add_alloc_visitor(Visited::Gpu(Node::new(3)), zero.visitor("alloc"));
-    assert_eq!(late, Err(VisitorLate { memory: "GPU" }));
-    let stream: Arc<CudaStream> = memory.context().cudarc().new_stream().unwrap();
-    for round in 1..6 {
-        let blocks: Vec<_> = (1..=4)
-            .map(|index| memory.alloc(&stream, index * round * MIB).unwrap())
-            .collect();
-        let regions = held(&two);
-        assert!(regions.iter().all(|visit| visit.index == 1));
-        let sum: u64 = regions.iter().map(|visit| visit.range.bytes()).sum();
-        assert!(
-            sum >= memory.stats().live_bytes,
-            "all that is in use is known"
-        );
-        for block in blocks {
-            let at = block.addr();
-            assert!(
-                regions
-                    .iter()
-                    .any(|visit| visit.range.start() <= at && at < visit.range.end())
-            );
-            memory.free(&stream, block).unwrap();
+    alone_and_clean(|_| {
+        let runtime = runtime(RuntimeConfig::default());
+        let (zero, two, pinned) = (Diary::default(), Diary::default(), Diary::default());
+        for (node, diary) in [(Node::ZERO, &zero), (Node::new(2), &two)] {
+            runtime
+                .add_alloc_visitor(Visited::Gpu(node), diary.visitor("alloc"))
+                .unwrap();
+            runtime
+                .add_free_visitor(Visited::Gpu(node), diary.visitor("free"))
+                .unwrap();
         }
-        stream.synchronize().unwrap();
-        memory.device_allocator().unwrap().release(u64::MAX);
-    }
-    assert_eq!(zero.names().len(), 0);
+        runtime
+            .add_alloc_visitor(Visited::Pinned(Node::new(1)), pinned.visitor("alloc"))
+            .unwrap();
+        runtime
+            .add_free_visitor(Visited::Pinned(Node::new(1)), pinned.visitor("free"))
+            .unwrap();
+        let options = GpuOptions {
+            allow_growth: true,
+            ..GpuOptions::default()
+        };
+        // The second device hangs on node 2.
+        let memory = runtime
+            .gpu_allocator(1, &options, 64 * MIB)
+            .unwrap()
+            .allocator;
+        let late = runtime.add_alloc_visitor(Visited::Gpu(Node::new(3)), zero.visitor("alloc"));
+        assert_eq!(late, Err(VisitorLate { memory: "GPU" }));
+        let stream: Arc<CudaStream> = memory.context().cudarc().new_stream().unwrap();
+        for round in 1..6 {
+            let blocks: Vec<_> = (1..=4)
+                .map(|index| memory.alloc(&stream, index * round * MIB).unwrap())
+                .collect();
+            let regions = held(&two);
+            assert!(regions.iter().all(|visit| visit.index == 1));
+            let sum: u64 = regions.iter().map(|visit| visit.range.bytes()).sum();
+            assert!(
+                sum >= memory.stats().live_bytes,
+                "all that is in use is known"
+            );
+            for block in blocks {
+                let at = block.addr();
+                assert!(
+                    regions
+                        .iter()
+                        .any(|visit| visit.range.start() <= at && at < visit.range.end())
+                );
+                memory.free(&stream, block).unwrap();
+            }
+            stream.synchronize().unwrap();
+            memory.device_allocator().unwrap().release(u64::MAX);
+        }
+        assert_eq!(zero.names().len(), 0);
 
-    let host = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
-    let other = runtime.pinned_allocator(Some(Node::new(3))).unwrap();
-    let (one, unseen) = (take(&host, 1000), take(&other, 1000));
-    assert_eq!(held(&pinned).len(), 1);
-    assert_eq!(held(&pinned)[0].index, 1);
-    host.free(one).unwrap();
-    other.free(unseen).unwrap();
+        let host = runtime.pinned_allocator(Some(Node::new(1))).unwrap();
+        let other = runtime.pinned_allocator(Some(Node::new(3))).unwrap();
+        let (one, unseen) = (take(&host, 1000), take(&other, 1000));
+        assert_eq!(held(&pinned).len(), 1);
+        assert_eq!(held(&pinned)[0].index, 1);
+        host.free(one).unwrap();
+        other.free(unseen).unwrap();
 
-    drop((memory, host, other));
-    assert!(runtime.shutdown().unwrap().is_clean());
-    assert_eq!(held(&two), [], "all went with the allocator");
-    assert_eq!(held(&pinned), []);
-    assert!(!two.names().is_empty() && !pinned.names().is_empty());
-    drop(stream);
-    drop(Context::new(0));
-    assert_clean(control);
+        drop((memory, host, other));
+        assert!(runtime.shutdown().unwrap().is_clean());
+        assert_eq!(held(&two), [], "all went with the allocator");
+        assert_eq!(held(&pinned), []);
+        assert!(!two.names().is_empty() && !pinned.names().is_empty());
+        drop(stream);
+        drop(Context::new(0));
+    });
 }
 
 #[test]
 fn visitors_hear_that_memory_sleeps_and_wakes() {
-    let Some((control, _turn)) = alone("visitors_hear_that_memory_sleeps_and_wakes") else {
-        return;
-    };
-    let runtime = runtime(RuntimeConfig::default());
-    let diary = Diary::default();
-    runtime
-        .add_alloc_visitor(Visited::Gpu(Node::ZERO), diary.visitor("alloc"))
-        .unwrap();
-    runtime
-        .add_free_visitor(Visited::Gpu(Node::ZERO), diary.visitor("free"))
-        .unwrap();
-    let options = GpuOptions {
-        allow_growth: true,
-        ..GpuOptions::default()
-    };
-    let memory = runtime.gpu_allocator(0, &options, 64 * MIB).unwrap();
-    let memory = memory.allocator;
-    let stream: Arc<CudaStream> = memory.context().cudarc().new_stream().unwrap();
-    let device = memory.device_allocator().unwrap();
-    for round in 1..6 {
-        let block = memory.alloc(&stream, round * MIB).unwrap();
-        device.sleep().unwrap();
-        assert_eq!(held(&diary), [], "asleep nothing is held");
-        device.wake().unwrap();
-        let at = block.addr();
-        let is_known = |visit: &RegionVisit| visit.range.start() <= at && at < visit.range.end();
-        assert!(
-            held(&diary).iter().any(is_known),
-            "what woke is known again"
-        );
-        memory.free(&stream, block).unwrap();
-        // Freed asleep, it goes without a second word.
-        let block = memory.alloc(&stream, 7 * MIB).unwrap();
-        device.sleep().unwrap();
-        memory.free(&stream, block).unwrap();
-        device.wake().unwrap();
-        device.release(u64::MAX);
-    }
-    drop(memory);
-    assert!(runtime.shutdown().unwrap().is_clean());
-    assert_eq!(held(&diary), []);
-    drop(stream);
-    drop(Context::new(0));
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let runtime = runtime(RuntimeConfig::default());
+        let diary = Diary::default();
+        runtime
+            .add_alloc_visitor(Visited::Gpu(Node::ZERO), diary.visitor("alloc"))
+            .unwrap();
+        runtime
+            .add_free_visitor(Visited::Gpu(Node::ZERO), diary.visitor("free"))
+            .unwrap();
+        let options = GpuOptions {
+            allow_growth: true,
+            ..GpuOptions::default()
+        };
+        let memory = runtime.gpu_allocator(0, &options, 64 * MIB).unwrap();
+        let memory = memory.allocator;
+        let stream: Arc<CudaStream> = memory.context().cudarc().new_stream().unwrap();
+        let device = memory.device_allocator().unwrap();
+        for round in 1..6 {
+            let block = memory.alloc(&stream, round * MIB).unwrap();
+            device.sleep().unwrap();
+            assert_eq!(held(&diary), [], "asleep nothing is held");
+            device.wake().unwrap();
+            let at = block.addr();
+            let is_known =
+                |visit: &RegionVisit| visit.range.start() <= at && at < visit.range.end();
+            assert!(
+                held(&diary).iter().any(is_known),
+                "what woke is known again"
+            );
+            memory.free(&stream, block).unwrap();
+            // Freed asleep, it goes without a second word.
+            let block = memory.alloc(&stream, 7 * MIB).unwrap();
+            device.sleep().unwrap();
+            memory.free(&stream, block).unwrap();
+            device.wake().unwrap();
+            device.release(u64::MAX);
+        }
+        drop(memory);
+        assert!(runtime.shutdown().unwrap().is_clean());
+        assert_eq!(held(&diary), []);
+        drop(stream);
+        drop(Context::new(0));
+    });
 }

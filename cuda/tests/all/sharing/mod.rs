@@ -15,7 +15,7 @@ use larder_cuda::{
     ExportError, ExportedBlock, ImportError, ImportedBlock, SharedLayout, SleepError,
 };
 
-use crate::common::{MIB, alone, assert_clean, assert_filled, fill};
+use crate::common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
 
 fn shareable() -> DeviceConfig {
     DeviceConfig {
@@ -43,267 +43,245 @@ fn is_mapped(context: &Context, at: u64) -> bool {
 
 #[test]
 fn an_export_holds_pages_until_the_last_one_is_dropped() {
-    let Some((control, _turn)) = alone("an_export_holds_pages_until_the_last_one_is_dropped")
-    else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    {
-        let (memory, stream) = setup(&context, shareable());
-        let block = memory.alloc(&stream, 4 * MIB).unwrap();
-        let at = block.addr().get();
-        let whole = memory.export(&block).unwrap();
-        let end = memory.export_part(&block, 3 * MIB, MIB).unwrap();
-        assert_eq!(end.range().start().get(), at + 3 * MIB);
-        assert!(whole.layout().bytes == 4 * MIB && end.layout().bytes == MIB);
-        memory.free(&stream, block).unwrap();
-        stream.synchronize().unwrap();
-        assert_eq!(memory.release(u64::MAX).now_bytes, 0);
-        assert!(is_mapped(&context, at));
-        drop(whole);
-        memory.release(u64::MAX);
-        assert!(is_mapped(&context, at + 3 * MIB));
-        drop(end);
-        memory.release(u64::MAX);
-        assert!(!is_mapped(&context, at) && !is_mapped(&context, at + 3 * MIB));
-        assert_eq!(control.used(0), 0);
-    }
-    drop(context);
-    assert_clean(control);
+    alone_and_clean(|control| {
+        let context = Context::new(0).unwrap();
+        {
+            let (memory, stream) = setup(&context, shareable());
+            let block = memory.alloc(&stream, 4 * MIB).unwrap();
+            let at = block.addr().get();
+            let whole = memory.export(&block).unwrap();
+            let end = memory.export_part(&block, 3 * MIB, MIB).unwrap();
+            assert_eq!(end.range().start().get(), at + 3 * MIB);
+            assert!(whole.layout().bytes == 4 * MIB && end.layout().bytes == MIB);
+            memory.free(&stream, block).unwrap();
+            stream.synchronize().unwrap();
+            assert_eq!(memory.release(u64::MAX).now_bytes, 0);
+            assert!(is_mapped(&context, at));
+            drop(whole);
+            memory.release(u64::MAX);
+            assert!(is_mapped(&context, at + 3 * MIB));
+            drop(end);
+            memory.release(u64::MAX);
+            assert!(!is_mapped(&context, at) && !is_mapped(&context, at + 3 * MIB));
+            assert_eq!(control.used(0), 0);
+        }
+    });
 }
 
 /// No copy can stand for memory that another process uses; and what sleeps has none to export.
 #[test]
 fn exported_memory_does_not_sleep_and_what_sleeps_is_not_exported() {
-    let Some((control, _turn)) = alone("exported_memory_does_not_sleep") else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    {
-        let (memory, stream) = setup(&context, shareable());
-        let block = memory.alloc(&stream, 4 * MIB).unwrap();
-        let at = block.addr().get();
-        fill(&stream, at, 4 * MIB, 7);
-        let exported = memory.export(&block).unwrap();
-        assert!(matches!(
-            memory.sleep(),
-            Err(SleepError::Driver(DriverError::Exported { .. }))
-        ));
-        assert!(!memory.is_asleep());
-        assert_filled(&stream, at, 4 * MIB, 7);
-        drop(exported);
-        memory.sleep().unwrap();
-        assert_eq!(control.used(0), 0);
-        assert!(memory.export(&block).is_err());
-        memory.wake().unwrap();
-        assert_filled(&stream, at, 4 * MIB, 7);
-        drop(memory.export(&block).unwrap());
-        memory.free(&stream, block).unwrap();
-    }
-    drop(context);
-    assert_clean(control);
+    alone_and_clean(|control| {
+        let context = Context::new(0).unwrap();
+        {
+            let (memory, stream) = setup(&context, shareable());
+            let block = memory.alloc(&stream, 4 * MIB).unwrap();
+            let at = block.addr().get();
+            fill(&stream, at, 4 * MIB, 7);
+            let exported = memory.export(&block).unwrap();
+            assert!(matches!(
+                memory.sleep(),
+                Err(SleepError::Driver(DriverError::Exported { .. }))
+            ));
+            assert!(!memory.is_asleep());
+            assert_filled(&stream, at, 4 * MIB, 7);
+            drop(exported);
+            memory.sleep().unwrap();
+            assert_eq!(control.used(0), 0);
+            assert!(memory.export(&block).is_err());
+            memory.wake().unwrap();
+            assert_filled(&stream, at, 4 * MIB, 7);
+            drop(memory.export(&block).unwrap());
+            memory.free(&stream, block).unwrap();
+        }
+    });
 }
 
 #[test]
 fn a_limit_above_exported_memory_is_met_when_the_export_is_dropped() {
-    let Some((control, _turn)) = alone("a_limit_above_exported_memory") else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    {
-        let (memory, stream) = setup(&context, shareable());
-        let block = memory.alloc(&stream, 4 * MIB).unwrap();
-        let exported = memory.export(&block).unwrap();
-        memory.free(&stream, block).unwrap();
-        stream.synchronize().unwrap();
-        let _ = memory.set_limit(0);
-        assert_eq!(control.used(0), 4 * MIB);
-        drop(exported);
-        assert_eq!(control.used(0), 0);
-    }
-    drop(context);
-    assert_clean(control);
+    alone_and_clean(|control| {
+        let context = Context::new(0).unwrap();
+        {
+            let (memory, stream) = setup(&context, shareable());
+            let block = memory.alloc(&stream, 4 * MIB).unwrap();
+            let exported = memory.export(&block).unwrap();
+            memory.free(&stream, block).unwrap();
+            stream.synchronize().unwrap();
+            let _ = memory.set_limit(0);
+            assert_eq!(control.used(0), 4 * MIB);
+            drop(exported);
+            assert_eq!(control.used(0), 0);
+        }
+    });
 }
 
 /// Blocks of arenas and windows lie inside blocks of the core; those of steps are the core's, at planned places.
 #[test]
 fn blocks_of_arenas_windows_and_steps_are_exported() {
-    let Some((control, _turn)) = alone("blocks_of_arenas_windows_and_steps") else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    {
-        let config = DeviceConfig {
-            arenas: ArenaPolicy::Always,
-            ..shareable()
-        };
-        let (memory, stream) = setup(&context, config);
-        let [other, third] = [(); 2].map(|()| context.cudarc().new_stream().unwrap());
-        let window = memory.prime(&other, 4 * MIB).unwrap();
-        for _ in 0..3 {
-            let _step = memory.step(&third).unwrap();
-            let block = memory.alloc(&third, 3 * MIB).unwrap();
-            memory.free(&third, block).unwrap();
+    alone_and_clean(|_| {
+        let context = Context::new(0).unwrap();
+        {
+            let config = DeviceConfig {
+                arenas: ArenaPolicy::Always,
+                ..shareable()
+            };
+            let (memory, stream) = setup(&context, config);
+            let [other, third] = [(); 2].map(|()| context.cudarc().new_stream().unwrap());
+            let window = memory.prime(&other, 4 * MIB).unwrap();
+            for _ in 0..3 {
+                let _step = memory.step(&third).unwrap();
+                let block = memory.alloc(&third, 3 * MIB).unwrap();
+                memory.free(&third, block).unwrap();
+            }
+            let step = memory.step(&third).unwrap();
+            let blocks = [
+                (&stream, memory.alloc(&stream, 700).unwrap()),
+                (&other, memory.alloc(&other, MIB).unwrap()),
+                (&third, memory.alloc(&third, 3 * MIB).unwrap()),
+            ];
+            for (stream, block) in blocks {
+                let exported = memory.export(&block).unwrap();
+                let imported = import(&context, &exported);
+                let (at, bytes) = (block.addr().get(), block.bytes());
+                fill(stream, at, bytes, 9);
+                stream.synchronize().unwrap();
+                assert_filled(stream, imported.range().start().get(), bytes, 9);
+                memory.free(stream, block).unwrap();
+            }
+            window.close();
+            drop((window, step));
         }
-        let step = memory.step(&third).unwrap();
-        let blocks = [
-            (&stream, memory.alloc(&stream, 700).unwrap()),
-            (&other, memory.alloc(&other, MIB).unwrap()),
-            (&third, memory.alloc(&third, 3 * MIB).unwrap()),
-        ];
-        for (stream, block) in blocks {
-            let exported = memory.export(&block).unwrap();
-            let imported = import(&context, &exported);
-            let (at, bytes) = (block.addr().get(), block.bytes());
-            fill(stream, at, bytes, 9);
-            stream.synchronize().unwrap();
-            assert_filled(stream, imported.range().start().get(), bytes, 9);
-            memory.free(stream, block).unwrap();
-        }
-        window.close();
-        drop((window, step));
-    }
-    drop(context);
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn what_cannot_be_exported_is_refused() {
-    let Some((control, _turn)) = alone("what_cannot_be_exported_is_refused") else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    {
-        let (memory, stream) = setup(&context, shareable());
-        let (plain, _) = setup(&context, DeviceConfig::new());
-        let block = memory.alloc(&stream, 3 * MIB).unwrap();
-        let foreign = plain.alloc(&stream, 3 * MIB).unwrap();
-        assert_eq!(
-            plain.export(&foreign).err(),
-            Some(ExportError::NotShareable)
-        );
-        assert_eq!(memory.export(&foreign).err(), Some(ExportError::Unknown));
-        let block_bytes = block.bytes();
-        for (offset, bytes) in [
-            (0, 0),
-            (block_bytes, 1),
-            (0, block_bytes + 1),
-            (1, u64::MAX),
-            (u64::MAX, 1),
-        ] {
-            let error = ExportError::Part {
-                offset,
-                bytes,
-                block_bytes,
-            };
-            assert_eq!(memory.export_part(&block, offset, bytes).err(), Some(error));
+    alone_and_clean(|_| {
+        let context = Context::new(0).unwrap();
+        {
+            let (memory, stream) = setup(&context, shareable());
+            let (plain, _) = setup(&context, DeviceConfig::new());
+            let block = memory.alloc(&stream, 3 * MIB).unwrap();
+            let foreign = plain.alloc(&stream, 3 * MIB).unwrap();
+            assert_eq!(
+                plain.export(&foreign).err(),
+                Some(ExportError::NotShareable)
+            );
+            assert_eq!(memory.export(&foreign).err(), Some(ExportError::Unknown));
+            let block_bytes = block.bytes();
+            for (offset, bytes) in [
+                (0, 0),
+                (block_bytes, 1),
+                (0, block_bytes + 1),
+                (1, u64::MAX),
+                (u64::MAX, 1),
+            ] {
+                let error = ExportError::Part {
+                    offset,
+                    bytes,
+                    block_bytes,
+                };
+                assert_eq!(memory.export_part(&block, offset, bytes).err(), Some(error));
+            }
+            memory.free(&stream, block).unwrap();
+            plain.free(&stream, foreign).unwrap();
+            stream.synchronize().unwrap();
+            memory.release(u64::MAX);
+            assert_eq!(memory.stats().reserved_bytes, 0, "nothing is pinned");
         }
-        memory.free(&stream, block).unwrap();
-        plain.free(&stream, foreign).unwrap();
-        stream.synchronize().unwrap();
-        memory.release(u64::MAX);
-        assert_eq!(memory.stats().reserved_bytes, 0, "nothing is pinned");
-    }
-    drop(context);
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn what_cannot_be_imported_is_refused() {
-    let Some((control, _turn)) = alone("what_cannot_be_imported_is_refused") else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    {
-        let (memory, stream) = setup(&context, shareable());
-        let block = memory.alloc(&stream, 3 * MIB).unwrap();
-        let exported = memory.export(&block).unwrap();
-        let layout = exported.layout();
-        let new = |layout: &SharedLayout, descriptors: &[BorrowedFd<'_>]| {
-            ImportedBlock::new(&context, layout, descriptors).map(drop)
-        };
-        let good: Vec<_> = exported.descriptors().iter().map(AsFd::as_fd).collect();
-        let needed = good.len();
-        assert_eq!(
-            new(layout, &good[1..]),
-            Err(ImportError::Descriptors {
-                given: needed - 1,
-                needed
-            })
-        );
-        let mut wrong = layout.clone();
-        wrong.bytes += 1 << 30;
-        assert_eq!(new(&wrong, &good), Err(ImportError::Layout));
-        // Memory of another size, and a file that is none.
-        let mut wrong = layout.clone();
-        wrong.pieces[0] += 2 * MIB;
-        wrong.bytes += 2 * MIB;
-        let refused = new(&wrong, &good).unwrap_err();
-        assert!(matches!(
-            refused,
-            ImportError::Driver(DriverError::Call { .. })
-        ));
-        let file = File::open("/dev/null").unwrap();
-        let mut files = good.clone();
-        files[needed - 1] = file.as_fd();
-        let refused = new(layout, &files).unwrap_err();
-        assert!(matches!(
-            refused,
-            ImportError::Driver(DriverError::Call { .. })
-        ));
-        let imported = import(&context, &exported);
-        assert!(imported.part(0, imported.bytes()) == Some(imported.range()));
-        for (offset, bytes) in [(0, 0), (1, imported.bytes()), (u64::MAX, 2)] {
-            assert_eq!(imported.part(offset, bytes), None);
+    alone_and_clean(|_| {
+        let context = Context::new(0).unwrap();
+        {
+            let (memory, stream) = setup(&context, shareable());
+            let block = memory.alloc(&stream, 3 * MIB).unwrap();
+            let exported = memory.export(&block).unwrap();
+            let layout = exported.layout();
+            let new = |layout: &SharedLayout, descriptors: &[BorrowedFd<'_>]| {
+                ImportedBlock::new(&context, layout, descriptors).map(drop)
+            };
+            let good: Vec<_> = exported.descriptors().iter().map(AsFd::as_fd).collect();
+            let needed = good.len();
+            assert_eq!(
+                new(layout, &good[1..]),
+                Err(ImportError::Descriptors {
+                    given: needed - 1,
+                    needed
+                })
+            );
+            let mut wrong = layout.clone();
+            wrong.bytes += 1 << 30;
+            assert_eq!(new(&wrong, &good), Err(ImportError::Layout));
+            // Memory of another size, and a file that is none.
+            let mut wrong = layout.clone();
+            wrong.pieces[0] += 2 * MIB;
+            wrong.bytes += 2 * MIB;
+            let refused = new(&wrong, &good).unwrap_err();
+            assert!(matches!(
+                refused,
+                ImportError::Driver(DriverError::Call { .. })
+            ));
+            let file = File::open("/dev/null").unwrap();
+            let mut files = good.clone();
+            files[needed - 1] = file.as_fd();
+            let refused = new(layout, &files).unwrap_err();
+            assert!(matches!(
+                refused,
+                ImportError::Driver(DriverError::Call { .. })
+            ));
+            let imported = import(&context, &exported);
+            assert!(imported.part(0, imported.bytes()) == Some(imported.range()));
+            for (offset, bytes) in [(0, 0), (1, imported.bytes()), (u64::MAX, 2)] {
+                assert_eq!(imported.part(offset, bytes), None);
+            }
+            drop((imported, exported));
+            memory.free(&stream, block).unwrap();
         }
-        drop((imported, exported));
-        memory.free(&stream, block).unwrap();
-    }
-    assert_eq!(context.deferred_frees(), 0);
-    drop(context);
-    assert_clean(control);
+        assert_eq!(context.deferred_frees(), 0);
+    });
 }
 
 #[test]
 fn peers_have_access_and_must_be_able_to() {
-    let Some((control, _turn)) = alone("peers_have_access_and_must_be_able_to") else {
-        return;
-    };
-    let (context, peer) = (Context::new(0).unwrap(), Context::new(1).unwrap());
-    {
-        let with_peers = |peers| DeviceConfig {
-            peers,
-            ..shareable()
-        };
-        let refused = DeviceAllocator::with_config(&context, with_peers(vec![7])).unwrap_err();
-        assert!(matches!(refused, DeviceAllocError::Driver(_)), "{refused}");
-        let (memory, stream) = setup(&context, with_peers(vec![1]));
-        let block = memory.alloc(&stream, 3 * MIB).unwrap();
-        let at = block.addr().get();
-        fill(&stream, at, block.bytes(), 3);
-        stream.synchronize().unwrap();
-        // Work of the other device, in its own context.
-        let theirs = peer.cudarc().new_stream().unwrap();
-        assert_filled(&theirs, at, block.bytes(), 3);
-        fill(&theirs, at, 100, 4);
-        theirs.synchronize().unwrap();
-        // Another device imports what it reaches.
-        let exported = memory.export(&block).unwrap();
-        let imported = import(&peer, &exported);
-        assert_filled(&theirs, imported.range().start().get(), 100, 4);
-        drop((imported, exported));
-        context.cudarc().bind_to_thread().unwrap();
-        assert_filled(&stream, at, 100, 4);
-        memory.free(&stream, block).unwrap();
-    }
-    drop((context, peer));
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let (context, peer) = (Context::new(0).unwrap(), Context::new(1).unwrap());
+        {
+            let with_peers = |peers| DeviceConfig {
+                peers,
+                ..shareable()
+            };
+            let refused = DeviceAllocator::with_config(&context, with_peers(vec![7])).unwrap_err();
+            assert!(matches!(refused, DeviceAllocError::Driver(_)), "{refused}");
+            let (memory, stream) = setup(&context, with_peers(vec![1]));
+            let block = memory.alloc(&stream, 3 * MIB).unwrap();
+            let at = block.addr().get();
+            fill(&stream, at, block.bytes(), 3);
+            stream.synchronize().unwrap();
+            // Work of the other device, in its own context.
+            let theirs = peer.cudarc().new_stream().unwrap();
+            assert_filled(&theirs, at, block.bytes(), 3);
+            fill(&theirs, at, 100, 4);
+            theirs.synchronize().unwrap();
+            // Another device imports what it reaches.
+            let exported = memory.export(&block).unwrap();
+            let imported = import(&peer, &exported);
+            assert_filled(&theirs, imported.range().start().get(), 100, 4);
+            drop((imported, exported));
+            context.cudarc().bind_to_thread().unwrap();
+            assert_filled(&stream, at, 100, 4);
+            memory.free(&stream, block).unwrap();
+        }
+    });
 }
 
 /// Work that uses an import may be queued when it is dropped.
 #[test]
 fn an_import_is_unmapped_behind_the_work_that_uses_it() {
-    let Some((control, _turn)) = alone("an_import_is_unmapped_behind_the_work") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..20 {
@@ -337,32 +315,29 @@ fn an_import_is_unmapped_behind_the_work_that_uses_it() {
 /// Whoever waits for the work of a context cannot while it captures.
 #[test]
 fn an_import_that_cannot_be_waited_for_stays_until_it_can() {
-    let Some((control, _turn)) = alone("an_import_that_cannot_be_waited_for") else {
-        return;
-    };
-    let context = Context::new(0).unwrap();
-    {
-        let (memory, stream) = setup(&context, shareable());
-        let block = memory.alloc(&stream, 3 * MIB).unwrap();
-        let exported = memory.export(&block).unwrap();
-        let [dropped, freed] = [(); 2].map(|()| import(&context, &exported));
-        let [later, at] = [&dropped, &freed].map(|import| import.range().start().get());
-        let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        stream.begin_capture(relaxed).unwrap();
-        let refused = freed.free().unwrap_err();
-        // Nobody is told, and work may use it still.
-        drop(dropped);
-        assert!(is_mapped(&context, at) && is_mapped(&context, later));
-        let _ = stream.end_capture(
-            sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
-        );
-        refused.value.free().unwrap();
-        assert!(!is_mapped(&context, at) && is_mapped(&context, later));
-        assert_eq!(context.settle(), 0);
-        assert!(!is_mapped(&context, later));
-        drop(exported);
-        memory.free(&stream, block).unwrap();
-    }
-    drop(context);
-    assert_clean(control);
+    alone_and_clean(|_| {
+        let context = Context::new(0).unwrap();
+        {
+            let (memory, stream) = setup(&context, shareable());
+            let block = memory.alloc(&stream, 3 * MIB).unwrap();
+            let exported = memory.export(&block).unwrap();
+            let [dropped, freed] = [(); 2].map(|()| import(&context, &exported));
+            let [later, at] = [&dropped, &freed].map(|import| import.range().start().get());
+            let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+            stream.begin_capture(relaxed).unwrap();
+            let refused = freed.free().unwrap_err();
+            // Nobody is told, and work may use it still.
+            drop(dropped);
+            assert!(is_mapped(&context, at) && is_mapped(&context, later));
+            let _ = stream.end_capture(
+                sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
+            );
+            refused.value.free().unwrap();
+            assert!(!is_mapped(&context, at) && is_mapped(&context, later));
+            assert_eq!(context.settle(), 0);
+            assert!(!is_mapped(&context, later));
+            drop(exported);
+            memory.free(&stream, block).unwrap();
+        }
+    });
 }

@@ -182,7 +182,7 @@ fn second_process() {
 
 #[test]
 fn two_processes_read_and_write_one_block() {
-    let Some((control, _turn)) = alone("two_processes_read_and_write_one_block") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for role in ["eager", "dropped", "1", "2", "3"] {

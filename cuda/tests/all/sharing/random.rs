@@ -5,24 +5,13 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use larder_core::Block;
 use larder_cuda::{Context, DeviceAllocator, ExportedBlock, ImportedBlock};
+use larder_model::Random;
 
 use super::{import, setup, shareable};
 use crate::common::{MIB, alone, assert_clean, fill, ran_in_child, read};
 
 /// Seeds of deferred schedules.
 const SEEDS: u64 = 20;
-
-/// Numbers by chance, from a seed.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 /// A block, and the byte that it is filled with.
 struct Filled {
@@ -88,7 +77,7 @@ impl Scene {
         self.live().for_each(|live| live.assert_whole(stream, what));
     }
 
-    fn turn(&mut self, context: &Context, draw: &mut Draw, round: u64) {
+    fn turn(&mut self, context: &Context, draw: &mut Random, round: u64) {
         let (memory, stream) = (&self.memory, &self.stream);
         let bytes = [100 << 10, MIB, 3 * MIB, 5 * MIB][draw.below(4) as usize];
         let bytes = bytes + 512 * draw.below(8);
@@ -151,7 +140,7 @@ fn exported_memory_is_neither_moved_nor_released() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("exported_memory_is_neither_moved_nor_released") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..=SEEDS {
@@ -167,7 +156,7 @@ fn exported_memory_is_neither_moved_nor_released() {
             if seed > 0 {
                 control.schedule_deferred(seed);
             }
-            let draw = &mut Draw(seed + 0x9e37_79b9);
+            let draw = &mut Random::new(seed);
             for round in 0..150 {
                 scene.turn(&context, draw, round);
                 if round % 8 == 0 {

@@ -8,7 +8,7 @@ use crate::sleep::{Rig, under_all_schedules};
 
 #[test]
 fn two_that_need_more_than_there_is_go_by_turns() {
-    under_all_schedules("two_that_need_more_than_there_is_go_by_turns", |control| {
+    under_all_schedules(|control| {
         let limits = Limits::new(40 * MIB).unwrap();
         let context = Context::new(0).unwrap();
         let rig = |_| {
@@ -48,7 +48,7 @@ fn two_that_need_more_than_there_is_go_by_turns() {
 
 #[test]
 fn the_device_may_be_anothers_when_it_wakes() {
-    under_all_schedules("the_device_may_be_anothers_when_it_wakes", |control| {
+    under_all_schedules(|control| {
         control.set_memory(0, 40 * MIB).unwrap();
         let mut rig = Rig::new(control, DeviceConfig::new());
         rig.fill();
@@ -76,7 +76,7 @@ fn the_device_may_be_anothers_when_it_wakes() {
 
 #[test]
 fn a_limit_that_fell_meanwhile_is_obeyed() {
-    under_all_schedules("a_limit_that_fell_meanwhile_is_obeyed", |control| {
+    under_all_schedules(|control| {
         let mut rig = Rig::new(control, DeviceConfig::new());
         for _ in 0..4 {
             rig.alloc(10 * MIB);

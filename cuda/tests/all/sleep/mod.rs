@@ -129,11 +129,11 @@ fn arenas() -> DeviceConfig {
 }
 
 /// Eagerly and under each seed; new memory is no zeros.
-fn under_all_schedules(test: &str, act: impl Fn(&'static StandIn)) {
+fn under_all_schedules(act: impl Fn(&'static StandIn)) {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone(test) else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..=SEEDS {

@@ -33,11 +33,11 @@ fn assert_whole(rig: &Rig, what: &str) {
 
 /// Runs `act` with an allocator and each refusal in turn: how many calls are made first, and what it is.
 /// `act` says how many calls were made, and whether that was refused.
-fn sweep(test: &str, act: impl Fn(&Rig, &str, &dyn Fn()) -> (u64, bool)) {
+fn sweep(act: impl Fn(&Rig, &str, &dyn Fn()) -> (u64, bool)) {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone(test) else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     control.poison(true);
@@ -82,8 +82,7 @@ fn refusing<R>(rig: &Rig, refuse: &dyn Fn(), act: impl FnOnce() -> R) -> (R, u64
 
 #[test]
 fn every_refused_call_leaves_it_awake_and_able_to_sleep() {
-    let test = "every_refused_call_leaves_it_awake_and_able_to_sleep";
-    sweep(test, |rig, what, refuse| {
+    sweep(|rig, what, refuse| {
         // Something idle, so that it is released too.
         let idle = rig.memory.alloc(&rig.streams[0], 9 * MIB).unwrap();
         rig.memory.free(&rig.streams[0], idle).unwrap();
@@ -102,8 +101,7 @@ fn every_refused_call_leaves_it_awake_and_able_to_sleep() {
 
 #[test]
 fn every_refused_call_leaves_it_asleep_and_able_to_wake() {
-    let test = "every_refused_call_leaves_it_asleep_and_able_to_wake";
-    sweep(test, |rig, what, refuse| {
+    sweep(|rig, what, refuse| {
         rig.memory.sleep().unwrap();
         let (woken, calls) = refusing(rig, refuse, || rig.memory.wake());
         if let Err(error) = woken {
@@ -127,7 +125,7 @@ fn a_way_back_that_is_refused_leaves_it_asleep() {
     if ran_in_child() {
         return;
     }
-    let Some((control, _turn)) = alone("a_way_back_that_is_refused_leaves_it_asleep") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     control.poison(true);

@@ -11,7 +11,7 @@ const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CA
 
 #[test]
 fn what_is_live_comes_back_at_its_addresses() {
-    under_all_schedules("what_is_live_comes_back_at_its_addresses", |control| {
+    under_all_schedules(|control| {
         let mut rig = Rig::new(control, arenas());
         rig.fill();
         // Longer than a piece of the copy.
@@ -40,7 +40,7 @@ fn what_is_live_comes_back_at_its_addresses() {
 
 #[test]
 fn asleep_nothing_is_given_and_all_is_taken() {
-    under_all_schedules("asleep_nothing_is_given_and_all_is_taken", |control| {
+    under_all_schedules(|control| {
         let mut rig = Rig::new(control, arenas());
         rig.fill();
         let step = rig.memory.step(&rig.streams[0]).unwrap();
@@ -80,7 +80,7 @@ fn asleep_nothing_is_given_and_all_is_taken() {
 
 #[test]
 fn graphs_captured_before_replay_right_after() {
-    under_all_schedules("graphs_captured_before_replay_right_after", |control| {
+    under_all_schedules(|control| {
         let mut rig = Rig::new(control, DeviceConfig::new());
         rig.alloc(3 * MIB);
         let stream = rig.streams[0].clone();
@@ -123,7 +123,7 @@ fn graphs_captured_before_replay_right_after() {
 
 #[test]
 fn remakable_blocks_are_not_copied() {
-    under_all_schedules("remakable_blocks_are_not_copied", |control| {
+    under_all_schedules(|control| {
         let config = DeviceConfig {
             arenas: ArenaPolicy::Never,
             ..DeviceConfig::new()
@@ -180,7 +180,7 @@ fn remakable_blocks_are_not_copied() {
 
 #[test]
 fn an_allocator_that_sleeps_goes_without_a_trace() {
-    under_all_schedules("an_allocator_that_sleeps_goes_without_a_trace", |control| {
+    under_all_schedules(|control| {
         let mut rig = Rig::new(control, arenas());
         rig.fill();
         rig.memory.sleep().unwrap();

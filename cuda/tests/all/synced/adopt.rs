@@ -7,8 +7,8 @@ use larder_cuda::AdoptError;
 use larder_cuda::synced::{Head, HostMemory};
 use larder_cuda::{Context, DeviceAllocator, SyncedMemory};
 
-use crate::common::{alone, assert_clean, fill, together};
-use crate::synced::{Setup, under_all_schedules};
+use crate::common::{alone_and_clean, fill, together, under_all_schedules};
+use crate::synced::{SEEDS, Setup};
 
 const LEN: usize = 500;
 
@@ -20,13 +20,10 @@ fn write_on(stream: &CudaStream, memory: &mut SyncedMemory<'_, u8>, value: u8) {
 
 #[test]
 fn sm_3_what_the_device_wrote_lands_in_adopted_host_memory() {
-    let Some((control, _turn)) = alone("sm_3_what_the_device_wrote_lands") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let kind = HostMemory::Pageable;
-        under_all_schedules(control, || {
+        under_all_schedules(control, SEEDS, || {
             let mut mine = vec![1u8; LEN];
             {
                 let mut memory = setup.make(&kind, LEN);
@@ -51,19 +48,15 @@ fn sm_3_what_the_device_wrote_lands_in_adopted_host_memory() {
             assert_eq!(mine, [3; LEN]);
         });
         setup.assert_nothing_lives();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn sm_3_what_the_host_wrote_lands_in_adopted_device_memory() {
-    let Some((control, _turn)) = alone("sm_3_what_the_host_wrote_lands") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 let mut mine = setup.device.upload(&setup.other, &[1u8; 2 * LEN]).unwrap();
                 {
                     let mut memory = setup.make(&kind, LEN);
@@ -93,17 +86,13 @@ fn sm_3_what_the_host_wrote_lands_in_adopted_device_memory() {
             });
         }
         setup.assert_nothing_lives();
-    }
-    assert_clean(control);
+    });
 }
 
 /// Adopting keeps the other side's memory, frees what was owned, and says what is lost.
 #[test]
 fn owned_memory_is_adopted_and_freed() {
-    let Some((control, _turn)) = alone("owned_memory_is_adopted_and_freed") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
             let mut memory = setup.make::<u8>(&kind, LEN);
@@ -125,8 +114,7 @@ fn owned_memory_is_adopted_and_freed() {
             setup.assert_nothing_lives();
         }
         assert_eq!(control.findings(), Vec::<String>::new());
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
@@ -167,10 +155,7 @@ fn memory_that_does_not_fit_comes_back() {
 
 #[test]
 fn memory_of_another_device_is_not_adopted() {
-    let Some((control, _turn)) = alone("memory_of_another_device_is_not_adopted") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new();
         let elsewhere = Context::new(1).unwrap();
         let device = DeviceAllocator::new(&elsewhere).unwrap();
@@ -184,6 +169,5 @@ fn memory_of_another_device_is_not_adopted() {
         let rejected = memory.adopt_device(buffer).unwrap_err();
         assert_eq!(rejected.error, AdoptError::Device);
         assert_eq!(memory.head(), Head::Uninitialized);
-    }
-    assert_clean(control);
+    });
 }

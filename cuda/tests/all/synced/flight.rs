@@ -6,8 +6,8 @@ use cudarc::driver::{CudaStream, DevicePtrMut};
 use larder_cuda::SyncedMemory;
 use larder_cuda::synced::{CopyError, Head, HostMemory};
 
-use crate::common::{alone, assert_clean, fill};
-use crate::synced::{SEEDS, Setup, under_all_schedules};
+use crate::common::{alone_and_clean, fill, under_all_schedules};
+use crate::synced::{SEEDS, Setup};
 
 const LEN: usize = 1000;
 
@@ -19,13 +19,10 @@ fn write_on(stream: &CudaStream, memory: &mut SyncedMemory<'_, u8>, value: u8) {
 
 #[test]
 fn a_push_and_a_pull_bring_the_values() {
-    let Some((control, _turn)) = alone("a_push_and_a_pull_bring_the_values") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 let mut memory = setup.make::<u8>(&kind, LEN);
                 memory.cpu_mut().unwrap().fill(1);
                 memory.push_async(&setup.other).unwrap().wait().unwrap();
@@ -41,16 +38,12 @@ fn a_push_and_a_pull_bring_the_values() {
             });
         }
         setup.assert_nothing_lives();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_pinned_copy_is_waited_for_by_its_guard_and_not_before() {
-    let Some((control, _turn)) = alone("a_pinned_copy_is_waited_for_by_its_guard") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let kind = HostMemory::Pinned(setup.pinned.clone());
         let mut was_under_way = false;
@@ -71,20 +64,16 @@ fn a_pinned_copy_is_waited_for_by_its_guard_and_not_before() {
         }
         assert!(was_under_way);
         setup.assert_nothing_lives();
-    }
-    assert_clean(control);
+    });
 }
 
 /// A guard that is forgotten: whatever comes next waits, or the memory keeps itself.
 #[test]
 fn a_forgotten_guard_loses_nothing() {
-    let Some((control, _turn)) = alone("a_forgotten_guard_loses_nothing") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 let mut memory = setup.make::<u8>(&kind, LEN);
                 memory.cpu_mut().unwrap().fill(1);
                 forget(memory.push_async(&setup.other).unwrap());
@@ -110,16 +99,12 @@ fn a_forgotten_guard_loses_nothing() {
             });
         }
         setup.assert_nothing_lives();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn sm_5_a_copy_from_a_side_that_is_not_newest_is_refused() {
-    let Some((control, _turn)) = alone("sm_5_a_copy_from_a_side_that_is_not_newest") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         let mut memory = setup.make::<u8>(&HostMemory::Pageable, LEN);
         let refused = |memory: &mut SyncedMemory<'_, u8>, push: bool| {
@@ -144,6 +129,5 @@ fn sm_5_a_copy_from_a_side_that_is_not_newest_is_refused() {
         memory.gpu_mut().unwrap();
         refused(&mut memory, true);
         assert_eq!(memory.cpu().unwrap(), [1; LEN]);
-    }
-    assert_clean(control);
+    });
 }

@@ -6,8 +6,8 @@ use cudarc::driver::{CudaStream, DevicePtrMut};
 use larder_cuda::synced::{CopyError, Head, HostMemory};
 use larder_cuda::{Context, DeviceAllocError, PinnedAllocator, PinnedConfig, SyncedMemory};
 
-use crate::common::{alone, assert_clean, fill};
-use crate::synced::{Setup, under_all_schedules};
+use crate::common::{alone_and_clean, fill, under_all_schedules};
+use crate::synced::{SEEDS, Setup};
 
 const LEN: usize = 1000;
 
@@ -87,13 +87,10 @@ const TABLE: [(Head, [Access; 4]); 4] = [
 
 #[test]
 fn sm_1_the_table_on_a_device() {
-    let Some((control, _turn)) = alone("sm_1_the_table_on_a_device") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 for (head, row) in TABLE {
                     for (method, (after, calls)) in row.into_iter().enumerate() {
                         let value = if head == Head::Uninitialized { 0 } else { 7 };
@@ -123,20 +120,16 @@ fn sm_1_the_table_on_a_device() {
             });
         }
         setup.assert_nothing_lives();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn sm_2_what_nobody_wrote_reads_as_zeros() {
-    let Some((control, _turn)) = alone("sm_2_what_nobody_wrote_reads_as_zeros") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         control.poison(true);
         let setup = Setup::new();
         for kind in setup.kinds() {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 // Memory that was used before.
                 write_on(&setup.stream, &mut setup.make(&kind, LEN), 0xcd);
                 setup.make::<u8>(&kind, LEN).cpu_mut().unwrap().fill(0xcd);
@@ -149,20 +142,16 @@ fn sm_2_what_nobody_wrote_reads_as_zeros() {
         }
         control.poison(false);
         setup.assert_nothing_lives();
-    }
-    assert_clean(control);
+    });
 }
 
 /// The two sides take turns, on two streams.
 #[test]
 fn the_newest_values_are_always_seen() {
-    let Some((control, _turn)) = alone("the_newest_values_are_always_seen") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
-            under_all_schedules(control, || {
+            under_all_schedules(control, SEEDS, || {
                 let mut memory = setup.make::<u8>(&kind, LEN);
                 for value in 1..4 {
                     memory.cpu_mut().unwrap().fill(value);
@@ -181,16 +170,12 @@ fn the_newest_values_are_always_seen() {
             });
         }
         setup.assert_nothing_lives();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn overwriting_copies_nothing_and_an_unfinished_one_shows_nothing() {
-    let Some((control, _turn)) = alone("overwriting_copies_nothing") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
             let mut memory = in_state(&setup, &kind, Head::Device, 5);
@@ -229,16 +214,12 @@ fn overwriting_copies_nothing_and_an_unfinished_one_shows_nothing() {
             assert_eq!(memory.cpu().unwrap(), [0; LEN]);
         }
         setup.assert_nothing_lives();
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn sm_7_no_bytes_touch_no_driver() {
-    let Some((control, _turn)) = alone("sm_7_no_bytes_touch_no_driver") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let setup = Setup::new();
         for kind in setup.kinds() {
             control.reset_calls();
@@ -276,16 +257,12 @@ fn sm_7_no_bytes_touch_no_driver() {
             sizes.unwrap_err(),
             DeviceAllocError::Memory { .. }
         ));
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn sm_8_memory_goes_back_to_its_device_whatever_is_current() {
-    let Some((control, _turn)) = alone("sm_8_memory_goes_back_to_its_device") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let elsewhere = Context::new(1).unwrap();
         let setup = Setup::new();
         let current = || control_context();
@@ -307,8 +284,7 @@ fn sm_8_memory_goes_back_to_its_device_whatever_is_current() {
             assert_eq!(control.used(1), used);
             setup.assert_nothing_lives();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 fn control_context() -> Option<usize> {
@@ -318,10 +294,7 @@ fn control_context() -> Option<usize> {
 
 #[test]
 fn the_kind_of_host_memory_is_each_objects_policy() {
-    let Some((control, _turn)) = alone("the_kind_of_host_memory_is_a_policy") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new();
         let none = PinnedAllocator::with_limit(&setup.context, PinnedConfig::default(), 1).unwrap();
         let strict = HostMemory::Pinned(none.clone());
@@ -345,6 +318,5 @@ fn the_kind_of_host_memory_is_each_objects_policy() {
         );
         let error = huge.push_async(&setup.stream).unwrap_err();
         assert_eq!(error, CopyError::Head(Head::Uninitialized));
-    }
-    assert_clean(control);
+    });
 }

@@ -12,7 +12,6 @@ mod upstream;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits};
-use larder_cuda::driver::StandIn;
 use larder_cuda::synced::HostMemory;
 use larder_cuda::{Context, DeviceAllocator, PinnedAllocator, PinnedConfig, SyncedMemory};
 
@@ -65,18 +64,5 @@ impl Setup {
         self.pinned.release();
         assert_eq!(self.device.stats().live_bytes, 0);
         assert_eq!(self.pinned.stats().live_bytes, 0);
-    }
-}
-
-/// Runs `act` eagerly and under each seed; nothing may be found.
-fn under_all_schedules(control: &StandIn, act: impl Fn()) {
-    control.schedule_eagerly();
-    act();
-    assert_eq!(control.findings(), Vec::<String>::new(), "eager");
-    for seed in 0..SEEDS {
-        control.schedule_deferred(seed);
-        act();
-        control.schedule_eagerly();
-        assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
     }
 }

@@ -3,7 +3,7 @@
 use larder_core::{AllocError, FreeError};
 use larder_cuda::{Context, DeviceAllocError, DeviceFreeError, DeviceTensorPool, TensorPoolConfig};
 
-use crate::common::{alone, assert_clean, together};
+use crate::common::{alone_and_clean, together};
 use crate::tensor_pool::rig::{Device, GIB, MIB, soon};
 
 fn refusal(reason: AllocError) -> DeviceAllocError {
@@ -15,16 +15,12 @@ fn refusal(reason: AllocError) -> DeviceAllocError {
 
 #[test]
 fn a_stream_of_another_context_is_refused() {
-    let Some((control, _turn)) = alone("a_stream_of_another_context_is_refused") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let device = Device::new();
         let other = Context::new(1).unwrap().cudarc().new_stream().unwrap();
         let refused = DeviceTensorPool::new(&device.memory, &other, TensorPoolConfig::new());
         assert_eq!(refused.unwrap_err(), DeviceAllocError::Stream);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]

@@ -3,33 +3,26 @@
 //! go, and when others use the memory afterwards.
 
 use larder_cuda::{Event, EventConfig};
+use larder_model::Random;
 
-use crate::common::{alone, assert_clean, fill, read};
+use crate::common::{alone_and_clean, fill, read};
 use crate::tensor_pool::rig::{Device, InUse, Log, MIB, Op, STEP, soon, until_planned};
 
-/// A number below `bound`, by a generator of 64 bits.
-fn below(state: &mut u64, bound: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % bound
-}
-
 /// A step of so many blocks of random sizes, some of them odd, freed in a random order.
-fn random_step(state: &mut u64) -> Vec<Op> {
+fn random_step(random: &mut Random) -> Vec<Op> {
     let mut ops = Vec::new();
     let mut in_use = Vec::new();
     let blocks = 12;
     let mut next = 0;
     while next < blocks || !in_use.is_empty() {
-        if next < blocks && (in_use.is_empty() || below(state, 2) == 0) {
-            let scale = [1000, 60_000, 500_000][below(state, 3) as usize];
-            let to = [64, 256, 4096][below(state, 3) as usize];
-            ops.push(Op::Alloc(next, 64 + below(state, scale), to));
+        if next < blocks && (in_use.is_empty() || random.below(2) == 0) {
+            let scale = [1000, 60_000, 500_000][random.below(3) as usize];
+            let to = [64, 256, 4096][random.below(3) as usize];
+            ops.push(Op::Alloc(next, 64 + random.below(scale), to));
             in_use.push(next);
             next += 1;
         } else {
-            let which = below(state, in_use.len() as u64) as usize;
+            let which = random.below(in_use.len() as u64) as usize;
             ops.push(Op::Free(in_use.swap_remove(which)));
         }
     }
@@ -38,106 +31,100 @@ fn random_step(state: &mut u64) -> Vec<Op> {
 
 #[test]
 fn blocks_keep_their_bytes_in_whatever_order_the_device_works() {
-    let Some((control, _turn)) = alone("blocks_keep_their_bytes") else {
-        return;
-    };
-    for seed in 0..24 {
-        control.schedule_deferred(seed);
-        let device = Device::new();
-        let mut state = seed;
-        let pool = device.pool(soon());
-        let mut log = Log::new(&device);
-        let mut in_use = InUse::default();
-        let often = random_step(&mut state);
-        for turn in 0..12 {
-            // Now and then a step that was not planned for.
-            if turn % 5 == 4 {
-                let odd = random_step(&mut state);
-                in_use.step(&pool, &mut log, &odd);
-            } else {
-                in_use.step(&pool, &mut log, &often);
+    alone_and_clean(|control| {
+        for seed in 0..24 {
+            control.schedule_deferred(seed);
+            let device = Device::new();
+            let mut random = Random::new(seed);
+            let pool = device.pool(soon());
+            let mut log = Log::new(&device);
+            let mut in_use = InUse::default();
+            let often = random_step(&mut random);
+            for turn in 0..12 {
+                // Now and then a step that was not planned for.
+                if turn % 5 == 4 {
+                    let odd = random_step(&mut random);
+                    in_use.step(&pool, &mut log, &odd);
+                } else {
+                    in_use.step(&pool, &mut log, &often);
+                }
             }
+            assert!(pool.is_planned() && pool.counts().hits > 0, "seed {seed}");
+            log.check();
+            drop(pool);
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         }
-        assert!(pool.is_planned() && pool.counts().hits > 0, "seed {seed}");
-        log.check();
-        drop(pool);
-        assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
-    }
-    control.schedule_eagerly();
-    assert_clean(control);
+        control.schedule_eagerly();
+    });
 }
 
 #[test]
 fn memory_of_a_dropped_pool_waits_for_its_work() {
-    let Some((control, _turn)) = alone("memory_of_a_dropped_pool_waits_for_its_work") else {
-        return;
-    };
-    let mut waited = false;
-    for seed in 0..16 {
-        control.schedule_deferred(seed);
-        let device = Device::with_limit(16 * MIB);
-        let pool = device.pool(soon());
-        let mut log = Log::new(&device);
-        until_planned(&pool, &mut log, &[Op::Alloc(0, 8 * MIB, 256), Op::Free(0)]);
-        log.check();
-        let block = pool.alloc(8 * MIB).unwrap();
-        let at = block.addr().get();
-        for value in 0..8 {
-            fill(&device.stream, at + u64::from(value) * MIB, MIB, value);
+    alone_and_clean(|control| {
+        let mut waited = false;
+        for seed in 0..16 {
+            control.schedule_deferred(seed);
+            let device = Device::with_limit(16 * MIB);
+            let pool = device.pool(soon());
+            let mut log = Log::new(&device);
+            until_planned(&pool, &mut log, &[Op::Alloc(0, 8 * MIB, 256), Op::Free(0)]);
+            log.check();
+            let block = pool.alloc(8 * MIB).unwrap();
+            let at = block.addr().get();
+            for value in 0..8 {
+                fill(&device.stream, at + u64::from(value) * MIB, MIB, value);
+            }
+            drop(pool);
+            waited |= !device.memory.context().is_done(&device.stream).unwrap();
+            let other = device.memory.context().cudarc().new_stream().unwrap();
+            let whole = device.memory.alloc(&other, 12 * MIB).unwrap();
+            fill(&other, whole.addr().get(), 12 * MIB, 2);
+            assert!(
+                read(&other, whole.addr().get(), 12 * MIB)
+                    .iter()
+                    .all(|byte| *byte == 2)
+            );
+            device.memory.free(&other, whole).unwrap();
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
         }
-        drop(pool);
-        waited |= !device.memory.context().is_done(&device.stream).unwrap();
-        let other = device.memory.context().cudarc().new_stream().unwrap();
-        let whole = device.memory.alloc(&other, 12 * MIB).unwrap();
-        fill(&other, whole.addr().get(), 12 * MIB, 2);
-        assert!(
-            read(&other, whole.addr().get(), 12 * MIB)
-                .iter()
-                .all(|byte| *byte == 2)
-        );
-        device.memory.free(&other, whole).unwrap();
-        assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
-    }
-    assert!(waited, "under some seed the work was still queued");
-    control.schedule_eagerly();
-    assert_clean(control);
+        assert!(waited, "under some seed the work was still queued");
+        control.schedule_eagerly();
+    });
 }
 
 /// As the documentation asks of the caller.
 #[test]
 fn a_block_used_on_another_stream_is_ordered_by_the_caller() {
-    let Some((control, _turn)) = alone("a_block_used_on_another_stream") else {
-        return;
-    };
-    for seed in 0..16 {
-        control.schedule_deferred(seed);
-        let device = Device::new();
-        let context = device.memory.context();
-        let other = context.cudarc().new_stream().unwrap();
-        let pool = device.pool(soon());
-        let mut log = Log::new(&device);
-        until_planned(&pool, &mut log, STEP);
-        log.check();
-        let event = Event::new(context, EventConfig::default()).unwrap();
-        let block = pool.alloc(200_000).unwrap();
-        let at = block.addr().get();
-        event.record(&device.stream).unwrap();
-        event.wait_on(&other).unwrap();
-        fill(&other, at, 200_000, 3);
-        event.record(&other).unwrap();
-        event.wait_on(&device.stream).unwrap();
-        pool.free(block).unwrap();
-        let block = pool.alloc(200_000).unwrap();
-        assert_eq!(block.addr().get(), at, "given again at once");
-        fill(&device.stream, at, 200_000, 4);
-        assert!(
-            read(&device.stream, at, 200_000)
-                .iter()
-                .all(|byte| *byte == 4)
-        );
-        pool.free(block).unwrap();
-        assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
-    }
-    control.schedule_eagerly();
-    assert_clean(control);
+    alone_and_clean(|control| {
+        for seed in 0..16 {
+            control.schedule_deferred(seed);
+            let device = Device::new();
+            let context = device.memory.context();
+            let other = context.cudarc().new_stream().unwrap();
+            let pool = device.pool(soon());
+            let mut log = Log::new(&device);
+            until_planned(&pool, &mut log, STEP);
+            log.check();
+            let event = Event::new(context, EventConfig::default()).unwrap();
+            let block = pool.alloc(200_000).unwrap();
+            let at = block.addr().get();
+            event.record(&device.stream).unwrap();
+            event.wait_on(&other).unwrap();
+            fill(&other, at, 200_000, 3);
+            event.record(&other).unwrap();
+            event.wait_on(&device.stream).unwrap();
+            pool.free(block).unwrap();
+            let block = pool.alloc(200_000).unwrap();
+            assert_eq!(block.addr().get(), at, "given again at once");
+            fill(&device.stream, at, 200_000, 4);
+            assert!(
+                read(&device.stream, at, 200_000)
+                    .iter()
+                    .all(|byte| *byte == 4)
+            );
+            pool.free(block).unwrap();
+            assert_eq!(control.findings(), Vec::<String>::new(), "seed {seed}");
+        }
+        control.schedule_eagerly();
+    });
 }

@@ -3,7 +3,7 @@
 use larder_core::Align;
 use larder_core::lifetime::prmalloc::{PlanError, Replan};
 
-use crate::common::{alone, assert_clean, together};
+use crate::common::{alone_and_clean, together};
 use crate::tensor_pool::rig::{Device, InUse, Log, MIB, Op, STEP, align, soon, until_planned};
 
 #[test]
@@ -81,46 +81,43 @@ fn pr_5_without_a_wish_a_block_is_aligned_as_all_of_the_device_are() {
 /// A plan serves without the device's allocator, and the driver is not called.
 #[test]
 fn pr_6_after_init_a_repeating_step_asks_nobody() {
-    let Some((control, _turn)) = alone("pr_6_after_init_a_repeating_step_asks_nobody") else {
-        return;
-    };
-    let device = Device::new();
-    let pool = device.pool(soon());
-    let mut log = Log::new(&device);
-    until_planned(&pool, &mut log, STEP);
-    // Settled: nothing waits for the next step any more.
-    drop(pool.step());
-    let planned = pool.counts().slab_bytes;
-    let (before, counts) = (device.use_of_memory(), pool.counts());
-    control.reset_calls();
-    for _ in 0..10 {
-        let step = pool.step();
-        let mut blocks = [const { None }; 5];
-        for op in STEP {
-            match *op {
-                Op::Alloc(name, bytes, to) => {
-                    blocks[name] = Some(pool.alloc_aligned(bytes, align(to)).unwrap());
+    alone_and_clean(|control| {
+        let device = Device::new();
+        let pool = device.pool(soon());
+        let mut log = Log::new(&device);
+        until_planned(&pool, &mut log, STEP);
+        // Settled: nothing waits for the next step any more.
+        drop(pool.step());
+        let planned = pool.counts().slab_bytes;
+        let (before, counts) = (device.use_of_memory(), pool.counts());
+        control.reset_calls();
+        for _ in 0..10 {
+            let step = pool.step();
+            let mut blocks = [const { None }; 5];
+            for op in STEP {
+                match *op {
+                    Op::Alloc(name, bytes, to) => {
+                        blocks[name] = Some(pool.alloc_aligned(bytes, align(to)).unwrap());
+                    }
+                    Op::Free(name) => pool.free(blocks[name].take().unwrap()).unwrap(),
                 }
-                Op::Free(name) => pool.free(blocks[name].take().unwrap()).unwrap(),
             }
+            step.end().unwrap();
         }
-        step.end().unwrap();
-    }
-    assert_eq!(control.call_table(), Vec::new(), "driver calls");
-    assert_eq!(
-        device.use_of_memory(),
-        before,
-        "allocations of the device's allocator"
-    );
-    let now = pool.counts();
-    assert_eq!(
-        (now.hits - counts.hits, now.missed - counts.missed),
-        (50, 0)
-    );
-    assert_eq!((now.slab_bytes, now.direct_bytes), (planned, 0));
-    log.check();
-    drop((pool, device));
-    assert_clean(control);
+        assert_eq!(control.call_table(), Vec::new(), "driver calls");
+        assert_eq!(
+            device.use_of_memory(),
+            before,
+            "allocations of the device's allocator"
+        );
+        let now = pool.counts();
+        assert_eq!(
+            (now.hits - counts.hits, now.missed - counts.missed),
+            (50, 0)
+        );
+        assert_eq!((now.slab_bytes, now.direct_bytes), (planned, 0));
+        log.check();
+    });
 }
 
 /// Two slabs, one for sizes above 32 KiB and one for the others, and nothing else.
@@ -253,10 +250,7 @@ fn defect_12_no_memory_for_the_plan_is_an_error_and_the_pool_goes_on_without_it(
 
 #[test]
 fn a_dropped_pool_gives_everything_back_blocks_in_use_too() {
-    let Some((control, _turn)) = alone("a_dropped_pool_gives_everything_back") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let device = Device::new();
         let pool = device.pool(soon());
         let mut log = Log::new(&device);
@@ -273,6 +267,5 @@ fn a_dropped_pool_gives_everything_back_blocks_in_use_too() {
         drop(pool);
         assert_eq!(device.use_of_memory().1, 0);
         drop((early, of_the_plan, missed));
-    }
-    assert_clean(control);
+    });
 }

@@ -7,14 +7,11 @@ use larder_cuda::{
     VmemAllocator, VmemConfig,
 };
 
-use crate::common::{MIB, alone, assert_clean};
+use crate::common::{MIB, alone_and_clean};
 
 #[test]
 fn the_host_serves_what_a_budget_around_the_device_refuses() {
-    let Some((control, _turn)) = alone("the_host_serves_what_a_budget_refuses") else {
-        return;
-    };
-    {
+    alone_and_clean(|control| {
         let context = Context::new(0).unwrap();
         let limits = Limits::new(64 * MIB).unwrap();
         let tenant = limits.process().tenant("t", 4 * MIB).unwrap();
@@ -41,6 +38,5 @@ fn the_host_serves_what_a_budget_around_the_device_refuses() {
         );
         let moved = memory.migrate([&mut second as &mut dyn Movable]);
         assert_eq!(moved.moved_bytes, 2 * MIB);
-    }
-    assert_clean(control);
+    });
 }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::{Block, Placement};
-use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
     Context, DeviceAllocError, DeviceAllocator, DeviceConfig, HostSide, Movable, StreamAllocator,
     VmemAllocator, VmemBuffer, VmemConfig,
 };
 use larder_cuda_abi::Code;
 
-use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
+use crate::common::refusal::Refusal;
+use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill, streams};
 
 const CODES: [Code; 2] = [Code::OUT_OF_MEMORY, Code::INVALID_VALUE];
 
@@ -23,39 +23,6 @@ const BUDGET: u64 = 4 * MIB;
 
 /// What of a block is written and looked at.
 const WRITTEN: u64 = 64;
-
-/// Refuses the calls of the allocators, and none of the test's own.
-struct Refusal {
-    control: &'static StandIn,
-    code: Code,
-    /// Calls that are still made first; `None` when one was refused.
-    left: std::cell::Cell<Option<u64>>,
-}
-
-impl Refusal {
-    fn around<R>(&self, ask: impl FnOnce() -> R) -> R {
-        if let Some(skip) = self.left.get() {
-            let rule = Rule {
-                function: None,
-                skip,
-                times: 1,
-                code: self.code,
-            };
-            self.control.fail(rule).unwrap();
-        }
-        let before = self.control.calls(None);
-        let answer = ask();
-        let calls = self.control.calls(None) - before;
-        self.control.clear_failures();
-        self.left
-            .set(self.left.get().and_then(|left| left.checked_sub(calls)));
-        answer
-    }
-
-    fn happened(&self) -> bool {
-        self.left.get().is_none()
-    }
-}
 
 struct Scenario<'a> {
     refusal: &'a Refusal,
@@ -143,9 +110,7 @@ impl Scenario<'_> {
 /// Refuses one call; `false` if there were not so many.
 fn refuse(refusal: &Refusal, host: HostSide, seed: Option<u64>) -> bool {
     let context = Context::new(0).unwrap();
-    let streams: Vec<_> = (0..2)
-        .map(|_| context.cudarc().new_stream().unwrap())
-        .collect();
+    let streams: Vec<_> = streams(&context, 2);
     match seed {
         Some(seed) => refusal.control.schedule_deferred(seed),
         None => refusal.control.schedule_eagerly(),
@@ -168,11 +133,7 @@ fn refuse(refusal: &Refusal, host: HostSide, seed: Option<u64>) -> bool {
     scenario.run();
     if refusal.happened() {
         let memory = scenario.memory.clone();
-        let again = Refusal {
-            control: refusal.control,
-            code: refusal.code,
-            left: std::cell::Cell::new(Some(u64::MAX / 2)),
-        };
+        let again = Refusal::none(refusal.control);
         let again = Scenario {
             refusal: &again,
             memory,
@@ -189,17 +150,13 @@ fn refuse(refusal: &Refusal, host: HostSide, seed: Option<u64>) -> bool {
     refusal.happened()
 }
 
-fn sweep(test: &str, host: HostSide, seed: Option<u64>) {
-    let Some((control, _turn)) = alone(test) else {
+fn sweep(host: HostSide, seed: Option<u64>) {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for code in CODES {
         for skip in 0.. {
-            let refusal = Refusal {
-                control,
-                code,
-                left: std::cell::Cell::new(Some(skip)),
-            };
+            let refusal = Refusal::new(control, code, skip);
             let outcome = catch_unwind(AssertUnwindSafe(|| refuse(&refusal, host, seed)));
             let Ok(happened) = outcome else {
                 panic!("call {skip} was refused with {code:?}");
@@ -216,19 +173,16 @@ fn sweep(test: &str, host: HostSide, seed: Option<u64>) {
 
 #[test]
 fn any_call_may_be_refused_with_pinned_memory_behind_the_device() {
-    let test = "any_call_may_be_refused_with_pinned_memory";
-    sweep(test, HostSide::Pinned(6 * MIB + 4096), None);
+    sweep(HostSide::Pinned(6 * MIB + 4096), None);
 }
 
 #[test]
 fn any_call_may_be_refused_while_work_is_queued() {
-    let test = "any_call_may_be_refused_while_work_is_queued";
     // Regions that would touch take a little more, which counts.
-    sweep(test, HostSide::Pinned(6 * MIB + 4096), Some(7));
+    sweep(HostSide::Pinned(6 * MIB + 4096), Some(7));
 }
 
 #[test]
 fn any_call_may_be_refused_with_managed_memory_behind_the_device() {
-    let test = "any_call_may_be_refused_with_managed_memory";
-    sweep(test, HostSide::Managed, None);
+    sweep(HostSide::Managed, None);
 }

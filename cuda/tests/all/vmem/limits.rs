@@ -8,7 +8,7 @@ use larder_cuda::driver::StandIn;
 use larder_cuda::{DeviceAllocError, HostSide, Limits, StreamAllocator, VmemAllocator, VmemConfig};
 
 use super::{DEVICE, Setup};
-use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
+use crate::common::{DEVICE_BYTES, MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
 
 /// What exists of the host's side.
 fn held(control: &StandIn, host: HostSide) -> u64 {
@@ -23,7 +23,7 @@ fn held(control: &StandIn, host: HostSide) -> u64 {
 
 #[test]
 fn am_3_the_hosts_side_is_lowered_and_raised_while_blocks_come_and_go() {
-    let Some((control, _turn)) = alone("am_3_the_hosts_side_is_lowered_and_raised") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for host in [HostSide::Pinned(64 * MIB), HostSide::Managed] {
@@ -75,8 +75,7 @@ fn am_3_the_hosts_side_is_lowered_and_raised_while_blocks_come_and_go() {
 
 #[test]
 fn am_4_stable_is_what_a_limit_of_0_leaves_of_the_hosts_side() {
-    let Some((control, _turn)) = alone("am_4_stable_is_what_a_limit_of_0_leaves_of_the_host")
-    else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..60_u64 {
@@ -130,10 +129,7 @@ fn am_4_stable_is_what_a_limit_of_0_leaves_of_the_hosts_side() {
 
 #[test]
 fn in_a_budget_both_sides_are_charged_and_either_makes_room_for_the_other() {
-    let Some((control, _turn)) = alone("in_a_budget_both_sides_are_charged") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new(HostSide::None, 1);
         let stream = &setup.streams[0];
         let limits = Limits::new(4 * MIB).unwrap();
@@ -167,6 +163,5 @@ fn in_a_budget_both_sides_are_charged_and_either_makes_room_for_the_other() {
         assert_eq!(setup.memory.host_limit_bytes(), 0);
         assert_eq!(setup.memory.host_pool_stats().pool_bytes, 0);
         assert!(setup.memory.watch_host_limit(|_| {}).is_none());
-    }
-    assert_clean(control);
+    });
 }

@@ -45,8 +45,7 @@ impl Setup {
         };
         let device = DeviceAllocator::with_config(&context, device_config).unwrap();
         let memory = VmemAllocator::new(&device, config).unwrap();
-        let new = |_| context.cudarc().new_stream().unwrap();
-        let streams: Vec<_> = (0..streams).map(new).collect();
+        let streams = common::streams(&context, streams);
         Self {
             context,
             device,

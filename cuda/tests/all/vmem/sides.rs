@@ -6,60 +6,55 @@ use larder_cuda::{
 };
 
 use super::{DEVICE, Setup};
-use crate::common::{DEVICE_BYTES, MIB, alone, assert_clean, assert_filled, fill};
+use crate::common::{DEVICE_BYTES, MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
 
 #[test]
 fn am_1_what_does_not_fit_the_device_goes_to_the_host_and_back_there_when_it_fits() {
-    let Some((control, _turn)) = alone("what_does_not_fit_the_device") else {
-        return;
-    };
-    for host in [HostSide::Pinned(16 * MIB), HostSide::Managed] {
-        let setup = Setup::new(host, 1);
-        let (memory, stream) = (&setup.memory, &setup.streams[0]);
-        let first = memory.alloc(stream, DEVICE).unwrap();
-        let second = memory.alloc(stream, 2 * MIB).unwrap();
-        assert_eq!(memory.placement(&first), Placement::Device);
-        assert_eq!(memory.placement(&second), Placement::Host, "{host:?}");
-        assert_eq!(memory.info(&second).unwrap().requested_bytes, 2 * MIB);
-        for (block, value) in [(&first, 1), (&second, 2)] {
-            fill(stream, block.addr().get(), block.bytes(), value);
-        }
-        assert_filled(stream, first.addr().get(), DEVICE, 1);
-        assert_filled(stream, second.addr().get(), 2 * MIB, 2);
-        let stats = memory.vmem_stats();
-        assert_eq!(
-            (stats.device.live_bytes, stats.host.live_bytes),
-            (DEVICE, 2 * MIB)
-        );
-        assert_eq!(stats.joint_live_bytes, DEVICE + 2 * MIB);
+    alone_and_clean(|_| {
+        for host in [HostSide::Pinned(16 * MIB), HostSide::Managed] {
+            let setup = Setup::new(host, 1);
+            let (memory, stream) = (&setup.memory, &setup.streams[0]);
+            let first = memory.alloc(stream, DEVICE).unwrap();
+            let second = memory.alloc(stream, 2 * MIB).unwrap();
+            assert_eq!(memory.placement(&first), Placement::Device);
+            assert_eq!(memory.placement(&second), Placement::Host, "{host:?}");
+            assert_eq!(memory.info(&second).unwrap().requested_bytes, 2 * MIB);
+            for (block, value) in [(&first, 1), (&second, 2)] {
+                fill(stream, block.addr().get(), block.bytes(), value);
+            }
+            assert_filled(stream, first.addr().get(), DEVICE, 1);
+            assert_filled(stream, second.addr().get(), 2 * MIB, 2);
+            let stats = memory.vmem_stats();
+            assert_eq!(
+                (stats.device.live_bytes, stats.host.live_bytes),
+                (DEVICE, 2 * MIB)
+            );
+            assert_eq!(stats.joint_live_bytes, DEVICE + 2 * MIB);
 
-        memory.free(stream, first).unwrap();
-        let third = memory.alloc(stream, 4 * MIB).unwrap();
-        assert_eq!(
-            memory.placement(&third),
-            Placement::Device,
-            "there is room again"
-        );
-        memory.free(stream, second).unwrap();
-        memory.free(stream, third).unwrap();
-        let stats = memory.vmem_stats();
-        assert_eq!(stats.joint_live_bytes, 0);
-        assert_eq!(stats.joint_peak_bytes, DEVICE + 2 * MIB);
-        // Both sides had their peak once, which never was together.
-        assert_eq!(stats.antman().peak_live_bytes, DEVICE + 2 * MIB);
-        setup.context.synchronize().unwrap();
-        assert_eq!(memory.release_host(), 2 * MIB);
-        assert_eq!(memory.vmem_stats().host.reserved_bytes, 0);
-    }
-    assert_clean(control);
+            memory.free(stream, first).unwrap();
+            let third = memory.alloc(stream, 4 * MIB).unwrap();
+            assert_eq!(
+                memory.placement(&third),
+                Placement::Device,
+                "there is room again"
+            );
+            memory.free(stream, second).unwrap();
+            memory.free(stream, third).unwrap();
+            let stats = memory.vmem_stats();
+            assert_eq!(stats.joint_live_bytes, 0);
+            assert_eq!(stats.joint_peak_bytes, DEVICE + 2 * MIB);
+            // Both sides had their peak once, which never was together.
+            assert_eq!(stats.antman().peak_live_bytes, DEVICE + 2 * MIB);
+            setup.context.synchronize().unwrap();
+            assert_eq!(memory.release_host(), 2 * MIB);
+            assert_eq!(memory.vmem_stats().host.reserved_bytes, 0);
+        }
+    });
 }
 
 #[test]
 fn am_1_without_a_host_side_the_devices_refusal_is_the_answer() {
-    let Some((control, _turn)) = alone("without_a_host_side") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new(HostSide::None, 1);
         let refused = setup.memory.alloc(&setup.streams[0], DEVICE + 1);
         let reason = refused.expect_err("too much");
@@ -70,16 +65,12 @@ fn am_1_without_a_host_side_the_devices_refusal_is_the_answer() {
         let block = setup.memory.alloc(&setup.streams[0], DEVICE).unwrap();
         setup.memory.free(&setup.streams[0], block).unwrap();
         assert_eq!(setup.memory.release_host(), 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn am_1_when_both_sides_are_full_the_error_has_the_numbers_of_both() {
-    let Some((control, _turn)) = alone("when_both_sides_are_full") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new(HostSide::Pinned(4 * MIB), 1);
         let (memory, stream) = (&setup.memory, &setup.streams[0]);
         let at_limit = memory.alloc(stream, DEVICE + 1);
@@ -112,16 +103,12 @@ fn am_1_when_both_sides_are_full_the_error_has_the_numbers_of_both() {
             driver: None,
         };
         assert_eq!(zero, alone);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn am_1_a_joint_peak_above_the_plan_refuses_the_host_with_the_numbers() {
-    let Some((control, _turn)) = alone("a_joint_peak_above_the_plan") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let config = VmemConfig {
             planned_percent: 1,
             ..VmemConfig::new(HostSide::Pinned(64 * MIB))
@@ -154,16 +141,12 @@ fn am_1_a_joint_peak_above_the_plan_refuses_the_host_with_the_numbers() {
         for block in [first, block] {
             memory.free(stream, block).unwrap();
         }
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn managed_memory_never_oversubscribes_the_device() {
-    let Some((control, _turn)) = alone("managed_memory_never_oversubscribes") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new(HostSide::Managed, 1);
         let (memory, stream) = (&setup.memory, &setup.streams[0]);
         let _first = memory.alloc(stream, DEVICE).unwrap();
@@ -193,16 +176,12 @@ fn managed_memory_never_oversubscribes_the_device() {
         larder_core::SubAllocator::release(&other, taken).unwrap();
         let block = memory.alloc(stream, 8 * MIB).unwrap();
         assert_eq!(memory.placement(&block), Placement::Host);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn a_block_of_another_allocator_comes_back_in_the_error() {
-    let Some((control, _turn)) = alone("a_block_of_another_allocator") else {
-        return;
-    };
-    {
+    alone_and_clean(|_| {
         let setup = Setup::new(HostSide::Pinned(16 * MIB), 1);
         let other = Setup::new(HostSide::Pinned(16 * MIB), 0);
         let stream = &setup.streams[0];
@@ -222,13 +201,12 @@ fn a_block_of_another_allocator_comes_back_in_the_error() {
             setup.memory.free(stream, rejected.block).unwrap();
         }
         assert_eq!(setup.memory.vmem_stats().joint_live_bytes, 0);
-    }
-    assert_clean(control);
+    });
 }
 
 #[test]
 fn both_orders_of_drop_leave_nothing_with_blocks_in_use() {
-    let Some((control, _turn)) = alone("both_orders_of_drop") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for seed in 0..16 {

@@ -11,9 +11,9 @@ use larder_control::{
     PerfControl,
 };
 
-const CALM: Duration = Duration::from_secs(10);
+pub(crate) const CALM: Duration = Duration::from_secs(10);
 
-fn coordinator(total_bytes: u64, step_bytes: u64) -> Coordinator {
+pub(crate) fn coordinator(total_bytes: u64, step_bytes: u64) -> Coordinator {
     Coordinator::new(CoordinatorConfig {
         total_bytes,
         step_bytes,

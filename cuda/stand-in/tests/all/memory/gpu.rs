@@ -10,103 +10,10 @@ use larder_cuda_abi::{AccessDesc, AllocFlags, AllocationProp, Code, Location};
 
 use crate::common;
 pub(crate) use crate::common::{GRANULARITY, findings, made, ok};
+pub(crate) use crate::driver::*;
 
 unsafe extern "C" {
-    safe fn cuInit(flags: u32) -> Code;
-    safe fn cuDevicePrimaryCtxRetain(context: &mut usize, device: i32) -> Code;
-    pub(crate) safe fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Code;
-    pub(crate) safe fn cuCtxSetCurrent(context: usize) -> Code;
-    pub(crate) safe fn cuCtxSynchronize() -> Code;
-    pub(crate) safe fn cuStreamCreate(stream: &mut usize, flags: u32) -> Code;
-    pub(crate) safe fn cuStreamSynchronize(stream: usize) -> Code;
-    pub(crate) safe fn cuStreamQuery(stream: usize) -> Code;
-    pub(crate) safe fn cuMemGetInfo_v2(free: &mut usize, total: &mut usize) -> Code;
-    pub(crate) safe fn cuDeviceTotalMem_v2(bytes: &mut usize, device: i32) -> Code;
-    pub(crate) safe fn cuMemAlloc_v2(at: &mut u64, bytes: usize) -> Code;
-    pub(crate) safe fn cuMemFree_v2(at: u64) -> Code;
-    pub(crate) safe fn cuMemsetD8_v2(to: u64, value: u8, count: usize) -> Code;
-    pub(crate) safe fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: usize) -> Code;
-    pub(crate) safe fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize) -> Code;
-    pub(crate) safe fn cuMemcpyHtoD_v2(to: u64, from: *const u8, bytes: usize) -> Code;
-    pub(crate) safe fn cuMemcpyHtoDAsync_v2(to: u64, from: usize, bytes: usize, s: usize) -> Code;
     pub(crate) safe fn cuMemcpyDtoHAsync_v2(to: usize, from: u64, bytes: usize, s: usize) -> Code;
-    pub(crate) safe fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) -> Code;
-    pub(crate) safe fn cuMemcpyPeerAsync(
-        to: u64,
-        tc: usize,
-        from: u64,
-        fc: usize,
-        n: usize,
-        s: usize,
-    ) -> Code;
-
-    pub(crate) safe fn cuMemGetAllocationGranularity(
-        granularity: &mut usize,
-        prop: &AllocationProp,
-        option: u32,
-    ) -> Code;
-    pub(crate) safe fn cuMemAddressReserve(
-        at: &mut u64,
-        bytes: usize,
-        align: usize,
-        wish: u64,
-        flags: u64,
-    ) -> Code;
-    pub(crate) safe fn cuMemAddressFree(at: u64, bytes: usize) -> Code;
-    pub(crate) safe fn cuMemCreate(
-        handle: &mut u64,
-        bytes: usize,
-        prop: &AllocationProp,
-        flags: u64,
-    ) -> Code;
-    pub(crate) safe fn cuMemRelease(handle: u64) -> Code;
-    pub(crate) safe fn cuMemMap(at: u64, bytes: usize, offset: usize, h: u64, flags: u64) -> Code;
-    pub(crate) safe fn cuMemUnmap(at: u64, bytes: usize) -> Code;
-    pub(crate) safe fn cuMemSetAccess(
-        at: u64,
-        bytes: usize,
-        rights: *const AccessDesc,
-        count: usize,
-    ) -> Code;
-    pub(crate) safe fn cuMemExportToShareableHandle(
-        descriptor: &mut i32,
-        handle: u64,
-        handle_type: u32,
-        flags: u64,
-    ) -> Code;
-    pub(crate) safe fn cuMemImportFromShareableHandle(
-        handle: &mut u64,
-        descriptor: usize,
-        handle_type: u32,
-    ) -> Code;
-    pub(crate) safe fn cuMemGetAccess(flags: &mut u64, location: &Location, at: u64) -> Code;
-
-    pub(crate) safe fn cuMemHostAlloc(at: &mut usize, bytes: usize, flags: u32) -> Code;
-    pub(crate) safe fn cuMemFreeHost(at: usize) -> Code;
-    pub(crate) safe fn cuMemHostGetDevicePointer_v2(to: &mut u64, at: usize, flags: u32) -> Code;
-    pub(crate) safe fn cuMemHostRegister_v2(at: usize, bytes: usize, flags: u32) -> Code;
-    pub(crate) safe fn cuMemHostUnregister(at: usize) -> Code;
-    pub(crate) safe fn cuMemAllocManaged(at: &mut u64, bytes: usize, flags: u32) -> Code;
-    pub(crate) safe fn cuMemPrefetchAsync_v2(
-        at: u64,
-        bytes: usize,
-        location: Location,
-        flags: u32,
-        stream: usize,
-    ) -> Code;
-    pub(crate) safe fn cuMemAdvise_v2(at: u64, bytes: usize, advice: u32, l: Location) -> Code;
-    pub(crate) safe fn cuStreamAttachMemAsync(s: usize, at: u64, bytes: usize, flags: u32) -> Code;
-    pub(crate) safe fn cuPointerGetAttribute(data: &mut u64, attribute: u32, at: u64) -> Code;
-
-    pub(crate) safe fn larder_stand_in_schedule(deferred: u32, seed: u64);
-    pub(crate) safe fn larder_stand_in_reset(devices: u32, bytes: u64);
-    pub(crate) safe fn larder_stand_in_poison(on: u32);
-    pub(crate) safe fn larder_stand_in_mapping_waits(on: u32) -> u32;
-    pub(crate) safe fn larder_stand_in_set_pinned(bytes: u64);
-    pub(crate) safe fn larder_stand_in_managed_concurrently(on: u32);
-    pub(crate) safe fn larder_stand_in_used(device: i32) -> u64;
-    pub(crate) safe fn larder_stand_in_share(path: *const std::ffi::c_char) -> Code;
-    pub(crate) safe fn larder_stand_in_set_memory(device: i32, bytes: u64) -> Code;
 }
 
 /// Memory of each device of [`gpu`].

@@ -4,35 +4,14 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::MutexGuard;
 
-use larder_cuda_abi::Code;
-
 use crate::common::{alone, findings, made, ok};
-
-unsafe extern "C" {
-    safe fn cuInit(flags: u32) -> Code;
-    safe fn cuDevicePrimaryCtxRetain(context: &mut usize, device: i32) -> Code;
-    safe fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Code;
-    safe fn cuCtxSetCurrent(context: usize) -> Code;
-    safe fn cuCtxSynchronize() -> Code;
-    safe fn cuMemAlloc_v2(at: &mut u64, bytes: usize) -> Code;
-    safe fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) -> Code;
-    safe fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize) -> Code;
-    safe fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: usize) -> Code;
-    safe fn cuStreamCreate(stream: &mut usize, flags: u32) -> Code;
-    safe fn cuStreamSynchronize(stream: usize) -> Code;
-    safe fn cuStreamWaitEvent(stream: usize, event: usize, flags: u32) -> Code;
-    safe fn cuEventCreate(event: &mut usize, flags: u32) -> Code;
-    safe fn cuEventRecord(event: usize, stream: usize) -> Code;
-    safe fn cuEventSynchronize(event: usize) -> Code;
-    safe fn cuLaunchHostFunc(
-        stream: usize,
-        function: extern "C" fn(*mut c_void),
-        data: *mut c_void,
-    ) -> Code;
-    safe fn larder_stand_in_schedule(deferred: u32, seed: u64);
-    safe fn larder_stand_in_clear_findings();
-    safe fn larder_stand_in_reset(devices: u32, bytes: u64);
-}
+use crate::driver::{
+    cuCtxSetCurrent, cuCtxSynchronize, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRetain,
+    cuEventCreate, cuEventRecord, cuEventSynchronize, cuInit, cuLaunchHostFunc, cuMemAlloc_v2,
+    cuMemcpyDtoDAsync_v2, cuMemcpyDtoH_v2, cuMemsetD8Async, cuStreamCreate, cuStreamSynchronize,
+    cuStreamWaitEvent, larder_stand_in_clear_findings, larder_stand_in_reset,
+    larder_stand_in_schedule,
+};
 
 /// Length of each buffer.
 pub(crate) const BYTES: usize = 64;

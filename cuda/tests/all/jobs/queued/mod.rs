@@ -157,7 +157,7 @@ impl World {
 
 #[test]
 fn a_loop_that_runs_ahead_of_the_device_keeps_it_busy_for_its_share_of_the_time() {
-    let Some((control, _turn)) = alone("a_loop_that_runs_ahead") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for percent in [50, 25, 80] {
@@ -183,7 +183,7 @@ fn a_loop_that_runs_ahead_of_the_device_keeps_it_busy_for_its_share_of_the_time(
 
 #[test]
 fn short_runs_are_joined_and_waited_for_together() {
-    let Some((control, _turn)) = alone("short_runs_are_joined") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let takes = Duration::from_micros(5);
@@ -206,7 +206,7 @@ fn short_runs_are_joined_and_waited_for_together() {
 
 #[test]
 fn at_full_share_only_a_run_far_behind_the_host_is_waited_for() {
-    let Some((control, _turn)) = alone("at_full_share_only") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let world = World::new(control, "full", 2 * MS, 100);
@@ -224,7 +224,7 @@ fn at_full_share_only_a_run_far_behind_the_host_is_waited_for() {
 
 #[test]
 fn the_status_and_the_actions_have_the_time_of_the_device() {
-    let Some((control, _turn)) = alone("the_status_and_the_actions_have") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     for percent in [100, 50] {
@@ -265,7 +265,7 @@ fn the_status_and_the_actions_have_the_time_of_the_device() {
 
 #[test]
 fn a_loop_of_queued_runs_pauses_at_their_ends_by_upstreams_formula() {
-    let Some((control, _turn)) = alone("a_loop_of_queued_runs_pauses") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let change = |config: &mut JobConfig| config.pauses = Pauses::AtRunEnd;
@@ -279,7 +279,7 @@ fn a_loop_of_queued_runs_pauses_at_their_ends_by_upstreams_formula() {
 
 #[test]
 fn a_suspension_in_a_queued_run_is_not_busy() {
-    let Some((control, _turn)) = alone("a_suspension_in_a_queued_run") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let world = World::new(control, "suspended_queued", 2 * MS, 50);
@@ -312,7 +312,7 @@ fn a_suspension_in_a_queued_run_is_not_busy() {
 
 #[test]
 fn runs_that_were_on_the_device_when_the_job_fell_asleep_are_in_its_status() {
-    let Some((control, _turn)) = alone("runs_that_were_on_the_device_when") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let world = World::new(control, "asleep_queued", 2 * MS, 100);
@@ -333,7 +333,7 @@ fn runs_that_were_on_the_device_when_the_job_fell_asleep_are_in_its_status() {
 
 #[test]
 fn a_queued_run_that_ends_in_a_suspension_and_a_sleep_is_busy_for_its_own_time() {
-    let Some((control, _turn)) = alone("a_queued_run_that_ends_in_a_suspension") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let world = World::new(control, "suspended_asleep", 2 * MS, 50);
@@ -371,7 +371,7 @@ fn a_queued_run_that_ends_in_a_suspension_and_a_sleep_is_busy_for_its_own_time()
 
 #[test]
 fn runs_that_take_longer_than_was_expected_are_noticed_after_four() {
-    let Some((control, _turn)) = alone("runs_that_take_longer") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let world = World::new(control, "longer", Duration::from_micros(1), 50);
@@ -385,7 +385,7 @@ fn runs_that_take_longer_than_was_expected_are_noticed_after_four() {
 
 #[test]
 fn runs_on_several_devices_are_each_timed() {
-    let Some((control, _turn)) = alone("runs_on_several_devices") else {
+    let Some((control, _turn)) = alone() else {
         return;
     };
     let mut world = World::new(control, "devices", 2 * MS, 50);

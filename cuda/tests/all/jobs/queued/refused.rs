@@ -3,71 +3,64 @@
 use cudarc::driver::{DevicePtr, result, sys};
 use larder_cuda::Context;
 use larder_cuda::driver::Rule;
-use larder_cuda::driver::abi::Code;
 
-use super::super::common::{alone, assert_clean};
+use super::super::common::{alone, alone_and_clean};
 use super::super::{Folder, by_hand, job};
 use super::{MS, World};
 use crate::foreign_captures::beside;
 
 #[test]
 fn a_run_whose_events_are_refused_is_timed_by_the_host() {
-    let Some((control, _turn)) = alone("a_run_whose_events_are_refused") else {
-        return;
-    };
-    let world = World::new(control, "refused_events", 2 * MS, 50);
-    let mut runs = 0;
-    for function in [
-        "cuStreamIsCapturing",
-        "cuEventCreate",
-        "cuEventRecord",
-        "cuEventQuery",
-        "cuEventSynchronize",
-        "cuEventElapsedTime",
-        "cuThreadExchangeStreamCaptureMode",
-        "cuCtxGetCurrent",
-    ] {
-        for (skip, times) in (0..8).flat_map(|skip| [1, 3, 1000].map(|times| (skip, times))) {
-            let rule = Rule {
-                function: Some(function),
-                skip,
-                times,
-                code: Code::UNKNOWN,
-            };
-            control.fail(rule).unwrap();
-            for _ in 0..3 {
-                let pacer = world.job.pacer();
-                let run = world.job.run_on(&world.stream, runs, || pacer.launch());
-                assert!(run.unwrap().1.warnings.is_empty());
-                runs += 1;
+    alone_and_clean(|control| {
+        let world = World::new(control, "refused_events", 2 * MS, 50);
+        let mut runs = 0;
+        for function in [
+            "cuStreamIsCapturing",
+            "cuEventCreate",
+            "cuEventRecord",
+            "cuEventQuery",
+            "cuEventSynchronize",
+            "cuEventElapsedTime",
+            "cuThreadExchangeStreamCaptureMode",
+            "cuCtxGetCurrent",
+        ] {
+            for (skip, times) in (0..8).flat_map(|skip| [1, 3, 1000].map(|times| (skip, times))) {
+                control
+                    .fail(Rule::of(function).after(skip).times(times))
+                    .unwrap();
+                for _ in 0..3 {
+                    let pacer = world.job.pacer();
+                    let run = world.job.run_on(&world.stream, runs, || pacer.launch());
+                    assert!(run.unwrap().1.warnings.is_empty());
+                    runs += 1;
+                }
+                control.clear_failures();
             }
-            control.clear_failures();
         }
-    }
-    // And then by the device again.
-    world.queue(1, false);
-    world.queue(1, false);
-    let (took, busy) = world.measure(|| (0..10).for_each(|_| world.queue(1, false)));
-    assert_eq!((took, busy), (40 * MS, 20 * MS));
-    let World {
-        job,
-        stream,
-        spin,
-        folder,
-        ..
-    } = world;
-    // A job keeps no stream.
-    drop((stream, spin));
-    assert!(control.alive().iter().all(|alive| alive.kind != "stream"));
-    drop(job);
-    // Each of them counts.
-    assert_eq!(folder.status().durations.len() as u64, runs);
-    assert_clean(control);
+        // And then by the device again.
+        world.queue(1, false);
+        world.queue(1, false);
+        let (took, busy) = world.measure(|| (0..10).for_each(|_| world.queue(1, false)));
+        assert_eq!((took, busy), (40 * MS, 20 * MS));
+        let World {
+            job,
+            stream,
+            spin,
+            folder,
+            ..
+        } = world;
+        // A job keeps no stream.
+        drop((stream, spin));
+        assert!(control.alive().iter().all(|alive| alive.kind != "stream"));
+        drop(job);
+        // Each of them counts.
+        assert_eq!(folder.status().durations.len() as u64, runs);
+    });
 }
 
 #[test]
 fn a_queued_run_may_be_captured_and_spoils_no_capture() {
-    let Some((_, _turn)) = alone("a_queued_run_may_be_captured") else {
+    let Some((_, _turn)) = alone() else {
         return;
     };
     let folder = Folder::new("captured");
@@ -106,7 +99,7 @@ fn a_queued_run_may_be_captured_and_spoils_no_capture() {
 #[test]
 fn a_job_that_times_queued_runs_spoils_no_foreign_capture() {
     let folder = Folder::new("foreign_queued");
-    beside("a_job_that_times_queued_runs", |_, _, streams| {
+    beside(|_, _, streams| {
         let (_, job) = job(by_hand(&folder));
         for percent in [100, 50] {
             folder.order(None, None, Some(percent));

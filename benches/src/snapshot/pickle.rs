@@ -1,0 +1,122 @@
+//! Writes plain data as a pickle: numbers, texts, lists and dictionaries.
+//!
+//! Protocol 2, with no instruction that PyTorch's viewer does not know; it reads a part of what Python
+//! reads. A text that was written before is a reference.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+/// Items that one instruction appends, as Python does it: the viewer passes them as arguments.
+const BATCH: usize = 1000;
+
+/// Texts that are referred to: those whose number has one byte.
+const MAX_TEXTS: usize = 256;
+
+/// A pickle under way.
+pub(super) struct PickleWriter<W> {
+    out: W,
+    texts: HashMap<String, u8>,
+}
+
+impl<W: Write> PickleWriter<W> {
+    pub(super) fn begin(mut out: W) -> io::Result<Self> {
+        out.write_all(&[0x80, 2])?;
+        let texts = HashMap::new();
+        Ok(Self { out, texts })
+    }
+
+    /// Ends the pickle behind its one value.
+    pub(super) fn end(mut self) -> io::Result<()> {
+        self.out.write_all(b".")?;
+        self.out.flush()
+    }
+
+    pub(super) fn number(&mut self, number: u64) -> io::Result<()> {
+        if let Ok(small) = u8::try_from(number) {
+            return self.out.write_all(&[b'K', small]);
+        }
+        if let Ok(int) = i32::try_from(number) {
+            self.out.write_all(b"J")?;
+            return self.out.write_all(&int.to_le_bytes());
+        }
+        // Signed: one byte of zeros in front of a high bit.
+        let len = (72 - number.leading_zeros() as usize) / 8;
+        let bytes = u128::from(number).to_le_bytes();
+        self.out.write_all(&[0x8a, len as u8])?;
+        self.out.write_all(&bytes[..len])
+    }
+
+    pub(super) fn truth(&mut self, truth: bool) -> io::Result<()> {
+        self.out.write_all(&[if truth { 0x88 } else { 0x89 }])
+    }
+
+    pub(super) fn text(&mut self, text: &str) -> io::Result<()> {
+        if let Some(&place) = self.texts.get(text) {
+            return self.out.write_all(&[b'h', place]);
+        }
+        let len = u32::try_from(text.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        self.out.write_all(b"X")?;
+        self.out.write_all(&len.to_le_bytes())?;
+        self.out.write_all(text.as_bytes())?;
+        if let Ok(place) = u8::try_from(self.texts.len())
+            && self.texts.len() < MAX_TEXTS
+        {
+            self.texts.insert(text.to_owned(), place);
+            self.out.write_all(&[b'q', place])?;
+        }
+        Ok(())
+    }
+
+    /// A list, each item by one call.
+    pub(super) fn list<T>(
+        &mut self,
+        items: impl ExactSizeIterator<Item = T>,
+        mut item: impl FnMut(&mut Self, T) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.out.write_all(b"]")?;
+        let count = items.len();
+        for (index, value) in items.enumerate() {
+            if index % BATCH == 0 {
+                self.out.write_all(b"(")?;
+            }
+            item(self, value)?;
+            if index % BATCH == BATCH - 1 || index + 1 == count {
+                self.out.write_all(b"e")?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn empty_list(&mut self) -> io::Result<()> {
+        self.out.write_all(b"]")
+    }
+
+    /// A pair of numbers, as a tuple.
+    pub(super) fn pair(&mut self, first: u64, second: u64) -> io::Result<()> {
+        self.number(first)?;
+        self.number(second)?;
+        self.out.write_all(&[0x86])
+    }
+
+    /// A dictionary, whose entries `fields` writes: a text and a value, any number of times.
+    pub(super) fn dict(
+        &mut self,
+        fields: impl FnOnce(&mut Self) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.out.write_all(b"}(")?;
+        fields(self)?;
+        self.out.write_all(b"u")
+    }
+
+    /// An entry of a dictionary that is a number.
+    pub(super) fn number_at(&mut self, key: &str, number: u64) -> io::Result<()> {
+        self.text(key)?;
+        self.number(number)
+    }
+
+    /// An entry of a dictionary that is a text.
+    pub(super) fn text_at(&mut self, key: &str, text: &str) -> io::Result<()> {
+        self.text(key)?;
+        self.text(text)
+    }
+}

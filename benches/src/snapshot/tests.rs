@@ -1,0 +1,227 @@
+//! What is written, read by other code.
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "one range of held memory is a list like any other"
+)]
+
+use serde_json::{Value, json};
+
+use super::pickle::PickleWriter;
+use super::{Place, Snapshot, joined, without};
+
+fn read(bytes: &[u8]) -> Value {
+    serde_pickle::from_slice(bytes, serde_pickle::DeOptions::new()).unwrap()
+}
+
+fn event(event: u64) -> Place {
+    Place { event, pass: 1 }
+}
+
+/// Four blocks in two segments: one freed, one rounded up, one that no piece is of, one refused.
+fn snapshot() -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    snapshot.hold([1000..1400].into(), event(1));
+    snapshot.alloc(1000, 100, event(1));
+    snapshot.alloc(1200, 90, event(2));
+    snapshot.free(1000, event(3));
+    snapshot.hold([1000..1400, 5000..5100].into(), event(4));
+    snapshot.alloc(5010, 20, event(4));
+    snapshot.refuse(4096, 77, event(5));
+    // What was granted to the second block, and what is free around it.
+    snapshot.hold(
+        [1000..1200, 1200..1300, 1300..1350, 5000..5100].into(),
+        event(5),
+    );
+    snapshot
+}
+
+fn written(snapshot: &Snapshot) -> Value {
+    let mut bytes = Vec::new();
+    snapshot
+        .write("the trace", "the allocator", &mut bytes)
+        .unwrap();
+    read(&bytes)
+}
+
+#[test]
+fn the_history_has_what_the_viewer_reads() {
+    let value = written(&snapshot());
+    let entry = |action: &str, address: (&str, u64), size: u64, event: u64| {
+        let frame = json!({"filename": "the trace", "line": event, "name": "event"});
+        json!({"action": action, address.0: address.1, "size": size, "stream": 1, "frames": [frame]})
+    };
+    let at = |address| ("addr", address);
+    let entries = [
+        entry("segment_map", at(1000), 400, 1),
+        entry("alloc", at(1000), 100, 1),
+        entry("alloc", at(1200), 90, 2),
+        entry("free_requested", at(1000), 100, 3),
+        entry("free_completed", at(1000), 100, 3),
+        entry("segment_map", at(5000), 100, 4),
+        entry("alloc", at(5010), 20, 4),
+        entry("oom", ("device_free", 77), 4096, 5),
+        entry("segment_unmap", at(1350), 50, 5),
+    ];
+    assert_eq!(value["device_traces"], json!([entries]));
+    assert_eq!(
+        value["allocator_settings"],
+        json!({"allocator": "the allocator", "trace": "the trace"})
+    );
+    assert_eq!(value["external_annotations"], json!([]));
+}
+
+#[test]
+fn segments_are_made_of_blocks_without_a_gap() {
+    let value = written(&snapshot());
+    let blocks = |segment: &Value| -> Vec<(u64, u64, u64, String)> {
+        let blocks = segment["blocks"].as_array().unwrap().iter();
+        let number = |block: &Value, key: &str| block[key].as_u64().unwrap();
+        let fields = blocks.map(|block| {
+            let state = block["state"].as_str().unwrap().to_owned();
+            (
+                number(block, "address"),
+                number(block, "size"),
+                number(block, "requested_size"),
+                state,
+            )
+        });
+        fields.collect()
+    };
+    let free = |address, size| (address, size, 0, "inactive".to_owned());
+    let used = |address, size, requested| (address, size, requested, "active_allocated".to_owned());
+    let [first, second] = value["segments"].as_array().unwrap().as_slice() else {
+        panic!("{value}");
+    };
+    assert_eq!(
+        blocks(first),
+        [free(1000, 200), used(1200, 100, 90), free(1300, 50)]
+    );
+    assert_eq!(
+        blocks(second),
+        [free(5000, 10), used(5010, 20, 20), free(5030, 70)]
+    );
+    let sums = |segment: &Value| {
+        [
+            "device",
+            "address",
+            "total_size",
+            "allocated_size",
+            "active_size",
+            "requested_size",
+            "stream",
+        ]
+        .map(|key| segment[key].as_u64().unwrap())
+    };
+    assert_eq!(sums(first), [0, 1000, 350, 100, 100, 90, 1]);
+    assert_eq!(sums(second), [0, 5000, 100, 20, 20, 20, 1]);
+    for segment in [first, second] {
+        assert_eq!(segment["segment_type"], "large");
+        assert_eq!(segment["segment_pool_id"], json!([0, 0]));
+        assert_eq!(segment["is_expandable"], true);
+        assert_eq!(segment["frames"], json!([]));
+    }
+    assert_eq!(first["blocks"][1]["frames"][0]["line"], 2);
+    assert_eq!(first["blocks"][0]["frames"], json!([]));
+}
+
+#[test]
+fn a_block_outside_of_held_memory_is_found() {
+    let mut snapshot = snapshot();
+    assert_eq!(snapshot.held_bytes(), 450);
+    assert!(snapshot.holds_all_blocks());
+    for (address, bytes) in [
+        (900, 50),
+        (950, 60),
+        (1340, 11),
+        (1400, 1),
+        (5090, 11),
+        (6000, 1),
+    ] {
+        snapshot.alloc(address, bytes, event(6));
+        assert!(!snapshot.holds_all_blocks(), "{address}");
+        snapshot.free(address, event(7));
+    }
+}
+
+#[test]
+fn later_passes_are_named() {
+    let mut snapshot = Snapshot::default();
+    snapshot.hold([0..10].into(), event(1));
+    snapshot.alloc(0, 10, Place { event: 8, pass: 3 });
+    let value = written(&snapshot);
+    assert_eq!(
+        value["device_traces"][0][1]["frames"][0]["name"],
+        "event of pass 3"
+    );
+}
+
+#[test]
+fn ranges_that_touch_are_one_and_differences_are_exact() {
+    assert_eq!(joined(&[0..5, 5..9, 10..12]), [0..9, 10..12]);
+    let spans = [0..10, 20..30, 40..50];
+    for (others, rest) in [
+        (vec![], spans.to_vec()),
+        (spans.to_vec(), vec![]),
+        (vec![0..100], vec![]),
+        (vec![3..4, 6..7], vec![0..3, 4..6, 7..10, 20..30, 40..50]),
+        (vec![5..25], vec![0..5, 25..30, 40..50]),
+        (vec![10..20, 30..40], spans.to_vec()),
+        (vec![0..1, 9..45], vec![1..9, 45..50]),
+        (vec![25..26, 60..70], vec![0..10, 20..25, 26..30, 40..50]),
+    ] {
+        assert_eq!(without(&spans, &others), rest, "{others:?}");
+    }
+}
+
+#[test]
+fn numbers_texts_and_lists_of_all_sizes_come_back() {
+    let numbers = [
+        0,
+        1,
+        255,
+        256,
+        65_536,
+        (1 << 31) - 1,
+        1 << 31,
+        u64::from(u32::MAX),
+        1 << 32,
+        (1 << 55) - 1,
+        1 << 55,
+        i64::MAX as u64,
+    ];
+    let texts: Vec<String> = (0..300).map(|number| format!("text {number} é")).collect();
+    for count in [0, 1, 999, 1000, 1001, 2500] {
+        let mut bytes = Vec::new();
+        let mut out = PickleWriter::begin(&mut bytes).unwrap();
+        out.dict(|out| {
+            out.text("numbers")?;
+            out.list(numbers.iter(), |out, number| out.number(*number))?;
+            out.text("twice")?;
+            out.list(
+                texts.iter().chain(&texts).collect::<Vec<_>>().iter(),
+                |out, text| out.text(text),
+            )?;
+            out.text("counted")?;
+            out.list(0..count, |out, item| out.number(u64::from(item)))
+        })
+        .unwrap();
+        out.end().unwrap();
+        let twice: Vec<_> = texts.iter().chain(&texts).collect();
+        let counted: Vec<u32> = (0..count).collect();
+        assert_eq!(
+            read(&bytes),
+            json!({"numbers": numbers, "twice": twice, "counted": counted})
+        );
+    }
+}
+
+/// Above the middle of 64 bits a number is written with a byte of zeros in front, as Python does.
+#[test]
+fn a_large_number_is_not_negative() {
+    let mut bytes = Vec::new();
+    let mut out = PickleWriter::begin(&mut bytes).unwrap();
+    out.number(u64::MAX).unwrap();
+    out.end().unwrap();
+    let value = serde_pickle::value_from_slice(&bytes, serde_pickle::DeOptions::new()).unwrap();
+    assert_eq!(value.to_string(), u64::MAX.to_string());
+}

@@ -1,0 +1,66 @@
+"""GPU memory by Larder, for PyTorch, CuPy, RMM and programs of Python.
+
+    import larder.torch
+    larder.torch.enable()          # before the first tensor on a GPU
+
+    for batch in batches:
+        with larder.step():        # what repeats gets planned places; a job obeys its control file
+            train(batch)
+
+    print(larder.memory_summary())
+
+Counters have the names of torch.cuda. See docs/PYTORCH.md.
+"""
+
+from ._library import Error, OutOfMemoryError, error as _error, library as _functions
+from .memory import (
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    memory_allocated,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    memory_stats_as_nested_dict,
+    memory_summary,
+    reset_peak_memory_stats,
+    set_limit,
+    set_per_process_memory_fraction,
+    step,
+    want,
+)
+
+__all__ = [
+    "Error",
+    "OutOfMemoryError",
+    "empty_cache",
+    "free",
+    "malloc",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "reset_peak_memory_stats",
+    "set_limit",
+    "set_per_process_memory_fraction",
+    "step",
+    "want",
+]
+
+
+def malloc(size, device=0, stream=None):
+    """The address of memory for work that is queued on the stream (its handle, None for the default one) from
+    now on; 0 for no bytes."""
+    address = _functions.larder_cuda_malloc(size, device, stream)
+    if address is None and size != 0:
+        raise _error()
+    return address or 0
+
+
+def free(address, device=0, stream=None):
+    """Takes memory back, whose work is queued on the stream."""
+    _functions.larder_cuda_free(address, 0, device, stream)

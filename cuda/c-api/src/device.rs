@@ -1,0 +1,275 @@
+//! [`Device`]: a device by its number, with its allocator, the caller's streams and what is known of its blocks.
+//!
+//! A device is made at its first use and stays until the process ends, as its memory may be used until then.
+//!
+//! # Streams
+//! The null stream and the legacy one are one stream. The default stream that each thread has of its own has
+//! one handle for all threads, so no event could be recorded on the right one. An allocation for it counts as
+//! the legacy stream's, whose earlier work is ordered before it by the driver. A free on it waits for the
+//! device on the host.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+use larder_core::FreeError;
+use larder_core::sync::{AtomicU64, AtomicUsize, Ordering};
+use larder_cuda::driver::abi::StreamHandle;
+use larder_cuda::{
+    Context, CudaStream, DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceFreeError, Limits,
+};
+
+use crate::job;
+use crate::outcome::Refused;
+
+/// More than one machine has.
+const MAX_DEVICES: usize = 64;
+
+/// A stream as the caller has it: `cudaStream_t`, `CUstream`.
+pub(crate) type Handle = usize;
+
+/// A device in use.
+pub(crate) struct Device {
+    pub(crate) ordinal: c_int,
+    pub(crate) memory: DeviceAllocator,
+    /// The caller's own limit, above the allocator's, which is the job's.
+    pub(crate) limits: Limits,
+    /// Few, so they are looked through.
+    streams: RwLock<Vec<(Handle, Arc<CudaStream>)>>,
+    /// By the block's address: the streams that use it beside the one it is freed on.
+    recorded: Mutex<HashMap<u64, Vec<Handle>>>,
+    /// How many blocks are there, so that most frees take no lock to see that there are none.
+    recorded_blocks: AtomicUsize,
+    pub(crate) counts: Counts,
+}
+
+/// What the caller did, since the device was first used.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) allocations: AtomicU64,
+    pub(crate) frees: AtomicU64,
+    pub(crate) out_of_memory: AtomicU64,
+}
+
+static DEVICES: [OnceLock<Device>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
+
+/// Held while a device is made.
+static MAKING: Mutex<()> = Mutex::new(());
+
+/// The value behind a lock. Every change under these locks is whole.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The device, which is made if this is its first use.
+pub(crate) fn device(ordinal: c_int) -> Result<&'static Device, Refused> {
+    let place = usize::try_from(ordinal).map_err(|_| Refused::Device(ordinal))?;
+    let slot = DEVICES.get(place).ok_or(Refused::Device(ordinal))?;
+    if let Some(device) = slot.get() {
+        return Ok(device);
+    }
+    let _making = locked(&MAKING);
+    match slot.get() {
+        Some(device) => Ok(device),
+        None => {
+            let made = Device::new(ordinal, place)?;
+            Ok(slot.get_or_init(|| made))
+        }
+    }
+}
+
+/// The stream of a handle, if it is known.
+fn find(known: &[(Handle, Arc<CudaStream>)], handle: Handle) -> Option<Arc<CudaStream>> {
+    let mut known = known.iter();
+    let (_, stream) = known.find(|(own, _)| *own == handle)?;
+    Some(stream.clone())
+}
+
+/// The devices that were used.
+pub(crate) fn used() -> impl Iterator<Item = &'static Device> {
+    DEVICES.iter().filter_map(OnceLock::get)
+}
+
+impl Device {
+    fn new(ordinal: c_int, place: usize) -> Result<Self, Refused> {
+        let context = Context::primary(place)?;
+        let job = job::joined()?;
+        let config = DeviceConfig {
+            limit_bytes: job.as_ref().map_or(u64::MAX, |job| job.first_limit_bytes),
+            // Whoever captures does not know that a window is wanted.
+            check_captures: true,
+            ..DeviceConfig::new()
+        };
+        let limits = Limits::new(u64::MAX).map_err(DeviceAllocError::Budgets)?;
+        let memory = DeviceAllocator::in_budget(&context, config, limits.process())?;
+        if let Some(job) = job {
+            job.manage(&memory)?;
+        }
+        Ok(Self {
+            ordinal,
+            memory,
+            limits,
+            streams: RwLock::default(),
+            recorded: Mutex::default(),
+            recorded_blocks: AtomicUsize::new(0),
+            counts: Counts::default(),
+        })
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        self.memory.context()
+    }
+
+    /// The stream of a handle (CAPI3).
+    pub(crate) fn stream(&self, handle: Handle) -> Arc<CudaStream> {
+        let handle = match StreamHandle(handle) {
+            StreamHandle::LEGACY | StreamHandle::PER_THREAD => StreamHandle::NULL.0,
+            StreamHandle(own) => own,
+        };
+        let known = self.streams.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stream) = find(&known, handle) {
+            return stream;
+        }
+        drop(known);
+        let mut known = self.streams.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have been faster.
+        if let Some(stream) = find(&known, handle) {
+            return stream;
+        }
+        let context = self.context().cudarc();
+        // SAFETY: the caller's stream, which lives until `forget_stream` (CAPI3).
+        let stream = unsafe { context.wrap_borrowed_stream(handle as *mut _) };
+        known.push((handle, stream.clone()));
+        stream
+    }
+
+    /// Lets a stream go that the caller is about to destroy.
+    pub(crate) fn forget_stream(&self, handle: Handle) -> Result<(), Refused> {
+        let mut known = self.streams.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = known.iter().position(|(own, _)| *own == handle) else {
+            return Ok(());
+        };
+        let (_, stream) = known.swap_remove(place);
+        let kept = Arc::downgrade(&stream);
+        self.memory.forget_stream(stream).map_err(|error| {
+            if let Some(stream) = kept.upgrade() {
+                known.push((handle, stream));
+            }
+            error.into()
+        })
+    }
+
+    /// Gives a block for work that is queued on a stream from now on.
+    pub(crate) fn alloc(&self, bytes: u64, handle: Handle) -> Result<u64, Refused> {
+        let stream = self.stream(handle);
+        job::before_alloc();
+        let mut patience = job::Patience::default();
+        let block = loop {
+            let error = match self.memory.alloc(&stream, bytes) {
+                Ok(block) => break block,
+                Err(error @ (DeviceAllocError::Memory { .. } | DeviceAllocError::Budget(_))) => {
+                    error
+                }
+                Err(DeviceAllocError::Asleep) if job::waits_for_waking() => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if !patience.waits(self, bytes) {
+                self.counts.out_of_memory.fetch_add(1, Ordering::Relaxed);
+                return Err(Refused::OutOfMemory {
+                    device: self.ordinal,
+                    bytes,
+                    error,
+                    waited: patience.has_waited(),
+                });
+            }
+        };
+        let address = block.addr().get();
+        self.keep(block)?;
+        self.counts.allocations.fetch_add(1, Ordering::Relaxed);
+        Ok(address)
+    }
+
+    /// Takes a block back whose work is queued on the stream, and on those that were recorded for it.
+    pub(crate) fn free(&self, address: u64, handle: Handle) -> Result<(), Refused> {
+        // Relaxed: whoever recorded a stream for this block is ordered before its free.
+        let others = match self.recorded_blocks.load(Ordering::Relaxed) {
+            0 => Vec::new(),
+            _ => self.take_recorded(address),
+        };
+        let freed = if others.is_empty() && handle != StreamHandle::PER_THREAD.0 {
+            self.memory.free_addr(&self.stream(handle), address)
+        } else {
+            self.free_used_on(address, handle, &others)
+        };
+        freed.map_err(|error| Refused::Free {
+            device: self.ordinal,
+            address,
+            error,
+        })?;
+        self.counts.frees.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn free_used_on(
+        &self,
+        address: u64,
+        handle: Handle,
+        others: &[Handle],
+    ) -> Result<(), DeviceFreeError> {
+        let unknown = DeviceFreeError::Block(FreeError::Unknown);
+        let block = self.memory.take_addr(address).ok_or(unknown)?;
+        let handles = || core::iter::once(&handle).chain(others);
+        let waited = match handles().any(|handle| *handle == StreamHandle::PER_THREAD.0) {
+            true => self.context().synchronize().map(|()| true),
+            false => Ok(false),
+        };
+        let (block, error) = match waited {
+            Err(error) => (block, DeviceFreeError::Driver(error)),
+            Ok(waited) => {
+                let streams: Vec<_> = match waited {
+                    true => Vec::new(),
+                    false => handles().map(|handle| self.stream(*handle)).collect(),
+                };
+                match self.memory.free_used_on(&streams, block) {
+                    Ok(()) => return Ok(()),
+                    Err(refused) => (refused.block, refused.error),
+                }
+            }
+        };
+        // CAPI2.
+        let _ = self.memory.keep_addr(block);
+        for handle in others {
+            self.record(address, *handle);
+        }
+        Err(error)
+    }
+
+    /// Says that work of one more stream uses a block; the free waits for it.
+    pub(crate) fn record(&self, address: u64, handle: Handle) {
+        let mut recorded = locked(&self.recorded);
+        let handles = recorded.entry(address).or_default();
+        if !handles.contains(&handle) {
+            handles.push(handle);
+        }
+        self.recorded_blocks
+            .store(recorded.len(), Ordering::Relaxed);
+    }
+
+    fn take_recorded(&self, address: u64) -> Vec<Handle> {
+        let mut recorded = locked(&self.recorded);
+        let handles = recorded.remove(&address).unwrap_or_default();
+        self.recorded_blocks
+            .store(recorded.len(), Ordering::Relaxed);
+        handles
+    }
+
+    fn keep(&self, block: larder_core::Block) -> Result<(), Refused> {
+        let address = block.addr().get();
+        let kept = self.memory.keep_addr(block);
+        kept.map(drop).map_err(|refused| Refused::Free {
+            device: self.ordinal,
+            address,
+            error: refused.error,
+        })
+    }
+}

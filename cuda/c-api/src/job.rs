@@ -1,0 +1,195 @@
+//! The process as a job: joined where the environment names a control file or a status file.
+//!
+//! A coordinator promises memory to jobs that begin with none, so a process with a control file begins with a
+//! limit of 0, or of `LARDER_CUDA_LIMIT`. Programs of Python cannot wait until they may have memory, so an
+//! allocation waits for them: as long as the limit, and not the device, refuses, and the job's
+//! [`Patience`] lasts.
+
+use std::env;
+use std::ffi::c_int;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use larder_cuda::DeviceAllocator;
+use larder_cuda::control::{Apply, Job, JobConfig, JobFiles, LaunchPacer, larder_control::Ceiling};
+
+use crate::device::Device;
+use crate::outcome::{Refused, status};
+
+/// How long an allocation waits for a higher limit, unless `LARDER_CUDA_PATIENCE` says otherwise.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Rounding may take so much more.
+const PAGE_BYTES: u64 = 2 << 20;
+
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What was joined, as long as the process goes on.
+static JOINED: OnceLock<Result<Option<Joined>, String>> = OnceLock::new();
+
+/// The job; taken when the process ends.
+static JOB: RwLock<Option<Arc<Job>>> = RwLock::new(None);
+
+pub(crate) struct Joined {
+    /// Which process joined. A child of it is no job.
+    process: u32,
+    pacer: LaunchPacer,
+    /// What an allocator may hold before the control file says something.
+    pub(crate) first_limit_bytes: u64,
+    patience: Duration,
+    listens: bool,
+}
+
+/// The job, unless there is none.
+pub(crate) fn job() -> Option<Arc<Job>> {
+    JOB.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Joins if that was not tried yet; what came of it.
+pub(crate) fn joined() -> Result<Option<&'static Joined>, Refused> {
+    match JOINED.get_or_init(join) {
+        Ok(joined) => Ok(joined.as_ref()),
+        Err(words) => Err(Refused::Job(words.clone())),
+    }
+}
+
+fn join() -> Result<Option<Joined>, String> {
+    let files = JobFiles::from_env();
+    let listens = files.control.is_some();
+    if !listens && files.status.is_none() {
+        return Ok(None);
+    }
+    let otherwise = if listens { 0 } else { u64::MAX };
+    let first_limit_bytes = number("LARDER_CUDA_LIMIT")?.unwrap_or(otherwise);
+    let patience = number("LARDER_CUDA_PATIENCE")?.map_or(PATIENCE, Duration::from_secs);
+    let priority = number("LARDER_CUDA_PRIORITY")?.and_then(|number| i64::try_from(number).ok());
+    let file = files.status.as_ref().or(files.control.as_ref());
+    let file = file.and_then(|file| file.file_name()?.to_str());
+    let name = file.map_or("cuda", |file| file.split('.').next().unwrap_or(file));
+    let job = Job::new(JobConfig {
+        priority,
+        // It begins with a limit that is no ceiling.
+        ceiling: Ceiling::None,
+        // An allocation that waits for a higher limit is inside of a step.
+        apply: Apply::AtOnce,
+        ..JobConfig::new(name, files.clone())
+    });
+    let job = job.map_err(|error| error.to_string())?;
+    let pacer = job.pacer();
+    *JOB.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(job));
+    // SAFETY: the function takes nothing and lasts as long as the library, which ends only with the process.
+    let registered = unsafe { libc::atexit(end) };
+    debug_assert_eq!(registered, 0, "there is room for 32 at least");
+    Ok(Some(Joined {
+        process: std::process::id(),
+        pacer,
+        first_limit_bytes,
+        patience,
+        listens,
+    }))
+}
+
+/// The process ends, and the status says so.
+extern "C" fn end() {
+    let Some(Ok(Some(joined))) = JOINED.get() else {
+        return;
+    };
+    if joined.process != std::process::id() {
+        return;
+    }
+    let job = JOB.write().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(mut job) = job else { return };
+    // Threads that are held back go on, and let it go.
+    job.cancel();
+    for _ in 0..100 {
+        match Arc::try_unwrap(job) {
+            Ok(last) => return drop(last),
+            Err(held) => job = held,
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// A number from the environment; nothing there, or an empty text, is none.
+fn number(name: &str) -> Result<Option<u64>, String> {
+    let Some(text) = env::var_os(name).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let parsed = text.to_str().and_then(|text| text.trim().parse().ok());
+    let wrong = || format!("{name} is {text:?}: set it to a whole number");
+    parsed.ok_or_else(wrong).map(Some)
+}
+
+impl Joined {
+    /// The job's limit holds for this allocator from now on.
+    pub(crate) fn manage(&self, memory: &DeviceAllocator) -> Result<(), Refused> {
+        match job() {
+            Some(job) => Ok(job.manage(memory)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A job that is suspended waits here.
+pub(crate) fn before_alloc() {
+    if let Some(Ok(Some(joined))) = JOINED.get() {
+        joined.pacer.launch();
+    }
+}
+
+/// A job that sleeps wakes, and who wants memory meanwhile waits a little. False if nobody would wake it.
+pub(crate) fn waits_for_waking() -> bool {
+    thread::sleep(LOOK);
+    job().is_some()
+}
+
+/// How long one allocation has waited for the job's limit.
+#[derive(Default)]
+pub(crate) struct Patience {
+    began: Option<Instant>,
+}
+
+impl Patience {
+    /// Waits a little, where a higher limit could serve what was refused. False if it is no use to ask again.
+    pub(crate) fn waits(&mut self, device: &Device, bytes: u64) -> bool {
+        let Some(Ok(Some(joined))) = JOINED.get() else {
+            return false;
+        };
+        let own = device.limits.process().usage().config.hard_bytes;
+        let of_job = device.memory.limit_bytes();
+        let held = device.memory.stats().reserved_bytes;
+        let wanted = held.saturating_add(bytes.saturating_add(PAGE_BYTES));
+        if !joined.listens || of_job >= own || wanted <= of_job {
+            return false;
+        }
+        let began = *self.began.get_or_insert_with(Instant::now);
+        if began.elapsed() >= joined.patience {
+            return false;
+        }
+        // The coordinator hears of a job that is short by its status.
+        if let Some(job) = job() {
+            job.poll();
+        }
+        thread::sleep(LOOK);
+        true
+    }
+
+    pub(crate) const fn has_waited(&self) -> bool {
+        self.began.is_some()
+    }
+}
+
+/// Says how much memory of each device the job would like to hold.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_want(bytes: u64) -> c_int {
+    status(|| {
+        joined()?;
+        if let Some(job) = job() {
+            job.want(bytes);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,161 @@
+//! Allocations and frees, in the signatures of PyTorch, CuPy and RMM.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Once;
+
+use crate::device::{self, Handle};
+use crate::outcome::{Refused, guard, say_once, status};
+use crate::throw;
+
+/// A block's address, or 0 for a size of 0.
+fn alloc(size: isize, ordinal: c_int, stream: Handle) -> Result<u64, Refused> {
+    match u64::try_from(size) {
+        Ok(0) => Ok(0),
+        Ok(bytes) => device::device(ordinal)?.alloc(bytes, stream),
+        Err(_) => Err(Refused::Size(size as i64)),
+    }
+}
+
+/// A pointer to the device's memory, null for a refusal.
+fn pointer(address: Result<u64, Refused>) -> *mut c_void {
+    // Device memory is nothing that the host follows.
+    address.map_or(ptr::null_mut(), |address| {
+        ptr::without_provenance_mut(address as usize)
+    })
+}
+
+/// Frees a block. The signatures have no room for an answer.
+fn free(block: *mut c_void, ordinal: c_int, stream: Handle) {
+    static SAID: Once = Once::new();
+    let freed = guard(|| match block.addr() as u64 {
+        0 => Ok(()),
+        address => device::device(ordinal)?.free(address, stream),
+    });
+    if let Err(refused) = freed {
+        say_once(&SAID, &refused);
+    }
+}
+
+/// Whether refusals are said on stderr too, the first one.
+fn says() -> bool {
+    std::env::var_os("LARDER_CUDA_SAY").is_some_and(|said| said == "1")
+}
+
+/// As `torch.cuda.CUDAPluggableAllocator` calls it, and whoever looks at null.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_malloc(size: isize, device: c_int, stream: Handle) -> *mut c_void {
+    static SAID: Once = Once::new();
+    let given = guard(|| alloc(size, device, stream));
+    if let Err(refused) = &given
+        && says()
+    {
+        say_once(&SAID, refused);
+    }
+    pointer(given)
+}
+
+/// As `torch.cuda.CUDAPluggableAllocator` calls it, which does not look at null.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn larder_cuda_malloc_or_throw(
+    size: isize,
+    device: c_int,
+    stream: Handle,
+) -> *mut c_void {
+    let given = larder_cuda_malloc(size, device, stream);
+    if given.is_null() && size != 0 {
+        throw::runtime_error();
+    }
+    given
+}
+
+/// As `torch.cuda.CUDAPluggableAllocator` calls it.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_free(block: *mut c_void, _size: isize, device: c_int, stream: Handle) {
+    free(block, device, stream);
+}
+
+/// As `set_record_stream_fn` of PyTorch's allocator takes it.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_record_stream(block: *mut c_void, stream: Handle) {
+    static SAID: Once = Once::new();
+    let recorded = guard(|| {
+        let address = block.addr() as u64;
+        if address == 0 {
+            return Ok(());
+        }
+        let owner = device::used().find(|device| device.memory.bytes_at(address).is_some());
+        owner
+            .ok_or(Refused::Unknown(address))?
+            .record(address, stream);
+        Ok(())
+    });
+    if let Err(refused) = recorded {
+        say_once(&SAID, &refused);
+    }
+}
+
+/// Lets a stream go that the caller is about to destroy.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_forget_stream(device: c_int, stream: Handle) -> c_int {
+    status(|| {
+        let used = device::used().find(|used| used.ordinal == device);
+        used.map_or(Ok(()), |used| used.forget_stream(stream))
+    })
+}
+
+/// As `cupy.cuda.CFunctionAllocator` calls it; `param` is the stream.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_cupy_malloc(
+    param: *mut c_void,
+    size: usize,
+    device: c_int,
+) -> *mut c_void {
+    larder_cuda_malloc(
+        isize::try_from(size).unwrap_or(isize::MAX),
+        device,
+        param.addr(),
+    )
+}
+
+/// As `cupy.cuda.CFunctionAllocator` calls it.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_cupy_free(param: *mut c_void, block: *mut c_void, device: c_int) {
+    free(block, device, param.addr());
+}
+
+/// As `rmm::mr::callback_memory_resource` calls it; the argument is the device's number.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn larder_cuda_rmm_allocate(
+    size: usize,
+    stream: Handle,
+    device: *mut c_void,
+) -> *mut c_void {
+    let size = isize::try_from(size).unwrap_or(isize::MAX);
+    let device = c_int::try_from(device.addr()).unwrap_or(-1);
+    let given = larder_cuda_malloc(size, device, stream);
+    if given.is_null() && size != 0 {
+        throw::bad_alloc();
+    }
+    given
+}
+
+/// As `rmm::mr::callback_memory_resource` calls it.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_rmm_deallocate(
+    block: *mut c_void,
+    _size: usize,
+    stream: Handle,
+    device: *mut c_void,
+) {
+    free(block, c_int::try_from(device.addr()).unwrap_or(-1), stream);
+}

@@ -1,0 +1,120 @@
+//! Why a call was refused, and how the caller hears of it: a text by thread, and one line on stderr where
+//! the signature has no room for an answer.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use larder_cuda::control::JobError;
+use larder_cuda::{DeviceAllocError, DeviceFreeError, DriverError, LoadError};
+
+/// Why a call was refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    /// Begins with the words that programs look for in errors of PyTorch.
+    #[error("CUDA out of memory. Larder gave none of {bytes} bytes on device {device}: {error}{}", job_words(*.waited))]
+    OutOfMemory {
+        device: c_int,
+        bytes: u64,
+        error: DeviceAllocError,
+        /// The job's control file was waited for.
+        waited: bool,
+    },
+    #[error("{0}")]
+    Alloc(#[from] DeviceAllocError),
+    #[error("{0}")]
+    Load(#[from] LoadError),
+    #[error("{0}")]
+    Driver(#[from] DriverError),
+    #[error("there is no device {0}: devices are numbered from 0")]
+    Device(c_int),
+    #[error("{0} bytes is no size")]
+    Size(i64),
+    #[error("{address:#x} on device {device} is not freed: {error}")]
+    Free {
+        device: c_int,
+        address: u64,
+        error: DeviceFreeError,
+    },
+    #[error("{0:#x} is not where a block of this library begins")]
+    Unknown(u64),
+    #[error("the job's control file is not obeyed, so no memory is given: {0}")]
+    Job(String),
+    #[error("the job did not note the end of a step: {0}")]
+    Run(String),
+    #[error("no step is under way on this stream: begin one first")]
+    NoStep,
+    #[error("there is no such window: it was ended already, or never opened")]
+    NoWindow,
+    #[error("{0} is no share of a device's memory: give a number from 0 to 1")]
+    Fraction(f64),
+    #[error("a null pointer was given for {0}")]
+    Null(&'static str),
+    #[error("a mistake inside of Larder, please report it: {0}")]
+    Panic(String),
+}
+
+impl From<JobError> for Refused {
+    fn from(error: JobError) -> Self {
+        Self::Job(error.to_string())
+    }
+}
+
+fn job_words(waited: bool) -> &'static str {
+    match waited {
+        true => {
+            "; the job's control file was waited for: start `larder-jobs coordinate`, or set LARDER_CUDA_LIMIT to \
+             begin with more"
+        }
+        false => "",
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Keeps the text of a refusal for the thread.
+fn note(refused: &Refused) {
+    let text = refused.to_string().replace('\0', " ");
+    let text = CString::new(text).unwrap_or_default();
+    // A thread that ends has nobody to ask.
+    let _ = LAST.try_with(|last| last.replace(text));
+}
+
+/// Says a refusal on stderr, the first of a kind.
+pub(crate) fn say_once(once: &'static Once, refused: &Refused) {
+    once.call_once(|| {
+        // Nobody could be told that stderr does not take it.
+        let _ = writeln!(std::io::stderr(), "larder_cuda: {refused}");
+    });
+}
+
+/// Runs the body of a function of C. A refusal becomes the thread's last error, and `None` the answer; a
+/// panic too (CAPI1).
+pub(crate) fn guard<R>(body: impl FnOnce() -> Result<R, Refused>) -> Result<R, Refused> {
+    let answer = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(Refused::Panic(words.unwrap_or("without words").to_owned()))
+    });
+    answer.inspect_err(note)
+}
+
+/// 0, or -1 for a refusal.
+pub(crate) fn status(body: impl FnOnce() -> Result<(), Refused>) -> c_int {
+    match guard(body) {
+        Ok(()) => 0,
+        Err(_) => -1,
+    }
+}
+
+/// The text of the thread's last refusal.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn larder_cuda_last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
+}

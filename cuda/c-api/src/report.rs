@@ -1,0 +1,238 @@
+//! Counters and what is held, as a value of C and as texts of JSON; limits, and memory that goes back.
+
+use std::ffi::{c_char, c_int};
+use std::fmt::Write as _;
+use std::ptr;
+use std::sync::Once;
+
+use larder_core::ChunkState;
+use larder_core::limits::LimitAnswer;
+use larder_core::sync::Ordering;
+use larder_cuda::{DeviceAllocError, DeviceChunk};
+
+use crate::device::{self, Device};
+use crate::outcome::{Refused, guard, say_once, status};
+
+/// What a device's memory is used for. All of it in bytes, but the counts.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Stats {
+    allocations: u64,
+    frees: u64,
+    out_of_memory: u64,
+    live_bytes: u64,
+    peak_live_bytes: u64,
+    requested_bytes: u64,
+    reserved_bytes: u64,
+    peak_reserved_bytes: u64,
+    limit_bytes: u64,
+}
+
+impl Stats {
+    fn of(device: &Device) -> Self {
+        let (stats, counts) = (device.memory.stats(), &device.counts);
+        let own = device.limits.process().usage().config.hard_bytes;
+        // Relaxed: counts by themselves.
+        Self {
+            allocations: counts.allocations.load(Ordering::Relaxed),
+            frees: counts.frees.load(Ordering::Relaxed),
+            out_of_memory: counts.out_of_memory.load(Ordering::Relaxed),
+            live_bytes: stats.live_bytes,
+            peak_live_bytes: stats.peak_live_bytes,
+            requested_bytes: stats.requested_bytes,
+            reserved_bytes: stats.reserved_bytes,
+            peak_reserved_bytes: stats.peak_reserved_bytes,
+            limit_bytes: own.min(device.memory.limit_bytes()),
+        }
+    }
+
+    fn json(&self) -> String {
+        let fields = [
+            ("allocations", self.allocations),
+            ("frees", self.frees),
+            ("out_of_memory", self.out_of_memory),
+            ("live_bytes", self.live_bytes),
+            ("peak_live_bytes", self.peak_live_bytes),
+            ("requested_bytes", self.requested_bytes),
+            ("reserved_bytes", self.reserved_bytes),
+            ("peak_reserved_bytes", self.peak_reserved_bytes),
+            ("limit_bytes", self.limit_bytes),
+        ];
+        let fields = fields.map(|(name, number)| format!("\"{name}\": {number}"));
+        format!("{{{}}}", fields.join(", "))
+    }
+}
+
+/// A device, if it was used.
+fn used(ordinal: c_int) -> Option<&'static Device> {
+    device::used().find(|device| device.ordinal == ordinal)
+}
+
+/// The counters of a device; zeros, and no limit, for one that was not used.
+fn stats(ordinal: c_int) -> Stats {
+    let unused = Stats {
+        limit_bytes: u64::MAX,
+        ..Stats::default()
+    };
+    used(ordinal).map_or(unused, Stats::of)
+}
+
+/// Every piece of a device's addresses that has memory behind it.
+fn snapshot(ordinal: c_int) -> String {
+    let chunks = used(ordinal).map(|device| device.memory.snapshot().chunks);
+    let mut text = format!("{{\"stats\": {}, \"chunks\": [", stats(ordinal).json());
+    let mut separator = "";
+    for DeviceChunk { range, state } in chunks.unwrap_or_default() {
+        let (word, requested) = match state {
+            ChunkState::Used {
+                requested_bytes, ..
+            } => ("used", requested_bytes),
+            ChunkState::Free { pending: true } => ("pending", 0),
+            ChunkState::Free { pending: false } => ("free", 0),
+            ChunkState::Leaving | ChunkState::Planned => ("busy", 0),
+            _ => continue,
+        };
+        let (address, bytes) = (range.start().get(), range.bytes());
+        // A string takes everything.
+        let _ = write!(
+            text,
+            "{separator}{{\"address\": {address}, \"bytes\": {bytes}, \"state\": \"{word}\", \"requested_bytes\": \
+             {requested}}}"
+        );
+        separator = ", ";
+    }
+    text.push_str("]}");
+    text
+}
+
+/// Writes what fits of a text, and its end; gives the text's whole length.
+///
+/// # Safety
+/// There is room for so many bytes.
+unsafe fn put(text: &str, into: *mut c_char, room: usize) -> usize {
+    if let Some(most) = room.checked_sub(1)
+        && !into.is_null()
+    {
+        let count = text.len().min(most);
+        // SAFETY: the caller has room for one more than that.
+        unsafe { ptr::copy_nonoverlapping(text.as_ptr().cast(), into, count) };
+        // SAFETY: inside of the room.
+        let end = unsafe { into.add(count) };
+        // SAFETY: inside of the room.
+        unsafe { end.write(0) };
+    }
+    text.len()
+}
+
+/// Writes a device's counters.
+///
+/// # Safety
+/// There is room for so many bytes.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn larder_cuda_stats(ordinal: c_int, into: *mut Stats, bytes: usize) -> c_int {
+    status(|| {
+        if into.is_null() {
+            return Err(Refused::Null("the counters"));
+        }
+        let stats = stats(ordinal);
+        let count = bytes.min(size_of::<Stats>());
+        let (from, into) = (ptr::from_ref(&stats).cast::<u8>(), into.cast::<u8>());
+        // SAFETY: the caller's room, and no more than there is.
+        unsafe { ptr::copy_nonoverlapping(from, into, count) };
+        Ok(())
+    })
+}
+
+/// Writes a device's counters as JSON.
+///
+/// # Safety
+/// There is room for so many bytes.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn larder_cuda_stats_json(
+    ordinal: c_int,
+    into: *mut c_char,
+    room: usize,
+) -> usize {
+    let text = guard(|| Ok(stats(ordinal).json())).unwrap_or_default();
+    // SAFETY: the caller's promise.
+    unsafe { put(&text, into, room) }
+}
+
+/// Writes all that a device holds as JSON.
+///
+/// # Safety
+/// There is room for so many bytes.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn larder_cuda_snapshot_json(
+    ordinal: c_int,
+    into: *mut c_char,
+    room: usize,
+) -> usize {
+    let text = guard(|| Ok(snapshot(ordinal))).unwrap_or_default();
+    // SAFETY: the caller's promise.
+    unsafe { put(&text, into, room) }
+}
+
+/// Peaks begin anew at what they are now.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_reset_peaks(ordinal: c_int) -> c_int {
+    status(|| {
+        if let Some(device) = used(ordinal) {
+            device.memory.clear_stats();
+        }
+        Ok(())
+    })
+}
+
+/// Gives the driver back what is idle, of all devices; as `set_reset_fn` of PyTorch's allocator takes it.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_empty_cache() {
+    let released = guard(|| {
+        for device in device::used() {
+            device.memory.release(u64::MAX);
+        }
+        Ok(())
+    });
+    // A panic was said where it happened.
+    drop(released);
+}
+
+/// Sets how much of a device's memory may be held, beside what a job's control file says.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_set_limit(ordinal: c_int, bytes: u64) -> c_int {
+    status(|| set_limit(device::device(ordinal)?, bytes))
+}
+
+fn set_limit(device: &Device, bytes: u64) -> Result<(), Refused> {
+    match device.limits.process().set(bytes) {
+        LimitAnswer::Refused(error) => Err(DeviceAllocError::Budgets(error).into()),
+        // What is held above it goes as blocks come back.
+        _ => Ok(()),
+    }
+}
+
+/// Sets which part of a device's memory may be held; as `set_memory_fraction_fn` of PyTorch's allocator takes
+/// it.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_set_memory_fraction(fraction: f64, ordinal: c_int) {
+    static SAID: Once = Once::new();
+    let set = guard(|| {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Refused::Fraction(fraction));
+        }
+        let device = device::device(ordinal)?;
+        let total = device.context().device_info()?.total_bytes;
+        // Not below zero and not above the total.
+        set_limit(device, (total as f64 * fraction) as u64)
+    });
+    if let Err(refused) = set {
+        say_once(&SAID, &refused);
+    }
+}

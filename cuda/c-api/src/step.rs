@@ -1,0 +1,110 @@
+//! Steps of streams, and windows of captures, between two calls of C.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::{LazyLock, Mutex};
+use std::time::Instant;
+
+use larder_core::sync::{AtomicU64, Ordering};
+use larder_cuda::{CaptureWindow, DeviceStep};
+
+use crate::device::{Handle, device, locked};
+use crate::job;
+use crate::outcome::{Refused, guard, status};
+
+/// A step under way.
+struct Begun {
+    step: DeviceStep,
+    at: Instant,
+}
+
+/// Steps by device and stream, the outermost first.
+type Steps = HashMap<(c_int, Handle), Vec<Begun>>;
+
+/// The steps under way.
+static STEPS: LazyLock<Mutex<Steps>> = LazyLock::new(Mutex::default);
+
+/// Windows by number.
+static WINDOWS: LazyLock<Mutex<HashMap<u64, CaptureWindow>>> = LazyLock::new(Mutex::default);
+
+/// The last number that was given to one.
+static LAST_WINDOW: AtomicU64 = AtomicU64::new(0);
+
+/// Begins a step of a stream.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_begin_step(ordinal: c_int, stream: Handle) -> c_int {
+    status(|| {
+        let device = device(ordinal)?;
+        let begun = Begun {
+            step: device.memory.step(&device.stream(stream))?,
+            at: Instant::now(),
+        };
+        let mut steps = locked(&STEPS);
+        steps.entry((ordinal, stream)).or_default().push(begun);
+        Ok(())
+    })
+}
+
+/// Ends the newest step of a stream. A job makes its pauses here, and sleeps here.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
+    status(|| {
+        let device = device(ordinal)?;
+        let mut steps = locked(&STEPS);
+        let of_stream = steps.get_mut(&(ordinal, stream));
+        let of_stream = of_stream.ok_or(Refused::NoStep)?;
+        let Begun { step, at } = of_stream.pop().ok_or(Refused::NoStep)?;
+        let is_outermost = of_stream.is_empty();
+        drop(steps);
+        drop(step);
+        let Some(job) = job::job().filter(|_| is_outermost) else {
+            return Ok(());
+        };
+        // Work that is only queued would take no time, and so no pause.
+        if !job.state().perf.is_full() {
+            device.context().wait_for(&device.stream(stream))?;
+        }
+        let ended = job.end_run(0, at.elapsed());
+        ended
+            .map(drop)
+            .map_err(|error| Refused::Run(error.to_string()))
+    })
+}
+
+/// Opens a window for what a stream is about to capture; its number, 0 for a refusal.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_open_window(ordinal: c_int, stream: Handle, bytes: u64) -> u64 {
+    let opened = guard(|| {
+        let device = device(ordinal)?;
+        let window = device.memory.prime(&device.stream(stream), bytes)?;
+        // Relaxed: only its being another one counts.
+        let number = LAST_WINDOW.fetch_add(1, Ordering::Relaxed) + 1;
+        locked(&WINDOWS).insert(number, window);
+        Ok(number)
+    });
+    opened.unwrap_or(0)
+}
+
+/// The capture has ended; the window keeps its memory.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_close_window(number: u64) -> c_int {
+    status(|| {
+        let windows = locked(&WINDOWS);
+        let window = windows.get(&number);
+        window.ok_or(Refused::NoWindow).map(CaptureWindow::close)
+    })
+}
+
+/// The graph runs no more; the window's memory goes back.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_end_window(number: u64) -> c_int {
+    status(|| {
+        let ended = locked(&WINDOWS).remove(&number);
+        ended.ok_or(Refused::NoWindow).map(drop)
+    })
+}

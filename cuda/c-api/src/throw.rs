@@ -1,0 +1,57 @@
+//! Exceptions of C++, by the functions of its library that throw them: for callers who do not look at null.
+//!
+//! The library is not linked: whoever can catch an exception has loaded it. Where it is not loaded nothing is
+//! thrown, and the caller has null.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::mem;
+use std::ptr::NonNull;
+
+use crate::outcome::larder_cuda_last_error;
+
+/// The C++ library of Linux, which both compilers use unless told otherwise.
+const LIBRARY: &CStr = c"libstdc++.so.6";
+
+/// `std::__throw_runtime_error(char const*)`.
+const RUNTIME_ERROR: &CStr = c"_ZSt21__throw_runtime_errorPKc";
+
+/// `std::__throw_bad_alloc()`.
+const BAD_ALLOC: &CStr = c"_ZSt17__throw_bad_allocv";
+
+/// A function of the library, if that is loaded.
+fn function(name: &CStr) -> Option<NonNull<c_void>> {
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+    // SAFETY: the name is a text; nothing is loaded.
+    let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), flags) };
+    if library.is_null() {
+        return None;
+    }
+    // The library stays open: what throws lies in it.
+    // SAFETY: the library is open and the name is a text.
+    NonNull::new(unsafe { libc::dlsym(library, name.as_ptr()) })
+}
+
+/// Throws `std::runtime_error` with the text of the thread's last refusal.
+pub(crate) fn runtime_error() {
+    let Some(function) = function(RUNTIME_ERROR) else {
+        return;
+    };
+    let text = larder_cuda_last_error();
+    // SAFETY: the C++ library says that this is its type.
+    let throw: unsafe extern "C-unwind" fn(*const c_char) =
+        unsafe { mem::transmute(function.as_ptr()) };
+    // SAFETY: the text lasts until the thread's next refusal, and the exception has a copy. Nothing is to be
+    // dropped on the way (CAPI1).
+    unsafe { throw(text) };
+}
+
+/// Throws `std::bad_alloc`.
+pub(crate) fn bad_alloc() {
+    let Some(function) = function(BAD_ALLOC) else {
+        return;
+    };
+    // SAFETY: the C++ library says that this is its type.
+    let throw: unsafe extern "C-unwind" fn() = unsafe { mem::transmute(function.as_ptr()) };
+    // SAFETY: it takes nothing. Nothing is to be dropped on the way (CAPI1).
+    unsafe { throw() };
+}

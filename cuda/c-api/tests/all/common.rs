@@ -1,0 +1,146 @@
+//! The library and the programs that the tests run.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{LazyLock, Mutex};
+
+use larder_trace::{Event, Trace};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// This package.
+pub(crate) fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where cargo puts what it builds as this test was built; the library, the stand-in, `larder` and `larder-jobs`
+/// are there. They are built here: cargo builds no shared object and no other package's program for a test.
+pub(crate) fn built() -> &'static Path {
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let program = env::current_exe().unwrap();
+        let profile = program.ancestors().nth(2).unwrap().to_owned();
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "--target-dir"]);
+        cargo.arg(profile.parent().unwrap());
+        for name in ["larder-cuda-c-api", "larder-bench", "larder-jobs"] {
+            cargo.args(["--package", name]);
+        }
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        let status = cargo.current_dir(package()).status().unwrap();
+        assert!(status.success(), "{cargo:?}: {status}");
+        profile
+    });
+    &BUILT
+}
+
+/// The shared object under test.
+pub(crate) fn library() -> PathBuf {
+    built().join("liblarder_cuda.so")
+}
+
+pub(crate) fn stand_in() -> PathBuf {
+    built().join("deps/liblarder_cuda_stand_in.so")
+}
+
+/// A program on the stand-in, which finds the library.
+pub(crate) fn on_stand_in(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env("LARDER_CUDA_DRIVER", "stand-in")
+        .env("LARDER_CUDA_STAND_IN", stand_in())
+        .env("LARDER_CUDA_LIBRARY", library())
+        .env("LARDER_STAND_IN_BYTES", (64_u64 << 30).to_string())
+        .env("PYTHONPATH", package().join("python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdin(Stdio::null());
+    command
+}
+
+/// Compiles `tests/programs/<source>`; `None`, and a line that says so, where there is no such compiler.
+pub(crate) fn compiled(folder: &Path, source: &str) -> Option<PathBuf> {
+    let (compiler, standard) = match source.ends_with(".cpp") {
+        true => ("c++", "-std=c++17"),
+        false => ("cc", "-std=gnu11"),
+    };
+    let program = folder.join(source.replace('.', "_"));
+    let mut command = Command::new(compiler);
+    command
+        .args([standard, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"])
+        .arg("-I")
+        .arg(package().join("include"))
+        .arg(package().join("tests/programs").join(source))
+        .arg("-o")
+        .arg(&program)
+        .arg(library())
+        .arg(format!("-Wl,-rpath,{}", built().display()))
+        .arg("-ldl");
+    match command.output() {
+        Err(error) => {
+            println!("skipped: {compiler}: {error}");
+            None
+        }
+        Ok(output) => {
+            assert!(output.status.success(), "{}", words(&output));
+            Some(program)
+        }
+    }
+}
+
+/// The system's Python; `None`, and a line that says so, where there is none.
+pub(crate) fn python() -> Option<Command> {
+    let found = Command::new("python3").arg("--version").output();
+    if found.is_err() {
+        println!("skipped: there is no python3");
+        return None;
+    }
+    Some(on_stand_in("python3"))
+}
+
+/// Everything that a process said.
+pub(crate) fn words(output: &Output) -> String {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    format!("{}\n{out}\n{err}", output.status)
+}
+
+/// Runs a program, which has to succeed; the JSON that it says.
+#[track_caller]
+pub(crate) fn said(command: &mut Command) -> Value {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", words(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A recorded run of the repository, and it as plain text for programs.
+pub(crate) struct Recorded {
+    pub(crate) trace: Trace,
+    pub(crate) packed: PathBuf,
+    pub(crate) plain: PathBuf,
+}
+
+impl Recorded {
+    pub(crate) fn new(folder: &TempDir, name: &str) -> Self {
+        let traces = package().join("../../benches/traces");
+        let packed = traces.join(format!("{name}.trace.zst"));
+        let trace = Trace::load(&packed).unwrap();
+        let lines = trace.events().iter().map(|event| match event {
+            Event::Alloc { id, bytes } => format!("a {id} {bytes}\n"),
+            Event::Free { id } => format!("f {id}\n"),
+            Event::Step { number } => format!("s {number}\n"),
+        });
+        let plain = folder.path().join(format!("{name}.trace"));
+        fs::write(&plain, lines.collect::<String>()).unwrap();
+        Self {
+            trace,
+            packed,
+            plain,
+        }
+    }
+}
+
+/// One stand-in for this process, which one test at a time uses.
+pub(crate) static STAND_IN: Mutex<()> = Mutex::new(());

@@ -1,0 +1,10 @@
+//! Tests of liblarder_cuda.so by programs of C, C++ and Python, on the stand-in. One module:
+//! `cargo test -p larder-cuda-c-api --test all header::`.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
+mod calls;
+mod common;
+mod header;
+mod jobs;
+mod python;
+mod sequence;

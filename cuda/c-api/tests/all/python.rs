@@ -1,0 +1,60 @@
+//! The package `larder`: its functions on the stand-in, its wheel, and PyTorch's part where PyTorch is there.
+
+use std::fs;
+
+use crate::common::{library, package, python, said, words};
+
+#[test]
+fn the_package_counts_limits_and_refuses() {
+    let Some(mut python) = python() else { return };
+    let answer = said(python.arg(package().join("tests/programs/package.py")));
+    assert_eq!(answer["passed"], true);
+}
+
+/// Runs a program that says "skipped" where what it is about is not there.
+#[track_caller]
+fn run_or_skip(program: &str) {
+    let Some(mut python) = python() else { return };
+    python.args(["-W", "ignore"]);
+    python.arg(package().join("tests/programs").join(program));
+    let output = python.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    if text.starts_with("skipped") {
+        println!("{text}");
+        return;
+    }
+    assert!(output.status.success(), "{}", words(&output));
+}
+
+#[test]
+fn pytorch_takes_the_allocator_and_its_own_functions_count() {
+    run_or_skip("torch_enable.py");
+}
+
+#[test]
+fn rmm_takes_the_resource_and_hears_of_refusals() {
+    run_or_skip("rmm_resource.py");
+}
+
+#[test]
+fn a_wheel_carries_the_library() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut build) = python() else { return };
+    let unpack = "import backend, sys, zipfile\n\
+                  name = backend.build_wheel(sys.argv[1])\n\
+                  zipfile.ZipFile(sys.argv[1] + '/' + name).extractall(sys.argv[1])\n";
+    let output = build
+        .args(["-c", unpack])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+    let packed = fs::read(folder.path().join("larder/liblarder_cuda.so")).unwrap();
+    assert!(packed == fs::read(library()).unwrap(), "another library");
+    let Some(mut python) = python() else { return };
+    python
+        .env_remove("LARDER_CUDA_LIBRARY")
+        .env("PYTHONPATH", folder.path());
+    let answer = said(python.arg(package().join("tests/programs/package.py")));
+    assert_eq!(answer["passed"], true);
+}

@@ -1,0 +1,165 @@
+//! Logs of RMM's `logging_resource_adaptor`: CSV, one row for each allocation, free and refusal.
+//!
+//! Lines may end as on Windows, and empty ones are skipped: logs pass through many hands. A program that
+//! ends without a flush leaves its last row cut; that row alone may be damaged.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Defect;
+use super::Trace;
+use super::lines::Lines;
+use super::parse::shown;
+use super::recording::Recording;
+
+/// The first line of a log of RMM's logging adaptor, by which it is known.
+pub const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
+
+/// A log under way.
+#[derive(Default)]
+struct Log {
+    recording: Recording,
+    refused: u64,
+    refused_bytes: u64,
+    threads: HashSet<String>,
+    streams: HashSet<String>,
+    /// The stream on which each live block was allocated.
+    origins: HashMap<u64, String>,
+    /// Blocks freed on another stream.
+    moved: u64,
+    cut: bool,
+}
+
+/// Reads the rows behind the header.
+pub(super) fn read(lines: &mut Lines<'_>, name: String) -> Result<Trace, Defect> {
+    let mut log = Log::default();
+    let mut header = true;
+    while let Some(line) = lines.next_lenient()? {
+        let row = line.trim_ascii_end();
+        if std::mem::take(&mut header) {
+            if row != HEADER {
+                return Err(Defect::UnknownColumns { found: shown(row) });
+            }
+            continue;
+        }
+        if row.is_empty() {
+            continue;
+        }
+        match log.row(row) {
+            Err(_) if !line.ends_with('\n') => log.cut = true,
+            outcome => outcome?,
+        }
+    }
+    log.finish(name)
+}
+
+impl Log {
+    fn row(&mut self, row: &str) -> Result<(), Defect> {
+        let fields: Vec<&str> = row.split(',').collect();
+        let &[thread, _, action, pointer, size, stream] = fields.as_slice() else {
+            return Err(Defect::RowFields {
+                found: fields.len(),
+            });
+        };
+        let bytes = number("size", size, 10)?;
+        match action {
+            "allocate" => {
+                let address = pointer_of(pointer)?;
+                self.recording.alloc(address, bytes)?;
+                self.origins.insert(address, stream.to_owned());
+            }
+            "free" | "deallocate" => {
+                let address = pointer_of(pointer)?;
+                self.recording.free(address, bytes)?;
+                let origin = self.origins.remove(&address);
+                if origin.is_some_and(|origin| origin != stream) {
+                    self.moved += 1;
+                }
+            }
+            "allocate failure" => {
+                self.refused += 1;
+                self.refused_bytes = self.refused_bytes.max(bytes);
+            }
+            _ => {
+                return Err(Defect::UnknownAction {
+                    found: shown(action),
+                });
+            }
+        }
+        if !self.threads.contains(thread) {
+            self.threads.insert(thread.to_owned());
+        }
+        if !self.streams.contains(stream) {
+            self.streams.insert(stream.to_owned());
+        }
+        Ok(())
+    }
+
+    fn finish(self, name: String) -> Result<Trace, Defect> {
+        if self.recording.is_empty() {
+            return Err(Defect::NothingAllocated {
+                advice: "let the program run longer, and flush the adaptor before it ends",
+            });
+        }
+        let counts = &self.recording.counts;
+        let mut notes = vec![
+            "an RMM log has no steps, and does not say which streams used a block between its two rows".to_owned(),
+        ];
+        if counts.before > 0 {
+            notes.push(format!(
+                "{} blocks of {} bytes were allocated before the log begins: they come first, by address",
+                counts.before, counts.before_bytes
+            ));
+        }
+        if self.threads.len() > 1 {
+            notes.push(format!(
+                "{} threads are played as one, in the order of the rows",
+                self.threads.len()
+            ));
+        }
+        if self.streams.len() > 1 {
+            notes.push(format!(
+                "{} streams are played as one; {} blocks were freed on another stream than the one they were allocated on",
+                self.streams.len(),
+                self.moved
+            ));
+        }
+        if self.refused > 0 {
+            notes.push(format!(
+                "{} allocations were refused, the largest of {} bytes: they are left out",
+                self.refused, self.refused_bytes
+            ));
+        }
+        counts.notes(&mut notes);
+        if self.cut {
+            notes.push(
+                "the last row is cut and left out: the program ended without a flush, and rows before it may be missing too"
+                    .to_owned(),
+            );
+        }
+        self.recording.finish(name, notes)
+    }
+}
+
+/// An address as C prints it.
+fn pointer_of(text: &str) -> Result<u64, Defect> {
+    match text.strip_prefix("0x") {
+        Some(digits) => number("pointer", digits, 16),
+        None if text == "(nil)" => Ok(0),
+        None => number("pointer", text, 16),
+    }
+}
+
+fn number(field: &'static str, text: &str, radix: u32) -> Result<u64, Defect> {
+    let found = || shown(text);
+    if text.is_empty() || !text.chars().all(|digit| digit.is_digit(radix)) {
+        return Err(Defect::NotANumber {
+            field,
+            found: found(),
+        });
+    }
+    u64::from_str_radix(text, radix).map_err(|_| Defect::NumberTooBig {
+        field,
+        found: found(),
+        max: u64::MAX,
+    })
+}

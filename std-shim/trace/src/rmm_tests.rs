@@ -1,0 +1,140 @@
+//! Logs of RMM, as they are written and as they arrive.
+
+use std::path::Path;
+
+use super::rmm::HEADER;
+use super::{Defect, Event, Trace, TraceError, read};
+
+const ROWS: &str = "\
+    7,10:00:00.000001,allocate,0x7f0000000000,1024,0x2
+    7,10:00:00.000002,allocate,0x7f0000000400,100,0x2
+    7,10:00:00.000003,free,0x7f0000000000,1024,0x2
+    7,10:00:00.000004,allocate,0x7f0000000000,7,0x2
+";
+
+fn log(rows: &str) -> String {
+    format!("{HEADER}\n{}", rows.replace("    ", ""))
+}
+
+fn parsed(text: &str) -> Result<Trace, TraceError> {
+    read(Path::new("logs/run.dev0.csv"), text.as_bytes())
+}
+
+fn defect(text: &str, line: u64) -> Defect {
+    let error = parsed(text).unwrap_err();
+    assert_eq!(error.line(), Some(line), "{error}");
+    error.into_defect()
+}
+
+fn noted(trace: &Trace, text: &str) -> bool {
+    trace.notes().iter().any(|note| note.contains(text))
+}
+
+fn events() -> [Event; 4] {
+    [
+        Event::Alloc { id: 0, bytes: 1024 },
+        Event::Alloc { id: 1, bytes: 100 },
+        Event::Free { id: 0 },
+        Event::Alloc { id: 2, bytes: 7 },
+    ]
+}
+
+#[test]
+fn a_log_gives_its_name_and_events_and_one_note() {
+    let trace = parsed(&log(ROWS)).unwrap();
+    assert_eq!(trace.name(), "run.dev0");
+    assert_eq!(trace.events(), events());
+    assert_eq!(trace.notes().len(), 1, "{:?}", trace.notes());
+    assert!(noted(&trace, "an RMM log has no steps"));
+}
+
+#[test]
+fn ends_of_lines_empty_lines_and_compression_make_no_difference() {
+    let plain = log(ROWS);
+    let windows = plain.replace('\n', "\r\n");
+    let spaced = plain.replace('\n', "\n\n");
+    for text in [&windows, &spaced, plain.trim_end()] {
+        assert_eq!(parsed(text).unwrap(), parsed(&plain).unwrap());
+    }
+    let compressed = zstd::encode_all(plain.as_bytes(), 3).unwrap();
+    let trace = read(Path::new("logs/run.dev0.csv"), compressed.as_slice());
+    assert_eq!(trace.unwrap().events(), events());
+}
+
+#[test]
+fn a_last_row_that_is_cut_is_left_out_and_noted() {
+    let whole = log(ROWS);
+    let start = whole.trim_end().rfind('\n').unwrap() + 1;
+    // Up to its last comma the row lacks its stream; behind it only that may be cut.
+    let comma = whole.rfind(',').unwrap();
+    for end in start + 1..=comma {
+        let trace = parsed(&whole[..end]).unwrap();
+        assert_eq!(trace.events(), &events()[..3], "{}", &whole[start..end]);
+        assert!(noted(&trace, "the last row is cut"));
+    }
+    // In the middle, such a row is an error.
+    let text = log("7,10:00:00.1,allocate,0x7f,10\n7,10:00:00.1,allocate,0x7f,1024,0x2\n");
+    assert!(matches!(defect(&text, 2), Defect::RowFields { found: 5 }));
+}
+
+#[test]
+fn threads_streams_refusals_and_older_blocks_are_noted() {
+    let trace = parsed(&log("\
+        7,t,free,0x500,50,0x2
+        7,t,allocate,0x100,10,0x2
+        8,t,allocate failure,(nil),4096,0x3
+        8,t,allocate,0x200,20,0x3
+        8,t,free,0x100,10,0x3
+        8,t,free,0x200,20,0x3
+        8,t,allocate,0x200,20,0x3
+        8,t,free,0x200,20,0x3
+    "))
+    .unwrap();
+    assert_eq!(
+        trace.events()[..2],
+        [Event::Alloc { id: 0, bytes: 50 }, Event::Free { id: 0 }]
+    );
+    assert_eq!(trace.allocations(), 4);
+    for text in [
+        "1 blocks of 50 bytes were allocated before the log begins",
+        "2 threads are played as one",
+        "2 streams are played as one; 1 blocks were freed on another stream",
+        "1 allocations were refused, the largest of 4096 bytes",
+    ] {
+        assert!(noted(&trace, text), "{text}: {:#?}", trace.notes());
+    }
+}
+
+#[test]
+fn damaged_rows_are_named_with_their_line() {
+    for (row, word) in [
+        ("7,t,allocate,0x7f,10", "5 fields"),
+        ("7,t,allocate,0x7f,10,0x2,9", "7 fields"),
+        ("7,t,grow,0x7f,10,0x2", "unknown action `grow`"),
+        ("7,t,allocate,0x7f,ten,0x2", "size `ten`"),
+        ("7,t,allocate,0x7f,-10,0x2", "size `-10`"),
+        ("7,t,allocate,pointer,10,0x2", "pointer `pointer`"),
+        ("7,t,allocate,0x,10,0x2", "pointer ``"),
+        ("7,t,allocate,0x1ffffffffffffffff,10,0x2", "too big"),
+        ("7,t,allocate,0x7f,99999999999999999999,0x2", "too big"),
+        ("7,t,allocate,0x7f,2000000000000000000,0x2", "too big"),
+    ] {
+        let text = format!("{}{row}\n7,t,allocate,0x1,1,0x2\n", log(ROWS));
+        let message = defect(&text, 6).to_string();
+        assert!(message.contains(word), "{row}: {message}");
+    }
+}
+
+#[test]
+fn a_log_without_allocations_or_with_other_columns_is_refused() {
+    assert!(matches!(
+        defect(&format!("{HEADER}\n"), 1),
+        Defect::NothingAllocated { .. }
+    ));
+    assert!(matches!(
+        defect(&format!("{HEADER},Extra\n"), 1),
+        Defect::UnknownColumns { .. }
+    ));
+    let long = format!("{HEADER}\n{}\n", "x".repeat(70_000));
+    assert!(matches!(defect(&long, 2), Defect::LineTooLong { .. }));
+}

@@ -1,0 +1,299 @@
+//! PyTorch's memory snapshots, as `torch.cuda.memory._dump_snapshot` pickles them: a trace for each device.
+//!
+//! A snapshot has the *history* of each device (`device_traces`), as far back as it was kept, and its
+//! segments with their blocks as they are at the end. Of the two, the history is played. A block of the
+//! list that the history does not have was live before the history began.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::pickle::{Pickle, Value};
+use super::recording::Recording;
+use super::{Defect, Trace};
+
+/// PyTorch rounds sizes up to this.
+const ROUNDING_BYTES: u64 = 512;
+
+/// What is known of one device.
+#[derive(Default)]
+struct Device {
+    recording: Recording,
+    entries: u64,
+    streams: HashSet<u64>,
+    /// Blocks whose free was asked for and is not complete: at which entry, by address.
+    held_back: HashMap<u64, u64>,
+    /// Blocks whose free was not complete at once, since other streams used them.
+    waited: usize,
+    refused: u64,
+    refused_bytes: u64,
+    /// Bytes of segments at the end, and changes of that sum from the last entry back to the first.
+    segment_bytes: u64,
+    changes: Vec<i128>,
+    /// Pools of captured graphs, which share no memory.
+    private_pools: HashSet<(u64, u64)>,
+    /// Live blocks in the list of segments.
+    listed: usize,
+}
+
+/// The traces in a pickled snapshot, one for each device that has any block; several have the number of the
+/// device in their names.
+pub(super) fn read(bytes: &[u8], name: &str) -> Result<Vec<Trace>, Defect> {
+    let pickle = Pickle::read(bytes)?;
+    // An older form is the list of segments and nothing else.
+    let (segments, histories) = match pickle.root {
+        Value::List(_) => (Some(pickle.root), None),
+        root => (
+            pickle.get(root, "segments"),
+            pickle.get(root, "device_traces"),
+        ),
+    };
+    let segments = segments.and_then(|value| pickle.list(value));
+    let segments = segments.ok_or(Defect::NoSnapshot {
+        what: "has no list `segments`",
+    })?;
+    let mut devices: BTreeMap<u64, Device> = BTreeMap::new();
+    let histories = histories.and_then(|value| pickle.list(value));
+    for (number, history) in (0..).zip(histories.into_iter().flatten()) {
+        let entries = pickle.list(history).ok_or(Defect::NoSnapshot {
+            what: "has a history that is no list",
+        })?;
+        for entry in entries {
+            let device = devices.entry(number).or_default();
+            let outcome = device.entry(&pickle, entry);
+            outcome.map_err(|fault| fault.at(number, device.entries))?;
+            device.entries += 1;
+        }
+    }
+    for segment in segments {
+        let number = pickle.number(segment, "device").unwrap_or(0);
+        devices
+            .entry(number)
+            .or_default()
+            .segment(&pickle, segment)?;
+    }
+    devices.retain(|_, device| !device.recording.is_empty());
+    if devices.is_empty() {
+        return Err(Defect::NothingAllocated {
+            advice: "call torch.cuda.memory._record_memory_history() before the program allocates",
+        });
+    }
+    let beside = notes_on_the_rest(&pickle);
+    let several = devices.len() > 1;
+    let traces = devices.into_iter().map(|(number, device)| {
+        let name = if several {
+            format!("{name}.dev{number}")
+        } else {
+            name.to_owned()
+        };
+        device.finish(name, &beside)
+    });
+    traces.collect()
+}
+
+/// What stands in a snapshot beside its devices and is not replayed, a sentence each.
+fn notes_on_the_rest(pickle: &Pickle<'_>) -> Vec<String> {
+    let empty = |value| pickle.list(value).is_some_and(|list| list.len() == 0);
+    let holds = |key| {
+        let list = pickle.get(pickle.root, key);
+        let list = list.and_then(|value| pickle.list(value));
+        list.is_some_and(|mut list| !list.all(empty))
+    };
+    let mut notes = Vec::new();
+    if holds("host_traces") || holds("host_segments") {
+        notes.push("pinned memory of the host is in the file and left out".to_owned());
+    }
+    if holds("external_annotations") {
+        notes.push(
+            "a profiler's annotations are in the file and left out, steps among them".to_owned(),
+        );
+    }
+    notes
+}
+
+/// Why an entry was refused.
+enum EntryFault {
+    Lacks(&'static str),
+    Other(Defect),
+}
+
+impl From<Defect> for EntryFault {
+    fn from(defect: Defect) -> Self {
+        Self::Other(defect)
+    }
+}
+
+impl EntryFault {
+    fn at(self, device: u64, entry: u64) -> Defect {
+        match self {
+            Self::Lacks(field) => Defect::EntryLacks {
+                device,
+                entry,
+                field,
+            },
+            Self::Other(defect) => defect,
+        }
+    }
+}
+
+impl Device {
+    /// One entry of the history.
+    fn entry(&mut self, pickle: &Pickle<'_>, entry: Value) -> Result<(), EntryFault> {
+        let number = |field| pickle.number(entry, field).ok_or(EntryFault::Lacks(field));
+        let action = pickle
+            .get(entry, "action")
+            .and_then(|value| pickle.text(value));
+        let action = action.ok_or(EntryFault::Lacks("action"))?;
+        match action {
+            b"alloc" => {
+                self.recording.alloc(number("addr")?, number("size")?)?;
+                self.streams.extend(pickle.number(entry, "stream"));
+            }
+            b"free_requested" => {
+                self.held_back.insert(number("addr")?, self.entries);
+            }
+            b"free_completed" => {
+                let address = number("addr")?;
+                self.recording.free(address, number("size")?)?;
+                let asked = self.held_back.remove(&address);
+                let waited = asked.is_some_and(|asked| asked + 1 < self.entries);
+                self.waited += usize::from(waited);
+            }
+            b"oom" => {
+                self.refused += 1;
+                self.refused_bytes = self.refused_bytes.max(number("size")?);
+            }
+            b"segment_alloc" | b"segment_map" => self.changes.push(i128::from(number("size")?)),
+            b"segment_free" | b"segment_unmap" => self.changes.push(-i128::from(number("size")?)),
+            // Marks of the program, and whatever later versions add.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A segment and its blocks, as they are at the end.
+    fn segment(&mut self, pickle: &Pickle<'_>, segment: Value) -> Result<(), Defect> {
+        let lacks = |what| Defect::NoSnapshot { what };
+        let address = pickle.number(segment, "address");
+        let mut address = address.ok_or(lacks("has a segment without `address`"))?;
+        let total = pickle.number(segment, "total_size");
+        let total = total.ok_or(lacks("has a segment without `total_size`"))?;
+        self.segment_bytes = self.segment_bytes.saturating_add(total);
+        self.note_pool(pickle, segment);
+        let blocks = pickle
+            .get(segment, "blocks")
+            .and_then(|value| pickle.list(value));
+        for block in blocks.ok_or(lacks("has a segment without a list `blocks`"))? {
+            let bytes = pickle.number(block, "size");
+            let bytes = bytes.ok_or(lacks("has a block without `size`"))?;
+            let state = pickle
+                .get(block, "state")
+                .and_then(|value| pickle.text(value));
+            if state.is_some_and(|state| state.starts_with(b"active")) {
+                let requested = pickle.number(block, "requested_size");
+                self.listed += 1;
+                self.recording
+                    .live_at_end(address, requested.unwrap_or(bytes))?;
+            }
+            address = address.saturating_add(bytes);
+        }
+        Ok(())
+    }
+
+    fn note_pool(&mut self, pickle: &Pickle<'_>, segment: Value) {
+        let id = pickle.get(segment, "segment_pool_id");
+        let mut id = id
+            .and_then(|value| pickle.list(value))
+            .into_iter()
+            .flatten();
+        if let (Some(Value::Number(first)), Some(Value::Number(second))) = (id.next(), id.next())
+            && (first, second) != (0, 0)
+        {
+            self.private_pools.insert((first, second));
+        }
+    }
+
+    fn finish(self, name: String, beside: &[String]) -> Result<Trace, Defect> {
+        let mut notes = self.notes();
+        notes.extend_from_slice(beside);
+        self.recording.finish(name, notes)
+    }
+
+    /// What a reader of the replay should know, a sentence each.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.notes_on_history();
+        let counts = &self.recording.counts;
+        let mut note = |count: usize, text: &str| {
+            if count > 0 {
+                notes.push(format!("{count} {text}"));
+            }
+        };
+        note(
+            self.waited,
+            "blocks were freed while other streams used them: they end where that free was complete",
+        );
+        note(
+            self.held_back.len(),
+            "blocks were freed and held back for other streams at the end: they stay live",
+        );
+        note(
+            self.recording.live().saturating_sub(self.listed),
+            "blocks are live by the history and not in the list of blocks: they stay live",
+        );
+        note(
+            self.private_pools.len(),
+            "private pools shared no memory with the rest: their blocks are played like all others",
+        );
+        counts.notes(&mut notes);
+        if self.refused > 0 {
+            notes.push(format!(
+                "{} allocations were refused, the largest of {} bytes: they are left out",
+                self.refused, self.refused_bytes
+            ));
+        }
+        if self.recording.all_multiples_of(ROUNDING_BYTES) {
+            notes.push(format!(
+                "all sizes are multiples of {ROUNDING_BYTES}: they may be rounded, and not what was asked for"
+            ));
+        }
+        if self.segment_bytes > 0 {
+            notes.push(format!(
+                "PyTorch held {} bytes at most, as far back as the history goes",
+                self.most_held_bytes()
+            ));
+        }
+        notes
+    }
+
+    fn notes_on_history(&self) -> Vec<String> {
+        let counts = &self.recording.counts;
+        if self.entries == 0 {
+            return vec![format!(
+                "there is no history: the {} blocks that were live are allocated, by address, and nothing is freed",
+                counts.before
+            )];
+        }
+        let mut notes = vec![
+            "a snapshot marks no steps, and does not say which thread allocated, or which streams used a block besides its own".to_owned(),
+        ];
+        if counts.before > 0 {
+            notes.push(format!(
+                "{} blocks of {} bytes are older than the history, which began late or lost its oldest entries (max_entries): they come first, by address",
+                counts.before, counts.before_bytes
+            ));
+        }
+        if self.streams.len() > 1 {
+            notes.push(format!("{} streams are played as one", self.streams.len()));
+        }
+        notes
+    }
+
+    /// The most bytes that segments had, worked out from the end back.
+    fn most_held_bytes(&self) -> i128 {
+        let mut held = i128::from(self.segment_bytes);
+        let mut most = held;
+        for change in self.changes.iter().rev() {
+            held -= change;
+            most = most.max(held);
+        }
+        most
+    }
+}
