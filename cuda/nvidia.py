@@ -6,8 +6,9 @@
 
     ptx       every PTX text of tests, examples and benches is assembled by ptxas
     header    result codes, constants and structures of larder-cuda-abi, and the prototypes of the functions
-              that larder-cuda looks up and the stand-in exports, beside cuda.h
-    versions  the version since which larder-cuda expects a function, beside cudaTypedefs.h
+              that larder-cuda looks up, and the stand-in and liblarder_cuda.so export, beside cuda.h
+    versions  the versions since which larder-cuda expects functions and the stand-in has them, beside
+              cudaTypedefs.h
     library   the functions' names beside those of libcuda
 
 ptxas and cuda.h come from the Python registry, libcuda from Debian's packages; they are fetched once. What
@@ -304,9 +305,9 @@ def kinds(prototype, aliases):
     return parameters(plain[1]) if plain else aliases[prototype]
 
 
-def exported():
-    """Name and parameters' types of every function of the driver that the stand-in exports."""
-    for path in sorted((ROOT / "cuda/stand-in/src").rglob("*.rs")):
+def exported(folder="cuda/stand-in/src"):
+    """Name and parameters' types of every function of the driver that the sources in a folder export."""
+    for path in sorted((ROOT / folder).rglob("*.rs")):
         text = path.read_text(encoding="utf-8")
         for name, listed in re.findall(r"extern \"C\" fn (cu\w+)\(([^{]*?)\) -> Code", text, re.DOTALL):
             yield name, [part.split(":", 1)[1].strip() for part in parameters(listed)]
@@ -491,6 +492,8 @@ def prototypes(path, version):
     count = 0
     rows = [(name, listed, "larder-cuda") for name, _, listed in looked_up()]
     rows += [(name, listed, "the stand-in") for name, listed in exported()]
+    in_front = exported("cuda/c-api/src/interpose")
+    rows += [(re.sub("_ptsz$", "", name), listed, "the library in front of the driver") for name, listed in in_front]
     for name, listed, whose in rows:
         if name in ELSEWHERE:
             continue
@@ -529,6 +532,16 @@ def versions(path, version):
             differs("versions", f"{name} has no version in cudaTypedefs.h of {version}")
         elif (since or 10_020) not in known and (since or min(known) > 10_020):
             differs("versions", f"{name} is expected since {since or 10_020}; cudaTypedefs.h has {sorted(known)}")
+        count += 1
+    listed = re.search(r"const NAMES: &str = \"(.*?)\"", text_of("cuda/stand-in/src/exports/names.rs"), re.DOTALL)
+    words = listed[1].split()
+    for name, since in zip(words[::2], map(int, words[1::2])):
+        base, own = re.fullmatch(r"(\w+?)(?:_v(\d+))?", name).groups()
+        known = sorted({int(number) for number in re.findall(rf"PFN_{base}_v(\d{{4,}})\b", text)})
+        # The n-th function of a name has n in its name; the first has nothing.
+        place = int(own or 1) - 1
+        if name not in ELSEWHERE and (place >= len(known) or known[place] != since):
+            differs("versions", f"{name} of the stand-in is of {since}; cudaTypedefs.h has {known}")
         count += 1
     say("versions", f"{count} functions beside cudaTypedefs.h of {version}")
 
