@@ -9,12 +9,13 @@
               that larder-cuda looks up, and the stand-in and liblarder_cuda.so export, beside cuda.h
     versions  the versions since which larder-cuda expects functions and the stand-in has them, beside
               cudaTypedefs.h
-    library   the functions' names beside those of libcuda
+    library   the functions' names beside those of libcuda, and what its cuGetProcAddress answers
 
 ptxas and cuda.h come from the Python registry, libcuda from Debian's packages; they are fetched once. What
 cannot be had is skipped with a word. The exit code is 1 if something differs.
 """
 
+import ctypes
 import os
 import platform
 import re
@@ -533,9 +534,7 @@ def versions(path, version):
         elif (since or 10_020) not in known and (since or min(known) > 10_020):
             differs("versions", f"{name} is expected since {since or 10_020}; cudaTypedefs.h has {sorted(known)}")
         count += 1
-    listed = re.search(r"const NAMES: &str = \"(.*?)\"", text_of("cuda/stand-in/src/exports/names.rs"), re.DOTALL)
-    words = listed[1].split()
-    for name, since in zip(words[::2], map(int, words[1::2])):
+    for name, since in stand_in_names():
         base, own = re.fullmatch(r"(\w+?)(?:_v(\d+))?", name).groups()
         known = sorted({int(number) for number in re.findall(rf"PFN_{base}_v(\d{{4,}})\b", text)})
         # The n-th function of a name has n in its name; the first has nothing.
@@ -559,6 +558,45 @@ def names(cache):
             differs("library", f"{name} is not in {path.name}")
     newer = sorted(name for name, _ in exported() if name not in theirs)
     say("library", f"{len(used)} names beside {path.name}; of the stand-in's it lacks {' '.join(newer) or 'none'}")
+    lookups(path, newer)
+
+
+def stand_in_names():
+    """Names and versions of what the stand-in exports."""
+    listed = re.search(r"const NAMES: &str = \"(.*?)\"", text_of("cuda/stand-in/src/exports/names.rs"), re.DOTALL)
+    words = listed[1].split()
+    return list(zip(words[::2], map(int, words[1::2])))
+
+
+def lookups(path, newer):
+    """cuGetProcAddress needs no GPU: what it answers beside what the stand-in's is to answer."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        say("library", f"skipped: {path.name} cannot be loaded: {error}")
+        return
+    at = lambda name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+
+    def ask(base, version):
+        found, status = ctypes.c_void_p(1), ctypes.c_int(-1)
+        places = (ctypes.byref(found), version, ctypes.c_uint64(0), ctypes.byref(status))
+        return library.cuGetProcAddress_v2(base.encode(), *places), status.value, found.value
+
+    count = 0
+    for name, since in stand_in_names():
+        base = re.sub(r"_v\d+$", "", name)
+        if name in newer:
+            continue
+        count += 1
+        if ask(base, since) != (0, 0, at(name)):
+            differs("library", f"{base} of {since} is not {name}")
+        # The function of before has another name or is none.
+        if ask(base, since - 10)[2] == at(name):
+            differs("library", f"{name} is there before {since}")
+    for base, version, status in [("cuMakeCoffee", 12_000, 1), ("cuMemAlloc_v2", 12_000, 1), ("cuMemAllocAsync", 11_010, 2)]:
+        if ask(base, version) != (0, status, None):
+            differs("library", f"{base} of {version} answers {ask(base, version)}")
+    say("library", f"{count} functions looked up by version in {path.name}")
 
 
 def main():

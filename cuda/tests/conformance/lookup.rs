@@ -48,12 +48,15 @@ fn what_is_not_found_is_null_and_says_why() {
     assert_eq!(answer, Ok((null, VERSION_NOT_SUFFICIENT)));
 }
 
-/// Rule: a version above the driver's is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API, Driver Entry Point
-/// Access, cuGetProcAddress).
+/// Rule: a version above the driver's is CUDA_ERROR_INVALID_VALUE (source: CUDA Driver API 13.4, Driver Entry
+/// Point Access, cuGetProcAddress). Older documents do not say so, and driver 535 gives its newest function
+/// (uncertain).
 #[test]
-fn a_version_above_the_drivers_is_refused() {
+fn a_version_above_the_drivers_is_refused_or_answered_with_the_newest() {
     let _gpu = portable();
     let version = basic::driver_version().expect("a version");
+    let newest = lookup::address(c"cuInit", version, 0);
     let answer = lookup::address(c"cuInit", version + 1000, 0);
-    assert_eq!(answer.map(|_| ()), Err(Code::INVALID_VALUE));
+    let known = [Err(Code::INVALID_VALUE), newest];
+    assert!(known.contains(&answer), "{answer:?}");
 }
