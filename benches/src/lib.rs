@@ -34,3 +34,8 @@ mod versus;
 
 pub use cli::run;
 pub use report::Table;
+
+/// The README's samples, of the process heap and of GPU memory, compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -130,7 +130,13 @@ pub use units::{Addr, AddrRange, Align, Granule, round_down, round_up};
 pub use vmem::{Placement, VmemStats};
 pub use zeroed::Zeroed;
 
-/// The README's sample, compiled and run with the tests.
+/// The guide's samples, compiled and run with the tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;
+mod guide {
+    #[doc = include_str!("../../docs/guide/src/core.md")]
+    struct Core;
+    #[doc = include_str!("../../docs/guide/src/extend.md")]
+    struct Extend;
+    #[doc = include_str!("../../docs/guide/src/no-os.md")]
+    struct NoOs;
+}

@@ -127,3 +127,17 @@ pub use stream_pool::StreamStats;
 pub use synced::SyncedMemory;
 pub use tensor_pool::{DeviceTensorPool, TensorPoolConfig, TensorStep};
 pub use vmem::{HostSide, Migrated, Movable, VmemAllocator, VmemBuffer, VmemConfig};
+
+/// The guide's samples, compiled with the tests.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../docs/guide/src/gpu.md")]
+    struct Gpu;
+    #[cfg(feature = "control")]
+    #[doc = include_str!("../../docs/guide/src/jobs.md")]
+    struct Jobs;
+    #[doc = include_str!("../../docs/guide/src/stand-in.md")]
+    struct StandIn;
+    #[doc = include_str!("../../docs/guide/src/steps.md")]
+    struct Steps;
+}

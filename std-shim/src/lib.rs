@@ -105,3 +105,13 @@ pub use step::BadSetting;
 pub use step::{Step, StepSettings, StepsInUse, step, step_keyed};
 #[cfg(feature = "allocator-api2")]
 pub use value_heap::{Heap, HeapStats};
+
+/// The guide's samples, compiled and run with the tests.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../docs/guide/src/heap.md")]
+    struct TheHeap;
+    #[cfg(all(feature = "heap-profile", feature = "allocator-api2"))]
+    #[doc = include_str!("../../docs/guide/src/profiles.md")]
+    struct Profiles;
+}

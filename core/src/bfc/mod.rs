@@ -453,5 +453,5 @@ fn addr_in(table: &Slab<'_, Chunk>, regions: &RegionTable, granule: Granule, lin
 static_assertions::assert_impl_all!(Bfc<'static>: Send);
 const _: () = assert!(
     size_of::<Bfc<'static>>() <= 16 * 1024,
-    "the README promises that an allocator fits a small stack"
+    "the guide promises (limits.md) that an allocator fits a small stack"
 );

@@ -12,7 +12,7 @@ fn range(start: u64, bytes: u64) -> AddrRange {
     AddrRange::new(Addr::new(start), bytes).unwrap()
 }
 
-/// An allocator of 64 KiB of offsets, as the README has it.
+/// An allocator of 64 KiB of offsets, as the guide (core.md) has it.
 fn offsets(table: &mut [Chunk]) -> Bfc<'_> {
     let mut bfc = Bfc::new(BfcConfig::fixed(), table).unwrap();
     bfc.add_region(range(0, 1 << 16)).unwrap();

@@ -1,7 +1,7 @@
 //! `liblarder.so`: the process heap as the malloc of a program that was built without it.
 //!
 //! `LD_PRELOAD=liblarder.so program`, or linked in front of the C library, as `liblarder.so` or
-//! `liblarder.a`. docs/MALLOC.md says how it is tuned and what it does not do.
+//! `liblarder.a`. docs/guide/src/malloc.md says how it is tuned and what it does not do.
 //!
 //! * `c` the functions of C and POSIX · `glibc` those that glibc adds, and its other names of the first
 //! * `cpp` the operators of C++

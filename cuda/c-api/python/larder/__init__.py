@@ -9,7 +9,7 @@
 
     print(larder.memory_summary())
 
-Counters have the names of torch.cuda. See docs/PYTORCH.md.
+Counters have the names of torch.cuda. See docs/guide/src/pytorch.md.
 """
 
 from ._library import Error, OutOfMemoryError, error as _error, library as _functions
