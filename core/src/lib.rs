@@ -1,36 +1,18 @@
 //! Memory allocators as plain algorithms: no I/O, no OS, no allocation of their own.
 //!
-//! * A global allocator for a program without an OS: [`StaticHeap`], with its region inside, or
-//!   [`Heap`], over a region of yours. Both have examples.
-//! * Best fit with coalescing over addresses, offsets or device memory: [`Bfc`] for one thread,
-//!   [`BfcAllocator`] behind a lock over a [`SubAllocator`] (below).
-//! * Freed buffers kept for requests of the same size: [`pool`], over memory that is dear to get.
-//! * What the process heap of the crate `larder` is made of: [`small`]. Its parts are for front ends, and
-//!   change as they need.
+//! A global allocator for a program without an OS:
+//! ```
+//! use larder_core::StaticHeap;
 //!
-//! The core of Larder. Best fit with coalescing ([`Bfc`]) works on numbers (addresses and sizes)
-//! and keeps its state in tables lent by the caller, so the memory it manages may be a device's,
-//! which the CPU cannot touch. Size classes and spans ([`small`]) serve host memory; both together
-//! under one lock are [`Heap`], a global allocator for programs without an OS. The front ends that make
-//! a process heap or a GPU allocator of them are other crates.
+//! #[global_allocator]
+//! static HEAP: StaticHeap<{ 256 << 10 }> = StaticHeap::new(); // the region is inside
 //!
-//! # Layers: a file uses only those below its own
-//! ```text
-//! around them  decorate                  counts, guards, resets, quarantine
-//! families     vmem typed                counts of two sides; values
-//! algorithms   small                     size classes, spans; the heap without an OS
-//!              lifetime                  steps that repeat: recorded, planned, served
-//!              bfc                       chunks and bins over regions or pages
-//!              pool limits               idle buffers by size; budgets inside budgets
-//! regions      region, sub_allocator     where memory comes from
-//!              access, host_access       reading and writing what blocks name
-//! sync         sync                      locks; the only place that knows the model checker
-//! tables       table                     records, lists and probing over lent slices
-//! words        units stream block error stats attributes
+//! let words = vec![1_u32; 1000];
+//! assert!(HEAP.stats().live_bytes >= 4000);
+//! # drop(words);
 //! ```
 //!
-//! # Over a caller's buffer
-//! Addresses are only numbers, so they may as well be offsets into a buffer:
+//! Best fit over memory that has numbers, such as a buffer, a device's memory, a file:
 //! ```
 //! use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Chunk, Request};
 //!
@@ -45,6 +27,21 @@
 //! bfc.free(block)?;
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
+//!
+//! | you want | take |
+//! |---|---|
+//! | a heap without an OS | [`StaticHeap`], or [`Heap`] over a region of yours |
+//! | best fit with coalescing, for one thread | [`Bfc`] |
+//! | the same for several threads, over memory that grows | [`BfcAllocator`] over a [`SubAllocator`] |
+//! | pages that move where a driver can map them | [`paged`] |
+//! | steps that repeat, recorded and planned | [`lifetime`] |
+//! | freed buffers kept for requests of the same size | [`pool`] |
+//! | counts, guards, quarantine around an allocator | [`decorate`] |
+//! | budgets inside budgets | [`limits`] |
+//! | values in blocks of any of these | [`typed`] |
+//!
+//! State lies in tables that the caller lends. [`small`] has the parts of the process heap, which is the
+//! crate `larder`; they are for front ends, and change as these need. `larder-cuda` has GPU memory.
 #![no_std]
 #![deny(unsafe_code)]
 

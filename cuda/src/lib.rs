@@ -1,5 +1,20 @@
-//! GPU memory for programs on [cudarc](https://docs.rs/cudarc): what the allocators of [`larder_core`] grow over. It
-//! runs on NVIDIA's driver and on a stand-in that needs no GPU.
+//! GPU memory for programs on [cudarc](https://docs.rs/cudarc), on NVIDIA's driver or on a stand-in that needs no
+//! GPU. So far it has run on the stand-in only, never on a GPU.
+//!
+//! ```no_run
+//! use larder_cuda::{Context, DeviceAllocator};
+//!
+//! let memory = DeviceAllocator::new(&Context::new(0)?)?; // the first device
+//! let stream = memory.context().cudarc().new_stream()?;
+//! for batch in 0..100_u8 {
+//!     let _step = memory.step(&stream)?; // what repeats is planned
+//!     let input = memory.upload(&stream, &[batch; 1000])?;
+//!     let output = memory.zeros::<f32>(&stream, 1000)?;
+//!     // kernels, and any function of cudarc, take the buffers
+//!     # drop((input, output));
+//! } // freed in the order of the stream
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! | type | memory | serves |
 //! |---|---|---|
@@ -20,23 +35,6 @@
 //!
 //! Several programs on one GPU, each by its control file: `control::Job`, with the feature `control`.
 //! How much a process, its tenants and their pools may hold, changed while they run: [`Limits`].
-//!
-//! # Example
-//! ```no_run
-//! use larder_core::{Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, Request};
-//! use larder_cuda::{Context, DeviceMemory, driver};
-//!
-//! let driver = driver::load(driver::Choice::Auto)?;
-//! println!("{driver}");
-//! let context = Context::new(0)?;
-//! let mut table = vec![Chunk::VACANT; 4096];
-//! let bfc = Bfc::new(BfcConfig::new(1 << 30), &mut table)?;
-//! let pool: BfcAllocator<_> = BfcAllocator::new(bfc, DeviceMemory::new(&context));
-//! let block = pool.alloc(&Request::new(1 << 20))?.block;
-//! // block.addr() goes to kernels.
-//! pool.free(block)?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 //!
 //! The example `train` is a whole program: a network trained with kernels of its own, on typed memory in
 //! planned steps.

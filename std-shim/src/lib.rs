@@ -31,22 +31,6 @@
 //! 2 MiB in all; what planned steps keep goes when one ends. A thread of the heap's own sees to that
 //! while anything is idle ([`Larder::with_background_purge`] says who cannot have one). 64 GiB of
 //! addresses are reserved, or as many as the system gives. Not for signal handlers.
-//!
-//! # Rooms
-//! * `larder` the allocator's verbs, `slow` what they leave; `check` broken contracts, `config` what a program
-//!   chooses, `stats` numbers
-//! * `thread` what one thread has, and what runs when it ends
-//! * `process` what all share: arenas, heaps, mappings; what runs around a fork
-//! * `arena` one reserved range: spans, large blocks, pages that move, free memory that goes back
-//! * `purge` when memory goes back to the system
-//! * `step` steps that repeat: where their blocks are served
-//! * `value_heap` heaps as values
-//! * `observe` decorators that count, sample and record
-//! * `block_table` what is known of some live blocks, by address
-//! * `os` the system below
-//!
-//! Size classes, spans, remote frees and the parking of heaps are `larder-core`'s (`small`), as is
-//! best fit with coalescing.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 // Decorators use what lies idle then.

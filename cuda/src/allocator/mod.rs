@@ -79,6 +79,21 @@ enum Small {
 
 /// A device's memory, shared by threads and streams. A clone is the same allocator.
 ///
+/// ```no_run
+/// use larder_cuda::{Context, DeviceAllocator};
+///
+/// let context = Context::new(0)?;
+/// let memory = DeviceAllocator::new(&context)?;
+/// let stream = context.cudarc().new_stream()?;
+/// let block = memory.alloc(&stream, 1 << 20)?;
+/// // kernels on `stream` use `block.addr()`
+/// memory.free(&stream, block)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// [`DeviceBuffer`](crate::DeviceBuffer)s are typed blocks that go back where they are dropped:
+/// [`upload`](Self::upload), [`zeros`](Self::zeros).
+///
 /// # Kernels that do not run in the order of their stream
 ///
 /// What a stream freed is given again while its work is still queued, and pages that moved stay mapped where
@@ -100,18 +115,6 @@ enum Small {
 ///
 /// Blocks are values without a destructor: one that is not freed is lost until the allocator is
 /// dropped with its last clone. That waits for the streams and gives everything back to the driver.
-///
-/// ```no_run
-/// use larder_cuda::{Context, DeviceAllocator};
-///
-/// let context = Context::new(0)?;
-/// let memory = DeviceAllocator::new(&context)?;
-/// let stream = context.cudarc().new_stream()?;
-/// let block = memory.alloc(&stream, 1 << 20)?;
-/// // kernels on `stream` use `block.addr()`
-/// memory.free(&stream, block)?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone)]
 pub struct DeviceAllocator(Arc<DeviceInner>);
 
