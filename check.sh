@@ -87,6 +87,9 @@ step_tests() {
 
 step_docs() {
     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+    # The picture is what the rows say, and the guide is a book, where there are the programs for it.
+    if command -v python3 >/dev/null; then benches/results/picture.py --check; fi
+    if command -v mdbook >/dev/null; then docs/guide/build.sh; fi
 }
 
 # The core builds as a program without an operating system would take it.
