@@ -358,6 +358,64 @@ fn memory_goes_with_its_context_and_no_other() {
     program.end();
 }
 
+/// A call that the driver refuses changes nothing of what is charged, and the same call goes through afterwards.
+#[test]
+fn what_the_driver_refuses_is_charged_as_if_it_was_not_asked() {
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    let mut program = programs.start("proc", limited(32 * MIB));
+    program.done(&["retain 0 0", "current 0", "stream 50", "reserve 20 8388608"]);
+    // The function, the call, and how much less is free behind it, in MiB.
+    let calls = [
+        ("cuMemAlloc_v2", "alloc 1 1048576", 1),
+        ("cuMemAllocManaged", "managed 2 1048576", 1),
+        ("cuMemAllocPitch_v2", "pitch 3 1024 1024", 1),
+        ("cuMemCreate", "create 4 4194304", 4),
+        ("cuMemMap", "map 20 4", 0),
+        ("cuMemRetainAllocationHandle", "hold 5 20", 0),
+        ("cuMemUnmap", "unmap 20 4194304", 0),
+        ("cuMemRelease", "let-go 4", 0),
+        ("cuMemRelease", "let-go 5", -4),
+        ("cuMemAllocAsync", "async 6 2097152 50", 2),
+        ("cuMemFreeAsync", "free-async 6 50", 0),
+        ("cuCtxSynchronize", "finish", -2),
+        ("cuMemPoolCreate", "pool 7 0", 0),
+        ("cuMemAllocFromPoolAsync", "from-pool 8 7 50", 1),
+        ("cuMemFreeAsync", "free-async 8 50", 0),
+        ("cuMemPoolTrimTo", "trim 7", -1),
+        ("cuMemAllocFromPoolAsync", "from-pool 8 7 50", 1),
+        ("cuMemFreeAsync", "free-async 8 50", 0),
+        ("cuMemPoolDestroy", "end-pool 7", -1),
+        ("cuMemFree_v2", "free 2", -1),
+        ("cuCtxCreate_v2", "context 9 0", 0),
+        ("cuMemAlloc_v2", "alloc 10 1048576", 1),
+        ("cuCtxDestroy_v2", "destroy 9", -1),
+        ("cuCtxSetCurrent", "current 0", 0),
+        ("cuDevicePrimaryCtxReset_v2", "reset 0", -2),
+    ];
+    for (function, call, less) in calls {
+        let before = program.free();
+        program.done(&[&format!("refuse {function}")]);
+        assert_eq!(program.call(call), "999", "{call}");
+        if function == "cuCtxDestroy_v2" || function == "cuDevicePrimaryCtxReset_v2" {
+            program.done(&["current 0"]);
+        }
+        assert_eq!(program.free(), before, "{call}, refused");
+        if function == "cuCtxDestroy_v2" {
+            program.done(&["current 9"]);
+        }
+        program.done(&[call]);
+        program.done(&["current 0"]);
+        let after = before as i64 - less * MIB as i64;
+        assert_eq!(program.free() as i64, after, "{call}");
+        if call.starts_with("context") {
+            program.done(&["current 9"]);
+        }
+    }
+    program.end();
+}
+
 /// Starts a program as a job on the machine's one device.
 fn start_job(programs: &Programs, machine: &Machine, name: &str) -> Running {
     let mut command = machine.shared(programs.command("proc"));
