@@ -10,8 +10,8 @@ use std::thread;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{library, package, stand_in, words};
-use crate::jobs::{Machine, Process, wait};
+use crate::common::{compiled, library, on_stand_in, package, stand_in, words};
+use crate::jobs::{DEADLINE, Machine, Process, wait};
 
 const MIB: u64 = 1 << 20;
 
@@ -107,7 +107,8 @@ impl Running {
     }
 
     fn answer(&mut self) -> String {
-        self.answers.recv().expect("the program goes on")
+        let answer = self.answers.recv_timeout(DEADLINE);
+        answer.expect("the program goes on")
     }
 
     /// Makes a call; the driver's answer.
@@ -253,7 +254,10 @@ fn no_more_than_the_limit_is_given_and_questions_are_answered_by_it() {
         assert_eq!(program.free(), 0);
         assert_eq!(program.call("alloc 3 1"), NO_MEMORY);
         // What the driver does not take back stays charged, and what it refuses is not.
-        assert_ne!(program.call("free 9"), "1");
+        program.done(&["current 60"]);
+        assert_ne!(program.call("free 2"), "0", "without a context");
+        program.done(&["current 0"]);
+        assert_eq!(program.free(), 0);
         program.done(&["free 2"]);
         assert_ne!(program.call("alloc 3 0"), "0");
         assert_eq!(program.free(), 4 * MIB);
@@ -288,6 +292,12 @@ fn physical_memory_is_charged_until_its_last_handle_and_mapping_are_gone() {
     program.done(&["map 21 4", "let-go 4", "unmap 21 4194304"]);
     assert_eq!(program.free(), 2 * MIB);
     program.done(&["unmap 20 4194304", "let-go 2"]);
+    assert_eq!(program.free(), 10 * MIB);
+    // Two handles of one.
+    program.done(&["create 5 4194304", "map 20 5", "hold 6 20"]);
+    program.done(&["unmap 20 4194304", "let-go 5"]);
+    assert_eq!(program.free(), 6 * MIB);
+    program.done(&["let-go 6"]);
     assert_eq!(program.free(), 10 * MIB);
     program.end();
 }
@@ -348,6 +358,64 @@ fn memory_goes_with_its_context_and_no_other() {
     program.end();
 }
 
+/// A call that the driver refuses changes nothing of what is charged, and the same call goes through afterwards.
+#[test]
+fn what_the_driver_refuses_is_charged_as_if_it_was_not_asked() {
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    let mut program = programs.start("proc", limited(32 * MIB));
+    program.done(&["retain 0 0", "current 0", "stream 50", "reserve 20 8388608"]);
+    // The function, the call, and how much less is free behind it, in MiB.
+    let calls = [
+        ("cuMemAlloc_v2", "alloc 1 1048576", 1),
+        ("cuMemAllocManaged", "managed 2 1048576", 1),
+        ("cuMemAllocPitch_v2", "pitch 3 1024 1024", 1),
+        ("cuMemCreate", "create 4 4194304", 4),
+        ("cuMemMap", "map 20 4", 0),
+        ("cuMemRetainAllocationHandle", "hold 5 20", 0),
+        ("cuMemUnmap", "unmap 20 4194304", 0),
+        ("cuMemRelease", "let-go 4", 0),
+        ("cuMemRelease", "let-go 5", -4),
+        ("cuMemAllocAsync", "async 6 2097152 50", 2),
+        ("cuMemFreeAsync", "free-async 6 50", 0),
+        ("cuCtxSynchronize", "finish", -2),
+        ("cuMemPoolCreate", "pool 7 0", 0),
+        ("cuMemAllocFromPoolAsync", "from-pool 8 7 50", 1),
+        ("cuMemFreeAsync", "free-async 8 50", 0),
+        ("cuMemPoolTrimTo", "trim 7", -1),
+        ("cuMemAllocFromPoolAsync", "from-pool 8 7 50", 1),
+        ("cuMemFreeAsync", "free-async 8 50", 0),
+        ("cuMemPoolDestroy", "end-pool 7", -1),
+        ("cuMemFree_v2", "free 2", -1),
+        ("cuCtxCreate_v2", "context 9 0", 0),
+        ("cuMemAlloc_v2", "alloc 10 1048576", 1),
+        ("cuCtxDestroy_v2", "destroy 9", -1),
+        ("cuCtxSetCurrent", "current 0", 0),
+        ("cuDevicePrimaryCtxReset_v2", "reset 0", -2),
+    ];
+    for (function, call, less) in calls {
+        let before = program.free();
+        program.done(&[&format!("refuse {function}")]);
+        assert_eq!(program.call(call), "999", "{call}");
+        if function == "cuCtxDestroy_v2" || function == "cuDevicePrimaryCtxReset_v2" {
+            program.done(&["current 0"]);
+        }
+        assert_eq!(program.free(), before, "{call}, refused");
+        if function == "cuCtxDestroy_v2" {
+            program.done(&["current 9"]);
+        }
+        program.done(&[call]);
+        program.done(&["current 0"]);
+        let after = before as i64 - less * MIB as i64;
+        assert_eq!(program.free() as i64, after, "{call}");
+        if call.starts_with("context") {
+            program.done(&["current 9"]);
+        }
+    }
+    program.end();
+}
+
 /// Starts a program as a job on the machine's one device.
 fn start_job(programs: &Programs, machine: &Machine, name: &str) -> Running {
     let mut command = machine.shared(programs.command("proc"));
@@ -397,6 +465,12 @@ fn a_limit_that_is_lowered_is_obeyed_and_a_suspended_launch_waits() {
     assert!(job.answers.try_recv().is_err(), "a suspended job launches");
     machine.control("resume", "old");
     assert_eq!(job.answer(), "0");
+    // What is captured is not launched, and does not wait.
+    machine.control("pause", "old");
+    wait("the pause", || machine.top("old")["perf"] == 0);
+    job.done(&["capture 50", "launch 50", "captured 50 11"]);
+    machine.control("resume", "old");
+    job.done(&["graph 11 50", "finish"]);
     job.end();
 }
 
@@ -454,6 +528,18 @@ fn programs_that_know_nothing_are_balanced_by_the_coordinator() {
     first.done(&["alloc 1 20971520"]);
     first.end();
     second.end();
+}
+
+#[test]
+fn what_the_librarys_own_allocators_hold_is_not_charged_to_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = compiled(folder.path(), "calls.c") else {
+        return;
+    };
+    let mut command = on_stand_in(&program);
+    limited(1)(&mut command);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", words(&output));
 }
 
 /// A path by which nothing is preloaded, though the library is there.
