@@ -188,6 +188,7 @@ step_long() {
     LARDER_OPERATIONS=10000000 cargo test --release -p larder-cuda --test all a_long_run
     LARDER_PROGRAMS=2000 cargo test -p larder-cuda --test all programs_give_what
     LARDER_PROGRAMS=1000 cargo test -p larder-cuda --test all programs_that_sleep
+    cuda/c-api/cudarc.sh
     benches/suites/run.sh
     benches/server/run.sh
     benches/systems/run.sh
