@@ -16,15 +16,15 @@ use larder_core::decorate::{
     QuarantineStats, Quarantined, Row, Waiting,
 };
 use larder_core::{
-    AccessError, AllocError, Block, BlockAllocator, FreeRejected, Grant, Pattern, Request, Stats,
-    StreamPoint,
+    AccessError, AllocError, Block, BlockAllocator, FreeError, Grant, Pattern, Rejected, Request,
+    Stats, StreamPoint,
 };
 
 use crate::lock_wait::Yield;
 use crate::per_stream::OneStream;
 use crate::stream_allocator::{Live, StreamAllocator};
 use crate::{
-    DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DriverError, StreamMemory,
+    DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeError, DriverError, StreamMemory,
 };
 
 /// What is looked for.
@@ -318,8 +318,8 @@ impl OneStream for CheckedMemory {
         }
     }
 
-    fn free(&self, block: Block) -> Result<(), DeviceFreeRejected> {
-        Ok(BlockAllocator::free(self, block)?)
+    fn free(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>> {
+        BlockAllocator::free(self, block).map_err(DeviceFreeError::from_core)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {
@@ -356,7 +356,7 @@ impl BlockAllocator for CheckedMemory {
         }
     }
 
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         match &self.stack {
             Stack::Reset(reset) => reset.free_at(block, point),
             Stack::Plain(held) => held.free_at(block, point),

@@ -20,7 +20,7 @@ use super::rows::{Entry, Rows};
 use super::{CheckError, FindingCounts, OnDamage, Row, give_back};
 use crate::access::MemoryAccess;
 use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
-use crate::error::{AllocError, FreeError, FreeRejected};
+use crate::error::{AllocError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sync::{Locked, Spin, Wait};
@@ -220,10 +220,9 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         &self,
         block: Block,
         point: Option<StreamPoint>,
-    ) -> Result<Option<CheckError>, FreeRejected> {
+    ) -> Result<Option<CheckError>, Rejected<FreeError>> {
         let Some(Guard { inner, shape, pins }) = self.take(&block) else {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
+            return Err(Rejected::new(block, FreeError::Unknown));
         };
         let handle = block.handle();
         let stream = point.map_or(shape.stream, |point| point.stream);
@@ -239,13 +238,13 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
                 self.gone(handle, find, None);
                 Ok(find)
             }
-            Err(FreeRejected {
-                block: inner,
+            Err(Rejected {
+                value: inner,
                 error,
             }) => {
                 self.state
                     .with(|state| state.rows.put(handle, Guard { inner, shape, pins }));
-                Err(FreeRejected { block, error })
+                Err(Rejected::new(block, error))
             }
         }
     }
@@ -301,7 +300,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_,
     /// Frees the block whatever its guards are like, which are read on the point's stream, behind the work
     /// queued there; what was found waits in [`take_finding`](Guarded::take_finding).
     /// [`free_checked`](Guarded::free_checked) answers it.
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.free_checked(block, point).map(drop)
     }
 

@@ -5,7 +5,7 @@ use core::fmt;
 use super::rows::Row;
 use super::track_state::{Record, TrackState, TrackStats, TrackedBlock, Tracking};
 use crate::block::{Block, BlockAllocator, Grant, Request};
-use crate::error::{AllocError, FreeError, FreeRejected};
+use crate::error::{AllocError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sync::{Locked, Spin, Wait};
@@ -240,7 +240,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
         outcome
     }
 
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let bytes = block.bytes();
         if self.tracking != Tracking::Local {
             // A foreign block is refused below; it never counted.
@@ -261,8 +261,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
             Some((entry, state.leaving(bytes)))
         });
         let Some((entry, counted)) = taken else {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
+            return Err(Rejected::new(block, FreeError::Unknown));
         };
         let handle = block.handle();
         let TrackedBlock {
@@ -278,8 +277,8 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
                 state.freed(self.tracking, bytes, tick);
                 Ok(())
             }
-            Err(FreeRejected {
-                block: inner,
+            Err(Rejected {
+                value: inner,
                 error,
             }) => {
                 state.stays(counted);
@@ -291,7 +290,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
                         id,
                     },
                 );
-                Err(FreeRejected { block, error })
+                Err(Rejected::new(block, error))
             }
         })
     }

@@ -5,7 +5,7 @@
 
 use super::{GrowTicket, Pool, PoolCounters, PoolReport, PoolStep, ReleaseTicket};
 use crate::block::{Block, BlockAllocator, Grant, Request};
-use crate::error::{AllocError, ConfigError, FreeRejected};
+use crate::error::{AllocError, ConfigError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sub_allocator::SubAllocator;
@@ -185,7 +185,7 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
             Ok(grant) => Ok(grant),
             Err(rejected) => {
                 // One that is not taken back is the sub-allocator's loss: it was told.
-                self.source.release(rejected.range).ok();
+                self.source.release(rejected.value).ok();
                 Err(rejected.error)
             }
         }
@@ -205,7 +205,7 @@ impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<'_, S, W> {
 
     /// Keeps the buffer; evicts without the lock. With a point always refused: a pool has no streams, see
     /// [`Pool::free_after`].
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let mut next = self.pool.with(|pool| {
             match point {
                 None => pool.free(block)?,

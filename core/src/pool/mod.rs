@@ -44,10 +44,10 @@ pub use allocator::PoolAllocator;
 pub use buffer::Buffer;
 pub use config::PoolConfig;
 pub use report::{PoolCounters, PoolReport};
-pub use ticket::{CommitRejected, GrowTicket, PoolStep, ReleaseTicket};
+pub use ticket::{GrowTicket, PoolStep, ReleaseTicket};
 
 use crate::block::{AllocatorId, Block, ChunkHandle, Grant, RawBlock, Request};
-use crate::error::{AllocError, Cause, ConfigError, FreeError, FreeRejected, RegionError};
+use crate::error::{AllocError, Cause, ConfigError, FreeError, RegionError, Rejected};
 use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sub_allocator::GrowRequest;
@@ -199,7 +199,7 @@ impl<'t> Pool<'t> {
         &mut self,
         ticket: GrowTicket,
         range: AddrRange,
-    ) -> Result<Grant, CommitRejected> {
+    ) -> Result<Grant, Rejected<AllocError, AddrRange>> {
         let unfit = if ticket.owner != self.buffers.owner() {
             Some(RegionError::ForeignTicket)
         } else if range.bytes() < ticket.bytes {
@@ -218,7 +218,7 @@ impl<'t> Pool<'t> {
         };
         if let Some(unfit) = unfit {
             let error = self.give_up(ticket, Cause::Rejected(unfit));
-            return Err(CommitRejected { range, error });
+            return Err(Rejected::new(range, error));
         }
         let GrowTicket { link, asked, .. } = ticket;
         self.growing -= 1;
@@ -243,10 +243,9 @@ impl<'t> Pool<'t> {
     ///
     /// # Errors
     /// Gives the block back if it is not one of this pool's, or freed already.
-    pub fn free(&mut self, block: Block) -> Result<(), FreeRejected> {
+    pub fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
         let Some(link) = self.known(&block) else {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
+            return Err(Rejected::new(block, FreeError::Unknown));
         };
         let record = *self.buffers.at(link);
         self.stats.live_bytes -= record.granted_bytes();
@@ -261,12 +260,12 @@ impl<'t> Pool<'t> {
     ///
     /// # Errors
     /// [`FreeError::NoStreams`], or `Unknown` as [`free`](Self::free).
-    pub fn free_after(&mut self, block: Block, _: StreamPoint) -> Result<(), FreeRejected> {
+    pub fn free_after(&mut self, block: Block, _: StreamPoint) -> Result<(), Rejected<FreeError>> {
         let error = match self.known(&block) {
             Some(_) => FreeError::NoStreams,
             None => FreeError::Unknown,
         };
-        Err(FreeRejected { block, error })
+        Err(Rejected::new(block, error))
     }
 
     /// The next buffer that is to go back, if any. O(1).

@@ -1,7 +1,6 @@
 //! What a pool asks of whoever calls the sub-allocator, and its answers.
 
 use crate::block::{Grant, Request};
-use crate::error::AllocError;
 use crate::sub_allocator::GrowRequest;
 use crate::units::AddrRange;
 
@@ -59,14 +58,4 @@ pub enum PoolStep {
     Ready(Grant),
     /// None was kept: get memory, then [`Pool::commit`](super::Pool::commit).
     Grow(GrowTicket),
-}
-
-/// A range that cannot serve as a buffer goes back to the sub-allocator.
-#[derive(Debug)]
-#[must_use = "the range inside must go back to the sub-allocator"]
-pub struct CommitRejected {
-    /// The range, not held.
-    pub range: AddrRange,
-    /// What the allocation answers.
-    pub error: AllocError,
 }

@@ -13,11 +13,11 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::{Block, FreeError};
+use larder_core::{Block, FreeError, Rejected};
 
 use super::DeviceAllocator;
 use crate::driver::locked;
-use crate::{AdoptError, DeviceFreeError, DeviceFreeRejected};
+use crate::{AdoptError, DeviceFreeError};
 
 /// Blocks by their first address.
 #[derive(Default)]
@@ -46,9 +46,9 @@ impl DeviceAllocator {
     ///
     /// # Errors
     /// Gives the block back if it is not one of this allocator's.
-    pub fn keep_addr(&self, block: Block) -> Result<u64, DeviceFreeRejected> {
+    pub fn keep_addr(&self, block: Block) -> Result<u64, Rejected<DeviceFreeError>> {
         if self.requested_bytes(&block).is_none() {
-            return Err(DeviceFreeRejected::unknown(block));
+            return Err(DeviceFreeError::unknown(block));
         }
         let address = block.addr().get();
         self.enter(address, Kept { block, lent: None });
@@ -81,7 +81,7 @@ impl DeviceAllocator {
         let block = self.take_addr(address);
         let block = block.ok_or(DeviceFreeError::Block(FreeError::Unknown))?;
         self.free(stream, block).map_err(|refused| {
-            let (block, lent) = (refused.block, None);
+            let (block, lent) = (refused.value, None);
             self.enter(address, Kept { block, lent });
             refused.error
         })

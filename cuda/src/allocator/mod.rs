@@ -59,7 +59,7 @@ use crate::limits::{self, Budget};
 use crate::owning::Owning;
 use crate::stream_pool::{Above, Bounded, HostWait, StreamPool, StreamStats};
 use crate::{
-    Context, DeviceAllocError, DeviceFreeRejected, DriverError, VirtualConfig, VirtualMemory,
+    Context, DeviceAllocError, DeviceFreeError, DriverError, VirtualConfig, VirtualMemory,
 };
 
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.

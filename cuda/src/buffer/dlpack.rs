@@ -18,7 +18,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, DeviceRepr};
 
 use super::{BufferView, BufferViewMut, DeviceBuffer, Uses};
-use crate::{DeviceAllocError, DeviceAllocator, Rejected};
+use crate::{DeviceAllocError, DeviceAllocator, Returned};
 
 /// The version that exports say, and the newest that imports know.
 const VERSION: Version = Version { major: 1, minor: 0 };
@@ -292,7 +292,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
         self,
         stream: &Arc<CudaStream>,
         layout: Layout<'_>,
-    ) -> Result<NonNull<ManagedTensorVersioned>, Rejected<Self, PackError>> {
+    ) -> Result<NonNull<ManagedTensorVersioned>, Returned<Self, PackError>> {
         self.export(stream, layout)
     }
 
@@ -306,7 +306,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
         self,
         stream: &Arc<CudaStream>,
         layout: Layout<'_>,
-    ) -> Result<NonNull<ManagedTensor>, Rejected<Self, PackError>> {
+    ) -> Result<NonNull<ManagedTensor>, Returned<Self, PackError>> {
         self.export(stream, layout)
     }
 
@@ -315,7 +315,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
         self,
         stream: &Arc<CudaStream>,
         layout: Layout<'_>,
-    ) -> Result<NonNull<M>, Rejected<Self, PackError>> {
+    ) -> Result<NonNull<M>, Returned<Self, PackError>> {
         // PACK2.
         let order = || match self.block {
             Some(_) => self.shared.order(stream, false, Uses::write),
@@ -323,7 +323,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
         };
         let checked = layout.check::<T>(self.len);
         if let Err(error) = checked.and_then(|()| order().map_err(PackError::Order)) {
-            return Err(Rejected { value: self, error });
+            return Err(Returned { value: self, error });
         }
         let (mut shape, mut strides) = (layout.shape.to_vec(), layout.strides.to_vec());
         let tensor = Tensor {

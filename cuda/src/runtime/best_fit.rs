@@ -5,8 +5,8 @@ use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, NoIndex, Request,
-    Stats, SubAllocator,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, NoIndex,
+    Rejected, Request, Stats, SubAllocator,
 };
 
 use super::cpu_memory::{Binding, CpuMemory};
@@ -15,9 +15,7 @@ use super::watch::{Watch, Watched};
 use crate::lock_wait::Yield;
 use crate::owning::Owning;
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
-use crate::{
-    Context, CudaStream, DeviceAllocError, DeviceFreeRejected, ManagedMemory, PinnedMemory,
-};
+use crate::{Context, CudaStream, DeviceAllocError, DeviceFreeError, ManagedMemory, PinnedMemory};
 
 type RegionPool<S> = Owning<BfcAllocator<'static, Watched<S>, NoIndex, Yield>>;
 
@@ -134,9 +132,13 @@ impl StreamAllocator for BestFit<ManagedMemory> {
         }
     }
 
-    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         let block = self.context().wait_before_free(stream, block)?;
-        Ok(self.pool.free(block)?)
+        self.pool.free(block).map_err(DeviceFreeError::from_core)
     }
 
     fn info(&self, block: &Block) -> Option<BlockInfo> {

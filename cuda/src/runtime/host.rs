@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use larder_core::decorate::{Record, TrackStats};
 use larder_core::{
-    AllocError, Block, BlockAllocator, FreeRejected, Grant, Request, Stats, StreamPoint,
+    AllocError, Block, BlockAllocator, FreeError, Grant, Rejected, Request, Stats, StreamPoint,
 };
 
 use super::base::Base;
@@ -236,7 +236,7 @@ impl BlockAllocator for HostAllocator {
     }
 
     /// A best fit keeps the block on the point's stream; the others know no streams and refuse a point.
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.blocks().free_at(block, point)
     }
 

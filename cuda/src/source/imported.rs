@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::owed::Unwaited;
-use crate::{Context, DriverError, Rejected};
+use crate::{Context, DriverError, Returned};
 
 /// Where an exported block lies in the memory that the descriptors carry: the memories side by side, and the
 /// block inside.
@@ -212,13 +212,13 @@ impl ImportedBlock {
     ///
     /// # Errors
     /// Gives the block back if waiting was refused: it is as before.
-    pub fn free(mut self) -> Result<(), Rejected<Self, DriverError>> {
+    pub fn free(mut self) -> Result<(), Returned<Self, DriverError>> {
         match self.mapped.context.synchronize() {
             Ok(()) => {
                 self.mapped.used = false;
                 Ok(())
             }
-            Err(error) => Err(Rejected { value: self, error }),
+            Err(error) => Err(Returned { value: self, error }),
         }
     }
 }

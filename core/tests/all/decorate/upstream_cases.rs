@@ -5,8 +5,8 @@ use larder_core::decorate::{
     CheckError, Damage, GuardConfig, Guarded, Poisoned, Record, Tracked, Tracking, Which,
 };
 use larder_core::{
-    AllocError, Block, BlockAllocator, FreeRejected, Grant, MemoryAccess, Pattern, Request, Stats,
-    StreamId, StreamPoint,
+    AllocError, Block, BlockAllocator, FreeError, Grant, MemoryAccess, Pattern, Rejected, Request,
+    Stats, StreamId, StreamPoint,
 };
 
 const BYTES: u64 = 1 << 20;
@@ -85,7 +85,7 @@ impl BlockAllocator for Fails {
         Err(NOTHING)
     }
 
-    fn free_at(&self, block: Block, _: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, _: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         panic!("{block:?} was never given")
     }
 
