@@ -256,7 +256,7 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// from `source`. One sub-allocator call, or two if it refuses the first.
     ///
     /// # Errors
-    /// Gives the block back as it was; see [`ResizeError`](crate::ResizeError). Memory that
+    /// Gives the block back as it was; see [`ResizeError`]. Memory that
     /// `source` gave elsewhere goes back to it, or is held if it does not take it.
     pub fn resize_over(
         &mut self,

@@ -14,9 +14,9 @@
 //! * GUARD2 a row is taken by its block's free alone, and not while it is pinned. So whoever holds the
 //!   block, or a pin, may read its guards: the memory below is not free.
 
-use super::bands::{GuardConfig, Shape};
+use super::bands::{BandShape, GuardConfig};
 use super::damage::Findings;
-use super::rows::{Entry, Rows};
+use super::rows::{RowEntry, Rows};
 use super::{CheckError, FindingCounts, OnDamage, Row, give_back};
 use crate::access::MemoryAccess;
 use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
@@ -30,12 +30,12 @@ use crate::units::Addr;
 #[derive(Debug)]
 pub struct Guard {
     inner: Block,
-    shape: Shape,
+    shape: BandShape,
     /// Checks that read its guards now.
     pins: u32,
 }
 
-impl Entry for Guard {
+impl RowEntry for Guard {
     fn addr(&self) -> Addr {
         self.shape.addr
     }
@@ -164,7 +164,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
     }
 
     /// Gets memory and writes its guards.
-    fn prepare(&self, request: &Request) -> Result<(Grant, Shape), AllocError> {
+    fn prepare(&self, request: &Request) -> Result<(Grant, BandShape), AllocError> {
         let (front_bytes, total) = self.config.layout(request)?;
         let grant = self.inner.alloc(&Request {
             bytes: total,
@@ -176,7 +176,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         } else {
             0
         };
-        let shape = Shape {
+        let shape = BandShape {
             base,
             front_bytes,
             // Inside the granted range.

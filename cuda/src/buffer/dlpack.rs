@@ -218,7 +218,7 @@ impl Managed for ManagedTensor {
 
 /// PACK1: the tensor is its first field, so the address of one is that of the other.
 #[repr(C)]
-struct Exported<M, T> {
+struct ExportedTensor<M, T> {
     managed: M,
     _shape: Vec<i64>,
     _strides: Vec<i64>,
@@ -232,7 +232,7 @@ struct Exported<M, T> {
 unsafe extern "C" fn delete<M, T>(managed: *mut M) {
     if !managed.is_null() {
         // SAFETY: PACK1, and the caller gives it once.
-        drop(unsafe { Box::from_raw(managed.cast::<Exported<M, T>>()) });
+        drop(unsafe { Box::from_raw(managed.cast::<ExportedTensor<M, T>>()) });
     }
 }
 
@@ -338,7 +338,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
             strides: strides.as_mut_ptr(),
             byte_offset: 0,
         };
-        let exported = Box::new(Exported {
+        let exported = Box::new(ExportedTensor {
             managed: M::new(tensor, delete::<M, T>),
             _shape: shape,
             _strides: strides,

@@ -18,7 +18,7 @@ use larder_core::{
     Grant, OutOfMemory, Rejected, Request, Stats, StreamPoint,
 };
 
-use super::host::HostMemory;
+use super::host::HostBlocks;
 use crate::account::Account;
 use crate::driver::locked;
 
@@ -164,7 +164,7 @@ impl BlockAllocator for Base {
 }
 
 /// The global allocator keeps what it likes.
-impl HostMemory for Base {
+impl HostBlocks for Base {
     fn blocks(&self) -> &dyn BlockAllocator {
         self
     }

@@ -10,7 +10,7 @@ use larder_core::{
 };
 
 use super::cpu_memory::{Binding, CpuMemory};
-use super::host::HostMemory;
+use super::host::HostBlocks;
 use super::watch::{Watch, Watched};
 use crate::lock_wait::Yield;
 use crate::owning::Owning;
@@ -76,7 +76,7 @@ impl<S: SubAllocator> Drop for BestFit<S> {
     }
 }
 
-impl HostMemory for BestFit<CpuMemory> {
+impl HostBlocks for BestFit<CpuMemory> {
     fn blocks(&self) -> &dyn BlockAllocator {
         &**self.pool
     }
@@ -94,7 +94,7 @@ impl HostMemory for BestFit<CpuMemory> {
     }
 }
 
-impl HostMemory for BestFit<PinnedMemory> {
+impl HostBlocks for BestFit<PinnedMemory> {
     fn blocks(&self) -> &dyn BlockAllocator {
         &**self.pool
     }

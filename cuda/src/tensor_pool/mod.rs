@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::lifetime::prmalloc::{PlanError, PoolCounts, Progress, Round, Step, TensorPool};
+use larder_core::lifetime::prmalloc::{
+    OpenStep, PlanError, PoolCounts, Progress, Round, TensorPool,
+};
 use larder_core::{
     AddrRange, Align, AllocError, AllocatorId, Block, ChunkHandle, FreeError, Rejected, Request,
 };
@@ -287,7 +289,7 @@ impl fmt::Debug for DeviceTensorPool {
 #[must_use = "dropped at once, the step ends at once"]
 pub struct TensorStep<'p> {
     pool: &'p DeviceTensorPool,
-    step: Option<Step>,
+    step: Option<OpenStep>,
 }
 
 impl TensorStep<'_> {

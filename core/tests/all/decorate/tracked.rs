@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use super::ground::{Best, Untracked, alloc, best_fit, places, rows};
-use larder_core::decorate::{Record, TrackStats, Tracked};
+use larder_core::decorate::{TrackRecord, TrackStats, Tracked};
 use larder_core::{
     AllocError, Block, BlockAllocator, EventNumber, FreeError, Grant, Placement, Rejected, Request,
     Spin, Stats, StreamId, StreamPoint,
@@ -13,8 +13,8 @@ use larder_model::antman::Vmem;
 
 const BYTES: u64 = 1 << 20;
 
-fn record(bytes: i64, tick: u64, sequence: u64) -> Record {
-    Record {
+fn record(bytes: i64, tick: u64, sequence: u64) -> TrackRecord {
+    TrackRecord {
         bytes,
         tick,
         sequence,
@@ -33,7 +33,7 @@ fn records_have_the_clocks_tick_and_a_number_each() {
     let (one, two) = (alloc(&allocator, 4), alloc(&allocator, 8));
     allocator.free(one).unwrap();
     allocator.free(two).unwrap();
-    let mut records = [Record::default(); 3];
+    let mut records = [TrackRecord::default(); 3];
     assert_eq!(
         allocator.copy_records(&mut records),
         3,
@@ -122,7 +122,7 @@ fn a_refused_free_is_neither_counted_nor_recorded() {
     let count = |allocator: &Tracked<'_, _>| {
         (
             allocator.track_stats(),
-            allocator.copy_records(&mut [Record::default(); 8]),
+            allocator.copy_records(&mut [TrackRecord::default(); 8]),
         )
     };
     check(&below, &|| count(&below));
@@ -130,7 +130,7 @@ fn a_refused_free_is_neither_counted_nor_recorded() {
     check(&local, &|| {
         (
             local.track_stats(),
-            local.copy_records(&mut [Record::default(); 8]),
+            local.copy_records(&mut [TrackRecord::default(); 8]),
         )
     });
     // A block of the allocator below is none of the table's.
