@@ -1,6 +1,6 @@
 //! Changing a block's size where it is: its first address, handle and number stay.
 //!
-//! * A smaller block keeps its front. The rest is cut off and freed as a block there would be: it joins what [`give`](super::give) says.
+//! * A smaller block keeps its front. The rest is cut off and freed as a block there would be: it joins what [`free`](super::free) says.
 //! * A larger block takes the free chunks right behind it, as many as are needed, in the order of
 //!   their addresses, each of which no stream uses any more or only the block's. What is left of the
 //!   last stays free with its record and its point.
@@ -13,7 +13,7 @@
 use super::Bfc;
 use super::chunk::Link;
 use super::config::Growth;
-use super::give::Stored;
+use super::free::Stored;
 use super::grow::GrowTicket;
 use super::index::AddressIndex;
 use super::memory::{Memory, Regions};
