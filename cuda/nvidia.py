@@ -6,14 +6,16 @@
 
     ptx       every PTX text of tests, examples and benches is assembled by ptxas
     header    result codes, constants and structures of larder-cuda-abi, and the prototypes of the functions
-              that larder-cuda looks up and the stand-in exports, beside cuda.h
-    versions  the version since which larder-cuda expects a function, beside cudaTypedefs.h
-    library   the functions' names beside those of libcuda
+              that larder-cuda looks up, and the stand-in and liblarder_cuda.so export, beside cuda.h
+    versions  the versions since which larder-cuda expects functions and the stand-in has them, beside
+              cudaTypedefs.h
+    library   the functions' names beside those of libcuda, and what its cuGetProcAddress answers
 
 ptxas and cuda.h come from the Python registry, libcuda from Debian's packages; they are fetched once. What
 cannot be had is skipped with a word. The exit code is 1 if something differs.
 """
 
+import ctypes
 import os
 import platform
 import re
@@ -304,9 +306,9 @@ def kinds(prototype, aliases):
     return parameters(plain[1]) if plain else aliases[prototype]
 
 
-def exported():
-    """Name and parameters' types of every function of the driver that the stand-in exports."""
-    for path in sorted((ROOT / "cuda/stand-in/src").rglob("*.rs")):
+def exported(folder="cuda/stand-in/src"):
+    """Name and parameters' types of every function of the driver that the sources in a folder export."""
+    for path in sorted((ROOT / folder).rglob("*.rs")):
         text = path.read_text(encoding="utf-8")
         for name, listed in re.findall(r"extern \"C\" fn (cu\w+)\(([^{]*?)\) -> Code", text, re.DOTALL):
             yield name, [part.split(":", 1)[1].strip() for part in parameters(listed)]
@@ -491,6 +493,8 @@ def prototypes(path, version):
     count = 0
     rows = [(name, listed, "larder-cuda") for name, _, listed in looked_up()]
     rows += [(name, listed, "the stand-in") for name, listed in exported()]
+    in_front = exported("cuda/c-api/src/interpose")
+    rows += [(re.sub("_ptsz$", "", name), listed, "the library in front of the driver") for name, listed in in_front]
     for name, listed, whose in rows:
         if name in ELSEWHERE:
             continue
@@ -530,6 +534,14 @@ def versions(path, version):
         elif (since or 10_020) not in known and (since or min(known) > 10_020):
             differs("versions", f"{name} is expected since {since or 10_020}; cudaTypedefs.h has {sorted(known)}")
         count += 1
+    for name, since in stand_in_names():
+        base, own = re.fullmatch(r"(\w+?)(?:_v(\d+))?", name).groups()
+        known = sorted({int(number) for number in re.findall(rf"PFN_{base}_v(\d{{4,}})\b", text)})
+        # The n-th function of a name has n in its name; the first has nothing.
+        place = int(own or 1) - 1
+        if name not in ELSEWHERE and (place >= len(known) or known[place] != since):
+            differs("versions", f"{name} of the stand-in is of {since}; cudaTypedefs.h has {known}")
+        count += 1
     say("versions", f"{count} functions beside cudaTypedefs.h of {version}")
 
 
@@ -546,6 +558,45 @@ def names(cache):
             differs("library", f"{name} is not in {path.name}")
     newer = sorted(name for name, _ in exported() if name not in theirs)
     say("library", f"{len(used)} names beside {path.name}; of the stand-in's it lacks {' '.join(newer) or 'none'}")
+    lookups(path, newer)
+
+
+def stand_in_names():
+    """Names and versions of what the stand-in exports."""
+    listed = re.search(r"const NAMES: &str = \"(.*?)\"", text_of("cuda/stand-in/src/exports/names.rs"), re.DOTALL)
+    words = listed[1].split()
+    return list(zip(words[::2], map(int, words[1::2])))
+
+
+def lookups(path, newer):
+    """cuGetProcAddress needs no GPU: what it answers beside what the stand-in's is to answer."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        say("library", f"skipped: {path.name} cannot be loaded: {error}")
+        return
+    at = lambda name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+
+    def ask(base, version):
+        found, status = ctypes.c_void_p(1), ctypes.c_int(-1)
+        places = (ctypes.byref(found), version, ctypes.c_uint64(0), ctypes.byref(status))
+        return library.cuGetProcAddress_v2(base.encode(), *places), status.value, found.value
+
+    count = 0
+    for name, since in stand_in_names():
+        base = re.sub(r"_v\d+$", "", name)
+        if name in newer:
+            continue
+        count += 1
+        if ask(base, since) != (0, 0, at(name)):
+            differs("library", f"{base} of {since} is not {name}")
+        # The function of before has another name or is none.
+        if ask(base, since - 10)[2] == at(name):
+            differs("library", f"{name} is there before {since}")
+    for base, version, status in [("cuMakeCoffee", 12_000, 1), ("cuMemAlloc_v2", 12_000, 1), ("cuMemAllocAsync", 11_010, 2)]:
+        if ask(base, version) != (0, status, None):
+            differs("library", f"{base} of {version} answers {ask(base, version)}")
+    say("library", f"{count} functions looked up by version in {path.name}")
 
 
 def main():

@@ -110,7 +110,9 @@ pub use driver::event::{Event, EventConfig};
 pub use driver::{DriverError, LoadError};
 pub use driver_pool::{DriverPool, DriverPoolStats};
 pub use error::{DeviceAllocError, DeviceFreeError, Returned};
-pub use limits::{Budget, BudgetName, LimitEvent, LimitWatch, Limits, OverBudget};
+pub use limits::{
+    Budget, BudgetName, ForeignCharge, ForeignMemory, LimitEvent, LimitWatch, Limits, OverBudget,
+};
 pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
 pub use runtime::{Runtime, RuntimeConfig};
 pub use source::{

@@ -1,7 +1,8 @@
 //! [`LimitTree`]: budgets inside budgets, as numbers.
 //!
 //! A charge goes to one budget and to all above it, or to none. A limit can be lowered below what is
-//! charged: the budget is then in *excess*, refuses every charge, and the excess goes as bytes are credited.
+//! charged, and what is held already is charged beyond any limit: the budget is then in *excess*, refuses every
+//! charge, and the excess goes as bytes are credited.
 //! What "nothing is granted above it" means for pools that hold memory already is
 //! [`may_hold`](LimitTree::may_hold).
 //!
@@ -9,7 +10,8 @@
 //!
 //! # Invariants ([`LimitTree::check_invariants`] walks them)
 //! * TREE1 what a budget uses is what is charged to itself and what its children use.
-//! * TREE2 a budget uses no more than its hard limit, unless a lowering left it in excess: it is marked then.
+//! * TREE2 a budget uses no more than its hard limit, unless a lowering or a hold left it in excess: it is marked
+//!   then.
 //! * TREE3 a budget is marked as past its soft limit exactly while it uses more.
 //! * TREE4 floor and soft limit are at most the hard limit; so is the sum of the children's floors.
 //! * TREE5 every budget but the root is once in its parent's list, every other record once in the list of
@@ -192,18 +194,46 @@ impl<'t> LimitTree<'t> {
         if let Some(refusal) = self.refusal_at(first, bytes) {
             return Err(BudgetError::NoRoom(refusal));
         }
+        // No more than the hard limits.
+        self.add_used(first, bytes);
+        Ok(())
+    }
+
+    /// Charges bytes that are held already, whether there is room or not: where they are above a hard limit the
+    /// budget is in excess. O(depth).
+    ///
+    /// # Errors
+    /// [`BudgetError::NoRoom`] if a budget could not count so many; [`BudgetError::Unknown`] if there is no such
+    /// budget.
+    pub fn hold(&mut self, id: BudgetId, bytes: u64) -> Result<(), BudgetError> {
+        let first = self.find(id).ok_or(BudgetError::Unknown)?;
+        let mut place = first;
+        while place != NONE {
+            if self.node(place).used.checked_add(bytes).is_none() {
+                return Err(BudgetError::NoRoom(self.refused_by(place, bytes)));
+            }
+            place = self.node(place).parent;
+        }
+        self.add_used(first, bytes);
+        Ok(())
+    }
+
+    /// Counts bytes that the budget at a place and all above it can count.
+    fn add_used(&mut self, first: u32, bytes: u64) {
         self.node_mut(first).own += bytes;
         let mut place = first;
         while place != NONE {
             let node = self.node_mut(place);
-            // No more than the hard limit.
             node.used += bytes;
             node.note();
+            if node.excess() > 0 {
+                node.in_excess = true;
+                node.tell_done = false;
+            }
             let (tell, parent) = (node.tell_soft, node.parent);
             self.told |= tell;
             place = parent;
         }
-        Ok(())
     }
 
     /// What a charge of so many bytes would be refused with now; `None` if it would not be, or there is no

@@ -15,11 +15,15 @@
  *   LARDER_CUDA_SAY       1: the first refused allocation is said on stderr
  *   GPU_CONFIG_FILE       the control file that the process obeys, as a job of `larder-jobs`
  *   GPU_STATUS_FILE       the status file that it writes
- *   LARDER_CUDA_LIMIT     bytes that a job may hold before its control file says something; 0 with a control file
+ *   LARDER_CUDA_LIMIT     bytes that a job may hold before its control file says something; 0 with a control file.
+ *                         Preloaded, what a program may hold, also where it is no job
  *   LARDER_CUDA_PATIENCE  seconds that an allocation waits for the job's limit to be raised; 30
  *   LARDER_CUDA_PRIORITY  the job's priority; larger is more important
  *
  * A child of fork cannot use devices, as with CUDA, and is not the job.
+ *
+ * Preloaded (LD_PRELOAD) with LARDER_CUDA_LIMIT or one of the job's files, the library also stands in front of the
+ * driver, for programs that call none of these functions: docs/PYTORCH.md.
  */
 #ifndef LARDER_CUDA_H
 #define LARDER_CUDA_H

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Trains a small model under PyTorch's own allocator, its expandable segments, and Larder's memory.
+"""Trains a small model under PyTorch's own allocator, its expandable segments, Larder's memory, and PyTorch's own
+allocator within a limit that Larder keeps in front of the driver.
 
-    python3 train_torch.py [--steps N]
+    python3 train_torch.py [--steps N] [--limit-mib N]
 
 Each in a process of its own, with the same seed and deterministic kernels. Says a table of losses, memory and
 step times. Without a GPU it trains two steps on the host, and says so.
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import time
 
-ALLOCATORS = ("native", "expandable", "larder")
+ALLOCATORS = ("native", "expandable", "larder", "limited")
 VOCABULARY, WIDTH, LAYERS, HEADS, BATCH = 8192, 512, 6, 8, 16
 
 
@@ -80,12 +81,18 @@ def one(allocator, steps):
     print(json.dumps(figures))
 
 
-def run(allocator, steps):
-    """The figures of an allocator, from a process of its own."""
+def run(allocator, steps, limit):
+    """The figures of an allocator, from a process of its own. The limit is that of the last, in bytes."""
     environment = dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8")
     if allocator == "expandable":
         environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     here = os.path.dirname(os.path.abspath(__file__))
+    if allocator == "limited":
+        sys.path.insert(0, here)
+        from larder import _library
+
+        environment["LD_PRELOAD"] = _library.path()
+        environment["LARDER_CUDA_LIMIT"] = str(limit)
     environment["PYTHONPATH"] = os.pathsep.join([here, environment.get("PYTHONPATH", "")])
     command = [sys.executable, __file__, "--allocator", allocator, "--steps", str(steps)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
@@ -107,6 +114,7 @@ def without_gpu(torch):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--limit-mib", type=int, default=8192)
     parser.add_argument("--allocator", choices=ALLOCATORS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     try:
@@ -121,7 +129,7 @@ def main():
     print(f"{'allocator':<12} {'last loss':>12} {'losses':>8} {'live MiB':>10} {'reserved MiB':>13} {'step ms':>9}")
     first = None
     for allocator in ALLOCATORS:
-        figures = run(allocator, arguments.steps)
+        figures = run(allocator, arguments.steps, arguments.limit_mib << 20)
         first = first or figures
         same = "same" if figures["losses"] == first["losses"] else "differ"
         print(

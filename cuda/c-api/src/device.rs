@@ -23,7 +23,7 @@ use crate::job;
 use crate::outcome::Refused;
 
 /// More than one machine has.
-const MAX_DEVICES: usize = 64;
+pub(crate) const MAX_DEVICES: usize = 64;
 
 /// A stream as the caller has it: `cudaStream_t`, `CUstream`.
 pub(crate) type Handle = usize;
@@ -94,8 +94,12 @@ impl Device {
     fn new(ordinal: c_int, place: usize) -> Result<Self, Refused> {
         let context = Context::primary(place)?;
         let job = job::joined()?;
+        let limit_bytes = match job {
+            Some(_) => job::first_limit_bytes()?,
+            None => u64::MAX,
+        };
         let config = DeviceConfig {
-            limit_bytes: job.as_ref().map_or(u64::MAX, |job| job.first_limit_bytes),
+            limit_bytes,
             // Whoever captures does not know that a window is wanted.
             check_captures: true,
             ..DeviceConfig::new()
@@ -162,7 +166,7 @@ impl Device {
     /// Gives a block for work that is queued on a stream from now on.
     pub(crate) fn alloc(&self, bytes: u64, handle: Handle) -> Result<u64, Refused> {
         let stream = self.stream(handle);
-        job::before_alloc();
+        job::before_launch();
         let mut patience = job::Patience::default();
         let block = loop {
             let error = match self.memory.alloc(&stream, bytes) {
@@ -173,7 +177,7 @@ impl Device {
                 Err(DeviceAllocError::Asleep) if job::waits_for_waking() => continue,
                 Err(error) => return Err(error.into()),
             };
-            if !patience.waits(self, bytes) {
+            if !patience.waits_for(self, bytes) {
                 self.counts.out_of_memory.fetch_add(1, Ordering::Relaxed);
                 return Err(Refused::OutOfMemory {
                     device: self.ordinal,

@@ -36,9 +36,9 @@ pub(crate) struct Joined {
     /// Which process joined. A child of it is no job.
     process: u32,
     pacer: LaunchPacer,
-    /// What an allocator may hold before the control file says something.
-    pub(crate) first_limit_bytes: u64,
     patience: Duration,
+    /// The environment says how long to wait.
+    is_patient: bool,
     listens: bool,
 }
 
@@ -61,9 +61,7 @@ fn join() -> Result<Option<Joined>, String> {
     if !listens && files.status.is_none() {
         return Ok(None);
     }
-    let otherwise = if listens { 0 } else { u64::MAX };
-    let first_limit_bytes = number("LARDER_CUDA_LIMIT")?.unwrap_or(otherwise);
-    let patience = number("LARDER_CUDA_PATIENCE")?.map_or(PATIENCE, Duration::from_secs);
+    let patience = number("LARDER_CUDA_PATIENCE")?;
     let priority = number("LARDER_CUDA_PRIORITY")?.and_then(|number| i64::try_from(number).ok());
     let file = files.status.as_ref().or(files.control.as_ref());
     let file = file.and_then(|file| file.file_name()?.to_str());
@@ -85,10 +83,18 @@ fn join() -> Result<Option<Joined>, String> {
     Ok(Some(Joined {
         process: std::process::id(),
         pacer,
-        first_limit_bytes,
-        patience,
+        is_patient: patience.is_some(),
+        patience: patience.map_or(PATIENCE, Duration::from_secs),
         listens,
     }))
+}
+
+/// What may be held before the control file says something.
+pub(crate) fn first_limit_bytes() -> Result<u64, Refused> {
+    let listens = JobFiles::from_env().control.is_some();
+    let otherwise = if listens { 0 } else { u64::MAX };
+    let said = number("LARDER_CUDA_LIMIT").map_err(Refused::Job)?;
+    Ok(said.unwrap_or(otherwise))
 }
 
 /// The process ends, and the status says so.
@@ -132,11 +138,32 @@ impl Joined {
     }
 }
 
+/// Whether launches are held back; joins the job if that was not tried yet.
+pub(crate) fn is_paced() -> bool {
+    match joined() {
+        Ok(Some(joined)) => joined.pacer.holds_back(),
+        _ => false,
+    }
+}
+
+/// Launches of so long have been done by the device: makes the pause for them.
+pub(crate) fn end_slice(took: Duration) {
+    if let Some(job) = job() {
+        // What cannot be noted changes no pause.
+        let _ = job.end_run(0, took);
+    }
+}
+
 /// A job that is suspended waits here.
-pub(crate) fn before_alloc() {
+pub(crate) fn before_launch() {
     if let Some(Ok(Some(joined))) = JOINED.get() {
         joined.pacer.launch();
     }
+}
+
+/// Whether the environment says how long allocations wait for the job's limit.
+pub(crate) fn is_patient() -> bool {
+    matches!(JOINED.get(), Some(Ok(Some(joined))) if joined.is_patient)
 }
 
 /// A job that sleeps wakes, and who wants memory meanwhile waits a little. False if nobody would wake it.
@@ -153,15 +180,21 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// Waits a little, where a higher limit could serve what was refused. False if it is no use to ask again.
-    pub(crate) fn waits(&mut self, device: &Device, bytes: u64) -> bool {
-        let Some(Ok(Some(joined))) = JOINED.get() else {
-            return false;
-        };
+    pub(crate) fn waits_for(&mut self, device: &Device, bytes: u64) -> bool {
         let own = device.limits.process().usage().config.hard_bytes;
         let of_job = device.memory.limit_bytes();
         let held = device.memory.stats().reserved_bytes;
         let wanted = held.saturating_add(bytes.saturating_add(PAGE_BYTES));
-        if !joined.listens || of_job >= own || wanted <= of_job {
+        of_job < own && wanted > of_job && self.waits()
+    }
+
+    /// Waits a little for a higher limit. False if there is no job whose limit could rise, or it has waited long
+    /// enough.
+    pub(crate) fn waits(&mut self) -> bool {
+        let Some(Ok(Some(joined))) = JOINED.get() else {
+            return false;
+        };
+        if !joined.listens {
             return false;
         }
         let began = *self.began.get_or_insert_with(Instant::now);

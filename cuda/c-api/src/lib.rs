@@ -14,11 +14,17 @@
 //! # Files
 //! `device` devices by number, their streams and blocks · `memory` allocations and frees, by whose signature
 //! they are · `throw` exceptions · `job` the control file · `step` steps and windows of captures · `report`
-//! counters, limits, texts · `outcome` errors
+//! counters, limits, texts · `outcome` errors · `interpose` in front of the driver, where the library is preloaded
 
 #![cfg(unix)]
 
 mod device;
+#[cfg(all(
+    target_os = "linux",
+    target_env = "gnu",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
+mod interpose;
 mod job;
 mod memory;
 mod outcome;

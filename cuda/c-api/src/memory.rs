@@ -38,7 +38,7 @@ fn free(block: *mut c_void, ordinal: c_int, stream: Handle) {
 }
 
 /// Whether refusals are said on stderr too, the first one.
-fn says() -> bool {
+pub(crate) fn says() -> bool {
     std::env::var_os("LARDER_CUDA_SAY").is_some_and(|said| said == "1")
 }
 

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 use larder_cuda::control::JobError;
-use larder_cuda::{DeviceAllocError, DeviceFreeError, DriverError, LoadError};
+use larder_cuda::{DeviceAllocError, DeviceFreeError, DriverError, LoadError, OverBudget};
 
 /// Why a call was refused.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +22,8 @@ pub(crate) enum Refused {
         /// The job's control file was waited for.
         waited: bool,
     },
+    #[error("device {device} is out of memory within its limit: {over}")]
+    OverLimit { device: c_int, over: OverBudget },
     #[error("{0}")]
     Alloc(#[from] DeviceAllocError),
     #[error("{0}")]

@@ -222,11 +222,10 @@ impl DeviceAllocator {
         self.0.pool.context()
     }
 
-    /// This, by its limit, for as long as it is there.
+    /// This, by its limit.
     #[cfg(feature = "control")]
-    pub(crate) fn as_pool(&self) -> Weak<dyn LimitedPool> {
-        let pool: Weak<DeviceInner> = Arc::downgrade(&self.0);
-        pool
+    pub(crate) fn as_pool(&self) -> Arc<dyn LimitedPool> {
+        self.0.clone()
     }
 
     /// This, for as long as it is there.

@@ -36,9 +36,15 @@ impl LaunchPacer {
     /// the job's end let it go too, now and later.
     #[inline]
     pub fn launch(&self) {
-        if !self.reader.perf().is_full() {
+        if self.holds_back() {
             self.launch_slow();
         }
+    }
+
+    /// Whether the share of the time is less than full. One load.
+    #[inline]
+    pub fn holds_back(&self) -> bool {
+        !self.reader.perf().is_full()
     }
 
     #[cold]

@@ -20,7 +20,8 @@ type WeakPool = Weak<dyn LimitedPool>;
 pub(super) struct JobPool {
     pub(super) gpu: BusId,
     pub(super) device: WeakPool,
-    memory: WeakDevice,
+    /// None where the program takes memory from the driver by itself.
+    memory: Option<WeakDevice>,
     device_peak: Arc<Interval>,
     host: Option<JobHost>,
 }
@@ -84,11 +85,11 @@ impl ManagedPools {
     pub(super) fn add(
         &self,
         gpu: BusId,
-        memory: &DeviceAllocator,
+        device: WeakPool,
+        memory: Option<&DeviceAllocator>,
         host: Option<WeakPool>,
         watch: LimitWatch,
     ) -> Option<JobPool> {
-        let device = memory.as_pool();
         let mut lists = locked(&self.0);
         let same = |(pool, _): &&mut (JobPool, _)| pool.device.ptr_eq(&device);
         if let Some((pool, _)) = lists.pools.iter_mut().find(same) {
@@ -108,7 +109,7 @@ impl ManagedPools {
         let pool = JobPool {
             gpu,
             device,
-            memory: memory.downgrade(),
+            memory: memory.map(DeviceAllocator::downgrade),
             device_peak: Arc::default(),
             host: host.map(JobHost::new),
         };
@@ -149,8 +150,18 @@ impl ManagedPools {
     /// The devices' allocators that are still there.
     pub(super) fn memories(&self) -> Vec<DeviceAllocator> {
         let (pools, _) = self.now();
-        let memories = pools.iter().filter_map(|pool| pool.memory.upgrade());
+        let memories = pools
+            .iter()
+            .filter_map(|pool| pool.memory.as_ref()?.upgrade());
         memories.collect()
+    }
+
+    /// Bytes that the program took from the driver by itself.
+    pub(super) fn foreign_bytes(&self) -> u64 {
+        let (pools, _) = self.now();
+        let foreign = pools.iter().filter(|pool| pool.memory.is_none());
+        let held = foreign.filter_map(|pool| Some(pool.device.upgrade()?.pool_stats().pool_bytes));
+        held.sum()
     }
 
     /// Limits and what is held, of each allocator.

@@ -91,7 +91,7 @@ use shared::{JobShared, Want};
 
 use crate::driver::locked;
 use crate::limits::LimitedPool;
-use crate::{Context, DeviceAllocator, PinnedAllocator, VmemAllocator};
+use crate::{Context, DeviceAllocator, ForeignMemory, PinnedAllocator, VmemAllocator};
 
 /// This program as one of several on a GPU. See the [module](self).
 ///
@@ -197,6 +197,13 @@ impl Job {
         Ok(())
     }
 
+    /// Manages what the program takes from the driver by itself on a GPU. It never sleeps: a job that holds such
+    /// memory stays awake, and its status says why.
+    pub fn manage_foreign(&self, gpu: BusId, memory: &ForeignMemory) {
+        let pool: Arc<dyn LimitedPool> = memory.0.clone();
+        self.shared.add(gpu, &pool, None, None);
+    }
+
     /// Says how many bytes the job would like to hold on each GPU, for the coordinator; without a word it
     /// wants all that it can have. Stands in the next status.
     pub fn want(&self, bytes: u64) {
@@ -255,7 +262,7 @@ impl Job {
         host: Option<Weak<dyn LimitedPool>>,
     ) -> Result<(), JobError> {
         let gpu = bus_id(memory.context())?;
-        self.shared.add(gpu, memory, host);
+        self.shared.add(gpu, &memory.as_pool(), Some(memory), host);
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ use super::sleep::JobSleep;
 use super::{Apply, JobConfig, Run, runs, thread};
 use crate::DeviceAllocator;
 use crate::driver::locked;
-use crate::limits::LimitedPool;
+use crate::limits::{Budget, LimitedPool};
 
 /// What a job is, for its thread, its listener and its actions.
 pub(super) struct JobShared {
@@ -106,18 +106,20 @@ impl JobShared {
     pub(super) fn add(
         self: &Arc<Self>,
         gpu: BusId,
-        memory: &DeviceAllocator,
+        device: &Arc<dyn LimitedPool>,
+        memory: Option<&DeviceAllocator>,
         host: Option<Weak<dyn LimitedPool>>,
     ) {
         let shared = Arc::downgrade(self);
-        let watch = memory.watch_limit(move |event| {
+        let watch = Budget::of(device.node()).watch(move |event| {
             if event.kind == LimitEventKind::ShrinkDone
                 && let Some(shared) = shared.upgrade()
             {
                 shared.bell.ring();
             }
         });
-        if let Some(pool) = self.managed.add(gpu, memory, host, watch) {
+        let device = Arc::downgrade(device);
+        if let Some(pool) = self.managed.add(gpu, device, memory, host, watch) {
             locked(&self.inbox).pools.push(pool);
             // A new allocator must not grow past what was said, whatever run is under way.
             self.combiner

@@ -169,12 +169,17 @@ impl JobSleep {
         let _ = job.pacer.end();
         let memories = job.managed.memories();
         let (mut copied, mut released) = (0, 0);
-        let slept = memories.iter().try_for_each(|memory| {
-            let slept = memory.sleep()?;
-            copied += slept.copied_bytes;
-            released += slept.released_bytes;
-            Ok::<_, crate::SleepError>(())
-        });
+        let slept = match job.managed.foreign_bytes() {
+            0 => memories.iter().try_for_each(|memory| {
+                let slept = memory.sleep().map_err(|error| error.to_string())?;
+                copied += slept.copied_bytes;
+                released += slept.released_bytes;
+                Ok(())
+            }),
+            bytes => Err(format!(
+                "{bytes} bytes were taken from the driver past Larder: they cannot be given up, so the job stays awake"
+            )),
+        };
         let is_back = slept.is_ok() || memories.iter().all(|memory| memory.wake().is_ok());
         // The device has done all of it.
         job.record_queued();
@@ -187,7 +192,7 @@ impl JobSleep {
                 (state.phase, state.problem) = (SleepState::Asleep, None);
             }
             Err(error) => {
-                state.try_again(error.to_string(), job.clock.now());
+                state.try_again(error, job.clock.now());
                 state.refused = true;
                 state.phase = if is_back {
                     SleepState::Awake

@@ -30,6 +30,7 @@
 //! (From the limits at run time of AntMan, whose adjustable allocator refused what could not be freed at
 //! once and was asked again at each step.)
 
+mod foreign;
 pub(crate) mod node;
 pub(crate) mod unmet;
 mod watch;
@@ -43,6 +44,7 @@ use larder_core::limits::{BudgetConfig, BudgetError, BudgetUse, LimitAnswer};
 use larder_core::{PoolStats, Stats};
 
 use crate::driver::locked;
+pub use foreign::{ForeignCharge, ForeignMemory};
 use node::SharedTree;
 pub use node::{BudgetName, OverBudget};
 pub(crate) use node::{Charge, TreeNode};

@@ -389,6 +389,29 @@ pub(crate) struct Charge {
     bytes: u64,
 }
 
+impl Charge {
+    pub(super) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes over what was charged to the same budget.
+    pub(super) fn join(&mut self, mut other: Self) {
+        self.bytes += core::mem::take(&mut other.bytes);
+    }
+
+    /// Charges what is held, above any limit too. More than can be counted is held by nobody: it changes nothing.
+    pub(super) fn set(&mut self, bytes: u64) {
+        let (id, now) = (self.node.id, self.bytes);
+        let changed = self.node.shared.with(|table| match bytes.checked_sub(now) {
+            Some(more) => table.tree.hold(id, more),
+            None => table.tree.credit(id, now - bytes),
+        });
+        if changed.is_ok() {
+            self.bytes = bytes;
+        }
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         let credited = self

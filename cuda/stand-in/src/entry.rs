@@ -9,11 +9,13 @@ use crate::ffi::Out;
 use crate::thread;
 
 /// Functions that work before `cuInit`.
-const BEFORE_INIT: [&str; 4] = [
+const BEFORE_INIT: [&str; 6] = [
     "cuInit",
     "cuDriverGetVersion",
     "cuGetErrorName",
     "cuGetErrorString",
+    "cuGetProcAddress",
+    "cuGetProcAddress_v2",
 ];
 
 /// Makes one call of the driver's function `name`: counts it, refuses it if a rule says so, lets

@@ -61,6 +61,11 @@ impl Out<c_void> {
 }
 
 impl In<c_void> {
+    /// The number that the pointer is, where that is an address of the device.
+    pub(crate) fn addr(&self) -> u64 {
+        self.0.addr() as u64
+    }
+
     /// Casts the pointer to one to a `T`; another argument of the call names that type.
     pub(crate) fn cast<T>(&self) -> In<T> {
         In(self.0.cast())

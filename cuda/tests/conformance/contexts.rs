@@ -8,7 +8,7 @@ use crate::{
     api::{basic, context, memory, stream},
     child,
     gpu::portable,
-    own::Device,
+    own::{Device, Stream},
 };
 
 /// Rule: a new thread has no context: cuCtxGetCurrent gives null and succeeds (source: CUDA Driver
@@ -225,10 +225,7 @@ fn memory_goes_with_its_context() {
 fn a_context_waits_for_all_its_streams() {
     let gpu = portable();
     gpu.defer(3);
-    let streams = [
-        crate::own::Stream::blocking(),
-        crate::own::Stream::non_blocking(),
-    ];
+    let streams = [Stream::blocking(), Stream::non_blocking()];
     let memory = Device::filled(512, 0);
     for (index, stream) in streams.iter().enumerate() {
         let at = memory.plus(256 * index as u64);
@@ -288,4 +285,14 @@ fn a_context_is_made_on_a_device_that_is_there() {
     let absent = basic::device_count().expect("a count") + 7;
     let answer = context::create(0, absent);
     assert_eq!(answer, Err(Code::INVALID_DEVICE));
+}
+
+/// Rule: cuCtxGetDevice gives the device of the current context, and cuStreamGetCtx a stream's context (source:
+/// CUDA Driver API, Context Management, cuCtxGetDevice; Stream Management, cuStreamGetCtx).
+#[test]
+fn a_context_knows_its_device_and_a_stream_its_context() {
+    let _gpu = portable();
+    assert_eq!(context::device(), Ok(0));
+    let stream = Stream::blocking();
+    assert_eq!(stream::context(stream.0), context::current());
 }

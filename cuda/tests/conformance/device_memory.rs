@@ -210,3 +210,18 @@ fn all_free_memory_can_be_allocated() {
     drop(all);
     assert_eq!(memory::info().expect("sizes").0, free);
 }
+
+/// Rule: memory in rows has rows as long as was asked at least, for elements of 4, 8 or 16 bytes (source: CUDA
+/// Driver API, Memory Management, cuMemAllocPitch).
+#[test]
+fn rows_are_as_long_as_was_asked_at_least() {
+    let _gpu = portable();
+    let (at, pitch) = memory::alloc_pitch(1000, 10, 4).expect("memory");
+    assert!(pitch >= 1000 && pitch % 4 == 0, "{pitch}");
+    copy::fill8(at, 7, 9 * pitch + 1000).expect("a fill");
+    assert_eq!(read(at + 9 * pitch as u64, 1000), [7; 1000]);
+    memory::free(at).expect("a free");
+    let refused = Err(Code::INVALID_VALUE);
+    assert_eq!(memory::alloc_pitch(1000, 10, 3), refused);
+    assert_eq!(memory::alloc_pitch(0, 10, 4), refused);
+}

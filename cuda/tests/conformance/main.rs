@@ -16,6 +16,7 @@ mod hold;
 mod host_memory;
 mod init;
 mod kernels;
+mod lookup;
 mod managed_memory;
 mod modules;
 mod own;

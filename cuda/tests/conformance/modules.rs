@@ -299,3 +299,17 @@ fn parameters_may_be_packed_into_a_buffer() {
     stream.finish();
     assert_eq!(memory.words(), [8; 64]);
 }
+
+/// Rule: cuLaunchKernelEx launches what its configuration says, on the stream in it (source: CUDA Driver API,
+/// Execution Control, cuLaunchKernelEx).
+#[test]
+fn a_launch_is_what_its_configuration_says() {
+    let _gpu = portable();
+    let (kernels, stream) = (Kernels::load(), Stream::blocking());
+    let memory = Device::filled(1024, 0);
+    let parameters = [memory.at, 256, 9];
+    let launched = module::launch_ex(kernels.fill, Shape::over(256), stream.0, &parameters);
+    assert_eq!(launched, Ok(()));
+    stream.finish();
+    assert_eq!(memory.words(), [9; 256]);
+}

@@ -232,6 +232,30 @@ fn a_deferred_shrink_tells_when_the_last_byte_above_has_gone() {
 }
 
 #[test]
+fn what_is_held_already_counts_beyond_the_limit() {
+    let mut table = table(2);
+    let mut tree = LimitTree::new(&mut table, BudgetConfig::new(100)).unwrap();
+    let pool = tree.add(tree.root(), BudgetConfig::new(u64::MAX)).unwrap();
+    tree.charge(pool, 90).unwrap();
+    tree.hold(pool, 11).unwrap();
+    assert_eq!(tree.excess_bytes(tree.root()), Some(1));
+    assert!(tree.charge(pool, 0).is_err());
+    tree.check_invariants().unwrap();
+    tree.credit(pool, 1).unwrap();
+    let event = tree.take_event().unwrap();
+    assert_eq!(
+        (event.kind, event.used_bytes),
+        (LimitEventKind::ShrinkDone, 100)
+    );
+    // What cannot be counted changes nothing.
+    let Err(BudgetError::NoRoom(refusal)) = tree.hold(pool, u64::MAX - 99) else {
+        panic!("the pool's number would overflow");
+    };
+    assert_eq!(refusal.budget, pool);
+    assert_eq!(tree.usage(tree.root()).unwrap().used_bytes, 100);
+}
+
+#[test]
 fn what_stands_below_is_known() {
     let mut table = table(4);
     let mut tree = LimitTree::new(&mut table, BudgetConfig::new(1)).unwrap();

@@ -131,7 +131,7 @@ fn add(tree: &mut LimitTree<'_>, slow: &mut Slow, random: &mut Random, records: 
 fn one(tree: &mut LimitTree<'_>, slow: &mut Slow, random: &mut Random, records: usize) {
     let at = pick(slow, random);
     let id = slow.budgets[&at].id;
-    match random.below(10) {
+    match random.below(11) {
         0 => add(tree, slow, random, records),
         1 => {
             let children = slow.budgets.values().any(|plain| plain.parent == Some(at));
@@ -152,6 +152,16 @@ fn one(tree: &mut LimitTree<'_>, slow: &mut Slow, random: &mut Random, records: 
                     assert_eq!(refusal.used_bytes, slow.used(full));
                 }
                 (answer, expected) => panic!("{answer:?} where {expected:?} refuses"),
+            }
+        }
+        7 => {
+            let bytes = random.below(30);
+            tree.hold(id, bytes).unwrap();
+            slow.budgets.get_mut(&at).unwrap().own += bytes;
+            for at in slow.path(at) {
+                if slow.excess(at) > 0 {
+                    slow.done.retain(|done| *done != at);
+                }
             }
         }
         _ => {

@@ -48,7 +48,12 @@ fn without_name(argument: &str) -> String {
 fn exported() -> BTreeMap<String, Signature> {
     let mut found = BTreeMap::new();
     for file in fs::read_dir(package().join("src")).unwrap() {
-        let text = fs::read_to_string(file.unwrap().path()).unwrap();
+        let path = file.unwrap().path();
+        // The functions in front of the driver are the driver's header's.
+        if path.is_dir() {
+            continue;
+        }
+        let text = fs::read_to_string(path).unwrap();
         for part in text.split("#[unsafe(no_mangle)]").skip(1) {
             let (head, _) = part.split_once('{').unwrap();
             let (_, head) = head.split_once("fn ").unwrap();

@@ -20,16 +20,16 @@ const TOTAL: u64 = 64 * MIB;
 const USES: u64 = 20 * MIB;
 
 /// No wait is meant to take this long.
-const DEADLINE: Duration = Duration::from_secs(240);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(240);
 
 /// A process whose words go to a file; ended with its value.
-struct Process {
+pub(crate) struct Process {
     child: Child,
     said: PathBuf,
 }
 
 impl Process {
-    fn start(folder: &Path, name: &str, mut command: Command) -> Self {
+    pub(crate) fn start(folder: &Path, name: &str, mut command: Command) -> Self {
         let said = folder.join(format!("{name}.said"));
         command.stdout(File::create(&said).unwrap());
         let child = command.spawn().unwrap();
@@ -61,7 +61,7 @@ impl Drop for Process {
     }
 }
 
-fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < DEADLINE, "waited for {what}");
@@ -70,27 +70,27 @@ fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A folder of jobs, and a device that they share.
-struct Machine {
+pub(crate) struct Machine {
     folder: TempDir,
 }
 
 impl Machine {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("jobs")).unwrap();
         Self { folder }
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    fn jobs(&self) -> PathBuf {
+    pub(crate) fn jobs(&self) -> PathBuf {
         self.path().join("jobs")
     }
 
     /// On a device that has more than the jobs may hold: only the coordinator keeps them to it.
-    fn shared(&self, mut command: Command) -> Command {
+    pub(crate) fn shared(&self, mut command: Command) -> Command {
         command
             .env("LARDER_STAND_IN_SHARED", self.path().join("ledger"))
             .env("LARDER_STAND_IN_BYTES", (4 * TOTAL).to_string())
@@ -98,7 +98,7 @@ impl Machine {
         command
     }
 
-    fn larder_jobs(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn larder_jobs(&self, arguments: &[&str]) -> Command {
         let mut command = self.shared(on_stand_in(built().join("larder-jobs")));
         command.args(arguments);
         command
@@ -119,7 +119,7 @@ impl Machine {
     }
 
     /// What `larder-jobs top` says of a job.
-    fn top(&self, name: &str) -> Value {
+    pub(crate) fn top(&self, name: &str) -> Value {
         let mut command = self.larder_jobs(&["top", "--once", "--json"]);
         let output = command.arg(self.jobs()).output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
@@ -139,7 +139,7 @@ impl Machine {
         });
     }
 
-    fn control(&self, order: &str, name: &str) {
+    pub(crate) fn control(&self, order: &str, name: &str) {
         let jobs = self.jobs();
         let mut command = self.larder_jobs(&["control", order, name, "--in"]);
         let status = command.arg(jobs).status().unwrap();

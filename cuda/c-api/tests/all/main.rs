@@ -5,6 +5,7 @@
 mod calls;
 mod common;
 mod header;
+mod interposed;
 mod jobs;
 mod python;
 mod sequence;

@@ -100,6 +100,14 @@ extern "C" fn cuCtxGetCurrent(context: Out<ContextHandle>) -> Code {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn cuCtxGetDevice(device: Out<i32>) -> Code {
+    answer("cuCtxGetDevice", device, |driver| {
+        let (_, ordinal) = driver.current_device()?;
+        Ok(ordinal as i32)
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn cuCtxPushCurrent_v2(context: ContextHandle) -> Code {
     call("cuCtxPushCurrent_v2", |driver| {
         driver.contexts.get(context.0)?;

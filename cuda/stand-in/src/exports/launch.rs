@@ -1,6 +1,6 @@
 //! Launches of kernels.
 
-use larder_cuda_abi::{Code, FunctionHandle, StreamHandle};
+use larder_cuda_abi::{Code, FunctionHandle, LaunchConfig, StreamHandle};
 
 use super::module::ATTRIBUTE_MAX_DYNAMIC_SHARED;
 use super::occupancy;
@@ -147,6 +147,30 @@ extern "C" fn cuLaunchKernel(
             shared_bytes,
         };
         launch(driver, function, stream, shape, |function| {
+            read_parameters(function, &parameters, Some(&extra))
+        })
+    })
+}
+
+/// Launches without attributes only: none of them changes what a kernel does here.
+#[unsafe(no_mangle)]
+extern "C" fn cuLaunchKernelEx(
+    config: In<LaunchConfig>,
+    function: FunctionHandle,
+    parameters: In<*const u8>,
+    extra: In<*const u8>,
+) -> Code {
+    call("cuLaunchKernelEx", |driver| {
+        let config = config.get()?;
+        if config.attribute_count != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let shape = Shape {
+            grid: config.grid,
+            block: config.block,
+            shared_bytes: config.shared_bytes,
+        };
+        launch(driver, function, config.stream, shape, |function| {
             read_parameters(function, &parameters, Some(&extra))
         })
     })

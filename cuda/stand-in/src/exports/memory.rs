@@ -6,6 +6,9 @@ use crate::entry::{answer, call};
 use crate::ffi::Out;
 use crate::space::Kind;
 
+/// The length of a row is a multiple of this.
+const PITCH: usize = 512;
+
 #[unsafe(no_mangle)]
 extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Code {
     call("cuMemGetInfo_v2", |driver| {
@@ -27,6 +30,34 @@ extern "C" fn cuMemAlloc_v2(at: Out<DevicePtr>, bytes: usize) -> Code {
         }
         let space = &mut driver.space;
         space.alloc_plain(device, Some(context), bytes as u64, Kind::Device)
+    })
+}
+
+/// Rows of a pitch that suits any texture.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemAllocPitch_v2(
+    at: Out<DevicePtr>,
+    pitch: Out<usize>,
+    width: usize,
+    height: usize,
+    element: u32,
+) -> Code {
+    answer("cuMemAllocPitch_v2", at, |driver| {
+        let (context, device) = driver.current_device()?;
+        driver.unsafe_call()?;
+        pitch.check()?;
+        let row = width.checked_next_multiple_of(PITCH);
+        let bytes = row.and_then(|row| row.checked_mul(height));
+        let (Some(row), Some(bytes), 4 | 8 | 16) = (row, bytes, element) else {
+            return Err(Code::INVALID_VALUE);
+        };
+        if bytes == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let space = &mut driver.space;
+        let given = space.alloc_plain(device, Some(context), bytes as u64, Kind::Device)?;
+        pitch.give(row)?;
+        Ok(given)
     })
 }
 

@@ -15,6 +15,7 @@ mod graph;
 mod host;
 mod init;
 mod launch;
+mod lookup;
 mod managed;
 mod memory;
 mod module;

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 
 use larder_cuda_abi::constants::STREAM_NON_BLOCKING;
-use larder_cuda_abi::{Code, EventHandle, StreamHandle};
+use larder_cuda_abi::{Code, ContextHandle, EventHandle, StreamHandle};
 
 use crate::driver::Driver;
 use crate::entry::{answer, call};
@@ -53,6 +53,14 @@ extern "C" fn cuStreamDestroy_v2(stream: StreamHandle) -> Code {
 extern "C" fn cuStreamGetId(stream: StreamHandle, id: Out<u64>) -> Code {
     answer("cuStreamGetId", id, |driver| {
         Ok(driver.stream(stream)? as u64)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamGetCtx(stream: StreamHandle, context: Out<ContextHandle>) -> Code {
+    answer("cuStreamGetCtx", context, |driver| {
+        let stream = driver.stream(stream)?;
+        Ok(ContextHandle(driver.streams.get(stream)?.context))
     })
 }
 

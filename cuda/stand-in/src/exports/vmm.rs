@@ -4,6 +4,8 @@
 //! exported as a file descriptor and in no other way. That network cards may reach it is said and means
 //! nothing here.
 
+use core::ffi::c_void;
+
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{AccessDesc, AllocationProp, Code, DevicePtr, Location, MemoryHandle};
 
@@ -99,6 +101,13 @@ extern "C" fn cuMemCreate(
 #[unsafe(no_mangle)]
 extern "C" fn cuMemRelease(handle: MemoryHandle) -> Code {
     call("cuMemRelease", |driver| driver.space.release(handle.0))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemRetainAllocationHandle(handle: Out<MemoryHandle>, at: In<c_void>) -> Code {
+    answer("cuMemRetainAllocationHandle", handle, |driver| {
+        driver.space.retain(at.addr()).map(MemoryHandle)
+    })
 }
 
 #[unsafe(no_mangle)]

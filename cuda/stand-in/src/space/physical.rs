@@ -10,7 +10,7 @@ use std::sync::Arc;
 use larder_cuda_abi::Code;
 
 use super::file::OwnFile;
-use super::{MemoryId, Space};
+use super::{Kind, MemoryId, Space};
 
 /// Sizes of physical memory, of reservations and of mappings are multiples of this.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
@@ -22,8 +22,8 @@ pub(crate) struct Physical {
     pub(crate) bytes: u64,
     pub(crate) memory: MemoryId,
     store: Store,
-    /// Whether the program has released the handle.
-    released: bool,
+    /// How often the program has to release the handle.
+    held: u32,
     pub(crate) mappings: u64,
 }
 
@@ -86,7 +86,7 @@ impl Space {
             bytes,
             memory,
             store,
-            released: false,
+            held: 1,
             mappings: 0,
         };
         self.vmm.handles.insert(handle, physical);
@@ -134,24 +134,35 @@ impl Space {
         }
     }
 
-    /// The memory of a handle that was not released.
+    /// The memory of a handle that the program holds.
     pub(crate) fn physical(&mut self, handle: u64) -> Result<&mut Physical, Code> {
         match self.vmm.handles.get_mut(&handle) {
-            Some(physical) if !physical.released => Ok(physical),
+            Some(physical) if physical.held > 0 => Ok(physical),
             _ => Err(Code::INVALID_VALUE),
         }
     }
 
-    /// Bytes of the memory of each handle that was not released.
+    /// Bytes of the memory of each handle that the program holds.
     pub(crate) fn handle_sizes(&self) -> impl Iterator<Item = u64> {
-        let held = |physical: &&Physical| !physical.released;
+        let held = |physical: &&Physical| physical.held > 0;
         let held = self.vmm.handles.values().filter(held);
         held.map(|physical| physical.bytes)
     }
 
-    /// Releases a handle. Memory that is mapped stays.
+    /// The handle of the memory that is mapped at an address, to be released once more.
+    pub(crate) fn retain(&mut self, at: u64) -> Result<u64, Code> {
+        let handle = match self.block_at(at).map(|(_, block)| &block.kind) {
+            Some(Kind::Mapped { handle, .. }) => *handle,
+            _ => return Err(Code::INVALID_VALUE),
+        };
+        let physical = self.vmm.handles.get_mut(&handle);
+        physical.ok_or(Code::INVALID_VALUE)?.held += 1;
+        Ok(handle)
+    }
+
+    /// Releases a handle once. Memory that is mapped stays.
     pub(crate) fn release(&mut self, handle: u64) -> Result<(), Code> {
-        self.physical(handle)?.released = true;
+        self.physical(handle)?.held -= 1;
         self.forget_handle(handle);
         Ok(())
     }
@@ -166,7 +177,7 @@ impl Space {
 
     /// Gives the memory back if nothing holds it any more (SPACE4).
     fn forget_handle(&mut self, handle: u64) {
-        let over = |physical: &Physical| physical.released && physical.mappings == 0;
+        let over = |physical: &Physical| physical.held == 0 && physical.mappings == 0;
         if !self.vmm.handles.get(&handle).is_some_and(over) {
             return;
         }

@@ -5,6 +5,7 @@ use crate::common;
 
 mod endings;
 mod files;
+mod foreign;
 mod limits;
 mod pacing;
 mod queued;

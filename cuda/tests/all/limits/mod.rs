@@ -5,6 +5,7 @@ use crate::common;
 
 mod budgets;
 mod faults;
+mod foreign;
 mod leftovers;
 mod one_pool;
 mod random;

@@ -37,6 +37,12 @@ pub(crate) fn create(flags: u32, device: i32) -> Answer<ContextHandle> {
     Ok(ContextHandle(handle))
 }
 
+/// cuCtxGetDevice.
+pub(crate) fn device() -> Answer<i32> {
+    // SAFETY: the out argument is `out`'s.
+    out(|at| unsafe { sys::cuCtxGetDevice(at) })
+}
+
 /// cuCtxDestroy_v2.
 pub(crate) fn destroy(context: ContextHandle) -> Answer {
     // SAFETY: C2: the handle came from the driver and was not destroyed.

@@ -17,6 +17,14 @@ pub(crate) fn alloc_to_null(bytes: usize) -> Answer {
     done(unsafe { sys::cuMemAlloc_v2(core::ptr::null_mut(), bytes) })
 }
 
+/// cuMemAllocPitch_v2: the address and the length of a row.
+pub(crate) fn alloc_pitch(width: usize, height: usize, element: u32) -> Answer<(DevicePtr, usize)> {
+    let (mut at, mut pitch) = (0, 0);
+    // SAFETY: both out arguments are locals.
+    done(unsafe { sys::cuMemAllocPitch_v2(&raw mut at, &raw mut pitch, width, height, element) })?;
+    Ok((at, pitch))
+}
+
 /// cuMemFree_v2.
 pub(crate) fn free(at: DevicePtr) -> Answer {
     // SAFETY: the driver looks every address up.

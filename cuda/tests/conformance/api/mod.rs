@@ -16,6 +16,7 @@ pub(crate) mod basic;
 pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod copy;
+pub(crate) mod lookup;
 pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod pointer;

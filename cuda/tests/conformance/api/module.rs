@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_void};
 
 use cudarc::driver::sys;
-use larder_cuda_abi::{DevicePtr, FunctionHandle, ModuleHandle, StreamHandle};
+use larder_cuda_abi::{DevicePtr, FunctionHandle, LaunchConfig, ModuleHandle, StreamHandle};
 
 use super::{Answer, done, done_raw, out, stream_of, symbol};
 
@@ -82,6 +82,39 @@ pub(crate) fn launch_with_both(function: FunctionHandle) -> Answer {
     let stream = core::ptr::null_mut();
     // SAFETY: C2; both lists are whole; documented to be refused.
     done(unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, places, extra) })
+}
+
+/// cuLaunchKernelEx without attributes; parameters as in [`launch`].
+pub(crate) fn launch_ex(
+    function: FunctionHandle,
+    shape: Shape,
+    stream: StreamHandle,
+    parameters: &[u64],
+) -> Answer {
+    type Launch = unsafe extern "C" fn(
+        *const LaunchConfig,
+        FunctionHandle,
+        *mut *mut c_void,
+        *mut *mut c_void,
+    ) -> u32;
+    let config = LaunchConfig {
+        grid: shape.grid,
+        block: shape.block,
+        shared_bytes: 0,
+        stream,
+        attributes: core::ptr::null_mut(),
+        attribute_count: 0,
+    };
+    let mut words = parameters.to_vec();
+    let mut places: Vec<*mut c_void> = words
+        .iter_mut()
+        .map(|word| (&raw mut *word).cast())
+        .collect();
+    // SAFETY: the type is the function's C prototype.
+    let call = unsafe { symbol::<Launch>("cuLaunchKernelEx") };
+    let (places_at, none) = (places.as_mut_ptr(), core::ptr::null_mut());
+    // SAFETY: C2; a place for every parameter, each wide enough.
+    done_raw(unsafe { call(&raw const config, function, places_at, none) })
 }
 
 /// cuLaunchCooperativeKernel, parameters as in [`launch`].

@@ -3,9 +3,16 @@
 use std::ffi::c_void;
 
 use cudarc::driver::sys;
-use larder_cuda_abi::{EventHandle, StreamHandle};
+use larder_cuda_abi::{ContextHandle, EventHandle, StreamHandle};
 
 use super::{Answer, done, done_raw, event_of, out, stream_of, symbol};
+
+/// cuStreamGetCtx.
+pub(crate) fn context(stream: StreamHandle) -> Answer<ContextHandle> {
+    // SAFETY: C2: the handle came from the driver and was not destroyed; the out argument is `out`'s.
+    out(|at: *mut usize| unsafe { sys::cuStreamGetCtx(stream_of(stream), at.cast()) })
+        .map(ContextHandle)
+}
 
 /// cuStreamCreate.
 pub(crate) fn create(flags: u32) -> Answer<StreamHandle> {

@@ -55,6 +55,13 @@ pub(crate) fn reserve(
     out(|at| unsafe { sys::cuMemAddressReserve(at, bytes, alignment, wish, flags) })
 }
 
+/// cuMemRetainAllocationHandle.
+pub(crate) fn retain(at: DevicePtr) -> Answer<MemoryHandle> {
+    let at = core::ptr::without_provenance_mut(at as usize);
+    // SAFETY: the out argument is `out`'s; the driver looks every address up.
+    out(|handle| unsafe { sys::cuMemRetainAllocationHandle(handle, at) }).map(MemoryHandle)
+}
+
 /// cuMemAddressFree.
 pub(crate) fn free_address(at: DevicePtr, bytes: usize) -> Answer {
     // SAFETY: the driver looks the address up.

@@ -111,3 +111,23 @@ fn released_memory_stays_while_mapped() {
     let (after, _) = memory::info().expect("sizes");
     assert!(after >= during + bytes, "{during} then {after}");
 }
+
+/// Rule: cuMemRetainAllocationHandle gives the handle of what is mapped at an address, also after it was released;
+/// it is released as often as it was given (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemRetainAllocationHandle). Which error an address without a mapping has is not said (uncertain).
+#[test]
+fn a_handle_is_given_for_what_is_mapped_and_released_once_more() {
+    let _gpu = portable();
+    let granule = granule();
+    let range = Reserved::new(2 * granule);
+    let first = vmm::create(granule, &plain(), 0).expect("memory");
+    vmm::map(range.at, granule, 0, first).expect("a mapping");
+    vmm::release(first).expect("a release");
+    let again = vmm::retain(range.at + 100).expect("a handle");
+    vmm::unmap(range.at, granule).expect("no mapping");
+    // The memory is there still.
+    vmm::map(range.plus(granule), granule, 0, again).expect("a mapping");
+    vmm::release(again).expect("a release");
+    vmm::unmap(range.plus(granule), granule).expect("no mapping");
+    assert!(vmm::retain(range.at).is_err());
+}

@@ -1,0 +1,148 @@
+//! What each device is charged for memory that the program takes by itself, and whose it is.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_int;
+use std::sync::{Arc, LazyLock, Mutex, Once, OnceLock};
+
+use larder_cuda::driver::Code;
+use larder_cuda::driver::abi::{ContextHandle, DevicePtr, MemoryHandle, PoolHandle};
+use larder_cuda::{ForeignCharge, ForeignMemory};
+
+use super::acts;
+use super::driver::Driver;
+use super::pools::Pool;
+use crate::device::{MAX_DEVICES, locked};
+use crate::job::{self, Patience};
+use crate::outcome::{Refused, say_once};
+
+/// A device whose memory is charged.
+pub(super) struct Gpu {
+    pub(super) ordinal: c_int,
+    pub(super) memory: ForeignMemory,
+}
+
+/// Plain or managed memory.
+pub(super) struct Block {
+    /// It goes with its context.
+    pub(super) context: ContextHandle,
+    /// Kept until the block is gone.
+    pub(super) _charge: ForeignCharge,
+}
+
+/// Physical memory is charged as long as it has a handle or a mapping.
+pub(super) struct Physical {
+    /// How often the program has to release it.
+    pub(super) held: u32,
+    pub(super) charge: Arc<ForeignCharge>,
+}
+
+/// What the program holds.
+#[derive(Default)]
+pub(super) struct Tables {
+    pub(super) blocks: HashMap<DevicePtr, Block>,
+    pub(super) physical: HashMap<MemoryHandle, Physical>,
+    /// By address: the length, and what keeps the memory charged.
+    pub(super) mappings: BTreeMap<DevicePtr, (u64, Arc<ForeignCharge>)>,
+    /// Each is charged for what it holds; those of the host are none.
+    pub(super) pools: HashMap<PoolHandle, Option<Arc<Pool>>>,
+    /// The devices' primary contexts.
+    pub(super) primaries: HashMap<c_int, ContextHandle>,
+}
+
+static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
+
+static GPUS: [OnceLock<Option<Gpu>>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
+
+/// Looks at the tables or changes them.
+pub(super) fn with<R>(act: impl FnOnce(&mut Tables) -> R) -> R {
+    act(&mut locked(&TABLES))
+}
+
+/// The device, if it is charged. What is wrong with the environment is said once, and nothing is given then.
+pub(super) fn gpu(driver: &Driver, ordinal: c_int) -> Option<&'static Gpu> {
+    static SAID: Once = Once::new();
+    let slot = GPUS.get(usize::try_from(ordinal).ok()?)?;
+    let made = slot.get_or_init(|| {
+        let made = Gpu::new(driver, ordinal);
+        made.inspect_err(|refused| say_once(&SAID, refused)).ok()
+    });
+    made.as_ref()
+}
+
+impl Gpu {
+    fn new(driver: &Driver, ordinal: c_int) -> Result<Self, Refused> {
+        job::joined()?;
+        let limit_bytes = job::first_limit_bytes()?;
+        let memory = ForeignMemory::new(limit_bytes).map_err(|_| Refused::Device(ordinal))?;
+        if let Some(job) = job::job() {
+            let place = driver.bus_id_of(ordinal).unwrap_or_default();
+            let gpu = place
+                .parse()
+                .map_err(|_| Refused::Job(format!("{place:?} is no place on a bus")))?;
+            job.manage_foreign(gpu, &memory);
+        }
+        Ok(Self { ordinal, memory })
+    }
+
+    /// Charges memory, after the device's pools gave back what is idle if there is no room else, and after a
+    /// while if the job's limit may rise.
+    fn charge(&self, driver: &Driver, bytes: u64) -> Result<ForeignCharge, Refused> {
+        let mut patience = Patience::default();
+        let mut is_trimmed = false;
+        loop {
+            let over = match self.memory.charge(bytes) {
+                Ok(charge) => return Ok(charge),
+                Err(over) => over,
+            };
+            if !is_trimmed {
+                self.trim_pools(driver);
+                is_trimmed = true;
+                continue;
+            }
+            let usage = self.memory.usage();
+            // Programs that keep memory for later give it back when they are refused.
+            let waits = usage.used_bytes == 0 || job::is_patient();
+            if !waits || !patience.waits() {
+                return Err(Refused::OverLimit {
+                    device: self.ordinal,
+                    over,
+                });
+            }
+        }
+    }
+
+    fn trim_pools(&self, driver: &Driver) {
+        let is_here = |pool: &Arc<Pool>| pool.device == self.ordinal;
+        let pools: Vec<_> = with(|tables| tables.pools.values().flatten().cloned().collect());
+        for pool in pools.into_iter().filter(is_here) {
+            driver.trim(pool.handle);
+            pool.refresh(driver, self, None);
+        }
+    }
+}
+
+/// Charges memory of a device before the driver is asked. `None` where nothing is charged.
+///
+/// # Errors
+/// The driver's code for want of memory.
+pub(super) fn charge(
+    driver: &Driver,
+    ordinal: Option<c_int>,
+    bytes: u64,
+) -> Result<Option<ForeignCharge>, Code> {
+    static SAID: Once = Once::new();
+    // Without a context the driver refuses.
+    let Some(ordinal) = ordinal.filter(|_| acts()) else {
+        return Ok(None);
+    };
+    let gpu = gpu(driver, ordinal).ok_or(Code::OUT_OF_MEMORY)?;
+    match gpu.charge(driver, bytes) {
+        Ok(charge) => Ok(Some(charge)),
+        Err(refused) => {
+            if crate::memory::says() {
+                say_once(&SAID, &refused);
+            }
+            Err(Code::OUT_OF_MEMORY)
+        }
+    }
+}

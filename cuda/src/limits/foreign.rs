@@ -1,0 +1,209 @@
+//! [`ForeignMemory`]: memory that a program takes from the driver by itself, past every allocator of this crate,
+//! counted by whoever sees it being taken.
+
+use core::fmt;
+use std::sync::Arc;
+
+use larder_core::limits::{BudgetError, BudgetUse, LimitAnswer};
+use larder_core::sync::{AtomicU64, Ordering};
+use larder_core::{PoolStats, Stats};
+
+use super::{Budget, Charge, LimitEvent, LimitWatch, LimitedPool, OverBudget, TreeNode};
+use super::{enter, pool_node, set_own};
+
+/// Device memory that a program takes from the driver by itself. It has a limit, and a
+/// [`Job`](crate::control::Job) that [manages](crate::control::Job::manage_foreign) it obeys and reports it like
+/// an allocator's. A clone is the same memory.
+///
+/// Nothing of it goes back by itself: a lowered limit refuses what comes next, and the rest goes as the program
+/// frees.
+///
+/// ```
+/// use larder_cuda::ForeignMemory;
+///
+/// let memory = ForeignMemory::new(1 << 30)?;
+/// let first = memory.charge(600 << 20)?; // before the driver is asked
+/// assert!(memory.charge(600 << 20).is_err());
+/// drop(first); // after the driver took it back
+/// assert_eq!(memory.usage().used_bytes, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct ForeignMemory(pub(crate) Arc<Foreign>);
+
+/// What the clones share.
+pub(crate) struct Foreign {
+    node: Arc<TreeNode>,
+    charges: AtomicU64,
+    peak: AtomicU64,
+    /// The peak since it was last taken.
+    recent_peak: AtomicU64,
+}
+
+/// Foreign memory that is charged until this is dropped.
+#[must_use = "dropped, it is charged no more"]
+pub struct ForeignCharge {
+    /// Dropped first: the watchers hear of it behind that.
+    charge: Charge,
+    foreign: Tells,
+}
+
+/// Calls the watchers when it is dropped.
+struct Tells(Arc<Foreign>);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        self.0.node.shared().notify();
+    }
+}
+
+impl Foreign {
+    fn note_peak(&self) {
+        let used = self.node.usage().used_bytes;
+        // Relaxed, both: numbers for people.
+        self.peak.fetch_max(used, Ordering::Relaxed);
+        self.recent_peak.fetch_max(used, Ordering::Relaxed);
+    }
+}
+
+impl ForeignMemory {
+    /// Memory with a limit of its own; [`u64::MAX`] for none.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn new(limit_bytes: u64) -> Result<Self, BudgetError> {
+        Self::made(None, limit_bytes)
+    }
+
+    /// Memory that is charged to a budget, too.
+    ///
+    /// # Errors
+    /// [`BudgetError::Full`] if there are 4096 budgets.
+    pub fn in_budget(limit_bytes: u64, budget: &Budget) -> Result<Self, BudgetError> {
+        Self::made(Some(budget), limit_bytes)
+    }
+
+    fn made(budget: Option<&Budget>, limit_bytes: u64) -> Result<Self, BudgetError> {
+        let foreign = Arc::new(Foreign {
+            node: pool_node(budget, "foreign memory", limit_bytes)?,
+            charges: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            recent_peak: AtomicU64::new(0),
+        });
+        let weak = Arc::downgrade(&foreign);
+        enter(weak, &foreign.node);
+        Ok(Self(foreign))
+    }
+
+    /// Charges memory, before it is asked of the driver.
+    ///
+    /// # Errors
+    /// [`OverBudget`] if the limit or a budget above has no room.
+    pub fn charge(&self, bytes: u64) -> Result<ForeignCharge, OverBudget> {
+        let charge = self.0.node.charge(bytes)?;
+        // Relaxed: a number for people.
+        self.0.charges.fetch_add(1, Ordering::Relaxed);
+        self.0.note_peak();
+        Ok(ForeignCharge {
+            charge,
+            foreign: Tells(self.0.clone()),
+        })
+    }
+
+    /// The limit, and what is charged now.
+    pub fn usage(&self) -> BudgetUse {
+        self.0.node.usage()
+    }
+
+    /// Sets the limit. The answer comes at once; from then on nothing is charged above it.
+    pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
+        set_own(&*self.0, bytes)
+    }
+
+    /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules of
+    /// [`Limits::watch`](crate::Limits::watch).
+    pub fn watch_limit(
+        &self,
+        callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
+    ) -> LimitWatch {
+        Budget::of(&self.0.node).watch(callback)
+    }
+}
+
+impl ForeignCharge {
+    /// How much it is.
+    pub const fn bytes(&self) -> u64 {
+        self.charge.bytes()
+    }
+
+    /// Takes another charge of the same memory over: both are one now.
+    pub fn join(&mut self, other: Self) {
+        let Self { charge, foreign } = other;
+        if Arc::ptr_eq(&foreign.0, &self.foreign.0) {
+            self.charge.join(charge);
+        }
+    }
+
+    /// Says how much is held, beyond the limit too: a pool of the driver holds more than it was asked for, and
+    /// gives it back by itself.
+    pub fn set_bytes(&mut self, bytes: u64) {
+        let is_less = bytes < self.bytes();
+        self.charge.set(bytes);
+        match is_less {
+            true => self.foreign.0.node.shared().notify(),
+            false => self.foreign.0.note_peak(),
+        }
+    }
+}
+
+/// Whoever charges does it below the bound, so there is nothing to take over and nothing idle.
+impl LimitedPool for Foreign {
+    fn node(&self) -> &Arc<TreeNode> {
+        &self.node
+    }
+
+    fn take_limit(&self) {}
+
+    fn pool_stats(&self) -> PoolStats {
+        let used = self.node.usage().used_bytes;
+        PoolStats {
+            pool_bytes: used,
+            stable_bytes: used,
+        }
+    }
+
+    fn shrink(&self) {}
+
+    fn stats(&self) -> Stats {
+        let usage = self.node.usage();
+        // Relaxed, all: numbers for people.
+        let peak = self.peak.load(Ordering::Relaxed);
+        Stats {
+            allocations: self.charges.load(Ordering::Relaxed),
+            live_bytes: usage.used_bytes,
+            requested_bytes: usage.used_bytes,
+            reserved_bytes: usage.used_bytes,
+            peak_live_bytes: peak,
+            peak_reserved_bytes: peak,
+            limit_bytes: usage.config.hard_bytes,
+            ..Stats::default()
+        }
+    }
+
+    fn take_peak(&self) -> u64 {
+        let now = self.node.usage().used_bytes;
+        self.recent_peak.swap(now, Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for ForeignMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ForeignMemory").field(&self.usage()).finish()
+    }
+}
+
+impl fmt::Debug for ForeignCharge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.charge.fmt(f)
+    }
+}

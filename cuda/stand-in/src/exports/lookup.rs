@@ -1,0 +1,101 @@
+//! Functions by their names, as the CUDA runtime looks them up.
+
+use core::ffi::c_void;
+use std::ffi::{CString, c_char};
+use std::sync::OnceLock;
+
+use larder_cuda_abi::Code;
+
+use super::names;
+use crate::driver::Session;
+use crate::entry::call;
+use crate::ffi::{Out, Text};
+
+/// What became of a search, `CUdriverProcAddressQueryResult`.
+const FOUND: u32 = 0;
+const NOT_FOUND: u32 = 1;
+const VERSION_NOT_SUFFICIENT: u32 = 2;
+
+/// The flags that there are: the legacy default stream, and one for each thread.
+const FLAGS: u64 = 0b11;
+
+/// Gives the newest function of a name that a version of CUDA has, or null.
+fn find(
+    driver: &Session,
+    symbol: &Text,
+    version: i32,
+    flags: u64,
+) -> Result<(*const c_void, u32), Code> {
+    let base = symbol.get()?;
+    let version = u32::try_from(version).map_err(|_| Code::INVALID_VALUE)?;
+    if version > driver.version || flags & !FLAGS != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let (name, is_known) = names::newest(&base, version);
+    let address = name.map_or(core::ptr::null(), address_of);
+    let status = match (address.is_null(), is_known) {
+        (false, _) => FOUND,
+        (true, true) => VERSION_NOT_SUFFICIENT,
+        (true, false) => NOT_FOUND,
+    };
+    Ok((address, status))
+}
+
+/// Where an exported function of this library is.
+fn address_of(name: &str) -> *const c_void {
+    let Ok(name) = CString::new(name) else {
+        return core::ptr::null();
+    };
+    // SAFETY: the handle is that of a library that stays; the name ends in a zero byte.
+    unsafe { libc::dlsym(own_handle() as *mut c_void, name.as_ptr()) }
+}
+
+/// This library, as the loader knows it.
+fn own_handle() -> usize {
+    static HANDLE: OnceLock<usize> = OnceLock::new();
+    *HANDLE.get_or_init(|| {
+        let mut place = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        let own: *const c_void = (own_handle as fn() -> usize as *const ()).cast();
+        // SAFETY: the place is a local's; the address is only looked up.
+        unsafe { libc::dladdr(own, place.as_mut_ptr()) };
+        // SAFETY: all zeroes is a value, and so is what was written.
+        let path: *const c_char = unsafe { place.assume_init() }.dli_fname;
+        // SAFETY: null or a text of the loader's; nothing is loaded anew.
+        let handle = unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        handle as usize
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGetProcAddress(
+    symbol: Text,
+    function: Out<*const c_void>,
+    version: i32,
+    flags: u64,
+) -> Code {
+    call("cuGetProcAddress", |driver| {
+        function.check()?;
+        let (address, status) = find(driver, &symbol, version, flags)?;
+        function.give(address)?;
+        match status {
+            FOUND => Ok(()),
+            _ => Err(Code::NOT_FOUND),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGetProcAddress_v2(
+    symbol: Text,
+    function: Out<*const c_void>,
+    version: i32,
+    flags: u64,
+    status: Out<u32>,
+) -> Code {
+    call("cuGetProcAddress_v2", |driver| {
+        function.check()?;
+        let (address, found) = find(driver, &symbol, version, flags)?;
+        status.give_if_asked(found);
+        function.give(address)
+    })
+}
