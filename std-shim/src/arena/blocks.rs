@@ -3,8 +3,8 @@
 use core::ptr::NonNull;
 
 use larder_core::{
-    Addr, Align, Attempt, BlockAllocator, ChunkState, Grant, RegionPlan, Request, ResizeError,
-    ResizeRejected, Step,
+    Addr, Align, Attempt, BlockAllocator, ChunkState, Grant, RegionPlan, Rejected, Request,
+    ResizeError, Step,
 };
 
 use super::{Arena, ArenaBfc, Held};
@@ -102,8 +102,8 @@ impl<O: Os> Arena<O> {
         });
         match resized {
             Some(Ok(_)) => true,
-            Some(Err(ResizeRejected {
-                block,
+            Some(Err(Rejected {
+                value: block,
                 error: ResizeError::NoRoom,
             })) => {
                 let grown = self.growing.with(|()| {
