@@ -181,6 +181,11 @@ impl Tuning {
         }
     }
 
+    /// Whether idle memory goes back when the heap has grown: nobody does it soon where there is no thread for it.
+    pub(crate) fn makes_up(&self) -> bool {
+        !self.background() && self.purge_ms() < u64::MAX
+    }
+
     /// Whether a thread of the heap's own may purge.
     pub(crate) fn background(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & BACKGROUND != 0

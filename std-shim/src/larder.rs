@@ -99,7 +99,8 @@ impl Larder {
     }
 
     /// Whether the heap may have a thread of its own that gives memory back while the program
-    /// does nothing. Without it that happens when the program next needs or frees much. It is started
+    /// does nothing. Without it that happens when the program next needs or frees much, and also, for what was
+    /// freed only now, when the heap grows. It is started
     /// when 2 MiB have been freed, sleeps for half the delay between two looks, and ends when nothing
     /// is idle; signals do not reach it. A program that must stay single-threaded (for `unshare` or
     /// `setns`) or forbids itself to start threads says `false`.

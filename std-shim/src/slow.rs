@@ -44,10 +44,12 @@ fn refill(config: &Config, class: SizeClass) -> Option<Fresh> {
         unsafe { with_local(|local| local.refill(class, &PROCESS)) }
     };
     purge::passed();
-    find().or_else(|| {
+    let fresh = find().or_else(|| {
         reclaim(class.block_bytes());
         find()
-    })
+    });
+    purge::found();
+    fresh
 }
 
 /// Before a request of `bytes` bytes is refused: brings idle memory back that may serve it.
@@ -88,10 +90,12 @@ fn alloc_large(config: &Config, layout: Layout) -> *mut u8 {
         Held::Busy => {}
     }
     let find = || PROCESS.alloc_large(layout.size(), layout.align());
-    or_null(find().or_else(|| {
+    let block = find().or_else(|| {
         reclaim(layout.size());
         find()
-    }))
+    });
+    purge::found();
+    or_null(block)
 }
 
 #[cold]

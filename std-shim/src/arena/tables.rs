@@ -1,6 +1,7 @@
 //! An arena is made: its range and its tables are reserved, and the tables laid out behind the arena itself.
 
 use core::mem::MaybeUninit;
+use core::num::NonZeroU32;
 use core::ptr;
 
 use larder_core::small::Span;
@@ -22,7 +23,9 @@ use crate::os::Os;
 const GRANULE_BYTES: usize = 16 << 10;
 /// Each growth commits at least this share of what is committed, so that a growing heap makes few
 /// system calls. What is committed and not touched costs nothing but address space.
-const GROWTH_DIVISOR: core::num::NonZeroU32 = core::num::NonZeroU32::new(16).unwrap();
+const GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(16).unwrap();
+/// The share where idle memory goes back for growth (see `purge`): it should do so before much was touched.
+const FINE_GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
 /// Where the tables of an arena lie, in bytes from their start.
 struct Plan {
@@ -150,7 +153,10 @@ impl<O: Os> Arena<O> {
             granule_bytes: granule.bytes(),
             growth: Growth::Range {
                 unit_bytes: (GROWTH_BYTES as u64).max(granule.bytes()),
-                ahead_divisor: Some(GROWTH_DIVISOR),
+                ahead_divisor: Some(match tuning.makes_up() {
+                    true => FINE_GROWTH_DIVISOR,
+                    false => GROWTH_DIVISOR,
+                }),
             },
             ..BfcConfig::default()
         };
