@@ -34,7 +34,7 @@
 //!
 //! # Rooms
 //! * `larder` the allocator's verbs, `slow` what they leave; `check` broken contracts, `config` what a program
-//!   chooses, `stats` numbers
+//!   chooses, `stats` numbers; `hardened` the same verbs where every block is looked at
 //! * `thread` what one thread has, and what runs when it ends
 //! * `process` what all share: arenas, heaps, mappings; what runs around a fork
 //! * `arena` one reserved range: spans, large blocks, pages that move, free memory that goes back
@@ -68,6 +68,7 @@ mod arena;
 mod block_table;
 mod check;
 mod config;
+mod hardened;
 #[cfg(miri)]
 mod interpreted;
 mod larder;

@@ -11,6 +11,7 @@ use larder_core::small::{CacheBin, Fresh, SizeClass, Span, ThreadCache};
 use crate::arena::Held;
 use crate::check;
 use crate::config::Config;
+use crate::hardened;
 use crate::os::Native;
 use crate::process::PROCESS;
 use crate::purge;
@@ -34,10 +35,15 @@ fn or_null(block: Option<NonNull<u8>>) -> *mut u8 {
     block.map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 
+/// Whether the heap is hardened; known from the first call on.
+fn is_hardened(config: &Config) -> bool {
+    PROCESS.tuning.apply(config);
+    PROCESS.tuning.is_hardened()
+}
+
 #[cold]
 #[inline(never)]
-fn refill(config: &Config, class: SizeClass) -> Option<Fresh> {
-    PROCESS.tuning.apply(config);
+fn refill(class: SizeClass) -> Option<Fresh> {
     attach();
     let find = || {
         // SAFETY: called from the verbs below, which have left the thread's part.
@@ -61,10 +67,23 @@ pub(crate) fn reclaim(bytes: usize) {
 }
 
 /// # Safety
-/// `block` is a block of this class, given up by the caller.
+/// `block` is a block of the heap with this layout, given up by the caller.
 #[cold]
 #[inline(never)]
-unsafe fn free_slow(class: SizeClass, block: *mut u8) {
+unsafe fn free_slow(class: SizeClass, block: *mut u8, layout: Layout) {
+    if PROCESS.tuning.is_hardened() {
+        // SAFETY: the caller's promise.
+        return unsafe { hardened::free(block, Some(layout)) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free_past_bin(class, block) };
+}
+
+/// Frees a block that the thread's bin did not take.
+///
+/// # Safety
+/// `block` is a block of this class, given up by the caller.
+unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
     // SAFETY: the caller's promise.
     let free = |local: &mut Local| unsafe {
         local.free_slow(class, block, &PROCESS);
@@ -72,13 +91,23 @@ unsafe fn free_slow(class: SizeClass, block: *mut u8) {
     attach();
     // SAFETY: called from the verbs below, which have left the thread's part.
     unsafe { with_local(free) };
-    purge::freed(PROCESS.tuning.bin_bytes() as usize);
+    purge::freed(match PROCESS.tuning.is_hardened() {
+        true => class.block_bytes(),
+        // A bin's worth came with it.
+        false => PROCESS.tuning.bin_bytes() as usize,
+    });
 }
 
 #[cold]
 #[inline(never)]
 fn alloc_large(config: &Config, layout: Layout) -> *mut u8 {
-    PROCESS.tuning.apply(config);
+    match is_hardened(config) {
+        true => hardened::alloc(config, layout.size(), layout.align()),
+        false => alloc_large_plain(layout),
+    }
+}
+
+fn alloc_large_plain(layout: Layout) -> *mut u8 {
     purge::passed();
     match PROCESS.alloc_held(layout.size(), layout.align()) {
         Held::Found(block) => return block.as_ptr(),
@@ -109,8 +138,8 @@ fn free_alone(block: *mut u8, bytes: usize) {
 
 #[cold]
 #[inline(never)]
-fn alloc_zeroed_large(config: &Config, layout: Layout) -> *mut u8 {
-    let block = alloc_large(config, layout);
+fn alloc_zeroed_large(layout: Layout) -> *mut u8 {
+    let block = alloc_large_plain(layout);
     // SAFETY: given to us just now, that long, or null, which lies nowhere.
     unsafe { PROCESS.zero_large(block, layout.size()) };
     block
@@ -119,8 +148,32 @@ fn alloc_zeroed_large(config: &Config, layout: Layout) -> *mut u8 {
 /// A block of a class whose bin is empty.
 #[cold]
 #[inline(never)]
-fn alloc_slow(config: &Config, class: SizeClass) -> *mut u8 {
-    or_null(refill(config, class).map(|fresh| fresh.block))
+fn alloc_slow(config: &Config, class: SizeClass, layout: Layout) -> *mut u8 {
+    match is_hardened(config) {
+        true => hardened::alloc(config, layout.size(), layout.align()),
+        false => or_null(refill(class).map(|fresh| fresh.block)),
+    }
+}
+
+/// Any zeroed block of the plain heap, where no thread has a cache.
+pub(crate) fn alloc_zeroed_plain(layout: Layout) -> *mut u8 {
+    match class_of(layout) {
+        Some(class) => alloc_zeroed_slow(class, layout.size()),
+        None => alloc_zeroed_large(layout),
+    }
+}
+
+/// A zeroed block of a class whose bin is empty.
+fn alloc_zeroed_slow(class: SizeClass, bytes: usize) -> *mut u8 {
+    let Some(fresh) = refill(class) else {
+        return ptr::null_mut();
+    };
+    let block = fresh.block.as_ptr();
+    if !fresh.clean {
+        // SAFETY: the block is at least that long.
+        unsafe { block.write_bytes(0, bytes) };
+    }
+    block
 }
 
 /// Where a block of the heap lies, found by its address.
@@ -161,12 +214,29 @@ pub(crate) unsafe fn free_by_address(block: *mut u8) {
     if block.is_null() {
         return;
     }
+    if PROCESS.tuning.is_hardened() {
+        // SAFETY: the caller's promise.
+        return unsafe { hardened::free(block, None) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free_plain(block) };
+}
+
+/// Frees any block of the plain heap by its address.
+///
+/// # Safety
+/// `block` is a block of the plain heap, given up by the caller.
+pub(crate) unsafe fn free_plain(block: *mut u8) {
     match find(block) {
         Some((Place::Span(class), _)) => {
+            let bin = bin_of(class);
             // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
-            check::check_not_free(unsafe { CacheBin::newest(bin_of(class)) } == block);
-            // SAFETY: the caller's promise.
-            unsafe { free_of_class(block, class) }
+            check::check_not_free(unsafe { CacheBin::newest(bin) } == block);
+            // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
+            if !unsafe { CacheBin::push(bin, block) } {
+                // SAFETY: a block of this class, which the cache did not take.
+                unsafe { free_past_bin(class, block) };
+            }
         }
         Some((Place::Step(heap), _)) => free_of_step(heap, block),
         Some((Place::Alone, bytes)) => free_alone(block, bytes),
@@ -194,7 +264,7 @@ pub(crate) fn alloc_any(config: &Config, layout: Layout) -> *mut u8 {
         return alloc_in_step(config, layout);
     }
     if SizeClass::is_long(layout.size(), layout.align()) {
-        return alloc_of_class(config, SizeClass::of_long(layout.size()));
+        return alloc_of_class(config, SizeClass::of_long(layout.size()), layout);
     }
     alloc_rare(config, layout)
 }
@@ -203,13 +273,23 @@ pub(crate) fn alloc_any(config: &Config, layout: Layout) -> *mut u8 {
 #[cold]
 #[inline(never)]
 pub(crate) fn malloc_any(config: &Config, bytes: usize) -> *mut u8 {
-    let block = match Layout::from_size_align(bytes.max(1), 16) {
-        Ok(layout) => alloc_any(config, layout),
+    let block = match Layout::from_size_align(bytes, 16) {
+        Ok(layout) if bytes > 0 => alloc_any(config, layout),
+        Ok(_) => alloc_nothing(config),
         Err(_) => ptr::null_mut(),
     };
     match block.is_null() {
         true => no_memory(),
         false => block,
+    }
+}
+
+/// A block of no bytes.
+#[cold]
+fn alloc_nothing(config: &Config) -> *mut u8 {
+    match is_hardened(config) {
+        true => hardened::alloc(config, 0, 16),
+        false => alloc_any(config, Layout::new::<u8>()),
     }
 }
 
@@ -235,17 +315,17 @@ fn alloc_in_step(config: &Config, layout: Layout) -> *mut u8 {
 #[inline(never)]
 fn alloc_rare(config: &Config, layout: Layout) -> *mut u8 {
     match class_of(layout) {
-        Some(class) => alloc_of_class(config, class),
+        Some(class) => alloc_of_class(config, class, layout),
         None => alloc_large(config, layout),
     }
 }
 
 #[inline(always)]
-fn alloc_of_class(config: &Config, class: SizeClass) -> *mut u8 {
+fn alloc_of_class(config: &Config, class: SizeClass, layout: Layout) -> *mut u8 {
     // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
     let block = unsafe { CacheBin::pop(bin_of(class)) };
     match block.is_null() {
-        true => alloc_slow(config, class),
+        true => alloc_slow(config, class, layout),
         false => block,
     }
 }
@@ -262,7 +342,7 @@ pub(crate) unsafe fn free_any(block: *mut u8, layout: Layout) {
     }
     if SizeClass::is_long(layout.size(), layout.align()) {
         // SAFETY: the caller's promise.
-        return unsafe { free_of_class(block, SizeClass::of_long(layout.size())) };
+        return unsafe { free_of_class(block, SizeClass::of_long(layout.size()), layout) };
     }
     // SAFETY: the caller's promise.
     unsafe { free_rare(block, layout) }
@@ -273,6 +353,10 @@ pub(crate) unsafe fn free_any(block: *mut u8, layout: Layout) {
 #[cold]
 #[inline(never)]
 unsafe fn free_perhaps_in_step(block: *mut u8, layout: Layout) {
+    if PROCESS.tuning.is_hardened() {
+        // SAFETY: the caller's promise.
+        return unsafe { hardened::free(block, Some(layout)) };
+    }
     if let Some(heap) = step::heap_of(block, layout) {
         return free_of_step(heap, block);
     }
@@ -292,19 +376,21 @@ unsafe fn free_perhaps_in_step(block: *mut u8, layout: Layout) {
 unsafe fn free_rare(block: *mut u8, layout: Layout) {
     match class_of(layout) {
         // SAFETY: the caller's promise.
-        Some(class) => unsafe { free_of_class(block, class) },
+        Some(class) => unsafe { free_of_class(block, class, layout) },
+        // SAFETY: the caller's promise.
+        None if PROCESS.tuning.is_hardened() => unsafe { hardened::free(block, Some(layout)) },
         None => free_alone(block, layout.size()),
     }
 }
 
 /// # Safety
-/// `block` is a block of this class, given up by the caller.
+/// `block` is a block of the heap with this layout, which is of this class, given up by the caller.
 #[inline(always)]
-unsafe fn free_of_class(block: *mut u8, class: SizeClass) {
+unsafe fn free_of_class(block: *mut u8, class: SizeClass, layout: Layout) {
     // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
     if !unsafe { CacheBin::push(bin_of(class), block) } {
-        // SAFETY: a block of this class, which the cache did not take.
-        unsafe { free_slow(class, block) };
+        // SAFETY: the caller's promise, and the cache did not take the block.
+        unsafe { free_slow(class, block, layout) };
     }
 }
 
@@ -317,19 +403,15 @@ pub(crate) fn alloc_zeroed_any(config: &Config, layout: Layout) -> *mut u8 {
         unsafe { block.write_bytes(0, layout.size()) };
         return block.as_ptr();
     }
-    let Some(class) = class_of(layout) else {
-        return alloc_zeroed_large(config, layout);
-    };
+    let class = class_of(layout);
     // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
-    let mut block = unsafe { CacheBin::pop(bin_of(class)) };
+    let pop = |class| unsafe { CacheBin::pop(bin_of(class)) };
+    let block = class.map_or(ptr::null_mut(), pop);
     if block.is_null() {
-        let Some(fresh) = refill(config, class) else {
-            return ptr::null_mut();
+        return match is_hardened(config) {
+            true => hardened::alloc(config, layout.size(), layout.align()),
+            false => alloc_zeroed_plain(layout),
         };
-        block = fresh.block.as_ptr();
-        if fresh.clean {
-            return block;
-        }
     }
     // SAFETY: the block is at least that long.
     unsafe { block.write_bytes(0, layout.size()) };

@@ -9,8 +9,8 @@
 //! without end.
 //!
 //! # Invariants
-//! * LOCAL1 `cache` is that of the thread's heap if it is Attached, else [`NO_CACHE`], in which no block
-//!   ever lies and which have no room, so that every verb takes its slow path.
+//! * LOCAL1 `cache` is that of the thread's heap if it is Attached and the heap is not hardened, else [`NO_CACHE`], in
+//!   which no block ever lies and which has no room, so that every verb takes its slow path.
 //! * LOCAL2 an Attached thread owns its heap (HEAP2) and will park it when it ends.
 
 use core::cell::UnsafeCell;
@@ -167,17 +167,20 @@ impl Local {
     /// Runs `f` with the remote-free queue and set of an Attached thread, and its cache.
     fn with_own(&mut self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache)) {
         if let State::Attached(heap) = self.state() {
-            // SAFETY: the thread's own cache (LOCAL1).
-            let cache = unsafe { &mut *self.cache };
+            // SAFETY: the cache of the thread's own heap (LOCAL2).
+            let cache = unsafe { &mut *heap.cache() };
             // SAFETY: the thread's own heap (LOCAL2).
             unsafe { heap.with_primary(|owner, set| f(owner, set, cache)) };
         }
     }
 
     /// Blocks of a class that lie ready in this thread.
-    pub(crate) const fn ready_blocks(&self, class: SizeClass) -> usize {
-        // SAFETY: the thread's own cache, or one that nobody writes (LOCAL1).
-        unsafe { &*self.cache }.len(class)
+    pub(crate) fn ready_blocks(&self, class: SizeClass) -> usize {
+        match self.state() {
+            // SAFETY: the cache of the thread's own heap (LOCAL2).
+            State::Attached(heap) => unsafe { &*heap.cache() }.len(class),
+            State::Fresh | State::Borrowing => 0,
+        }
     }
 
     /// The heap of an attached thread, or null.
@@ -209,7 +212,9 @@ impl Local {
     ) {
         if end_is_told {
             self.heap = heap;
-            self.cache = heap.cache();
+            if !process.tuning.is_hardened() {
+                self.cache = heap.cache();
+            }
             self.borrows = false;
         } else {
             process.park(heap);
