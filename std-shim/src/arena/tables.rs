@@ -26,7 +26,7 @@ const GROWTH_DIVISOR: core::num::NonZeroU32 = core::num::NonZeroU32::new(16).unw
 
 /// Addresses behind the tables that nobody can use: most systems put what is reserved later below what came before, so
 /// a program that writes below its first blocks faults, and does not write into the tables.
-const GUARD_BYTES: usize = 1 << 20;
+pub(crate) const GUARD_BYTES: usize = 1 << 20;
 
 /// Where the tables of an arena lie, in bytes from their start.
 struct Plan {
