@@ -181,7 +181,7 @@ impl Larder {
                 return block;
             }
         }
-        malloc_any(&self.0, bytes)
+        malloc_any(bytes, &self.0)
     }
 
     /// A zeroed block, else like that of [`malloc`](Self::malloc).
@@ -236,7 +236,7 @@ impl Larder {
     pub unsafe fn resize(&self, block: *mut u8, bytes: usize) -> *mut u8 {
         if PROCESS.tuning.is_hardened() {
             // SAFETY: the caller's promise.
-            let resized = unsafe { hardened::resize(&self.0, block, None, bytes) };
+            let resized = unsafe { hardened::resize(block, None, bytes, &self.0) };
             return match resized.is_null() {
                 true => no_memory(),
                 false => resized,
@@ -270,10 +270,10 @@ impl Larder {
     /// Ends the process with a message if the heap is hardened and a block that the program has was allocated with
     /// another length or alignment: for callers that free by address and length. Alignments up to 16 count as one. Does
     /// nothing else.
-    #[inline]
+    #[inline(always)]
     pub fn check_layout(&self, block: *mut u8, bytes: usize, align: usize) {
         if PROCESS.tuning.is_hardened() {
-            hardened::check_layout(&self.0, block, bytes, align);
+            hardened::check_layout(block, bytes, align, &self.0);
         }
     }
 
@@ -341,7 +341,7 @@ unsafe impl GlobalAlloc for Larder {
                 return block;
             }
         }
-        alloc_any(&self.0, layout)
+        alloc_any(layout, &self.0)
     }
 
     #[inline]
@@ -369,14 +369,14 @@ unsafe impl GlobalAlloc for Larder {
                 return block;
             }
         }
-        alloc_zeroed_any(&self.0, layout)
+        alloc_zeroed_any(layout, &self.0)
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         if PROCESS.tuning.is_hardened() {
             // SAFETY: the caller's promise.
-            return unsafe { hardened::resize(&self.0, block, Some(layout), new_size) };
+            return unsafe { hardened::resize(block, Some(layout), new_size, &self.0) };
         }
         // SAFETY: the caller promises a size that is valid for the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };

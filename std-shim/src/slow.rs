@@ -67,16 +67,18 @@ pub(crate) fn reclaim(bytes: usize) {
 }
 
 /// # Safety
-/// `block` is a block of the heap with this layout, given up by the caller.
+/// `block` is a block of the heap with this layout, which has a class, given up by the caller.
 #[cold]
 #[inline(never)]
-unsafe fn free_slow(class: SizeClass, block: *mut u8, layout: Layout) {
+unsafe fn free_slow(block: *mut u8, layout: Layout) {
     if PROCESS.tuning.is_hardened() {
         // SAFETY: the caller's promise.
         return unsafe { hardened::free(block, Some(layout)) };
     }
-    // SAFETY: the caller's promise.
-    unsafe { free_past_bin(class, block) };
+    if let Some(class) = class_of(layout) {
+        // SAFETY: the caller's promise.
+        unsafe { free_past_bin(class, block) };
+    }
 }
 
 /// Frees a block that the thread's bin did not take.
@@ -100,9 +102,9 @@ unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
 
 #[cold]
 #[inline(never)]
-fn alloc_large(config: &Config, layout: Layout) -> *mut u8 {
+fn alloc_large(layout: Layout, config: &Config) -> *mut u8 {
     match is_hardened(config) {
-        true => hardened::alloc(config, layout.size(), layout.align()),
+        true => hardened::alloc(layout.size(), layout.align(), config),
         false => alloc_large_plain(layout),
     }
 }
@@ -148,10 +150,10 @@ fn alloc_zeroed_large(layout: Layout) -> *mut u8 {
 /// A block of a class whose bin is empty.
 #[cold]
 #[inline(never)]
-fn alloc_slow(config: &Config, class: SizeClass, layout: Layout) -> *mut u8 {
+fn alloc_slow(layout: Layout, config: &Config) -> *mut u8 {
     match is_hardened(config) {
-        true => hardened::alloc(config, layout.size(), layout.align()),
-        false => or_null(refill(class).map(|fresh| fresh.block)),
+        true => hardened::alloc(layout.size(), layout.align(), config),
+        false => or_null(class_of(layout).and_then(refill).map(|fresh| fresh.block)),
     }
 }
 
@@ -259,22 +261,22 @@ fn check_free(block: *mut u8, layout: Layout) {
 /// that it needs no stack, and nearly all that comes here are long layouts.
 #[cold]
 #[inline(never)]
-pub(crate) fn alloc_any(config: &Config, layout: Layout) -> *mut u8 {
+pub(crate) fn alloc_any(layout: Layout, config: &Config) -> *mut u8 {
     if step::may_take(layout) {
-        return alloc_in_step(config, layout);
+        return alloc_in_step(layout, config);
     }
     if SizeClass::is_long(layout.size(), layout.align()) {
-        return alloc_of_class(config, SizeClass::of_long(layout.size()), layout);
+        return alloc_of_class(SizeClass::of_long(layout.size()), layout, config);
     }
-    alloc_rare(config, layout)
+    alloc_rare(layout, config)
 }
 
 /// Any block that C asks for by its length.
 #[cold]
 #[inline(never)]
-pub(crate) fn malloc_any(config: &Config, bytes: usize) -> *mut u8 {
+pub(crate) fn malloc_any(bytes: usize, config: &Config) -> *mut u8 {
     let block = match Layout::from_size_align(bytes, 16) {
-        Ok(layout) if bytes > 0 => alloc_any(config, layout),
+        Ok(layout) if bytes > 0 => alloc_any(layout, config),
         Ok(_) => alloc_nothing(config),
         Err(_) => ptr::null_mut(),
     };
@@ -288,8 +290,8 @@ pub(crate) fn malloc_any(config: &Config, bytes: usize) -> *mut u8 {
 #[cold]
 fn alloc_nothing(config: &Config) -> *mut u8 {
     match is_hardened(config) {
-        true => hardened::alloc(config, 0, 16),
-        false => alloc_any(config, Layout::new::<u8>()),
+        true => hardened::alloc(0, 16, config),
+        false => alloc_any(Layout::new::<u8>(), config),
     }
 }
 
@@ -303,29 +305,29 @@ pub(crate) fn no_memory() -> *mut u8 {
 
 #[cold]
 #[inline(never)]
-fn alloc_in_step(config: &Config, layout: Layout) -> *mut u8 {
+fn alloc_in_step(layout: Layout, config: &Config) -> *mut u8 {
     match step::alloc(layout) {
         Some(block) => block.as_ptr(),
-        None => alloc_rare(config, layout),
+        None => alloc_rare(layout, config),
     }
 }
 
 /// Any block that is none of a step.
 #[cold]
 #[inline(never)]
-fn alloc_rare(config: &Config, layout: Layout) -> *mut u8 {
+fn alloc_rare(layout: Layout, config: &Config) -> *mut u8 {
     match class_of(layout) {
-        Some(class) => alloc_of_class(config, class, layout),
-        None => alloc_large(config, layout),
+        Some(class) => alloc_of_class(class, layout, config),
+        None => alloc_large(layout, config),
     }
 }
 
 #[inline(always)]
-fn alloc_of_class(config: &Config, class: SizeClass, layout: Layout) -> *mut u8 {
+fn alloc_of_class(class: SizeClass, layout: Layout, config: &Config) -> *mut u8 {
     // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
     let block = unsafe { CacheBin::pop(bin_of(class)) };
     match block.is_null() {
-        true => alloc_slow(config, class, layout),
+        true => alloc_slow(layout, config),
         false => block,
     }
 }
@@ -390,14 +392,14 @@ unsafe fn free_of_class(block: *mut u8, class: SizeClass, layout: Layout) {
     // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
     if !unsafe { CacheBin::push(bin_of(class), block) } {
         // SAFETY: the caller's promise, and the cache did not take the block.
-        unsafe { free_slow(class, block, layout) };
+        unsafe { free_slow(block, layout) };
     }
 }
 
 /// Any zeroed block.
 #[cold]
 #[inline(never)]
-pub(crate) fn alloc_zeroed_any(config: &Config, layout: Layout) -> *mut u8 {
+pub(crate) fn alloc_zeroed_any(layout: Layout, config: &Config) -> *mut u8 {
     if let Some(block) = step::alloc(layout) {
         // SAFETY: given to us just now, that long.
         unsafe { block.write_bytes(0, layout.size()) };
@@ -409,7 +411,7 @@ pub(crate) fn alloc_zeroed_any(config: &Config, layout: Layout) -> *mut u8 {
     let block = class.map_or(ptr::null_mut(), pop);
     if block.is_null() {
         return match is_hardened(config) {
-            true => hardened::alloc(config, layout.size(), layout.align()),
+            true => hardened::alloc(layout.size(), layout.align(), config),
             false => alloc_zeroed_plain(layout),
         };
     }

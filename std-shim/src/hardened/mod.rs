@@ -83,7 +83,7 @@ fn with<R>(f: impl FnOnce(&mut Blocks) -> R) -> R {
 }
 
 /// A zeroed block, or null. One of no bytes may not even be read.
-pub(crate) fn alloc(config: &Config, bytes: usize, align: usize) -> *mut u8 {
+pub(crate) fn alloc(bytes: usize, align: usize, config: &Config) -> *mut u8 {
     let known = Known::new(bytes, align.max(LEAST_ALIGN), config.by_new);
     if bytes == 0
         && let Some(block) = with(|blocks| blocks.alloc_nothing(known))
@@ -169,10 +169,10 @@ fn is_early(block: *mut u8) -> bool {
 /// # Safety
 /// `block` is given up by the caller if the answer is not null. What it is, is looked at.
 pub(crate) unsafe fn resize(
-    config: &Config,
     block: *mut u8,
     given: Option<Layout>,
     bytes: usize,
+    config: &Config,
 ) -> *mut u8 {
     let known = match with(|blocks| blocks.get(block)) {
         Some(known) if known.state == State::Used => {
@@ -191,7 +191,7 @@ pub(crate) unsafe fn resize(
             Err(misuse) => misuse.fail(block),
         };
     }
-    let moved = alloc(config, bytes, known.align());
+    let moved = alloc(bytes, known.align(), config);
     if !moved.is_null() {
         // SAFETY: two blocks, each that long.
         unsafe { ptr::copy_nonoverlapping(block, moved, known.bytes.min(bytes)) };
@@ -203,7 +203,8 @@ pub(crate) unsafe fn resize(
 
 /// Ends the process if a block of the program has another length or alignment. Asked for a block of C++'s `new`,
 /// says nothing of those that come from elsewhere: a program may have a `new` of its own.
-pub(crate) fn check_layout(config: &Config, block: *mut u8, bytes: usize, align: usize) {
+#[cold]
+pub(crate) fn check_layout(block: *mut u8, bytes: usize, align: usize, config: &Config) {
     let is_wrong = |known: Known| {
         let is_asked_for = !config.by_new || known.by_new;
         // One of nothing may have been asked for by a caller that makes it one of a byte.

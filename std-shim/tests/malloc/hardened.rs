@@ -27,7 +27,7 @@ const MISUSES: [(&str, &str, bool); 24] = [
         "larder: resized a block that was freed: 0x",
         true,
     ),
-    ("inside-16", NO_BLOCK, false),
+    ("inside-8", NO_BLOCK, false),
     ("inside-1", NO_BLOCK, false),
     ("inside-page", NO_BLOCK, false),
     ("stack", NO_BLOCK, false),

@@ -37,13 +37,13 @@ static void later(const char *what) {
 static void inside(const char *what) {
     char local[64] __attribute__((aligned(16)));
     static char own[64] __attribute__((aligned(16)));
-    if (!strcmp(what, "inside-16")) free(block + 16);
+    if (!strcmp(what, "inside-8")) free(block + 8);
     if (!strcmp(what, "inside-1")) free(block + 1);
     if (!strcmp(what, "inside-page")) free(block + 4096);
     if (!strcmp(what, "stack")) free(local);
     if (!strcmp(what, "static")) free(own);
     if (!strcmp(what, "number")) free((void *)16);
-    if (!strcmp(what, "realloc-inside")) other = realloc(block + 16, bytes);
+    if (!strcmp(what, "realloc-inside")) other = realloc(block + 8, bytes);
 }
 
 static void layouts(const char *what) {
