@@ -115,13 +115,16 @@ pub(crate) struct Tuning {
     bin_bytes: AtomicU32,
     /// 1 known, 2 background, 4 hardened, 8 allocated before it was known.
     flags: AtomicU32,
-    applying: Locked<(), Sleep>,
+    /// How often it was asked for in vain.
+    applying: Locked<u32, Sleep>,
 }
 
 const KNOWN: u32 = 1;
 const BACKGROUND: u32 = 2;
 const HARDENED: u32 = 4;
 const EARLY: u32 = 8;
+/// Nobody allocates so often before the C library begins.
+const MAX_IN_VAIN: u32 = 100;
 
 impl Tuning {
     pub(crate) const fn new() -> Self {
@@ -132,7 +135,7 @@ impl Tuning {
             dense_percent: AtomicU32::new(config.dense_percent),
             bin_bytes: AtomicU32::new(config.bin_bytes),
             flags: AtomicU32::new(flags(&config)),
-            applying: Locked::new(()),
+            applying: Locked::new(0),
         }
     }
 
@@ -147,14 +150,20 @@ impl Tuning {
 
     #[cold]
     fn apply_first(&self, config: &Config) {
-        self.applying.with(|()| {
+        self.applying.with(|in_vain| {
             if self.flags.load(Ordering::Relaxed) & KNOWN != 0 {
                 return;
             }
-            // Asked before the C library knew its environment, the next who asks tries again.
-            let Some(config) = config.with_environment() else {
-                self.flags.fetch_or(EARLY, Ordering::Relaxed);
-                return;
+            let config = match config.with_environment() {
+                Some(config) => config,
+                // Asked before the C library knew its environment, the next who asks tries again.
+                None if *in_vain < MAX_IN_VAIN => {
+                    *in_vain += 1;
+                    self.flags.fetch_or(EARLY, Ordering::Relaxed);
+                    return;
+                }
+                // The program has taken its environment away.
+                None => *config,
             };
             self.purge_ms.store(config.purge_ms, Ordering::Relaxed);
             self.huge_above

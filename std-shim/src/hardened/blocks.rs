@@ -96,7 +96,11 @@ impl Known {
         let granted = self.granted_bytes();
         // A quarter of a block is about what sizes are apart.
         let least = granted.saturating_sub(granted / 4 + LEAST_ALIGN);
-        bytes > 0 && bytes < granted && bytes >= least && granted - bytes <= MAX_KEPT_SLACK
+        !self.is_nothing()
+            && bytes > 0
+            && bytes < granted
+            && bytes >= least
+            && granted - bytes <= MAX_KEPT_SLACK
     }
 }
 

@@ -165,6 +165,19 @@ fn programs_without_a_misuse_say_what_they_always_say() {
 }
 
 #[test]
+fn what_was_allocated_before_the_environment_was_there_may_be_freed() {
+    let program = compile("no_environment.c", Linked);
+    for count in ["1", "90", "5000"] {
+        let end = hardened(&program, Linked, &[count]);
+        let complaints = end.complaints();
+        assert!(end.status.success(), "{count}: {complaints}");
+        assert_eq!(end.text(), "all were freed\n");
+    }
+    let end = hardened(&program, Linked, &["90", "twice"]);
+    assert!(end.complaints().starts_with(TWICE), "{}", end.text());
+}
+
+#[test]
 fn installed_programs_say_what_they_always_say() {
     for (program, script) in [
         ("python3", "script.py"),
