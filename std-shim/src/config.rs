@@ -82,7 +82,6 @@ impl Config {
     /// Safety first: misuse of the heap is found.
     pub(crate) const HARDENED: Self = Self {
         hardened: true,
-        bin_bytes: 4 << 10,
         ..Self::BALANCED
     };
 

@@ -87,17 +87,13 @@ unsafe fn free_slow(block: *mut u8, layout: Layout) {
 /// `block` is a block of this class, given up by the caller.
 unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
     // SAFETY: the caller's promise.
-    let free = |local: &mut Local| unsafe {
-        local.free_slow(class, block, &PROCESS);
-    };
+    let free = |local: &mut Local| unsafe { local.free_slow(class, block, &PROCESS) };
     attach();
     // SAFETY: called from the verbs below, which have left the thread's part.
-    unsafe { with_local(free) };
-    purge::freed(match PROCESS.tuning.is_hardened() {
-        true => class.block_bytes(),
-        // A bin's worth came with it.
-        false => PROCESS.tuning.bin_bytes() as usize,
-    });
+    let was_full = unsafe { with_local(free) };
+    if was_full {
+        purge::freed(PROCESS.tuning.bin_bytes() as usize);
+    }
 }
 
 #[cold]

@@ -10,10 +10,10 @@ use crate::os::{Native, Os};
 /// So many bytes wait in quarantine at most, but for the block that came last.
 const QUARANTINE_BYTES: usize = 16 << 20;
 /// So many blocks wait at most.
-const QUARANTINE_BLOCKS: usize = 1 << 16;
+const QUARANTINE_BLOCKS: usize = 1 << 14;
 /// So many blocks that came or went last are looked at again at each allocation: what a program does wrong, it does to
 /// these mostly.
-const RECENT: usize = 4;
+const RECENT: usize = 2;
 /// So much of each: a look stays short.
 const LOOK_BYTES: usize = 256;
 /// Addresses for blocks of no bytes, with no memory behind them.
@@ -113,6 +113,15 @@ unsafe impl Send for At {}
 // SAFETY: null is a pointer.
 unsafe impl Zeroes for At {}
 
+/// A block that has left the quarantine and is the caller's alone.
+pub(super) struct Leaver {
+    pub(super) block: *mut u8,
+    /// Its length as granted.
+    pub(super) bytes: usize,
+    /// Whether no other must leave now.
+    pub(super) is_last: bool,
+}
+
 /// All blocks of a hardened heap, under one lock.
 pub(crate) struct Blocks {
     table: BlockTable<Known>,
@@ -198,13 +207,19 @@ impl Blocks {
         self.table.remove(block.addr())
     }
 
-    /// Puts a block into quarantine that the caller has alone, and gives one back that leaves in its place, with its
-    /// length.
-    pub(super) fn quarantine(&mut self, block: *mut u8) -> Option<(*mut u8, usize)> {
+    /// Puts a block into quarantine that the caller has alone, and gives one that leaves in its place.
+    pub(super) fn quarantine(&mut self, block: *mut u8) -> Option<Leaver> {
         if self.waiting.values().is_empty() {
             match MappedValues::map(QUARANTINE_BLOCKS) {
                 Some(waiting) => self.waiting = waiting,
-                None => return Some((block, self.forget(block)?.granted_bytes())),
+                None => {
+                    let bytes = self.forget(block)?.granted_bytes();
+                    return Some(Leaver {
+                        block,
+                        bytes,
+                        is_last: true,
+                    });
+                }
             }
         }
         let known = self.table.get_mut(block.addr())?;
@@ -220,17 +235,26 @@ impl Blocks {
         self.excess()
     }
 
+    fn is_over(&self) -> bool {
+        self.bytes > QUARANTINE_BYTES || self.count >= QUARANTINE_BLOCKS
+    }
+
     /// Takes the block out that is oldest in quarantine, while too many wait there.
-    pub(super) fn excess(&mut self) -> Option<(*mut u8, usize)> {
-        if self.bytes <= QUARANTINE_BYTES && self.count < QUARANTINE_BLOCKS {
+    pub(super) fn excess(&mut self) -> Option<Leaver> {
+        if !self.is_over() {
             return None;
         }
         let At(block) = *self.waiting.values().get(self.oldest)?;
         self.oldest = (self.oldest + 1) % QUARANTINE_BLOCKS;
         self.count -= 1;
-        let granted = self.forget(block)?.granted_bytes();
-        self.bytes -= granted;
-        Some((block, granted))
+        let bytes = self.forget(block)?.granted_bytes();
+        self.bytes -= bytes;
+        let is_last = !self.is_over();
+        Some(Leaver {
+            block,
+            bytes,
+            is_last,
+        })
     }
 
     /// Gives a block of the program another length where it is.

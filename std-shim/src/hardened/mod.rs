@@ -28,13 +28,15 @@ mod fill;
 use core::alloc::Layout;
 use core::ptr;
 
+use larder_core::small::SizeClass;
+
 use crate::check::fail_at;
 use crate::config::Config;
 use crate::process::PROCESS;
 use crate::slow::{alloc_zeroed_plain, find, free_plain};
 
 pub(crate) use blocks::Blocks;
-use blocks::{Known, State};
+use blocks::{Known, Leaver, State};
 
 /// All blocks lie at multiples of this, as C wants it.
 const LEAST_ALIGN: usize = 16;
@@ -99,7 +101,10 @@ pub(crate) fn alloc(bytes: usize, align: usize, config: &Config) -> *mut u8 {
     if block.is_null() {
         return block;
     }
-    let granted = find(block).map_or(inner.size(), |(_, granted)| granted);
+    let granted = match SizeClass::of(inner.size(), inner.align()) {
+        Some(class) => class.block_bytes(),
+        None => find(block).map_or(inner.size(), |(_, bytes)| bytes),
+    };
     let known = known.granted(granted);
     // SAFETY: given to us just now, that long.
     unsafe { fill::fill_slack(block, &known) };
@@ -147,14 +152,22 @@ pub(crate) unsafe fn free(block: *mut u8, given: Option<Layout>) {
     // SAFETY: HARD3.
     unsafe { block.write_bytes(0, granted) };
     let mut leaves = with(|blocks| blocks.quarantine(block));
-    while let Some((block, granted)) = leaves {
+    while let Some(Leaver {
+        block,
+        bytes,
+        is_last,
+    }) = leaves
+    {
         // SAFETY: HARD3: taken out of the table just now.
-        if !unsafe { fill::is_zero(block, granted) } {
+        if !unsafe { fill::is_zero(block, bytes) } {
             Misuse::WrittenAfterFree.fail(block);
         }
         // SAFETY: HARD3.
         unsafe { free_plain(block) };
-        leaves = with(Blocks::excess);
+        leaves = match is_last {
+            true => None,
+            false => with(Blocks::excess),
+        };
     }
 }
 

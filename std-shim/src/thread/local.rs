@@ -96,7 +96,7 @@ impl Local {
         .flatten()
     }
 
-    /// Frees a block when its bin is full.
+    /// Frees a block when its bin is full, or the thread has none; whether the heap's was full.
     ///
     /// # Safety
     /// `block` is a block of this class, given up by the caller.
@@ -105,13 +105,13 @@ impl Local {
         class: SizeClass,
         block: *mut u8,
         process: &'static Process<O>,
-    ) {
-        let done = self.with_parts(process, |owner, set, cache, pages| {
+    ) -> bool {
+        let was_full = self.with_parts(process, |owner, set, cache, pages| {
             let bin = cache.of(class);
             // An adopted cache may have room.
             // SAFETY: the caller's promise.
             if unsafe { CacheBin::push(bin, block) } {
-                return;
+                return false;
             }
             // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
             unsafe { set.make_room(owner, class, bin, pages) };
@@ -120,12 +120,14 @@ impl Local {
                 // SAFETY: still the caller's block.
                 unsafe { set.free(owner, block, pages) };
             }
+            true
         });
-        if done.is_none() {
+        was_full.unwrap_or_else(|| {
             // No memory for a heap of our own: the block's owner gets it.
             // SAFETY: the caller's block.
             unsafe { give_to_owner(block, process) };
-        }
+            true
+        })
     }
 
     /// Ends the thread: its heap goes to the pool with what lies in its cache.
