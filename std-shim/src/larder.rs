@@ -95,9 +95,9 @@ impl Larder {
     /// * A free or resize of an address where no block starts, or of a block that was freed; a free with another
     ///   length or alignment than the block has.
     /// * A write past the end of a block, up to where the next block begins. Seen when the block is freed or
-    ///   resized; soon after, for one of the four blocks that came or went last.
+    ///   resized; soon after, for one of the two blocks that came or went last.
     /// * A write to a freed block below 1 MiB, unless it writes zeros. Freed blocks are zeroed, and wait until 16 MiB or
-    ///   65,535 of them do before their memory is used again; they are looked at then.
+    ///   16,383 of them do before their memory is used again; they are looked at then.
     /// * Any access to a block of no bytes.
     ///
     /// All blocks are zeroed when they are allocated. Reads are not seen, nor is a write that leaps over what is

@@ -8,9 +8,9 @@ use crate::block_table::{BlockTable, MappedValues, NoMemory, Zeroes};
 use crate::os::{Native, Os};
 
 /// So many bytes wait in quarantine at most, but for the block that came last.
-const QUARANTINE_BYTES: usize = 16 << 20;
+pub(super) const QUARANTINE_BYTES: usize = 16 << 20;
 /// So many blocks wait at most.
-const QUARANTINE_BLOCKS: usize = 1 << 14;
+pub(super) const QUARANTINE_BLOCKS: usize = 1 << 14;
 /// So many blocks that came or went last are looked at again at each allocation: what a program does wrong, it does to
 /// these mostly.
 const RECENT: usize = 2;

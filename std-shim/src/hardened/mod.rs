@@ -24,6 +24,8 @@
 
 mod blocks;
 mod fill;
+#[cfg(test)]
+mod tests;
 
 use core::alloc::Layout;
 use core::ptr;
@@ -108,7 +110,7 @@ pub(crate) fn alloc(bytes: usize, align: usize, config: &Config) -> *mut u8 {
     let known = known.granted(granted);
     // SAFETY: given to us just now, that long.
     unsafe { fill::fill_slack(block, &known) };
-    let (entered, damage) = with(|blocks| (blocks.enter(block, known), blocks.look_back()));
+    let (damage, entered) = with(|blocks| (blocks.look_back(), blocks.enter(block, known)));
     if let Some((misuse, block)) = damage {
         misuse.fail(block);
     }

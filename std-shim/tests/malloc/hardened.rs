@@ -79,6 +79,19 @@ fn each_misuse_is_found_whatever_the_length_of_the_block() {
 }
 
 #[test]
+fn a_block_of_nothing_can_be_neither_read_nor_written() {
+    let program = compile("misuse_hardened.c", Linked);
+    for (misuse, signal) in [
+        ("nothing-read", libc::SIGSEGV),
+        ("nothing-write", libc::SIGSEGV),
+        ("nothing-twice", libc::SIGABRT),
+    ] {
+        let end = hardened(&program, Linked, &[misuse, "16"]);
+        assert_eq!(end.status.signal(), Some(signal), "{misuse}");
+    }
+}
+
+#[test]
 fn longer_blocks_are_looked_at_but_for_writes_after_their_free() {
     let program = compile("misuse_hardened.c", Linked);
     for (misuse, words, _) in MISUSES {

@@ -69,6 +69,12 @@ static void writes(const char *what) {
     if (!strcmp(what, "freed-in-slack")) free(block), block[bytes] = 1, pass_time();
 }
 
+static void nothing(const char *what) {
+    if (!strcmp(what, "nothing-read")) printf("%d\n", *(volatile char *)malloc(0));
+    if (!strcmp(what, "nothing-write")) *(volatile char *)malloc(0) = 1;
+    if (!strcmp(what, "nothing-twice")) block = malloc(0), free(block), free(block);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 3);
     setvbuf(stdout, NULL, _IONBF, 0);
@@ -84,6 +90,7 @@ int main(int argc, char **argv) {
     inside(argv[1]);
     layouts(argv[1]);
     writes(argv[1]);
+    nothing(argv[1]);
     puts("went on");
     return 0;
 }
