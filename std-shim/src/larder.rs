@@ -6,12 +6,12 @@ use core::time::Duration;
 
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
+use crate::by_address::{find, free_by_address};
 use crate::config::{Config, HugePages};
 use crate::hardened;
 use crate::process::{PROCESS, may_start};
 use crate::slow::{
-    alloc_any, alloc_zeroed_any, bin_of, find, free_any, free_by_address, malloc_any, no_memory,
-    realloc_other,
+    alloc_any, alloc_zeroed_any, bin_of, free_any, malloc_any, no_memory, realloc_other,
 };
 use crate::stats::Stats;
 use crate::thread::{tls, with_local};

@@ -33,7 +33,7 @@
 //! addresses are reserved, or as many as the system gives. Not for signal handlers.
 //!
 //! # Rooms
-//! * `larder` the allocator's verbs, `slow` what they leave; `check` broken contracts, `config` what a program
+//! * `larder` the allocator's verbs, `slow` what they leave, `by_address` blocks without a layout; `check` broken contracts, `config` what a program
 //!   chooses, `stats` numbers; `hardened` the same verbs where every block is looked at
 //! * `thread` what one thread has, and what runs when it ends
 //! * `process` what all share: arenas, heaps, mappings; what runs around a fork
@@ -66,6 +66,7 @@ compile_error!("larder needs its feature `std` on systems other than Unix");
 
 mod arena;
 mod block_table;
+mod by_address;
 mod check;
 mod config;
 mod hardened;

@@ -6,7 +6,7 @@
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
-use larder_core::small::{CacheBin, Fresh, SizeClass, Span, ThreadCache};
+use larder_core::small::{CacheBin, Fresh, SizeClass, ThreadCache};
 
 use crate::arena::Held;
 use crate::check;
@@ -85,7 +85,7 @@ unsafe fn free_slow(block: *mut u8, layout: Layout) {
 ///
 /// # Safety
 /// `block` is a block of this class, given up by the caller.
-unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
+pub(crate) unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
     // SAFETY: the caller's promise.
     let free = |local: &mut Local| unsafe { local.free_slow(class, block, &PROCESS) };
     attach();
@@ -123,7 +123,7 @@ fn alloc_large_plain(layout: Layout) -> *mut u8 {
 
 #[cold]
 #[inline(never)]
-fn free_alone(block: *mut u8, bytes: usize) {
+pub(crate) fn free_alone(block: *mut u8, bytes: usize) {
     // A mapping of its own is gone with the block.
     let becomes_idle = PROCESS.arena_of(block).is_some();
     if !PROCESS.free_large(block, bytes) {
@@ -172,74 +172,6 @@ fn alloc_zeroed_slow(class: SizeClass, bytes: usize) -> *mut u8 {
         unsafe { block.write_bytes(0, bytes) };
     }
     block
-}
-
-/// Where a block of the heap lies, found by its address.
-pub(crate) enum Place {
-    /// In a span of this class.
-    Span(SizeClass),
-    /// In the range of steps.
-    Step(&'static StepHeap<Native>),
-    /// In an arena, by itself, or in a mapping of its own.
-    Alone,
-}
-
-/// Finds the block that starts at an address, and its length; `None` if none does.
-pub(crate) fn find(block: *mut u8) -> Option<(Place, usize)> {
-    let length = |bytes: u64| usize::try_from(bytes).ok();
-    let Some(arena) = PROCESS.arena_of(block) else {
-        if let Some(heap) = PROCESS.step_heaps.of(block) {
-            return Some((Place::Step(heap), length(heap.bytes_at(block)?)?));
-        }
-        return Some((Place::Alone, PROCESS.mappings.bytes_at(block)?));
-    };
-    let Some(span) = arena.span_of(block) else {
-        return Some((Place::Alone, length(arena.bytes_at(block)?)?));
-    };
-    // SAFETY: the record of a span in use, or of one that was: it stays readable.
-    let shape = unsafe { Span::shape(span.as_ptr()) };
-    let is_block = shape.is_block(block);
-    is_block.then_some((Place::Span(shape.class), shape.block_bytes as usize))
-}
-
-/// Frees any block by its address.
-///
-/// # Safety
-/// `block` is a block of the heap, given up by the caller.
-#[cold]
-#[inline(never)]
-pub(crate) unsafe fn free_by_address(block: *mut u8) {
-    if block.is_null() {
-        return;
-    }
-    if PROCESS.tuning.is_hardened() {
-        // SAFETY: the caller's promise.
-        return unsafe { hardened::free(block, None) };
-    }
-    // SAFETY: the caller's promise.
-    unsafe { free_plain(block) };
-}
-
-/// Frees any block of the plain heap by its address.
-///
-/// # Safety
-/// `block` is a block of the plain heap, given up by the caller.
-pub(crate) unsafe fn free_plain(block: *mut u8) {
-    match find(block) {
-        Some((Place::Span(class), _)) => {
-            let bin = bin_of(class);
-            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
-            check::check_not_free(unsafe { CacheBin::newest(bin) } == block);
-            // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
-            if !unsafe { CacheBin::push(bin, block) } {
-                // SAFETY: a block of this class, which the cache did not take.
-                unsafe { free_past_bin(class, block) };
-            }
-        }
-        Some((Place::Step(heap), _)) => free_of_step(heap, block),
-        Some((Place::Alone, bytes)) => free_alone(block, bytes),
-        None => check::fail(b"larder: freed an address where no block of this heap starts\n"),
-    }
 }
 
 /// What builds with debug assertions look at before a small free.
@@ -439,7 +371,7 @@ pub(crate) unsafe fn realloc_other(block: *mut u8, layout: Layout, new: Layout) 
 
 #[cold]
 #[inline(never)]
-fn free_of_step(heap: &StepHeap<Native>, block: *mut u8) {
+pub(crate) fn free_of_step(heap: &StepHeap<Native>, block: *mut u8) {
     if !heap.free(block) {
         check::fail(b"larder: freed an address where no block of this heap starts\n");
     }

@@ -43,8 +43,8 @@ impl Held {
                 random.next(5)
             };
         let layout = Layout::from_size_align(size + 1, align).unwrap();
-        // SAFETY: the layout is not empty.
         let start = match random.next(2) {
+            // SAFETY: the layout is not empty.
             0 => unsafe { HEAP.alloc(layout) },
             // SAFETY: the layout is not empty.
             _ => unsafe { HEAP.alloc_zeroed(layout) },

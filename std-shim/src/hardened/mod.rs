@@ -32,10 +32,11 @@ use core::ptr;
 
 use larder_core::small::SizeClass;
 
+use crate::by_address::{find, free_plain};
 use crate::check::fail_at;
 use crate::config::Config;
 use crate::process::PROCESS;
-use crate::slow::{alloc_zeroed_plain, find, free_plain};
+use crate::slow::alloc_zeroed_plain;
 
 pub(crate) use blocks::Blocks;
 use blocks::{Known, Leaver, State};
