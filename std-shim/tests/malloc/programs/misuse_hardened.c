@@ -63,7 +63,10 @@ static void writes(const char *what) {
     if (!strcmp(what, "past-realloc")) block[bytes] ^= 1, other = realloc(block, bytes + 1);
     if (!strcmp(what, "past-realloc-away")) block[bytes] ^= 1, other = realloc(block, 4 * bytes + 100);
     if (!strcmp(what, "past-not-freed")) block[bytes] = 0, other = malloc(100);
-    if (!strcmp(what, "past-by-another-allocation")) memset(block, 1, malloc_usable_size(block) + 1), free(block);
+    if (!strcmp(what, "past-by-another-allocation")) {
+        size_t all = malloc_usable_size(block) + 1, last = all < 8000000 ? all : 8000000;
+        memset(block + all - last, 1, last), free(block);
+    }
     if (!strcmp(what, "freed-soon")) free(block), block[0] = 1, other = malloc(100);
     if (!strcmp(what, "freed-later")) free(block), block[bytes - 1] = 1, pass_time();
     if (!strcmp(what, "freed-in-slack")) free(block), block[bytes] = 1, pass_time();
