@@ -34,7 +34,7 @@
 //!
 //! # Rooms
 //! * `larder` the allocator's verbs, `slow` what they leave, `by_address` blocks without a layout; `check` broken contracts, `config` what a program
-//!   chooses, `stats` numbers; `hardened` the same verbs where every block is looked at
+//!   chooses, `stats` numbers; `hardened` verbs that look at every block
 //! * `thread` what one thread has, and what runs when it ends
 //! * `process` what all share: arenas, heaps, mappings; what runs around a fork
 //! * `arena` one reserved range: spans, large blocks, pages that move, free memory that goes back
