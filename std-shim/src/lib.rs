@@ -33,8 +33,8 @@
 //! addresses are reserved, or as many as the system gives. Not for signal handlers.
 //!
 //! # Rooms
-//! * `larder` the allocator's verbs, `slow` what they leave; `check` broken contracts, `config` what a program
-//!   chooses, `stats` numbers
+//! * `larder` the allocator's verbs, `slow` what they leave, `by_address` blocks without a layout; `check` broken contracts, `config` what a program
+//!   chooses, `stats` numbers; `hardened` verbs that look at every block
 //! * `thread` what one thread has, and what runs when it ends
 //! * `process` what all share: arenas, heaps, mappings; what runs around a fork
 //! * `arena` one reserved range: spans, large blocks, pages that move, free memory that goes back
@@ -66,8 +66,10 @@ compile_error!("larder needs its feature `std` on systems other than Unix");
 
 mod arena;
 mod block_table;
+mod by_address;
 mod check;
 mod config;
+mod hardened;
 #[cfg(miri)]
 mod interpreted;
 mod larder;
