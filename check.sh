@@ -184,13 +184,14 @@ step_long() {
     LARDER_FAULTS=all cargo test -p larder-cuda --test all fault
     LARDER_FAULTS=all cargo test -p larder --lib heap
     LARDER_ROUNDS=all cargo test -p larder-core --test all random
-    LARDER_ROUNDS=all cargo test -p larder --test process --test purge --test programs
+    LARDER_ROUNDS=all cargo test -p larder --test process --test purge --test programs --test malloc
     LARDER_CUDA_DRIVER=stand-in LARDER_STAND_IN_MAPPING_WAITS=1 cargo test -p larder-cuda --tests
     LARDER_CUDA_DRIVER=stand-in LARDER_STAND_IN_SEED=3 cargo test -p larder-cuda --tests
     LARDER_STREAMS=1000000 cargo test --release -p larder-cuda --test all streams_come_and_go
     LARDER_OPERATIONS=10000000 cargo test --release -p larder-cuda --test all a_long_run
     LARDER_PROGRAMS=2000 cargo test -p larder-cuda --test all programs_give_what
     LARDER_PROGRAMS=1000 cargo test -p larder-cuda --test all programs_that_sleep
+    cuda/c-api/cudarc.sh
     benches/suites/run.sh
     benches/server/run.sh
     benches/systems/run.sh

@@ -8,8 +8,8 @@
 use std::cell::RefCell;
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, BinRecord, BlockRecord, LiveRecord, PlanTables, PolicyTables, PoolBin, PoolBlock,
-    PoolConfig, PoolTables, PoolVirtual, Step, TensorPool, VirtualRecord, Window,
+    AllocStat, BinRecord, BlockRecord, LiveRecord, OpenStep, PlanTables, PlannedPoolConfig,
+    PolicyTables, PoolBin, PoolBlock, PoolTables, PoolVirtual, TensorPool, VirtualRecord, Window,
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
 use larder_model::prmalloc as upstream;
@@ -42,7 +42,7 @@ const BLOCKS: usize = 1 << 16;
 
 /// The core's, which plans again when steps change.
 pub(crate) fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    let mut config = PoolConfig::new();
+    let mut config = PlannedPoolConfig::new();
     config.planner.window = WINDOW;
     let pool = TensorPool::new(config, TABLES.take(new_tables), Driver::new(device_bytes));
     let step = Some(pool.start());
@@ -99,7 +99,7 @@ impl SubAllocator for Driver {
 struct Planned {
     /// Always there, except while it is dropped.
     pool: Option<TensorPool<'static, Driver>>,
-    step: Option<Step>,
+    step: Option<OpenStep>,
 }
 
 impl Planned {

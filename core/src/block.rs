@@ -4,7 +4,7 @@
 use core::fmt;
 use core::num::NonZeroU32;
 
-use crate::error::{AllocError, FreeRejected};
+use crate::error::{AllocError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::units::{Addr, AddrRange, Align};
@@ -293,13 +293,13 @@ pub trait BlockAllocator {
     ///
     /// # Errors
     /// Gives the block back if it is not one of this allocator's, or if the event lies too far ahead.
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected>;
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>>;
 
     /// Takes memory back, out of use at once; see [`free_at`](Self::free_at).
     ///
     /// # Errors
     /// Gives the block back if it is not one of this allocator's.
-    fn free(&self, block: Block) -> Result<(), FreeRejected> {
+    fn free(&self, block: Block) -> Result<(), Rejected<FreeError>> {
         self.free_at(block, None)
     }
 
@@ -308,7 +308,7 @@ pub trait BlockAllocator {
     ///
     /// # Errors
     /// Gives the block back if it is not one of this allocator's, or if the event lies too far ahead.
-    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+    fn free_after(&self, block: Block, point: StreamPoint) -> Result<(), Rejected<FreeError>> {
         self.free_at(block, Some(point))
     }
 
@@ -345,7 +345,7 @@ impl<A: BlockAllocator + ?Sized> BlockAllocator for &A {
         (**self).alloc(request)
     }
 
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         (**self).free_at(block, point)
     }
 

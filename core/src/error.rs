@@ -241,6 +241,41 @@ impl fmt::Display for AccessError {
 
 impl core::error::Error for AccessError {}
 
+/// An error, and the value that the caller handed over and has again: a block that is still its own, a range
+/// that is not held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "the value inside is the caller's again: a block to free, a range to give back"]
+pub struct Rejected<E, T = Block> {
+    /// What comes back, as it was.
+    pub value: T,
+    /// Why it was refused.
+    pub error: E,
+}
+
+impl<E, T> Rejected<E, T> {
+    /// The value goes back.
+    pub const fn new(value: T, error: E) -> Self {
+        Self { value, error }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Rejected<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block at {}: {}", self.value.addr(), self.error)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Rejected<E, AddrRange> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bytes, start) = (self.value.bytes(), self.value.start());
+        write!(f, "region of {bytes} bytes at {start}: {}", self.error)
+    }
+}
+
+impl<E: core::error::Error> core::error::Error for Rejected<E> {}
+
+impl<E: core::error::Error> core::error::Error for Rejected<E, AddrRange> {}
+
 /// Why a free was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -278,24 +313,6 @@ impl fmt::Display for FreeError {
 }
 
 impl core::error::Error for FreeError {}
-
-/// A refused free gives the block back.
-#[derive(Debug)]
-#[must_use = "the block inside is still allocated"]
-pub struct FreeRejected {
-    /// The block, still the caller's.
-    pub block: Block,
-    /// Why it was refused.
-    pub error: FreeError,
-}
-
-impl fmt::Display for FreeRejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "block at {}: {}", self.block.addr(), self.error)
-    }
-}
-
-impl core::error::Error for FreeRejected {}
 
 /// Why a block did not change its size. All of these leave the block as it was; a caller that only
 /// wants the bytes allocates anew and copies.
@@ -342,24 +359,6 @@ impl fmt::Display for ResizeError {
 }
 
 impl core::error::Error for ResizeError {}
-
-/// A refused change of size gives the block back as it was.
-#[derive(Debug)]
-#[must_use = "the block inside is still allocated"]
-pub struct ResizeRejected {
-    /// The block, still the caller's.
-    pub block: Block,
-    /// Why it was refused.
-    pub error: ResizeError,
-}
-
-impl fmt::Display for ResizeRejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "block at {}: {}", self.block.addr(), self.error)
-    }
-}
-
-impl core::error::Error for ResizeRejected {}
 
 /// Why a region could not be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -409,30 +408,6 @@ impl fmt::Display for RegionError {
 }
 
 impl core::error::Error for RegionError {}
-
-/// A refused region gives the range back; it belongs to the sub-allocator again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "the range inside must go back to the sub-allocator"]
-pub struct RegionRejected {
-    /// The range, not held.
-    pub range: AddrRange,
-    /// Why it was refused.
-    pub error: RegionError,
-}
-
-impl fmt::Display for RegionRejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "region of {} bytes at {}: {}",
-            self.range.bytes(),
-            self.range.start(),
-            self.error
-        )
-    }
-}
-
-impl core::error::Error for RegionRejected {}
 
 /// Why an allocator could not be made or set so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

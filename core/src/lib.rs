@@ -112,8 +112,8 @@ pub use block::{
     AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize,
 };
 pub use error::{
-    AccessError, AllocError, Cause, ConfigError, FreeError, FreeRejected, OutOfMemory, RegionError,
-    RegionRejected, ResizeError, ResizeRejected,
+    AccessError, AllocError, Cause, ConfigError, FreeError, OutOfMemory, RegionError, Rejected,
+    ResizeError,
 };
 pub use host_access::HostAccess;
 pub use region::{FixedRange, MAX_REGIONS, RegionId};

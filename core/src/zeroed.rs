@@ -12,17 +12,39 @@ use crate::lifetime::{Entry, Lifetime, Obstacle, Shape, Tag};
 /// A value whose bytes are all 0, padding included, is a value of the type.
 pub unsafe trait Zeroed: Send + Sync + 'static {}
 
-macro_rules! zeroed {
-    ($($type:ty),+ $(,)?) => {
-        $(
-            // SAFETY: numbers, bools, enumerations that begin at 0, and options of numbers: for each of
-            // them zero is a value.
-            unsafe impl Zeroed for $type {}
-        )+
-    };
-}
-
-zeroed! {
-    u32, u64, f64, (u32, u32), Chunk, Handle, Mapping, Place, Tag, Entry, Shape, Obstacle, Section, Bucket,
-    UndoRecord, Part, Lifetime, Item,
-}
+// SAFETY: a number, of which zero is a value.
+unsafe impl Zeroed for u32 {}
+// SAFETY: a number, of which zero is a value.
+unsafe impl Zeroed for u64 {}
+// SAFETY: a number, of which zero is a value.
+unsafe impl Zeroed for f64 {}
+// SAFETY: numbers, of which zero is a value.
+unsafe impl Zeroed for (u32, u32) {}
+// SAFETY: numbers, of which zero is a value.
+unsafe impl Zeroed for Chunk {}
+// SAFETY: numbers, and an enumeration that begins at 0.
+unsafe impl Zeroed for Handle {}
+// SAFETY: numbers, and an enumeration that begins at 0.
+unsafe impl Zeroed for Mapping {}
+// SAFETY: a number, of which zero is a value.
+unsafe impl Zeroed for Place {}
+// SAFETY: numbers, of which zero is a value.
+unsafe impl Zeroed for Tag {}
+// SAFETY: numbers, of which zero is a value.
+unsafe impl Zeroed for Entry {}
+// SAFETY: numbers, a bool that is false, and options that are `None`.
+unsafe impl Zeroed for Shape {}
+// SAFETY: numbers, of which zero is a value.
+unsafe impl Zeroed for Obstacle {}
+// SAFETY: numbers, of which zero is a value.
+unsafe impl Zeroed for Section {}
+// SAFETY: numbers, of which zero is a value.
+unsafe impl Zeroed for Bucket {}
+// SAFETY: numbers, of which zero is a value.
+unsafe impl Zeroed for UndoRecord {}
+// SAFETY: numbers, and a bool that is false.
+unsafe impl Zeroed for Part {}
+// SAFETY: numbers, and an option of a number, whose first variant is zero.
+unsafe impl Zeroed for Lifetime {}
+// SAFETY: numbers, and a bool that is false.
+unsafe impl Zeroed for Item {}

@@ -7,12 +7,13 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=$(realpath "${CARGO_TARGET_DIR:-target}")
 cargo build --quiet -p larder-cuda-c-api -p larder-cuda-stand-in --target-dir "$target"
-published=$(cargo metadata --format-version 1 --locked | grep -o '"manifest_path":"[^"]*/cudarc-[^"]*/Cargo.toml"' \
+published=$(cargo metadata --format-version 1 --locked --filter-platform x86_64-unknown-linux-gnu | grep -o '"manifest_path":"[^"]*/cudarc-[^"]*/Cargo.toml"' \
     | head -n 1 | cut -d'"' -f4)
 work=$target/cudarc
 mkdir -p "$work/driver"
 rm -rf "$work/source"
 cp -r "$(dirname "$published")" "$work/source"
+printf '\n[workspace]\n' >> "$work/source/Cargo.toml"
 ln -sf "$target/debug/deps/liblarder_cuda_stand_in.so" "$work/driver/libcuda.so"
 library=$target/debug/liblarder_cuda.so
 

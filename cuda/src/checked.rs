@@ -2,12 +2,8 @@
 //!
 //! The core's decorators over [`StreamMemory`], with their tables: guards around each block, freed blocks
 //! that wait, resets outermost. TensorFlow's `memory_guard` is guards and resets.
-//!
-//! # Invariants
-//! * LENT1 a lent table is used by the decorator in front of it alone, which is dropped first.
 
-use core::fmt;
-use core::ptr::NonNull;
+use core::{fmt, iter};
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
@@ -16,15 +12,16 @@ use larder_core::decorate::{
     QuarantineStats, Quarantined, Row, Waiting,
 };
 use larder_core::{
-    AccessError, AllocError, Block, BlockAllocator, FreeRejected, Grant, Pattern, Request, Stats,
-    StreamPoint,
+    AccessError, AllocError, Block, BlockAllocator, ConfigError, FreeError, Grant, Pattern,
+    Rejected, Request, Stats, StreamPoint,
 };
 
 use crate::lock_wait::Yield;
+use crate::owning::{Owning, Tables};
 use crate::per_stream::OneStream;
 use crate::stream_allocator::{Live, StreamAllocator};
 use crate::{
-    DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DriverError, StreamMemory,
+    DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeError, DriverError, StreamMemory,
 };
 
 /// What is looked for.
@@ -93,31 +90,6 @@ enum Stack {
     Plain(QuarantinedMemory),
 }
 
-/// A table on the heap (LENT1).
-struct Lent<T>(NonNull<[T]>);
-
-// SAFETY: it owns its values, and nobody reaches them through it.
-unsafe impl<T: Send> Send for Lent<T> {}
-// SAFETY: nobody reaches the values through it.
-unsafe impl<T: Send> Sync for Lent<T> {}
-
-impl<T> Lent<T> {
-    /// The table's owner, and the table, which the caller puts into the field in front.
-    fn new(table: Vec<T>) -> (Self, &'static mut [T]) {
-        let mut place = NonNull::from(Box::leak(table.into_boxed_slice()));
-        // SAFETY: it was made just now, and LENT1.
-        let lent = unsafe { place.as_mut() };
-        (Self(place), lent)
-    }
-}
-
-impl<T> Drop for Lent<T> {
-    fn drop(&mut self) {
-        // SAFETY: it was leaked as a boxed slice in `new`, and whoever it was lent to is gone (LENT1).
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-    }
-}
-
 /// A device's memory for one stream, with guards around each block, freed blocks that wait to be written
 /// to, and resets: finds what writes where it should not, and makes what reads too early or too late
 /// show. Shared by reference.
@@ -158,11 +130,8 @@ impl<T> Drop for Lent<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct CheckedMemory {
-    stack: Stack,
+    stack: Owning<Stack>,
     access: DeviceAccess,
-    // Behind the stack (LENT1).
-    _rows: Lent<Row<Guard>>,
-    _places: Lent<Option<Waiting>>,
 }
 
 /// A device's memory for one stream, checked as the configuration says. No driver call.
@@ -177,42 +146,50 @@ pub fn checked(
 ) -> Result<CheckedMemory, DeviceAllocError> {
     let below = memory.on(stream)?;
     let access = memory.access_on(stream);
-    let rows = std::iter::repeat_with(|| Row::VACANT).take(config.blocks);
-    let (rows, lent_rows) = Lent::new(rows.collect());
-    let places = std::iter::repeat_with(|| None).take(config.waiting_blocks);
-    let (places, lent_places) = Lent::new(places.collect());
-    let guards = Guards::with_wait(below, access.clone(), config.guards, lent_rows);
-    let held = QuarantinedMemory::with_wait(guards, access.clone(), config.quarantine, lent_places)
-        .map_err(DeviceAllocError::Config)?;
-    let stack = match config.reset {
-        None => Stack::Plain(held),
-        Some(pattern) => {
-            let reset = Poisoned::new(held, access.clone(), pattern);
-            Stack::Reset(reset.map_err(DeviceAllocError::Config)?)
-        }
-    };
+    // SAFETY: the tables go into the decorators, which lend them to nobody.
+    let stack = unsafe { Owning::try_new(|tables| stack(below, &access, &config, tables)) };
     Ok(CheckedMemory {
-        stack,
+        stack: stack.map_err(DeviceAllocError::Config)?,
         access,
-        _rows: rows,
-        _places: places,
+    })
+}
+
+/// The decorators over a memory, with lent tables.
+fn stack(
+    below: StreamMemory,
+    access: &DeviceAccess,
+    config: &CheckedConfig,
+    tables: &mut Tables,
+) -> Result<Stack, ConfigError> {
+    let rows: Vec<Row<Guard>> = iter::repeat_with(|| Row::VACANT)
+        .take(config.blocks)
+        .collect();
+    let places: Vec<Option<Waiting>> = iter::repeat_with(|| None)
+        .take(config.waiting_blocks)
+        .collect();
+    let (rows, places) = (tables.lend(rows), tables.lend(places));
+    let guards = Guards::with_wait(below, access.clone(), config.guards, rows);
+    let held = QuarantinedMemory::with_wait(guards, access.clone(), config.quarantine, places)?;
+    Ok(match config.reset {
+        None => Stack::Plain(held),
+        Some(pattern) => Stack::Reset(Poisoned::new(held, access.clone(), pattern)?),
     })
 }
 
 impl CheckedMemory {
-    const fn held(&self) -> &QuarantinedMemory {
-        match &self.stack {
+    fn held(&self) -> &QuarantinedMemory {
+        match &*self.stack {
             Stack::Reset(reset) => reset.inner(),
             Stack::Plain(held) => held,
         }
     }
 
-    const fn guards(&self) -> &Guards {
+    fn guards(&self) -> &Guards {
         self.held().inner()
     }
 
     /// What is checked.
-    pub const fn memory(&self) -> &StreamMemory {
+    pub fn memory(&self) -> &StreamMemory {
         self.guards().inner()
     }
 
@@ -278,7 +255,7 @@ impl CheckedMemory {
 
     /// Frees whose block could not be reset, and was freed all the same.
     pub fn reset_failures(&self) -> u64 {
-        match &self.stack {
+        match &*self.stack {
             Stack::Reset(reset) => reset.failures(),
             Stack::Plain(_) => 0,
         }
@@ -318,8 +295,8 @@ impl OneStream for CheckedMemory {
         }
     }
 
-    fn free(&self, block: Block) -> Result<(), DeviceFreeRejected> {
-        Ok(BlockAllocator::free(self, block)?)
+    fn free(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>> {
+        BlockAllocator::free(self, block).map_err(DeviceFreeError::from_core)
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {
@@ -350,14 +327,14 @@ impl Drop for CheckedMemory {
 
 impl BlockAllocator for CheckedMemory {
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        match &self.stack {
+        match &*self.stack {
             Stack::Reset(reset) => reset.alloc(request),
             Stack::Plain(held) => held.alloc(request),
         }
     }
 
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
-        match &self.stack {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
+        match &*self.stack {
             Stack::Reset(reset) => reset.free_at(block, point),
             Stack::Plain(held) => held.free_at(block, point),
         }

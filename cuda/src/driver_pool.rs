@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    Addr, AddrRange, AllocError, AllocatorId, Block, Cause, ChunkHandle, OutOfMemory, Request,
-    Stats,
+    Addr, AddrRange, AllocError, AllocatorId, Block, Cause, ChunkHandle, OutOfMemory, Rejected,
+    Request, Stats,
 };
 use larder_cuda_abi::{DevicePtr, PoolHandle, constants};
 
@@ -18,7 +18,7 @@ use crate::driver::owed::Unwaited;
 use crate::driver::{POOLS_SINCE, locked};
 use crate::source::virtual_memory::RegionWatch;
 use crate::stream_allocator::{BLOCK_ALIGN, BlockInfo, Live, StreamAllocator};
-use crate::{Context, DeviceAllocError, DeviceFreeRejected, DriverError};
+use crate::{Context, DeviceAllocError, DeviceFreeError, DriverError};
 
 /// What all blocks carry for a handle: they are known by their addresses.
 const HANDLE: Option<ChunkHandle> = ChunkHandle::new(1);
@@ -243,11 +243,15 @@ impl StreamAllocator for DriverPool {
 
     /// Takes a block back once the work queued on the stream before is done. The caller sees to it that no other
     /// work uses it, or that the stream waits for that.
-    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         let (address, bytes) = (block.addr().get(), block.bytes());
         match locked(&self.blocks).entry(address) {
             Entry::Occupied(entry) if self.is_ours(&block, *entry.get()) => entry.remove(),
-            _ => return Err(DeviceFreeRejected::unknown(block)),
+            _ => return Err(DeviceFreeError::unknown(block)),
         };
         if let Some(watch) = &self.watch {
             watch.leaving(block.range());
@@ -257,7 +261,7 @@ impl StreamAllocator for DriverPool {
             if let Some(watch) = &self.watch {
                 watch.held(block.range());
             }
-            return Err(DeviceFreeRejected::driver(block, error));
+            return Err(DeviceFreeError::driver(block, error));
         }
         self.account.freed(bytes);
         Ok(())

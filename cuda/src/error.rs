@@ -5,8 +5,7 @@ use core::fmt;
 use cudarc::driver::CudaStream;
 use larder_core::limits::BudgetError;
 use larder_core::{
-    AccessError, AllocError, Block, Cause, ConfigError, FreeError, FreeRejected, OutOfMemory,
-    StreamId,
+    AccessError, AllocError, Block, Cause, ConfigError, FreeError, OutOfMemory, Rejected, StreamId,
 };
 use larder_cuda_abi::Code;
 use thiserror::Error;
@@ -174,22 +173,11 @@ pub enum DeviceFreeError {
     Driver(DriverError),
 }
 
-/// A refused free of any allocator gives the block back.
-#[derive(Debug, Error)]
-#[error("block at {}: {error}", block.addr())]
-#[must_use = "the block inside is still allocated"]
-pub struct DeviceFreeRejected {
-    /// The block, still the caller's.
-    pub block: Block,
-    /// Why it was refused.
-    pub error: DeviceFreeError,
-}
-
 /// An error, and the value that comes back with it.
 #[derive(Debug, Error)]
 #[error("{error}")]
 #[must_use = "the value inside comes back"]
-pub struct Rejected<T, E> {
+pub struct Returned<T, E> {
     /// What comes back.
     pub value: T,
     /// Why.
@@ -203,33 +191,30 @@ impl Context {
         &self,
         stream: &CudaStream,
         block: Block,
-    ) -> Result<Block, DeviceFreeRejected> {
+    ) -> Result<Block, Rejected<DeviceFreeError>> {
         match self.wait_for(stream) {
             Ok(()) => Ok(block),
-            Err(error) => Err(DeviceFreeRejected::driver(block, error)),
+            Err(error) => Err(DeviceFreeError::driver(block, error)),
         }
     }
 }
 
-impl DeviceFreeRejected {
+impl DeviceFreeError {
     /// The block is none of the allocator's.
-    pub(crate) const fn unknown(block: Block) -> Self {
-        let error = DeviceFreeError::Block(FreeError::Unknown);
-        Self { block, error }
+    pub(crate) const fn unknown(block: Block) -> Rejected<Self> {
+        Rejected::new(block, Self::Block(FreeError::Unknown))
     }
 
     /// The driver refused.
-    pub(crate) const fn driver(block: Block, error: DriverError) -> Self {
-        let error = DeviceFreeError::Driver(error);
-        Self { block, error }
+    pub(crate) const fn driver(block: Block, error: DriverError) -> Rejected<Self> {
+        Rejected::new(block, Self::Driver(error))
     }
-}
 
-impl From<FreeRejected> for DeviceFreeRejected {
-    fn from(rejected: FreeRejected) -> Self {
-        Self {
-            block: rejected.block,
-            error: DeviceFreeError::Block(rejected.error),
+    /// The core refused.
+    pub(crate) const fn from_core(rejected: Rejected<FreeError>) -> Rejected<Self> {
+        Rejected {
+            error: Self::Block(rejected.error),
+            value: rejected.value,
         }
     }
 }

@@ -107,7 +107,7 @@ pub use driver::context::Context;
 pub use driver::event::{Event, EventConfig};
 pub use driver::{DriverError, LoadError};
 pub use driver_pool::{DriverPool, DriverPoolStats};
-pub use error::{DeviceAllocError, DeviceFreeError, DeviceFreeRejected, Rejected};
+pub use error::{DeviceAllocError, DeviceFreeError, Returned};
 pub use limits::{
     Budget, BudgetName, ForeignCharge, ForeignMemory, LimitEvent, LimitWatch, Limits, OverBudget,
 };

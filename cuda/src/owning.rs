@@ -33,20 +33,20 @@ struct Table<T>(NonNull<[T]>);
 
 /// A table that is a mapping.
 #[cfg(target_os = "linux")]
-struct Mapped<T>(NonNull<[T]>);
+struct MappedTable<T>(NonNull<[T]>);
 
 #[cfg(target_os = "linux")]
-impl<T: Send + Sync> Lent for Mapped<T> {}
+impl<T: Send + Sync> Lent for MappedTable<T> {}
 
 // SAFETY: it does nothing with its records but drop them (OWN1), on whichever thread that may be.
 #[cfg(target_os = "linux")]
-unsafe impl<T: Send> Send for Mapped<T> {}
+unsafe impl<T: Send> Send for MappedTable<T> {}
 // SAFETY: a shared one does nothing.
 #[cfg(target_os = "linux")]
-unsafe impl<T: Sync> Sync for Mapped<T> {}
+unsafe impl<T: Sync> Sync for MappedTable<T> {}
 
 #[cfg(target_os = "linux")]
-impl<T> Drop for Mapped<T> {
+impl<T> Drop for MappedTable<T> {
     fn drop(&mut self) {
         let bytes = self.0.len() * size_of::<T>();
         // SAFETY: OWN1: records that nobody borrows any more (OWN2).
@@ -89,7 +89,7 @@ impl Tables {
     pub(crate) fn lend_zeroed<T: Zeroed>(&mut self, count: usize) -> &'static mut [T] {
         #[cfg(target_os = "linux")]
         if let Some(mut records) = mapped(count) {
-            self.0.push(Box::new(Mapped(records)));
+            self.0.push(Box::new(MappedTable(records)));
             // SAFETY: OWN1: mapped a moment ago, lent here and nowhere else; OWN2 ends the borrow in time.
             return unsafe { records.as_mut() };
         }

@@ -9,11 +9,11 @@ use core::fmt;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::{AllocError, Block, Request, Stats};
+use larder_core::{AllocError, Block, Rejected, Request, Stats};
 
 use crate::driver::locked;
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
-use crate::{Context, DeviceAllocError, DeviceAllocator, DeviceFreeRejected};
+use crate::{Context, DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
 /// Memory of one stream over a device's allocator.
 pub(crate) trait OneStream: fmt::Debug + Send + Sync + Sized {
@@ -34,7 +34,7 @@ pub(crate) trait OneStream: fmt::Debug + Send + Sync + Sized {
     fn alloc_as(&self, request: &Request) -> Result<Block, DeviceAllocError>;
 
     /// Takes a block back in the order of the stream.
-    fn free(&self, block: Block) -> Result<(), DeviceFreeRejected>;
+    fn free(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>>;
 
     /// Bytes that were asked for; `None` if the block is not one of these.
     fn requested_bytes(&self, block: &Block) -> Option<u64>;
@@ -112,19 +112,23 @@ impl<M: OneStream> StreamAllocator for PerStream<M> {
 
     /// Takes a block back where it came from (EACH2). On another stream that costs an event and a wait of the device
     /// more, and a look at the others' tables.
-    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         let own = self.of(stream);
         if let Some(own) = own.filter(|own| own.requested_bytes(&block).is_some()) {
             return own.free(block);
         }
         let Some(owner) = self.owner(&block) else {
-            return Err(DeviceFreeRejected::unknown(block));
+            return Err(DeviceFreeError::unknown(block));
         };
         let ordered = self.memory.order_after(owner.stream(), stream);
         let ordered = ordered.or_else(|_| self.memory.context().wait_for(stream));
         match ordered {
             Ok(()) => owner.free(block),
-            Err(error) => Err(DeviceFreeRejected::driver(block, error)),
+            Err(error) => Err(DeviceFreeError::driver(block, error)),
         }
     }
 

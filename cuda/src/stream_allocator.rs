@@ -4,9 +4,9 @@ use core::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::{Align, Block, Granule, Placement, Request, Stats};
+use larder_core::{Align, Block, Granule, Placement, Rejected, Request, Stats};
 
-use crate::{Context, DeviceAllocError, DeviceFreeRejected};
+use crate::{Context, DeviceAllocError, DeviceFreeError};
 
 /// What blocks start at a multiple of where nothing else is asked for: the driver aligns to no more.
 pub(crate) const BLOCK_ALIGN: Align = Granule::DEFAULT.align();
@@ -59,7 +59,8 @@ pub trait StreamAllocator: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Gives the block back if it is not one of this allocator's, or if the driver refuses.
-    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected>;
+    fn free(&self, stream: &Arc<CudaStream>, block: Block)
+    -> Result<(), Rejected<DeviceFreeError>>;
 
     /// Takes a block back that the host used last: no work that is queued uses it. Where only devices use memory
     /// that is a free like any other.
@@ -70,7 +71,7 @@ pub trait StreamAllocator: fmt::Debug + Send + Sync {
         &self,
         stream: &Arc<CudaStream>,
         block: Block,
-    ) -> Result<(), DeviceFreeRejected> {
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         self.free(stream, block)
     }
 

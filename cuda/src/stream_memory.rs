@@ -5,15 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Block, BlockAllocator, FreeError, FreeRejected, Grant, Request, Stats, StreamId,
+    AllocError, Block, BlockAllocator, FreeError, Grant, Rejected, Request, Stats, StreamId,
     StreamPoint,
 };
 
 use crate::driver::locked;
-use crate::{
-    DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected,
-    StreamAllocator,
-};
+use crate::{DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeError, StreamAllocator};
 
 /// An allocator's memory in the order of one stream: what the core's decorators, and code for any
 /// allocator, take. A clone is the same memory with an own [`last_error`](Self::last_error).
@@ -92,14 +89,14 @@ impl StreamMemory {
 }
 
 /// A refusal in the core's words.
-fn in_cores_words(rejected: DeviceFreeRejected) -> FreeRejected {
+fn in_cores_words(rejected: Rejected<DeviceFreeError>) -> Rejected<FreeError> {
     let error = match rejected.error {
         DeviceFreeError::Block(error) => error,
         // Only for a stream that the allocator does not know.
         DeviceFreeError::Driver(_) => FreeError::OtherStream,
     };
-    FreeRejected {
-        block: rejected.block,
+    Rejected {
+        value: rejected.value,
         error,
     }
 }
@@ -121,13 +118,12 @@ impl<A: StreamAllocator> BlockAllocator for StreamMemory<A> {
         Ok(Grant { block, wait: None })
     }
 
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let freed = match point {
             None => self.memory.free_unused(&self.stream, block),
             Some(point) if point.stream == StreamId::MAIN => self.memory.free(&self.stream, block),
             Some(_) => {
-                let error = FreeError::OtherStream;
-                return Err(FreeRejected { block, error });
+                return Err(Rejected::new(block, FreeError::OtherStream));
             }
         };
         freed.map_err(in_cores_words)

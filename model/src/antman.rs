@@ -18,8 +18,8 @@ use core::fmt;
 
 use larder_core::vmem::JointBytes;
 use larder_core::{
-    AllocError, Block, BlockAllocator, FreeRejected, Grant, Placement, Request, Stats, StreamPoint,
-    VmemStats,
+    AllocError, Block, BlockAllocator, FreeError, Grant, Placement, Rejected, Request, Stats,
+    StreamPoint, VmemStats,
 };
 
 /// A block, and where it is.
@@ -181,8 +181,8 @@ impl<D: BlockAllocator, H: BlockAllocator> Vmem<D, H> {
     fn counted_off(
         &self,
         block: Block,
-        give_back: impl FnOnce(Block) -> Result<(), FreeRejected>,
-    ) -> Result<(), FreeRejected> {
+        give_back: impl FnOnce(Block) -> Result<(), Rejected<FreeError>>,
+    ) -> Result<(), Rejected<FreeError>> {
         let bytes = block.bytes();
         self.joint.take_off(bytes);
         give_back(block).inspect_err(|_| self.joint.put_back(bytes))
@@ -216,7 +216,7 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
 
     /// Gives a block to the side that gave it (VMEM1). A side that does not know its blocks is asked by the
     /// free itself: then the block is counted off afterwards.
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let bytes = block.bytes();
         match (self.placement(&block), &self.host) {
             (Some(Placement::Device), _) => {
@@ -228,7 +228,7 @@ impl<D: BlockAllocator, H: BlockAllocator> BlockAllocator for Vmem<D, H> {
             (_, host) => {
                 let refused = self.device.free_at(block, point);
                 let freed = match (refused, host) {
-                    (Err(FreeRejected { block, .. }), Some(host)) => host.free_at(block, point),
+                    (Err(rejected), Some(host)) => host.free_at(rejected.value, point),
                     (refused, _) => refused,
                 };
                 freed.inspect(|()| self.joint.take_off(bytes))

@@ -5,7 +5,7 @@
 
 use larder_core::{
     Addr, AddrRange, Align, AllocError, Bfc, BfcConfig, Block, BlockAllocator, Chunk, EventNumber,
-    FreeError, FreeRejected, MemoryAccess, Pattern, Request, StreamId, StreamPoint,
+    FreeError, MemoryAccess, Pattern, Rejected, Request, StreamId, StreamPoint,
 };
 
 use crate::Random;
@@ -207,7 +207,10 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         assert_eq!(self.allocator.requested_bytes(&foreign), None);
         assert_eq!(self.allocator.allocation_id(&foreign), None);
         let before = self.allocator.stats();
-        let FreeRejected { block, error } = self
+        let Rejected {
+            value: block,
+            error,
+        } = self
             .allocator
             .free(foreign)
             .expect_err("the block is another allocator's");
@@ -223,7 +226,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
             before,
             "a refused free changes nothing"
         );
-        other.free(rejected.block).expect("whose it is takes it");
+        other.free(rejected.value).expect("whose it is takes it");
         self.free(first);
     }
 
@@ -236,7 +239,10 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
         let rejected = self
             .allocator
             .free_after(block, StreamPoint { stream, event });
-        let FreeRejected { block, error } = rejected.expect_err("there are no streams");
+        let Rejected {
+            value: block,
+            error,
+        } = rejected.expect_err("there are no streams");
         assert_eq!(error, FreeError::NoStreams);
         let after = self.allocator.stats();
         assert_eq!(after, before, "a refused free changes nothing");
@@ -263,7 +269,10 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
             let rejected = self
                 .allocator
                 .free_after(block, StreamPoint { stream, event });
-            let FreeRejected { block, error } = rejected.expect_err("the event is too far ahead");
+            let Rejected {
+                value: block,
+                error,
+            } = rejected.expect_err("the event is too far ahead");
             assert_eq!(error, FreeError::EventTooFar);
             assert_eq!(
                 self.allocator.allocation_id(&block),

@@ -229,7 +229,7 @@ impl Pair<'_> {
                 let bytes = block.bytes();
                 (block, Ok(bytes))
             }
-            Err(rejected) => (rejected.block, Err(rejected.error)),
+            Err(rejected) => (rejected.value, Err(rejected.error)),
         };
         same("resize", &answer, &model)?;
         let place = |block: &Block| (block.addr(), block.handle());

@@ -28,7 +28,7 @@ pub enum HugePages {
     Above(u64),
 }
 
-/// What the memory of the process is tuned for; see [`Larder`](crate::Larder) for the three that
+/// What the memory of the process is tuned for; see [`Larder`](crate::Larder) for those that
 /// exist and what may be changed in each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Config {
@@ -43,6 +43,10 @@ pub(crate) struct Config {
     pub(crate) bin_bytes: u32,
     /// Whether the environment has its say.
     pub(crate) environment: bool,
+    /// Whether every block is known and looked at.
+    pub(crate) hardened: bool,
+    /// Whether C++'s `new` asks: of the caller, not of the process.
+    pub(crate) by_new: bool,
 }
 
 impl Config {
@@ -54,6 +58,8 @@ impl Config {
         dense_percent: 75,
         bin_bytes: 32 << 10,
         environment: false,
+        hardened: false,
+        by_new: false,
     };
 
     /// Time first.
@@ -70,6 +76,12 @@ impl Config {
         purge_ms: 0,
         huge_pages: HugePages::Never,
         bin_bytes: 4 << 10,
+        ..Self::BALANCED
+    };
+
+    /// Safety first: misuse of the heap is found.
+    pub(crate) const HARDENED: Self = Self {
+        hardened: true,
         ..Self::BALANCED
     };
 
@@ -100,13 +112,18 @@ pub(crate) struct Tuning {
     huge_above: AtomicU64,
     dense_percent: AtomicU32,
     bin_bytes: AtomicU32,
-    /// 1 known, 2 background.
+    /// 1 known, 2 background, 4 hardened, 8 allocated before it was known.
     flags: AtomicU32,
-    applying: Locked<(), Sleep>,
+    /// How often it was asked for in vain.
+    applying: Locked<u32, Sleep>,
 }
 
 const KNOWN: u32 = 1;
 const BACKGROUND: u32 = 2;
+const HARDENED: u32 = 4;
+const EARLY: u32 = 8;
+/// Nobody allocates so often before the C library begins.
+const MAX_IN_VAIN: u32 = 100;
 
 impl Tuning {
     pub(crate) const fn new() -> Self {
@@ -117,7 +134,7 @@ impl Tuning {
             dense_percent: AtomicU32::new(config.dense_percent),
             bin_bytes: AtomicU32::new(config.bin_bytes),
             flags: AtomicU32::new(flags(&config)),
-            applying: Locked::new(()),
+            applying: Locked::new(0),
         }
     }
 
@@ -132,13 +149,20 @@ impl Tuning {
 
     #[cold]
     fn apply_first(&self, config: &Config) {
-        self.applying.with(|()| {
+        self.applying.with(|in_vain| {
             if self.flags.load(Ordering::Relaxed) & KNOWN != 0 {
                 return;
             }
-            // Asked before the C library knew its environment, the next who asks tries again.
-            let Some(config) = config.with_environment() else {
-                return;
+            let config = match config.with_environment() {
+                Some(config) => config,
+                // Asked before the C library knew its environment, the next who asks tries again.
+                None if *in_vain < MAX_IN_VAIN => {
+                    *in_vain += 1;
+                    self.flags.fetch_or(EARLY, Ordering::Relaxed);
+                    return;
+                }
+                // The program has taken its environment away.
+                None => *config,
             };
             self.purge_ms.store(config.purge_ms, Ordering::Relaxed);
             self.huge_above
@@ -146,8 +170,10 @@ impl Tuning {
             self.dense_percent
                 .store(config.dense_percent, Ordering::Relaxed);
             self.bin_bytes.store(config.bin_bytes, Ordering::Relaxed);
+            let early = self.flags.load(Ordering::Relaxed) & EARLY;
             // Release: see apply.
-            self.flags.store(flags(&config) | KNOWN, Ordering::Release);
+            self.flags
+                .store(flags(&config) | early | KNOWN, Ordering::Release);
         });
     }
 
@@ -181,6 +207,29 @@ impl Tuning {
         }
     }
 
+    /// Whether idle memory goes back when the heap has grown: nobody does it soon where there is no thread for it.
+    pub(crate) fn makes_up(&self) -> bool {
+        !self.background() && self.purge_ms() < u64::MAX
+    }
+
+    /// Whether the configuration is known.
+    #[inline]
+    pub(crate) fn is_known(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & KNOWN != 0
+    }
+
+    /// Whether the heap is known to be hardened.
+    #[inline(always)]
+    pub(crate) fn is_hardened(&self) -> bool {
+        // Relaxed: whoever holds a block of a hardened heap got it from somebody who knew.
+        self.flags.load(Ordering::Relaxed) & HARDENED != 0
+    }
+
+    /// Whether blocks may have been allocated before the configuration was known.
+    pub(crate) fn had_early_blocks(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & EARLY != 0
+    }
+
     /// Whether a thread of the heap's own may purge.
     pub(crate) fn background(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & BACKGROUND != 0
@@ -195,7 +244,9 @@ const fn huge_above(config: &Config) -> u64 {
 }
 
 const fn flags(config: &Config) -> u32 {
-    if config.background { BACKGROUND } else { 0 }
+    let background = if config.background { BACKGROUND } else { 0 };
+    let hardened = if config.hardened { HARDENED } else { 0 };
+    background | hardened
 }
 
 #[cfg(test)]

@@ -6,11 +6,12 @@ use core::time::Duration;
 
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
+use crate::by_address::{find, free_by_address};
 use crate::config::{Config, HugePages};
+use crate::hardened;
 use crate::process::{PROCESS, may_start};
 use crate::slow::{
-    alloc_any, alloc_zeroed_any, bin_of, find, free_any, free_by_address, malloc_any, no_memory,
-    realloc_other,
+    alloc_any, alloc_zeroed_any, bin_of, free_any, malloc_any, no_memory, realloc_other,
 };
 use crate::stats::Stats;
 use crate::thread::{tls, with_local};
@@ -42,13 +43,14 @@ use crate::thread::{tls, with_local};
 /// freed last and has not given again. Else a small free is not looked at.
 ///
 /// # Configurations
-/// One implementation, tuned for three purposes; the constants of each can be changed by `with_…`:
+/// One implementation, tuned for four purposes; the constants of each can be changed by `with_…`:
 ///
 /// | | for | freed memory goes back | huge pages |
 /// |---|---|---|---|
 /// | [`new`](Self::new) | a balance | after 1 s | beyond 8 MiB, where memory is really touched |
 /// | [`speed`](Self::speed) | time | after 10 s | beyond 2 MiB, the same |
 /// | [`memory`](Self::memory) | little memory | at once | never |
+/// | [`hardened`](Self::hardened) | safety | after 1 s | beyond 8 MiB, where memory is really touched |
 ///
 /// All values being one heap, the one that is asked first decides for the process.
 ///
@@ -87,6 +89,34 @@ impl Larder {
         Self(Config::MEMORY)
     }
 
+    /// The heap of the process, which finds what the program does wrong with its blocks: the process ends with a line
+    /// on standard error that says what was done to which address.
+    ///
+    /// * A free or resize of an address where no block starts, or of a block that was freed; a free with another
+    ///   length or alignment than the block has.
+    /// * A write past the end of a block, up to where the next block begins. Seen when the block is freed or
+    ///   resized; soon after, for one of the two blocks that came or went last.
+    /// * A write to a freed block below 1 MiB, unless it writes zeros. Freed blocks are zeroed, and wait until 16 MiB or
+    ///   16,383 of them do before their memory is used again; they are looked at then.
+    /// * Any access to a block of no bytes.
+    ///
+    /// All blocks are zeroed when they are allocated. Reads are not seen, nor is a write that leaps over what is
+    /// known to be nobody's. Costs memory (48 bytes and more for each block, and the 16 MiB) and time: a lock that
+    /// all threads share. Blocks of `Heap`s are not looked at, [`step`](crate::step)s are not planned.
+    pub const fn hardened() -> Self {
+        Self(Config::HARDENED)
+    }
+
+    /// The same heap, asked for blocks by C++'s `new`: hardened, [`check_layout`](Self::check_layout) looks at
+    /// such blocks only.
+    #[must_use]
+    pub const fn by_new(self) -> Self {
+        Self(Config {
+            by_new: true,
+            ..self.0
+        })
+    }
+
     /// Keeps freed memory for so long at most, and half as long at least, before it goes back to
     /// the system: zero for as soon as may be, `Duration::MAX` for ever. In whole milliseconds,
     /// rounded up.
@@ -99,7 +129,8 @@ impl Larder {
     }
 
     /// Whether the heap may have a thread of its own that gives memory back while the program
-    /// does nothing. Without it that happens when the program next needs or frees much. It is started
+    /// does nothing. Without it that happens when the program next needs or frees much, and also, for what was
+    /// freed only now, when the heap grows. It is started
     /// when 2 MiB have been freed, sleeps for half the delay between two looks, and ends when nothing
     /// is idle; signals do not reach it. A program that must stay single-threaded (for `unshare` or
     /// `setns`) or forbids itself to start threads says `false`.
@@ -117,7 +148,7 @@ impl Larder {
     ///
     /// | variable | values |
     /// |---|---|
-    /// | `LARDER_MODE` | `balanced`, `speed` or `memory`: what [`new`](Self::new), [`speed`](Self::speed) and [`memory`](Self::memory) choose |
+    /// | `LARDER_MODE` | `balanced`, `speed`, `memory` or `hardened`: what [`new`](Self::new), [`speed`](Self::speed), [`memory`](Self::memory) and [`hardened`](Self::hardened) choose |
     /// | `LARDER_PURGE_AFTER` | milliseconds, or `never` |
     /// | `LARDER_BACKGROUND_PURGE` | `yes` or `no` |
     /// | `LARDER_HUGE_PAGES` | MiB from which on they are asked for, or `never` |
@@ -151,14 +182,17 @@ impl Larder {
                 return block;
             }
         }
-        malloc_any(&self.0, bytes)
+        malloc_any(bytes, &self.0)
     }
 
     /// A zeroed block, else like that of [`malloc`](Self::malloc).
     #[inline]
     #[must_use]
     pub fn malloc_zeroed(&self, bytes: usize) -> *mut u8 {
-        let Ok(layout) = Layout::from_size_align(bytes.max(1), 16) else {
+        if bytes == 0 {
+            return self.malloc(0);
+        }
+        let Ok(layout) = Layout::from_size_align(bytes, 16) else {
             return no_memory();
         };
         // SAFETY: the layout is not empty.
@@ -201,6 +235,14 @@ impl Larder {
     /// The conditions of [`free`](Self::free). The block is given up if the answer is not null.
     #[must_use]
     pub unsafe fn resize(&self, block: *mut u8, bytes: usize) -> *mut u8 {
+        if PROCESS.tuning.is_hardened() {
+            // SAFETY: the caller's promise.
+            let resized = unsafe { hardened::resize(block, None, bytes, &self.0) };
+            return match resized.is_null() {
+                true => no_memory(),
+                false => resized,
+            };
+        }
         let usable = match PROCESS.class_in_first(block) {
             None | Some(SizeClass::NONE) => match self.usable_size(block) {
                 Some(bytes) => bytes,
@@ -226,10 +268,23 @@ impl Larder {
         }
     }
 
-    /// How many bytes of a block the program may use: at least as many as it asked for. `None` if no
-    /// block of this heap starts there. O(1), for large blocks behind a lock; free blocks of a span are
-    /// not told from others.
+    /// Ends the process with a message if the heap is hardened and a block that the program has was allocated with
+    /// another length or alignment: for callers that free by address and length. Alignments up to 16 count as one. Does
+    /// nothing else.
+    #[inline(always)]
+    pub fn check_layout(&self, block: *mut u8, bytes: usize, align: usize) {
+        if PROCESS.tuning.is_hardened() {
+            hardened::check_layout(block, bytes, align, &self.0);
+        }
+    }
+
+    /// How many bytes of a block the program may use: at least as many as it asked for; hardened, as many. `None` if
+    /// no block of this heap starts there. O(1), for large blocks behind a lock; free blocks of a span are
+    /// not told from others, unless the heap is hardened.
     pub fn usable_size(&self, block: *const u8) -> Option<usize> {
+        if PROCESS.tuning.is_hardened() {
+            return hardened::usable_size(block.cast_mut());
+        }
         find(block.cast_mut()).map(|(_, bytes)| bytes)
     }
 
@@ -287,7 +342,7 @@ unsafe impl GlobalAlloc for Larder {
                 return block;
             }
         }
-        alloc_any(&self.0, layout)
+        alloc_any(layout, &self.0)
     }
 
     #[inline]
@@ -315,11 +370,15 @@ unsafe impl GlobalAlloc for Larder {
                 return block;
             }
         }
-        alloc_zeroed_any(&self.0, layout)
+        alloc_zeroed_any(layout, &self.0)
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        if PROCESS.tuning.is_hardened() {
+            // SAFETY: the caller's promise.
+            return unsafe { hardened::resize(block, Some(layout), new_size, &self.0) };
+        }
         // SAFETY: the caller promises a size that is valid for the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         let was_common = SizeClass::is_common(layout.size(), layout.align());

@@ -48,10 +48,28 @@ compile_error!(
 #[cfg(not(any(feature = "std", unix)))]
 compile_error!("larder needs its feature `std` on systems other than Unix");
 
+// Rooms:
+// * `larder` the allocator's verbs, `slow` what they leave, `by_address` blocks without a layout; `check` broken contracts, `config` what a program
+//   chooses, `stats` numbers; `hardened` verbs that look at every block
+// * `thread` what one thread has, and what runs when it ends
+// * `process` what all share: arenas, heaps, mappings; what runs around a fork
+// * `arena` one reserved range: spans, large blocks, pages that move, free memory that goes back
+// * `purge` when memory goes back to the system
+// * `step` steps that repeat: where their blocks are served
+// * `value_heap` heaps as values
+// * `observe` decorators that count, sample and record
+// * `block_table` what is known of some live blocks, by address
+// * `os` the system below
+//
+// Size classes, spans, remote frees and the parking of heaps are `larder-core`'s (`small`), as is
+// best fit with coalescing.
+
 mod arena;
 mod block_table;
+mod by_address;
 mod check;
 mod config;
+mod hardened;
 #[cfg(miri)]
 mod interpreted;
 mod larder;

@@ -6,11 +6,12 @@
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
-use larder_core::small::{CacheBin, Fresh, SizeClass, Span, ThreadCache};
+use larder_core::small::{CacheBin, Fresh, SizeClass, ThreadCache};
 
 use crate::arena::Held;
 use crate::check;
 use crate::config::Config;
+use crate::hardened;
 use crate::os::Native;
 use crate::process::PROCESS;
 use crate::purge;
@@ -34,20 +35,27 @@ fn or_null(block: Option<NonNull<u8>>) -> *mut u8 {
     block.map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 
+/// Whether the heap is hardened; known from the first call on.
+fn is_hardened(config: &Config) -> bool {
+    PROCESS.tuning.apply(config);
+    PROCESS.tuning.is_hardened()
+}
+
 #[cold]
 #[inline(never)]
-fn refill(config: &Config, class: SizeClass) -> Option<Fresh> {
-    PROCESS.tuning.apply(config);
+fn refill(class: SizeClass) -> Option<Fresh> {
     attach();
     let find = || {
         // SAFETY: called from the verbs below, which have left the thread's part.
         unsafe { with_local(|local| local.refill(class, &PROCESS)) }
     };
     purge::passed();
-    find().or_else(|| {
+    let fresh = find().or_else(|| {
         reclaim(class.block_bytes());
         find()
-    })
+    });
+    purge::found();
+    fresh
 }
 
 /// Before a request of `bytes` bytes is refused: brings idle memory back that may serve it.
@@ -61,24 +69,45 @@ pub(crate) fn reclaim(bytes: usize) {
 }
 
 /// # Safety
-/// `block` is a block of this class, given up by the caller.
+/// `block` is a block of the heap with this layout, which has a class, given up by the caller.
 #[cold]
 #[inline(never)]
-unsafe fn free_slow(class: SizeClass, block: *mut u8) {
+unsafe fn free_slow(block: *mut u8, layout: Layout) {
+    if PROCESS.tuning.is_hardened() {
+        // SAFETY: the caller's promise.
+        return unsafe { hardened::free(block, Some(layout)) };
+    }
+    if let Some(class) = class_of(layout) {
+        // SAFETY: the caller's promise.
+        unsafe { free_past_bin(class, block) };
+    }
+}
+
+/// Frees a block that the thread's bin did not take.
+///
+/// # Safety
+/// `block` is a block of this class, given up by the caller.
+pub(crate) unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
     // SAFETY: the caller's promise.
-    let free = |local: &mut Local| unsafe {
-        local.free_slow(class, block, &PROCESS);
-    };
+    let free = |local: &mut Local| unsafe { local.free_slow(class, block, &PROCESS) };
     attach();
     // SAFETY: called from the verbs below, which have left the thread's part.
-    unsafe { with_local(free) };
-    purge::freed(PROCESS.tuning.bin_bytes() as usize);
+    let was_full = unsafe { with_local(free) };
+    if was_full {
+        purge::freed(PROCESS.tuning.bin_bytes() as usize);
+    }
 }
 
 #[cold]
 #[inline(never)]
-fn alloc_large(config: &Config, layout: Layout) -> *mut u8 {
-    PROCESS.tuning.apply(config);
+fn alloc_large(layout: Layout, config: &Config) -> *mut u8 {
+    match is_hardened(config) {
+        true => hardened::alloc(layout.size(), layout.align(), config),
+        false => alloc_large_plain(layout),
+    }
+}
+
+fn alloc_large_plain(layout: Layout) -> *mut u8 {
     purge::passed();
     match PROCESS.alloc_held(layout.size(), layout.align()) {
         Held::Found(block) => return block.as_ptr(),
@@ -88,15 +117,17 @@ fn alloc_large(config: &Config, layout: Layout) -> *mut u8 {
         Held::Busy => {}
     }
     let find = || PROCESS.alloc_large(layout.size(), layout.align());
-    or_null(find().or_else(|| {
+    let block = find().or_else(|| {
         reclaim(layout.size());
         find()
-    }))
+    });
+    purge::found();
+    or_null(block)
 }
 
 #[cold]
 #[inline(never)]
-fn free_alone(block: *mut u8, bytes: usize) {
+pub(crate) fn free_alone(block: *mut u8, bytes: usize) {
     // A mapping of its own is gone with the block.
     let becomes_idle = PROCESS.arena_of(block).is_some();
     if !PROCESS.free_large(block, bytes) {
@@ -109,8 +140,8 @@ fn free_alone(block: *mut u8, bytes: usize) {
 
 #[cold]
 #[inline(never)]
-fn alloc_zeroed_large(config: &Config, layout: Layout) -> *mut u8 {
-    let block = alloc_large(config, layout);
+fn alloc_zeroed_large(layout: Layout) -> *mut u8 {
+    let block = alloc_large_plain(layout);
     // SAFETY: given to us just now, that long, or null, which lies nowhere.
     unsafe { PROCESS.zero_large(block, layout.size()) };
     block
@@ -119,59 +150,32 @@ fn alloc_zeroed_large(config: &Config, layout: Layout) -> *mut u8 {
 /// A block of a class whose bin is empty.
 #[cold]
 #[inline(never)]
-fn alloc_slow(config: &Config, class: SizeClass) -> *mut u8 {
-    or_null(refill(config, class).map(|fresh| fresh.block))
-}
-
-/// Where a block of the heap lies, found by its address.
-pub(crate) enum Place {
-    /// In a span of this class.
-    Span(SizeClass),
-    /// In the range of steps.
-    Step(&'static StepHeap<Native>),
-    /// In an arena, by itself, or in a mapping of its own.
-    Alone,
-}
-
-/// Finds the block that starts at an address, and its length; `None` if none does.
-pub(crate) fn find(block: *mut u8) -> Option<(Place, usize)> {
-    let length = |bytes: u64| usize::try_from(bytes).ok();
-    let Some(arena) = PROCESS.arena_of(block) else {
-        if let Some(heap) = PROCESS.step_heaps.of(block) {
-            return Some((Place::Step(heap), length(heap.bytes_at(block)?)?));
-        }
-        return Some((Place::Alone, PROCESS.mappings.bytes_at(block)?));
-    };
-    let Some(span) = arena.span_of(block) else {
-        return Some((Place::Alone, length(arena.bytes_at(block)?)?));
-    };
-    // SAFETY: the record of a span in use, or of one that was: it stays readable.
-    let shape = unsafe { Span::shape(span.as_ptr()) };
-    let is_block = shape.is_block(block);
-    is_block.then_some((Place::Span(shape.class), shape.block_bytes as usize))
-}
-
-/// Frees any block by its address.
-///
-/// # Safety
-/// `block` is a block of the heap, given up by the caller.
-#[cold]
-#[inline(never)]
-pub(crate) unsafe fn free_by_address(block: *mut u8) {
-    if block.is_null() {
-        return;
+fn alloc_slow(layout: Layout, config: &Config) -> *mut u8 {
+    match is_hardened(config) {
+        true => hardened::alloc(layout.size(), layout.align(), config),
+        false => or_null(class_of(layout).and_then(refill).map(|fresh| fresh.block)),
     }
-    match find(block) {
-        Some((Place::Span(class), _)) => {
-            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
-            check::check_not_free(unsafe { CacheBin::newest(bin_of(class)) } == block);
-            // SAFETY: the caller's promise.
-            unsafe { free_of_class(block, class) }
-        }
-        Some((Place::Step(heap), _)) => free_of_step(heap, block),
-        Some((Place::Alone, bytes)) => free_alone(block, bytes),
-        None => check::fail(b"larder: freed an address where no block of this heap starts\n"),
+}
+
+/// Any zeroed block of the plain heap, where no thread has a cache.
+pub(crate) fn alloc_zeroed_plain(layout: Layout) -> *mut u8 {
+    match class_of(layout) {
+        Some(class) => alloc_zeroed_slow(class, layout.size()),
+        None => alloc_zeroed_large(layout),
     }
+}
+
+/// A zeroed block of a class whose bin is empty.
+fn alloc_zeroed_slow(class: SizeClass, bytes: usize) -> *mut u8 {
+    let Some(fresh) = refill(class) else {
+        return ptr::null_mut();
+    };
+    let block = fresh.block.as_ptr();
+    if !fresh.clean {
+        // SAFETY: the block is at least that long.
+        unsafe { block.write_bytes(0, bytes) };
+    }
+    block
 }
 
 /// What builds with debug assertions look at before a small free.
@@ -189,27 +193,37 @@ fn check_free(block: *mut u8, layout: Layout) {
 /// that it needs no stack, and nearly all that comes here are long layouts.
 #[cold]
 #[inline(never)]
-pub(crate) fn alloc_any(config: &Config, layout: Layout) -> *mut u8 {
+pub(crate) fn alloc_any(layout: Layout, config: &Config) -> *mut u8 {
     if step::may_take(layout) {
-        return alloc_in_step(config, layout);
+        return alloc_in_step(layout, config);
     }
     if SizeClass::is_long(layout.size(), layout.align()) {
-        return alloc_of_class(config, SizeClass::of_long(layout.size()));
+        return alloc_of_class(SizeClass::of_long(layout.size()), layout, config);
     }
-    alloc_rare(config, layout)
+    alloc_rare(layout, config)
 }
 
 /// Any block that C asks for by its length.
 #[cold]
 #[inline(never)]
-pub(crate) fn malloc_any(config: &Config, bytes: usize) -> *mut u8 {
-    let block = match Layout::from_size_align(bytes.max(1), 16) {
-        Ok(layout) => alloc_any(config, layout),
+pub(crate) fn malloc_any(bytes: usize, config: &Config) -> *mut u8 {
+    let block = match Layout::from_size_align(bytes, 16) {
+        Ok(layout) if bytes > 0 => alloc_any(layout, config),
+        Ok(_) => alloc_nothing(config),
         Err(_) => ptr::null_mut(),
     };
     match block.is_null() {
         true => no_memory(),
         false => block,
+    }
+}
+
+/// A block of no bytes.
+#[cold]
+fn alloc_nothing(config: &Config) -> *mut u8 {
+    match is_hardened(config) {
+        true => hardened::alloc(0, 16, config),
+        false => alloc_any(Layout::new::<u8>(), config),
     }
 }
 
@@ -223,29 +237,29 @@ pub(crate) fn no_memory() -> *mut u8 {
 
 #[cold]
 #[inline(never)]
-fn alloc_in_step(config: &Config, layout: Layout) -> *mut u8 {
+fn alloc_in_step(layout: Layout, config: &Config) -> *mut u8 {
     match step::alloc(layout) {
         Some(block) => block.as_ptr(),
-        None => alloc_rare(config, layout),
+        None => alloc_rare(layout, config),
     }
 }
 
 /// Any block that is none of a step.
 #[cold]
 #[inline(never)]
-fn alloc_rare(config: &Config, layout: Layout) -> *mut u8 {
+fn alloc_rare(layout: Layout, config: &Config) -> *mut u8 {
     match class_of(layout) {
-        Some(class) => alloc_of_class(config, class),
-        None => alloc_large(config, layout),
+        Some(class) => alloc_of_class(class, layout, config),
+        None => alloc_large(layout, config),
     }
 }
 
 #[inline(always)]
-fn alloc_of_class(config: &Config, class: SizeClass) -> *mut u8 {
+fn alloc_of_class(class: SizeClass, layout: Layout, config: &Config) -> *mut u8 {
     // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
     let block = unsafe { CacheBin::pop(bin_of(class)) };
     match block.is_null() {
-        true => alloc_slow(config, class),
+        true => alloc_slow(layout, config),
         false => block,
     }
 }
@@ -262,7 +276,7 @@ pub(crate) unsafe fn free_any(block: *mut u8, layout: Layout) {
     }
     if SizeClass::is_long(layout.size(), layout.align()) {
         // SAFETY: the caller's promise.
-        return unsafe { free_of_class(block, SizeClass::of_long(layout.size())) };
+        return unsafe { free_of_class(block, SizeClass::of_long(layout.size()), layout) };
     }
     // SAFETY: the caller's promise.
     unsafe { free_rare(block, layout) }
@@ -273,6 +287,10 @@ pub(crate) unsafe fn free_any(block: *mut u8, layout: Layout) {
 #[cold]
 #[inline(never)]
 unsafe fn free_perhaps_in_step(block: *mut u8, layout: Layout) {
+    if PROCESS.tuning.is_hardened() {
+        // SAFETY: the caller's promise.
+        return unsafe { hardened::free(block, Some(layout)) };
+    }
     if let Some(heap) = step::heap_of(block, layout) {
         return free_of_step(heap, block);
     }
@@ -292,44 +310,42 @@ unsafe fn free_perhaps_in_step(block: *mut u8, layout: Layout) {
 unsafe fn free_rare(block: *mut u8, layout: Layout) {
     match class_of(layout) {
         // SAFETY: the caller's promise.
-        Some(class) => unsafe { free_of_class(block, class) },
+        Some(class) => unsafe { free_of_class(block, class, layout) },
+        // SAFETY: the caller's promise.
+        None if PROCESS.tuning.is_hardened() => unsafe { hardened::free(block, Some(layout)) },
         None => free_alone(block, layout.size()),
     }
 }
 
 /// # Safety
-/// `block` is a block of this class, given up by the caller.
+/// `block` is a block of the heap with this layout, which is of this class, given up by the caller.
 #[inline(always)]
-unsafe fn free_of_class(block: *mut u8, class: SizeClass) {
+unsafe fn free_of_class(block: *mut u8, class: SizeClass, layout: Layout) {
     // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
     if !unsafe { CacheBin::push(bin_of(class), block) } {
-        // SAFETY: a block of this class, which the cache did not take.
-        unsafe { free_slow(class, block) };
+        // SAFETY: the caller's promise, and the cache did not take the block.
+        unsafe { free_slow(block, layout) };
     }
 }
 
 /// Any zeroed block.
 #[cold]
 #[inline(never)]
-pub(crate) fn alloc_zeroed_any(config: &Config, layout: Layout) -> *mut u8 {
+pub(crate) fn alloc_zeroed_any(layout: Layout, config: &Config) -> *mut u8 {
     if let Some(block) = step::alloc(layout) {
         // SAFETY: given to us just now, that long.
         unsafe { block.write_bytes(0, layout.size()) };
         return block.as_ptr();
     }
-    let Some(class) = class_of(layout) else {
-        return alloc_zeroed_large(config, layout);
-    };
+    let class = class_of(layout);
     // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
-    let mut block = unsafe { CacheBin::pop(bin_of(class)) };
+    let pop = |class| unsafe { CacheBin::pop(bin_of(class)) };
+    let block = class.map_or(ptr::null_mut(), pop);
     if block.is_null() {
-        let Some(fresh) = refill(config, class) else {
-            return ptr::null_mut();
+        return match is_hardened(config) {
+            true => hardened::alloc(layout.size(), layout.align(), config),
+            false => alloc_zeroed_plain(layout),
         };
-        block = fresh.block.as_ptr();
-        if fresh.clean {
-            return block;
-        }
     }
     // SAFETY: the block is at least that long.
     unsafe { block.write_bytes(0, layout.size()) };
@@ -359,7 +375,7 @@ pub(crate) unsafe fn realloc_other(block: *mut u8, layout: Layout, new: Layout) 
 
 #[cold]
 #[inline(never)]
-fn free_of_step(heap: &StepHeap<Native>, block: *mut u8) {
+pub(crate) fn free_of_step(heap: &StepHeap<Native>, block: *mut u8) {
     if !heap.free(block) {
         check::fail(b"larder: freed an address where no block of this heap starts\n");
     }

@@ -8,7 +8,7 @@ use super::drive;
 use super::index::{AddressIndex, NoIndex};
 use super::memory::{Memory, Regions, Source};
 use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request, Resize};
-use crate::error::{AllocError, FreeError, FreeRejected, ResizeRejected};
+use crate::error::{AllocError, FreeError, Rejected, ResizeError};
 use crate::stats::{PoolStats, Stats};
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::sub_allocator::SubAllocator;
@@ -136,7 +136,11 @@ impl<S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'_, S, I, W> {
     ///
     /// # Errors
     /// Gives the block back as it was; see [`ResizeError`](crate::ResizeError).
-    pub fn resize(&self, block: Block, to: impl Into<Resize>) -> Result<Block, ResizeRejected> {
+    pub fn resize(
+        &self,
+        block: Block,
+        to: impl Into<Resize>,
+    ) -> Result<Block, Rejected<ResizeError>> {
         drive::resize(&mut &self.bfc, &self.source, block, &to.into())
     }
 
@@ -158,7 +162,7 @@ impl<S: Source<M>, I: AddressIndex, W: Wait, M: Memory> BlockAllocator
         }
     }
 
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.bfc.with(|bfc| match point {
             None => bfc.free(block),
             Some(point) => bfc.free_after(block, point),

@@ -53,7 +53,7 @@ pub(super) fn check(
 
 /// What a walk over all chunks adds up to.
 #[derive(Default)]
-struct Found {
+struct ChunkSums {
     chunks: u32,
     listed: u32,
     live: u64,
@@ -71,7 +71,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// # Errors
     /// The first one found broken, which is a defect of this crate.
     pub fn check_invariants(&self) -> Result<(), Violation> {
-        let mut found = Found::default();
+        let mut found = ChunkSums::default();
         self.check_region_order()?;
         for id in self.regions.ids() {
             self.check_region(id, &mut found)?;
@@ -96,7 +96,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     }
 
     /// BFC1, BFC2, and of BFC3, BFC8, BFC9 what one chunk shows.
-    fn check_region(&self, id: RegionId, found: &mut Found) -> Result<(), Violation> {
+    fn check_region(&self, id: RegionId, found: &mut ChunkSums) -> Result<(), Violation> {
         let region = self.regions.get(id);
         let (mut link, mut prev, mut offset) = (Link(region.first()), Link::NIL, 0);
         while link.is_some() {
@@ -134,7 +134,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         check(may_stand_apart, "BFC2", link)
     }
 
-    fn check_chunk(&self, link: Link, found: &mut Found) -> Result<(), Violation> {
+    fn check_chunk(&self, link: Link, found: &mut ChunkSums) -> Result<(), Violation> {
         let chunk = self.table.at(link);
         let addr = self.addr_of(link);
         let indexed = self.index.find(addr, |handle| self.addr_of(Link(handle)));
@@ -204,7 +204,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     }
 
     /// BFC3 with BIN1 and BIN2: every list holds listed chunks of its class, and all of them.
-    fn check_bins(&self, found: &Found) -> Result<(), Violation> {
+    fn check_bins(&self, found: &ChunkSums) -> Result<(), Violation> {
         check(self.bins.bitmap_agrees(), "BFC3", Link::NIL)?;
         let mut listed = 0;
         for index in 0..Class::COUNT {
@@ -225,14 +225,14 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     }
 
     /// BFC5 (SLAB2, SLAB3).
-    fn check_records(&self, found: &Found) -> Result<(), Violation> {
+    fn check_records(&self, found: &ChunkSums) -> Result<(), Violation> {
         check(self.table.in_use() == found.chunks, "BFC5", Link::NIL)?;
         let is_vacant = |chunk: &Chunk| chunk.state() == State::Vacant;
         check(self.table.is_sound(is_vacant), "BFC5", Link::NIL)
     }
 
     /// BFC6, BFC7.
-    fn check_counters(&self, found: &Found) -> Result<(), Violation> {
+    fn check_counters(&self, found: &ChunkSums) -> Result<(), Violation> {
         let counters = &self.counters;
         let agree = counters.live == found.live
             && counters.leaving == found.leaving

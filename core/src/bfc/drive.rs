@@ -12,9 +12,10 @@ use super::resize::{Placed, ResizeStep};
 use super::shrink::ReleaseTicket;
 use super::step::Attempt;
 use crate::block::{Block, Grant, Request, Resize};
-use crate::error::{AllocError, RegionError, RegionRejected, ResizeRejected};
+use crate::error::{AllocError, RegionError, Rejected, ResizeError};
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Locked, Wait};
+use crate::units::AddrRange;
 
 /// A way to an algorithm, for a few lines at a time.
 pub trait Reach<A> {
@@ -105,7 +106,7 @@ pub(super) fn resize<'t, I: AddressIndex>(
     source: &impl SubAllocator,
     block: Block,
     to: &Resize,
-) -> Result<Block, ResizeRejected> {
+) -> Result<Block, Rejected<ResizeError>> {
     match bfc.reach(|bfc| bfc.resize_or_grow(block, to)) {
         ResizeStep::Done(done) => done,
         ResizeStep::Grow(ticket, block) => grow_behind(bfc, source, ticket, block, to),
@@ -119,7 +120,7 @@ fn grow_behind<'t, I: AddressIndex>(
     mut ticket: GrowTicket,
     block: Block,
     to: &Resize,
-) -> Result<Block, ResizeRejected> {
+) -> Result<Block, Rejected<ResizeError>> {
     let range = loop {
         if let Ok(range) = source.grow(ticket.request()) {
             break range;
@@ -151,9 +152,9 @@ fn grow_behind<'t, I: AddressIndex>(
 
 /// Gives a range back that could not be held. Giving an overlapping one back would take memory from
 /// under live blocks. Any other that is not taken back is the sub-allocator's loss: it was told.
-fn release_rejected(source: &impl SubAllocator, rejected: RegionRejected) {
+fn release_rejected(source: &impl SubAllocator, rejected: Rejected<RegionError, AddrRange>) {
     if rejected.error != RegionError::Overlap {
-        source.release(rejected.range).ok();
+        source.release(rejected.value).ok();
     }
 }
 
@@ -255,14 +256,14 @@ impl<I: AddressIndex> Bfc<'_, I> {
     /// from `source`. One sub-allocator call, or two if it refuses the first.
     ///
     /// # Errors
-    /// Gives the block back as it was; see [`ResizeError`](crate::ResizeError). Memory that
+    /// Gives the block back as it was; see [`ResizeError`]. Memory that
     /// `source` gave elsewhere goes back to it, or is held if it does not take it.
     pub fn resize_over(
         &mut self,
         source: &impl SubAllocator,
         block: Block,
         to: impl Into<Resize>,
-    ) -> Result<Block, ResizeRejected> {
+    ) -> Result<Block, Rejected<ResizeError>> {
         resize(self, source, block, &to.into())
     }
 

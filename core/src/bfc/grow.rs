@@ -11,7 +11,7 @@ use super::index::AddressIndex;
 use super::memory::{Memory, Regions};
 use super::search::Need;
 use crate::block::Request;
-use crate::error::{Cause, RegionError, RegionRejected};
+use crate::error::{Cause, RegionError, Rejected};
 use crate::region::RegionId;
 use crate::sub_allocator::GrowRequest;
 use crate::units::{Addr, AddrRange, Align, round_down};
@@ -275,18 +275,20 @@ impl<I: AddressIndex> Bfc<'_, I, Regions> {
     /// Gives the range back, to be released, if it breaks the sub-allocator's promises (too small,
     /// misaligned, overlapping), holding it would pass a limit lowered meanwhile, or the ticket is
     /// another allocator's. The ticket is used up either way.
-    pub fn commit(&mut self, ticket: GrowTicket, range: AddrRange) -> Result<(), RegionRejected> {
+    pub fn commit(
+        &mut self,
+        ticket: GrowTicket,
+        range: AddrRange,
+    ) -> Result<(), Rejected<RegionError, AddrRange>> {
         if !self.retire(&ticket) {
-            let error = RegionError::ForeignTicket;
-            return Err(RegionRejected { range, error });
+            return Err(Rejected::new(range, RegionError::ForeignTicket));
         }
         if range.bytes() < ticket.least_bytes {
-            let error = RegionError::TooSmall;
-            return Err(RegionRejected { range, error });
+            return Err(Rejected::new(range, RegionError::TooSmall));
         }
         self.note_given_again(range);
         self.try_add(range, ticket.with_end)
-            .map_err(|error| RegionRejected { range, error })
+            .map_err(|error| Rejected::new(range, error))
     }
 
     /// The sub-allocator refused: the ticket's bytes no longer count against the limit. A ticket
@@ -316,9 +318,9 @@ impl<I: AddressIndex> Bfc<'_, I, Regions> {
     /// # Errors
     /// Gives the range back if it is misaligned, overlaps, is too large, passes the limit, or a
     /// table is full.
-    pub fn add_region(&mut self, range: AddrRange) -> Result<(), RegionRejected> {
+    pub fn add_region(&mut self, range: AddrRange) -> Result<(), Rejected<RegionError, AddrRange>> {
         self.try_add(range, false)
-            .map_err(|error| RegionRejected { range, error })
+            .map_err(|error| Rejected::new(range, error))
     }
 
     fn try_add(&mut self, range: AddrRange, with_end: bool) -> Result<(), RegionError> {

@@ -10,9 +10,8 @@
 //! lock: [`BfcAllocator`] does that for any [`Source`].
 //!
 //! # Files
-//! `config` policies · `chunk` the record · `table` all records · `class`, `bins` free chunks by
-//! size · `streams` stream order · `search` which chunk · `take` cutting it · `alloc_at` at a given place · `give` freeing and
-//! merging · `resize` a block in place · `memory` what stands behind the chunks, and one step of an allocation ·
+//! `config` policies · `chunk` the record · `class`, `bins` free chunks by size · `streams` stream order ·
+//! `search` which chunk · `alloc` cutting it · `alloc_at` at a given place · `free` freeing and merging · `resize` a block in place · `memory` what stands behind the chunks, and one step of an allocation ·
 //! `grow`, `shrink` tickets and limits, `step` the states of an allocation: all three of regions ·
 //! `paged` pages · `index` blocks by address · `report`, `dump` for people · `check` the invariants ·
 //! `drive` the loops over a source · `allocator` a lock around it all.
@@ -38,6 +37,7 @@
 //! # Cost
 //! `alloc` and `free` O(1); table 32 bytes a chunk, nothing per byte of pool.
 
+mod alloc;
 mod alloc_at;
 mod allocator;
 mod bins;
@@ -47,7 +47,7 @@ mod class;
 mod config;
 mod drive;
 mod dump;
-mod give;
+mod free;
 mod grow;
 mod index;
 mod memory;
@@ -58,7 +58,6 @@ mod search;
 mod shrink;
 mod step;
 mod streams;
-mod take;
 
 pub use allocator::BfcAllocator;
 pub use check::Violation;

@@ -1,6 +1,6 @@
 //! Changing a block's size where it is: its first address, handle and number stay.
 //!
-//! * A smaller block keeps its front. The rest is cut off and freed as a block there would be: it joins what [`give`](super::give) says.
+//! * A smaller block keeps its front. The rest is cut off and freed as a block there would be: it joins what [`free`](super::free) says.
 //! * A larger block takes the free chunks right behind it, as many as are needed, in the order of
 //!   their addresses, each of which no stream uses any more or only the block's. What is left of the
 //!   last stays free with its record and its point.
@@ -13,13 +13,13 @@
 use super::Bfc;
 use super::chunk::Link;
 use super::config::Growth;
-use super::give::Stored;
+use super::free::Stored;
 use super::grow::GrowTicket;
 use super::index::AddressIndex;
 use super::memory::{Memory, Regions};
 use super::search::Need;
 use crate::block::{Block, Resize};
-use crate::error::{RegionError, RegionRejected, ResizeError, ResizeRejected};
+use crate::error::{RegionError, Rejected, ResizeError};
 use crate::stream::{StreamId, StreamPoint};
 use crate::units::AddrRange;
 
@@ -33,7 +33,7 @@ struct Behind {
 
 /// How far a resize over a sub-allocator has come.
 pub(super) enum ResizeStep {
-    Done(Result<Block, ResizeRejected>),
+    Done(Result<Block, Rejected<ResizeError>>),
     /// The sub-allocator has to be asked.
     Grow(GrowTicket, Block),
 }
@@ -48,9 +48,9 @@ pub(super) enum Placed {
 
 /// What a commit did to the block it was meant for.
 pub(super) struct Committed {
-    pub(super) result: Result<Block, ResizeRejected>,
+    pub(super) result: Result<Block, Rejected<ResizeError>>,
     /// The range could not be held.
-    pub(super) rejected: Option<RegionRejected>,
+    pub(super) rejected: Option<Rejected<RegionError, AddrRange>>,
 }
 
 impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
@@ -76,10 +76,14 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     ///
     /// # Errors
     /// Gives the block back, and nothing has changed then; see [`ResizeError`].
-    pub fn resize(&mut self, block: Block, to: impl Into<Resize>) -> Result<Block, ResizeRejected> {
+    pub fn resize(
+        &mut self,
+        block: Block,
+        to: impl Into<Resize>,
+    ) -> Result<Block, Rejected<ResizeError>> {
         match self.try_resize(&block, &to.into()) {
             Ok(link) => Ok(self.block_of(link)),
-            Err(error) => Err(ResizeRejected { block, error }),
+            Err(error) => Err(Rejected::new(block, error)),
         }
     }
 
@@ -214,10 +218,10 @@ impl<I: AddressIndex> Bfc<'_, I, Regions> {
             Err(rejected) if rejected.error == ResizeError::NoRoom => rejected,
             done => return ResizeStep::Done(done),
         };
-        let block = rejected.block;
+        let block = rejected.value;
         match self.plan_growth_behind(&block, to) {
             Ok(ticket) => ResizeStep::Grow(ticket, block),
-            Err(error) => ResizeStep::Done(Err(ResizeRejected { block, error })),
+            Err(error) => ResizeStep::Done(Err(Rejected::new(block, error))),
         }
     }
 
@@ -292,7 +296,7 @@ impl<I: AddressIndex> Bfc<'_, I, Regions> {
                 Some(RegionError::TableFull) => ResizeError::TableFull,
                 _ => refused.error,
             };
-            ResizeRejected { error, ..refused }
+            Rejected { error, ..refused }
         });
         Committed { result, rejected }
     }

@@ -84,7 +84,7 @@ impl Default for GuardConfig {
 
 /// What a row remembers of its block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct BandShape {
     /// First address of the front guard.
     pub(super) base: Addr,
     pub(super) front_bytes: u64,
@@ -98,7 +98,7 @@ pub(super) struct Shape {
     pub(super) stream: StreamId,
 }
 
-impl Shape {
+impl BandShape {
     fn front(&self) -> Option<AddrRange> {
         AddrRange::new(self.base, self.front_bytes)
     }

@@ -14,13 +14,13 @@
 //! * GUARD2 a row is taken by its block's free alone, and not while it is pinned. So whoever holds the
 //!   block, or a pin, may read its guards: the memory below is not free.
 
-use super::bands::{GuardConfig, Shape};
+use super::bands::{BandShape, GuardConfig};
 use super::damage::Findings;
-use super::rows::{Entry, Rows};
+use super::rows::{RowEntry, Rows};
 use super::{CheckError, FindingCounts, OnDamage, Row, give_back};
 use crate::access::MemoryAccess;
 use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
-use crate::error::{AllocError, FreeError, FreeRejected};
+use crate::error::{AllocError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sync::{Locked, Spin, Wait};
@@ -30,12 +30,12 @@ use crate::units::Addr;
 #[derive(Debug)]
 pub struct Guard {
     inner: Block,
-    shape: Shape,
+    shape: BandShape,
     /// Checks that read its guards now.
     pins: u32,
 }
 
-impl Entry for Guard {
+impl RowEntry for Guard {
     fn addr(&self) -> Addr {
         self.shape.addr
     }
@@ -164,7 +164,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
     }
 
     /// Gets memory and writes its guards.
-    fn prepare(&self, request: &Request) -> Result<(Grant, Shape), AllocError> {
+    fn prepare(&self, request: &Request) -> Result<(Grant, BandShape), AllocError> {
         let (front_bytes, total) = self.config.layout(request)?;
         let grant = self.inner.alloc(&Request {
             bytes: total,
@@ -176,7 +176,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         } else {
             0
         };
-        let shape = Shape {
+        let shape = BandShape {
             base,
             front_bytes,
             // Inside the granted range.
@@ -220,10 +220,9 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         &self,
         block: Block,
         point: Option<StreamPoint>,
-    ) -> Result<Option<CheckError>, FreeRejected> {
+    ) -> Result<Option<CheckError>, Rejected<FreeError>> {
         let Some(Guard { inner, shape, pins }) = self.take(&block) else {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
+            return Err(Rejected::new(block, FreeError::Unknown));
         };
         let handle = block.handle();
         let stream = point.map_or(shape.stream, |point| point.stream);
@@ -239,13 +238,13 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
                 self.gone(handle, find, None);
                 Ok(find)
             }
-            Err(FreeRejected {
-                block: inner,
+            Err(Rejected {
+                value: inner,
                 error,
             }) => {
                 self.state
                     .with(|state| state.rows.put(handle, Guard { inner, shape, pins }));
-                Err(FreeRejected { block, error })
+                Err(Rejected::new(block, error))
             }
         }
     }
@@ -301,7 +300,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_,
     /// Frees the block whatever its guards are like, which are read on the point's stream, behind the work
     /// queued there; what was found waits in [`take_finding`](Guarded::take_finding).
     /// [`free_checked`](Guarded::free_checked) answers it.
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.free_checked(block, point).map(drop)
     }
 

@@ -46,7 +46,7 @@ pub use guarded::{Guard, Guarded};
 pub use poisoned::Poisoned;
 pub use quarantined::{QuarantineConfig, QuarantineStats, Quarantined, Waiting};
 pub use rows::Row;
-pub use track_state::{Record, TrackStats, TrackedBlock, Tracking};
+pub use track_state::{TrackRecord, TrackStats, TrackedBlock, Tracking};
 pub use tracked::{NoTicks, RecordsTaken, Ticks, Tracked};
 
 use crate::block::{BlockAllocator, Grant};

@@ -3,7 +3,7 @@
 use super::give_back;
 use crate::access::{MemoryAccess, Pattern};
 use crate::block::{Block, BlockAllocator, Grant, Request};
-use crate::error::{AccessError, AllocError, ConfigError, FreeError, FreeRejected};
+use crate::error::{AccessError, AllocError, ConfigError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::{StreamId, StreamPoint};
 use crate::sync::{AtomicU64, Ordering};
@@ -107,10 +107,9 @@ impl<A: BlockAllocator, M: MemoryAccess> BlockAllocator for Poisoned<A, M> {
 
     /// Resets the block, behind the work of the point's stream if there is a point, then frees it below. If
     /// the point is refused the block comes back reset.
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let Some(requested) = self.inner.requested_bytes(&block) else {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
+            return Err(Rejected::new(block, FreeError::Unknown));
         };
         let stream = point.map_or(StreamId::MAIN, |point| point.stream);
         if self.reset(stream, &block, requested).is_err() {

@@ -12,7 +12,7 @@ use super::damage::{Findings, find_change};
 use super::{CheckError, Damage, FindingCounts, OnDamage, Which};
 use crate::access::{MemoryAccess, Pattern};
 use crate::block::{Block, BlockAllocator, Grant, Request};
-use crate::error::{AllocError, ConfigError, FreeError, FreeRejected};
+use crate::error::{AllocError, ConfigError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::{StreamId, StreamPoint};
 use crate::sync::{Locked, Spin, Wait};
@@ -289,10 +289,15 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
     fn release(&self, waiting: Waiting) -> Result<(), Refused> {
         let Waiting { block, point, id } = waiting;
         let freed = self.inner.free_at(block, point);
-        freed.map_err(|FreeRejected { block, error }| Refused {
-            waiting: Waiting { block, point, id },
-            error,
-        })
+        freed.map_err(
+            |Rejected {
+                 value: block,
+                 error,
+             }| Refused {
+                waiting: Waiting { block, point, id },
+                error,
+            },
+        )
     }
 
     /// Gives a filled block to the allocator below: without its point where there are no streams (QUAR3).
@@ -376,10 +381,9 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
     /// Fills the block, behind the work of the point's stream if there is a point, and lets it wait. A point
     /// too far ahead is not refused but waits, and is handed on when the block leaves; to an allocator without
     /// streams the block goes without it, since the stream's work was over when the block had been filled.
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         if self.inner.requested_bytes(&block).is_none() {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
+            return Err(Rejected::new(block, FreeError::Unknown));
         }
         let id = self.inner.allocation_id(&block).unwrap_or(0);
         let waiting = Waiting { block, point, id };
@@ -395,10 +399,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
         } else {
             self.admit(waiting)
         };
-        done.map_err(|Refused { waiting, error }| FreeRejected {
-            block: waiting.block,
-            error,
-        })
+        done.map_err(|Refused { waiting, error }| Rejected::new(waiting.block, error))
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {

@@ -27,7 +27,7 @@ impl<E> Row<E> {
 }
 
 /// What a row keeps: at least the block below.
-pub(super) trait Entry {
+pub(super) trait RowEntry {
     /// First address of the block that the caller holds.
     fn addr(&self) -> Addr;
 }
@@ -49,7 +49,7 @@ impl<E> Record for Row<E> {
 /// The rows.
 pub(super) struct Rows<'t, E>(Slab<'t, Row<E>>);
 
-impl<'t, E: Entry> Rows<'t, E> {
+impl<'t, E: RowEntry> Rows<'t, E> {
     pub(super) fn new(rows: &'t mut [Row<E>]) -> Self {
         Self(Slab::new(rows))
     }

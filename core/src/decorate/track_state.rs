@@ -10,7 +10,7 @@
 //! * STATE3 the ring holds the newest records, in the order of their sequence numbers.
 //! * STATE4 `under_way` is the number of allocations that were let in and have no answer yet.
 
-use super::rows::{Entry, Row, Rows};
+use super::rows::{Row, RowEntry, Rows};
 use crate::block::Block;
 use crate::table::ring::Ring;
 use crate::units::Addr;
@@ -28,7 +28,7 @@ pub enum Tracking {
 
 /// One call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Record {
+pub struct TrackRecord {
     /// Bytes given, or minus the bytes taken back.
     pub bytes: i64,
     /// When, by the clock.
@@ -64,7 +64,7 @@ pub struct TrackedBlock {
     pub(super) id: u64,
 }
 
-impl Entry for TrackedBlock {
+impl RowEntry for TrackedBlock {
     fn addr(&self) -> Addr {
         self.inner.addr()
     }
@@ -72,7 +72,7 @@ impl Entry for TrackedBlock {
 
 /// What is counted, and the records.
 pub(super) struct TrackState<'t> {
-    pub(super) ring: Ring<'t, Record>,
+    pub(super) ring: Ring<'t, TrackRecord>,
     /// Rows of blocks; none are used but under [`Tracking::Local`].
     pub(super) rows: Rows<'t, TrackedBlock>,
     pub(super) stats: TrackStats,
@@ -87,7 +87,10 @@ pub(super) struct TrackState<'t> {
 }
 
 impl<'t> TrackState<'t> {
-    pub(super) fn new(ring: &'t mut [Option<Record>], rows: &'t mut [Row<TrackedBlock>]) -> Self {
+    pub(super) fn new(
+        ring: &'t mut [Option<TrackRecord>],
+        rows: &'t mut [Row<TrackedBlock>],
+    ) -> Self {
         Self {
             ring: Ring::new(ring),
             rows: Rows::new(rows),
@@ -104,7 +107,7 @@ impl<'t> TrackState<'t> {
             return;
         }
         self.sequence += 1;
-        let record = Record {
+        let record = TrackRecord {
             bytes,
             tick,
             sequence: self.sequence,

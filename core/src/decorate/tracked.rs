@@ -3,9 +3,9 @@
 use core::fmt;
 
 use super::rows::Row;
-use super::track_state::{Record, TrackState, TrackStats, TrackedBlock, Tracking};
+use super::track_state::{TrackRecord, TrackState, TrackStats, TrackedBlock, Tracking};
 use crate::block::{Block, BlockAllocator, Grant, Request};
-use crate::error::{AllocError, FreeError, FreeRejected};
+use crate::error::{AllocError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sync::{Locked, Spin, Wait};
@@ -81,7 +81,7 @@ pub struct Tracked<'t, A, T = NoTicks, W: Wait = Spin> {
 impl<'t, A: BlockAllocator> Tracked<'t, A> {
     /// Counts the blocks of `inner`, by its sizes if it tracks them; no clock, threads spin for the
     /// lock.
-    pub fn new(inner: A, ring: &'t mut [Option<Record>]) -> Self {
+    pub fn new(inner: A, ring: &'t mut [Option<TrackRecord>]) -> Self {
         Self::with_ticks(inner, NoTicks, ring, None)
     }
 
@@ -89,7 +89,7 @@ impl<'t, A: BlockAllocator> Tracked<'t, A> {
     /// a row. No clock, threads spin for the lock.
     pub fn local(
         inner: A,
-        ring: &'t mut [Option<Record>],
+        ring: &'t mut [Option<TrackRecord>],
         rows: &'t mut [Row<TrackedBlock>],
     ) -> Self {
         Self::with_ticks(inner, NoTicks, ring, Some(rows))
@@ -102,7 +102,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
     pub fn with_ticks(
         inner: A,
         ticks: T,
-        ring: &'t mut [Option<Record>],
+        ring: &'t mut [Option<TrackRecord>],
         rows: Option<&'t mut [Row<TrackedBlock>]>,
     ) -> Self {
         let tracking = match rows {
@@ -134,7 +134,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
     }
 
     /// Copies records into `into`, the oldest first, and says how many. They stay.
-    pub fn copy_records(&self, into: &mut [Record]) -> usize {
+    pub fn copy_records(&self, into: &mut [TrackRecord]) -> usize {
         self.state.with(|state| {
             let mut count = 0;
             for place in into {
@@ -150,7 +150,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
 
     /// Takes out the records there are, the oldest first, calling `f` with each without a lock; records
     /// of calls at the same time may be left for next time. Called now and then it loses none.
-    pub fn drain_records(&self, mut f: impl FnMut(Record)) {
+    pub fn drain_records(&self, mut f: impl FnMut(TrackRecord)) {
         let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
             match self.state.with(|state| state.ring.pop()) {
@@ -166,7 +166,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
     ///
     /// # Errors
     /// If they were taken before.
-    pub fn take_records(&self, f: impl FnMut(Record)) -> Result<(), RecordsTaken> {
+    pub fn take_records(&self, f: impl FnMut(TrackRecord)) -> Result<(), RecordsTaken> {
         let before = self
             .state
             .with(|state| core::mem::replace(&mut state.taken, true));
@@ -240,7 +240,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
         outcome
     }
 
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let bytes = block.bytes();
         if self.tracking != Tracking::Local {
             // A foreign block is refused below; it never counted.
@@ -261,8 +261,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
             Some((entry, state.leaving(bytes)))
         });
         let Some((entry, counted)) = taken else {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
+            return Err(Rejected::new(block, FreeError::Unknown));
         };
         let handle = block.handle();
         let TrackedBlock {
@@ -278,8 +277,8 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
                 state.freed(self.tracking, bytes, tick);
                 Ok(())
             }
-            Err(FreeRejected {
-                block: inner,
+            Err(Rejected {
+                value: inner,
                 error,
             }) => {
                 state.stays(counted);
@@ -291,7 +290,7 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, 
                         id,
                     },
                 );
-                Err(FreeRejected { block, error })
+                Err(Rejected::new(block, error))
             }
         })
     }

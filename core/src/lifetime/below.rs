@@ -4,7 +4,7 @@ use crate::bfc::AddressIndex;
 use crate::bfc::paged::{PageDriver, PagedBfc};
 use crate::bfc::{Bfc, ChunkInfo, ChunkState};
 use crate::block::{Block, ChunkHandle, Grant, Request};
-use crate::error::{AllocError, FreeRejected};
+use crate::error::{AllocError, FreeError, Rejected};
 use crate::units::{AddrRange, Granule};
 
 /// An allocator below a plan. The plan's blocks lie in the allocator's own range, and so its idle
@@ -30,7 +30,7 @@ pub trait Below {
     ///
     /// # Errors
     /// Gives it back if it is not one of this allocator's.
-    fn free(&mut self, block: Block) -> Result<(), FreeRejected>;
+    fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>>;
 
     /// Bytes of memory that [`prepare`](Self::prepare) would have to ask for.
     fn missing_bytes(&mut self, range: AddrRange) -> u64;
@@ -90,7 +90,7 @@ impl<I: AddressIndex> Below for InRange<'_, '_, I> {
         self.bfc.alloc_at_near(range, near)
     }
 
-    fn free(&mut self, block: Block) -> Result<(), FreeRejected> {
+    fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
         self.bfc.free(block)
     }
 
@@ -149,7 +149,7 @@ impl<D: PageDriver, I: AddressIndex> Below for OverPages<'_, '_, D, I> {
         self.paged.alloc_at_over(self.driver, range, near)
     }
 
-    fn free(&mut self, block: Block) -> Result<(), FreeRejected> {
+    fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
         self.paged.free(block)
     }
 

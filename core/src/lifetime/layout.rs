@@ -7,10 +7,10 @@
 //! [`pack`](super::pack).
 
 use super::below::Below;
+use super::block_life::Lifetime;
 use super::pack::{PackTables, Packer};
 use super::shape::{Entry, Inherited};
 use super::steps::Tag;
-use super::word::Lifetime;
 use crate::units::Align;
 
 /// One range that is in use at the start of a layout, in granules from the start of the addresses.

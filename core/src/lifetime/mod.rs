@@ -12,6 +12,7 @@
 //! All is numbers, tables are lent, and there is no clock: ticks are counts.
 
 mod below;
+mod block_life;
 mod follow;
 mod layout;
 pub mod pack;
@@ -20,12 +21,11 @@ mod save;
 mod shape;
 mod step_stats;
 mod steps;
-mod word;
 
 pub use below::{Below, InRange, OverPages};
+pub use block_life::Lifetime;
 pub use layout::{Obstacle, Places};
 pub use save::SavedPlansError;
 pub use shape::{Entry, Shape};
 pub use step_stats::{StepConfig, StepStats};
 pub use steps::{StepTables, Steps, Tag};
-pub use word::Lifetime;

@@ -27,7 +27,7 @@ use super::layout::Places;
 use super::shape::{Entry, Inherited, Shape, ShapeId, Shapes};
 use super::step_stats::{StepConfig, StepStats};
 use crate::block::{Block, ChunkHandle, Grant, Request};
-use crate::error::{AllocError, FreeRejected};
+use crate::error::{AllocError, FreeError, Rejected};
 use crate::units::{AddrRange, Granule};
 
 /// What is known of a live block of a step: which step and which of its allocations. One a chunk
@@ -420,7 +420,11 @@ impl<'t> Steps<'t> {
     ///
     /// # Errors
     /// Gives the block back if it is not one of the allocator below.
-    pub fn free(&mut self, below: &mut impl Below, block: Block) -> Result<(), FreeRejected> {
+    pub fn free(
+        &mut self,
+        below: &mut impl Below,
+        block: Block,
+    ) -> Result<(), Rejected<FreeError>> {
         let handle = block.handle().get() as usize;
         let granules = below.granule().count_up(block.bytes());
         below.free(block)?;

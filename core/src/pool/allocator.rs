@@ -3,9 +3,9 @@
 //! The lock is held for bookkeeping only. A buffer that is to go back has left the pool's lists before
 //! the lock is let go, so nobody can be given it while the sub-allocator takes it.
 
-use super::{GrowTicket, Pool, PoolCounters, PoolReport, PoolStep, ReleaseTicket};
+use super::{LeavingTicket, MissTicket, Pool, PoolCounters, PoolReport, PoolStep};
 use crate::block::{Block, BlockAllocator, Grant, Request};
-use crate::error::{AllocError, ConfigError, FreeRejected};
+use crate::error::{AllocError, ConfigError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sub_allocator::SubAllocator;
@@ -134,7 +134,7 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
     }
 
     /// One buffer: the bytes taken, and the next.
-    fn give_back(&self, ticket: ReleaseTicket) -> (u64, Option<ReleaseTicket>) {
+    fn give_back(&self, ticket: LeavingTicket) -> (u64, Option<LeavingTicket>) {
         let taken = self.source.release(ticket.range()).is_ok();
         self.pool.with(|pool| {
             let bytes = if taken {
@@ -167,7 +167,7 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
     }
 
     #[cold]
-    fn grow(&self, ticket: GrowTicket) -> Result<Grant, AllocError> {
+    fn grow(&self, ticket: MissTicket) -> Result<Grant, AllocError> {
         if let Ok(range) = self.source.grow(ticket.request()) {
             return self.commit(ticket, range);
         }
@@ -180,12 +180,12 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
         Err(self.pool.with(|pool| pool.abort(ticket)))
     }
 
-    fn commit(&self, ticket: GrowTicket, range: AddrRange) -> Result<Grant, AllocError> {
+    fn commit(&self, ticket: MissTicket, range: AddrRange) -> Result<Grant, AllocError> {
         match self.pool.with(|pool| pool.commit(ticket, range)) {
             Ok(grant) => Ok(grant),
             Err(rejected) => {
                 // One that is not taken back is the sub-allocator's loss: it was told.
-                self.source.release(rejected.range).ok();
+                self.source.release(rejected.value).ok();
                 Err(rejected.error)
             }
         }
@@ -205,7 +205,7 @@ impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<'_, S, W> {
 
     /// Keeps the buffer; evicts without the lock. With a point always refused: a pool has no streams, see
     /// [`Pool::free_after`].
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let mut next = self.pool.with(|pool| {
             match point {
                 None => pool.free(block)?,

@@ -5,7 +5,7 @@ use crate::table::slab::{Record, Sink};
 
 /// What a buffer is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum BufferState {
     /// The record is no buffer.
     Vacant,
     /// The sub-allocator is being asked for it.
@@ -41,7 +41,7 @@ pub struct Buffer {
     pub(super) links: [[u32; 2]; 2],
     /// The step in which it became idle.
     pub(super) step: u32,
-    pub(super) state: State,
+    pub(super) state: BufferState,
 }
 
 static_assertions::const_assert_eq!(size_of::<Buffer>(), 72);
@@ -57,7 +57,7 @@ impl Buffer {
         id: 0,
         links: [[0; 2]; 2],
         step: 0,
-        state: State::Vacant,
+        state: BufferState::Vacant,
     };
 
     /// Granted bytes of its block: all behind the block's start.

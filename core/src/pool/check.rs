@@ -1,7 +1,7 @@
 //! A walk over a pool's invariants, for tests.
 
 use super::Pool;
-use super::buffer::{Buffer, OfSize, OfState, State};
+use super::buffer::{Buffer, BufferState, OfSize, OfState};
 use crate::table::list::{Linked, Queue};
 
 /// An invariant that does not hold is a defect of this crate.
@@ -16,18 +16,21 @@ impl Pool<'_> {
     /// Names the first that does not hold.
     pub fn check_invariants(&self) -> Result<(), &'static str> {
         let lists = [
-            (self.idle, State::Idle),
-            (self.stuck, State::Stuck),
-            (self.leaving, State::Leaving),
+            (self.idle, BufferState::Idle),
+            (self.stuck, BufferState::Stuck),
+            (self.leaving, BufferState::Leaving),
         ];
-        let is_vacant = |record: &Buffer| record.state == State::Vacant;
+        let is_vacant = |record: &Buffer| record.state == BufferState::Vacant;
         holds(self.buffers.is_sound(is_vacant), "POOL1: vacant records")?;
         for (list, state) in lists {
             self.check_list(list, state)?;
         }
-        holds(self.growing == self.count(State::Growing), "POOL1: growing")?;
-        holds(self.out == self.count(State::Out), "POOL1: out")?;
-        holds(self.going == self.count(State::Going), "POOL1: going")?;
+        holds(
+            self.growing == self.count(BufferState::Growing),
+            "POOL1: growing",
+        )?;
+        holds(self.out == self.count(BufferState::Out), "POOL1: out")?;
+        holds(self.going == self.count(BufferState::Going), "POOL1: going")?;
         self.check_sizes()?;
         let limits =
             self.idle.count <= self.limit_buffers && self.idle_bytes <= self.config.limit_bytes;
@@ -40,12 +43,12 @@ impl Pool<'_> {
         links.map(|link| (link, self.buffers.at(link)))
     }
 
-    fn count(&self, state: State) -> u32 {
+    fn count(&self, state: BufferState) -> u32 {
         let of_state = self.records().filter(|(_, record)| record.state == state);
         of_state.map(|_| 1).sum()
     }
 
-    fn check_list(&self, list: Queue<u32>, state: State) -> Result<(), &'static str> {
+    fn check_list(&self, list: Queue<u32>, state: BufferState) -> Result<(), &'static str> {
         let (mut link, mut newer, mut steps) = (list.newest, 0, 0);
         for _ in 0..list.count {
             let record = self.buffers.at(link);
@@ -56,7 +59,10 @@ impl Pool<'_> {
             let previous = Linked::<OfState>::previous(record);
             holds(previous == newer, "POOL1: a list's links")?;
             let age = self.step.wrapping_sub(record.step);
-            holds(state != State::Idle || age >= steps, "POOL2: out of order")?;
+            holds(
+                state != BufferState::Idle || age >= steps,
+                "POOL2: out of order",
+            )?;
             steps = age;
             newer = link;
             link = Linked::<OfState>::next(record);
@@ -66,7 +72,7 @@ impl Pool<'_> {
     }
 
     fn check_sizes(&self) -> Result<(), &'static str> {
-        let kept = |state| matches!(state, State::Idle | State::Stuck);
+        let kept = |state| matches!(state, BufferState::Idle | BufferState::Stuck);
         let mut in_lists = 0;
         for newest in self.sizes.slots().iter().filter(|slot| **slot != 0) {
             let bytes = self.buffers.at(*newest).bytes;
@@ -93,20 +99,20 @@ impl Pool<'_> {
         let mut growing = 0;
         for (_, record) in self.records() {
             match record.state {
-                State::Vacant => continue,
-                State::Growing => {
+                BufferState::Vacant => continue,
+                BufferState::Growing => {
                     growing += u128::from(record.bytes);
                     continue;
                 }
-                State::Idle => idle += record.held_bytes,
-                State::Out => {
+                BufferState::Idle => idle += record.held_bytes,
+                BufferState::Out => {
                     live += record.granted_bytes();
                     requested += record.requested_bytes;
                     let inside = record.start <= record.block
                         && record.requested_bytes <= record.granted_bytes();
                     holds(inside, "POOL6: a block beyond its buffer")?;
                 }
-                State::Stuck | State::Leaving | State::Going => {}
+                BufferState::Stuck | BufferState::Leaving | BufferState::Going => {}
             }
             held += record.held_bytes;
             holds(

@@ -1,7 +1,7 @@
 //! What is kept, what goes, and how the limits move.
 
 use super::Pool;
-use super::buffer::{OfState, State};
+use super::buffer::{BufferState, OfState};
 use super::report::PoolCounters;
 use crate::error::ConfigError;
 
@@ -87,7 +87,7 @@ impl Pool<'_> {
             self.counters.evicted += 1;
             return self.leave(link);
         }
-        self.keep(link, State::Idle);
+        self.keep(link, BufferState::Idle);
         while self.is_above_limit() {
             self.evict_oldest();
         }
@@ -118,11 +118,11 @@ impl Pool<'_> {
     }
 
     /// Enters a buffer that stands in no list as kept.
-    pub(super) fn keep(&mut self, link: u32, state: State) {
+    pub(super) fn keep(&mut self, link: u32, state: BufferState) {
         let record = self.buffers.at_mut(link);
         record.state = state;
         record.step = self.step;
-        if state == State::Idle {
+        if state == BufferState::Idle {
             self.idle_bytes += record.held_bytes;
             self.idle.push::<OfState, _>(&mut self.buffers, link);
         } else {
@@ -135,7 +135,7 @@ impl Pool<'_> {
     pub(super) fn take_out(&mut self, link: u32) {
         self.sizes.remove(&mut self.buffers, link);
         let record = self.buffers.at(link);
-        if record.state == State::Idle {
+        if record.state == BufferState::Idle {
             self.idle_bytes -= record.held_bytes;
             self.idle.unlink::<OfState, _>(&mut self.buffers, link);
         } else {
@@ -145,7 +145,7 @@ impl Pool<'_> {
 
     /// Lets a buffer that stands in no list go.
     fn leave(&mut self, link: u32) {
-        self.buffers.at_mut(link).state = State::Leaving;
+        self.buffers.at_mut(link).state = BufferState::Leaving;
         self.leaving.push::<OfState, _>(&mut self.buffers, link);
     }
 

@@ -6,7 +6,7 @@
 //! are those of TensorFlow 1.15's `PoolAllocator`.
 //!
 //! [`Pool`] is the algorithm for one thread. It never calls the sub-allocator: a miss is a
-//! [`GrowTicket`], what is to go back is a [`ReleaseTicket`]. [`PoolAllocator`] shares it behind a lock
+//! [`MissTicket`], what is to go back is a [`LeavingTicket`]. [`PoolAllocator`] shares it behind a lock
 //! and carries out the tickets without the lock.
 //!
 //! # Where a buffer is
@@ -44,17 +44,17 @@ pub use allocator::PoolAllocator;
 pub use buffer::Buffer;
 pub use config::PoolConfig;
 pub use report::{PoolCounters, PoolReport};
-pub use ticket::{CommitRejected, GrowTicket, PoolStep, ReleaseTicket};
+pub use ticket::{LeavingTicket, MissTicket, PoolStep};
 
 use crate::block::{AllocatorId, Block, ChunkHandle, Grant, RawBlock, Request};
-use crate::error::{AllocError, Cause, ConfigError, FreeError, FreeRejected, RegionError};
+use crate::error::{AllocError, Cause, ConfigError, FreeError, RegionError, Rejected};
 use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sub_allocator::GrowRequest;
 use crate::table::list::Queue;
 use crate::table::slab::Slab;
 use crate::units::{Addr, AddrRange, round_up};
-use buffer::{OfState, State};
+use buffer::{BufferState, OfState};
 use ghosts::Ghosts;
 use sizes::Sizes;
 
@@ -164,7 +164,7 @@ impl<'t> Pool<'t> {
         let wish = round_up(bytes, self.config.align).ok_or(too_large)?;
         let growing = Buffer {
             bytes,
-            state: State::Growing,
+            state: BufferState::Growing,
             ..Buffer::VACANT
         };
         let Some(link) = self.buffers.insert(growing) else {
@@ -176,7 +176,7 @@ impl<'t> Pool<'t> {
         self.missed(bytes);
         self.growing += 1;
         self.growing_bytes += u128::from(bytes);
-        Ok(PoolStep::Grow(GrowTicket {
+        Ok(PoolStep::Grow(MissTicket {
             link,
             owner: self.buffers.owner(),
             bytes,
@@ -197,9 +197,9 @@ impl<'t> Pool<'t> {
     /// alignment, or the ticket is another pool's.
     pub fn commit(
         &mut self,
-        ticket: GrowTicket,
+        ticket: MissTicket,
         range: AddrRange,
-    ) -> Result<Grant, CommitRejected> {
+    ) -> Result<Grant, Rejected<AllocError, AddrRange>> {
         let unfit = if ticket.owner != self.buffers.owner() {
             Some(RegionError::ForeignTicket)
         } else if range.bytes() < ticket.bytes {
@@ -218,9 +218,9 @@ impl<'t> Pool<'t> {
         };
         if let Some(unfit) = unfit {
             let error = self.give_up(ticket, Cause::Rejected(unfit));
-            return Err(CommitRejected { range, error });
+            return Err(Rejected::new(range, error));
         }
-        let GrowTicket { link, asked, .. } = ticket;
+        let MissTicket { link, asked, .. } = ticket;
         self.growing -= 1;
         self.growing_bytes -= u128::from(ticket.bytes);
         let stats = &mut self.stats;
@@ -233,7 +233,7 @@ impl<'t> Pool<'t> {
     }
 
     /// Takes a ticket back that got nothing; what the allocation answers. O(idle buffers).
-    pub fn abort(&mut self, ticket: GrowTicket) -> AllocError {
+    pub fn abort(&mut self, ticket: MissTicket) -> AllocError {
         self.give_up(ticket, Cause::SubAllocator)
     }
 
@@ -243,10 +243,9 @@ impl<'t> Pool<'t> {
     ///
     /// # Errors
     /// Gives the block back if it is not one of this pool's, or freed already.
-    pub fn free(&mut self, block: Block) -> Result<(), FreeRejected> {
+    pub fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
         let Some(link) = self.known(&block) else {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
+            return Err(Rejected::new(block, FreeError::Unknown));
         };
         let record = *self.buffers.at(link);
         self.stats.live_bytes -= record.granted_bytes();
@@ -261,16 +260,16 @@ impl<'t> Pool<'t> {
     ///
     /// # Errors
     /// [`FreeError::NoStreams`], or `Unknown` as [`free`](Self::free).
-    pub fn free_after(&mut self, block: Block, _: StreamPoint) -> Result<(), FreeRejected> {
+    pub fn free_after(&mut self, block: Block, _: StreamPoint) -> Result<(), Rejected<FreeError>> {
         let error = match self.known(&block) {
             Some(_) => FreeError::NoStreams,
             None => FreeError::Unknown,
         };
-        Err(FreeRejected { block, error })
+        Err(Rejected::new(block, error))
     }
 
     /// The next buffer that is to go back, if any. O(1).
-    pub fn take_leaving(&mut self) -> Option<ReleaseTicket> {
+    pub fn take_leaving(&mut self) -> Option<LeavingTicket> {
         let link = self.leaving.oldest;
         if link == 0 {
             return None;
@@ -278,8 +277,8 @@ impl<'t> Pool<'t> {
         self.leaving.unlink::<OfState, _>(&mut self.buffers, link);
         self.going += 1;
         let record = self.buffers.at_mut(link);
-        record.state = State::Going;
-        Some(ReleaseTicket {
+        record.state = BufferState::Going;
+        Some(LeavingTicket {
             bytes: record.bytes,
             range: AddrRange::of_chunk(Addr::new(record.start), record.held_bytes),
             link,
@@ -288,7 +287,7 @@ impl<'t> Pool<'t> {
     }
 
     /// The sub-allocator has taken the ticket's buffer. O(1). Returns the bytes.
-    pub fn released(&mut self, ticket: ReleaseTicket) -> u64 {
+    pub fn released(&mut self, ticket: LeavingTicket) -> u64 {
         if ticket.owner != self.buffers.owner() {
             return 0;
         }
@@ -299,12 +298,12 @@ impl<'t> Pool<'t> {
     }
 
     /// The sub-allocator does not take the ticket's buffer: it serves on. O(1) expected.
-    pub fn release_refused(&mut self, ticket: ReleaseTicket) {
+    pub fn release_refused(&mut self, ticket: LeavingTicket) {
         if ticket.owner != self.buffers.owner() {
             return;
         }
         self.going -= 1;
-        self.keep(ticket.link, State::Stuck);
+        self.keep(ticket.link, BufferState::Stuck);
     }
 
     /// Bytes that were requested for the block; `None` if it is not one of this pool's.
@@ -344,7 +343,7 @@ impl<'t> Pool<'t> {
         let record = self.buffers.at(link);
         let ours = block.owner() == self.buffers.owner()
             && self.buffers.knows(link)
-            && record.state == State::Out
+            && record.state == BufferState::Out
             && record.block == block.addr().get();
         ours.then_some(link)
     }
@@ -356,7 +355,7 @@ impl<'t> Pool<'t> {
         // Behind the end of the space lies no buffer of this size.
         let place = round_up(record.start, request.align);
         let addr = Addr::new(place.unwrap_or(record.start));
-        record.state = State::Out;
+        record.state = BufferState::Out;
         record.block = addr.get();
         record.requested_bytes = request.bytes;
         record.id = self.last_id;
@@ -375,7 +374,7 @@ impl<'t> Pool<'t> {
         }
     }
 
-    fn give_up(&mut self, ticket: GrowTicket, cause: Cause) -> AllocError {
+    fn give_up(&mut self, ticket: MissTicket, cause: Cause) -> AllocError {
         if ticket.owner == self.buffers.owner() {
             self.growing -= 1;
             self.growing_bytes -= u128::from(ticket.bytes);

@@ -1,7 +1,7 @@
 //! What a pool did and holds, as values.
 
 use super::buffer::OfState;
-use super::{GrowTicket, Pool, PoolConfig};
+use super::{MissTicket, Pool, PoolConfig};
 use crate::error::{Cause, OutOfMemory};
 use crate::stats::Stats;
 use crate::table::list::Linked;
@@ -80,7 +80,7 @@ impl Pool<'_> {
         self.config.name
     }
 
-    pub(super) fn out_of_memory(&self, ticket: &GrowTicket, cause: Cause) -> OutOfMemory {
+    pub(super) fn out_of_memory(&self, ticket: &MissTicket, cause: Cause) -> OutOfMemory {
         let (mut free_bytes, mut largest_free_bytes) = (0, 0);
         for list in [self.idle, self.stuck] {
             let mut link = list.oldest;

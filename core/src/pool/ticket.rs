@@ -1,7 +1,6 @@
 //! What a pool asks of whoever calls the sub-allocator, and its answers.
 
 use crate::block::{Grant, Request};
-use crate::error::AllocError;
 use crate::sub_allocator::GrowRequest;
 use crate::units::AddrRange;
 
@@ -9,7 +8,7 @@ use crate::units::AddrRange;
 /// its record from use.
 #[derive(Debug)]
 #[must_use = "a dropped ticket loses a record"]
-pub struct GrowTicket {
+pub struct MissTicket {
     pub(super) link: u32,
     pub(super) owner: u32,
     pub(super) bytes: u64,
@@ -17,7 +16,7 @@ pub struct GrowTicket {
     pub(super) asked: Request,
 }
 
-impl GrowTicket {
+impl MissTicket {
     /// The buffer's size in bytes, as the pool will find it again.
     pub const fn bytes(&self) -> u64 {
         self.bytes
@@ -32,14 +31,14 @@ impl GrowTicket {
 /// Leave to give one buffer back. Goes back with [`Pool::released`](super::Pool::released) or [`Pool::release_refused`](super::Pool::release_refused).
 #[derive(Debug)]
 #[must_use = "a dropped ticket loses its buffer"]
-pub struct ReleaseTicket {
+pub struct LeavingTicket {
     pub(super) link: u32,
     pub(super) owner: u32,
     pub(super) bytes: u64,
     pub(super) range: AddrRange,
 }
 
-impl ReleaseTicket {
+impl LeavingTicket {
     /// The buffer's size in bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
@@ -58,15 +57,5 @@ pub enum PoolStep {
     /// A block of a buffer that was kept.
     Ready(Grant),
     /// None was kept: get memory, then [`Pool::commit`](super::Pool::commit).
-    Grow(GrowTicket),
-}
-
-/// A range that cannot serve as a buffer goes back to the sub-allocator.
-#[derive(Debug)]
-#[must_use = "the range inside must go back to the sub-allocator"]
-pub struct CommitRejected {
-    /// The range, not held.
-    pub range: AddrRange,
-    /// What the allocation answers.
-    pub error: AllocError,
+    Grow(MissTicket),
 }

@@ -62,13 +62,13 @@ pub struct HeapStats {
 /// unsafe { HEAP.dealloc(block, layout) };
 /// assert_eq!(HEAP.stats().live_bytes, 0);
 /// ```
-pub struct Heap<W: Wait = Spin>(Locked<Option<State>, W>);
+pub struct Heap<W: Wait = Spin>(Locked<Option<HeapState>, W>);
 
 /// So many bytes are copied faster than the lock is taken again.
 const COPIED_UNDER_LOCK: usize = 1024;
 
 /// Everything behind the lock.
-struct State {
+struct HeapState {
     cache: ThreadCache,
     set: SpanSet,
     pages: RegionPages,
@@ -108,15 +108,18 @@ impl<W: Wait> Heap<W> {
                 return Err(RegionError::Claimed);
             }
             // SAFETY: the caller's promise.
-            *state = Some(unsafe { State::new(start, bytes) }?);
+            *state = Some(unsafe { HeapState::new(start, bytes) }?);
             Ok(())
         })
     }
 
     /// Numbers of this moment. O(chunks and idle small blocks).
     pub fn stats(&self) -> HeapStats {
-        self.0
-            .with(|state| state.as_ref().map_or(HeapStats::default(), State::stats))
+        self.0.with(|state| {
+            state
+                .as_ref()
+                .map_or(HeapStats::default(), HeapState::stats)
+        })
     }
 
     /// Empties the cache, so that every idle span joins the free memory around it.
@@ -137,7 +140,7 @@ impl<W: Wait> Heap<W> {
     }
 }
 
-impl State {
+impl HeapState {
     /// # Safety
     /// `bytes` bytes from `start` are valid for reads and writes and used by nobody else, for ever.
     unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, RegionError> {
@@ -400,9 +403,9 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
 /// `bytes` bytes from `start` are valid for reads and writes and used by nobody else, for ever.
 #[cold]
 #[inline(never)]
-unsafe fn claim_at_first(state: &mut Option<State>, start: *mut u8, bytes: usize) {
+unsafe fn claim_at_first(state: &mut Option<HeapState>, start: *mut u8, bytes: usize) {
     // SAFETY: the caller's promise.
-    *state = unsafe { State::new(start, bytes) }.ok();
+    *state = unsafe { HeapState::new(start, bytes) }.ok();
 }
 
 // SAFETY: the heap inside serves every call and is a `GlobalAlloc`. Values that give blocks as one are

@@ -38,6 +38,6 @@ pub use pages::Pages;
 pub use remote::RemoteQueue;
 pub use set::{ClassUsage, Fresh, Policy, SpanSet};
 pub use slot::{Chain, Slot};
-pub use span::{Shape, Span, SpanMemory};
+pub use span::{Span, SpanMemory, SpanShape};
 pub use thread_cache::{CacheBin, ThreadCache};
 pub use thread_heap::{HeapPool, ThreadHeap};

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! # Invariants, for the record of a span in use
-//! * SPAN1 its [`Shape`] does not change while a block of the span is out, so whoever holds such a
+//! * SPAN1 its [`SpanShape`] does not change while a block of the span is out, so whoever holds such a
 //!   block may read it without a lock.
 //! * SPAN2 `used + free_count + received_count + holed = carved <= capacity`: a block is used while it is
 //!   in the program's hands, a bin, a transfer cache or the remote list, and otherwise in `free` or `received`,
@@ -51,7 +51,7 @@ pub struct SpanMemory {
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Span {
-    shape: Shape,
+    shape: SpanShape,
     own: Own,
     queue_link: Cell<*mut Span>,
     /// Last slot of the remote list: of the chain that was put into it first.
@@ -61,7 +61,7 @@ pub struct Span {
 
 /// What everybody may know of a span.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct SpanShape {
     /// First byte of its blocks.
     pub base: *mut u8,
     /// Where its remote frees are announced, which tells whose it is.
@@ -109,7 +109,7 @@ pub(super) struct Carved {
 #[cfg(all(not(loom), target_pointer_width = "64"))]
 const _: () = assert!(size_of::<Span>() == 128);
 
-impl Shape {
+impl SpanShape {
     /// The block with this number.
     const fn block(&self, number: usize) -> *mut u8 {
         self.base.wrapping_add(number * self.block_bytes as usize)
@@ -140,7 +140,7 @@ impl Span {
         let capacity = bytes / block_bytes;
         debug_assert!(bytes <= MAX_SPAN_BYTES && capacity <= MAX_BLOCKS as usize);
         Self {
-            shape: Shape {
+            shape: SpanShape {
                 base: memory.base,
                 owner,
                 bytes: bytes as u32,
@@ -173,7 +173,7 @@ impl Span {
     /// # Safety
     /// The caller holds a block of the span, or is its owner (SPAN1).
     #[inline]
-    pub const unsafe fn shape<'a>(span: *const Self) -> &'a Shape {
+    pub const unsafe fn shape<'a>(span: *const Self) -> &'a SpanShape {
         // SAFETY: SPAN1: not written while the caller can be here.
         unsafe { &(*span).shape }
     }
@@ -217,7 +217,7 @@ impl Span {
     /// `span` is the record of a span in use; the chain's blocks are of it and the caller's.
     pub unsafe fn give_remote(span: *mut Self, chain: Chain) {
         // SAFETY: the caller holds blocks of it.
-        let Shape { base, owner, .. } = *unsafe { Self::shape(span) };
+        let SpanShape { base, owner, .. } = *unsafe { Self::shape(span) };
         // SAFETY: the list may be reached by anybody who holds a block of the span.
         let remote = unsafe { &(*span).remote };
         // SAFETY: the caller's promise.
@@ -290,14 +290,14 @@ impl Own {
     }
 
     /// Whether the span has a block to give.
-    pub(super) const fn has_blocks(&self, shape: &Shape) -> bool {
+    pub(super) const fn has_blocks(&self, shape: &SpanShape) -> bool {
         self.free_count > 0
             || self.received_count > 0
             || self.carved < shape.capacity
             || !self.holes.is_empty()
     }
 
-    const fn grid(&self, shape: &Shape) -> Grid {
+    const fn grid(&self, shape: &SpanShape) -> Grid {
         Grid {
             span_bytes: shape.bytes as usize,
             block_bytes: shape.block_bytes as usize,
@@ -312,7 +312,7 @@ impl Own {
     ///
     /// # Safety
     /// `shape` is this span's (SPAN2, SPAN3, SPAN6).
-    pub(super) unsafe fn take_free(&mut self, shape: &Shape, max: u32) -> (*mut Slot, u32) {
+    pub(super) unsafe fn take_free(&mut self, shape: &SpanShape, max: u32) -> (*mut Slot, u32) {
         self.rest = 0;
         if self.free_count + self.received_count == 0 && !self.holes.is_empty() {
             // SAFETY: the caller's promise.
@@ -345,7 +345,7 @@ impl Own {
     ///
     /// # Safety
     /// `shape` is this span's (SPAN1..SPAN4).
-    pub(super) unsafe fn carve(&mut self, shape: &Shape, max: usize) -> Option<Carved> {
+    pub(super) unsafe fn carve(&mut self, shape: &SpanShape, max: usize) -> Option<Carved> {
         let block = shape.block_bytes as usize;
         let bytes = (self.carved as usize * block).clamp(*CARVE_BYTES.start(), *CARVE_BYTES.end());
         let max = (bytes / block).clamp(1, max) as u32;
@@ -406,7 +406,7 @@ impl Own {
     ///
     /// # Safety
     /// `shape` is this span's.
-    pub(super) unsafe fn is_sound(&self, shape: &Shape) -> bool {
+    pub(super) unsafe fn is_sound(&self, shape: &SpanShape) -> bool {
         // SAFETY: the caller's promise.
         let free = unsafe { self.is_list(self.free, self.free_count, shape) };
         // SAFETY: the caller's promise: `shape` is this span's.
@@ -421,7 +421,7 @@ impl Own {
     ///
     /// # Safety
     /// The list satisfies SLOT1 as far as it lies in the span.
-    unsafe fn is_list(&self, list: *mut Slot, count: u32, shape: &Shape) -> bool {
+    unsafe fn is_list(&self, list: *mut Slot, count: u32, shape: &SpanShape) -> bool {
         let grid = self.grid(shape);
         let (mut slot, mut found) = (list, 0);
         while !slot.is_null() && found <= count {

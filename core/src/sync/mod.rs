@@ -1,12 +1,12 @@
 //! The only place that names atomics, locks and the model checker.
 //!
-//! In life a lock is a [`LockWord`] beside its value, generic over how threads wait; under `--cfg loom`
+//! Natively a lock is a [`LockWord`] beside its value, generic over how threads wait; under `--cfg loom`
 //! it is loom's own, and `LockWord` has a model. `cfg` picks a file here and nowhere else.
 
-#[cfg(not(loom))]
-mod life;
 #[cfg(loom)]
 mod model;
+#[cfg(not(loom))]
+mod native;
 
 mod lock_word;
 mod locked;
@@ -14,10 +14,10 @@ mod number;
 mod open_event;
 mod turn;
 
-#[cfg(not(loom))]
-pub(crate) use life::{Cell, Head, RawLock};
 #[cfg(loom)]
 pub(crate) use model::{Cell, Head, RawLock};
+#[cfg(not(loom))]
+pub(crate) use native::{Cell, Head, RawLock};
 
 pub(crate) use number::number_given_once;
 
@@ -28,12 +28,12 @@ pub use open_event::OpenEvent;
 pub use turn::{BuildTurn, Turn};
 
 // The front ends use the same atomics, so that one place swaps them; no promise to users.
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub use life::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(loom)]
 #[doc(hidden)]
 pub use model::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use native::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// How a thread passes the time until a lock is free.
 ///

@@ -32,19 +32,19 @@ impl<T: ?Sized> Drop for Values<T> {
 }
 
 /// A block that goes back.
-pub(super) struct Memory<'a, A: HostMemory + ?Sized> {
+pub(super) struct OwnedBlock<'a, A: HostMemory + ?Sized> {
     allocator: &'a A,
     /// None for no bytes.
     block: Option<Block>,
 }
 
-impl<'a, A: HostMemory + ?Sized> Memory<'a, A> {
+impl<'a, A: HostMemory + ?Sized> OwnedBlock<'a, A> {
     pub(super) const fn new(allocator: &'a A, block: Option<Block>) -> Self {
         Self { allocator, block }
     }
 }
 
-impl<A: HostMemory + ?Sized> Drop for Memory<'_, A> {
+impl<A: HostMemory + ?Sized> Drop for OwnedBlock<'_, A> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             let freed = self.allocator.free(block);
@@ -58,7 +58,7 @@ impl<A: HostMemory + ?Sized> Drop for Memory<'_, A> {
 pub struct TypedBox<'a, T: ?Sized, A: HostMemory + ?Sized> {
     /// Before the memory, which is freed behind them.
     values: Values<T>,
-    memory: Memory<'a, A>,
+    memory: OwnedBlock<'a, A>,
 }
 
 // SAFETY: the values are owned (TYPED1), and the allocator is only shared.
@@ -69,7 +69,7 @@ unsafe impl<T: ?Sized + Sync, A: HostMemory + ?Sized + Sync> Sync for TypedBox<'
 impl<'a, T: ?Sized, A: HostMemory + ?Sized> TypedBox<'a, T, A> {
     /// # Safety
     /// TYPED1, TYPED2 and TYPED3 hold for them.
-    pub(super) const unsafe fn of(values: Values<T>, memory: Memory<'a, A>) -> Self {
+    pub(super) const unsafe fn of(values: Values<T>, memory: OwnedBlock<'a, A>) -> Self {
         Self { values, memory }
     }
 

@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use super::HostMemory;
 use crate::bfc::{Bfc, BfcConfig, Chunk};
 use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request};
-use crate::error::{AllocError, ConfigError, FreeRejected};
+use crate::error::{AllocError, ConfigError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::sync::{Locked, Spin, Wait, number_given_once};
@@ -83,7 +83,7 @@ impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
         self.bfc.with(|bfc| bfc.alloc(request))
     }
 
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.bfc.with(|bfc| match point {
             None => bfc.free(block),
             Some(point) => bfc.free_after(block, point),

@@ -35,7 +35,7 @@ use crate::stream::EventNumber;
 use crate::units::Align;
 
 pub use boxed::TypedBox;
-use boxed::{Memory, Values};
+use boxed::{OwnedBlock, Values};
 pub use buffer::HostBuffer;
 
 /// An allocator whose blocks are memory that this program may read and write.
@@ -180,7 +180,7 @@ pub fn alloc_slice_uninit<T, A: HostMemory + ?Sized>(
         (allocator.pointer(&block).cast(), Some(block))
     };
     let values = NonNull::slice_from_raw_parts(start, len);
-    let memory = Memory::new(allocator, block);
+    let memory = OwnedBlock::new(allocator, block);
     // SAFETY: TYPED1; TYPED2 by TYPED4, and a dangling pointer is aligned; TYPED3: nothing is said of these values.
     Ok(unsafe { TypedBox::of(Values::new(values), memory) })
 }

@@ -47,7 +47,7 @@ fn a_block_of_another_allocator_at_the_same_offsets_comes_back() {
     assert_eq!(b.allocation_id(&mine), None);
     let rejected = b.free(mine).unwrap_err();
     assert_eq!(rejected.error, FreeError::Unknown);
-    a.free(rejected.block).unwrap();
+    a.free(rejected.value).unwrap();
     b.free(theirs).unwrap();
     assert_eq!(
         (a.check_invariants(), b.check_invariants()),
@@ -65,7 +65,7 @@ fn blocks_of_a_tables_former_owner_are_forgotten() {
     let mut second = offsets(first.into_table());
     for block in blocks {
         let rejected = second.free(block).unwrap_err();
-        let raw = rejected.block.into_raw();
+        let raw = rejected.value.into_raw();
         assert_eq!(second.block_from_raw(raw), Err(FreeError::Unknown));
         assert_eq!(second.check_invariants(), Ok(()));
     }

@@ -311,7 +311,7 @@ fn a_block_of_a_former_buffer_frees_no_values_over_the_same_memory_and_table() {
         event: EventNumber::new(1),
     };
     let rejected = memory.free_after(stale, point).unwrap_err();
-    let rejected = memory.free(rejected.block).unwrap_err();
+    let rejected = memory.free(rejected.value).unwrap_err();
     assert_eq!(rejected.error, FreeError::Unknown);
     let others = alloc_slice_with(&memory, 1024, |_| 2u8).unwrap();
     assert!(values.iter().all(|value| *value == 1), "overwritten");

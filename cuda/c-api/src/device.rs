@@ -236,7 +236,7 @@ impl Device {
                 };
                 match self.memory.free_used_on(&streams, block) {
                     Ok(()) => return Ok(()),
-                    Err(refused) => (refused.block, refused.error),
+                    Err(refused) => (refused.value, refused.error),
                 }
             }
         };

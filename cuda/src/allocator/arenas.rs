@@ -23,7 +23,7 @@ use std::sync::{Mutex, OnceLock, Weak};
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use larder_core::{
     AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError,
-    EventNumber, FreeRejected, Granule, GrowRequest, Growth, NoIndex, Request, StreamId,
+    EventNumber, FreeError, Granule, GrowRequest, Growth, NoIndex, Rejected, Request, StreamId,
     StreamPoint, SubAllocError, SubAllocator,
 };
 
@@ -186,7 +186,7 @@ impl Arena {
         &self,
         block: Block,
         point: Option<StreamPoint>,
-    ) -> Result<(), FreeRejected> {
+    ) -> Result<(), Rejected<FreeError>> {
         self.best_fit.with(|bfc| {
             let bytes = block.bytes();
             match point {

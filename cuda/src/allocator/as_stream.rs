@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::{Block, Placement, Request, Stats};
+use larder_core::{Block, Placement, Rejected, Request, Stats};
 
-use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner, Small};
+use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner, Small};
 use crate::stream_allocator::{BLOCK_ALIGN, BlockInfo, Live, StreamAllocator};
 use crate::stream_pool::HostWait;
 use crate::{Context, DeviceAccess, StreamMemory};
@@ -29,7 +29,11 @@ impl StreamAllocator for DeviceAllocator {
         Self::alloc(self, stream, bytes)
     }
 
-    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         Self::free(self, stream, block)
     }
 

@@ -13,18 +13,18 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::{Block, FreeError};
+use larder_core::{Block, FreeError, Rejected};
 
 use super::DeviceAllocator;
 use crate::driver::locked;
-use crate::{AdoptError, DeviceFreeError, DeviceFreeRejected};
+use crate::{AdoptError, DeviceFreeError};
 
 /// Blocks by their first address.
 #[derive(Default)]
-pub(super) struct ByAddress(Mutex<HashMap<u64, Kept>>);
+pub(super) struct ByAddress(Mutex<HashMap<u64, KeptBlock>>);
 
 /// A block, and what holds the allocator if it is lent (BYADDR2).
-struct Kept {
+struct KeptBlock {
     block: Block,
     lent: Option<DeviceAllocator>,
 }
@@ -46,12 +46,12 @@ impl DeviceAllocator {
     ///
     /// # Errors
     /// Gives the block back if it is not one of this allocator's.
-    pub fn keep_addr(&self, block: Block) -> Result<u64, DeviceFreeRejected> {
+    pub fn keep_addr(&self, block: Block) -> Result<u64, Rejected<DeviceFreeError>> {
         if self.requested_bytes(&block).is_none() {
-            return Err(DeviceFreeRejected::unknown(block));
+            return Err(DeviceFreeError::unknown(block));
         }
         let address = block.addr().get();
-        self.enter(address, Kept { block, lent: None });
+        self.enter(address, KeptBlock { block, lent: None });
         Ok(address)
     }
 
@@ -81,8 +81,8 @@ impl DeviceAllocator {
         let block = self.take_addr(address);
         let block = block.ok_or(DeviceFreeError::Block(FreeError::Unknown))?;
         self.free(stream, block).map_err(|refused| {
-            let (block, lent) = (refused.block, None);
-            self.enter(address, Kept { block, lent });
+            let (block, lent) = (refused.value, None);
+            self.enter(address, KeptBlock { block, lent });
             refused.error
         })
     }
@@ -91,7 +91,7 @@ impl DeviceAllocator {
     /// [`take_lent`](Self::take_lent).
     pub(crate) fn lend(&self, block: Block) {
         let lent = Some(self.clone());
-        self.enter(block.addr().get(), Kept { block, lent });
+        self.enter(block.addr().get(), KeptBlock { block, lent });
     }
 
     /// The block of at least so many bytes that starts at an address, for whoever owns its memory: lent, or
@@ -110,7 +110,7 @@ impl DeviceAllocator {
         Ok(found.block)
     }
 
-    fn enter(&self, address: u64, kept: Kept) {
+    fn enter(&self, address: u64, kept: KeptBlock) {
         let before = locked(&self.0.by_address.0).insert(address, kept);
         debug_assert!(before.is_none(), "two blocks in use start at {address:#x}");
     }

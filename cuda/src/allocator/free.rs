@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    Bfc, Block, BlockAllocator, FreeError, FreeRejected, RawBlock, StreamId, StreamPoint,
+    Bfc, Block, BlockAllocator, FreeError, RawBlock, Rejected, StreamId, StreamPoint,
 };
 
 use super::routes::AllocRoute;
-use super::{DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner};
+use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner};
 use crate::stream_pool::WantedBy;
 
 impl DeviceAllocator {
@@ -20,7 +20,11 @@ impl DeviceAllocator {
     /// # Errors
     /// Gives the block back if it is not one of ours, or waiting was refused.
     #[inline]
-    pub fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+    pub fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         let inner = &*self.0;
         let Ok(stream_id) = inner.pool.streams.id(stream) else {
             return inner.free_elsewhere(stream, block);
@@ -43,7 +47,7 @@ impl DeviceAllocator {
         &self,
         streams: &[Arc<CudaStream>],
         block: Block,
-    ) -> Result<(), DeviceFreeRejected> {
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         let inner = &*self.0;
         let Some((first, others)) = streams.split_first() else {
             return inner.free_unused(block);
@@ -76,7 +80,7 @@ impl DeviceAllocator {
             return Ok(());
         }
         if inner.requested_bytes(&block).is_none() {
-            return Err(DeviceFreeRejected::unknown(block));
+            return Err(DeviceFreeError::unknown(block));
         }
         let others = stream_ids
             .iter()
@@ -144,17 +148,22 @@ impl DeviceInner {
         &self,
         stream_id: StreamId,
         block: Block,
-    ) -> Result<(), DeviceFreeRejected> {
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         if !block.is_of(self.id) {
             return match self.arenas.of(stream_id) {
-                Some(arena) if arena.owns(&block) => Ok(arena.free(block, None)?),
+                Some(arena) if arena.owns(&block) => {
+                    arena.free(block, None).map_err(DeviceFreeError::from_core)
+                }
                 _ => self.free_of_others(stream_id, block),
             };
         }
         if self.routes.of(stream_id) != AllocRoute::Plain {
-            return Ok(self.free_in_step(stream_id, block)?);
+            return self
+                .free_in_step(stream_id, block)
+                .map_err(DeviceFreeError::from_core);
         }
-        Ok(self.free_to_pool(stream_id, block)?)
+        self.free_to_pool(stream_id, block)
+            .map_err(DeviceFreeError::from_core)
     }
 
     /// Gives a block to the core, in the order of a stream.
@@ -163,7 +172,7 @@ impl DeviceInner {
         &self,
         stream_id: StreamId,
         block: Block,
-    ) -> Result<(), FreeRejected> {
+    ) -> Result<(), Rejected<FreeError>> {
         self.pool.free_at(block, self.pool.streams.point(stream_id))
     }
 
@@ -173,18 +182,20 @@ impl DeviceInner {
         &self,
         stream: &Arc<CudaStream>,
         block: Block,
-    ) -> Result<(), DeviceFreeRejected> {
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         self.free_unused(self.pool.context().wait_before_free(stream, block)?)
     }
 
     /// Takes a block back that nothing uses any more.
-    fn free_unused(&self, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free_unused(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>> {
         let bytes = block.bytes();
         if block.is_of(self.id) {
-            self.pool.free(block)?;
+            self.pool.free(block).map_err(DeviceFreeError::from_core)?;
         } else {
             match self.arenas.owner(&block) {
-                Some((_, arena)) => arena.free(block, None)?,
+                Some((_, arena)) => arena
+                    .free(block, None)
+                    .map_err(DeviceFreeError::from_core)?,
                 None => self.free_in_window(&[], block)?,
             }
         }
@@ -199,11 +210,17 @@ impl DeviceInner {
 
     /// Takes a block back that is neither the core's nor of the stream's own arena.
     #[cold]
-    fn free_of_others(&self, stream_id: StreamId, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free_of_others(
+        &self,
+        stream_id: StreamId,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         match self.arenas.owner(&block) {
             Some((_, arena)) => {
                 let point = self.pool.streams.point(stream_id);
-                Ok(arena.free(block, Some(point))?)
+                arena
+                    .free(block, Some(point))
+                    .map_err(DeviceFreeError::from_core)
             }
             None => self.free_in_window(&[self.pool.streams.point(stream_id)], block),
         }
@@ -214,7 +231,7 @@ impl DeviceInner {
         &self,
         block: Block,
         point: StreamPoint,
-    ) -> Result<(), FreeRejected> {
+    ) -> Result<(), Rejected<FreeError>> {
         match self.arenas.owner(&block) {
             Some((stream_id, arena)) => {
                 arena.free(block, (stream_id != point.stream).then_some(point))

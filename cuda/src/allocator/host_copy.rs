@@ -40,14 +40,14 @@ impl Drop for Piece {
 
 /// A range of the device, and where its bytes lie in the pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Kept {
+struct KeptRange {
     range: AddrRange,
     offset: u64,
 }
 
 /// One copy, within one piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Part {
+struct CopyPart {
     at: u64,
     offset: u64,
     bytes: u64,
@@ -64,7 +64,7 @@ enum Way {
 pub(super) struct HostCopy {
     context: Context,
     pieces: Vec<Piece>,
-    kept: Vec<Kept>,
+    kept: Vec<KeptRange>,
 }
 
 impl HostCopy {
@@ -81,7 +81,7 @@ impl HostCopy {
         };
         let mut all_bytes = 0;
         for range in ranges {
-            copy.kept.push(Kept {
+            copy.kept.push(KeptRange {
                 range: *range,
                 offset: all_bytes,
             });
@@ -123,7 +123,7 @@ impl HostCopy {
     /// If the driver refuses; the copy is whole still.
     pub(super) fn restore(&self, live: &[AddrRange]) -> Result<u64, DriverError> {
         // Of another length it is a block that a thread which had looked before was given in its place.
-        let is_live = |kept: &&Kept| {
+        let is_live = |kept: &&KeptRange| {
             let found = live.binary_search_by_key(&kept.range.start(), |range| range.start());
             found.is_ok_and(|place| live[place] == kept.range)
         };
@@ -134,7 +134,7 @@ impl HostCopy {
     }
 
     /// Copies, and waits until that is over.
-    fn transfer(&self, parts: &[Part], way: Way) -> Result<(), Refused> {
+    fn transfer(&self, parts: &[CopyPart], way: Way) -> Result<(), Refused> {
         let outcome = self.context.with_current(|driver| {
             let queued = self.queue(driver, parts, way);
             let waited = wait(driver);
@@ -150,7 +150,7 @@ impl HostCopy {
         outcome.map_err(nothing_ran)?
     }
 
-    fn queue(&self, driver: &Driver, parts: &[Part], way: Way) -> Result<(), DriverError> {
+    fn queue(&self, driver: &Driver, parts: &[CopyPart], way: Way) -> Result<(), DriverError> {
         // SAFETY: HOSTCOPY2: the stream always exists.
         if unsafe { driver.capture_status(STREAM) }? != CaptureStatus::None {
             return Err(DriverError::Call {
@@ -192,15 +192,15 @@ fn wait(driver: &Driver) -> Result<(), DriverError> {
 }
 
 /// The copies for ranges: one for each run of neighbours, cut where a piece ends.
-fn parts(kept: &[Kept]) -> Vec<Part> {
-    let mut runs: Vec<Part> = Vec::new();
-    for Kept { range, offset } in kept {
+fn parts(kept: &[KeptRange]) -> Vec<CopyPart> {
+    let mut runs: Vec<CopyPart> = Vec::new();
+    for KeptRange { range, offset } in kept {
         let (at, bytes) = (range.start().get(), range.bytes());
         match runs.last_mut() {
             Some(run) if run.at + run.bytes == at && run.offset + run.bytes == *offset => {
                 run.bytes += bytes;
             }
-            _ => runs.push(Part {
+            _ => runs.push(CopyPart {
                 at,
                 offset: *offset,
                 bytes,
@@ -211,7 +211,7 @@ fn parts(kept: &[Kept]) -> Vec<Part> {
     for mut run in runs {
         while run.bytes > 0 {
             let bytes = run.bytes.min(PIECE_BYTES - run.offset % PIECE_BYTES);
-            parts.push(Part { bytes, ..run });
+            parts.push(CopyPart { bytes, ..run });
             run.at += bytes;
             run.offset += bytes;
             run.bytes -= bytes;
@@ -226,13 +226,13 @@ mod tests {
 
     use super::*;
 
-    fn kept(at: u64, bytes: u64, offset: u64) -> Kept {
+    fn kept(at: u64, bytes: u64, offset: u64) -> KeptRange {
         let range = AddrRange::new(Addr::new(at), bytes).expect("a range");
-        Kept { range, offset }
+        KeptRange { range, offset }
     }
 
-    fn part(at: u64, offset: u64, bytes: u64) -> Part {
-        Part { at, offset, bytes }
+    fn part(at: u64, offset: u64, bytes: u64) -> CopyPart {
+        CopyPart { at, offset, bytes }
     }
 
     #[test]

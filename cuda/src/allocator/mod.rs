@@ -1,8 +1,8 @@
 //! [`DeviceAllocator`]: a device's memory in the order of streams.
 //!
 //! A [`StreamPool`] of pages that can move ([`VirtualMemory`]), and above it what only a device's memory
-//! has: `arenas` of small blocks by stream, `steps` planned ahead, the `window`s of captures, and blocks
-//! that several streams used (`deferred`). Which of them serves a stream says its route (`routes`). All of it can
+//! has: `arenas` of small blocks by stream, `steps` planned ahead, the `capture_window`s, and blocks that
+//! several streams used (`deferred_blocks`). Which of them serves a stream says its route (`routes`). All of it can
 //! be given up for a while (`sleep`).
 //!
 //! # Locks
@@ -11,8 +11,9 @@
 mod arenas;
 mod as_stream;
 mod by_address;
+mod capture_window;
 mod config;
-mod deferred;
+mod deferred_blocks;
 #[cfg(unix)]
 mod export;
 mod free;
@@ -26,7 +27,6 @@ mod sleep;
 mod step_tables;
 mod steps;
 pub(crate) mod tables;
-mod window;
 
 use core::fmt;
 use std::sync::{Arc, Weak};
@@ -38,8 +38,10 @@ use larder_core::{AllocatorId, Block, ConfigError, EventNumber, Request, StreamI
 
 use arenas::{Arenas, MAX_BYTES};
 use by_address::ByAddress;
+pub use capture_window::CaptureWindow;
+use capture_window::Windows;
 pub use config::{ArenaPolicy, DeviceConfig};
-use deferred::DeferredBlocks;
+use deferred_blocks::DeferredBlocks;
 #[cfg(unix)]
 pub use export::{ExportError, ExportedBlock};
 pub(crate) use order::Ordered;
@@ -50,8 +52,6 @@ use sleep::SleepState;
 pub use sleep::{SleepError, Slept};
 pub use steps::DeviceStep;
 use steps::StepStreams;
-pub use window::CaptureWindow;
-use window::Windows;
 
 #[cfg(feature = "control")]
 use crate::limits::LimitedPool;
@@ -59,7 +59,7 @@ use crate::limits::{self, Budget};
 use crate::owning::Owning;
 use crate::stream_pool::{Above, Bounded, HostWait, StreamPool, StreamStats};
 use crate::{
-    Context, DeviceAllocError, DeviceFreeRejected, DriverError, VirtualConfig, VirtualMemory,
+    Context, DeviceAllocError, DeviceFreeError, DriverError, VirtualConfig, VirtualMemory,
 };
 
 /// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.

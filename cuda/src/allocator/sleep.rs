@@ -113,18 +113,18 @@ struct Marks {
 }
 
 /// A block of the core, or what stands for several.
-struct Used {
+struct UsedBlock {
     range: AddrRange,
     id: u64,
 }
 
 impl Marks {
-    fn has(&self, used: &Used) -> bool {
+    fn has(&self, used: &UsedBlock) -> bool {
         self.ids.get(&used.range.start().get()) == Some(&used.id)
     }
 
     /// Forgets freed blocks.
-    fn keep(&mut self, used: &[Used]) {
+    fn keep(&mut self, used: &[UsedBlock]) {
         let kept = used.iter().filter(|used| self.has(used));
         self.ids = kept
             .map(|used| (used.range.start().get(), used.id))
@@ -273,7 +273,7 @@ impl DeviceInner {
         marks.keep(&used);
         let (dropped, kept): (Vec<_>, Vec<_>) = used.iter().partition(|used| marks.has(used));
         drop(marks);
-        let bytes_of = |blocks: &[&Used]| blocks.iter().map(|used| used.range.bytes()).sum();
+        let bytes_of = |blocks: &[&UsedBlock]| blocks.iter().map(|used| used.range.bytes()).sum();
         let ranges: Vec<AddrRange> = kept.iter().map(|used| used.range).collect();
         let saved = HostCopy::of(self.pool.context(), &ranges)?;
         match stopped.give_up() {
@@ -357,7 +357,7 @@ impl DeviceInner {
     }
 
     /// What is in use to the core, in the order of addresses. O(chunks).
-    fn used(&self) -> Vec<Used> {
+    fn used(&self) -> Vec<UsedBlock> {
         // Room for it before the lock, and for what comes in between.
         let count = self.pool.with(|paged| paged.report().used_chunks);
         let mut used = Vec::with_capacity(count as usize + 16);
@@ -365,7 +365,7 @@ impl DeviceInner {
             paged.for_each_chunk(|info: ChunkInfo| {
                 if let ChunkState::Used { id, .. } = info.state {
                     let range = info.range;
-                    used.push(Used { range, id });
+                    used.push(UsedBlock { range, id });
                 }
             });
         });

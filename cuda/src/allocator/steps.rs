@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use cudarc::driver::CudaStream;
 use larder_core::lifetime::{Below, StepConfig, StepStats, Steps};
 use larder_core::{
-    AddrRange, AllocError, Block, ChunkHandle, ChunkInfo, ChunkState, FreeRejected, Grant, Granule,
-    Request, StreamId,
+    AddrRange, AllocError, Block, ChunkHandle, ChunkInfo, ChunkState, FreeError, Grant, Granule,
+    Rejected, Request, StreamId,
 };
 
 use super::{DeviceAllocError, DeviceAllocator, DeviceInner, step_tables};
@@ -214,7 +214,7 @@ impl DeviceInner {
         &self,
         stream_id: StreamId,
         block: Block,
-    ) -> Result<(), FreeRejected> {
+    ) -> Result<(), Rejected<FreeError>> {
         let Some(planned) = self.steps.of(stream_id) else {
             return self.free_to_pool(stream_id, block);
         };
@@ -287,7 +287,7 @@ impl Below for BelowPlans<'_> {
         Ok(block)
     }
 
-    fn free(&mut self, block: Block) -> Result<(), FreeRejected> {
+    fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
         self.inner.free_to_pool(self.stream_id, block)
     }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, DeviceRepr};
 
 use super::{BufferView, BufferViewMut, DeviceBuffer, Uses};
-use crate::{DeviceAllocError, DeviceAllocator, Rejected};
+use crate::{DeviceAllocError, DeviceAllocator, Returned};
 
 /// The version that exports say, and the newest that imports know.
 const VERSION: Version = Version { major: 1, minor: 0 };
@@ -218,7 +218,7 @@ impl Managed for ManagedTensor {
 
 /// PACK1: the tensor is its first field, so the address of one is that of the other.
 #[repr(C)]
-struct Exported<M, T> {
+struct ExportedTensor<M, T> {
     managed: M,
     _shape: Vec<i64>,
     _strides: Vec<i64>,
@@ -232,7 +232,7 @@ struct Exported<M, T> {
 unsafe extern "C" fn delete<M, T>(managed: *mut M) {
     if !managed.is_null() {
         // SAFETY: PACK1, and the caller gives it once.
-        drop(unsafe { Box::from_raw(managed.cast::<Exported<M, T>>()) });
+        drop(unsafe { Box::from_raw(managed.cast::<ExportedTensor<M, T>>()) });
     }
 }
 
@@ -292,7 +292,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
         self,
         stream: &Arc<CudaStream>,
         layout: Layout<'_>,
-    ) -> Result<NonNull<ManagedTensorVersioned>, Rejected<Self, PackError>> {
+    ) -> Result<NonNull<ManagedTensorVersioned>, Returned<Self, PackError>> {
         self.export(stream, layout)
     }
 
@@ -306,7 +306,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
         self,
         stream: &Arc<CudaStream>,
         layout: Layout<'_>,
-    ) -> Result<NonNull<ManagedTensor>, Rejected<Self, PackError>> {
+    ) -> Result<NonNull<ManagedTensor>, Returned<Self, PackError>> {
         self.export(stream, layout)
     }
 
@@ -315,7 +315,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
         self,
         stream: &Arc<CudaStream>,
         layout: Layout<'_>,
-    ) -> Result<NonNull<M>, Rejected<Self, PackError>> {
+    ) -> Result<NonNull<M>, Returned<Self, PackError>> {
         // PACK2.
         let order = || match self.block {
             Some(_) => self.shared.order(stream, false, Uses::write),
@@ -323,7 +323,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
         };
         let checked = layout.check::<T>(self.len);
         if let Err(error) = checked.and_then(|()| order().map_err(PackError::Order)) {
-            return Err(Rejected { value: self, error });
+            return Err(Returned { value: self, error });
         }
         let (mut shape, mut strides) = (layout.shape.to_vec(), layout.strides.to_vec());
         let tensor = Tensor {
@@ -338,7 +338,7 @@ impl<T: DeviceRepr + Send + 'static> DeviceBuffer<T> {
             strides: strides.as_mut_ptr(),
             byte_offset: 0,
         };
-        let exported = Box::new(Exported {
+        let exported = Box::new(ExportedTensor {
             managed: M::new(tensor, delete::<M, T>),
             _shape: shape,
             _strides: strides,

@@ -7,7 +7,7 @@ use larder_core::{Block, FreeError, RawBlock, StreamId};
 
 use super::make::bytes_of;
 use super::{DeviceBuffer, Uses, check_align};
-use crate::{DeviceAllocError, DeviceAllocator, Rejected};
+use crate::{DeviceAllocError, DeviceAllocator, Returned};
 
 /// A [`DeviceBuffer`] taken apart by [`DeviceBuffer::leak`]: plain numbers. The memory stays allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -66,11 +66,11 @@ impl<T> DeviceBuffer<T> {
     /// # Errors
     /// Gives the buffer back if its stream could not be ordered behind the others.
     #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
-    pub fn leak(mut self) -> Result<RawDeviceBuffer, Rejected<Self, DeviceAllocError>> {
+    pub fn leak(mut self) -> Result<RawDeviceBuffer, Returned<Self, DeviceAllocError>> {
         if self.block.is_some()
             && let Err(error) = self.order_own_stream()
         {
-            return Err(Rejected { value: self, error });
+            return Err(Returned { value: self, error });
         }
         Ok(RawDeviceBuffer {
             block: self.block.take().map(Block::into_raw),

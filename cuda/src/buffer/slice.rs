@@ -16,7 +16,7 @@ use cudarc::driver::{CudaSlice, DevicePtrMut, DeviceRepr};
 use larder_core::{Block, StreamId};
 
 use super::{DeviceBuffer, bytes_of, check_align, in_our_words};
-use crate::{AdoptError, DeviceAllocError, DeviceAllocator, Rejected};
+use crate::{AdoptError, DeviceAllocError, DeviceAllocator, Returned};
 
 /// A buffer as cudarc's own slice, which it dereferences to: for functions that take `&CudaSlice`. Dropping
 /// it frees the memory in the order of the streams that cudarc knows of; the host waits for nothing.
@@ -61,17 +61,17 @@ impl<T> DeviceBuffer<T> {
     /// # Panics
     /// If cudarc, which makes the two events, is refused one.
     #[expect(clippy::result_large_err, reason = "the buffer itself comes back")]
-    pub fn into_slice(mut self) -> Result<BufferSlice<T>, Rejected<Self, DeviceAllocError>> {
+    pub fn into_slice(mut self) -> Result<BufferSlice<T>, Returned<Self, DeviceAllocError>> {
         if self.block.is_some()
             && let Err(error) = self.order_own_stream()
         {
-            return Err(Rejected { value: self, error });
+            return Err(Returned { value: self, error });
         }
         let (stream, memory) = (self.shared.stream.clone(), self.shared.memory.clone());
         // What cudarc could tell nobody yet would be its panic below.
         if let Err(error) = stream.context().bind_to_thread() {
             let error = in_our_words("cuCtxSetCurrent", error).into();
-            return Err(Rejected { value: self, error });
+            return Err(Returned { value: self, error });
         }
         // SAFETY: SLICE1, for no bytes there is no memory; the values are the buffer's.
         let slice = unsafe { stream.upgrade_device_ptr(self.address, self.len) };
@@ -99,7 +99,7 @@ impl<T> DeviceBuffer<T> {
     pub fn from_cudarc(
         memory: &DeviceAllocator,
         slice: CudaSlice<T>,
-    ) -> Result<Self, Rejected<CudaSlice<T>, AdoptError>>
+    ) -> Result<Self, Returned<CudaSlice<T>, AdoptError>>
     where
         T: DeviceRepr,
     {
@@ -111,14 +111,14 @@ impl<T> DeviceBuffer<T> {
     fn of_slice(
         memory: &DeviceAllocator,
         mut slice: CudaSlice<T>,
-    ) -> Result<Self, Rejected<CudaSlice<T>, AdoptError>> {
+    ) -> Result<Self, Returned<CudaSlice<T>, AdoptError>> {
         match parts(memory, &mut slice) {
             Ok((block, origin)) => {
                 let (stream, len) = (slice.stream().clone(), slice.len());
                 let address = slice.leak();
                 Ok(Self::of_block(memory, &stream, origin, address, len, block))
             }
-            Err(error) => Err(Rejected {
+            Err(error) => Err(Returned {
                 value: slice,
                 error,
             }),
@@ -151,7 +151,7 @@ impl<T> BufferSlice<T> {
     /// # Errors
     /// Gives the slice back if the program exchanged it for one whose memory is not of the same allocator.
     #[expect(clippy::result_large_err, reason = "the slice itself comes back")]
-    pub fn into_buffer(self) -> Result<DeviceBuffer<T>, Rejected<CudaSlice<T>, AdoptError>> {
+    pub fn into_buffer(self) -> Result<DeviceBuffer<T>, Returned<CudaSlice<T>, AdoptError>> {
         let memory = self.memory.clone();
         DeviceBuffer::of_slice(&memory, self.into_cudarc())
     }

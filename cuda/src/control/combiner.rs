@@ -13,12 +13,12 @@ use crate::driver::locked;
 
 #[derive(Debug)]
 pub(super) struct Combiner<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<CombinerState<T>>,
     back: Condvar,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct CombinerState<T> {
     value: Option<T>,
     holder: Option<ThreadId>,
     /// A thread left (COMB2).
@@ -34,7 +34,7 @@ struct Working<'d, T> {
 impl<T> Combiner<T> {
     pub(super) const fn new(value: T) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(CombinerState {
                 value: Some(value),
                 holder: None,
                 again: false,

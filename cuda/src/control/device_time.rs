@@ -22,10 +22,10 @@ type JobPacer = Pacer<Arc<dyn Clock>>;
 
 /// The runs of a job that are on the device, and those that the device has done.
 #[derive(Default)]
-pub(super) struct QueuedRuns(Mutex<Lists>);
+pub(super) struct QueuedRuns(Mutex<RunLists>);
 
 #[derive(Default)]
-struct Lists {
+struct RunLists {
     /// The newest run that is under way.
     current: Option<Timer>,
     /// Runs whose end is recorded, the oldest first.

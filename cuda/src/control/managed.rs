@@ -72,10 +72,10 @@ impl Interval {
 
 /// What a job manages.
 #[derive(Default)]
-pub(super) struct ManagedPools(Mutex<Lists>);
+pub(super) struct ManagedPools(Mutex<PoolLists>);
 
 #[derive(Default)]
-struct Lists {
+struct PoolLists {
     pools: Vec<(JobPool, Arc<LimitWatch>)>,
     pinned: Vec<(BusId, JobHost)>,
 }

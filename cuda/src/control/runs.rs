@@ -13,7 +13,7 @@ use super::device_time::{EndedRun, QueuedRun};
 use super::file_state::FileState;
 use super::sleep::UnderWay;
 use super::{Job, JobShared, Pauses};
-use crate::Rejected;
+use crate::Returned;
 use crate::driver::locked;
 
 pub(super) type Adjusted = Result<Adjustment, NoDevice>;
@@ -110,7 +110,7 @@ impl Job {
         &self,
         graph: u64,
         work: impl FnOnce() -> R,
-    ) -> Result<(R, RunEnd), Rejected<Option<R>, ActionFailed>> {
+    ) -> Result<(R, RunEnd), Returned<Option<R>, ActionFailed>> {
         self.run_timed(None, graph, work)
     }
 
@@ -132,7 +132,7 @@ impl Job {
         stream: &Arc<CudaStream>,
         graph: u64,
         work: impl FnOnce() -> R,
-    ) -> Result<(R, RunEnd), Rejected<Option<R>, ActionFailed>> {
+    ) -> Result<(R, RunEnd), Returned<Option<R>, ActionFailed>> {
         self.run_timed(Some(stream), graph, work)
     }
 
@@ -142,7 +142,7 @@ impl Job {
         stream: Option<&Arc<CudaStream>>,
         graph: u64,
         work: impl FnOnce() -> R,
-    ) -> Result<(R, RunEnd), Rejected<Option<R>, ActionFailed>> {
+    ) -> Result<(R, RunEnd), Returned<Option<R>, ActionFailed>> {
         let shared = &*self.shared;
         // It may sleep here, so the run begins on the device later.
         let under_way = shared.sleep.begin(shared);
@@ -162,7 +162,7 @@ impl Job {
         let mut run = Run::new(graph, is_step);
         run.under_way = Mutex::new(Some(under_way));
         let before = shared.actions.run(Group::Pre, &run);
-        let before = before.map_err(|error| Rejected { value: None, error })?;
+        let before = before.map_err(|error| Returned { value: None, error })?;
         let value = work();
         run.duration = shared.clock.now().saturating_sub(start);
         match queued {
@@ -179,7 +179,7 @@ impl Job {
             }
             Err(error) => {
                 let value = Some(value);
-                Err(Rejected { value, error })
+                Err(Returned { value, error })
             }
         }
     }

@@ -22,12 +22,12 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// Whether a job sleeps, and is to.
 #[derive(Default)]
 pub(super) struct JobSleep {
-    state: Mutex<State>,
+    state: Mutex<SleepOrders>,
     changed: Signal,
 }
 
 #[derive(Default)]
-struct State {
+struct SleepOrders {
     told: bool,
     cancelled: bool,
     /// It was told to sleep and could not.
@@ -52,7 +52,7 @@ enum Next {
     Wake,
 }
 
-impl State {
+impl SleepOrders {
     fn next(&mut self, now: Duration) -> Next {
         if !self.cancelled && now >= self.again {
             self.refused = false;

@@ -44,7 +44,7 @@ struct ContextInner {
     /// Frees of memory that work may still use (OWED1).
     owed: Mutex<Vec<Owed>>,
     /// Behind `cuda`, so that it is dropped later.
-    at_end: PutBack,
+    at_end: PreviousContext,
 }
 
 impl Context {
@@ -69,7 +69,7 @@ impl Context {
     /// If no driver can be loaded, there is no such device, or the driver refuses.
     pub fn primary(ordinal: usize) -> Result<Self, LoadError> {
         let driver = load::loaded_or_from_env()?;
-        let _put_back = PutBack {
+        let _put_back = PreviousContext {
             driver,
             before: Some(driver.current_context()?),
         };
@@ -95,7 +95,7 @@ impl Context {
             cuda,
             deferred_frees: Mutex::default(),
             owed: Mutex::default(),
-            at_end: PutBack {
+            at_end: PreviousContext {
                 driver,
                 before: None,
             },
@@ -338,12 +338,12 @@ impl Drop for ContextInner {
 
 /// cudarc makes a context current to give it up; what was current before is so again when this is
 /// dropped.
-struct PutBack {
+struct PreviousContext {
     driver: &'static Driver,
     before: Option<ContextHandle>,
 }
 
-impl Drop for PutBack {
+impl Drop for PreviousContext {
     fn drop(&mut self) {
         if let Some(before) = self.before {
             // SAFETY: it was current, so it existed; a thread whose context ends under it has the

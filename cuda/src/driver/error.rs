@@ -131,7 +131,11 @@ struct Age {
 
 impl fmt::Display for Age {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (function, needs, is) = (self.function, Version(self.needs), Version(self.is));
+        let (function, needs, is) = (
+            self.function,
+            DriverVersion(self.needs),
+            DriverVersion(self.is),
+        );
         if self.is >= self.needs {
             return write!(
                 f,
@@ -148,9 +152,9 @@ impl fmt::Display for Age {
 
 /// A version as people write it: 12080 is 12.8.
 #[derive(Clone, Copy)]
-pub(super) struct Version(pub(super) u32);
+pub(super) struct DriverVersion(pub(super) u32);
 
-impl fmt::Display for Version {
+impl fmt::Display for DriverVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
     }

@@ -112,7 +112,7 @@ impl fmt::Display for Driver {
             Some(_) => "stand-in driver",
             None => "driver",
         };
-        let version = error::Version(self.version);
+        let version = error::DriverVersion(self.version);
         write!(f, "{kind} {}, CUDA {version}", self.path.display())
     }
 }

@@ -17,12 +17,12 @@ thread_local! {
 }
 
 /// The thread's mode of before comes back when this is dropped.
-struct PutBack<'a> {
+struct PreviousMode<'a> {
     driver: &'a Driver,
     before: u32,
 }
 
-impl Drop for PutBack<'_> {
+impl Drop for PreviousMode<'_> {
     fn drop(&mut self) {
         IS_RELAXED.set(false);
         // A driver that refuses twice leaves the thread relaxed, which spoils nothing of anybody.
@@ -46,7 +46,7 @@ impl Driver {
         }
         let before = self.exchange_capture_mode(CAPTURE_MODE_RELAXED)?;
         IS_RELAXED.set(true);
-        let _put_back = PutBack {
+        let _put_back = PreviousMode {
             driver: self,
             before,
         };

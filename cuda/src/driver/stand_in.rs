@@ -150,8 +150,8 @@ impl StandIn {
         }))
     }
 
-    /// Forgets everything; so many devices of so much memory. Handles and addresses from before are
-    /// nothing any more: only for when the program holds none.
+    /// Forgets everything but what the environment says; so many devices of so much memory. Handles and
+    /// addresses from before are nothing any more: only for when the program holds none.
     pub fn reset(&self, devices: u32, bytes: u64) {
         // SAFETY: DRIVER2; the stand-in checks every handle it is given later.
         unsafe { (self.reset)(devices, bytes) }

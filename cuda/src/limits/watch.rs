@@ -24,7 +24,7 @@ pub struct LimitEvent {
 
 type Callback = Arc<dyn Fn(&LimitEvent) + Send + Sync>;
 
-struct Watcher {
+struct LimitWatcher {
     number: u64,
     /// Of this budget only.
     only: Option<BudgetId>,
@@ -34,7 +34,7 @@ struct Watcher {
 #[derive(Default)]
 struct List {
     newest: u64,
-    watchers: Vec<Watcher>,
+    watchers: Vec<LimitWatcher>,
 }
 
 /// Who is called when something happens to a budget.
@@ -46,7 +46,7 @@ impl Watchers {
     pub(super) fn call(&self, budget: BudgetId, event: &LimitEvent) {
         let callbacks: Vec<Callback> = {
             let list = locked(&self.0);
-            let wants_it = |watcher: &&Watcher| watcher.only.is_none_or(|only| only == budget);
+            let wants_it = |watcher: &&LimitWatcher| watcher.only.is_none_or(|only| only == budget);
             let wanting = list.watchers.iter().filter(wants_it);
             wanting.map(|watcher| watcher.callback.clone()).collect()
         };
@@ -64,7 +64,7 @@ impl Watchers {
         let mut list = locked(&self.0);
         list.newest += 1;
         let number = list.newest;
-        list.watchers.push(Watcher {
+        list.watchers.push(LimitWatcher {
             number,
             only,
             callback: Arc::new(callback),

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::{Block, BlockAllocator, Placement, Request, Stats};
+use larder_core::{Block, BlockAllocator, Placement, Rejected, Request, Stats};
 
 use super::pool::PinnedAllocator;
 use super::uses::PinnedUses;
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
-use crate::{Context, DeviceAllocError, DeviceFreeRejected, StreamMemory};
+use crate::{Context, DeviceAllocError, DeviceFreeError, StreamMemory};
 
 impl PinnedAllocator {
     /// This pool's memory beside a stream, as the core's [`BlockAllocator`].
@@ -41,9 +41,13 @@ impl StreamAllocator for PinnedAllocator {
     /// The block is given again, to anybody, once an event behind the queued work has passed. Until then it
     /// counts as live. One or two driver calls with their contexts. A stream of another context, or the default
     /// one that differs by thread, is waited for.
-    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         if self.pool().requested_bytes(&block).is_none() {
-            return Err(DeviceFreeRejected::unknown(block));
+            return Err(DeviceFreeError::unknown(block));
         }
         if !self.can_follow(stream) {
             let block = self.context().wait_before_free(stream, block)?;
@@ -55,8 +59,12 @@ impl StreamAllocator for PinnedAllocator {
         Ok(())
     }
 
-    fn free_unused(&self, _: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
-        Ok(self.pool().free(block)?)
+    fn free_unused(
+        &self,
+        _: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
+        self.pool().free(block).map_err(DeviceFreeError::from_core)
     }
 
     fn info(&self, block: &Block) -> Option<BlockInfo> {

@@ -22,7 +22,7 @@ use crate::driver::owed::Unwaited;
 use crate::{CaptureStatus, DriverError, Event};
 
 /// A stream's work with a buffer.
-struct Used {
+struct UsedOn {
     stream: Arc<CudaStream>,
     event: Option<Event>,
     /// The device writes.
@@ -33,7 +33,7 @@ struct Used {
 
 /// All uses of one buffer.
 #[derive(Default)]
-pub(super) struct PinnedUses(Vec<Used>);
+pub(super) struct PinnedUses(Vec<UsedOn>);
 
 impl PinnedUses {
     pub(super) const fn is_empty(&self) -> bool {
@@ -52,7 +52,7 @@ impl PinnedUses {
         write: bool,
         is_captured: bool,
     ) -> Result<(), DriverError> {
-        let again = |used: &Used| is_same(&used.stream, stream);
+        let again = |used: &UsedOn| is_same(&used.stream, stream);
         if !write && self.0.iter().any(again) {
             return Ok(());
         }
@@ -86,7 +86,7 @@ impl PinnedUses {
                 used.write |= write;
                 events.give_some(used.event.take());
             }
-            None => self.0.push(Used {
+            None => self.0.push(UsedOn {
                 stream: stream.clone(),
                 event: None,
                 write,
@@ -154,14 +154,14 @@ impl PinnedUses {
         })
     }
 
-    fn forget(&mut self, events: &Events, which: impl Fn(&Used) -> bool) {
+    fn forget(&mut self, events: &Events, which: impl Fn(&UsedOn) -> bool) {
         for used in self.0.extract_if(.., |used| which(used)) {
             events.give_some(used.event);
         }
     }
 }
 
-impl Used {
+impl UsedOn {
     /// Its event, recorded now if there is none (PINUSE1).
     fn point(&mut self, events: &Events) -> Result<&Event, DriverError> {
         match &mut self.event {

@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_core::{
     Addr, AddrRange, AllocError, AllocatorId, Block, BlockAllocator, Cause, ChunkHandle, FreeError,
-    FreeRejected, Grant, OutOfMemory, Request, Stats, StreamPoint,
+    Grant, OutOfMemory, Rejected, Request, Stats, StreamPoint,
 };
 
-use super::host::HostMemory;
+use super::host::HostBlocks;
 use crate::account::Account;
 use crate::driver::locked;
 
@@ -133,14 +133,12 @@ impl BlockAllocator for Base {
 
     /// With a point always refused: the global allocator knows no streams, so the block would be given again while
     /// work uses it. Wait for the stream, then free it without.
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         if point.is_some() && self.find(&block).is_some() {
-            let error = FreeError::NoStreams;
-            return Err(FreeRejected { block, error });
+            return Err(Rejected::new(block, FreeError::NoStreams));
         }
         let Some(live) = self.take(&block) else {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
+            return Err(Rejected::new(block, FreeError::Unknown));
         };
         let start = core::ptr::with_exposed_provenance_mut::<u8>(block.addr().get() as usize);
         // SAFETY: BASE1: it was in a table with this layout, and is in none any more.
@@ -166,7 +164,7 @@ impl BlockAllocator for Base {
 }
 
 /// The global allocator keeps what it likes.
-impl HostMemory for Base {
+impl HostBlocks for Base {
     fn blocks(&self) -> &dyn BlockAllocator {
         self
     }

@@ -5,19 +5,17 @@ use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, NoIndex, Request,
-    Stats, SubAllocator,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, NoIndex,
+    Rejected, Request, Stats, SubAllocator,
 };
 
 use super::cpu_memory::{Binding, CpuMemory};
-use super::host::HostMemory;
+use super::host::HostBlocks;
 use super::watch::{Watch, Watched};
 use crate::lock_wait::Yield;
 use crate::owning::Owning;
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
-use crate::{
-    Context, CudaStream, DeviceAllocError, DeviceFreeRejected, ManagedMemory, PinnedMemory,
-};
+use crate::{Context, CudaStream, DeviceAllocError, DeviceFreeError, ManagedMemory, PinnedMemory};
 
 type RegionPool<S> = Owning<BfcAllocator<'static, Watched<S>, NoIndex, Yield>>;
 
@@ -78,7 +76,7 @@ impl<S: SubAllocator> Drop for BestFit<S> {
     }
 }
 
-impl HostMemory for BestFit<CpuMemory> {
+impl HostBlocks for BestFit<CpuMemory> {
     fn blocks(&self) -> &dyn BlockAllocator {
         &**self.pool
     }
@@ -96,7 +94,7 @@ impl HostMemory for BestFit<CpuMemory> {
     }
 }
 
-impl HostMemory for BestFit<PinnedMemory> {
+impl HostBlocks for BestFit<PinnedMemory> {
     fn blocks(&self) -> &dyn BlockAllocator {
         &**self.pool
     }
@@ -134,9 +132,13 @@ impl StreamAllocator for BestFit<ManagedMemory> {
         }
     }
 
-    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         let block = self.context().wait_before_free(stream, block)?;
-        Ok(self.pool.free(block)?)
+        self.pool.free(block).map_err(DeviceFreeError::from_core)
     }
 
     fn info(&self, block: &Block) -> Option<BlockInfo> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_core::lifetime::prmalloc::PoolConfig;
+use larder_core::lifetime::prmalloc::PlannedPoolConfig;
 
 use super::best_fit::BestFit;
 use super::config::GpuKind;
@@ -280,9 +280,9 @@ impl RuntimeInner {
                 }
             }
             GpuKind::TensorPool => {
-                let pool = PoolConfig {
+                let pool = PlannedPoolConfig {
                     planner: self.config.planner,
-                    ..PoolConfig::new()
+                    ..PlannedPoolConfig::new()
                 };
                 let config = TensorPoolConfig::with_pool(pool);
                 let tensor = Arc::new(PerStream::new(device.clone(), config));

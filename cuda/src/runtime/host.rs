@@ -12,9 +12,9 @@
 use core::fmt;
 use std::sync::Arc;
 
-use larder_core::decorate::{Record, TrackStats};
+use larder_core::decorate::{TrackRecord, TrackStats};
 use larder_core::{
-    AllocError, Block, BlockAllocator, FreeRejected, Grant, Request, Stats, StreamPoint,
+    AllocError, Block, BlockAllocator, FreeError, Grant, Rejected, Request, Stats, StreamPoint,
 };
 
 use super::base::Base;
@@ -63,7 +63,7 @@ impl CpuKind {
 }
 
 /// Blocks of host memory, and what a runtime asks beside them.
-pub(super) trait HostMemory: Send + Sync {
+pub(super) trait HostBlocks: Send + Sync {
     /// The allocator itself.
     fn blocks(&self) -> &dyn BlockAllocator;
 
@@ -100,7 +100,7 @@ pub struct HostAllocator(Arc<HostInner>);
 struct HostInner {
     name: &'static str,
     node: Option<Node>,
-    memory: Arc<dyn HostMemory>,
+    memory: Arc<dyn HostBlocks>,
     /// With records of each call: the same memory behind them.
     log: Option<Logged<HostAllocator>>,
 }
@@ -115,7 +115,7 @@ impl HostAllocator {
         logs: bool,
     ) -> Result<Self, RuntimeError> {
         let source = CpuMemory::new(node);
-        let (name, memory): (_, Arc<dyn HostMemory>) = match kind {
+        let (name, memory): (_, Arc<dyn HostBlocks>) = match kind {
             CpuKind::Bfc => (
                 BFC_NAME,
                 Arc::new(BestFit::new(source, watch, limit_bytes, false)?),
@@ -139,7 +139,7 @@ impl HostAllocator {
         Ok(Self::of(PINNED_NAME, Some(node), memory, false))
     }
 
-    fn of(name: &'static str, node: Option<Node>, memory: Arc<dyn HostMemory>, logs: bool) -> Self {
+    fn of(name: &'static str, node: Option<Node>, memory: Arc<dyn HostBlocks>, logs: bool) -> Self {
         let make = |memory, log| {
             Self(Arc::new(HostInner {
                 name,
@@ -159,7 +159,7 @@ impl HostAllocator {
 
     /// Hands the records of calls over, oldest first, where memory is logged: the newest 4096 since the last time.
     /// A record's tick is in nanoseconds since the allocator was made.
-    pub fn drain_log(&self, f: impl FnMut(Record)) {
+    pub fn drain_log(&self, f: impl FnMut(TrackRecord)) {
         if let Some(log) = &self.0.log {
             log.drain_records(f);
         }
@@ -236,7 +236,7 @@ impl BlockAllocator for HostAllocator {
     }
 
     /// A best fit keeps the block on the point's stream; the others know no streams and refuse a point.
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.blocks().free_at(block, point)
     }
 

@@ -6,7 +6,7 @@ use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig};
 use larder_core::{BlockAllocator, ConfigError};
 
 use super::cpu_memory::{Binding, CpuMemory};
-use super::host::HostMemory;
+use super::host::HostBlocks;
 use super::watch::{Watch, Watched};
 use crate::lock_wait::Yield;
 use crate::owning::Owning;
@@ -62,7 +62,7 @@ impl Drop for HostPool {
     }
 }
 
-impl HostMemory for HostPool {
+impl HostBlocks for HostPool {
     fn blocks(&self) -> &dyn BlockAllocator {
         &**self.pool
     }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use larder_core::BlockAllocator;
-use larder_core::decorate::{Record, Ticks, Tracked};
+use larder_core::decorate::{Ticks, TrackRecord, Tracked};
 
 use crate::lock_wait::Yield;
 use crate::owning::Owning;
@@ -30,7 +30,7 @@ pub(super) fn logged<A: BlockAllocator>(inner: A) -> Logged<A> {
     // SAFETY: the ring goes into the decorator, which nobody takes apart.
     unsafe {
         Owning::new(|tables| {
-            let ring: &mut [Option<Record>] = tables.lend(vec![None; RECORDS]);
+            let ring: &mut [Option<TrackRecord>] = tables.lend(vec![None; RECORDS]);
             Tracked::with_ticks(inner, clock, ring, None)
         })
     }

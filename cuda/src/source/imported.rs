@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::owed::Unwaited;
-use crate::{Context, DriverError, Rejected};
+use crate::{Context, DriverError, Returned};
 
 /// Where an exported block lies in the memory that the descriptors carry: the memories side by side, and the
 /// block inside.
@@ -129,13 +129,13 @@ pub enum ImportError {
 /// ```
 #[derive(Debug)]
 pub struct ImportedBlock {
-    mapped: Mapped,
+    mapped: ImportMapping,
     range: AddrRange,
 }
 
 /// What is reserved and mapped for an import.
 #[derive(Debug)]
-struct Mapped {
+struct ImportMapping {
     context: Context,
     addresses: AddrRange,
     /// Start and bytes of each mapping.
@@ -166,7 +166,7 @@ impl ImportedBlock {
             context.give_back(DeferredFree::Reserved(start, total));
             return Err(ImportError::Layout);
         };
-        let mut mapped = Mapped {
+        let mut mapped = ImportMapping {
             context: context.clone(),
             addresses,
             pieces: Vec::with_capacity(needed),
@@ -212,18 +212,18 @@ impl ImportedBlock {
     ///
     /// # Errors
     /// Gives the block back if waiting was refused: it is as before.
-    pub fn free(mut self) -> Result<(), Rejected<Self, DriverError>> {
+    pub fn free(mut self) -> Result<(), Returned<Self, DriverError>> {
         match self.mapped.context.synchronize() {
             Ok(()) => {
                 self.mapped.used = false;
                 Ok(())
             }
-            Err(error) => Err(Rejected { value: self, error }),
+            Err(error) => Err(Returned { value: self, error }),
         }
     }
 }
 
-impl Mapped {
+impl ImportMapping {
     /// Maps a descriptor's memory behind what is mapped.
     fn map(&mut self, bytes: u64, descriptor: &impl AsFd) -> Result<(), DriverError> {
         let at = match self.pieces.last() {
@@ -236,7 +236,7 @@ impl Mapped {
             // SAFETY: IMPORT1; the memory exists, and the driver refuses it if it has another size.
             unsafe { driver.map(at, bytes, memory) }
         });
-        // Mapped, it stays.
+        // ImportMapping, it stays.
         self.context.give_back(DeferredFree::Memory(memory));
         outcome?;
         self.pieces.push((at, bytes));
@@ -244,7 +244,7 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for ImportMapping {
     fn drop(&mut self) {
         // Work whose end nobody has seen may use it (IMPORT2).
         let unwaited = match self.used && self.context.synchronize().is_err() {

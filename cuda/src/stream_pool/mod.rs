@@ -24,7 +24,8 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    Block, BlockAllocator, EventNumber, FreeRejected, Grant, Memory, Request, StreamId, StreamPoint,
+    Block, BlockAllocator, EventNumber, FreeError, Grant, Memory, Rejected, Request, StreamId,
+    StreamPoint,
 };
 
 pub(crate) use bounded::{Bounded, Core, PoolSource};
@@ -162,7 +163,11 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
 
     /// Takes a block back in the order of a point.
     #[inline]
-    pub(crate) fn free_at(&self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+    pub(crate) fn free_at(
+        &self,
+        block: Block,
+        point: StreamPoint,
+    ) -> Result<(), Rejected<FreeError>> {
         self.core.with(|bfc| {
             let bytes = block.bytes();
             bfc.free_after(block, point)?;

@@ -7,7 +7,7 @@ use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits, sys};
 use super::pools::Pools;
 use super::sides::{DeviceValues, HostValues};
 use super::{Head, SyncedMemory};
-use crate::{AdoptError, BufferViewMut, DeviceBuffer, PinnedBuffer, Rejected};
+use crate::{AdoptError, BufferViewMut, DeviceBuffer, PinnedBuffer, Returned};
 
 /// Adopting: other memory stands for a side and holds the newest values from then on. The other side keeps
 /// its memory. The answer is where the newest values were: those are lost.
@@ -19,11 +19,11 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     pub fn adopt_host(
         &mut self,
         values: impl Into<Box<[T]>>,
-    ) -> Result<Head, Rejected<Box<[T]>, AdoptError>> {
+    ) -> Result<Head, Returned<Box<[T]>, AdoptError>> {
         let value = values.into();
         match self.check_len(value.len()) {
             Ok(()) => Ok(self.pair.set_host(HostValues::Pageable(value))),
-            Err(error) => Err(Rejected { value, error }),
+            Err(error) => Err(Returned { value, error }),
         }
     }
 
@@ -35,10 +35,10 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     pub fn adopt_pinned(
         &mut self,
         buffer: PinnedBuffer<T>,
-    ) -> Result<Head, Rejected<PinnedBuffer<T>, AdoptError>> {
+    ) -> Result<Head, Returned<PinnedBuffer<T>, AdoptError>> {
         match self.check_len(buffer.len()) {
             Ok(()) => Ok(self.pair.set_host(HostValues::Pinned(buffer))),
-            Err(error) => Err(Rejected {
+            Err(error) => Err(Returned {
                 value: buffer,
                 error,
             }),
@@ -75,10 +75,10 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> SyncedMemory<'a, T> {
     pub fn adopt_device(
         &mut self,
         buffer: DeviceBuffer<T>,
-    ) -> Result<Head, Rejected<DeviceBuffer<T>, AdoptError>> {
+    ) -> Result<Head, Returned<DeviceBuffer<T>, AdoptError>> {
         match self.check(buffer.len(), buffer.stream()) {
             Ok(()) => Ok(self.pair.set_device(DeviceValues::Owned(buffer))),
-            Err(error) => Err(Rejected {
+            Err(error) => Err(Returned {
                 value: buffer,
                 error,
             }),

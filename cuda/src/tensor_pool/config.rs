@@ -1,6 +1,6 @@
 //! How a pool is made: what it does, and how much its tables hold.
 
-use larder_core::lifetime::prmalloc::PoolConfig;
+use larder_core::lifetime::prmalloc::PlannedPoolConfig;
 
 /// Blocks freed between two rounds, and blocks of the device in use, that tables have room for.
 const STATS: usize = 1 << 14;
@@ -16,7 +16,7 @@ const BLOCKS: usize = 1 << 13;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TensorPoolConfig {
     /// How steps are recorded, and when they are planned again.
-    pub pool: PoolConfig,
+    pub pool: PlannedPoolConfig,
     /// Sizes up to 32 KiB are planned too; otherwise the device's allocator serves them.
     pub plans_small: bool,
     /// Most blocks freed between two rounds.
@@ -34,11 +34,11 @@ pub struct TensorPoolConfig {
 impl TensorPoolConfig {
     /// A pool that plans again when steps change.
     pub const fn new() -> Self {
-        Self::with_pool(PoolConfig::new())
+        Self::with_pool(PlannedPoolConfig::new())
     }
 
     /// Tables of the usual sizes for a pool that does this.
-    pub const fn with_pool(pool: PoolConfig) -> Self {
+    pub const fn with_pool(pool: PlannedPoolConfig) -> Self {
         Self {
             pool,
             plans_small: true,

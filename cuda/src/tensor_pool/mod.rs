@@ -18,9 +18,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::lifetime::prmalloc::{PlanError, PoolCounts, Progress, Round, Step, TensorPool};
+use larder_core::lifetime::prmalloc::{
+    OpenStep, PlanError, PoolCounts, Progress, Round, TensorPool,
+};
 use larder_core::{
-    AddrRange, Align, AllocError, AllocatorId, Block, ChunkHandle, FreeError, Request,
+    AddrRange, Align, AllocError, AllocatorId, Block, ChunkHandle, FreeError, Rejected, Request,
 };
 use larder_cuda_abi::StreamHandle;
 
@@ -32,7 +34,7 @@ use crate::lock_wait::Yield;
 use crate::owning::Owning;
 use crate::per_stream::OneStream;
 use crate::stream_allocator::{BLOCK_ALIGN, Live};
-use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected};
+use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
 /// Pools made so far; which one a block is of.
 static MADE: AtomicU32 = AtomicU32::new(1);
@@ -149,9 +151,9 @@ impl DeviceTensorPool {
     ///
     /// # Errors
     /// Gives the block back if it is not one of this pool's.
-    pub fn free(&self, block: Block) -> Result<(), DeviceFreeRejected> {
+    pub fn free(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>> {
         if !self.owns(&block) {
-            return Err(DeviceFreeRejected::unknown(block));
+            return Err(DeviceFreeError::unknown(block));
         }
         if let Err(error) = self.pool.free(block.addr()) {
             let below = match error {
@@ -159,7 +161,7 @@ impl DeviceTensorPool {
                 _ => None,
             };
             let error = below.unwrap_or(DeviceFreeError::Block(error));
-            return Err(DeviceFreeRejected { block, error });
+            return Err(Rejected::new(block, error));
         }
         self.live_blocks.fetch_sub(1, Ordering::Relaxed);
         self.live_bytes.fetch_sub(block.bytes(), Ordering::Relaxed);
@@ -251,7 +253,7 @@ impl OneStream for DeviceTensorPool {
         self.alloc_aligned(request.bytes, request.align)
     }
 
-    fn free(&self, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>> {
         Self::free(self, block)
     }
 
@@ -287,7 +289,7 @@ impl fmt::Debug for DeviceTensorPool {
 #[must_use = "dropped at once, the step ends at once"]
 pub struct TensorStep<'p> {
     pool: &'p DeviceTensorPool,
-    step: Option<Step>,
+    step: Option<OpenStep>,
 }
 
 impl TensorStep<'_> {

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
-use larder_core::{Addr, AddrRange, Block, GrowRequest, SubAllocError, SubAllocator, round_up};
+use larder_core::{
+    Addr, AddrRange, Block, GrowRequest, Rejected, SubAllocError, SubAllocator, round_up,
+};
 
 use crate::driver::locked;
 use crate::stream_allocator::BLOCK_ALIGN;
-use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceFreeRejected};
+use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
 /// Ranges of a device's allocator, got and given back in the order of one stream. Dropping it gives
 /// back all.
@@ -59,7 +61,7 @@ impl StreamSource {
         SubAllocError
     }
 
-    fn free(&self, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>> {
         self.memory.free(&self.stream, block)
     }
 }
@@ -92,7 +94,7 @@ impl SubAllocator for StreamSource {
         let block = locked(&self.given).blocks.remove(&range.start());
         self.free(block.ok_or(SubAllocError)?).map_err(|rejected| {
             let mut given = locked(&self.given);
-            given.blocks.insert(range.start(), rejected.block);
+            given.blocks.insert(range.start(), rejected.value);
             given.free_refusal = Some(rejected.error);
             SubAllocError
         })

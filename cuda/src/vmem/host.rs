@@ -20,8 +20,8 @@ use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, Placement, Regions, Request,
-    Stats,
+    Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, Placement, Regions, Rejected,
+    Request, Stats,
 };
 
 use super::HostSide;
@@ -32,7 +32,7 @@ use crate::source::pinned::PinnedSource;
 use crate::source::ranges::{RangeSource, Ranges};
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
 use crate::stream_pool::{Bounded, HostWait, StreamPool};
-use crate::{Context, DeviceAllocError, DeviceFreeRejected, DriverError, PinnedConfig};
+use crate::{Context, DeviceAllocError, DeviceFreeError, DriverError, PinnedConfig};
 
 /// Blocks and gaps between them, at most.
 const CHUNKS: usize = 1 << 14;
@@ -123,13 +123,19 @@ impl StreamAllocator for VmemHost {
     }
 
     /// O(1), no driver call; a stream of another context is waited for.
-    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         let bytes = block.bytes();
         match self.streams.id(stream) {
-            Ok(stream_id) => self.free_at(block, self.streams.point(stream_id))?,
+            Ok(stream_id) => self
+                .free_at(block, self.streams.point(stream_id))
+                .map_err(DeviceFreeError::from_core)?,
             Err(_) => {
                 let block = self.context().wait_before_free(stream, block)?;
-                BlockAllocator::free(&***self, block)?;
+                BlockAllocator::free(&***self, block).map_err(DeviceFreeError::from_core)?;
             }
         }
         if self.shrinking.is_on() {

@@ -23,7 +23,7 @@ use std::sync::Weak;
 
 use cudarc::driver::CudaStream;
 use larder_core::vmem::{JointBytes, Placement, VmemStats};
-use larder_core::{Block, BlockAllocator, Request, Stats};
+use larder_core::{Block, BlockAllocator, Rejected, Request, Stats};
 
 pub use buffer::{Migrated, Movable, VmemBuffer};
 pub use config::{HostSide, VmemConfig};
@@ -31,7 +31,7 @@ use host::VmemHost;
 
 use crate::limits::{Budget, LimitedPool};
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
-use crate::{Context, DeviceAllocError, DeviceAllocator, DeviceFreeRejected};
+use crate::{Context, DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
 /// A device's memory, and the host's where that is full. A clone is the same allocator.
 ///
@@ -164,7 +164,11 @@ impl StreamAllocator for VmemAllocator {
     }
 
     /// Takes a block back on its side. O(1), no driver call.
-    fn free(&self, stream: &Arc<CudaStream>, block: Block) -> Result<(), DeviceFreeRejected> {
+    fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         let inner = &*self.0;
         // Counted off first: another thread may have the memory as soon as it is back (VMGPU2).
         let bytes = block.bytes();

@@ -39,7 +39,7 @@ impl Config {
 }
 
 /// Memory of this machine; without a limit where the system does not tell.
-pub(crate) fn host_bytes() -> u64 {
+fn host_bytes() -> u64 {
     // SAFETY: it only answers.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     // SAFETY: it only answers.

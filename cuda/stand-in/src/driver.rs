@@ -12,7 +12,7 @@ use larder_cuda_abi::stand_in::KernelBody;
 use crate::calls::Calls;
 use crate::capture::Captures;
 use crate::clock::Clock;
-use crate::config::{Config, host_bytes};
+use crate::config::Config;
 use crate::context::{Context, Device};
 use crate::findings::Findings;
 use crate::graph::{Exec, Graph};
@@ -56,6 +56,8 @@ pub(crate) struct Driver {
     /// What the host has waited for.
     pub(crate) host: Clock,
     pub(crate) sweeps: Sweeps,
+    /// What it was made with.
+    config: Config,
 }
 
 /// Made at its first use.
@@ -103,25 +105,24 @@ impl Driver {
             host: Clock::default(),
             sweeps: Sweeps::default(),
             handles: Handles::default(),
+            config: config.clone(),
         }
     }
 
-    /// Forgets everything, but the addresses and handles that were ever given out and the bodies of
-    /// kernels.
+    /// Forgets everything, but the addresses and handles that were ever given out, the bodies of kernels,
+    /// and what the environment says of anything but the devices.
     pub(crate) fn reset(&mut self, devices: usize, bytes: u64) {
         let config = Config {
             devices,
             bytes,
-            seed: None,
-            shared: None,
             version: self.version,
-            pinned_bytes: host_bytes(),
             mapping_waits: self.mapping_waits,
+            ..self.config.clone()
         };
         let mut next = Self::new(&config);
         std::mem::swap(&mut next.handles, &mut self.handles);
         std::mem::swap(&mut next.bodies, &mut self.bodies);
-        next.queue = self.queue.renewed();
+        next.queue.continue_from(&self.queue);
         next.space.continue_from(&self.space);
         next.initialised = self.initialised;
         self.space.close();
@@ -171,5 +172,36 @@ impl DerefMut for Session {
     fn deref_mut(&mut self) -> &mut Driver {
         let driver = self.guard.as_deref_mut();
         driver.unwrap_or_else(|| unreachable!("a session holds the lock"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Driver;
+    use crate::config::Config;
+    use crate::queue::Schedule;
+
+    #[test]
+    fn a_reset_keeps_what_the_environment_said() {
+        let file = std::env::temp_dir().join(format!("larder-reset-{}", std::process::id()));
+        let config = Config {
+            devices: 1,
+            bytes: 4 << 20,
+            seed: Some(7),
+            shared: file.to_str().map(str::to_owned),
+            version: 12_080,
+            pinned_bytes: 3 << 20,
+            mapping_waits: true,
+        };
+        let (mut driver, mut other) = (Driver::new(&config), Driver::new(&config));
+        assert_eq!(other.space.usage.take(0, 1 << 20), Ok(()));
+        for _ in 0..2 {
+            assert!(matches!(driver.queue.schedule, Schedule::Deferred(_)));
+            assert_eq!(driver.space.pinned.limit, 3 << 20);
+            assert_eq!(driver.space.usage.free(0), 3 << 20);
+            assert!(driver.mapping_waits);
+            driver.reset(1, 4 << 20);
+        }
+        std::fs::remove_file(file).expect("it was made");
     }
 }

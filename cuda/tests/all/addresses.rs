@@ -83,7 +83,7 @@ fn a_block_of_another_allocator_is_not_kept() {
         let refused = memory.keep_addr(block).unwrap_err();
         assert_eq!(refused.error, DeviceFreeError::Block(FreeError::Unknown));
         assert_eq!(memory.bytes_at(address), None);
-        other.free(&streams[0], refused.block).unwrap();
+        other.free(&streams[0], refused.value).unwrap();
     });
 }
 

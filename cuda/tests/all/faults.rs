@@ -120,7 +120,7 @@ impl Objects {
             other => panic!("{other}"),
         })?;
         if let Err(rejected) = self.pool.free(stream, block) {
-            let again = self.pool.free(stream, rejected.block);
+            let again = self.pool.free(stream, rejected.value);
             again.expect("a refused block stays");
             let DeviceFreeError::Driver(error) = rejected.error else {
                 panic!("{:?}", rejected.error)

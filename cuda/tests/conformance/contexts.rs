@@ -225,10 +225,7 @@ fn memory_goes_with_its_context() {
 fn a_context_waits_for_all_its_streams() {
     let gpu = portable();
     gpu.defer(3);
-    let streams = [
-        Stream::blocking(),
-        Stream::non_blocking(),
-    ];
+    let streams = [Stream::blocking(), Stream::non_blocking()];
     let memory = Device::filled(512, 0);
     for (index, stream) in streams.iter().enumerate() {
         let at = memory.plus(256 * index as u64);

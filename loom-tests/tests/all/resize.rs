@@ -66,7 +66,7 @@ fn grow(allocator: &Allocator, block: Block, bytes: u64) -> (bool, Block) {
         Err(rejected) => {
             let fair = [ResizeError::NoRoom, ResizeError::Limit];
             assert!(fair.contains(&rejected.error), "{:?}", rejected.error);
-            (false, rejected.block)
+            (false, rejected.value)
         }
     };
     assert_eq!(block.addr(), addr);
@@ -166,7 +166,7 @@ fn broken_twin_a_resize_without_a_ticket_is_found() {
             Err(rejected) => rejected,
         };
         let request = GrowRequest {
-            bytes: bytes - rejected.block.bytes(),
+            bytes: bytes - rejected.value.bytes(),
             align: Align::new(UNIT).unwrap(),
             at: None,
         };
@@ -174,7 +174,7 @@ fn broken_twin_a_resize_without_a_ticket_is_found() {
         if fits && let Ok(range) = allocator.source().grow(request) {
             allocator.with(|bfc| bfc.add_region(range)).unwrap();
         }
-        rejected.block
+        rejected.value
     }
     loom::model(|| {
         let allocator = allocator(2 * UNIT);

@@ -1,6 +1,6 @@
 //! The planner: counts steps, records lives while it should, and says when a round is due.
 
-use larder_core::lifetime::prmalloc::{AllocStat, State};
+use larder_core::lifetime::prmalloc::{AllocStat, PlannerStage};
 
 use super::{Fit, Plans};
 
@@ -59,7 +59,7 @@ pub struct Planner {
     fit: Fit,
     with_small: bool,
     plans: Plans,
-    state: State,
+    state: PlannerStage,
     pending: Vec<AllocStat>,
     steps: i64,
     rounds: i64,
@@ -74,7 +74,7 @@ impl Planner {
             fit,
             with_small,
             plans: Plans::new(fit, with_small),
-            state: State::Off,
+            state: PlannerStage::Off,
             pending: Vec::new(),
             steps: 0,
             rounds: 0,
@@ -92,8 +92,8 @@ impl Planner {
             Window::EachStart { start, .. } => (start, true),
         };
         let is_due = is_due && self.begin_round();
-        if step == start && self.state == State::Off {
-            self.state = State::On;
+        if step == start && self.state == PlannerStage::Off {
+            self.state = PlannerStage::On;
         }
         is_due
     }
@@ -104,16 +104,16 @@ impl Planner {
     }
 
     fn begin_round(&mut self) -> bool {
-        let is_on = self.state == State::On;
+        let is_on = self.state == PlannerStage::On;
         if is_on {
-            self.state = State::Rounding;
+            self.state = PlannerStage::Rounding;
         }
         is_on
     }
 
     /// Runs the round that is due. Whether the plan is made.
     pub fn run(&mut self) -> bool {
-        assert_eq!(self.state, State::Rounding, "no round is due");
+        assert_eq!(self.state, PlannerStage::Rounding, "no round is due");
         let stats = core::mem::take(&mut self.pending);
         self.rounds += 1;
         if self.plans.round(&stats) {
@@ -127,13 +127,17 @@ impl Planner {
             // The step has been counted already.
             Window::EachStart { stop, .. } => self.steps > stop,
         };
-        self.state = if is_made { State::Done } else { State::On };
+        self.state = if is_made {
+            PlannerStage::Done
+        } else {
+            PlannerStage::On
+        };
         is_made
     }
 
     /// Records that a block was freed, unless a round is due.
     pub fn record(&mut self, stat: AllocStat) {
-        if self.state == State::On {
+        if self.state == PlannerStage::On {
             self.pending.push(stat);
         }
     }
@@ -154,7 +158,7 @@ impl Planner {
     }
 
     /// What it is doing.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> PlannerStage {
         self.state
     }
 

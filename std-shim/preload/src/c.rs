@@ -3,6 +3,7 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;
 
+use heap::Larder;
 use libc::{EINVAL, ENOMEM, c_int, c_void, size_t};
 
 use crate::HEAP;
@@ -19,10 +20,10 @@ pub(crate) fn refuse(reason: c_int) -> *mut c_void {
 }
 
 /// A block that starts at a multiple of `align`, a power of two; null if there is none.
-pub(crate) fn alloc_aligned(align: size_t, bytes: size_t) -> *mut u8 {
+pub(crate) fn alloc_aligned(heap: &Larder, align: size_t, bytes: size_t) -> *mut u8 {
     match Layout::from_size_align(bytes.max(1), align.max(16)) {
         // SAFETY: the layout is not empty.
-        Ok(layout) => unsafe { HEAP.alloc(layout) },
+        Ok(layout) => unsafe { heap.alloc(layout) },
         Err(_) => ptr::null_mut(),
     }
 }
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn reallocarray(
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: size_t, bytes: size_t) -> *mut c_void {
     match align.is_power_of_two() {
-        true => match alloc_aligned(align, bytes) {
+        true => match alloc_aligned(&HEAP, align, bytes) {
             block if block.is_null() => refuse(ENOMEM),
             block => block.cast(),
         },
@@ -115,7 +116,7 @@ pub unsafe extern "C" fn posix_memalign(
     if !align.is_power_of_two() || align < size_of::<*mut c_void>() {
         return EINVAL;
     }
-    let block = alloc_aligned(align, bytes);
+    let block = alloc_aligned(&HEAP, align, bytes);
     if block.is_null() {
         return ENOMEM;
     }
@@ -124,22 +125,24 @@ pub unsafe extern "C" fn posix_memalign(
     0
 }
 
-/// Frees a block of `malloc`, `calloc` or `realloc`. The length is not needed.
+/// Frees a block of `malloc`, `calloc` or `realloc`. The length is looked at where the heap is hardened.
 ///
 /// # Safety
 /// The conditions of `free`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn free_sized(block: *mut c_void, _bytes: size_t) {
+pub unsafe extern "C" fn free_sized(block: *mut c_void, bytes: size_t) {
+    HEAP.check_layout(block.cast(), bytes, 16);
     // SAFETY: the caller's promise.
     unsafe { free(block) };
 }
 
-/// Frees a block of `aligned_alloc`. Alignment and length are not needed.
+/// Frees a block of `aligned_alloc`. Alignment and length are looked at where the heap is hardened.
 ///
 /// # Safety
 /// The conditions of `free`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, _align: size_t, _bytes: size_t) {
+pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, align: size_t, bytes: size_t) {
+    HEAP.check_layout(block.cast(), bytes, align);
     // SAFETY: the caller's promise.
     unsafe { free(block) };
 }

@@ -15,7 +15,7 @@ use core::ptr;
 
 use libc::{c_void, size_t};
 
-use crate::HEAP;
+use crate::HEAP_OF_NEW;
 use crate::c::{alloc_aligned, free};
 
 /// The C++ libraries there are, for programs in other languages: what they load by and by has one that nobody
@@ -91,7 +91,7 @@ extern "C" fn new_aligned_again(bytes: size_t, align: size_t) -> *mut c_void {
 /// `new`
 #[unsafe(no_mangle)]
 pub extern "C" fn _Znwm(bytes: size_t) -> *mut c_void {
-    let block = HEAP.malloc(bytes);
+    let block = HEAP_OF_NEW.malloc(bytes);
     match block.is_null() {
         true => new_again(bytes),
         false => block.cast(),
@@ -101,7 +101,7 @@ pub extern "C" fn _Znwm(bytes: size_t) -> *mut c_void {
 /// `new`, at a multiple of `align`
 #[unsafe(no_mangle)]
 pub extern "C" fn _ZnwmSt11align_val_t(bytes: size_t, align: size_t) -> *mut c_void {
-    let block = alloc_aligned(align, bytes);
+    let block = alloc_aligned(&HEAP_OF_NEW, align, bytes);
     match block.is_null() {
         true => new_aligned_again(bytes, align),
         false => block.cast(),
@@ -120,9 +120,9 @@ pub extern "C" fn _ZnamSt11align_val_t(bytes: size_t, align: size_t) -> *mut c_v
     NEW_ALIGNED.get()(bytes, align)
 }
 
-/// Each `operator delete` with what it calls.
+/// Each `operator delete` with what it calls, and the length and alignment that it knows.
 macro_rules! delete {
-    ($($name:ident($($more:ident),*) $other:expr, ($($same:ident),*);)*) => {$(
+    ($($name:ident($($more:ident),*) $other:expr, ($($same:ident),*) $(, $bytes:ident, $align:expr)?;)*) => {$(
         /// An `operator delete`.
         ///
         /// # Safety
@@ -130,6 +130,7 @@ macro_rules! delete {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(block: *mut c_void, $($more: size_t),*) {
             $(let _ = $more;)*
+            $(HEAP_OF_NEW.check_layout(block.cast(), $bytes, $align);)?
             // SAFETY: the caller's promise.
             unsafe { ($other)(block, $($same),*) };
         }
@@ -139,10 +140,10 @@ macro_rules! delete {
 delete! {
     _ZdlPv() free, ();
     _ZdlPvSt11align_val_t(align) free, ();
-    _ZdlPvm(bytes) DELETE.get(), ();
+    _ZdlPvm(bytes) DELETE.get(), (), bytes, 16;
     _ZdaPv() DELETE.get(), ();
-    _ZdaPvm(bytes) DELETE_ARRAY.get(), ();
-    _ZdlPvmSt11align_val_t(bytes, align) DELETE_ALIGNED.get(), (align);
+    _ZdaPvm(bytes) DELETE_ARRAY.get(), (), bytes, 16;
+    _ZdlPvmSt11align_val_t(bytes, align) DELETE_ALIGNED.get(), (align), bytes, align;
     _ZdaPvSt11align_val_t(align) DELETE_ALIGNED.get(), (align);
-    _ZdaPvmSt11align_val_t(bytes, align) DELETE_ARRAY_ALIGNED.get(), (align);
+    _ZdaPvmSt11align_val_t(bytes, align) DELETE_ARRAY_ALIGNED.get(), (align), bytes, align;
 }

@@ -27,6 +27,9 @@ static HEAP: Larder = Larder::new()
     .with_background_purge(false)
     .with_environment();
 
+/// The heap as C++'s `new` and `delete` ask for it.
+static HEAP_OF_NEW: Larder = HEAP.by_new();
+
 /// Nothing here or in the heap panics. Should something all the same, the process ends.
 #[panic_handler]
 fn panicked(_: &PanicInfo<'_>) -> ! {

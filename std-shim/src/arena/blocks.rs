@@ -3,8 +3,8 @@
 use core::ptr::NonNull;
 
 use larder_core::{
-    Addr, Align, Attempt, BlockAllocator, ChunkState, Grant, RegionPlan, Request, ResizeError,
-    ResizeRejected, Step,
+    Addr, Align, Attempt, BlockAllocator, ChunkState, Grant, RegionPlan, Rejected, Request,
+    ResizeError, Step,
 };
 
 use super::{Arena, ArenaBfc, Held};
@@ -78,7 +78,7 @@ impl<O: Os> Arena<O> {
     }
 
     /// Takes the memory of a block away that nobody uses any more; whether that went well.
-    fn discard_held(&self, block: *mut u8) -> bool {
+    pub(crate) fn discard_held(&self, block: *mut u8) -> bool {
         let bytes = self.bytes_at(block).unwrap_or(0) as usize;
         // SAFETY: a block is committed, and this one the caller's, who gives it up.
         let done = bytes > 0 && unsafe { self.os.discard(block, bytes) };
@@ -102,8 +102,8 @@ impl<O: Os> Arena<O> {
         });
         match resized {
             Some(Ok(_)) => true,
-            Some(Err(ResizeRejected {
-                block,
+            Some(Err(Rejected {
+                value: block,
                 error: ResizeError::NoRoom,
             })) => {
                 let grown = self.growing.with(|()| {

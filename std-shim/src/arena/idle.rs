@@ -75,17 +75,22 @@ impl<O: Os> Arena<O> {
             true => Idle::Free,
             false => Idle::Dirty,
         };
-        let given = self.discard(which);
+        let given = self.discard(which, u64::MAX);
         self.with_bfc(|_| ());
         self.growing.with(|()| self.bfc.trim());
         given
+    }
+
+    /// Gives free memory back, however young, little more than `most` bytes; how many of it were in memory.
+    pub(crate) fn discard_dirty(&self, most: u64) -> u64 {
+        self.discard(Idle::Dirty, most)
     }
 
     /// One tick: discards what has been idle since the last one at least, and ages the rest. Returns
     /// the bytes that were in memory. O(chunks + granules / 64).
     pub(crate) fn age(&self) -> u64 {
         let again = self.again.swap(0, Ordering::Relaxed) > 0;
-        let given = self.discard(if again { Idle::Old } else { Idle::NotYoung });
+        let given = self.discard(if again { Idle::Old } else { Idle::NotYoung }, u64::MAX);
         let aged = self.young.take(self.start.addr(), self.held_bytes()) > 0;
         // Relaxed: read by the thread that ticks, or under its locks.
         self.expires.store(u8::from(aged), Ordering::Relaxed);
@@ -169,10 +174,10 @@ impl<O: Os> Arena<O> {
     }
 
     /// Discards idle memory, a few pieces at a time: they are taken, discarded without the BFC's
-    /// lock, and freed.
-    fn discard(&self, which: Idle) -> u64 {
+    /// lock, and freed. Ends when `most` bytes have gone.
+    fn discard(&self, which: Idle, most: u64) -> u64 {
         let (mut given, mut walk) = (0, Walk::new());
-        while !walk.ended {
+        while !walk.ended && given < most {
             let sleeps = Sleep::count();
             given += self
                 .discarding

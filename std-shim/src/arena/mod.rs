@@ -52,6 +52,8 @@ use seams::Seams;
 
 pub(crate) use idle::PAUSE_NS;
 pub(crate) use move_pages::{Grown, MOVE_LEAST_BYTES};
+#[cfg(test)]
+pub(crate) use tables::GUARD_BYTES;
 
 /// Spans are multiples of this, at multiples of this.
 pub(crate) const SLICE_BYTES: usize = 64 << 10;

@@ -1,6 +1,7 @@
 //! An arena is made: its range and its tables are reserved, and the tables laid out behind the arena itself.
 
 use core::mem::MaybeUninit;
+use core::num::NonZeroU32;
 use core::ptr;
 
 use larder_core::small::Span;
@@ -22,7 +23,13 @@ use crate::os::Os;
 const GRANULE_BYTES: usize = 16 << 10;
 /// Each growth commits at least this share of what is committed, so that a growing heap makes few
 /// system calls. What is committed and not touched costs nothing but address space.
-const GROWTH_DIVISOR: core::num::NonZeroU32 = core::num::NonZeroU32::new(16).unwrap();
+const GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(16).unwrap();
+/// The share where idle memory goes back for growth (see `purge`): it should do so before much was touched.
+const FINE_GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
+
+/// Addresses behind the tables that nobody can use: most systems put what is reserved later below what came before, so
+/// a program that writes below its first blocks faults, and does not write into the tables.
+pub(crate) const GUARD_BYTES: usize = 1 << 20;
 
 /// Where the tables of an arena lie, in bytes from their start.
 struct Plan {
@@ -80,8 +87,9 @@ impl<O: Os> Arena<O> {
         let align = GROWTH_BYTES.max(page);
         let plan = Plan::new::<O>(bytes, granule)?;
         let table_bytes = plan.bytes.checked_next_multiple_of(page)?;
+        let reserved_bytes = table_bytes.checked_add(GUARD_BYTES)?;
         let start = os.reserve(bytes, align)?.as_ptr();
-        let Some(tables) = os.reserve(table_bytes, page) else {
+        let Some(tables) = os.reserve(reserved_bytes, page) else {
             // SAFETY: ours and not used.
             unsafe { os.release(start, bytes) };
             return None;
@@ -105,7 +113,7 @@ impl<O: Os> Arena<O> {
         // SAFETY: ours and not used.
         unsafe { os.release(start, bytes) };
         // SAFETY: reserved just now, and no arena was made of it.
-        unsafe { os.release(tables, table_bytes) };
+        unsafe { os.release(tables, reserved_bytes) };
         None
     }
 
@@ -150,7 +158,10 @@ impl<O: Os> Arena<O> {
             granule_bytes: granule.bytes(),
             growth: Growth::Range {
                 unit_bytes: (GROWTH_BYTES as u64).max(granule.bytes()),
-                ahead_divisor: Some(GROWTH_DIVISOR),
+                ahead_divisor: Some(match tuning.makes_up() {
+                    true => FINE_GROWTH_DIVISOR,
+                    false => GROWTH_DIVISOR,
+                }),
             },
             ..BfcConfig::default()
         };

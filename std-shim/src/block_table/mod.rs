@@ -79,6 +79,13 @@ impl<V: Zeroes> BlockTable<V> {
         slots.get(place).map(|slot| slot.value)
     }
 
+    /// What is noted of the block at `addr`, to be changed. O(1).
+    pub(crate) fn get_mut(&mut self, addr: usize) -> Option<&mut V> {
+        let slots = self.slots.values();
+        let place = probe::find(slots, addr as u64, key_of).ok()?;
+        slots.get_mut(place).map(|slot| &mut slot.value)
+    }
+
     fn grow(&mut self) -> Result<(), NoMemory> {
         let count = (self.slots.values().len() * 2).max(FIRST_SLOTS);
         let mut larger = MappedValues::map(count).ok_or(NoMemory)?;
@@ -110,7 +117,7 @@ fn put<V: Zeroes>(slots: &mut [Slot<V>], new: Slot<V>) -> Option<V> {
 /// * ZERO1: if `count` is not 0, `start` is aligned for `T` and begins `count` values that nobody
 ///   else refers to.
 /// * ZERO2: they are one range of `bytes` reserved by `map` and not yet given back.
-struct MappedValues<T: Zeroes> {
+pub(crate) struct MappedValues<T: Zeroes> {
     start: *mut T,
     count: usize,
     bytes: usize,
@@ -132,14 +139,14 @@ unsafe impl<T: Zeroes> Send for MappedValues<T> {}
 
 impl<T: Zeroes> MappedValues<T> {
     /// No memory; all zeros, so that a static of it takes no room in a program's file.
-    const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         start: ptr::null_mut(),
         count: 0,
         bytes: 0,
     };
 
     /// `count` zeroed values; `None` if the system has no memory or the size is no size.
-    fn map(count: usize) -> Option<Self> {
+    pub(crate) fn map(count: usize) -> Option<Self> {
         const { assert!(align_of::<T>() <= 4096, "a page is aligned for every value") };
         let page = Native.page_bytes();
         let bytes = count
@@ -161,7 +168,7 @@ impl<T: Zeroes> MappedValues<T> {
     }
 
     /// The values.
-    const fn values(&mut self) -> &mut [T] {
+    pub(crate) const fn values(&mut self) -> &mut [T] {
         if self.count == 0 {
             return &mut [];
         }

@@ -10,7 +10,7 @@ type Choose = fn(&mut Config, &[u8]) -> Option<()>;
 
 /// The variables, what each does, and what it may say.
 const VARIABLES: [(&str, Choose, &str); 4] = [
-    ("LARDER_MODE", mode, "balanced, speed or memory"),
+    ("LARDER_MODE", mode, "balanced, speed, memory or hardened"),
     ("LARDER_PURGE_AFTER", purge_after, "milliseconds, or never"),
     ("LARDER_BACKGROUND_PURGE", background, "yes or no"),
     ("LARDER_HUGE_PAGES", huge_pages, "MiB, or never"),
@@ -37,6 +37,7 @@ fn mode(config: &mut Config, value: &[u8]) -> Option<()> {
         b"balanced" => Config::BALANCED,
         b"speed" => Config::SPEED,
         b"memory" => Config::MEMORY,
+        b"hardened" => Config::HARDENED,
         _ => return None,
     };
     let background = config.background;

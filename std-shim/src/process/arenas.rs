@@ -110,6 +110,13 @@ impl<O: Os> Process<O> {
         held: impl Fn(&'static Arena<O>) -> Held<T>,
         grow: impl Fn(&'static Arena<O>) -> Option<T>,
     ) -> Option<T> {
+        let grow = |arena: &'static Arena<O>| {
+            let found = grow(arena);
+            if found.is_some() {
+                self.note_growth();
+            }
+            found
+        };
         let seen = self.arena_count.load(Ordering::Acquire);
         let (mut full, mut busy) = (None, false);
         for arena in self.arenas() {
@@ -136,6 +143,14 @@ impl<O: Os> Process<O> {
             }
             grow(self.add_arena(bytes)?)
         })
+    }
+
+    /// Has the purger know what is held, where idle memory is to make up for it.
+    fn note_growth(&'static self) {
+        if self.tuning.makes_up() {
+            let held = self.arenas().map(|arena| arena.numbers().1).sum();
+            self.purger.grew(held);
+        }
     }
 
     /// One more arena, for threads that find the locks of all others taken.

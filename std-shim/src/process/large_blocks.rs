@@ -100,6 +100,20 @@ impl<O: Os> Process<O> {
         }
     }
 
+    /// Zeroes a long block whose contents are given up, by giving its memory back to the system where that goes.
+    ///
+    /// # Safety
+    /// The block is the caller's, used by nobody, and that long.
+    pub(crate) unsafe fn clear_large(&'static self, block: *mut u8, bytes: usize) {
+        match self.arena_of(block) {
+            // What is a mapping goes back as a whole when it is freed.
+            None => {}
+            Some(arena) if arena.discard_held(block) => {}
+            // SAFETY: the caller's promise.
+            Some(_) => unsafe { block.write_bytes(0, bytes) },
+        }
+    }
+
     /// Changes the length of a block without a class where it is; whether that was possible.
     pub(crate) fn resize_large(
         &'static self,

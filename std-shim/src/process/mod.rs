@@ -26,6 +26,7 @@ use larder_core::sync::{AtomicPtr, AtomicUsize};
 
 use crate::arena::Arena;
 use crate::config::Tuning;
+use crate::hardened::Blocks;
 use crate::os::{FIRST_ARENA_BYTES, Native, Os};
 use crate::purge::Purger;
 use crate::step::{StepHeap, StepHeaps};
@@ -60,6 +61,8 @@ pub(crate) struct Process<O: Os> {
     /// How many heaps have sets of their own at most; 0 until it is known.
     max_primaries: AtomicUsize,
     pub(crate) step_heaps: StepHeaps<O>,
+    /// Used where the heap is hardened.
+    pub(crate) hardened: Locked<Blocks, Sleep>,
 }
 
 impl<O: Os> Process<O> {
@@ -80,6 +83,7 @@ impl<O: Os> Process<O> {
             meta: Locked::new(Meta::NONE),
             max_primaries: AtomicUsize::new(0),
             step_heaps: StepHeaps::new(),
+            hardened: Locked::new(Blocks::new()),
         }
     }
 

@@ -33,6 +33,13 @@
 //! Where a thread is wanted and cannot be had, each START_BYTES freed try again, and tick at once: nobody else
 //! would, should the program fall idle.
 //!
+//! # Growth
+//!
+//! Where no thread is wanted, a heap that grows by a 64th *makes up* for it, before the program touches what it
+//! got: as many bytes of free memory go back, however young, and if there are fewer, two ticks come at once. So
+//! memory that a program is done with makes room for what it needs next. Between two such looks lie MAKE_UP_MS at
+//! least and sixteen times what the first one took; a heap that no longer grows is left alone.
+//!
 //! A free costs one relaxed load for this, and an addition more while the purger rests, in slow paths
 //! only. A tick is O(heaps x classes + chunks + blocks that go back), in steps of bounded length.
 //!
@@ -52,4 +59,4 @@ mod purger;
 mod tick;
 mod trim;
 
-pub(crate) use purger::{Purger, freed, passed, thread_ended};
+pub(crate) use purger::{Purger, found, freed, passed, thread_ended};

@@ -16,6 +16,13 @@ const LEAST_TICK_MS: u64 = 25;
 /// What a thread that ends is counted with: mostly it leaves less.
 const THREAD_BYTES: usize = 64 << 10;
 
+/// A heap that has grown by this part of what it holds, and by so many bytes, makes up for it, if nobody has for so
+/// long, and for so many times as long as it took.
+const GROWN_PART: u64 = 64;
+const GROWN_BYTES: u64 = 1 << 20;
+const MAKE_UP_MS: u64 = 10;
+const MAKE_UP_SHARE: u64 = 16;
+
 /// States. Those from `TICKING` on ask nothing of who frees.
 const RESTING: u32 = 0;
 const INLINE: u32 = 1;
@@ -31,6 +38,12 @@ pub(crate) struct Purger {
     due: AtomicU64,
     /// Bytes given back.
     purged: AtomicU64,
+    /// What the heap may hold until its growth counts.
+    bound: AtomicU64,
+    /// Bytes that it grew by and that nobody has made up for yet.
+    grown: AtomicU64,
+    /// When somebody may, in milliseconds of the coarse clock.
+    may_make_up: AtomicU64,
 }
 
 /// What a thread that freed must do.
@@ -48,6 +61,9 @@ impl Purger {
             freed: AtomicU64::new(0),
             due: AtomicU64::new(0),
             purged: AtomicU64::new(0),
+            bound: AtomicU64::new(START_BYTES),
+            grown: AtomicU64::new(0),
+            may_make_up: AtomicU64::new(0),
         }
     }
 
@@ -60,6 +76,33 @@ impl Purger {
     pub(crate) fn count_purged(&self, bytes: u64) {
         // Relaxed: only a count.
         self.purged.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Told when the heap has grown: it holds so much now.
+    pub(crate) fn grew(&self, held: u64) {
+        // Relaxed: what two threads that grow at once count twice or not at all does not matter.
+        let bound = self.bound.load(Ordering::Relaxed);
+        if held > bound {
+            let step = (held / GROWN_PART).max(GROWN_BYTES);
+            self.bound.store(held + step, Ordering::Relaxed);
+            self.grown.store(held - bound + step, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes what is to be made up for now: bytes, 0 for nothing.
+    fn take_grown(&self, now: u64) -> u64 {
+        if now < self.may_make_up.load(Ordering::Relaxed) {
+            return 0;
+        }
+        self.grown.swap(0, Ordering::Relaxed)
+    }
+
+    /// It was made up for, from one time to another.
+    fn made_up(&self, begin: u64, end: u64) {
+        let took = end.saturating_sub(begin);
+        let pause = MAKE_UP_MS.max(took.saturating_mul(MAKE_UP_SHARE));
+        self.may_make_up
+            .store(end.saturating_add(pause), Ordering::Relaxed);
     }
 
     /// Counts freed bytes while nobody ticks, and says who does next.
@@ -166,6 +209,27 @@ pub(crate) fn thread_ended() {
 pub(crate) fn passed() {
     if PROCESS.purger.state.load(Ordering::Relaxed) == INLINE {
         freed_unseen(0);
+    }
+}
+
+/// Told after memory was found, before the program touches it, by a thread that holds no lock and has left its
+/// part: makes up for growth.
+#[inline]
+pub(crate) fn found() {
+    // Relaxed: only a count.
+    if PROCESS.purger.grown.load(Ordering::Relaxed) > 0 {
+        make_up();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn make_up() {
+    let (purger, begin) = (&PROCESS.purger, coarse_ms());
+    let bytes = purger.take_grown(begin);
+    if bytes > 0 {
+        PROCESS.make_up(bytes);
+        purger.made_up(begin, coarse_ms());
     }
 }
 
@@ -280,6 +344,23 @@ mod tests {
             purger.due.store(u64::MAX, Ordering::Relaxed);
             purger.freed.store(0, Ordering::Relaxed);
         }
+    }
+
+    #[test]
+    fn growth_is_made_up_for_once_and_then_rests() {
+        let purger = Purger::new();
+        purger.grew(START_BYTES);
+        assert_eq!(purger.take_grown(1), 0, "as little as any heap has");
+        purger.grew(3 * START_BYTES);
+        assert_eq!(purger.take_grown(1), 2 * START_BYTES + GROWN_BYTES);
+        assert_eq!(purger.take_grown(1), 0, "once");
+        purger.made_up(1, 2);
+        purger.grew(3 * START_BYTES + GROWN_BYTES);
+        purger.grew(1 << 30);
+        assert_eq!(purger.take_grown(1 + MAKE_UP_SHARE), 0, "not yet");
+        assert!(purger.take_grown(2 + MAKE_UP_SHARE) > 1 << 29);
+        purger.grew((1 << 30) + (1 << 20));
+        assert_eq!(purger.take_grown(u64::MAX), 0, "too little beside 1 GiB");
     }
 
     #[test]

@@ -28,6 +28,24 @@ impl<O: Os> Process<O> {
         given + self.step_heaps.iter().map(StepHeap::trim).sum::<u64>()
     }
 
+    /// The heap has grown by so many bytes: as many that lie idle go back for it, if there are as many.
+    pub(crate) fn make_up(&'static self, bytes: u64) {
+        let left = self.discard_idle(bytes);
+        if left > 0 {
+            self.tick();
+            self.tick();
+        }
+    }
+
+    /// Gives free memory of the arenas back, little more than `bytes`; how much is missing.
+    fn discard_idle(&'static self, bytes: u64) -> u64 {
+        self.arenas().fold(bytes, |left, arena| {
+            let given = arena.discard_dirty(left);
+            self.purger.count_purged(given);
+            left.saturating_sub(given)
+        })
+    }
+
     /// Gives up what the heaps keep at hand, and scans their spans, in steps between which others work.
     fn trim_heaps(&'static self) {
         self.pool.for_each(|heap| {

@@ -124,6 +124,10 @@ pub fn step_keyed(key: u64) -> Step {
             place.inner.set(place.inner.get() + 1);
             return;
         }
+        // Blocks of a hardened heap are known one by one.
+        if !PROCESS.tuning.is_known() || PROCESS.tuning.is_hardened() {
+            return;
+        }
         let Some(heap) = PROCESS.step_heaps.take(&PROCESS.os, place.last.get()) else {
             return;
         };

@@ -107,6 +107,28 @@ fn a_large_block_goes_back_at_the_second_tick_after_its_free() {
 }
 
 #[test]
+fn growth_takes_as_much_from_what_lies_idle_however_young() {
+    let mut ticks = Ticks::new(Plan::Willing);
+    let [first, second, kept] = [5, 5, 1].map(|mib| ticks.make(0, mib * MIB));
+    ticks.free(0, [first]);
+    let between = ticks.make_all(0, 20_000, 2 * MIB);
+    ticks.free(0, [second]);
+    let process = ticks.world.verbs().process;
+    process.make_up(MIB as u64);
+    let some = ticks.purged();
+    assert!(some >= MIB as u64 && some < 8 * MIB as u64, "{some}");
+    ticks.free(0, between);
+    let idle = ticks.stats().retained_bytes;
+    process.make_up(100 * MIB as u64);
+    assert_eq!(ticks.stats().retained_bytes, 0);
+    let all = ticks.purged();
+    assert!(all >= some + idle, "spans without a used block, too: {all}");
+    kept.check(MIB);
+    ticks.free(0, [kept]);
+    ticks.end();
+}
+
+#[test]
 fn small_blocks_go_back_at_the_second_tick_whoever_freed_them() {
     for (thread, ends) in [(0, false), (0, true), (1, false), (1, true)] {
         let mut ticks = Ticks::new(Plan::Willing);

@@ -19,6 +19,10 @@ pub(crate) unsafe fn with_local<R>(f: impl FnOnce(&mut Local) -> R) -> R {
 /// that has the thread's part: the system may allocate here.
 #[inline]
 pub(crate) fn attach() {
+    // Whether the thread may have a cache is the configuration's to say (LOCAL1).
+    if !PROCESS.tuning.is_known() {
+        return;
+    }
     // SAFETY: called by the verbs of the heap, which have left the thread's part; here and below.
     if let Some(heap) = unsafe { with_local(|local| local.begin_attach(&PROCESS)) } {
         let end_is_told = at_thread_exit();

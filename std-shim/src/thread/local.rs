@@ -9,8 +9,8 @@
 //! without end.
 //!
 //! # Invariants
-//! * LOCAL1 `cache` is that of the thread's heap if it is Attached, else [`NO_CACHE`], in which no block
-//!   ever lies and which have no room, so that every verb takes its slow path.
+//! * LOCAL1 `cache` is that of the thread's heap if it is Attached and the heap is not hardened, else [`NO_CACHE`], in
+//!   which no block ever lies and which has no room, so that every verb takes its slow path.
 //! * LOCAL2 an Attached thread owns its heap (HEAP2) and will park it when it ends.
 
 use core::cell::UnsafeCell;
@@ -96,7 +96,7 @@ impl Local {
         .flatten()
     }
 
-    /// Frees a block when its bin is full.
+    /// Frees a block when its bin is full, or the thread has none; whether the heap's was full.
     ///
     /// # Safety
     /// `block` is a block of this class, given up by the caller.
@@ -105,13 +105,13 @@ impl Local {
         class: SizeClass,
         block: *mut u8,
         process: &'static Process<O>,
-    ) {
-        let done = self.with_parts(process, |owner, set, cache, pages| {
+    ) -> bool {
+        let was_full = self.with_parts(process, |owner, set, cache, pages| {
             let bin = cache.of(class);
             // An adopted cache may have room.
             // SAFETY: the caller's promise.
             if unsafe { CacheBin::push(bin, block) } {
-                return;
+                return false;
             }
             // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
             unsafe { set.make_room(owner, class, bin, pages) };
@@ -120,12 +120,14 @@ impl Local {
                 // SAFETY: still the caller's block.
                 unsafe { set.free(owner, block, pages) };
             }
+            true
         });
-        if done.is_none() {
+        was_full.unwrap_or_else(|| {
             // No memory for a heap of our own: the block's owner gets it.
             // SAFETY: the caller's block.
             unsafe { give_to_owner(block, process) };
-        }
+            true
+        })
     }
 
     /// Ends the thread: its heap goes to the pool with what lies in its cache.
@@ -167,17 +169,20 @@ impl Local {
     /// Runs `f` with the remote-free queue and set of an Attached thread, and its cache.
     fn with_own(&mut self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache)) {
         if let State::Attached(heap) = self.state() {
-            // SAFETY: the thread's own cache (LOCAL1).
-            let cache = unsafe { &mut *self.cache };
+            // SAFETY: the cache of the thread's own heap (LOCAL2).
+            let cache = unsafe { &mut *heap.cache() };
             // SAFETY: the thread's own heap (LOCAL2).
             unsafe { heap.with_primary(|owner, set| f(owner, set, cache)) };
         }
     }
 
     /// Blocks of a class that lie ready in this thread.
-    pub(crate) const fn ready_blocks(&self, class: SizeClass) -> usize {
-        // SAFETY: the thread's own cache, or one that nobody writes (LOCAL1).
-        unsafe { &*self.cache }.len(class)
+    pub(crate) fn ready_blocks(&self, class: SizeClass) -> usize {
+        match self.state() {
+            // SAFETY: the cache of the thread's own heap (LOCAL2).
+            State::Attached(heap) => unsafe { &*heap.cache() }.len(class),
+            State::Fresh | State::Borrowing => 0,
+        }
     }
 
     /// The heap of an attached thread, or null.
@@ -209,7 +214,9 @@ impl Local {
     ) {
         if end_is_told {
             self.heap = heap;
-            self.cache = heap.cache();
+            if !process.tuning.is_hardened() {
+                self.cache = heap.cache();
+            }
             self.borrows = false;
         } else {
             process.park(heap);

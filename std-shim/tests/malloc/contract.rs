@@ -20,6 +20,12 @@ fn blocks_that_threads_shuffle_keep_their_contents() {
 }
 
 #[test]
+fn a_heap_that_grows_gives_up_what_lies_idle() {
+    let said = run(&mut command(compile("peaks.c", Preloaded), Preloaded)).text();
+    assert_eq!(said, "little more than what lived\n");
+}
+
+#[test]
 fn too_much_is_refused_and_the_program_goes_on() {
     same("limits.c", &[], &ALL, 1);
 }

@@ -10,8 +10,8 @@ use crate::program::{End, Heap, command, compile, run};
 const VARIABLES: [(&str, &[&str], &str); 4] = [
     (
         "LARDER_MODE",
-        &["balanced", "speed", "memory"],
-        "balanced, speed or memory",
+        &["balanced", "speed", "memory", "hardened"],
+        "balanced, speed, memory or hardened",
     ),
     (
         "LARDER_PURGE_AFTER",

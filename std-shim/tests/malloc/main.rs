@@ -3,7 +3,7 @@
 //!
 //! * `library` builds `liblarder` once · `program` compiles, runs and compares
 //! * `contract` what the functions and operators promise · `life` how processes and threads begin, fork and end
-//! * `environment` the variables · `real` installed programs
+//! * `environment` the variables · `hardened` the hardened heap · `real` installed programs
 //!
 //! The programs in C and C++ are in `programs/`. With `LARDER_ROUNDS=all` they do 10,000 times what they do 20
 //! times else.
@@ -20,6 +20,7 @@ mod common;
 
 mod contract;
 mod environment;
+mod hardened;
 mod library;
 mod life;
 mod program;

@@ -91,7 +91,7 @@ fn same_on_all(program: &str) {
     assert_eq!(GLOBAL.system_calls(), 0, "this process is on another heap");
     assert!(Larder::new().stats().live_bytes as usize > ours.len());
     assert!(ours.len() > 10_000);
-    for heap in ["system", "speed", "memory"] {
+    for heap in ["system", "speed", "memory", "hardened"] {
         let (theirs, asked) = on_heap(heap, program, &input);
         let asked_enough = if heap == "system" {
             asked > 1000

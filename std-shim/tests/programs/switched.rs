@@ -10,8 +10,9 @@ use larder::Larder;
 static OUR_HEAP: Larder = Larder::new();
 static OURS_FOR_SPEED: Larder = Larder::speed();
 static OURS_FOR_MEMORY: Larder = Larder::memory();
+static OURS_HARDENED: Larder = Larder::hardened();
 
-/// A variable of this name says which heap: `system`, `speed` or `memory`; else this heap as it is
+/// A variable of this name says which heap: `system`, `speed`, `memory` or `hardened`; else this heap as it is
 /// without any choice.
 pub(crate) const HEAP: &CStr = c"LARDER_TEST_HEAP";
 
@@ -19,7 +20,8 @@ const UNDECIDED: u8 = 0;
 const OURS: u8 = 1;
 const FOR_SPEED: u8 = 2;
 const FOR_MEMORY: u8 = 3;
-const THEIRS: u8 = 4;
+const HARDENED: u8 = 4;
+const THEIRS: u8 = 5;
 
 /// Allocates from the heap that the first allocation decided upon.
 pub(crate) struct Switched {
@@ -54,6 +56,7 @@ impl Switched {
                 b"system" => THEIRS,
                 b"speed" => FOR_SPEED,
                 b"memory" => FOR_MEMORY,
+                b"hardened" => HARDENED,
                 _ => OURS,
             };
             self.choice.store(choice, Ordering::Relaxed);
@@ -66,6 +69,7 @@ impl Switched {
             THEIRS => &System,
             FOR_SPEED => &OURS_FOR_SPEED,
             FOR_MEMORY => &OURS_FOR_MEMORY,
+            HARDENED => &OURS_HARDENED,
             _ => &OUR_HEAP,
         }
     }

@@ -98,7 +98,7 @@ fn give_back<'t, 'p, I: AddressIndex>(
 }
 
 /// Memory to be put behind a range of a layout.
-struct Back {
+struct LayoutBacking {
     range: AddrRange,
     layout: AddrRange,
     /// No more is held for it.
@@ -108,7 +108,7 @@ struct Back {
     point: Option<StreamPoint>,
 }
 
-impl Back {
+impl LayoutBacking {
     fn over<'t, 'p, I: AddressIndex>(
         &self,
         paged: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
@@ -212,7 +212,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         max_bytes: u64,
         point: Option<StreamPoint>,
     ) -> bool {
-        let back = Back {
+        let back = LayoutBacking {
             range,
             layout,
             max_bytes,
@@ -268,7 +268,7 @@ impl<D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'_, D, I, W> {
         max_bytes: u64,
         point: StreamPoint,
     ) -> bool {
-        let back = Back {
+        let back = LayoutBacking {
             range,
             layout,
             max_bytes,

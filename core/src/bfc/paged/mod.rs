@@ -120,7 +120,7 @@ pub struct Paged<'t> {
     /// Plans begun and not ended.
     plans: u32,
     /// Most bytes live in the present step, and in each of the last ones.
-    window: release::Window,
+    window: release::LastSteps,
 }
 
 impl<'t> Memory for Paged<'t> {
@@ -177,7 +177,7 @@ impl<'t> PagedBfc<'t> {
             hysteresis: Hysteresis::new(),
             search: 0,
             plans: 0,
-            window: release::Window::new(),
+            window: release::LastSteps::new(),
         };
         Bfc::over(config.bfc, chunks, NoIndex, memory)
     }

@@ -3,7 +3,7 @@
 
 use super::place::Idle;
 use super::plan::Bar;
-use super::steps::Chain;
+use super::steps::MappingList;
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Backing, Bfc, Link, PagePlan, Paged, State};
 use crate::bfc::index::AddressIndex;
@@ -353,7 +353,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         Some(())
     }
 
-    pub(super) fn push(&mut self, chain: &mut Chain, mapping: MappingLink) {
+    pub(super) fn push(&mut self, chain: &mut MappingList, mapping: MappingLink) {
         self.memory.pages.mapping_mut(mapping).chain = MappingLink::NIL;
         if chain.last.is_some() {
             self.memory.pages.mapping_mut(chain.last).chain = mapping;

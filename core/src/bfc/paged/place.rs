@@ -35,7 +35,7 @@ pub(super) struct Spot {
 
 /// Which places are considered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Reach {
+pub(super) enum Candidates {
     /// SPOT1.
     End,
     /// SPOT2.
@@ -144,12 +144,12 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         need: Need,
         request: &Request,
         idle: Idle,
-        reach: Reach,
+        reach: Candidates,
     ) -> Option<Spot> {
         let mut best = None;
         let (end, last) = (self.end(), self.last_chunk());
         // Without idle memory nothing is reused, so under SPOT1 only the run at the end is of use.
-        let middle = reach == Reach::Anywhere || idle.pages > 0;
+        let middle = reach == Candidates::Anywhere || idle.pages > 0;
         let mut unmapped = if middle || self.is_in_run(last) {
             self.memory.unmapped
         } else {
@@ -193,7 +193,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             .memory
             .region
             .map_or(Link::NIL, |id| self.chunk_over(id, start, near));
-        self.judge_spot(from, start, need, request, Reach::Anywhere)
+        self.judge_spot(from, start, need, request, Candidates::Anywhere)
     }
 
     /// First granule behind the range.
@@ -235,7 +235,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         run: Link,
         need: Need,
         request: &Request,
-        reach: Reach,
+        reach: Candidates,
     ) {
         let mut end = self.table.at(run).start;
         let mut link = run;
@@ -254,7 +254,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             if !chunk.is_unmapped() || link == run {
                 self.consider(best, link, chunk.start, need, request, reach);
             }
-            if reach == Reach::Anywhere
+            if reach == Candidates::Anywhere
                 && let Some(start) = end.checked_sub(need.size)
                 && chunk.start < start
                 && start < chunk.end()
@@ -285,7 +285,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         start: u32,
         need: Need,
         request: &Request,
-        reach: Reach,
+        reach: Candidates,
     ) {
         let Some(start) = start.checked_add(self.padding_at(start, need)) else {
             return;
@@ -312,7 +312,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         start: u32,
         need: Need,
         request: Option<&Request>,
-        reach: Reach,
+        reach: Candidates,
     ) -> Option<Spot> {
         let end = start.checked_add(need.size)?;
         if end.div_ceil(self.memory.page) > self.memory.max_pages {
@@ -337,7 +337,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
                     State::Free if self.is_usable(link, request) => {}
                     State::Unmapped => {
                         self.judge_unmapped(&mut spot, link, end)?;
-                        if spot.gap > 0 && reach == Reach::End && !self.reaches_end(link) {
+                        if spot.gap > 0 && reach == Candidates::End && !self.reaches_end(link) {
                             return None;
                         }
                     }

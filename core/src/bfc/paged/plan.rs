@@ -10,8 +10,8 @@
 //! are cached. Failure: every chunk is as before; but free chunks may have been cut where unmapped addresses
 //! were added at the end of the range, and cached mappings that were in the way are gone.
 
-use super::place::{Idle, Reach, Spot};
-use super::steps::{Chain, Phase};
+use super::place::{Candidates, Idle, Spot};
+use super::steps::{MappingList, Phase};
 use super::table::{HandleState, MappingState};
 use super::{Backing, Bfc, Link, Paged, State};
 use crate::bfc::Step;
@@ -107,9 +107,9 @@ impl PagedAttempt {
 pub struct PagePlan {
     pub(super) phase: Phase,
     /// To unmap: cached mappings in the way, and all mappings of handles to release.
-    pub(super) unmaps: Chain,
+    pub(super) unmaps: MappingList,
     /// To reuse, then to map by address.
-    pub(super) maps: Chain,
+    pub(super) maps: MappingList,
     /// First chunk of the target, and the granule behind its last one.
     pub(super) target: Link,
     pub(super) behind: u32,
@@ -132,8 +132,8 @@ impl PagePlan {
     pub(super) const fn new(owner: u32) -> Self {
         Self {
             phase: Phase::Begin,
-            unmaps: Chain::EMPTY,
-            maps: Chain::EMPTY,
+            unmaps: MappingList::EMPTY,
+            maps: MappingList::EMPTY,
             target: Link::NIL,
             behind: 0,
             start: 0,
@@ -295,8 +295,8 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     fn plan_for(&mut self, need: Need, request: &Request, squeeze: bool) -> Result<PagePlan, Bar> {
         let mut bar = Bar::Memory(Cause::Addresses);
         let in_place = self.memory.config.backing == Backing::InPlace;
-        for reach in [Reach::End, Reach::Anywhere] {
-            if (squeeze || in_place) && reach == Reach::End {
+        for reach in [Candidates::End, Candidates::Anywhere] {
+            if (squeeze || in_place) && reach == Candidates::End {
                 continue;
             }
             let idle = self.find_idle(Some(request));

@@ -16,12 +16,12 @@ use crate::stats::PoolStats;
 const STEPS: usize = 16;
 
 /// Most granules live in each of the last steps.
-pub(super) struct Window {
+pub(super) struct LastSteps {
     peaks: [u64; STEPS],
     steps: usize,
 }
 
-impl Window {
+impl LastSteps {
     pub(super) const fn new() -> Self {
         Self {
             peaks: [0; STEPS],

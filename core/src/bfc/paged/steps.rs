@@ -54,12 +54,12 @@ pub enum PageStep {
 
 /// A list of mappings, linked by `chain`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chain {
+pub(super) struct MappingList {
     pub(super) first: MappingLink,
     pub(super) last: MappingLink,
 }
 
-impl Chain {
+impl MappingList {
     pub(super) const EMPTY: Self = Self {
         first: MappingLink::NIL,
         last: MappingLink::NIL,

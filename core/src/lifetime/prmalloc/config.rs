@@ -75,7 +75,7 @@ impl Replan {
 
 /// What a pool does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PoolConfig {
+pub struct PlannedPoolConfig {
     /// How steps are recorded.
     pub planner: PlannerConfig,
     /// What the backend's ranges are multiples of.
@@ -86,7 +86,7 @@ pub struct PoolConfig {
     pub replan: Option<Replan>,
 }
 
-impl PoolConfig {
+impl PlannedPoolConfig {
     /// Ranges in multiples of 256 bytes, no cap; plans again when steps change.
     pub const fn new() -> Self {
         Self {
@@ -98,7 +98,7 @@ impl PoolConfig {
     }
 }
 
-impl Default for PoolConfig {
+impl Default for PlannedPoolConfig {
     fn default() -> Self {
         Self::new()
     }

@@ -10,13 +10,13 @@
 
 use super::AllocStat;
 use super::error::PlanError;
-use super::policy::Policy;
-use super::tables::Link;
+use super::policy::ClassPolicy;
+use super::tables::RecordLink;
 use crate::units::Align;
 
 /// How a fit goes about it. First fit has anomalies, so both are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum FitWay {
     /// By beginning, the longer life first among equals: as few blocks as lives overlap in a bin. A life
     /// ends before its last tick begins, so one may begin where another ends; a life without a tick
     /// counts as one tick long, as it needed memory.
@@ -25,7 +25,7 @@ pub(super) enum Way {
     AsFreed,
 }
 
-impl Way {
+impl FitWay {
     /// Whether `a` is over when `b` begins.
     const fn apart(self, a: &AllocStat, b: &AllocStat) -> bool {
         match self {
@@ -36,7 +36,7 @@ impl Way {
     }
 }
 
-impl Policy<'_> {
+impl ClassPolicy<'_> {
     /// Opens the bins of the stats.
     pub(super) fn open_bins(&mut self, stats: &[AllocStat]) -> Result<(), PlanError> {
         for stat in stats {
@@ -55,7 +55,7 @@ impl Policy<'_> {
         &mut self,
         stats: &[AllocStat],
         order: &mut [u32],
-        way: Way,
+        way: FitWay,
     ) -> Result<(), PlanError> {
         if stats.len() > self.members.len() {
             return Err(PlanError::MembersFull);
@@ -71,8 +71,8 @@ impl Policy<'_> {
             let by_class = class_of(*b).cmp(&class_of(*a));
             let (x, y) = (stats[*a as usize], stats[*b as usize]);
             let by_begin = match way {
-                Way::Sorted => x.begin.cmp(&y.begin).then(y.end.cmp(&x.end)),
-                Way::AsFreed => core::cmp::Ordering::Equal,
+                FitWay::Sorted => x.begin.cmp(&y.begin).then(y.end.cmp(&x.end)),
+                FitWay::AsFreed => core::cmp::Ordering::Equal,
             };
             by_class.then(by_begin).then(a.cmp(b))
         });
@@ -90,7 +90,7 @@ impl Policy<'_> {
         stats: &[AllocStat],
         number: usize,
         at: usize,
-        way: Way,
+        way: FitWay,
     ) -> Result<(), PlanError> {
         if let Some(block) = self.first_that_takes(at, stats, number, way) {
             self.insert(block, number);
@@ -129,7 +129,7 @@ impl Policy<'_> {
         at: usize,
         stats: &[AllocStat],
         number: usize,
-        way: Way,
+        way: FitWay,
     ) -> Option<usize> {
         let mut link = self.bins[at].first_block;
         while let Some(block) = link.index() {
@@ -143,20 +143,22 @@ impl Policy<'_> {
 
     /// Whether the block is free all through the stat's life. Leaves the block's cursor at the last
     /// member that begins no later.
-    fn takes(&mut self, block: usize, stats: &[AllocStat], number: usize, way: Way) -> bool {
+    fn takes(&mut self, block: usize, stats: &[AllocStat], number: usize, way: FitWay) -> bool {
         let stat = &stats[number];
         let record = &mut self.blocks[block];
-        let begins_later = |link: Link| link.index().is_some_and(|i| stats[i].begin > stat.begin);
+        let begins_later =
+            |link: RecordLink| link.index().is_some_and(|i| stats[i].begin > stat.begin);
         let mut before = record.cursor;
         if begins_later(before) {
-            before = Link::NIL;
+            before = RecordLink::NIL;
         }
-        let follows = |link: Link| {
-            link.index()
-                .map_or(record.first_member, |i| Link::from_place(self.members[i]))
+        let follows = |link: RecordLink| {
+            link.index().map_or(record.first_member, |i| {
+                RecordLink::from_place(self.members[i])
+            })
         };
         let mut after = follows(before);
-        while after != Link::NIL && !begins_later(after) {
+        while after != RecordLink::NIL && !begins_later(after) {
             before = after;
             after = follows(before);
         }
@@ -168,7 +170,7 @@ impl Policy<'_> {
 
     /// Puts the stat behind the block's cursor, where `takes` left it.
     fn insert(&mut self, block: usize, number: usize) {
-        let link = Link::to(number);
+        let link = RecordLink::to(number);
         let record = &mut self.blocks[block];
         let after = match record.cursor.index() {
             Some(before) => core::mem::replace(&mut self.members[before], link.place()),
@@ -185,7 +187,7 @@ impl Policy<'_> {
             while let Some(number) = link.index() {
                 let stat = &stats[number];
                 block.busy_until = block.busy_until.max(stat.end);
-                link = Link::from_place(self.members[number]);
+                link = RecordLink::from_place(self.members[number]);
             }
         }
     }

@@ -6,10 +6,10 @@
 use super::class::Classes;
 use super::error::PlanError;
 use super::plans::Plans;
-use super::policy::Policy;
-use super::pool_tables::{Heads, PoolBin};
-use super::slot::{FIRST_LARGE_KEY, Slab, Slot};
-use super::tables::Link;
+use super::policy::ClassPolicy;
+use super::pool_tables::{PoolBin, StackTops};
+use super::slot::{FIRST_LARGE_KEY, PlanSlot, SlotRange};
+use super::tables::RecordLink;
 use crate::sub_allocator::{GrowRequest, SubAllocator};
 use crate::sync::{Ordering, Wait};
 use crate::units::{AddrRange, Align, round_up};
@@ -22,7 +22,7 @@ fn key(classes: Classes, class: u64) -> u64 {
     }
 }
 
-impl<W: Wait> Slot<'_, W> {
+impl<W: Wait> PlanSlot<'_, W> {
     /// Writes the cheapest plan down. O(bins + blocks + virtual blocks x log bins).
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl<W: Wait> Slot<'_, W> {
         Ok(())
     }
 
-    fn write_bins(&self, policy: &Policy<'_>, mut blocks: u32) -> Result<u32, PlanError> {
+    fn write_bins(&self, policy: &ClassPolicy<'_>, mut blocks: u32) -> Result<u32, PlanError> {
         for plan in policy.bins().filter(|plan| plan.blocks + plan.virtuals > 0) {
             let at = self.bins_in_use();
             let bin = self.tables.bins.get(at).ok_or(PlanError::TablesFull)?;
@@ -55,14 +55,14 @@ impl<W: Wait> Slot<'_, W> {
             bin.blocks.store(plan.blocks, Ordering::Relaxed);
             bin.first_block.store(blocks, Ordering::Relaxed);
             bin.align_log2.store(plan.align.log2(), Ordering::Relaxed);
-            bin.heads.with(|heads| *heads = Heads::EMPTY);
+            bin.heads.with(|heads| *heads = StackTops::EMPTY);
             let end = blocks.checked_add(plan.blocks);
             let end = end.filter(|end| *end as usize <= self.tables.blocks.len());
             let end = end.ok_or(PlanError::TablesFull)?;
             for block in (blocks..end).rev() {
                 let record = &self.tables.blocks[block as usize];
                 record.used_bytes.store(0, Ordering::Relaxed);
-                record.lent.write(Link::NIL);
+                record.lent.write(RecordLink::NIL);
                 self.push(at, block as usize);
             }
             blocks = end;
@@ -74,7 +74,11 @@ impl<W: Wait> Slot<'_, W> {
         Ok(blocks)
     }
 
-    fn write_virtuals(&self, policy: &Policy<'_>, mut count: usize) -> Result<usize, PlanError> {
+    fn write_virtuals(
+        &self,
+        policy: &ClassPolicy<'_>,
+        mut count: usize,
+    ) -> Result<usize, PlanError> {
         let position = |class| {
             let at = self.position_of(key(policy.classes(), class));
             at.ok_or(PlanError::TablesFull)
@@ -109,7 +113,7 @@ impl<W: Wait> Slot<'_, W> {
 
     /// What its slabs hold.
     pub(super) fn slab_bytes(&self) -> u64 {
-        let slabs = self.slabs.iter().filter_map(Slab::range);
+        let slabs = self.slabs.iter().filter_map(SlotRange::range);
         // Ranges that do not overlap: their sum is a number.
         slabs.map(AddrRange::bytes).sum()
     }

@@ -39,12 +39,12 @@ mod switch;
 mod tables;
 
 pub use class::{Classes, Interval, SMALL_MAX_BYTES};
-pub use config::{PlannerConfig, PoolConfig, Replan, Window};
+pub use config::{PlannedPoolConfig, PlannerConfig, Replan, Window};
 pub use error::PlanError;
 pub use live::LiveRecord;
-pub use planner::{Planner, Progress, Round, RoundEnd, Step};
+pub use planner::{OpenStep, Planner, Progress, Round, RoundEnd};
 pub use plans::{Best, Plans};
-pub use policy::{BinPlan, Policy};
+pub use policy::{BinPlan, ClassPolicy};
 pub use pool::TensorPool;
 pub use pool_stats::PoolCounts;
 pub use pool_tables::{PoolBin, PoolBlock, PoolTables, PoolVirtual};
@@ -54,5 +54,5 @@ pub use settings::{
 };
 pub use small_class::SmallClass;
 pub use stat::AllocStat;
-pub use switch::State;
+pub use switch::PlannerStage;
 pub use tables::{BinRecord, BlockRecord, PlanTables, PolicyTables, VirtualRecord};

@@ -11,7 +11,7 @@ use super::AllocStat;
 use super::config::PlannerConfig;
 use super::error::PlanError;
 use super::plans::{Best, Plans};
-use super::switch::{Generation, State, Switch};
+use super::switch::{Generation, PlannerStage, Switch};
 use super::tables::PlanTables;
 use crate::sync::{AtomicU64, Locked, Ordering, Spin, Wait};
 
@@ -42,7 +42,7 @@ struct Pending<'t> {
 /// A step under way.
 #[derive(Debug)]
 #[must_use = "a step ends with `stop`"]
-pub struct Step {
+pub struct OpenStep {
     generation: Generation,
 }
 
@@ -72,7 +72,7 @@ pub struct Progress {
     /// How many of the last ones in a row were stable.
     pub stable_rounds: i64,
     /// What it is doing.
-    pub state: State,
+    pub state: PlannerStage,
     /// Why there is no plan, if a round failed.
     pub failed: Option<PlanError>,
 }
@@ -99,22 +99,22 @@ impl<'t, W: Wait> Planner<'t, W> {
     }
 
     /// A step begins. O(1).
-    pub fn start(&self) -> Step {
+    pub fn start(&self) -> OpenStep {
         if !self.config.enabled {
-            return Step { generation: 0 };
+            return OpenStep { generation: 0 };
         }
         // A count that passes 2^63 counts as passed windows.
         let step = i64::try_from(self.steps.fetch_add(1, Ordering::Relaxed)).unwrap_or(i64::MAX);
         if step == self.config.window.start {
-            self.switch.turn_on(State::Off);
+            self.switch.turn_on(PlannerStage::Off);
         }
         let (_, generation) = self.switch.read();
-        Step { generation }
+        OpenStep { generation }
     }
 
     /// A step ends. The round of a step that began in it is due then. O(1).
-    pub fn stop(&self, step: Step) -> Option<Round> {
-        let Step { generation } = step;
+    pub fn stop(&self, step: OpenStep) -> Option<Round> {
+        let OpenStep { generation } = step;
         let due = self.config.enabled && self.switch.begin_round(generation);
         due.then_some(Round { generation })
     }
@@ -136,7 +136,7 @@ impl<'t, W: Wait> Planner<'t, W> {
         finish: impl FnOnce(&Plans<'t>) -> T,
     ) -> Result<RoundEnd<T>, PlanError> {
         self.state.with(|state| {
-            if self.switch.read() != (State::Rounding, round.generation) {
+            if self.switch.read() != (PlannerStage::Rounding, round.generation) {
                 return Err(PlanError::Outdated);
             }
             self.pending
@@ -166,7 +166,10 @@ impl<'t, W: Wait> Planner<'t, W> {
     /// and it is not too old for the plan. A life without a record is counted and fails the next
     /// round. O(1).
     pub fn record(&self, stat: AllocStat, born_step: u64) {
-        let recorded = matches!(self.switch.read().0, State::On | State::Rounding);
+        let recorded = matches!(
+            self.switch.read().0,
+            PlannerStage::On | PlannerStage::Rounding
+        );
         let age = self.steps().saturating_sub(born_step);
         if recorded && age <= self.config.max_age_steps {
             self.pending.with(|pending| pending.push(stat));
@@ -204,7 +207,7 @@ impl<'t, W: Wait> Planner<'t, W> {
     }
 
     /// What it is doing. O(1), without a lock.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> PlannerStage {
         self.switch.read().0
     }
 
@@ -222,11 +225,11 @@ impl<'t, W: Wait> Planner<'t, W> {
     /// end. Says whether it does.
     pub(super) fn restart_if(&self, may: impl FnOnce() -> bool) -> bool {
         self.state.with(|state| {
-            let done = self.config.enabled && self.switch.read().0 == State::Done;
+            let done = self.config.enabled && self.switch.read().0 == PlannerStage::Done;
             let begins = done && may();
             if begins {
                 self.forget(state);
-                self.switch.turn_on(State::Done);
+                self.switch.turn_on(PlannerStage::Done);
             }
             begins
         })

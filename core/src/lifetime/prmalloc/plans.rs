@@ -5,8 +5,8 @@
 use super::AllocStat;
 use super::class::{Classes, Interval};
 use super::error::PlanError;
-use super::fit::Way;
-use super::policy::Policy;
+use super::fit::FitWay;
+use super::policy::ClassPolicy;
 use super::tables::{PlanTables, nameable};
 
 /// Stats, and a plan for each interval.
@@ -18,8 +18,8 @@ pub struct Plans<'t> {
     fitted: bool,
     lost: u64,
     order: &'t mut [u32],
-    policies: [Policy<'t>; 3],
-    small: Option<Policy<'t>>,
+    policies: [ClassPolicy<'t>; 3],
+    small: Option<ClassPolicy<'t>>,
 }
 
 /// The cheapest plan.
@@ -35,7 +35,7 @@ impl<'t> Plans<'t> {
     /// Nothing recorded.
     pub fn new(tables: PlanTables<'t>) -> Self {
         let [a, b, c] = tables.policies;
-        let above = |interval, tables| Policy::new(Classes::Above(interval), tables);
+        let above = |interval, tables| ClassPolicy::new(Classes::Above(interval), tables);
         Self {
             stats: nameable(tables.stats),
             stat_count: 0,
@@ -49,7 +49,7 @@ impl<'t> Plans<'t> {
             ],
             small: tables
                 .small
-                .map(|tables| Policy::new(Classes::Small, tables)),
+                .map(|tables| ClassPolicy::new(Classes::Small, tables)),
         }
     }
 
@@ -99,12 +99,12 @@ impl<'t> Plans<'t> {
     }
 
     /// The plan of an interval.
-    pub fn policy(&self, interval: Interval) -> &Policy<'t> {
+    pub fn policy(&self, interval: Interval) -> &ClassPolicy<'t> {
         &self.policies[interval as usize]
     }
 
     /// The plan of sizes up to 32 KiB, if there are tables for it.
-    pub fn small(&self) -> Option<&Policy<'t>> {
+    pub fn small(&self) -> Option<&ClassPolicy<'t>> {
         self.small.as_ref()
     }
 
@@ -128,11 +128,11 @@ impl<'t> Plans<'t> {
 
     /// What a pool takes for the cheapest plan, sizes up to 32 KiB included.
     pub fn pool_bytes(&self) -> u64 {
-        let small = self.small.as_ref().map_or(0, Policy::memory_bytes);
+        let small = self.small.as_ref().map_or(0, ClassPolicy::memory_bytes);
         self.best().bytes.saturating_add(small)
     }
 
-    /// The stats of the last round; see [`Policy::blocks`].
+    /// The stats of the last round; see [`ClassPolicy::blocks`].
     pub fn stats(&self) -> &[AllocStat] {
         &self.stats[..self.stat_count]
     }
@@ -142,8 +142,8 @@ impl<'t> Plans<'t> {
         PlanTables {
             stats: self.stats,
             order: self.order,
-            policies: self.policies.map(Policy::into_tables),
-            small: self.small.map(Policy::into_tables),
+            policies: self.policies.map(ClassPolicy::into_tables),
+            small: self.small.map(ClassPolicy::into_tables),
         }
     }
 
@@ -176,19 +176,19 @@ impl<'t> Plans<'t> {
 /// Fits the stats into one policy, sorted and, so that first-fit anomalies never cost more than upstream
 /// pays, as freed; keeps the smaller.
 fn fit_policy(
-    policy: &mut Policy<'_>,
+    policy: &mut ClassPolicy<'_>,
     stats: &[AllocStat],
     order: &mut [u32],
 ) -> Result<(), PlanError> {
     policy.open_bins(stats)?;
     let mark = policy.mark();
-    policy.fit(stats, order, Way::Sorted)?;
+    policy.fit(stats, order, FitWay::Sorted)?;
     let bytes = policy.memory_bytes();
     policy.back_to(mark);
-    let other = policy.fit(stats, order, Way::AsFreed);
+    let other = policy.fit(stats, order, FitWay::AsFreed);
     if other.is_err() || policy.memory_bytes() >= bytes {
         policy.back_to(mark);
-        policy.fit(stats, order, Way::Sorted)?;
+        policy.fit(stats, order, FitWay::Sorted)?;
     }
     Ok(())
 }

@@ -8,12 +8,12 @@
 
 use super::class::Classes;
 use super::error::PlanError;
-use super::tables::{BinRecord, BlockRecord, Link, PolicyTables, VirtualRecord, nameable};
+use super::tables::{BinRecord, BlockRecord, PolicyTables, RecordLink, VirtualRecord, nameable};
 use crate::units::{Align, round_up};
 
 /// The bins, blocks and virtual blocks of one way to class sizes.
 #[derive(Debug)]
-pub struct Policy<'t> {
+pub struct ClassPolicy<'t> {
     classes: Classes,
     pub(super) bins: &'t mut [BinRecord],
     pub(super) bin_count: usize,
@@ -53,7 +53,7 @@ pub(super) struct Mark {
     virtuals: usize,
 }
 
-impl<'t> Policy<'t> {
+impl<'t> ClassPolicy<'t> {
     pub(super) fn new(classes: Classes, tables: PolicyTables<'t>) -> Self {
         Self {
             classes,
@@ -97,7 +97,7 @@ impl<'t> Policy<'t> {
     /// blocks and the class of that.
     pub fn virtuals_of(&self, class: u64) -> impl Iterator<Item = (u32, u64)> {
         let bin = self.position_of(class).map(|at| self.bins[at]);
-        let mut link = bin.map_or(Link::NIL, |bin| bin.first_virtual);
+        let mut link = bin.map_or(RecordLink::NIL, |bin| bin.first_virtual);
         core::iter::from_fn(move || {
             let record = self.virtuals[link.index()?];
             link = record.next;
@@ -112,10 +112,10 @@ impl<'t> Policy<'t> {
         blocks.map(|block| (block.class, self.members_from(block.first_member)))
     }
 
-    fn members_from(&self, mut link: Link) -> impl Iterator<Item = usize> {
+    fn members_from(&self, mut link: RecordLink) -> impl Iterator<Item = usize> {
         core::iter::from_fn(move || {
             let stat = link.index()?;
-            link = Link::from_place(self.members[stat]);
+            link = RecordLink::from_place(self.members[stat]);
             Some(stat)
         })
     }
@@ -170,8 +170,8 @@ impl<'t> Policy<'t> {
     }
 
     fn link_block(&mut self, at: usize, block: usize) {
-        self.blocks[block].next = Link::NIL;
-        let link = Link::to(block);
+        self.blocks[block].next = RecordLink::NIL;
+        let link = RecordLink::to(block);
         match self.bins[at].last_block.index() {
             Some(last) => self.blocks[last].next = link,
             None => self.bins[at].first_block = link,
@@ -193,7 +193,7 @@ impl<'t> Policy<'t> {
             class: self.bins[at].class,
             // Links name at most as many blocks as a `u32` counts.
             block: block as u32,
-            next: Link::NIL,
+            next: RecordLink::NIL,
         };
         self.virtual_count += 1;
         self.link_virtual(at, index);
@@ -201,8 +201,8 @@ impl<'t> Policy<'t> {
     }
 
     fn link_virtual(&mut self, at: usize, index: usize) {
-        self.virtuals[index].next = Link::NIL;
-        let link = Link::to(index);
+        self.virtuals[index].next = RecordLink::NIL;
+        let link = RecordLink::to(index);
         match self.bins[at].last_virtual.index() {
             Some(last) => self.virtuals[last].next = link,
             None => self.bins[at].first_virtual = link,
@@ -245,8 +245,8 @@ impl<'t> Policy<'t> {
 
     pub(super) fn forget_members(&mut self) {
         for block in &mut self.blocks[..self.block_count] {
-            block.first_member = Link::NIL;
-            block.cursor = Link::NIL;
+            block.first_member = RecordLink::NIL;
+            block.cursor = RecordLink::NIL;
         }
     }
 

@@ -10,13 +10,13 @@
 //! Locks: a bin's, then that of a larger bin; the map of the backend's blocks, alone; the planner's,
 //! alone. None is held while the backend is asked.
 
-use super::config::PoolConfig;
+use super::config::PlannedPoolConfig;
 use super::error::PlanError;
 use super::live::{Live, LiveMap};
 use super::planner::Planner;
-use super::pool_stats::{Counters, PoolCounts, Watch};
+use super::pool_stats::{AtomicCounts, PoolCounts, Watch};
 use super::pool_tables::{PoolTables, SlotTables};
-use super::slot::{Miss, Slot};
+use super::slot::{Miss, PlanSlot};
 use super::{AllocStat, SMALL_MAX_BYTES};
 use crate::error::{AllocError, Cause, FreeError, OutOfMemory};
 use crate::sub_allocator::{GrowRequest, SubAllocator};
@@ -52,7 +52,7 @@ use crate::units::{Addr, Align, round_up};
 ///     virtuals: [&[], &[]],
 ///     live: &mut live,
 /// };
-/// let mut config = PoolConfig::new();
+/// let mut config = PlannedPoolConfig::new();
 /// config.planner.window = Window { start: 0, stable: 1, max: 9 };
 /// let range = AddrRange::new(Addr::new(0x1000), 1 << 20).unwrap();
 /// let pool: TensorPool<'_, _> = TensorPool::new(config, tables, FixedRange::new(range));
@@ -67,10 +67,10 @@ use crate::units::{Addr, Align, round_up};
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 pub struct TensorPool<'t, S, W: Wait = Spin> {
-    pub(super) config: PoolConfig,
+    pub(super) config: PlannedPoolConfig,
     pub(super) planner: Planner<'t, W>,
     pub(super) backend: S,
-    pub(super) slots: [Slot<'t, W>; 2],
+    pub(super) slots: [PlanSlot<'t, W>; 2],
     /// Which slot serves, counted from 1; 0 is none.
     pub(super) current: AtomicU32,
     /// 1 while a plan is being installed.
@@ -80,20 +80,20 @@ pub struct TensorPool<'t, S, W: Wait = Spin> {
     ticks: AtomicU64,
     live: Locked<LiveMap<'t>, W>,
     pools_small: bool,
-    pub(super) counters: Counters,
+    pub(super) counters: AtomicCounts,
     pub(super) watch: Locked<Watch, W>,
 }
 
 impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     /// A pool in pass-through. Sizes up to 32 KiB are planned if the planner has tables for them.
-    pub fn new(config: PoolConfig, tables: PoolTables<'t, W>, backend: S) -> Self {
+    pub fn new(config: PlannedPoolConfig, tables: PoolTables<'t, W>, backend: S) -> Self {
         Self {
             config,
             pools_small: tables.plans.small.is_some(),
             planner: Planner::new(config.planner, tables.pending, tables.plans),
             backend,
             slots: [0, 1].map(|index| {
-                Slot::new(SlotTables {
+                PlanSlot::new(SlotTables {
                     bins: tables.bins[index],
                     blocks: tables.blocks[index],
                     virtuals: tables.virtuals[index],
@@ -104,7 +104,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
             refused: AtomicU32::new(0),
             ticks: AtomicU64::new(1),
             live: Locked::new(LiveMap::new(tables.live)),
-            counters: Counters::new(),
+            counters: AtomicCounts::new(),
             watch: Locked::new(Watch::default()),
         }
     }

@@ -1,6 +1,6 @@
 //! What a pool counts, and when its plan no longer serves.
 //!
-//! Counters are relaxed: each is exact, two read together may be from different moments.
+//! AtomicCounts are relaxed: each is exact, two read together may be from different moments.
 
 use super::config::Replan;
 use crate::sync::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ impl PoolCounts {
 }
 
 #[derive(Debug)]
-pub(super) struct Counters {
+pub(super) struct AtomicCounts {
     pub(super) hits: AtomicU64,
     pub(super) missed: AtomicU64,
     pub(super) no_bin: AtomicU64,
@@ -36,7 +36,7 @@ pub(super) struct Counters {
     direct_bytes: AtomicU64,
 }
 
-impl Counters {
+impl AtomicCounts {
     pub(super) fn new() -> Self {
         Self {
             hits: AtomicU64::new(0),

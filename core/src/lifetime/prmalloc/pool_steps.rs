@@ -5,17 +5,17 @@
 //! slabs back.
 
 use super::error::PlanError;
-use super::planner::{Round, RoundEnd, Step};
+use super::planner::{OpenStep, Round, RoundEnd};
 use super::plans::Plans;
 use super::pool::TensorPool;
-use super::slot::Slot;
-use super::switch::State;
+use super::slot::PlanSlot;
+use super::switch::PlannerStage;
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Ordering, Wait};
 
 impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     /// A step begins.
-    pub fn start(&self) -> Step {
+    pub fn start(&self) -> OpenStep {
         self.planner.start()
     }
 
@@ -23,7 +23,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     ///
     /// # Errors
     /// The errors of [`run`](Self::run).
-    pub fn end_step(&self, step: Step) -> Result<(), PlanError> {
+    pub fn end_step(&self, step: OpenStep) -> Result<(), PlanError> {
         match self.stop(step) {
             Some(round) => self.run(round).map(|_| ()),
             None => Ok(()),
@@ -31,7 +31,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     }
 
     /// A step ends. Looks whether the plan still serves, and whether slabs wait to go back.
-    pub fn stop(&self, step: Step) -> Option<Round> {
+    pub fn stop(&self, step: OpenStep) -> Option<Round> {
         let round = self.planner.stop(step);
         self.offer_refused();
         self.plan_again_if_needed();
@@ -102,7 +102,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         Ok(())
     }
 
-    fn fill(&self, slot: &Slot<'t, W>, bytes: u64) -> Result<(), PlanError> {
+    fn fill(&self, slot: &PlanSlot<'t, W>, bytes: u64) -> Result<(), PlanError> {
         let filled = slot.fill(&self.backend, self.config.unit);
         self.counters.took_slabs(slot.slab_bytes());
         if filled.is_ok() {
@@ -115,14 +115,14 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         Err(PlanError::OutOfMemory { bytes })
     }
 
-    pub(super) fn leave(&self, slot: &Slot<'t, W>, count: u64) {
+    pub(super) fn leave(&self, slot: &PlanSlot<'t, W>, count: u64) {
         if slot.gate.leave(count) {
             self.retire(slot);
         }
     }
 
     /// Gives the slabs of a drained plan back; the slot is ours alone.
-    fn retire(&self, slot: &Slot<'t, W>) {
+    fn retire(&self, slot: &PlanSlot<'t, W>) {
         let (bytes, all) = slot.give_back(&self.backend);
         self.counters.gave_slabs(bytes);
         if all {
@@ -149,7 +149,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         let Some(rule) = self.config.replan else {
             return;
         };
-        if self.planner.state() != State::Done || self.serving().is_none() {
+        if self.planner.state() != PlannerStage::Done || self.serving().is_none() {
             return;
         }
         let counts = self.counters.read();

@@ -7,7 +7,7 @@
 
 use super::AllocStat;
 use super::live::LiveRecord;
-use super::tables::{Link, PlanTables};
+use super::tables::{PlanTables, RecordLink};
 use crate::sync::{AtomicU32, AtomicU64, Locked, Ordering, Spin, Wait};
 use crate::units::Align;
 
@@ -20,18 +20,18 @@ impl SharedLink {
         Self(AtomicU32::new(0))
     }
 
-    pub(super) fn read(&self) -> Link {
-        Link::from_place(self.0.load(Ordering::Relaxed))
+    pub(super) fn read(&self) -> RecordLink {
+        RecordLink::from_place(self.0.load(Ordering::Relaxed))
     }
 
-    pub(super) fn write(&self, link: Link) {
+    pub(super) fn write(&self, link: RecordLink) {
         self.0.store(link.place(), Ordering::Relaxed);
     }
 }
 
 /// A bin that serves: where its blocks lie, and which are free.
 pub struct PoolBin<W: Wait = Spin> {
-    /// Classes up to 32 KiB come first; see `Slot::key_of`.
+    /// Classes up to 32 KiB come first; see `PlanSlot::key_of`.
     pub(super) key: AtomicU64,
     /// Where its blocks begin, or would.
     pub(super) base: AtomicU64,
@@ -40,22 +40,22 @@ pub struct PoolBin<W: Wait = Spin> {
     pub(super) first_block: AtomicU32,
     pub(super) align_log2: AtomicU32,
     /// The stacks; the lock of a smaller bin may be held when that of a larger one is taken.
-    pub(super) heads: Locked<Heads, W>,
+    pub(super) heads: Locked<StackTops, W>,
 }
 
 /// The tops of a bin's two stacks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heads {
+pub(super) struct StackTops {
     /// Free blocks.
-    pub(super) own: Link,
+    pub(super) own: RecordLink,
     /// Virtual blocks that are not lent out.
-    pub(super) virtuals: Link,
+    pub(super) virtuals: RecordLink,
 }
 
-impl Heads {
+impl StackTops {
     pub(super) const EMPTY: Self = Self {
-        own: Link::NIL,
-        virtuals: Link::NIL,
+        own: RecordLink::NIL,
+        virtuals: RecordLink::NIL,
     };
 }
 
@@ -69,7 +69,7 @@ impl<W: Wait> PoolBin<W> {
             blocks: AtomicU32::new(0),
             first_block: AtomicU32::new(0),
             align_log2: AtomicU32::new(0),
-            heads: Locked::new(Heads::EMPTY),
+            heads: Locked::new(StackTops::EMPTY),
         }
     }
 

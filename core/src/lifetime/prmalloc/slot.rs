@@ -12,9 +12,9 @@
 use super::AllocStat;
 use super::class::{Interval, SMALL_MAX_BYTES};
 use super::gate::Gate;
-use super::pool_tables::{Heads, PoolBlock, SlotTables};
+use super::pool_tables::{PoolBlock, SlotTables, StackTops};
 use super::small_class::SmallClass;
-use super::tables::Link;
+use super::tables::RecordLink;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, Wait};
 use crate::units::{Addr, AddrRange, Align};
 
@@ -22,7 +22,7 @@ use crate::units::{Addr, AddrRange, Align};
 pub(super) const FIRST_LARGE_KEY: u64 = SmallClass::NUMBERS as u64;
 
 /// Room for a plan that serves.
-pub(super) struct Slot<'t, W: Wait> {
+pub(super) struct PlanSlot<'t, W: Wait> {
     pub(super) gate: Gate,
     pub(super) tables: SlotTables<'t, W>,
     pub(super) bin_count: AtomicU32,
@@ -30,20 +30,20 @@ pub(super) struct Slot<'t, W: Wait> {
     /// Which of [`Interval::ALL`] the plan uses.
     pub(super) interval: AtomicU32,
     /// For sizes up to 32 KiB, and for those above.
-    pub(super) slabs: [Slab; 2],
+    pub(super) slabs: [SlotRange; 2],
 }
 
 /// One range of the backend, or none. Read without entering, to spare others the look; so what is there
 /// stays when the range has gone, and none is not written again.
 #[derive(Debug)]
-pub(super) struct Slab {
+pub(super) struct SlotRange {
     start: AtomicU64,
     bytes: AtomicU64,
     /// 1 until the backend has taken it back.
     held: AtomicU32,
 }
 
-impl Slab {
+impl SlotRange {
     fn none() -> Self {
         Self {
             start: AtomicU64::new(0),
@@ -84,7 +84,7 @@ impl Slab {
 
 /// Where a block of a slot is.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct SlotPlace {
     bin: usize,
     block: usize,
 }
@@ -98,7 +98,7 @@ pub(super) enum Miss {
     Missed,
 }
 
-impl<'t, W: Wait> Slot<'t, W> {
+impl<'t, W: Wait> PlanSlot<'t, W> {
     pub(super) fn new(tables: SlotTables<'t, W>) -> Self {
         Self {
             gate: Gate::new(),
@@ -106,7 +106,7 @@ impl<'t, W: Wait> Slot<'t, W> {
             bin_count: AtomicU32::new(0),
             small_count: AtomicU32::new(0),
             interval: AtomicU32::new(0),
-            slabs: [Slab::none(), Slab::none()],
+            slabs: [SlotRange::none(), SlotRange::none()],
         }
     }
 
@@ -137,7 +137,7 @@ impl<'t, W: Wait> Slot<'t, W> {
 
     /// The block in use that begins at `addr`, which is free from now on but in no stack yet, and
     /// its life so far. The caller is inside the gate. O(log bins).
-    pub(super) fn end_use(&self, addr: Addr) -> Option<(Place, AllocStat, u64)> {
+    pub(super) fn end_use(&self, addr: Addr) -> Option<(SlotPlace, AllocStat, u64)> {
         let place = self.find(addr)?;
         let block = &self.tables.blocks[place.block];
         // Of two that free it one finds it in use.
@@ -152,7 +152,7 @@ impl<'t, W: Wait> Slot<'t, W> {
     }
 
     /// Puts a block whose use has ended back into its bin's stack.
-    pub(super) fn put_back(&self, place: Place) {
+    pub(super) fn put_back(&self, place: SlotPlace) {
         let lent = self.tables.blocks[place.block].lent.read();
         self.push(place.bin, place.block);
         if let Some(index) = lent.index() {
@@ -164,18 +164,18 @@ impl<'t, W: Wait> Slot<'t, W> {
     pub(super) fn push(&self, bin: usize, block: usize) {
         self.tables.bins[bin].heads.with(|heads| {
             self.tables.blocks[block].next.write(heads.own);
-            heads.own = Link::to(block);
+            heads.own = RecordLink::to(block);
         });
     }
 
     pub(super) fn push_virtual(&self, owner: usize, index: usize) {
         self.tables.bins[owner].heads.with(|heads| {
             self.tables.virtuals[index].next.write(heads.virtuals);
-            heads.virtuals = Link::to(index);
+            heads.virtuals = RecordLink::to(index);
         });
     }
 
-    fn pop(&self, bin: usize, align: Align) -> Option<Place> {
+    fn pop(&self, bin: usize, align: Align) -> Option<SlotPlace> {
         let record = &self.tables.bins[bin];
         if align > record.align() {
             return None;
@@ -184,15 +184,15 @@ impl<'t, W: Wait> Slot<'t, W> {
             let block = heads.own.index()?;
             let of_block: &PoolBlock = &self.tables.blocks[block];
             heads.own = of_block.next.read();
-            of_block.lent.write(Link::NIL);
-            Some(Place { bin, block })
+            of_block.lent.write(RecordLink::NIL);
+            Some(SlotPlace { bin, block })
         })
     }
 
     /// A block of a larger bin, through the first of the bin's virtual blocks that leads to one.
-    fn borrow(&self, bin: usize, align: Align) -> Option<Place> {
-        self.tables.bins[bin].heads.with(|heads: &mut Heads| {
-            let mut before = Link::NIL;
+    fn borrow(&self, bin: usize, align: Align) -> Option<SlotPlace> {
+        self.tables.bins[bin].heads.with(|heads: &mut StackTops| {
+            let mut before = RecordLink::NIL;
             let mut link = heads.virtuals;
             while let Some(index) = link.index() {
                 let record = &self.tables.virtuals[index];
@@ -235,7 +235,7 @@ impl<'t, W: Wait> Slot<'t, W> {
         bins.binary_search_by_key(&key, key_of).ok()
     }
 
-    fn find(&self, addr: Addr) -> Option<Place> {
+    fn find(&self, addr: Addr) -> Option<SlotPlace> {
         let (small, count) = (self.small_bins(), self.bins_in_use());
         let of_slab = if self.slabs[0].holds(addr) {
             0..small
@@ -257,10 +257,10 @@ impl<'t, W: Wait> Slot<'t, W> {
         let first = bins[bin].first_block.load(Ordering::Relaxed) as usize;
         // Fewer than the bin's blocks, which 32 bits count.
         let block = first + (offset / stride) as usize;
-        Some(Place { bin, block })
+        Some(SlotPlace { bin, block })
     }
 
-    fn addr_of(&self, place: Place) -> Addr {
+    fn addr_of(&self, place: SlotPlace) -> Addr {
         let bin = &self.tables.bins[place.bin];
         let first = bin.first_block.load(Ordering::Relaxed) as usize;
         let strides = (place.block - first) as u64;

@@ -12,7 +12,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// What the planner is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum PlannerStage {
     /// Nothing is recorded yet.
     Off,
     /// Lives are recorded.
@@ -32,58 +32,61 @@ pub(super) type Generation = u64;
 #[derive(Debug)]
 pub(super) struct Switch(AtomicU64);
 
-const fn word(state: State, generation: Generation) -> u64 {
+const fn word(state: PlannerStage, generation: Generation) -> u64 {
     generation << STATE_BITS | state as u64
 }
 
 impl Switch {
     pub(super) fn new() -> Self {
-        Self(AtomicU64::new(word(State::Off, 0)))
+        Self(AtomicU64::new(word(PlannerStage::Off, 0)))
     }
 
-    pub(super) fn read(&self) -> (State, Generation) {
+    pub(super) fn read(&self) -> (PlannerStage, Generation) {
         let word = self.0.load(Ordering::Acquire);
         let state = match word % (1 << STATE_BITS) {
-            0 => State::Off,
-            1 => State::On,
-            2 => State::Rounding,
-            _ => State::Done,
+            0 => PlannerStage::Off,
+            1 => PlannerStage::On,
+            2 => PlannerStage::Rounding,
+            _ => PlannerStage::Done,
         };
         (state, word >> STATE_BITS)
     }
 
     /// Begins recording if the state is `from`.
-    pub(super) fn turn_on(&self, from: State) -> bool {
+    pub(super) fn turn_on(&self, from: PlannerStage) -> bool {
         let (state, generation) = self.read();
-        state == from && self.swap((state, generation), (State::On, generation + 1))
+        state == from && self.swap((state, generation), (PlannerStage::On, generation + 1))
     }
 
     /// Wins the round of a generation.
     pub(super) fn begin_round(&self, generation: Generation) -> bool {
-        self.swap((State::On, generation), (State::Rounding, generation))
+        self.swap(
+            (PlannerStage::On, generation),
+            (PlannerStage::Rounding, generation),
+        )
     }
 
     /// Ends a round that was won. False if the planner was reset meanwhile.
     pub(super) fn end_round(&self, generation: Generation, again: bool) -> bool {
         let next = if again {
-            (State::On, generation + 1)
+            (PlannerStage::On, generation + 1)
         } else {
-            (State::Done, generation)
+            (PlannerStage::Done, generation)
         };
-        self.swap((State::Rounding, generation), next)
+        self.swap((PlannerStage::Rounding, generation), next)
     }
 
     /// Off, whatever it was; rounds and steps of before are of no generation any more.
     pub(super) fn turn_off(&self) {
         loop {
             let (state, generation) = self.read();
-            if self.swap((state, generation), (State::Off, generation + 1)) {
+            if self.swap((state, generation), (PlannerStage::Off, generation + 1)) {
                 return;
             }
         }
     }
 
-    fn swap(&self, old: (State, Generation), new: (State, Generation)) -> bool {
+    fn swap(&self, old: (PlannerStage, Generation), new: (PlannerStage, Generation)) -> bool {
         let (old, new) = (word(old.0, old.1), word(new.0, new.1));
         self.0
             .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)

@@ -5,9 +5,9 @@ use crate::units::Align;
 
 /// The place of a record in its table; 0 is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Link(u32);
+pub(super) struct RecordLink(u32);
 
-impl Link {
+impl RecordLink {
     pub(super) const NIL: Self = Self(0);
 
     /// The link to the record at `index`. Tables are cut to what a link can name.
@@ -47,12 +47,12 @@ pub struct BinRecord {
     pub(super) class: u64,
     pub(super) align: Align,
     /// Its blocks, oldest first.
-    pub(super) first_block: Link,
-    pub(super) last_block: Link,
+    pub(super) first_block: RecordLink,
+    pub(super) last_block: RecordLink,
     pub(super) blocks: u32,
     /// Its virtual blocks, oldest first.
-    pub(super) first_virtual: Link,
-    pub(super) last_virtual: Link,
+    pub(super) first_virtual: RecordLink,
+    pub(super) last_virtual: RecordLink,
     pub(super) virtuals: u32,
 }
 
@@ -61,11 +61,11 @@ impl BinRecord {
     pub const VACANT: Self = Self {
         class: 0,
         align: Align::ONE,
-        first_block: Link::NIL,
-        last_block: Link::NIL,
+        first_block: RecordLink::NIL,
+        last_block: RecordLink::NIL,
         blocks: 0,
-        first_virtual: Link::NIL,
-        last_virtual: Link::NIL,
+        first_virtual: RecordLink::NIL,
+        last_virtual: RecordLink::NIL,
         virtuals: 0,
     };
 }
@@ -76,11 +76,11 @@ pub struct BlockRecord {
     /// Its bin's class.
     pub(super) class: u64,
     /// The next block of the bin.
-    pub(super) next: Link,
+    pub(super) next: RecordLink,
     /// Its stats by beginning; no two overlap.
-    pub(super) first_member: Link,
+    pub(super) first_member: RecordLink,
     /// The member behind which the last search ended.
-    pub(super) cursor: Link,
+    pub(super) cursor: RecordLink,
     /// When the last stat of former rounds ended.
     pub(super) busy_until: u64,
 }
@@ -89,9 +89,9 @@ impl BlockRecord {
     /// What stands in a fresh table.
     pub const VACANT: Self = Self {
         class: 0,
-        next: Link::NIL,
-        first_member: Link::NIL,
-        cursor: Link::NIL,
+        next: RecordLink::NIL,
+        first_member: RecordLink::NIL,
+        cursor: RecordLink::NIL,
         busy_until: 0,
     };
 }
@@ -103,7 +103,7 @@ pub struct VirtualRecord {
     pub(super) class: u64,
     /// The block, in the table of blocks.
     pub(super) block: u32,
-    pub(super) next: Link,
+    pub(super) next: RecordLink,
 }
 
 impl VirtualRecord {
@@ -111,7 +111,7 @@ impl VirtualRecord {
     pub const VACANT: Self = Self {
         class: 0,
         block: 0,
-        next: Link::NIL,
+        next: RecordLink::NIL,
     };
 }
 

@@ -3,7 +3,7 @@
 use core::ptr;
 
 use super::super::slot::Slot;
-use super::{Own, Shape};
+use super::{Own, SpanShape};
 
 /// A span is dug for this part of its memory at least: each hole costs a system call, and may split a
 /// huge page.
@@ -14,7 +14,7 @@ impl Own {
     ///
     /// # Safety
     /// `shape` is this span's; no block is listed.
-    pub(super) unsafe fn fill_hole(&mut self, shape: &Shape) {
+    pub(super) unsafe fn fill_hole(&mut self, shape: &SpanShape) {
         let blocks = self.holes.fill(&self.grid(shape));
         self.free_count = blocks.len() as u32;
         for number in blocks.rev() {
@@ -34,7 +34,7 @@ impl Own {
     /// span starts at a multiple of it.
     pub(in super::super) unsafe fn scan(
         &mut self,
-        shape: &Shape,
+        shape: &SpanShape,
         page_bytes: usize,
         again: bool,
         mut discard: impl FnMut(*mut u8, usize),
@@ -75,7 +75,7 @@ impl Own {
     ///
     /// # Safety
     /// The list satisfies SLOT1, and its blocks are the caller's.
-    unsafe fn without_holed(&self, list: *mut Slot, shape: &Shape) -> (*mut Slot, u32) {
+    unsafe fn without_holed(&self, list: *mut Slot, shape: &SpanShape) -> (*mut Slot, u32) {
         let grid = self.grid(shape);
         let (mut head, mut tail, mut count) = (ptr::null_mut(), ptr::null_mut(), 0);
         let mut slot = list;

@@ -224,7 +224,7 @@ fn a_block_that_grows_gets_a_range_that_was_on_its_way_back_and_gives_it_back() 
     source.given.set(Some(ticket.range()));
     let before = block.range();
     let rejected = bfc.resize_over(&source, block, 2 * UNIT);
-    let block = rejected.expect_err("it lies elsewhere").block;
+    let block = rejected.expect_err("it lies elsewhere").value;
     assert_eq!(block.range(), before);
     assert_eq!(
         source.taken.get(),

@@ -186,7 +186,7 @@ fn a_block_of_neither_side_is_given_back_and_counts_nowhere() {
     let rejected = vmem.vmem.free(block).expect_err("another's");
     assert_eq!(rejected.error, FreeError::Unknown);
     assert_eq!(vmem.vmem.vmem_stats().joint_live_bytes, 0);
-    other.vmem.free(rejected.block).expect("its block");
+    other.vmem.free(rejected.value).expect("its block");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_refused_free_leaves_the_joint_count_as_it_was() {
         (stats.joint_live_bytes, stats.joint_peak_bytes),
         (1024, 1024)
     );
-    vmem.vmem.free(rejected.block).expect("its block");
+    vmem.vmem.free(rejected.value).expect("its block");
     assert_eq!(vmem.vmem.vmem_stats().joint_live_bytes, 0);
 }
 

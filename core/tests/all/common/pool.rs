@@ -3,7 +3,7 @@
 use super::{MIB, RECORDS, Source, point, range};
 use larder_core::{
     AddressIndex, AllocError, Bfc, BfcConfig, Block, Chunk, ChunkInfo, ChunkState, EventNumber,
-    FreeRejected, Grant, Growth, NoIndex, RegionInfo, Report, Request, Resize, ResizeRejected,
+    FreeError, Grant, Growth, NoIndex, RegionInfo, Rejected, Report, Request, Resize, ResizeError,
     Stats, StreamId,
 };
 
@@ -150,7 +150,7 @@ impl<I: AddressIndex> Pool<I> {
         block: Block,
         stream: u8,
         event: u64,
-    ) -> Result<(), FreeRejected> {
+    ) -> Result<(), Rejected<FreeError>> {
         let result = self.bfc.free_after(block, point(stream, event));
         self.check();
         result
@@ -158,7 +158,11 @@ impl<I: AddressIndex> Pool<I> {
 
     /// From the memory held only.
     #[track_caller]
-    pub fn resize(&mut self, block: Block, to: impl Into<Resize>) -> Result<Block, ResizeRejected> {
+    pub fn resize(
+        &mut self,
+        block: Block,
+        to: impl Into<Resize>,
+    ) -> Result<Block, Rejected<ResizeError>> {
         let result = self.bfc.resize(block, to);
         self.check();
         result
@@ -169,7 +173,7 @@ impl<I: AddressIndex> Pool<I> {
         &mut self,
         block: Block,
         to: impl Into<Resize>,
-    ) -> Result<Block, ResizeRejected> {
+    ) -> Result<Block, Rejected<ResizeError>> {
         let result = self.bfc.resize_over(&self.source, block, to);
         self.check();
         result

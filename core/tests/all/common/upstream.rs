@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use larder_core::{
     Addr, AddrRange, AllocError, BfcConfig, Block, BlockAllocator, Cause, ChunkHandle, FreeError,
-    FreeRejected, Grant, OutOfMemory, PoolStats, Request, Stats, StreamPoint,
+    Grant, OutOfMemory, PoolStats, Rejected, Request, Stats, StreamPoint,
 };
 use larder_model::tensorflow::Bfc;
 use larder_model::tensorflow::bfc::Chunk;
@@ -140,14 +140,14 @@ impl BlockAllocator for UpstreamSide {
         Ok(Grant { block, wait: None })
     }
 
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let error = match point {
             Some(_) => Some(FreeError::NoStreams),
             None if self.allocation_id(&block).is_none() => Some(FreeError::Unknown),
             None => None,
         };
         if let Some(error) = error {
-            return Err(FreeRejected { block, error });
+            return Err(Rejected::new(block, error));
         }
         self.0.borrow_mut().free(block);
         Ok(())

@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use larder_core::decorate::Row;
 use larder_core::{
     AccessError, Addr, AddrRange, AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator,
-    Chunk, FixedRange, FreeRejected, Grant, Growth, MemoryAccess, Pattern, Request, SliceAccess,
-    Stats, StreamId, StreamPoint,
+    Chunk, FixedRange, FreeError, Grant, Growth, MemoryAccess, Pattern, Rejected, Request,
+    SliceAccess, Stats, StreamId, StreamPoint,
 };
 
 /// First address of the buffer; every alignment of the tests divides it.
@@ -75,7 +75,7 @@ impl<A: BlockAllocator> BlockAllocator for Untracked<A> {
         self.0.alloc(request)
     }
 
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.0.free_at(block, point)
     }
 

@@ -265,11 +265,11 @@ fn blocks_of_the_allocator_below_and_of_another_decorator_come_back() {
     let below = alloc(&inner, 100);
     let rejected = mine.free(below).unwrap_err();
     assert_eq!(rejected.error, FreeError::Unknown);
-    inner.free(rejected.block).unwrap();
+    inner.free(rejected.value).unwrap();
     let rejected = other.free(block).unwrap_err();
     assert_eq!(rejected.error, FreeError::Unknown);
-    assert_eq!(other.check(&rejected.block), Err(CheckError::Unknown));
-    mine.free(rejected.block).unwrap();
+    assert_eq!(other.check(&rejected.value), Err(CheckError::Unknown));
+    mine.free(rejected.value).unwrap();
 }
 
 #[test]
@@ -283,8 +283,8 @@ fn blocks_of_a_former_owner_of_the_rows_come_back() {
     assert_eq!(rejected.error, FreeError::Unknown);
     // Its row is in use again, by a block at another address.
     let mine = alloc(&next, 100);
-    assert_eq!(mine.handle(), rejected.block.handle());
-    for block in [rejected.block, two] {
+    assert_eq!(mine.handle(), rejected.value.handle());
+    for block in [rejected.value, two] {
         assert_eq!(next.check(&block), Err(CheckError::Unknown));
     }
     assert_eq!(next.check_all(|find| panic!("{find}")), 0);

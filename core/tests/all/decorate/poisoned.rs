@@ -103,7 +103,7 @@ fn a_foreign_block_is_not_touched() {
         (rejected.error, access.take()),
         (FreeError::Unknown, vec![])
     );
-    other.free(rejected.block).unwrap();
+    other.free(rejected.value).unwrap();
 }
 
 #[test]

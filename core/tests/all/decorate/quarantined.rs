@@ -245,7 +245,7 @@ fn a_block_that_the_allocator_below_refuses_waits_on_and_stops_nobody() {
     };
     let rejected = none.free_after(block, far).unwrap_err();
     assert_eq!(rejected.error, FreeError::EventTooFar);
-    none.free(rejected.block).unwrap();
+    none.free(rejected.value).unwrap();
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn a_foreign_block_does_not_wait() {
         (rejected.error, waiting(&allocator)),
         (FreeError::Unknown, (0, 0))
     );
-    other.free(rejected.block).unwrap();
+    other.free(rejected.value).unwrap();
 }
 
 #[test]
@@ -324,6 +324,6 @@ fn blocks_of_an_allocator_without_streams_leave_though_they_were_freed_behind_a_
     let block = alloc(&allocator, 600);
     let rejected = allocator.free_after(block, point).unwrap_err();
     assert_eq!(rejected.error, FreeError::NoStreams);
-    allocator.free(rejected.block).unwrap();
+    allocator.free(rejected.value).unwrap();
     assert_eq!(pool.report().out_buffers, 0);
 }

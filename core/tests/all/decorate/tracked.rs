@@ -3,18 +3,18 @@
 use std::cell::{Cell, RefCell};
 
 use super::ground::{Best, Untracked, alloc, best_fit, places, rows};
-use larder_core::decorate::{Record, TrackStats, Tracked};
+use larder_core::decorate::{TrackRecord, TrackStats, Tracked};
 use larder_core::{
-    AllocError, Block, BlockAllocator, EventNumber, FreeError, FreeRejected, Grant, Placement,
-    Request, Spin, Stats, StreamId, StreamPoint,
+    AllocError, Block, BlockAllocator, EventNumber, FreeError, Grant, Placement, Rejected, Request,
+    Spin, Stats, StreamId, StreamPoint,
 };
 use larder_model::Random;
 use larder_model::antman::Vmem;
 
 const BYTES: u64 = 1 << 20;
 
-fn record(bytes: i64, tick: u64, sequence: u64) -> Record {
-    Record {
+fn record(bytes: i64, tick: u64, sequence: u64) -> TrackRecord {
+    TrackRecord {
         bytes,
         tick,
         sequence,
@@ -33,7 +33,7 @@ fn records_have_the_clocks_tick_and_a_number_each() {
     let (one, two) = (alloc(&allocator, 4), alloc(&allocator, 8));
     allocator.free(one).unwrap();
     allocator.free(two).unwrap();
-    let mut records = [Record::default(); 3];
+    let mut records = [TrackRecord::default(); 3];
     assert_eq!(
         allocator.copy_records(&mut records),
         3,
@@ -114,7 +114,7 @@ fn a_refused_free_is_neither_counted_nor_recorded() {
         let rejected = allocator.free_after(block, far).unwrap_err();
         assert_eq!(rejected.error, FreeError::EventTooFar);
         assert_eq!(stats(), before);
-        allocator.free(rejected.block).unwrap();
+        allocator.free(rejected.value).unwrap();
         assert_eq!(stats().0.live_bytes, 0);
         assert_eq!(stats().1, before.1 + 1);
     };
@@ -122,7 +122,7 @@ fn a_refused_free_is_neither_counted_nor_recorded() {
     let count = |allocator: &Tracked<'_, _>| {
         (
             allocator.track_stats(),
-            allocator.copy_records(&mut [Record::default(); 8]),
+            allocator.copy_records(&mut [TrackRecord::default(); 8]),
         )
     };
     check(&below, &|| count(&below));
@@ -130,13 +130,13 @@ fn a_refused_free_is_neither_counted_nor_recorded() {
     check(&local, &|| {
         (
             local.track_stats(),
-            local.copy_records(&mut [Record::default(); 8]),
+            local.copy_records(&mut [TrackRecord::default(); 8]),
         )
     });
     // A block of the allocator below is none of the table's.
     let block = alloc(&inner, 8);
     let rejected = local.free(block).unwrap_err();
-    inner.free(rejected.block).unwrap();
+    inner.free(rejected.value).unwrap();
 }
 
 fn run_beside_a_list<A: BlockAllocator>(allocator: &Tracked<'_, A>, seed: u64) {
@@ -219,7 +219,7 @@ fn sides_that_do_not_know_their_blocks_get_them_back_all_the_same() {
         };
         let rejected = vmem.free_after(second, far).unwrap_err();
         assert_eq!(vmem.vmem_stats().joint_live_bytes, 512);
-        vmem.free(rejected.block).unwrap();
+        vmem.free(rejected.value).unwrap();
         vmem.free(first).unwrap();
         let stats = vmem.vmem_stats();
         assert_eq!((stats.joint_live_bytes, stats.joint_peak_bytes), (0, 512));
@@ -265,7 +265,7 @@ impl BlockAllocator for Meanwhile {
         self.inner.alloc(request)
     }
 
-    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         if point.is_some() {
             self.run();
         }
@@ -317,7 +317,7 @@ fn a_refused_free_of_a_foreign_block_leaves_the_counts_alone() {
     };
     let rejected = allocator.free_after(foreign, point).unwrap_err();
     assert_eq!(allocator.track_stats(), before);
-    other.free(rejected.block).unwrap();
+    other.free(rejected.value).unwrap();
     allocator.free(block).unwrap();
 }
 

@@ -2,11 +2,11 @@
 
 use super::ground::{BASE, Untracked, alloc, best_fit, buffer, places, read_byte, rows, write};
 use larder_core::decorate::{
-    CheckError, Damage, GuardConfig, Guarded, Poisoned, Record, Tracked, Tracking, Which,
+    CheckError, Damage, GuardConfig, Guarded, Poisoned, TrackRecord, Tracked, Tracking, Which,
 };
 use larder_core::{
-    AllocError, Block, BlockAllocator, FreeRejected, Grant, MemoryAccess, Pattern, Request, Stats,
-    StreamId, StreamPoint,
+    AllocError, Block, BlockAllocator, FreeError, Grant, MemoryAccess, Pattern, Rejected, Request,
+    Stats, StreamId, StreamPoint,
 };
 
 const BYTES: u64 = 1 << 20;
@@ -85,7 +85,7 @@ impl BlockAllocator for Fails {
         Err(NOTHING)
     }
 
-    fn free_at(&self, block: Block, _: Option<StreamPoint>) -> Result<(), FreeRejected> {
+    fn free_at(&self, block: Block, _: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         panic!("{block:?} was never given")
     }
 
@@ -128,7 +128,7 @@ fn s3_8_an_allocator_that_always_fails_leaves_nothing_but_a_count_of_failures() 
 fn s3_8_after_the_records_were_taken_blocks_come_home_and_none_are_given() {
     let allocator = Tracked::new(best_fit(BYTES, 4, 16), places(8));
     let (one, two) = (alloc(&allocator, 4), alloc(&allocator, 8));
-    let mut copied = [Record::default(); 8];
+    let mut copied = [TrackRecord::default(); 8];
     assert_eq!(allocator.copy_records(&mut copied), 2);
     assert_eq!(records(&allocator), [4, 8], "copying leaves them");
     assert!(

@@ -33,13 +33,13 @@ fn two_blocks_for_one_chunk_free_it_once() {
         .unchanged(|pool| pool.bfc.free(two))
         .expect_err("freed already");
     assert_eq!(
-        (rejected.error, rejected.block.addr()),
+        (rejected.error, rejected.value.addr()),
         (FreeError::Unknown, raw.addr)
     );
-    assert_eq!(pool.bfc.requested_bytes(&rejected.block), None);
-    assert_eq!(pool.bfc.allocation_id(&rejected.block), None);
+    assert_eq!(pool.bfc.requested_bytes(&rejected.value), None);
+    assert_eq!(pool.bfc.allocation_id(&rejected.value), None);
     let rejected = pool
-        .unchanged(|pool| pool.bfc.free_after(rejected.block, point(1, 1)))
+        .unchanged(|pool| pool.bfc.free_after(rejected.value, point(1, 1)))
         .expect_err("freed already");
     assert_eq!(rejected.error, FreeError::Unknown);
 }
@@ -94,17 +94,17 @@ fn a_block_of_another_allocator_comes_back() {
         .unchanged(|pool| pool.bfc.free(foreign))
         .expect_err("foreign");
     assert_eq!(
-        (rejected.error, rejected.block.addr()),
+        (rejected.error, rejected.value.addr()),
         (FreeError::Unknown, addr)
     );
     let rejected = ours
-        .unchanged(|pool| pool.bfc.free_after(rejected.block, point(3, 1)))
+        .unchanged(|pool| pool.bfc.free_after(rejected.value, point(3, 1)))
         .expect_err("foreign");
     assert_eq!(
-        (rejected.error, rejected.block.addr()),
+        (rejected.error, rejected.value.addr()),
         (FreeError::Unknown, addr)
     );
-    other.free(rejected.block);
+    other.free(rejected.value);
 }
 
 #[test]
@@ -118,5 +118,5 @@ fn an_event_too_far_gives_the_block_back() {
         })
         .expect_err("too far");
     assert_eq!(rejected.error, FreeError::EventTooFar);
-    pool.free(rejected.block);
+    pool.free(rejected.value);
 }

@@ -12,7 +12,7 @@ fn region_error(pool: &mut Pool, start: u64, bytes: u64) -> RegionError {
     let rejected = pool
         .unchanged(|pool| pool.bfc.add_region(place))
         .expect_err("a bad region");
-    assert_eq!(rejected.range, place, "it comes back");
+    assert_eq!(rejected.value, place, "it comes back");
     rejected.error
 }
 
@@ -185,7 +185,7 @@ fn a_commit_is_refused_when_the_range_is_too_small_or_the_limit_was_lowered() {
         let given = range(BASE, bytes);
         let rejected = pool.bfc.commit(ticket, given).expect_err("a bad range");
         pool.check();
-        assert_eq!((rejected.error, rejected.range), (error, given));
+        assert_eq!((rejected.error, rejected.value), (error, given));
         pool.bfc.set_limit(GIB);
         assert_eq!(
             pool.picture(),

@@ -25,7 +25,7 @@ fn the_shared_allocator_gives_the_same_errors_and_answers() {
     let rejected = allocator.free_after(block, far).expect_err("too far");
     assert_eq!(rejected.error, FreeError::EventTooFar);
     allocator
-        .free_after(rejected.block, point(1, 9))
+        .free_after(rejected.value, point(1, 9))
         .expect("near");
     check();
     assert_eq!(allocator.trim(), 0, "still used");

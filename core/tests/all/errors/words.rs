@@ -148,7 +148,7 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
         text.contains("0x100000") && text.contains("event"),
         "{text}"
     );
-    let rejected = pool.bfc.resize(rejected.block, 0).expect_err("nothing");
+    let rejected = pool.bfc.resize(rejected.value, 0).expect_err("nothing");
     let text = rejected.to_string();
     assert!(text.contains("0x100000") && text.contains("zero"), "{text}");
 }

@@ -228,7 +228,7 @@ fn a_range_that_does_not_serve_goes_back_with_the_reason() {
             panic!("nothing is kept");
         };
         let rejected = pool.commit(ticket, range(start, bytes)).unwrap_err();
-        assert_eq!(rejected.range, range(start, bytes));
+        assert_eq!(rejected.value, range(start, bytes));
         let AllocError::OutOfMemory(out) = rejected.error else {
             panic!("another error");
         };
@@ -269,7 +269,7 @@ fn foreign_blocks_and_second_frees_are_refused_and_change_nothing() {
     assert_eq!(pool.requested_bytes(&theirs), None);
     let rejected = pool.free(theirs).unwrap_err();
     assert_eq!(rejected.error, FreeError::Unknown);
-    other.free(rejected.block).unwrap();
+    other.free(rejected.value).unwrap();
 
     let raw = block.into_raw();
     let twice = [(); 2].map(|()| pool.with(|pool| pool.block_from_raw(raw)).unwrap());
@@ -292,7 +292,7 @@ fn a_free_behind_queued_work_is_refused_and_gives_the_block_back() {
     };
     let rejected = pool.free_after(block, point).unwrap_err();
     assert_eq!(rejected.error, FreeError::NoStreams);
-    pool.free(rejected.block).unwrap();
+    pool.free(rejected.value).unwrap();
     assert_eq!(pool.report().idle_buffers, 1);
 }
 

@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, Planner, PlannerConfig, PoolConfig, Replan, RoundEnd, State, Window,
+    AllocStat, PlannedPoolConfig, Planner, PlannerConfig, PlannerStage, Replan, RoundEnd, Window,
 };
 use larder_model::Random;
 
@@ -67,7 +67,7 @@ fn give_back(
 
 #[test]
 fn pr_9_sessions_share_a_pool_that_plans_and_switches_under_them() {
-    let config = PoolConfig {
+    let config = PlannedPoolConfig {
         replan: Some(Replan {
             miss_percent: 5,
             steps: 2,
@@ -142,5 +142,5 @@ fn pr_9_each_round_is_given_to_one_of_the_threads_that_stop() {
     assert_eq!(won.load(Ordering::SeqCst), 200);
     let progress = planner.progress();
     assert_eq!((progress.steps, progress.rounds), (800, 200));
-    assert_eq!(progress.state, State::On);
+    assert_eq!(progress.state, PlannerStage::On);
 }

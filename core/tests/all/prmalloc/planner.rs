@@ -4,7 +4,8 @@
 use std::cell::Cell;
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, Interval, PlanError, Planner, PlannerConfig, RoundEnd, State, Step, Window,
+    AllocStat, Interval, OpenStep, PlanError, Planner, PlannerConfig, PlannerStage, RoundEnd,
+    Window,
 };
 use larder_model::prmalloc as upstream;
 use larder_model::prmalloc::Fit;
@@ -25,12 +26,12 @@ trait AnyPlanner {
     fn start(&mut self);
     fn record(&mut self, stat: AllocStat);
     fn stop(&mut self);
-    fn state(&self) -> State;
+    fn state(&self) -> PlannerStage;
     fn rounds(&self) -> i64;
 }
 
 /// Ours, with the step under way.
-struct Ours(Planner<'static>, Option<Step>);
+struct Ours(Planner<'static>, Option<OpenStep>);
 
 impl AnyPlanner for Ours {
     fn start(&mut self) {
@@ -47,7 +48,7 @@ impl AnyPlanner for Ours {
         }
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> PlannerStage {
         self.0.state()
     }
 
@@ -73,7 +74,7 @@ impl AnyPlanner for upstream::Planner {
         }
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> PlannerStage {
         upstream::Planner::state(self)
     }
 
@@ -108,7 +109,7 @@ fn step(planner: &mut dyn AnyPlanner, load: impl Fn(&mut dyn AnyPlanner, u64), r
 fn runs(planner: &mut dyn AnyPlanner, load: impl Fn(&mut dyn AnyPlanner, u64)) -> (u64, i64) {
     for run in 1..5000 {
         step(planner, &load, run);
-        if planner.state() == State::Done {
+        if planner.state() == PlannerStage::Done {
             return (run, planner.rounds());
         }
     }
@@ -173,11 +174,11 @@ fn pr_2_the_older_form_fits_once_at_the_start_of_run_1101() {
     for run in 1..=5 {
         step(&mut planner, nothing, run);
         repeating(&mut planner, run);
-        assert_eq!(planner.state() == State::On, run >= 3);
+        assert_eq!(planner.state() == PlannerStage::On, run >= 3);
     }
     // Runs 3, 4 and 5 were recorded; the fit is the round's, the caller's to run.
     assert!(planner.start());
-    assert_eq!(planner.state(), State::Rounding);
+    assert_eq!(planner.state(), PlannerStage::Rounding);
     assert_eq!(planner.pending().len(), 3);
     assert!(planner.run());
     assert!(!planner.stop());
@@ -220,16 +221,16 @@ fn statistics_are_on_from_the_start_of_the_step_until_its_round() {
     };
     let planner = planner(PlannerConfig::default().with_window(window));
     let step = planner.start();
-    assert_eq!(planner.state(), State::Off);
+    assert_eq!(planner.state(), PlannerStage::Off);
     assert!(planner.stop(step).is_none());
     let step = planner.start();
-    assert_eq!(planner.state(), State::On);
+    assert_eq!(planner.state(), PlannerStage::On);
     let round = planner.stop(step).unwrap();
-    assert_eq!(planner.state(), State::Rounding);
+    assert_eq!(planner.state(), PlannerStage::Rounding);
     let other = planner.start();
     assert!(planner.stop(other).is_none(), "one round at a time");
     assert_eq!(planner.run(round), Ok(RoundEnd::Again));
-    assert_eq!(planner.state(), State::On);
+    assert_eq!(planner.state(), PlannerStage::On);
 }
 
 #[test]
@@ -282,7 +283,7 @@ fn defect_11_reset_leaves_nothing_of_before() {
     let count = Cell::new(0);
     for run in 1..=7 {
         step(&mut ours, repeating, run);
-        count.set(count.get() + u64::from(ours.0.state() != State::Done));
+        count.set(count.get() + u64::from(ours.0.state() != PlannerStage::Done));
     }
     assert_eq!(count.get(), 6, "the same counts as the first time");
 }
@@ -382,7 +383,7 @@ fn a_full_table_fails_the_round_and_is_named() {
         let error = planner.run(planner.stop(step).unwrap());
         assert_eq!(planner.progress().failed, error.err());
         assert_eq!(planner.best().is_none(), error.is_err());
-        let done = planner.state() == State::Done;
+        let done = planner.state() == PlannerStage::Done;
         assert_eq!(done, error.is_err());
         planner.reset();
         assert!(planner.best().is_some());

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use larder_core::lifetime::prmalloc::{Interval, PlanError, PoolConfig, State};
+use larder_core::lifetime::prmalloc::{Interval, PlanError, PlannedPoolConfig, PlannerStage};
 use larder_core::{Addr, AllocError, Cause, FreeError, OutOfMemory};
 use larder_model::prmalloc::{Form, Window};
 
@@ -304,7 +304,7 @@ fn defect_12_the_end_of_a_slab_belongs_to_nobody() {
 
 #[test]
 fn a_plan_above_the_cap_or_the_tables_is_refused() {
-    let config = PoolConfig {
+    let config = PlannedPoolConfig {
         cap_bytes: 200_703,
         ..soon()
     };
@@ -321,7 +321,7 @@ fn a_plan_above_the_cap_or_the_tables_is_refused() {
     );
     assert_eq!(capped.serving(), None);
     until_planned(
-        &pool(PoolConfig {
+        &pool(PlannedPoolConfig {
             cap_bytes: 200_704,
             ..soon()
         }),
@@ -332,7 +332,7 @@ fn a_plan_above_the_cap_or_the_tables_is_refused() {
     ops.extend((0..9).map(Op::Free));
     let error = in_use.step(&crowded, &ops).unwrap_err();
     assert!(matches!(error, PlanError::StatsFull { .. }), "{error}");
-    assert_eq!(crowded.planner().state(), State::Done);
+    assert_eq!(crowded.planner().state(), PlannerStage::Done);
     in_use.step(&crowded, LARGE).unwrap();
     assert_eq!(crowded.serving(), None);
 }

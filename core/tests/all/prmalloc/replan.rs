@@ -3,15 +3,15 @@
 use std::sync::atomic::Ordering;
 
 use larder_core::FreeError;
-use larder_core::lifetime::prmalloc::{PoolConfig, Replan, State};
+use larder_core::lifetime::prmalloc::{PlannedPoolConfig, PlannerStage, Replan};
 
 use crate::prmalloc::books::{KIB, MIB, align};
 use crate::prmalloc::pool::{LARGE, STEP};
 use crate::prmalloc::rig::{InUse, Op, planned_pool, pool_with, soon, until_planned};
 
 /// The default, looking for worn-out plans.
-fn adaptive() -> PoolConfig {
-    PoolConfig {
+fn adaptive() -> PlannedPoolConfig {
+    PlannedPoolConfig {
         replan: Some(Replan {
             miss_percent: 10,
             steps: 3,
@@ -34,12 +34,12 @@ fn pr_7_a_changed_step_is_counted_planned_again_and_the_old_slabs_go_home_with_t
     ];
     let mut in_use = InUse::default();
     for step in 1..=3 {
-        assert_eq!(pool.planner().state(), State::Done);
+        assert_eq!(pool.planner().state(), PlannerStage::Done);
         in_use.step(&pool, changed).unwrap();
         assert_eq!(pool.counts().no_bin, 2 * step);
     }
-    assert_eq!(pool.planner().state(), State::On, "three bad steps");
-    while pool.planner().state() != State::Done {
+    assert_eq!(pool.planner().state(), PlannerStage::On, "three bad steps");
+    while pool.planner().state() != PlannerStage::Done {
         in_use.step(&pool, changed).unwrap();
     }
     assert_ne!(pool.serving(), first);
@@ -90,7 +90,7 @@ fn a_few_misses_do_not_wear_a_plan_out() {
                 .step(&pool, &[Op::Alloc(9, 3 * MIB, 64), Op::Free(9)])
                 .unwrap();
         }
-        assert_eq!(pool.planner().state(), State::Done, "step {step}");
+        assert_eq!(pool.planner().state(), PlannerStage::Done, "step {step}");
     }
 }
 
@@ -101,7 +101,7 @@ fn slabs_that_the_backend_refuses_are_offered_again_at_the_end_of_a_step() {
     assert!(pool.replan());
     pool.backend().refuse_releases.store(2, Ordering::SeqCst);
     let kept = pool.alloc(200_000, align(64)).unwrap();
-    while pool.planner().state() != State::Done {
+    while pool.planner().state() != PlannerStage::Done {
         in_use.step(&pool, &[]).unwrap();
     }
     let both = pool.counts().slab_bytes;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, Interval, LiveRecord, PlanError, PoolBin, PoolBlock, PoolConfig, PoolCounts,
+    AllocStat, Interval, LiveRecord, PlanError, PlannedPoolConfig, PoolBin, PoolBlock, PoolCounts,
     PoolTables, PoolVirtual, TensorPool, Window,
 };
 use larder_core::{
@@ -94,7 +94,7 @@ impl SubAllocator for Mock {
 pub type Pool = TensorPool<'static, Mock>;
 
 /// A pool with room for so many stats, and records enough for them.
-pub fn pool_with(config: PoolConfig, small: bool, stats: usize) -> Pool {
+pub fn pool_with(config: PlannedPoolConfig, small: bool, stats: usize) -> Pool {
     let records = stats.min(4096);
     let plans = tables(stats, records);
     let plans = if small { with_small(plans) } else { plans };
@@ -112,7 +112,7 @@ pub fn pool_with(config: PoolConfig, small: bool, stats: usize) -> Pool {
     TensorPool::new(config, tables, Mock::new())
 }
 
-pub fn pool(config: PoolConfig) -> Pool {
+pub fn pool(config: PlannedPoolConfig) -> Pool {
     pool_with(config, false, 1 << 10)
 }
 
@@ -124,8 +124,8 @@ pub const SOON: Window = Window {
 };
 
 /// The default in multiples of 64 bytes, planning soon and never again.
-pub fn soon() -> PoolConfig {
-    let mut config = PoolConfig::new();
+pub fn soon() -> PlannedPoolConfig {
+    let mut config = PlannedPoolConfig::new();
     config.planner.window = SOON;
     config.unit = align(64);
     config.replan = None;
@@ -323,7 +323,7 @@ pub fn planned<P: AnyPool>(pool: P, ops: &[Op]) -> P {
 }
 
 #[track_caller]
-pub fn planned_pool(config: PoolConfig, ops: &[Op]) -> Pool {
+pub fn planned_pool(config: PlannedPoolConfig, ops: &[Op]) -> Pool {
     planned(pool(config), ops)
 }
 

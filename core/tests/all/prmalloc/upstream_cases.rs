@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use larder_core::lifetime::prmalloc::PoolConfig;
+use larder_core::lifetime::prmalloc::PlannedPoolConfig;
 use larder_model::prmalloc::Form;
 
 use crate::prmalloc::books::{KIB, MIB};
@@ -17,7 +17,7 @@ fn each_form(test: impl Fn(&dyn AnyPool, bool)) {
     let device = upstream(Form::GPU, true);
     device.backend().capacity_bytes.store(GIB, Ordering::SeqCst);
     test(&device, true);
-    test(&pool_with(PoolConfig::new(), true, 1 << 13), false);
+    test(&pool_with(PlannedPoolConfig::new(), true, 1 << 13), false);
 }
 
 /// 100 times five alignments by five sizes.

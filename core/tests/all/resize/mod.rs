@@ -68,9 +68,9 @@ fn refused(pool: &mut Pool, block: Block, to: impl Into<Resize>) -> (Block, Resi
     let place = (block.range(), block.handle());
     let held = pool.unchanged(|pool| pool.resize(block, to));
     let held = held.expect_err("no room in what is held");
-    let over = pool.unchanged(|pool| pool.resize_over(held.block, to));
+    let over = pool.unchanged(|pool| pool.resize_over(held.value, to));
     let over = over.expect_err("no room behind what is held");
-    assert_eq!((over.block.range(), over.block.handle()), place);
+    assert_eq!((over.value.range(), over.value.handle()), place);
     assert!(held.error == over.error || held.error == ResizeError::NoRoom);
-    (over.block, over.error)
+    (over.value, over.error)
 }

@@ -5,7 +5,7 @@ use core::num::NonZeroU32;
 use super::{GRANULE, UNIT, ranged, refused, resized};
 use crate::common::{Call, GIB, KIB, MIB, Pool, Source, range};
 use larder_core::{
-    Attempt, BfcConfig, Block, Growth, RegionPlan, Request, ResizeError, ResizeRejected, Step,
+    Attempt, BfcConfig, Block, Growth, RegionPlan, Rejected, Request, ResizeError, Step,
     SubAllocError,
 };
 
@@ -163,7 +163,7 @@ fn a_range_that_lies_elsewhere_goes_back_or_is_held_for_others() {
     pool.source.take_log();
     let other = pool.alloc(2 * UNIT);
     assert_eq!(pool.source.take_log(), [], "what was kept serves");
-    pool.free_all([rejected.block, other]);
+    pool.free_all([rejected.value, other]);
     pool.trim();
     assert_eq!((pool.reserved_bytes(), pool.source.out_bytes()), (0, 0));
 }
@@ -229,8 +229,8 @@ fn a_sub_allocator_that_breaks_its_promises_costs_the_block_nothing() {
         pool.source.answer_by(move |_| Ok(range(start, bytes)));
         pool.source.take_log();
         let place = block.range();
-        let result: Result<Block, ResizeRejected> = pool.resize_over(block, 3 * UNIT);
-        let block = result.expect_err("a broken answer").block;
+        let result: Result<Block, Rejected<ResizeError>> = pool.resize_over(block, 3 * UNIT);
+        let block = result.expect_err("a broken answer").value;
         assert_eq!((block.range(), pool.reserved_bytes()), (place, UNIT), "{i}");
         let released = matches!(pool.source.take_log()[..], [_, Call::Release(_)]);
         assert_eq!(released, i > 2, "{i}: what overlaps must not go back");

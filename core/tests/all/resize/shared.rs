@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use super::{GRANULE, UNIT, ranged};
 use crate::common::{GIB, KIB, Random, range, table};
 use larder_core::{
-    AddrRange, Bfc, BfcAllocator, Block, BlockAllocator, FixedRange, GrowRequest, Request,
-    ResizeError, ResizeRejected, SubAllocError, SubAllocator,
+    AddrRange, Bfc, BfcAllocator, Block, BlockAllocator, FixedRange, GrowRequest, Rejected,
+    Request, ResizeError, SubAllocError, SubAllocator,
 };
 
 type Act = Box<dyn FnOnce(GrowRequest)>;
@@ -55,7 +55,7 @@ fn resize_while(
     block: Block,
     bytes: u64,
     act: impl FnOnce(&'static Allocator) + 'static,
-) -> Result<Block, ResizeRejected> {
+) -> Result<Block, Rejected<ResizeError>> {
     allocator.source().calls.take();
     let act: Act = Box::new(move |_| act(allocator));
     allocator.source().act.set(Some(act));
@@ -89,10 +89,10 @@ fn who_takes_the_free_end_meanwhile_has_it_and_what_was_got_goes_back() {
     });
     let rejected = result.unwrap_err();
     assert_eq!(rejected.error, ResizeError::NoRoom);
-    assert_eq!(rejected.block.bytes(), UNIT / 2);
+    assert_eq!(rejected.value.bytes(), UNIT / 2);
     let calls = allocator.source().calls.take();
     assert_eq!(calls, [(true, UNIT), (false, UNIT)]);
-    allocator.free(rejected.block).unwrap();
+    allocator.free(rejected.value).unwrap();
 }
 
 #[test]
@@ -119,10 +119,10 @@ fn a_limit_lowered_meanwhile_is_kept() {
     });
     let rejected = result.unwrap_err();
     assert_eq!(rejected.error, ResizeError::Limit);
-    assert_eq!(rejected.block.bytes(), UNIT);
+    assert_eq!(rejected.value.bytes(), UNIT);
     let calls = allocator.source().calls.take();
     assert_eq!(calls, [(true, 2 * UNIT), (false, 2 * UNIT)]);
-    let block = allocator.resize(rejected.block, 2 * UNIT).unwrap();
+    let block = allocator.resize(rejected.value, 2 * UNIT).unwrap();
     allocator.free(block).unwrap();
 }
 
@@ -138,9 +138,9 @@ fn who_grows_the_range_meanwhile_has_what_lies_behind_and_nothing_is_lost() {
     });
     let rejected = result.unwrap_err();
     assert_eq!(rejected.error, ResizeError::NoRoom);
-    assert_eq!(rejected.block.addr(), addr);
+    assert_eq!(rejected.value.addr(), addr);
     assert_eq!(allocator.stats().reserved_bytes, 2 * UNIT);
-    allocator.free(rejected.block).unwrap();
+    allocator.free(rejected.value).unwrap();
 }
 
 #[test]
@@ -180,10 +180,10 @@ fn grow_and_move(allocator: &BfcAllocator<'_, FixedRange>, seed: u64) -> u32 {
             }
             Err(rejected) => {
                 assert_eq!(rejected.error, ResizeError::NoRoom);
-                assert_eq!(rejected.block.range(), range);
+                assert_eq!(rejected.value.range(), range);
                 let other = allocator.alloc(&Request::new(bytes)).unwrap().block;
                 assert!(!other.range().overlaps(range));
-                allocator.free(rejected.block).unwrap();
+                allocator.free(rejected.value).unwrap();
                 other
             }
         };

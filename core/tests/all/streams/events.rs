@@ -98,10 +98,10 @@ fn an_event_may_lie_a_window_ahead_and_no_further() {
             .unchanged(|pool| pool.try_free_after(block, 1, completed + WINDOW + 1))
             .expect_err("one too far");
         assert_eq!(
-            (rejected.error, rejected.block.addr()),
+            (rejected.error, rejected.value.addr()),
             (FreeError::EventTooFar, addr)
         );
-        pool.free_after(rejected.block, 2, 1);
+        pool.free_after(rejected.value, 2, 1);
         assert_eq!(pool.bfc.report().pending_bytes, 3 * GRANULE);
         // Each is cleared exactly by its event.
         pool.complete(1, completed + WINDOW - 2);
@@ -127,7 +127,7 @@ fn the_window_moves_with_the_completed_event() {
         .try_free_after(block, 1, WINDOW + 1)
         .expect_err("too far");
     pool.complete(1, 1);
-    pool.free_after(rejected.block, 1, WINDOW + 1);
+    pool.free_after(rejected.value, 1, WINDOW + 1);
     assert_eq!(pool.grant(&on(GRANULE, 2)).wait, Some(point(1, WINDOW + 1)));
 }
 

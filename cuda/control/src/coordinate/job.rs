@@ -34,12 +34,12 @@ pub(super) struct Job {
     /// The job's answer, if it set another limit than the last one that was sent.
     answer: Option<Answer>,
     pub(super) perf: PerfControl,
-    turn: Turn,
+    turn: JobTurn,
 }
 
 /// A job's part in turns.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct JobTurn {
     seat: Seat,
     /// Since when it sits there; `None` until somebody looks.
     since: Option<Duration>,
@@ -85,7 +85,7 @@ impl Job {
             lower_want: None,
             answer: None,
             perf: PerfControl::FULL,
-            turn: Turn {
+            turn: JobTurn {
                 seat: if has_turns { Seat::Leaving } else { Seat::In },
                 since: None,
                 is_new: has_turns,

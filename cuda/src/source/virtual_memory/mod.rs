@@ -36,7 +36,7 @@ use crate::{Context, DriverError};
 
 pub(crate) use sleep::Stopped;
 pub(crate) use watch::RegionWatch;
-use watch::Watcher;
+use watch::RegionWatcher;
 
 /// How a [`VirtualMemory`] is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,7 +115,7 @@ pub struct VirtualMemory {
     /// What the memory of handles is charged to; that of ranges is charged to nobody.
     node: Option<Arc<TreeNode>>,
     /// Called for what is mapped and unmapped.
-    watcher: Watcher,
+    watcher: RegionWatcher,
 }
 
 /// Physical memory.
@@ -247,7 +247,7 @@ impl VirtualMemory {
             growing: Mutex::default(),
             asleep: RwLock::default(),
             node: None,
-            watcher: Watcher::default(),
+            watcher: RegionWatcher::default(),
         })
     }
 

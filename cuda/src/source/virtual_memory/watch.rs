@@ -19,9 +19,9 @@ pub(crate) trait RegionWatch: Send + Sync {
 
 /// No watcher, or one that was set before anything was mapped.
 #[derive(Default)]
-pub(super) struct Watcher(OnceLock<Box<dyn RegionWatch>>);
+pub(super) struct RegionWatcher(OnceLock<Box<dyn RegionWatch>>);
 
-impl Watcher {
+impl RegionWatcher {
     fn held(&self, range: AddrRange) {
         if let Some(watch) = self.0.get() {
             watch.held(range);

@@ -20,7 +20,8 @@ extern "C" fn larder_stand_in_version() -> u32 {
     larder_cuda_abi::stand_in::VERSION
 }
 
-/// Resets the driver to `devices` devices of `bytes` bytes. This process counts the memory alone again.
+/// Resets the driver to `devices` devices of `bytes` bytes. The schedule, the file that counts memory and the
+/// most that is pinned are again what the environment says.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_reset(devices: u32, bytes: u64) {
     control(|driver| {

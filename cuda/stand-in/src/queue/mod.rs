@@ -146,13 +146,10 @@ impl Queue {
         }
     }
 
-    /// An empty queue, in which no operation gets a number that one of this queue had: host functions
-    /// may still run, and threads wait for operations by their numbers.
-    pub(crate) fn renewed(&self) -> Self {
-        Self {
-            last: self.last,
-            ..Self::new(None)
-        }
+    /// Gives no operation a number that one of the other queue had: host functions may still run, and threads
+    /// wait for operations by their numbers.
+    pub(crate) const fn continue_from(&mut self, other: &Self) {
+        self.last = other.last;
     }
 
     /// The first operation of a stream may run if it waits for nothing else.

@@ -55,9 +55,6 @@ pub(crate) fn alone() -> Option<(&'static StandIn, RwLockWriteGuard<'static, ()>
     control.clear_failures();
     control.schedule_eagerly();
     control.reset(2, DEVICE_BYTES);
-    if let Ok(seed) = std::env::var("LARDER_STAND_IN_SEED") {
-        control.schedule_deferred(seed.parse().expect("a number"));
-    }
     Some((control, turn))
 }
 

@@ -139,7 +139,7 @@ fn addresses_of_others_and_other_streams_are_refused() {
         let rejected = memory.free_after(block, point(other)).unwrap_err();
         assert_eq!(rejected.error, FreeError::OtherStream);
         memory
-            .free_after(rejected.block, point(StreamId::MAIN))
+            .free_after(rejected.value, point(StreamId::MAIN))
             .unwrap();
         assert_eq!(memory.stats().live_bytes, 0);
     });

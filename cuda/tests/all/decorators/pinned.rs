@@ -94,7 +94,7 @@ fn a_free_after_a_point_waits_for_what_the_stream_has_queued() {
                 .unwrap_err();
             assert_eq!(rejected.error, FreeError::OtherStream);
             memory
-                .free_after(rejected.block, point(StreamId::MAIN))
+                .free_after(rejected.value, point(StreamId::MAIN))
                 .unwrap();
             // Only that memory is large enough, so the host waits for it, and may write at once.
             let block = alloc(&memory, 3 * MIB / 2);

@@ -6,7 +6,7 @@ use cudarc::driver::{
     CudaFunction, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, result,
 };
 use larder_core::Block;
-use larder_core::lifetime::prmalloc::{PoolConfig, Window};
+use larder_core::lifetime::prmalloc::{PlannedPoolConfig, Window};
 use larder_cuda::{
     BufferViewMut, Context, DeviceAllocator, DeviceBuffer, DeviceConfig, Launch, PinnedAllocator,
     TensorPoolConfig,
@@ -106,7 +106,7 @@ pub(crate) fn config() -> LaunchConfig {
 
 /// Planned after two steps that are alike; with small tables.
 pub(crate) fn tensor_config() -> TensorPoolConfig {
-    let mut pool = PoolConfig::new();
+    let mut pool = PlannedPoolConfig::new();
     pool.planner.window = Window {
         start: 0,
         stable: 0,

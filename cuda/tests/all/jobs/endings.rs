@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_core::limits::LimitAnswer;
-use larder_cuda::Rejected;
+use larder_cuda::Returned;
 use larder_cuda::control::larder_control::{Group, OnError, WatchMode};
 use larder_cuda::control::{Job, JobConfig};
 use larder_cuda::driver::Rule;
@@ -191,7 +191,7 @@ fn am_9_an_action_that_fails_a_run_gives_the_value_back_and_stops_the_later_ones
         7
     };
     match job.run(1, order) {
-        Err(Rejected {
+        Err(Returned {
             value: Some(7),
             error,
         }) => assert_eq!(error.name, "after"),
@@ -205,6 +205,6 @@ fn am_9_an_action_that_fails_a_run_gives_the_value_back_and_stops_the_later_ones
     actions.add(Group::Pre, 0, "before", OnError::Fail, failing);
     let mut done = false;
     let ran = job.run(1, || done = true);
-    assert!(matches!(ran, Err(Rejected { value: None, .. })));
+    assert!(matches!(ran, Err(Returned { value: None, .. })));
     assert!(!done);
 }

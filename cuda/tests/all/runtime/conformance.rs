@@ -115,7 +115,7 @@ fn ps_6_pinned_memory_of_a_node_keeps_the_promises_of_the_trait() {
         let block = shared.alloc(&request).unwrap().block;
         assert!(pinned.owns(&block) && !plain.owns(&block));
         let rejected = plain.free(block).unwrap_err();
-        pinned.free(rejected.block).unwrap();
+        pinned.free(rejected.value).unwrap();
         cleared(&pinned);
         drop((gpu, plain, pinned, shared));
         assert!(runtime.shutdown().unwrap().is_clean());

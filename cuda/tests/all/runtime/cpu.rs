@@ -204,8 +204,8 @@ fn a_block_of_another_allocator_is_refused_and_comes_back() {
             let block = take(from, 500);
             let rejected = to.free(block).unwrap_err();
             assert_eq!(rejected.error, FreeError::Unknown);
-            assert_eq!(to.requested_bytes(&rejected.block), None);
-            from.free(rejected.block).unwrap();
+            assert_eq!(to.requested_bytes(&rejected.value), None);
+            from.free(rejected.value).unwrap();
         }
     }
     assert!(memories.iter().all(|memory| memory.live_blocks() == 0));
@@ -225,7 +225,7 @@ fn a_free_behind_a_point_is_kept_or_refused_and_never_given_again_too_soon() {
             Ok(()) => assert_eq!(memory.name(), "bfc_cpu_allocator_for_gpu"),
             Err(rejected) => {
                 assert_eq!(rejected.error, FreeError::NoStreams);
-                memory.free(rejected.block).unwrap();
+                memory.free(rejected.value).unwrap();
             }
         }
     }

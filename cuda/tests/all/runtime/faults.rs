@@ -36,7 +36,7 @@ fn build(
     if let Ok(block) = gpu.alloc(&stream, MIB)
         && let Err(rejected) = gpu.free(&stream, block)
     {
-        gpu.free(&stream, rejected.block).unwrap();
+        gpu.free(&stream, rejected.value).unwrap();
     }
     Ok(())
 }

@@ -295,7 +295,7 @@ fn a_block_of_another_device_is_refused_and_comes_back() {
             let block = one.alloc(&stream, 1000).unwrap();
             let rejected = two.free(&stream, block).unwrap_err();
             assert_eq!(rejected.error, DeviceFreeError::Block(FreeError::Unknown));
-            one.free(&stream, rejected.block).unwrap();
+            one.free(&stream, rejected.value).unwrap();
             drop((one, two));
             assert!(runtime.shutdown().unwrap().is_clean());
         }

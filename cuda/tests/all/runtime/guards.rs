@@ -204,8 +204,8 @@ fn a_free_that_cannot_be_ordered_gives_the_block_back() {
             rejected.to_string().contains("cuStreamSynchronize"),
             "{rejected}"
         );
-        assert_eq!(gpu.check(&rejected.block), Ok(()));
-        gpu.free(&other, rejected.block).unwrap();
+        assert_eq!(gpu.check(&rejected.value), Ok(()));
+        gpu.free(&other, rejected.value).unwrap();
         assert_eq!((gpu.live().blocks, gpu.take_finding()), (0, None));
         drop((gpu, origin, other));
         assert!(runtime.shutdown().unwrap().is_clean());

@@ -73,7 +73,7 @@ fn ps_6_each_node_has_its_own_with_numa_and_without() {
             // A block of one is none of another.
             let block = take(&nodes[1], 100);
             let rejected = nodes[0].free(block).unwrap_err();
-            nodes[1].free(rejected.block).unwrap();
+            nodes[1].free(rejected.value).unwrap();
             drop(nodes);
             assert!(runtime.shutdown().unwrap().is_clean());
         }

@@ -74,6 +74,6 @@ fn a_block_of_another_pool_comes_back() {
     assert_eq!(block.addr(), stale.addr());
     let rejected = pool.free(stale).unwrap_err();
     assert_eq!(rejected.error, DeviceFreeError::Block(FreeError::Unknown));
-    assert_eq!(rejected.block.addr(), block.addr());
+    assert_eq!(rejected.value.addr(), block.addr());
     pool.free(block).unwrap();
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::result;
-use larder_core::lifetime::prmalloc::{PoolConfig, Window};
+use larder_core::lifetime::prmalloc::{PlannedPoolConfig, Window};
 use larder_core::{Align, Block};
 use larder_cuda::{
     Context, CudaStream, DeviceAllocator, DeviceConfig, DeviceTensorPool, TensorPoolConfig,
@@ -21,7 +21,7 @@ pub(crate) fn align(bytes: u64) -> Align {
 
 /// The default, planned after two steps that are alike, and once.
 pub(crate) fn soon() -> TensorPoolConfig {
-    let mut pool = PoolConfig::new();
+    let mut pool = PlannedPoolConfig::new();
     pool.planner.window = Window {
         start: 0,
         stable: 0,

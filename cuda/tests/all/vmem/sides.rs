@@ -192,13 +192,13 @@ fn a_block_of_another_allocator_comes_back_in_the_error() {
             let rejected = other.memory.free(stream, block).expect_err("another's");
             assert_eq!(
                 (
-                    rejected.block.addr(),
-                    setup.memory.placement(&rejected.block)
+                    rejected.value.addr(),
+                    setup.memory.placement(&rejected.value)
                 ),
                 place
             );
             assert_eq!(other.memory.vmem_stats().joint_live_bytes, 0);
-            setup.memory.free(stream, rejected.block).unwrap();
+            setup.memory.free(stream, rejected.value).unwrap();
         }
         assert_eq!(setup.memory.vmem_stats().joint_live_bytes, 0);
     });

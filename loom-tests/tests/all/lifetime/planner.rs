@@ -1,6 +1,6 @@
 //! L2: of all threads that stop, one gets the round.
 
-use larder_core::lifetime::prmalloc::{AllocStat, Interval, PlanError, RoundEnd, State};
+use larder_core::lifetime::prmalloc::{AllocStat, Interval, PlanError, PlannerStage, RoundEnd};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -35,7 +35,7 @@ fn l2_a_step_that_began_before_a_round_does_not_get_the_next_one() {
         let mine = run(&planner, mine);
         assert!(mine != thread.join().unwrap());
         assert_eq!(planner.progress().rounds, 1);
-        assert_eq!(planner.state(), State::On);
+        assert_eq!(planner.state(), PlannerStage::On);
     });
 }
 
@@ -70,7 +70,7 @@ fn l2_a_reset_beside_a_round_leaves_nothing_of_it() {
             ended,
             Ok(RoundEnd::Finished(())) | Err(PlanError::Outdated)
         ));
-        assert_eq!((planner.state(), planner.steps()), (State::Off, 0));
+        assert_eq!((planner.state(), planner.steps()), (PlannerStage::Off, 0));
         assert_eq!(planner.best().unwrap().bytes, 0);
         assert_eq!(planner.progress().rounds, 0);
     });

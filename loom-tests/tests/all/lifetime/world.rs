@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, BinRecord, BlockRecord, LiveRecord, PlanTables, Planner, PlannerConfig,
-    PolicyTables, PoolBin, PoolBlock, PoolConfig, PoolTables, TensorPool, VirtualRecord, Window,
+    AllocStat, BinRecord, BlockRecord, LiveRecord, PlanTables, PlannedPoolConfig, Planner,
+    PlannerConfig, PolicyTables, PoolBin, PoolBlock, PoolTables, TensorPool, VirtualRecord, Window,
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
 
@@ -70,10 +70,10 @@ pub(crate) fn pool() -> Pool {
         virtuals: [&[], &[]],
         live: vec![LiveRecord::VACANT; 5].leak(),
     };
-    let config = PoolConfig {
+    let config = PlannedPoolConfig {
         planner: config(0),
         replan: None,
-        ..PoolConfig::new()
+        ..PlannedPoolConfig::new()
     };
     TensorPool::new(config, tables, Device::default())
 }

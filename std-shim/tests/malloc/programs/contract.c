@@ -1,6 +1,7 @@
 // What each function of C, POSIX and glibc promises: alignment, empty blocks, bad arguments, errno.
 #include "check.h"
 #include <malloc.h>
+#include <pthread.h>
 #include <stdint.h>
 
 // C23. A C library may not have them yet.
@@ -73,6 +74,22 @@ static void refused(void) {
     CHECK(REFUSED(reallocarray(NULL, (size_t)1 << 32, (size_t)1 << 32)));
     exercise();
     puts("lengths that nothing has");
+}
+
+// Products around the largest number, whichever factor is the long one.
+static void products(void) {
+    void *block = malloc(10);
+    for (int shift = 1; shift < 64; shift++) {
+        for (int off = -1; off <= 1; off++) {
+            size_t one = ((size_t)1 << shift) + off, other = SIZE_MAX / one;
+            for (size_t more = other > 2 ? other - 2 : 1; more <= other + 2; more++) {
+                CHECK(REFUSED(calloc(one, more)) && REFUSED(calloc(more, one)));
+                CHECK(REFUSED(reallocarray(block, one, more)) && REFUSED(reallocarray(NULL, more, one)));
+            }
+        }
+    }
+    free(block);
+    puts("products");
 }
 
 static void zeroed(void) {
@@ -186,6 +203,29 @@ static void aligned(void) {
     puts("memalign, aligned_alloc, posix_memalign");
 }
 
+// Blocks of all alignments and many lengths at once, freed in another order: none reaches into another.
+static void aligned_together(void) {
+    enum { COUNT = 13 * 24 };
+    unsigned char *blocks[COUNT];
+    size_t bytes[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        size_t align = (size_t)1 << i % 13;
+        bytes[i] = (size_t)i * i * 3 + 1;
+        blocks[i] = i % 2 ? memalign(align, bytes[i]) : aligned_alloc(align, bytes[i]);
+        CHECK(blocks[i] && is_aligned(blocks[i], align));
+        memset(blocks[i], i, bytes[i]);
+    }
+    for (int i = 0; i < COUNT; i += 3) {
+        CHECK((blocks[i] = realloc(blocks[i], bytes[i] / 2 + 1)) && is_filled(blocks[i], i, bytes[i] / 2 + 1));
+        bytes[i] = bytes[i] / 2 + 1;
+    }
+    for (int i = 0, at = 0; i < COUNT; i++, at = (at + 131) % COUNT) {
+        CHECK(is_filled(blocks[at], at, bytes[at]));
+        free(blocks[at]);
+    }
+    puts("many alignments at once");
+}
+
 static void pages(void) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     for (int i = 0; i < SIZES; i++) {
@@ -250,6 +290,27 @@ static void numbers(void) {
     puts("mallinfo, malloc_info, malloc_trim");
 }
 
+static void *leave_one(void *nothing) {
+    for (size_t bytes = 16; bytes < 2000000; bytes *= 3) free(malloc(bytes));
+    return memset(malloc(100000), 1, 100000);
+}
+
+// What threads had at hand is used again after them: a thousand that come and go take no more than a few.
+static void threads_leave_nothing(void) {
+    size_t after_few = 0;
+    for (int i = 0; i < 1000; i++) {
+        pthread_t thread;
+        void *left;
+        CHECK(pthread_create(&thread, NULL, leave_one, NULL) == 0 && pthread_join(thread, &left) == 0);
+        CHECK(is_filled(left, 1, 100000));
+        free(left);
+        struct mallinfo2 now = mallinfo2();
+        if (i == 50) after_few = now.arena + now.hblkhd;
+        CHECK(i <= 50 || now.arena + now.hblkhd <= after_few + (8 << 20));
+    }
+    puts("threads that come and go");
+}
+
 // errno is as it was after what succeeds, also where the heap asks the system.
 static void errno_kept(void) {
     errno = 77;
@@ -270,12 +331,15 @@ int main(void) {
     setvbuf(stdout, NULL, _IONBF, 0);
     plain();
     refused();
+    products();
     zeroed();
     resized();
     aligned();
+    aligned_together();
     pages();
     other_frees();
     numbers();
+    threads_leave_nothing();
     errno_kept();
     return 0;
 }

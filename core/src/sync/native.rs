@@ -1,4 +1,4 @@
-//! Locks and atomics in life.
+//! Locks and atomics as programs have them, without the model checker.
 
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -129,7 +129,10 @@ impl<T, W: Wait> RawLock<T, W> {
 pub(crate) struct Cell<T>(UnsafeCell<T>);
 
 impl<T: Copy> Cell<T> {
-    #[cfg_attr(not(test), allow(dead_code, reason = "slots are never values in life"))]
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "slots are never values natively")
+    )]
     pub(crate) const fn new(value: T) -> Self {
         Self(UnsafeCell::new(value))
     }

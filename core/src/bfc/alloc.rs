@@ -6,7 +6,7 @@
 use super::Bfc;
 use super::chunk::{Chunk, Link};
 use super::config::Growth;
-use super::give::Stored;
+use super::free::Stored;
 use super::index::AddressIndex;
 use super::memory::Memory;
 use super::search::{Found, Need};

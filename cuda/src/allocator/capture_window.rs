@@ -21,10 +21,11 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcConfig, Block, BlockAllocator, FreeRejected, Request, StreamId, StreamPoint,
+    AllocError, Bfc, BfcConfig, Block, BlockAllocator, FreeError, Rejected, Request, StreamId,
+    StreamPoint,
 };
 
-use super::{AllocRoute, DeviceAllocError, DeviceAllocator, DeviceFreeRejected, DeviceInner};
+use super::{AllocRoute, DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner};
 use crate::DriverError;
 use crate::driver::locked;
 use crate::owning::Owning;
@@ -49,7 +50,7 @@ struct Room {
 
 impl Room {
     /// Takes a block back that these points' work uses.
-    fn free(&mut self, block: Block, points: &[StreamPoint]) -> Result<(), FreeRejected> {
+    fn free(&mut self, block: Block, points: &[StreamPoint]) -> Result<(), Rejected<FreeError>> {
         let stream_id = self.stream_id;
         let others = points.iter().filter(|point| point.stream != stream_id);
         match others.clone().next() {
@@ -277,16 +278,18 @@ impl DeviceInner {
         &self,
         points: &[StreamPoint],
         block: Block,
-    ) -> Result<(), DeviceFreeRejected> {
+    ) -> Result<(), Rejected<DeviceFreeError>> {
         let rooms = locked(&self.windows.0);
         let is_its = |room: &&Arc<Mutex<Room>>| block.is_of(locked(room).bfc.id());
         let found = rooms.iter().find(is_its).cloned();
         drop(rooms);
         let Some(found) = found else {
             // The core says what is wrong with it.
-            return Ok(self.pool.free(block)?);
+            return self.pool.free(block).map_err(DeviceFreeError::from_core);
         };
-        locked(&found).free(block, points)?;
+        locked(&found)
+            .free(block, points)
+            .map_err(DeviceFreeError::from_core)?;
         self.end_window(&found);
         Ok(())
     }

@@ -18,7 +18,7 @@ use super::chunk::Link;
 use super::index::AddressIndex;
 use super::memory::Memory;
 use crate::block::Block;
-use crate::error::{FreeError, FreeRejected};
+use crate::error::{FreeError, Rejected};
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::units::Addr;
 
@@ -32,14 +32,14 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// # Errors
     /// Gives the block back if it is not one of ours; nothing has changed then.
     #[inline]
-    pub fn free(&mut self, block: Block) -> Result<(), FreeRejected> {
+    pub fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
         match self.link_of(&block) {
             Some(link) => {
                 self.give(link, None);
                 Ok(())
             }
-            None => Err(FreeRejected {
-                block,
+            None => Err(Rejected {
+                value: block,
                 error: FreeError::Unknown,
             }),
         }
@@ -67,10 +67,13 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Gives the block back if it is not one of ours, or the event lies more than
     /// [`EventNumber::WINDOW`] ahead of what the stream has completed; nothing has changed then.
     #[inline(always)]
-    pub fn free_after(&mut self, block: Block, point: StreamPoint) -> Result<(), FreeRejected> {
+    pub fn free_after(
+        &mut self,
+        block: Block,
+        point: StreamPoint,
+    ) -> Result<(), Rejected<FreeError>> {
         let Some(link) = self.link_of(&block) else {
-            let error = FreeError::Unknown;
-            return Err(FreeRejected { block, error });
+            return Err(Rejected::new(block, FreeError::Unknown));
         };
         match self.stored(point) {
             Some(Some(stored)) => {
@@ -83,8 +86,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             }
             Some(None) => self.give(link, None),
             None => {
-                let error = FreeError::EventTooFar;
-                return Err(FreeRejected { block, error });
+                return Err(Rejected::new(block, FreeError::EventTooFar));
             }
         }
         Ok(())

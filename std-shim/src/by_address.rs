@@ -1,0 +1,78 @@
+//! Blocks that are found by their address alone, as C frees them.
+
+use larder_core::small::{CacheBin, SizeClass, Span};
+
+use crate::check;
+use crate::hardened;
+use crate::os::Native;
+use crate::process::PROCESS;
+use crate::slow::{bin_of, free_alone, free_of_step, free_past_bin};
+use crate::step::StepHeap;
+
+/// Where a block of the heap lies, found by its address.
+pub(crate) enum Place {
+    /// In a span of this class.
+    Span(SizeClass),
+    /// In the range of steps.
+    Step(&'static StepHeap<Native>),
+    /// In an arena, by itself, or in a mapping of its own.
+    Alone,
+}
+
+/// Finds the block that starts at an address, and its length; `None` if none does.
+pub(crate) fn find(block: *mut u8) -> Option<(Place, usize)> {
+    let length = |bytes: u64| usize::try_from(bytes).ok();
+    let Some(arena) = PROCESS.arena_of(block) else {
+        if let Some(heap) = PROCESS.step_heaps.of(block) {
+            return Some((Place::Step(heap), length(heap.bytes_at(block)?)?));
+        }
+        return Some((Place::Alone, PROCESS.mappings.bytes_at(block)?));
+    };
+    let Some(span) = arena.span_of(block) else {
+        return Some((Place::Alone, length(arena.bytes_at(block)?)?));
+    };
+    // SAFETY: the record of a span in use, or of one that was: it stays readable.
+    let shape = unsafe { Span::shape(span.as_ptr()) };
+    let is_block = shape.is_block(block);
+    is_block.then_some((Place::Span(shape.class), shape.block_bytes as usize))
+}
+
+/// Frees any block by its address.
+///
+/// # Safety
+/// `block` is a block of the heap, given up by the caller.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn free_by_address(block: *mut u8) {
+    if block.is_null() {
+        return;
+    }
+    if PROCESS.tuning.is_hardened() {
+        // SAFETY: the caller's promise.
+        return unsafe { hardened::free(block, None) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free_plain(block) };
+}
+
+/// Frees any block of the plain heap by its address.
+///
+/// # Safety
+/// `block` is a block of the plain heap, given up by the caller.
+pub(crate) unsafe fn free_plain(block: *mut u8) {
+    match find(block) {
+        Some((Place::Span(class), _)) => {
+            let bin = bin_of(class);
+            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
+            check::check_not_free(unsafe { CacheBin::newest(bin) } == block);
+            // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
+            if !unsafe { CacheBin::push(bin, block) } {
+                // SAFETY: a block of this class, which the cache did not take.
+                unsafe { free_past_bin(class, block) };
+            }
+        }
+        Some((Place::Step(heap), _)) => free_of_step(heap, block),
+        Some((Place::Alone, bytes)) => free_alone(block, bytes),
+        None => check::fail(b"larder: freed an address where no block of this heap starts\n"),
+    }
+}

@@ -1,0 +1,231 @@
+//! The hardened heap as global allocator: correct programs run as ever, and a free or resize that does not fit the
+//! block ends the process. What programs in C and C++ do is in `malloc`.
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![cfg(all(unix, not(miri)))]
+
+#[path = "../src/tests/random.rs"]
+mod random;
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+
+use larder::Larder;
+use random::Random;
+
+#[global_allocator]
+static HEAP: Larder = Larder::hardened();
+
+/// A block that knows what it holds.
+struct Held {
+    start: *mut u8,
+    layout: Layout,
+    fill: u8,
+}
+
+// SAFETY: the block belongs to the value.
+unsafe impl Send for Held {}
+
+impl Held {
+    fn new(random: &mut Random) -> Self {
+        let size = match random.next(100) {
+            0 => random.next(3 << 20),
+            1..10 => random.next(200 << 10),
+            10..30 => random.next(5000),
+            _ => random.next(200),
+        };
+        let align = 1
+            << if random.next(10) == 0 {
+                random.next(17)
+            } else {
+                random.next(5)
+            };
+        let layout = Layout::from_size_align(size + 1, align).unwrap();
+        let start = match random.next(2) {
+            // SAFETY: the layout is not empty.
+            0 => unsafe { HEAP.alloc(layout) },
+            // SAFETY: the layout is not empty.
+            _ => unsafe { HEAP.alloc_zeroed(layout) },
+        };
+        assert!(!start.is_null() && start.addr().is_multiple_of(align));
+        let held = Self {
+            start,
+            layout,
+            fill: 0,
+        };
+        held.assert_filled(layout.size());
+        held.filled(random.next(256) as u8)
+    }
+
+    fn filled(mut self, fill: u8) -> Self {
+        self.fill = fill;
+        // SAFETY: a block of ours, that long.
+        unsafe { self.start.write_bytes(fill, self.layout.size()) };
+        self
+    }
+
+    fn assert_filled(&self, bytes: usize) {
+        // SAFETY: a block of ours, at least that long.
+        let bytes = unsafe { std::slice::from_raw_parts(self.start, bytes) };
+        assert!(bytes.iter().all(|&byte| byte == self.fill));
+    }
+
+    fn resize(mut self, random: &mut Random) -> Self {
+        let size = random.next(2 * self.layout.size()) + 1;
+        // SAFETY: a block of ours with this layout, and a size that is not 0.
+        self.start = unsafe { HEAP.realloc(self.start, self.layout, size) };
+        assert!(!self.start.is_null());
+        self.assert_filled(size.min(self.layout.size()));
+        self.layout = Layout::from_size_align(size, self.layout.align()).unwrap();
+        let fill = self.fill.wrapping_add(1);
+        self.filled(fill)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.assert_filled(self.layout.size());
+        // SAFETY: a block of ours with this layout.
+        unsafe { HEAP.dealloc(self.start, self.layout) };
+    }
+}
+
+#[test]
+fn random_programs_of_threads_find_every_block_whole() {
+    let seed = 1;
+    let shared: Mutex<Vec<Held>> = Mutex::default();
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let shared = &shared;
+            scope.spawn(move || {
+                let mut random = Random(seed + number);
+                let mut own = Vec::new();
+                for _ in 0..8000 {
+                    match random.next(4) {
+                        0 | 1 => own.push(Held::new(&mut random)),
+                        2 if !own.is_empty() => {
+                            let held: Held = own.swap_remove(random.next(own.len()));
+                            match random.next(3) {
+                                0 => own.push(held.resize(&mut random)),
+                                1 => shared.lock().unwrap().push(held),
+                                _ => {}
+                            }
+                        }
+                        _ => drop(shared.lock().unwrap().pop()),
+                    }
+                    if own.len() > 300 {
+                        own.clear();
+                    }
+                }
+            });
+        }
+    });
+    assert!(HEAP.stats().live_bytes > 0);
+    HEAP.trim();
+    drop(shared);
+}
+
+#[test]
+fn steps_are_not_planned_and_harm_nothing() {
+    for _ in 0..5 {
+        let _step = larder::step();
+        drop(vec![1_u8; 1 << 20]);
+        drop(vec![2_u8; 100_000]);
+    }
+    assert_eq!(HEAP.stats().steps.steps, 0);
+}
+
+#[test]
+fn a_block_has_as_many_bytes_as_were_asked_for() {
+    for bytes in [0, 1, 16, 100, 4096, 300_000] {
+        let block = HEAP.malloc(bytes);
+        assert_eq!(HEAP.usable_size(block), Some(bytes));
+        // SAFETY: a block of ours.
+        unsafe { HEAP.free(block) };
+        assert_eq!(HEAP.usable_size(block), None);
+    }
+}
+
+fn layout(size: usize, align: usize) -> Layout {
+    Layout::from_size_align(size, align).unwrap()
+}
+
+const OTHER_LAYOUT: &str = "larder: freed a block with another layout than it was allocated with";
+
+/// What a process does wrong, and what is said of it.
+const MISUSES: [(&str, fn(), &str); 8] = [
+    ("shorter", || free_as(layout(99, 8)), OTHER_LAYOUT),
+    ("longer", || free_as(layout(101, 8)), OTHER_LAYOUT),
+    ("aligned", || free_as(layout(100, 32)), OTHER_LAYOUT),
+    (
+        "without a class",
+        || free_as(layout(1 << 20, 8)),
+        OTHER_LAYOUT,
+    ),
+    ("as a word", || free_as(layout(8, 8)), OTHER_LAYOUT),
+    ("twice", free_twice, "larder: freed a block twice"),
+    ("resized", || resize_as(layout(90, 8), 95), OTHER_LAYOUT),
+    ("moved", || resize_as(layout(90, 8), 900), OTHER_LAYOUT),
+];
+
+fn block() -> *mut u8 {
+    // SAFETY: the layout is not empty.
+    unsafe { HEAP.alloc(layout(100, 8)) }
+}
+
+fn free_as(layout: Layout) {
+    // SAFETY: broken, which ends the process.
+    unsafe { HEAP.dealloc(block(), layout) };
+}
+
+fn free_twice() {
+    let block = block();
+    for _ in 0..2 {
+        // SAFETY: broken the second time, which ends the process.
+        unsafe { HEAP.dealloc(block, layout(100, 8)) };
+    }
+}
+
+fn resize_as(layout: Layout, size: usize) {
+    // SAFETY: broken, which ends the process.
+    unsafe { HEAP.realloc(block(), layout, size) };
+}
+
+/// Says which misuse a process is for.
+const MISUSE: &str = "LARDER_TEST_MISUSE";
+
+#[test]
+fn a_free_or_resize_that_does_not_fit_its_block_ends_the_process() {
+    for (number, (name, _, words)) in MISUSES.iter().enumerate() {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "does_one_thing_wrong",
+                "--nocapture",
+                "--ignored",
+            ])
+            .env(MISUSE, number.to_string())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            output.status.signal(),
+            Some(libc::SIGABRT),
+            "{name}: {said}"
+        );
+        assert!(said.starts_with(words), "{name}: {said}");
+    }
+}
+
+#[test]
+#[ignore = "another test starts it"]
+fn does_one_thing_wrong() {
+    let Ok(number) = std::env::var(MISUSE) else {
+        println!("nobody asks for a misuse");
+        return;
+    };
+    let (_, misuse, _) = MISUSES[number.parse::<usize>().unwrap()];
+    misuse();
+}

@@ -1,0 +1,215 @@
+//! The hardened heap: each misuse ends the program with a line that says what and where, and programs without one say
+//! what they say on the C library's heap.
+
+use std::os::unix::process::ExitStatusExt;
+
+use crate::program::Heap::{Linked, Preloaded, System};
+use crate::program::{End, Heap, command, compile, run, source, times};
+
+const MODE: (&str, &str) = ("LARDER_MODE", "hardened");
+
+const NO_BLOCK: &str = "larder: freed an address where no block of this heap starts: 0x";
+const TWICE: &str = "larder: freed a block twice: 0x";
+const OTHER_LAYOUT: &str =
+    "larder: freed a block with another layout than it was allocated with: 0x";
+const PAST: &str = "larder: wrote past the end of a block: 0x";
+const AFTER: &str = "larder: wrote to a block that was freed: 0x";
+
+/// Each misuse with what is said of it, and whether the address is the block's own.
+const MISUSES: [(&str, &str, bool); 24] = [
+    ("twice", TWICE, true),
+    ("twice-others-between", TWICE, true),
+    ("twice-in-threads", TWICE, true),
+    // What starts there now may be another block, freed in its turn.
+    ("twice-later", "larder: freed a", true),
+    (
+        "realloc-freed",
+        "larder: resized a block that was freed: 0x",
+        true,
+    ),
+    ("inside-8", NO_BLOCK, false),
+    ("inside-1", NO_BLOCK, false),
+    ("inside-page", NO_BLOCK, false),
+    ("stack", NO_BLOCK, false),
+    ("static", NO_BLOCK, false),
+    ("number", NO_BLOCK, false),
+    (
+        "realloc-inside",
+        "larder: resized an address where no block of this heap starts: 0x",
+        false,
+    ),
+    ("free_sized", OTHER_LAYOUT, true),
+    ("free_aligned_sized-bytes", OTHER_LAYOUT, false),
+    ("free_aligned_sized-align", OTHER_LAYOUT, false),
+    ("past-zero", PAST, true),
+    ("past-last", PAST, true),
+    ("past-realloc", PAST, true),
+    ("past-realloc-away", PAST, true),
+    ("past-not-freed", PAST, true),
+    ("past-by-another-allocation", PAST, true),
+    ("freed-soon", AFTER, true),
+    ("freed-later", AFTER, true),
+    ("freed-in-slack", AFTER, true),
+];
+
+/// Lengths from the shortest class to blocks without one; all but the first are whole classes of the plain heap.
+const LENGTHS: [&str; 6] = ["8", "16", "1024", "4096", "131072", "262144"];
+
+fn hardened(program: &std::path::Path, heap: Heap, arguments: &[&str]) -> End {
+    run(command(program, heap).args(arguments).envs([MODE]))
+}
+
+#[test]
+fn each_misuse_is_found_whatever_the_length_of_the_block() {
+    let program = compile("misuse_hardened.c", Linked);
+    for (misuse, words, is_block) in MISUSES {
+        for length in LENGTHS {
+            let end = hardened(&program, Linked, &[misuse, length]);
+            let (said, complaints) = (end.text(), end.complaints());
+            let what = format!("{misuse} of {length}: {said}{complaints}");
+            assert_eq!(end.status.signal(), Some(libc::SIGABRT), "{what}");
+            assert!(complaints.starts_with(words), "{what}");
+            assert_eq!(complaints.lines().count(), 1, "{what}");
+            assert_eq!(said.lines().count(), 1, "{what}");
+            if is_block {
+                assert!(complaints.trim().ends_with(said.trim()), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_of_nothing_can_be_neither_read_nor_written() {
+    let program = compile("misuse_hardened.c", Linked);
+    for (misuse, signal) in [
+        ("nothing-read", libc::SIGSEGV),
+        ("nothing-write", libc::SIGSEGV),
+        ("nothing-twice", libc::SIGABRT),
+    ] {
+        let end = hardened(&program, Linked, &[misuse, "16"]);
+        assert_eq!(end.status.signal(), Some(signal), "{misuse}");
+    }
+}
+
+#[test]
+fn longer_blocks_are_looked_at_but_for_writes_after_their_free() {
+    let program = compile("misuse_hardened.c", Linked);
+    for (misuse, words, _) in MISUSES {
+        // Their memory is the system's by then.
+        if words == AFTER {
+            continue;
+        }
+        // In an arena, and in a mapping of its own.
+        for length in ["1048576", "5000000", "1200000000"] {
+            let end = hardened(&program, Linked, &[misuse, length]);
+            let complaints = end.complaints();
+            assert_eq!(
+                end.status.signal(),
+                Some(libc::SIGABRT),
+                "{misuse} {length}"
+            );
+            // It is no block any more.
+            let expected = match misuse {
+                "twice" | "twice-others-between" | "twice-in-threads" => NO_BLOCK,
+                "realloc-freed" => "larder: resized an address",
+                _ => words,
+            };
+            assert!(complaints.starts_with(expected), "{misuse}: {complaints}");
+        }
+    }
+}
+
+#[test]
+fn a_delete_that_knows_another_length_or_alignment_is_found() {
+    let program = compile("misuse_hardened.cpp", System);
+    for (number, words) in [
+        (0, OTHER_LAYOUT),
+        (1, OTHER_LAYOUT),
+        (2, OTHER_LAYOUT),
+        (3, OTHER_LAYOUT),
+        (4, NO_BLOCK),
+    ] {
+        let end = hardened(&program, Preloaded, &[&number.to_string()]);
+        let complaints = end.complaints();
+        assert_eq!(end.status.signal(), Some(libc::SIGABRT), "{number}");
+        assert!(complaints.starts_with(words), "{number}: {complaints}");
+    }
+    // A length that a `new` of the program's own never told the heap is none of its business.
+    for name in ["misuse_hardened.cpp", "longer_new.cpp"] {
+        let end = hardened(&compile(name, System), Preloaded, &["5"]);
+        let (said, complaints) = (end.text(), end.complaints());
+        assert_eq!(
+            (said.as_str(), complaints.as_str()),
+            ("went on\n", ""),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn blocks_are_zero_exact_and_apart() {
+    let program = compile("hardened.c", Linked);
+    let end = hardened(&program, Linked, &[]);
+    let (said, complaints) = (end.text(), end.complaints());
+    assert!(end.status.success(), "{said}{complaints}");
+    assert_eq!(said, "all were as they should be\n");
+}
+
+#[test]
+fn programs_without_a_misuse_say_what_they_always_say() {
+    let rounds = times().to_string();
+    for (name, arguments) in [
+        ("contract.c", vec![]),
+        ("limits.c", vec![]),
+        ("early.c", vec![]),
+        ("shuffle.c", vec![rounds.as_str()]),
+        ("forks.c", vec!["5"]),
+        ("thread_ends.cpp", vec!["5"]),
+        ("keys.c", vec!["5", "40"]),
+        ("spawns.c", vec!["5"]),
+        ("cancel.c", vec!["5"]),
+        ("signals.c", vec![rounds.as_str()]),
+        ("library.c", vec!["5"]),
+        ("operators.cpp", vec!["5"]),
+        ("replaced.cpp", vec![]),
+    ] {
+        let program = compile(name, System);
+        let expected = run(command(&program, System).args(&arguments));
+        assert!(expected.status.success(), "{name}");
+        let end = hardened(&program, Preloaded, &arguments);
+        let (said, complaints) = (end.text(), end.complaints());
+        assert!(end == expected, "{name}: {}{said}{complaints}", end.status);
+    }
+}
+
+#[test]
+fn what_was_allocated_before_the_environment_was_there_may_be_freed() {
+    let program = compile("no_environment.c", Linked);
+    for count in ["1", "90", "5000"] {
+        let end = hardened(&program, Linked, &[count]);
+        let complaints = end.complaints();
+        assert!(end.status.success(), "{count}: {complaints}");
+        assert_eq!(end.text(), "all were freed\n");
+    }
+    let end = hardened(&program, Linked, &["90", "twice"]);
+    assert!(end.complaints().starts_with(TWICE), "{}", end.text());
+}
+
+#[test]
+fn installed_programs_say_what_they_always_say() {
+    for (program, script) in [
+        ("python3", "script.py"),
+        ("perl", "script.pl"),
+        ("bash", "script.sh"),
+    ] {
+        let script = source(script);
+        let version = command(program, System).arg("--version").output();
+        if !version.is_ok_and(|output| output.status.success()) {
+            println!("skipped: there is no {program}");
+            continue;
+        }
+        let expected = run(command(program, System).arg(&script));
+        let end = run(command(program, Preloaded).arg(&script).envs([MODE]));
+        assert!(end == expected, "{program}: {}", end.complaints());
+    }
+}
