@@ -212,6 +212,9 @@ impl Report {
                 text.push_str(&format!("  {line}\n"));
             }
         }
+        if let Some(verdict) = self.verdict() {
+            text.push_str(&format!("\n{verdict}\n"));
+        }
         text
     }
 
@@ -235,6 +238,9 @@ impl Report {
                 .map(|row| (row.allocator, &row.outcome.curve))
                 .collect();
             body.push_str(&chart(&curves)?);
+        }
+        if let Some(verdict) = self.verdict() {
+            body.push_str(&format!("<p>{}</p>\n", escape(&verdict)));
         }
         Ok(page("Replayed allocation traces", &body))
     }
