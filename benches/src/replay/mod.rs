@@ -84,7 +84,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "WHAT", default_value = "last-step")]
     pub(crate) repeat: Repeat,
 
-    /// Also search the smallest device on which each allocator completes, from 1 to 1.06 times what
+    /// Also search the smallest device on which each allocator completes, from 1 to 1.3 times what
     /// is live
     #[arg(long)]
     pub(crate) smallest_device: bool,

@@ -1,6 +1,6 @@
 //! The sentence at the end of a report: what Larder holds beside PyTorch.
 
-use super::report::{Report, ReplayRow};
+use super::report::{ReplayRow, Report};
 use crate::numbers::{geometric_mean, mebibytes};
 
 /// Ours in the sentence.
@@ -28,9 +28,8 @@ impl Report {
             Some(Both { theirs, ours })
         });
         let all: Vec<Both<'_>> = both.collect();
-        let completed = |both: &&Both<'_>| {
-            both.theirs.outcome.completed && both.ours.outcome.completed
-        };
+        let completed =
+            |both: &&Both<'_>| both.theirs.outcome.completed && both.ours.outcome.completed;
         let completed: Vec<&Both<'_>> = all.iter().filter(completed).collect();
         match (all.as_slice(), completed.as_slice()) {
             ([], _) => None,
@@ -69,8 +68,12 @@ fn refused(both: &Both<'_>, name: &str) -> String {
 
 /// What both hold over the traces that both complete, by geometric means.
 fn means(completed: &[&Both<'_>], all: usize, name: &str) -> Option<String> {
-    let theirs = completed.iter().filter_map(|both| both.theirs.reserved_over_live);
-    let ours = completed.iter().filter_map(|both| both.ours.reserved_over_live);
+    let theirs = completed
+        .iter()
+        .filter_map(|both| both.theirs.reserved_over_live);
+    let ours = completed
+        .iter()
+        .filter_map(|both| both.ours.reserved_over_live);
     let (theirs, ours) = (geometric_mean(theirs)?, geometric_mean(ours)?);
     let count = completed.len();
     let traces = if count == all {

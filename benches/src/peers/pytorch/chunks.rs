@@ -233,3 +233,30 @@ type FreeKey = (Lane, u64, u64, u32);
 const fn free_key(chunk: &Chunk, record: u32) -> FreeKey {
     (chunk.lane, chunk.bytes, chunk.address, record)
 }
+
+#[cfg(test)]
+impl Chunks {
+    /// Chains are whole, no neighbours can be joined, and the sets hold what they should.
+    pub(super) fn check_invariants(&self) {
+        let mut in_sets = 0;
+        for (record, chunk) in (0..).zip(&self.records) {
+            let in_free = self.free.contains(&free_key(chunk, record));
+            let unmapped_key = (chunk.lane, chunk.address, record);
+            let in_unmapped = self.unmapped.contains(&unmapped_key);
+            assert_eq!(in_free, chunk.state == State::Free, "{chunk:?}");
+            assert_eq!(in_unmapped, chunk.state == State::Unmapped, "{chunk:?}");
+            in_sets += usize::from(in_free) + usize::from(in_unmapped);
+            if chunk.state == State::Gone {
+                continue;
+            }
+            assert!(chunk.bytes > 0, "{chunk:?}");
+            if let Some(next) = chunk.next {
+                let next = self.get(next);
+                assert_eq!((next.address, next.prev), (chunk.end(), Some(record)));
+                assert_eq!(next.lane, chunk.lane);
+                assert!(next.state == State::Used || next.state != chunk.state);
+            }
+        }
+        assert_eq!(in_sets, self.free.len() + self.unmapped.len());
+    }
+}

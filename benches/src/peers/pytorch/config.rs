@@ -195,7 +195,10 @@ mod tests {
             assert_eq!(rounded(four, bytes), expected, "{bytes} bytes");
         }
         // Up to 512 bytes for each division nothing changes.
-        assert_eq!(rounded("roundup_power2_divisions:8", 4096 - 511), 3584 + 512);
+        assert_eq!(
+            rounded("roundup_power2_divisions:8", 4096 - 511),
+            3584 + 512
+        );
         assert_eq!(rounded("roundup_power2_divisions:1", 1200), 1536);
     }
 

@@ -40,12 +40,13 @@ impl Pytorch {
     }
 
     /// If more than the threshold is held, gives segments of the large pool back that have been free for longer
-    /// than the average of them, until it is met or none is left. A round that has begun is ended.
+    /// than the average of them, until it is met or none is left. A round that has begun is ended. A segment that can grow is never one
+    /// free chunk, since it has more addresses than the device has memory.
     pub(super) fn collect_garbage(&mut self) {
         let Some(device_bytes) = self.device_bytes else {
             return;
         };
-        if self.config.collect_above == 0.0 || self.config.expandable_segments {
+        if self.config.collect_above == 0.0 {
             return;
         }
         let threshold = (self.config.collect_above * device_bytes as f64) as u64;
