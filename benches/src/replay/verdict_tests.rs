@@ -115,7 +115,7 @@ fn settings_of_ones_own_go_before_the_defaults() {
 fn without_both_there_is_no_sentence() {
     assert_eq!(verdict(&[("one", "larder-billed", 100, 100, true)]), None);
     let apart = [
-        ("one", "always-split", 100, 100, true),
+        ("one", "pytorch", 100, 100, true),
         ("two", "larder-billed", 100, 100, true),
     ];
     assert_eq!(verdict(&apart), None);

@@ -212,6 +212,13 @@ mod tests {
         assert_eq!(rounded(list, mib(1100)), mib(1280));
         assert_eq!(rounded(list, mib(2049)), mib(2304));
         assert_eq!(rounded(list, mib(1 << 17) + 1), mib((1 << 17) + (1 << 14)));
+        // What is below the first has its divisions, and what is beyond all has those of the last.
+        assert_eq!(
+            rounded("roundup_power2_divisions:[4:2]", mib(1) + 1),
+            mib(1) + (512 << 10)
+        );
+        let ends = "roundup_power2_divisions:[16384:2,>:4]";
+        assert_eq!(rounded(ends, mib(33 << 10)), mib(40 << 10));
         // What is left out between two of a list has none.
         let gap = "roundup_power2_divisions:[1:4,4:4]";
         assert_eq!(rounded(gap, mib(2) + 1), mib(2) + 512);
