@@ -17,12 +17,12 @@ pub(crate) const SHOWN: [&str; 4] = ["pytorch", "pytorch-expandable", "larder-bi
 pub(crate) const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {
         name: "pytorch",
-        about: "PyTorch's caching allocator with its defaults: segments of 2 MiB, 20 MiB or one large block",
+        about: "PyTorch's caching allocator with its defaults: segments of 2 MiB, of 20 MiB, or for one large block",
         build: peers::pytorch,
     },
     ContenderSpec {
         name: "pytorch-expandable",
-        about: "the same with expandable_segments:True, pages mapped where memory is needed",
+        about: "PyTorch's with expandable_segments:True: pages of 2 and 20 MiB mapped where memory is needed",
         build: peers::pytorch_expandable,
     },
     ContenderSpec {

@@ -34,17 +34,17 @@ const LARGE_REST_BYTES: u64 = 1 << 20;
 /// The configuration of [`configured`].
 static CONFIGURED: OnceLock<PytorchConfig> = OnceLock::new();
 
-/// With PyTorch's defaults.
+/// PyTorch's allocator with its defaults.
 pub(crate) fn pytorch(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Pytorch::new(PytorchConfig::DEFAULT, device_bytes))
 }
 
-/// With segments that can grow.
+/// PyTorch's allocator with segments that can grow.
 pub(crate) fn pytorch_expandable(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Pytorch::new(PytorchConfig::EXPANDABLE, device_bytes))
 }
 
-/// With what [`configure`] was told, or PyTorch's defaults.
+/// PyTorch's allocator as [`configure`] was told, or with its defaults.
 pub(crate) fn configured(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = CONFIGURED.get().copied();
     let config = config.unwrap_or(PytorchConfig::DEFAULT);

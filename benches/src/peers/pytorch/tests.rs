@@ -373,6 +373,16 @@ fn pages_that_do_not_all_fit_are_given_back_at_once() {
 }
 
 #[test]
+fn a_request_beyond_all_addresses_asks_the_device_for_nothing() {
+    for device_bytes in [Some(70 * MIB), None] {
+        let mut allocator = expandable(device_bytes);
+        assert_eq!(allocator.alloc(1 << 50), None);
+        assert_eq!(allocator.driver_calls().unwrap().create, 0);
+        assert_eq!(allocator.alloc(30 * MIB).unwrap().address, 0);
+    }
+}
+
+#[test]
 fn nothing_overlaps_and_all_that_is_live_is_held() {
     let settings = [
         "",
