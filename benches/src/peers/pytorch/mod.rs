@@ -206,7 +206,7 @@ impl Contender for Pytorch {
     }
 
     fn driver_calls(&self) -> Option<DriverCalls> {
-        self.config.expandable_segments.then(|| DriverCalls {
+        self.config.expandable_segments.then_some(DriverCalls {
             create: self.device.allocations,
             release: self.device.frees,
             ..self.calls
