@@ -216,6 +216,11 @@ const NEVER: ContenderSpec = ContenderSpec {
     about: "",
     build: |device| fickle(20_000, device.map(|bytes| bytes.min(10_300))),
 };
+const LATE: ContenderSpec = ContenderSpec {
+    name: "late",
+    about: "",
+    build: |device| fickle(10_000, device.map(|bytes| bytes - 1_000)),
+};
 const EXACT: ContenderSpec = ContenderSpec {
     name: "exact",
     about: "",
@@ -234,6 +239,7 @@ fn the_smallest_device_is_found_below_larger_ones_that_do_not_do() {
     assert_eq!((found.bytes, found.calls), (10_100, 20));
     assert!((found.over_live - 1.01).abs() < 1e-12);
     assert_eq!(smallest(&EXACT).unwrap().bytes, 10_000);
+    assert_eq!(smallest(&LATE).unwrap().bytes, 11_000);
     assert_eq!(smallest(&NEVER), None);
     let unasked = replay(&FICKLE, &step, &Options::new(None)).unwrap();
     assert_eq!(unasked.smallest_device, None);
