@@ -21,26 +21,25 @@ impl Report {
         let (allocator, name) = THEIRS
             .into_iter()
             .find(|(allocator, _)| self.rows.iter().any(|row| row.allocator == *allocator))?;
-        let theirs = self.rows.iter().filter(|row| row.allocator == allocator);
-        let both = theirs.filter_map(|theirs| {
-            let is_ours = |row: &&ReplayRow| row.trace == theirs.trace && row.allocator == OURS;
-            let ours = self.rows.iter().find(is_ours)?;
-            Some(Both { theirs, ours })
-        });
-        let all: Vec<Both<'_>> = both.collect();
-        let completed =
-            |both: &&Both<'_>| both.theirs.outcome.completed && both.ours.outcome.completed;
-        let completed: Vec<&Both<'_>> = all.iter().filter(completed).collect();
-        match (all.as_slice(), completed.as_slice()) {
-            ([], _) => None,
-            ([one], []) => Some(refused(one, name)),
-            ([_], [one]) => Some(held(one, name)),
-            (all, []) => Some(format!(
-                "None of {} traces completed with {name} and with Larder.",
-                all.len()
-            )),
-            (all, completed) => means(completed, all.len(), name),
+        // Each trace has one row of each.
+        let of = |allocator| {
+            let rows = self.rows.iter();
+            rows.filter(move |row| row.allocator == allocator)
+        };
+        let both = of(allocator).zip(of(OURS));
+        let both: Vec<Both<'_>> = both.map(|(theirs, ours)| Both { theirs, ours }).collect();
+        match both.as_slice() {
+            [] => None,
+            [one] if one.completed() => Some(held(one, name)),
+            [one] => Some(refused(one, name)),
+            several => Some(over_all(several, name)),
         }
+    }
+}
+
+impl Both<'_> {
+    const fn completed(&self) -> bool {
+        self.theirs.outcome.completed && self.ours.outcome.completed
     }
 }
 
@@ -66,24 +65,38 @@ fn refused(both: &Both<'_>, name: &str) -> String {
     }
 }
 
-/// What both hold over the traces that both complete, by geometric means.
-fn means(completed: &[&Both<'_>], all: usize, name: &str) -> Option<String> {
-    let theirs = completed
-        .iter()
-        .filter_map(|both| both.theirs.reserved_over_live);
-    let ours = completed
-        .iter()
-        .filter_map(|both| both.ours.reserved_over_live);
-    let (theirs, ours) = (geometric_mean(theirs)?, geometric_mean(ours)?);
-    let count = completed.len();
-    let traces = if count == all {
-        format!("{all} traces")
-    } else {
-        format!("the {count} of {all} traces that both complete")
+/// How many traces each completes, unless it is all, and what both hold over those that both complete, by
+/// geometric means.
+fn over_all(both: &[Both<'_>], name: &str) -> String {
+    let all = both.len();
+    let theirs = both.iter().filter(|both| both.theirs.outcome.completed);
+    let ours = both.iter().filter(|both| both.ours.outcome.completed);
+    let (theirs, ours) = (theirs.count(), ours.count());
+    let mut text = String::new();
+    if theirs.min(ours) < all {
+        text = format!("{name} completes {theirs} of {all} traces, Larder {ours}. ");
+    }
+    if let Some(means) = means(both, name) {
+        text.push_str(&means);
+    }
+    text.trim_end().to_owned()
+}
+
+/// What both hold over the traces that both complete, by geometric means; `None` if there is none.
+fn means(both: &[Both<'_>], name: &str) -> Option<String> {
+    let completed: Vec<&Both<'_>> = both.iter().filter(|both| both.completed()).collect();
+    let ratios = |row: fn(&Both<'_>) -> Option<f64>| {
+        geometric_mean(completed.iter().filter_map(|both| row(both)))
+    };
+    let theirs = ratios(|both| both.theirs.reserved_over_live)?;
+    let ours = ratios(|both| both.ours.reserved_over_live)?;
+    let less = less(theirs, ours);
+    let traces = match completed.len() {
+        1 => "1 trace".to_owned(),
+        count => format!("{count} traces"),
     };
     Some(format!(
-        "At the peak {name} holds {theirs:.3} times what is live, Larder {ours:.3}: {} (geometric means over {traces}).",
-        less(theirs, ours)
+        "At the peak {name} holds {theirs:.3} times what is live, Larder {ours:.3}: {less} (geometric means over {traces})."
     ))
 }
 

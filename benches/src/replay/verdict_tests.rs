@@ -90,11 +90,18 @@ fn who_runs_out_of_memory_is_named_and_left_out_of_means() {
         ];
         verdict(&rows).unwrap()
     };
-    assert!(two(true).ends_with("(geometric means over the 1 of 2 traces that both complete)."));
-    assert_eq!(
-        two(false),
-        "None of 2 traces completed with PyTorch and with Larder."
+    let sentence = two(true);
+    assert!(
+        sentence.starts_with("PyTorch completes 1 of 2 traces, Larder 2. At the peak PyTorch"),
+        "{sentence}"
     );
+    assert!(
+        sentence.ends_with(
+            "2.000 times what is live, Larder 1.000: 50 % less (geometric means over 1 trace)."
+        ),
+        "{sentence}"
+    );
+    assert_eq!(two(false), "PyTorch completes 0 of 2 traces, Larder 2.");
 }
 
 #[test]
@@ -114,9 +121,5 @@ fn settings_of_ones_own_go_before_the_defaults() {
 #[test]
 fn without_both_there_is_no_sentence() {
     assert_eq!(verdict(&[("one", "larder-billed", 100, 100, true)]), None);
-    let apart = [
-        ("one", "pytorch", 100, 100, true),
-        ("two", "larder-billed", 100, 100, true),
-    ];
-    assert_eq!(verdict(&apart), None);
+    assert_eq!(verdict(&[("one", "pytorch", 100, 100, true)]), None);
 }
