@@ -13,7 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PICTURE = HERE.parent.parent / "docs/guide/src/pictures/results.svg"
 VERSUS = "2026-11-23-versus.jsonl"
-PYTORCH = "2026-11-24-pytorch-given.jsonl"
+PYTORCH = "2026-11-24-replay-pytorch.jsonl"
 PLANNED = "2026-11-21-planned.jsonl"
 
 WIDTH, HEIGHT, ROW = 760, 352, 30
@@ -32,20 +32,22 @@ def mean(values):
 
 def device_memory():
     """Name, geometric mean of reserved over live, whether it is ours."""
-    given, ours = rows(PYTORCH), rows(PLANNED)
+    first, again = rows(PYTORCH), rows(PLANNED)
 
     def of(found, allocator):
         return [row for row in found if row["allocator"] == allocator]
 
+    def once(allocator):
+        return [row["reserved_over_live"] for row in of(first, allocator)]
+
     def second_pass(row):
         return row["reserved_by_pass"][1] / row["peak_live_bytes"]
 
-    planned = [second_pass(row) for row in of(ours, "planned") if row["passes"] == 2]
     answer = [
-        ("PyTorch", [row["reserved_over_live"] for row in of(given, "pytorch")], False),
-        ("PyTorch, expandable", [row["reserved_over_live"] for row in of(given, "pytorch-expandable")], False),
-        ("Larder", [row["reserved_over_live"] for row in of(ours, "larder-billed")], True),
-        ("Larder, steps seen once", planned, True),
+        ("PyTorch", once("pytorch"), False),
+        ("PyTorch, expandable", once("pytorch-expandable"), False),
+        ("Larder", once("larder-billed"), True),
+        ("Larder, steps seen once", [second_pass(row) for row in of(again, "planned") if row["passes"] == 2], True),
     ]
     for name, ratios, _ in answer:
         assert len(ratios) == 8, f"{name}: {len(ratios)} traces instead of 8"
@@ -125,7 +127,8 @@ def picture():
     draw_device(out, 20)
     draw_heap(out, 390)
     out.append(f'<line x1="374" y1="16" x2="374" y2="{HEIGHT - 40}" stroke="{LINE}"/>')
-    out.append(text(20, HEIGHT - 14, f"Geometric means. Rows: benches/results/{PLANNED}, {PYTORCH}, {VERSUS}", 11, fill="#5a606a"))
+    sources = ", ".join(name.removesuffix(".jsonl") for name in (PYTORCH, PLANNED, VERSUS))
+    out.append(text(20, HEIGHT - 14, f"Geometric means. From benches/results: {sources}", 11, fill="#5a606a"))
     out.append("</svg>")
     return "\n".join(out) + "\n"
 

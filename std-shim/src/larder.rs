@@ -107,7 +107,7 @@ impl Larder {
         Self(Config::HARDENED)
     }
 
-    /// The same heap, asked for blocks by C++'s `new`: hardened, [`check_layout`](Self::check_layout) looks at
+    /// This heap, as C++'s `new` asks it for blocks: hardened, [`check_layout`](Self::check_layout) looks at
     /// such blocks only.
     #[must_use]
     pub const fn by_new(self) -> Self {

@@ -34,7 +34,8 @@ use crate::thread::local::Local;
 ///
 /// Free blocks that another running thread keeps at hand count as live: they are that thread's alone
 /// to look at, mostly at most 32 KiB of each size class (a list that others freed is taken whole).
-/// With one thread left the numbers are exact.
+/// With one thread left the numbers are exact. Blocks in the quarantine of a hardened heap count in their class, or
+/// as large, and not as live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stats {
     /// Blocks in the program's hands, as granted.
@@ -160,6 +161,10 @@ impl Stats {
             stats.reserved_bytes += reserved;
         }
         stats.live_bytes += stats.large_bytes;
+        if process.tuning.is_hardened() {
+            let waiting = process.hardened.with(|blocks| blocks.waiting_bytes());
+            stats.live_bytes = stats.live_bytes.saturating_sub(waiting);
+        }
         stats
     }
 }

@@ -13,9 +13,12 @@ use larder_cuda::driver::Choice;
 
 use super::{Failure, complain};
 use crate::device;
+use crate::peers::{self, PytorchConfig};
 use crate::planned;
 use crate::replay::report::Report;
-use crate::replay::{CONTENDERS, ContenderSpec, Options, program_number, record, replay};
+use crate::replay::{
+    CONTENDERS, ContenderSpec, Options, PYTORCH_SET, SHOWN, program_number, record, replay,
+};
 use crate::report::page::try_write;
 use crate::report::{json_line, print, progress_bar};
 use larder_trace::Trace;
@@ -31,6 +34,16 @@ pub(super) struct ReplayArgs {
     /// Replay only this allocator; may be given more than once
     #[arg(long = "allocator", value_name = "NAME", value_parser = known_names())]
     allocators: Vec<String>,
+
+    /// Replay every allocator, other models and yardsticks too; without it PyTorch's, with and without segments
+    /// that can grow, and ours, with and without plans
+    #[arg(long, conflicts_with = "allocators")]
+    all: bool,
+
+    /// Also replay PyTorch's allocator with these settings, as `pytorch-set`; they are written as in
+    /// PYTORCH_CUDA_ALLOC_CONF, such as expandable_segments:True,max_split_size_mb:128
+    #[arg(long, value_name = "SETTINGS", value_parser = PytorchConfig::parse)]
+    pytorch: Option<PytorchConfig>,
 
     #[command(flatten)]
     options: Options,
@@ -75,6 +88,7 @@ fn drivers() -> impl TypedValueParser<Value = Choice> {
 fn known_names() -> PossibleValuesParser {
     let known = CONTENDERS
         .iter()
+        .chain([&PYTORCH_SET])
         .chain(device::CONTENDERS)
         .map(|spec| PossibleValue::new(spec.name).help(spec.about));
     PossibleValuesParser::new(known)
@@ -93,6 +107,9 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         let driver = device::use_driver(choice);
         let driver = driver.map_err(|error| Failure::Failed(error.to_string()))?;
         eprintln!("{driver}");
+    }
+    if let Some(config) = args.pytorch {
+        peers::configure(config);
     }
     let chosen = chosen(args)?;
     check_snapshot(args, &chosen)?;
@@ -260,19 +277,34 @@ fn cannot_write(path: &Path, error: &(impl Display + ?Sized)) -> Failure {
     Failure::Failed(format!("{path}: cannot write: {error}"))
 }
 
-/// All contenders, or the named ones in the order of the registry; those on a driver only with one.
+/// The named contenders, or all, or those that are shown by default; in the order of the registry. What needs
+/// an option to be given is there only with it.
 fn chosen(args: &ReplayArgs) -> Result<Vec<&'static ContenderSpec>, Failure> {
     let names = &args.allocators;
     let named = |spec: &&ContenderSpec| names.iter().any(|name| name == spec.name);
     let wanted = |spec: &&ContenderSpec| names.is_empty() || named(spec);
-    let mut chosen: Vec<_> = CONTENDERS.iter().filter(wanted).collect();
-    if args.driver.is_some() {
-        chosen.extend(device::CONTENDERS.iter().filter(wanted));
-    } else if let Some(spec) = device::CONTENDERS.iter().find(named) {
-        return Err(Failure::Arguments(format!(
-            "{} runs on a driver: give --driver stand-in, real or auto",
-            spec.name
-        )));
+    let shown = |spec: &&ContenderSpec| args.all || SHOWN.contains(&spec.name);
+    let shown = |spec: &&ContenderSpec| named(spec) || names.is_empty() && shown(spec);
+    let mut chosen: Vec<_> = CONTENDERS.iter().filter(shown).collect();
+    let optional: [(bool, &'static [ContenderSpec], &str); 2] = [
+        (
+            args.pytorch.is_some(),
+            &[PYTORCH_SET],
+            "as you set it: give --pytorch SETTINGS",
+        ),
+        (
+            args.driver.is_some(),
+            device::CONTENDERS,
+            "on a driver: give --driver stand-in, real or auto",
+        ),
+    ];
+    for (given, specs, needs) in optional {
+        if given {
+            chosen.extend(specs.iter().filter(wanted));
+        } else if let Some(spec) = specs.iter().find(named) {
+            let name = spec.name;
+            return Err(Failure::Arguments(format!("{name} runs {needs}")));
+        }
     }
     Ok(chosen)
 }

@@ -5,11 +5,13 @@
 mod device;
 mod ordered_set;
 mod power_of_two;
+mod pytorch;
 
 use crate::replay::Contender;
 pub(crate) use device::Device;
 pub(crate) use ordered_set::{OrderedSet, RegionPolicy, SplitRule};
 pub(crate) use power_of_two::PowerOfTwo;
+pub(crate) use pytorch::{PytorchConfig, configure, configured, pytorch, pytorch_expandable};
 
 /// XLA's first region when it grows on demand.
 const XLA_FIRST_REGION_BYTES: u64 = 2 << 20;

@@ -31,6 +31,9 @@ mod spare;
 mod tests;
 #[cfg(test)]
 mod upstream_agrees_tests;
+mod verdict;
+#[cfg(test)]
+mod verdict_tests;
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -47,7 +50,7 @@ pub(crate) use contender::{
 pub(crate) use curve::Curve;
 use live_map::{LiveBlock, LiveMap};
 pub(crate) use recorded::record;
-pub(crate) use registry::CONTENDERS;
+pub(crate) use registry::{CONTENDERS, PYTORCH_SET, SHOWN};
 pub(crate) use script::Repeat;
 pub(crate) use smallest::SmallestDevice;
 pub(crate) use spare::Spare;
@@ -81,7 +84,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "WHAT", default_value = "last-step")]
     pub(crate) repeat: Repeat,
 
-    /// Also search the smallest device on which each allocator completes, from 1 to 1.06 times what
+    /// Also search the smallest device on which each allocator completes, from 1 to 1.3 times what
     /// is live
     #[arg(long)]
     pub(crate) smallest_device: bool,

@@ -3,8 +3,28 @@
 use super::ContenderSpec;
 use crate::{ours, paged, peers, planned, prmalloc};
 
-/// Every contender, in the order of the table.
+/// PyTorch's allocator as `--pytorch` sets it.
+pub(crate) const PYTORCH_SET: ContenderSpec = ContenderSpec {
+    name: "pytorch-set",
+    about: "PyTorch's caching allocator with the settings of --pytorch",
+    build: peers::configured,
+};
+
+/// What is replayed unless something else is asked for: what people have, and what they could have.
+pub(crate) const SHOWN: [&str; 4] = ["pytorch", "pytorch-expandable", "larder-billed", "planned"];
+
+/// Every contender that needs nothing else to be given, in the order of the table.
 pub(crate) const CONTENDERS: &[ContenderSpec] = &[
+    ContenderSpec {
+        name: "pytorch",
+        about: "PyTorch's caching allocator with its defaults: segments of 2 MiB, of 20 MiB, or for one large block",
+        build: peers::pytorch,
+    },
+    ContenderSpec {
+        name: "pytorch-expandable",
+        about: "PyTorch's with expandable_segments:True: pages of 2 and 20 MiB mapped where memory is needed",
+        build: peers::pytorch_expandable,
+    },
     ContenderSpec {
         name: "larder",
         about: "ours: one range growing by what is missing in 2 MiB, exact splits, tail last",

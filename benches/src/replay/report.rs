@@ -84,7 +84,7 @@ impl Report {
             calls_last_pass: last_pass.filter(|_| several && outcome.completed),
             smallest_device_bytes: smallest.map(|device| device.bytes),
             smallest_over_live: smallest.map(|device| device.over_live),
-            smallest_device_calls: smallest.and_then(|device| device.calls),
+            smallest_device_calls: smallest.map(|device| device.calls),
             outcome,
         });
         &self.rows[self.rows.len() - 1]
@@ -212,6 +212,9 @@ impl Report {
                 text.push_str(&format!("  {line}\n"));
             }
         }
+        if let Some(verdict) = self.verdict() {
+            text.push_str(&format!("\n{verdict}\n"));
+        }
         text
     }
 
@@ -235,6 +238,9 @@ impl Report {
                 .map(|row| (row.allocator, &row.outcome.curve))
                 .collect();
             body.push_str(&chart(&curves)?);
+        }
+        if let Some(verdict) = self.verdict() {
+            body.push_str(&format!("<p>{}</p>\n", escape(&verdict)));
         }
         Ok(page("Replayed allocation traces", &body))
     }
@@ -297,7 +303,7 @@ impl ReplayMean {
             (Some(found), Some(ratio)) => {
                 text.push_str(&format!(", smallest/live {ratio:.4} over {found}"));
             }
-            (Some(_), None) => text.push_str(", smallest/live above 1.06"),
+            (Some(_), None) => text.push_str(", smallest/live above 1.3"),
             (None, _) => {}
         }
         text

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use super::report::Report;
 use super::{Curve, DriverCalls, Options, Outcome, SmallestDevice};
 
-fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
+pub(super) fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
     let mut curve = Curve::new(2);
     curve.note(0, live / 2, reserved / 2);
     curve.note(1, live, reserved);
@@ -111,7 +111,7 @@ fn paged_report() -> Report {
     let smallest_device = Some(SmallestDevice {
         bytes: 1_100_000,
         over_live: 1.049,
-        calls: Some(77),
+        calls: 77,
     });
     let found = Outcome {
         smallest_device,

@@ -5,8 +5,14 @@ use super::{Replay, Slot, Violation};
 /// Parts of the peak live bytes in which sizes are tried: steps of 0.01 %.
 const PARTS: u128 = 10_000;
 
-/// The largest device tried has so many parts more than what is live: 6 %.
-const MAX_PARTS: u128 = 600;
+/// Up to so many parts more than what is live, 6 %, every step is tried.
+const FINE_PARTS: u128 = 600;
+
+/// Above, every tenth, so that the search ends soon for those who need much.
+const COARSE_STEP: usize = 10;
+
+/// The largest device tried has so many parts more than what is live: 30 %.
+const MAX_PARTS: u128 = 3_000;
 
 /// The smallest device found.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,13 +21,13 @@ pub(crate) struct SmallestDevice {
     pub(crate) bytes: u64,
     /// Its size over the peak live bytes.
     pub(crate) over_live: f64,
-    /// Driver calls made on it, for contenders that count them.
-    pub(crate) calls: Option<u64>,
+    /// Driver calls made on it: where pages are mapped all of them, else what was taken and given back.
+    pub(crate) calls: u64,
 }
 
 impl Replay<'_> {
-    /// The smallest device from 1 to 1.06 times `live_bytes`, in steps of 0.01 %, on which the script
-    /// completes; `None` if the largest is too small already.
+    /// The smallest device from 1 to 1.3 times `live_bytes` on which the script completes, in steps of 0.01 % up
+    /// to 1.06 and of 0.1 % above; `None` if the largest is too small already.
     ///
     /// A smaller device may do where a larger one does not, so that every size from the bottom up is
     /// tried. Only the run on the one found is judged.
@@ -41,13 +47,18 @@ impl Replay<'_> {
         if !completes(size(MAX_PARTS)) {
             return Ok(None);
         }
-        let found = (0..MAX_PARTS).map(size).find(|&bytes| completes(bytes));
+        let fine = 0..FINE_PARTS;
+        let coarse = (FINE_PARTS..MAX_PARTS).step_by(COARSE_STEP);
+        let mut sizes = fine.chain(coarse).map(size);
+        let found = sizes.find(|&bytes| completes(bytes));
         let bytes = found.unwrap_or(size(MAX_PARTS));
         let outcome = self.sampled_run(Some(bytes), slots)?;
+        let taken_and_given = outcome.driver_allocations + outcome.driver_frees;
+        let calls = outcome.driver_calls.map(|calls| calls.total());
         Ok(outcome.completed.then(|| SmallestDevice {
             bytes,
             over_live: bytes as f64 / live_bytes as f64,
-            calls: outcome.driver_calls.map(|calls| calls.total()),
+            calls: calls.unwrap_or(taken_and_given),
         }))
     }
 }

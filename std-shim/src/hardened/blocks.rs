@@ -154,6 +154,11 @@ impl Blocks {
         }
     }
 
+    /// Bytes of the blocks in quarantine.
+    pub(crate) const fn waiting_bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
     /// What is known of the block that starts there.
     pub(super) fn get(&mut self, block: *mut u8) -> Option<Known> {
         self.table.get(block.addr())

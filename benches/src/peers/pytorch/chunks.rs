@@ -1,0 +1,262 @@
+//! The chunks of all segments, chained by address, and those of them that are free or unmapped, in order.
+//!
+//! Invariants:
+//! * each segment is covered by a chain of chunks from its base to its end;
+//! * no two neighbours in a chain are both free or both unmapped;
+//! * the two sets hold exactly the free and the unmapped chunks.
+
+use std::collections::BTreeSet;
+
+/// Requests up to 1 MiB are small, and never share a segment with large ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Pool {
+    Small,
+    Large,
+}
+
+/// Where a chunk is at home: only requests of its pool and its stream may take it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Lane {
+    pub(super) pool: Pool,
+    pub(super) stream: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Used,
+    Free,
+    /// Addresses without memory.
+    Unmapped,
+    /// No chunk: its record waits to be used again.
+    Gone,
+}
+
+/// A piece of a segment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chunk {
+    pub(super) lane: Lane,
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) prev: Option<u32>,
+    pub(super) next: Option<u32>,
+    pub(super) state: State,
+    /// How many large requests had come when it was freed.
+    pub(super) freed_at: u64,
+}
+
+impl Chunk {
+    /// A segment of one chunk.
+    pub(super) const fn segment(lane: Lane, address: u64, bytes: u64, state: State) -> Self {
+        Self {
+            lane,
+            address,
+            bytes,
+            prev: None,
+            next: None,
+            state,
+            freed_at: 0,
+        }
+    }
+
+    pub(super) const fn end(&self) -> u64 {
+        self.address + self.bytes
+    }
+
+    /// Whether it is all of its segment.
+    pub(super) const fn is_whole(&self) -> bool {
+        self.prev.is_none() && self.next.is_none()
+    }
+}
+
+/// The chunks, by record.
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    records: Vec<Chunk>,
+    spare: Vec<u32>,
+    free: BTreeSet<FreeKey>,
+    /// Lane, address and record of every unmapped chunk.
+    unmapped: BTreeSet<(Lane, u64, u32)>,
+    /// Large requests so far: the clock that tells how long a chunk has been free.
+    pub(super) large_requests: u64,
+}
+
+impl Chunks {
+    pub(super) fn get(&self, record: u32) -> Chunk {
+        self.records[record as usize]
+    }
+
+    /// Free chunks of at least so many bytes, smallest and then lowest first.
+    pub(super) fn free_from(&self, lane: Lane, bytes: u64) -> impl Iterator<Item = u32> {
+        let from = self.free.range((lane, bytes, 0, 0)..);
+        let own = from.take_while(move |key| key.0 == lane);
+        own.map(|&(.., record)| record)
+    }
+
+    /// Free chunks of less than so many bytes, largest first.
+    pub(super) fn free_below(&self, lane: Lane, bytes: u64) -> impl Iterator<Item = u32> {
+        let below = self.free.range((lane, 0, 0, 0)..(lane, bytes, 0, 0));
+        below.rev().map(|&(.., record)| record)
+    }
+
+    /// All free chunks.
+    pub(super) fn free(&self) -> impl Iterator<Item = u32> {
+        self.free.iter().map(|&(.., record)| record)
+    }
+
+    /// Unmapped chunks, lowest first.
+    pub(super) fn unmapped(&self, lane: Lane) -> impl Iterator<Item = u32> {
+        let own = self
+            .unmapped
+            .range((lane, 0, 0)..)
+            .take_while(move |key| key.0 == lane);
+        own.map(|&(.., record)| record)
+    }
+
+    /// All chunks that have memory.
+    pub(super) fn mapped(&self) -> impl Iterator<Item = &Chunk> {
+        let chunks = self.records.iter();
+        chunks.filter(|chunk| matches!(chunk.state, State::Used | State::Free))
+    }
+
+    /// Adds a chunk; `None` if there are no numbers left for records.
+    pub(super) fn add(&mut self, chunk: Chunk) -> Option<u32> {
+        let record = match self.spare.pop() {
+            Some(record) => {
+                self.records[record as usize] = chunk;
+                record
+            }
+            None => {
+                let record = u32::try_from(self.records.len()).ok()?;
+                self.records.push(chunk);
+                record
+            }
+        };
+        self.enter(record);
+        Some(record)
+    }
+
+    /// Forgets a chunk that is the whole of a segment.
+    pub(super) fn remove(&mut self, record: u32) {
+        self.leave(record);
+        self.forget(record);
+    }
+
+    /// A free chunk is used from now on.
+    pub(super) fn take(&mut self, record: u32) {
+        self.leave(record);
+        self.records[record as usize].state = State::Used;
+    }
+
+    /// A chunk is free or unmapped from now on, and joined to neighbours that are so, too. Gives the joined
+    /// chunk.
+    pub(super) fn give(&mut self, record: u32, state: State) -> u32 {
+        self.leave(record);
+        self.records[record as usize].state = state;
+        if let Some(next) = self.leave_if(self.get(record).next, state) {
+            self.join(record, next);
+        }
+        let prev = self.leave_if(self.get(record).prev, state);
+        if let Some(prev) = prev {
+            self.join(prev, record);
+        }
+        let joined = prev.unwrap_or(record);
+        self.enter(joined);
+        joined
+    }
+
+    /// Cuts a chunk to so many bytes, more than 0 and less than it has. Gives the rest.
+    pub(super) fn split(&mut self, record: u32, bytes: u64) -> Option<u32> {
+        let whole = self.get(record);
+        let rest = self.add(Chunk {
+            address: whole.address + bytes,
+            bytes: whole.bytes - bytes,
+            prev: Some(record),
+            ..whole
+        })?;
+        if let Some(next) = whole.next {
+            self.records[next as usize].prev = Some(rest);
+        }
+        self.leave(record);
+        self.records[record as usize].bytes = bytes;
+        self.records[record as usize].next = Some(rest);
+        self.enter(record);
+        Some(rest)
+    }
+
+    /// The neighbour, if it is in this state; then it leaves its set.
+    fn leave_if(&mut self, neighbour: Option<u32>, state: State) -> Option<u32> {
+        let record = neighbour.filter(|&record| self.get(record).state == state)?;
+        self.leave(record);
+        Some(record)
+    }
+
+    /// Makes `low` swallow `high`, the chunk right above it; neither is in a set.
+    fn join(&mut self, low: u32, high: u32) {
+        let swallowed = self.get(high);
+        let chunk = &mut self.records[low as usize];
+        chunk.bytes += swallowed.bytes;
+        chunk.next = swallowed.next;
+        if let Some(next) = swallowed.next {
+            self.records[next as usize].prev = Some(low);
+        }
+        self.forget(high);
+    }
+
+    fn forget(&mut self, record: u32) {
+        self.records[record as usize].state = State::Gone;
+        self.spare.push(record);
+    }
+
+    fn enter(&mut self, record: u32) {
+        self.records[record as usize].freed_at = self.large_requests;
+        let chunk = self.get(record);
+        match chunk.state {
+            State::Used | State::Gone => false,
+            State::Free => self.free.insert(free_key(&chunk, record)),
+            State::Unmapped => self.unmapped.insert((chunk.lane, chunk.address, record)),
+        };
+    }
+
+    fn leave(&mut self, record: u32) {
+        let chunk = self.get(record);
+        match chunk.state {
+            State::Used | State::Gone => false,
+            State::Free => self.free.remove(&free_key(&chunk, record)),
+            State::Unmapped => self.unmapped.remove(&(chunk.lane, chunk.address, record)),
+        };
+    }
+}
+
+/// Lane, size, address and record.
+type FreeKey = (Lane, u64, u64, u32);
+
+const fn free_key(chunk: &Chunk, record: u32) -> FreeKey {
+    (chunk.lane, chunk.bytes, chunk.address, record)
+}
+
+#[cfg(test)]
+impl Chunks {
+    /// Chains are whole, no neighbours can be joined, and the sets hold what they should.
+    pub(super) fn check_invariants(&self) {
+        let mut in_sets = 0;
+        for (record, chunk) in (0..).zip(&self.records) {
+            let in_free = self.free.contains(&free_key(chunk, record));
+            let unmapped_key = (chunk.lane, chunk.address, record);
+            let in_unmapped = self.unmapped.contains(&unmapped_key);
+            assert_eq!(in_free, chunk.state == State::Free, "{chunk:?}");
+            assert_eq!(in_unmapped, chunk.state == State::Unmapped, "{chunk:?}");
+            in_sets += usize::from(in_free) + usize::from(in_unmapped);
+            if chunk.state == State::Gone {
+                continue;
+            }
+            assert!(chunk.bytes > 0, "{chunk:?}");
+            if let Some(next) = chunk.next {
+                let next = self.get(next);
+                assert_eq!((next.address, next.prev), (chunk.end(), Some(record)));
+                assert_eq!(next.lane, chunk.lane);
+                assert!(next.state == State::Used || next.state != chunk.state);
+            }
+        }
+        assert_eq!(in_sets, self.free.len() + self.unmapped.len());
+    }
+}

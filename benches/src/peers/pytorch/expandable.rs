@@ -1,0 +1,135 @@
+//! Segments that can grow: addresses for more than the device has, into which pages are mapped where memory is
+//! needed.
+//!
+//! A page is mapped with the chunks around it whole: unmapped chunks begin and end at pages.
+
+use super::chunks::{Chunk, Pool, State};
+use super::{Pytorch, Request};
+
+/// What is mapped at least, for small and for large requests.
+const SMALL_PAGE_BYTES: u64 = 2 << 20;
+const LARGE_PAGE_BYTES: u64 = 20 << 20;
+
+/// A segment of a device without a limit is one for 16 TiB, more than any device has.
+const MOST_DEVICE_BYTES: u64 = 1 << 44;
+
+const fn page_bytes(pool: Pool) -> u64 {
+    match pool {
+        Pool::Small => SMALL_PAGE_BYTES,
+        Pool::Large => LARGE_PAGE_BYTES,
+    }
+}
+
+impl Pytorch {
+    /// Bytes of a chunk with the unmapped ones right behind it.
+    pub(super) fn reach(&self, record: u32) -> u64 {
+        let chunk = self.chunks.get(record);
+        let next = chunk.next.map(|next| self.chunks.get(next));
+        let unmapped = next.filter(|next| next.state == State::Unmapped);
+        chunk.bytes + unmapped.map_or(0, |next| next.bytes)
+    }
+
+    /// A free chunk for the request, with pages mapped at the lowest addresses that have room; a free chunk right
+    /// below them is part of it. `None` if the device has no room for the pages; those mapped before stay.
+    pub(super) fn map_for(&mut self, request: Request) -> Option<u32> {
+        let mut record = self.room_for(request)?;
+        let chunk = self.chunks.get(record);
+        if chunk.state == State::Unmapped {
+            record = self.map(record, request.bytes.min(chunk.bytes))?;
+        }
+        loop {
+            let chunk = self.chunks.get(record);
+            if chunk.bytes >= request.bytes {
+                return Some(record);
+            }
+            let next = chunk.next?;
+            let missing = request.bytes - chunk.bytes;
+            record = self.map(next, missing.min(self.chunks.get(next).bytes))?;
+        }
+    }
+
+    /// The first of neighbours, free and unmapped, that have room for the request together; in a new segment if
+    /// there are none.
+    fn room_for(&mut self, request: Request) -> Option<u32> {
+        let found = self.chunks.unmapped(request.lane).find_map(|record| {
+            let prev = self.chunks.get(record).prev;
+            let prev = prev.filter(|&prev| self.chunks.get(prev).state == State::Free);
+            let first = prev.unwrap_or(record);
+            self.has_room(first, request.bytes).then_some(first)
+        });
+        if found.is_some() {
+            return found;
+        }
+        let device_bytes = self.device_bytes.unwrap_or(MOST_DEVICE_BYTES);
+        let device_bytes = device_bytes.min(MOST_DEVICE_BYTES);
+        // Whole pages of either pool, so that all segments begin at one.
+        let bytes = (device_bytes + device_bytes / 8).next_multiple_of(LARGE_PAGE_BYTES);
+        if request.bytes > bytes {
+            return None;
+        }
+        let address = self.next_address;
+        self.next_address = address.checked_add(bytes)?;
+        let segment = Chunk::segment(request.lane, address, bytes, State::Unmapped);
+        self.chunks.add(segment)
+    }
+
+    fn has_room(&self, first: u32, bytes: u64) -> bool {
+        let mut room = 0;
+        let mut next = Some(first);
+        while let Some(record) = next
+            && room < bytes
+        {
+            let chunk = self.chunks.get(record);
+            if chunk.state == State::Used {
+                break;
+            }
+            room += chunk.bytes;
+            next = chunk.next;
+        }
+        room >= bytes
+    }
+
+    /// Maps pages for the first `bytes` of an unmapped chunk, all of them or none. Gives the free chunk in which
+    /// they are.
+    fn map(&mut self, record: u32, bytes: u64) -> Option<u32> {
+        let chunk = self.chunks.get(record);
+        let page_bytes = page_bytes(chunk.lane.pool);
+        let pages = bytes.div_ceil(page_bytes);
+        for created in 0..pages {
+            if self.device.allocate(page_bytes).is_none() {
+                (0..created).for_each(|_| self.device.release(page_bytes));
+                return None;
+            }
+        }
+        self.calls.map += pages;
+        self.calls.set_access += 1;
+        if pages * page_bytes < chunk.bytes {
+            self.chunks.split(record, pages * page_bytes)?;
+        }
+        Some(self.chunks.give(record, State::Free))
+    }
+
+    /// Unmaps the pages that lie in a free chunk as a whole, and gives them back to the device.
+    pub(super) fn unmap(&mut self, record: u32) {
+        let chunk = self.chunks.get(record);
+        let page_bytes = page_bytes(chunk.lane.pool);
+        let start = chunk.address.next_multiple_of(page_bytes);
+        let end = chunk.end() - chunk.end() % page_bytes;
+        if start >= end {
+            return;
+        }
+        let mut middle = Some(record);
+        if start > chunk.address {
+            middle = self.chunks.split(record, start - chunk.address);
+        }
+        let Some(middle) = middle else { return };
+        if end < chunk.end() {
+            self.chunks.split(middle, end - start);
+        }
+        for _ in 0..(end - start) / page_bytes {
+            self.device.release(page_bytes);
+            self.calls.unmap += 1;
+        }
+        self.chunks.give(middle, State::Unmapped);
+    }
+}

@@ -1,0 +1,222 @@
+//! PyTorch's caching allocator for CUDA, written from its published behaviour.
+//!
+//! Freed chunks stay in a cache. A request takes the smallest that fits of its pool and its stream, and what is
+//! too much is split off; if there is none, a segment is taken from the device, or pages are mapped into one
+//! that can grow. If the device is full, cached memory goes back to it and the request is tried again.
+//!
+//! Frees are in the order of the stream, so that a block is free at once. Not here: captures of graphs, private
+//! pools, and blocks that several streams use.
+
+mod chunks;
+mod config;
+mod expandable;
+mod segments;
+#[cfg(test)]
+mod tests;
+
+use std::sync::OnceLock;
+
+use super::Device;
+use crate::replay::{Contender, DriverCalls, Slot};
+use crate::snapshot::Span;
+use chunks::{Chunks, Lane, Pool, State};
+pub(crate) use config::PytorchConfig;
+
+/// The largest request of the small pool.
+const SMALL_MAX_BYTES: u64 = 1 << 20;
+
+/// The least that is split off a chunk of the small pool, or of a segment that can grow.
+const SMALL_REST_BYTES: u64 = 512;
+
+/// A chunk of the large pool is split if more than this is left.
+const LARGE_REST_BYTES: u64 = 1 << 20;
+
+/// The configuration of [`configured`].
+static CONFIGURED: OnceLock<PytorchConfig> = OnceLock::new();
+
+/// PyTorch's allocator with its defaults.
+pub(crate) fn pytorch(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    Box::new(Pytorch::new(PytorchConfig::DEFAULT, device_bytes))
+}
+
+/// PyTorch's allocator with segments that can grow.
+pub(crate) fn pytorch_expandable(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    Box::new(Pytorch::new(PytorchConfig::EXPANDABLE, device_bytes))
+}
+
+/// PyTorch's allocator as [`configure`] was told, or with its defaults.
+pub(crate) fn configured(device_bytes: Option<u64>) -> Box<dyn Contender> {
+    let config = CONFIGURED.get().copied();
+    let config = config.unwrap_or(PytorchConfig::DEFAULT);
+    Box::new(Pytorch::new(config, device_bytes))
+}
+
+/// Says how [`configured`] behaves; the first call of a process counts.
+pub(crate) fn configure(config: PytorchConfig) {
+    CONFIGURED.get_or_init(|| config);
+}
+
+/// A rounded request.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    lane: Lane,
+    bytes: u64,
+}
+
+/// The allocator.
+#[derive(Debug)]
+pub(crate) struct Pytorch {
+    config: PytorchConfig,
+    device_bytes: Option<u64>,
+    device: Device,
+    chunks: Chunks,
+    /// Where the next segment that can grow begins.
+    next_address: u64,
+    /// Maps, unmaps and accesses; the device counts the other calls.
+    calls: DriverCalls,
+}
+
+impl Pytorch {
+    /// An empty cache on a device of so many bytes, or without limit.
+    pub(crate) fn new(config: PytorchConfig, device_bytes: Option<u64>) -> Self {
+        Self {
+            config,
+            device_bytes,
+            device: Device::new(device_bytes),
+            chunks: Chunks::default(),
+            next_address: 0,
+            calls: DriverCalls::default(),
+        }
+    }
+
+    /// A block for work on `stream`.
+    fn alloc_on(&mut self, stream: u32, bytes: u64) -> Option<Slot> {
+        let bytes = self.config.rounded(bytes)?;
+        let small = bytes <= SMALL_MAX_BYTES;
+        let pool = if small { Pool::Small } else { Pool::Large };
+        let lane = Lane { pool, stream };
+        let request = Request { lane, bytes };
+        let record = match self.cached(request) {
+            Some(record) => record,
+            None => self.uncached(request)?,
+        };
+        if self.splits(self.chunks.get(record).bytes, request) {
+            self.chunks.split(record, bytes)?;
+        }
+        self.chunks.take(record);
+        Some(Slot {
+            address: self.chunks.get(record).address,
+            handle: record,
+        })
+    }
+
+    /// The free chunk that fits best.
+    fn cached(&mut self, request: Request) -> Option<u32> {
+        if request.lane.pool == Pool::Large {
+            self.chunks.large_requests += 1;
+        }
+        let mut fitting = self.chunks.free_from(request.lane, request.bytes);
+        let mut best = fitting.next()?;
+        if self.config.expandable_segments {
+            // A chunk counts with the addresses behind it into which it could grow: the tail is used last.
+            for next in fitting {
+                if self.reach(next) >= self.reach(best) {
+                    break;
+                }
+                best = next;
+            }
+        }
+        let bytes = self.chunks.get(best).bytes;
+        let limit = self.config.max_split_bytes;
+        let allowed = if request.bytes < limit {
+            bytes < limit
+        } else {
+            bytes - request.bytes < self.config.max_slack_bytes
+        };
+        allowed.then_some(best)
+    }
+
+    /// A free chunk with memory from the device, after cached memory has gone back if need be: idle segments
+    /// beyond the threshold, then some that are too large to be split, then all.
+    fn uncached(&mut self, request: Request) -> Option<u32> {
+        self.collect_garbage();
+        if let Some(record) = self.fresh(request) {
+            return Some(record);
+        }
+        if self.release_oversize(request)
+            && let Some(record) = self.fresh(request)
+        {
+            return Some(record);
+        }
+        self.release_cached();
+        self.fresh(request)
+    }
+
+    /// A free chunk with memory from the device.
+    fn fresh(&mut self, request: Request) -> Option<u32> {
+        if self.config.expandable_segments {
+            self.map_for(request)
+        } else {
+            self.new_segment(request)
+        }
+    }
+
+    /// Gives all cached memory back that can go: whole segments, or whole pages of those that can grow.
+    fn release_cached(&mut self) {
+        let free: Vec<u32> = self.chunks.free().collect();
+        for record in free {
+            if self.config.expandable_segments {
+                self.unmap(record);
+            } else if self.chunks.get(record).is_whole() {
+                self.release_segment(record);
+            }
+        }
+    }
+
+    /// Whether a chunk of so many bytes is split for the request.
+    fn splits(&self, chunk_bytes: u64, request: Request) -> bool {
+        let rest = chunk_bytes - request.bytes;
+        if request.lane.pool == Pool::Small || self.config.expandable_segments {
+            rest >= SMALL_REST_BYTES
+        } else {
+            request.bytes < self.config.max_split_bytes && rest > LARGE_REST_BYTES
+        }
+    }
+}
+
+impl Contender for Pytorch {
+    fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+        self.alloc_on(0, bytes)
+    }
+
+    fn free(&mut self, slot: Slot) {
+        self.chunks.give(slot.handle, State::Free);
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.device.used_bytes
+    }
+
+    fn driver_allocations(&self) -> u64 {
+        self.device.allocations
+    }
+
+    fn driver_frees(&self) -> u64 {
+        self.device.frees
+    }
+
+    fn driver_calls(&self) -> Option<DriverCalls> {
+        self.config.expandable_segments.then_some(DriverCalls {
+            create: self.device.allocations,
+            release: self.device.frees,
+            ..self.calls
+        })
+    }
+
+    fn held(&self) -> Option<Vec<Span>> {
+        let mapped = self.chunks.mapped();
+        let mut held: Vec<Span> = mapped.map(|chunk| chunk.address..chunk.end()).collect();
+        held.sort_unstable_by_key(|span| span.start);
+        Some(held)
+    }
+}

@@ -1,0 +1,125 @@
+//! The sentence at the end of a report, on figures made up here.
+
+use super::Options;
+use super::report::Report;
+use super::report_tests::outcome;
+
+const MIB: u64 = 1 << 20;
+
+/// A report of rows: trace, allocator, live and reserved MiB, whether it completed.
+fn verdict(rows: &[(&str, &'static str, u64, u64, bool)]) -> Option<String> {
+    let mut report = Report::new(Options::new(None));
+    for &(trace, allocator, live, reserved, completed) in rows {
+        report.add(
+            trace,
+            allocator,
+            outcome(live * MIB, reserved * MIB, completed),
+        );
+    }
+    let verdict = report.verdict();
+    let text = report.text();
+    match &verdict {
+        Some(sentence) => assert!(text.ends_with(&format!("\n\n{sentence}\n")), "{text}"),
+        None => assert!(!text.contains("PyTorch"), "{text}"),
+    }
+    assert_eq!(
+        report.page().unwrap().contains("PyTorch"),
+        verdict.is_some()
+    );
+    verdict
+}
+
+#[test]
+fn one_trace_has_its_own_bytes_in_the_sentence() {
+    let rows = |theirs, ours| {
+        let theirs = ("one", "pytorch", 100, theirs, true);
+        verdict(&[theirs, ("one", "larder-billed", 100, ours, true)]).unwrap()
+    };
+    let sentence = rows(8090, 6144);
+    assert_eq!(
+        sentence,
+        "At the peak PyTorch holds 7.90 GiB, Larder 6.00 GiB: 24 % less."
+    );
+    let sentence = rows(103, 100);
+    assert_eq!(
+        sentence,
+        "At the peak PyTorch holds 103.0 MiB, Larder 100.0 MiB: 2.9 % less."
+    );
+    assert!(rows(100, 125).ends_with(": 25 % more."));
+    assert!(rows(100_000, 100_001).ends_with(": as much."));
+}
+
+#[test]
+fn several_traces_are_compared_by_geometric_means() {
+    let sentence = verdict(&[
+        ("one", "pytorch", 100, 100, true),
+        ("one", "larder-billed", 100, 100, true),
+        ("two", "pytorch", 100, 400, true),
+        ("two", "larder-billed", 100, 100, true),
+    ]);
+    assert_eq!(
+        sentence.unwrap(),
+        "At the peak PyTorch holds 2.000 times what is live, Larder 1.000: 50 % less (geometric means over 2 traces)."
+    );
+}
+
+#[test]
+fn who_runs_out_of_memory_is_named_and_left_out_of_means() {
+    let one = |theirs, ours| {
+        let theirs = ("one", "pytorch", 100, 100, theirs);
+        verdict(&[theirs, ("one", "larder-billed", 100, 100, ours)]).unwrap()
+    };
+    assert_eq!(
+        one(false, true),
+        "PyTorch runs out of memory, Larder does not."
+    );
+    assert_eq!(
+        one(true, false),
+        "Larder runs out of memory, PyTorch does not."
+    );
+    assert_eq!(
+        one(false, false),
+        "Both PyTorch and Larder run out of memory."
+    );
+    let two = |completed| {
+        let rows = [
+            ("one", "pytorch", 100, 200, completed),
+            ("one", "larder-billed", 100, 100, true),
+            ("two", "pytorch", 100, 400, false),
+            ("two", "larder-billed", 100, 100, true),
+        ];
+        verdict(&rows).unwrap()
+    };
+    let sentence = two(true);
+    assert!(
+        sentence.starts_with("PyTorch completes 1 of 2 traces, Larder 2. At the peak PyTorch"),
+        "{sentence}"
+    );
+    assert!(
+        sentence.ends_with(
+            "2.000 times what is live, Larder 1.000: 50 % less (geometric means over 1 trace)."
+        ),
+        "{sentence}"
+    );
+    assert_eq!(two(false), "PyTorch completes 0 of 2 traces, Larder 2.");
+}
+
+#[test]
+fn settings_of_ones_own_go_before_the_defaults() {
+    let sentence = verdict(&[
+        ("one", "pytorch", 100, 800, true),
+        ("one", "larder-billed", 100, 100, true),
+        ("one", "pytorch-set", 100, 200, true),
+    ]);
+    let sentence = sentence.unwrap();
+    assert!(
+        sentence.starts_with("At the peak PyTorch as set holds 200.0 MiB"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn without_both_there_is_no_sentence() {
+    assert_eq!(verdict(&[("one", "larder-billed", 100, 100, true)]), None);
+    assert_eq!(verdict(&[("one", "pytorch", 100, 100, true)]), None);
+}
