@@ -156,6 +156,12 @@ impl ManagedPools {
         memories.collect()
     }
 
+    /// Whether the program may take memory from the driver by itself.
+    pub(super) fn has_foreign(&self) -> bool {
+        let lists = locked(&self.0);
+        lists.pools.iter().any(|(pool, _)| pool.memory.is_none())
+    }
+
     /// Bytes that the program took from the driver by itself.
     pub(super) fn foreign_bytes(&self) -> u64 {
         let (pools, _) = self.now();

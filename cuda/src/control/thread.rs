@@ -10,6 +10,8 @@ use crate::driver::locked;
 
 /// So long after the last look the numbers are looked at in any case, for programs that have no runs.
 const LONGEST: Duration = Duration::from_secs(10);
+/// Where the program takes memory from the driver by itself: nobody says that it has more or less now.
+const LONGEST_FOREIGN: Duration = Duration::from_millis(250);
 
 /// Says that the status is to be written, and wakes the thread for it. The thread that has the state next
 /// writes it, so the job's thread is woken once and not until it is written.
@@ -68,7 +70,11 @@ pub(super) fn start(shared: &Arc<JobShared>) -> io::Result<JoinHandle<()>> {
 }
 
 fn serve(shared: &JobShared) {
-    while shared.bell.wait(LONGEST) {
+    let longest = || match shared.managed.has_foreign() {
+        true => LONGEST_FOREIGN,
+        false => LONGEST,
+    };
+    while shared.bell.wait(longest()) {
         shared.combiner.work_or_leave(|state| shared.settle(state));
     }
 }

@@ -481,19 +481,23 @@ fn launches_are_paced_in_slices_of_time() {
         return;
     };
     let machine = Machine::new();
-    fs::write(
-        machine.jobs().join("old.control.json"),
-        r#"{"perfControl": 80}"#,
-    )
-    .unwrap();
+    let control = machine.jobs().join("old.control.json");
+    let share = |percent: u32| {
+        fs::write(&control, format!(r#"{{"perfControl": {percent}}}"#)).unwrap();
+    };
+    share(80);
     let mut job = start_job(&programs, &machine, "old");
     let status = machine.jobs().join("old.status.json");
     let runs = || -> Option<u64> {
         let status: Value = serde_json::from_str(&fs::read_to_string(&status).ok()?).ok()?;
         status["miniBatchDuration"].as_u64()
     };
+    let mut percent = 80;
     wait("a slice in its status", || {
         job.done(&["launch 50", "launch-ex 50"]);
+        // A status is written when an order was obeyed.
+        percent = 161 - percent;
+        share(percent);
         runs() > Some(0)
     });
     // A stream that has gone is waited for no more, and what is captured is not launched.
@@ -517,7 +521,7 @@ fn programs_that_know_nothing_are_balanced_by_the_coordinator() {
     let _coordinator = Process::start(machine.path(), "coordinator", coordinate);
     let mut first = start_job(&programs, &machine, "first");
     // All of it is its own.
-    first.done(&["alloc 1 62914560"]);
+    first.done(&["alloc 2 1048576", "alloc 1 62914560"]);
     let mut second = start_job(&programs, &machine, "second");
     // It waits until the first frees.
     second.ask("alloc 1 20971520");
