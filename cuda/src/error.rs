@@ -15,7 +15,7 @@ use crate::{Context, DriverError};
 
 /// Why an allocator gave no memory, or could not be made, or a kernel was not launched, or values were not
 /// copied to their other side. Every block is as before.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DeviceAllocError {
     /// There is no such memory: see the numbers. With what the driver said last, if it refused any.
@@ -155,6 +155,13 @@ impl fmt::Display for LastRefusal {
 impl From<DriverError> for DeviceAllocError {
     fn from(error: DriverError) -> Self {
         Self::Driver(error)
+    }
+}
+
+/// The text, as a `main` that returns an error prints it by `Debug`.
+impl fmt::Debug for DeviceAllocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -195,7 +195,7 @@ const fn advice(code: Code) -> Option<&'static str> {
 }
 
 /// No driver could be had, or not the one that was asked for.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// `LARDER_CUDA_DRIVER` says something else than its three words.
@@ -302,6 +302,13 @@ pub enum LoadError {
     /// A call was refused that the start of the driver or of a context needs.
     #[error("the driver or a context did not start: {0}")]
     Call(#[from] DriverError),
+}
+
+/// The text, as a `main` that returns an error prints it by `Debug`.
+impl fmt::Debug for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// The paths where a library was looked for.

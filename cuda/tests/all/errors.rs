@@ -8,8 +8,8 @@ use common::{MIB, alone, alone_and_clean, assert_clean, request, together};
 use larder_core::{Align, GrowRequest, SubAllocError, SubAllocator};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
-    Context, DeviceMemory, DriverError, DriverPool, Event, EventConfig, LoadError, ManagedMemory,
-    VirtualConfig, VirtualMemory,
+    Context, DeviceAllocError, DeviceMemory, DriverError, DriverPool, Event, EventConfig,
+    LoadError, ManagedMemory, VirtualConfig, VirtualMemory,
 };
 use larder_cuda_abi::{Code, constants};
 
@@ -18,6 +18,21 @@ fn refuse(control: &StandIn, function: &str, times: u64, code: Code) {
     control
         .fail(Rule::of(function).times(times).with(code))
         .unwrap();
+}
+
+#[test]
+fn a_main_that_returns_an_error_prints_what_to_do() {
+    let value = "gpu".to_owned();
+    let errors: [Box<dyn std::error::Error>; 2] = [
+        Box::new(LoadError::Choice { value }),
+        Box::new(DeviceAllocError::Stream),
+    ];
+    let said = errors.map(|error| format!("{error:?}"));
+    assert!(
+        said[0].contains("must be stand-in, real or auto"),
+        "{said:?}"
+    );
+    assert!(said[1].contains("make one in the allocator"), "{said:?}");
 }
 
 #[test]
