@@ -22,11 +22,17 @@ pub(crate) fn built() -> &'static Path {
         let program = env::current_exe().unwrap();
         let profile = program.ancestors().nth(2).unwrap().to_owned();
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--target-dir"]);
-        cargo.arg(profile.parent().unwrap());
-        for name in ["larder-cuda-c-api", "larder-bench", "larder-jobs"] {
-            cargo.args(["--package", name]);
-        }
+        // With all packages and tests, what others are built with is what `cargo test --workspace` builds: only the
+        // shared object is new then.
+        cargo.args([
+            "build",
+            "--quiet",
+            "--workspace",
+            "--lib",
+            "--bins",
+            "--tests",
+        ]);
+        cargo.arg("--target-dir").arg(profile.parent().unwrap());
         if profile.ends_with("release") {
             cargo.arg("--release");
         }
