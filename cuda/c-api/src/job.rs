@@ -138,12 +138,14 @@ impl Joined {
     }
 }
 
-/// Whether launches are held back; joins the job if that was not tried yet.
-pub(crate) fn is_paced() -> bool {
-    match joined() {
-        Ok(Some(joined)) => joined.pacer.holds_back(),
-        _ => false,
-    }
+/// Whether launches are held back; joins the job if that was not tried yet and may be.
+pub(crate) fn is_paced(may_join: impl FnOnce() -> bool) -> bool {
+    let joined = match JOINED.get() {
+        Some(joined) => joined,
+        None if may_join() => JOINED.get_or_init(join),
+        None => return false,
+    };
+    matches!(joined, Ok(Some(joined)) if joined.pacer.holds_back())
 }
 
 /// Launches of so long have been done by the device: makes the pause for them.

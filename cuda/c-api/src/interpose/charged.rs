@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, Once, OnceLock};
 
 use larder_cuda::driver::Code;
 use larder_cuda::driver::abi::{ContextHandle, DevicePtr, MemoryHandle, PoolHandle};
-use larder_cuda::{ForeignCharge, ForeignMemory};
+use larder_cuda::{DeviceAllocError, ForeignCharge, ForeignMemory};
 
 use super::acts;
 use super::driver::Driver;
@@ -58,6 +58,11 @@ pub(super) fn with<R>(act: impl FnOnce(&mut Tables) -> R) -> R {
     act(&mut locked(&TABLES))
 }
 
+/// The pools that are charged.
+pub(super) fn pools() -> Vec<Arc<Pool>> {
+    with(|tables| tables.pools.values().flatten().cloned().collect())
+}
+
 /// The device, if it is charged. What is wrong with the environment is said once, and nothing is given then.
 pub(super) fn gpu(driver: &Driver, ordinal: c_int) -> Option<&'static Gpu> {
     static SAID: Once = Once::new();
@@ -73,7 +78,7 @@ impl Gpu {
     fn new(driver: &Driver, ordinal: c_int) -> Result<Self, Refused> {
         job::joined()?;
         let limit_bytes = job::first_limit_bytes()?;
-        let memory = ForeignMemory::new(limit_bytes).map_err(|_| Refused::Device(ordinal))?;
+        let memory = ForeignMemory::new(limit_bytes).map_err(DeviceAllocError::Budgets)?;
         if let Some(job) = job::job() {
             let place = driver.bus_id_of(ordinal).unwrap_or_default();
             let gpu = place
@@ -113,8 +118,7 @@ impl Gpu {
 
     fn trim_pools(&self, driver: &Driver) {
         let is_here = |pool: &Arc<Pool>| pool.device == self.ordinal;
-        let pools: Vec<_> = with(|tables| tables.pools.values().flatten().cloned().collect());
-        for pool in pools.into_iter().filter(is_here) {
+        for pool in pools().into_iter().filter(is_here) {
             driver.trim(pool.handle);
             pool.refresh(driver, self, None);
         }

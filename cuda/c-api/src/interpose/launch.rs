@@ -16,7 +16,7 @@ use larder_cuda::driver::abi::{FunctionHandle, GraphExecHandle, LaunchConfig, St
 
 use super::driver::Driver;
 use super::pools::per_thread;
-use super::{acts, in_front_of};
+use super::{acts, in_front_of, is_meant};
 use crate::device::locked;
 use crate::job;
 
@@ -35,9 +35,9 @@ static CURRENT: Mutex<Slice> = Mutex::new(Slice {
     streams: Vec::new(),
 });
 
-/// Holds a launch back, if the job's share of the time says so.
+/// Holds a launch back, if the job's share of the time says so. At full share a few loads.
 fn pace(driver: &Driver, stream: StreamHandle) {
-    if !acts() || !job::is_paced() || driver.is_capturing(stream) {
+    if !is_meant() || !job::is_paced(acts) || !acts() || driver.is_capturing(stream) {
         return;
     }
     // A suspended job waits here.

@@ -11,7 +11,7 @@
 //!   leaves the tables before the driver is asked, as its address may be another's as soon as it answers.
 //! * INTER3 no lock is held while the driver is called, but that of a pool, which is asked how much it holds.
 //! * INTER4 calls that this library makes itself are not seen: its allocators charge them.
-//! * INTER5 a child of fork is not the job: its calls go on to the driver, which refuses them.
+//! * INTER5 a child of fork is not the job: its calls go on to the driver.
 //!
 //! # Files
 //! `lookup` functions by name · `driver` the driver's own functions · `charged` what each device is charged ·
@@ -59,7 +59,7 @@ extern "C" fn begin() {
 
 /// INTER1.
 fn is_asked_for() -> bool {
-    let Some(own) = Library::of(begin as extern "C" fn() as *const c_void) else {
+    let Some(own) = Library::own() else {
         return false;
     };
     let Some(preloaded) = std::env::var_os(PRELOADED) else {
@@ -74,11 +74,15 @@ fn is_asked_for() -> bool {
     names.any(is_own) && wants.into_iter().any(is_set)
 }
 
-/// Whether calls are charged and paced (INTER1, INTER5).
-fn acts() -> bool {
+/// Whether calls are to be charged and paced, in the process that began (INTER1). One load.
+fn is_meant() -> bool {
     // Relaxed: set before the program began.
-    let process = PROCESS.load(Ordering::Relaxed);
-    process != 0 && process == process::id()
+    PROCESS.load(Ordering::Relaxed) != 0
+}
+
+/// Whether calls of this process are charged and paced (INTER1, INTER5). Asks the system.
+fn acts() -> bool {
+    is_meant() && PROCESS.load(Ordering::Relaxed) == process::id()
 }
 
 /// Runs what a call does here, with the driver's own function. A panic becomes an answer (CAPI1).

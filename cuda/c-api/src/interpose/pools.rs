@@ -54,8 +54,7 @@ impl Pool {
 
 /// Charges what the known pools hold now.
 pub(super) fn refresh_all(driver: &Driver) {
-    let pools: Vec<_> = charged::with(|tables| tables.pools.values().flatten().cloned().collect());
-    for pool in pools {
+    for pool in charged::pools() {
         if let Some(gpu) = charged::gpu(driver, pool.device) {
             pool.refresh(driver, gpu, None);
         }
@@ -96,6 +95,24 @@ fn alloc(
     code
 }
 
+/// Charges an allocation by the driver's own function.
+fn alloc_from<F>(
+    of: impl FnOnce(&Driver) -> Option<F>,
+    from: (Option<PoolHandle>, StreamHandle),
+    bytes: usize,
+    call: impl FnOnce(F) -> Code,
+) -> Code {
+    in_front_of(of, |driver, real| alloc(driver, from, bytes, || call(real)))
+}
+
+/// The stream that a function means where each thread has its own default stream.
+pub(super) fn per_thread(stream: StreamHandle) -> StreamHandle {
+    match stream {
+        StreamHandle::NULL => StreamHandle::PER_THREAD,
+        other => other,
+    }
+}
+
 /// Memory in the order of a stream, from its device's pool.
 ///
 /// # Safety
@@ -107,14 +124,11 @@ pub(super) unsafe extern "C" fn cuMemAllocAsync(
     bytes: usize,
     stream: StreamHandle,
 ) -> Code {
-    in_front_of(
-        |driver| driver.alloc_async.legacy,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            let ask = || unsafe { real(at, bytes, stream) };
-            alloc(driver, (None, stream), bytes, ask)
-        },
-    )
+    let of = |driver: &Driver| driver.alloc_async.legacy;
+    // SAFETY: the caller's promise.
+    alloc_from(of, (None, stream), bytes, |real| unsafe {
+        real(at, bytes, stream)
+    })
 }
 
 /// `cuMemAllocAsync` where each thread has its own default stream.
@@ -128,22 +142,10 @@ pub(super) unsafe extern "C" fn cuMemAllocAsync_ptsz(
     bytes: usize,
     stream: StreamHandle,
 ) -> Code {
-    in_front_of(
-        |driver| driver.alloc_async.per_thread,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            let ask = || unsafe { real(at, bytes, stream) };
-            alloc(driver, (None, per_thread(stream)), bytes, ask)
-        },
-    )
-}
-
-/// The stream that a function means where each thread has its own default stream.
-pub(super) fn per_thread(stream: StreamHandle) -> StreamHandle {
-    match stream {
-        StreamHandle::NULL => StreamHandle::PER_THREAD,
-        other => other,
-    }
+    let of = |driver: &Driver| driver.alloc_async.per_thread;
+    let from = (None, per_thread(stream));
+    // SAFETY: the caller's promise.
+    alloc_from(of, from, bytes, |real| unsafe { real(at, bytes, stream) })
 }
 
 /// Memory in the order of a stream, from a pool.
@@ -158,14 +160,12 @@ pub(super) unsafe extern "C" fn cuMemAllocFromPoolAsync(
     pool: PoolHandle,
     stream: StreamHandle,
 ) -> Code {
-    in_front_of(
-        |driver| driver.alloc_from_pool.legacy,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            let ask = || unsafe { real(at, bytes, pool, stream) };
-            alloc(driver, (Some(pool), stream), bytes, ask)
-        },
-    )
+    let of = |driver: &Driver| driver.alloc_from_pool.legacy;
+    let from = (Some(pool), stream);
+    // SAFETY: the caller's promise.
+    alloc_from(of, from, bytes, |real| unsafe {
+        real(at, bytes, pool, stream)
+    })
 }
 
 /// `cuMemAllocFromPoolAsync` where each thread has its own default stream.
@@ -180,23 +180,23 @@ pub(super) unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
     pool: PoolHandle,
     stream: StreamHandle,
 ) -> Code {
-    in_front_of(
-        |driver| driver.alloc_from_pool.per_thread,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            let ask = || unsafe { real(at, bytes, pool, stream) };
-            alloc(driver, (Some(pool), per_thread(stream)), bytes, ask)
-        },
-    )
+    let of = |driver: &Driver| driver.alloc_from_pool.per_thread;
+    let from = (Some(pool), per_thread(stream));
+    // SAFETY: the caller's promise.
+    alloc_from(of, from, bytes, |real| unsafe {
+        real(at, bytes, pool, stream)
+    })
 }
 
 /// Asks the driver, then the pools.
-fn give_back(driver: &Driver, ask: impl FnOnce() -> Code) -> Code {
-    let code = ask();
-    if acts() {
-        refresh_all(driver);
-    }
-    code
+fn give_back<F>(of: impl FnOnce(&Driver) -> Option<F>, call: impl FnOnce(F) -> Code) -> Code {
+    in_front_of(of, |driver, real| {
+        let code = call(real);
+        if acts() {
+            refresh_all(driver);
+        }
+        code
+    })
 }
 
 /// Gives memory back in the order of a stream.
@@ -206,13 +206,9 @@ fn give_back(driver: &Driver, ask: impl FnOnce() -> Code) -> Code {
 // SAFETY: INTER1.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemFreeAsync(at: DevicePtr, stream: StreamHandle) -> Code {
-    in_front_of(
-        |driver| driver.free_async.legacy,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            give_back(driver, || unsafe { real(at, stream) })
-        },
-    )
+    let of = |driver: &Driver| driver.free_async.legacy;
+    // SAFETY: the caller's promise.
+    give_back(of, |real| unsafe { real(at, stream) })
 }
 
 /// `cuMemFreeAsync` where each thread has its own default stream.
@@ -222,13 +218,9 @@ pub(super) unsafe extern "C" fn cuMemFreeAsync(at: DevicePtr, stream: StreamHand
 // SAFETY: INTER1.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemFreeAsync_ptsz(at: DevicePtr, stream: StreamHandle) -> Code {
-    in_front_of(
-        |driver| driver.free_async.per_thread,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            give_back(driver, || unsafe { real(at, stream) })
-        },
-    )
+    let of = |driver: &Driver| driver.free_async.per_thread;
+    // SAFETY: the caller's promise.
+    give_back(of, |real| unsafe { real(at, stream) })
 }
 
 /// Has a pool give back what is idle.
@@ -238,13 +230,9 @@ pub(super) unsafe extern "C" fn cuMemFreeAsync_ptsz(at: DevicePtr, stream: Strea
 // SAFETY: INTER1.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemPoolTrimTo(pool: PoolHandle, keep: usize) -> Code {
-    in_front_of(
-        |driver| driver.pool_trim,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            give_back(driver, || unsafe { real(pool, keep) })
-        },
-    )
+    let of = |driver: &Driver| driver.pool_trim;
+    // SAFETY: the caller's promise.
+    give_back(of, |real| unsafe { real(pool, keep) })
 }
 
 /// Makes a pool, whose place is noted.

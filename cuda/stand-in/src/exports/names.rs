@@ -62,9 +62,11 @@ pub(super) fn newest(base: &str, version: u32) -> (Option<&'static str>, bool) {
         Some(ending) => ending.is_empty() || is_version(ending),
         None => false,
     };
-    let known = all().filter(|(name, _)| is_it(name) && !is_version_of_another(base));
     let (mut newest, mut is_known) = (None, false);
-    for (name, since) in known {
+    if is_version_of_another(base) {
+        return (None, false);
+    }
+    for (name, since) in all().filter(|(name, _)| is_it(name)) {
         is_known = true;
         if since <= version && newest.is_none_or(|(_, newest)| newest < since) {
             newest = Some((name, since));
