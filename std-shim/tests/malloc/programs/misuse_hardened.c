@@ -65,7 +65,8 @@ static void writes(const char *what) {
     if (!strcmp(what, "past-not-freed")) block[bytes] = 0, other = malloc(100);
     if (!strcmp(what, "past-by-another-allocation")) {
         size_t all = malloc_usable_size(block) + 1, last = all < 8000000 ? all : 8000000;
-        memset(block + all - last, 1, last), free(block);
+        // Another byte than stands there, which differs from block to block.
+        memset(block + all - last, block[all - 1] ^ 1, last), free(block);
     }
     if (!strcmp(what, "freed-soon")) free(block), block[0] = 1, other = malloc(100);
     if (!strcmp(what, "freed-later")) free(block), block[bytes - 1] = 1, pass_time();
