@@ -123,35 +123,19 @@ fn in_a_sparse_heap_large_blocks_start_at_few_places() {
 }
 
 #[test]
-fn where_no_freed_memory_is_kept_a_free_discards_what_is_long() {
-    let world = world(Config::MEMORY);
-    let blocks = [touched(&world, 3 * MIB), touched(&world, 200_000)];
-    let stays = touched(&world, 200_000);
-    assert_eq!(world.os.calls(Call::Discard), 0);
-    let [first, second] = blocks;
-    free(&world, [(first.start, 3 * MIB), (second.start, 200_000)]);
-    assert_eq!(world.os.calls(Call::Discard), 2);
-    // Clean again: nothing is left to discard.
-    let again = large(&world, 3 * MIB);
-    assert_eq!(again, first.start);
-    // SAFETY: ours, that long.
-    assert_eq!(unsafe { again.wrapping_add(MIB).read() }, 0);
-    // What is no block's start is refused, and nothing is taken from anybody.
-    let inside = stays.start.wrapping_add(16 << 10);
-    assert!(!world.verbs().process.free_large(inside, 100_000));
-    assert_eq!(world.os.calls(Call::Discard), 2);
-    stays.check(200_000);
-    free(&world, [(again, 3 * MIB), (stays.start, 200_000)]);
-    world.end();
-}
-
-#[test]
-fn where_freed_memory_is_kept_a_free_makes_no_call() {
-    let world = world(Config::BALANCED);
-    let held = touched(&world, 3 * MIB);
-    free(&world, [(held.start, 3 * MIB)]);
-    assert_eq!(world.os.calls(Call::Discard), 0);
-    world.end();
+fn a_free_makes_no_call_however_short_the_delay() {
+    for config in [Config::BALANCED, Config::MEMORY] {
+        let world = world(config);
+        let [first, second] = [touched(&world, 3 * MIB), touched(&world, 200_000)];
+        free(&world, [(first.start, 3 * MIB)]);
+        // What is no block's start is refused, and nothing is taken from anybody.
+        let inside = second.start.wrapping_add(16 << 10);
+        assert!(!world.verbs().process.free_large(inside, 100_000));
+        assert_eq!(world.os.calls(Call::Discard), 0);
+        second.check(200_000);
+        free(&world, [(second.start, 200_000)]);
+        world.end();
+    }
 }
 
 /// A heap of so many bytes in blocks of this size, of which so many percent are touched; whether it
