@@ -163,7 +163,11 @@ impl Residency {
     /// if an eighth of it is spans of small blocks.
     pub(super) fn is_dense(&self, held: usize, of_small: u32) -> bool {
         let small = self.slices.load(Ordering::Relaxed) as usize * SLICE_BYTES;
-        let least = if small > held / SMALL_PART { of_small } else { DENSE };
+        let least = if small > held / SMALL_PART {
+            of_small
+        } else {
+            DENSE
+        };
         self.percent().is_some_and(|percent| percent >= least)
     }
 
