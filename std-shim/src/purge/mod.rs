@@ -41,7 +41,7 @@
 //! it, before the program touches what it got: as many bytes of free memory go back, however young, and if there are
 //! fewer, two ticks come at once. So memory that a program is done with makes room for what it needs next. Between
 //! two such looks lie MAKE_UP_MS at least and sixteen times what the first one took; a heap that no longer grows is
-//! left alone. With a long delay and a thread nobody makes up: the program's threads give nothing back there.
+//! left alone.
 //!
 //! A free costs one relaxed load for this, and an addition more while the purger rests, in slow paths
 //! only. A tick is O(heaps x classes + chunks + blocks that go back), in steps of bounded length.
