@@ -7,10 +7,11 @@
 mod environment;
 
 use core::time::Duration;
+use core::{mem, ptr};
 
 use larder_core::Locked;
 use larder_core::small::Policy;
-use larder_core::sync::{AtomicU32, AtomicU64, Ordering};
+use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::thread::wait::Sleep;
 
@@ -26,6 +27,42 @@ pub enum HugePages {
     /// For what the heap takes beyond so many bytes, and only while most of what it has taken so far
     /// was really touched.
     Above(u64),
+}
+
+/// What happens when the heap finds that the program misused it, where it is [hardened](crate::Larder::hardened) or
+/// [checking](crate::Larder::checking).
+#[derive(Clone, Copy, Debug)]
+pub enum OnMisuse {
+    /// The report goes to standard error, and the process ends.
+    Abort,
+    /// The report goes to standard error, and the program goes on: a free or resize that cannot be right does
+    /// nothing, a block that was written where it must not be is freed all the same.
+    Report,
+    /// The function gets the report as text, and the program goes on when it returns. It may allocate. No lock of the
+    /// heap is held meanwhile.
+    Call(fn(&str)),
+}
+
+impl PartialEq for OnMisuse {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self.as_ptr(), other.as_ptr())
+    }
+}
+
+impl Eq for OnMisuse {}
+
+impl OnMisuse {
+    /// Where no function lies, for [`Report`](Self::Report).
+    const REPORT: *mut () = ptr::without_provenance_mut(1);
+
+    /// As one word: null for [`Abort`](Self::Abort).
+    fn as_ptr(self) -> *mut () {
+        match self {
+            Self::Abort => ptr::null_mut(),
+            Self::Report => Self::REPORT,
+            Self::Call(hook) => hook as *mut (),
+        }
+    }
 }
 
 /// What the memory of the process is tuned for; see [`Larder`](crate::Larder) for those that
@@ -45,6 +82,11 @@ pub(crate) struct Config {
     pub(crate) environment: bool,
     /// Whether every block is known and looked at.
     pub(crate) hardened: bool,
+    /// Whether that looks at more, and keeps the stacks.
+    pub(crate) checking: bool,
+    pub(crate) on_misuse: OnMisuse,
+    /// Whether what is not freed is said at the end.
+    pub(crate) leaks: bool,
     /// Whether C++'s `new` asks: of the caller, not of the process.
     pub(crate) by_new: bool,
 }
@@ -59,6 +101,9 @@ impl Config {
         bin_bytes: 32 << 10,
         environment: false,
         hardened: false,
+        checking: false,
+        on_misuse: OnMisuse::Abort,
+        leaks: false,
         by_new: false,
     };
 
@@ -83,6 +128,12 @@ impl Config {
     pub(crate) const HARDENED: Self = Self {
         hardened: true,
         ..Self::BALANCED
+    };
+
+    /// Finding misuse: says where it comes from, too.
+    pub(crate) const CHECKING: Self = Self {
+        checking: true,
+        ..Self::HARDENED
     };
 
     /// With what the environment says, if it has its say; `None` if it cannot be read yet.
@@ -112,8 +163,10 @@ pub(crate) struct Tuning {
     huge_above: AtomicU64,
     dense_percent: AtomicU32,
     bin_bytes: AtomicU32,
-    /// 1 known, 2 background, 4 hardened, 8 allocated before it was known.
+    /// 1 known, 2 background, 4 hardened, 8 allocated before it was known, 16 checking, 32 leaks.
     flags: AtomicU32,
+    /// An [`OnMisuse`] as one word.
+    on_misuse: AtomicPtr<()>,
     /// How often it was asked for in vain.
     applying: Locked<u32, Sleep>,
 }
@@ -122,6 +175,8 @@ const KNOWN: u32 = 1;
 const BACKGROUND: u32 = 2;
 const HARDENED: u32 = 4;
 const EARLY: u32 = 8;
+const CHECKING: u32 = 16;
+const LEAKS: u32 = 32;
 /// Nobody allocates so often before the C library begins.
 const MAX_IN_VAIN: u32 = 100;
 
@@ -134,6 +189,7 @@ impl Tuning {
             dense_percent: AtomicU32::new(config.dense_percent),
             bin_bytes: AtomicU32::new(config.bin_bytes),
             flags: AtomicU32::new(flags(&config)),
+            on_misuse: AtomicPtr::new(ptr::null_mut()),
             applying: Locked::new(0),
         }
     }
@@ -170,6 +226,7 @@ impl Tuning {
             self.dense_percent
                 .store(config.dense_percent, Ordering::Relaxed);
             self.bin_bytes.store(config.bin_bytes, Ordering::Relaxed);
+            self.set_on_misuse(config.on_misuse);
             let early = self.flags.load(Ordering::Relaxed) & EARLY;
             // Release: see apply.
             self.flags
@@ -225,6 +282,32 @@ impl Tuning {
         self.flags.load(Ordering::Relaxed) & HARDENED != 0
     }
 
+    /// Whether the heap is known to be checking.
+    pub(crate) fn is_checking(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & CHECKING != 0
+    }
+
+    /// Whether what is not freed is said at the end.
+    pub(crate) fn says_leaks(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & (CHECKING | LEAKS) == CHECKING | LEAKS
+    }
+
+    /// What happens when misuse is found.
+    pub(crate) fn on_misuse(&self) -> OnMisuse {
+        // Relaxed: a function is there from the program's start.
+        let word = self.on_misuse.load(Ordering::Relaxed);
+        match word {
+            _ if word.is_null() => OnMisuse::Abort,
+            _ if ptr::eq(word, OnMisuse::REPORT) => OnMisuse::Report,
+            // SAFETY: the word of a function (`OnMisuse::as_ptr`).
+            _ => OnMisuse::Call(unsafe { mem::transmute::<*mut (), fn(&str)>(word) }),
+        }
+    }
+
+    pub(crate) fn set_on_misuse(&self, act: OnMisuse) {
+        self.on_misuse.store(act.as_ptr(), Ordering::Relaxed);
+    }
+
     /// Whether blocks may have been allocated before the configuration was known.
     pub(crate) fn had_early_blocks(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & EARLY != 0
@@ -246,7 +329,9 @@ const fn huge_above(config: &Config) -> u64 {
 const fn flags(config: &Config) -> u32 {
     let background = if config.background { BACKGROUND } else { 0 };
     let hardened = if config.hardened { HARDENED } else { 0 };
-    background | hardened
+    let checking = if config.checking { CHECKING } else { 0 };
+    let leaks = if config.leaks { LEAKS } else { 0 };
+    background | hardened | checking | leaks
 }
 
 #[cfg(test)]
@@ -262,6 +347,42 @@ mod tests {
         assert!(tuning.background());
         tuning.apply(&Config::SPEED);
         assert_eq!(tuning.bin_bytes(), Config::MEMORY.bin_bytes);
+    }
+
+    #[test]
+    fn what_happens_on_misuse_comes_back_from_its_word() {
+        static TOLD: AtomicU32 = AtomicU32::new(0);
+        let tuning = Tuning::new();
+        assert_eq!(tuning.on_misuse(), OnMisuse::Abort);
+        tuning.apply(&Config {
+            on_misuse: OnMisuse::Report,
+            ..Config::CHECKING
+        });
+        assert_eq!(tuning.on_misuse(), OnMisuse::Report);
+        tuning.set_on_misuse(OnMisuse::Call(|report| {
+            TOLD.store(report.len() as u32, Ordering::Relaxed);
+        }));
+        if let OnMisuse::Call(hook) = tuning.on_misuse() {
+            hook("seven..");
+        }
+        assert_eq!(TOLD.load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn a_checking_heap_is_hardened_and_only_it_says_leaks() {
+        for (config, checks, says) in [
+            (Config::HARDENED, false, false),
+            (Config::CHECKING, true, true),
+        ] {
+            let tuning = Tuning::new();
+            let larder = crate::Larder::checking().with_leaks(true);
+            tuning.apply(&Config {
+                leaks: larder.0.leaks,
+                ..config
+            });
+            assert!(tuning.is_hardened());
+            assert_eq!((tuning.is_checking(), tuning.says_leaks()), (checks, says));
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use core::time::Duration;
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
 use crate::by_address::{find, free_by_address};
-use crate::config::{Config, HugePages};
+use crate::config::{Config, HugePages, OnMisuse};
 use crate::hardened;
 use crate::process::{PROCESS, may_start};
 use crate::slow::{
@@ -43,7 +43,7 @@ use crate::thread::{tls, with_local};
 /// freed last and has not given again. Else a small free is not looked at.
 ///
 /// # Configurations
-/// One implementation, tuned for four purposes; the constants of each can be changed by `with_…`:
+/// One implementation, tuned for five purposes; the constants of each can be changed by `with_…`:
 ///
 /// | | for | freed memory goes back | huge pages |
 /// |---|---|---|---|
@@ -51,6 +51,7 @@ use crate::thread::{tls, with_local};
 /// | [`speed`](Self::speed) | time | after 10 s | beyond 2 MiB, the same |
 /// | [`memory`](Self::memory) | little memory | at once | never |
 /// | [`hardened`](Self::hardened) | safety | after 1 s | beyond 8 MiB, where memory is really touched |
+/// | [`checking`](Self::checking) | finding misuse | after 1 s | the same |
 ///
 /// All values being one heap, the one that is asked first decides for the process.
 ///
@@ -65,7 +66,7 @@ use crate::thread::{tls, with_local};
 ///     .with_huge_pages(HugePages::Never);
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Larder(Config);
+pub struct Larder(pub(crate) Config);
 
 impl Default for Larder {
     fn default() -> Self {
@@ -105,6 +106,38 @@ impl Larder {
     /// all threads share. Blocks of `Heap`s are not looked at, [`step`](crate::step)s are not planned.
     pub const fn hardened() -> Self {
         Self(Config::HARDENED)
+    }
+
+    /// The hardened heap, which also says where misuse comes from. Its report has the block's address, length and
+    /// alignment, what is wrong with it, and the thread and stack that found it, allocated the block, and freed it
+    /// (on Linux). An address inside a block is said to be so.
+    ///
+    /// * As many bytes before a block as its alignment, 16 at least, are looked at, too; none above 4096.
+    /// * Freed memory below 1 MiB is filled with a byte that is not zero, and a write of zeros to it is found, too.
+    ///
+    /// [`on_misuse`](Self::on_misuse) says what happens then, [`with_leaks`](Self::with_leaks) has the blocks said that
+    /// are not freed. Frames have the names of functions with the feature `heap-profile`; without it, the names that the
+    /// program exports, and places for `addr2line`.
+    ///
+    /// Costs what [`hardened`](Self::hardened) costs, a walk of the stack at each call (24 frames at most), and memory:
+    /// 16 bytes and more before each block, 80 to 160 in a second table, 416 to 832 for each different stack.
+    pub const fn checking() -> Self {
+        Self(Config::CHECKING)
+    }
+
+    /// Says what happens from now on when the heap finds misuse, where it is hardened or checking.
+    /// [`OnMisuse::Abort`], until the environment or the program says something else.
+    pub fn on_misuse(&self, act: OnMisuse) {
+        PROCESS.tuning.apply(&self.0);
+        PROCESS.tuning.set_on_misuse(act);
+    }
+
+    /// Whether a checking heap says at the end of the process what is not freed, by the stacks that allocated it, the
+    /// longest first. On Linux, after the functions of `atexit` and the destructors of static values. Many programs free
+    /// nothing at their end.
+    #[must_use]
+    pub const fn with_leaks(self, leaks: bool) -> Self {
+        Self(Config { leaks, ..self.0 })
     }
 
     /// This heap, as C++'s `new` asks it for blocks: hardened, [`check_layout`](Self::check_layout) looks at
@@ -148,10 +181,12 @@ impl Larder {
     ///
     /// | variable | values |
     /// |---|---|
-    /// | `LARDER_MODE` | `balanced`, `speed`, `memory` or `hardened`: what [`new`](Self::new), [`speed`](Self::speed), [`memory`](Self::memory) and [`hardened`](Self::hardened) choose |
+    /// | `LARDER_MODE` | `balanced`, `speed`, `memory`, `hardened` or `checking`: what [`new`](Self::new), [`speed`](Self::speed), [`memory`](Self::memory), [`hardened`](Self::hardened) and [`checking`](Self::checking) choose |
     /// | `LARDER_PURGE_AFTER` | milliseconds, or `never` |
     /// | `LARDER_BACKGROUND_PURGE` | `yes` or `no` |
     /// | `LARDER_HUGE_PAGES` | MiB from which on they are asked for, or `never` |
+    /// | `LARDER_ON_MISUSE` | `abort` or `report`: an [`OnMisuse`] |
+    /// | `LARDER_LEAKS` | `yes` or `no`: [`with_leaks`](Self::with_leaks) |
     #[cfg(unix)]
     #[must_use]
     pub const fn with_environment(self) -> Self {
@@ -268,7 +303,7 @@ impl Larder {
         }
     }
 
-    /// Ends the process with a message if the heap is hardened and a block that the program has was allocated with
+    /// Finds misuse if the heap is hardened and a block that the program has was allocated with
     /// another length or alignment: for callers that free by address and length. Alignments up to 16 count as one. Does
     /// nothing else.
     #[inline(always)]

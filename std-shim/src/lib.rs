@@ -87,7 +87,7 @@ mod thread;
 #[cfg(feature = "allocator-api2")]
 mod value_heap;
 
-pub use config::HugePages;
+pub use config::{HugePages, OnMisuse};
 pub use larder::Larder;
 /// How the blocks of [`step`]s were served, in [`Stats::steps`].
 pub use larder_core::lifetime::StepStats;

@@ -1,4 +1,4 @@
-// What a hardened heap finds, one by one: the first argument says what is done, the second to how long a block. The
+// What a hardened or checking heap finds, one by one: the first argument says what is done, the second to how long a block. The
 // block's address is said first.
 #include "check.h"
 #include <malloc.h>
@@ -73,6 +73,15 @@ static void writes(const char *what) {
     if (!strcmp(what, "freed-in-slack")) free(block), block[bytes] = 1, pass_time();
 }
 
+// What is found where the heap is checking.
+static void more(const char *what) {
+    if (!strcmp(what, "before-1")) block[-1] ^= 1, free(block);
+    if (!strcmp(what, "before-16")) block[-16] = 0, free(block);
+    if (!strcmp(what, "before-realloc")) block[-1] ^= 1, other = realloc(block, bytes + 1);
+    if (!strcmp(what, "before-not-freed")) block[-1] = 0, other = malloc(100);
+    if (!strcmp(what, "freed-zero")) free(block), block[bytes / 2] = 0, pass_time();
+}
+
 static void nothing(const char *what) {
     if (!strcmp(what, "nothing-read")) printf("%d\n", *(volatile char *)malloc(0));
     if (!strcmp(what, "nothing-write")) *(volatile char *)malloc(0) = 1;
@@ -94,6 +103,7 @@ int main(int argc, char **argv) {
     inside(argv[1]);
     layouts(argv[1]);
     writes(argv[1]);
+    more(argv[1]);
     nothing(argv[1]);
     puts("went on");
     return 0;
