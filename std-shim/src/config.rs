@@ -87,6 +87,10 @@ pub(crate) struct Config {
     pub(crate) on_misuse: OnMisuse,
     /// Whether what is not freed is said at the end.
     pub(crate) leaks: bool,
+    /// Of so many blocks of `malloc` one has guard pages; 0 for none.
+    pub(crate) guard_one_in: u32,
+    /// Whether a fault at a guard page is explained.
+    pub(crate) explains_faults: bool,
     /// Whether C++'s `new` asks: of the caller, not of the process.
     pub(crate) by_new: bool,
 }
@@ -104,6 +108,8 @@ impl Config {
         checking: false,
         on_misuse: OnMisuse::Abort,
         leaks: false,
+        guard_one_in: 0,
+        explains_faults: false,
         by_new: false,
     };
 
@@ -163,8 +169,9 @@ pub(crate) struct Tuning {
     huge_above: AtomicU64,
     dense_percent: AtomicU32,
     bin_bytes: AtomicU32,
-    /// 1 known, 2 background, 4 hardened, 8 allocated before it was known, 16 checking, 32 leaks.
+    /// 1 known, 2 background, 4 hardened, 8 allocated before it was known, 16 checking, 32 leaks, 64 explains faults.
     flags: AtomicU32,
+    guard_one_in: AtomicU32,
     /// An [`OnMisuse`] as one word.
     on_misuse: AtomicPtr<()>,
     /// How often it was asked for in vain.
@@ -177,6 +184,7 @@ const HARDENED: u32 = 4;
 const EARLY: u32 = 8;
 const CHECKING: u32 = 16;
 const LEAKS: u32 = 32;
+const EXPLAINS_FAULTS: u32 = 64;
 /// Nobody allocates so often before the C library begins.
 const MAX_IN_VAIN: u32 = 100;
 
@@ -189,6 +197,7 @@ impl Tuning {
             dense_percent: AtomicU32::new(config.dense_percent),
             bin_bytes: AtomicU32::new(config.bin_bytes),
             flags: AtomicU32::new(flags(&config)),
+            guard_one_in: AtomicU32::new(config.guard_one_in),
             on_misuse: AtomicPtr::new(ptr::null_mut()),
             applying: Locked::new(0),
         }
@@ -226,6 +235,12 @@ impl Tuning {
             self.dense_percent
                 .store(config.dense_percent, Ordering::Relaxed);
             self.bin_bytes.store(config.bin_bytes, Ordering::Relaxed);
+            // A hardened heap looks at every block.
+            let one_in = match config.hardened {
+                true => 0,
+                false => config.guard_one_in,
+            };
+            self.guard_one_in.store(one_in, Ordering::Relaxed);
             self.set_on_misuse(config.on_misuse);
             let early = self.flags.load(Ordering::Relaxed) & EARLY;
             // Release: see apply.
@@ -292,6 +307,16 @@ impl Tuning {
         self.flags.load(Ordering::Relaxed) & (CHECKING | LEAKS) == CHECKING | LEAKS
     }
 
+    /// Of so many blocks of `malloc` one has guard pages; 0 for none.
+    pub(crate) fn guard_one_in(&self) -> u32 {
+        self.guard_one_in.load(Ordering::Relaxed)
+    }
+
+    /// Whether a fault at a guard page is explained.
+    pub(crate) fn explains_faults(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & EXPLAINS_FAULTS != 0
+    }
+
     /// What happens when misuse is found.
     pub(crate) fn on_misuse(&self) -> OnMisuse {
         // Relaxed: a function is there from the program's start.
@@ -331,7 +356,12 @@ const fn flags(config: &Config) -> u32 {
     let hardened = if config.hardened { HARDENED } else { 0 };
     let checking = if config.checking { CHECKING } else { 0 };
     let leaks = if config.leaks { LEAKS } else { 0 };
-    background | hardened | checking | leaks
+    let explains = if config.explains_faults {
+        EXPLAINS_FAULTS
+    } else {
+        0
+    };
+    background | hardened | checking | leaks | explains
 }
 
 #[cfg(test)]

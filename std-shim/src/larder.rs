@@ -8,10 +8,11 @@ use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
 use crate::by_address::{find, free_by_address};
 use crate::config::{Config, HugePages, OnMisuse};
-use crate::hardened;
+use crate::hardened::{self, guarded};
 use crate::process::{PROCESS, may_start};
 use crate::slow::{
-    alloc_any, alloc_zeroed_any, bin_of, free_any, malloc_any, no_memory, realloc_other,
+    alloc_any, alloc_zeroed_any, bin_of, free_any, malloc_any, malloc_zeroed_any, no_memory,
+    realloc_other,
 };
 use crate::stats::Stats;
 use crate::thread::{tls, with_local};
@@ -140,6 +141,33 @@ impl Larder {
         Self(Config { leaks, ..self.0 })
     }
 
+    /// Gives guard pages to one in so many blocks of [`malloc`](Self::malloc) and [`malloc_zeroed`](Self::malloc_zeroed)
+    /// up to a page less 16 bytes; 0 for none, as in each configuration. Not where the heap is hardened or checking.
+    ///
+    /// Such a block lies alone in a page between two that nobody may touch, at its end or its start. Who reads or writes
+    /// past that side ends by a fault; who writes on the other is found when it is freed, as are double frees. Freed, its
+    /// page may not be touched until those of all others that are free have been used again; there are 256. They are chosen
+    /// where a thread needs more than it has at hand, so that no fast path is longer: what a loop frees and allocates again
+    /// and again is seldom chosen. Blocks of a global allocator's verbs are not: frees with a layout do not look.
+    #[must_use]
+    pub const fn with_guard_pages(self, one_in: u32) -> Self {
+        Self(Config {
+            guard_one_in: one_in,
+            ..self.0
+        })
+    }
+
+    /// Whether a report explains the fault that ends a program at a guard page: whose block it was, and who allocated and
+    /// freed it. On Linux. Takes a handler of `SIGSEGV` when the first block is chosen, and gives it back at the first
+    /// fault of any kind, which happens again then: the program ends as it would have.
+    #[must_use]
+    pub const fn with_fault_reports(self, explains_faults: bool) -> Self {
+        Self(Config {
+            explains_faults,
+            ..self.0
+        })
+    }
+
     /// This heap, as C++'s `new` asks it for blocks: hardened, [`check_layout`](Self::check_layout) looks at
     /// such blocks only.
     #[must_use]
@@ -187,6 +215,8 @@ impl Larder {
     /// | `LARDER_HUGE_PAGES` | MiB from which on they are asked for, or `never` |
     /// | `LARDER_ON_MISUSE` | `abort` or `report`: an [`OnMisuse`] |
     /// | `LARDER_LEAKS` | `yes` or `no`: [`with_leaks`](Self::with_leaks) |
+    /// | `LARDER_GUARD` | a number above 0, or `never`: [`with_guard_pages`](Self::with_guard_pages) |
+    /// | `LARDER_GUARD_FAULTS` | `yes` or `no`: [`with_fault_reports`](Self::with_fault_reports) |
     #[cfg(unix)]
     #[must_use]
     pub const fn with_environment(self) -> Self {
@@ -224,18 +254,16 @@ impl Larder {
     #[inline]
     #[must_use]
     pub fn malloc_zeroed(&self, bytes: usize) -> *mut u8 {
-        if bytes == 0 {
-            return self.malloc(0);
+        if let Some(bin) = c_bin(bytes) {
+            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
+            let block = unsafe { CacheBin::pop(bin) };
+            if !block.is_null() {
+                // SAFETY: the block is at least that long.
+                unsafe { block.write_bytes(0, bytes) };
+                return block;
+            }
         }
-        let Ok(layout) = Layout::from_size_align(bytes, 16) else {
-            return no_memory();
-        };
-        // SAFETY: the layout is not empty.
-        let block = unsafe { self.alloc_zeroed(layout) };
-        match block.is_null() {
-            true => no_memory(),
-            false => block,
-        }
+        malloc_zeroed_any(bytes, &self.0)
     }
 
     /// Frees a block by its address alone, which costs a few instructions more than a free with the
@@ -279,10 +307,17 @@ impl Larder {
             };
         }
         let usable = match PROCESS.class_in_first(block) {
-            None | Some(SizeClass::NONE) => match self.usable_size(block) {
-                Some(bytes) => bytes,
-                None => return ptr::null_mut(),
-            },
+            None | Some(SizeClass::NONE) => {
+                // SAFETY: the caller's promise.
+                let moved = unsafe { guarded::resize(block, bytes, |bytes| self.malloc(bytes)) };
+                if let Some(moved) = moved {
+                    return moved;
+                }
+                match self.usable_size(block) {
+                    Some(bytes) => bytes,
+                    None => return ptr::null_mut(),
+                }
+            }
             Some(class) => class.block_bytes(),
         };
         if bytes <= usable && bytes > usable / 2 {
@@ -319,6 +354,9 @@ impl Larder {
     pub fn usable_size(&self, block: *const u8) -> Option<usize> {
         if PROCESS.tuning.is_hardened() {
             return hardened::usable_size(block.cast_mut());
+        }
+        if let Some(bytes) = guarded::usable_size(block.cast_mut()) {
+            return Some(bytes);
         }
         find(block.cast_mut()).map(|(_, bytes)| bytes)
     }

@@ -11,7 +11,7 @@ use larder_core::small::{CacheBin, Fresh, SizeClass, ThreadCache};
 use crate::arena::Held;
 use crate::check;
 use crate::config::Config;
-use crate::hardened;
+use crate::hardened::{self, guarded};
 use crate::os::Native;
 use crate::process::PROCESS;
 use crate::purge;
@@ -207,8 +207,29 @@ pub(crate) fn alloc_any(layout: Layout, config: &Config) -> *mut u8 {
 #[cold]
 #[inline(never)]
 pub(crate) fn malloc_any(bytes: usize, config: &Config) -> *mut u8 {
+    if let Some(block) = guarded::alloc(bytes, config) {
+        return block.as_ptr();
+    }
     let block = match Layout::from_size_align(bytes, 16) {
         Ok(layout) if bytes > 0 => alloc_any(layout, config),
+        Ok(_) => alloc_nothing(config),
+        Err(_) => ptr::null_mut(),
+    };
+    match block.is_null() {
+        true => no_memory(),
+        false => block,
+    }
+}
+
+/// Any zeroed block that C asks for by its length.
+#[cold]
+#[inline(never)]
+pub(crate) fn malloc_zeroed_any(bytes: usize, config: &Config) -> *mut u8 {
+    if let Some(block) = guarded::alloc(bytes, config) {
+        return block.as_ptr();
+    }
+    let block = match Layout::from_size_align(bytes, 16) {
+        Ok(layout) if bytes > 0 => alloc_zeroed_any(layout, config),
         Ok(_) => alloc_nothing(config),
         Err(_) => ptr::null_mut(),
     };

@@ -9,7 +9,7 @@ use crate::os::say;
 type Choose = fn(&mut Config, &[u8]) -> Option<()>;
 
 /// The variables, what each does, and what it may say.
-const VARIABLES: [(&str, Choose, &str); 6] = [
+const VARIABLES: [(&str, Choose, &str); 8] = [
     (
         "LARDER_MODE",
         mode,
@@ -20,6 +20,8 @@ const VARIABLES: [(&str, Choose, &str); 6] = [
     ("LARDER_HUGE_PAGES", huge_pages, "MiB, or never"),
     ("LARDER_ON_MISUSE", on_misuse, "abort or report"),
     ("LARDER_LEAKS", leaks, "yes or no"),
+    ("LARDER_GUARD", guard, "of how many blocks one, or never"),
+    ("LARDER_GUARD_FAULTS", guard_faults, "yes or no"),
 ];
 
 /// The configuration as the environment changes it. `None` if the process cannot read its environment yet.
@@ -51,6 +53,8 @@ fn mode(config: &mut Config, value: &[u8]) -> Option<()> {
         background: config.background,
         on_misuse: config.on_misuse,
         leaks: config.leaks,
+        guard_one_in: config.guard_one_in,
+        explains_faults: config.explains_faults,
         ..mode
     };
     Some(())
@@ -91,6 +95,21 @@ fn leaks(config: &mut Config, value: &[u8]) -> Option<()> {
     Some(())
 }
 
+fn guard(config: &mut Config, value: &[u8]) -> Option<()> {
+    config.guard_one_in = match value {
+        b"never" => 0,
+        _ => u32::try_from(number(value)?)
+            .ok()
+            .filter(|&one_in| one_in > 0)?,
+    };
+    Some(())
+}
+
+fn guard_faults(config: &mut Config, value: &[u8]) -> Option<()> {
+    config.explains_faults = yes_or_no(value)?;
+    Some(())
+}
+
 fn yes_or_no(value: &[u8]) -> Option<bool> {
     match value {
         b"yes" => Some(true),
@@ -125,7 +144,11 @@ mod tests {
         assert_eq!(leaks(&mut config, b"yes"), Some(()));
         assert_eq!(mode(&mut config.clone(), b"checking"), Some(()));
         assert_eq!((config.on_misuse, config.leaks), (OnMisuse::Report, true));
+        assert_eq!(guard(&mut config, b"0"), None);
+        assert_eq!(guard(&mut config, b"500"), Some(()));
+        assert_eq!(guard_faults(&mut config, b"yes"), Some(()));
         let changed = config;
+        assert_eq!((config.guard_one_in, config.explains_faults), (500, true));
         assert_eq!((config.purge_ms, config.background), (250, true));
         assert_eq!(config.huge_pages, HugePages::Above(3 << 20));
         for bad in [

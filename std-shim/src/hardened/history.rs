@@ -28,9 +28,10 @@ impl Here {
         }
     }
 
+    /// The calling thread, without the frames of functions that the one called which has a variable at that address.
     #[cold]
     #[inline(never)]
-    fn walk(inner: usize) -> Self {
+    pub(super) fn walk(inner: usize) -> Self {
         let mut frames = [0; FRAMES];
         // The unwinder may allocate: that has no stack.
         // SAFETY: called from the verbs, which have left the thread's part.

@@ -15,7 +15,8 @@
 //!
 //! # Files
 //! `blocks` the blocks that are known, and those in quarantine · `fill` what memory holds that is not the program's ·
-//! `history` who allocated and freed each block · `report` what is said
+//! `history` who allocated and freed each block · `report` what is said · `guarded` some blocks of a heap that is not
+//! hardened, with guard pages
 //!
 //! # Invariants
 //! * HARD1 a block of the program is in the table as `Used`, and its front and slack have the fill of its address.
@@ -30,6 +31,7 @@
 
 mod blocks;
 mod fill;
+pub(crate) mod guarded;
 mod history;
 mod report;
 #[cfg(test)]
@@ -69,6 +71,9 @@ enum Misuse {
     ResizedAfterFree,
     /// The plain heap gives a block that it has not.
     BentList,
+    TouchedAfterFree,
+    TouchedPastEnd,
+    TouchedBeforeStart,
 }
 
 impl Misuse {
@@ -85,6 +90,9 @@ impl Misuse {
             Self::ResizedNoBlock => "larder: resized an address where no block of this heap starts",
             Self::ResizedAfterFree => "larder: resized a block that was freed",
             Self::BentList => "larder: wrote to free memory, so that it would be given again",
+            Self::TouchedAfterFree => "larder: read or wrote a block that was freed",
+            Self::TouchedPastEnd => "larder: read or wrote past the end of a block",
+            Self::TouchedBeforeStart => "larder: read or wrote before the start of a block",
         }
     }
 }

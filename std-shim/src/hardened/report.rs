@@ -33,11 +33,15 @@ pub(super) struct Found<'a> {
 #[cold]
 #[inline(never)]
 pub(super) fn report(found: &Found) {
-    let act = PROCESS.tuning.on_misuse();
-    tell(act, |text| found.write(text));
-    if act == OnMisuse::Abort {
+    say_found(found);
+    if PROCESS.tuning.on_misuse() == OnMisuse::Abort {
         abort();
     }
+}
+
+/// Says what was found.
+pub(super) fn say_found(found: &Found) {
+    tell(PROCESS.tuning.on_misuse(), |text| found.write(text));
 }
 
 /// Makes a text and gives it to whom it is for.

@@ -7,7 +7,7 @@ use crate::program::Heap::{Inside, Linked, Preloaded, System};
 use crate::program::{End, Heap, command, compile, run};
 
 /// Each variable with values that are understood and a text that is said of others.
-const VARIABLES: [(&str, &[&str], &str); 6] = [
+const VARIABLES: [(&str, &[&str], &str); 8] = [
     (
         "LARDER_MODE",
         &["balanced", "speed", "memory", "hardened", "checking"],
@@ -26,6 +26,12 @@ const VARIABLES: [(&str, &[&str], &str); 6] = [
     ),
     ("LARDER_ON_MISUSE", &["abort", "report"], "abort or report"),
     ("LARDER_LEAKS", &["yes", "no"], "yes or no"),
+    (
+        "LARDER_GUARD",
+        &["1", "1000", "4294967295", "never"],
+        "of how many blocks one, or never",
+    ),
+    ("LARDER_GUARD_FAULTS", &["yes", "no"], "yes or no"),
 ];
 
 const BAD: [&str; 6] = ["", "some", "-1", "1.5", "99999999999999999999", "never "];
