@@ -85,6 +85,8 @@ pub(crate) struct Config {
     /// Whether that looks at more, and keeps the stacks.
     pub(crate) checking: bool,
     pub(crate) on_misuse: OnMisuse,
+    /// Frames that are kept of each stack.
+    pub(crate) stack_frames: u32,
     /// Whether what is not freed is said at the end.
     pub(crate) leaks: bool,
     /// Of so many blocks of `malloc` one has guard pages; 0 for none.
@@ -107,6 +109,7 @@ impl Config {
         hardened: false,
         checking: false,
         on_misuse: OnMisuse::Abort,
+        stack_frames: 16,
         leaks: false,
         guard_one_in: 0,
         explains_faults: false,
@@ -142,6 +145,9 @@ impl Config {
         ..Self::HARDENED
     };
 
+    /// No more frames are kept of a stack.
+    pub(crate) const MAX_STACK_FRAMES: u32 = 32;
+
     /// With what the environment says, if it has its say; `None` if it cannot be read yet.
     fn with_environment(self) -> Option<Self> {
         #[cfg(unix)]
@@ -172,6 +178,7 @@ pub(crate) struct Tuning {
     /// 1 known, 2 background, 4 hardened, 8 allocated before it was known, 16 checking, 32 leaks, 64 explains faults.
     flags: AtomicU32,
     guard_one_in: AtomicU32,
+    stack_frames: AtomicU32,
     /// An [`OnMisuse`] as one word.
     on_misuse: AtomicPtr<()>,
     /// How often it was asked for in vain.
@@ -198,6 +205,7 @@ impl Tuning {
             bin_bytes: AtomicU32::new(config.bin_bytes),
             flags: AtomicU32::new(flags(&config)),
             guard_one_in: AtomicU32::new(config.guard_one_in),
+            stack_frames: AtomicU32::new(config.stack_frames),
             on_misuse: AtomicPtr::new(ptr::null_mut()),
             applying: Locked::new(0),
         }
@@ -241,6 +249,8 @@ impl Tuning {
                 false => config.guard_one_in,
             };
             self.guard_one_in.store(one_in, Ordering::Relaxed);
+            let frames = config.stack_frames.min(Config::MAX_STACK_FRAMES);
+            self.stack_frames.store(frames, Ordering::Relaxed);
             self.set_on_misuse(config.on_misuse);
             let early = self.flags.load(Ordering::Relaxed) & EARLY;
             // Release: see apply.
@@ -310,6 +320,11 @@ impl Tuning {
     /// Of so many blocks of `malloc` one has guard pages; 0 for none.
     pub(crate) fn guard_one_in(&self) -> u32 {
         self.guard_one_in.load(Ordering::Relaxed)
+    }
+
+    /// Frames that are kept of each stack.
+    pub(crate) fn stack_frames(&self) -> usize {
+        self.stack_frames.load(Ordering::Relaxed) as usize
     }
 
     /// Whether a fault at a guard page is explained.

@@ -120,8 +120,9 @@ impl Larder {
     /// are not freed. Frames have the names of functions with the feature `heap-profile`; without it, the names that the
     /// program exports, and places for `addr2line`.
     ///
-    /// Costs what [`hardened`](Self::hardened) costs, a walk of the stack at each call (24 frames at most), and memory:
-    /// 16 bytes and more before each block, 80 to 160 in a second table, 416 to 832 for each different stack.
+    /// Costs what [`hardened`](Self::hardened) costs, a walk of the stack at each call, which is most of it
+    /// ([`with_stack_frames`](Self::with_stack_frames)), and memory: 16 bytes and more before each block, 80 to 160 in a
+    /// second table, 560 to 1120 for each different stack.
     pub const fn checking() -> Self {
         Self(Config::CHECKING)
     }
@@ -131,6 +132,16 @@ impl Larder {
     pub fn on_misuse(&self, act: OnMisuse) {
         PROCESS.tuning.apply(&self.0);
         PROCESS.tuning.set_on_misuse(act);
+    }
+
+    /// Keeps so many frames of each stack that is kept, the innermost; 16 in each configuration, 32 at most. With 0 no stack
+    /// is walked.
+    #[must_use]
+    pub const fn with_stack_frames(self, frames: u32) -> Self {
+        Self(Config {
+            stack_frames: frames,
+            ..self.0
+        })
     }
 
     /// Whether a checking heap says at the end of the process what is not freed, by the stacks that allocated it, the
@@ -215,6 +226,7 @@ impl Larder {
     /// | `LARDER_HUGE_PAGES` | MiB from which on they are asked for, or `never` |
     /// | `LARDER_ON_MISUSE` | `abort` or `report`: an [`OnMisuse`] |
     /// | `LARDER_LEAKS` | `yes` or `no`: [`with_leaks`](Self::with_leaks) |
+    /// | `LARDER_STACK_FRAMES` | a number up to 32: [`with_stack_frames`](Self::with_stack_frames) |
     /// | `LARDER_GUARD` | a number above 0, or `never`: [`with_guard_pages`](Self::with_guard_pages) |
     /// | `LARDER_GUARD_FAULTS` | `yes` or `no`: [`with_fault_reports`](Self::with_fault_reports) |
     #[cfg(unix)]

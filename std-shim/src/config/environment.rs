@@ -9,7 +9,7 @@ use crate::os::say;
 type Choose = fn(&mut Config, &[u8]) -> Option<()>;
 
 /// The variables, what each does, and what it may say.
-const VARIABLES: [(&str, Choose, &str); 8] = [
+const VARIABLES: [(&str, Choose, &str); 9] = [
     (
         "LARDER_MODE",
         mode,
@@ -20,6 +20,7 @@ const VARIABLES: [(&str, Choose, &str); 8] = [
     ("LARDER_HUGE_PAGES", huge_pages, "MiB, or never"),
     ("LARDER_ON_MISUSE", on_misuse, "abort or report"),
     ("LARDER_LEAKS", leaks, "yes or no"),
+    ("LARDER_STACK_FRAMES", stack_frames, "a number up to 32"),
     ("LARDER_GUARD", guard, "of how many blocks one, or never"),
     ("LARDER_GUARD_FAULTS", guard_faults, "yes or no"),
 ];
@@ -53,6 +54,7 @@ fn mode(config: &mut Config, value: &[u8]) -> Option<()> {
         background: config.background,
         on_misuse: config.on_misuse,
         leaks: config.leaks,
+        stack_frames: config.stack_frames,
         guard_one_in: config.guard_one_in,
         explains_faults: config.explains_faults,
         ..mode
@@ -92,6 +94,12 @@ fn on_misuse(config: &mut Config, value: &[u8]) -> Option<()> {
 
 fn leaks(config: &mut Config, value: &[u8]) -> Option<()> {
     config.leaks = yes_or_no(value)?;
+    Some(())
+}
+
+fn stack_frames(config: &mut Config, value: &[u8]) -> Option<()> {
+    let frames = u32::try_from(number(value)?).ok()?;
+    config.stack_frames = Some(frames).filter(|&frames| frames <= Config::MAX_STACK_FRAMES)?;
     Some(())
 }
 
@@ -144,6 +152,9 @@ mod tests {
         assert_eq!(leaks(&mut config, b"yes"), Some(()));
         assert_eq!(mode(&mut config.clone(), b"checking"), Some(()));
         assert_eq!((config.on_misuse, config.leaks), (OnMisuse::Report, true));
+        assert_eq!(stack_frames(&mut config, b"32"), Some(()));
+        assert_eq!(stack_frames(&mut config, b"33"), None);
+        assert_eq!(config.stack_frames, 32);
         assert_eq!(guard(&mut config, b"0"), None);
         assert_eq!(guard(&mut config, b"500"), Some(()));
         assert_eq!(guard_faults(&mut config, b"yes"), Some(()));

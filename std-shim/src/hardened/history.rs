@@ -4,12 +4,13 @@ use core::cmp::Reverse;
 
 use super::blocks::{Known, State};
 use crate::block_table::{BlockTable, Zeroes};
+use crate::config::Config;
 use crate::os::stack::{thread_number, walk};
 use crate::process::PROCESS;
 use crate::thread::with_local;
 
-/// Frames that are kept of a stack, the innermost.
-const FRAMES: usize = 24;
+/// Frames that are kept of a stack at most, the innermost.
+const FRAMES: usize = Config::MAX_STACK_FRAMES as usize;
 
 /// A moment of a program: a thread and its stack.
 #[derive(Clone, Copy, Debug)]
@@ -29,14 +30,14 @@ impl Here {
     }
 
     /// The calling thread, without the frames of functions that the one called which has a variable at that address.
-    #[cold]
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn walk(inner: usize) -> Self {
         let mut frames = [0; FRAMES];
         // The unwinder may allocate: that has no stack.
         // SAFETY: called from the verbs, which have left the thread's part.
         if !unsafe { with_local(|local| local.set_walking(true)) } {
-            walk(inner, &mut frames);
+            let wanted = PROCESS.tuning.stack_frames();
+            walk(inner, frames.get_mut(..wanted).unwrap_or_default());
             // SAFETY: called from the verbs, which have left the thread's part.
             unsafe { with_local(|local| local.set_walking(false)) };
         }

@@ -75,6 +75,33 @@ fn a_report_has_the_block_and_the_stacks_that_allocated_freed_and_misused_it() {
 }
 
 #[test]
+fn a_report_has_as_many_frames_as_are_wished() {
+    let program = compile_with_names("stacks.c", Linked);
+    for (frames, names) in [
+        ("0", vec![]),
+        ("1", vec!["allocates_it"]),
+        ("2", vec!["allocates_it", "main"]),
+    ] {
+        let mut command = command(&program, Linked);
+        command
+            .env("LARDER_MODE", "checking")
+            .env("LARDER_STACK_FRAMES", frames);
+        let report = run(command.arg("twice")).complaints();
+        let kept = under(&report, "allocated");
+        let kept = kept.iter().filter(|frame| **frame != "    no stack");
+        // The library's `malloc` may be one of them.
+        assert!(
+            kept.clone().count() == frames.parse().unwrap(),
+            "{frames}: {report}"
+        );
+        let found = names
+            .iter()
+            .filter(|name| kept.clone().any(|frame| frame.ends_with(*name)));
+        assert!(found.count() + 1 >= names.len(), "{frames}: {report}");
+    }
+}
+
+#[test]
 fn a_report_says_which_threads_did_it() {
     let program = compile_with_names("stacks.c", Linked);
     let report = checking(&program, Linked, "twice-in-threads").complaints();
