@@ -113,6 +113,8 @@ pub use value_heap::{Heap, HeapStats};
 mod guide {
     #[doc = include_str!("../../docs/guide/src/heap.md")]
     struct TheHeap;
+    #[doc = include_str!("../../docs/guide/src/misuse.md")]
+    struct Misuse;
     #[cfg(all(feature = "heap-profile", feature = "allocator-api2"))]
     #[doc = include_str!("../../docs/guide/src/profiles.md")]
     struct Profiles;

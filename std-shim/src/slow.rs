@@ -207,9 +207,34 @@ pub(crate) fn alloc_any(layout: Layout, config: &Config) -> *mut u8 {
 #[cold]
 #[inline(never)]
 pub(crate) fn malloc_any(bytes: usize, config: &Config) -> *mut u8 {
-    if let Some(block) = guarded::alloc(bytes, config) {
-        return block.as_ptr();
+    if guarded::is_on() {
+        return alloc_guarded(bytes, config, malloc_unguarded);
     }
+    malloc_unguarded(bytes, config)
+}
+
+/// Any zeroed block that C asks for by its length.
+#[cold]
+#[inline(never)]
+pub(crate) fn malloc_zeroed_any(bytes: usize, config: &Config) -> *mut u8 {
+    if guarded::is_on() {
+        return alloc_guarded(bytes, config, malloc_zeroed_unguarded);
+    }
+    malloc_zeroed_unguarded(bytes, config)
+}
+
+/// A block with guard pages, or else one as ever.
+#[cold]
+#[inline(never)]
+fn alloc_guarded(bytes: usize, config: &Config, other: fn(usize, &Config) -> *mut u8) -> *mut u8 {
+    match guarded::alloc(bytes, config) {
+        Some(block) => block.as_ptr(),
+        None => other(bytes, config),
+    }
+}
+
+#[inline(always)]
+fn malloc_unguarded(bytes: usize, config: &Config) -> *mut u8 {
     let block = match Layout::from_size_align(bytes, 16) {
         Ok(layout) if bytes > 0 => alloc_any(layout, config),
         Ok(_) => alloc_nothing(config),
@@ -221,13 +246,8 @@ pub(crate) fn malloc_any(bytes: usize, config: &Config) -> *mut u8 {
     }
 }
 
-/// Any zeroed block that C asks for by its length.
-#[cold]
-#[inline(never)]
-pub(crate) fn malloc_zeroed_any(bytes: usize, config: &Config) -> *mut u8 {
-    if let Some(block) = guarded::alloc(bytes, config) {
-        return block.as_ptr();
-    }
+#[inline(always)]
+fn malloc_zeroed_unguarded(bytes: usize, config: &Config) -> *mut u8 {
     let block = match Layout::from_size_align(bytes, 16) {
         Ok(layout) if bytes > 0 => alloc_zeroed_any(layout, config),
         Ok(_) => alloc_nothing(config),

@@ -230,9 +230,14 @@ impl Guarded {
     }
 }
 
+/// Whether some blocks have guard pages. None before the configuration is known.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    PROCESS.tuning.guard_one_in() != 0
+}
+
 /// A block of C's with a page of its own, zeroed, if it is this one's turn.
 pub(crate) fn alloc(bytes: usize, config: &Config) -> Option<NonNull<u8>> {
-    // None before the configuration is known.
     let one_in = PROCESS.tuning.guard_one_in();
     if one_in == 0 || bytes > Native.page_bytes() - LEAST_ALIGN {
         return None;
