@@ -36,7 +36,7 @@ void free_sized(void) { none(); } void free_aligned_sized(void) { none(); }' |
     gcc -shared -fPIC -w -x c - -o "$work/libsized.so"
 gcc -std=gnu11 -O1 -fno-builtin -w -pthread -I"$programs" "$programs/misuse_hardened.c" \
     "$work/libsized.so" -o "$work/misuse"
-misuses=$(grep -o 'strcmp(what, "[^"]*")' "$programs/misuse_hardened.c" | cut -d'"' -f2)
+misuses=$(grep -o '!strcmp(what, "[^"]*")' "$programs/misuse_hardened.c" | cut -d'"' -f2)
 order=(glibc perturb check larder guard-all hardened checking)
 printf '%-28s' misuse
 printf '%10s' "${order[@]}"

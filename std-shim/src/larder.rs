@@ -92,7 +92,8 @@ impl Larder {
     }
 
     /// The heap of the process, which finds what the program does wrong with its blocks: the process ends with a line
-    /// on standard error that says what was done to which address.
+    /// on standard error that says what was done to which address, unless [`on_misuse`](Self::on_misuse) chose something
+    /// else.
     ///
     /// * A free or resize of an address where no block starts, or of a block that was freed; a free with another
     ///   length or alignment than the block has.

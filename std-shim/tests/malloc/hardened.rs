@@ -15,6 +15,7 @@ const OTHER_LAYOUT: &str =
     "larder: freed a block with another layout than it was allocated with: 0x";
 const PAST: &str = "larder: wrote past the end of a block: 0x";
 const BEFORE: &str = "larder: wrote before the start of a block: 0x";
+const BENT: &str = "larder: wrote to free memory, so that it would be given again: 0x";
 const AFTER: &str = "larder: wrote to a block that was freed: 0x";
 
 /// Each misuse with what is said of it, and whether the address is the block's own.
@@ -101,6 +102,20 @@ fn each_misuse_is_found_whatever_the_length_of_the_block() {
                     assert!(first.unwrap().ends_with(said.trim()), "{what}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn a_block_in_use_is_not_given_again_by_a_list_that_was_bent() {
+    let program = compile("misuse_hardened.c", Linked);
+    for mode in MODES {
+        for length in ["20", "1000"] {
+            let end = in_mode(mode, &program, Linked, &["bent-list", length]);
+            let complaints = end.complaints();
+            let what = format!("{length} {mode}: {}{complaints}", end.text());
+            assert_eq!(end.status.signal(), Some(libc::SIGABRT), "{what}");
+            assert!(complaints.starts_with(BENT), "{what}");
         }
     }
 }

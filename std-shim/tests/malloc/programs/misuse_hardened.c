@@ -82,6 +82,15 @@ static void more(const char *what) {
     if (!strcmp(what, "freed-zero")) free(block), block[bytes / 2] = 0, pass_time();
 }
 
+// A link of the plain heap's list is turned to a block in use.
+static void bend(const char *what) {
+    if (strcmp(what, "bent-list")) return;
+    size_t front = !strcmp(getenv("LARDER_MODE"), "checking") ? 16 : 0;
+    free(block), pass_time();
+    *(char **)(block - front) = other - front;
+    for (int i = 0; i < 1000; i++) CHECK(malloc(bytes));
+}
+
 static void nothing(const char *what) {
     if (!strcmp(what, "nothing-read")) printf("%d\n", *(volatile char *)malloc(0));
     if (!strcmp(what, "nothing-write")) *(volatile char *)malloc(0) = 1;
@@ -104,6 +113,7 @@ int main(int argc, char **argv) {
     layouts(argv[1]);
     writes(argv[1]);
     more(argv[1]);
+    bend(argv[1]);
     nothing(argv[1]);
     puts("went on");
     return 0;
