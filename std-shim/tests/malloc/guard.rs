@@ -104,6 +104,13 @@ fn other_misuse_of_these_blocks_is_found() {
 }
 
 #[test]
+fn blocks_lie_at_both_sides_of_their_pages() {
+    let program = compile("guard.c", Linked);
+    let end = guarded("1", &program, Linked, &["places", "100", "0"]);
+    assert!(end.text().ends_with("went on\n"), "{}", end.text());
+}
+
+#[test]
 fn a_heap_that_looks_at_every_block_has_none() {
     let program = compile("guard.c", Linked);
     for mode in ["hardened", "checking"] {

@@ -59,6 +59,16 @@ static void correct(void) {
     for (int i = 0; i < COUNT; i++) free(all[i].at);
 }
 
+// Where blocks lie that a thread never has at hand, each of which is chosen.
+static void places(void) {
+    int at_start = 0, at_end = 0;
+    for (int i = 0; i < 60; i++) {
+        size_t place = (size_t)malloc(2000) % 4096;
+        at_start += place == 0, at_end += place == 4096 - 2000;
+    }
+    CHECK(at_start > 0 && at_end > 0 && at_start + at_end == 60);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 4);
     setvbuf(stdout, NULL, _IONBF, 0);
@@ -66,6 +76,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "own-handler")) signal(SIGSEGV, own_handler), argv[1] = "past";
     for (int i = atoi(argv[3]); i > 0; i--) CHECK(malloc(bytes));
     if (!strcmp(argv[1], "nothing")) correct();
+    if (!strcmp(argv[1], "places")) places();
     block = malloc(bytes);
     printf("%p\n", (void *)block);
     memset(block, 'a', bytes);
