@@ -68,9 +68,9 @@ static void writes(const char *what) {
         // Another byte than stands there, which differs from block to block.
         memset(block + all - last, block[all - 1] ^ 1, last), free(block);
     }
-    if (!strcmp(what, "freed-soon")) free(block), block[0] = 1, other = malloc(100);
-    if (!strcmp(what, "freed-later")) free(block), block[bytes - 1] = 1, pass_time();
-    if (!strcmp(what, "freed-in-slack")) free(block), block[bytes] = 1, pass_time();
+    if (!strcmp(what, "freed-soon")) free(block), block[0] ^= 1, other = malloc(100);
+    if (!strcmp(what, "freed-later")) free(block), block[bytes - 1] ^= 1, pass_time();
+    if (!strcmp(what, "freed-in-slack")) free(block), block[bytes] ^= 1, pass_time();
 }
 
 // What is found where the heap is checking.
