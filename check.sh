@@ -116,10 +116,10 @@ step_deps() {
     depends larder-cuda-stand-in 'larder-cuda-abi libc'
 }
 
-# A package has these direct dependencies and no others.
+# A package has these direct dependencies and no others, on whatever system.
 depends() {
     local have
-    have=$(cargo tree -p "$1" --edges normal --depth 1 --prefix none --format '{p}' | tail -n +2 | cut -d' ' -f1 | sort | xargs)
+    have=$(cargo tree -p "$1" --target all --edges normal --depth 1 --prefix none --format '{p}' | tail -n +2 | cut -d' ' -f1 | sort | xargs)
     [ "$have" = "$2" ] || fail "$1 depends on: $have"
 }
 
@@ -152,7 +152,13 @@ step_nvidia() {
 }
 
 step_loom() {
-    RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR="$target/loom" cargo test --release -p larder-loom-tests
+    (
+        cd loom-tests
+        export CARGO_TARGET_DIR=$target/loom
+        cargo fmt --check
+        cargo clippy --all-targets --no-deps -- -D warnings
+        cargo test --release
+    )
 }
 
 step_fuzz() {

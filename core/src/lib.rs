@@ -117,7 +117,7 @@ pub use error::{
 };
 pub use host_access::HostAccess;
 pub use region::{FixedRange, MAX_REGIONS, RegionId};
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 pub use small::{Heap, HeapStats, StaticHeap};
 pub use stats::{PoolStats, Stats};
 pub use stream::{EventNumber, StreamId, StreamPoint};
