@@ -97,11 +97,11 @@ step_features() {
     cargo build -p larder-core --no-default-features
     cargo build -p larder-core --no-default-features --release
     # The oldest and the newest interface of CUDA, and a program that links the driver.
-    cargo check -p larder-cuda --no-default-features --features cuda-11040
-    cargo check -p larder-cuda --no-default-features --features cuda-13040
+    cargo check -p larder-cuda --features cudarc/cuda-11040
+    cargo check -p larder-cuda --features cudarc/cuda-13040
     cargo check -p larder-cuda --features cudarc/dynamic-linking
-    # With the default version, without jobs.
-    cargo check -p larder-cuda --no-default-features --features cuda-12080
+    # With no version named, without jobs.
+    cargo check -p larder-cuda --no-default-features
 }
 
 step_deps() {
@@ -109,9 +109,9 @@ step_deps() {
     depends larder 'larder-core libc'
     depends larder-trace 'thiserror zstd'
     depends larder-cuda 'cudarc larder-control larder-core larder-cuda-abi libc libloading thiserror'
-    depends larder-cuda-c-api 'larder-core larder-cuda libc thiserror'
+    depends larder-cuda-c-api 'cudarc larder-core larder-cuda libc thiserror'
     depends larder-control 'larder-core notify serde serde_json thiserror'
-    depends larder-jobs 'clap comfy-table ctrlc larder-control larder-core larder-cuda larder-cuda-stand-in larder-trace ratatui serde serde_json thiserror'
+    depends larder-jobs 'clap comfy-table ctrlc cudarc larder-control larder-core larder-cuda larder-cuda-stand-in larder-trace ratatui serde serde_json thiserror'
     depends larder-cuda-abi ''
     depends larder-cuda-stand-in 'larder-cuda-abi libc'
 }
