@@ -4,10 +4,10 @@
 #   ./check.sh            all of it
 #   ./check.sh fmt tests  only these steps
 #
-# Steps: fmt layers clippy tests docs features deps worker no_os nvidia loom fuzz mutants long
-# (nvidia fetches from registries, fuzz needs a nightly toolchain and cargo-fuzz; both say so when they skip;
-# mutants and long are slow and run only when named; mutants are those of mutants/list.txt, not those of
-# cargo-mutants).
+# Steps: fmt layers clippy tests docs features deps publish api worker no_os nvidia loom fuzz mutants long
+# (publish and nvidia ask registries, publish wants the oldest toolchain, api and fuzz want a nightly one,
+# cargo-public-api and cargo-fuzz; all four say so when they skip; mutants and long are slow and run only when
+# named; mutants are those of mutants/list.txt, not those of cargo-mutants).
 set -euo pipefail
 cd "$(dirname "$0")"
 target=${CARGO_TARGET_DIR:-target}
@@ -123,6 +123,23 @@ depends() {
     [ "$have" = "$2" ] || fail "$1 depends on: $have"
 }
 
+# Packages can be published, with no warning but of what they leave out, and build with the oldest toolchain
+# from what users get.
+step_publish() {
+    local oldest said
+    local -x RUSTC
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    if ! RUSTC=$(rustup which --toolchain "$oldest" rustc 2>/dev/null); then
+        echo "skipped: needs \`rustup toolchain install $oldest --profile minimal\`"
+        return
+    fi
+    said=$(cargo publish --workspace --dry-run --allow-dirty 2>&1) || fail "$said"
+    if printf '%s\n' "$said" | grep -vE '^warning: (ignoring (test|example|benchmark) |aborting upload)' \
+        | grep -A 8 '^warning'; then
+        fail 'a package would be published with these warnings'
+    fi
+}
+
 # The workers of `larder versus`, with every workload at a small scale: on the system's allocator,
 # then on ours, then with steps.
 step_worker() {
@@ -204,7 +221,7 @@ step_long() {
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps worker no_os nvidia loom fuzz)
+[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps publish api worker no_os nvidia loom fuzz)
 for step in "${steps[@]}"; do
     say "$step"
     "step_$step"

@@ -130,6 +130,8 @@ pub use zeroed::Zeroed;
 /// The guide's samples, compiled and run with the tests.
 #[cfg(doctest)]
 mod guide {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
     #[doc = include_str!("../../docs/guide/src/core.md")]
     struct Core;
     #[doc = include_str!("../../docs/guide/src/extend.md")]

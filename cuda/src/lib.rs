@@ -129,6 +129,8 @@ pub use vmem::{HostSide, Migrated, Movable, VmemAllocator, VmemBuffer, VmemConfi
 /// The guide's samples, compiled with the tests.
 #[cfg(doctest)]
 mod guide {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
     #[doc = include_str!("../../docs/guide/src/gpu.md")]
     struct Gpu;
     #[cfg(feature = "control")]
