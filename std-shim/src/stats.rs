@@ -37,6 +37,7 @@ use crate::thread::local::Local;
 /// With one thread left the numbers are exact. Blocks in the quarantine of a hardened heap count in their class, or
 /// as large, and not as live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Stats {
     /// Blocks in the program's hands, as granted.
     pub live_bytes: u64,
@@ -68,6 +69,7 @@ pub struct Stats {
 
 /// What the heap holds of one size class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct ClassStats {
     /// Size of a block.
     pub block_bytes: u64,
