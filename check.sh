@@ -140,6 +140,20 @@ step_publish() {
     fi
 }
 
+# docs/api has what each published package offers. What changed is written there, to be looked at and committed.
+step_api() {
+    if ! cargo public-api --version >/dev/null 2>&1 || ! cargo +nightly --version >/dev/null 2>&1; then
+        echo 'skipped: needs a nightly toolchain and `cargo install cargo-public-api --locked`'
+        return
+    fi
+    local package
+    for package in larder-core larder larder-trace larder-cuda larder-cuda-abi larder-control; do
+        cargo +nightly public-api --package "$package" --all-features --simplified --simplified --simplified \
+            --target-dir "$target/api" >"docs/api/$package.txt"
+    done
+    git diff --exit-code -- docs/api || fail 'the public API is another one than docs/api had, which has it now'
+}
+
 # The workers of `larder versus`, with every workload at a small scale: on the system's allocator,
 # then on ours, then with steps.
 step_worker() {
