@@ -4,10 +4,10 @@
 #   ./check.sh            all of it
 #   ./check.sh fmt tests  only these steps
 #
-# Steps: fmt layers clippy tests docs features deps worker no_os nvidia loom fuzz mutants long
-# (nvidia fetches from registries, fuzz needs a nightly toolchain and cargo-fuzz; both say so when they skip;
-# mutants and long are slow and run only when named; mutants are those of mutants/list.txt, not those of
-# cargo-mutants).
+# Steps: fmt layers clippy tests docs features deps publish api worker no_os nvidia loom fuzz mutants long
+# (publish and nvidia ask registries, publish wants the oldest toolchain, api and fuzz want a nightly one,
+# cargo-public-api and cargo-fuzz; all four say so when they skip; mutants and long are slow and run only when
+# named; mutants are those of mutants/list.txt, not those of cargo-mutants).
 set -euo pipefail
 cd "$(dirname "$0")"
 target=${CARGO_TARGET_DIR:-target}
@@ -97,11 +97,11 @@ step_features() {
     cargo build -p larder-core --no-default-features
     cargo build -p larder-core --no-default-features --release
     # The oldest and the newest interface of CUDA, and a program that links the driver.
-    cargo check -p larder-cuda --no-default-features --features cuda-11040
-    cargo check -p larder-cuda --no-default-features --features cuda-13040
+    cargo check -p larder-cuda --features cudarc/cuda-11040
+    cargo check -p larder-cuda --features cudarc/cuda-13040
     cargo check -p larder-cuda --features cudarc/dynamic-linking
-    # With the default version, without jobs.
-    cargo check -p larder-cuda --no-default-features --features cuda-12080
+    # With no version named, without jobs.
+    cargo check -p larder-cuda --no-default-features
 }
 
 step_deps() {
@@ -109,18 +109,49 @@ step_deps() {
     depends larder 'larder-core libc'
     depends larder-trace 'thiserror zstd'
     depends larder-cuda 'cudarc larder-control larder-core larder-cuda-abi libc libloading thiserror'
-    depends larder-cuda-c-api 'larder-core larder-cuda libc thiserror'
+    depends larder-cuda-c-api 'cudarc larder-core larder-cuda libc thiserror'
     depends larder-control 'larder-core notify serde serde_json thiserror'
-    depends larder-jobs 'clap comfy-table ctrlc larder-control larder-core larder-cuda larder-cuda-stand-in larder-trace ratatui serde serde_json thiserror'
+    depends larder-jobs 'clap comfy-table ctrlc cudarc larder-control larder-core larder-cuda larder-cuda-stand-in larder-trace ratatui serde serde_json thiserror'
     depends larder-cuda-abi ''
     depends larder-cuda-stand-in 'larder-cuda-abi libc'
 }
 
-# A package has these direct dependencies and no others.
+# A package has these direct dependencies and no others, on whatever system.
 depends() {
     local have
-    have=$(cargo tree -p "$1" --edges normal --depth 1 --prefix none --format '{p}' | tail -n +2 | cut -d' ' -f1 | sort | xargs)
+    have=$(cargo tree -p "$1" --target all --edges normal --depth 1 --prefix none --format '{p}' | tail -n +2 | cut -d' ' -f1 | sort | xargs)
     [ "$have" = "$2" ] || fail "$1 depends on: $have"
+}
+
+# Packages can be published, with no warning but of what they leave out, and build with the oldest toolchain
+# from what users get.
+step_publish() {
+    local oldest said
+    local -x RUSTC
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    if ! RUSTC=$(rustup which --toolchain "$oldest" rustc 2>/dev/null); then
+        echo "skipped: needs \`rustup toolchain install $oldest --profile minimal\`"
+        return
+    fi
+    said=$(cargo publish --workspace --dry-run --allow-dirty 2>&1) || fail "$said"
+    if printf '%s\n' "$said" | grep -vE '^warning: (ignoring (test|example|benchmark) |aborting upload)' \
+        | grep -A 8 '^warning'; then
+        fail 'a package would be published with these warnings'
+    fi
+}
+
+# docs/api has what each published package offers. What changed is written there, to be looked at and committed.
+step_api() {
+    if ! cargo public-api --version >/dev/null 2>&1 || ! cargo +nightly --version >/dev/null 2>&1; then
+        echo 'skipped: needs a nightly toolchain and `cargo install cargo-public-api --locked`'
+        return
+    fi
+    local package
+    for package in larder-core larder larder-trace larder-cuda larder-cuda-abi larder-control; do
+        cargo +nightly public-api --package "$package" --all-features --simplified --simplified --simplified \
+            --target-dir "$target/api" >"docs/api/$package.txt"
+    done
+    git diff --exit-code -- docs/api || fail 'the public API is another one than docs/api had, which has it now'
 }
 
 # The workers of `larder versus`, with every workload at a small scale: on the system's allocator,
@@ -152,7 +183,13 @@ step_nvidia() {
 }
 
 step_loom() {
-    RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR="$target/loom" cargo test --release -p larder-loom-tests
+    (
+        cd loom-tests
+        export CARGO_TARGET_DIR=$target/loom
+        cargo fmt --check
+        cargo clippy --all-targets --no-deps -- -D warnings
+        cargo test --release
+    )
 }
 
 step_fuzz() {
@@ -208,7 +245,7 @@ step_long() {
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps worker no_os nvidia loom fuzz)
+[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps publish api worker no_os nvidia loom fuzz)
 for step in "${steps[@]}"; do
     say "$step"
     "step_$step"

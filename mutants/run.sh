@@ -70,8 +70,8 @@ run_tests() {
     local -x LARDER_CUDA_DRIVER=stand-in
     case "$1" in
         loom*)
-            local -x RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom
-            arguments="--release -p larder-loom-tests --test all ${1#loom}"
+            local -x CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom
+            arguments="--release --manifest-path loom-tests/Cargo.toml --test all ${1#loom}"
             ;;
     esac
     cargo test -q --no-run $arguments </dev/null >"$log" 2>&1 || return 2

@@ -117,7 +117,7 @@ pub use error::{
 };
 pub use host_access::HostAccess;
 pub use region::{FixedRange, MAX_REGIONS, RegionId};
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 pub use small::{Heap, HeapStats, StaticHeap};
 pub use stats::{PoolStats, Stats};
 pub use stream::{EventNumber, StreamId, StreamPoint};
@@ -130,6 +130,8 @@ pub use zeroed::Zeroed;
 /// The guide's samples, compiled and run with the tests.
 #[cfg(doctest)]
 mod guide {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
     #[doc = include_str!("../../docs/guide/src/core.md")]
     struct Core;
     #[doc = include_str!("../../docs/guide/src/extend.md")]

@@ -45,11 +45,11 @@
 //! same.
 //!
 //! # Versions of CUDA
-//! cudarc takes exactly one version of CUDA's interface, by feature, and here the default is 12.8.
-//! A program that names another one for cudarc itself, or for another library, turns
-//! `default-features` of this crate off; with two versions cudarc does not compile ("the name
-//! `CUDA_VERSION` is defined multiple times"), with none its build script says so. The version says
-//! what cudarc may call. It need not be the driver's: what is called here is looked up at run time.
+//! cudarc takes exactly one version of CUDA's interface. A program, or a library in it, names one by a
+//! feature of cudarc (`cudarc/cuda-12040`); this crate names none. If nobody does, it is that of `nvcc`, else
+//! the newest that cudarc knows. With two versions named cudarc does not compile ("the name `CUDA_VERSION` is
+//! defined multiple times"). The version says what cudarc may call. It need not be the driver's: what is
+//! called here is looked up at run time.
 //!
 //! # Threads and contexts
 //! Everything here may be used from any thread. A call makes its [`Context`] current for as long as
@@ -129,6 +129,8 @@ pub use vmem::{HostSide, Migrated, Movable, VmemAllocator, VmemBuffer, VmemConfi
 /// The guide's samples, compiled with the tests.
 #[cfg(doctest)]
 mod guide {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
     #[doc = include_str!("../../docs/guide/src/gpu.md")]
     struct Gpu;
     #[cfg(feature = "control")]

@@ -113,6 +113,7 @@ impl BlockInfo {
 
 /// Blocks that were given and not freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Live {
     /// How many.
     pub blocks: u64,

@@ -1,9 +1,8 @@
 //! Models of Larder's shared state, run through every interleaving by loom.
 //!
 //! Each protocol has a model and a broken twin that the checker must reject; without the twin, a
-//! model that explores nothing would pass as well. Run by
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p larder-loom-tests`; an ordinary build holds no
-//! test, because the types modelled are the checker's own then.
+//! model that explores nothing would pass as well. Run here by `cargo test --release`. The core is
+//! compiled from its sources as the package `core/`, in which the types modelled are the checker's own.
 //!
 //! | model | protocol | invariant |
 //! |---|---|---|

@@ -111,6 +111,8 @@ pub use value_heap::{Heap, HeapStats};
 /// The guide's samples, compiled and run with the tests.
 #[cfg(doctest)]
 mod guide {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
     #[doc = include_str!("../../docs/guide/src/heap.md")]
     struct TheHeap;
     #[doc = include_str!("../../docs/guide/src/misuse.md")]

@@ -37,6 +37,7 @@ use crate::thread::local::Local;
 /// With one thread left the numbers are exact. Blocks in the quarantine of a hardened heap count in their class, or
 /// as large, and not as live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Stats {
     /// Blocks in the program's hands, as granted.
     pub live_bytes: u64,
@@ -68,6 +69,7 @@ pub struct Stats {
 
 /// What the heap holds of one size class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct ClassStats {
     /// Size of a block.
     pub block_bytes: u64,
@@ -92,6 +94,20 @@ impl Stats {
             ("heaps", self.heaps),
         ]
         .into_iter()
+    }
+
+    /// The numbers as OpenMetrics text, which Prometheus reads: one family for each of [`fields`](Self::fields),
+    /// and two with a sample for each size class that has a span. Nothing is allocated.
+    ///
+    /// ```
+    /// # use larder::Larder;
+    /// # #[global_allocator]
+    /// # static HEAP: Larder = Larder::new();
+    /// let answer = HEAP.stats().open_metrics().to_string(); // the body of a reply to `GET /metrics`
+    /// assert!(answer.contains("\nlarder_live_bytes "));
+    /// ```
+    pub fn open_metrics(&self) -> impl fmt::Display + '_ {
+        OpenMetrics(self)
     }
 
     /// Counts. O(heaps x classes + chunks), and a system call for each 2 MiB committed; each heap is locked for a
@@ -195,19 +211,55 @@ impl fmt::Display for Stats {
     }
 }
 
+struct OpenMetrics<'a>(&'a Stats);
+
+impl fmt::Display for OpenMetrics<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, number) in self.0.fields() {
+            // The only one that never falls.
+            let (kind, suffix) = match name {
+                "purged_bytes" => ("counter", "_total"),
+                _ => ("gauge", ""),
+            };
+            family(f, name, kind)?;
+            writeln!(f, "larder_{name}{suffix} {number}")?;
+        }
+        for name in ["class_live_blocks", "class_span_bytes"] {
+            family(f, name, "gauge")?;
+            for class in self.0.classes.iter().filter(|class| class.span_bytes > 0) {
+                let number = match name {
+                    "class_live_blocks" => class.live_blocks,
+                    _ => class.span_bytes,
+                };
+                let bytes = class.block_bytes;
+                writeln!(f, "larder_{name}{{block_bytes=\"{bytes}\"}} {number}")?;
+            }
+        }
+        writeln!(f, "# EOF")
+    }
+}
+
+/// What stands before the samples of a family. A name that ends in a unit says so.
+fn family(f: &mut fmt::Formatter<'_>, name: &str, kind: &str) -> fmt::Result {
+    writeln!(f, "# TYPE larder_{name} {kind}")?;
+    if name.ends_with("_bytes") {
+        writeln!(f, "# UNIT larder_{name} bytes")?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_table_has_every_number_and_the_classes_with_spans() {
+    fn some() -> Stats {
         let mut classes = [ClassStats::default(); CLASSES];
         classes[3] = ClassStats {
             block_bytes: 32,
             live_blocks: 1024,
             span_bytes: 65536,
         };
-        let stats = Stats {
+        Stats {
             live_bytes: 32768,
             large_bytes: 0,
             span_bytes: 65536,
@@ -219,8 +271,12 @@ mod tests {
             heaps: 7,
             steps: StepStats::default(),
             classes,
-        };
-        let table = stats.to_string();
+        }
+    }
+
+    #[test]
+    fn the_table_has_every_number_and_the_classes_with_spans() {
+        let table = some().to_string();
         let lines: Vec<Vec<&str>> = table
             .lines()
             .map(|line| line.split_whitespace().collect())
@@ -230,5 +286,21 @@ mod tests {
         assert_eq!(lines[8], ["heaps", "7"]);
         assert_eq!(lines[10], ["32", "1024", "65536", "50%"]);
         assert_eq!(lines.len(), 11);
+    }
+
+    #[test]
+    fn open_metrics_has_every_number_with_its_kind_and_ends() {
+        let text = some().open_metrics().to_string();
+        let purged = "# TYPE larder_purged_bytes counter\n# UNIT larder_purged_bytes bytes\n\
+                      larder_purged_bytes_total 6\n";
+        let classes = "# TYPE larder_class_live_blocks gauge\n\
+                       larder_class_live_blocks{block_bytes=\"32\"} 1024\n\
+                       # TYPE larder_class_span_bytes gauge\n# UNIT larder_class_span_bytes bytes\n\
+                       larder_class_span_bytes{block_bytes=\"32\"} 65536\n# EOF\n";
+        assert!(text.contains(purged), "{text}");
+        assert!(text.contains("\n# TYPE larder_heaps gauge\nlarder_heaps 7\n"));
+        assert!(text.ends_with(classes), "{text}");
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        assert_eq!(samples.count(), some().fields().count() + 2);
     }
 }

@@ -10,6 +10,7 @@ use crate::units::{Addr, AddrRange};
 
 /// Occupancy and fragmentation of an allocator. Sizes in bytes.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[non_exhaustive]
 pub struct Report {
     /// Held from the sub-allocator.
     pub reserved_bytes: u64,
@@ -68,6 +69,7 @@ fn share(part: u64, whole: u64) -> f64 {
 /// The chunks of one power-of-two range of sizes, as TensorFlow's bins: bin `b` counts chunks of
 /// `granule << b` bytes up to twice that, the last bin all larger ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct BinSummary {
     /// Blocks of these sizes.
     pub used_chunks: u32,
@@ -88,6 +90,7 @@ impl BinSummary {
 
 /// One chunk, for walks over an allocator's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ChunkInfo {
     /// Its number.
     pub handle: ChunkHandle,
@@ -125,6 +128,7 @@ pub enum ChunkState {
 
 /// One region, for walks over an allocator's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct RegionInfo {
     /// Its addresses.
     pub range: AddrRange,

@@ -34,6 +34,7 @@ impl Default for StepConfig {
 
 /// Counters since construction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct StepStats {
     /// Steps ended.
     pub steps: u64,

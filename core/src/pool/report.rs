@@ -8,6 +8,7 @@ use crate::table::list::Linked;
 
 /// TensorFlow's four counters, since construction or [`Pool::clear`]. None moves while the limit is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct PoolCounters {
     /// Requests that a kept buffer served: hits.
     pub from_pool: u64,

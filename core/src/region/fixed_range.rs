@@ -31,7 +31,7 @@ pub struct FixedRange {
 
 impl FixedRange {
     /// Manages `range`, all of it still to be given.
-    #[cfg(not(loom))]
+    #[cfg(not(larder_loom))]
     pub const fn new(range: AddrRange) -> Self {
         Self {
             range,
@@ -40,7 +40,7 @@ impl FixedRange {
     }
 
     /// Manages `range`, all of it still to be given.
-    #[cfg(loom)]
+    #[cfg(larder_loom)]
     pub fn new(range: AddrRange) -> Self {
         Self {
             range,
@@ -92,7 +92,7 @@ impl SubAllocator for FixedRange {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(larder_loom)))]
 mod tests {
     use super::*;
     use crate::units::Align;

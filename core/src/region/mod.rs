@@ -22,7 +22,7 @@ use crate::units::{Addr, AddrRange, Granule};
 /// Most regions one allocator holds at a time. Doubling reaches 2^40 bytes in 20, one range
 /// needs one; 256 leave room for sub-allocators that can only give pieces (6 KiB of table). The
 /// model checker's stacks hold no such table.
-pub const MAX_REGIONS: usize = if cfg!(loom) { 8 } else { 256 };
+pub const MAX_REGIONS: usize = if cfg!(larder_loom) { 8 } else { 256 };
 
 /// The number of a region in its table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]

@@ -192,7 +192,7 @@ impl SizeClass {
 
 const _: () = assert!(SizeClass(CLASSES - 1).block_bytes() == MAX_SMALL_BYTES);
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(larder_loom)))]
 mod tests {
     use super::*;
 

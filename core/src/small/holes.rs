@@ -201,7 +201,7 @@ impl Holes {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(larder_loom)))]
 mod tests {
     use super::*;
 

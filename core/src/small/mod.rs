@@ -18,11 +18,11 @@
 //! L links and thread caches, S spans, R remote frees, D transfer caches, H heaps.
 
 mod class;
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 mod heap;
 mod holes;
 mod pages;
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 mod region_pages;
 mod remote;
 mod set;
@@ -32,7 +32,7 @@ mod thread_cache;
 mod thread_heap;
 
 pub use class::{CLASSES, MAX_SMALL_ALIGN, MAX_SMALL_BYTES, SizeClass};
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 pub use heap::{Heap, HeapStats, StaticHeap};
 pub use pages::Pages;
 pub use remote::RemoteQueue;

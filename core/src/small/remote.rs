@@ -40,13 +40,13 @@ pub(super) struct RemoteList(AtomicU32);
 
 impl RemoteList {
     /// No blocks.
-    #[cfg(not(loom))]
+    #[cfg(not(larder_loom))]
     pub(super) const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
     /// No blocks.
-    #[cfg(loom)]
+    #[cfg(larder_loom)]
     pub(super) fn new() -> Self {
         Self(AtomicU32::new(0))
     }
@@ -103,13 +103,13 @@ pub struct RemoteQueue(AtomicPtr<Span>);
 
 impl RemoteQueue {
     /// No spans.
-    #[cfg(not(loom))]
+    #[cfg(not(larder_loom))]
     pub const fn new() -> Self {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }
 
     /// No spans.
-    #[cfg(loom)]
+    #[cfg(larder_loom)]
     pub fn new() -> Self {
         Self(AtomicPtr::new(core::ptr::null_mut()))
     }

@@ -106,7 +106,7 @@ pub(super) struct Carved {
     pub(super) clean: bool,
 }
 
-#[cfg(all(not(loom), target_pointer_width = "64"))]
+#[cfg(all(not(larder_loom), target_pointer_width = "64"))]
 const _: () = assert!(size_of::<Span>() == 128);
 
 impl SpanShape {

@@ -208,7 +208,7 @@ impl ThreadCache {
     ///
     /// # Safety
     /// The lists satisfy SLOT1, and the caller owns the cache.
-    #[cfg(not(loom))]
+    #[cfg(not(larder_loom))]
     pub(super) unsafe fn for_each(&self, mut f: impl FnMut(SizeClass, *mut u8)) {
         for class in SizeClass::all() {
             let bin = &self.0[class.index()];
@@ -226,7 +226,7 @@ impl ThreadCache {
     ///
     /// # Safety
     /// The lists satisfy SLOT1, and the caller owns the cache.
-    #[cfg(not(loom))]
+    #[cfg(not(larder_loom))]
     pub unsafe fn has(&self, class: SizeClass, block: *mut u8) -> bool {
         let bin = &self.0[class.index()];
         let mut slot = bin.head.get();
@@ -244,7 +244,7 @@ impl ThreadCache {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(larder_loom)))]
 mod tests {
     use super::*;
 

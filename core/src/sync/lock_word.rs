@@ -27,9 +27,9 @@ const KEPT: u32 = 4;
 const TRIED: u32 = 8;
 
 /// How often a thread looks before it sleeps: about as long as a sleep and a wake take.
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 const TURNS: u32 = 100;
-#[cfg(loom)]
+#[cfg(larder_loom)]
 const TURNS: u32 = 1;
 
 /// How a thread came to hold a lock.
@@ -47,13 +47,13 @@ pub struct LockWord(AtomicU32);
 
 impl LockWord {
     /// A lock that nobody holds.
-    #[cfg(not(loom))]
+    #[cfg(not(larder_loom))]
     pub const fn new() -> Self {
         Self(AtomicU32::new(FREE))
     }
 
     /// A lock that nobody holds.
-    #[cfg(loom)]
+    #[cfg(larder_loom)]
     pub fn new() -> Self {
         Self(AtomicU32::new(FREE))
     }
@@ -165,7 +165,7 @@ impl LockWord {
 }
 
 /// Locks that are kept across a fork.
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 impl LockWord {
     /// Takes the lock and keeps it until [`unlock_kept`](Self::unlock_kept).
     pub(crate) fn lock_and_keep<W: Wait>(&self) {

@@ -11,13 +11,13 @@ pub struct Locked<T, W: Wait = Spin>(RawLock<T, W>);
 
 impl<T, W: Wait> Locked<T, W> {
     /// Puts `value` behind a lock.
-    #[cfg(not(loom))]
+    #[cfg(not(larder_loom))]
     pub const fn new(value: T) -> Self {
         Self(RawLock::new(value))
     }
 
     /// Puts `value` behind a lock.
-    #[cfg(loom)]
+    #[cfg(larder_loom)]
     pub fn new(value: T) -> Self {
         Self(RawLock::new(value))
     }
@@ -47,7 +47,7 @@ impl<T, W: Wait> Locked<T, W> {
 
 /// What a process needs that forks while other threads run: the child gets the locks as they were
 /// at that moment, so they must be the forking thread's.
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 impl<T, W: Wait> Locked<T, W> {
     /// Locks and keeps the lock beyond this call.
     ///

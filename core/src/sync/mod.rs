@@ -1,11 +1,12 @@
 //! The only place that names atomics, locks and the model checker.
 //!
-//! Natively a lock is a [`LockWord`] beside its value, generic over how threads wait; under `--cfg loom`
-//! it is loom's own, and `LockWord` has a model. `cfg` picks a file here and nowhere else.
+//! Natively a lock is a [`LockWord`] beside its value, generic over how threads wait; under
+//! `cfg(larder_loom)` it is loom's own, and `LockWord` has a model. Only `loom-tests/core` sets that: the
+//! package that users have knows no loom. `cfg` picks a file here and nowhere else.
 
-#[cfg(loom)]
+#[cfg(larder_loom)]
 mod model;
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 mod native;
 
 mod lock_word;
@@ -14,9 +15,9 @@ mod number;
 mod open_event;
 mod turn;
 
-#[cfg(loom)]
+#[cfg(larder_loom)]
 pub(crate) use model::{Cell, Head, RawLock};
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 pub(crate) use native::{Cell, Head, RawLock};
 
 pub(crate) use number::number_given_once;
@@ -28,10 +29,10 @@ pub use open_event::OpenEvent;
 pub use turn::{BuildTurn, Turn};
 
 // The front ends use the same atomics, so that one place swaps them; no promise to users.
-#[cfg(loom)]
+#[cfg(larder_loom)]
 #[doc(hidden)]
 pub use model::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 #[doc(hidden)]
 pub use native::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 

@@ -25,13 +25,13 @@ pub struct Turn<'s>(&'s BuildTurn);
 
 impl BuildTurn {
     /// Nothing is built yet.
-    #[cfg(not(loom))]
+    #[cfg(not(larder_loom))]
     pub const fn new() -> Self {
         Self(AtomicU8::new(EMPTY))
     }
 
     /// Nothing is built yet.
-    #[cfg(loom)]
+    #[cfg(larder_loom)]
     pub fn new() -> Self {
         Self(AtomicU8::new(EMPTY))
     }
@@ -53,7 +53,7 @@ impl BuildTurn {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 impl Default for BuildTurn {
     fn default() -> Self {
         Self::new()

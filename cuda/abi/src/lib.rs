@@ -1,6 +1,12 @@
 //! The part of the CUDA driver's C interface that `larder-cuda` calls and the stand-in driver
 //! answers: result codes, handles, structures and constants. Plain data, no function, no library.
 //!
+//! ```
+//! use larder_cuda_abi::Code;
+//!
+//! assert_eq!(Code::OUT_OF_MEMORY.name(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+//! ```
+//!
 //! Why not the types of a binding: a result here is a number with names for the known ones
 //! ([`Code`]), so a driver that is newer than this text cannot answer anything undefined; and the
 //! same structures serve every version of the interface from 11.4 on, whose layouts have not

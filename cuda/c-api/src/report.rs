@@ -82,7 +82,7 @@ fn snapshot(ordinal: c_int) -> String {
     let chunks = used(ordinal).map(|device| device.memory.snapshot().chunks);
     let mut text = format!("{{\"stats\": {}, \"chunks\": [", stats(ordinal).json());
     let mut separator = "";
-    for DeviceChunk { range, state } in chunks.unwrap_or_default() {
+    for DeviceChunk { range, state, .. } in chunks.unwrap_or_default() {
         let (word, requested) = match state {
             ChunkState::Used {
                 requested_bytes, ..

@@ -56,6 +56,7 @@ pub struct ActionTiming {
 
 /// A copy of what the registry knows of an action.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ActionInfo {
     /// Its id, with which it can be removed.
     pub id: ActionId,
@@ -80,6 +81,7 @@ pub struct ActionInfo {
         Group::Post => "after",
     }
 )]
+#[non_exhaustive]
 pub struct ActionFailed {
     /// Its group.
     pub group: Group,

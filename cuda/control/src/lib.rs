@@ -1,5 +1,17 @@
 //! Several jobs on one GPU: what a job reads from its control file, what it writes to its status file, and
 //! how it obeys. The crate calls no driver and reads no clock but the one that is handed in.
+//!
+//! ```
+//! use larder_control::{BusId, Compat, ControlFile};
+//!
+//! let gpu: BusId = "00:1e.0".parse()?;
+//! let mut orders = ControlFile::default();
+//! orders.limit(gpu, 1 << 30); // so many bytes of this GPU
+//! orders.perf_control = Some(50); // and half of its time
+//! let read = ControlFile::parse(orders.to_text(), Compat::Corrected)?;
+//! assert_eq!(read.file, orders);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]

@@ -46,6 +46,7 @@ pub enum SleepPlan {
 /// How a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a run whose wait is not over must not start"]
+#[non_exhaustive]
 pub enum Waited {
     /// The plan was carried out.
     Done,

@@ -12,31 +12,6 @@ use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner};
 use crate::stream_pool::WantedBy;
 
 impl DeviceAllocator {
-    /// Takes a block back. Work that uses it is queued on `stream` already, or is ordered before what
-    /// is queued there now. O(1), no driver call.
-    ///
-    /// A stream of another context, or one more than can be told apart, is waited for.
-    ///
-    /// # Errors
-    /// Gives the block back if it is not one of ours, or waiting was refused.
-    #[inline]
-    pub fn free(
-        &self,
-        stream: &Arc<CudaStream>,
-        block: Block,
-    ) -> Result<(), Rejected<DeviceFreeError>> {
-        let inner = &*self.0;
-        let Ok(stream_id) = inner.pool.streams.id(stream) else {
-            return inner.free_elsewhere(stream, block);
-        };
-        let bytes = block.bytes();
-        inner.free_on(stream_id, block)?;
-        if inner.pool.shrinking.is_on() {
-            inner.pool.freed_while_shrinking(Some(stream), bytes, inner);
-        }
-        Ok(())
-    }
-
     /// Takes a block back that several streams use; the first one gets it again soonest. It is given
     /// again when the others were seen to have passed: nothing waits for that, on the host or on the
     /// device. Until then it counts as live. O(streams), no driver call.
@@ -178,7 +153,7 @@ impl DeviceInner {
 
     /// On a stream without a number: what it has queued is waited for.
     #[cold]
-    fn free_elsewhere(
+    pub(super) fn free_elsewhere(
         &self,
         stream: &Arc<CudaStream>,
         block: Block,

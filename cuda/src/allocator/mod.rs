@@ -8,6 +8,7 @@
 //! # Locks
 //! Those of the pool, and that of blocks which several streams used, which comes before them.
 
+mod alloc;
 mod arenas;
 mod as_stream;
 mod by_address;
@@ -136,23 +137,6 @@ struct DeviceInner {
 }
 
 impl DeviceAllocator {
-    /// All of the device's memory.
-    ///
-    /// # Errors
-    /// If the driver refuses, or the device cannot map memory.
-    pub fn new(context: &Context) -> Result<Self, DeviceAllocError> {
-        Self::with_config(context, DeviceConfig::new())
-    }
-
-    /// Makes an allocator as the configuration says.
-    ///
-    /// # Errors
-    /// If the driver refuses, or the device cannot map memory; [`DriverError::Unsupported`] if a peer cannot
-    /// reach it or it cannot be shareable.
-    pub fn with_config(context: &Context, config: DeviceConfig) -> Result<Self, DeviceAllocError> {
-        Self::make(context, config, None)
-    }
-
     fn make(
         context: &Context,
         config: DeviceConfig,
@@ -208,16 +192,6 @@ impl DeviceAllocator {
         // A budget above may be in excess.
         inner.pool.take_limit_over();
         Ok(Self(inner))
-    }
-
-    /// Gives memory for work that is queued on `stream` from now on. O(1) and no driver call while
-    /// something fits that this stream, or none, used last; one wait of the stream if another did.
-    ///
-    /// # Errors
-    /// [`DeviceAllocError`].
-    #[inline]
-    pub fn alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
-        self.0.alloc_for(stream, bytes, HostWait::Waits)
     }
 
     /// Where the memory lives.

@@ -8,6 +8,7 @@ use super::{DeviceAllocator, DeviceInner};
 
 /// What [`DeviceAllocator::release`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Released {
     /// Bytes that the driver has again.
     pub now_bytes: u64,

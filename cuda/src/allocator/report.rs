@@ -8,6 +8,7 @@ use crate::{StreamStats, VirtualCalls};
 
 /// One piece of an allocator's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct DeviceChunk {
     /// Its addresses.
     pub range: AddrRange,

@@ -38,6 +38,7 @@ pub struct Run {
 /// What the end of a run did.
 #[derive(Debug)]
 #[must_use = "it has the warnings"]
+#[non_exhaustive]
 pub struct RunEnd {
     /// What became of the status; `None` if it could not be written, which is among the warnings, and if
     /// all runs that are not in it are on the device still.

@@ -14,6 +14,7 @@ use super::{Driver, DriverError, size};
 
 /// What physical memory can do beside serving the process that creates it; it is chosen at its creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct MemoryUse {
     /// It may be [exported](Driver::export_memory) as a file descriptor.
     pub shareable: bool,

@@ -75,6 +75,7 @@ impl<'a> Rule<'a> {
 
 /// How much of one kind exists.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Alive {
     /// The kind: `device`, `pinned`, `event`, …
     pub kind: String,

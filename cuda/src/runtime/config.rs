@@ -62,6 +62,7 @@ impl GpuKind {
 /// A text in the environment that its name does not take. The default is in force in its place.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{name} is {text:?}: set it to {wanted}, or to nothing")]
+#[non_exhaustive]
 pub struct BadVariable {
     /// The variable.
     pub name: &'static str,

@@ -80,6 +80,7 @@ impl Default for GpuOptions {
 
 /// The answer to a request for a GPU's allocator.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct GpuGiven {
     /// The allocator.
     pub allocator: GpuAllocator,

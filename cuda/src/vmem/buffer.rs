@@ -148,6 +148,7 @@ impl VmemAllocator {
 /// What [`VmemAllocator::migrate`] did.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[must_use = "what was left is still on the host's side"]
+#[non_exhaustive]
 pub struct Migrated {
     /// Bytes of values that are on the device now.
     pub moved_bytes: u64,

@@ -131,8 +131,6 @@ fn pool_properties_lie_as_in_the_bindings() {
     assert_eq!(offset_of!(PoolProps, usage), 32);
 }
 
-/// Bindings of 11.4 to 11.7 do not have it.
-#[cfg(feature = "cuda-12080")]
 #[test]
 fn a_launch_lies_as_in_the_bindings() {
     use larder_cuda_abi::LaunchConfig;
@@ -171,7 +169,6 @@ fn assert_same(pairs: &[(usize, usize)]) {
 }
 
 /// The numbers and names of version 12.8, which has all that we know.
-#[cfg(feature = "cuda-12080")]
 mod numbers {
     use super::*;
     use larder_cuda_abi::constants;

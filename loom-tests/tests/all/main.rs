@@ -1,5 +1,4 @@
-//! All loom models in one program, so that it is linked once. One module: `cargo test --release -p larder-loom-tests --test all paged::`.
-#![cfg(loom)]
+//! All loom models in one program, so that it is linked once. One module: in `loom-tests/`, `cargo test --release --test all paged::`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod build_turn;

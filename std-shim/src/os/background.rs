@@ -87,7 +87,8 @@ pub(crate) fn name_thread() {
 /// Waits. Where the system says how, a thread that is to be cancelled is not cancelled here.
 pub(crate) fn sleep_ns(ns: u64) {
     let time = libc::timespec {
-        tv_sec: libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
+        // The type differs by system, and its name is deprecated for musl.
+        tv_sec: (ns / 1_000_000_000).try_into().unwrap_or(i32::MAX.into()),
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,
     };
     let _keep = KeepErrno::new();

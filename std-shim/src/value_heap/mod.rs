@@ -84,6 +84,7 @@ unsafe impl Send for Heap {}
 
 /// What a [`Heap`] holds, in bytes where the name says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct HeapStats {
     /// Blocks in the program's hands, as granted.
     pub live_bytes: u64,

@@ -1,6 +1,14 @@
 //! Recorded allocation traces: the format that `larder::Recorder` writes, read back, and beside it
 //! PyTorch's memory snapshots and the logs of RMM's logging adaptor. The first bytes say which it is.
 //!
+//! ```
+//! use larder_trace::{Event, read};
+//!
+//! let trace = read("a.trace".as_ref(), &b"# alloc-trace v1\na 0 4096\nf 0\n"[..])?;
+//! assert_eq!(trace.events()[0], Event::Alloc { id: 0, bytes: 4096 });
+//! # Ok::<(), larder_trace::TraceError>(())
+//! ```
+//!
 //! A [`Trace`] that exists is well formed:
 //! * ids count up from 0 and are never reused, so an id is an index;
 //! * every free names a block that is live at that moment;

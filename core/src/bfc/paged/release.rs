@@ -49,6 +49,7 @@ impl LastSteps {
 
 /// Counters of pages and handles now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct PageStats {
     /// Pieces of physical memory held.
     pub handles: u32,

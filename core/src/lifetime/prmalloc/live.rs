@@ -73,7 +73,7 @@ fn key_of(record: &LiveRecord) -> Option<u64> {
     record.0.map(|live| live.range.start().get())
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(larder_loom)))]
 mod tests {
     use super::*;
 

@@ -64,6 +64,7 @@ pub enum RoundEnd<T = ()> {
 
 /// How far a planner is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Progress {
     /// Steps begun.
     pub steps: u64,

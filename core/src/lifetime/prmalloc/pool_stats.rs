@@ -7,6 +7,7 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// What a pool served and holds. Sizes below the smallest bin count nowhere in the first three.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct PoolCounts {
     /// Served by the plan.
     pub hits: u64,

@@ -19,6 +19,7 @@ pub const STOP_STATISTIC_STEP: &str = "STOP_STATISTIC_STEP";
 
 /// A text that is not what its name takes. The default stays in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct BadSetting<'e> {
     /// The name.
     pub name: &'static str,

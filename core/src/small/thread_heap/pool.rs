@@ -97,13 +97,13 @@ pub struct HeapPool<W: Wait = Spin>(Locked<Heads<W>, W>);
 
 impl<W: Wait> HeapPool<W> {
     /// No heaps.
-    #[cfg(not(loom))]
+    #[cfg(not(larder_loom))]
     pub const fn new() -> Self {
         Self(Locked::new(Heads::NONE))
     }
 
     /// No heaps.
-    #[cfg(loom)]
+    #[cfg(larder_loom)]
     pub fn new() -> Self {
         Self(Locked::new(Heads::NONE))
     }
@@ -209,7 +209,7 @@ impl<W: Wait> HeapPool<W> {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(larder_loom))]
 impl<W: Wait> HeapPool<W> {
     /// Locks the pool and every heap, for a fork. Undone by [`unlock_all`](Self::unlock_all).
     ///

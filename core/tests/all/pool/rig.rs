@@ -35,12 +35,12 @@ pub fn upstream_fixed(limit_buffers: u32) -> Upstream {
 }
 
 pub fn counters(from_pool: u64, put: u64, allocated: u64, evicted: u64) -> PoolCounters {
-    PoolCounters {
-        from_pool,
-        put,
-        allocated,
-        evicted,
-    }
+    let mut counters = PoolCounters::default();
+    counters.from_pool = from_pool;
+    counters.put = put;
+    counters.allocated = allocated;
+    counters.evicted = evicted;
+    counters
 }
 
 pub fn align(bytes: u64) -> Align {

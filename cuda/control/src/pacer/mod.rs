@@ -53,6 +53,7 @@ pub enum Pause {
 
 /// Totals of a [`Pacer`], all steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct PacerReport {
     /// Steps that have ended.
     pub steps: u64,

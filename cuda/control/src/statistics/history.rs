@@ -12,9 +12,8 @@ use crate::{Compat, StatusFile};
 /// The most graphs that are remembered: those that ran last. Without a bound, a program that makes graphs
 /// without end would fill memory, and readers would refuse its status as too large.
 pub(super) const MAX_GRAPHS: usize = 4096;
-/// A graph's line in a status, with two numbers of 64 bits, is shorter than this.
-const LINE_BYTES: usize = 64;
-const _: () = assert!(MAX_GRAPHS * LINE_BYTES <= StatusFile::MAX_BYTES / 2);
+// A graph's line in a status, with two numbers of 64 bits, is shorter than 64 bytes.
+const _: () = assert!(MAX_GRAPHS * 64 <= StatusFile::MAX_BYTES / 2);
 /// Runs kept of each graph. Upstream's constant is 10, and drops a run when the list reaches it.
 pub(super) const KEPT: usize = 9;
 /// A graph whose last run is as old as this leaves the status.

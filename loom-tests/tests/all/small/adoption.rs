@@ -134,9 +134,11 @@ fn broken_twin_a_heap_trimmed_without_asking_for_its_owner_is_found() {
         let trimmer = thread::spawn(move || {
             let heap = world.heap(0);
             world.touch(heap);
-            // SAFETY: what a thread would say that is wrong: nobody owns it.
-            heap.with(|owner, set| unsafe {
-                set.flush(owner, &mut *heap.cache(), &mut &*world);
+            heap.with(|owner, set| {
+                // SAFETY: what a thread would say that is wrong: nobody owns it.
+                let cache = unsafe { &mut *heap.cache() };
+                // SAFETY: nobody frees meanwhile, it would say.
+                unsafe { set.flush(owner, cache, &mut &*world) };
             });
         });
         live(world);

@@ -44,6 +44,7 @@ struct Live {
 
 /// What the live samples stand for.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[non_exhaustive]
 pub struct SampleTotals {
     /// Samples.
     pub samples: u64,

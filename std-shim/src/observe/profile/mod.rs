@@ -30,6 +30,7 @@ pub use live::{LiveSamples, SampleTotals};
 
 /// What happened to a sampled block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum SampleEvent {
     /// It was allocated.
     Allocated,
@@ -39,6 +40,7 @@ pub enum SampleEvent {
 
 /// A sampled block, as the hook of a [`Profiled`] is told of it.
 #[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
 pub struct Sample {
     /// What happened.
     pub event: SampleEvent,

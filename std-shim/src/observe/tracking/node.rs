@@ -9,6 +9,7 @@ use larder_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// What was counted in one scope. Bytes are those that were asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct ScopeCounts {
     /// Blocks that were allocated.
     pub allocations: u64,
@@ -33,6 +34,7 @@ pub struct ScopeCounts {
 
 /// What a [`Scope`](crate::Scope) has counted so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct ScopeReport {
     /// The scope without those begun inside it.
     pub own: ScopeCounts,
