@@ -70,7 +70,7 @@ pub(super) struct ReplayArgs {
     #[arg(long)]
     json: bool,
 
-    /// Also write one page with the table and a chart for each trace
+    /// Also write one page with the table and pictures of each trace: memory, addresses and driver calls over time
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -99,8 +99,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     each_once(&args.files)?;
     for (option, output) in [("--html", &args.html), ("--snapshot", &args.snapshot)] {
         if let Some(output) = output {
-            spare_the_traces(option, output, &args.files)?;
-            try_write(output).map_err(|error| cannot_write(output, &error))?;
+            try_page(option, output, &args.files)?;
         }
     }
     if let Some(choice) = args.driver {
@@ -115,6 +114,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     check_snapshot(args, &chosen)?;
     let options = Options {
         plans: read_plans(args, &chosen)?,
+        history: args.html.is_some(),
         ..args.options
     };
     let progress = progress_bar();
@@ -144,7 +144,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         }
         if let Some(path) = &args.html {
             let page = report.page();
-            let page = page.map_err(|error| cannot_write(path, error.as_ref()))?;
+            let page = page.map_err(|error| cannot_write(path, &error))?;
             fs::write(path, page).map_err(|error| cannot_write(path, &error))?;
         }
     }
@@ -272,7 +272,7 @@ fn unusable(act: &str, path: &Path, error: &dyn Display) -> Failure {
     Failure::Arguments(format!("cannot {act} {}: {error}", path.display()))
 }
 
-fn cannot_write(path: &Path, error: &(impl Display + ?Sized)) -> Failure {
+pub(super) fn cannot_write(path: &Path, error: &dyn Display) -> Failure {
     let path = path.display();
     Failure::Failed(format!("{path}: cannot write: {error}"))
 }
@@ -324,6 +324,12 @@ fn each_once(files: &[PathBuf]) -> Result<(), Failure> {
         ))),
         None => Ok(()),
     }
+}
+
+/// An error if a page, or what else an option names, would cost a trace or cannot be written.
+pub(super) fn try_page(option: &str, page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+    spare_the_traces(option, page, files)?;
+    try_write(page).map_err(|error| cannot_write(page, &error))
 }
 
 /// A slip such as `--html bert.trace` must not cost a trace.

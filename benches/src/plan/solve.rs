@@ -47,6 +47,9 @@ pub struct PlanRow {
     pub proven: bool,
     /// Whether the independent check found the best packing good and as high as it claims.
     pub valid: bool,
+    /// Where each lifetime lies.
+    #[serde(skip)]
+    pub offsets: Vec<u64>,
 }
 
 /// Packs `problem` and checks the result.
@@ -82,5 +85,6 @@ pub fn solve(problem: &Problem, effort: &Effort) -> Result<PlanRow, PackError> {
         seconds,
         proven: packer.is_proven(),
         valid: validate(lifetimes, packer.offsets()) == Ok(packer.height()),
+        offsets: packer.offsets().to_vec(),
     })
 }

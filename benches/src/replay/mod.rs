@@ -13,9 +13,9 @@
 //! No lock: a replay runs on one thread.
 
 mod contender;
-mod curve;
 #[cfg(test)]
 mod figures_tests;
+mod history;
 mod live_map;
 #[cfg(test)]
 mod pass_tests;
@@ -47,7 +47,7 @@ pub(crate) use contender::Slot;
 pub(crate) use contender::{
     CallsByName, Contender, ContenderSpec, DriverCalls, StepFigures, beyond,
 };
-pub(crate) use curve::Curve;
+pub(crate) use history::{Change, History};
 use live_map::{LiveBlock, LiveMap};
 pub(crate) use recorded::record;
 pub(crate) use registry::{CONTENDERS, PYTORCH_SET, SHOWN};
@@ -92,6 +92,10 @@ pub(crate) struct Options {
     /// Plans that another run saved, for contenders that plan; they were found to be whole.
     #[arg(skip)]
     pub(crate) plans: Option<&'static [u8]>,
+
+    /// Whether each replay is written down for a page.
+    #[arg(skip)]
+    pub(crate) history: bool,
 }
 
 #[cfg(test)]
@@ -104,6 +108,7 @@ impl Options {
             repeat: Repeat::LastStep,
             smallest_device: false,
             plans: None,
+            history: false,
         }
     }
 }
@@ -158,7 +163,7 @@ pub(crate) struct Outcome {
     #[serde(skip)]
     pub(crate) smallest_device: Option<SmallestDevice>,
     #[serde(skip)]
-    pub(crate) curve: Curve,
+    pub(crate) history: Option<History>,
 }
 
 impl Outcome {
@@ -231,7 +236,8 @@ pub(crate) fn replay(
         plans: options.plans,
     };
     let mut slots = vec![Slot::default(); trace.allocations() as usize];
-    let mut outcome = replay.sampled_run(options.device_bytes, &mut slots)?;
+    let history = options.history.then(History::default);
+    let mut outcome = replay.sampled_run(options.device_bytes, &mut slots, history)?;
     let runs = (0..TIMED_RUNS).map(|_| replay.timed_run(options.device_bytes, &mut slots));
     let fastest = runs
         .filter(|run| run.operations > 0)
@@ -308,10 +314,14 @@ impl Replay<'_> {
         &self,
         device_bytes: Option<u64>,
         slots: &mut [Slot],
+        history: Option<History>,
     ) -> Result<Outcome, Violation> {
         let mut contender = self.build(device_bytes);
         contender.judge();
-        let mut samples = Samples::new(self.script.events());
+        let mut samples = Samples {
+            history,
+            ..Samples::default()
+        };
         let mut stopped = None;
         let mut calls_by_pass = Vec::new();
         let mut calls_by_name = contender.calls_by_name();
@@ -366,37 +376,24 @@ impl Replay<'_> {
             stopped_in_pass: stopped.map(|(_, pass)| pass),
             notes: self.trace.notes().to_vec(),
             smallest_device: None,
-            curve: samples.curve,
+            history: samples.history.map(|history| history.of(self.trace)),
         })
     }
 }
 
 /// What the sampled run notes.
+#[derive(Default)]
 struct Samples {
     live: LiveMap,
-    /// Events of all passes so far.
-    events: usize,
     allocations: u64,
     peak_live_bytes: u64,
     peak_reserved_bytes: u64,
     /// Most bytes held in the present pass.
     pass_reserved_bytes: u64,
-    curve: Curve,
+    history: Option<History>,
 }
 
 impl Samples {
-    fn new(events: usize) -> Self {
-        Self {
-            live: LiveMap::default(),
-            events: 0,
-            allocations: 0,
-            peak_live_bytes: 0,
-            peak_reserved_bytes: 0,
-            pass_reserved_bytes: 0,
-            curve: Curve::new(events),
-        }
-    }
-
     /// Plays one pass. Gives the index of the event that was refused, if one was, or that of the
     /// one at which the contender was found wrong.
     fn play(
@@ -446,6 +443,9 @@ impl Samples {
         }
         if served {
             self.note(contender.reserved_bytes())?;
+            if let Some(history) = &mut self.history {
+                history.note(event, slots, contender);
+            }
         }
         Ok(served)
     }
@@ -461,8 +461,6 @@ impl Samples {
         self.peak_live_bytes = self.peak_live_bytes.max(live_bytes);
         self.peak_reserved_bytes = self.peak_reserved_bytes.max(reserved_bytes);
         self.pass_reserved_bytes = self.pass_reserved_bytes.max(reserved_bytes);
-        self.curve.note(self.events, live_bytes, reserved_bytes);
-        self.events += 1;
         Ok(())
     }
 }

@@ -1,15 +1,16 @@
 //! What `larder replay` measured: a row for each replay, in the order they ran, as lines of JSON, as text and
 //! as a page of HTML.
 
-use std::error::Error;
+use std::io;
 
 use serde::Serialize;
 
-use super::{CallsByName, Curve, Options, Outcome};
+use super::history::Served;
+use super::{CallsByName, History, Options, Outcome};
 use crate::numbers::mebibytes;
 use crate::numbers::{geometric_mean, in_order};
-use crate::report::chart::chart;
 use crate::report::page::{escape, list, page};
+use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
 use crate::report::{Cell, CellAlignment, Left, Right, Table, count, decimals};
 
 /// One replay: a line of JSON, a line of the table.
@@ -218,8 +219,8 @@ impl Report {
         text
     }
 
-    /// A page with a chart for each trace.
-    pub(crate) fn page(&self) -> Result<String, Box<dyn Error>> {
+    /// A page with pictures of each trace.
+    pub(crate) fn page(&self) -> io::Result<String> {
         let device = match self.options.device_bytes {
             Some(bytes) => format!("a device of {bytes} bytes"),
             None => "a device without limit".to_owned(),
@@ -231,18 +232,65 @@ impl Report {
         for (heading, lines) in self.lists() {
             body.push_str(&list(heading, &lines));
         }
-        for rows in self.rows.chunk_by(|row, next| row.trace == next.trace) {
-            body.push_str(&format!("<h2>{}</h2>\n", escape(&rows[0].trace)));
-            let curves: Vec<(&str, &Curve)> = rows
-                .iter()
-                .map(|row| (row.allocator, &row.outcome.curve))
-                .collect();
-            body.push_str(&chart(&curves)?);
-        }
+        let traces = self.rows.chunk_by(|row, next| row.trace == next.trace);
+        let drawn: Vec<Picture<'_>> = traces.filter_map(picture).collect();
+        body.push_str(&pictures(&drawn)?);
         if let Some(verdict) = self.verdict() {
             body.push_str(&format!("<p>{}</p>\n", escape(&verdict)));
         }
         Ok(page("Replayed allocation traces", &body))
+    }
+}
+
+/// One trace through those of its contenders that were written down; `None` if there is none.
+fn picture(rows: &[ReplayRow]) -> Option<Picture<'_>> {
+    let histories = rows.iter().filter_map(|row| {
+        let history = row.outcome.history.as_ref()?;
+        Some((row, history))
+    });
+    // The blocks are the trace's own; the run that got furthest has most of them.
+    let (row, longest) = histories.clone().max_by_key(|(_, history)| history.ticks)?;
+    let drawn = histories.map(|(row, history)| drawn(row, history));
+    Some(Picture {
+        name: &row.trace,
+        words: Words {
+            tick: "event",
+            reserved: "reserved",
+            planned: "planned",
+        },
+        ticks: longest.ticks + 1,
+        steps: &longest.steps,
+        blocks: blocks(longest),
+        allocators: drawn.collect(),
+    })
+}
+
+fn blocks(history: &History) -> Blocks {
+    let each = |figure: fn(&Served) -> u64| history.blocks.iter().map(figure).collect();
+    let ends = history.blocks.iter().map(|block| block.to);
+    Blocks {
+        id: history.blocks.iter().map(|block| block.id).collect(),
+        bytes: each(|block| block.bytes),
+        from: each(|block| block.from),
+        to: ends.map(|to| to.unwrap_or(history.ticks + 1)).collect(),
+        stream: history.streams.clone(),
+    }
+}
+
+fn drawn<'r>(row: &'r ReplayRow, history: &'r History) -> Drawn<'r> {
+    let held = history.held.iter().map(|held| {
+        let bytes = held.span.end - held.span.start;
+        let to = held.to.unwrap_or(history.ticks + 1);
+        [held.from, to, held.span.start, bytes, held.moved_bytes]
+    });
+    Drawn {
+        name: row.allocator,
+        address: history.blocks.iter().map(|block| block.address).collect(),
+        reserved: history.reserved.clone(),
+        planned: history.planned.clone(),
+        calls: history.calls.clone(),
+        held: held.collect(),
+        refused: (!row.outcome.completed).then_some(history.ticks + 1),
     }
 }
 

@@ -52,7 +52,7 @@ impl Replay<'_> {
         let mut sizes = fine.chain(coarse).map(size);
         let found = sizes.find(|&bytes| completes(bytes));
         let bytes = found.unwrap_or(size(MAX_PARTS));
-        let outcome = self.sampled_run(Some(bytes), slots)?;
+        let outcome = self.sampled_run(Some(bytes), slots, None)?;
         let taken_and_given = outcome.driver_allocations + outcome.driver_frees;
         let calls = outcome.driver_calls.map(|calls| calls.total());
         Ok(outcome.completed.then(|| SmallestDevice {

@@ -1,8 +1,8 @@
 //! The one writer of results: a [`Table`] as text, Markdown or HTML, a value as a line of JSON, and the
-//! [`page`] of HTML with its [`chart`]s.
+//! [`page`] of HTML with its [`picture`]s.
 
-pub(crate) mod chart;
 pub(crate) mod page;
+pub(crate) mod picture;
 
 use std::io::{self, IsTerminal, Write};
 

@@ -2,5 +2,6 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod guide;
+mod page;
 mod replay_command;
 mod versus_command;

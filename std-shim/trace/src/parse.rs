@@ -225,6 +225,7 @@ impl Parser {
             events: self.events,
             allocations,
             between: self.between,
+            streams: Vec::new(),
             notes: Vec::new(),
         })
     }

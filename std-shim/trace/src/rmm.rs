@@ -64,7 +64,8 @@ impl Log {
         match action {
             "allocate" => {
                 let address = pointer_of(pointer)?;
-                self.recording.alloc(address, bytes)?;
+                let known = pointer_of(stream).ok();
+                self.recording.alloc(address, bytes, known)?;
                 self.origins.insert(address, stream.to_owned());
             }
             "free" | "deallocate" => {
