@@ -16,7 +16,7 @@ use crate::replay::Violation;
 
 /// Replays recorded allocation traces and measures Larder beside its peers.
 #[derive(Debug, Parser)]
-#[command(name = "larder", version, about)]
+#[command(name = "larder", version, about, max_term_width = 80)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -11,7 +11,7 @@ use super::{Failure, complain};
 use crate::plan::{self, Effort, PlanRow, Problem};
 use crate::report::page::page;
 use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
-use crate::report::{Table, decimals, json_line, print};
+use crate::report::{Shown, Table, decimals, json_line, print, print_wrapped};
 use crate::units::parse_bytes;
 
 /// Finds offsets for blocks whose lifetimes are known, as low as it can.
@@ -33,10 +33,16 @@ pub(super) struct PlanArgs {
     #[arg(long)]
     json: bool,
 
+    #[command(flatten)]
+    shown: Shown,
+
     /// Also write one page with the table and a picture of each packing
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
+
+/// The columns that are printed unless others are asked for.
+const USUAL: [&str; 5] = ["buffers", "height", "height/live", "s", "proven"];
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
@@ -67,13 +73,18 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
         }
     }
     if !solved.is_empty() {
-        let table = table(solved.iter().map(|(_, row)| row));
+        let table = || table(solved.iter().map(|(_, row)| row));
         if !args.json {
-            print(&table.text())?;
+            let mut chosen = table();
+            args.shown
+                .choose(&mut chosen, 1, &USUAL)
+                .map_err(Failure::Arguments)?;
+            let width = args.shown.width();
+            print_wrapped(&chosen.text(width), width)?;
         }
         if let Some(path) = &args.html {
             let pictures = pictures(&solved.iter().map(picture).collect::<Vec<_>>())?;
-            let page = page("Packed lifetimes", &(table.html() + &pictures));
+            let page = page("Packed lifetimes", &(table().html() + &pictures));
             fs::write(path, page).map_err(|error| cannot_write(path, &error))?;
         }
     }

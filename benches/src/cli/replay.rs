@@ -20,7 +20,7 @@ use crate::replay::{
     CONTENDERS, ContenderSpec, Options, PYTORCH_SET, SHOWN, program_number, record, replay,
 };
 use crate::report::page::try_write;
-use crate::report::{json_line, print, progress_bar};
+use crate::report::{Shown, json_line, print, print_wrapped, progress_bar};
 use larder_trace::Trace;
 
 /// Replays recorded traces and prints a table of what each allocator needed.
@@ -69,6 +69,9 @@ pub(super) struct ReplayArgs {
     /// Print one JSON object a line in place of the table
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    shown: Shown,
 
     /// Also write one page with the table and pictures of each trace: memory, addresses and driver calls over time
     #[arg(long, value_name = "FILE")]
@@ -140,7 +143,8 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     progress.finish_and_clear();
     if !report.rows.is_empty() {
         if !args.json {
-            print(&report.text())?;
+            let text = report.text(&args.shown).map_err(Failure::Arguments)?;
+            print_wrapped(&text, args.shown.width())?;
         }
         if let Some(path) = &args.html {
             let page = report.page();

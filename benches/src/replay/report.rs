@@ -11,7 +11,7 @@ use crate::numbers::mebibytes;
 use crate::numbers::{geometric_mean, in_order};
 use crate::report::page::{escape, list, page};
 use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
-use crate::report::{Cell, CellAlignment, Left, Right, Table, count, decimals};
+use crate::report::{Alignment, Cell, Left, Right, Shown, Table, count, decimals};
 
 /// One replay: a line of JSON, a line of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -205,8 +205,11 @@ impl Report {
         lists
     }
 
-    pub(crate) fn text(&self) -> String {
-        let mut text = self.table().text();
+    /// The table and what is below it. An error says that a column is not known.
+    pub(crate) fn text(&self, shown: &Shown) -> Result<String, String> {
+        let mut table = self.table();
+        shown.choose(&mut table, 2, &self.usual_columns())?;
+        let mut text = table.grouped(shown.width());
         for (heading, lines) in self.lists() {
             text.push_str(&format!("\n{heading}\n"));
             for line in lines {
@@ -216,7 +219,20 @@ impl Report {
         if let Some(verdict) = self.verdict() {
             text.push_str(&format!("\n{verdict}\n"));
         }
-        text
+        Ok(text)
+    }
+
+    /// The columns that are printed unless others are asked for: what decides, whether all completed, and what
+    /// an option measured.
+    fn usual_columns(&self) -> Vec<&'static str> {
+        let mut usual = vec!["live MiB", "reserved MiB", "reserved/live"];
+        if self.rows.iter().all(|row| row.outcome.completed) {
+            usual.extend(["calls", "ns/op"]);
+        } else {
+            usual.push("completed");
+        }
+        usual.extend(["last pass", "smallest/live", "its calls"]);
+        usual
     }
 
     /// A page with pictures of each trace.
@@ -295,7 +311,7 @@ fn drawn<'r>(row: &'r ReplayRow, history: &'r History) -> Drawn<'r> {
 }
 
 /// A heading, and the cell of a row.
-type Column = (&'static str, CellAlignment, fn(&ReplayRow) -> Cell);
+type Column = (&'static str, Alignment, fn(&ReplayRow) -> Cell);
 
 fn mib(bytes: u64) -> Cell {
     format!("{:.1}", mebibytes(bytes)).into()

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use super::report::Report;
 use super::{DriverCalls, History, Options, Outcome, SmallestDevice};
+use crate::report::Shown;
 
 pub(super) fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
     Outcome {
@@ -54,7 +55,7 @@ fn one_trace_has_no_mean() {
     let mut report = Report::new(Options::new(None));
     report.add("one", "first", outcome(1, 2, true));
     assert!(report.means().is_empty());
-    assert!(!report.text().contains("mean"));
+    assert!(!report.text(&Shown::all()).unwrap().contains("mean"));
 }
 
 #[test]
@@ -144,7 +145,7 @@ fn a_json_line_has_the_calls_by_kind_and_pass_and_the_smallest_device() {
 
 #[test]
 fn calls_and_smallest_devices_stand_in_the_table_and_its_mean() {
-    let text = paged_report().text();
+    let text = paged_report().text(&Shown::all()).unwrap();
     for heading in [" calls ", " last pass ", " smallest/live ", " its calls "] {
         assert!(text.contains(heading), "{heading}\n{text}");
     }
@@ -153,7 +154,7 @@ fn calls_and_smallest_devices_stand_in_the_table_and_its_mean() {
     let mean =
         "  paged  2.0000 over 2 completed of 3 traces, 1029 calls, smallest/live 1.0490 over 1";
     assert_eq!(last, mean);
-    let plain = report().text();
+    let plain = report().text(&Shown::all()).unwrap();
     for heading in [" last pass ", " smallest/live ", " its calls "] {
         assert!(!plain.contains(heading), "{heading}\n{plain}");
     }
@@ -161,8 +162,8 @@ fn calls_and_smallest_devices_stand_in_the_table_and_its_mean() {
 
 #[test]
 fn the_table_has_a_line_for_each_replay_and_each_mean() {
-    let text = report().text();
-    assert_eq!(text.lines().count(), 2 + 4 + 2 + 2, "{text}");
+    let text = report().text(&Shown::all()).unwrap();
+    assert_eq!(text.lines().count(), 2 + 4 + 2 + 2 + 2, "{text}");
     let last = text.lines().last().unwrap();
     assert_eq!(last, "  second  3.0000 over 1 completed of 2 traces");
     assert_eq!(text.matches("no, event 123").count(), 1, "{text}");

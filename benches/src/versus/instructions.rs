@@ -118,13 +118,13 @@ fn per_operation(less: &Counted, more: &Counted) -> Result<f64, RunFault> {
 }
 
 /// All counts as text, a table for each profile.
-pub(crate) fn counts_table(counts: &[Count]) -> String {
+pub(crate) fn counts_table(counts: &[Count], width: usize) -> String {
     let mut text = String::new();
     for profile in in_order(counts.iter().map(|count| count.profile)) {
         let same = counts.iter().filter(|count| count.profile == profile);
         let same: Vec<&Count> = same.collect();
         let title = format!("instructions of one operation, loop included, profile {profile}");
-        text.push_str(&profile_table(&same).titled(&title));
+        text.push_str(&profile_table(&same).titled(&title, width));
     }
     for count in counts {
         if let Some(why) = &count.failed {

@@ -10,7 +10,7 @@ use super::markdown::summary;
 use super::rounds::Settings;
 use super::summary::VersusRow;
 use super::table::table;
-use crate::report::json_line;
+use crate::report::{ANY_WIDTH, json_line};
 
 /// All figures of a measurement.
 #[derive(Debug, Clone, Default)]
@@ -21,12 +21,12 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// All tables.
-    pub(crate) fn text(&self) -> String {
+    /// All tables, so wide at most if columns allow it.
+    pub(crate) fn text(&self, width: usize) -> String {
         let tables = [
-            table(&self.rows),
-            counts_table(&self.counts),
-            idle_table(&self.idles),
+            table(&self.rows, width),
+            counts_table(&self.counts, width),
+            idle_table(&self.idles, width),
         ];
         tables.concat()
     }
@@ -98,7 +98,7 @@ pub(crate) fn page(results: &Results, settings: &Settings, origin: &Origin) -> S
         let summary = summary(&results.rows);
         text.push_str(&format!("\n{SUMMARY}\n\n{summary}"));
     }
-    let tables = results.text();
+    let tables = results.text(ANY_WIDTH);
     text + &format!("\n```text\n{}\n```\n", tables.trim_end())
 }
 

@@ -5,3 +5,4 @@ mod guide;
 mod page;
 mod replay_command;
 mod versus_command;
+mod widths;

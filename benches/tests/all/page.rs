@@ -131,7 +131,10 @@ fn a_page_shows_the_figures_of_its_run_and_clips_nothing() {
         assert!(number(&dom, "<html", "data-colours") > 5);
         let hint = attribute(&dom, "<html", "data-hint");
         let words = ["block ", "bytes)", "event ", "step", "stream", "address 0x"];
-        assert!(words.iter().all(|word| hint.contains(word)), "{hint}: {dom:.300}");
+        assert!(
+            words.iter().all(|word| hint.contains(word)),
+            "{hint}: {dom:.300}"
+        );
     }
 }
 

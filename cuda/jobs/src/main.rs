@@ -18,6 +18,8 @@ mod control;
 mod coordinate;
 mod files;
 mod job;
+#[path = "../../../benches/src/report/layout.rs"]
+mod layout;
 mod order;
 mod top;
 #[path = "../../../benches/src/units.rs"]
@@ -37,7 +39,7 @@ use order::OrderError;
 
 /// Runs, shows, limits and coordinates jobs that share a GPU.
 #[derive(Debug, Parser)]
-#[command(name = "larder-jobs", version, about)]
+#[command(name = "larder-jobs", version, about, max_term_width = 80)]
 enum Command {
     Control(control::ControlArgs),
     Coordinate(coordinate::CoordinateArgs),

@@ -12,7 +12,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::{Failure, complain};
-use crate::report::{json_line, print, progress_bar};
+use crate::report::{ANY_WIDTH, json_line, layout, print, print_wrapped, progress_bar};
 use crate::versus::idle::{self, Idle};
 use crate::versus::instructions::{self, Count};
 use crate::versus::page::{self, Origin, Results};
@@ -57,6 +57,10 @@ pub(super) struct VersusArgs {
     /// Print one JSON object a line in place of the tables
     #[arg(long)]
     json: bool,
+
+    /// Print each table in one piece, however wide it becomes
+    #[arg(long)]
+    wide: bool,
 
     /// Also write a page and the JSON lines into this folder, such as benches/results
     #[arg(long, value_name = "DIR")]
@@ -153,7 +157,12 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     }
     progress.finish_and_clear();
     if !args.json {
-        print(&results.text())?;
+        let width = if args.wide {
+            ANY_WIDTH
+        } else {
+            layout::width()
+        };
+        print_wrapped(&results.text(width), width)?;
     }
     if let Some(folder) = &args.results {
         keep(folder, &results, &args.settings, &built.skipped)?;

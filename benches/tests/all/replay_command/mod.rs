@@ -59,7 +59,7 @@ fn file(folder: &TempDir, name: &str, content: impl AsRef<[u8]>) -> String {
     path.into_os_string().into_string().unwrap()
 }
 
-fn stdout(output: &Output) -> &str {
+pub(crate) fn stdout(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }
 
