@@ -5,16 +5,17 @@
 
 mod plan;
 mod replay;
+mod shell;
 mod versus;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::replay::Violation;
 
-/// Replays recorded allocation traces and measures Larder beside its peers.
+/// Replays recorded allocation traces, measures Larder beside its peers, and runs jobs that share a GPU.
 #[derive(Debug, Parser)]
 #[command(name = "larder", version, about, max_term_width = 80)]
 struct Cli {
@@ -27,6 +28,10 @@ enum Command {
     Plan(plan::PlanArgs),
     Replay(replay::ReplayArgs),
     Versus(versus::VersusArgs),
+    #[command(flatten)]
+    Jobs(larder_jobs::Command),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
 }
 
 /// Why the program ends with something else than 0.
@@ -75,6 +80,9 @@ pub fn run() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Versus(args) => versus::run(&args),
+        Command::Jobs(command) => return larder_jobs::run_command(command),
+        Command::Completions(args) => shell::completions(&args, &mut Cli::command()),
+        Command::Man(args) => shell::man(&args, Cli::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -94,8 +102,6 @@ fn complain(message: &dyn std::fmt::Display) {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
     use crate::replay::ReplayFault;
 

@@ -241,7 +241,7 @@ class Explorer {
     const mark = (pixel, text) => element('span', {}, element('i', { style: 'background:' + css(pixel) }), text);
     return [
       element('span', {}, ...BLOCKS.slice(0, 4).map(pixel => element('i', { style: 'background:' + css(pixel) })), 'blocks'),
-      mark(FREE, 'held and free'), mark(MOVED, 'held and free, by pages that moved here'), mark(NOTHING, 'not held'),
+      mark(FREE, 'held and free'), mark(MOVED, 'held and free, some of it moved here'), mark(NOTHING, 'not held'),
     ];
   }
   open(source) {

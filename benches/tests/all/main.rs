@@ -3,6 +3,7 @@
 
 mod guide;
 mod page;
+mod program;
 mod replay_command;
 mod versus_command;
 mod widths;

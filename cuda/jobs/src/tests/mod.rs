@@ -123,5 +123,5 @@ fn a_limit_is_a_byte_count_or_0() {
 
 #[test]
 fn the_command_line_is_consistent() {
-    <crate::Command as clap::CommandFactory>::command().debug_assert();
+    <crate::Cli as clap::CommandFactory>::command().debug_assert();
 }

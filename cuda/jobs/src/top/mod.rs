@@ -22,7 +22,7 @@ use crate::{Failure, print_json};
 /// In a terminal the table lives and takes keys; elsewhere it is printed once. Changing limits by hand
 /// and letting `larder-jobs coordinate` do it exclude each other.
 #[derive(Debug, Args)]
-pub(crate) struct TopArgs {
+pub struct TopArgs {
     /// Folders with files of jobs, or such files (`NAME.status.json` and `NAME.control.json`, or AntMan's
     /// `NAME_pai2sche.json` and `NAME_sche2pai.json`)
     #[arg(value_name = "PLACE", default_values_os_t = [default_folder()])]
