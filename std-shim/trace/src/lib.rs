@@ -31,7 +31,7 @@ mod tests;
 use std::path::Path;
 
 pub use error::{Defect, TraceError};
-pub use parse::read;
+pub use parse::{read, read_to_last_line};
 pub use rmm::HEADER as RMM_HEADER;
 
 /// The largest byte count that a trace may have: 2^60. Sums of two such counts, and their rounding
