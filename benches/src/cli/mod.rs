@@ -1,7 +1,8 @@
 //! The command line of the program `larder`.
 //!
 //! Exit codes: 0 all went well; 1 a contender broke its contract or failed, or output
-//! could not be written; 2 wrong arguments or a damaged trace.
+//! could not be written; 2 wrong arguments or a damaged trace; 3 a trace did not fit its device;
+//! 130 somebody pressed Ctrl-C, and what was measured until then is printed.
 
 mod plan;
 mod replay;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::interrupt;
 use crate::replay::Violation;
 
 /// Replays recorded allocation traces, measures Larder beside its peers, and runs jobs that share a GPU.
@@ -26,7 +28,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Plan(plan::PlanArgs),
-    Replay(replay::ReplayArgs),
+    Replay(Box<replay::ReplayArgs>),
     Versus(versus::VersusArgs),
     #[command(flatten)]
     Jobs(larder_jobs::Command),
@@ -46,6 +48,12 @@ enum Failure {
     /// What was asked for was tried and did not work.
     #[error("{0}")]
     Failed(String),
+    /// The device is too small for so many replays.
+    #[error("{replays} of {of} replays did not fit their device")]
+    TooSmall { replays: usize, of: usize },
+    /// Somebody pressed Ctrl-C.
+    #[error("interrupted; what was measured until then is above")]
+    Interrupted,
     #[error(transparent)]
     Violation(#[from] Violation),
     #[error("cannot write to standard output: {0}")]
@@ -67,6 +75,8 @@ impl Failure {
         match self {
             Self::Reported | Self::Arguments(_) => 2,
             _ if self.is_closed_pipe() => 0,
+            Self::TooSmall { .. } => 3,
+            Self::Interrupted => interrupt::EXIT_CODE,
             Self::Failed(_) | Self::Violation(_) | Self::Output(_) => 1,
         }
     }
@@ -93,6 +103,11 @@ pub fn run() -> ExitCode {
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// Says that a file is cut short, and that the rest of it is used.
+fn warn_of_cut(cut: &larder_trace::TraceError) {
+    let _ = writeln!(io::stderr(), "warning: {cut}; what stands before is used");
 }
 
 /// Writes one line to stderr. A closed stderr is ignored.
@@ -124,6 +139,8 @@ mod tests {
             fault,
         };
         assert_eq!(Failure::Violation(violation).exit_code(), 1);
+        assert_eq!(Failure::TooSmall { replays: 1, of: 2 }.exit_code(), 3);
+        assert_eq!(Failure::Interrupted.exit_code(), 130);
         assert_eq!(Failure::Reported.exit_code(), 2);
         assert_eq!(Failure::Arguments("x".to_owned()).exit_code(), 2);
         assert_eq!(Failure::Failed("x".to_owned()).exit_code(), 1);

@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::replay::{cannot_write, try_page};
-use super::{Failure, complain};
+use super::{Failure, complain, warn_of_cut};
+use crate::interrupt;
 use crate::plan::{self, Effort, PlanRow, Problem};
 use crate::report::page::page;
 use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
@@ -17,7 +18,8 @@ use crate::units::parse_bytes;
 /// Finds offsets for blocks whose lifetimes are known, as low as it can.
 #[derive(Debug, Args)]
 pub(super) struct PlanArgs {
-    /// CSV files (`id,lower,upper,size`), or traces, each step of which is a problem
+    /// CSV files (`id,lower,upper,size`), or traces, each step of which is a problem; plain, gzip, xz or zstd, and `-`
+    /// for a trace on standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
@@ -54,12 +56,17 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
     if let Some(page) = &args.html {
         try_page("--html", page, &args.files)?;
     }
+    interrupt::listen();
     let mut solved = Vec::new();
     let mut refused = false;
     for file in &args.files {
         match plan::load(file) {
-            Ok(problems) => {
+            Ok((problems, cut)) => {
+                cut.iter().for_each(warn_of_cut);
                 for problem in problems {
+                    if interrupt::asked() {
+                        break;
+                    }
                     match plan_one(&problem, args)? {
                         Some(row) => solved.push((problem, row)),
                         None => refused = true,
@@ -94,7 +101,9 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
             row.problem
         )));
     }
-    if refused {
+    if interrupt::asked() {
+        Err(Failure::Interrupted)
+    } else if refused {
         Err(Failure::Reported)
     } else {
         Ok(())

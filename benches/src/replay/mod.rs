@@ -55,6 +55,7 @@ pub(crate) use script::Repeat;
 pub(crate) use smallest::SmallestDevice;
 pub(crate) use spare::Spare;
 
+use crate::interrupt;
 use crate::planned;
 use crate::units::parse_bytes;
 use larder_trace::{Event, Trace};
@@ -63,6 +64,12 @@ use script::ReplayScript;
 /// Timed runs per replay; the fastest counts, because whatever disturbs a
 /// run (another process, a page fault) only ever makes it slower.
 const TIMED_RUNS: u32 = 3;
+
+/// All runs of a replay, with the sampled one.
+const RUNS: f64 = 1.0 + TIMED_RUNS as f64;
+
+/// Events between two looks at who watches.
+const EVENTS_PER_LOOK: usize = 1 << 12;
 
 /// How a trace is replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
@@ -150,20 +157,26 @@ pub(crate) struct Outcome {
     /// Whether every block was served. If not, the replay stopped at the first
     /// refusal, and the other figures are those up to there.
     pub(crate) completed: bool,
-    /// The refused event, counted from 1 without header lines, and its pass; not in the JSON of a completed
-    /// replay.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The refused event, counted from 1 without header lines, and its pass, if there are several.
     pub(crate) stopped_at_event: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stopped_in_pass: Option<u32>,
+    /// What was refused.
+    pub(crate) refused: Option<Refused>,
     /// What the trace's file does not say, or what was made of it; see [`Trace::notes`].
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
     /// The smallest device that is large enough, if it was searched and found.
     #[serde(skip)]
     pub(crate) smallest_device: Option<SmallestDevice>,
     #[serde(skip)]
     pub(crate) history: Option<History>,
+}
+
+/// A block that was refused, and what there was then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Refused {
+    pub(crate) bytes: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) reserved_bytes: u64,
 }
 
 impl Outcome {
@@ -217,28 +230,47 @@ pub(crate) enum ReplayFault {
         reserved_bytes: u64,
         live_bytes: u64,
     },
+    /// Nobody broke anything: somebody pressed Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
     /// The device was used against its rules, or a live byte has no memory of its own behind it.
     #[error("against the rules of its device: {0}")]
     BrokenRule(String),
 }
 
-/// Replays `trace` with fresh contenders built by `spec`. A [`Violation`] says that the contender handed out
-/// overlapping blocks, counts less reserved than live or broke a rule of its device.
+/// Replays `trace` with nobody watching.
+#[cfg(test)]
 pub(crate) fn replay(
     spec: &ContenderSpec,
     trace: &Trace,
     options: &Options,
+) -> Result<Outcome, Violation> {
+    replay_watched(spec, trace, options, &|_| {})
+}
+
+/// Replays `trace` with fresh contenders built by `spec`, and tells which part of it is done, from 0 to 1. A
+/// [`Violation`] says that the contender handed out overlapping blocks, counts less reserved than live or broke a
+/// rule of its device, or that somebody pressed Ctrl-C.
+pub(crate) fn replay_watched(
+    spec: &ContenderSpec,
+    trace: &Trace,
+    options: &Options,
+    watch: &dyn Fn(f64),
 ) -> Result<Outcome, Violation> {
     let replay = Replay {
         spec,
         trace,
         script: ReplayScript::new(trace, options.passes, options.repeat),
         plans: options.plans,
+        watch,
     };
     let mut slots = vec![Slot::default(); trace.allocations() as usize];
     let history = options.history.then(History::default);
     let mut outcome = replay.sampled_run(options.device_bytes, &mut slots, history)?;
-    let runs = (0..TIMED_RUNS).map(|_| replay.timed_run(options.device_bytes, &mut slots));
+    let runs = (0..TIMED_RUNS).map(|run| {
+        watch(f64::from(1 + run) / RUNS);
+        replay.timed_run(options.device_bytes, &mut slots)
+    });
     let fastest = runs
         .filter(|run| run.operations > 0)
         .min_by_key(|run| run.time);
@@ -256,6 +288,7 @@ struct Replay<'r> {
     trace: &'r Trace,
     script: ReplayScript<'r>,
     plans: Option<&'static [u8]>,
+    watch: &'r dyn Fn(f64),
 }
 
 /// The result of a timed run.
@@ -330,14 +363,17 @@ impl Replay<'_> {
         for (pass, events) in self.script.passes() {
             let before = contender.driver_calls();
             let leftovers = self.script.leftovers(pass);
-            let refused = samples.play(contender.as_mut(), events, leftovers, slots);
-            let refused = refused.map_err(|(index, fault)| Violation {
+            let violation = |(index, fault)| Violation {
                 allocator: self.spec.name,
                 trace: self.trace.name().to_owned(),
                 event: self.script.number(pass, index),
                 pass,
                 fault,
-            })?;
+            };
+            let all = self.script.events() as f64;
+            let watch = |played: usize| (self.watch)(played as f64 / all / RUNS);
+            let refused = samples.play(contender.as_mut(), events, leftovers, slots, &watch);
+            let refused = refused.map_err(violation)?;
             if let (Some(before), Some(after)) = (before, contender.driver_calls()) {
                 calls_by_pass.push(after.total() - before.total());
             }
@@ -348,7 +384,16 @@ impl Replay<'_> {
             }
             reserved_by_pass.push(samples.pass_reserved_bytes);
             if let Some(index) = refused {
-                stopped = Some((self.script.number(pass, index), pass));
+                let bytes = match events[index] {
+                    Event::Alloc { bytes, .. } => bytes,
+                    _ => 0,
+                };
+                let refused = Refused {
+                    bytes,
+                    live_bytes: samples.live.bytes,
+                    reserved_bytes: contender.reserved_bytes(),
+                };
+                stopped = Some((self.script.number(pass, index), pass, refused));
                 break;
             }
         }
@@ -372,8 +417,9 @@ impl Replay<'_> {
             plans,
             ns_per_operation: None,
             completed: stopped.is_none(),
-            stopped_at_event: stopped.map(|(event, _)| event),
-            stopped_in_pass: stopped.map(|(_, pass)| pass),
+            stopped_at_event: stopped.map(|(event, ..)| event),
+            stopped_in_pass: stopped.map(|(_, pass, _)| pass),
+            refused: stopped.map(|(.., refused)| refused),
             notes: self.trace.notes().to_vec(),
             smallest_device: None,
             history: samples.history.map(|history| history.of(self.trace)),
@@ -385,6 +431,8 @@ impl Replay<'_> {
 #[derive(Default)]
 struct Samples {
     live: LiveMap,
+    /// Events of all passes so far.
+    events: usize,
     allocations: u64,
     peak_live_bytes: u64,
     peak_reserved_bytes: u64,
@@ -402,8 +450,16 @@ impl Samples {
         events: &[Event],
         leftovers: usize,
         slots: &mut [Slot],
+        watch: &dyn Fn(usize),
     ) -> Result<Option<usize>, (usize, ReplayFault)> {
         for (index, event) in events.iter().enumerate() {
+            if self.events.is_multiple_of(EVENTS_PER_LOOK) {
+                watch(self.events);
+                if interrupt::asked() {
+                    return Err((index, ReplayFault::Interrupted));
+                }
+            }
+            self.events += 1;
             if index == leftovers {
                 self.pass_reserved_bytes = 0;
             }

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::history::Served;
 use super::{CallsByName, History, Options, Outcome};
-use crate::numbers::mebibytes;
 use crate::numbers::{geometric_mean, in_order};
+use crate::numbers::{mebibytes, show};
 use crate::report::page::{escape, list, page};
 use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
 use crate::report::{Alignment, Cell, Left, Right, Shown, Table, count, decimals};
@@ -89,6 +89,12 @@ impl Report {
             outcome,
         });
         &self.rows[self.rows.len() - 1]
+    }
+
+    /// How many replays did not complete.
+    pub(crate) fn refused(&self) -> usize {
+        let refused = self.rows.iter().filter(|row| !row.outcome.completed);
+        refused.count()
     }
 
     /// The means by allocator; empty for fewer than two traces.
@@ -193,7 +199,9 @@ impl Report {
             let notes = row.outcome.notes.iter();
             notes.map(move |note| format!("{}: {note}", row.trace))
         });
+        let refusals = self.rows.iter().filter_map(ReplayRow::refusal);
         let mut lists = vec![
+            ("what did not fit", refusals.collect()),
             ("geometric mean of reserved/live", means.collect()),
             (of_calls, calls.collect()),
             (
@@ -327,6 +335,29 @@ fn completed(row: &ReplayRow) -> Cell {
 }
 
 impl ReplayRow {
+    /// Which block did not fit, and why.
+    fn refusal(&self) -> Option<String> {
+        let (refused, event) = (self.outcome.refused?, self.outcome.stopped_at_event?);
+        let why = match self.device_bytes {
+            None => "its addresses or its tables are full".to_owned(),
+            Some(device) if refused.live_bytes.saturating_add(refused.bytes) > device => format!(
+                "{} are live on a device of {}: no allocator could serve it",
+                show(refused.live_bytes),
+                show(device)
+            ),
+            Some(device) => format!(
+                "{} of the device's {} are reserved for {} that are live: the rest is in pieces, or too small once rounded",
+                show(refused.reserved_bytes),
+                show(device),
+                show(refused.live_bytes)
+            ),
+        };
+        let (trace, allocator, bytes) = (&self.trace, self.allocator, show(refused.bytes));
+        Some(format!(
+            "{trace} {allocator}: event {event} asks for {bytes}, and {why}"
+        ))
+    }
+
     /// Calls of a driver by name, if they are known.
     fn calls(&self) -> Option<String> {
         let all = listed(self.outcome.calls_by_name.as_ref()?);

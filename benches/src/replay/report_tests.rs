@@ -25,6 +25,7 @@ pub(super) fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
         completed,
         stopped_at_event: (!completed).then_some(123),
         stopped_in_pass: (!completed).then_some(1),
+        refused: None,
         notes: Vec::new(),
         smallest_device: None,
         history: Some(History::default()),
@@ -137,7 +138,7 @@ fn a_json_line_has_the_calls_by_kind_and_pass_and_the_smallest_device() {
     assert_eq!(value["smallest_device_bytes"], 1_100_000);
     assert_eq!(value["smallest_over_live"], 1.049);
     assert_eq!(value["smallest_device_calls"], 77);
-    assert!(value.get("stopped_in_pass").is_none());
+    assert!(value["stopped_in_pass"].is_null());
     let stopped = serde_json::to_value(&report.rows[2]).unwrap();
     assert!(stopped["calls_last_pass"].is_null() && stopped["smallest_device_bytes"].is_null());
     assert_eq!(stopped["stopped_in_pass"], 2);

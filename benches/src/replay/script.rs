@@ -67,6 +67,12 @@ impl<'t> ReplayScript<'t> {
         if pass == 1 { 0 } else { self.leftovers }
     }
 
+    /// Events of all passes.
+    pub(super) fn events(&self) -> usize {
+        let repetitions = self.passes.get() as usize - 1;
+        self.first.len() + repetitions.saturating_mul(self.again.len())
+    }
+
     /// The number in the trace of a pass's event, counted from 1.
     pub(super) fn number(&self, pass: u32, index: usize) -> u64 {
         match pass {

@@ -6,6 +6,7 @@ pub(crate) mod page;
 pub(crate) mod picture;
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -284,15 +285,20 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// Between two drawings of a progress bar.
+const TICK: Duration = Duration::from_millis(100);
+
 /// On stderr, and only if someone watches.
 pub(crate) fn progress_bar() -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}") {
+    let style = "{bar:30} {human_pos}/{human_len} {elapsed}, {eta} left {msg}";
+    if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style);
     }
+    bar.enable_steady_tick(TICK);
     bar
 }
 

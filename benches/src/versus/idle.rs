@@ -25,7 +25,6 @@ pub(crate) struct Idle {
     pub(crate) profile: &'static str,
     #[serde(flatten)]
     pub(crate) seen: Option<IdleSample>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<String>,
 }
 

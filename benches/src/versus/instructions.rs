@@ -39,7 +39,6 @@ pub(crate) struct Count {
     pub(crate) allocator: &'static str,
     pub(crate) profile: &'static str,
     pub(crate) instructions_per_operation: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<String>,
 }
 

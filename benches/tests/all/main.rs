@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod guide;
+mod input;
 mod page;
 mod program;
 mod replay_command;

@@ -14,7 +14,12 @@ fn printed(width: Option<usize>, arguments: &[&str]) -> String {
         command.env("COLUMNS", width.to_string());
     }
     let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    // A device that is too small is no failure of a table.
+    assert!(
+        matches!(output.status.code(), Some(0 | 3)),
+        "{}",
+        stderr(&output)
+    );
     stdout(&output).to_owned()
 }
 

@@ -70,8 +70,7 @@ impl Defect {
     #[must_use]
     pub fn is_cut(&self) -> bool {
         match self {
-            Self::NoNewline | Self::ZstdCut | Self::NoClosingStep => true,
-            Self::Unreadable(error) => error.kind() == io::ErrorKind::UnexpectedEof,
+            Self::NoNewline | Self::ZstdCut | Self::StreamCut | Self::NoClosingStep => true,
             Self::HeaderMismatch {
                 promised, found, ..
             } => found < promised,
@@ -99,6 +98,9 @@ pub enum Defect {
     /// The zstd stream stops in the middle.
     #[error("the zstd stream is cut short; copy the file again")]
     ZstdCut,
+    /// Another stream, which the caller unpacks, stops in the middle.
+    #[error("the packed stream is cut short; copy the file again")]
+    StreamCut,
     /// The zstd stream is damaged.
     #[error("the zstd stream is damaged ({0}); copy the file again")]
     ZstdDamaged(io::Error),

@@ -12,6 +12,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::{Failure, complain};
+use crate::interrupt;
 use crate::report::{ANY_WIDTH, json_line, layout, print, print_wrapped, progress_bar};
 use crate::versus::idle::{self, Idle};
 use crate::versus::instructions::{self, Count};
@@ -145,6 +146,7 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
         workers: &built.workers,
         progress: &progress,
     };
+    interrupt::listen();
     let mut results = Results::default();
     if args.wants_times() {
         results.rows = measuring.times()?;
@@ -168,6 +170,7 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
         keep(folder, &results, &args.settings, &built.skipped)?;
     }
     match results.failed() {
+        _ if interrupt::asked() => Err(Failure::Interrupted),
         (0, _) => built.complete(),
         (failed, of) => Err(Failure::Failed(format!("{failed} of {of} rows failed"))),
     }
@@ -202,6 +205,10 @@ impl Measuring<'_> {
         for workload in workloads {
             let about_to_run = |worker: &Worker| self.step(workload.name, worker);
             let measured = measure(workload, self.workers, settings, about_to_run);
+            // What ran when somebody pressed Ctrl-C was interrupted too.
+            if interrupt::asked() {
+                break;
+            }
             for row in rows(workload, &measured) {
                 self.tell(&row)?;
                 if let (false, Some(why)) = (self.args.json, &row.failed) {
@@ -224,6 +231,9 @@ impl Measuring<'_> {
                 self.step(workload.name, worker);
                 if takes_part(worker.allocator, workload) {
                     let count = instructions::count(worker, workload, &self.args.settings);
+                    if interrupt::asked() {
+                        return Ok(counts);
+                    }
                     self.tell(&count)?;
                     counts.push(count);
                 }
@@ -239,6 +249,9 @@ impl Measuring<'_> {
             self.step("idle", worker);
             if !worker.allocator.steps_only {
                 let idle = idle::watch(worker, &self.args.settings);
+                if interrupt::asked() {
+                    break;
+                }
                 self.tell(&idle)?;
                 idles.push(idle);
             }

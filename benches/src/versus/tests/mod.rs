@@ -258,7 +258,7 @@ fn a_json_line_has_the_promised_keys() {
     assert_eq!(value["end_rss_bytes"], 4 << 20);
     assert_eq!(value["ratio_to_best"], 2.0);
     assert!(value["spread"].as_f64().unwrap() > 1.0);
-    assert_eq!(value.get("failed"), None);
+    assert_eq!(value.get("failed"), Some(&serde_json::Value::Null));
     let failed = serde_json::to_value(&rows[5]).unwrap();
     assert_eq!(failed["failed"], "did not end within 9 s");
     assert!(failed["seconds"].is_null());
