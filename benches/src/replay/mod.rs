@@ -179,6 +179,20 @@ pub(crate) struct Refused {
     pub(crate) reserved_bytes: u64,
 }
 
+impl Refused {
+    fn new(event: Event, live_bytes: u64, reserved_bytes: u64) -> Self {
+        let bytes = match event {
+            Event::Alloc { bytes, .. } => bytes,
+            Event::Free { .. } | Event::Step { .. } => 0,
+        };
+        Self {
+            bytes,
+            live_bytes,
+            reserved_bytes,
+        }
+    }
+}
+
 impl Outcome {
     /// Peak reserved over peak live; `None` if nothing was ever live.
     pub(crate) fn reserved_over_live(&self) -> Option<f64> {
@@ -384,15 +398,8 @@ impl Replay<'_> {
             }
             reserved_by_pass.push(samples.pass_reserved_bytes);
             if let Some(index) = refused {
-                let bytes = match events[index] {
-                    Event::Alloc { bytes, .. } => bytes,
-                    _ => 0,
-                };
-                let refused = Refused {
-                    bytes,
-                    live_bytes: samples.live.bytes,
-                    reserved_bytes: contender.reserved_bytes(),
-                };
+                let reserved_bytes = contender.reserved_bytes();
+                let refused = Refused::new(events[index], samples.live.bytes, reserved_bytes);
                 stopped = Some((self.script.number(pass, index), pass, refused));
                 break;
             }

@@ -104,6 +104,23 @@ fn json_lines_have_every_promised_key() {
 }
 
 #[test]
+fn the_guide_names_each_key_of_a_line_of_json_and_no_other() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/src/traces.md");
+    let guide = fs::read_to_string(guide).unwrap();
+    let section = guide.split("### JSON").nth(1).unwrap();
+    let rows = section.split("### ").next().unwrap().lines();
+    let cells = rows.filter_map(|row| row.strip_prefix("| `")?.split(" |").next());
+    let named = cells.flat_map(|cell| cell.split(", "));
+    let mut named: Vec<String> = named.map(|name| name.replace('`', "")).collect();
+    let output = larder(&["--json", "--allocator", "xla", &carried("resnet50_train")]);
+    let rows = json(&output);
+    let mut keys: Vec<String> = rows[0].as_object().unwrap().keys().cloned().collect();
+    named.sort();
+    keys.sort();
+    assert_eq!(named, keys);
+}
+
+#[test]
 fn driver_calls_are_known_where_pages_are_mapped_and_nowhere_else() {
     let output = larder(&[
         "--json",
