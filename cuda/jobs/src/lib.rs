@@ -1,13 +1,13 @@
 //! Several jobs on one GPU, seen and changed from outside: the program `larder-jobs`, whose commands the program
 //! `larder` has too.
 //!
-//! * `job` ([`job`]) replays a recorded trace as a job that obeys its control file.
-//! * `top` ([`top`]) shows the jobs; `control` ([`control`]) changes one; `coordinate` ([`coordinate`]) divides
+//! * `job` replays a recorded trace as a job that obeys its control file.
+//! * `top` shows the jobs; `control` changes one; `coordinate` divides
 //!   a device's memory among them.
 //!
 //! All but `job` only read and write files, so they work on a machine without a driver, and beside jobs of
-//! other programs that speak AntMan's protocol. [`files`] finds the two files of each job, [`view`] reads
-//! them, [`order`] changes the control file, [`alive`] asks whether the process exists. [`carried`] is the stand-in
+//! other programs that speak AntMan's protocol. `files` finds the two files of each job, `view` reads
+//! them, `order` changes the control file, `alive` asks whether the process exists. [`carried`] is the stand-in
 //! driver inside the program.
 //!
 //! Exit codes: 0 all went well; 1 what was asked for did not work, or output could not be written; 2 wrong
