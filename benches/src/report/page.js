@@ -250,6 +250,8 @@ class Explorer {
     this.chosen = this.picture.allocators[this.picture.allocators.length - 1];
     this.fillLegend();
     this.reset();
+    // At once, and not with the next frame: what is measured and printed sees it drawn.
+    this.drawNow();
   }
   fillLegend() {
     const { picture, legend } = this;

