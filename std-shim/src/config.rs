@@ -28,16 +28,19 @@ pub enum HugePages {
     Above(u64),
 }
 
+/// A program that keeps freed memory for so long at most wants little memory first.
+const SHORT_MS: u64 = 100;
+
 /// What the memory of the process is tuned for; see [`Larder`](crate::Larder) for those that
 /// exist and what may be changed in each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Config {
-    /// Milliseconds that freed memory is kept; `u64::MAX` for ever, 0 not at all.
+    /// Milliseconds that freed memory is kept; `u64::MAX` for ever.
     pub(crate) purge_ms: u64,
     /// Whether a thread of the heap's own may do the purging.
     pub(crate) background: bool,
     pub(crate) huge_pages: HugePages,
-    /// From how many resident percent of what is held on, where that is small blocks mostly.
+    /// From how many resident percent of what is held on, where an eighth of that is small blocks; above 100 never.
     pub(crate) dense_percent: u32,
     /// Free bytes of one class that a thread keeps at hand.
     pub(crate) bin_bytes: u32,
@@ -71,11 +74,11 @@ impl Config {
         ..Self::BALANCED
     };
 
-    /// Memory first.
+    /// Memory first. Of a heap that is small blocks mostly no huge page is full enough.
     pub(crate) const MEMORY: Self = Self {
-        purge_ms: 0,
-        huge_pages: HugePages::Never,
-        bin_bytes: 4 << 10,
+        purge_ms: 50,
+        dense_percent: 101,
+        bin_bytes: 8 << 10,
         ..Self::BALANCED
     };
 
@@ -192,24 +195,29 @@ impl Tuning {
         self.dense_percent.load(Ordering::Relaxed)
     }
 
+    /// Whether memory is to have no huge pages until the heap asks for some, even if the system makes them by itself.
+    pub(crate) fn begins_short(&self) -> bool {
+        self.huge_above() == u64::MAX || self.dense_percent() > 100
+    }
+
     /// Free bytes of one class that a thread keeps at hand.
     pub(crate) fn bin_bytes(&self) -> u32 {
         self.bin_bytes.load(Ordering::Relaxed)
     }
 
-    /// What each thread's heap keeps. Where nothing is, there is neither a transfer cache nor an empty span.
+    /// What each thread's heap keeps.
     pub(crate) fn policy(&self) -> Policy {
-        let keeps = self.purge_ms() > 0;
         Policy {
             bin_bytes: self.bin_bytes(),
-            transfer_caches: keeps,
-            keeps_empty: keeps,
+            ..Policy::BALANCED
         }
     }
 
-    /// Whether idle memory goes back when the heap has grown: nobody does it soon where there is no thread for it.
+    /// Whether idle memory goes back when the heap has grown: where memory comes first, and where no thread does it
+    /// soon.
     pub(crate) fn makes_up(&self) -> bool {
-        !self.background() && self.purge_ms() < u64::MAX
+        let purge_ms = self.purge_ms();
+        purge_ms <= SHORT_MS || !self.background() && purge_ms < u64::MAX
     }
 
     /// Whether the configuration is known.
@@ -258,10 +266,29 @@ mod tests {
         let tuning = Tuning::new();
         assert_eq!(tuning.purge_ms(), Config::BALANCED.purge_ms);
         tuning.apply(&Config::MEMORY);
-        assert_eq!((tuning.purge_ms(), tuning.huge_above()), (0, u64::MAX));
+        assert_eq!(tuning.purge_ms(), Config::MEMORY.purge_ms);
         assert!(tuning.background());
         tuning.apply(&Config::SPEED);
         assert_eq!(tuning.bin_bytes(), Config::MEMORY.bin_bytes);
+    }
+
+    #[test]
+    fn growth_is_made_up_for_where_memory_comes_first_or_no_thread_gives_it_back() {
+        let makes_up = |config: &Config| {
+            let tuning = Tuning::new();
+            tuning.apply(config);
+            tuning.makes_up()
+        };
+        let with = |purge_ms, background| Config {
+            purge_ms,
+            background,
+            ..Config::BALANCED
+        };
+        assert!(makes_up(&Config::MEMORY));
+        assert!(makes_up(&with(0, true)) && makes_up(&with(SHORT_MS, true)));
+        assert!(!makes_up(&with(SHORT_MS + 1, true)));
+        assert!(makes_up(&with(SHORT_MS + 1, false)));
+        assert!(!makes_up(&with(u64::MAX, false)), "nothing goes back");
     }
 
     #[test]

@@ -49,7 +49,7 @@ use crate::thread::{tls, with_local};
 /// |---|---|---|---|
 /// | [`new`](Self::new) | a balance | after 1 s | beyond 8 MiB, where memory is really touched |
 /// | [`speed`](Self::speed) | time | after 10 s | beyond 2 MiB, the same |
-/// | [`memory`](Self::memory) | little memory | at once | never |
+/// | [`memory`](Self::memory) | little memory | after 50 ms, and before the heap grows | beyond 8 MiB, where large blocks are really touched |
 /// | [`hardened`](Self::hardened) | safety | after 1 s | beyond 8 MiB, where memory is really touched |
 ///
 /// All values being one heap, the one that is asked first decides for the process.
@@ -84,7 +84,9 @@ impl Larder {
         Self(Config::SPEED)
     }
 
-    /// The heap of the process, tuned for little memory.
+    /// The heap of the process, tuned for little memory: what is freed goes back within 50 ms, or sooner if the heap
+    /// grows, and what is taken again by then costs no page fault. Threads keep a quarter as much at hand as with
+    /// [`new`](Self::new).
     pub const fn memory() -> Self {
         Self(Config::MEMORY)
     }
@@ -118,8 +120,9 @@ impl Larder {
     }
 
     /// Keeps freed memory for so long at most, and half as long at least, before it goes back to
-    /// the system: zero for as soon as may be, `Duration::MAX` for ever. In whole milliseconds,
-    /// rounded up.
+    /// the system: in whole milliseconds, rounded up. `Duration::MAX` is for ever, and less than 50 ms counts as
+    /// 50 ms. A heap that keeps it for 100 ms at most also gives back, before it grows, as much of what was freed
+    /// only now.
     #[must_use]
     pub const fn with_purge_after(self, delay: Duration) -> Self {
         Self(Config {
@@ -130,7 +133,7 @@ impl Larder {
 
     /// Whether the heap may have a thread of its own that gives memory back while the program
     /// does nothing. Without it that happens when the program next needs or frees much, and also, for what was
-    /// freed only now, when the heap grows. It is started
+    /// freed only now, before the heap grows. It is started
     /// when 2 MiB have been freed, sleeps for half the delay between two looks, and ends when nothing
     /// is idle; signals do not reach it. A program that must stay single-threaded (for `unshare` or
     /// `setns`) or forbids itself to start threads says `false`.

@@ -87,7 +87,7 @@ mod tests {
         assert!(!config.background, "the mode says nothing of threads");
         assert_eq!(
             (config.purge_ms, config.bin_bytes),
-            (0, Config::MEMORY.bin_bytes)
+            (Config::MEMORY.purge_ms, Config::MEMORY.bin_bytes)
         );
         assert_eq!(purge_after(&mut config, b"250"), Some(()));
         assert_eq!(background(&mut config, b"yes"), Some(()));
