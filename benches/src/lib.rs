@@ -17,6 +17,8 @@
 
 mod cli;
 mod device;
+mod input;
+mod interrupt;
 pub mod numbers;
 mod ours;
 mod paged;

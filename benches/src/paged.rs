@@ -7,7 +7,7 @@
 
 use larder_core::lifetime::{OverPages, Steps};
 use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
-use larder_core::{Addr, AddrRange, Chunk, Request, StreamId};
+use larder_core::{Addr, AddrRange, Chunk, Granule, Request, StreamId};
 use larder_model::PageDevice;
 
 use crate::ours::backed;
@@ -174,6 +174,10 @@ impl Contender for Paged {
         let paged = self.paged.as_ref()?;
         paged.for_each_chunk(|chunk| held.extend(backed(chunk.range, chunk.state)));
         Some(held)
+    }
+
+    fn planned_bytes(&self) -> Option<u64> {
+        self.steps.as_ref()?.planned_bytes(Granule::DEFAULT)
     }
 
     fn planner(&mut self) -> Option<&mut Steps<'static>> {

@@ -177,6 +177,10 @@ impl Contender for PlannedPlain {
         Some(held)
     }
 
+    fn planned_bytes(&self) -> Option<u64> {
+        self.parts.as_ref()?.0.planned_bytes(Granule::DEFAULT)
+    }
+
     fn planner(&mut self) -> Option<&mut Steps<'static>> {
         Some(&mut self.parts.as_mut()?.0)
     }

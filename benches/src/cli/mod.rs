@@ -1,22 +1,25 @@
 //! The command line of the program `larder`.
 //!
 //! Exit codes: 0 all went well; 1 a contender broke its contract or failed, or output
-//! could not be written; 2 wrong arguments or a damaged trace.
+//! could not be written; 2 wrong arguments or a damaged trace; 3 a trace did not fit its device;
+//! 130 somebody pressed Ctrl-C, and what was measured until then is printed.
 
 mod plan;
 mod replay;
+mod shell;
 mod versus;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::interrupt;
 use crate::replay::Violation;
 
-/// Replays recorded allocation traces and measures Larder beside its peers.
+/// Replays recorded allocation traces, measures Larder beside its peers, and runs jobs that share a GPU.
 #[derive(Debug, Parser)]
-#[command(name = "larder", version, about)]
+#[command(name = "larder", version, about, max_term_width = 80)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -25,8 +28,12 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Plan(plan::PlanArgs),
-    Replay(replay::ReplayArgs),
+    Replay(Box<replay::ReplayArgs>),
     Versus(versus::VersusArgs),
+    #[command(flatten)]
+    Jobs(larder_jobs::Command),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
 }
 
 /// Why the program ends with something else than 0.
@@ -41,6 +48,12 @@ enum Failure {
     /// What was asked for was tried and did not work.
     #[error("{0}")]
     Failed(String),
+    /// The device is too small for so many replays.
+    #[error("{replays} of {of} replays did not fit their device")]
+    TooSmall { replays: usize, of: usize },
+    /// Somebody pressed Ctrl-C.
+    #[error("interrupted; what was measured until then is above")]
+    Interrupted,
     #[error(transparent)]
     Violation(#[from] Violation),
     #[error("cannot write to standard output: {0}")]
@@ -62,6 +75,8 @@ impl Failure {
         match self {
             Self::Reported | Self::Arguments(_) => 2,
             _ if self.is_closed_pipe() => 0,
+            Self::TooSmall { .. } => 3,
+            Self::Interrupted => interrupt::EXIT_CODE,
             Self::Failed(_) | Self::Violation(_) | Self::Output(_) => 1,
         }
     }
@@ -75,6 +90,9 @@ pub fn run() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Versus(args) => versus::run(&args),
+        Command::Jobs(command) => return larder_jobs::run_command(command),
+        Command::Completions(args) => shell::completions(&args, &mut Cli::command()),
+        Command::Man(args) => shell::man(&args, Cli::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -87,6 +105,11 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// Says that a file is cut short, and that the rest of it is used.
+fn warn_of_cut(cut: &larder_trace::TraceError) {
+    let _ = writeln!(io::stderr(), "warning: {cut}; what stands before is used");
+}
+
 /// Writes one line to stderr. A closed stderr is ignored.
 fn complain(message: &dyn std::fmt::Display) {
     let _ = writeln!(io::stderr(), "error: {message}");
@@ -94,8 +117,6 @@ fn complain(message: &dyn std::fmt::Display) {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
     use crate::replay::ReplayFault;
 
@@ -118,6 +139,8 @@ mod tests {
             fault,
         };
         assert_eq!(Failure::Violation(violation).exit_code(), 1);
+        assert_eq!(Failure::TooSmall { replays: 1, of: 2 }.exit_code(), 3);
+        assert_eq!(Failure::Interrupted.exit_code(), 130);
         assert_eq!(Failure::Reported.exit_code(), 2);
         assert_eq!(Failure::Arguments("x".to_owned()).exit_code(), 2);
         assert_eq!(Failure::Failed("x".to_owned()).exit_code(), 1);

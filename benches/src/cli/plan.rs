@@ -1,19 +1,25 @@
 //! `larder plan`: packs lifetimes from files and says how low they came.
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::{Failure, complain};
+use super::replay::{cannot_write, try_page};
+use super::{Failure, complain, warn_of_cut};
+use crate::interrupt;
 use crate::plan::{self, Effort, PlanRow, Problem};
-use crate::report::{Table, decimals, json_line, print};
+use crate::report::page::page;
+use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
+use crate::report::{Shown, Table, decimals, json_line, print, print_wrapped};
 use crate::units::parse_bytes;
 
 /// Finds offsets for blocks whose lifetimes are known, as low as it can.
 #[derive(Debug, Args)]
 pub(super) struct PlanArgs {
-    /// CSV files (`id,lower,upper,size`), or traces, each step of which is a problem
+    /// CSV files (`id,lower,upper,size`), or traces, each step of which is a problem; plain, gzip, xz or zstd, and `-`
+    /// for a trace on standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
@@ -28,7 +34,17 @@ pub(super) struct PlanArgs {
     /// Print one JSON object a line in place of the table
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    shown: Shown,
+
+    /// Also write one page with the table and a picture of each packing
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
+
+/// The columns that are printed unless others are asked for.
+const USUAL: [&str; 5] = ["buffers", "height", "height/live", "s", "proven"];
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
@@ -37,13 +53,24 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 /// Damaged files and impossible problems are reported and left out.
 pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
-    let mut rows = Vec::new();
+    if let Some(page) = &args.html {
+        try_page("--html", page, &args.files)?;
+    }
+    interrupt::listen();
+    let mut solved = Vec::new();
     let mut refused = false;
     for file in &args.files {
         match plan::load(file) {
-            Ok(problems) => {
+            Ok((problems, cut)) => {
+                cut.iter().for_each(warn_of_cut);
                 for problem in problems {
-                    refused |= !plan_one(&problem, args, &mut rows)?;
+                    if interrupt::asked() {
+                        break;
+                    }
+                    match plan_one(&problem, args)? {
+                        Some(row) => solved.push((problem, row)),
+                        None => refused = true,
+                    }
                 }
             }
             Err(error) => {
@@ -52,24 +79,39 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
             }
         }
     }
-    if !args.json && !rows.is_empty() {
-        print(&table(&rows))?;
+    if !solved.is_empty() {
+        let table = || table(solved.iter().map(|(_, row)| row));
+        if !args.json {
+            let mut chosen = table();
+            args.shown
+                .choose(&mut chosen, 1, &USUAL)
+                .map_err(Failure::Arguments)?;
+            let width = args.shown.width();
+            print_wrapped(&chosen.text(width), width)?;
+        }
+        if let Some(path) = &args.html {
+            let pictures = pictures(&solved.iter().map(picture).collect::<Vec<_>>())?;
+            let page = page("Packed lifetimes", &(table().html() + &pictures));
+            fs::write(path, page).map_err(|error| cannot_write(path, &error))?;
+        }
     }
-    if let Some(row) = rows.iter().find(|row| !row.valid) {
+    if let Some((_, row)) = solved.iter().find(|(_, row)| !row.valid) {
         return Err(Failure::Failed(format!(
             "the packing of {} is not valid; this is a bug of ours",
             row.problem
         )));
     }
-    if refused {
+    if interrupt::asked() {
+        Err(Failure::Interrupted)
+    } else if refused {
         Err(Failure::Reported)
     } else {
         Ok(())
     }
 }
 
-/// Whether there was a packing.
-fn plan_one(problem: &Problem, args: &PlanArgs, rows: &mut Vec<PlanRow>) -> Result<bool, Failure> {
+/// `None` if there is no packing, which is reported.
+fn plan_one(problem: &Problem, args: &PlanArgs) -> Result<Option<PlanRow>, Failure> {
     let effort = Effort {
         time: args.seconds,
         steps: u64::MAX,
@@ -80,17 +122,54 @@ fn plan_one(problem: &Problem, args: &PlanArgs, rows: &mut Vec<PlanRow>) -> Resu
             if args.json {
                 print(&json_line(&row)?)?;
             }
-            rows.push(row);
-            Ok(true)
+            Ok(Some(row))
         }
         Err(error) => {
             complain(&format_args!("{}: {error}", problem.name));
-            Ok(false)
+            Ok(None)
         }
     }
 }
 
-fn table(rows: &[PlanRow]) -> String {
+/// A packing over its ticks, whose height is held throughout.
+fn picture((problem, row): &(Problem, PlanRow)) -> Picture<'_> {
+    let mut blocks = Blocks::default();
+    let mut address = Vec::new();
+    let lifetimes = (0..).zip(&problem.lifetimes).zip(&row.offsets);
+    for ((id, lifetime), offset) in lifetimes {
+        // What is empty has no place.
+        if lifetime.begin < lifetime.end && lifetime.bytes > 0 {
+            blocks.id.push(id);
+            blocks.bytes.push(lifetime.bytes);
+            blocks.from.push(lifetime.begin.into());
+            blocks.to.push(lifetime.end.into());
+            address.push(*offset);
+        }
+    }
+    let ticks = blocks.to.iter().copied().max().unwrap_or(0);
+    Picture {
+        name: &row.problem,
+        words: Words {
+            tick: "tick",
+            reserved: "height",
+            planned: "lower bound",
+        },
+        ticks,
+        steps: &[],
+        blocks,
+        allocators: vec![Drawn {
+            name: "plan",
+            address,
+            reserved: vec![(0, row.height)],
+            planned: vec![(0, Some(row.lower_bound))],
+            calls: Vec::new(),
+            held: vec![[0, ticks, 0, row.height, 0]],
+            refused: None,
+        }],
+    }
+}
+
+fn table<'r>(rows: impl Iterator<Item = &'r PlanRow>) -> Table {
     let mut table = Table::new([
         "problem",
         "buffers",
@@ -120,5 +199,5 @@ fn table(rows: &[PlanRow]) -> String {
             word(row.valid),
         ]);
     }
-    table.text()
+    table
 }

@@ -11,23 +11,25 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::ProgressBar;
 use larder_cuda::driver::Choice;
 
-use super::{Failure, complain};
+use super::{Failure, complain, warn_of_cut};
 use crate::device;
 use crate::peers::{self, PytorchConfig};
 use crate::planned;
 use crate::replay::report::Report;
 use crate::replay::{
-    CONTENDERS, ContenderSpec, Options, PYTORCH_SET, SHOWN, program_number, record, replay,
+    CONTENDERS, ContenderSpec, Options, PYTORCH_SET, ReplayFault, SHOWN, program_number, record,
+    replay_watched,
 };
 use crate::report::page::try_write;
-use crate::report::{json_line, print, progress_bar};
+use crate::report::{Shown, json_line, print, print_wrapped, progress_bar};
+use crate::{input, interrupt};
 use larder_trace::Trace;
 
 /// Replays recorded traces and prints a table of what each allocator needed.
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
     /// Traces in format v1, memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot) and CSV logs of RMM's
-    /// logging adaptor, each plain or zstd; what a file is shows by its content
+    /// logging adaptor, each plain, gzip, xz or zstd; what a file is shows by its content. `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
@@ -70,7 +72,10 @@ pub(super) struct ReplayArgs {
     #[arg(long)]
     json: bool,
 
-    /// Also write one page with the table and a chart for each trace
+    #[command(flatten)]
+    shown: Shown,
+
+    /// Also write one page with the table and pictures of each trace: memory, addresses and driver calls over time
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -99,8 +104,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     each_once(&args.files)?;
     for (option, output) in [("--html", &args.html), ("--snapshot", &args.snapshot)] {
         if let Some(output) = output {
-            spare_the_traces(option, output, &args.files)?;
-            try_write(output).map_err(|error| cannot_write(output, &error))?;
+            try_page(option, output, &args.files)?;
         }
     }
     if let Some(choice) = args.driver {
@@ -115,17 +119,20 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     check_snapshot(args, &chosen)?;
     let options = Options {
         plans: read_plans(args, &chosen)?,
+        history: args.html.is_some(),
         ..args.options
     };
+    interrupt::listen();
     let progress = progress_bar();
-    progress.set_length((args.files.len() * chosen.len()) as u64);
     let mut report = Report::new(options);
     let mut damaged = false;
-    for file in &args.files {
-        match Trace::load_all(file) {
-            Ok(traces) => {
+    for file in args.files.iter().take_while(|_| !interrupt::asked()) {
+        match input::traces(file) {
+            Ok((traces, cut)) => {
+                progress.suspend(|| cut.iter().for_each(warn_of_cut));
                 check_only(args, file, traces.len())?;
-                progress.inc_length(((traces.len() - 1) * chosen.len()) as u64);
+                let events: usize = traces.iter().map(|trace| trace.events().len()).sum();
+                progress.inc_length((events * chosen.len()) as u64);
                 for trace in &traces {
                     replay_all(trace, &chosen, args, &options, &progress, &mut report)?;
                 }
@@ -133,28 +140,31 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
             Err(error) => {
                 damaged = true;
                 progress.suspend(|| complain(&error));
-                progress.inc(chosen.len() as u64);
             }
         }
     }
     progress.finish_and_clear();
     if !report.rows.is_empty() {
         if !args.json {
-            print(&report.text())?;
+            let text = report.text(&args.shown).map_err(Failure::Arguments)?;
+            print_wrapped(&text, args.shown.width())?;
         }
         if let Some(path) = &args.html {
             let page = report.page();
-            let page = page.map_err(|error| cannot_write(path, error.as_ref()))?;
+            let page = page.map_err(|error| cannot_write(path, &error))?;
             fs::write(path, page).map_err(|error| cannot_write(path, &error))?;
         }
     }
-    if damaged {
-        Err(Failure::Reported)
-    } else {
-        Ok(())
+    let of = report.rows.len();
+    match report.refused() {
+        _ if interrupt::asked() => Err(Failure::Interrupted),
+        _ if damaged => Err(Failure::Reported),
+        0 => Ok(()),
+        replays => Err(Failure::TooSmall { replays, of }),
     }
 }
 
+/// Replays one trace, until somebody presses Ctrl-C.
 fn replay_all(
     trace: &Trace,
     chosen: &[&ContenderSpec],
@@ -165,7 +175,12 @@ fn replay_all(
 ) -> Result<(), Failure> {
     for spec in chosen {
         progress.set_message(format!("{} {}", trace.name(), spec.name));
-        let mut outcome = replay(spec, trace, options)?;
+        let (before, events) = (progress.position(), trace.events().len());
+        let watch = |part: f64| progress.set_position(before + (part * events as f64) as u64);
+        let mut outcome = match replay_watched(spec, trace, options, &watch) {
+            Err(violation) if violation.fault == ReplayFault::Interrupted => return Ok(()),
+            outcome => outcome?,
+        };
         if let (Some(path), Some(plans)) = (&args.save_plans, outcome.plans.take()) {
             let written = fs::write(path, plans);
             written.map_err(|error| unusable("write", path, &error))?;
@@ -178,7 +193,7 @@ fn replay_all(
             let line = json_line(row)?;
             progress.suspend(|| print(&line))?;
         }
-        progress.inc(1);
+        progress.set_position(before + events as u64);
     }
     Ok(())
 }
@@ -256,7 +271,7 @@ fn read_plans(
     let Some(path) = &args.plan else {
         return Ok(None);
     };
-    let program = program_number(&Trace::name_of(&args.files[0]));
+    let program = program_number(&Trace::name_of(input::name(&args.files[0])));
     let plans = fs::read(path).map_err(|error| unusable("read", path, &error))?;
     for spec in planners {
         if let Some(steps) = (spec.build)(None).planner() {
@@ -272,7 +287,7 @@ fn unusable(act: &str, path: &Path, error: &dyn Display) -> Failure {
     Failure::Arguments(format!("cannot {act} {}: {error}", path.display()))
 }
 
-fn cannot_write(path: &Path, error: &(impl Display + ?Sized)) -> Failure {
+pub(super) fn cannot_write(path: &Path, error: &dyn Display) -> Failure {
     let path = path.display();
     Failure::Failed(format!("{path}: cannot write: {error}"))
 }
@@ -314,6 +329,9 @@ fn chosen(args: &ReplayArgs) -> Result<Vec<&'static ContenderSpec>, Failure> {
 fn each_once(files: &[PathBuf]) -> Result<(), Failure> {
     let mut seen = HashSet::new();
     let mut paths = files.iter().filter_map(|file| {
+        if input::is_standard_input(file) {
+            return Some((file, file.clone()));
+        }
         let path = file.canonicalize().ok().filter(|path| path.is_file())?;
         Some((file, path))
     });
@@ -324,6 +342,12 @@ fn each_once(files: &[PathBuf]) -> Result<(), Failure> {
         ))),
         None => Ok(()),
     }
+}
+
+/// An error if a page, or what else an option names, would cost a trace or cannot be written.
+pub(super) fn try_page(option: &str, page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+    spare_the_traces(option, page, files)?;
+    try_write(page).map_err(|error| cannot_write(page, &error))
 }
 
 /// A slip such as `--html bert.trace` must not cost a trace.

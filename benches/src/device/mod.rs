@@ -16,8 +16,9 @@ use std::error::Error;
 use std::sync::{Arc, OnceLock};
 
 use larder_core::Block;
-use larder_cuda::driver::{Choice, Driver, LoadError, StandIn, load};
+use larder_cuda::driver::{Choice, Driver, LoadError, StandIn};
 use larder_cuda::{Context, CudaStream, DeviceAllocator, DeviceConfig, DeviceStep};
+use larder_jobs::carried;
 use slab::Slab;
 
 use calls::Calls;
@@ -65,7 +66,7 @@ static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
 
 /// Loads the driver that the contenders run on.
 pub(crate) fn use_driver(choice: Choice) -> Result<&'static Driver, LoadError> {
-    let driver = load(choice)?;
+    let driver = carried::load(choice)?;
     Ok(DRIVER.get_or_init(|| driver))
 }
 

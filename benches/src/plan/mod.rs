@@ -17,7 +17,9 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use larder_core::lifetime::Lifetime;
-use larder_trace::{RMM_HEADER, Trace};
+use larder_trace::{RMM_HEADER, TraceError};
+
+use crate::input;
 
 pub use solve::{Effort, PlanRow, solve};
 
@@ -30,22 +32,22 @@ pub struct Problem {
     pub lifetimes: Vec<Lifetime>,
 }
 
-/// All problems of a file: one of a CSV file (known by its name, if it is no log of RMM), or those of its traces.
-/// An error is the first defect found, with file and line.
-pub(crate) fn load(path: &Path) -> Result<Vec<Problem>, String> {
+/// All problems of a file: one of a CSV file (known by its name, if it is no log of RMM), or those of its traces, with
+/// what is missing of one that is cut short. An error is the first defect found, with file and line.
+pub(crate) fn load(path: &Path) -> Result<(Vec<Problem>, Option<TraceError>), String> {
     let ending = path.extension();
     if !ending.is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) || is_rmm_log(path) {
-        let traces = Trace::load_all(path).map_err(|error| error.to_string())?;
-        return Ok(traces.iter().flat_map(steps::problems).collect());
+        let (traces, cut) = input::traces(path).map_err(|error| error.to_string())?;
+        return Ok((traces.iter().flat_map(steps::problems).collect(), cut));
     }
-    let file = File::open(path).map_err(|error| (None, csv::CsvDefect::Unreadable(error.into())));
+    let file = input::open(path).map_err(|error| (None, csv::CsvDefect::Unreadable(error.into())));
     let lifetimes = file.and_then(csv::read).map_err(|(line, defect)| {
         let line = line.map_or_else(String::new, |line| format!("{line}:"));
         format!("{}:{line} {defect}", path.display())
     })?;
     let name = path.file_stem().unwrap_or_default();
     let name = name.to_string_lossy().into_owned();
-    Ok(vec![Problem { name, lifetimes }])
+    Ok((vec![Problem { name, lifetimes }], None))
 }
 
 /// By its first bytes. What cannot be read is none, and is reported when it is read again.

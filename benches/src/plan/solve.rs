@@ -7,6 +7,7 @@ use larder_model::OwnedPackTables;
 use serde::Serialize;
 
 use super::Problem;
+use crate::interrupt;
 
 /// Steps between two looks at the clock, times lifetimes: a step takes time in their number.
 const WORK_PER_LOOK: u64 = 200_000;
@@ -47,6 +48,9 @@ pub struct PlanRow {
     pub proven: bool,
     /// Whether the independent check found the best packing good and as high as it claims.
     pub valid: bool,
+    /// Where each lifetime lies.
+    #[serde(skip)]
+    pub offsets: Vec<u64>,
 }
 
 /// Packs `problem` and checks the result.
@@ -64,7 +68,8 @@ pub fn solve(problem: &Problem, effort: &Effort) -> Result<PlanRow, PackError> {
     let first_height = packer.height();
     let look = (WORK_PER_LOOK / (lifetimes.len() as u64 + 1)).clamp(1, 1000);
     let mut steps = 0;
-    while !packer.is_done() && steps < effort.steps && start.elapsed() < effort.time {
+    let goes_on = || start.elapsed() < effort.time && !interrupt::asked();
+    while !packer.is_done() && steps < effort.steps && goes_on() {
         packer.improve(look);
         steps += look;
     }
@@ -82,5 +87,6 @@ pub fn solve(problem: &Problem, effort: &Effort) -> Result<PlanRow, PackError> {
         seconds,
         proven: packer.is_proven(),
         valid: validate(lifetimes, packer.offsets()) == Ok(packer.height()),
+        offsets: packer.offsets().to_vec(),
     })
 }

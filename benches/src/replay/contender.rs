@@ -159,6 +159,11 @@ pub(crate) trait Contender {
         None
     }
 
+    /// What the plan in use needs, for contenders that plan and while they follow one.
+    fn planned_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// The steps it learned, for contenders whose plans can be saved.
     fn planner(&mut self) -> Option<&mut Steps<'static>> {
         None

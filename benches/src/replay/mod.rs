@@ -13,9 +13,9 @@
 //! No lock: a replay runs on one thread.
 
 mod contender;
-mod curve;
 #[cfg(test)]
 mod figures_tests;
+mod history;
 mod live_map;
 #[cfg(test)]
 mod pass_tests;
@@ -47,7 +47,7 @@ pub(crate) use contender::Slot;
 pub(crate) use contender::{
     CallsByName, Contender, ContenderSpec, DriverCalls, StepFigures, beyond,
 };
-pub(crate) use curve::Curve;
+pub(crate) use history::{Change, History};
 use live_map::{LiveBlock, LiveMap};
 pub(crate) use recorded::record;
 pub(crate) use registry::{CONTENDERS, PYTORCH_SET, SHOWN};
@@ -55,6 +55,7 @@ pub(crate) use script::Repeat;
 pub(crate) use smallest::SmallestDevice;
 pub(crate) use spare::Spare;
 
+use crate::interrupt;
 use crate::planned;
 use crate::units::parse_bytes;
 use larder_trace::{Event, Trace};
@@ -63,6 +64,12 @@ use script::ReplayScript;
 /// Timed runs per replay; the fastest counts, because whatever disturbs a
 /// run (another process, a page fault) only ever makes it slower.
 const TIMED_RUNS: u32 = 3;
+
+/// All runs of a replay, with the sampled one.
+const RUNS: f64 = 1.0 + TIMED_RUNS as f64;
+
+/// Events between two looks at who watches.
+const EVENTS_PER_LOOK: usize = 1 << 12;
 
 /// How a trace is replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
@@ -92,6 +99,10 @@ pub(crate) struct Options {
     /// Plans that another run saved, for contenders that plan; they were found to be whole.
     #[arg(skip)]
     pub(crate) plans: Option<&'static [u8]>,
+
+    /// Whether each replay is written down for a page.
+    #[arg(skip)]
+    pub(crate) history: bool,
 }
 
 #[cfg(test)]
@@ -104,6 +115,7 @@ impl Options {
             repeat: Repeat::LastStep,
             smallest_device: false,
             plans: None,
+            history: false,
         }
     }
 }
@@ -145,20 +157,40 @@ pub(crate) struct Outcome {
     /// Whether every block was served. If not, the replay stopped at the first
     /// refusal, and the other figures are those up to there.
     pub(crate) completed: bool,
-    /// The refused event, counted from 1 without header lines, and its pass; not in the JSON of a completed
-    /// replay.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The refused event, counted from 1 without header lines, and its pass, if there are several.
     pub(crate) stopped_at_event: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stopped_in_pass: Option<u32>,
+    /// What was refused.
+    pub(crate) refused: Option<Refused>,
     /// What the trace's file does not say, or what was made of it; see [`Trace::notes`].
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
     /// The smallest device that is large enough, if it was searched and found.
     #[serde(skip)]
     pub(crate) smallest_device: Option<SmallestDevice>,
     #[serde(skip)]
-    pub(crate) curve: Curve,
+    pub(crate) history: Option<History>,
+}
+
+/// A block that was refused, and what there was then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Refused {
+    pub(crate) bytes: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) reserved_bytes: u64,
+}
+
+impl Refused {
+    fn new(event: Event, live_bytes: u64, reserved_bytes: u64) -> Self {
+        let bytes = match event {
+            Event::Alloc { bytes, .. } => bytes,
+            Event::Free { .. } | Event::Step { .. } => 0,
+        };
+        Self {
+            bytes,
+            live_bytes,
+            reserved_bytes,
+        }
+    }
 }
 
 impl Outcome {
@@ -212,27 +244,47 @@ pub(crate) enum ReplayFault {
         reserved_bytes: u64,
         live_bytes: u64,
     },
+    /// Nobody broke anything: somebody pressed Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
     /// The device was used against its rules, or a live byte has no memory of its own behind it.
     #[error("against the rules of its device: {0}")]
     BrokenRule(String),
 }
 
-/// Replays `trace` with fresh contenders built by `spec`. A [`Violation`] says that the contender handed out
-/// overlapping blocks, counts less reserved than live or broke a rule of its device.
+/// Replays `trace` with nobody watching.
+#[cfg(test)]
 pub(crate) fn replay(
     spec: &ContenderSpec,
     trace: &Trace,
     options: &Options,
+) -> Result<Outcome, Violation> {
+    replay_watched(spec, trace, options, &|_| {})
+}
+
+/// Replays `trace` with fresh contenders built by `spec`, and tells which part of it is done, from 0 to 1. A
+/// [`Violation`] says that the contender handed out overlapping blocks, counts less reserved than live or broke a
+/// rule of its device, or that somebody pressed Ctrl-C.
+pub(crate) fn replay_watched(
+    spec: &ContenderSpec,
+    trace: &Trace,
+    options: &Options,
+    watch: &dyn Fn(f64),
 ) -> Result<Outcome, Violation> {
     let replay = Replay {
         spec,
         trace,
         script: ReplayScript::new(trace, options.passes, options.repeat),
         plans: options.plans,
+        watch,
     };
     let mut slots = vec![Slot::default(); trace.allocations() as usize];
-    let mut outcome = replay.sampled_run(options.device_bytes, &mut slots)?;
-    let runs = (0..TIMED_RUNS).map(|_| replay.timed_run(options.device_bytes, &mut slots));
+    let history = options.history.then(History::default);
+    let mut outcome = replay.sampled_run(options.device_bytes, &mut slots, history)?;
+    let runs = (0..TIMED_RUNS).map(|run| {
+        watch(f64::from(1 + run) / RUNS);
+        replay.timed_run(options.device_bytes, &mut slots)
+    });
     let fastest = runs
         .filter(|run| run.operations > 0)
         .min_by_key(|run| run.time);
@@ -250,6 +302,7 @@ struct Replay<'r> {
     trace: &'r Trace,
     script: ReplayScript<'r>,
     plans: Option<&'static [u8]>,
+    watch: &'r dyn Fn(f64),
 }
 
 /// The result of a timed run.
@@ -308,10 +361,14 @@ impl Replay<'_> {
         &self,
         device_bytes: Option<u64>,
         slots: &mut [Slot],
+        history: Option<History>,
     ) -> Result<Outcome, Violation> {
         let mut contender = self.build(device_bytes);
         contender.judge();
-        let mut samples = Samples::new(self.script.events());
+        let mut samples = Samples {
+            history,
+            ..Samples::default()
+        };
         let mut stopped = None;
         let mut calls_by_pass = Vec::new();
         let mut calls_by_name = contender.calls_by_name();
@@ -320,14 +377,17 @@ impl Replay<'_> {
         for (pass, events) in self.script.passes() {
             let before = contender.driver_calls();
             let leftovers = self.script.leftovers(pass);
-            let refused = samples.play(contender.as_mut(), events, leftovers, slots);
-            let refused = refused.map_err(|(index, fault)| Violation {
+            let violation = |(index, fault)| Violation {
                 allocator: self.spec.name,
                 trace: self.trace.name().to_owned(),
                 event: self.script.number(pass, index),
                 pass,
                 fault,
-            })?;
+            };
+            let all = self.script.events() as f64;
+            let watch = |played: usize| (self.watch)(played as f64 / all / RUNS);
+            let refused = samples.play(contender.as_mut(), events, leftovers, slots, &watch);
+            let refused = refused.map_err(violation)?;
             if let (Some(before), Some(after)) = (before, contender.driver_calls()) {
                 calls_by_pass.push(after.total() - before.total());
             }
@@ -338,7 +398,9 @@ impl Replay<'_> {
             }
             reserved_by_pass.push(samples.pass_reserved_bytes);
             if let Some(index) = refused {
-                stopped = Some((self.script.number(pass, index), pass));
+                let reserved_bytes = contender.reserved_bytes();
+                let refused = Refused::new(events[index], samples.live.bytes, reserved_bytes);
+                stopped = Some((self.script.number(pass, index), pass, refused));
                 break;
             }
         }
@@ -362,16 +424,18 @@ impl Replay<'_> {
             plans,
             ns_per_operation: None,
             completed: stopped.is_none(),
-            stopped_at_event: stopped.map(|(event, _)| event),
-            stopped_in_pass: stopped.map(|(_, pass)| pass),
+            stopped_at_event: stopped.map(|(event, ..)| event),
+            stopped_in_pass: stopped.map(|(_, pass, _)| pass),
+            refused: stopped.map(|(.., refused)| refused),
             notes: self.trace.notes().to_vec(),
             smallest_device: None,
-            curve: samples.curve,
+            history: samples.history.map(|history| history.of(self.trace)),
         })
     }
 }
 
 /// What the sampled run notes.
+#[derive(Default)]
 struct Samples {
     live: LiveMap,
     /// Events of all passes so far.
@@ -381,22 +445,10 @@ struct Samples {
     peak_reserved_bytes: u64,
     /// Most bytes held in the present pass.
     pass_reserved_bytes: u64,
-    curve: Curve,
+    history: Option<History>,
 }
 
 impl Samples {
-    fn new(events: usize) -> Self {
-        Self {
-            live: LiveMap::default(),
-            events: 0,
-            allocations: 0,
-            peak_live_bytes: 0,
-            peak_reserved_bytes: 0,
-            pass_reserved_bytes: 0,
-            curve: Curve::new(events),
-        }
-    }
-
     /// Plays one pass. Gives the index of the event that was refused, if one was, or that of the
     /// one at which the contender was found wrong.
     fn play(
@@ -405,8 +457,16 @@ impl Samples {
         events: &[Event],
         leftovers: usize,
         slots: &mut [Slot],
+        watch: &dyn Fn(usize),
     ) -> Result<Option<usize>, (usize, ReplayFault)> {
         for (index, event) in events.iter().enumerate() {
+            if self.events.is_multiple_of(EVENTS_PER_LOOK) {
+                watch(self.events);
+                if interrupt::asked() {
+                    return Err((index, ReplayFault::Interrupted));
+                }
+            }
+            self.events += 1;
             if index == leftovers {
                 self.pass_reserved_bytes = 0;
             }
@@ -446,6 +506,9 @@ impl Samples {
         }
         if served {
             self.note(contender.reserved_bytes())?;
+            if let Some(history) = &mut self.history {
+                history.note(event, slots, contender);
+            }
         }
         Ok(served)
     }
@@ -461,8 +524,6 @@ impl Samples {
         self.peak_live_bytes = self.peak_live_bytes.max(live_bytes);
         self.peak_reserved_bytes = self.peak_reserved_bytes.max(reserved_bytes);
         self.pass_reserved_bytes = self.pass_reserved_bytes.max(reserved_bytes);
-        self.curve.note(self.events, live_bytes, reserved_bytes);
-        self.events += 1;
         Ok(())
     }
 }

@@ -16,6 +16,7 @@ pub(crate) fn record(
         trace,
         script: ReplayScript::new(trace, options.passes, options.repeat),
         plans: options.plans,
+        watch: &|_| {},
     };
     replay.recorded_run(options.device_bytes)
 }

@@ -1,16 +1,17 @@
 //! What `larder replay` measured: a row for each replay, in the order they ran, as lines of JSON, as text and
 //! as a page of HTML.
 
-use std::error::Error;
+use std::io;
 
 use serde::Serialize;
 
-use super::{CallsByName, Curve, Options, Outcome};
-use crate::numbers::mebibytes;
+use super::history::Served;
+use super::{CallsByName, History, Options, Outcome};
 use crate::numbers::{geometric_mean, in_order};
-use crate::report::chart::chart;
+use crate::numbers::{mebibytes, show};
 use crate::report::page::{escape, list, page};
-use crate::report::{Cell, CellAlignment, Left, Right, Table, count, decimals};
+use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
+use crate::report::{Alignment, Cell, Left, Right, Shown, Table, count, decimals};
 
 /// One replay: a line of JSON, a line of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -88,6 +89,12 @@ impl Report {
             outcome,
         });
         &self.rows[self.rows.len() - 1]
+    }
+
+    /// How many replays did not complete.
+    pub(crate) fn refused(&self) -> usize {
+        let refused = self.rows.iter().filter(|row| !row.outcome.completed);
+        refused.count()
     }
 
     /// The means by allocator; empty for fewer than two traces.
@@ -192,7 +199,9 @@ impl Report {
             let notes = row.outcome.notes.iter();
             notes.map(move |note| format!("{}: {note}", row.trace))
         });
+        let refusals = self.rows.iter().filter_map(ReplayRow::refusal);
         let mut lists = vec![
+            ("what did not fit", refusals.collect()),
             ("geometric mean of reserved/live", means.collect()),
             (of_calls, calls.collect()),
             (
@@ -204,8 +213,11 @@ impl Report {
         lists
     }
 
-    pub(crate) fn text(&self) -> String {
-        let mut text = self.table().text();
+    /// The table and what is below it. An error says that a column is not known.
+    pub(crate) fn text(&self, shown: &Shown) -> Result<String, String> {
+        let mut table = self.table();
+        shown.choose(&mut table, 2, &self.usual_columns())?;
+        let mut text = table.grouped(shown.width());
         for (heading, lines) in self.lists() {
             text.push_str(&format!("\n{heading}\n"));
             for line in lines {
@@ -215,11 +227,24 @@ impl Report {
         if let Some(verdict) = self.verdict() {
             text.push_str(&format!("\n{verdict}\n"));
         }
-        text
+        Ok(text)
     }
 
-    /// A page with a chart for each trace.
-    pub(crate) fn page(&self) -> Result<String, Box<dyn Error>> {
+    /// The columns that are printed unless others are asked for: what decides, whether all completed, and what
+    /// an option measured.
+    fn usual_columns(&self) -> Vec<&'static str> {
+        let mut usual = vec!["live MiB", "reserved MiB", "reserved/live"];
+        if self.rows.iter().all(|row| row.outcome.completed) {
+            usual.extend(["calls", "ns/op"]);
+        } else {
+            usual.push("completed");
+        }
+        usual.extend(["last pass", "smallest/live", "its calls"]);
+        usual
+    }
+
+    /// A page with pictures of each trace.
+    pub(crate) fn page(&self) -> io::Result<String> {
         let device = match self.options.device_bytes {
             Some(bytes) => format!("a device of {bytes} bytes"),
             None => "a device without limit".to_owned(),
@@ -231,14 +256,9 @@ impl Report {
         for (heading, lines) in self.lists() {
             body.push_str(&list(heading, &lines));
         }
-        for rows in self.rows.chunk_by(|row, next| row.trace == next.trace) {
-            body.push_str(&format!("<h2>{}</h2>\n", escape(&rows[0].trace)));
-            let curves: Vec<(&str, &Curve)> = rows
-                .iter()
-                .map(|row| (row.allocator, &row.outcome.curve))
-                .collect();
-            body.push_str(&chart(&curves)?);
-        }
+        let traces = self.rows.chunk_by(|row, next| row.trace == next.trace);
+        let drawn: Vec<Picture<'_>> = traces.filter_map(picture).collect();
+        body.push_str(&pictures(&drawn)?);
         if let Some(verdict) = self.verdict() {
             body.push_str(&format!("<p>{}</p>\n", escape(&verdict)));
         }
@@ -246,8 +266,60 @@ impl Report {
     }
 }
 
+/// One trace through those of its contenders that were written down; `None` if there is none.
+fn picture(rows: &[ReplayRow]) -> Option<Picture<'_>> {
+    let histories = rows.iter().filter_map(|row| {
+        let history = row.outcome.history.as_ref()?;
+        Some((row, history))
+    });
+    // The blocks are the trace's own; the run that got furthest has most of them.
+    let (row, longest) = histories.clone().max_by_key(|(_, history)| history.ticks)?;
+    let drawn = histories.map(|(row, history)| drawn(row, history));
+    Some(Picture {
+        name: &row.trace,
+        words: Words {
+            tick: "event",
+            reserved: "reserved",
+            planned: "planned",
+        },
+        ticks: longest.ticks + 1,
+        steps: &longest.steps,
+        blocks: blocks(longest),
+        allocators: drawn.collect(),
+    })
+}
+
+fn blocks(history: &History) -> Blocks {
+    let each = |figure: fn(&Served) -> u64| history.blocks.iter().map(figure).collect();
+    let ends = history.blocks.iter().map(|block| block.to);
+    Blocks {
+        id: history.blocks.iter().map(|block| block.id).collect(),
+        bytes: each(|block| block.bytes),
+        from: each(|block| block.from),
+        to: ends.map(|to| to.unwrap_or(history.ticks + 1)).collect(),
+        stream: history.streams.clone(),
+    }
+}
+
+fn drawn<'r>(row: &'r ReplayRow, history: &'r History) -> Drawn<'r> {
+    let held = history.held.iter().map(|held| {
+        let bytes = held.span.end - held.span.start;
+        let to = held.to.unwrap_or(history.ticks + 1);
+        [held.from, to, held.span.start, bytes, held.moved_bytes]
+    });
+    Drawn {
+        name: row.allocator,
+        address: history.blocks.iter().map(|block| block.address).collect(),
+        reserved: history.reserved.clone(),
+        planned: history.planned.clone(),
+        calls: history.calls.clone(),
+        held: held.collect(),
+        refused: (!row.outcome.completed).then_some(history.ticks + 1),
+    }
+}
+
 /// A heading, and the cell of a row.
-type Column = (&'static str, CellAlignment, fn(&ReplayRow) -> Cell);
+type Column = (&'static str, Alignment, fn(&ReplayRow) -> Cell);
 
 fn mib(bytes: u64) -> Cell {
     format!("{:.1}", mebibytes(bytes)).into()
@@ -263,6 +335,29 @@ fn completed(row: &ReplayRow) -> Cell {
 }
 
 impl ReplayRow {
+    /// Which block did not fit, and why.
+    fn refusal(&self) -> Option<String> {
+        let (refused, event) = (self.outcome.refused?, self.outcome.stopped_at_event?);
+        let why = match self.device_bytes {
+            None => "its addresses or its tables are full".to_owned(),
+            Some(device) if refused.live_bytes.saturating_add(refused.bytes) > device => format!(
+                "{} are live on a device of {}: no allocator could serve it",
+                show(refused.live_bytes),
+                show(device)
+            ),
+            Some(device) => format!(
+                "{} of the device's {} are reserved for {} that are live: the rest is in pieces, or too small once rounded",
+                show(refused.reserved_bytes),
+                show(device),
+                show(refused.live_bytes)
+            ),
+        };
+        let (trace, allocator, bytes) = (&self.trace, self.allocator, show(refused.bytes));
+        Some(format!(
+            "{trace} {allocator}: event {event} asks for {bytes}, and {why}"
+        ))
+    }
+
     /// Calls of a driver by name, if they are known.
     fn calls(&self) -> Option<String> {
         let all = listed(self.outcome.calls_by_name.as_ref()?);

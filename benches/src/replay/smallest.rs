@@ -1,6 +1,7 @@
 //! The smallest device on which a contender completes.
 
 use super::{Replay, Slot, Violation};
+use crate::interrupt;
 
 /// Parts of the peak live bytes in which sizes are tried: steps of 0.01 %.
 const PARTS: u128 = 10_000;
@@ -50,9 +51,9 @@ impl Replay<'_> {
         let fine = 0..FINE_PARTS;
         let coarse = (FINE_PARTS..MAX_PARTS).step_by(COARSE_STEP);
         let mut sizes = fine.chain(coarse).map(size);
-        let found = sizes.find(|&bytes| completes(bytes));
+        let found = sizes.find(|&bytes| interrupt::asked() || completes(bytes));
         let bytes = found.unwrap_or(size(MAX_PARTS));
-        let outcome = self.sampled_run(Some(bytes), slots)?;
+        let outcome = self.sampled_run(Some(bytes), slots, None)?;
         let taken_and_given = outcome.driver_allocations + outcome.driver_frees;
         let calls = outcome.driver_calls.map(|calls| calls.total());
         Ok(outcome.completed.then(|| SmallestDevice {

@@ -1,7 +1,7 @@
 //! The sentence at the end of a report: what Larder holds beside PyTorch.
 
 use super::report::{ReplayRow, Report};
-use crate::numbers::{geometric_mean, mebibytes};
+use crate::numbers::{geometric_mean, show};
 
 /// Ours in the sentence.
 const OURS: &str = "larder-billed";
@@ -49,8 +49,8 @@ fn held(both: &Both<'_>, name: &str) -> String {
     let ours = both.ours.outcome.peak_reserved_bytes;
     format!(
         "At the peak {name} holds {}, Larder {}: {}.",
-        size(theirs),
-        size(ours),
+        show(theirs),
+        show(ours),
         less(theirs as f64, ours as f64)
     )
 }
@@ -108,14 +108,5 @@ fn less(theirs: f64, ours: f64) -> String {
         percent if percent < 0.05 => "as much".to_owned(),
         percent if percent < 9.95 => format!("{percent:.1} % {word}"),
         percent => format!("{percent:.0} % {word}"),
-    }
-}
-
-fn size(bytes: u64) -> String {
-    let mebibytes = mebibytes(bytes);
-    if mebibytes < 1024.0 {
-        format!("{mebibytes:.1} MiB")
-    } else {
-        format!("{:.2} GiB", mebibytes / 1024.0)
     }
 }

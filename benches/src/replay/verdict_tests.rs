@@ -3,6 +3,7 @@
 use super::Options;
 use super::report::Report;
 use super::report_tests::outcome;
+use crate::report::Shown;
 
 const MIB: u64 = 1 << 20;
 
@@ -17,7 +18,7 @@ fn verdict(rows: &[(&str, &'static str, u64, u64, bool)]) -> Option<String> {
         );
     }
     let verdict = report.verdict();
-    let text = report.text();
+    let text = report.text(&Shown::all()).unwrap();
     match &verdict {
         Some(sentence) => assert!(text.ends_with(&format!("\n\n{sentence}\n")), "{text}"),
         None => assert!(!text.contains("PyTorch"), "{text}"),

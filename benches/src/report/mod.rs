@@ -1,23 +1,112 @@
 //! The one writer of results: a [`Table`] as text, Markdown or HTML, a value as a line of JSON, and the
-//! [`page`] of HTML with its [`chart`]s.
+//! [`page`] of HTML with its [`picture`]s.
 
-pub(crate) mod chart;
+pub(crate) mod layout;
 pub(crate) mod page;
+pub(crate) mod picture;
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
-use comfy_table::{LineStyle, TableStyle};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use page::escape;
 use serde::Serialize;
 
-pub(crate) use comfy_table::CellAlignment::{self, Left, Right};
+pub(crate) use Alignment::{Left, Right};
+pub(crate) use layout::ANY_WIDTH;
+
+/// Words stand to the left, numbers to the right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Alignment {
+    Left,
+    Right,
+}
 
 /// Columns with headings, and rows of cells.
 #[derive(Default)]
 pub struct Table {
-    columns: Vec<(String, CellAlignment)>,
+    columns: Vec<(String, Alignment)>,
     rows: Vec<Vec<Cell>>,
+}
+
+/// Which columns of a table are printed.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Shown {
+    /// Print all columns, however wide the table becomes
+    #[arg(long)]
+    pub(crate) wide: bool,
+
+    /// Print these columns, such as calls,ns/op; a wrong name lists the right ones
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        conflicts_with = "wide"
+    )]
+    pub(crate) columns: Vec<String>,
+}
+
+impl Shown {
+    /// All columns.
+    #[cfg(test)]
+    pub(crate) const fn all() -> Self {
+        Self {
+            wide: true,
+            columns: Vec::new(),
+        }
+    }
+
+    /// How wide the table may be.
+    pub(crate) fn width(&self) -> usize {
+        if self.wide {
+            ANY_WIDTH
+        } else {
+            layout::width()
+        }
+    }
+
+    /// Leaves of a table its first `keys` columns and what was asked for, else what is `usual`. An error names the
+    /// columns there are.
+    pub(crate) fn choose(
+        &self,
+        table: &mut Table,
+        keys: usize,
+        usual: &[&str],
+    ) -> Result<(), String> {
+        if self.wide {
+            return Ok(());
+        }
+        let headings: Vec<&str> = table.columns[keys..]
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
+        if let Some(wrong) = self
+            .columns
+            .iter()
+            .find(|name| !headings.contains(&name.as_str()))
+        {
+            return Err(format!(
+                "there is no column `{wrong}`; give some of: {}",
+                headings.join(",")
+            ));
+        }
+        let named = |heading: &str| match self.columns.as_slice() {
+            [] => usual.contains(&heading),
+            named => named.iter().any(|name| name == heading),
+        };
+        let keep: Vec<bool> = (0..)
+            .zip(&table.columns)
+            .map(|(at, (name, _))| at < keys || named(name))
+            .collect();
+        let mut columns = keep.iter();
+        table.columns.retain(|_| columns.next() == Some(&true));
+        for row in &mut table.rows {
+            let mut cells = keep.iter();
+            row.retain(|_| cells.next() == Some(&true));
+        }
+        Ok(())
+    }
 }
 
 /// A text, which stands out or does not: in Markdown bold, in HTML red.
@@ -44,9 +133,6 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// A line under the headings, and no other.
-const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
-
 impl Table {
     /// A table of numbers with these headings, except for the first column.
     pub fn new(headings: impl IntoIterator<Item = impl Into<String>>) -> Self {
@@ -67,7 +153,7 @@ impl Table {
         table
     }
 
-    pub(crate) fn column(&mut self, heading: impl Into<String>, alignment: CellAlignment) {
+    pub(crate) fn column(&mut self, heading: impl Into<String>, alignment: Alignment) {
         self.columns.push((heading.into(), alignment));
     }
 
@@ -77,25 +163,39 @@ impl Table {
     }
 
     /// As it stands in a terminal, with a title above and an empty line below; nothing without rows.
-    pub(crate) fn titled(&self, title: &str) -> String {
+    pub(crate) fn titled(&self, title: &str, width: usize) -> String {
         if self.rows.is_empty() {
             return String::new();
         }
-        format!("{title}\n{}\n", self.text())
+        format!("{title}\n{}\n", self.text(width))
     }
 
     /// As it stands in a terminal.
-    pub(crate) fn text(&self) -> String {
-        let mut table = comfy_table::Table::new();
-        let headings = self.columns.iter().map(|(heading, _)| heading);
-        table.load_style(STYLE).set_header(headings);
-        for (shown, (_, alignment)) in table.column_iter_mut().zip(&self.columns) {
-            shown.set_cell_alignment(*alignment);
-        }
-        for row in &self.rows {
-            table.add_row(row.iter().map(|cell| &cell.text));
-        }
-        format!("{}\n", table.trim_fmt())
+    pub(crate) fn text(&self, width: usize) -> String {
+        layout::lay_out(&self.cells(0), None, width)
+    }
+
+    /// The same with the first column as a line above the rows that share it.
+    pub(crate) fn grouped(&self, width: usize) -> String {
+        let groups = self.cells(0).swap_remove(0).cells;
+        layout::lay_out(&self.cells(1), Some(&groups), width)
+    }
+
+    /// Columns from one on, with their cells.
+    fn cells(&self, from: usize) -> Vec<layout::Column> {
+        let columns = self.columns.iter().enumerate().skip(from);
+        let cells = |at| {
+            let cells = self.rows.iter().map(move |row: &Vec<Cell>| row.get(at));
+            cells
+                .map(|cell| cell.map_or_else(String::new, |cell: &Cell| cell.text.clone()))
+                .collect()
+        };
+        let column = |(at, (heading, alignment)): (usize, &(String, Alignment))| layout::Column {
+            heading: heading.clone(),
+            right: *alignment == Right,
+            cells: cells(at),
+        };
+        columns.map(column).collect()
     }
 
     /// As a table in Markdown.
@@ -104,7 +204,7 @@ impl Table {
         let headings = self.columns.iter().map(|(heading, _)| heading.clone());
         let rules = self.columns.iter().map(|(_, alignment)| match alignment {
             Right => "---:".to_owned(),
-            _ => "---".to_owned(),
+            Left => "---".to_owned(),
         });
         let mut lines: Vec<Vec<String>> = vec![headings.collect(), rules.collect()];
         for row in &self.rows {
@@ -126,9 +226,9 @@ impl Table {
             "" => String::new(),
             class => format!(" class=\"{class}\""),
         };
-        let words = |(_, alignment): &(String, CellAlignment)| match alignment {
+        let words = |(_, alignment): &(String, Alignment)| match alignment {
             Right => "",
-            _ => "text",
+            Left => "text",
         };
         let mut html = String::from("<div class=\"wide\"><table>\n<thead><tr>");
         for column in &self.columns {
@@ -173,6 +273,11 @@ pub(crate) fn json_line(value: &impl Serialize) -> io::Result<String> {
     Ok(serde_json::to_string(value)? + "\n")
 }
 
+/// Prints text for a terminal so wide.
+pub(crate) fn print_wrapped(text: &str, width: usize) -> io::Result<()> {
+    print(&layout::wrapped(text, width))
+}
+
 /// Prints in one write, so that a reader need not wait.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -180,15 +285,20 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// Between two drawings of a progress bar.
+const TICK: Duration = Duration::from_millis(100);
+
 /// On stderr, and only if someone watches.
 pub(crate) fn progress_bar() -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(0);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}") {
+    let style = "{bar:30} {human_pos}/{human_len} {elapsed}, {eta} left {msg}";
+    if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style);
     }
+    bar.enable_steady_tick(TICK);
     bar
 }
 
@@ -203,7 +313,7 @@ mod tests {
         table.row(["x".into(), "1.5".into(), Cell::outstanding("<no>")]);
         table.row(["y", "22"]);
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-        let text = table.text();
+        let text = table.text(ANY_WIDTH);
         let lines: Vec<String> = text.lines().map(words).collect();
         assert_eq!(
             (lines[0].as_str(), lines[2].as_str()),
@@ -220,6 +330,6 @@ mod tests {
             html.contains("<tr class=\"first\"><td class=\"text\">y</td>"),
             "{html}"
         );
-        assert_eq!(Table::new(["a"]).titled("t"), "");
+        assert_eq!(Table::new(["a"]).titled("t", ANY_WIDTH), "");
     }
 }

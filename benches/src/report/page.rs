@@ -1,4 +1,4 @@
-//! One self-contained page of HTML: no script, nothing fetched.
+//! One self-contained page of HTML: nothing is fetched.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,17 +11,21 @@ const HEAD: &str = "<!doctype html>
 <meta name=\"viewport\" content=\"width=device-width\">
 <title>larder</title>
 <style>
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13px; }
-th, td { padding: .2rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #e4e4e4; }
+th, td { padding: .2rem .5rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #e4e4e4; }
+th { white-space: normal; vertical-align: bottom; }
 th.text, td.text { text-align: left; }
 tr.first td { border-top: 2px solid #bbb; }
 td.no { color: #b00020; font-weight: 600; }
-svg { max-width: 100%; height: auto; }
-.legend span { margin-right: 1.2rem; white-space: nowrap; }
-.legend i { display: inline-block; width: .9rem; height: .9rem; margin-right: .35rem; vertical-align: -2px; }
+canvas { display: block; width: 100%; touch-action: none; cursor: crosshair; }
+.legend { margin: .5rem 0; } .legend svg { vertical-align: middle; }
+.key span { margin-right: 1.2rem; white-space: nowrap; }
+i { display: inline-block; width: .9rem; height: .9rem; margin-right: .35rem; vertical-align: -2px; border: 1px solid #999; }
+h3 { font-size: 1rem; margin: 1rem 0 .2rem; }
+.hint { display: none; position: fixed; white-space: pre; background: #fff; border: 1px solid #888; padding: .3rem .5rem; font-size: 13px; pointer-events: none; }
 </style>
 </head>
 <body>

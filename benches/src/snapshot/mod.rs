@@ -300,7 +300,7 @@ fn write_frames<W: Write>(
 }
 
 /// Ranges that touch become one; they stand in order and do not overlap.
-fn joined(pieces: &[Span]) -> Vec<Span> {
+pub(crate) fn joined(pieces: &[Span]) -> Vec<Span> {
     let mut joined: Vec<Span> = Vec::new();
     for piece in pieces {
         match joined.last_mut() {
@@ -312,7 +312,7 @@ fn joined(pieces: &[Span]) -> Vec<Span> {
 }
 
 /// What of some ranges is not in others; both stand in order.
-fn without(spans: &[Span], others: &[Span]) -> Vec<Span> {
+pub(crate) fn without(spans: &[Span], others: &[Span]) -> Vec<Span> {
     let mut rest = Vec::new();
     let mut others = others.iter().peekable();
     for span in spans {

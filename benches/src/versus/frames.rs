@@ -56,7 +56,7 @@ const FIGURES: [Figure; 3] = [
 
 /// Rows of workloads with frames, of one profile, as text: three lines of times for each, and one of
 /// how many of its frames came to run. Empty of nothing.
-pub(super) fn frames_table(profile: &str, rows: &[&VersusRow]) -> String {
+pub(super) fn frames_table(profile: &str, rows: &[&VersusRow], width: usize) -> String {
     let allocators = in_order(rows.iter().map(|row| row.allocator));
     let mut table = Table::new([&["workload", "frame"], &allocators[..]].concat());
     for workload in in_order(rows.iter().map(|row| row.workload)) {
@@ -81,9 +81,10 @@ pub(super) fn frames_table(profile: &str, rows: &[&VersusRow]) -> String {
             format!("{} of {}", frames.done, frames.planned)
         });
     }
-    table.titled(&format!(
+    let title = format!(
         "time of a frame in microseconds (in brackets: over the system's), profile {profile}"
-    ))
+    );
+    table.titled(&title, width)
 }
 
 fn row_cell(row: &VersusRow, cell: &dyn Fn(&Frames) -> String) -> String {

@@ -25,7 +25,6 @@ pub(crate) struct Idle {
     pub(crate) profile: &'static str,
     #[serde(flatten)]
     pub(crate) seen: Option<IdleSample>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<String>,
 }
 
@@ -75,11 +74,11 @@ fn parse(printed: &str, allocator: &str) -> Result<IdleSample, RunFault> {
 }
 
 /// All figures as text, a table for each profile.
-pub(crate) fn idle_table(all: &[Idle]) -> String {
+pub(crate) fn idle_table(all: &[Idle], width: usize) -> String {
     let mut text = String::new();
     for profile in in_order(all.iter().map(|idle| idle.profile)) {
         let same: Vec<&Idle> = all.iter().filter(|idle| idle.profile == profile).collect();
-        text.push_str(&profile_table(&same, profile));
+        text.push_str(&profile_table(&same, profile, width));
     }
     for idle in all {
         if let Some(why) = &idle.failed {
@@ -90,7 +89,7 @@ pub(crate) fn idle_table(all: &[Idle]) -> String {
     text
 }
 
-fn profile_table(all: &[&Idle], profile: &str) -> String {
+fn profile_table(all: &[&Idle], profile: &str, width: usize) -> String {
     let Some(first) = all.iter().find_map(|idle| idle.seen.as_ref()) else {
         return String::new();
     };
@@ -107,9 +106,10 @@ fn profile_table(all: &[&Idle], profile: &str) -> String {
         table.row(cells);
     }
     let live = mebibytes(first.live_bytes);
-    table.titled(&format!(
+    let title = format!(
         "resident over live bytes after a peak, {live:.0} MiB live, nobody calling, profile {profile}"
-    ))
+    );
+    table.titled(&title, width)
 }
 
 impl IdleSample {

@@ -39,7 +39,6 @@ pub(crate) struct Count {
     pub(crate) allocator: &'static str,
     pub(crate) profile: &'static str,
     pub(crate) instructions_per_operation: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<String>,
 }
 
@@ -118,13 +117,13 @@ fn per_operation(less: &Counted, more: &Counted) -> Result<f64, RunFault> {
 }
 
 /// All counts as text, a table for each profile.
-pub(crate) fn counts_table(counts: &[Count]) -> String {
+pub(crate) fn counts_table(counts: &[Count], width: usize) -> String {
     let mut text = String::new();
     for profile in in_order(counts.iter().map(|count| count.profile)) {
         let same = counts.iter().filter(|count| count.profile == profile);
         let same: Vec<&Count> = same.collect();
         let title = format!("instructions of one operation, loop included, profile {profile}");
-        text.push_str(&profile_table(&same).titled(&title));
+        text.push_str(&profile_table(&same).titled(&title, width));
     }
     for count in counts {
         if let Some(why) = &count.failed {

@@ -27,7 +27,6 @@ pub(crate) struct Long {
     pub(crate) profile: &'static str,
     #[serde(flatten)]
     pub(crate) seen: Option<LongSample>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<String>,
 }
 
@@ -111,7 +110,7 @@ impl LongSample {
 }
 
 /// All figures as text, a table for each profile.
-pub(crate) fn long_table(all: &[Long]) -> String {
+pub(crate) fn long_table(all: &[Long], width: usize) -> String {
     let mut text = String::new();
     for profile in in_order(all.iter().map(|long| long.profile)) {
         let heads = [
@@ -133,9 +132,8 @@ pub(crate) fn long_table(all: &[Long]) -> String {
             }
             table.row(cells);
         }
-        text.push_str(&table.titled(&format!(
-            "resident over live bytes of a server over minutes, profile {profile}"
-        )));
+        let title = format!("resident over live bytes of a server over minutes, profile {profile}");
+        text.push_str(&table.titled(&title, width));
     }
     for long in all {
         if let Some(why) = &long.failed {

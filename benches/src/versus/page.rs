@@ -11,7 +11,7 @@ use super::markdown::summary;
 use super::rounds::Settings;
 use super::summary::VersusRow;
 use super::table::table;
-use crate::report::json_line;
+use crate::report::{ANY_WIDTH, json_line};
 
 /// All figures of a measurement.
 #[derive(Debug, Clone, Default)]
@@ -23,13 +23,13 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// All tables.
-    pub(crate) fn text(&self) -> String {
+    /// All tables, so wide at most if columns allow it.
+    pub(crate) fn text(&self, width: usize) -> String {
         let tables = [
-            table(&self.rows),
-            counts_table(&self.counts),
-            idle_table(&self.idles),
-            long_table(&self.longs),
+            table(&self.rows, width),
+            counts_table(&self.counts, width),
+            idle_table(&self.idles, width),
+            long_table(&self.longs, width),
         ];
         tables.concat()
     }
@@ -105,7 +105,7 @@ pub(crate) fn page(results: &Results, settings: &Settings, origin: &Origin) -> S
         let summary = summary(&results.rows);
         text.push_str(&format!("\n{SUMMARY}\n\n{summary}"));
     }
-    let tables = results.text();
+    let tables = results.text(ANY_WIDTH);
     text + &format!("\n```text\n{}\n```\n", tables.trim_end())
 }
 

@@ -174,7 +174,7 @@ fn score(allocator: &'static str, column: usize, lines: &[ContestLine]) -> Score
 }
 
 /// The contest as text; empty if there are no peers or no configurations of ours to compare.
-pub(crate) fn contest_table(contest: &Contest) -> String {
+pub(crate) fn contest_table(contest: &Contest, width: usize) -> String {
     if contest.lines.is_empty() || contest.scores.is_empty() {
         return String::new();
     }
@@ -191,7 +191,7 @@ pub(crate) fn contest_table(contest: &Contest) -> String {
         cells.extend(line.ratios.iter().map(|ratio| decimals(*ratio, 2)));
         table.row(cells);
     }
-    let mut text = table.titled(&format!("{what}, profile {}", contest.profile));
+    let mut text = table.titled(&format!("{what}, profile {}", contest.profile), width);
     text.pop();
     for score in &contest.scores {
         text.push_str(&verdict(contest, score));

@@ -54,10 +54,8 @@ pub(crate) struct VersusRow {
     /// The workload's checksum, equal for every allocator that works.
     pub(crate) answer: Option<u64>,
     /// Why there are no figures; not in the JSON of a row that has them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<String>,
     /// Why the system did not let it run; not in the JSON of another row.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) skipped: Option<String>,
 }
 

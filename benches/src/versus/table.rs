@@ -72,22 +72,22 @@ const FACES: [Face; 5] = [
 ];
 
 /// All rows as text.
-pub(crate) fn table(rows: &[VersusRow]) -> String {
+pub(crate) fn table(rows: &[VersusRow], width: usize) -> String {
     let mut text = String::new();
     for profile in in_order(rows.iter().map(|row| row.profile)) {
         let of_profile = rows.iter().filter(|row| row.profile == profile);
         let (frames, timed): (Vec<&VersusRow>, Vec<&VersusRow>) =
             of_profile.partition(|row| row.is_of_frames());
         for face in &FACES {
-            text.push_str(&face_table(face, profile, &timed));
+            text.push_str(&face_table(face, profile, &timed, width));
         }
         if in_order(timed.iter().map(|row| row.workload)).len() > 1 {
-            text.push_str(&means_table(profile, &means(rows, profile)));
+            text.push_str(&means_table(profile, &means(rows, profile), width));
         }
         for measure in Measure::ALL {
-            text.push_str(&contest_table(&contest(rows, profile, measure)));
+            text.push_str(&contest_table(&contest(rows, profile, measure), width));
         }
-        text.push_str(&frames_table(profile, &frames));
+        text.push_str(&frames_table(profile, &frames, width));
     }
     for row in rows {
         if let Some(why) = &row.failed {
@@ -113,7 +113,7 @@ fn skipped(rows: &[VersusRow]) -> String {
 }
 
 /// A line for each workload that has figures, a column for each allocator.
-fn face_table(face: &Face, profile: &str, rows: &[&VersusRow]) -> String {
+fn face_table(face: &Face, profile: &str, rows: &[&VersusRow], width: usize) -> String {
     let allocators = in_order(rows.iter().map(|row| row.allocator));
     let best = face.best.as_ref().map(|best| best.heading);
     let headings = iter::once("workload").chain(allocators.iter().copied());
@@ -134,7 +134,7 @@ fn face_table(face: &Face, profile: &str, rows: &[&VersusRow]) -> String {
         cells.extend(face.best.as_ref().map(|best| best_cell(best, &line)));
         table.row(cells);
     }
-    table.titled(&format!("{}, profile {profile}", face.title))
+    table.titled(&format!("{}, profile {profile}", face.title), width)
 }
 
 fn cell(face: &Face, row: &VersusRow) -> String {
@@ -154,7 +154,7 @@ fn best_cell(best: &Best, line: &[&VersusRow]) -> String {
 }
 
 /// A line for each allocator.
-fn means_table(profile: &str, means: &[VersusMean]) -> String {
+fn means_table(profile: &str, means: &[VersusMean], width: usize) -> String {
     let mut table = Table::new([
         "allocator",
         "one thread: time",
@@ -175,9 +175,8 @@ fn means_table(profile: &str, means: &[VersusMean]) -> String {
         }
         table.row(cells);
     }
-    table.titled(&format!(
-        "geometric means of the ratios above, profile {profile}"
-    ))
+    let title = format!("geometric means of the ratios above, profile {profile}");
+    table.titled(&title, width)
 }
 
 fn mean_cells(mean: &VersusMean) -> [String; 4] {

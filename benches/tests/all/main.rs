@@ -2,5 +2,9 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod guide;
+mod input;
+mod page;
+mod program;
 mod replay_command;
 mod versus_command;
+mod widths;

@@ -15,7 +15,7 @@ use crate::{Failure, complain};
 
 /// Changes a job's control file: its limit, its share of the time, its sleep.
 #[derive(Debug, Args)]
-pub(crate) struct ControlArgs {
+pub struct ControlArgs {
     #[command(subcommand)]
     change: Change,
 }

@@ -46,6 +46,7 @@ pub use host_launch::HostLaunch;
 pub use load::{Choice, load, load_from_env};
 pub use memory::PointerKind;
 pub use pages::MemoryUse;
+pub use search::carry_stand_in;
 pub use stand_in::{Alive, Rule, StandIn};
 pub use stream::CaptureStatus;
 

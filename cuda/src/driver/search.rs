@@ -6,6 +6,7 @@ use core::error::Error as _;
 use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use libloading::Library;
 
@@ -14,6 +15,15 @@ use super::stand_in::is_stand_in;
 
 /// The variable with the stand-in's path.
 const STAND_IN_PATH: &str = "LARDER_CUDA_STAND_IN";
+
+/// Where the program has put the stand-in that it carries.
+static CARRIED: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says where the stand-in lies, for programs that carry it: it is taken unless `LARDER_CUDA_STAND_IN` names another.
+/// Call it before [`load`](super::load); the first path counts, and the file may go once it is loaded.
+pub fn carry_stand_in(path: PathBuf) {
+    let _ = CARRIED.set(path);
+}
 
 /// The name by which cudarc looks for the driver first.
 const FIRST_NAME: &str = if cfg!(windows) {
@@ -156,11 +166,14 @@ pub(super) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|text| !text.is_empty())
 }
 
-/// Absolute paths: the one in the environment alone, or those beside the program.
+/// Absolute paths: the one in the environment alone, or the carried one, or those beside the program.
 fn stand_in_paths() -> Vec<PathBuf> {
     if let Some(path) = variable(STAND_IN_PATH) {
         let path = PathBuf::from(path);
         return vec![std::path::absolute(&path).unwrap_or(path)];
+    }
+    if let Some(path) = CARRIED.get() {
+        return vec![path.clone()];
     }
     let Some(folder) = std::env::current_exe()
         .ok()

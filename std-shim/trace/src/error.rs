@@ -65,6 +65,20 @@ impl TraceError {
     }
 }
 
+impl Defect {
+    /// Whether it only says that the end of the file is missing.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        match self {
+            Self::NoNewline | Self::ZstdCut | Self::StreamCut | Self::NoClosingStep => true,
+            Self::HeaderMismatch {
+                promised, found, ..
+            } => found < promised,
+            _ => false,
+        }
+    }
+}
+
 /// One way for a trace file to be wrong.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -84,6 +98,9 @@ pub enum Defect {
     /// The zstd stream stops in the middle.
     #[error("the zstd stream is cut short; copy the file again")]
     ZstdCut,
+    /// Another stream, which the caller unpacks, stops in the middle.
+    #[error("the packed stream is cut short; copy the file again")]
+    StreamCut,
     /// The zstd stream is damaged.
     #[error("the zstd stream is damaged ({0}); copy the file again")]
     ZstdDamaged(io::Error),
@@ -98,17 +115,11 @@ pub enum Defect {
         /// The limit that was passed.
         limit_bytes: usize,
     },
-    /// A line ending of another system.
-    #[error("the line ends in carriage return and newline; convert the file to plain newlines")]
-    CarriageReturn,
     /// The last line lacks its newline, so part of it may be missing.
     #[error(
         "the last line has no newline, so the file is cut short; copy it again, or end the line if it is complete"
     )]
     NoNewline,
-    /// An empty line.
-    #[error("the line is empty; delete it")]
-    BlankLine,
     /// A blank where no field begins or ends.
     #[error("the line {place}; write one blank between two fields and none elsewhere")]
     StrayBlank {

@@ -39,7 +39,7 @@ mod tests;
 use std::path::Path;
 
 pub use error::{Defect, TraceError};
-pub use parse::read;
+pub use parse::{read, read_to_last_line};
 pub use rmm::HEADER as RMM_HEADER;
 
 /// The largest byte count that a trace may have: 2^60. Sums of two such counts, and their rounding
@@ -78,6 +78,8 @@ pub struct Trace {
     allocations: u32,
     /// Numbers of the steps that are none.
     between: Vec<u32>,
+    /// By id; empty where no block has one.
+    streams: Vec<Option<u64>>,
     notes: Vec<String>,
 }
 
@@ -130,6 +132,12 @@ impl Trace {
     #[must_use]
     pub fn is_between_steps(&self, number: u32) -> bool {
         self.between.binary_search(&number).is_ok()
+    }
+
+    /// The stream on which a block was allocated, where PyTorch or RMM recorded it.
+    #[must_use]
+    pub fn stream(&self, id: u32) -> Option<u64> {
+        self.streams.get(id as usize).copied().flatten()
     }
 
     /// What a replay of this trace cannot show because its file does not say it, and what was left out or

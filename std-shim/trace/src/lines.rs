@@ -31,7 +31,7 @@ impl<'source> Lines<'source> {
         self.number.max(1)
     }
 
-    /// The next line without its newline, or `None` at a clean end.
+    /// The next line without its newline, be it that of another system, or `None` at a clean end.
     pub(super) fn next(&mut self) -> Result<Option<&str>, Defect> {
         let Some(line) = self.next_bytes()? else {
             return Ok(None);
@@ -39,9 +39,7 @@ impl<'source> Lines<'source> {
         let Some(line) = line.strip_suffix(b"\n") else {
             return Err(unended_line(line));
         };
-        if line.ends_with(b"\r") {
-            return Err(Defect::CarriageReturn);
-        }
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
         std::str::from_utf8(line)
             .map(Some)
             .map_err(|_| Defect::NotUtf8)

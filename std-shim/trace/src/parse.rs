@@ -48,6 +48,21 @@ pub(super) fn only(path: &Path, mut traces: Vec<Trace>) -> Result<Trace, TraceEr
 }
 
 pub(super) fn read_all(path: &Path, source: impl Read) -> Result<Vec<Trace>, TraceError> {
+    match read_to_last_line(path, source)? {
+        (traces, None) => Ok(traces),
+        (_, Some(cut)) => Err(cut),
+    }
+}
+
+/// Reads all traces of `source`, at least one; `path` gives their name and stands in errors. Of a trace that is cut
+/// short it gives what stands up to the last whole line, closed with a step if it has steps, and what is missing.
+///
+/// # Errors
+/// The first defect found, with its line, unless it is that the end is missing. Never panics.
+pub fn read_to_last_line(
+    path: &Path,
+    source: impl Read,
+) -> Result<(Vec<Trace>, Option<TraceError>), TraceError> {
     let of_file = |defect| TraceError::of_file(path, defect);
     let (source, format) = Source::open(source).map_err(|defect| match defect {
         Defect::Unreadable(_) => of_file(defect),
@@ -56,25 +71,37 @@ pub(super) fn read_all(path: &Path, source: impl Read) -> Result<Vec<Trace>, Tra
     let name = name_of(path);
     if format == Format::Snapshot {
         let bytes = source.read_all(pickle::MAX_BYTES + 1);
-        return bytes
-            .and_then(|bytes| snapshot::read(&bytes, &name))
-            .map_err(of_file);
+        let traces = bytes.and_then(|bytes| snapshot::read(&bytes, &name));
+        return Ok((traces.map_err(of_file)?, None));
     }
     let mut lines = Lines::new(source);
-    let trace = match format {
-        Format::RmmLog => rmm::read(&mut lines, name),
+    let read = match format {
+        Format::RmmLog => rmm::read(&mut lines, name).map(|trace| (trace, None)),
         _ => read_v1(&mut lines, name),
     };
-    let trace = trace.map_err(|defect| TraceError::at_line(path, lines.number(), defect))?;
-    Ok(vec![trace])
+    let at_line = |defect| TraceError::at_line(path, lines.number(), defect);
+    let (mut trace, cut) = read.map_err(at_line)?;
+    let cut = cut.map(at_line);
+    if cut.is_some() {
+        let number = lines.number();
+        trace.notes.push(format!(
+            "the file is cut short at line {number}: what stands before is played"
+        ));
+    }
+    Ok((vec![trace], cut))
 }
 
-fn read_v1(lines: &mut Lines<'_>, name: String) -> Result<Trace, Defect> {
+/// The trace, and what says that its end is missing.
+fn read_v1(lines: &mut Lines<'_>, name: String) -> Result<(Trace, Option<Defect>), Defect> {
     let mut parser = Parser::default();
-    while let Some(line) = lines.next()? {
-        parser.line(line)?;
+    loop {
+        match lines.next() {
+            Ok(Some(line)) => parser.line(line)?,
+            Ok(None) => return parser.finish(name, None),
+            Err(defect) if defect.is_cut() => return parser.finish(name, Some(defect)),
+            Err(defect) => return Err(defect),
+        }
     }
-    parser.finish(name)
 }
 
 /// What has been read so far.
@@ -98,12 +125,19 @@ impl Parser {
         if let Some(comment) = line.strip_prefix('#') {
             return self.comment(comment);
         }
+        if line.bytes().all(|byte| byte == b' ') {
+            return Ok(());
+        }
         let mut fields = line.split(' ');
         let event = match fields.next() {
             Some("a") => self.alloc(&mut fields)?,
             Some("f") => self.free(&mut fields)?,
             Some("s") => self.step(&mut fields)?,
-            Some("") | None => return Err(without_letter(line)),
+            Some("") | None => {
+                return Err(Defect::StrayBlank {
+                    place: "begins with a blank",
+                });
+            }
             Some(other) => {
                 return Err(Defect::UnknownEvent {
                     found: shown(other),
@@ -205,28 +239,42 @@ impl Parser {
         })
     }
 
-    /// Checks that hold for the file as a whole.
-    fn finish(self, name: String) -> Result<Trace, Defect> {
-        if !self.any_line {
-            return Err(Defect::EmptyFile);
-        }
+    /// Checks that hold for the file as a whole, whose end may be missing. A step that is cut is closed.
+    fn finish(
+        mut self,
+        name: String,
+        cut: Option<Defect>,
+    ) -> Result<(Trace, Option<Defect>), Defect> {
         let Some(last) = self.events.last() else {
-            return Err(Defect::NoEvents);
+            return Err(match cut {
+                Some(cut) => cut,
+                None if self.any_line => Defect::NoEvents,
+                None => Defect::EmptyFile,
+            });
         };
-        if self.steps > 0 && !matches!(last, Event::Step { .. }) {
-            return Err(Defect::NoClosingStep);
+        let open = self.steps > 0 && !matches!(last, Event::Step { .. });
+        let mut cut = cut.or_else(|| open.then_some(Defect::NoClosingStep));
+        for (what, found) in [("allocs", self.live.len() as u64), ("frees", self.frees)] {
+            match self.check_promise(what, found) {
+                Err(defect) if defect.is_cut() => cut = cut.or(Some(defect)),
+                checked => checked?,
+            }
         }
-        self.check_promise("allocs", self.live.len() as u64)?;
-        self.check_promise("frees", self.frees)?;
+        if open {
+            let number = self.steps;
+            self.events.push(Event::Step { number });
+        }
         let allocations = self.next_id()?;
-        Ok(Trace {
+        let trace = Trace {
             name,
             header: self.header,
             events: self.events,
             allocations,
             between: self.between,
+            streams: Vec::new(),
             notes: Vec::new(),
-        })
+        };
+        Ok((trace, cut))
     }
 
     /// The recorder writes `# allocs: 12  frees: 7 ...`; where that line exists,
@@ -309,16 +357,6 @@ fn no_more<'line>(
     }
 }
 
-/// What is wrong with a line whose first field is empty.
-fn without_letter(line: &str) -> Defect {
-    if line.bytes().all(|byte| byte == b' ') {
-        return Defect::BlankLine;
-    }
-    Defect::StrayBlank {
-        place: "begins with a blank",
-    }
-}
-
 /// What is wrong with a line that has just given an empty field; `rest` is what follows it.
 fn stray_blank<'line>(rest: &mut impl Iterator<Item = &'line str>) -> Defect {
     let place = match rest.next() {
@@ -355,7 +393,9 @@ pub(super) fn name_of(path: &Path) -> String {
         .file_name()
         .unwrap_or(path.as_os_str())
         .to_string_lossy();
-    let stem = name.strip_suffix(".zst").unwrap_or(&name);
+    let packed = [".zst", ".gz", ".xz"];
+    let stem = packed.iter().find_map(|ending| name.strip_suffix(ending));
+    let stem = stem.unwrap_or(&name);
     let endings = [".trace", ".txt", ".pickle", ".pkl", ".csv"];
     let stem = endings
         .iter()

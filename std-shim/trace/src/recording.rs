@@ -14,6 +14,8 @@ use crate::MAX_BYTES;
 pub(super) struct Recording {
     /// Sizes in the order in which blocks became known.
     sizes: Vec<u64>,
+    /// Their streams, as far as they are known.
+    streams: Vec<Option<u64>>,
     /// What happened, by those numbers.
     events: Vec<Happened>,
     /// Each address that was seen: the block that is live there, if one is.
@@ -46,13 +48,18 @@ enum Happened {
 }
 
 impl Recording {
-    /// A block of so many bytes at an address.
-    pub(super) fn alloc(&mut self, address: u64, bytes: u64) -> Result<(), Defect> {
+    /// A block of so many bytes at an address, on a stream if it is known.
+    pub(super) fn alloc(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        stream: Option<u64>,
+    ) -> Result<(), Defect> {
         if bytes == 0 {
             self.counts.empty += 1;
             return Ok(());
         }
-        let block = self.block(bytes)?;
+        let block = self.block(bytes, stream)?;
         if let Some(old) = self.places.insert(address, Some(block)).flatten() {
             self.counts.no_free += 1;
             self.events.push(Happened::Free(old));
@@ -114,6 +121,7 @@ impl Recording {
         self.before.sort_unstable();
         let first = self.before.iter().map(|(_, block)| Happened::Alloc(*block));
         let mut ids = vec![0; self.sizes.len()];
+        let mut streams = Vec::with_capacity(self.sizes.len());
         let mut events = Vec::with_capacity(self.before.len() + self.events.len());
         let (mut allocations, mut live_bytes) = (0, 0);
         for happened in first.chain(self.events) {
@@ -125,6 +133,7 @@ impl Recording {
                         return Err(Defect::TooMuchLive);
                     }
                     ids[block as usize] = allocations;
+                    streams.push(self.streams[block as usize]);
                     events.push(Event::Alloc {
                         id: allocations,
                         bytes,
@@ -144,12 +153,13 @@ impl Recording {
             events,
             allocations,
             between: Vec::new(),
+            streams,
             notes,
         })
     }
 
     fn live_before(&mut self, address: u64, bytes: u64) -> Result<u32, Defect> {
-        let block = self.block(bytes)?;
+        let block = self.block(bytes, None)?;
         self.before.push((address, block));
         self.counts.before += 1;
         self.counts.before_bytes = self.counts.before_bytes.saturating_add(bytes);
@@ -157,7 +167,7 @@ impl Recording {
     }
 
     /// The number of a new block.
-    fn block(&mut self, bytes: u64) -> Result<u32, Defect> {
+    fn block(&mut self, bytes: u64, stream: Option<u64>) -> Result<u32, Defect> {
         let too_big = |field, found: u64, max| Defect::NumberTooBig {
             field,
             found: found.to_string(),
@@ -168,6 +178,7 @@ impl Recording {
         }
         let number = self.sizes.len() as u64;
         self.sizes.push(bytes);
+        self.streams.push(stream);
         u32::try_from(number)
             .ok()
             .filter(|number| u64::from(*number) <= MAX_ID)

@@ -33,7 +33,16 @@ struct Log {
 pub(super) fn read(lines: &mut Lines<'_>, name: String) -> Result<Trace, Defect> {
     let mut log = Log::default();
     let mut header = true;
-    while let Some(line) = lines.next_lenient()? {
+    loop {
+        let line = match lines.next_lenient() {
+            Ok(Some(line)) => line,
+            Ok(None) => break,
+            Err(defect) if defect.is_cut() => {
+                log.cut = true;
+                break;
+            }
+            Err(defect) => return Err(defect),
+        };
         let row = line.trim_ascii_end();
         if std::mem::take(&mut header) {
             if row != HEADER {
@@ -64,7 +73,8 @@ impl Log {
         match action {
             "allocate" => {
                 let address = pointer_of(pointer)?;
-                self.recording.alloc(address, bytes)?;
+                let known = pointer_of(stream).ok();
+                self.recording.alloc(address, bytes, known)?;
                 self.origins.insert(address, stream.to_owned());
             }
             "free" | "deallocate" => {

@@ -44,6 +44,8 @@ fn a_log_gives_its_name_and_events_and_one_note() {
     let trace = parsed(&log(ROWS)).unwrap();
     assert_eq!(trace.name(), "run.dev0");
     assert_eq!(trace.events(), events());
+    assert_eq!(trace.stream(2), Some(2));
+    assert_eq!(trace.stream(3), None, "there is no such block");
     assert_eq!(trace.notes().len(), 1, "{:?}", trace.notes());
     assert!(noted(&trace, "an RMM log has no steps"));
 }

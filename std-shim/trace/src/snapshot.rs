@@ -144,8 +144,10 @@ impl Device {
         let action = action.ok_or(EntryFault::Lacks("action"))?;
         match action {
             b"alloc" => {
-                self.recording.alloc(number("addr")?, number("size")?)?;
-                self.streams.extend(pickle.number(entry, "stream"));
+                let stream = pickle.number(entry, "stream");
+                let (address, bytes) = (number("addr")?, number("size")?);
+                self.recording.alloc(address, bytes, stream)?;
+                self.streams.extend(stream);
             }
             b"free_requested" => {
                 self.held_back.insert(number("addr")?, self.entries);

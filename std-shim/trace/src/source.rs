@@ -79,6 +79,7 @@ fn defect(compressed: bool, error: io::Error) -> Defect {
     match (compressed, error.kind()) {
         (true, io::ErrorKind::UnexpectedEof) => Defect::ZstdCut,
         (true, _) => Defect::ZstdDamaged(error),
+        (false, io::ErrorKind::UnexpectedEof) => Defect::StreamCut,
         (false, _) => Defect::Unreadable(error),
     }
 }

@@ -1,6 +1,6 @@
 //! What `larder versus --list` prints.
 
-use crate::report::Table;
+use crate::report::{Table, layout};
 use crate::versus::{ALLOCATORS, Allocator, WORKLOADS};
 
 pub(super) fn list() -> String {
@@ -21,5 +21,7 @@ pub(super) fn list() -> String {
         let about = format!("{}{only}", allocator.about);
         allocators.row([allocator.name, &about]);
     }
-    format!("{}\n{}", workloads.text(), allocators.text())
+    let width = layout::width();
+    let text = format!("{}\n{}", workloads.text(width), allocators.text(width));
+    layout::wrapped(&text, width)
 }

@@ -12,7 +12,8 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::{Failure, complain};
-use crate::report::{json_line, print, progress_bar};
+use crate::interrupt;
+use crate::report::{ANY_WIDTH, json_line, layout, print, print_wrapped, progress_bar};
 use crate::versus::idle::{self, Idle};
 use crate::versus::instructions::{self, Count};
 use crate::versus::long::{self, Long};
@@ -62,6 +63,10 @@ pub(super) struct VersusArgs {
     /// Print one JSON object a line in place of the tables
     #[arg(long)]
     json: bool,
+
+    /// Print each table in one piece, however wide it becomes
+    #[arg(long)]
+    wide: bool,
 
     /// Also write a page and the JSON lines into this folder, such as benches/results
     #[arg(long, value_name = "DIR")]
@@ -146,6 +151,7 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
         workers: &built.workers,
         progress: &progress,
     };
+    interrupt::listen();
     let mut results = Results::default();
     if args.wants_times() {
         results.rows = measuring.times()?;
@@ -161,12 +167,18 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     }
     progress.finish_and_clear();
     if !args.json {
-        print(&results.text())?;
+        let width = if args.wide {
+            ANY_WIDTH
+        } else {
+            layout::width()
+        };
+        print_wrapped(&results.text(width), width)?;
     }
     if let Some(folder) = &args.results {
         keep(folder, &results, &args.settings, &built.skipped)?;
     }
     match results.failed() {
+        _ if interrupt::asked() => Err(Failure::Interrupted),
         (0, _) => built.complete(),
         (failed, of) => Err(Failure::Failed(format!("{failed} of {of} rows failed"))),
     }
@@ -201,6 +213,10 @@ impl Measuring<'_> {
         for workload in workloads {
             let about_to_run = |worker: &Worker| self.step(workload.name, worker);
             let measured = measure(workload, self.workers, settings, about_to_run);
+            // What ran when somebody pressed Ctrl-C was interrupted too.
+            if interrupt::asked() {
+                break;
+            }
             for row in rows(workload, &measured) {
                 self.tell(&row)?;
                 if let (false, Some(why)) = (self.args.json, &row.failed) {
@@ -223,6 +239,9 @@ impl Measuring<'_> {
                 self.step(workload.name, worker);
                 if takes_part(worker.allocator, workload) {
                     let count = instructions::count(worker, workload, &self.args.settings);
+                    if interrupt::asked() {
+                        return Ok(counts);
+                    }
                     self.tell(&count)?;
                     counts.push(count);
                 }
@@ -238,6 +257,9 @@ impl Measuring<'_> {
             self.step("idle", worker);
             if !worker.allocator.steps_only {
                 let idle = idle::watch(worker, &self.args.settings);
+                if interrupt::asked() {
+                    break;
+                }
                 self.tell(&idle)?;
                 idles.push(idle);
             }
@@ -251,6 +273,9 @@ impl Measuring<'_> {
         for worker in self.workers {
             self.step("long", worker);
             let long = long::watch(worker, &self.args.settings);
+            if interrupt::asked() {
+                break;
+            }
             self.tell(&long)?;
             longs.push(long);
         }

@@ -106,7 +106,7 @@ fn a_worker_says_that_it_was_skipped() {
 
 #[test]
 fn frames_have_a_table_of_their_own_with_ratios_to_the_system() {
-    let text = table(&rows_of_frames());
+    let text = table(&rows_of_frames(), ANY_WIDTH);
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let lines: Vec<String> = text.lines().map(words).collect();
     for line in [
@@ -133,7 +133,7 @@ fn without_the_system_frames_have_no_ratios() {
         workload("frames-loaded"),
         &[runs("larder", &[framed(5.5, 9.0, 800)])],
     );
-    let text = table(&rows);
+    let text = table(&rows, ANY_WIDTH);
     let line = text.lines().find(|line| line.contains("p50")).unwrap();
     assert!(line.trim_end().ends_with(" 5.5"), "{text}");
 }
@@ -154,7 +154,7 @@ fn frames_change_no_ratio_no_mean_and_no_contest() {
     }
     assert_eq!(summary(&with), summary(&without));
     let before_frames = |rows: &[VersusRow]| {
-        let text = table(rows);
+        let text = table(rows, ANY_WIDTH);
         let end = text.find("time of a frame").unwrap_or(text.len());
         text[..end].to_owned()
     };

@@ -16,6 +16,7 @@ use super::summary::means;
 use super::table::table;
 use super::*;
 use crate::numbers::median;
+use crate::report::ANY_WIDTH;
 
 const SETTINGS: Settings = Settings {
     rounds: 3,
@@ -161,7 +162,7 @@ fn a_system_that_tells_no_memory_still_gives_times() {
     let rows = rows(workload("boxes"), &[runs("larder", &[blind])]);
     assert!(close(rows[0].ratio_to_best, 1.0));
     assert_eq!(rows[0].peak_rss_bytes, None);
-    let text = table(&rows);
+    let text = table(&rows, ANY_WIDTH);
     assert!(!text.contains("resident"), "{text}");
 }
 
@@ -257,7 +258,7 @@ fn a_json_line_has_the_promised_keys() {
     assert_eq!(value["end_rss_bytes"], 4 << 20);
     assert_eq!(value["ratio_to_best"], 2.0);
     assert!(value["spread"].as_f64().unwrap() > 1.0);
-    assert_eq!(value.get("failed"), None);
+    assert_eq!(value.get("failed"), Some(&serde_json::Value::Null));
     let failed = serde_json::to_value(&rows[5]).unwrap();
     assert_eq!(failed["failed"], "did not end within 9 s");
     assert!(failed["seconds"].is_null());
@@ -265,7 +266,7 @@ fn a_json_line_has_the_promised_keys() {
 
 #[test]
 fn the_tables_show_ratios_shaky_rounds_means_and_failures() {
-    let text = table(&all_rows());
+    let text = table(&all_rows(), ANY_WIDTH);
     let line = |start: &str| -> Vec<String> {
         let line = text.lines().find(|line| line.trim().starts_with(start));
         let cells = line.unwrap().split_whitespace();
@@ -295,7 +296,7 @@ fn the_tables_show_ratios_shaky_rounds_means_and_failures() {
 #[test]
 fn one_workload_has_no_means() {
     let rows = rows(workload("boxes"), &[runs("larder", &[sample(0.2, 2)])]);
-    assert!(!table(&rows).contains("means"));
+    assert!(!table(&rows, ANY_WIDTH).contains("means"));
 }
 
 #[test]

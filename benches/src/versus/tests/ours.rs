@@ -84,7 +84,7 @@ fn the_peak_has_a_best_peer_of_its_own() {
     assert!(close(of(&peak, "larder").mean, 1.0));
     let none = contest(&rows_of_ours(), "plain", Measure::Peak);
     assert_eq!((none.lines.len(), none.scores.len()), (0, 0));
-    assert_eq!(contest_table(&none), "");
+    assert_eq!(contest_table(&none, ANY_WIDTH), "");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn the_worst_is_named_first_and_what_is_close_is_not_named() {
     let mut all = named("boxes", &[("system", 1.0, 1), ("larder", 1.04, 1)]);
     all.extend(named("map", &[("system", 1.0, 1), ("larder", 1.5, 1)]));
     all.extend(named("vec", &[("system", 1.0, 1), ("larder", 3.0, 1)]));
-    let text = contest_table(&contest(&all, "fat", Measure::Time));
+    let text = contest_table(&contest(&all, "fat", Measure::Time), ANY_WIDTH);
     let expected = "larder: geometric mean 1.67 over 3 workloads; aim 0.80: workloads are missing; \
                     above 1.05: vec 3.00, map 1.50\n";
     assert!(text.contains(expected), "{text}");
@@ -207,7 +207,7 @@ fn counts_are_a_table_and_who_does_not_run_is_named_below() {
         count("snmalloc", "pairs-64", None),
         count("larder", "boxes", Some(31.0)),
     ];
-    let text = counts_table(&counts);
+    let text = counts_table(&counts, ANY_WIDTH);
     let line = |start: &str| {
         let line = text.lines().find(|line| line.trim().starts_with(start));
         let cells = line.unwrap().split_whitespace();
@@ -220,7 +220,7 @@ fn counts_are_a_table_and_who_does_not_run_is_named_below() {
         text.contains("not counted: pairs-64 on snmalloc: it aborted"),
         "{text}"
     );
-    assert_eq!(counts_table(&[]), "");
+    assert_eq!(counts_table(&[], ANY_WIDTH), "");
     // A peer that Valgrind cannot run is no failure of ours.
     let results = |counts: &[Count]| Results {
         counts: counts.to_vec(),
@@ -248,7 +248,7 @@ fn idle_processes_are_shown_by_what_they_hold_over_what_is_live() {
         failed: Some("it ended".to_owned()),
         ..idle("talc", 0)
     };
-    let text = idle_table(&[idle("larder", 80), broken]);
+    let text = idle_table(&[idle("larder", 80), broken], ANY_WIDTH);
     assert!(text.contains("64 MiB live"), "{text}");
     let cells = |start: &str| -> Vec<&str> {
         let line = text.lines().find(|line| line.trim().starts_with(start));
@@ -293,7 +293,7 @@ fn a_long_run_is_shown_by_its_halves_and_a_curve_once_its_store_is_full() {
         ..long("talc", 0)
     };
     let all = [long("larder", 150), long("system", 210), broken];
-    let text = long_table(&all);
+    let text = long_table(&all, ANY_WIDTH);
     let cells = |start: &str| -> Vec<&str> {
         let line = text.lines().find(|line| line.trim().starts_with(start));
         line.unwrap().split_whitespace().collect()

@@ -40,7 +40,12 @@ fn on_the_stand_in(more: &[&str]) -> Output {
     }
     arguments.extend(more);
     let output = larder(&arguments);
-    assert!(output.status.success(), "{}", stderr(&output));
+    // 3 where the device is too small.
+    assert!(
+        matches!(output.status.code(), Some(0 | 3)),
+        "{}",
+        stderr(&output)
+    );
     output
 }
 

@@ -25,7 +25,7 @@ pub(crate) use rounds::{Coordination, CoordinationEvent};
 /// begin with a limit of 0 (`larder-jobs job` does). It may be ended at any moment, by ctrl-c: the jobs keep
 /// their limits.
 #[derive(Debug, Args)]
-pub(crate) struct CoordinateArgs {
+pub struct CoordinateArgs {
     /// Folders with files of jobs
     #[arg(value_name = "FOLDER", default_values_os_t = [default_folder()])]
     places: Vec<PathBuf>,

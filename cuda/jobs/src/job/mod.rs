@@ -15,11 +15,12 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, ValueEnum};
 use larder_control::Ceiling;
 use larder_cuda::control::{self as config, Apply, JobConfig};
-use larder_cuda::driver::{Choice, load};
+use larder_cuda::driver::Choice;
 use larder_trace::Trace;
 
 use crate::alive::Alive;
 use crate::arguments::{driver, parse_interval, parse_limit};
+use crate::carried::load;
 use crate::files::JobFiles;
 use crate::view::JobView;
 use crate::{Failure, print_json};
@@ -30,7 +31,7 @@ use script::JobScript;
 ///
 /// Ends with 1 if a byte was not as it had been written or memory was refused on every side.
 #[derive(Debug, Args)]
-pub(crate) struct JobArgs {
+pub struct JobArgs {
     /// Traces in format v1, memory snapshots of PyTorch of one device, or logs of RMM's logging adaptor,
     /// played one after the other
     #[arg(required = true, value_name = "TRACE")]

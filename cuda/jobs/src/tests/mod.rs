@@ -116,12 +116,12 @@ fn sizes_and_times_are_shown_in_the_unit_that_suits() {
 fn a_limit_is_a_byte_count_or_0() {
     assert_eq!(parse_limit(" 0"), Ok(0));
     assert_eq!(parse_limit("8 GiB"), Ok(8 << 30));
-    for text in ["", "0GiB", "-1", "8GB"] {
+    for text in ["", "0GiB", "-1", "8GBB"] {
         assert!(parse_limit(text).is_err(), "{text}");
     }
 }
 
 #[test]
 fn the_command_line_is_consistent() {
-    <crate::Command as clap::CommandFactory>::command().debug_assert();
+    <crate::Cli as clap::CommandFactory>::command().debug_assert();
 }

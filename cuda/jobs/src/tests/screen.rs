@@ -24,7 +24,7 @@ fn the_table_shows_the_living_the_dead_and_what_is_wrong_with_files() {
         assert_eq!(jobs[0].problems, [""; 0]);
         assert!(jobs[1].problems[0].contains("control forget dead"));
     }
-    let text = table(&jobs);
+    let text = table(&jobs, &[], true, usize::MAX).unwrap();
     let line = |name: &str| {
         let mut lines = text.lines();
         lines.find(|line| line.trim().starts_with(name)).unwrap()
@@ -36,6 +36,41 @@ fn the_table_shows_the_living_the_dead_and_what_is_wrong_with_files() {
     }
     assert!(line("dead").contains(" dead "), "{text}");
     assert!(text.contains("torn: not a job's status"), "{text}");
+}
+
+#[test]
+fn a_narrow_table_breaks_no_number_and_a_wrong_column_lists_the_right_ones() {
+    let folder = folder();
+    let job = JobFiles::ours(folder.path(), "alive");
+    Status::new(3, 0).write(&job);
+    let jobs = look(&[folder.path().to_owned()]).unwrap();
+    let named = [];
+    for width in [80, 40] {
+        let text = table(&jobs, &named, false, width).unwrap();
+        assert!(
+            text.lines().all(|line| line.chars().count() <= width),
+            "{text}"
+        );
+        let wide = table(&jobs, &named, false, usize::MAX).unwrap();
+        let words = |text: &str| -> std::collections::BTreeSet<String> {
+            text.split_whitespace()
+                .filter(|word| !word.starts_with('─'))
+                .map(str::to_owned)
+                .collect()
+        };
+        assert_eq!(words(&text), words(&wide));
+    }
+    let chosen = table(&jobs, &["age".to_owned()], false, 80).unwrap();
+    assert!(
+        chosen.starts_with("job ") && chosen.contains("age"),
+        "{chosen}"
+    );
+    assert!(!chosen.contains("limit"), "{chosen}");
+    let error = table(&jobs, &["size".to_owned()], false, 80).unwrap_err();
+    assert!(
+        error.contains("`size`") && error.contains("used,peak"),
+        "{error}"
+    );
 }
 
 /// What stands in the terminal, line by line.

@@ -14,6 +14,7 @@ use clap::Args;
 
 use crate::arguments::{parse_bytes, parse_interval};
 use crate::files::default_folder;
+use crate::layout::{self, ANY_WIDTH};
 use crate::{Failure, print_json};
 
 /// Shows the jobs that share a machine's GPUs, and changes their limits and shares.
@@ -21,7 +22,7 @@ use crate::{Failure, print_json};
 /// In a terminal the table lives and takes keys; elsewhere it is printed once. Changing limits by hand
 /// and letting `larder-jobs coordinate` do it exclude each other.
 #[derive(Debug, Args)]
-pub(crate) struct TopArgs {
+pub struct TopArgs {
     /// Folders with files of jobs, or such files (`NAME.status.json` and `NAME.control.json`, or AntMan's
     /// `NAME_pai2sche.json` and `NAME_sche2pai.json`)
     #[arg(value_name = "PLACE", default_values_os_t = [default_folder()])]
@@ -30,6 +31,19 @@ pub(crate) struct TopArgs {
     /// Print the table once and end
     #[arg(long)]
     once: bool,
+
+    /// Print all columns, however wide the table becomes
+    #[arg(long)]
+    wide: bool,
+
+    /// Print these columns, such as used,limit; a wrong name lists the right ones
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        conflicts_with = "wide"
+    )]
+    columns: Vec<String>,
 
     /// Print one JSON object a job in place of the table, once
     #[arg(long)]
@@ -52,7 +66,14 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     if args.json {
         return Ok(print_json(&jobs)?);
     }
+    let width = if args.wide {
+        ANY_WIDTH
+    } else {
+        layout::width()
+    };
+    let text = table::table(&jobs, &args.columns, args.wide, width);
+    let text = text.map_err(Failure::Arguments)?;
     let mut out = io::stdout().lock();
-    writeln!(out, "{}", table::table(&jobs))?;
+    out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }

@@ -1,11 +1,10 @@
 //! The table of jobs: its columns, and how it looks as text.
 
-use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
-
 use larder_control::SleepState;
 
 use crate::alive::Alive;
 use crate::arguments::{show_bytes, show_micros};
+use crate::layout::{Column, lay_out, wrapped};
 use crate::view::{GpuView, JobView};
 
 /// The headings of the columns; the first column is text, the others are aligned to the right.
@@ -93,25 +92,44 @@ fn none() -> String {
     "-".to_owned()
 }
 
-/// A line under the headings, and no other.
-const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::new('─', '─', '─', '─'));
+/// The columns that `--once` prints unless others are asked for.
+const USUAL: [&str; 7] = ["alive", "gpu", "used", "held", "limit", "target", "perf"];
 
-/// The table as text, and below it what is wrong with whose files.
-pub(crate) fn table(jobs: &[JobView]) -> String {
-    let mut table = Table::new();
-    let columns = HEADINGS.len() - 1;
-    table.load_style(STYLE).set_header(&HEADINGS[..columns]);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
+/// The first column and those that are named, or all with `all`, as text so wide; below it what is wrong with whose
+/// files. An error names the columns there are.
+pub(crate) fn table(
+    jobs: &[JobView],
+    named: &[String],
+    all: bool,
+    width: usize,
+) -> Result<String, String> {
+    let known = &HEADINGS[1..HEADINGS.len() - 1];
+    if let Some(wrong) = named.iter().find(|name| !known.contains(&name.as_str())) {
+        let known = known.join(",");
+        return Err(format!(
+            "there is no column `{wrong}`; give some of: {known}"
+        ));
     }
-    for line in lines(jobs) {
-        table.add_row(&line.cells[..columns]);
-    }
-    let mut text = table.trim_fmt();
+    let lines = lines(jobs);
+    let shown = |heading: &str| {
+        all || match named {
+            [] => USUAL.contains(&heading),
+            named => named.iter().any(|name| name == heading),
+        }
+    };
+    let columns = (0..).zip(HEADINGS.iter().take(HEADINGS.len() - 1));
+    let columns = columns.filter(|(at, heading)| *at == 0 || shown(heading));
+    let columns = columns.map(|(at, heading)| Column {
+        heading: (*heading).to_owned(),
+        right: at > 0,
+        cells: lines.iter().map(|line| line.cells[at].clone()).collect(),
+    });
+    let columns: Vec<Column> = columns.collect();
+    let mut text = lay_out(&columns, None, width);
     for job in jobs {
         for problem in &job.problems {
-            text.push_str(&format!("\n{}: {problem}", job.files.name));
+            text.push_str(&format!("{}: {problem}\n", job.files.name));
         }
     }
-    text
+    Ok(wrapped(&text, width))
 }

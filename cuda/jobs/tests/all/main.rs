@@ -289,7 +289,7 @@ fn wrong_words_end_with_2_and_write_nothing() {
     machine.file("jobs/torn.control.json", "{\"perf");
     let wide = machine.file("wide.trace", &trace(4, MIB, 1));
     for (arguments, words) in [
-        (&["set", "a", "--limit", "2GB"][..], "not a byte count"),
+        (&["set", "a", "--limit", "2GBB"][..], "not a byte count"),
         (&["set", "a", "--limit", "1GiB"], "name it"),
         (&["set", "a", "--limit", "-5MiB"], "not a byte count"),
         (&["set", "a", "--perf", "-5"], "not a whole number"),

@@ -1,0 +1,58 @@
+//! Files that commands read: plain, or packed with gzip, xz or zstd, which their first bytes tell; `-` is standard
+//! input.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+use larder_trace::{Defect, Trace, TraceError, read_to_last_line};
+use lzma_rust2::XzReader;
+
+/// First bytes of what gzip and xz write.
+const GZIP: &[u8] = &[0x1F, 0x8B];
+const XZ: &[u8] = &[0xFD, b'7', b'z', b'X', b'Z', 0];
+
+/// The name of a file in messages and results.
+pub(crate) fn name(path: &Path) -> &Path {
+    if is_standard_input(path) {
+        Path::new("stdin")
+    } else {
+        path
+    }
+}
+
+/// Whether a path stands for standard input.
+pub(crate) fn is_standard_input(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// A file without what gzip and xz did to it.
+pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
+    let file: Box<dyn Read> = if is_standard_input(path) {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(path)?)
+    };
+    let mut file = BufReader::new(file);
+    let head = file.fill_buf()?;
+    if head.starts_with(GZIP) {
+        return Ok(Box::new(MultiGzDecoder::new(file)));
+    }
+    if head.starts_with(XZ) {
+        return Ok(Box::new(XzReader::new(file, true)));
+    }
+    Ok(Box::new(file))
+}
+
+/// All traces of a file, at least one. Of one that is cut short it gives what there is, and what is missing.
+pub(crate) fn traces(path: &Path) -> Result<(Vec<Trace>, Option<TraceError>), TraceError> {
+    let file = open(path).map_err(|error| {
+        let defect = match error.kind() {
+            io::ErrorKind::NotFound => Defect::NoSuchFile,
+            _ => Defect::Unreadable(error),
+        };
+        TraceError::of_file(path, defect)
+    })?;
+    read_to_last_line(name(path), file)
+}

@@ -1,0 +1,249 @@
+//! What a page draws of one replay: where each block lay and when, what was held, and what the driver was asked.
+//!
+//! A tick is an event of the replay, counted from 1 over all passes. It is written down in the sampled run, and
+//! only if a page is asked for.
+
+use std::collections::HashMap;
+
+use larder_trace::{Event, Trace};
+
+use super::{Contender, Slot};
+use crate::snapshot::{Span, joined, without};
+
+/// A figure from a tick on, until the next change.
+pub(crate) type Change<T> = (u64, T);
+
+/// A block that was served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub(crate) id: u32,
+    pub(crate) bytes: u64,
+    pub(crate) address: u64,
+    pub(crate) from: u64,
+    /// The tick of its free, if it was freed.
+    pub(crate) to: Option<u64>,
+}
+
+/// Held memory that came and went as one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) span: Span,
+    pub(crate) from: u64,
+    pub(crate) to: Option<u64>,
+    /// Bytes that moved to new addresses at the tick at which it came, here and elsewhere.
+    pub(crate) moved_bytes: u64,
+}
+
+/// A replay by ticks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct History {
+    /// The last tick: events that were served.
+    pub(crate) ticks: u64,
+    /// In the order in which they came.
+    pub(crate) blocks: Vec<Served>,
+    /// Numbers of the steps that began.
+    pub(crate) steps: Vec<Change<u32>>,
+    pub(crate) reserved: Vec<Change<u64>>,
+    /// What the plan in use needs; `None` while there is none, and for contenders that do not plan.
+    pub(crate) planned: Vec<Change<Option<u64>>>,
+    /// Calls of the driver so far; where no pages are mapped, regions taken and given back.
+    pub(crate) calls: Vec<Change<u64>>,
+    /// Streams of the blocks, if any is known.
+    pub(crate) streams: Option<Vec<Option<u64>>>,
+    /// Nothing for contenders that do not say where they hold memory. What came together stands together.
+    pub(crate) held: Vec<Held>,
+    /// Where each live block stands among the blocks, by id.
+    live: HashMap<u32, usize>,
+    /// What is held now, by address and joined.
+    now: Vec<Span>,
+    /// The pieces of it among `held`.
+    open: Vec<usize>,
+    reserved_bytes: u64,
+    max_reserved_bytes: u64,
+    creates_and_releases: (u64, u64),
+}
+
+impl History {
+    /// Notes an event that was served.
+    pub(super) fn note(&mut self, event: &Event, slots: &[Slot], contender: &dyn Contender) {
+        self.ticks += 1;
+        let tick = self.ticks;
+        match *event {
+            Event::Alloc { id, bytes } => {
+                self.live.insert(id, self.blocks.len());
+                self.blocks.push(Served {
+                    id,
+                    bytes,
+                    address: slots[id as usize].address,
+                    from: tick,
+                    to: None,
+                });
+            }
+            Event::Free { id } => {
+                if let Some(index) = self.live.remove(&id) {
+                    self.blocks[index].to = Some(tick);
+                }
+            }
+            Event::Step { number } => self.steps.push((tick, number)),
+        }
+        self.note_held(contender);
+        change(&mut self.planned, tick, contender.planned_bytes());
+    }
+
+    /// The whole, with what else the trace says of its blocks.
+    pub(super) fn of(mut self, trace: &Trace) -> Self {
+        let streams = self.blocks.iter().map(|block| trace.stream(block.id));
+        let streams: Vec<_> = streams.collect();
+        self.streams = streams.iter().any(Option::is_some).then_some(streams);
+        self
+    }
+
+    fn note_held(&mut self, contender: &dyn Contender) {
+        let tick = self.ticks;
+        let after = contender.reserved_bytes();
+        let before = std::mem::replace(&mut self.reserved_bytes, after);
+        // More may have been held in the middle of the event: its tick shows the most.
+        let max = contender.max_reserved_bytes().unwrap_or(0);
+        let most = if max > self.max_reserved_bytes {
+            max
+        } else {
+            after
+        };
+        self.max_reserved_bytes = self.max_reserved_bytes.max(max);
+        change(&mut self.reserved, tick, most.max(after));
+        let (made, given) = (contender.driver_allocations(), contender.driver_frees());
+        let pages = contender.driver_calls();
+        let calls = pages.map_or(made + given, |calls| calls.total());
+        let same = self.calls.last().map(|(_, calls)| *calls) == Some(calls);
+        if same && before == after {
+            return;
+        }
+        change(&mut self.calls, tick, calls);
+        let created = made > self.creates_and_releases.0;
+        let released = given > self.creates_and_releases.1;
+        self.creates_and_releases = (made, given);
+        // What was made and what moved cannot be told apart where memory was given back at the same tick.
+        let made_bytes = match (created, released) {
+            (false, _) => Some(0),
+            (true, false) => Some(after.saturating_sub(before)),
+            (true, true) => None,
+        };
+        if let Some(held) = contender.held() {
+            self.hold(joined(&held), pages.and(made_bytes));
+        }
+    }
+
+    /// Holds these spans from now on. Without a number of bytes that were made, nothing moved.
+    fn hold(&mut self, held: Vec<Span>, made_bytes: Option<u64>) {
+        let gone = without(&self.now, &held);
+        let come = without(&held, &self.now);
+        for span in &gone {
+            self.end(span);
+        }
+        let come_bytes: u64 = come.iter().map(|span| span.end - span.start).sum();
+        let moved_bytes = made_bytes.map_or(0, |made| come_bytes.saturating_sub(made));
+        for span in come {
+            self.begin(Held {
+                span,
+                from: self.ticks,
+                to: None,
+                moved_bytes,
+            });
+        }
+        self.now = held;
+    }
+
+    fn begin(&mut self, piece: Held) {
+        self.open.push(self.held.len());
+        self.held.push(piece);
+    }
+
+    /// Ends what is held in a span; the rest of a piece stays.
+    fn end(&mut self, gone: &Span) {
+        for index in std::mem::take(&mut self.open) {
+            let piece = self.held[index].clone();
+            let span = gone.start.max(piece.span.start)..gone.end.min(piece.span.end);
+            if span.is_empty() {
+                self.open.push(index);
+                continue;
+            }
+            for rest in [piece.span.start..span.start, span.end..piece.span.end] {
+                if !rest.is_empty() {
+                    self.begin(Held {
+                        span: rest,
+                        ..piece.clone()
+                    });
+                }
+            }
+            self.held[index].span = span;
+            self.held[index].to = Some(self.ticks);
+        }
+    }
+}
+
+/// Notes a figure if it is another than before.
+fn change<T: PartialEq>(changes: &mut Vec<Change<T>>, tick: u64, value: T) {
+    if changes.last().is_none_or(|(_, last)| *last != value) {
+        changes.push((tick, value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CONTENDERS, Options, replay};
+    use super::*;
+
+    const PAGE: u64 = 2 << 20;
+
+    /// Eight blocks of a page; every other one goes, and a block of four pages comes.
+    fn history(allocator: &str) -> History {
+        let mut text: String = (0..8).map(|id| format!("a {id} {PAGE}\n")).collect();
+        text.extend((0..4).map(|id| format!("f {}\n", 2 * id)));
+        text.push_str(&format!("a 8 {}\n", 4 * PAGE));
+        let trace = larder_trace::read("t.trace".as_ref(), text.as_bytes()).unwrap();
+        let spec = CONTENDERS.iter().find(|spec| spec.name == allocator);
+        let options = Options {
+            history: true,
+            ..Options::new(None)
+        };
+        let outcome = replay(spec.unwrap(), &trace, &options).unwrap();
+        outcome.history.unwrap()
+    }
+
+    #[test]
+    fn pages_that_move_are_told_from_pages_that_are_new() {
+        let history = history("larder-billed");
+        assert_eq!(history.reserved.last(), Some(&(8, 8 * PAGE)));
+        let moved: Vec<_> = history
+            .held
+            .iter()
+            .filter(|held| held.moved_bytes > 0)
+            .collect();
+        assert!(
+            moved.iter().all(|held| (held.from, held.to) == (13, None)),
+            "{moved:?}"
+        );
+        let bytes: u64 = moved
+            .iter()
+            .map(|held| held.span.end - held.span.start)
+            .sum();
+        assert_eq!((bytes, moved[0].moved_bytes), (4 * PAGE, 4 * PAGE));
+        for tick in 1..=13 {
+            let open = |held: &&Held| held.from <= tick && held.to.is_none_or(|to| tick < to);
+            let spans = history.held.iter().filter(open).map(|held| &held.span);
+            let sum: u64 = spans.map(|span| span.end - span.start).sum();
+            assert_eq!(sum, tick.min(8) * PAGE, "tick {tick}");
+        }
+    }
+
+    #[test]
+    fn nothing_moves_where_no_pages_are_mapped() {
+        let history = history("larder");
+        assert!(!history.held.is_empty());
+        assert!(history.held.iter().all(|held| held.moved_bytes == 0));
+        assert_eq!(history.reserved.last(), Some(&(13, 12 * PAGE)));
+        let ends: Vec<_> = history.blocks.iter().map(|block| block.to).collect();
+        assert_eq!(ends[..3], [Some(9), None, Some(10)]);
+        assert_eq!(ends[8], None);
+    }
+}

@@ -1,0 +1,168 @@
+//! What `larder replay` and `larder plan` read, and what is left when somebody ends them.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use lzma_rust2::{XzOptions, XzWriter};
+
+use crate::replay_command::{GOOD, carried, file, json, larder, stderr, stdout};
+
+const ONE: [&str; 3] = ["--json", "--allocator", "xla"];
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+    packed.write_all(text).unwrap();
+    packed.finish().unwrap()
+}
+
+fn xz(text: &[u8]) -> Vec<u8> {
+    let mut packed = XzWriter::new(Vec::new(), XzOptions::default()).unwrap();
+    packed.write_all(text).unwrap();
+    packed.finish().unwrap()
+}
+
+fn fed(arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(input).unwrap();
+    drop(pipe);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn gzip_xz_and_zstd_are_known_by_content_in_files_and_on_standard_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let zstd = zstd::encode_all(GOOD.as_bytes(), 3).unwrap();
+    let packed = [
+        GOOD.as_bytes().to_vec(),
+        zstd,
+        gzip(GOOD.as_bytes()),
+        xz(GOOD.as_bytes()),
+    ];
+    for bytes in packed {
+        let path = file(&folder, "packed.trace", &bytes);
+        let output = larder(&[&ONE[..], &[&path]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert_eq!(json(&output)[0]["peak_live_bytes"], 4000);
+        let output = fed(&[&["replay"], &ONE[..], &["-"]].concat(), &bytes);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let row = &json(&output)[0];
+        assert_eq!(
+            (&row["trace"], &row["peak_live_bytes"]),
+            (&"stdin".into(), &4000.into())
+        );
+        let output = fed(&["plan", "--json", "-"], &bytes);
+        assert_eq!(
+            json(&output)[0]["problem"],
+            "stdin step 0",
+            "{}",
+            stderr(&output)
+        );
+    }
+    let twice = fed(&["replay", "-", "-"], GOOD.as_bytes());
+    assert_eq!(twice.status.code(), Some(2));
+    assert!(stderr(&twice).contains("given twice"), "{}", stderr(&twice));
+}
+
+#[test]
+fn a_packed_file_has_the_name_of_what_is_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["run.trace.gz", "run.trace.xz", "run.trace.zst"] {
+        let path = file(&folder, name, GOOD);
+        assert_eq!(
+            json(&larder(&[&ONE[..], &[&path]].concat()))[0]["trace"],
+            "run"
+        );
+    }
+}
+
+#[test]
+fn a_trace_that_is_cut_short_is_replayed_with_a_warning_and_the_result_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let long: String = (0..60_000_u64)
+        .map(|id| format!("a {id} {}\n", 1 + id * 2_654_435_761 % 1_048_573))
+        .collect();
+    let cut = |bytes: Vec<u8>| bytes[..bytes.len() * 3 / 4].to_vec();
+    let zstd = zstd::encode_all(long.as_bytes(), 3).unwrap();
+    for bytes in [
+        cut(long.clone().into_bytes()),
+        cut(zstd),
+        cut(gzip(long.as_bytes())),
+        cut(xz(long.as_bytes())),
+    ] {
+        let path = file(&folder, "cut.trace", &bytes);
+        let output = larder(&[&ONE[..], &[&path]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let warning = stderr(&output);
+        assert!(
+            warning.starts_with("warning: ") && warning.contains("cut short"),
+            "{warning}"
+        );
+        let row = &json(&output)[0];
+        assert!(
+            (1..60_000).contains(&row["allocations"].as_u64().unwrap()),
+            "{row}"
+        );
+        assert!(
+            row["notes"][0].as_str().unwrap().contains("cut short"),
+            "{row}"
+        );
+        let output = larder(&["--allocator", "xla", &path]);
+        assert!(
+            stdout(&output).contains("cut short at line"),
+            "{}",
+            stdout(&output)
+        );
+    }
+    let path = file(&folder, "nothing.trace", "a 0 4");
+    assert_eq!(larder(&[&path]).status.code(), Some(2));
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_leaves_what_was_measured() {
+    let trace = carried("llama7b_decode_cat");
+    let folder = tempfile::tempdir().unwrap();
+    let rows = folder.path().join("rows");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args([
+            "replay",
+            "--json",
+            "--allocator",
+            "larder",
+            "--smallest-device",
+        ])
+        .args(["--passes", "500", &carried("resnet50_train"), &trace])
+        .stdout(fs::File::create(&rows).unwrap())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + Duration::from_secs(300);
+    while fs::metadata(&rows).unwrap().len() == 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+    let status = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(status.unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("interrupted"),
+        "{}",
+        stderr(&output)
+    );
+    let rows = fs::read_to_string(&rows).unwrap();
+    assert_eq!(rows.lines().count(), 1, "{rows}");
+}

@@ -1,0 +1,126 @@
+//! Tables and help in narrow terminals.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use crate::replay_command::{carried, stderr, stdout};
+
+/// What the program prints in a terminal so wide; without a width nobody looks.
+fn printed(width: Option<usize>, arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+    command.args(arguments).env_remove("COLUMNS");
+    if let Some(width) = width {
+        command.env("COLUMNS", width.to_string());
+    }
+    let output = command.output().unwrap();
+    // A device that is too small is no failure of a table.
+    assert!(
+        matches!(output.status.code(), Some(0 | 3)),
+        "{}",
+        stderr(&output)
+    );
+    stdout(&output).to_owned()
+}
+
+fn widest(text: &str) -> usize {
+    let widths = text.lines().map(|line| line.chars().count());
+    widths.max().unwrap_or(0)
+}
+
+/// Words and numbers, without the lines under headings and without times.
+fn words(text: &str) -> BTreeSet<String> {
+    let words = text.split_whitespace().map(str::to_owned);
+    words.filter(|word| !word.starts_with('─')).collect()
+}
+
+#[test]
+fn tables_fit_80_columns_and_break_nothing_at_40() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = folder.path().join("rows.csv");
+    fs::write(&rows, "id,lower,upper,size\n0,0,4,10000000000\n1,2,6,50\n").unwrap();
+    let traces = [carried("resnet50_train"), carried("gpt2s_train")];
+    let columns = "live MiB,reserved MiB,reserved/live,calls,driver allocs";
+    let replay = ["replay", "--columns", columns, &traces[0], &traces[1]];
+    let small = [
+        "replay",
+        "--columns",
+        "completed",
+        "--device-bytes",
+        "1GiB",
+        &traces[0],
+    ];
+    let driver = [
+        "replay",
+        "--driver",
+        "stand-in",
+        "--columns",
+        "calls",
+        &traces[0],
+    ];
+    let plan = [
+        "plan",
+        "--columns",
+        "buffers,max live,height",
+        rows.to_str().unwrap(),
+    ];
+    for command in [&replay[..], &small, &driver, &plan, &["versus", "--list"]] {
+        let whole = printed(None, command);
+        for width in [80, 40] {
+            let text = printed(Some(width), command);
+            assert!(widest(&text) <= width, "{text}");
+            assert_eq!(words(&text), words(&whole), "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_usual_columns_fit_80_and_wide_has_all_of_them() {
+    let trace = carried("llama7b_decode_cat");
+    let arguments = [
+        "replay",
+        "--allocator",
+        "pytorch-expandable",
+        "--allocator",
+        "larder-billed",
+        &trace,
+    ];
+    let usual = printed(Some(80), &arguments);
+    assert!(widest(&usual) <= 80, "{usual}");
+    let headings = usual.lines().filter(|line| line.contains('─'));
+    assert_eq!(headings.count(), 1, "one block:\n{usual}");
+    let wide = printed(Some(80), &[&arguments[..], &["--wide"]].concat());
+    assert!(
+        wide.contains("driver frees") && !usual.contains("driver frees"),
+        "{wide}"
+    );
+    assert!(widest(&wide) > 80, "{wide}");
+}
+
+#[test]
+fn a_column_that_does_not_exist_is_refused_and_the_others_are_named() {
+    let output = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args(["replay", "--columns", "ratio", &carried("resnet50_train")])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let words = ["`ratio`", "reserved/live", "driver frees"];
+    assert!(
+        words.iter().all(|word| stderr(&output).contains(word)),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn help_is_wrapped_at_words() {
+    for command in ["", "replay", "plan", "versus"] {
+        let arguments = [command, "--help"];
+        let arguments = &arguments[usize::from(command.is_empty())..];
+        let whole = printed(Some(80), arguments);
+        assert!(widest(&whole) <= 80, "{whole}");
+        let narrow = printed(Some(60), arguments);
+        assert!(widest(&narrow) <= 60, "{narrow}");
+        assert_eq!(words(&narrow), words(&whole));
+    }
+}

@@ -1,0 +1,144 @@
+//! Several jobs on one GPU, seen and changed from outside: the program `larder-jobs`, whose commands the program
+//! `larder` has too.
+//!
+//! * `job` replays a recorded trace as a job that obeys its control file.
+//! * `top` shows the jobs; `control` changes one; `coordinate` divides
+//!   a device's memory among them.
+//!
+//! All but `job` only read and write files, so they work on a machine without a driver, and beside jobs of
+//! other programs that speak AntMan's protocol. `files` finds the two files of each job, `view` reads
+//! them, `order` changes the control file, `alive` asks whether the process exists. [`carried`] is the stand-in
+//! driver inside the program.
+//!
+//! Exit codes: 0 all went well; 1 what was asked for did not work, or output could not be written; 2 wrong
+//! arguments.
+#![deny(unsafe_code)]
+
+mod alive;
+mod arguments;
+pub mod carried;
+mod control;
+mod coordinate;
+mod files;
+mod job;
+#[path = "../../../benches/src/report/layout.rs"]
+mod layout;
+mod order;
+mod top;
+#[path = "../../../benches/src/units.rs"]
+mod units;
+mod view;
+
+use std::error::Error;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use serde::Serialize;
+
+use files::FilesError;
+use order::OrderError;
+
+/// Runs, shows, limits and coordinates jobs that share a GPU.
+#[derive(Debug, Parser)]
+#[command(name = "larder-jobs", version, about, max_term_width = 80)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What can be done with jobs.
+#[allow(missing_docs, reason = "help is taken from the arguments of each")]
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Control(control::ControlArgs),
+    Coordinate(coordinate::CoordinateArgs),
+    Job(job::JobArgs),
+    Top(top::TopArgs),
+}
+
+/// Why the program does not end with 0.
+#[derive(Debug)]
+enum Failure {
+    /// Wrong arguments that only show when used.
+    Arguments(String),
+    /// What was asked for was tried and did not work.
+    Failed(String),
+    /// Standard output refused.
+    Output(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl From<FilesError> for Failure {
+    fn from(error: FilesError) -> Self {
+        Self::Arguments(error.to_string())
+    }
+}
+
+impl From<OrderError> for Failure {
+    fn from(error: OrderError) -> Self {
+        match error {
+            OrderError::File(error) => Self::Failed(error.to_string()),
+            error => Self::Arguments(error.to_string()),
+        }
+    }
+}
+
+impl From<Box<dyn Error>> for Failure {
+    fn from(error: Box<dyn Error>) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Runs `larder-jobs` on the process's arguments; its result is the exit code.
+#[must_use]
+pub fn run() -> ExitCode {
+    run_command(Cli::parse().command)
+}
+
+/// Runs one command; its result is the exit code.
+#[must_use]
+pub fn run_command(command: Command) -> ExitCode {
+    let result = match command {
+        Command::Control(args) => control::run(&args),
+        Command::Coordinate(args) => coordinate::run(args),
+        Command::Job(args) => job::run(&args),
+        Command::Top(args) => top::run(&args),
+    };
+    let (code, message) = match result {
+        Ok(()) => return ExitCode::SUCCESS,
+        // The reader of our output has seen enough; that is no failure.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            return ExitCode::SUCCESS;
+        }
+        Err(Failure::Output(error)) => (1, format!("cannot write to standard output: {error}")),
+        Err(Failure::Failed(message)) => (1, message),
+        Err(Failure::Arguments(message)) => (2, message),
+    };
+    complain(&message);
+    ExitCode::from(code)
+}
+
+/// Writes one line to stderr. A closed stderr is ignored.
+fn complain(message: &dyn Display) {
+    let _ = writeln!(io::stderr(), "error: {message}");
+}
+
+/// Prints values as lines of JSON.
+fn print_json<T: Serialize>(values: impl IntoIterator<Item = T>) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for value in values {
+        serde_json::to_writer(&mut out, &value)?;
+        out.write_all(b"\n")?;
+    }
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests;
