@@ -150,7 +150,7 @@ fn secondaries_are_spread_over_the_primaries_and_go_where_threads_have_ended() {
 
 #[test]
 fn a_secondary_gets_few_blocks_at_first_and_keeps_none_when_its_thread_ends() {
-    let (mut crowd, mut blocks) = Crowd::new(1, 2);
+    let (mut crowd, blocks) = Crowd::new(1, 2);
     let ready = |crowd: &Crowd, thread: usize| crowd.threads[thread].ready_blocks(class());
     assert!(ready(&crowd, 0) > 32, "a thread with a set of its own");
     assert!(ready(&crowd, 1) < 16, "a secondary");
