@@ -160,14 +160,24 @@ step_fuzz() {
         echo 'skipped: needs a nightly toolchain and `cargo install cargo-fuzz`'
         return
     fi
-    cargo +nightly fuzz run bfc -- -runs="${FUZZ_RUNS:-100000}" -max_len=4096
-    cargo +nightly fuzz run paged -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
-    cargo +nightly fuzz run plan -- -runs="${FUZZ_RUNS:-50000}" -max_len=300
-    cargo +nightly fuzz run pool -- -runs="${FUZZ_RUNS:-50000}" -max_len=2048
-    cargo +nightly fuzz run steps -- -runs="${FUZZ_RUNS:-50000}" -max_len=512
-    cargo +nightly fuzz run heap -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
-    cargo +nightly fuzz run config -- -runs="${FUZZ_RUNS:-50000}" -max_len=4096
-    cargo +nightly fuzz run trace -- -runs="${FUZZ_RUNS:-100000}" -max_len=4096
+    local target runs longest
+    while read -r target runs longest; do
+        mkdir -p "fuzz/corpus/$target" "fuzz/seeds/$target"
+        # What is found goes into the first folder; seeds are what a run starts from.
+        cargo +nightly fuzz run "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" \
+            -- -runs="${FUZZ_RUNS:-$runs}" -max_len="$longest" < /dev/null
+    done <<'TARGETS'
+bfc 100000 4096
+paged 50000 4096
+plan 50000 300
+pool 50000 2048
+steps 50000 512
+heap 50000 4096
+config 50000 4096
+status 50000 4096
+trace 100000 4096
+csv 20000 1024
+TARGETS
 }
 
 # Planted defects that no mechanical operator makes. cargo-mutants makes the others, some 12,000, a few

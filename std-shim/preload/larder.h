@@ -34,6 +34,10 @@ size_t larder_stats(struct larder_stats *stats, size_t bytes);
 /* Gives idle memory back to the system; how many bytes of it were in memory. */
 uint64_t larder_trim(void);
 
+/* What happens from now on when a heap with LARDER_MODE=hardened or checking finds misuse: the hook gets the report, and
+ * the program goes on when it returns. It may allocate. NULL: the report goes to standard error, and the process ends. */
+void larder_on_misuse(void (*hook)(const char *report, size_t bytes));
+
 /* A step is work that the calling thread does again and again with nearly the same big blocks: a request, a
  * frame, a training step. Blocks above 32 KiB are planned from the second one on. `key` names its kind; 0 is
  * one without a name. Steps may nest: the outermost counts. An end without a begin does nothing. */

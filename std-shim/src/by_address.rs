@@ -3,7 +3,7 @@
 use larder_core::small::{CacheBin, SizeClass, Span};
 
 use crate::check;
-use crate::hardened;
+use crate::hardened::{self, guarded};
 use crate::os::Native;
 use crate::process::PROCESS;
 use crate::slow::{bin_of, free_alone, free_of_step, free_past_bin};
@@ -50,6 +50,10 @@ pub(crate) unsafe fn free_by_address(block: *mut u8) {
     if PROCESS.tuning.is_hardened() {
         // SAFETY: the caller's promise.
         return unsafe { hardened::free(block, None) };
+    }
+    // SAFETY: the caller's promise.
+    if unsafe { guarded::free(block) } {
+        return;
     }
     // SAFETY: the caller's promise.
     unsafe { free_plain(block) };

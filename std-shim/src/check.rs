@@ -15,32 +15,6 @@ pub(crate) fn fail(message: &[u8]) -> ! {
     abort()
 }
 
-/// Ends the process because of what the program did with a block.
-#[cold]
-pub(crate) fn fail_at(message: &[u8], block: *mut u8) -> ! {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    // As one text: other threads may write lines, too.
-    let mut line = [0; 128];
-    let digits = (0..size_of::<usize>() * 2)
-        .rev()
-        .map(|place| block.addr() >> (4 * place) & 15);
-    let digits = digits
-        .skip_while(|&digit| digit == 0)
-        .map(|digit| DIGITS[digit]);
-    let text = message
-        .iter()
-        .chain(b": 0x")
-        .copied()
-        .chain(digits)
-        .chain(*b"\n");
-    let mut length = 0;
-    for (place, byte) in line.iter_mut().zip(text) {
-        *place = byte;
-        length += 1;
-    }
-    fail(line.get(..length).unwrap_or(message))
-}
-
 /// Ends the process if a block that comes back was `freed` before.
 pub(crate) fn check_not_free(freed: bool) {
     if freed {

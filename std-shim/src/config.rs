@@ -7,10 +7,11 @@
 mod environment;
 
 use core::time::Duration;
+use core::{mem, ptr};
 
 use larder_core::Locked;
 use larder_core::small::Policy;
-use larder_core::sync::{AtomicU32, AtomicU64, Ordering};
+use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::thread::wait::Sleep;
 
@@ -28,16 +29,55 @@ pub enum HugePages {
     Above(u64),
 }
 
+/// A program that keeps freed memory for so long at most wants little memory first.
+const SHORT_MS: u64 = 100;
+
+/// What happens when the heap finds that the program misused it, where it is [hardened](crate::Larder::hardened) or
+/// [checking](crate::Larder::checking).
+#[derive(Clone, Copy, Debug)]
+pub enum OnMisuse {
+    /// The report goes to standard error, and the process ends.
+    Abort,
+    /// The report goes to standard error, and the program goes on: a free or resize that cannot be right does
+    /// nothing, a block that was written where it must not be is freed all the same.
+    Report,
+    /// The function gets the report as text, and the program goes on when it returns. It may allocate. No lock of the
+    /// heap is held meanwhile.
+    Call(fn(&str)),
+}
+
+impl PartialEq for OnMisuse {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self.as_ptr(), other.as_ptr())
+    }
+}
+
+impl Eq for OnMisuse {}
+
+impl OnMisuse {
+    /// Where no function lies, for [`Report`](Self::Report).
+    const REPORT: *mut () = ptr::without_provenance_mut(1);
+
+    /// As one word: null for [`Abort`](Self::Abort).
+    fn as_ptr(self) -> *mut () {
+        match self {
+            Self::Abort => ptr::null_mut(),
+            Self::Report => Self::REPORT,
+            Self::Call(hook) => hook as *mut (),
+        }
+    }
+}
+
 /// What the memory of the process is tuned for; see [`Larder`](crate::Larder) for those that
 /// exist and what may be changed in each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Config {
-    /// Milliseconds that freed memory is kept; `u64::MAX` for ever, 0 not at all.
+    /// Milliseconds that freed memory is kept; `u64::MAX` for ever.
     pub(crate) purge_ms: u64,
     /// Whether a thread of the heap's own may do the purging.
     pub(crate) background: bool,
     pub(crate) huge_pages: HugePages,
-    /// From how many resident percent of what is held on, where that is small blocks mostly.
+    /// From how many resident percent of what is held on, where an eighth of that is small blocks; above 100 never.
     pub(crate) dense_percent: u32,
     /// Free bytes of one class that a thread keeps at hand.
     pub(crate) bin_bytes: u32,
@@ -45,6 +85,17 @@ pub(crate) struct Config {
     pub(crate) environment: bool,
     /// Whether every block is known and looked at.
     pub(crate) hardened: bool,
+    /// Whether that looks at more, and keeps the stacks.
+    pub(crate) checking: bool,
+    pub(crate) on_misuse: OnMisuse,
+    /// Frames that are kept of each stack.
+    pub(crate) stack_frames: u32,
+    /// Whether what is not freed is said at the end.
+    pub(crate) leaks: bool,
+    /// Of so many blocks of `malloc` one has guard pages; 0 for none.
+    pub(crate) guard_one_in: u32,
+    /// Whether a fault at a guard page is explained.
+    pub(crate) explains_faults: bool,
     /// Whether C++'s `new` asks: of the caller, not of the process.
     pub(crate) by_new: bool,
 }
@@ -59,6 +110,12 @@ impl Config {
         bin_bytes: 32 << 10,
         environment: false,
         hardened: false,
+        checking: false,
+        on_misuse: OnMisuse::Abort,
+        stack_frames: 16,
+        leaks: false,
+        guard_one_in: 0,
+        explains_faults: false,
         by_new: false,
     };
 
@@ -71,11 +128,11 @@ impl Config {
         ..Self::BALANCED
     };
 
-    /// Memory first.
+    /// Memory first. Of a heap that is small blocks mostly no huge page is full enough.
     pub(crate) const MEMORY: Self = Self {
-        purge_ms: 0,
-        huge_pages: HugePages::Never,
-        bin_bytes: 4 << 10,
+        purge_ms: 50,
+        dense_percent: 101,
+        bin_bytes: 8 << 10,
         ..Self::BALANCED
     };
 
@@ -84,6 +141,15 @@ impl Config {
         hardened: true,
         ..Self::BALANCED
     };
+
+    /// Finding misuse: says where it comes from, too.
+    pub(crate) const CHECKING: Self = Self {
+        checking: true,
+        ..Self::HARDENED
+    };
+
+    /// No more frames are kept of a stack.
+    pub(crate) const MAX_STACK_FRAMES: u32 = 32;
 
     /// With what the environment says, if it has its say; `None` if it cannot be read yet.
     fn with_environment(self) -> Option<Self> {
@@ -112,8 +178,12 @@ pub(crate) struct Tuning {
     huge_above: AtomicU64,
     dense_percent: AtomicU32,
     bin_bytes: AtomicU32,
-    /// 1 known, 2 background, 4 hardened, 8 allocated before it was known.
+    /// 1 known, 2 background, 4 hardened, 8 allocated before it was known, 16 checking, 32 leaks, 64 explains faults.
     flags: AtomicU32,
+    guard_one_in: AtomicU32,
+    stack_frames: AtomicU32,
+    /// An [`OnMisuse`] as one word.
+    on_misuse: AtomicPtr<()>,
     /// How often it was asked for in vain.
     applying: Locked<u32, Sleep>,
 }
@@ -122,6 +192,9 @@ const KNOWN: u32 = 1;
 const BACKGROUND: u32 = 2;
 const HARDENED: u32 = 4;
 const EARLY: u32 = 8;
+const CHECKING: u32 = 16;
+const LEAKS: u32 = 32;
+const EXPLAINS_FAULTS: u32 = 64;
 /// Nobody allocates so often before the C library begins.
 const MAX_IN_VAIN: u32 = 100;
 
@@ -134,6 +207,9 @@ impl Tuning {
             dense_percent: AtomicU32::new(config.dense_percent),
             bin_bytes: AtomicU32::new(config.bin_bytes),
             flags: AtomicU32::new(flags(&config)),
+            guard_one_in: AtomicU32::new(config.guard_one_in),
+            stack_frames: AtomicU32::new(config.stack_frames),
+            on_misuse: AtomicPtr::new(ptr::null_mut()),
             applying: Locked::new(0),
         }
     }
@@ -170,6 +246,15 @@ impl Tuning {
             self.dense_percent
                 .store(config.dense_percent, Ordering::Relaxed);
             self.bin_bytes.store(config.bin_bytes, Ordering::Relaxed);
+            // A hardened heap looks at every block.
+            let one_in = match config.hardened {
+                true => 0,
+                false => config.guard_one_in,
+            };
+            self.guard_one_in.store(one_in, Ordering::Relaxed);
+            let frames = config.stack_frames.min(Config::MAX_STACK_FRAMES);
+            self.stack_frames.store(frames, Ordering::Relaxed);
+            self.set_on_misuse(config.on_misuse);
             let early = self.flags.load(Ordering::Relaxed) & EARLY;
             // Release: see apply.
             self.flags
@@ -192,24 +277,29 @@ impl Tuning {
         self.dense_percent.load(Ordering::Relaxed)
     }
 
+    /// Whether memory is to have no huge pages until the heap asks for some, even if the system makes them by itself.
+    pub(crate) fn begins_short(&self) -> bool {
+        self.huge_above() == u64::MAX || self.dense_percent() > 100
+    }
+
     /// Free bytes of one class that a thread keeps at hand.
     pub(crate) fn bin_bytes(&self) -> u32 {
         self.bin_bytes.load(Ordering::Relaxed)
     }
 
-    /// What each thread's heap keeps. Where nothing is, there is neither a transfer cache nor an empty span.
+    /// What each thread's heap keeps.
     pub(crate) fn policy(&self) -> Policy {
-        let keeps = self.purge_ms() > 0;
         Policy {
             bin_bytes: self.bin_bytes(),
-            transfer_caches: keeps,
-            keeps_empty: keeps,
+            ..Policy::BALANCED
         }
     }
 
-    /// Whether idle memory goes back when the heap has grown: nobody does it soon where there is no thread for it.
+    /// Whether idle memory goes back when the heap has grown: where memory comes first, and where no thread does it
+    /// soon.
     pub(crate) fn makes_up(&self) -> bool {
-        !self.background() && self.purge_ms() < u64::MAX
+        let purge_ms = self.purge_ms();
+        purge_ms <= SHORT_MS || !self.background() && purge_ms < u64::MAX
     }
 
     /// Whether the configuration is known.
@@ -223,6 +313,47 @@ impl Tuning {
     pub(crate) fn is_hardened(&self) -> bool {
         // Relaxed: whoever holds a block of a hardened heap got it from somebody who knew.
         self.flags.load(Ordering::Relaxed) & HARDENED != 0
+    }
+
+    /// Whether the heap is known to be checking.
+    pub(crate) fn is_checking(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & CHECKING != 0
+    }
+
+    /// Whether what is not freed is said at the end.
+    pub(crate) fn says_leaks(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & (CHECKING | LEAKS) == CHECKING | LEAKS
+    }
+
+    /// Of so many blocks of `malloc` one has guard pages; 0 for none.
+    pub(crate) fn guard_one_in(&self) -> u32 {
+        self.guard_one_in.load(Ordering::Relaxed)
+    }
+
+    /// Frames that are kept of each stack.
+    pub(crate) fn stack_frames(&self) -> usize {
+        self.stack_frames.load(Ordering::Relaxed) as usize
+    }
+
+    /// Whether a fault at a guard page is explained.
+    pub(crate) fn explains_faults(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & EXPLAINS_FAULTS != 0
+    }
+
+    /// What happens when misuse is found.
+    pub(crate) fn on_misuse(&self) -> OnMisuse {
+        // Relaxed: a function is there from the program's start.
+        let word = self.on_misuse.load(Ordering::Relaxed);
+        match word {
+            _ if word.is_null() => OnMisuse::Abort,
+            _ if ptr::eq(word, OnMisuse::REPORT) => OnMisuse::Report,
+            // SAFETY: the word of a function (`OnMisuse::as_ptr`).
+            _ => OnMisuse::Call(unsafe { mem::transmute::<*mut (), fn(&str)>(word) }),
+        }
+    }
+
+    pub(crate) fn set_on_misuse(&self, act: OnMisuse) {
+        self.on_misuse.store(act.as_ptr(), Ordering::Relaxed);
     }
 
     /// Whether blocks may have been allocated before the configuration was known.
@@ -246,7 +377,14 @@ const fn huge_above(config: &Config) -> u64 {
 const fn flags(config: &Config) -> u32 {
     let background = if config.background { BACKGROUND } else { 0 };
     let hardened = if config.hardened { HARDENED } else { 0 };
-    background | hardened
+    let checking = if config.checking { CHECKING } else { 0 };
+    let leaks = if config.leaks { LEAKS } else { 0 };
+    let explains = if config.explains_faults {
+        EXPLAINS_FAULTS
+    } else {
+        0
+    };
+    background | hardened | checking | leaks | explains
 }
 
 #[cfg(test)]
@@ -258,10 +396,65 @@ mod tests {
         let tuning = Tuning::new();
         assert_eq!(tuning.purge_ms(), Config::BALANCED.purge_ms);
         tuning.apply(&Config::MEMORY);
-        assert_eq!((tuning.purge_ms(), tuning.huge_above()), (0, u64::MAX));
+        assert_eq!(tuning.purge_ms(), Config::MEMORY.purge_ms);
         assert!(tuning.background());
         tuning.apply(&Config::SPEED);
         assert_eq!(tuning.bin_bytes(), Config::MEMORY.bin_bytes);
+    }
+
+    #[test]
+    fn growth_is_made_up_for_where_memory_comes_first_or_no_thread_gives_it_back() {
+        let makes_up = |config: &Config| {
+            let tuning = Tuning::new();
+            tuning.apply(config);
+            tuning.makes_up()
+        };
+        let with = |purge_ms, background| Config {
+            purge_ms,
+            background,
+            ..Config::BALANCED
+        };
+        assert!(makes_up(&Config::MEMORY));
+        assert!(makes_up(&with(0, true)) && makes_up(&with(SHORT_MS, true)));
+        assert!(!makes_up(&with(SHORT_MS + 1, true)));
+        assert!(makes_up(&with(SHORT_MS + 1, false)));
+        assert!(!makes_up(&with(u64::MAX, false)), "nothing goes back");
+    }
+
+    #[test]
+    fn what_happens_on_misuse_comes_back_from_its_word() {
+        static TOLD: AtomicU32 = AtomicU32::new(0);
+        let tuning = Tuning::new();
+        assert_eq!(tuning.on_misuse(), OnMisuse::Abort);
+        tuning.apply(&Config {
+            on_misuse: OnMisuse::Report,
+            ..Config::CHECKING
+        });
+        assert_eq!(tuning.on_misuse(), OnMisuse::Report);
+        tuning.set_on_misuse(OnMisuse::Call(|report| {
+            TOLD.store(report.len() as u32, Ordering::Relaxed);
+        }));
+        if let OnMisuse::Call(hook) = tuning.on_misuse() {
+            hook("seven..");
+        }
+        assert_eq!(TOLD.load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn a_checking_heap_is_hardened_and_only_it_says_leaks() {
+        for (config, checks, says) in [
+            (Config::HARDENED, false, false),
+            (Config::CHECKING, true, true),
+        ] {
+            let tuning = Tuning::new();
+            let larder = crate::Larder::checking().with_leaks(true);
+            tuning.apply(&Config {
+                leaks: larder.0.leaks,
+                ..config
+            });
+            assert!(tuning.is_hardened());
+            assert_eq!((tuning.is_checking(), tuning.says_leaks()), (checks, says));
+        }
     }
 
     #[test]

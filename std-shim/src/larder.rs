@@ -7,11 +7,12 @@ use core::time::Duration;
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
 use crate::by_address::{find, free_by_address};
-use crate::config::{Config, HugePages};
-use crate::hardened;
+use crate::config::{Config, HugePages, OnMisuse};
+use crate::hardened::{self, guarded};
 use crate::process::{PROCESS, may_start};
 use crate::slow::{
-    alloc_any, alloc_zeroed_any, bin_of, free_any, malloc_any, no_memory, realloc_other,
+    alloc_any, alloc_zeroed_any, bin_of, free_any, malloc_any, malloc_zeroed_any, no_memory,
+    realloc_other,
 };
 use crate::stats::Stats;
 use crate::thread::{tls, with_local};
@@ -43,14 +44,15 @@ use crate::thread::{tls, with_local};
 /// freed last and has not given again. Else a small free is not looked at.
 ///
 /// # Configurations
-/// One implementation, tuned for four purposes; the constants of each can be changed by `with_…`:
+/// One implementation, tuned for five purposes; the constants of each can be changed by `with_…`:
 ///
 /// | | for | freed memory goes back | huge pages |
 /// |---|---|---|---|
 /// | [`new`](Self::new) | a balance | after 1 s | beyond 8 MiB, where memory is really touched |
 /// | [`speed`](Self::speed) | time | after 10 s | beyond 2 MiB, the same |
-/// | [`memory`](Self::memory) | little memory | at once | never |
+/// | [`memory`](Self::memory) | little memory | after 50 ms, and before the heap grows | beyond 8 MiB, where large blocks are really touched |
 /// | [`hardened`](Self::hardened) | safety | after 1 s | beyond 8 MiB, where memory is really touched |
+/// | [`checking`](Self::checking) | finding misuse | after 1 s | the same |
 ///
 /// All values being one heap, the one that is asked first decides for the process.
 ///
@@ -65,7 +67,7 @@ use crate::thread::{tls, with_local};
 ///     .with_huge_pages(HugePages::Never);
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Larder(Config);
+pub struct Larder(pub(crate) Config);
 
 impl Default for Larder {
     fn default() -> Self {
@@ -84,13 +86,16 @@ impl Larder {
         Self(Config::SPEED)
     }
 
-    /// The heap of the process, tuned for little memory.
+    /// The heap of the process, tuned for little memory: what is freed goes back within 50 ms, or sooner if the heap
+    /// grows, and what is taken again by then costs no page fault. Threads keep a quarter as much at hand as with
+    /// [`new`](Self::new).
     pub const fn memory() -> Self {
         Self(Config::MEMORY)
     }
 
     /// The heap of the process, which finds what the program does wrong with its blocks: the process ends with a line
-    /// on standard error that says what was done to which address.
+    /// on standard error that says what was done to which address, unless [`on_misuse`](Self::on_misuse) chose something
+    /// else.
     ///
     /// * A free or resize of an address where no block starts, or of a block that was freed; a free with another
     ///   length or alignment than the block has.
@@ -107,6 +112,76 @@ impl Larder {
         Self(Config::HARDENED)
     }
 
+    /// The hardened heap, which also says where misuse comes from. Its report has the block's address, length and
+    /// alignment, what is wrong with it, and the thread and stack that found it, allocated the block, and freed it
+    /// (on Linux). An address inside a block is said to be so.
+    ///
+    /// * As many bytes before a block as its alignment, 16 at least, are looked at, too; none above 4096.
+    /// * Freed memory below 1 MiB is filled with a byte that is not zero, and a write of zeros to it is found, too.
+    ///
+    /// [`on_misuse`](Self::on_misuse) says what happens then, [`with_leaks`](Self::with_leaks) has the blocks said that
+    /// are not freed. Frames have the names of functions with the feature `heap-profile`; without it, the names that the
+    /// program exports, and places for `addr2line`.
+    ///
+    /// Costs what [`hardened`](Self::hardened) costs, a walk of the stack at each call, which is most of it
+    /// ([`with_stack_frames`](Self::with_stack_frames)), and memory: 16 bytes and more before each block, 80 to 160 in a
+    /// second table, 560 to 1120 for each different stack.
+    pub const fn checking() -> Self {
+        Self(Config::CHECKING)
+    }
+
+    /// Says what happens from now on when the heap finds misuse, where it is hardened or checking.
+    /// [`OnMisuse::Abort`], until the environment or the program says something else.
+    pub fn on_misuse(&self, act: OnMisuse) {
+        PROCESS.tuning.apply(&self.0);
+        PROCESS.tuning.set_on_misuse(act);
+    }
+
+    /// Keeps so many frames of each stack that is kept, the innermost; 16 in each configuration, 32 at most. With 0 no stack
+    /// is walked.
+    #[must_use]
+    pub const fn with_stack_frames(self, frames: u32) -> Self {
+        Self(Config {
+            stack_frames: frames,
+            ..self.0
+        })
+    }
+
+    /// Whether a checking heap says at the end of the process what is not freed, by the stacks that allocated it, the
+    /// longest first. On Linux, after the functions of `atexit` and the destructors of static values. Many programs free
+    /// nothing at their end.
+    #[must_use]
+    pub const fn with_leaks(self, leaks: bool) -> Self {
+        Self(Config { leaks, ..self.0 })
+    }
+
+    /// Gives guard pages to one in so many blocks of [`malloc`](Self::malloc) and [`malloc_zeroed`](Self::malloc_zeroed)
+    /// up to a page less 16 bytes; 0 for none, as in each configuration. Not where the heap is hardened or checking.
+    ///
+    /// Such a block lies alone in a page between two that nobody may touch, at its end or its start. Who reads or writes
+    /// past that side ends by a fault; who writes on the other is found when it is freed, as are double frees. Freed, its
+    /// page may not be touched until those of all others that are free have been used again; there are 256. They are chosen
+    /// where a thread needs more than it has at hand, so that no fast path is longer: what a loop frees and allocates again
+    /// and again is seldom chosen. Blocks of a global allocator's verbs are not: frees with a layout do not look.
+    #[must_use]
+    pub const fn with_guard_pages(self, one_in: u32) -> Self {
+        Self(Config {
+            guard_one_in: one_in,
+            ..self.0
+        })
+    }
+
+    /// Whether a report explains the fault that ends a program at a guard page: whose block it was, and who allocated and
+    /// freed it. On Linux. Takes a handler of `SIGSEGV` when the first block is chosen, and gives it back at the first
+    /// fault of any kind, which happens again then: the program ends as it would have.
+    #[must_use]
+    pub const fn with_fault_reports(self, explains_faults: bool) -> Self {
+        Self(Config {
+            explains_faults,
+            ..self.0
+        })
+    }
+
     /// This heap, as C++'s `new` asks it for blocks: hardened, [`check_layout`](Self::check_layout) looks at
     /// such blocks only.
     #[must_use]
@@ -118,8 +193,9 @@ impl Larder {
     }
 
     /// Keeps freed memory for so long at most, and half as long at least, before it goes back to
-    /// the system: zero for as soon as may be, `Duration::MAX` for ever. In whole milliseconds,
-    /// rounded up.
+    /// the system: in whole milliseconds, rounded up. `Duration::MAX` is for ever, and less than 50 ms counts as
+    /// 50 ms. A heap that keeps it for 100 ms at most also gives back, before it grows, as much of what was freed
+    /// only now.
     #[must_use]
     pub const fn with_purge_after(self, delay: Duration) -> Self {
         Self(Config {
@@ -130,7 +206,7 @@ impl Larder {
 
     /// Whether the heap may have a thread of its own that gives memory back while the program
     /// does nothing. Without it that happens when the program next needs or frees much, and also, for what was
-    /// freed only now, when the heap grows. It is started
+    /// freed only now, before the heap grows. It is started
     /// when 2 MiB have been freed, sleeps for half the delay between two looks, and ends when nothing
     /// is idle; signals do not reach it. A program that must stay single-threaded (for `unshare` or
     /// `setns`) or forbids itself to start threads says `false`.
@@ -148,10 +224,15 @@ impl Larder {
     ///
     /// | variable | values |
     /// |---|---|
-    /// | `LARDER_MODE` | `balanced`, `speed`, `memory` or `hardened`: what [`new`](Self::new), [`speed`](Self::speed), [`memory`](Self::memory) and [`hardened`](Self::hardened) choose |
+    /// | `LARDER_MODE` | `balanced`, `speed`, `memory`, `hardened` or `checking`: what [`new`](Self::new), [`speed`](Self::speed), [`memory`](Self::memory), [`hardened`](Self::hardened) and [`checking`](Self::checking) choose |
     /// | `LARDER_PURGE_AFTER` | milliseconds, or `never` |
     /// | `LARDER_BACKGROUND_PURGE` | `yes` or `no` |
     /// | `LARDER_HUGE_PAGES` | MiB from which on they are asked for, or `never` |
+    /// | `LARDER_ON_MISUSE` | `abort` or `report`: an [`OnMisuse`] |
+    /// | `LARDER_LEAKS` | `yes` or `no`: [`with_leaks`](Self::with_leaks) |
+    /// | `LARDER_STACK_FRAMES` | a number up to 32: [`with_stack_frames`](Self::with_stack_frames) |
+    /// | `LARDER_GUARD` | a number above 0, or `never`: [`with_guard_pages`](Self::with_guard_pages) |
+    /// | `LARDER_GUARD_FAULTS` | `yes` or `no`: [`with_fault_reports`](Self::with_fault_reports) |
     #[cfg(unix)]
     #[must_use]
     pub const fn with_environment(self) -> Self {
@@ -189,18 +270,16 @@ impl Larder {
     #[inline]
     #[must_use]
     pub fn malloc_zeroed(&self, bytes: usize) -> *mut u8 {
-        if bytes == 0 {
-            return self.malloc(0);
+        if let Some(bin) = c_bin(bytes) {
+            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
+            let block = unsafe { CacheBin::pop(bin) };
+            if !block.is_null() {
+                // SAFETY: the block is at least that long.
+                unsafe { block.write_bytes(0, bytes) };
+                return block;
+            }
         }
-        let Ok(layout) = Layout::from_size_align(bytes, 16) else {
-            return no_memory();
-        };
-        // SAFETY: the layout is not empty.
-        let block = unsafe { self.alloc_zeroed(layout) };
-        match block.is_null() {
-            true => no_memory(),
-            false => block,
-        }
+        malloc_zeroed_any(bytes, &self.0)
     }
 
     /// Frees a block by its address alone, which costs a few instructions more than a free with the
@@ -244,10 +323,17 @@ impl Larder {
             };
         }
         let usable = match PROCESS.class_in_first(block) {
-            None | Some(SizeClass::NONE) => match self.usable_size(block) {
-                Some(bytes) => bytes,
-                None => return ptr::null_mut(),
-            },
+            None | Some(SizeClass::NONE) => {
+                // SAFETY: the caller's promise.
+                let moved = unsafe { guarded::resize(block, bytes, |bytes| self.malloc(bytes)) };
+                if let Some(moved) = moved {
+                    return moved;
+                }
+                match self.usable_size(block) {
+                    Some(bytes) => bytes,
+                    None => return ptr::null_mut(),
+                }
+            }
             Some(class) => class.block_bytes(),
         };
         if bytes <= usable && bytes > usable / 2 {
@@ -268,7 +354,7 @@ impl Larder {
         }
     }
 
-    /// Ends the process with a message if the heap is hardened and a block that the program has was allocated with
+    /// Finds misuse if the heap is hardened and a block that the program has was allocated with
     /// another length or alignment: for callers that free by address and length. Alignments up to 16 count as one. Does
     /// nothing else.
     #[inline(always)]
@@ -284,6 +370,9 @@ impl Larder {
     pub fn usable_size(&self, block: *const u8) -> Option<usize> {
         if PROCESS.tuning.is_hardened() {
             return hardened::usable_size(block.cast_mut());
+        }
+        if let Some(bytes) = guarded::usable_size(block.cast_mut()) {
+            return Some(bytes);
         }
         find(block.cast_mut()).map(|(_, bytes)| bytes)
     }

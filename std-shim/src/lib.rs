@@ -87,7 +87,7 @@ mod thread;
 #[cfg(feature = "allocator-api2")]
 mod value_heap;
 
-pub use config::HugePages;
+pub use config::{HugePages, OnMisuse};
 pub use larder::Larder;
 /// How the blocks of [`step`]s were served, in [`Stats::steps`].
 pub use larder_core::lifetime::StepStats;
@@ -113,6 +113,8 @@ pub use value_heap::{Heap, HeapStats};
 mod guide {
     #[doc = include_str!("../../docs/guide/src/heap.md")]
     struct TheHeap;
+    #[doc = include_str!("../../docs/guide/src/misuse.md")]
+    struct Misuse;
     #[cfg(all(feature = "heap-profile", feature = "allocator-api2"))]
     #[doc = include_str!("../../docs/guide/src/profiles.md")]
     struct Profiles;

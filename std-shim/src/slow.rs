@@ -11,7 +11,7 @@ use larder_core::small::{CacheBin, Fresh, SizeClass, ThreadCache};
 use crate::arena::Held;
 use crate::check;
 use crate::config::Config;
-use crate::hardened;
+use crate::hardened::{self, guarded};
 use crate::os::Native;
 use crate::process::PROCESS;
 use crate::purge;
@@ -207,8 +207,49 @@ pub(crate) fn alloc_any(layout: Layout, config: &Config) -> *mut u8 {
 #[cold]
 #[inline(never)]
 pub(crate) fn malloc_any(bytes: usize, config: &Config) -> *mut u8 {
+    if guarded::is_on() {
+        return alloc_guarded(bytes, config, malloc_unguarded);
+    }
+    malloc_unguarded(bytes, config)
+}
+
+/// Any zeroed block that C asks for by its length.
+#[cold]
+#[inline(never)]
+pub(crate) fn malloc_zeroed_any(bytes: usize, config: &Config) -> *mut u8 {
+    if guarded::is_on() {
+        return alloc_guarded(bytes, config, malloc_zeroed_unguarded);
+    }
+    malloc_zeroed_unguarded(bytes, config)
+}
+
+/// A block with guard pages, or else one as ever.
+#[cold]
+#[inline(never)]
+fn alloc_guarded(bytes: usize, config: &Config, other: fn(usize, &Config) -> *mut u8) -> *mut u8 {
+    match guarded::alloc(bytes, config) {
+        Some(block) => block.as_ptr(),
+        None => other(bytes, config),
+    }
+}
+
+#[inline(always)]
+fn malloc_unguarded(bytes: usize, config: &Config) -> *mut u8 {
     let block = match Layout::from_size_align(bytes, 16) {
         Ok(layout) if bytes > 0 => alloc_any(layout, config),
+        Ok(_) => alloc_nothing(config),
+        Err(_) => ptr::null_mut(),
+    };
+    match block.is_null() {
+        true => no_memory(),
+        false => block,
+    }
+}
+
+#[inline(always)]
+fn malloc_zeroed_unguarded(bytes: usize, config: &Config) -> *mut u8 {
+    let block = match Layout::from_size_align(bytes, 16) {
+        Ok(layout) if bytes > 0 => alloc_zeroed_any(layout, config),
         Ok(_) => alloc_nothing(config),
         Err(_) => ptr::null_mut(),
     };

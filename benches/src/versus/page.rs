@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::idle::{Idle, idle_table};
 use super::instructions::{Count, counts_table};
+use super::long::{Long, long_table, picture};
 use super::markdown::summary;
 use super::rounds::Settings;
 use super::summary::VersusRow;
@@ -18,6 +19,7 @@ pub(crate) struct Results {
     pub(crate) rows: Vec<VersusRow>,
     pub(crate) counts: Vec<Count>,
     pub(crate) idles: Vec<Idle>,
+    pub(crate) longs: Vec<Long>,
 }
 
 impl Results {
@@ -27,6 +29,7 @@ impl Results {
             table(&self.rows),
             counts_table(&self.counts),
             idle_table(&self.idles),
+            long_table(&self.longs),
         ];
         tables.concat()
     }
@@ -36,10 +39,12 @@ impl Results {
     pub(crate) fn failed(&self) -> (usize, usize) {
         let rows = self.rows.iter().filter(|row| row.failed.is_some());
         let idles = self.idles.iter().filter(|idle| idle.failed.is_some());
+        let longs = self.longs.iter().filter(|long| long.failed.is_some());
         let counts = self.counts.iter();
         let counts = counts.filter(|count| count.failed.is_some() && count.is_ours());
-        let all = self.rows.len() + self.idles.len() + self.counts.len();
-        (rows.count() + idles.count() + counts.count(), all)
+        let all = self.rows.len() + self.idles.len() + self.longs.len() + self.counts.len();
+        let failed = rows.count() + idles.count() + longs.count() + counts.count();
+        (failed, all)
     }
 
     /// Names of the allocators, as often as they have figures.
@@ -48,6 +53,7 @@ impl Results {
         let counts = self.counts.iter().map(|count| count.allocator);
         rows.chain(counts)
             .chain(self.idles.iter().map(|idle| idle.allocator))
+            .chain(self.longs.iter().map(|long| long.allocator))
     }
 
     /// The figures as JSON, one object a line.
@@ -55,7 +61,8 @@ impl Results {
         let rows = self.rows.iter().map(json_line);
         let counts = self.counts.iter().map(json_line);
         let idles = self.idles.iter().map(json_line);
-        rows.chain(counts).chain(idles).collect()
+        let longs = self.longs.iter().map(json_line);
+        rows.chain(counts).chain(idles).chain(longs).collect()
     }
 }
 
@@ -104,24 +111,28 @@ pub(crate) fn page(results: &Results, settings: &Settings, origin: &Origin) -> S
 
 const SUMMARY: &str = "Ours over the best peer of each workload (every other allocator is a peer), below 1 ahead, **bold** behind: time with fat LTO, time of a plain release build, peak of resident memory.";
 
-/// Writes `DATE-versus.md` and `.jsonl` into a folder and gives their paths. Earlier results of
-/// the same day stay: the new ones get a number.
+/// Writes `DATE-versus.md` and `.jsonl` into a folder, and of long runs `.svg`, and gives their paths. Earlier
+/// results of the same day stay: the new ones get a number.
 pub(crate) fn write(
     folder: &Path,
     results: &Results,
     settings: &Settings,
     origin: &Origin,
-) -> io::Result<[PathBuf; 2]> {
+) -> io::Result<Vec<PathBuf>> {
     fs::create_dir_all(folder)?;
-    let [markdown, lines] = free_names(folder, &origin.date);
+    let [markdown, lines, drawn] = free_names(folder, &origin.date);
     let json = results.json()?;
     fs::write(&markdown, page(results, settings, origin))?;
     fs::write(&lines, json)?;
-    Ok([markdown, lines])
+    if results.longs.is_empty() {
+        return Ok(vec![markdown, lines]);
+    }
+    fs::write(&drawn, picture(&results.longs))?;
+    Ok(vec![markdown, lines, drawn])
 }
 
-fn free_names(folder: &Path, date: &str) -> [PathBuf; 2] {
-    let names = |stem: &str| ["md", "jsonl"].map(|end| folder.join(format!("{stem}.{end}")));
+fn free_names(folder: &Path, date: &str) -> [PathBuf; 3] {
+    let names = |stem: &str| ["md", "jsonl", "svg"].map(|end| folder.join(format!("{stem}.{end}")));
     let mut chosen = names(&format!("{date}-versus"));
     let mut number = 2;
     while chosen.iter().any(|name| name.exists()) {

@@ -406,6 +406,31 @@ fn idle_processes_are_looked_at_and_kept() {
     assert!(page.unwrap().contains("nobody calling"));
 }
 
+const LONG: &str = r#"
+[ "$1 $2 $3" = "long --scale 0.5" ] || exit 3
+echo '{"allocator":"larder","peak_rss_bytes":16777216,"requests":7,"sessions":3,"looks":[[1.0,1048576,2097152],[2.0,1048576,3145728]]}'
+"#;
+
+#[test]
+fn a_long_run_is_looked_at_kept_and_drawn() {
+    let folder = TempDir::new().unwrap();
+    stand_in(&folder, "larder", LONG);
+    stand_in(&folder, "system", "echo hello");
+    let results = folder.path().join("kept");
+    let names = ["--allocator", "larder", "--allocator", "system", "--long"];
+    let more = ["--scale", "0.5", "--results", results.to_str().unwrap()];
+    let output = with_workers(folder.path(), &[&names[..], &more[..]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    let line = text.lines().find(|line| line.trim().starts_with("larder"));
+    let cells: Vec<&str> = line.unwrap().split_whitespace().collect();
+    assert_eq!(cells[..3], ["larder", "2.500", "2.000"]);
+    assert!(stderr(&output).contains("1 of 2 rows failed"));
+    assert!(stderr(&output).contains("-versus.svg"));
+    let mut kept = fs::read_dir(&results).unwrap();
+    assert!(kept.any(|file| file.unwrap().path().extension() == Some("svg".as_ref())));
+}
+
 #[test]
 fn the_summary_of_kept_lines_is_printed_and_a_wrong_line_is_reported() {
     let folder = TempDir::new().unwrap();
@@ -432,7 +457,13 @@ fn the_summary_of_kept_lines_is_printed_and_a_wrong_line_is_reported() {
 fn the_help_names_what_can_be_measured() {
     let output = versus(&["--help"]);
     assert_eq!(output.status.code(), Some(0));
-    for flag in ["--instructions", "--idle", "--all", "--summary <FILE>"] {
+    for flag in [
+        "--instructions",
+        "--idle",
+        "--long",
+        "--all",
+        "--summary <FILE>",
+    ] {
         assert!(stdout(&output).contains(flag), "{flag}");
     }
 }
@@ -446,6 +477,7 @@ fn wrong_arguments_and_an_empty_folder_differ() {
         &["--scale", "0"],
         &["--profile", "thin"],
         &["--idle", "--workload", "boxes"],
+        &["--long", "--idle"],
         &["--summary", "rows.jsonl", "--idle"],
         &["--summary", "/no/such/rows.jsonl"],
     ] {

@@ -2,7 +2,7 @@
 //! built with and prints one line of JSON.
 //!
 //! `worker WORKLOAD [--scale N] [--check] [--pin]`, or `worker --list`. In the place of a workload,
-//! `idle` shows what the process holds while it does nothing after a peak.
+//! `idle` shows what the process holds while it does nothing after a peak, `long` what it holds over minutes.
 //! Exit codes: 0 it ran; 101 or a signal when it failed; 2 wrong arguments.
 
 mod allocator;
@@ -13,6 +13,7 @@ mod idle;
 #[allow(dead_code)] // the command uses more of the list than a worker does
 #[path = "../../src/versus/workloads.rs"]
 mod list;
+mod long;
 mod memory;
 mod pin;
 mod priority;
@@ -34,9 +35,11 @@ fn main() -> ExitCode {
                 println!("{:16} {}", workload.name, workload.about);
             }
             println!("{:16} no workload: memory after a peak", idle::NAME);
+            println!("{:16} no workload: memory over minutes", long::NAME);
             ExitCode::SUCCESS
         }
         Ok(Arguments::Run { name, scale, .. }) if name == idle::NAME => look_on(scale),
+        Ok(Arguments::Run { name, scale, .. }) if name == long::NAME => go_on(scale),
         Ok(Arguments::Run { name, scale, pin }) => run(&name, scale, pin),
         Err(message) => refuse(&message),
     }
@@ -88,6 +91,19 @@ fn look_on(scale: scale::Scale) -> ExitCode {
         "peak_rss_bytes": idle.peak_rss_bytes,
         "looks": idle.looks,
         "answer": idle.answer,
+    });
+    println!("{line}");
+    ExitCode::SUCCESS
+}
+
+fn go_on(scale: scale::Scale) -> ExitCode {
+    let long = long::long(scale);
+    let line = json!({
+        "allocator": allocator::NAME,
+        "looks": long.looks,
+        "requests": long.requests,
+        "sessions": long.sessions,
+        "peak_rss_bytes": memory::read().map(|memory| memory.peak_rss_bytes),
     });
     println!("{line}");
     ExitCode::SUCCESS

@@ -2,11 +2,13 @@
 //! header says what each function promises.
 
 use core::alloc::Layout;
+use core::mem;
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use allocator_api2::alloc::Allocator;
-use heap::{Heap, Step};
-use libc::size_t;
+use heap::{Heap, OnMisuse, Step};
+use libc::{c_char, size_t};
 
 use crate::HEAP;
 use crate::c::refuse;
@@ -59,6 +61,33 @@ pub unsafe extern "C" fn larder_stats(stats: *mut Stats, bytes: size_t) -> size_
 #[unsafe(no_mangle)]
 pub extern "C" fn larder_trim() -> u64 {
     HEAP.trim()
+}
+
+/// What C wants to be told of misuse.
+type Hook = extern "C" fn(*const c_char, size_t);
+
+/// A [`Hook`], or null.
+static HOOK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+fn tell(report: &str) {
+    // Relaxed: a function is there from the program's start.
+    let hook = HOOK.load(Ordering::Relaxed);
+    // SAFETY: null or a function, as the type has it.
+    let hook = unsafe { mem::transmute::<*mut (), Option<Hook>>(hook) };
+    if let Some(hook) = hook {
+        hook(report.as_ptr().cast(), report.len());
+    }
+}
+
+/// What happens from now on when misuse is found.
+#[unsafe(no_mangle)]
+pub extern "C" fn larder_on_misuse(hook: Option<Hook>) {
+    let word = hook.map_or(ptr::null_mut(), |hook| hook as *mut ());
+    HOOK.store(word, Ordering::Relaxed);
+    HEAP.on_misuse(match hook {
+        Some(_) => OnMisuse::Call(tell),
+        None => OnMisuse::Abort,
+    });
 }
 
 /// Begins a step of the calling thread.

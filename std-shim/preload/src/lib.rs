@@ -7,8 +7,8 @@
 //! * `cpp` the operators of C++
 //! * `api` what Larder adds, which `larder.h` declares
 //!
-//! No block has a header: its class is found by its address. Nothing here keeps state or takes a lock;
-//! the heap does both.
+//! No block has a header: its class is found by its address. Nothing here takes a lock or keeps state, but
+//! the hook of a program in C; the heap does both.
 
 #![no_std]
 

@@ -10,9 +10,6 @@ use larder_core::{
 use super::{Arena, ArenaBfc, Held};
 use crate::os::Os;
 
-/// Where freed memory is not kept, shorter blocks keep theirs all the same: a call would cost more.
-const DISCARD_LEAST_BYTES: usize = 64 << 10;
-
 impl<O: Os> Arena<O> {
     /// A block from memory that is held already, if the lock can be had without sleeping.
     pub(crate) fn alloc_held(&self, bytes: usize, align: usize) -> Held<NonNull<u8>> {
@@ -51,14 +48,10 @@ impl<O: Os> Arena<O> {
     }
 
     /// Takes a block back, at most `bytes` of which may have been written; `false` if none starts
-    /// there. The lock is held once; where freed memory is not kept, twice, and between the two a
-    /// longer block's memory goes back to the system. Who cannot have the lock without sleeping leaves the
-    /// block to the next holder, and `true` is the answer.
+    /// there. The lock is held once. Who cannot have it without sleeping leaves the block to the next holder,
+    /// and `true` is the answer.
     pub(crate) fn free(&self, block: *mut u8, bytes: usize) -> bool {
-        let keeps = bytes < DISCARD_LEAST_BYTES || self.tuning.purge_ms() > 0;
-        if keeps || !self.discard_held(block) {
-            self.mark_freed(block.addr(), bytes);
-        }
+        self.mark_freed(block.addr(), bytes);
         self.free_in_bfc(block)
     }
 

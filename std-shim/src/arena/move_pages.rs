@@ -113,25 +113,10 @@ impl<O: Os> Arena<O> {
 
     /// Takes a block back of which the first `moved` bytes are clean; how many of the rest became idle.
     fn free_rest(&self, block: *mut u8, moved: usize, bytes: usize) -> usize {
-        if moved == 0 {
-            self.free(block, bytes);
-            return bytes;
-        }
-        let (rest, rest_bytes) = (block.wrapping_add(moved), bytes.saturating_sub(moved));
-        // SAFETY: committed, and given up by the caller.
-        let gone = self.tuning.purge_ms() == 0
-            && rest_bytes > 0
-            && unsafe {
-                self.os
-                    .discard(rest, self.granted_bytes(rest_bytes) as usize)
-            };
-        if gone {
-            self.marks.clear(rest.addr(), rest_bytes);
-        } else {
-            self.mark_freed(rest.addr(), rest_bytes);
-        }
+        let rest_bytes = bytes.saturating_sub(moved);
+        self.mark_freed(block.addr() + moved, rest_bytes);
         self.free_in_bfc(block);
-        if gone { 0 } else { rest_bytes }
+        rest_bytes
     }
 
     /// Moves the pages of a block, from its start as far as the system does; how far that is. The caller

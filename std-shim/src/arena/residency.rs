@@ -26,6 +26,8 @@ const WINDOW_BYTES: usize = GROWTH_BYTES;
 
 /// From how many resident percent on an arena is dense, if it is not made of spans of small blocks.
 const DENSE: u32 = 50;
+/// It is made of such spans from this part of it on.
+const SMALL_PART: usize = 8;
 /// Below how many it is sparse.
 const SPARSE: u32 = 25;
 /// An arena that holds more than this part of its addresses is never called sparse.
@@ -160,10 +162,14 @@ impl Residency {
     }
 
     /// Whether an arena that holds so many bytes is dense, for which so many percent must be resident
-    /// if most of it is spans of small blocks.
+    /// if an eighth of it is spans of small blocks.
     pub(super) fn is_dense(&self, held: usize, of_small: u32) -> bool {
         let small = self.slices.load(Ordering::Relaxed) as usize * SLICE_BYTES;
-        let least = if small > held / 2 { of_small } else { DENSE };
+        let least = if small > held / SMALL_PART {
+            of_small
+        } else {
+            DENSE
+        };
         self.percent().is_some_and(|percent| percent >= least)
     }
 

@@ -99,7 +99,7 @@ impl<O: Os> Arena<O> {
         // Tables are touched here and there: a huge page would be mostly empty.
         // SAFETY: reserved just now, here and below.
         unsafe { os.advise_short(tables, table_bytes) };
-        if tuning.huge_above() == u64::MAX {
+        if tuning.begins_short() {
             // SAFETY: reserved just now.
             unsafe { os.advise_short(start, bytes) };
         }

@@ -86,6 +86,14 @@ impl<V: Zeroes> BlockTable<V> {
         slots.get_mut(place).map(|slot| &mut slot.value)
     }
 
+    /// All blocks and what is noted of them, in no order. O(slots).
+    pub(crate) fn entries(&mut self) -> impl Iterator<Item = (usize, V)> {
+        let slots = self.slots.values().iter();
+        slots
+            .filter(|slot| slot.addr != 0)
+            .map(|slot| (slot.addr, slot.value))
+    }
+
     fn grow(&mut self) -> Result<(), NoMemory> {
         let count = (self.slots.values().len() * 2).max(FIRST_SLOTS);
         let mut larger = MappedValues::map(count).ok_or(NoMemory)?;
@@ -129,6 +137,8 @@ pub(crate) struct MappedValues<T: Zeroes> {
 /// A value whose bytes are all 0 is a value of the type.
 pub(crate) unsafe trait Zeroes: Copy + Send {}
 
+// SAFETY: 0 is a number.
+unsafe impl Zeroes for u8 {}
 // SAFETY: 0 is a number.
 unsafe impl Zeroes for u32 {}
 // SAFETY: 0 is a number.

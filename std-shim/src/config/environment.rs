@@ -1,7 +1,7 @@
 //! What whoever starts the program says about its heap, in variables of the environment. Read once, before
 //! anything is allocated, so nothing here allocates.
 
-use super::{Config, HugePages};
+use super::{Config, HugePages, OnMisuse};
 use crate::os::environment::variable;
 use crate::os::say;
 
@@ -9,11 +9,20 @@ use crate::os::say;
 type Choose = fn(&mut Config, &[u8]) -> Option<()>;
 
 /// The variables, what each does, and what it may say.
-const VARIABLES: [(&str, Choose, &str); 4] = [
-    ("LARDER_MODE", mode, "balanced, speed, memory or hardened"),
+const VARIABLES: [(&str, Choose, &str); 9] = [
+    (
+        "LARDER_MODE",
+        mode,
+        "balanced, speed, memory, hardened or checking",
+    ),
     ("LARDER_PURGE_AFTER", purge_after, "milliseconds, or never"),
     ("LARDER_BACKGROUND_PURGE", background, "yes or no"),
     ("LARDER_HUGE_PAGES", huge_pages, "MiB, or never"),
+    ("LARDER_ON_MISUSE", on_misuse, "abort or report"),
+    ("LARDER_LEAKS", leaks, "yes or no"),
+    ("LARDER_STACK_FRAMES", stack_frames, "a number up to 32"),
+    ("LARDER_GUARD", guard, "of how many blocks one, or never"),
+    ("LARDER_GUARD_FAULTS", guard_faults, "yes or no"),
 ];
 
 /// The configuration as the environment changes it. `None` if the process cannot read its environment yet.
@@ -38,10 +47,18 @@ fn mode(config: &mut Config, value: &[u8]) -> Option<()> {
         b"speed" => Config::SPEED,
         b"memory" => Config::MEMORY,
         b"hardened" => Config::HARDENED,
+        b"checking" => Config::CHECKING,
         _ => return None,
     };
-    let background = config.background;
-    *config = Config { background, ..mode };
+    *config = Config {
+        background: config.background,
+        on_misuse: config.on_misuse,
+        leaks: config.leaks,
+        stack_frames: config.stack_frames,
+        guard_one_in: config.guard_one_in,
+        explains_faults: config.explains_faults,
+        ..mode
+    };
     Some(())
 }
 
@@ -54,11 +71,7 @@ fn purge_after(config: &mut Config, value: &[u8]) -> Option<()> {
 }
 
 fn background(config: &mut Config, value: &[u8]) -> Option<()> {
-    config.background = match value {
-        b"yes" => true,
-        b"no" => false,
-        _ => return None,
-    };
+    config.background = yes_or_no(value)?;
     Some(())
 }
 
@@ -68,6 +81,49 @@ fn huge_pages(config: &mut Config, value: &[u8]) -> Option<()> {
         _ => HugePages::Above(number(value)?.checked_mul(1 << 20)?),
     };
     Some(())
+}
+
+fn on_misuse(config: &mut Config, value: &[u8]) -> Option<()> {
+    config.on_misuse = match value {
+        b"abort" => OnMisuse::Abort,
+        b"report" => OnMisuse::Report,
+        _ => return None,
+    };
+    Some(())
+}
+
+fn leaks(config: &mut Config, value: &[u8]) -> Option<()> {
+    config.leaks = yes_or_no(value)?;
+    Some(())
+}
+
+fn stack_frames(config: &mut Config, value: &[u8]) -> Option<()> {
+    let frames = u32::try_from(number(value)?).ok()?;
+    config.stack_frames = Some(frames).filter(|&frames| frames <= Config::MAX_STACK_FRAMES)?;
+    Some(())
+}
+
+fn guard(config: &mut Config, value: &[u8]) -> Option<()> {
+    config.guard_one_in = match value {
+        b"never" => 0,
+        _ => u32::try_from(number(value)?)
+            .ok()
+            .filter(|&one_in| one_in > 0)?,
+    };
+    Some(())
+}
+
+fn guard_faults(config: &mut Config, value: &[u8]) -> Option<()> {
+    config.explains_faults = yes_or_no(value)?;
+    Some(())
+}
+
+fn yes_or_no(value: &[u8]) -> Option<bool> {
+    match value {
+        b"yes" => Some(true),
+        b"no" => Some(false),
+        _ => None,
+    }
 }
 
 /// A number in decimal digits.
@@ -87,12 +143,23 @@ mod tests {
         assert!(!config.background, "the mode says nothing of threads");
         assert_eq!(
             (config.purge_ms, config.bin_bytes),
-            (0, Config::MEMORY.bin_bytes)
+            (Config::MEMORY.purge_ms, Config::MEMORY.bin_bytes)
         );
         assert_eq!(purge_after(&mut config, b"250"), Some(()));
         assert_eq!(background(&mut config, b"yes"), Some(()));
         assert_eq!(huge_pages(&mut config, b"3"), Some(()));
+        assert_eq!(on_misuse(&mut config, b"report"), Some(()));
+        assert_eq!(leaks(&mut config, b"yes"), Some(()));
+        assert_eq!(mode(&mut config.clone(), b"checking"), Some(()));
+        assert_eq!((config.on_misuse, config.leaks), (OnMisuse::Report, true));
+        assert_eq!(stack_frames(&mut config, b"32"), Some(()));
+        assert_eq!(stack_frames(&mut config, b"33"), None);
+        assert_eq!(config.stack_frames, 32);
+        assert_eq!(guard(&mut config, b"0"), None);
+        assert_eq!(guard(&mut config, b"500"), Some(()));
+        assert_eq!(guard_faults(&mut config, b"yes"), Some(()));
         let changed = config;
+        assert_eq!((config.guard_one_in, config.explains_faults), (500, true));
         assert_eq!((config.purge_ms, config.background), (250, true));
         assert_eq!(config.huge_pages, HugePages::Above(3 << 20));
         for bad in [

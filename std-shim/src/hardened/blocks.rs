@@ -3,6 +3,7 @@
 use core::alloc::Layout;
 use core::ptr;
 
+use super::history::{Here, History, Leak};
 use super::{LEAST_ALIGN, MAX_KEPT_SLACK, Misuse, fill};
 use crate::block_table::{BlockTable, MappedValues, NoMemory, Zeroes};
 use crate::os::{Native, Os};
@@ -16,6 +17,8 @@ pub(super) const QUARANTINE_BLOCKS: usize = 1 << 14;
 const RECENT: usize = 2;
 /// So much of each: a look stays short.
 const LOOK_BYTES: usize = 256;
+/// Blocks with a coarser alignment have no front.
+const MAX_FRONT: usize = 4096;
 /// Addresses for blocks of no bytes, with no memory behind them.
 const NOTHING_BYTES: usize = 16 << 20;
 /// Of these addresses so many are tried: most blocks are freed by the time the turn is theirs again.
@@ -33,6 +36,16 @@ pub(super) enum State {
     Free,
 }
 
+impl State {
+    pub(super) const fn words(self) -> &'static str {
+        match self {
+            Self::Used => "in use",
+            Self::Leaving => "being freed",
+            Self::Free => "freed",
+        }
+    }
+}
+
 /// What is known of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Known {
@@ -44,6 +57,8 @@ pub(super) struct Known {
     pub(super) state: State,
     /// Whether C++'s `new` gave it.
     pub(super) by_new: bool,
+    /// Whether the heap is checking, and the block has memory.
+    is_checked: bool,
 }
 
 // SAFETY: all zeros are numbers, the first state, and `false`.
@@ -57,10 +72,49 @@ impl Known {
             align_log2: align.trailing_zeros() as u8,
             state: State::Used,
             by_new,
+            is_checked: false,
         }
     }
 
-    /// With so many bytes of the plain heap.
+    /// With a front, and filled when it is freed.
+    pub(super) const fn checked(self) -> Self {
+        Self {
+            is_checked: true,
+            ..self
+        }
+    }
+
+    pub(super) const fn is_checked(&self) -> bool {
+        self.is_checked
+    }
+
+    /// As many as the alignment, so that the block has it where its front has it.
+    pub(super) const fn front_bytes(&self) -> usize {
+        match self.is_checked && self.align() <= MAX_FRONT {
+            true => self.align(),
+            false => 0,
+        }
+    }
+
+    /// As it is in quarantine.
+    pub(super) const fn free(self) -> Self {
+        Self {
+            state: State::Free,
+            ..self
+        }
+    }
+
+    /// All bytes of the plain heap's block.
+    pub(super) const fn whole_bytes(&self) -> usize {
+        self.front_bytes() + self.granted_bytes()
+    }
+
+    /// Where the plain heap's block starts.
+    pub(super) const fn start(&self, block: *mut u8) -> *mut u8 {
+        block.wrapping_sub(self.front_bytes())
+    }
+
+    /// With so many bytes of the plain heap from its address on.
     pub(super) fn granted(self, granted: usize) -> Self {
         let slack = granted.saturating_sub(self.bytes);
         Self {
@@ -116,15 +170,32 @@ unsafe impl Zeroes for At {}
 /// A block that has left the quarantine and is the caller's alone.
 pub(super) struct Leaver {
     pub(super) block: *mut u8,
-    /// Its length as granted.
-    pub(super) bytes: usize,
+    pub(super) known: Known,
+    /// Where it was allocated and freed.
+    pub(super) history: [Option<Here>; 2],
     /// Whether no other must leave now.
     pub(super) is_last: bool,
+}
+
+/// What is known around an address.
+pub(super) struct Facts {
+    pub(super) block: *mut u8,
+    pub(super) known: Known,
+    /// Where the block was allocated and freed.
+    pub(super) history: [Option<Here>; 2],
+}
+
+/// A byte that was written where it must not be.
+pub(super) struct Written {
+    pub(super) misuse: Misuse,
+    pub(super) block: *mut u8,
+    pub(super) byte: *mut u8,
 }
 
 /// All blocks of a hardened heap, under one lock.
 pub(crate) struct Blocks {
     table: BlockTable<Known>,
+    history: History,
     /// A ring of the blocks in quarantine, mapped when the first one comes: `count` of them from `oldest` on.
     waiting: MappedValues<At>,
     oldest: usize,
@@ -143,6 +214,7 @@ impl Blocks {
     pub(crate) const fn new() -> Self {
         Self {
             table: BlockTable::new(),
+            history: History::new(),
             waiting: MappedValues::NONE,
             oldest: 0,
             count: 0,
@@ -164,18 +236,26 @@ impl Blocks {
         self.table.get(block.addr())
     }
 
-    /// Enters a block.
+    /// Enters a block. What was known of one there, which cannot be.
     ///
     /// # Errors
     /// If there is no memory for the entry.
-    pub(super) fn enter(&mut self, block: *mut u8, known: Known) -> Result<(), NoMemory> {
-        self.table.insert(block.addr(), known)?;
+    pub(super) fn enter(
+        &mut self,
+        block: *mut u8,
+        known: Known,
+        here: Option<&Here>,
+    ) -> Result<Option<Known>, NoMemory> {
+        let before = self.table.insert(block.addr(), known)?;
+        if let Some(here) = here {
+            self.history.allocated(block, here);
+        }
         self.remember(block);
-        Ok(())
+        Ok(before)
     }
 
     /// A block of no bytes where nothing can be read or written; `None` if there is no address for it.
-    pub(super) fn alloc_nothing(&mut self, known: Known) -> Option<*mut u8> {
+    pub(super) fn alloc_nothing(&mut self, known: Known, here: Option<&Here>) -> Option<*mut u8> {
         if self.nothing.0.is_null() {
             self.nothing = At(Native.reserve(NOTHING_BYTES, Native.page_bytes())?.as_ptr());
         }
@@ -184,6 +264,9 @@ impl Blocks {
             self.next_nothing = (self.next_nothing + LEAST_ALIGN) % NOTHING_BYTES;
             if self.get(block).is_none() {
                 self.table.insert(block.addr(), known).ok()?;
+                if let Some(here) = here {
+                    self.history.allocated(block, here);
+                }
                 return Some(block);
             }
         }
@@ -194,13 +277,20 @@ impl Blocks {
     ///
     /// # Errors
     /// If it is none.
-    pub(super) fn begin_free(&mut self, block: *mut u8) -> Result<Known, Misuse> {
+    pub(super) fn begin_free(
+        &mut self,
+        block: *mut u8,
+        here: Option<&Here>,
+    ) -> Result<Known, Misuse> {
         let entry = self.table.get_mut(block.addr()).ok_or(Misuse::NoBlock)?;
         if entry.state != State::Used {
             return Err(Misuse::FreedTwice);
         }
         entry.state = State::Leaving;
         let known = *entry;
+        if let Some(here) = here {
+            self.history.freed(block, here);
+        }
         if known.is_nothing() {
             self.forget(block);
         }
@@ -209,27 +299,34 @@ impl Blocks {
 
     /// Forgets a block that the caller has alone; what was known of it.
     pub(super) fn forget(&mut self, block: *mut u8) -> Option<Known> {
+        self.history.forget(block);
         self.table.remove(block.addr())
     }
 
-    /// Puts a block into quarantine that the caller has alone, and gives one that leaves in its place.
+    /// Takes a block out of the table that has left the quarantine.
+    fn leave(&mut self, block: *mut u8, is_last: impl FnOnce(&Self) -> bool) -> Option<Leaver> {
+        let history = self.history.of(block);
+        let known = self.forget(block)?;
+        Some(Leaver {
+            block,
+            known,
+            history,
+            is_last: is_last(self),
+        })
+    }
+
+    /// Puts a block into quarantine that the caller has alone and has filled, and gives one that leaves in its place.
     pub(super) fn quarantine(&mut self, block: *mut u8) -> Option<Leaver> {
+        let known = self.table.get_mut(block.addr())?;
+        known.state = State::Free;
+        let bytes = known.whole_bytes();
         if self.waiting.values().is_empty() {
             match MappedValues::map(QUARANTINE_BLOCKS) {
                 Some(waiting) => self.waiting = waiting,
-                None => {
-                    let bytes = self.forget(block)?.granted_bytes();
-                    return Some(Leaver {
-                        block,
-                        bytes,
-                        is_last: true,
-                    });
-                }
+                None => return self.leave(block, |_| true),
             }
         }
-        let known = self.table.get_mut(block.addr())?;
-        known.state = State::Free;
-        self.bytes += known.granted_bytes();
+        self.bytes += bytes;
         let place = (self.oldest + self.count) % QUARANTINE_BLOCKS;
         // There is room: `excess` has left some.
         if let Some(slot) = self.waiting.values().get_mut(place) {
@@ -252,28 +349,26 @@ impl Blocks {
         let At(block) = *self.waiting.values().get(self.oldest)?;
         self.oldest = (self.oldest + 1) % QUARANTINE_BLOCKS;
         self.count -= 1;
-        let bytes = self.forget(block)?.granted_bytes();
-        self.bytes -= bytes;
-        let is_last = !self.is_over();
-        Some(Leaver {
-            block,
-            bytes,
-            is_last,
-        })
+        self.bytes -= self.get(block)?.whole_bytes();
+        self.leave(block, |blocks| !blocks.is_over())
     }
 
     /// Gives a block of the program another length where it is.
     ///
     /// # Errors
-    /// If it is none, or was written past its end.
-    pub(super) fn set_bytes(&mut self, block: *mut u8, bytes: usize) -> Result<(), Misuse> {
+    /// If it is none, or was written where it must not be, which is mended then.
+    pub(super) fn set_bytes(&mut self, block: *mut u8, bytes: usize) -> Result<(), Written> {
         let known = self.table.get_mut(block.addr());
         let Some(known) = known.filter(|known| known.state == State::Used) else {
-            return Err(Misuse::ResizedAfterFree);
+            return Err(Written {
+                misuse: Misuse::ResizedAfterFree,
+                block,
+                byte: ptr::null_mut(),
+            });
         };
         // SAFETY: HARD1: it does not leave while we hold the lock.
-        if !unsafe { fill::is_slack_whole(block, known, usize::MAX) } {
-            return Err(Misuse::WrittenPastEnd);
+        if let Some(written) = unsafe { mend(block, known, usize::MAX) } {
+            return Err(written);
         }
         let added = bytes.saturating_sub(known.bytes);
         // SAFETY: inside the block, and slack until now.
@@ -282,7 +377,7 @@ impl Blocks {
         known.bytes = bytes;
         *known = known.granted(granted);
         // SAFETY: HARD1; what lies behind the new end has been given up.
-        unsafe { fill::fill_slack(block, known) };
+        unsafe { fill::fill(block, known) };
         Ok(())
     }
 
@@ -293,24 +388,64 @@ impl Blocks {
         self.next_recent = (self.next_recent + 1) % RECENT;
     }
 
-    /// Looks at what came or went last: a block that was written where it must not be.
-    pub(super) fn look_back(&mut self) -> Option<(Misuse, *mut u8)> {
+    /// Looks at what came or went last: a block that was written where it must not be, which is mended then.
+    pub(super) fn look_back(&mut self) -> Option<Written> {
         self.recent.into_iter().find_map(|At(block)| {
             let known = self.get(block)?;
-            let (is_whole, misuse) = match known.state {
-                State::Leaving => return None,
-                State::Used => (
-                    // SAFETY: HARD1: it does not leave while we hold the lock.
-                    unsafe { fill::is_slack_whole(block, &known, LOOK_BYTES) },
-                    Misuse::WrittenPastEnd,
-                ),
-                State::Free => (
-                    // SAFETY: HARD2: it does not leave while we hold the lock.
-                    unsafe { fill::is_zero(block, known.granted_bytes().min(LOOK_BYTES)) },
-                    Misuse::WrittenAfterFree,
-                ),
-            };
-            (!is_whole).then_some((misuse, block))
+            match known.state {
+                State::Leaving => None,
+                // SAFETY: HARD1, HARD2: it does not leave while we hold the lock.
+                State::Used | State::Free => unsafe { mend(block, &known, LOOK_BYTES) },
+            }
         })
     }
+
+    /// What is known of the block at an address, or around it. O(1) in the first case, else O(blocks).
+    pub(super) fn facts(&mut self, address: *mut u8) -> Option<Facts> {
+        let at = address.addr();
+        let is_inside = |(block, known): &(usize, Known)| {
+            (block - known.front_bytes()..block + known.granted_bytes()).contains(&at)
+        };
+        let (block, known) = match self.get(address) {
+            Some(known) => (at, known),
+            None => self.table.entries().find(is_inside)?,
+        };
+        let block = address.with_addr(block);
+        Some(Facts {
+            block,
+            known,
+            history: self.history.of(block),
+        })
+    }
+
+    /// Counts the blocks of the program for the places that allocated them; how many places.
+    pub(super) fn count_by_place(&mut self) -> usize {
+        self.history.count(self.table.entries())
+    }
+
+    /// Takes the place with the most bytes that are counted.
+    pub(super) fn take_most(&mut self) -> Option<Leak> {
+        self.history.take_most()
+    }
+}
+
+/// Looks at a block, as far as `most` bytes of each part tell, and fills it anew if it was written.
+///
+/// # Safety
+/// The block is as long as it is known to be, and does not leave meanwhile.
+pub(super) unsafe fn mend(block: *mut u8, known: &Known, most: usize) -> Option<Written> {
+    // SAFETY: the caller's promise.
+    let byte = unsafe { fill::first_written(block, known, most) }?;
+    // SAFETY: the caller's promise; what is filled is not the program's.
+    unsafe { fill::fill(block, known) };
+    let misuse = match known.state {
+        State::Free => Misuse::WrittenAfterFree,
+        _ if byte < block => Misuse::WrittenBeforeStart,
+        _ => Misuse::WrittenPastEnd,
+    };
+    Some(Written {
+        misuse,
+        block,
+        byte,
+    })
 }

@@ -1,6 +1,7 @@
-//! What memory holds that is not the program's: slack the fill of its block, free memory zeros.
+//! What memory holds that is not the program's. Slack has the fill of its block, as the front of one has; free memory is
+//! zero, or where the heap is checking also has that fill, so that who reads it finds no pointer and no number of his.
 
-use super::blocks::Known;
+use super::blocks::{Known, State};
 
 /// The fill of a block's slack: another one for most blocks, and never 0, which programs write past an end most often.
 fn fill_of(block: *mut u8) -> u8 {
@@ -9,44 +10,58 @@ fn fill_of(block: *mut u8) -> u8 {
     (hash >> 56) as u8 | 1
 }
 
-/// Fills a block's slack.
-///
-/// # Safety
-/// The block is as long as it is known to be, and its slack is the caller's.
-pub(super) unsafe fn fill_slack(block: *mut u8, known: &Known) {
-    let slack = block.wrapping_add(known.bytes);
-    // SAFETY: the caller's promise.
-    unsafe { slack.write_bytes(fill_of(block), known.slack_bytes()) };
+/// The memory of a block that is not the program's, in two parts, and what it is filled with.
+fn parts(block: *mut u8, known: &Known) -> ([(*mut u8, usize); 2], u8) {
+    let front = block.wrapping_sub(known.front_bytes());
+    match known.state {
+        State::Free if !known.is_checked() => ([(front, 0), (block, known.granted_bytes())], 0),
+        State::Free => ([(front, 0), (front, known.whole_bytes())], fill_of(block)),
+        State::Used | State::Leaving => {
+            let slack = block.wrapping_add(known.bytes);
+            let parts = [(front, known.front_bytes()), (slack, known.slack_bytes())];
+            (parts, fill_of(block))
+        }
+    }
 }
 
-/// Whether a block's slack has its fill, as far as `most` bytes of it tell.
+/// Fills what is not the program's.
+///
+/// # Safety
+/// The block is as long as it is known to be, and these parts are the caller's.
+pub(super) unsafe fn fill(block: *mut u8, known: &Known) {
+    let (parts, fill) = parts(block, known);
+    for (start, bytes) in parts {
+        // SAFETY: the caller's promise.
+        unsafe { start.write_bytes(fill, bytes) };
+    }
+}
+
+/// The first byte that is not what it was filled with, among the first `most` bytes of each part.
 ///
 /// # Safety
 /// The block is as long as it is known to be.
-pub(super) unsafe fn is_slack_whole(block: *mut u8, known: &Known, most: usize) -> bool {
-    let bytes = known.slack_bytes().min(most);
-    // SAFETY: the caller's promise.
-    unsafe { is_filled(block.wrapping_add(known.bytes), bytes, fill_of(block)) }
-}
-
-/// Whether all bytes are zero.
-///
-/// # Safety
-/// So many bytes can be read.
-pub(super) unsafe fn is_zero(start: *mut u8, bytes: usize) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { is_filled(start, bytes, 0) }
+pub(super) unsafe fn first_written(block: *mut u8, known: &Known, most: usize) -> Option<*mut u8> {
+    let (parts, fill) = parts(block, known);
+    parts.into_iter().find_map(|(start, bytes)| {
+        // SAFETY: the caller's promise.
+        unsafe { first_other(start, bytes.min(most), fill) }
+    })
 }
 
 /// # Safety
 /// So many bytes can be read.
-unsafe fn is_filled(start: *mut u8, bytes: usize, fill: u8) -> bool {
+unsafe fn first_other(start: *mut u8, bytes: usize, fill: u8) -> Option<*mut u8> {
     // SAFETY: the caller's promise. Nobody writes there, unless the program is broken.
     let bytes = unsafe { core::slice::from_raw_parts(start, bytes) };
     let (words, rest) = bytes.as_chunks();
     let word = u128::from_ne_bytes([fill; 16]);
-    words.iter().all(|&here| u128::from_ne_bytes(here) == word)
+    if words.iter().all(|&here| u128::from_ne_bytes(here) == word)
         && rest.iter().all(|&byte| byte == fill)
+    {
+        return None;
+    }
+    let place = bytes.iter().position(|&byte| byte != fill)?;
+    Some(start.wrapping_add(place))
 }
 
 #[cfg(test)]
@@ -57,13 +72,16 @@ mod tests {
     fn each_byte_is_looked_at() {
         for length in [0, 1, 15, 16, 17, 100] {
             let mut memory = vec![7; length];
-            // SAFETY: memory of ours, that long.
-            let is_whole =
-                |memory: &mut [u8]| unsafe { is_filled(memory.as_mut_ptr(), memory.len(), 7) };
-            assert!(is_whole(&mut memory));
+            let written = |memory: &mut [u8]| {
+                let start = memory.as_mut_ptr();
+                // SAFETY: memory of ours, that long.
+                let found = unsafe { first_other(start, memory.len(), 7) };
+                found.map(|at| at.addr() - start.addr())
+            };
+            assert_eq!(written(&mut memory), None);
             for place in 0..length {
                 memory[place] ^= 1;
-                assert!(!is_whole(&mut memory), "{place} of {length}");
+                assert_eq!(written(&mut memory), Some(place), "of {length}");
                 memory[place] ^= 1;
             }
         }

@@ -23,22 +23,27 @@ fn the_oldest_leave_the_quarantine_when_too_many_bytes_or_blocks_wait() {
         let mut waiting_bytes = 0;
         for number in 0..2 * QUARANTINE_BLOCKS {
             let (block, granted) = (place(number), 17 + random.next(most_bytes));
-            assert!(blocks.enter(block, known(granted - 1, granted)).is_ok());
-            assert!(blocks.begin_free(block).is_ok());
+            assert!(
+                blocks
+                    .enter(block, known(granted - 1, granted), None)
+                    .is_ok()
+            );
+            assert!(blocks.begin_free(block, None).is_ok());
             waiting.push_back((block, granted));
             waiting_bytes += granted;
             let mut leaves = blocks.quarantine(block);
             while let Some(leaver) = leaves {
-                assert_eq!(waiting.pop_front(), Some((leaver.block, leaver.bytes)));
-                waiting_bytes -= leaver.bytes;
+                let bytes = leaver.known.whole_bytes();
+                assert_eq!(waiting.pop_front(), Some((leaver.block, bytes)));
+                waiting_bytes -= bytes;
                 let is_over =
                     waiting_bytes > QUARANTINE_BYTES || waiting.len() >= QUARANTINE_BLOCKS;
                 assert_eq!(leaver.is_last, !is_over);
-                assert_eq!(blocks.begin_free(leaver.block), Err(Misuse::NoBlock));
+                assert_eq!(blocks.begin_free(leaver.block, None), Err(Misuse::NoBlock));
                 leaves = blocks.excess();
             }
             assert!(waiting_bytes <= QUARANTINE_BYTES && waiting.len() < QUARANTINE_BLOCKS);
-            assert_eq!(blocks.begin_free(block), Err(Misuse::FreedTwice));
+            assert_eq!(blocks.begin_free(block, None), Err(Misuse::FreedTwice));
         }
         let is_full = waiting.len() + 1 == QUARANTINE_BLOCKS
             || waiting_bytes + most_bytes + 17 > QUARANTINE_BYTES;
@@ -49,31 +54,30 @@ fn the_oldest_leave_the_quarantine_when_too_many_bytes_or_blocks_wait() {
 #[test]
 fn one_thread_of_two_may_free_a_block() {
     let mut blocks = Blocks::new();
-    assert_eq!(blocks.begin_free(place(1)), Err(Misuse::NoBlock));
-    assert!(blocks.enter(place(1), known(10, 16)).is_ok());
-    assert!(blocks.begin_free(place(1)).is_ok());
-    assert_eq!(blocks.begin_free(place(1)), Err(Misuse::FreedTwice));
-    assert_eq!(
-        blocks.set_bytes(place(1), 11),
-        Err(Misuse::ResizedAfterFree)
-    );
+    assert_eq!(blocks.begin_free(place(1), None), Err(Misuse::NoBlock));
+    assert!(blocks.enter(place(1), known(10, 16), None).is_ok());
+    assert!(blocks.begin_free(place(1), None).is_ok());
+    assert_eq!(blocks.begin_free(place(1), None), Err(Misuse::FreedTwice));
+    let refused = blocks.set_bytes(place(1), 11);
+    let misuse = refused.err().map(|written| written.misuse);
+    assert_eq!(misuse, Some(Misuse::ResizedAfterFree));
     assert!(blocks.forget(place(1)).is_some());
-    assert_eq!(blocks.begin_free(place(1)), Err(Misuse::NoBlock));
+    assert_eq!(blocks.begin_free(place(1), None), Err(Misuse::NoBlock));
 }
 
 #[test]
 fn blocks_of_nothing_have_addresses_of_their_own_that_come_again() {
     let mut blocks = Blocks::new();
     let nothing = Known::new(0, 16, false);
-    let kept = blocks.alloc_nothing(nothing).unwrap();
+    let kept = blocks.alloc_nothing(nothing, None).unwrap();
     let mut seen = HashSet::new();
     let mut came_again = false;
     for _ in 0..(17 << 20) / 16 {
-        let block = blocks.alloc_nothing(nothing).unwrap();
+        let block = blocks.alloc_nothing(nothing, None).unwrap();
         assert_ne!(block, kept);
         came_again |= !seen.insert(block);
-        assert!(blocks.begin_free(block).is_ok());
-        assert_eq!(blocks.begin_free(block), Err(Misuse::NoBlock));
+        assert!(blocks.begin_free(block, None).is_ok());
+        assert_eq!(blocks.begin_free(block, None), Err(Misuse::NoBlock));
     }
     assert!(came_again);
 }

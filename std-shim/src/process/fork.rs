@@ -67,6 +67,8 @@ impl<O: Os> Process<O> {
         // SAFETY: the caller's promise.
         unsafe { self.hardened.lock_across_fork() };
         // SAFETY: the caller's promise.
+        unsafe { self.guarded.lock_across_fork() };
+        // SAFETY: the caller's promise.
         unsafe { self.step_heaps.settings.lock_across_fork() };
         for heap in self.step_heaps.iter() {
             // SAFETY: the caller's promise. No heap is added while `settings` is ours.
@@ -85,6 +87,8 @@ impl<O: Os> Process<O> {
         }
         // SAFETY: the caller's promise.
         unsafe { self.step_heaps.settings.unlock_across_fork() };
+        // SAFETY: the caller's promise.
+        unsafe { self.guarded.unlock_across_fork() };
         // SAFETY: the caller's promise.
         unsafe { self.hardened.unlock_across_fork() };
         // SAFETY: the caller's promise.

@@ -81,7 +81,7 @@ impl<O: Os> Process<O> {
         let block = (0..2)
             .filter_map(|_| self.mappings.alloc(&self.os, bytes, align))
             .find(is_apart)?;
-        if self.tuning.huge_above() == u64::MAX {
+        if self.tuning.begins_short() {
             // SAFETY: mapped just now. Refused, it has the pages it would have had.
             unsafe { self.os.advise_short(block.as_ptr(), bytes) };
         }

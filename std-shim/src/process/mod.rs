@@ -27,6 +27,7 @@ use larder_core::sync::{AtomicPtr, AtomicUsize};
 use crate::arena::Arena;
 use crate::config::Tuning;
 use crate::hardened::Blocks;
+use crate::hardened::guarded::Guarded;
 use crate::os::{FIRST_ARENA_BYTES, Native, Os};
 use crate::purge::Purger;
 use crate::step::{StepHeap, StepHeaps};
@@ -63,6 +64,8 @@ pub(crate) struct Process<O: Os> {
     pub(crate) step_heaps: StepHeaps<O>,
     /// Used where the heap is hardened.
     pub(crate) hardened: Locked<Blocks, Sleep>,
+    /// Used where some blocks have guard pages.
+    pub(crate) guarded: Guarded,
 }
 
 impl<O: Os> Process<O> {
@@ -84,6 +87,7 @@ impl<O: Os> Process<O> {
             max_primaries: AtomicUsize::new(0),
             step_heaps: StepHeaps::new(),
             hardened: Locked::new(Blocks::new()),
+            guarded: Guarded::new(),
         }
     }
 

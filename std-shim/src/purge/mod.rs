@@ -1,5 +1,6 @@
 //! Memory that goes back to the system: by itself a while after it became idle, with no further call by
-//! the program, or at once by `trim`.
+//! the program; before the heap grows; or at once by `trim`. No free gives memory back: what a program frees it
+//! often takes again within moments.
 //!
 //! # Files
 //! * `purger` who makes the ticks, and when
@@ -9,9 +10,10 @@
 //!
 //! # Ticks
 //!
-//! A *tick* comes twice in the delay that the program chose. What has been idle since the tick before
-//! goes back then, and the rest grows older; so memory goes back between half a delay and a whole one
-//! after it was last needed, and what is in constant reuse never does. No time is kept with anything.
+//! A *tick* comes twice in the delay that the program chose, and once in LEAST_TICK_MS at most. What has been
+//! idle since the tick before goes back then, and the rest grows older; so memory goes back between half a delay
+//! and a whole one after it was last needed, and what is in constant reuse never does. No time is kept with
+//! anything.
 //!
 //! ```text
 //!   a tick:  remote-free queues ─► spans        caches of parked heaps ─► spans
@@ -35,10 +37,11 @@
 //!
 //! # Growth
 //!
-//! Where no thread is wanted, a heap that grows by a 64th *makes up* for it, before the program touches what it
-//! got: as many bytes of free memory go back, however young, and if there are fewer, two ticks come at once. So
-//! memory that a program is done with makes room for what it needs next. Between two such looks lie MAKE_UP_MS at
-//! least and sixteen times what the first one took; a heap that no longer grows is left alone.
+//! Where the delay is short (SHORT_MS at most) or no thread is wanted, a heap that grows by a 64th *makes up* for
+//! it, before the program touches what it got: as many bytes of free memory go back, however young, and if there are
+//! fewer, two ticks come at once. So memory that a program is done with makes room for what it needs next. Between
+//! two such looks lie MAKE_UP_MS at least and sixteen times what the first one took; a heap that no longer grows is
+//! left alone.
 //!
 //! A free costs one relaxed load for this, and an addition more while the purger rests, in slow paths
 //! only. A tick is O(heaps x classes + chunks + blocks that go back), in steps of bounded length.

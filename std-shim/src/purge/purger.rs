@@ -90,7 +90,7 @@ impl Purger {
     }
 
     /// Takes what is to be made up for now: bytes, 0 for nothing.
-    fn take_grown(&self, now: u64) -> u64 {
+    pub(crate) fn take_grown(&self, now: u64) -> u64 {
         if now < self.may_make_up.load(Ordering::Relaxed) {
             return 0;
         }

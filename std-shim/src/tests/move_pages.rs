@@ -397,27 +397,6 @@ fn a_block_that_is_not_to_be_moved_is_copied_and_others_move_on() {
 }
 
 #[test]
-fn where_freed_memory_is_not_kept_nothing_that_was_copied_is() {
-    if !system_moves() {
-        return;
-    }
-    let os = Faulty::new(Plan::Once(Call::Move, 3));
-    let world = World::with(os, 1, 1, ARENA_BYTES, &Config::MEMORY);
-    let mut block = Stamped::new(&world, 3 * MIB, 1);
-    let wall = Stamped::new(&world, MIB, 2);
-    assert!(block.grow(&world, 7 * MIB));
-    let behind = Stamped::new(&world, MIB, 3);
-    assert!(block.grow(&world, 15 * MIB));
-    assert_eq!(world.os.calls(Call::Move), 3, "the second part was copied");
-    assert_eq!(world.verbs().process.idle_bytes(), 0);
-    let again = zeroed(&world, 7 * MIB);
-    for block in [block, wall, behind, again] {
-        block.free(&world);
-    }
-    world.end();
-}
-
-#[test]
 fn marks_of_seams_go_with_the_memory_that_had_them() {
     if !system_moves() {
         return;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use super::drive::World;
 use super::faulty::{Call, Faulty, Plan};
 use super::verbs::Held;
+use crate::config::Config;
 use crate::stats::Stats;
 use crate::thread::local::Local;
 
@@ -126,6 +127,22 @@ fn growth_takes_as_much_from_what_lies_idle_however_young() {
     kept.check(MIB);
     ticks.free(0, [kept]);
     ticks.end();
+}
+
+#[test]
+fn where_memory_comes_first_growth_is_to_be_made_up_for_though_there_is_a_thread() {
+    for (config, makes_up) in [(Config::MEMORY, true), (Config::BALANCED, false)] {
+        let os = Faulty::new(Plan::Willing);
+        let mut ticks = Ticks {
+            world: World::with(os, 1, 1, 64 * MIB, &config),
+            threads: [Local::new(), Local::new()],
+        };
+        let blocks = ticks.make_all(0, 3 * MIB, 12 * MIB);
+        let grown = ticks.world.verbs().process.purger.take_grown(u64::MAX);
+        assert_eq!(grown > 0, makes_up, "{grown}");
+        ticks.free(0, blocks);
+        ticks.end();
+    }
 }
 
 #[test]

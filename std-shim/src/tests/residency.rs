@@ -138,58 +138,43 @@ fn in_a_sparse_heap_places_are_far_apart_for_shorter_blocks_too() {
 }
 
 #[test]
-fn where_no_freed_memory_is_kept_a_free_discards_what_is_long() {
-    let world = world(Config::MEMORY);
-    let blocks = [touched(&world, 3 * MIB), touched(&world, 200_000)];
-    let stays = touched(&world, 200_000);
-    assert_eq!(world.os.calls(Call::Discard), 0);
-    let [first, second] = blocks;
-    free(&world, [(first.start, 3 * MIB), (second.start, 200_000)]);
-    assert_eq!(world.os.calls(Call::Discard), 2);
-    // Clean again: nothing is left to discard.
-    let again = large(&world, 3 * MIB);
-    assert_eq!(again, first.start);
-    // SAFETY: ours, that long.
-    assert_eq!(unsafe { again.wrapping_add(MIB).read() }, 0);
-    // What is no block's start is refused, and nothing is taken from anybody.
-    let inside = stays.start.wrapping_add(16 << 10);
-    assert!(!world.verbs().process.free_large(inside, 100_000));
-    assert_eq!(world.os.calls(Call::Discard), 2);
-    stays.check(200_000);
-    free(&world, [(again, 3 * MIB), (stays.start, 200_000)]);
-    world.end();
+fn a_free_makes_no_call_however_short_the_delay() {
+    for config in [Config::BALANCED, Config::MEMORY] {
+        let world = world(config);
+        let [first, second] = [touched(&world, 3 * MIB), touched(&world, 200_000)];
+        free(&world, [(first.start, 3 * MIB)]);
+        // What is no block's start is refused, and nothing is taken from anybody.
+        let inside = second.start.wrapping_add(16 << 10);
+        assert!(!world.verbs().process.free_large(inside, 100_000));
+        assert_eq!(world.os.calls(Call::Discard), 0);
+        second.check(200_000);
+        free(&world, [(second.start, 200_000)]);
+        world.end();
+    }
 }
 
-#[test]
-fn where_freed_memory_is_kept_a_free_makes_no_call() {
-    let world = world(Config::BALANCED);
-    let held = touched(&world, 3 * MIB);
-    free(&world, [(held.start, 3 * MIB)]);
-    assert_eq!(world.os.calls(Call::Discard), 0);
-    world.end();
-}
-
-/// A heap of so many bytes in blocks of this size, of which so many percent are touched; whether it
+/// A heap of so many MiB in blocks of a size, of which so many percent are touched, and more of others; whether it
 /// asks for huge pages when it grows on.
-fn asks_for_huge_pages(size: usize, percent: usize) -> bool {
-    let config = Config {
+fn asks_for_huge_pages(config: Config, parts: &[(usize, usize, usize)]) -> bool {
+    let world = world(Config {
         huge_pages: HugePages::Above(1 << 20),
-        ..Config::BALANCED
-    };
-    let world = world(config);
-    let layout = Layout::from_size_align(size, 8).unwrap();
+        ..config
+    });
     let mut local = Local::new();
     let mut blocks = Vec::new();
-    for number in 0..24 * MIB / size {
-        let block = world.verbs().alloc(&mut local, layout, false);
-        if number * percent / 100 != (number + 1) * percent / 100 {
-            // SAFETY: ours, that long.
-            unsafe { block.write_bytes(1, size) };
+    for &(mib, size, percent) in parts {
+        let layout = Layout::from_size_align(size, 8).unwrap();
+        for number in 0..mib * MIB / size {
+            let block = world.verbs().alloc(&mut local, layout, false);
+            if number * percent / 100 != (number + 1) * percent / 100 {
+                // SAFETY: ours, that long.
+                unsafe { block.write_bytes(1, size) };
+            }
+            blocks.push((block, layout));
         }
-        blocks.push(block);
     }
     let asked = world.os.calls(Call::Advise) > 0;
-    for block in blocks {
+    for (block, layout) in blocks {
         world.verbs().free(&mut local, block, layout);
     }
     local.end(world.verbs().process);
@@ -197,13 +182,25 @@ fn asks_for_huge_pages(size: usize, percent: usize) -> bool {
     asked
 }
 
+const LARGE: usize = 256 << 10;
+/// A page has a link in it, so half of it is touched before anybody writes.
+const SMALL: usize = 8 << 10;
+
 #[test]
 fn small_blocks_get_huge_pages_later_than_large_ones() {
-    assert!(!asks_for_huge_pages(256 << 10, 35));
-    assert!(asks_for_huge_pages(256 << 10, 65));
-    // Of 8 KiB: a page has a link in it, so half of it is touched before anybody writes.
-    assert!(!asks_for_huge_pages(8 << 10, 25), "63 percent");
-    assert!(asks_for_huge_pages(8 << 10, 90));
+    let asks = |size, percent| asks_for_huge_pages(Config::BALANCED, &[(24, size, percent)]);
+    assert!(!asks(LARGE, 35));
+    assert!(asks(LARGE, 65));
+    assert!(!asks(SMALL, 25), "63 percent");
+    assert!(asks(SMALL, 90));
+}
+
+#[test]
+fn where_memory_comes_first_a_heap_with_an_eighth_of_small_blocks_gets_none() {
+    let asks =
+        |small| asks_for_huge_pages(Config::MEMORY, &[(small, SMALL, 100), (24, LARGE, 100)]);
+    assert!(asks(0) && asks(1));
+    assert!(!asks(6), "a fifth");
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub(crate) struct Local {
     /// The heap of an Attached thread, or null.
     heap: *const ThreadHeap,
     borrows: bool,
+    /// Whether its stack is being walked.
+    walking: bool,
 }
 
 /// Where the thread is in its life.
@@ -56,6 +58,7 @@ impl Local {
             cache: NO_CACHE.0.get(),
             heap: ptr::null(),
             borrows: false,
+            walking: false,
         }
     }
 
@@ -66,6 +69,11 @@ impl Local {
             None if self.borrows => State::Borrowing,
             None => State::Fresh,
         }
+    }
+
+    /// Says whether the thread's stack is being walked; whether it was.
+    pub(crate) fn set_walking(&mut self, walking: bool) -> bool {
+        core::mem::replace(&mut self.walking, walking)
     }
 
     /// Whether the block is one of the last that this thread freed. O(1), a few dozen accesses.

@@ -7,11 +7,11 @@ use crate::program::Heap::{Inside, Linked, Preloaded, System};
 use crate::program::{End, Heap, command, compile, run};
 
 /// Each variable with values that are understood and a text that is said of others.
-const VARIABLES: [(&str, &[&str], &str); 4] = [
+const VARIABLES: [(&str, &[&str], &str); 9] = [
     (
         "LARDER_MODE",
-        &["balanced", "speed", "memory", "hardened"],
-        "balanced, speed, memory or hardened",
+        &["balanced", "speed", "memory", "hardened", "checking"],
+        "balanced, speed, memory, hardened or checking",
     ),
     (
         "LARDER_PURGE_AFTER",
@@ -24,6 +24,19 @@ const VARIABLES: [(&str, &[&str], &str); 4] = [
         &["0", "1", "64", "17592186044415", "never"],
         "MiB, or never",
     ),
+    ("LARDER_ON_MISUSE", &["abort", "report"], "abort or report"),
+    ("LARDER_LEAKS", &["yes", "no"], "yes or no"),
+    (
+        "LARDER_STACK_FRAMES",
+        &["0", "1", "32"],
+        "a number up to 32",
+    ),
+    (
+        "LARDER_GUARD",
+        &["1", "1000", "4294967295", "never"],
+        "of how many blocks one, or never",
+    ),
+    ("LARDER_GUARD_FAULTS", &["yes", "no"], "yes or no"),
 ];
 
 const BAD: [&str; 6] = ["", "some", "-1", "1.5", "99999999999999999999", "never "];

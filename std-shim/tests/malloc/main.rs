@@ -3,7 +3,8 @@
 //!
 //! * `library` builds `liblarder` once · `program` compiles, runs and compares
 //! * `contract` what the functions and operators promise · `life` how processes and threads begin, fork and end
-//! * `environment` the variables · `hardened` the hardened heap · `real` installed programs
+//! * `environment` the variables · `hardened` the hardened heap and the checking one · `checking` what the second says ·
+//!   `guard` guard pages · `real` installed programs
 //!
 //! The programs in C and C++ are in `programs/`. With `LARDER_ROUNDS=all` they do 10,000 times what they do 20
 //! times else.
@@ -18,8 +19,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod checking;
 mod contract;
 mod environment;
+mod guard;
 mod hardened;
 mod library;
 mod life;

@@ -88,6 +88,11 @@ pub(crate) fn compile(name: &str, heap: Heap) -> PathBuf {
     build(name, heap, &[])
 }
 
+/// Compiles a program whose functions have names that others can see.
+pub(crate) fn compile_with_names(name: &str, heap: Heap) -> PathBuf {
+    build(name, heap, &["-rdynamic"])
+}
+
 /// Compiles a library in C or C++.
 pub(crate) fn compile_library(name: &str) -> PathBuf {
     build(name, System, &["-shared", "-fPIC"])

@@ -1,5 +1,5 @@
-//! Installed programs say on Larder's heap what they say on the system's. One that is not there is left out, and
-//! the test says so.
+//! Installed programs say on Larder's heap, also where it is hardened or checking, what they say on the system's. One that
+//! is not there is left out, and the test says so.
 
 use std::fs;
 use std::path::Path;
@@ -21,12 +21,17 @@ fn is_installed(program: &str) -> bool {
 
 /// How a program ends on a heap, in a new folder.
 fn end(program: &str, arguments: &[&str], heap: Heap) -> End {
+    end_in("balanced", program, arguments, heap)
+}
+
+fn end_in(mode: &str, program: &str, arguments: &[&str], heap: Heap) -> End {
     run(command(program, heap)
         .args(arguments)
+        .env("LARDER_MODE", mode)
         .current_dir(new_folder()))
 }
 
-/// Runs an installed program on both heaps.
+/// Runs an installed program on both heaps, and on Larder's in all its modes.
 fn same(program: &str, arguments: &[&str]) {
     if !is_installed(program) {
         return;
@@ -38,14 +43,16 @@ fn same(program: &str, arguments: &[&str]) {
         expected.text(),
         expected.complaints()
     );
-    let end = end(program, arguments, Preloaded);
-    assert!(
-        end == expected,
-        "{program}: {}\n{}{}",
-        end.status,
-        end.text(),
-        end.complaints()
-    );
+    for mode in ["balanced", "hardened", "checking"] {
+        let end = end_in(mode, program, arguments, Preloaded);
+        assert!(
+            end == expected,
+            "{program} {mode}: {}\n{}{}",
+            end.status,
+            end.text(),
+            end.complaints()
+        );
+    }
 }
 
 fn script(name: &str) -> String {

@@ -15,6 +15,7 @@ use super::{Failure, complain};
 use crate::report::{json_line, print, progress_bar};
 use crate::versus::idle::{self, Idle};
 use crate::versus::instructions::{self, Count};
+use crate::versus::long::{self, Long};
 use crate::versus::page::{self, Origin, Results};
 use crate::versus::rounds::takes_part;
 use crate::versus::{
@@ -50,6 +51,10 @@ pub(super) struct VersusArgs {
     #[arg(long, conflicts_with = "workloads")]
     idle: bool,
 
+    /// Look at a server for a minute (ten with --scale 10), in place of times; --results adds a picture
+    #[arg(long, conflicts_with_all = ["workloads", "idle", "all"])]
+    long: bool,
+
     /// Times, instructions and idle processes, one after the other
     #[arg(long)]
     all: bool,
@@ -78,7 +83,7 @@ pub(super) struct VersusArgs {
 
 impl VersusArgs {
     const fn wants_times(&self) -> bool {
-        self.all || !(self.instructions || self.idle)
+        self.all || !(self.instructions || self.idle || self.long)
     }
 
     const fn wants_instructions(&self) -> bool {
@@ -150,6 +155,9 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     }
     if args.wants_idle() {
         results.idles = measuring.idle()?;
+    }
+    if args.long {
+        results.longs = measuring.long()?;
     }
     progress.finish_and_clear();
     if !args.json {
@@ -235,6 +243,18 @@ impl Measuring<'_> {
             }
         }
         Ok(idles)
+    }
+
+    fn long(&self) -> io::Result<Vec<Long>> {
+        let mut longs = Vec::new();
+        self.start(self.workers.len());
+        for worker in self.workers {
+            self.step("long", worker);
+            let long = long::watch(worker, &self.args.settings);
+            self.tell(&long)?;
+            longs.push(long);
+        }
+        Ok(longs)
     }
 
     /// Begins to count runs.

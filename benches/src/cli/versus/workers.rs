@@ -87,7 +87,8 @@ fn chosen_allocators(args: &VersusArgs) -> Vec<&'static Allocator> {
     }
     let concerned = |known: &Allocator| {
         let runs = workloads.iter().any(|workload| takes_part(known, workload));
-        runs || (args.wants_idle() && !known.steps_only)
+        let alone = args.wants_idle() || (args.long && !known.one_lock);
+        runs || (alone && !known.steps_only)
     };
     let all = ALLOCATORS.iter();
     all.filter(|known| named(known) && concerned(known))

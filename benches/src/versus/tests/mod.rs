@@ -328,16 +328,17 @@ fn a_page_says_where_it_comes_from_and_overwrites_nothing() {
 
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("results");
-    let [first, lines] = write(&kept, &results, &SETTINGS, &origin).unwrap();
+    let write = |results| -> Vec<_> { write(&kept, results, &SETTINGS, &origin).unwrap() };
+    let [first, lines] = &write(&results)[..] else {
+        panic!("a page and its lines");
+    };
     assert!(first.ends_with("2026-01-02-versus.md"));
-    assert_eq!(fs::read_to_string(&first).unwrap(), text);
+    assert_eq!(fs::read_to_string(first).unwrap(), text);
     let json = fs::read_to_string(lines).unwrap();
     assert_eq!(json.lines().count(), results.rows.len());
     let fewer = Results::default();
-    let [second, _] = write(&kept, &fewer, &SETTINGS, &origin).unwrap();
-    assert!(second.ends_with("2026-01-02-versus-2.md"));
-    let [third, _] = write(&kept, &fewer, &SETTINGS, &origin).unwrap();
-    assert!(third.ends_with("2026-01-02-versus-3.md"));
+    assert!(write(&fewer)[0].ends_with("2026-01-02-versus-2.md"));
+    assert!(write(&fewer)[0].ends_with("2026-01-02-versus-3.md"));
     assert_eq!(fs::read_to_string(first).unwrap(), text);
 }
 

@@ -141,7 +141,7 @@ fn walk() -> Box<[usize]> {
 }
 
 /// The functions at a return address, more than one where calls were inlined, the innermost first.
-fn names_of(frame: usize) -> Vec<String> {
+pub(crate) fn names_of(frame: usize) -> Vec<String> {
     let mut names = Vec::new();
     // Of the call, which ends where the address begins.
     let call = std::ptr::without_provenance_mut::<c_void>(frame.wrapping_sub(1));

@@ -24,6 +24,8 @@ use larder_core::sync::{AtomicU64, Ordering};
 
 pub use countdown::unsampled;
 #[cfg(feature = "heap-profile")]
+pub(crate) use live::names_of;
+#[cfg(feature = "heap-profile")]
 pub use live::{LiveSamples, SampleTotals};
 
 /// What happened to a sampled block.

@@ -1,4 +1,4 @@
-// What a hardened heap finds, one by one: the first argument says what is done, the second to how long a block. The
+// What a hardened or checking heap finds, one by one: the first argument says what is done, the second to how long a block. The
 // block's address is said first.
 #include "check.h"
 #include <malloc.h>
@@ -68,9 +68,27 @@ static void writes(const char *what) {
         // Another byte than stands there, which differs from block to block.
         memset(block + all - last, block[all - 1] ^ 1, last), free(block);
     }
-    if (!strcmp(what, "freed-soon")) free(block), block[0] = 1, other = malloc(100);
-    if (!strcmp(what, "freed-later")) free(block), block[bytes - 1] = 1, pass_time();
-    if (!strcmp(what, "freed-in-slack")) free(block), block[bytes] = 1, pass_time();
+    if (!strcmp(what, "freed-soon")) free(block), block[0] ^= 1, other = malloc(100);
+    if (!strcmp(what, "freed-later")) free(block), block[bytes - 1] ^= 1, pass_time();
+    if (!strcmp(what, "freed-in-slack")) free(block), block[bytes] ^= 1, pass_time();
+}
+
+// What is found where the heap is checking.
+static void more(const char *what) {
+    if (!strcmp(what, "before-1")) block[-1] ^= 1, free(block);
+    if (!strcmp(what, "before-16")) block[-16] = 0, free(block);
+    if (!strcmp(what, "before-realloc")) block[-1] ^= 1, other = realloc(block, bytes + 1);
+    if (!strcmp(what, "before-not-freed")) block[-1] = 0, other = malloc(100);
+    if (!strcmp(what, "freed-zero")) free(block), block[bytes / 2] = 0, pass_time();
+}
+
+// A link of the plain heap's list is turned to a block in use.
+static void bend(const char *what) {
+    if (strcmp(what, "bent-list")) return;
+    size_t front = !strcmp(getenv("LARDER_MODE"), "checking") ? 16 : 0;
+    free(block), pass_time();
+    *(char **)(block - front) = other - front;
+    for (int i = 0; i < 1000; i++) CHECK(malloc(bytes));
 }
 
 static void nothing(const char *what) {
@@ -94,6 +112,8 @@ int main(int argc, char **argv) {
     inside(argv[1]);
     layouts(argv[1]);
     writes(argv[1]);
+    more(argv[1]);
+    bend(argv[1]);
     nothing(argv[1]);
     puts("went on");
     return 0;

@@ -1,0 +1,249 @@
+//! A server over minutes: what a process holds beside what is live, while threads come and go and phases change.
+//!
+//! No workload: it lasts as long as it is told, and its time says nothing. Sessions, a thread each, answer requests:
+//! each makes blocks for itself and frees them, and puts entries into a store that all sessions share. An entry leaves
+//! the store by age, one in eight by chance, freed by whoever needs its room. Sizes are log-normal; each phase
+//! has its own median and its own room in the store.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::block::Block;
+use crate::memory;
+use crate::random::Random;
+use crate::scale::Scale;
+use crate::tally::Tally;
+
+/// What asks for it in place of a workload.
+pub const NAME: &str = "long";
+
+/// A full run is a minute.
+const RUN_MS: u32 = 60_000;
+const LOOKS: u32 = 240;
+
+const SESSIONS: usize = 64;
+/// Requests of a session: half of all have fewer.
+const MEDIAN_REQUESTS: f64 = 60.0;
+const PAUSE_US: (usize, usize) = (5_000, 35_000);
+
+/// Blocks of a request, and bytes of the entries that it puts into the store.
+const BLOCKS: usize = 64;
+const ENTRIES_BYTES: usize = 24 << 10;
+/// One request in so many has a buffer of this size, too.
+const BUFFER_EVERY: usize = 16;
+const BUFFER: (f64, f64) = (65_536.0, 2_097_152.0);
+
+const BYTES_DEVIATION: f64 = 1.5;
+const MAX_BYTES: f64 = 1024.0 * 1024.0;
+
+const SHARDS: usize = 64;
+const STORE_BYTES: usize = 256 << 20;
+
+/// How long a phase lasts, and what each has: the median size, and the store's room in eighths.
+const PHASE: Duration = Duration::from_secs(10);
+const PHASES: [(f64, usize); 6] = [
+    (200.0, 8),
+    (100.0, 6),
+    (400.0, 8),
+    (200.0, 5),
+    (800.0, 7),
+    (150.0, 6),
+];
+
+/// The figures of a long run.
+#[derive(Debug)]
+pub struct Long {
+    /// Seconds since the start, bytes live then, and what was resident.
+    pub looks: Vec<(f64, u64, Option<u64>)>,
+    pub requests: u64,
+    pub sessions: u64,
+}
+
+/// A part of the store.
+#[derive(Default)]
+struct Shard {
+    entries: VecDeque<(Block, usize)>,
+    bytes: usize,
+    tally: Tally,
+}
+
+/// What all sessions share.
+struct Server {
+    start: Instant,
+    store: Vec<Mutex<Shard>>,
+    live_bytes: AtomicU64,
+    requests: AtomicU64,
+}
+
+/// # Panics
+/// A block did not hold what was written to it.
+pub fn long(scale: Scale) -> Long {
+    let run = Duration::from_millis(scale.of(RUN_MS) as u64);
+    let server = Server {
+        start: Instant::now(),
+        store: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        live_bytes: AtomicU64::new(0),
+        requests: AtomicU64::new(0),
+    };
+    let mut looks = Vec::with_capacity(LOOKS as usize);
+    let mut sessions = 0;
+    thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        let mut begin = || {
+            sessions += 1;
+            let (server, sender, seed) = (&server, sender.clone(), sessions);
+            scope.spawn(move || {
+                server.session(seed, run);
+                // The receiver is gone when the run is over.
+                let _ = sender.send(());
+            });
+        };
+        (0..SESSIONS).for_each(|_| begin());
+        for look in 1..=LOOKS {
+            let due = server.start + run * look / LOOKS;
+            while let Some(wait) = due.checked_duration_since(Instant::now()) {
+                if receiver.recv_timeout(wait).is_ok() && server.start.elapsed() < run {
+                    begin();
+                }
+            }
+            looks.push(server.look());
+        }
+    });
+    let mut tally = Tally::default();
+    for shard in server.store {
+        let shard = shard.into_inner().unwrap_or_else(PoisonError::into_inner);
+        tally.join(&shard.tally);
+        for (block, _) in shard.entries {
+            tally.read(block.finish());
+        }
+    }
+    tally.answer();
+    Long {
+        looks,
+        requests: server.requests.into_inner(),
+        sessions,
+    }
+}
+
+impl Server {
+    fn look(&self) -> (f64, u64, Option<u64>) {
+        let tables = self.store.iter().map(|shard| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.entries.capacity() * size_of::<(Block, usize)>()
+        });
+        let tables = tables.sum::<usize>() as u64;
+        let live_bytes = self.live_bytes.load(Ordering::Relaxed) + tables;
+        let resident = memory::read().map(|memory| memory.rss_bytes);
+        (self.start.elapsed().as_secs_f64(), live_bytes, resident)
+    }
+
+    /// A session, from its first request to its last.
+    fn session(&self, seed: u64, run: Duration) {
+        let mut random = Random::new(seed);
+        let requests = (MEDIAN_REQUESTS * random.normal().exp()).ceil() as usize;
+        for _ in 0..requests {
+            if self.start.elapsed() >= run {
+                return;
+            }
+            let phase = self.start.elapsed().as_secs() / PHASE.as_secs();
+            self.request(PHASES[phase as usize % PHASES.len()], &mut random);
+            let pause = random.within(PAUSE_US.0, PAUSE_US.1);
+            thread::sleep(Duration::from_micros(pause as u64));
+        }
+    }
+
+    fn request(&self, (median, room): (f64, usize), random: &mut Random) {
+        let size = |random: &mut Random| {
+            let bytes = median * (BYTES_DEVIATION * random.normal()).exp();
+            bytes.clamp(8.0, MAX_BYTES) as usize
+        };
+        let mut tally = Tally::default();
+        let mut own: Vec<Block> = Vec::with_capacity(BLOCKS + 1);
+        for _ in 0..BLOCKS {
+            own.push(block(size(random), random, &mut tally));
+        }
+        if random.below(BUFFER_EVERY) == 0 {
+            let bytes = random.log_within(BUFFER.0, BUFFER.1);
+            own.push(block(bytes, random, &mut tally));
+        }
+        let mut put_bytes = 0;
+        while put_bytes < ENTRIES_BYTES {
+            let bytes = size(random);
+            put_bytes += bytes;
+            let entry = block(bytes, random, &mut tally);
+            self.put(entry, bytes, STORE_BYTES / SHARDS * room / 8, random);
+        }
+        for block in own {
+            tally.read(block.finish());
+        }
+        // What the entries hold is read by whoever frees them.
+        self.shard(random).tally.join(&tally);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn shard(&self, random: &mut Random) -> std::sync::MutexGuard<'_, Shard> {
+        let shard = &self.store[random.below(SHARDS)];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts an entry into the store, in whose shards there is room for so many bytes. What leaves for it is freed
+    /// without the lock; of much that is to leave, some.
+    fn put(&self, entry: Block, bytes: usize, room_bytes: usize, random: &mut Random) {
+        const LEAVING: usize = 64;
+        let mut leaving: [Option<Block>; LEAVING] = [const { None }; LEAVING];
+        let mut tally = Tally::default();
+        let mut left_bytes = 0;
+        let mut shard = self.shard(random);
+        shard.entries.push_back((entry, bytes));
+        shard.bytes += bytes;
+        for place in &mut leaving {
+            if shard.bytes <= room_bytes {
+                break;
+            }
+            if random.below(8) == 0 {
+                let any = random.below(shard.entries.len());
+                shard.entries.swap(0, any);
+            }
+            if let Some((block, bytes)) = shard.entries.pop_front() {
+                shard.bytes -= bytes;
+                left_bytes += bytes;
+                *place = Some(block);
+            }
+        }
+        self.live_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.live_bytes
+            .fetch_sub(left_bytes as u64, Ordering::Relaxed);
+        drop(shard);
+        for block in leaving.into_iter().flatten() {
+            tally.read(block.finish());
+        }
+        self.shard(random).tally.join(&tally);
+    }
+}
+
+/// A block whose every page is written.
+fn block(bytes: usize, random: &mut Random, tally: &mut Tally) -> Block {
+    let mut block = Block::new(bytes, tally.wrote(random.next()));
+    block.touch_pages();
+    block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_follow_each_other_and_the_looks_are_spread_over_the_run() {
+        let long = long(Scale::CHECK);
+        assert_eq!(long.looks.len(), LOOKS as usize);
+        assert!(long.looks.is_sorted_by(|one, next| one.0 < next.0));
+        assert!(long.requests > SESSIONS as u64);
+        assert!(long.sessions >= SESSIONS as u64);
+        let (seconds, live_bytes, _) = long.looks[LOOKS as usize - 1];
+        assert!(seconds >= 0.6, "{seconds}");
+        assert!(live_bytes > 1 << 20, "{live_bytes}");
+    }
+}

@@ -1,0 +1,17 @@
+//! Any bytes as a status file: no panic, and what was read is written so that it reads as the same. Run by
+//! `cargo +nightly fuzz run status`.
+#![no_main]
+
+use larder_control::StatusFile;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(status) = StatusFile::parse(data) else {
+        return;
+    };
+    let text = status.to_text();
+    if text.len() > StatusFile::MAX_BYTES {
+        return;
+    }
+    assert_eq!(StatusFile::parse(&text), Ok(status), "{text}");
+});

@@ -1,0 +1,370 @@
+//! Guard pages: of the blocks that C asks for, one in so many lies alone in a page between two that nobody may touch. A
+//! write or read past it faults at once, as does any to a page whose block was freed. For programs at work: the others are
+//! blocks as ever, and no fast path knows of this.
+//!
+//! ```text
+//!   guard │ page 0 │ guard │ page 1 │ guard │ … │ guard
+//! ```
+//!
+//! A block lies at the end of its page or at its start, by chance. What it leaves of the page is filled, and looked at when
+//! it is freed. Only blocks of `malloc` and `calloc` are chosen: they are freed by their address, which for one outside the
+//! arenas takes the slow path. Frees with a layout do not look.
+//!
+//! # Invariants
+//! * GUARD1 a page is usable while its slot is `Used` or `Leaving`. The first is the program's block, the second is the
+//!   thread's alone that frees it.
+//! * GUARD2 the page of a slot that is `Free` is used again when those of all others that are free have been.
+
+use core::ptr::{self, NonNull};
+
+use larder_core::Locked;
+use larder_core::small::SizeClass;
+use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use super::blocks::{Facts, Known, State, Written, mend};
+use super::history::Here;
+use super::report::{Found, report, say_found};
+use super::{LEAST_ALIGN, Misuse, fill};
+use crate::block_table::{MappedValues, Zeroes};
+use crate::config::Config;
+use crate::os::stack::thread_number;
+use crate::os::{Native, Os, fault};
+use crate::process::PROCESS;
+use crate::thread::wait::Sleep;
+
+/// So many blocks have pages of their own at most.
+const SLOTS: usize = 256;
+/// A thread that has no block of a common length at hand gets so many bytes of them.
+const REFILL_BYTES: usize = 4096;
+
+/// A page for a block.
+#[derive(Clone, Copy)]
+struct Slot {
+    known: Known,
+    block: usize,
+    allocated: Here,
+    freed: Here,
+    /// How many blocks had been freed when this one was; 0 of a page that had none.
+    freed_at: u64,
+    has_block: bool,
+}
+
+// SAFETY: all zeros are numbers, the first state, and `false`.
+unsafe impl Zeroes for Slot {}
+
+impl Slot {
+    fn is_free(&self) -> bool {
+        !self.has_block || self.known.state == State::Free
+    }
+
+    /// Whether its block starts or started there.
+    fn is_of(&self, block: *mut u8) -> bool {
+        self.has_block && self.block == block.addr()
+    }
+
+    fn facts(&self, address: *mut u8) -> Option<Facts> {
+        let freed = (self.known.state == State::Free).then_some(self.freed);
+        self.has_block.then(|| Facts {
+            block: address.with_addr(self.block),
+            known: self.known,
+            history: [Some(self.allocated), freed],
+        })
+    }
+}
+
+/// The pages, and which allocation comes into one next.
+pub(crate) struct Guarded {
+    /// Null until the first block is chosen.
+    start: AtomicPtr<u8>,
+    /// Allocations up to the next one that is chosen, that one included; 0 before the first was drawn.
+    left: AtomicU32,
+    random: AtomicU64,
+    slots: Locked<Slots, Sleep>,
+}
+
+struct Slots {
+    slots: MappedValues<Slot>,
+    freed: u64,
+}
+
+impl Guarded {
+    pub(crate) const fn new() -> Self {
+        Self {
+            start: AtomicPtr::new(ptr::null_mut()),
+            left: AtomicU32::new(0),
+            random: AtomicU64::new(0),
+            slots: Locked::new(Slots {
+                slots: MappedValues::NONE,
+                freed: 0,
+            }),
+        }
+    }
+
+    /// Whether an allocation that needs more than its thread has at hand is the one. Counts of threads that meet here may
+    /// get lost.
+    fn is_due(&self, bytes: usize, one_in: u32) -> bool {
+        let stands_for = match SizeClass::is_common(bytes, 1) {
+            true => REFILL_BYTES / bytes.max(LEAST_ALIGN),
+            false => 1,
+        };
+        let stands_for = u32::try_from(stands_for).unwrap_or(u32::MAX);
+        let mut left = self.left.load(Ordering::Relaxed);
+        if left == 0 {
+            left = self.draw(one_in);
+        }
+        let is_due = left <= stands_for;
+        let left = match is_due {
+            true => self.draw(one_in),
+            false => left - stands_for,
+        };
+        self.left.store(left, Ordering::Relaxed);
+        is_due
+    }
+
+    /// A number from 1 on that is `one_in` on average.
+    fn draw(&self, one_in: u32) -> u32 {
+        let below = u64::from(one_in) * 2 - 1;
+        u32::try_from(self.next_random() % below + 1).unwrap_or(u32::MAX)
+    }
+
+    fn next_random(&self) -> u64 {
+        let mut random = self.random.load(Ordering::Relaxed);
+        if random == 0 {
+            // Another one in each process.
+            random = (&raw const random).addr() as u64 ^ u64::from(thread_number()) << 32 | 1;
+        }
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        self.random.store(random, Ordering::Relaxed);
+        random
+    }
+
+    /// The number of the page that has an address, or that is next to it; `None` if it is none of ours.
+    fn number_of(&self, address: *mut u8) -> Option<usize> {
+        let start = self.start.load(Ordering::Acquire);
+        let page = Native.page_bytes();
+        let offset = address.addr().checked_sub(start.addr())?;
+        if start.is_null() || offset >= (2 * SLOTS + 1) * page {
+            return None;
+        }
+        // The half of a guard belongs to the page it touches.
+        let number = offset.saturating_sub(page / 2) / (2 * page);
+        Some(number.min(SLOTS - 1))
+    }
+
+    fn page(&self, number: usize) -> *mut u8 {
+        let start = self.start.load(Ordering::Acquire);
+        start.wrapping_add((2 * number + 1) * Native.page_bytes())
+    }
+
+    fn begin(&self, slots: &mut Slots) -> Option<()> {
+        if !slots.slots.values().is_empty() {
+            return Some(());
+        }
+        let page = Native.page_bytes();
+        let mapped = MappedValues::map(SLOTS)?;
+        let start = Native.reserve((2 * SLOTS + 1) * page, page)?;
+        slots.slots = mapped;
+        // Release: whoever finds a block there finds the slots.
+        self.start.store(start.as_ptr(), Ordering::Release);
+        if PROCESS.tuning.explains_faults() {
+            fault::watch(explain);
+        }
+        Some(())
+    }
+
+    /// A page for a block, and its number.
+    fn take(&self, bytes: usize, by_new: bool, here: Here) -> Option<NonNull<u8>> {
+        let at_end = self.next_random() >> 63 == 0;
+        self.slots.with(|slots| {
+            self.begin(slots)?;
+            let page = Native.page_bytes();
+            let all = slots.slots.values().iter_mut().enumerate();
+            let free = all.filter(|(_, slot)| slot.is_free());
+            let (number, slot) = free.min_by_key(|(_, slot)| slot.freed_at)?;
+            let start = self.page(number);
+            // SAFETY: GUARD1: a page that nobody uses.
+            if !unsafe { Native.commit(start, page) } {
+                return None;
+            }
+            let room = match at_end {
+                true => bytes.max(1).next_multiple_of(LEAST_ALIGN),
+                false => page,
+            };
+            let block = start.wrapping_add(page - room);
+            let known = Known::new(bytes, LEAST_ALIGN, by_new).granted(room);
+            // SAFETY: GUARD1: in the page.
+            unsafe { fill::fill(block, &known) };
+            *slot = Slot {
+                known,
+                block: block.addr(),
+                allocated: here,
+                freed: here,
+                freed_at: 0,
+                has_block: true,
+            };
+            NonNull::new(block)
+        })
+    }
+
+    /// Looks at the slot that has an address.
+    fn with_slot<R>(&self, address: *mut u8, f: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+        let number = self.number_of(address)?;
+        self.slots
+            .with(|slots| slots.slots.values().get_mut(number).map(f))
+    }
+
+    /// # Safety
+    /// The calling thread holds no lock of the blocks.
+    pub(crate) unsafe fn lock_across_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.slots.lock_across_fork() };
+    }
+
+    /// # Safety
+    /// After [`lock_across_fork`](Self::lock_across_fork).
+    pub(crate) unsafe fn unlock_across_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.slots.unlock_across_fork() };
+    }
+}
+
+/// Whether some blocks have guard pages. None before the configuration is known.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    PROCESS.tuning.guard_one_in() != 0
+}
+
+/// A block of C's with a page of its own, zeroed, if it is this one's turn.
+pub(crate) fn alloc(bytes: usize, config: &Config) -> Option<NonNull<u8>> {
+    let one_in = PROCESS.tuning.guard_one_in();
+    if one_in == 0 || bytes > Native.page_bytes() - LEAST_ALIGN {
+        return None;
+    }
+    if !PROCESS.guarded.is_due(bytes, one_in) {
+        return None;
+    }
+    PROCESS.guarded.take(bytes, config.by_new, Here::walk(0))
+}
+
+/// Says what the program did with the block whose page has an address. Comes back if it is to go on.
+#[cold]
+fn say(misuse: Misuse, address: *mut u8, byte: Option<*mut u8>, here: &Here) {
+    let facts = PROCESS
+        .guarded
+        .with_slot(address, |slot| slot.facts(address));
+    report(&Found {
+        misuse,
+        address,
+        byte,
+        facts: facts.flatten(),
+        here: Some(here),
+    });
+}
+
+/// Frees a block that has a page of its own; whether the address is among these pages.
+///
+/// # Safety
+/// `block` is given up by the caller. What it is, is looked at.
+pub(crate) unsafe fn free(block: *mut u8) -> bool {
+    let begun = PROCESS.guarded.with_slot(block, |slot| {
+        if !slot.is_of(block) {
+            return Err(Misuse::NoBlock);
+        }
+        if slot.known.state != State::Used {
+            return Err(Misuse::FreedTwice);
+        }
+        slot.known.state = State::Leaving;
+        Ok(slot.known)
+    });
+    let Some(begun) = begun else {
+        return false;
+    };
+    let here = Here::walk(0);
+    match begun {
+        Ok(known) => finish_free(block, &known, here),
+        Err(misuse) => say(misuse, block, None, &here),
+    }
+    true
+}
+
+fn finish_free(block: *mut u8, known: &Known, here: Here) {
+    let guarded = &PROCESS.guarded;
+    // SAFETY: GUARD1: ours alone.
+    if let Some(Written { misuse, byte, .. }) = unsafe { mend(block, known, usize::MAX) } {
+        say(misuse, block, Some(byte), &here);
+    }
+    let Some(number) = guarded.number_of(block) else {
+        return;
+    };
+    // SAFETY: GUARD1: ours alone.
+    unsafe { Native.decommit(guarded.page(number), Native.page_bytes()) };
+    guarded.slots.with(|slots| {
+        slots.freed += 1;
+        let freed_at = slots.freed;
+        if let Some(slot) = slots.slots.values().get_mut(number) {
+            slot.known.state = State::Free;
+            (slot.freed, slot.freed_at) = (here, freed_at);
+        }
+    });
+}
+
+/// The block that has a page of its own with another length, elsewhere, and the contents that fit; null if it is none.
+/// `None` if the address is not among these pages.
+///
+/// # Safety
+/// `block` is given up by the caller if the answer is another block. What it is, is looked at.
+pub(crate) unsafe fn resize(
+    block: *mut u8,
+    bytes: usize,
+    alloc: impl FnOnce(usize) -> *mut u8,
+) -> Option<*mut u8> {
+    let (known, is_start) =
+        (PROCESS.guarded).with_slot(block, |slot| (slot.known, slot.is_of(block)))?;
+    if !(is_start && known.state == State::Used) {
+        let misuse = match is_start {
+            true => Misuse::ResizedAfterFree,
+            false => Misuse::ResizedNoBlock,
+        };
+        say(misuse, block, None, &Here::walk(0));
+        return Some(ptr::null_mut());
+    }
+    let moved = alloc(bytes);
+    if !moved.is_null() {
+        // SAFETY: two blocks, each that long.
+        unsafe { ptr::copy_nonoverlapping(block, moved, known.bytes.min(bytes)) };
+        // SAFETY: the caller's promise.
+        unsafe { free(block) };
+    }
+    Some(moved)
+}
+
+/// How many bytes the program asked for of a block that has a page of its own; `None` if none starts there.
+pub(crate) fn usable_size(block: *mut u8) -> Option<usize> {
+    let size = |slot: &mut Slot| {
+        let is_used = slot.is_of(block) && slot.known.state == State::Used;
+        is_used.then_some(slot.known.bytes)
+    };
+    PROCESS.guarded.with_slot(block, size).flatten()
+}
+
+/// Says what was touched at an address that faulted.
+fn explain(address: *mut u8) {
+    let facts = (PROCESS.guarded).with_slot(address, |slot| slot.facts(address));
+    let Some(facts) = facts.flatten() else {
+        return;
+    };
+    let misuse = match facts.known.state {
+        State::Free => Misuse::TouchedAfterFree,
+        _ if address < facts.block => Misuse::TouchedBeforeStart,
+        _ => Misuse::TouchedPastEnd,
+    };
+    say_found(&Found {
+        misuse,
+        address,
+        byte: None,
+        facts: Some(facts),
+        here: Some(&Here::walk(0)),
+    });
+}

@@ -1,0 +1,209 @@
+//! [`History`]: who allocated and freed each block, and from where. Kept where the heap is checking.
+
+use core::cmp::Reverse;
+
+use super::blocks::{Known, State};
+use crate::block_table::{BlockTable, Zeroes};
+use crate::config::Config;
+use crate::os::stack::{thread_number, walk};
+use crate::process::PROCESS;
+use crate::thread::with_local;
+
+/// Frames that are kept of a stack at most, the innermost.
+const FRAMES: usize = Config::MAX_STACK_FRAMES as usize;
+
+/// A moment of a program: a thread and its stack.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Here {
+    thread: u32,
+    frames: [usize; FRAMES],
+}
+
+impl Here {
+    /// The calling thread in the function that has a variable at that address; `None` unless the heap is checking.
+    #[inline(always)]
+    pub(super) fn in_function_with<T>(variable: &T) -> Option<Self> {
+        match PROCESS.tuning.is_checking() {
+            true => Some(Self::walk((&raw const *variable).addr())),
+            false => None,
+        }
+    }
+
+    /// The calling thread, without the frames of functions that the one called which has a variable at that address.
+    #[inline(always)]
+    pub(super) fn walk(inner: usize) -> Self {
+        let mut frames = [0; FRAMES];
+        // The unwinder may allocate: that has no stack.
+        // SAFETY: called from the verbs, which have left the thread's part.
+        if !unsafe { with_local(|local| local.set_walking(true)) } {
+            let wanted = PROCESS.tuning.stack_frames();
+            walk(inner, frames.get_mut(..wanted).unwrap_or_default());
+            // SAFETY: called from the verbs, which have left the thread's part.
+            unsafe { with_local(|local| local.set_walking(false)) };
+        }
+        Self {
+            thread: thread_number(),
+            frames,
+        }
+    }
+
+    pub(super) const fn thread(&self) -> u32 {
+        self.thread
+    }
+
+    /// Return addresses, the innermost first.
+    pub(super) fn frames(&self) -> impl Iterator<Item = usize> {
+        self.frames.iter().copied().take_while(|&frame| frame != 0)
+    }
+
+    /// What the stack is found by: a number that most likely no other stack has, and not 0.
+    fn key(&self) -> usize {
+        let mix = |key: u64, &frame: &usize| {
+            // After FxHash: the product carries a difference up, the rotation down.
+            (key.rotate_left(23) ^ frame as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        };
+        self.frames.iter().fold(0, mix) as usize | 1
+    }
+}
+
+/// A [`Here`] whose stack is in the table.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    stack: usize,
+    thread: u32,
+}
+
+/// When a block was allocated and freed; a stack of 0 says that it was not.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    allocated: Moment,
+    freed: Moment,
+}
+
+// SAFETY: all zeros are numbers.
+unsafe impl Zeroes for Life {}
+
+/// A stack, and the blocks that are counted for it.
+#[derive(Clone, Copy)]
+struct Stack {
+    frames: [usize; FRAMES],
+    blocks: usize,
+    bytes: usize,
+}
+
+// SAFETY: all zeros are numbers.
+unsafe impl Zeroes for Stack {}
+
+/// The blocks that were allocated from one place and are not freed.
+#[derive(Clone, Copy)]
+pub(super) struct Leak {
+    pub(super) blocks: usize,
+    pub(super) bytes: usize,
+    pub(super) allocated: Here,
+}
+
+/// Lives of blocks by address, and all their stacks, each once. Where there is no memory for them, something is not
+/// known.
+pub(super) struct History {
+    lives: BlockTable<Life>,
+    stacks: BlockTable<Stack>,
+}
+
+impl History {
+    pub(super) const fn new() -> Self {
+        Self {
+            lives: BlockTable::new(),
+            stacks: BlockTable::new(),
+        }
+    }
+
+    fn moment(&mut self, here: &Here) -> Moment {
+        let stack = here.key();
+        if self.stacks.get_mut(stack).is_none() {
+            let new = Stack {
+                frames: here.frames,
+                blocks: 0,
+                bytes: 0,
+            };
+            self.stacks.insert(stack, new).ok();
+        }
+        Moment {
+            stack,
+            thread: here.thread,
+        }
+    }
+
+    pub(super) fn allocated(&mut self, block: *mut u8, here: &Here) {
+        let freed = Moment {
+            stack: 0,
+            thread: 0,
+        };
+        let allocated = self.moment(here);
+        let life = Life { allocated, freed };
+        self.lives.insert(block.addr(), life).ok();
+    }
+
+    pub(super) fn freed(&mut self, block: *mut u8, here: &Here) {
+        let moment = self.moment(here);
+        if let Some(life) = self.lives.get_mut(block.addr()) {
+            life.freed = moment;
+        }
+    }
+
+    pub(super) fn forget(&mut self, block: *mut u8) {
+        self.lives.remove(block.addr());
+    }
+
+    /// Where a block was allocated and freed, as far as it is known.
+    pub(super) fn of(&mut self, block: *mut u8) -> [Option<Here>; 2] {
+        let Some(Life { allocated, freed }) = self.lives.get(block.addr()) else {
+            return [None; 2];
+        };
+        [allocated, freed].map(|moment| {
+            let frames = self.stacks.get(moment.stack)?.frames;
+            Some(Here {
+                thread: moment.thread,
+                frames,
+            })
+        })
+    }
+
+    /// Counts blocks of the program for the places that allocated them; how many places.
+    pub(super) fn count(&mut self, blocks: impl Iterator<Item = (usize, Known)>) -> usize {
+        let mut places = 0;
+        for (block, known) in blocks.filter(|(_, known)| known.state == State::Used) {
+            let Some(life) = self.lives.get(block) else {
+                continue;
+            };
+            if let Some(stack) = self.stacks.get_mut(life.allocated.stack) {
+                places += usize::from(stack.blocks == 0);
+                stack.blocks += 1;
+                stack.bytes += known.bytes;
+            }
+        }
+        places
+    }
+
+    /// Takes the place with the most bytes that are counted.
+    pub(super) fn take_most(&mut self) -> Option<Leak> {
+        let counted = self.stacks.entries().filter(|(_, stack)| stack.blocks > 0);
+        let most = counted.min_by_key(|(_, stack)| Reverse((stack.bytes, stack.blocks)));
+        let (
+            key,
+            Stack {
+                blocks,
+                bytes,
+                frames,
+            },
+        ) = most?;
+        if let Some(stack) = self.stacks.get_mut(key) {
+            (stack.blocks, stack.bytes) = (0, 0);
+        }
+        let allocated = Here { thread: 0, frames };
+        Some(Leak {
+            blocks,
+            bytes,
+            allocated,
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! What is said of misuse, and of blocks that are not freed: one text, made in memory of its own, without a lock of the
+//! heap. Its first line says what was done to which address; the others are there where the heap is checking.
+
+use core::fmt::{self, Write};
+
+use super::blocks::Facts;
+use super::history::{Here, Leak};
+use super::{Misuse, with};
+use crate::block_table::MappedValues;
+use crate::config::OnMisuse;
+use crate::os::stack::{Place, place_of};
+use crate::os::{abort, say};
+use crate::process::PROCESS;
+
+/// Bytes of the longest report.
+const REPORT_BYTES: usize = 64 << 10;
+/// Of one for which there is no memory: the first line.
+const SHORT_BYTES: usize = 128;
+/// So many places are said that allocated what is not freed.
+const MAX_LEAKS: usize = 32;
+
+/// What was found.
+pub(super) struct Found<'a> {
+    pub(super) misuse: Misuse,
+    pub(super) address: *mut u8,
+    /// The first byte that was written.
+    pub(super) byte: Option<*mut u8>,
+    pub(super) facts: Option<Facts>,
+    pub(super) here: Option<&'a Here>,
+}
+
+/// Says what was found. Comes back if the program is to go on.
+#[cold]
+#[inline(never)]
+pub(super) fn report(found: &Found) {
+    say_found(found);
+    if PROCESS.tuning.on_misuse() == OnMisuse::Abort {
+        abort();
+    }
+}
+
+/// Says what was found.
+pub(super) fn say_found(found: &Found) {
+    tell(PROCESS.tuning.on_misuse(), |text| found.write(text));
+}
+
+/// Makes a text and gives it to whom it is for.
+fn tell(act: OnMisuse, write: impl FnOnce(&mut Text) -> fmt::Result) {
+    let mut short = [0; SHORT_BYTES];
+    let mut long = MappedValues::map(REPORT_BYTES);
+    let bytes = match &mut long {
+        Some(long) => long.values(),
+        None => &mut short,
+    };
+    let mut text = Text { bytes, length: 0 };
+    // What does not fit is left out.
+    write(&mut text).ok();
+    let text = text.bytes.get(..text.length).unwrap_or_default();
+    match act {
+        OnMisuse::Call(hook) => hook(str::from_utf8(text).unwrap_or_default()),
+        OnMisuse::Abort | OnMisuse::Report => say(text),
+    }
+}
+
+/// A text in memory that is there.
+struct Text<'a> {
+    bytes: &'a mut [u8],
+    length: usize,
+}
+
+impl Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.length + text.len();
+        let room = self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
+    }
+}
+
+impl Found<'_> {
+    fn write(&self, text: &mut Text) -> fmt::Result {
+        writeln!(text, "{}: {:p}", self.misuse.words(), self.address)?;
+        let Some(here) = self.here else {
+            return Ok(());
+        };
+        if let Some(facts) = &self.facts {
+            self.write_block(facts, text)?;
+        }
+        write_stack("found", here, text)?;
+        let history = self.facts.iter().flat_map(|facts| &facts.history);
+        for (word, then) in ["allocated", "freed"].into_iter().zip(history) {
+            if let Some(then) = then {
+                write_stack(word, then, text)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_block(&self, facts: &Facts, text: &mut Text) -> fmt::Result {
+        let &Facts { block, known, .. } = facts;
+        let (bytes, granted) = (known.bytes, known.granted_bytes());
+        writeln!(
+            text,
+            "  block {block:p}: {bytes} bytes, {granted} granted, aligned to {}, {}",
+            known.align(),
+            known.state.words(),
+        )?;
+        let at = self.byte.unwrap_or(self.address);
+        let offset = at.addr().wrapping_sub(block.addr()) as isize;
+        let what = match self.byte {
+            Some(_) => "first byte written",
+            None => "address",
+        };
+        match usize::try_from(offset) {
+            Err(_) => writeln!(text, "  {what} {at:p}: {} before its start", -offset),
+            Ok(offset) if offset >= bytes => {
+                writeln!(text, "  {what} {at:p}: {} past its end", offset - bytes)
+            }
+            Ok(offset) => writeln!(text, "  {what} {at:p}: {offset} from its start"),
+        }
+    }
+}
+
+fn write_stack(word: &str, here: &Here, text: &mut Text) -> fmt::Result {
+    writeln!(text, "  {word} by thread {}:", here.thread())?;
+    write_frames(here, text)
+}
+
+/// A line for each frame: its file and the place there, as `addr2line` takes it, and the function's name if it is known.
+fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
+    if here.frames().next().is_none() {
+        return text.write_str("    no stack\n");
+    }
+    for frame in here.frames() {
+        // The call ends where the address begins.
+        let call = frame - 1;
+        write!(text, "    {call:#x}")?;
+        let place = place_of(call);
+        if let Some(Place { file, offset, .. }) = place {
+            write!(text, " {}+{offset:#x}", file.to_str().unwrap_or("?"))?;
+        }
+        if !write_names(frame, text)?
+            && let Some(function) = place.and_then(|place| place.function)
+        {
+            write!(text, " {}", function.to_str().unwrap_or("?"))?;
+        }
+        text.write_str("\n")?;
+    }
+    Ok(())
+}
+
+/// Characters that are said of a name: those of generic functions can be long.
+#[cfg(feature = "heap-profile")]
+const MAX_NAME: usize = 100;
+
+/// Names from what the compiler has left for debuggers, where that can be read; whether there are some.
+#[cfg(feature = "heap-profile")]
+fn write_names(frame: usize, text: &mut Text) -> Result<bool, fmt::Error> {
+    // To look them up allocates: what is found meanwhile has none.
+    // SAFETY: called from the verbs, which have left the thread's part.
+    if unsafe { crate::thread::with_local(|local| local.set_walking(true)) } {
+        return Ok(false);
+    }
+    let names = crate::observe::profile::names_of(frame);
+    // SAFETY: called from the verbs, which have left the thread's part.
+    unsafe { crate::thread::with_local(|local| local.set_walking(false)) };
+    let mut written = Ok(true);
+    for name in names {
+        written = written.and_then(|_| write!(text, " {name:.MAX_NAME$}").map(|()| true));
+    }
+    written
+}
+
+#[cfg(not(feature = "heap-profile"))]
+#[expect(clippy::unnecessary_wraps, reason = "as the other")]
+fn write_names(_frame: usize, _text: &mut Text) -> Result<bool, fmt::Error> {
+    Ok(false)
+}
+
+/// Said when the process ends, after the functions of `atexit` and the destructors of the program's file.
+#[cfg(all(target_os = "linux", not(miri)))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = say_leaks;
+
+/// Says what is not freed, by the place that allocated it, where that is wished.
+extern "C" fn say_leaks() {
+    if !PROCESS.tuning.says_leaks() {
+        return;
+    }
+    let places = with(|blocks| blocks.count_by_place());
+    if places == 0 {
+        return;
+    }
+    tell(PROCESS.tuning.on_misuse(), |text| {
+        writeln!(text, "larder: not freed at the end, by {places} places:")?;
+        let leaks = core::iter::from_fn(|| with(|blocks| blocks.take_most()));
+        for Leak {
+            blocks,
+            bytes,
+            allocated,
+        } in leaks.take(MAX_LEAKS)
+        {
+            writeln!(text, "  {bytes} bytes in {blocks} blocks:")?;
+            write_frames(&allocated, text)?;
+        }
+        Ok(())
+    });
+}

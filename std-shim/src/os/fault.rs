@@ -1,0 +1,56 @@
+//! To be told of a fault before the program ends, where it wishes that.
+
+/// Has `explain` called with the address of each access that faults, until one does: then what the program had arranged
+/// before is in force again, and the access is tried again. Called once.
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(crate) fn watch(explain: fn(*mut u8)) {
+    use core::mem;
+    use core::ptr;
+
+    use larder_core::sync::{AtomicPtr, Ordering};
+
+    use super::errno::KeepErrno;
+
+    static EXPLAIN: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+    static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
+
+    extern "C" fn faulted(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        let _keep = KeepErrno::new();
+        // SAFETY: the function of the call that had this one registered.
+        let explain =
+            unsafe { mem::transmute::<*mut (), fn(*mut u8)>(EXPLAIN.load(Ordering::Acquire)) };
+        // SAFETY: the system's, for this call.
+        let info = unsafe { &*info };
+        // SAFETY: of a fault.
+        let address = unsafe { info.si_addr() };
+        explain(address.cast());
+        // SAFETY: what was in force before, which stays in memory.
+        unsafe {
+            libc::sigaction(
+                libc::SIGSEGV,
+                BEFORE.load(Ordering::Acquire),
+                ptr::null_mut(),
+            )
+        };
+    }
+
+    let _keep = KeepErrno::new();
+    let Some(before) = super::Os::map(&super::Native, size_of::<libc::sigaction>(), 1) else {
+        return;
+    };
+    let before = before.cast::<libc::sigaction>().as_ptr();
+    // SAFETY: memory of ours, page-aligned, that long.
+    unsafe { libc::sigaction(libc::SIGSEGV, ptr::null(), before) };
+    EXPLAIN.store(explain as *mut (), Ordering::Release);
+    BEFORE.store(before, Ordering::Release);
+    // SAFETY: zeros are no flags and no signals.
+    let mut now: libc::sigaction = unsafe { mem::zeroed() };
+    now.sa_sigaction = faulted as *const () as usize;
+    now.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: a function of this library, which is never unloaded while its heap is in use.
+    unsafe { libc::sigaction(libc::SIGSEGV, &raw const now, ptr::null_mut()) };
+}
+
+/// Nobody is told here.
+#[cfg(not(all(target_os = "linux", not(miri))))]
+pub(crate) fn watch(_explain: fn(*mut u8)) {}

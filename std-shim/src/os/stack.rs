@@ -1,0 +1,201 @@
+//! The calling thread's stack, by the unwinder that exceptions use: programs are built without frame pointers. It
+//! allocates nothing, but where a program registers frames of code that it makes as it runs.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::{mem, ptr};
+
+#[cfg(feature = "std")]
+use linked as unwinder;
+#[cfg(not(feature = "std"))]
+use loaded as unwinder;
+
+/// What the unwinder knows of a frame.
+type Context = *mut c_void;
+type Step = extern "C" fn(Context, *mut c_void) -> c_int;
+/// Go on, and be done.
+const NEXT: c_int = 0;
+const END: c_int = 5;
+
+/// The unwinder's functions.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Unwinder {
+    backtrace: unsafe extern "C" fn(Step, *mut c_void) -> c_int,
+    ip: unsafe extern "C" fn(Context) -> usize,
+    /// Where the stack ended when the frame called the one further in.
+    cfa: unsafe extern "C" fn(Context) -> usize,
+}
+
+/// The return addresses of a walk, so far.
+struct Walk<'a> {
+    unwinder: Unwinder,
+    /// Frames that end below are left out.
+    below: usize,
+    frames: &'a mut [usize],
+    count: usize,
+}
+
+/// Writes the return addresses of the calling thread's stack, the innermost first, without those of functions that
+/// `inner` called, and its own, where `inner` has a variable at that address. How many there are; 0 without an unwinder.
+///
+/// Inline: each frame costs.
+#[inline(always)]
+pub(crate) fn walk(inner: usize, frames: &mut [usize]) -> usize {
+    let Some(unwinder) = unwinder::get().filter(|_| !frames.is_empty()) else {
+        return 0;
+    };
+    let mut walk = Walk {
+        unwinder,
+        below: inner,
+        frames,
+        count: 0,
+    };
+    // SAFETY: the unwinder calls `step` with the walk, which lives until it returns.
+    unsafe { (unwinder.backtrace)(step, (&raw mut walk).cast()) };
+    walk.count
+}
+
+extern "C" fn step(context: Context, walk: *mut c_void) -> c_int {
+    // SAFETY: the walk of the function above, which waits meanwhile.
+    let walk = unsafe { &mut *walk.cast::<Walk>() };
+    // SAFETY: the unwinder's own context.
+    if unsafe { (walk.unwinder.cfa)(context) } <= walk.below {
+        return NEXT;
+    }
+    let Some(frame) = walk.frames.get_mut(walk.count) else {
+        return END;
+    };
+    // SAFETY: the unwinder's own context.
+    *frame = unsafe { (walk.unwinder.ip)(context) };
+    walk.count += usize::from(*frame != 0);
+    match walk.count < walk.frames.len() {
+        true => NEXT,
+        false => END,
+    }
+}
+
+/// The calling thread's number, as the system has it.
+pub(crate) fn thread_number() -> u32 {
+    // SAFETY: the call has no conditions.
+    let number = unsafe { libc::syscall(libc::SYS_gettid) };
+    u32::try_from(number).unwrap_or(0)
+}
+
+/// What lies at an address of code: the file, where that has the address, and the function's name, if the file gives
+/// it to others.
+pub(crate) struct Place {
+    pub(crate) file: &'static CStr,
+    pub(crate) offset: usize,
+    pub(crate) function: Option<&'static CStr>,
+}
+
+/// What lies at an address of code; `None` if no file does.
+pub(crate) fn place_of(address: usize) -> Option<Place> {
+    // SAFETY: null pointers and a number.
+    let mut info: libc::Dl_info = unsafe { mem::zeroed() };
+    let address_of = ptr::without_provenance::<c_void>(address);
+    // SAFETY: writes to a variable of ours. Any address may be asked for.
+    if unsafe { libc::dladdr(address_of, &mut info) } == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    let text = |text: *const libc::c_char| {
+        // SAFETY: a text of the loader's, which stays while the file is loaded. It is read before the program goes on.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+    };
+    let base = match is_at_fixed_addresses(info.dli_fbase) {
+        true => 0,
+        false => info.dli_fbase.addr(),
+    };
+    Some(Place {
+        file: text(info.dli_fname)?,
+        offset: address.wrapping_sub(base),
+        function: text(info.dli_sname),
+    })
+}
+
+/// Whether a loaded file has the addresses that it was linked for.
+fn is_at_fixed_addresses(base: *const c_void) -> bool {
+    const ET_EXEC: u16 = 2;
+    // The type follows the 16 bytes of the identification.
+    // SAFETY: the head of a file that is loaded, which is its first part.
+    unsafe { base.cast::<u16>().wrapping_add(8).read() == ET_EXEC }
+}
+
+/// The unwinder that Rust's standard library links.
+#[cfg(feature = "std")]
+mod linked {
+    use super::{Context, Step, Unwinder};
+    use core::ffi::{c_int, c_void};
+
+    unsafe extern "C" {
+        fn _Unwind_Backtrace(step: Step, argument: *mut c_void) -> c_int;
+        fn _Unwind_GetIP(context: Context) -> usize;
+        fn _Unwind_GetCFA(context: Context) -> usize;
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "there may be none elsewhere")]
+    pub(super) fn get() -> Option<Unwinder> {
+        Some(Unwinder {
+            backtrace: _Unwind_Backtrace,
+            ip: _Unwind_GetIP,
+            cfa: _Unwind_GetCFA,
+        })
+    }
+}
+
+/// The unwinder of a program that may have none: looked for when the library is loaded, before the program can be
+/// inside the loader, and only for a heap that wants it.
+#[cfg(not(feature = "std"))]
+mod loaded {
+    use super::Unwinder;
+    use core::ffi::{CStr, c_void};
+    use core::{mem, ptr};
+
+    use larder_core::sync::{AtomicPtr, Ordering};
+
+    use crate::os::environment::variable;
+
+    const LIBRARY: &CStr = c"libgcc_s.so.1";
+    const NAMES: [&CStr; 3] = [c"_Unwind_Backtrace", c"_Unwind_GetIP", c"_Unwind_GetCFA"];
+    static FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
+
+    #[used]
+    #[unsafe(link_section = ".init_array")]
+    static BEGIN: extern "C" fn() = find;
+
+    extern "C" fn find() {
+        let wanted = variable("LARDER_MODE").flatten() == Some(b"checking")
+            || variable("LARDER_GUARD").flatten().is_some();
+        // SAFETY: reads a number of the process: where the loader is. A program without one can load nothing.
+        if !wanted || unsafe { libc::getauxval(libc::AT_BASE) } == 0 {
+            return;
+        }
+        // SAFETY: a name that ends with 0. The heap allocates meanwhile, and finds no unwinder yet.
+        let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            return;
+        }
+        for (found, name) in FOUND.iter().zip(NAMES).rev() {
+            // SAFETY: an open library, and a name that ends with 0.
+            let function = unsafe { libc::dlsym(library, name.as_ptr()) };
+            // Release, with the first one last: whoever sees it sees all.
+            found.store(function, Ordering::Release);
+        }
+    }
+
+    pub(super) fn get() -> Option<Unwinder> {
+        let [backtrace, ip, cfa] = &FOUND;
+        // Acquire: see `find`.
+        let backtrace = backtrace.load(Ordering::Acquire);
+        if backtrace.is_null() {
+            return None;
+        }
+        let functions = [
+            backtrace,
+            ip.load(Ordering::Relaxed),
+            cfa.load(Ordering::Relaxed),
+        ];
+        // SAFETY: three functions of these signatures, as the ABI of exceptions has them.
+        Some(unsafe { mem::transmute::<[*mut c_void; 3], Unwinder>(functions) })
+    }
+}

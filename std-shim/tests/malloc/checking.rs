@@ -1,0 +1,212 @@
+//! What the checking heap says beyond the hardened one: stacks, threads, lengths, leaks; and what a program may choose to
+//! happen then.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+
+use crate::hardened::in_mode;
+use crate::program::Heap::{Alone, Inside, Linked, Preloaded, System};
+use crate::program::{End, Heap, command, compile, compile_with_names, is_long, run};
+
+/// The lines of a report under a heading, up to the next.
+fn under<'a>(report: &'a str, heading: &str) -> Vec<&'a str> {
+    let lines = report
+        .lines()
+        .skip_while(|line| !line.trim().starts_with(heading));
+    let frames = lines.skip(1).take_while(|line| line.starts_with("    "));
+    frames.collect()
+}
+
+/// The number of the thread that a heading names.
+fn thread<'a>(report: &'a str, heading: &str) -> &'a str {
+    let mut lines = report.lines().map(str::trim);
+    let line = lines.find(|line| line.starts_with(heading)).unwrap();
+    line.rsplit(' ').next().unwrap()
+}
+
+fn assert_calls(report: &str, heading: &str, functions: &[&str]) {
+    let frames = under(report, heading);
+    let mut rest = frames.iter();
+    for function in functions {
+        let name = format!(" {function}");
+        assert!(
+            rest.any(|frame| frame.ends_with(&name)),
+            "{heading} {function}: {report}"
+        );
+    }
+    for frame in frames {
+        let place = frame.split_whitespace().nth(1).unwrap();
+        assert!(place.starts_with('/') && place.contains("+0x"), "{report}");
+    }
+}
+
+fn checking(program: &Path, heap: Heap, misuse: &str) -> End {
+    in_mode("checking", program, heap, &[misuse])
+}
+
+#[test]
+fn a_report_has_the_block_and_the_stacks_that_allocated_freed_and_misused_it() {
+    for heap in [Linked, Preloaded, Inside] {
+        let program = compile_with_names("stacks.c", heap);
+        for (misuse, detail) in [
+            ("twice", ": 0 from its start"),
+            ("past", ": 3 past its end"),
+            ("before", ": 16 before its start"),
+            ("inside", ": 40 from its start"),
+        ] {
+            let end = checking(&program, heap, misuse);
+            let (block, report) = (end.text(), end.complaints());
+            let block = block.trim();
+            assert_eq!(end.status.signal(), Some(libc::SIGABRT), "{report}");
+            let second = report.lines().nth(1).unwrap();
+            let start = format!("  block {block}: 100 bytes, ");
+            assert!(second.starts_with(&start), "{report}");
+            assert!(second.contains(" granted, aligned to 16, "), "{report}");
+            assert!(report.lines().nth(2).unwrap().ends_with(detail), "{report}");
+            assert_calls(&report, "allocated", &["allocates_it", "main"]);
+            assert_calls(&report, "found", &["misuses_it", "main"]);
+            match misuse {
+                "inside" => assert!(!report.contains("  freed by"), "{report}"),
+                "twice" => assert_calls(&report, "freed", &["frees_it", "main"]),
+                _ => assert_calls(&report, "freed", &["misuses_it", "main"]),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_report_has_as_many_frames_as_are_wished() {
+    let program = compile_with_names("stacks.c", Linked);
+    for (frames, names) in [
+        ("0", vec![]),
+        ("1", vec!["allocates_it"]),
+        ("2", vec!["allocates_it", "main"]),
+    ] {
+        let mut command = command(&program, Linked);
+        command
+            .env("LARDER_MODE", "checking")
+            .env("LARDER_STACK_FRAMES", frames);
+        let report = run(command.arg("twice")).complaints();
+        let kept = under(&report, "allocated");
+        let kept = kept.iter().filter(|frame| **frame != "    no stack");
+        // The library's `malloc` may be one of them.
+        assert!(
+            kept.clone().count() == frames.parse().unwrap(),
+            "{frames}: {report}"
+        );
+        let found = names
+            .iter()
+            .filter(|name| kept.clone().any(|frame| frame.ends_with(*name)));
+        assert!(found.count() + 1 >= names.len(), "{frames}: {report}");
+    }
+}
+
+#[test]
+fn a_report_says_which_threads_did_it() {
+    let program = compile_with_names("stacks.c", Linked);
+    let report = checking(&program, Linked, "twice-in-threads").complaints();
+    let [found, allocated, freed] =
+        ["found", "allocated", "freed"].map(|heading| thread(&report, heading));
+    assert_eq!(found, allocated, "{report}");
+    assert_ne!(found, freed, "{report}");
+    assert_calls(&report, "freed", &["frees_it", "in_a_thread"]);
+}
+
+#[test]
+fn a_program_goes_on_where_that_is_wished() {
+    for mode in ["hardened", "checking"] {
+        let program = compile("stacks.c", Linked);
+        for misuse in ["twice", "past", "inside"] {
+            let mut command = command(&program, Linked);
+            command
+                .env("LARDER_MODE", mode)
+                .env("LARDER_ON_MISUSE", "report");
+            let end = run(command.arg(misuse));
+            assert!(end.status.success(), "{misuse}: {}", end.status);
+            assert!(
+                end.text().ends_with("went on\n"),
+                "{misuse}: {}",
+                end.text()
+            );
+            let complaints = end.complaints();
+            let said = complaints.matches("larder: ").count();
+            assert_eq!(said, 1, "{misuse}: {complaints}");
+        }
+    }
+}
+
+/// The blocks that are not freed at the end, by the stack that allocated them.
+#[test]
+fn what_is_not_freed_is_said_at_the_end_by_the_place_that_allocated_it() {
+    for heap in [Linked, Preloaded, Inside] {
+        let program = compile_with_names("stacks.c", heap);
+        for (leaks, mode) in [("yes", "checking"), ("no", "checking"), ("yes", "hardened")] {
+            let mut command = command(&program, heap);
+            command.env("LARDER_MODE", mode).env("LARDER_LEAKS", leaks);
+            let end = run(command.arg("leaks"));
+            let report = end.complaints();
+            assert!(end.status.success(), "{report}");
+            if (leaks, mode) != ("yes", "checking") {
+                assert_eq!(report, "");
+                continue;
+            }
+            assert!(
+                report.starts_with("larder: not freed at the end, by "),
+                "{report}"
+            );
+            assert_calls(
+                &report,
+                "3000 bytes in 30 blocks",
+                &["allocates_it", "leaks", "main"],
+            );
+            assert!(!report.contains("7000 bytes"), "{report}");
+        }
+    }
+}
+
+/// Kinds of misuse, and whether a heap must be checking to find them.
+const KINDS: [(&str, bool); 10] = [
+    ("twice", false),
+    ("resize-freed", false),
+    ("inside", false),
+    ("resize-inside", false),
+    ("foreign", false),
+    ("layout", false),
+    ("past", false),
+    ("before", true),
+    ("after-free-soon", false),
+    ("after-free", false),
+];
+
+#[test]
+fn a_hook_is_told_of_each_misuse_at_random_moments_and_of_nothing_else() {
+    let program = compile("misuse_random.c", Linked);
+    let count = if is_long() { "1000" } else { "20" };
+    for (mode, is_checking) in [("hardened", "0"), ("checking", "1")] {
+        for (kind, for_checking) in KINDS {
+            if for_checking && mode != "checking" {
+                continue;
+            }
+            let end = in_mode(mode, &program, Linked, &[kind, count, "1", is_checking]);
+            let (said, complaints) = (end.text(), end.complaints());
+            let what = format!("{kind} {mode}: {}{said}{complaints}", end.status);
+            assert_eq!(
+                (said.as_str(), complaints.as_str()),
+                ("told of each\n", ""),
+                "{what}"
+            );
+        }
+    }
+}
+
+#[test]
+fn programs_without_an_unwinder_are_checked_without_stacks() {
+    // Nothing can be loaded by a program that is whole.
+    let program = compile("stacks.c", Alone);
+    let report = checking(&program, System, "twice").complaints();
+    assert!(
+        report.starts_with("larder: freed a block twice: 0x"),
+        "{report}"
+    );
+    assert_eq!(under(&report, "allocated"), ["    no stack"], "{report}");
+}
