@@ -32,8 +32,9 @@ use super::remote::{MAX_BLOCKS, MAX_SPAN_BYTES, RemoteList, RemoteQueue};
 use super::slot::{Chain, Slot};
 use crate::sync::Cell;
 
-/// So much is carved at first, and as much again as there is later: a thread that needs few blocks
-/// of a class touches few pages.
+/// So much is carved at a time of memory that reads as zero: a thread that needs few blocks of a class touches
+/// few pages, and the first touch of a page costs more than the call. Of memory whose pages are there already as
+/// much again as there is, up to the second bound.
 const CARVE_BYTES: core::ops::RangeInclusive<usize> = 4 << 10..=16 << 10;
 
 /// Memory for a new span, from [`Pages`](super::Pages).
@@ -347,7 +348,10 @@ impl Own {
     /// `shape` is this span's (SPAN1..SPAN4).
     pub(super) unsafe fn carve(&mut self, shape: &SpanShape, max: usize) -> Option<Carved> {
         let block = shape.block_bytes as usize;
-        let bytes = (self.carved as usize * block).clamp(*CARVE_BYTES.start(), *CARVE_BYTES.end());
+        let bytes = match self.clean {
+            true => *CARVE_BYTES.start(),
+            false => (self.carved as usize * block).clamp(*CARVE_BYTES.start(), *CARVE_BYTES.end()),
+        };
         let max = (bytes / block).clamp(1, max) as u32;
         let count = max.min(shape.capacity - self.carved);
         if count == 0 {

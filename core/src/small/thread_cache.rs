@@ -26,8 +26,10 @@ pub struct CacheBin {
     capacity: i32,
 }
 
-/// Capacity where blocks only come in: enough to send them to their spans together.
+/// Capacity where blocks only come in: enough to send them to their spans together, and not more than so many bytes
+/// for a thread that waits.
 const FEW_BLOCKS: usize = 16;
+const FEW_BYTES: usize = 8 << 10;
 
 impl CacheBin {
     /// No blocks and no room.
@@ -132,9 +134,10 @@ impl CacheBin {
         self.capacity = capacity as i32;
     }
 
-    /// Lets the empty bin hold a few blocks only.
-    pub(super) fn hold_few(&mut self, max: usize) {
-        self.capacity = max.min(FEW_BLOCKS) as i32;
+    /// Lets the empty bin hold a few blocks only, of this length.
+    pub(super) fn hold_few(&mut self, max: usize, block_bytes: usize) {
+        let few = (FEW_BYTES / block_bytes).clamp(1, FEW_BLOCKS);
+        self.capacity = max.min(few) as i32;
         self.room = self.capacity;
     }
 }

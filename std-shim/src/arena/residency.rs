@@ -12,6 +12,8 @@
 //!   what lies between costs addresses only, so there must be plenty.
 //! * Neither, or not known: blocks lie as close as they can, on pages as they come.
 
+use core::ops::RangeInclusive;
+
 use larder_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::{GROWTH_BYTES, SLICE_BYTES};
@@ -33,8 +35,8 @@ const PLENTY: usize = 4;
 
 /// Blocks from here on have coarse places in a sparse arena.
 const COARSE_LEAST_BYTES: usize = 128 << 10;
-/// Longest distance between such places.
-const MAX_SPACING: usize = GROWTH_BYTES;
+/// Distances between such places.
+const SPACING: RangeInclusive<usize> = 256 << 10..=GROWTH_BYTES;
 
 /// What was seen of an arena when it grew last. All zero before.
 pub(super) struct Residency {
@@ -177,7 +179,7 @@ impl Residency {
         if bytes <= COARSE_LEAST_BYTES || !is_sparse {
             return 1;
         }
-        (1 << bytes.ilog2()).min(MAX_SPACING)
+        (1 << bytes.ilog2()).clamp(*SPACING.start(), *SPACING.end())
     }
 
     fn percent(&self) -> Option<u32> {

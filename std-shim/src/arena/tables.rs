@@ -33,16 +33,16 @@ pub(crate) const GUARD_BYTES: usize = 1 << 20;
 
 /// Where the tables of an arena lie, in bytes from their start.
 struct Plan {
+    residency: (usize, usize),
+    moves: (usize, usize),
     chunks: (usize, usize),
     index: (usize, usize),
     records: (usize, usize),
     heads: (usize, usize),
     classes: (usize, usize),
-    residency: (usize, usize),
     dirty: (usize, usize),
     young: (usize, usize),
     seams: (usize, usize),
-    moves: (usize, usize),
     bytes: usize,
 }
 
@@ -58,17 +58,18 @@ impl Plan {
             Some((start, count))
         };
         Some(Self {
+            // On the arena's own pages, all of which are touched.
+            residency: table(1, size_of::<Residency>())?,
+            moves: table(1, size_of::<Moves>())?,
             // A chunk is a granule at least; the sink takes one more, and a region ends.
             chunks: table(granules.min(u32::MAX as usize - 4) + 2, size_of::<Chunk>())?,
             index: table(granules, size_of::<u32>())?,
             records: table(slices, size_of::<Span>())?,
             heads: table(slices, size_of::<AtomicU8>())?,
             classes: table(slices, size_of::<AtomicU8>())?,
-            residency: table(1, size_of::<Residency>())?,
             dirty: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
             young: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
             seams: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
-            moves: table(1, size_of::<Moves>())?,
             bytes: at,
         })
     }

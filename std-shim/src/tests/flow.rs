@@ -124,3 +124,52 @@ fn what_others_freed_is_taken_as_a_whole_and_the_next_frees_find_room() {
     }
     pipe.end();
 }
+
+#[test]
+fn a_thread_that_only_frees_keeps_few_bytes_of_long_blocks() {
+    for bytes in [1000, 2000, 8000] {
+        let layout = Layout::from_size_align(bytes, 8).unwrap();
+        let class = SizeClass::of(bytes, 8).unwrap();
+        let mut pipe = Pipe::new();
+        let verbs = pipe.verbs();
+        let mut alloc = || verbs.alloc(&mut pipe.producer, layout, false);
+        let blocks: Vec<_> = (0..100).map(|_| alloc()).collect();
+        for block in blocks {
+            verbs.free(&mut pipe.consumer, block, layout);
+            let kept = pipe.consumer.ready_blocks(class) * class.block_bytes();
+            assert!(kept <= 8 << 10, "{kept} of {bytes}");
+        }
+        pipe.end();
+    }
+}
+
+/// The most bytes that a refill leaves ready, while a thread allocates a span's blocks.
+fn most_cut(pipe: &mut Pipe) -> usize {
+    let verbs = pipe.verbs();
+    let count = (64 << 10) / class().block_bytes();
+    let mut most = 0;
+    let blocks: Vec<_> = (0..count)
+        .map(|_| {
+            let block = verbs.alloc(&mut pipe.producer, LAYOUT, false);
+            most = most.max(1 + pipe.producer.ready_blocks(class()));
+            block
+        })
+        .collect();
+    pipe.consume(&blocks);
+    most * class().block_bytes()
+}
+
+#[test]
+fn untouched_memory_is_cut_a_page_at_a_time_and_written_memory_more() {
+    let mut pipe = Pipe::new();
+    let most = most_cut(&mut pipe);
+    assert!(most <= 4 << 10, "{most}");
+    pipe.end();
+    let mut pipe = Pipe::new();
+    let process = pipe.verbs().process;
+    let written = process.alloc_large(256 << 10, 16).unwrap();
+    assert!(process.free_large(written.as_ptr(), 256 << 10));
+    let most = most_cut(&mut pipe);
+    assert!(most > 8 << 10, "{most}");
+    pipe.end();
+}

@@ -123,6 +123,21 @@ fn in_a_sparse_heap_large_blocks_start_at_few_places() {
 }
 
 #[test]
+fn in_a_sparse_heap_places_are_far_apart_for_shorter_blocks_too() {
+    let world = world(Config::BALANCED);
+    let mut blocks: Vec<_> = [64, 100]
+        .map(|mib| (large(&world, mib * MIB), mib * MIB))
+        .into();
+    for bytes in [300 << 10, (128 << 10) + 1, 200 << 10] {
+        let block = large(&world, bytes);
+        assert!(block.addr().is_multiple_of(256 << 10), "{bytes}");
+        blocks.push((block, bytes));
+    }
+    free(&world, blocks);
+    world.end();
+}
+
+#[test]
 fn a_free_makes_no_call_however_short_the_delay() {
     for config in [Config::BALANCED, Config::MEMORY] {
         let world = world(config);
