@@ -9,6 +9,9 @@ const OURS: &str = "larder-billed";
 /// PyTorch's in the sentence, first that as somebody set it, and their names there.
 const THEIRS: [(&str, &str); 2] = [("pytorch-set", "PyTorch as set"), ("pytorch", "PyTorch")];
 
+/// PyTorch's other mode, named beside its default.
+const EXPANDABLE: &str = "pytorch-expandable";
+
 /// One trace through both.
 struct Both<'r> {
     theirs: &'r ReplayRow,
@@ -21,19 +24,35 @@ impl Report {
         let (allocator, name) = THEIRS
             .into_iter()
             .find(|(allocator, _)| self.rows.iter().any(|row| row.allocator == *allocator))?;
+        let text = match self.both(allocator).as_slice() {
+            [] => return None,
+            [one] if one.completed() => held(one, name),
+            [one] => refused(one, name),
+            several => over_all(several, name),
+        };
+        Some(text + &self.beside_expandable())
+    }
+
+    /// Ours and one of theirs on each trace.
+    fn both(&self, theirs: &str) -> Vec<Both<'_>> {
         // Each trace has one row of each.
-        let of = |allocator| {
+        let of = |allocator: &str| {
+            let allocator = allocator.to_owned();
             let rows = self.rows.iter();
             rows.filter(move |row| row.allocator == allocator)
         };
-        let both = of(allocator).zip(of(OURS));
-        let both: Vec<Both<'_>> = both.map(|(theirs, ours)| Both { theirs, ours }).collect();
-        match both.as_slice() {
-            [] => None,
-            [one] if one.completed() => Some(held(one, name)),
-            [one] => Some(refused(one, name)),
-            several => Some(over_all(several, name)),
-        }
+        let both = of(theirs).zip(of(OURS));
+        both.map(|(theirs, ours)| Both { theirs, ours }).collect()
+    }
+
+    /// What ours holds beside PyTorch with expandable segments: many have them on. Empty if not both complete a trace.
+    fn beside_expandable(&self) -> String {
+        let both = self.both(EXPANDABLE);
+        let completed: Vec<&Both<'_>> = both.iter().filter(|both| both.completed()).collect();
+        let Some((theirs, ours)) = mean_ratios(&completed) else {
+            return String::new();
+        };
+        format!(" Beside expandable segments it is {}.", less(theirs, ours))
     }
 }
 
@@ -85,11 +104,7 @@ fn over_all(both: &[Both<'_>], name: &str) -> String {
 /// What both hold over the traces that both complete, by geometric means; `None` if there is none.
 fn means(both: &[Both<'_>], name: &str) -> Option<String> {
     let completed: Vec<&Both<'_>> = both.iter().filter(|both| both.completed()).collect();
-    let ratios = |row: fn(&Both<'_>) -> Option<f64>| {
-        geometric_mean(completed.iter().filter_map(|both| row(both)))
-    };
-    let theirs = ratios(|both| both.theirs.reserved_over_live)?;
-    let ours = ratios(|both| both.ours.reserved_over_live)?;
+    let (theirs, ours) = mean_ratios(&completed)?;
     let less = less(theirs, ours);
     let traces = match completed.len() {
         1 => "1 trace".to_owned(),
@@ -98,6 +113,16 @@ fn means(both: &[Both<'_>], name: &str) -> Option<String> {
     Some(format!(
         "At the peak {name} holds {theirs:.3} times what is live, Larder {ours:.3}: {less} (geometric means over {traces})."
     ))
+}
+
+/// What theirs and ours hold over what is live, by geometric means; `None` without a trace.
+fn mean_ratios(both: &[&Both<'_>]) -> Option<(f64, f64)> {
+    let ratios = |row: fn(&Both<'_>) -> Option<f64>| {
+        geometric_mean(both.iter().filter_map(|both| row(both)))
+    };
+    let theirs = ratios(|both| both.theirs.reserved_over_live)?;
+    let ours = ratios(|both| both.ours.reserved_over_live)?;
+    Some((theirs, ours))
 }
 
 /// By how much ours is less than theirs, or more.

@@ -51,6 +51,23 @@ fn one_trace_has_its_own_bytes_in_the_sentence() {
 }
 
 #[test]
+fn expandable_segments_have_a_sentence_of_their_own() {
+    let rows = |completes| {
+        verdict(&[
+            ("one", "pytorch", 100, 200, true),
+            ("one", "pytorch-expandable", 100, 125, true),
+            ("one", "larder-billed", 100, 100, true),
+            ("two", "pytorch", 100, 200, true),
+            ("two", "pytorch-expandable", 100, 500, completes),
+            ("two", "larder-billed", 100, 100, true),
+        ])
+        .unwrap()
+    };
+    assert!(rows(true).ends_with(". Beside expandable segments it is 60 % less."));
+    assert!(rows(false).ends_with(". Beside expandable segments it is 20 % less."));
+}
+
+#[test]
 fn several_traces_are_compared_by_geometric_means() {
     let sentence = verdict(&[
         ("one", "pytorch", 100, 100, true),
