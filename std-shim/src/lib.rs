@@ -102,7 +102,7 @@ pub use observe::profile::{Profiled, Sample, SampleEvent, SampleHook, unsampled}
 pub use observe::recorder::Recorder;
 #[cfg(feature = "std")]
 pub use observe::tracking::{
-    Entered, Scope, ScopeCounts, ScopeHandle, ScopeReport, Tracking, uncounted,
+    Entered, Scope, ScopeCounts, ScopeHandle, ScopeReport, Scoped, Tracking, uncounted,
 };
 pub use stats::{ClassStats, Stats};
 #[cfg(feature = "std")]
