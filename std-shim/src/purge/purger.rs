@@ -85,7 +85,7 @@ impl Purger {
         if held > bound {
             let step = (held / GROWN_PART).max(GROWN_BYTES);
             self.bound.store(held + step, Ordering::Relaxed);
-            self.grown.store(held - bound + step, Ordering::Relaxed);
+            (self.grown).fetch_add(held - bound + step, Ordering::Relaxed);
         }
     }
 
