@@ -156,7 +156,8 @@ impl Larder {
     }
 
     /// Whether the heap says at the end of the process, on standard error, what it holds and the most that the process had
-    /// in memory. On Linux, after the functions of `atexit` and the destructors of static values.
+    /// in memory. On Linux, after the functions of `atexit` and the destructors of static values; a program that has closed
+    /// standard error by then says nothing.
     #[must_use]
     pub const fn with_stats(self, stats: bool) -> Self {
         Self(Config { stats, ..self.0 })
