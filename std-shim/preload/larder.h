@@ -23,6 +23,7 @@ struct larder_stats {
     uint64_t heaps;           /* heaps of threads */
     uint64_t steps;           /* steps begun that a heap served */
     uint64_t known_steps;     /* of them, those whose plan was known */
+    uint64_t kept_bytes;      /* free, and at hand of threads */
 };
 
 /* Writes at most `bytes` bytes of the numbers; gives how many there are. Gather them as

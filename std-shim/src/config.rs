@@ -92,6 +92,8 @@ pub(crate) struct Config {
     pub(crate) stack_frames: u32,
     /// Whether what is not freed is said at the end.
     pub(crate) leaks: bool,
+    /// Whether it is said at the end what the heap holds.
+    pub(crate) stats: bool,
     /// Of so many blocks of `malloc` one has guard pages; 0 for none.
     pub(crate) guard_one_in: u32,
     /// Whether a fault at a guard page is explained.
@@ -114,6 +116,7 @@ impl Config {
         on_misuse: OnMisuse::Abort,
         stack_frames: 16,
         leaks: false,
+        stats: false,
         guard_one_in: 0,
         explains_faults: false,
         by_new: false,
@@ -178,7 +181,8 @@ pub(crate) struct Tuning {
     huge_above: AtomicU64,
     dense_percent: AtomicU32,
     bin_bytes: AtomicU32,
-    /// 1 known, 2 background, 4 hardened, 8 allocated before it was known, 16 checking, 32 leaks, 64 explains faults.
+    /// 1 known, 2 background, 4 hardened, 8 allocated before it was known, 16 checking, 32 leaks, 64 explains faults,
+    /// 128 statistics.
     flags: AtomicU32,
     guard_one_in: AtomicU32,
     stack_frames: AtomicU32,
@@ -195,6 +199,7 @@ const EARLY: u32 = 8;
 const CHECKING: u32 = 16;
 const LEAKS: u32 = 32;
 const EXPLAINS_FAULTS: u32 = 64;
+const STATS: u32 = 128;
 /// Nobody allocates so often before the C library begins.
 const MAX_IN_VAIN: u32 = 100;
 
@@ -325,6 +330,11 @@ impl Tuning {
         self.flags.load(Ordering::Relaxed) & (CHECKING | LEAKS) == CHECKING | LEAKS
     }
 
+    /// Whether it is said at the end what the heap holds.
+    pub(crate) fn says_stats(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & STATS != 0
+    }
+
     /// Of so many blocks of `malloc` one has guard pages; 0 for none.
     pub(crate) fn guard_one_in(&self) -> u32 {
         self.guard_one_in.load(Ordering::Relaxed)
@@ -379,12 +389,13 @@ const fn flags(config: &Config) -> u32 {
     let hardened = if config.hardened { HARDENED } else { 0 };
     let checking = if config.checking { CHECKING } else { 0 };
     let leaks = if config.leaks { LEAKS } else { 0 };
+    let stats = if config.stats { STATS } else { 0 };
     let explains = if config.explains_faults {
         EXPLAINS_FAULTS
     } else {
         0
     };
-    background | hardened | checking | leaks | explains
+    background | hardened | checking | leaks | stats | explains
 }
 
 #[cfg(test)]

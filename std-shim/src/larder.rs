@@ -155,6 +155,14 @@ impl Larder {
         Self(Config { leaks, ..self.0 })
     }
 
+    /// Whether the heap says at the end of the process, on standard error, what it holds and the most that the process had
+    /// in memory. On Linux, after the functions of `atexit` and the destructors of static values; a program that has closed
+    /// standard error by then says nothing.
+    #[must_use]
+    pub const fn with_stats(self, stats: bool) -> Self {
+        Self(Config { stats, ..self.0 })
+    }
+
     /// Gives guard pages to one in so many blocks of [`malloc`](Self::malloc) and [`malloc_zeroed`](Self::malloc_zeroed)
     /// up to a page less 16 bytes; 0 for none, as in each configuration. Not where the heap is hardened or checking.
     ///
@@ -230,6 +238,7 @@ impl Larder {
     /// | `LARDER_HUGE_PAGES` | MiB from which on they are asked for, or `never` |
     /// | `LARDER_ON_MISUSE` | `abort` or `report`: an [`OnMisuse`] |
     /// | `LARDER_LEAKS` | `yes` or `no`: [`with_leaks`](Self::with_leaks) |
+    /// | `LARDER_STATS` | `yes` or `no`: [`with_stats`](Self::with_stats) |
     /// | `LARDER_STACK_FRAMES` | a number up to 32: [`with_stack_frames`](Self::with_stack_frames) |
     /// | `LARDER_GUARD` | a number above 0, or `never`: [`with_guard_pages`](Self::with_guard_pages) |
     /// | `LARDER_GUARD_FAULTS` | `yes` or `no`: [`with_fault_reports`](Self::with_fault_reports) |

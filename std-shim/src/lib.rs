@@ -50,7 +50,7 @@ compile_error!("larder needs its feature `std` on systems other than Unix");
 
 // Rooms:
 // * `larder` the allocator's verbs, `slow` what they leave, `by_address` blocks without a layout; `check` broken contracts, `config` what a program
-//   chooses, `stats` numbers; `hardened` verbs that look at every block
+//   chooses, `stats` numbers, `end` what is said when the process ends, `text` where it is made; `hardened` verbs that look at every block
 // * `thread` what one thread has, and what runs when it ends
 // * `process` what all share: arenas, heaps, mappings; what runs around a fork
 // * `arena` one reserved range: spans, large blocks, pages that move, free memory that goes back
@@ -69,6 +69,8 @@ mod block_table;
 mod by_address;
 mod check;
 mod config;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod end;
 mod hardened;
 #[cfg(miri)]
 mod interpreted;
@@ -83,6 +85,7 @@ mod stats;
 mod step;
 #[cfg(test)]
 mod tests;
+mod text;
 mod thread;
 #[cfg(feature = "allocator-api2")]
 mod value_heap;
@@ -99,7 +102,7 @@ pub use observe::profile::{Profiled, Sample, SampleEvent, SampleHook, unsampled}
 pub use observe::recorder::Recorder;
 #[cfg(feature = "std")]
 pub use observe::tracking::{
-    Entered, Scope, ScopeCounts, ScopeHandle, ScopeReport, Tracking, uncounted,
+    Entered, Scope, ScopeCounts, ScopeHandle, ScopeReport, Scoped, Tracking, uncounted,
 };
 pub use stats::{ClassStats, Stats};
 #[cfg(feature = "std")]

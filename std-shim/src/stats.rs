@@ -54,6 +54,9 @@ pub struct Stats {
     /// purging gives back next. What of it was never touched takes no physical memory.
     /// What lies in free lists is not part of it.
     pub retained_bytes: u64,
+    /// Free small blocks that threads keep at hand, those that ended too; not what other running threads keep, which
+    /// counts as live.
+    pub kept_bytes: u64,
     /// What went back to the system since the program began, by itself and by `trim`: as much as was in memory.
     pub purged_bytes: u64,
     /// Addresses reserved for the heap.
@@ -90,6 +93,7 @@ impl Stats {
             ("resident_bytes", self.resident_bytes),
             ("reserved_bytes", self.reserved_bytes),
             ("retained_bytes", self.retained_bytes),
+            ("kept_bytes", self.kept_bytes),
             ("purged_bytes", self.purged_bytes),
             ("heaps", self.heaps),
         ]
@@ -121,6 +125,7 @@ impl Stats {
             committed_bytes: 0,
             resident_bytes: 0,
             retained_bytes: process.idle_bytes(),
+            kept_bytes: 0,
             purged_bytes: process.purger.purged_bytes(),
             reserved_bytes: 0,
             heaps: 0,
@@ -151,6 +156,7 @@ impl Stats {
             entry.block_bytes = class.block_bytes() as u64;
             let idle = idle + local.ready_blocks(class) as u64;
             entry.live_blocks = entry.live_blocks.saturating_sub(idle);
+            stats.kept_bytes += idle * entry.block_bytes;
             stats.live_bytes += entry.live_blocks * entry.block_bytes;
             stats.span_bytes += entry.span_bytes;
         }
@@ -267,6 +273,7 @@ mod tests {
             resident_bytes: 1 << 19,
             reserved_bytes: 64 << 30,
             retained_bytes: 5,
+            kept_bytes: 8,
             purged_bytes: 6,
             heaps: 7,
             steps: StepStats::default(),
@@ -283,9 +290,9 @@ mod tests {
             .collect();
         assert_eq!(lines[3], ["committed_bytes", "1048576"]);
         assert_eq!(lines[4], ["resident_bytes", "524288"]);
-        assert_eq!(lines[8], ["heaps", "7"]);
-        assert_eq!(lines[10], ["32", "1024", "65536", "50%"]);
-        assert_eq!(lines.len(), 11);
+        assert_eq!(lines[9], ["heaps", "7"]);
+        assert_eq!(lines[11], ["32", "1024", "65536", "50%"]);
+        assert_eq!(lines.len(), 12);
     }
 
     #[test]

@@ -83,11 +83,12 @@ fn does_one_thing() {
 }
 
 fn process(task: &str) -> (Output, String) {
-    let leaks = if task == "leaks" { "yes" } else { "no" };
+    let asked = |of| if task == of { "yes" } else { "no" };
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", "does_one_thing", "--nocapture", "--ignored"])
         .env(TASK, task)
-        .env("LARDER_LEAKS", leaks)
+        .env("LARDER_LEAKS", asked("leaks"))
+        .env("LARDER_STATS", asked("stats"))
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -162,4 +163,14 @@ fn a_hook_that_allocates_is_told_and_the_program_goes_on() {
     let (output, report) = process("hook");
     assert!(output.status.success(), "{report}");
     assert!(!report.contains("larder: freed"), "{report}");
+}
+
+#[test]
+fn what_the_heap_holds_is_said_at_the_end() {
+    let (output, report) = process("stats");
+    assert!(output.status.success(), "{report}");
+    let lines: Vec<&str> = report.lines().collect();
+    assert!(lines[0].starts_with("larder: the heap of process "));
+    assert!(lines[1].trim().starts_with("live_bytes "), "{report}");
+    assert!(lines[11].trim().starts_with("peak_bytes "), "{report}");
 }

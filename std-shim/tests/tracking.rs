@@ -4,11 +4,14 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::mem;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::thread;
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
 
-use larder::{Larder, Scope, ScopeHandle, Tracking, uncounted};
+use larder::{Larder, Scope, ScopeHandle, ScopeReport, Tracking, uncounted};
 
 #[global_allocator]
 static HEAP: Tracking<Larder> = Tracking::new(Larder::new());
@@ -146,4 +149,131 @@ fn a_child_of_a_fork_beside_counting_threads_counts_on() {
     for thread in busy {
         thread.join().unwrap();
     }
+}
+
+/// Pending once.
+struct Later(bool);
+
+impl Future for Later {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        match mem::replace(&mut self.0, true) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+}
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn poll(task: &mut Task) -> Poll<()> {
+    task.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// A thread that polls each task it is sent once, and allocates 7 bytes before and after, in a scope of its own.
+struct Poller {
+    tasks: mpsc::Sender<Task>,
+    polled: mpsc::Receiver<(Task, Poll<()>)>,
+    end: JoinHandle<ScopeReport>,
+}
+
+fn poller() -> Poller {
+    let (tasks, received) = mpsc::channel();
+    let (sender, polled) = mpsc::channel();
+    let end = thread::spawn(move || {
+        let scope = Scope::begin();
+        while let Ok(mut task) = uncounted(|| received.recv()) {
+            let before = vec![0_u8; 7];
+            let state = poll(&mut task);
+            drop((before, vec![0_u8; 7]));
+            uncounted(|| sender.send((task, state))).unwrap();
+        }
+        scope.report()
+    });
+    Poller { tasks, polled, end }
+}
+
+/// Allocates three times `bytes` bytes, two of them at once at most, in three polls.
+async fn works(bytes: usize) {
+    let first = vec![0_u8; bytes];
+    Later(false).await;
+    drop(first);
+    let second = vec![0_u8; 2 * bytes];
+    Later(false).await;
+    drop(second);
+}
+
+#[test]
+fn a_future_takes_its_scope_from_thread_to_thread_and_counts_nothing_of_theirs() {
+    let around = Scope::begin();
+    let futures = [1000, 100].map(|bytes| Scope::around(works(bytes)));
+    let scopes = futures.each_ref().map(|future| future.handle());
+    let mut tasks = uncounted(|| futures.map(|future| Box::pin(future) as Task));
+    let pollers = [poller(), poller()];
+    for round in 0..3 {
+        // Each task goes to the thread that had the other one.
+        tasks.reverse();
+        for (task, poller) in tasks.into_iter().zip(&pollers) {
+            poller.tasks.send(task).unwrap();
+        }
+        tasks = [0, 1].map(|which| {
+            let (task, state) = pollers[which].polled.recv().unwrap();
+            assert_eq!(state.is_ready(), round == 2);
+            task
+        });
+        let live = scopes
+            .each_ref()
+            .map(|scope| scope.report().total.live_bytes);
+        assert_eq!(live, [[1000, 100], [2000, 200], [0, 0]][round]);
+    }
+    drop(tasks);
+    for (scope, bytes) in scopes.iter().zip([1000, 100]) {
+        let report = scope.report();
+        let total = report.total;
+        assert_eq!((total.allocations, total.allocated_bytes), (2, 3 * bytes));
+        assert_eq!(
+            (total.high_water_bytes, total.foreign_frees),
+            (2 * bytes, 0)
+        );
+        assert!(report.ended && !report.cut_short);
+    }
+    for poller in pollers {
+        drop(poller.tasks);
+        let total = poller.end.join().unwrap().total;
+        assert_eq!((total.allocations, total.allocated_bytes), (6, 42));
+    }
+    let report = around.report();
+    let inside = report.total.allocated_bytes - report.own.allocated_bytes;
+    assert_eq!(inside, 3 * 1100, "they were begun in this one");
+}
+
+struct LastWords;
+
+impl Drop for LastWords {
+    fn drop(&mut self) {
+        drop(vec![0_u8; 500]);
+    }
+}
+
+#[test]
+fn a_future_that_is_dropped_before_it_is_ready_counts_to_its_end() {
+    let future = Scope::around(async {
+        let _last = LastWords;
+        let block = vec![0_u8; 1000];
+        Later(false).await;
+        drop(block);
+    });
+    let scope = future.handle();
+    let mut task: Task = Box::pin(future);
+    assert!(poll(&mut task).is_pending());
+    assert_eq!(scope.report().total.live_bytes, 1000);
+    thread::spawn(move || drop(task)).join().unwrap();
+    let report = scope.report();
+    assert_eq!(report.total.allocated_bytes, 1500);
+    assert_eq!(
+        (report.total.live_bytes, report.total.freed_after_end_bytes),
+        (0, 0)
+    );
+    assert!(report.ended && !report.cut_short);
 }

@@ -28,6 +28,7 @@ pub struct Stats {
     heaps: u64,
     steps: u64,
     known_steps: u64,
+    kept_bytes: u64,
 }
 
 /// Writes as many of the numbers as the caller knows of; how many bytes of them there are.
@@ -49,6 +50,7 @@ pub unsafe extern "C" fn larder_stats(stats: *mut Stats, bytes: size_t) -> size_
         heaps: now.heaps,
         steps: now.steps.steps,
         known_steps: now.steps.known_steps,
+        kept_bytes: now.kept_bytes,
     };
     let known = bytes.min(size_of::<Stats>());
     let from = (&raw const numbers).cast::<u8>();

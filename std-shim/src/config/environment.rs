@@ -9,7 +9,7 @@ use crate::os::say;
 type Choose = fn(&mut Config, &[u8]) -> Option<()>;
 
 /// The variables, what each does, and what it may say.
-const VARIABLES: [(&str, Choose, &str); 9] = [
+const VARIABLES: [(&str, Choose, &str); 10] = [
     (
         "LARDER_MODE",
         mode,
@@ -20,6 +20,7 @@ const VARIABLES: [(&str, Choose, &str); 9] = [
     ("LARDER_HUGE_PAGES", huge_pages, "MiB, or never"),
     ("LARDER_ON_MISUSE", on_misuse, "abort or report"),
     ("LARDER_LEAKS", leaks, "yes or no"),
+    ("LARDER_STATS", stats, "yes or no"),
     ("LARDER_STACK_FRAMES", stack_frames, "a number up to 32"),
     ("LARDER_GUARD", guard, "of how many blocks one, or never"),
     ("LARDER_GUARD_FAULTS", guard_faults, "yes or no"),
@@ -54,6 +55,7 @@ fn mode(config: &mut Config, value: &[u8]) -> Option<()> {
         background: config.background,
         on_misuse: config.on_misuse,
         leaks: config.leaks,
+        stats: config.stats,
         stack_frames: config.stack_frames,
         guard_one_in: config.guard_one_in,
         explains_faults: config.explains_faults,
@@ -94,6 +96,11 @@ fn on_misuse(config: &mut Config, value: &[u8]) -> Option<()> {
 
 fn leaks(config: &mut Config, value: &[u8]) -> Option<()> {
     config.leaks = yes_or_no(value)?;
+    Some(())
+}
+
+fn stats(config: &mut Config, value: &[u8]) -> Option<()> {
+    config.stats = yes_or_no(value)?;
     Some(())
 }
 
@@ -150,8 +157,11 @@ mod tests {
         assert_eq!(huge_pages(&mut config, b"3"), Some(()));
         assert_eq!(on_misuse(&mut config, b"report"), Some(()));
         assert_eq!(leaks(&mut config, b"yes"), Some(()));
-        assert_eq!(mode(&mut config.clone(), b"checking"), Some(()));
-        assert_eq!((config.on_misuse, config.leaks), (OnMisuse::Report, true));
+        assert_eq!(stats(&mut config, b"yes"), Some(()));
+        let mut other = config;
+        assert_eq!(mode(&mut other, b"checking"), Some(()));
+        assert_eq!((other.on_misuse, other.leaks), (OnMisuse::Report, true));
+        assert!(other.stats, "the mode says nothing of the end");
         assert_eq!(stack_frames(&mut config, b"32"), Some(()));
         assert_eq!(stack_frames(&mut config, b"33"), None);
         assert_eq!(config.stack_frames, 32);

@@ -33,7 +33,7 @@ mod blocks;
 mod fill;
 pub(crate) mod guarded;
 mod history;
-mod report;
+pub(crate) mod report;
 #[cfg(test)]
 mod tests;
 

@@ -11,6 +11,7 @@ use crate::config::OnMisuse;
 use crate::os::stack::{Place, place_of};
 use crate::os::{abort, say};
 use crate::process::PROCESS;
+use crate::text::Text;
 
 /// Bytes of the longest report.
 const REPORT_BYTES: usize = 64 << 10;
@@ -52,29 +53,13 @@ fn tell(act: OnMisuse, write: impl FnOnce(&mut Text) -> fmt::Result) {
         Some(long) => long.values(),
         None => &mut short,
     };
-    let mut text = Text { bytes, length: 0 };
+    let mut text = Text::new(bytes);
     // What does not fit is left out.
     write(&mut text).ok();
-    let text = text.bytes.get(..text.length).unwrap_or_default();
+    let text = text.written();
     match act {
         OnMisuse::Call(hook) => hook(str::from_utf8(text).unwrap_or_default()),
         OnMisuse::Abort | OnMisuse::Report => say(text),
-    }
-}
-
-/// A text in memory that is there.
-struct Text<'a> {
-    bytes: &'a mut [u8],
-    length: usize,
-}
-
-impl Write for Text<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.length + text.len();
-        let room = self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.length = end;
-        Ok(())
     }
 }
 
@@ -178,14 +163,8 @@ fn write_names(_frame: usize, _text: &mut Text) -> Result<bool, fmt::Error> {
     Ok(false)
 }
 
-/// Said when the process ends, after the functions of `atexit` and the destructors of the program's file.
-#[cfg(all(target_os = "linux", not(miri)))]
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = say_leaks;
-
 /// Says what is not freed, by the place that allocated it, where that is wished.
-extern "C" fn say_leaks() {
+pub(crate) fn say_leaks() {
     if !PROCESS.tuning.says_leaks() {
         return;
     }

@@ -7,7 +7,7 @@
 //! * `Native`, its [`Os`]; the constant `FIRST_ARENA_BYTES`;
 //! * `Key` with `make_key` and `set_key`; `watch_forks`; `say` and `abort`.
 //!
-//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded, `environment` reads variables, `stack` walks stacks, `fault` tells of faults. No call here
+//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded, `environment` reads variables, `stack` walks stacks, `fault` tells of faults, `peak` of the most in memory. No call here
 //! changes `errno` (`errno`).
 
 // Who has no threads of the heap's own ticks in slow paths.
@@ -21,6 +21,8 @@ pub(crate) mod fault;
 mod futex;
 #[cfg(miri)]
 mod nothing;
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(crate) mod peak;
 mod pin;
 #[cfg_attr(any(not(target_os = "linux"), miri), path = "no_stack.rs")]
 pub(crate) mod stack;

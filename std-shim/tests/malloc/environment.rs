@@ -7,7 +7,7 @@ use crate::program::Heap::{Inside, Linked, Preloaded, System};
 use crate::program::{End, Heap, command, compile, run};
 
 /// Each variable with values that are understood and a text that is said of others.
-const VARIABLES: [(&str, &[&str], &str); 9] = [
+const VARIABLES: [(&str, &[&str], &str); 10] = [
     (
         "LARDER_MODE",
         &["balanced", "speed", "memory", "hardened", "checking"],
@@ -26,6 +26,7 @@ const VARIABLES: [(&str, &[&str], &str); 9] = [
     ),
     ("LARDER_ON_MISUSE", &["abort", "report"], "abort or report"),
     ("LARDER_LEAKS", &["yes", "no"], "yes or no"),
+    ("LARDER_STATS", &["no"], "yes or no"),
     (
         "LARDER_STACK_FRAMES",
         &["0", "1", "32"],

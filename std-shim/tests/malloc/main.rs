@@ -4,7 +4,7 @@
 //! * `library` builds `liblarder` once · `program` compiles, runs and compares
 //! * `contract` what the functions and operators promise · `life` how processes and threads begin, fork and end
 //! * `environment` the variables · `hardened` the hardened heap and the checking one · `checking` what the second says ·
-//!   `guard` guard pages · `real` installed programs
+//!   `guard` guard pages · `statistics` what is said at the end · `real` installed programs
 //!
 //! The programs in C and C++ are in `programs/`. With `LARDER_ROUNDS=all` they do 10,000 times what they do 20
 //! times else.
@@ -28,3 +28,4 @@ mod library;
 mod life;
 mod program;
 mod real;
+mod statistics;

@@ -29,6 +29,8 @@ mod recording;
 mod rmm;
 #[cfg(test)]
 mod rmm_tests;
+#[cfg(test)]
+mod script_tests;
 mod snapshot;
 #[cfg(test)]
 mod snapshot_tests;

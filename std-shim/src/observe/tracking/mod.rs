@@ -7,7 +7,7 @@
 //! ```
 //!
 //! # Files
-//! * `scope` what a program holds: [`Scope`], [`ScopeHandle`], [`Entered`], [`uncounted`]
+//! * `scope` what a program holds: [`Scope`], [`ScopeHandle`], [`Entered`], [`Scoped`], [`uncounted`]
 //! * `stack` the scopes that a thread is in
 //! * `node` the counters of one scope
 //! * `blocks` whose each block is
@@ -36,7 +36,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use node::NodeRef;
 
 pub use node::{ScopeCounts, ScopeReport};
-pub use scope::{Entered, Scope, ScopeHandle, uncounted};
+pub use scope::{Entered, Scope, ScopeHandle, Scoped, uncounted};
 
 /// An allocator that counts for each [`Scope`] what is asked of `A` inside it.
 ///

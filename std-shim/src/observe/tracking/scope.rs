@@ -1,8 +1,11 @@
-//! What a program holds of a scope: [`Scope`], [`ScopeHandle`], [`Entered`]; and [`uncounted`].
+//! What a program holds of a scope: [`Scope`], [`ScopeHandle`], [`Entered`], [`Scoped`]; and [`uncounted`].
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use super::blocks;
 use super::node::{NodeRef, ScopeNode, ScopeReport};
@@ -12,7 +15,7 @@ use super::stack::{self, Kind};
 ///
 /// Needs a program whose allocator is a [`Tracking`](crate::Tracking); else everything stays 0.
 /// Scopes nest: what counts in one counts in all that it was begun in. Stays on its thread; a
-/// [`handle`](Self::handle) takes it to others.
+/// [`handle`](Self::handle) takes it to others, and [`around`](Self::around) makes one that goes with a future.
 ///
 /// A scope that outlives the one it was begun in, or is forgotten, is cut short when that one ends:
 /// the report says so ([`ScopeReport::cut_short`]), and no other scope is harmed. One that is
@@ -59,16 +62,46 @@ fn no_memory() -> ! {
     handle_alloc_error(Layout::new::<ScopeNode>())
 }
 
+/// A node inside the thread's innermost scope.
+fn begin_node() -> NodeRef {
+    blocks::watch_forks();
+    NodeRef::new(stack::innermost()).unwrap_or_else(|| no_memory())
+}
+
 impl Scope {
     /// Begins a scope. O(1), two small allocations of `System`; without memory for them the
     /// program ends, as by any collection of the standard library.
     pub fn begin() -> Self {
-        blocks::watch_forks();
-        let node = NodeRef::new(stack::innermost()).unwrap_or_else(|| no_memory());
+        let node = begin_node();
         Self {
             number: frame(Some(node.clone()), Kind::Scope),
             node,
             on_its_thread: PhantomData,
+        }
+    }
+
+    /// Begins a scope that goes with a future: what the future allocates while it is polled or dropped counts there,
+    /// whichever threads do that, and what they do in between does not. It is begun in the scope that this thread is
+    /// in, and ends when the future is dropped.
+    ///
+    /// ```
+    /// # use larder::{Larder, Scope, Tracking};
+    /// # #[global_allocator]
+    /// # static HEAP: Tracking<Larder> = Tracking::new(Larder::new());
+    /// use std::pin::pin;
+    /// use std::task::{Context, Poll, Waker};
+    ///
+    /// let request = Scope::around(async { vec![0_u8; 1000] });
+    /// let scope = request.handle();
+    /// // What a runtime does with a task, on any of its threads:
+    /// let answer = pin!(request).poll(&mut Context::from_waker(Waker::noop()));
+    /// assert!(matches!(&answer, Poll::Ready(body) if body.len() == 1000));
+    /// assert_eq!(scope.report().total.live_bytes, 1000);
+    /// ```
+    pub fn around<F: Future>(future: F) -> Scoped<F> {
+        Scoped {
+            future: ManuallyDrop::new(future),
+            scope: ScopeHandle(begin_node()),
         }
     }
 
@@ -149,6 +182,51 @@ pub struct Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         stack::pop(self.number);
+    }
+}
+
+/// A future with a scope of its own, made by [`Scope::around`]. It may go to another thread between two polls, if what
+/// it is around may.
+///
+/// A [`Scope`] that is begun inside and held across an `.await` keeps the future on its thread, and is cut short when
+/// that poll ends; scopes around inner futures are not. Each poll costs what [`ScopeHandle::enter`] does.
+#[must_use = "a future does nothing unless it is polled"]
+pub struct Scoped<F> {
+    /// Gone after the drop. Where the whole is pinned it is, too.
+    future: ManuallyDrop<F>,
+    scope: ScopeHandle,
+}
+
+impl<F> Scoped<F> {
+    /// The scope, for reports and for threads that help.
+    pub fn handle(&self) -> ScopeHandle {
+        self.scope.clone()
+    }
+}
+
+impl<F: Future> Future for Scoped<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let _entered = self.scope.enter();
+        // SAFETY: the future stays where it is until it is dropped there, and no other reference to it can be had.
+        let future = unsafe { self.map_unchecked_mut(|scoped| &mut *scoped.future) };
+        future.poll(context)
+    }
+}
+
+impl<F> Drop for Scoped<F> {
+    fn drop(&mut self) {
+        let _entered = self.scope.enter();
+        // SAFETY: the whole is dropped, and the future not touched again.
+        unsafe { ManuallyDrop::drop(&mut self.future) };
+        self.scope.0.end();
+    }
+}
+
+impl<F> fmt::Debug for Scoped<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Scoped").field(&self.scope.report()).finish()
     }
 }
 

@@ -1,0 +1,83 @@
+//! What is said when the process ends, where that is wished: blocks that are not freed, and what the heap holds.
+
+use core::fmt::{self, Write};
+
+use crate::hardened::report::say_leaks;
+use crate::os::peak::peak_resident_bytes;
+use crate::os::say;
+use crate::process::PROCESS;
+use crate::stats::Stats;
+use crate::text::Text;
+use crate::thread::with_local;
+
+/// Runs after the functions of `atexit` and the destructors of the program's file.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = at_end;
+
+extern "C" fn at_end() {
+    say_leaks();
+    if PROCESS.tuning.says_stats() {
+        say_stats();
+    }
+}
+
+/// Bytes of a line, and lines; a number that is longer than its column takes of the others' room.
+const TEXT_BYTES: usize = 80 * 16;
+
+/// What each of [`Stats::fields`] is.
+const MEANINGS: [&str; 10] = [
+    "in the program's hands",
+    "of them, blocks above 128 KiB",
+    "cut into small blocks, used or not",
+    "usable",
+    "of them, in memory",
+    "addresses",
+    "free, and not given back yet",
+    "free, and at hand of threads",
+    "given back so far",
+    "of threads",
+];
+
+fn say_stats() {
+    // SAFETY: the process ends, and its thread is not inside the heap.
+    let stats = unsafe { with_local(|local| Stats::count(&PROCESS, local)) };
+    let mut bytes = [0; TEXT_BYTES];
+    let mut text = Text::new(&mut bytes);
+    // There is room for all of it.
+    write_stats(&stats, &mut text).ok();
+    say(text.written());
+}
+
+fn write_stats(stats: &Stats, text: &mut Text) -> fmt::Result {
+    // SAFETY: reads a number of the process.
+    let process = unsafe { libc::getpid() };
+    writeln!(text, "larder: the heap of process {process} at its end:")?;
+    for ((name, number), meaning) in stats.fields().zip(MEANINGS) {
+        writeln!(text, "  {name:<16}{number:>15}  {meaning}")?;
+    }
+    match peak_resident_bytes() {
+        Some(peak) => writeln!(
+            text,
+            "  {:<16}{peak:>15}  most of the process in memory at once",
+            "peak_bytes"
+        ),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_is_said_with_its_meaning() {
+        let stats = crate::Larder::new().stats();
+        assert_eq!(stats.fields().count(), MEANINGS.len());
+        let mut bytes = [0; TEXT_BYTES];
+        let mut text = Text::new(&mut bytes);
+        assert_eq!(write_stats(&stats, &mut text), Ok(()));
+        let said = str::from_utf8(text.written()).unwrap();
+        assert_eq!(said.lines().count(), 1 + MEANINGS.len() + 1, "{said}");
+    }
+}

@@ -1,0 +1,22 @@
+//! The most that the process had in memory.
+
+use super::errno::KeepErrno;
+
+/// Bytes in memory when they were most, whoever asked for them; `None` if the system does not say. Unlike `getrusage` it
+/// knows nothing of the program that started this one.
+pub(crate) fn peak_resident_bytes() -> Option<u64> {
+    let _keep = KeepErrno::new();
+    let mut status = [0; 4096];
+    let path = c"/proc/self/status".as_ptr();
+    // SAFETY: a text that ends with 0.
+    let file = unsafe { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) };
+    // SAFETY: as many bytes as there are. A file that could not be opened is refused.
+    let bytes = unsafe { libc::read(file, status.as_mut_ptr().cast(), status.len()) };
+    // SAFETY: a file of ours, or none.
+    unsafe { libc::close(file) };
+    let status = status.get(..usize::try_from(bytes).ok()?)?;
+    let mut lines = status.split(|&byte| byte == b'\n');
+    let peak = lines.find_map(|line| line.strip_prefix(b"VmHWM:"))?;
+    let kib = str::from_utf8(peak).ok()?.trim().strip_suffix(" kB")?;
+    kib.parse::<u64>().ok()?.checked_mul(1 << 10)
+}
