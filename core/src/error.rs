@@ -186,7 +186,7 @@ impl fmt::Display for OutOfMemory {
             Cause::Rejected(_) => "",
             Cause::Held => "what is held does not serve; free blocks, or allocate over a source",
             Cause::Limit => "growing would pass the limit; raise it or free blocks",
-            Cause::SubAllocator => "the device, or whoever else gives memory here, has no more to give",
+            Cause::SubAllocator => "the device, or other source of the memory, has no more to give",
             Cause::Fragmentation => "enough is free, but in chunks that are too small",
             Cause::Pending => "queued work still uses what is free; wait for it and try again",
             Cause::Fixed => "the allocator does not grow; give it another region or free blocks",
