@@ -34,7 +34,7 @@ pub(super) fn read(mut config: Config) -> Option<Config> {
             continue;
         };
         if choose(&mut config, value).is_none() {
-            for part in ["larder: ", name, " is ignored: it says ", values, "\n"] {
+            for part in ["larder: ", name, " is ignored: it may say ", values, "\n"] {
                 say(part.as_bytes());
             }
         }
