@@ -175,7 +175,7 @@ impl Table {
         layout::lay_out(&self.cells(0), None, width)
     }
 
-    /// The same with the first column as a line above the rows that share it.
+    /// The table, with its first column as a line above the rows that share it.
     pub(crate) fn grouped(&self, width: usize) -> String {
         let groups = self.cells(0).swap_remove(0).cells;
         layout::lay_out(&self.cells(1), Some(&groups), width)
