@@ -90,7 +90,9 @@ pub enum Defect {
     #[error("cannot be read ({0}); check that it is a file, whole, and that you may read it")]
     Unreadable(io::Error),
     /// No bytes at all.
-    #[error("the file is empty; copy it again, or record again and let the program end by itself or flush the recorder")]
+    #[error(
+        "the file is empty; copy it again, or record again and let the program end by itself or flush the recorder"
+    )]
     EmptyFile,
     /// Header lines and nothing else.
     #[error("the file has header lines but no event; record or copy the trace again")]
@@ -105,7 +107,9 @@ pub enum Defect {
     #[error("the zstd stream is damaged ({0}); copy the file again")]
     ZstdDamaged(io::Error),
     /// Bytes that are no UTF-8.
-    #[error("not UTF-8 text; a trace is plain text, packed with zstd, gzip or xz or not, or a snapshot of PyTorch")]
+    #[error(
+        "not UTF-8 text; a trace is plain text, packed with zstd, gzip or xz or not, or a snapshot of PyTorch"
+    )]
     NotUtf8,
     /// A line above the length limit.
     #[error(
