@@ -235,21 +235,23 @@ fn alloc_guarded(bytes: usize, config: &Config, other: fn(usize, &Config) -> *mu
 
 #[inline(always)]
 fn malloc_unguarded(bytes: usize, config: &Config) -> *mut u8 {
-    let block = match Layout::from_size_align(bytes, 16) {
-        Ok(layout) if bytes > 0 => alloc_any(layout, config),
-        Ok(_) => alloc_nothing(config),
-        Err(_) => ptr::null_mut(),
-    };
-    match block.is_null() {
-        true => no_memory(),
-        false => block,
-    }
+    alloc_for_c(bytes, config, alloc_any)
 }
 
 #[inline(always)]
 fn malloc_zeroed_unguarded(bytes: usize, config: &Config) -> *mut u8 {
+    alloc_for_c(bytes, config, alloc_zeroed_any)
+}
+
+/// A block of C's, by the verb of Rust's; null with `errno` if there is no memory.
+#[inline(always)]
+fn alloc_for_c(
+    bytes: usize,
+    config: &Config,
+    alloc: impl FnOnce(Layout, &Config) -> *mut u8,
+) -> *mut u8 {
     let block = match Layout::from_size_align(bytes, 16) {
-        Ok(layout) if bytes > 0 => alloc_zeroed_any(layout, config),
+        Ok(layout) if bytes > 0 => alloc(layout, config),
         Ok(_) => alloc_nothing(config),
         Err(_) => ptr::null_mut(),
     };

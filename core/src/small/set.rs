@@ -55,8 +55,6 @@ pub struct Policy {
     /// Whether there are transfer caches. Without them what is freed goes back sooner, so spans become idle,
     /// and what is cut from them anew lies in order.
     pub transfer_caches: bool,
-    /// Whether a span without a used block is kept, if it is the only such one of its class.
-    pub keeps_empty: bool,
 }
 
 impl Policy {
@@ -64,7 +62,6 @@ impl Policy {
     pub const BALANCED: Self = Self {
         bin_bytes: 32 << 10,
         transfer_caches: true,
-        keeps_empty: true,
     };
 
     /// How many blocks a bin holds.

@@ -117,7 +117,6 @@ impl SpanSet {
         // SAFETY: the caller's promise: the span is ours.
         let own = unsafe { Span::own(span) };
         let (idle, listed) = (own.used() == 0, own.listed);
-        let keeps_empty = self.policy.keeps_empty;
         let aging = self.aging;
         let state = self.class(shape.class);
         state.used -= count;
@@ -131,7 +130,7 @@ impl SpanSet {
             // SAFETY: it is not listed.
             unsafe { state.list(span) };
         }
-        if idle && (state.empty > 0 || !keeps_empty) {
+        if idle && state.empty > 0 {
             // SAFETY: listed, without used blocks.
             unsafe { self.release(span, pages) };
         } else if idle {
