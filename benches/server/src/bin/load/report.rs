@@ -52,7 +52,7 @@ impl Report {
             "memory over time, a mark each quarter of a second; █ is {whole:.0} MiB"
         )?;
         for (name, run) in first() {
-            let mark = |bytes: &u64| MARKS[((bytes * 8).div_ceil(most) as usize).clamp(1, 8) - 1];
+            let mark = |bytes: &u64| MARKS[(bytes * 7 / most) as usize];
             let marks: String = run.rss_bytes.iter().map(mark).collect();
             writeln!(f, "{name:14} {marks}")?;
         }
