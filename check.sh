@@ -126,21 +126,26 @@ depends() {
 # Packages can be published, with no warning but of what they leave out, and build with the oldest toolchain
 # from what users get; the program runs.
 step_publish() {
-    local oldest said
+    local oldest said work
     local -x RUSTC
     oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     if ! RUSTC=$(rustup which --toolchain "$oldest" rustc 2>/dev/null); then
         echo "skipped: needs \`rustup toolchain install $oldest --profile minimal\`"
         return
     fi
-    said=$(cargo publish --workspace --dry-run --allow-dirty --target-dir "$target/publish" 2>&1) || fail "$said"
+    # A new folder each time, which stays if this fails: cargo unpacks a version only once for each folder.
+    mkdir -p "$target"
+    work=$(mktemp -d "$target/publish.XXXXXX")
+    said=$(cargo publish --workspace --dry-run --allow-dirty --target-dir "$work" 2>&1) || fail "$said"
     if printf '%s\n' "$said" | grep -vE '^warning: (ignoring (test|example|benchmark) |aborting upload)' \
         | grep -A 8 '^warning'; then
         fail 'a package would be published with these warnings'
     fi
-    # As who installs it has it: with the stand-in inside.
-    env -u LARDER_CUDA_STAND_IN "$target/publish/debug/larder" replay --driver stand-in --allocator device \
+    # As who installs it has it: alone, with the stand-in inside.
+    install -D "$work/debug/larder" "$work/alone/larder"
+    env -u LARDER_CUDA_STAND_IN "$work/alone/larder" replay --driver stand-in --allocator device \
         benches/traces/resnet50_train.trace.zst
+    rm -rf "$work"
 }
 
 # docs/api has what each published package offers. What changed is written there, to be looked at and committed.
