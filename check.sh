@@ -148,7 +148,7 @@ step_publish() {
     rm -rf "$work"
 }
 
-# docs/api has what each published package offers. What changed is written there, to be looked at and committed.
+# docs/api has what each published package offers but the parts of the program. What changed is written there, to be looked at and committed.
 step_api() {
     if ! cargo public-api --version >/dev/null 2>&1 || ! cargo +nightly --version >/dev/null 2>&1; then
         echo 'skipped: needs a nightly toolchain and `cargo install cargo-public-api --locked`'
