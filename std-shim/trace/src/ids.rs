@@ -46,7 +46,7 @@ mod tests {
             let places: HashSet<u64> = hashes.clone().map(|hash| hash % 1024).collect();
             let rest: HashSet<u64> = hashes.map(|hash| hash >> 57).collect();
             assert!(
-                places.len() > 500 && rest.len() > 100,
+                places.len() > 300 && rest.len() > 100,
                 "{step}: {}, {}",
                 places.len(),
                 rest.len()
