@@ -32,9 +32,9 @@ pub(crate) struct ReplayScript {
     /// All that is known of it but its events.
     trace: Trace,
     first: Tape,
-    /// The events of each further pass, if there is one. A free that stands for none of the trace has the number of
+    /// The events of each further pass; none if there is none. A free that stands for none of the trace has the number of
     /// the event before which it was put.
-    again: Option<Tape>,
+    again: Tape,
     passes: NonZeroU32,
     /// Frees at the start of each further pass of what the one before left.
     leftovers: u64,
@@ -54,10 +54,9 @@ impl ReplayScript {
             places,
             kept,
         } = written;
-        let mut script_again = None;
+        let mut again = Again::new(places, &kept);
         let mut leftovers = 0;
         if passes.get() > 1 {
-            let mut again = Again::new(places, &kept);
             let range = match repeat {
                 Repeat::LastStep => last_step(&trace, &mut first)?,
                 Repeat::Trace => {
@@ -67,13 +66,12 @@ impl ReplayScript {
             };
             leftovers = again.tape.events();
             again.repeat(&mut first, range)?;
-            script_again = Some(again.tape);
         }
         Ok(Self {
             trace,
             first,
             places: 2 * places,
-            again: script_again,
+            again: again.tape,
             passes,
             leftovers,
         })
@@ -99,9 +97,10 @@ impl ReplayScript {
 
     /// The events of a pass.
     pub(super) fn tape(&mut self, pass: u32) -> &mut Tape {
-        match &mut self.again {
-            Some(again) if pass > 1 => again,
-            _ => &mut self.first,
+        if pass == 1 {
+            &mut self.first
+        } else {
+            &mut self.again
         }
     }
 
@@ -123,8 +122,7 @@ impl ReplayScript {
     /// Events of all passes.
     pub(super) fn events(&self) -> u64 {
         let repetitions = u64::from(self.passes.get()) - 1;
-        let again = self.again.as_ref().map_or(0, Tape::events);
-        self.first.events() + repetitions.saturating_mul(again)
+        self.first.events() + repetitions.saturating_mul(self.again.events())
     }
 }
 
