@@ -1,6 +1,8 @@
 //! What whoever starts the program says about its heap, in variables of the environment. Read once, before
 //! anything is allocated, so nothing here allocates.
 
+use larder_core::ByteCount;
+
 use super::{Config, HugePages, OnMisuse};
 use crate::os::environment::variable;
 use crate::os::say;
@@ -17,7 +19,11 @@ const VARIABLES: [(&str, Choose, &str); 10] = [
     ),
     ("LARDER_PURGE_AFTER", purge_after, "milliseconds, or never"),
     ("LARDER_BACKGROUND_PURGE", background, "yes or no"),
-    ("LARDER_HUGE_PAGES", huge_pages, "MiB, or never"),
+    (
+        "LARDER_HUGE_PAGES",
+        huge_pages,
+        "a size such as 64MiB, or never",
+    ),
     ("LARDER_ON_MISUSE", on_misuse, "abort or report"),
     ("LARDER_LEAKS", leaks, "yes or no"),
     ("LARDER_STATS", stats, "yes or no"),
@@ -80,7 +86,10 @@ fn background(config: &mut Config, value: &[u8]) -> Option<()> {
 fn huge_pages(config: &mut Config, value: &[u8]) -> Option<()> {
     config.huge_pages = match value {
         b"never" => HugePages::Never,
-        _ => HugePages::Above(number(value)?.checked_mul(1 << 20)?),
+        _ if value.last()?.is_ascii_digit() => {
+            HugePages::Above(number(value)?.checked_mul(1 << 20)?)
+        }
+        _ => HugePages::Above(ByteCount::parse(str::from_utf8(value).ok()?)?.0),
     };
     Some(())
 }
@@ -172,6 +181,8 @@ mod tests {
         assert_eq!((config.guard_one_in, config.explains_faults), (500, true));
         assert_eq!((config.purge_ms, config.background), (250, true));
         assert_eq!(config.huge_pages, HugePages::Above(3 << 20));
+        assert_eq!(huge_pages(&mut config, b"1.5GiB"), Some(()));
+        assert_eq!(config.huge_pages, HugePages::Above(3 << 29));
         for bad in [
             &b""[..],
             b"-1",

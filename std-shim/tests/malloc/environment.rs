@@ -21,8 +21,8 @@ const VARIABLES: [(&str, &[&str], &str); 10] = [
     ("LARDER_BACKGROUND_PURGE", &["yes", "no"], "yes or no"),
     (
         "LARDER_HUGE_PAGES",
-        &["0", "1", "64", "17592186044415", "never"],
-        "MiB, or never",
+        &["0", "1", "64", "17592186044415", "1.5GiB", "never"],
+        "a size such as 64MiB, or never",
     ),
     ("LARDER_ON_MISUSE", &["abort", "report"], "abort or report"),
     ("LARDER_LEAKS", &["yes", "no"], "yes or no"),

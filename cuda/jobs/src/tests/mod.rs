@@ -98,9 +98,9 @@ fn names(jobs: &[JobFiles]) -> Vec<&str> {
 
 #[test]
 fn sizes_and_times_are_shown_in_the_unit_that_suits() {
-    assert_eq!(show_bytes(0), "0 B");
-    assert_eq!(show_bytes(1023), "1023 B");
-    assert_eq!(show_bytes(1024), "1.0 KiB");
+    assert_eq!(show_bytes(0), "0 bytes");
+    assert_eq!(show_bytes(1023), "1023 bytes");
+    assert_eq!(show_bytes(1024), "1 KiB");
     assert_eq!(show_bytes(100 << 30), "100 GiB");
     assert_eq!(show_bytes(u64::MAX), "none");
     assert_eq!(show_micros(999), "999 us");
