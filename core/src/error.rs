@@ -123,6 +123,8 @@ pub enum Cause {
     Regions,
     /// The addresses reserved for the memory are used up, though not the memory.
     Addresses,
+    /// More was asked for than the whole device has, which is the limit then.
+    Device,
 }
 
 impl fmt::Display for AllocError {
@@ -193,6 +195,7 @@ impl fmt::Display for OutOfMemory {
             Cause::Pending => "queued work still uses what is free; wait for it and try again",
             Cause::Fixed => "the allocator does not grow; give it another region or free blocks",
             Cause::Regions => "the region table is full; grow in larger steps",
+            Cause::Device => "the whole device has less, which is the limit; ask for less",
             Cause::Addresses => "the reserved addresses are used up; reserve more of them",
         };
         write!(
