@@ -84,6 +84,25 @@ fn a_value_that_is_not_understood_is_said_once_and_changes_nothing() {
 }
 
 #[test]
+fn a_variable_that_is_misspelt_is_said_once_and_those_of_other_parts_are_not() {
+    let program = compile(PROGRAM, System);
+    let others = [
+        ("LARDER_RECORD_FROM", "1"),
+        ("LARDER_CUDA_LIMIT", "1"),
+        ("LARDER_STAND_IN_BYTES", "1"),
+        ("OLARDER_MODE", "1"),
+        ("LARDER", "1"),
+        ("LARDER_\x1b[1m", "1"),
+    ];
+    assert_eq!(run_with(&program, Preloaded, &others).complaints(), "");
+    let misspelt = [others[0], ("LARDER_MOD", "speed"), ("LARDER_LEAKS", "no")];
+    assert_eq!(
+        run_with(&program, Preloaded, &misspelt).complaints(),
+        "larder: LARDER_MOD is ignored: there is no such variable\n"
+    );
+}
+
+#[test]
 fn linked_programs_have_the_variables_too() {
     for heap in [Linked, Inside] {
         let end = run_with(&compile(PROGRAM, heap), heap, &[("LARDER_MODE", "some")]);
