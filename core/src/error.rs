@@ -200,7 +200,7 @@ impl fmt::Display for OutOfMemory {
         };
         write!(
             f,
-            "{why} [{}, reserved {}, live {}, free {}, largest free {}, pending {}]",
+            "{why} [{}, reserved {:#}, live {:#}, free {:#}, largest free {:#}, pending {:#}]",
             Limit(self.limit_bytes),
             ByteCount(self.reserved_bytes),
             ByteCount(self.live_bytes),
