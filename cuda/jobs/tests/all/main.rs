@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 mod processes;
+mod serve;
 mod turns;
 
 use std::fmt::Write as _;
