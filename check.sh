@@ -90,6 +90,10 @@ step_docs() {
     # The picture is what the rows say, and the guide is a book, where there are the programs for it.
     if command -v python3 >/dev/null; then benches/results/picture.py --check; fi
     if command -v mdbook >/dev/null; then docs/guide/build.sh; fi
+    # `pip install kubernetes-validate` has the schemas in it; Rust's types of Kubernetes let unknown fields pass.
+    if command -v kubernetes-validate >/dev/null; then
+        kubernetes-validate --strict --quiet examples/kubernetes/*.yaml
+    fi
 }
 
 # The core builds as a program without an operating system would take it.
