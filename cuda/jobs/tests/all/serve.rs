@@ -136,9 +136,9 @@ fn every_job_that_lives_is_served_by_whatever_name_and_one_that_dies_disappears(
         assert_eq!(number(&samples, name, "share_ratio"), Some(1.0));
         assert_eq!(number(&samples, name, "priority"), Some(3.0));
         let top = machine.top(name);
-        let is_it = |(name, labels, _): &&Sample| {
-            name == "larder_job_used_bytes" && labels["pid"] == top["pid"].to_string()
-        };
+        let pid = top["pid"].to_string();
+        let is_it =
+            |(name, labels, _): &&Sample| name == "larder_job_used_bytes" && labels["pid"] == pid;
         let (_, labels, _) = samples.iter().find(is_it).unwrap();
         assert_eq!(labels["job"], name);
         assert_eq!(labels["device"], top["gpus"][0]["gpu"]);
