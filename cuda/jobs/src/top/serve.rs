@@ -18,8 +18,8 @@ use crate::Failure;
 /// Clients that are answered at once. Further ones wait in the system's queue.
 const CLIENTS: usize = 8;
 
-/// How long a client may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take: as long as Prometheus does.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest request that is read.
 const REQUEST_BYTES: u64 = 8 << 10;
