@@ -110,6 +110,11 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// How many processors the process may run on, as far as the system says; asked once.
     fn processors(&self) -> usize;
 
+    /// Has every thread of the process that runs execute a barrier; whether the system can do that.
+    fn barrier(&self) -> bool {
+        false
+    }
+
     /// Reserves addresses without memory, at a multiple of `align`.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
 
