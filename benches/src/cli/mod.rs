@@ -90,7 +90,7 @@ pub fn run() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Versus(args) => versus::run(&args),
-        Command::Jobs(command) => return larder_jobs::run_command(command),
+        Command::Jobs(command) => return larder_jobs::run(command),
         Command::Completions(args) => shell::completions(&args, &mut Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),
     };

@@ -57,7 +57,7 @@ pub(crate) use spare::Spare;
 
 use crate::interrupt;
 use crate::planned;
-use crate::units::parse_bytes;
+use larder_jobs::units::parse_bytes;
 use larder_trace::{Event, Trace};
 use script::ReplayScript;
 

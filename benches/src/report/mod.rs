@@ -1,7 +1,6 @@
 //! The one writer of results: a [`Table`] as text, Markdown or HTML, a value as a line of JSON, and the
 //! [`page`] of HTML with its [`picture`]s.
 
-pub(crate) mod layout;
 pub(crate) mod page;
 pub(crate) mod picture;
 
@@ -14,7 +13,7 @@ use page::escape;
 use serde::Serialize;
 
 pub(crate) use Alignment::{Left, Right};
-pub(crate) use layout::ANY_WIDTH;
+pub(crate) use larder_jobs::layout::{self, ANY_WIDTH};
 
 /// Words stand to the left, numbers to the right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -315,7 +315,7 @@ fn keep(
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let origin = Origin {
         command: format!(
-            "cargo run --release -p larder-bench -- {}",
+            "cargo run --release -p larder-cli -- {}",
             arguments.join(" ")
         ),
         commit: machine::commit(checkout),

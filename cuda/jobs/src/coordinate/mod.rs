@@ -1,4 +1,4 @@
-//! `larder-jobs coordinate`: divides a device's memory among jobs, by priority.
+//! `larder coordinate`: divides a device's memory among jobs, by priority.
 
 mod joined;
 mod rounds;
@@ -23,11 +23,11 @@ pub(crate) use rounds::{Coordination, CoordinationEvent};
 /// total.
 ///
 /// Reads the jobs' status files, writes their control files, and says what it moved and why. Jobs have to
-/// begin with a limit of 0 (`larder-jobs job` does). It may be ended at any moment, by ctrl-c: the jobs keep
+/// begin with a limit of 0 (`larder job` does). It may be ended at any moment, by ctrl-c: the jobs keep
 /// their limits.
 #[derive(Debug, Args)]
 // One line would be broken in a narrow terminal.
-#[command(override_usage = "coordinate [OPTIONS] --total <N>\n       [FOLDER]...")]
+#[command(override_usage = "larder coordinate [OPTIONS]\n       --total <N> [FOLDER]...")]
 pub struct CoordinateArgs {
     /// Folders with files of jobs
     #[arg(value_name = "FOLDER", default_values_os_t = [default_folder()])]

@@ -1,4 +1,4 @@
-//! `larder-jobs top --serve`: answers `GET /metrics` with the jobs as OpenMetrics text, and nothing else.
+//! `larder top --serve`: answers `GET /metrics` with the jobs as OpenMetrics text, and nothing else.
 //!
 //! So many threads answer, each one client after the other. A client has so long for all of it: a slow one takes one
 //! thread for that time, and holds up nobody else. The small libraries for HTTP have no such limit.

@@ -1,13 +1,11 @@
 //! Byte counts of the command line, such as `8GiB`.
-//!
-//! `larder-jobs` takes this file by its path, so that both programs read the same.
 
 use larder_core::ByteCount;
 use larder_trace::MAX_BYTES;
 
 /// Reads a byte count as [`ByteCount::parse`] does, from 1 to as much as a trace has. An error says what is wrong with
 /// the text.
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     match ByteCount::parse(text) {
         None => Err(format!(
             "`{text}` is not a byte count; write plain bytes or a suffix, such as 8589934592, 512MiB or 1.5GiB"

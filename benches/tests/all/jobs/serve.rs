@@ -1,4 +1,4 @@
-//! `larder-jobs top --serve` over real connections.
+//! `larder top --serve` over real connections.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
