@@ -23,7 +23,7 @@ step_fmt() {
 
 # Imports only go down (docs/ARCHITECTURE.md); names that belong to one layer stay there.
 step_layers() {
-    local words='core/src/units.rs core/src/stream.rs core/src/block.rs core/src/error.rs core/src/stats.rs core/src/attributes.rs'
+    local words='core/src/units.rs core/src/stream.rs core/src/block.rs core/src/byte_count.rs core/src/error.rs core/src/stats.rs core/src/attributes.rs'
     # shellcheck disable=SC2086
     if grep -nE '^use crate::(bfc|region|sync|sub_allocator)' $words; then
         fail 'a word uses a layer above it'
@@ -65,7 +65,7 @@ step_layers() {
         done | grep yes >/dev/null || fail "unsafe in $file, which docs/UNSAFE.md does not list"
     done < <(git ls-files --cached --others --exclude-standard '*.rs' \
         | xargs grep -lE '\bunsafe\b' | xargs grep -LE 'forbid\(unsafe_code\)' || true)
-    for module in access attributes bfc block decorate error lifetime limits pool region stats stream sub_allocator table units vmem; do
+    for module in access attributes bfc block byte_count decorate error lifetime limits pool region stats stream sub_allocator table units vmem; do
         grep -B1 -E "^(pub )?mod $module;" core/src/lib.rs | grep -q 'forbid(unsafe_code)' \
             || fail "core/src/lib.rs must forbid unsafe code in $module"
     done
@@ -90,6 +90,10 @@ step_docs() {
     # The picture is what the rows say, and the guide is a book, where there are the programs for it.
     if command -v python3 >/dev/null; then benches/results/picture.py --check; fi
     if command -v mdbook >/dev/null; then docs/guide/build.sh; fi
+    # `pip install kubernetes-validate` has the schemas in it; Rust's types of Kubernetes let unknown fields pass.
+    if command -v kubernetes-validate >/dev/null; then
+        kubernetes-validate --strict --quiet examples/kubernetes/*.yaml
+    fi
 }
 
 # The core builds as a program without an operating system would take it.

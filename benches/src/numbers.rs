@@ -24,16 +24,6 @@ pub(crate) fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Bytes as text: MiB, or GiB from 1 GiB on.
-pub(crate) fn show(bytes: u64) -> String {
-    let mebibytes = mebibytes(bytes);
-    if mebibytes < 1024.0 {
-        format!("{mebibytes:.1} MiB")
-    } else {
-        format!("{:.2} GiB", mebibytes / 1024.0)
-    }
-}
-
 /// Each name once, where it comes first.
 pub(crate) fn in_order<N: PartialEq>(names: impl Iterator<Item = N>) -> Vec<N> {
     let mut seen = Vec::new();

@@ -7,6 +7,7 @@
 use core::fmt;
 
 use crate::block::Block;
+use crate::byte_count::ByteCount;
 use crate::units::AddrRange;
 
 /// The words of the `OtherStream` of all three errors.
@@ -122,6 +123,8 @@ pub enum Cause {
     Regions,
     /// The addresses reserved for the memory are used up, though not the memory.
     Addresses,
+    /// More was asked for than the whole device has, which is the limit then.
+    Device,
 }
 
 impl fmt::Display for AllocError {
@@ -130,7 +133,8 @@ impl fmt::Display for AllocError {
             Self::ZeroSize => f.write_str("zero bytes were requested: ask for one at least"),
             Self::TooLarge { requested_bytes } => write!(
                 f,
-                "{requested_bytes} bytes were requested: with rounding and alignment more than one region can hold"
+                "{:#} were requested: with rounding and alignment more than one region can hold",
+                ByteCount(*requested_bytes)
             ),
             Self::TooMany { len, each_bytes } => write!(
                 f,
@@ -164,18 +168,18 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             u64::MAX => f.write_str("no limit"),
-            bytes => write!(f, "limit {bytes}"),
+            bytes => write!(f, "limit {:#}", ByteCount(bytes)),
         }
     }
 }
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "out of memory for {} bytes ({} rounded): ",
-            self.requested_bytes, self.rounded_bytes
-        )?;
+        write!(f, "out of memory for {:#}", ByteCount(self.requested_bytes))?;
+        if self.rounded_bytes != self.requested_bytes {
+            write!(f, ", rounded {:#}", ByteCount(self.rounded_bytes))?;
+        }
+        f.write_str(": ")?;
         if let Cause::Rejected(error) = self.cause {
             write!(
                 f,
@@ -191,17 +195,18 @@ impl fmt::Display for OutOfMemory {
             Cause::Pending => "queued work still uses what is free; wait for it and try again",
             Cause::Fixed => "the allocator does not grow; give it another region or free blocks",
             Cause::Regions => "the region table is full; grow in larger steps",
+            Cause::Device => "the whole device has less, which is the limit; ask for less",
             Cause::Addresses => "the reserved addresses are used up; reserve more of them",
         };
         write!(
             f,
-            "{why} [{}, reserved {}, live {}, free {}, largest free {}, pending {}]",
+            "{why} [{}, reserved {:#}, live {:#}, free {:#}, largest free {:#}, pending {:#}]",
             Limit(self.limit_bytes),
-            self.reserved_bytes,
-            self.live_bytes,
-            self.free_bytes,
-            self.largest_free_bytes,
-            self.pending_bytes
+            ByteCount(self.reserved_bytes),
+            ByteCount(self.live_bytes),
+            ByteCount(self.free_bytes),
+            ByteCount(self.largest_free_bytes),
+            ByteCount(self.pending_bytes)
         )
     }
 }
@@ -267,8 +272,8 @@ impl<E: fmt::Display> fmt::Display for Rejected<E> {
 
 impl<E: fmt::Display> fmt::Display for Rejected<E, AddrRange> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (bytes, start) = (self.value.bytes(), self.value.start());
-        write!(f, "region of {bytes} bytes at {start}: {}", self.error)
+        let (bytes, start) = (ByteCount(self.value.bytes()), self.value.start());
+        write!(f, "region of {bytes:#} at {start}: {}", self.error)
     }
 }
 

@@ -54,6 +54,8 @@ pub mod bfc;
 #[forbid(unsafe_code)]
 mod block;
 #[forbid(unsafe_code)]
+mod byte_count;
+#[forbid(unsafe_code)]
 pub mod decorate;
 #[forbid(unsafe_code)]
 mod error;
@@ -111,6 +113,7 @@ pub use bfc::{
 pub use block::{
     AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize,
 };
+pub use byte_count::ByteCount;
 pub use error::{
     AccessError, AllocError, Cause, ConfigError, FreeError, OutOfMemory, RegionError, Rejected,
     ResizeError,

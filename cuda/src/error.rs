@@ -5,7 +5,8 @@ use core::fmt;
 use cudarc::driver::CudaStream;
 use larder_core::limits::BudgetError;
 use larder_core::{
-    AccessError, AllocError, Block, Cause, ConfigError, FreeError, OutOfMemory, Rejected, StreamId,
+    AccessError, AllocError, Block, ByteCount, Cause, ConfigError, FreeError, OutOfMemory,
+    Rejected, StreamId,
 };
 use larder_cuda_abi::Code;
 use thiserror::Error;
@@ -30,7 +31,7 @@ pub enum DeviceAllocError {
     #[error("{0}")]
     Driver(DriverError),
     /// The process heap has no memory for values of the host's.
-    #[error("the process heap has no {bytes} bytes: free some memory")]
+    #[error("the process heap has no {:#}: free some memory", ByteCount(*bytes as u64))]
     Pageable {
         /// What was asked for.
         bytes: usize,
@@ -76,8 +77,10 @@ pub enum DeviceAllocError {
     /// The device has no memory, and the host's behind it serves no more: both sides together have had more
     /// in use than was planned.
     #[error(
-        "the device has no memory ({device}), and {peak_bytes} bytes were in use at once where {planned_bytes} are \
-         planned: plan for more, or free blocks and clear the counters"
+        "the device has no memory ({device}), and {:#} were in use at once where {:#} are planned: plan for more, or \
+         free blocks and clear the counters",
+        ByteCount(*peak_bytes),
+        ByteCount(*planned_bytes)
     )]
     Planned {
         /// Why the device gave none.

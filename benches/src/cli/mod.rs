@@ -107,7 +107,12 @@ pub fn run() -> ExitCode {
 
 /// Says that a file is cut short, and that the rest of it is used.
 fn warn_of_cut(cut: &larder_trace::TraceError) {
-    let _ = writeln!(io::stderr(), "warning: {cut}; what stands before is used");
+    warn(&format_args!("{cut}; what stands before is used"));
+}
+
+/// Writes one line to stderr about what goes on nevertheless. A closed stderr is ignored.
+fn warn(message: &dyn std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "warning: {message}");
 }
 
 /// Writes one line to stderr. A closed stderr is ignored.

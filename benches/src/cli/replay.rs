@@ -11,7 +11,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::ProgressBar;
 use larder_cuda::driver::Choice;
 
-use super::{Failure, complain, warn_of_cut};
+use super::{Failure, complain, warn, warn_of_cut};
 use crate::device;
 use crate::peers::{self, PytorchConfig};
 use crate::planned;
@@ -28,8 +28,10 @@ use larder_trace::Trace;
 /// Replays recorded traces and prints a table of what each allocator needed.
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
-    /// Traces in format v1, memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot) and CSV logs of RMM's
-    /// logging adaptor, each plain, gzip, xz or zstd; what a file is shows by its content. `-` is standard input
+    /// Traces, memory snapshots of PyTorch and logs of RMM; `-` is standard input
+    ///
+    /// Traces in format v1, what torch.cuda.memory's _dump_snapshot writes, and the CSV of RMM's logging adaptor, each
+    /// plain, gzip, xz or zstd; what a file is shows by its content.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
@@ -37,34 +39,45 @@ pub(super) struct ReplayArgs {
     #[arg(long = "allocator", value_name = "NAME", value_parser = known_names())]
     allocators: Vec<String>,
 
-    /// Replay every allocator, other models and yardsticks too; without it PyTorch's, with and without segments
-    /// that can grow, and ours, with and without plans
+    /// Replay every allocator, other models and yardsticks too
+    ///
+    /// Without it PyTorch's, with and without segments that can grow, and ours, with and without plans.
     #[arg(long, conflicts_with = "allocators")]
     all: bool,
 
-    /// Also replay PyTorch's allocator with these settings, as `pytorch-set`; they are written as in
-    /// PYTORCH_CUDA_ALLOC_CONF, such as expandable_segments:True,max_split_size_mb:128
+    /// Also replay PyTorch's allocator with these settings, as `pytorch-set`
+    ///
+    /// They are written as in PYTORCH_CUDA_ALLOC_CONF, joined by commas, such as expandable_segments:True or
+    /// max_split_size_mb:128.
     #[arg(long, value_name = "SETTINGS", value_parser = PytorchConfig::parse)]
     pytorch: Option<PytorchConfig>,
 
     #[command(flatten)]
     options: Options,
 
-    /// Also replay on a driver, by the allocators `device` and `device-budget`, and by what programs
-    /// use today, `cudarc` and `cuda-async`; the driver's calls are listed by name
+    /// Also replay on a driver
+    ///
+    /// By the allocators `device` and `device-budget`, and by what programs use today, `cudarc` and `cuda-async`; the
+    /// driver's calls are listed by name.
     #[arg(long, value_name = "WHICH", value_parser = drivers())]
     driver: Option<Choice>,
 
-    /// Plans to begin with, as --save-plans wrote them, for allocators that plan; one trace only
+    /// Plans to begin with, as --save-plans wrote them
+    ///
+    /// For allocators that plan; one trace only.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
 
-    /// Where to write the plans that were learned; one trace and one allocator only
+    /// Where to write the plans that were learned
+    ///
+    /// One trace and one allocator only.
     #[arg(long, value_name = "FILE")]
     save_plans: Option<PathBuf>,
 
-    /// Also write all that happened, and what is held at the end, as a memory snapshot for PyTorch's viewer,
-    /// docs.pytorch.org/memory_viz; one trace and one allocator only
+    /// Also write a memory snapshot for PyTorch's viewer
+    ///
+    /// All that happened, and what is held at the end, for docs.pytorch.org/memory_viz; one trace and one allocator
+    /// only.
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
 
@@ -75,7 +88,9 @@ pub(super) struct ReplayArgs {
     #[command(flatten)]
     shown: Shown,
 
-    /// Also write one page with the table and pictures of each trace: memory, addresses and driver calls over time
+    /// Also write one page with the table and pictures
+    ///
+    /// The pictures of each trace are memory, addresses and driver calls over time.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -113,6 +128,11 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         eprintln!("{driver}");
     }
     if let Some(config) = args.pytorch {
+        if config.collect_above > 0.0 && args.options.device_bytes.is_none() {
+            warn(
+                &"garbage_collection_threshold is a part of the device: without --device-bytes it does nothing",
+            );
+        }
         peers::configure(config);
     }
     let chosen = chosen(args)?;

@@ -87,11 +87,11 @@ const EVENTS_PER_LOOK: u64 = 1 << 12;
 /// How a trace is replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 pub(crate) struct Options {
-    /// Size of the simulated device, such as 8589934592, 512MiB or 8GiB; without it, no limit
+    /// Size of the simulated device, such as 8GiB; without it, no limit
     #[arg(long, value_name = "N", value_parser = parse_bytes, allow_negative_numbers = true)]
     pub(crate) device_bytes: Option<u64>,
 
-    /// Play the trace once, and then its last step again until there are so many passes
+    /// Play the last step again until there are so many passes
     #[arg(
         long,
         value_name = "N",
@@ -104,8 +104,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "WHAT", default_value = "last-step")]
     pub(crate) repeat: Repeat,
 
-    /// Also search the smallest device on which each allocator completes, from 1 to 1.3 times what
-    /// is live
+    /// Also search the smallest device for each allocator
+    ///
+    /// From 1 to 1.3 times what is live.
     #[arg(long)]
     pub(crate) smallest_device: bool,
 

@@ -3,12 +3,12 @@
 
 use std::io;
 
+use larder_core::ByteCount;
 use serde::Serialize;
 
 use super::history::Served;
 use super::{CallsByName, History, Options, Outcome};
-use crate::numbers::{geometric_mean, in_order};
-use crate::numbers::{mebibytes, show};
+use crate::numbers::{geometric_mean, in_order, mebibytes};
 use crate::report::page::{escape, list, page};
 use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
 use crate::report::{Alignment, Cell, Left, Right, Shown, Table, count, decimals};
@@ -246,7 +246,7 @@ impl Report {
     /// A page with pictures of each trace.
     pub(crate) fn page(&self) -> io::Result<String> {
         let device = match self.options.device_bytes {
-            Some(bytes) => format!("a device of {bytes} bytes"),
+            Some(bytes) => format!("a device of {:#}", ByteCount(bytes)),
             None => "a device without limit".to_owned(),
         };
         let table = self.table().html();
@@ -341,20 +341,20 @@ impl ReplayRow {
         let why = match self.device_bytes {
             None => "its addresses or its tables are full".to_owned(),
             Some(device) if refused.live_bytes.saturating_add(refused.bytes) > device => format!(
-                "{} are live on a device of {}: no allocator could serve it",
-                show(refused.live_bytes),
-                show(device)
+                "{:#} are live on a device of {:#}: no allocator could serve it",
+                ByteCount(refused.live_bytes),
+                ByteCount(device)
             ),
             Some(device) => format!(
-                "{} of the device's {} are reserved for {} that are live: the rest is in pieces, or too small once rounded",
-                show(refused.reserved_bytes),
-                show(device),
-                show(refused.live_bytes)
+                "{:#} of the device's {:#} are reserved for {:#} that are live: the rest is in pieces, or too small once rounded",
+                ByteCount(refused.reserved_bytes),
+                ByteCount(device),
+                ByteCount(refused.live_bytes)
             ),
         };
-        let (trace, allocator, bytes) = (&self.trace, self.allocator, show(refused.bytes));
+        let (trace, allocator, bytes) = (&self.trace, self.allocator, ByteCount(refused.bytes));
         Some(format!(
-            "{trace} {allocator}: event {event} asks for {bytes}, and {why}"
+            "{trace} {allocator}: event {event} asks for {bytes:#}, and {why}"
         ))
     }
 

@@ -1,7 +1,9 @@
 //! The sentence at the end of a report: what Larder holds beside PyTorch.
 
+use larder_core::ByteCount;
+
 use super::report::{ReplayRow, Report};
-use crate::numbers::{geometric_mean, show};
+use crate::numbers::geometric_mean;
 
 /// Ours in the sentence.
 const OURS: &str = "larder-billed";
@@ -68,8 +70,8 @@ fn held(both: &Both<'_>, name: &str) -> String {
     let ours = both.ours.outcome.peak_reserved_bytes;
     format!(
         "At the peak {name} holds {}, Larder {}: {}.",
-        show(theirs),
-        show(ours),
+        ByteCount(theirs),
+        ByteCount(ours),
         less(theirs as f64, ours as f64)
     )
 }

@@ -39,12 +39,12 @@ fn one_trace_has_its_own_bytes_in_the_sentence() {
     let sentence = rows(8090, 6144);
     assert_eq!(
         sentence,
-        "At the peak PyTorch holds 7.90 GiB, Larder 6.00 GiB: 24 % less."
+        "At the peak PyTorch holds 7.9 GiB, Larder 6 GiB: 24 % less."
     );
     let sentence = rows(103, 100);
     assert_eq!(
         sentence,
-        "At the peak PyTorch holds 103.0 MiB, Larder 100.0 MiB: 2.9 % less."
+        "At the peak PyTorch holds 103 MiB, Larder 100 MiB: 2.9 % less."
     );
     assert!(rows(100, 125).ends_with(": 25 % more."));
     assert!(rows(100_000, 100_001).ends_with(": as much."));
@@ -131,7 +131,7 @@ fn settings_of_ones_own_go_before_the_defaults() {
     ]);
     let sentence = sentence.unwrap();
     assert!(
-        sentence.starts_with("At the peak PyTorch as set holds 200.0 MiB"),
+        sentence.starts_with("At the peak PyTorch as set holds 200 MiB"),
         "{sentence}"
     );
 }

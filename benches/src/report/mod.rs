@@ -38,7 +38,9 @@ pub(crate) struct Shown {
     #[arg(long)]
     pub(crate) wide: bool,
 
-    /// Print these columns, such as calls,ns/op; a wrong name lists the right ones
+    /// Print these columns, such as calls,ns/op
+    ///
+    /// A wrong name lists the right ones.
     #[arg(
         long,
         value_name = "NAMES",

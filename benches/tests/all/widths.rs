@@ -114,13 +114,31 @@ fn a_column_that_does_not_exist_is_refused_and_the_others_are_named() {
 
 #[test]
 fn help_is_wrapped_at_words() {
-    for command in ["", "replay", "plan", "versus"] {
-        let arguments = [command, "--help"];
-        let arguments = &arguments[usize::from(command.is_empty())..];
-        let whole = printed(Some(80), arguments);
-        assert!(widest(&whole) <= 80, "{whole}");
-        let narrow = printed(Some(60), arguments);
-        assert!(widest(&narrow) <= 60, "{narrow}");
-        assert_eq!(words(&narrow), words(&whole));
+    for (command, width) in [
+        ("", 60),
+        ("replay", 40),
+        ("plan", 60),
+        ("versus", 60),
+        ("coordinate", 40),
+    ] {
+        for help in ["-h", "--help"] {
+            let arguments = [command, help];
+            let arguments = &arguments[usize::from(command.is_empty())..];
+            let whole = printed(Some(80), arguments);
+            assert!(widest(&whole) <= 80, "{whole}");
+            let narrow = printed(Some(width), arguments);
+            assert!(widest(&narrow) <= width, "{narrow}");
+            assert_eq!(words(&narrow), words(&whole));
+        }
+    }
+}
+
+#[test]
+fn short_help_fits_a_terminal() {
+    let short = printed(Some(80), &["replay", "-h"]);
+    assert!(short.lines().count() <= 40, "{short}");
+    let whole = printed(Some(80), &["replay", "--help"]);
+    for word in ["_dump_snapshot", "memory_viz", "yardstick:"] {
+        assert!(whole.contains(word), "{whole}");
     }
 }

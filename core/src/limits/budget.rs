@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::ByteCount;
+
 /// What a budget allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BudgetConfig {
@@ -118,16 +120,20 @@ impl fmt::Display for BudgetError {
             ),
             Self::BelowFloor { floor_bytes } => write!(
                 f,
-                "{floor_bytes} bytes were promised: lower the floor first, or take a higher limit"
+                "{:#} were promised: lower the floor first, or take a higher limit",
+                ByteCount(*floor_bytes)
             ),
             Self::BelowSoft { soft_bytes } => write!(
                 f,
-                "the soft limit is {soft_bytes} bytes: lower it too, or take a higher hard limit"
+                "the soft limit is {:#}: lower it too, or take a higher hard limit",
+                ByteCount(*soft_bytes)
             ),
             Self::NoRoom(refusal) => write!(
                 f,
-                "{} bytes wanted where {} of {} are used: give memory back, or raise the limit",
-                refusal.wanted_bytes, refusal.used_bytes, refusal.limit_bytes
+                "{:#} wanted where {:#} of {:#} are used: give memory back, or raise the limit",
+                ByteCount(refusal.wanted_bytes),
+                ByteCount(refusal.used_bytes),
+                ByteCount(refusal.limit_bytes)
             ),
             Self::NotCharged => {
                 f.write_str("more would be credited than is charged: credit what was charged, once")

@@ -3,6 +3,7 @@
 
 mod adjust;
 mod attributes;
+mod byte_count;
 mod common;
 mod decorate;
 mod errors;

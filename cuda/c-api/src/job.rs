@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use larder_core::ByteCount;
 use larder_cuda::DeviceAllocator;
 use larder_cuda::control::{Apply, Job, JobConfig, JobFiles, LaunchPacer, larder_control::Ceiling};
 
@@ -93,7 +94,10 @@ fn join() -> Result<Option<Joined>, String> {
 pub(crate) fn first_limit_bytes() -> Result<u64, Refused> {
     let listens = JobFiles::from_env().control.is_some();
     let otherwise = if listens { 0 } else { u64::MAX };
-    let said = number("LARDER_CUDA_LIMIT").map_err(Refused::Job)?;
+    let said = variable("LARDER_CUDA_LIMIT", "a size such as 1.5GiB", |text| {
+        Some(ByteCount::parse(text)?.0)
+    });
+    let said = said.map_err(Refused::Job)?;
     Ok(said.unwrap_or(otherwise))
 }
 
@@ -118,13 +122,17 @@ extern "C" fn end() {
     }
 }
 
-/// A number from the environment; nothing there, or an empty text, is none.
 fn number(name: &str) -> Result<Option<u64>, String> {
+    variable(name, "a whole number", |text| text.trim().parse().ok())
+}
+
+/// What a variable of the environment says; nothing there, or an empty text, is none.
+fn variable(name: &str, what: &str, parse: fn(&str) -> Option<u64>) -> Result<Option<u64>, String> {
     let Some(text) = env::var_os(name).filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
-    let parsed = text.to_str().and_then(|text| text.trim().parse().ok());
-    let wrong = || format!("{name} is {text:?}: set it to a whole number");
+    let parsed = text.to_str().and_then(parse);
+    let wrong = || format!("{name} is {text:?}: set it to {what}");
     parsed.ok_or_else(wrong).map(Some)
 }
 

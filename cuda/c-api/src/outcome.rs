@@ -7,6 +7,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
+use larder_core::ByteCount;
 use larder_cuda::control::JobError;
 use larder_cuda::{DeviceAllocError, DeviceFreeError, DriverError, LoadError, OverBudget};
 
@@ -14,7 +15,7 @@ use larder_cuda::{DeviceAllocError, DeviceFreeError, DriverError, LoadError, Ove
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     /// Begins with the words that programs look for in errors of PyTorch.
-    #[error("CUDA out of memory. Larder gave none of {bytes} bytes on device {device}: {error}{}", job_words(*.waited))]
+    #[error("CUDA out of memory. Larder gave none of {:#} on device {device}: {error}{}", ByteCount(*bytes), job_words(*.waited))]
     OutOfMemory {
         device: c_int,
         bytes: u64,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use larder_control::PerfControl;
+use larder_core::ByteCount;
 use larder_cuda::driver::Choice;
 
 pub(crate) use crate::units::parse_bytes;
@@ -44,21 +45,12 @@ pub(crate) fn driver() -> impl TypedValueParser<Value = Choice> {
     })
 }
 
-/// Bytes as text, with three digits at least, in the largest unit that leaves a whole number before the
-/// point.
+/// Bytes as text; a limit that nobody reaches is none.
 pub(crate) fn show_bytes(bytes: u64) -> String {
-    const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     if bytes >= u64::MAX / 2 {
         return "none".to_owned();
     }
-    for (shift, unit) in UNITS {
-        if bytes >> shift > 0 {
-            let number = bytes as f64 / (1u64 << shift) as f64;
-            let digits = if number >= 100.0 { 0 } else { 1 };
-            return format!("{number:.digits$} {unit}");
-        }
-    }
-    format!("{bytes} B")
+    ByteCount(bytes).to_string()
 }
 
 /// A time as text, in the unit that suits it.

@@ -362,6 +362,12 @@ impl Above for DeviceInner {
     fn deferred_bytes(&self) -> u64 {
         self.deferred.bytes()
     }
+
+    fn device_bytes(&self) -> u64 {
+        let context = self.pool.context();
+        let bytes = context.driver().device_bytes(context.device());
+        bytes.unwrap_or(u64::MAX)
+    }
 }
 
 impl fmt::Debug for DeviceAllocator {

@@ -30,7 +30,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use larder_core::{AddrRange, Block, ChunkInfo, ChunkState, FreeError, StreamId};
+use larder_core::{AddrRange, Block, ByteCount, ChunkInfo, ChunkState, FreeError, StreamId};
 use larder_cuda_abi::Code;
 use thiserror::Error;
 
@@ -64,8 +64,9 @@ pub enum SleepError {
     Capturing,
     /// The host has no pinned memory for the copy.
     #[error(
-        "the host did not pin {bytes} bytes for what is live ({driver}): free memory of the host's, or blocks, or \
-         mark blocks as remakable"
+        "the host did not pin {:#} for what is live ({driver}): free memory of the host's, or blocks, or mark blocks \
+         as remakable",
+        ByteCount(*bytes)
     )]
     Host {
         /// Bytes that were to be copied.

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use larder_control::{Compat, ControlFile, Signal, SleepState, SleepStatus, read_whole};
+use larder_core::ByteCount;
 
 use super::JobShared;
 use crate::driver::locked;
@@ -177,7 +178,8 @@ impl JobSleep {
                 Ok(())
             }),
             bytes => Err(format!(
-                "{bytes} bytes were taken from the driver past Larder: they cannot be given up, so the job stays awake"
+                "{:#} were taken from the driver past Larder: they cannot be given up, so the job stays awake",
+                ByteCount(bytes)
             )),
         };
         let is_back = slept.is_ok() || memories.iter().all(|memory| memory.wake().is_ok());

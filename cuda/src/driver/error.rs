@@ -3,6 +3,7 @@
 use core::fmt;
 use std::path::PathBuf;
 
+use larder_core::ByteCount;
 use larder_cuda_abi::Code;
 use thiserror::Error;
 
@@ -38,8 +39,9 @@ pub enum DriverError {
     },
     /// A size of zero, not a multiple of what the driver maps, or beyond the address space.
     #[error(
-        "no memory of {bytes} bytes: a size is above zero, whole pages where pages are mapped, and within the \
-         address space"
+        "no memory of {:#}: a size is above zero, whole pages where pages are mapped, and within the \
+         address space",
+        ByteCount(*bytes)
     )]
     Size {
         /// The size.
@@ -47,8 +49,9 @@ pub enum DriverError {
     },
     /// No free place is that large among the addresses that were reserved.
     #[error(
-        "no {bytes} bytes of the reserved addresses are free in one piece; give memory back, or reserve more \
-         (VirtualConfig::address_bytes)"
+        "no {:#} of the reserved addresses are free in one piece; give memory back, or reserve more \
+         (VirtualConfig::address_bytes)",
+        ByteCount(*bytes)
     )]
     Addresses {
         /// The size.
@@ -56,7 +59,9 @@ pub enum DriverError {
     },
     /// Managed memory would hold more than the device has free.
     #[error(
-        "{bytes} bytes of managed memory where {free_bytes} may be held; free some, or raise the limit"
+        "{:#} of managed memory where {:#} may be held; free some, or raise the limit",
+        ByteCount(*bytes),
+        ByteCount(*free_bytes)
     )]
     Oversubscribed {
         /// Bytes that would be held.

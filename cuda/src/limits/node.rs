@@ -13,7 +13,7 @@ use larder_core::limits::{
     BudgetConfig, BudgetError, BudgetId, BudgetNode, BudgetUse, LimitAnswer, LimitTree,
 };
 use larder_core::sync::{AtomicU8, Ordering};
-use larder_core::{AllocError, Cause, Locked};
+use larder_core::{AllocError, ByteCount, Cause, Locked};
 
 use super::LimitedPool;
 use super::watch::{LimitEvent, Watchers};
@@ -67,8 +67,11 @@ impl fmt::Debug for BudgetName {
 /// A budget had no room for memory. Nothing was asked of the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "the budget `{budget}` of {limit_bytes} bytes has no room for {wanted_bytes} more, {used_bytes} are used: free and \
-     release memory there, or raise its limit"
+    "the budget `{budget}` of {:#} has no room for {:#} more, {:#} are used: free and release memory there, or raise its \
+     limit",
+    ByteCount(*limit_bytes),
+    ByteCount(*wanted_bytes),
+    ByteCount(*used_bytes)
 )]
 #[non_exhaustive]
 pub struct OverBudget {

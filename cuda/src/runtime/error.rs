@@ -1,6 +1,6 @@
 //! Why a runtime has no allocator to give.
 
-use larder_core::ConfigError;
+use larder_core::{ByteCount, ConfigError};
 use thiserror::Error;
 
 use super::topology::Node;
@@ -100,8 +100,10 @@ pub struct VisitorLate {
 /// An allocator was asked for again with another limit. The first one stays in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
-    "{asked_bytes} bytes were asked for, and the device's allocator was made with {made_bytes}: its limit is set at the \
-     allocator, not by asking again"
+    "{:#} were asked for, and the device's allocator was made with {:#}: its limit is set at the allocator, not by asking \
+     again",
+    ByteCount(*asked_bytes),
+    ByteCount(*made_bytes)
 )]
 pub struct LimitMismatch {
     /// What was asked for now.

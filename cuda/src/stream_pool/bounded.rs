@@ -4,7 +4,7 @@ use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use std::sync::Arc;
 
-use larder_core::{AllocError, BfcAllocator, Memory, NoIndex, PoolStats, Source, Stats};
+use larder_core::{AllocError, BfcAllocator, Cause, Memory, NoIndex, PoolStats, Source, Stats};
 
 use super::Above;
 use super::peaks::Earlier;
@@ -135,6 +135,12 @@ impl<S: PoolSource<M>, M: Memory> Bounded<S, M> {
         let idle = above.idle_bytes();
         out.live_bytes = out.live_bytes.saturating_sub(idle);
         out.free_bytes = out.free_bytes.saturating_add(idle);
+        if let Cause::Addresses | Cause::SubAllocator = out.cause {
+            let device_bytes = above.device_bytes();
+            if out.requested_bytes > device_bytes {
+                (out.cause, out.limit_bytes) = (Cause::Device, device_bytes);
+            }
+        }
         DeviceAllocError::Memory {
             reason: AllocError::OutOfMemory(out),
             driver: source.last_error(),

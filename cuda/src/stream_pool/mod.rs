@@ -64,6 +64,9 @@ pub(crate) trait Above {
 
     /// Bytes that the program has freed and that are not free yet.
     fn deferred_bytes(&self) -> u64;
+
+    /// Bytes of the device whose memory it is.
+    fn device_bytes(&self) -> u64;
 }
 
 /// No stages.
@@ -86,6 +89,10 @@ impl Above for () {
 
     fn deferred_bytes(&self) -> u64 {
         0
+    }
+
+    fn device_bytes(&self) -> u64 {
+        u64::MAX
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::env;
 
+use crate::byte_count::ByteCount;
+
 /// Settings at the start; the control interface changes them later.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
@@ -26,13 +28,13 @@ impl Config {
     pub(crate) fn from_env() -> Self {
         Self {
             devices: number("LARDER_STAND_IN_DEVICES").unwrap_or(2) as usize,
-            bytes: number("LARDER_STAND_IN_BYTES").unwrap_or(16 << 30),
+            bytes: size("LARDER_STAND_IN_BYTES").unwrap_or(16 << 30),
             seed: number("LARDER_STAND_IN_SEED"),
             shared: env::var("LARDER_STAND_IN_SHARED")
                 .ok()
                 .filter(|path| !path.is_empty()),
             version: number("LARDER_STAND_IN_VERSION").unwrap_or(12_080) as u32,
-            pinned_bytes: number("LARDER_STAND_IN_PINNED_BYTES").unwrap_or_else(host_bytes),
+            pinned_bytes: size("LARDER_STAND_IN_PINNED_BYTES").unwrap_or_else(host_bytes),
             mapping_waits: number("LARDER_STAND_IN_MAPPING_WAITS").is_some_and(|on| on != 0),
         }
     }
@@ -51,10 +53,18 @@ fn host_bytes() -> u64 {
 }
 
 fn number(name: &str) -> Option<u64> {
+    variable(name, "number", |text| text.trim().parse().ok())
+}
+
+fn size(name: &str) -> Option<u64> {
+    variable(name, "size", |text| Some(ByteCount::parse(text)?.0))
+}
+
+fn variable(name: &str, what: &str, parse: fn(&str) -> Option<u64>) -> Option<u64> {
     let text = env::var(name).ok()?;
-    let number = text.trim().parse();
-    if number.is_err() {
-        eprintln!("stand-in driver: {name} is {text:?}, which is no number: ignored");
+    let number = parse(&text);
+    if number.is_none() {
+        eprintln!("stand-in driver: {name} is {text:?}, which is no {what}: ignored");
     }
-    number.ok()
+    number
 }

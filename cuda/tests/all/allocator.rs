@@ -382,6 +382,25 @@ fn what_does_not_fit_is_an_error_with_the_drivers_word() {
     });
 }
 
+#[test]
+fn more_than_the_whole_device_has_is_said_to_be_so() {
+    alone_and_clean(|control| {
+        control.reset(1, 16 << 30);
+        let context = Context::new(0).unwrap();
+        let memory = DeviceAllocator::new(&context).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        // Within the reserved addresses, and beyond them.
+        for bytes in [20_000_000_000, 200_000_000_000] {
+            let said = memory.alloc(&stream, bytes).unwrap_err().to_string();
+            let words = [
+                "whole device has less",
+                "[limit 16 GiB (17,179,869,184 bytes), ",
+            ];
+            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        }
+    });
+}
+
 /// The default stream of any context has the same handle, and so has each thread's own default
 /// stream: what one frees must not go to the other without a wait.
 #[test]

@@ -1,8 +1,10 @@
 //! What whoever starts the program says about its heap, in variables of the environment. Read once, before
 //! anything is allocated, so nothing here allocates.
 
+use larder_core::ByteCount;
+
 use super::{Config, HugePages, OnMisuse};
-use crate::os::environment::variable;
+use crate::os::environment::{entries, variable};
 use crate::os::say;
 
 /// A value that a variable may have, and what it does.
@@ -17,7 +19,11 @@ const VARIABLES: [(&str, Choose, &str); 10] = [
     ),
     ("LARDER_PURGE_AFTER", purge_after, "milliseconds, or never"),
     ("LARDER_BACKGROUND_PURGE", background, "yes or no"),
-    ("LARDER_HUGE_PAGES", huge_pages, "MiB, or never"),
+    (
+        "LARDER_HUGE_PAGES",
+        huge_pages,
+        "a size such as 64MiB, or never",
+    ),
     ("LARDER_ON_MISUSE", on_misuse, "abort or report"),
     ("LARDER_LEAKS", leaks, "yes or no"),
     ("LARDER_STATS", stats, "yes or no"),
@@ -25,6 +31,9 @@ const VARIABLES: [(&str, Choose, &str); 10] = [
     ("LARDER_GUARD", guard, "of how many blocks one, or never"),
     ("LARDER_GUARD_FAULTS", guard_faults, "yes or no"),
 ];
+
+/// What the variables of Larder's other parts begin with.
+const OTHERS: [&str; 3] = ["LARDER_CUDA_", "LARDER_RECORD", "LARDER_STAND_IN_"];
 
 /// The configuration as the environment changes it. `None` if the process cannot read its environment yet.
 pub(super) fn read(mut config: Config) -> Option<Config> {
@@ -39,7 +48,22 @@ pub(super) fn read(mut config: Config) -> Option<Config> {
             }
         }
     }
+    for name in entries()?.filter_map(unknown) {
+        for part in ["larder: ", name, " is ignored: there is no such variable\n"] {
+            say(part.as_bytes());
+        }
+    }
     Some(config)
+}
+
+/// The name of a variable that nobody of Larder's reads, though it begins like theirs: misspelt, perhaps.
+fn unknown(entry: &'static [u8]) -> Option<&'static str> {
+    let end = entry.iter().position(|&byte| byte == b'=')?;
+    let name = str::from_utf8(&entry[..end]).ok()?;
+    let is_known = VARIABLES.iter().any(|(known, ..)| *known == name)
+        || OTHERS.iter().any(|other| name.starts_with(other));
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    (name.starts_with("LARDER_") && !is_known && name.bytes().all(is_name)).then_some(name)
 }
 
 fn mode(config: &mut Config, value: &[u8]) -> Option<()> {
@@ -80,7 +104,10 @@ fn background(config: &mut Config, value: &[u8]) -> Option<()> {
 fn huge_pages(config: &mut Config, value: &[u8]) -> Option<()> {
     config.huge_pages = match value {
         b"never" => HugePages::Never,
-        _ => HugePages::Above(number(value)?.checked_mul(1 << 20)?),
+        _ if value.last()?.is_ascii_digit() => {
+            HugePages::Above(number(value)?.checked_mul(1 << 20)?)
+        }
+        _ => HugePages::Above(ByteCount::parse(str::from_utf8(value).ok()?)?.0),
     };
     Some(())
 }
@@ -154,6 +181,8 @@ mod tests {
         );
         assert_eq!(purge_after(&mut config, b"250"), Some(()));
         assert_eq!(background(&mut config, b"yes"), Some(()));
+        assert_eq!(huge_pages(&mut config, b"1.5GiB"), Some(()));
+        assert_eq!(config.huge_pages, HugePages::Above(3 << 29));
         assert_eq!(huge_pages(&mut config, b"3"), Some(()));
         assert_eq!(on_misuse(&mut config, b"report"), Some(()));
         assert_eq!(leaks(&mut config, b"yes"), Some(()));

@@ -8,34 +8,36 @@ unsafe extern "C" {
     static mut environ: *const *const libc::c_char;
 }
 
-/// What a variable says: an inner `None` if it is not set. `None` if the C library does not have the
-/// environment yet. A program with rights that its user has not sees no variable.
+/// What a variable says: an inner `None` if it is not set. An outer one and the conditions are those of [`entries`].
+pub(crate) fn variable(name: &str) -> Option<Option<&'static [u8]>> {
+    let value = |entry: &'static [u8]| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=");
+    Some(entries()?.find_map(value))
+}
+
+/// The variables, each as `NAME=value`. `None` if the C library does not have the environment yet. A program with
+/// rights that its user has not sees no variable.
 ///
 /// Not beside a thread that changes the environment, which C does not allow either.
-pub(crate) fn variable(name: &str) -> Option<Option<&'static [u8]>> {
+pub(crate) fn entries() -> Option<impl Iterator<Item = &'static [u8]>> {
     // SAFETY: a pointer of the C library's, which it writes before there is a second thread.
     let first = unsafe { environ };
     if first.is_null() {
         return None;
     }
-    if has_foreign_rights() {
-        return Some(None);
-    }
-    let mut at = first;
-    loop {
-        // SAFETY: the array ends with null, which ends this loop.
+    let (mut at, hidden) = (first, has_foreign_rights());
+    Some(core::iter::from_fn(move || {
+        if hidden {
+            return None;
+        }
+        // SAFETY: the array ends with null, behind which nothing is read.
         let entry = unsafe { *at };
         if entry.is_null() {
-            return Some(None);
-        }
-        // SAFETY: an entry is a text that ends with 0.
-        let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
-        let rest = entry.strip_prefix(name.as_bytes());
-        if let Some(value) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
-            return Some(Some(value));
+            return None;
         }
         at = at.wrapping_add(1);
-    }
+        // SAFETY: an entry is a text that ends with 0.
+        Some(unsafe { CStr::from_ptr(entry) }.to_bytes())
+    }))
 }
 
 /// Whether the program runs with rights of its file (set-user-id and its like).

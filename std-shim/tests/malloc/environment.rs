@@ -21,8 +21,8 @@ const VARIABLES: [(&str, &[&str], &str); 10] = [
     ("LARDER_BACKGROUND_PURGE", &["yes", "no"], "yes or no"),
     (
         "LARDER_HUGE_PAGES",
-        &["0", "1", "64", "17592186044415", "never"],
-        "MiB, or never",
+        &["0", "1", "64", "17592186044415", "1.5GiB", "never"],
+        "a size such as 64MiB, or never",
     ),
     ("LARDER_ON_MISUSE", &["abort", "report"], "abort or report"),
     ("LARDER_LEAKS", &["yes", "no"], "yes or no"),
@@ -81,6 +81,25 @@ fn a_value_that_is_not_understood_is_said_once_and_changes_nothing() {
         .map(|(name, _, values)| line(name, values))
         .concat();
     assert_eq!(run_with(&program, Preloaded, &all).complaints(), lines);
+}
+
+#[test]
+fn a_variable_that_is_misspelt_is_said_once_and_those_of_other_parts_are_not() {
+    let program = compile(PROGRAM, System);
+    let others = [
+        ("LARDER_RECORD_FROM", "1"),
+        ("LARDER_CUDA_LIMIT", "1"),
+        ("LARDER_STAND_IN_BYTES", "1"),
+        ("OLARDER_MODE", "1"),
+        ("LARDER", "1"),
+        ("LARDER_\x1b[1m", "1"),
+    ];
+    assert_eq!(run_with(&program, Preloaded, &others).complaints(), "");
+    let misspelt = [others[0], ("LARDER_MOD", "speed"), ("LARDER_LEAKS", "no")];
+    assert_eq!(
+        run_with(&program, Preloaded, &misspelt).complaints(),
+        "larder: LARDER_MOD is ignored: there is no such variable\n"
+    );
 }
 
 #[test]

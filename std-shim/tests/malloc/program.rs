@@ -140,6 +140,8 @@ fn build(name: &str, heap: Heap, options: &[&str]) -> PathBuf {
 pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>, heap: Heap) -> Command {
     let mut command = Command::new(program);
     command.env_remove("LD_PRELOAD").stdin(Stdio::null());
+    // It is of the tests.
+    command.env_remove("LARDER_ROUNDS");
     if heap == Preloaded {
         command.env("LD_PRELOAD", library::shared());
     }

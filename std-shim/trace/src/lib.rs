@@ -145,7 +145,7 @@ impl Trace {
     }
 
     /// What a replay of this trace cannot show because its file does not say it, and what was left out or
-    /// assumed, a sentence each; empty for traces of this project's recorders.
+    /// assumed, a sentence each; empty for whole traces of this project's recorders.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes

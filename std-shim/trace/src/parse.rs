@@ -154,6 +154,8 @@ struct Parser {
     steps: u32,
     /// Numbers of the steps that are none, in order.
     between: Vec<u32>,
+    /// The recorder's last line was read.
+    ended: bool,
 }
 
 impl Parser {
@@ -186,12 +188,14 @@ impl Parser {
         Ok(self.last)
     }
 
-    /// Between the events a `#` line is a remark and nothing more, but for one behind a step's line.
+    /// Between the events a `#` line is a remark and nothing more, but for one behind a step's line, and the
+    /// recorder's last one.
     fn comment(&mut self, comment: &str) -> Result<(), Defect> {
         if let Some(last) = self.last {
             if let (Event::Step { number }, BETWEEN) = (last, comment.trim()) {
                 self.note_between(number);
             }
+            self.ended |= comment.trim_start().starts_with("recording ended:");
             return Ok(());
         }
         let (key, value) = comment.split_once(':').unwrap_or((comment, ""));
@@ -299,6 +303,15 @@ impl Parser {
             let number = self.steps;
             take(Event::Step { number });
         }
+        let mut header = self.header.iter();
+        let by_recorder = header.any(|(key, by)| key == "recorded" && by.starts_with("larder "));
+        let mut notes = Vec::new();
+        if by_recorder && !self.ended {
+            notes.push(
+                "the recording has no last line: the program was killed or runs still, and its newest events are missing"
+                    .to_owned(),
+            );
+        }
         let trace = Trace {
             name,
             header: self.header,
@@ -306,7 +319,7 @@ impl Parser {
             allocations: self.allocations,
             between: self.between,
             streams: Vec::new(),
-            notes: Vec::new(),
+            notes,
         };
         Ok((trace, cut))
     }

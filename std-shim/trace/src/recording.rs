@@ -193,23 +193,32 @@ impl Recording {
 impl Counts {
     /// What any recording's reader should know of these, a sentence each.
     pub(super) fn notes(&self, notes: &mut Vec<String>) {
-        let mut note = |count: u64, text: &str| {
+        let mut note = |count: u64, what: &str, text: &str| {
             if count > 0 {
-                notes.push(format!("{count} {text}"));
+                notes.push(format!("{} {text}", counted(count, what)));
             }
         };
         note(
             self.no_free,
-            "blocks have no free, but another block came at their address: they end there",
+            "block",
+            "without a free, where another block came at the address: ended there",
         );
         note(
             self.no_alloc,
-            "frees have no allocation, though the recording had begun: they are left out",
+            "free",
+            "without an allocation, though the recording had begun: left out",
         );
         note(
             self.other_size,
-            "frees name another size than the allocation, whose size counts",
+            "free",
+            "of another size than the allocation, whose size counts",
         );
-        note(self.empty, "allocations of zero bytes are left out");
+        note(self.empty, "allocation", "of zero bytes left out");
     }
+}
+
+/// So many of what there may be several of.
+pub(super) fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }

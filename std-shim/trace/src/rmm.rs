@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::lines::Lines;
 use super::parse::shown;
-use super::recording::Recording;
+use super::recording::{Recording, counted};
 use super::{Defect, Event, Trace};
 
 /// The first line of a log of RMM's logging adaptor, by which it is known.
@@ -119,8 +119,9 @@ impl Log {
         ];
         if counts.before > 0 {
             notes.push(format!(
-                "{} blocks of {} bytes were allocated before the log begins: they come first, by address",
-                counts.before, counts.before_bytes
+                "{} of {} bytes allocated before the log begins: first, by address",
+                counted(counts.before, "block"),
+                counts.before_bytes
             ));
         }
         if self.threads.len() > 1 {
@@ -131,15 +132,16 @@ impl Log {
         }
         if self.streams.len() > 1 {
             notes.push(format!(
-                "{} streams are played as one; {} blocks were freed on another stream than the one they were allocated on",
+                "{} streams are played as one; {} freed on another stream than that of the allocation",
                 self.streams.len(),
-                self.moved
+                counted(self.moved, "block")
             ));
         }
         if self.refused > 0 {
             notes.push(format!(
-                "{} allocations were refused, the largest of {} bytes: they are left out",
-                self.refused, self.refused_bytes
+                "{} refused, the largest of {} bytes: left out",
+                counted(self.refused, "allocation"),
+                self.refused_bytes
             ));
         }
         counts.notes(&mut notes);

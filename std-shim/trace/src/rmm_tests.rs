@@ -98,10 +98,10 @@ fn threads_streams_refusals_and_older_blocks_are_noted() {
     );
     assert_eq!(trace.allocations(), 4);
     for text in [
-        "1 blocks of 50 bytes were allocated before the log begins",
+        "1 block of 50 bytes allocated before the log begins",
         "2 threads are played as one",
-        "2 streams are played as one; 1 blocks were freed on another stream",
-        "1 allocations were refused, the largest of 4096 bytes",
+        "2 streams are played as one; 1 block freed on another stream",
+        "1 allocation refused, the largest of 4096 bytes",
     ] {
         assert!(noted(&trace, text), "{text}: {:#?}", trace.notes());
     }

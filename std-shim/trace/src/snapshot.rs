@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::pickle::{Pickle, Value};
-use super::recording::Recording;
+use super::recording::{Recording, counted};
 use super::{Defect, Event, Trace};
 
 /// PyTorch rounds sizes up to this.
@@ -235,32 +235,37 @@ impl Device {
     fn notes(&self) -> Vec<String> {
         let mut notes = self.notes_on_history();
         let counts = &self.recording.counts;
-        let mut note = |count: usize, text: &str| {
+        let mut note = |count: usize, what: &str, text: &str| {
             if count > 0 {
-                notes.push(format!("{count} {text}"));
+                notes.push(format!("{} {text}", counted(count as u64, what)));
             }
         };
         note(
             self.waited,
-            "blocks were freed while other streams used them: they end where that free was complete",
+            "block",
+            "freed while other streams used it: ended where the free was complete",
         );
         note(
             self.held_back.len(),
-            "blocks were freed and held back for other streams at the end: they stay live",
+            "block",
+            "freed and held back for other streams at the end: live still",
         );
         note(
             self.recording.live().saturating_sub(self.listed),
-            "blocks are live by the history and not in the list of blocks: they stay live",
+            "block",
+            "live by the history and not in the list of blocks: live still",
         );
         note(
             self.private_pools.len(),
-            "private pools shared no memory with the rest: their blocks are played like all others",
+            "private pool",
+            "that shared no memory with the rest: the blocks there are played like all others",
         );
         counts.notes(&mut notes);
         if self.refused > 0 {
             notes.push(format!(
-                "{} allocations were refused, the largest of {} bytes: they are left out",
-                self.refused, self.refused_bytes
+                "{} refused, the largest of {} bytes: left out",
+                counted(self.refused, "allocation"),
+                self.refused_bytes
             ));
         }
         if self.recording.all_multiples_of(ROUNDING_BYTES) {
@@ -281,8 +286,8 @@ impl Device {
         let counts = &self.recording.counts;
         if self.entries == 0 {
             return vec![format!(
-                "there is no history: the {} blocks that were live are allocated, by address, and nothing is freed",
-                counts.before
+                "there is no history: {} live at that moment, allocated by address, and nothing freed",
+                counted(counts.before, "block")
             )];
         }
         let mut notes = vec![
@@ -290,8 +295,9 @@ impl Device {
         ];
         if counts.before > 0 {
             notes.push(format!(
-                "{} blocks of {} bytes are older than the history, which began late or lost its oldest entries (max_entries): they come first, by address",
-                counts.before, counts.before_bytes
+                "{} of {} bytes older than the history, which began late or lost its oldest entries (max_entries): first, by address",
+                counted(counts.before, "block"),
+                counts.before_bytes
             ));
         }
         if self.streams.len() > 1 {

@@ -78,13 +78,13 @@ fn what_python_pickles_is_read_in_each_protocol() {
 fn what_a_snapshot_does_not_say_is_noted() {
     let traces = read_all(FIXTURES[1].1).unwrap();
     for text in [
-        "2 blocks of 2700 bytes are older than the history",
+        "2 blocks of 2700 bytes older than the history",
         "marks no steps",
         "2 streams are played as one",
-        "1 blocks were freed while other streams used them",
-        "1 blocks were freed and held back",
-        "1 allocations were refused, the largest of 1099511627776 bytes",
-        "1 private pools",
+        "1 block freed while other streams used it",
+        "1 block freed and held back",
+        "1 allocation refused, the largest of 1099511627776 bytes",
+        "1 private pool that",
         "PyTorch held 5242880 bytes at most",
     ] {
         assert!(noted(&traces[0], text), "{text}: {:#?}", traces[0].notes());
@@ -117,7 +117,7 @@ fn segments_alone_give_the_blocks_that_are_live() {
         [alloc(0, 2000), alloc(1, 3000), alloc(2, 512)]
     );
     assert!(
-        noted(trace, "there is no history: the 3 blocks"),
+        noted(trace, "there is no history: 3 blocks live"),
         "{:?}",
         trace.notes()
     );
@@ -162,10 +162,10 @@ fn what_contradicts_itself_is_left_out_or_ended_and_counted() {
     let events = [alloc(0, 10), free(0), alloc(1, 20), free(1)];
     assert_eq!(trace.events(), events);
     for text in [
-        "1 blocks have no free",
-        "1 frees have no allocation",
-        "1 frees name another size",
-        "1 allocations of zero bytes",
+        "1 block without a free",
+        "1 free without an allocation",
+        "1 free of another size",
+        "1 allocation of zero bytes",
     ] {
         assert!(noted(&trace, text), "{text}: {:#?}", trace.notes());
     }
@@ -176,7 +176,7 @@ fn a_block_that_the_list_does_not_have_is_noted() {
     let trace = one(&history(&[entry("alloc", 512, 10)]));
     assert!(noted(
         &trace,
-        "1 blocks are live by the history and not in the list"
+        "1 block live by the history and not in the list"
     ));
 }
 

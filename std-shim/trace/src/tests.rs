@@ -150,6 +150,22 @@ fn an_empty_file_is_refused_in_both_encodings() {
 }
 
 #[test]
+fn a_recording_without_its_last_line_is_noted_and_others_have_none() {
+    let noted = |text: &str| {
+        let trace = parsed(text.as_bytes()).unwrap();
+        trace.notes().iter().any(|note| note.contains("was killed"))
+    };
+    let recorded = "# alloc-trace v1\n# recorded: larder 0.1.0\na 0 4\n";
+    assert!(noted(recorded));
+    assert!(!noted(&format!(
+        "{recorded}# recording ended: the program exits\n"
+    )));
+    assert!(!noted(
+        "# alloc-trace v1\n# recorded: torch 2.15.0\na 0 4\n"
+    ));
+}
+
+#[test]
 fn header_lines_alone_are_no_trace() {
     assert!(matches!(defect("# name: x\n# more\n", 2), Defect::NoEvents));
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// No wait is meant to take this long; a busy machine may take a good part of it.
-const DEADLINE: Duration = Duration::from_secs(240);
+pub(super) const DEADLINE: Duration = Duration::from_secs(240);
 
 /// A folder for jobs, and a device that they share.
 pub(super) struct Machine {
@@ -105,24 +105,37 @@ impl Process {
 
     /// What it said so far, whole lines.
     pub(super) fn said(&self) -> Vec<Value> {
-        let text = fs::read(&self.said).unwrap();
-        let whole = text.iter().rposition(|byte| *byte == b'\n');
-        lines(&text[..whole.map_or(0, |last| last + 1)])
+        lines(self.text().as_bytes())
+    }
+
+    /// The same as text.
+    pub(super) fn text(&self) -> String {
+        let mut text = fs::read_to_string(&self.said).unwrap();
+        text.truncate(text.rfind('\n').map_or(0, |last| last + 1));
+        text
+    }
+
+    /// Waits for its end, which has to be a good one.
+    pub(super) fn end_well(&mut self) {
+        wait("the end of a process", || !self.is_running());
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.text());
     }
 
     /// Waits for its end, which has to be a good one; the last thing it said.
     pub(super) fn end(&mut self) -> Value {
-        wait("the end of a process", || !self.is_running());
-        let status = self.child.wait().unwrap();
-        let said = self.said();
-        assert!(status.success(), "{status}: {said:?}");
-        said.last().cloned().unwrap_or_default()
+        self.end_well();
+        self.said().last().cloned().unwrap_or_default()
     }
 
     /// Asks it to end.
     pub(super) fn terminate(&self) {
+        self.signal("-TERM");
+    }
+
+    pub(super) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        let status = Command::new("kill").arg(pid).status().unwrap();
+        let status = Command::new("kill").args([signal, &pid]).status().unwrap();
         assert!(status.success());
     }
 

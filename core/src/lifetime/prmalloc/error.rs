@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::ByteCount;
+
 /// Why a round gave no plan, or a pool does not serve from it. Without a plan the planner is off;
 /// [`reset`](super::Planner::reset) begins anew. A pool goes on as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,11 +64,14 @@ impl fmt::Display for PlanError {
             }
             Self::OutOfMemory { bytes } => write!(
                 f,
-                "the backend has no {bytes} bytes for the plan: free memory and plan again"
+                "the backend has no {:#} for the plan: free memory and plan again",
+                ByteCount(*bytes)
             ),
             Self::AboveCap { bytes, cap_bytes } => write!(
                 f,
-                "the plan needs {bytes} bytes and may take {cap_bytes}: raise the cap"
+                "the plan needs {:#} and may take {:#}: raise the cap",
+                ByteCount(*bytes),
+                ByteCount(*cap_bytes)
             ),
             Self::TablesFull => {
                 f.write_str("the plan has more records than the pool: lend larger tables")

@@ -3,8 +3,8 @@
 use super::{BASE, GRANULE, fixed, numbers, out_of_memory};
 use crate::common::{GIB, Pool, point, range};
 use larder_core::{
-    AllocError, Block, Cause, Chunk, ConfigError, FreeError, OutOfMemory, RegionError, Request,
-    ResizeError, SubAllocError, Violation,
+    AllocError, Block, ByteCount, Cause, Chunk, ConfigError, FreeError, OutOfMemory, RegionError,
+    Request, ResizeError, SubAllocError, Violation,
 };
 
 /// Every `OutOfMemory`, one for each cause.
@@ -46,7 +46,7 @@ fn every_refused_allocation_says_what_to_do_and_the_numbers_to_judge_it_by() {
         {
             let written = match number {
                 u64::MAX => "no limit".to_owned(),
-                number => number.to_string(),
+                number => format!("{:#}", ByteCount(number)),
             };
             assert!(text.contains(&written), "{number} in {text}");
         }
@@ -61,7 +61,7 @@ fn every_refused_allocation_says_what_to_do_and_the_numbers_to_judge_it_by() {
     }
     .to_string();
     assert!(
-        text.contains("12345") && text.contains("one region"),
+        text.contains("12.1 KiB (12,345 bytes)") && text.contains("one region"),
         "{text}"
     );
     assert!(AllocError::ZeroSize.to_string().contains("zero bytes"));
@@ -78,12 +78,13 @@ fn every_refused_allocation_says_what_to_do_and_the_numbers_to_judge_it_by() {
 #[test]
 fn an_allocator_without_a_limit_says_so_and_names_no_number_for_it() {
     let mut out = OutOfMemory::of(Cause::SubAllocator, 1);
-    assert!(out.to_string().contains("[limit 0, "), "{out}");
+    assert!(out.to_string().contains("[limit 0 bytes, "), "{out}");
     out.limit_bytes = u64::MAX;
     assert!(out.to_string().contains("[no limit, "), "{out}");
     out.limit_bytes -= 1;
     assert!(
-        out.to_string().contains("[limit 18446744073709551614, "),
+        out.to_string()
+            .contains("(18,446,744,073,709,551,614 bytes), "),
         "{out}"
     );
 }

@@ -276,10 +276,10 @@ fn a_refusal_says_whether_the_control_file_was_waited_for() {
         String::from_utf8(output.stderr).unwrap()
     };
     let coordinator = "start `larder coordinate`";
-    let (of_limit, of_device) = (said(""), said(&(100 * TOTAL).to_string()));
+    let (of_limit, of_device) = (said(""), said(&format!("{} MiB", 100 * TOTAL / MIB)));
     assert!(of_limit.contains(coordinator), "{of_limit}");
     assert!(of_device.contains("CUDA out of memory. "), "{of_device}");
     assert!(!of_device.contains(coordinator), "{of_device}");
     let of_words = said("many");
-    assert!(of_words.contains("set it to a whole number"), "{of_words}");
+    assert!(of_words.contains("set it to a size"), "{of_words}");
 }

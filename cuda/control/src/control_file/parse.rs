@@ -4,6 +4,7 @@
 use core::fmt;
 use std::collections::btree_map::Entry;
 
+use larder_core::ByteCount;
 use serde_json::{Map, Number, Value};
 
 use super::{ASLEEP, CONTROL_VERSION, ControlFile, GPUS, GpuControl, LIMIT, NAME, PERF, VERSION};
@@ -68,7 +69,7 @@ pub enum ProblemKind {
 impl ControlFile {
     /// Reads a file's text.
     ///
-    /// Numbers are exact up to 2^64 - 1. A whole number written with a point (`1.0`) counts as an integer up
+    /// A limit may also be a text such as `1.5GiB` ([`ByteCount`]). Numbers are exact up to 2^64 - 1. A whole number written with a point (`1.0`) counts as an integer up
     /// to 2^53, also upstream. `null` means absent. Names of GPUs are normalised ([`BusId`]); of two
     /// spellings of one GPU the later one wins, with a problem. If a key stands twice letter for letter,
     /// the last one counts, as usual in JSON.
@@ -179,7 +180,7 @@ impl Reader {
             let limit = entry.shift_remove(LIMIT);
             let gpu = GpuControl {
                 max_device_mem: limit
-                    .and_then(|limit| self.number(&format!("{path}.{LIMIT}"), limit)),
+                    .and_then(|limit| self.size(&format!("{path}.{LIMIT}"), limit)),
                 other: entry,
             };
             match file.gpus.entry(id) {
@@ -224,6 +225,14 @@ impl Reader {
             return None;
         }
         i32::try_from(perf).ok()
+    }
+
+    /// A number, or a text such as `1.5GiB`, which AntMan does not know.
+    fn size(&mut self, path: &str, value: Value) -> Option<u64> {
+        match value.as_str().and_then(ByteCount::parse) {
+            Some(ByteCount(bytes)) if !self.compat.is_antman() => Some(bytes),
+            _ => self.number(path, value),
+        }
     }
 
     fn number(&mut self, path: &str, value: Value) -> Option<u64> {

@@ -25,6 +25,8 @@ mod turns;
 
 use std::time::Duration;
 
+use larder_core::ByteCount;
+
 use crate::SleepState;
 use crate::perf::PerfControl;
 use job::Job;
@@ -133,7 +135,7 @@ pub enum CoordinateError {
     #[error("there is no such job: it never joined, or is gone")]
     Unknown,
     /// The floors would not fit in the total.
-    #[error("only {left_bytes} bytes are promised to nobody: take a lower floor")]
+    #[error("only {:#} are promised to nobody: take a lower floor", ByteCount(*left_bytes))]
     FloorsExceedTotal {
         /// The bytes that no floor covers.
         left_bytes: u64,
@@ -146,7 +148,7 @@ pub enum CoordinateError {
     },
     /// The job holds, or may hold, more than it was allowed. The report counts. The coordinator lowers limits
     /// to their targets until all fits in the total again, and raises none before.
-    #[error("{bytes} bytes above what was allowed: the job does not obey its limit, stop it")]
+    #[error("{:#} above what was allowed: the job does not obey its limit, stop it", ByteCount(*bytes))]
     AboveLimit {
         /// The bytes above what the job was allowed.
         bytes: u64,

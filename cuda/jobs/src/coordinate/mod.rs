@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::arguments::{parse_bytes, parse_interval, parse_limit, parse_perf, show_bytes};
 use crate::files::default_folder;
+use crate::layout::{width, wrapped};
 use crate::view::unix_ms;
 use crate::{Failure, complain, print_json};
 pub(crate) use rounds::{Coordination, CoordinationEvent};
@@ -25,6 +26,8 @@ pub(crate) use rounds::{Coordination, CoordinationEvent};
 /// begin with a limit of 0 (`larder job` does). It may be ended at any moment, by ctrl-c: the jobs keep
 /// their limits.
 #[derive(Debug, Args)]
+// One line would be broken in a narrow terminal.
+#[command(override_usage = "larder coordinate [OPTIONS]\n       --total <N> [FOLDER]...")]
 pub struct CoordinateArgs {
     /// Folders with files of jobs
     #[arg(value_name = "FOLDER", default_values_os_t = [default_folder()])]
@@ -123,7 +126,7 @@ fn print(said: &[CoordinationEvent], json: bool) -> io::Result<()> {
     }
     let mut out = io::stdout().lock();
     for text in said.iter().filter_map(in_words) {
-        writeln!(out, "{text}")?;
+        out.write_all(wrapped(&format!("{text}\n"), width()).as_bytes())?;
     }
     out.flush()
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use larder_core::ByteCount;
 use larder_core::vmem::Placement;
 use larder_cuda::control::{Job, LaunchPacer};
 use larder_cuda::{CudaStream, Movable, VmemAllocator, VmemBuffer};
@@ -76,11 +77,12 @@ impl<'j> Blocks<'j> {
 
     /// Allocates a block of the trace and writes its ends.
     pub(super) fn alloc(&mut self, id: u32, bytes: u64) -> Result<(), Box<dyn Error>> {
-        let too_large = |_| format!("a block of {bytes} bytes is too large; scale the trace down");
+        let size = ByteCount(bytes);
+        let too_large = |_| format!("a block of {size:#} is too large; scale the trace down");
         let len = usize::try_from(bytes).map_err(too_large)?;
         // SAFETY: of its bytes only those at its ends are read, and they are written below.
         let buffer = unsafe { self.memory.buffer::<u8>(self.stream, len) };
-        let mut buffer = buffer.map_err(|error| format!("{bytes} bytes were refused: {error}"))?;
+        let mut buffer = buffer.map_err(|error| format!("{size:#} were refused: {error}"))?;
         self.figures.allocations += 1;
         match buffer.placement() {
             Placement::Host => self.figures.on_host += 1,

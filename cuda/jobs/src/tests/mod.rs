@@ -98,9 +98,9 @@ fn names(jobs: &[JobFiles]) -> Vec<&str> {
 
 #[test]
 fn sizes_and_times_are_shown_in_the_unit_that_suits() {
-    assert_eq!(show_bytes(0), "0 B");
-    assert_eq!(show_bytes(1023), "1023 B");
-    assert_eq!(show_bytes(1024), "1.0 KiB");
+    assert_eq!(show_bytes(0), "0 bytes");
+    assert_eq!(show_bytes(1023), "1023 bytes");
+    assert_eq!(show_bytes(1024), "1 KiB");
     assert_eq!(show_bytes(100 << 30), "100 GiB");
     assert_eq!(show_bytes(u64::MAX), "none");
     assert_eq!(show_micros(999), "999 us");
@@ -119,4 +119,22 @@ fn a_limit_is_a_byte_count_or_0() {
     for text in ["", "0GiB", "-1", "8GBB"] {
         assert!(parse_limit(text).is_err(), "{text}");
     }
+}
+
+#[test]
+fn the_example_for_kubernetes_runs_a_command_there_is() {
+    let text = include_str!("../../../../examples/kubernetes/larder-top.yaml");
+    let mut lines = text.lines().map(str::trim);
+    let command = lines.find_map(|line| line.strip_prefix("command: [\"larder\""));
+    let rest = command.unwrap().strip_prefix(", ").unwrap();
+    let arguments: Vec<String> = serde_json::from_str(&format!("[{rest}")).unwrap();
+    let arguments = ["larder".to_owned()].into_iter().chain(arguments);
+    let cli = <OneCommand as clap::Parser>::try_parse_from(arguments);
+    assert!(matches!(cli.unwrap().command, crate::Command::Top(_)));
+}
+
+#[derive(clap::Parser)]
+struct OneCommand {
+    #[command(subcommand)]
+    command: crate::Command,
 }

@@ -5,8 +5,11 @@ pub(crate) mod table;
 
 mod draw;
 mod keys;
+mod metrics;
+mod serve;
 
 use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,6 +52,11 @@ pub struct TopArgs {
     #[arg(long)]
     json: bool,
 
+    /// Answer `GET /metrics` at this port of 127.0.0.1, or at an address such as 0.0.0.0:9835, with the jobs as
+    /// OpenMetrics text, which Prometheus reads, until ctrl-c; port 0 is any that is free
+    #[arg(long, value_name = "ADDRESS", value_parser = serve::parse_address, conflicts_with_all = ["once", "wide", "columns", "json"])]
+    serve: Option<SocketAddr>,
+
     /// How often to look, in seconds
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
@@ -59,6 +67,9 @@ pub struct TopArgs {
 }
 
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
+    if let Some(address) = args.serve {
+        return serve::run(&args.places, address);
+    }
     if !args.once && !args.json && io::stdout().is_terminal() {
         return screen::run(&args.places, args.interval, args.step);
     }

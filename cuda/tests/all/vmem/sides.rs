@@ -89,7 +89,7 @@ fn am_1_when_both_sides_are_full_the_error_has_the_numbers_of_both() {
         assert_eq!(limit(host), (4 * MIB, Cause::Limit));
         let words = reason.to_string();
         assert!(
-            words.contains("8388608") && words.contains("4194304"),
+            words.contains("8,388,608") && words.contains("4,194,304"),
             "{words}"
         );
         // The limit itself is served.

@@ -2,6 +2,8 @@
 
 use core::ffi::CStr;
 
+use larder_core::ByteCount;
+
 use super::line::Line;
 use super::os;
 
@@ -15,16 +17,6 @@ pub(super) type Path = Line<{ MAX_PATH_BYTES + 1 }>;
 const FILE_VARIABLE: &CStr = c"LARDER_RECORD";
 /// The environment variable that says from which size on.
 const FROM_VARIABLE: &CStr = c"LARDER_RECORD_FROM";
-
-/// Suffixes and the power of two each stands for, longest first so that `KiB` is not read
-/// as `B`. They are those of the program `larder`.
-const SUFFIXES: [(&[u8], u32); 5] = [
-    (b"KiB", 10),
-    (b"MiB", 20),
-    (b"GiB", 30),
-    (b"TiB", 40),
-    (b"B", 0),
-];
 
 /// What a recorder was told when it was made.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +60,7 @@ impl Order {
                 };
                 let from_bytes = os::with_variable(FROM_VARIABLE, |from| match from {
                     None | Some(b"") => Some(1),
-                    Some(from) => byte_count(from),
+                    Some(from) => Some(ByteCount::parse(str::from_utf8(from).ok()?)?.0),
                 });
                 let from_bytes = from_bytes.ok_or(BadOrder::From)?;
                 target(path, from_bytes, os::process()).map(Some)
@@ -102,22 +94,6 @@ fn target(path: &[u8], from_bytes: u64, process: libc::pid_t) -> Result<Target, 
     })
 }
 
-/// Reads `65536` or `64KiB`.
-fn byte_count(text: &[u8]) -> Option<u64> {
-    let known = SUFFIXES
-        .iter()
-        .find_map(|&(suffix, shift)| Some((text.strip_suffix(suffix)?, shift)));
-    let (digits, shift) = known.unwrap_or((text, 0));
-    if digits.is_empty() {
-        return None;
-    }
-    let count = digits.iter().try_fold(0_u64, |count, digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-        count.checked_mul(10)?.checked_add(digit)
-    })?;
-    count.checked_mul(1 << shift)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,29 +118,6 @@ mod tests {
         // The number is longer than the two characters it stands for.
         let expanded = format!("{}%p", "x".repeat(MAX_PATH_BYTES - 3));
         assert_eq!(path(&expanded), Err(BadOrder::Path));
-    }
-
-    #[test]
-    fn byte_counts_are_plain_or_have_a_binary_suffix() {
-        for (text, count) in [
-            ("0", Some(0)),
-            ("4096", Some(4096)),
-            ("4096B", Some(4096)),
-            ("64KiB", Some(64 << 10)),
-            ("3MiB", Some(3 << 20)),
-            ("8GiB", Some(8 << 30)),
-            ("1TiB", Some(1 << 40)),
-            ("18446744073709551615", Some(u64::MAX)),
-            ("18446744073709551616", None),
-            ("16777216TiB", None),
-            ("", None),
-            ("KiB", None),
-            ("-1", None),
-            ("1 KiB", None),
-            ("4k", None),
-        ] {
-            assert_eq!(byte_count(text.as_bytes()), count, "{text:?}");
-        }
     }
 
     #[test]

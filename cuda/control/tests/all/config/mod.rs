@@ -62,7 +62,7 @@ fn am_5_the_exact_file_of_antman_is_read() {
 #[test]
 fn am_5_a_limit_is_any_whole_number_of_64_bits() {
     let path = "gpuConfigInfo.00:1e.0.maxDeviceMem";
-    let cases: [(&str, Result<u64, Kind>); 16] = [
+    let cases: [(&str, Result<u64, Kind>); 18] = [
         ("0", Ok(0)),
         ("1", Ok(1)),
         ("4294967296", Ok(1 << 32)),
@@ -77,7 +77,9 @@ fn am_5_a_limit_is_any_whole_number_of_64_bits() {
         ("1.5", Err(Kind::Fraction)),
         ("-5", Err(Kind::Negative)),
         ("-0", Err(Kind::Negative)),
-        ("\"1\"", Err(Kind::NotANumber)),
+        ("\"1\"", Ok(1)),
+        ("\" 1.5 GiB\"", Ok(3 << 29)),
+        ("\"1.5\"", Err(Kind::NotANumber)),
         ("true", Err(Kind::NotANumber)),
     ];
     for (text, expected) in cases {
@@ -103,6 +105,7 @@ fn am_5_a_limit_is_any_whole_number_of_64_bits() {
         ("9007199254740994.0", Some((1 << 53) + 2)),
         ("1.5", None),
         ("-5", None),
+        ("\"1\"", None),
     ] {
         let parsed = antman(&with_limit(text));
         assert_eq!(parsed.file.gpus[&gpu()].max_device_mem, bytes, "{text}");
