@@ -10,7 +10,6 @@ use core::time::Duration;
 use core::{mem, ptr};
 
 use larder_core::Locked;
-use larder_core::small::Policy;
 use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::thread::wait::Sleep;
@@ -290,14 +289,6 @@ impl Tuning {
     /// Free bytes of one class that a thread keeps at hand.
     pub(crate) fn bin_bytes(&self) -> u32 {
         self.bin_bytes.load(Ordering::Relaxed)
-    }
-
-    /// What each thread's heap keeps.
-    pub(crate) fn policy(&self) -> Policy {
-        Policy {
-            bin_bytes: self.bin_bytes(),
-            ..Policy::BALANCED
-        }
     }
 
     /// Whether idle memory goes back when the heap has grown: where memory comes first, and where no thread does it

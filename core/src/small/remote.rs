@@ -20,7 +20,7 @@
 //!   not empty but which is not yet in the queue therefore keeps used blocks, is not released, and may
 //!   be touched by the pusher on its way.
 
-use super::slot::{Chain, Slot};
+use super::slot::{Chain, Links, Slot};
 use super::span::Span;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 
@@ -55,14 +55,14 @@ impl RemoteList {
     /// span (REMOTE1).
     ///
     /// # Safety
-    /// The chain's blocks belong to the span that starts at `base` and whose list this is, and are
-    /// the caller's (SLOT1).
-    pub(super) unsafe fn push(&self, base: *mut u8, chain: Chain) -> bool {
+    /// The chain's blocks belong to the span that starts at `base` and whose list this is, have
+    /// these links, and are the caller's (SLOT1).
+    pub(super) unsafe fn push(&self, base: *mut u8, chain: Chain, links: Links) -> bool {
         let start = chain.head.addr() - base.addr();
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             // SAFETY: the chain is ours until the exchange below succeeds.
-            unsafe { Slot::set_next(chain.tail, first(base, word)) };
+            unsafe { links.set_next(chain.tail, first(base, word)) };
             let count = (word & COUNT_MASK) + chain.count;
             let new = ((start / UNIT) as u32) << COUNT_BITS | count;
             // Release: the taker reads the links written above. Earlier pushes are read through

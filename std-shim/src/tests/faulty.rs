@@ -402,6 +402,10 @@ unsafe impl Os for Below {
         1
     }
 
+    fn secret(&self) -> Option<usize> {
+        Some(0x5851_f42d_4c95_7f2d)
+    }
+
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         self.0.0.with(|state| state.reserve(bytes, align))
     }
