@@ -191,6 +191,11 @@ fn limits_on_addresses_and_on_memory_give_null_and_are_survived() {
             assert!(world.nulls > 0, "the limit had no effect");
             assert!(world.os.reserved_bytes() <= reserved);
             assert!(world.os.committed_bytes() <= committed);
+            // Once the limits are gone every request is served again.
+            world.os.limit(usize::MAX, usize::MAX);
+            let nulls = world.nulls;
+            world.run(600);
+            assert_eq!(world.nulls, nulls);
             world.end();
         }
     }
