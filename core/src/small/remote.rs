@@ -158,3 +158,38 @@ impl Default for RemoteQueue {
         Self::new()
     }
 }
+
+#[cfg(all(test, not(larder_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_gives_all_blocks_that_were_put_in_the_last_chain_first() {
+        let mut slots: [[Slot; 2]; 5] =
+            core::array::from_fn(|_| [(); 2].map(|()| Slot::unlinked()));
+        let base = slots.as_mut_ptr().cast::<Slot>();
+        let slot = |number: usize| base.wrapping_add(2 * number);
+        let list = RemoteList::new();
+        assert_eq!(list.take(base.cast()), (core::ptr::null_mut(), 0));
+        // In reverse order of their places, one, two and two at a time.
+        for (newest, oldest) in [(4, 4), (2, 3), (0, 1)] {
+            let mut chain = Chain::one(slot(oldest));
+            for number in (newest..oldest).rev() {
+                // SAFETY: a slot of ours.
+                unsafe { chain.push(slot(number)) };
+            }
+            // SAFETY: slots of ours, from `base` on.
+            let was_empty = unsafe { list.push(base.cast(), chain, Links::PLAIN) };
+            assert_eq!(was_empty, newest == 4);
+        }
+        let (mut first, count) = list.take(base.cast());
+        assert_eq!(count, 5);
+        for number in 0..5 {
+            assert_eq!(first, slot(number));
+            // SAFETY: a slot of ours.
+            first = unsafe { Slot::next(first) };
+        }
+        assert!(first.is_null());
+        assert_eq!(list.take(base.cast()).1, 0);
+    }
+}

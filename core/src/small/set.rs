@@ -506,3 +506,16 @@ fn first_of(bin: &mut CacheBin, max: usize, list: *mut Slot, count: usize, links
         clean: false,
     }
 }
+
+#[cfg(all(test, not(larder_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bin_holds_what_the_policy_allows_but_one_block_at_least_and_256_at_most() {
+        for (bytes, blocks) in [(16, 256), (128, 256), (256, 128), (1024, 32), (64 << 10, 1)] {
+            let class = SizeClass::of(bytes, 8).unwrap();
+            assert_eq!(Policy::BALANCED.bin_blocks(class), blocks, "{bytes}");
+        }
+    }
+}
