@@ -518,4 +518,19 @@ mod tests {
             assert_eq!(Policy::BALANCED.bin_blocks(class), blocks, "{bytes}");
         }
     }
+
+    #[test]
+    fn a_set_counts_the_blocks_of_its_transfer_caches_and_the_bytes_of_its_spans() {
+        let class = SizeClass::of(1024, 8).unwrap();
+        let mut set = SpanSet::default();
+        let state = set.class(class);
+        (state.transfer_lists, state.spans, state.used) = (3, 5, 200);
+        let expected = ClassUsage {
+            spans: 5,
+            span_bytes: 5 << 16,
+            used_blocks: 200,
+            transfer_blocks: 96,
+        };
+        assert_eq!(set.usage(class, 1 << 16), expected);
+    }
 }

@@ -446,3 +446,31 @@ impl Own {
         found == count
     }
 }
+
+#[cfg(all(test, not(larder_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_knows_its_blocks_by_number_and_where_none_starts() {
+        let shape = SpanShape {
+            base: ptr::without_provenance_mut(0x7f00_0000_0000),
+            owner: ptr::null(),
+            bytes: 1000,
+            block_bytes: 48,
+            capacity: 20,
+            class: SizeClass::of(48, 16).unwrap(),
+            links: Links::PLAIN,
+        };
+        for at in 0..1100 {
+            let block = shape.base.wrapping_add(at);
+            let is_block = at % 48 == 0 && at / 48 < 20;
+            assert_eq!(shape.is_block(block), is_block, "{at}");
+            if is_block {
+                assert_eq!(shape.number(block), at / 48);
+                assert_eq!(shape.block(at / 48), block);
+            }
+        }
+        assert!(!shape.is_block(shape.base.wrapping_sub(48)));
+    }
+}
