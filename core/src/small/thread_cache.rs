@@ -285,4 +285,21 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn the_capacity_of_a_bin_follows_its_use() {
+        let mut bin = CacheBin::EMPTY;
+        let list = core::ptr::dangling_mut::<Slot>();
+        for (max, count, capacity) in [(32, 0, 32), (32, 31, 32), (32, 32, 32), (32, 40, 48)] {
+            bin.put(max, list, count);
+            assert_eq!((bin.capacity(), bin.len()), (capacity, count), "{count}");
+        }
+        bin.widen(64);
+        assert_eq!((bin.capacity(), bin.len()), (64, 40));
+        assert_eq!((bin.take(), bin.len()), (list, 0));
+        for (max, block_bytes, few) in [(256, 16, 16), (256, 4096, 2), (256, 9000, 1), (3, 16, 3)] {
+            bin.hold_few(max, block_bytes);
+            assert_eq!((bin.capacity(), bin.len()), (few, 0), "{block_bytes}");
+        }
+    }
 }
