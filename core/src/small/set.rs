@@ -533,4 +533,41 @@ mod tests {
         };
         assert_eq!(set.usage(class, 1 << 16), expected);
     }
+
+    #[test]
+    fn a_transfer_cache_holds_64_kib_or_half_of_what_the_set_owns() {
+        let class = SizeClass::of(1024, 8).unwrap();
+        let mut state = ClassSpans::NONE;
+        for (blocks, most_lists) in [(0, 0), (1, 2), (128, 2), (129, 2), (1024, 16), (1100, 17)] {
+            state.blocks = blocks;
+            for lists in 0..20 {
+                state.transfer_lists = lists;
+                let has_room = state.transfer_has_room(class, 32);
+                assert_eq!(
+                    has_room,
+                    lists < most_lists,
+                    "{lists} lists, {blocks} blocks"
+                );
+            }
+        }
+        // A block that cannot link lists has none.
+        state.transfer_lists = 0;
+        let has_room = state.transfer_has_room(SizeClass::EIGHT, 256);
+        assert_eq!(has_room, size_of::<*mut Slot>() <= 4);
+    }
+
+    #[test]
+    fn a_set_is_idle_where_something_lies_at_hand_or_has_changed() {
+        let class = SizeClass::of(1024, 8).unwrap();
+        let has_idle = |change: fn(&mut ClassSpans)| {
+            let mut set = SpanSet::default();
+            change(set.class(class));
+            set.has_idle()
+        };
+        assert!(!has_idle(|state| (state.spans, state.blocks) = (1, 64)));
+        assert!(has_idle(|state| state.transfer_lists = 1));
+        assert!(has_idle(|state| state.empty = 1));
+        assert!(has_idle(|state| state.touched = true));
+        assert!(has_idle(|state| state.to_scan = true));
+    }
 }
