@@ -392,6 +392,7 @@ const fn flags(config: &Config) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Larder;
 
     #[test]
     fn the_first_configuration_stands() {
@@ -457,6 +458,90 @@ mod tests {
             assert!(tuning.is_hardened());
             assert_eq!((tuning.is_checking(), tuning.says_leaks()), (checks, says));
         }
+    }
+
+    #[test]
+    fn each_choice_changes_its_part_of_the_configuration() {
+        let kinds = [
+            (Larder::new(), Config::BALANCED),
+            (Larder::speed(), Config::SPEED),
+            (Larder::memory(), Config::MEMORY),
+            (Larder::hardened(), Config::HARDENED),
+            (Larder::checking(), Config::CHECKING),
+        ];
+        for (larder, config) in kinds {
+            assert_eq!(larder.0, config);
+            let huge = HugePages::Above(7 << 20);
+            for (chosen, expected) in [
+                (
+                    larder.with_stack_frames(3),
+                    Config {
+                        stack_frames: 3,
+                        ..config
+                    },
+                ),
+                (
+                    larder.with_leaks(true),
+                    Config {
+                        leaks: true,
+                        ..config
+                    },
+                ),
+                (
+                    larder.with_stats(true),
+                    Config {
+                        stats: true,
+                        ..config
+                    },
+                ),
+                (
+                    larder.with_guard_pages(9),
+                    Config {
+                        guard_one_in: 9,
+                        ..config
+                    },
+                ),
+                (
+                    larder.with_fault_reports(true),
+                    Config {
+                        explains_faults: true,
+                        ..config
+                    },
+                ),
+                (
+                    larder.by_new(),
+                    Config {
+                        by_new: true,
+                        ..config
+                    },
+                ),
+                (
+                    larder.with_background_purge(false),
+                    Config {
+                        background: false,
+                        ..config
+                    },
+                ),
+                (
+                    larder.with_purge_after(Duration::from_millis(5)),
+                    Config {
+                        purge_ms: 5,
+                        ..config
+                    },
+                ),
+                (
+                    larder.with_huge_pages(huge),
+                    Config {
+                        huge_pages: huge,
+                        ..config
+                    },
+                ),
+            ] {
+                assert_eq!(chosen.0, expected);
+                assert_ne!(chosen.0, config);
+            }
+        }
+        assert_eq!(Larder::default().0, Config::BALANCED);
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::os::stack::thread_number;
 use crate::os::{Native, Os, fault};
 use crate::process::PROCESS;
 use crate::thread::wait::Sleep;
+use crate::thread::with_local;
 
 /// So many blocks have pages of their own at most.
 const SLOTS: usize = 256;
@@ -369,13 +370,19 @@ fn explain(address: *mut u8) {
         _ if address < facts.block => Misuse::TouchedBeforeStart,
         _ => Misuse::TouchedPastEnd,
     };
+    let here = Here::walk(0);
+    // Names are not looked up: a signal's stack is too short for that.
+    // SAFETY: the program touched the block, not the heap.
+    let was_walking = unsafe { with_local(|local| local.set_walking(true)) };
     say_found(&Found {
         misuse,
         address,
         byte: None,
         facts: Some(facts),
-        here: Some(&Here::walk(0)),
+        here: Some(&here),
     });
+    // SAFETY: the program touched the block, not the heap.
+    unsafe { with_local(|local| local.set_walking(was_walking)) };
 }
 
 #[cfg(all(test, not(miri)))]
