@@ -450,7 +450,7 @@ mod tests {
             (Config::CHECKING, true, true),
         ] {
             let tuning = Tuning::new();
-            let larder = crate::Larder::checking().with_leaks(true);
+            let larder = Larder::checking().with_leaks(true);
             tuning.apply(&Config {
                 leaks: larder.0.leaks,
                 ..config
@@ -460,85 +460,60 @@ mod tests {
         }
     }
 
+    /// What a choice is called by users, and what it stands for.
+    type Choice = (fn(Larder) -> Larder, fn(&mut Config));
+
+    const CHOICES: [Choice; 9] = [
+        (
+            |larder| larder.with_stack_frames(3),
+            |config| config.stack_frames = 3,
+        ),
+        (
+            |larder| larder.with_leaks(true),
+            |config| config.leaks = true,
+        ),
+        (
+            |larder| larder.with_stats(true),
+            |config| config.stats = true,
+        ),
+        (
+            |larder| larder.with_guard_pages(9),
+            |config| config.guard_one_in = 9,
+        ),
+        (
+            |larder| larder.with_fault_reports(true),
+            |config| config.explains_faults = true,
+        ),
+        (Larder::by_new, |config| config.by_new = true),
+        (
+            |larder| larder.with_background_purge(false),
+            |config| config.background = false,
+        ),
+        (
+            |larder| larder.with_purge_after(Duration::from_millis(5)),
+            |config| config.purge_ms = 5,
+        ),
+        (
+            |larder| larder.with_huge_pages(HugePages::Never),
+            |config| config.huge_pages = HugePages::Never,
+        ),
+    ];
+
     #[test]
     fn each_choice_changes_its_part_of_the_configuration() {
-        let kinds = [
+        for (larder, config) in [
             (Larder::new(), Config::BALANCED),
             (Larder::speed(), Config::SPEED),
             (Larder::memory(), Config::MEMORY),
             (Larder::hardened(), Config::HARDENED),
             (Larder::checking(), Config::CHECKING),
-        ];
-        for (larder, config) in kinds {
+        ] {
             assert_eq!(larder.0, config);
-            let huge = HugePages::Above(7 << 20);
-            for (chosen, expected) in [
-                (
-                    larder.with_stack_frames(3),
-                    Config {
-                        stack_frames: 3,
-                        ..config
-                    },
-                ),
-                (
-                    larder.with_leaks(true),
-                    Config {
-                        leaks: true,
-                        ..config
-                    },
-                ),
-                (
-                    larder.with_stats(true),
-                    Config {
-                        stats: true,
-                        ..config
-                    },
-                ),
-                (
-                    larder.with_guard_pages(9),
-                    Config {
-                        guard_one_in: 9,
-                        ..config
-                    },
-                ),
-                (
-                    larder.with_fault_reports(true),
-                    Config {
-                        explains_faults: true,
-                        ..config
-                    },
-                ),
-                (
-                    larder.by_new(),
-                    Config {
-                        by_new: true,
-                        ..config
-                    },
-                ),
-                (
-                    larder.with_background_purge(false),
-                    Config {
-                        background: false,
-                        ..config
-                    },
-                ),
-                (
-                    larder.with_purge_after(Duration::from_millis(5)),
-                    Config {
-                        purge_ms: 5,
-                        ..config
-                    },
-                ),
-                (
-                    larder.with_huge_pages(huge),
-                    Config {
-                        huge_pages: huge,
-                        ..config
-                    },
-                ),
-            ] {
-                assert_eq!(chosen.0, expected);
-                assert_ne!(chosen.0, config);
+            for (choose, change) in CHOICES {
+                let mut expected = config;
+                change(&mut expected);
+                assert_eq!(choose(larder).0, expected);
+                assert_ne!(expected, config);
             }
         }
         assert_eq!(Larder::default().0, Config::BALANCED);
