@@ -4,7 +4,7 @@
 #   ./check.sh            all of it
 #   ./check.sh fmt tests  only these steps
 #
-# Steps: fmt layers clippy tests docs features deps publish api worker no_os nvidia loom fuzz mutants long
+# Steps: fmt layers clippy tests docs features deps publish api worker examples nvidia loom fuzz mutants long
 # (publish and nvidia ask registries, publish wants the oldest toolchain, api and fuzz want a nightly one,
 # cargo-public-api and cargo-fuzz; all four say so when they skip; mutants and long are slow and run only when
 # named; mutants are those of mutants/list.txt, not those of cargo-mutants).
@@ -111,7 +111,7 @@ step_deps() {
     depends larder-cuda 'cudarc larder-control larder-core larder-cuda-abi libc libloading thiserror'
     depends larder-cuda-c-api 'cudarc larder-core larder-cuda libc thiserror'
     depends larder-control 'larder-core notify serde serde_json thiserror'
-    depends larder-jobs 'clap ctrlc cudarc larder-control larder-core larder-cuda larder-cuda-stand-in larder-trace ratatui serde serde_json tempfile terminal_size thiserror'
+    depends larder-jobs 'clap ctrlc cudarc larder-control larder-core larder-cuda larder-cuda-stand-in larder-trace ratatui rust-embed serde serde_json tempfile terminal_size thiserror'
     depends larder-cuda-abi ''
     depends larder-cuda-stand-in 'larder-cuda-abi libc'
 }
@@ -124,23 +124,31 @@ depends() {
 }
 
 # Packages can be published, with no warning but of what they leave out, and build with the oldest toolchain
-# from what users get.
+# from what users get; the program runs.
 step_publish() {
-    local oldest said
+    local oldest said work
     local -x RUSTC
     oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     if ! RUSTC=$(rustup which --toolchain "$oldest" rustc 2>/dev/null); then
         echo "skipped: needs \`rustup toolchain install $oldest --profile minimal\`"
         return
     fi
-    said=$(cargo publish --workspace --dry-run --allow-dirty 2>&1) || fail "$said"
+    # A new folder each time, which stays if this fails: cargo unpacks a version only once for each folder.
+    mkdir -p "$target"
+    work=$(mktemp -d "$target/publish.XXXXXX")
+    said=$(cargo publish --workspace --dry-run --allow-dirty --target-dir "$work" 2>&1) || fail "$said"
     if printf '%s\n' "$said" | grep -vE '^warning: (ignoring (test|example|benchmark) |aborting upload)' \
         | grep -A 8 '^warning'; then
         fail 'a package would be published with these warnings'
     fi
+    # As who installs it has it: alone, with the stand-in inside.
+    install -D "$work/debug/larder" "$work/alone/larder"
+    env -u LARDER_CUDA_STAND_IN "$work/alone/larder" replay --driver stand-in --allocator device \
+        benches/traces/resnet50_train.trace.zst
+    rm -rf "$work"
 }
 
-# docs/api has what each published package offers. What changed is written there, to be looked at and committed.
+# docs/api has what each published package offers but the parts of the program. What changed is written there, to be looked at and committed.
 step_api() {
     if ! cargo public-api --version >/dev/null 2>&1 || ! cargo +nightly --version >/dev/null 2>&1; then
         echo 'skipped: needs a nightly toolchain and `cargo install cargo-public-api --locked`'
@@ -168,9 +176,15 @@ step_worker() {
     )
 }
 
-# A program without an OS, on the heap of the core.
-step_no_os() {
-    (cd examples/no-os && CARGO_TARGET_DIR=$target/no-os cargo run --release)
+# The lines of examples/README.md, as they stand there.
+step_examples() {
+    local lines line
+    lines=$(sed -n 's/^|[^|]*| `\([^`]*\)` |.*/\1/p' examples/README.md)
+    [ -n "$lines" ] || fail 'examples/README.md has no lines to run'
+    while read -r line; do
+        say "$line"
+        (eval "$line") < /dev/null || fail "an example failed: $line"
+    done <<<"$lines"
 }
 
 # What we wrote down of CUDA, beside NVIDIA's assembler, headers and library. Needs no GPU.
@@ -245,7 +259,7 @@ step_long() {
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps publish api worker no_os nvidia loom fuzz)
+[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps publish api worker examples nvidia loom fuzz)
 for step in "${steps[@]}"; do
     say "$step"
     "step_$step"

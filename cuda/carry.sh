@@ -31,7 +31,7 @@ cargo test --release -p larder-cuda --no-run --message-format=json | grep '"test
 cargo bench -p larder-cuda --bench driver_calls --bench host_pairs --no-run --message-format=json | built \
     | while read -r name path; do put "$path" "$name"; done
 cargo build --release -p larder-cuda --example train
-cargo build --release -p larder-bench
+cargo build --release -p larder-cli
 put "$target/release/examples/train" train
 put "$target/release/larder" larder
 # Beside the programs, where they look for it.

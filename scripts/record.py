@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records which tensors a PyTorch model allocates and frees, as a trace for `larder replay` (docs/TRACE-FORMAT.md).
+"""Records which tensors a PyTorch model allocates and frees, as a trace for `larder replay` (docs/guide/src/trace-format.md).
 
     pip install torch
     scripts/record.py gpt2s_train --steps 3 > gpt2s_train.trace

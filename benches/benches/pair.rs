@@ -1,7 +1,7 @@
 //! Host time of one pair, a free and an alloc, by criterion.
 //!
-//! `cargo bench -p larder-bench --bench pair [-- --quick]`. One thread, no lock;
-//! what is asked and how it is checked: `larder_bench::pair`.
+//! `cargo bench -p larder-cli --bench pair [-- --quick]`. One thread, no lock;
+//! what is asked and how it is checked: `larder_cli::pair`.
 //!
 //! Good for finding out what a change to one contender does on a quiet machine.
 //! To compare contenders use the bench `pair_rounds`: the clock of a shared machine
@@ -16,7 +16,7 @@
 mod contenders;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use larder_bench::pair::{Failure, PairScript, Runner, settle};
+use larder_cli::pair::{Failure, PairScript, Runner, settle};
 
 use contenders::{KINDS, Kind};
 

@@ -1,8 +1,8 @@
 //! Host time of one pair, a free and an alloc, in alternated rounds.
 //!
-//! `cargo bench -p larder-bench --bench pair_rounds [-- --live 100,1000 --rounds 15]`
+//! `cargo bench -p larder-cli --bench pair_rounds [-- --live 100,1000 --rounds 15]`
 //! prints a markdown table. One thread, no lock; what is asked and how it is
-//! checked: `larder_bench::pair`. `gpu-allocator`, whose time grows with the live
+//! checked: `larder_cli::pair`. `gpu-allocator`, whose time grows with the live
 //! blocks, is left out above 10 000 of them.
 //!
 //! Without `--bench`, as `cargo test --benches` runs it, it tries a few pairs only.
@@ -17,8 +17,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use larder_bench::Table;
-use larder_bench::pair::{LIVE_RANGE, PairResult, PairScript, compare};
+use larder_cli::Table;
+use larder_cli::pair::{LIVE_RANGE, PairResult, PairScript, compare};
 
 use contenders::{BASELINE, KINDS};
 

@@ -1,10 +1,10 @@
 //! The first packing of 60,000 lifetimes: how long it takes, and how much memory.
 //!
-//! `cargo bench -p larder-bench --bench plan_large`
+//! `cargo bench -p larder-cli --bench plan_large`
 
 use std::time::Duration;
 
-use larder_bench::plan::{Effort, Problem, solve};
+use larder_cli::plan::{Effort, Problem, solve};
 use larder_core::lifetime::Lifetime;
 use larder_model::Random;
 

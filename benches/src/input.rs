@@ -6,8 +6,10 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
-use larder_trace::{Defect, Trace, TraceError, read_to_last_line};
+use larder_trace::{Defect, Trace, TraceError, for_each_event, read_to_last_line};
 use lzma_rust2::XzReader;
+
+use crate::replay::{Writer, Written};
 
 /// First bytes of what gzip and xz write.
 const GZIP: &[u8] = &[0x1F, 0x8B];
@@ -47,12 +49,31 @@ pub(crate) fn open(path: &Path) -> io::Result<Box<dyn Read>> {
 
 /// All traces of a file, at least one. Of one that is cut short it gives what there is, and what is missing.
 pub(crate) fn traces(path: &Path) -> Result<(Vec<Trace>, Option<TraceError>), TraceError> {
-    let file = open(path).map_err(|error| {
+    read_to_last_line(name(path), open_trace(path)?)
+}
+
+/// As [`traces`], with the events on tape. A tape may fail where its trace is whole.
+pub(crate) fn tapes(path: &Path) -> Result<(Tapes, Option<TraceError>), TraceError> {
+    let mut writers: Vec<Writer> = Vec::new();
+    let (traces, cut) = for_each_event(name(path), open_trace(path)?, &mut |trace, event| {
+        if writers.len() <= trace {
+            writers.resize_with(trace + 1, Writer::new);
+        }
+        writers[trace].write(event);
+    })?;
+    let written = writers.into_iter().map(Writer::finish);
+    Ok((traces.into_iter().zip(written).collect(), cut))
+}
+
+/// Traces without their events, and those.
+type Tapes = Vec<(Trace, io::Result<Written>)>;
+
+fn open_trace(path: &Path) -> Result<Box<dyn Read>, TraceError> {
+    open(path).map_err(|error| {
         let defect = match error.kind() {
             io::ErrorKind::NotFound => Defect::NoSuchFile,
             _ => Defect::Unreadable(error),
         };
         TraceError::of_file(path, defect)
-    })?;
-    read_to_last_line(name(path), file)
+    })
 }

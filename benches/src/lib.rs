@@ -31,7 +31,6 @@ pub mod random;
 mod replay;
 mod report;
 mod snapshot;
-mod units;
 mod versus;
 
 pub use cli::run;

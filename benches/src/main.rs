@@ -4,5 +4,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    larder_bench::run()
+    larder_cli::run()
 }

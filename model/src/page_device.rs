@@ -270,7 +270,7 @@ impl State {
             let Some(entry) = self.pages.get_mut(&page) else {
                 self.rule(
                     false,
-                    format!("no memory behind page {page} of live {range:?}"),
+                    format_args!("no memory behind page {page} of live {range:?}"),
                 );
                 continue;
             };
@@ -278,12 +278,12 @@ impl State {
             let entry = *entry;
             self.rule(
                 entry.access,
-                format!("no access to page {page} of {range:?}"),
+                format_args!("no access to page {page} of {range:?}"),
             );
             let through = *self.used.entry((entry.handle, entry.index)).or_insert(page);
             self.rule(
                 through == page,
-                format!("pages {page} and {through} are live and have the same memory"),
+                format_args!("pages {page} and {through} are live and have the same memory"),
             );
         }
         if self.queued.is_empty() {
@@ -299,7 +299,7 @@ impl State {
             let other = other.copied();
             self.rule(
                 other.is_none(),
-                format!("{stream:?} is given memory of {other:?}"),
+                format_args!("{stream:?} is given memory of {other:?}"),
             );
         }
     }

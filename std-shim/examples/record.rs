@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! LARDER_RECORD=program.trace LARDER_RECORD_FROM=64KiB cargo run -p larder --example record
-//! cargo run --release -p larder-bench -- replay program.trace
+//! larder replay program.trace
 //! ```
 
 use larder::{Larder, Recorder};

@@ -59,12 +59,6 @@ for misuse in $misuses; do
     echo
 done
 
-cat > "$work/program.py" <<'PYTHON'
-import json, re
-rows = [{"a": i, "b": str(i) * 3, "c": list(range(i % 20))} for i in range(30000)]
-text = json.dumps(rows)
-print(len(text), len(json.loads(text)), len(re.findall(r'"b": "(\d+)"', text)))
-PYTHON
 cat > "$work/pairs.c" <<'PROGRAM'
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,7 +81,7 @@ PROGRAM
 gcc -O2 -fno-builtin "$work/pairs.c" -o "$work/pairs"
 declare -A workloads=(
     [pairs]="$work/pairs"
-    [python]="PYTHONMALLOC=malloc python3 $work/program.py"
+    [python]="PYTHONMALLOC=malloc python3 $PWD/std-shim/preload/program.py 30000"
     [perl]="perl $programs/script.pl"
     [sqlite]="sqlite3 -bail :memory: '.read $programs/script.sql'"
     [gcc]="gcc -O2 -w -S -o - -x c $programs/contract.c"

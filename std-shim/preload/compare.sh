@@ -36,12 +36,6 @@ for name in glibc larder mimalloc jemalloc tcmalloc; do
     names+=("$name")
 done
 
-cat > "$work/program.py" <<'PYTHON'
-import json, re
-rows = [{"a": i, "b": str(i) * 3, "c": list(range(i % 20))} for i in range(60000)]
-text = json.dumps(rows)
-print(len(text), len(json.loads(text)), len(re.findall(r'"b": "(\d+)"', text)))
-PYTHON
 {
     echo 'create table t (k integer primary key, v text); begin;'
     seq 1 60000 | sed "s/.*/insert into t values (&, 'value & of a row that is somewhat long');/"
@@ -84,7 +78,7 @@ git clone --quiet --bare . "$work/repository" 2> /dev/null || true
 
 # Each prints what must be equal.
 declare -A programs=(
-    [python]="PYTHONMALLOC=malloc python3 $work/program.py"
+    [python]="PYTHONMALLOC=malloc python3 $repository/std-shim/preload/program.py 60000"
     [python-tests]="python3 -m test test_json test_re test_dict test_list test_set test_bytes test_thread test_fork1 test_gc test_capi | grep -E '^(Total tests|Result)'"
     [perl]="perl -e 'my %h; for my \$i (1..400000) { \$h{\"k\$i\"} = \"v\$i\" x 3 } my \$s = 0; \$s += length \$h{\$_} for sort keys %h; print \$s'"
     [node]="node -e 'let a = []; for (let i = 0; i < 300000; i++) a.push({i, s: \"x\" + i}); console.log(JSON.stringify(a).length)'"

@@ -1,6 +1,6 @@
 //! Blocks that are found by their address alone, as C frees them.
 
-use larder_core::small::{CacheBin, SizeClass, Span};
+use larder_core::small::{CacheBin, SizeClass, Span, ThreadCache};
 
 use crate::check;
 use crate::hardened::{self, guarded};
@@ -8,6 +8,7 @@ use crate::os::Native;
 use crate::process::PROCESS;
 use crate::slow::{bin_of, free_alone, free_of_step, free_past_bin};
 use crate::step::StepHeap;
+use crate::thread::tls;
 
 /// Where a block of the heap lies, found by its address.
 pub(crate) enum Place {
@@ -70,7 +71,7 @@ pub(crate) unsafe fn free_plain(block: *mut u8) {
             // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
             check::check_not_free(unsafe { CacheBin::newest(bin) } == block);
             // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
-            if !unsafe { CacheBin::push(bin, block) } {
+            if !unsafe { ThreadCache::push(tls::cache(), class, block) } {
                 // SAFETY: a block of this class, which the cache did not take.
                 unsafe { free_past_bin(class, block) };
             }

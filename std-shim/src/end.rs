@@ -25,20 +25,6 @@ extern "C" fn at_end() {
 /// Bytes of a line, and lines; a number that is longer than its column takes of the others' room.
 const TEXT_BYTES: usize = 80 * 16;
 
-/// What each of [`Stats::fields`] is.
-const MEANINGS: [&str; 10] = [
-    "in the program's hands",
-    "of them, blocks above 128 KiB",
-    "cut into small blocks, used or not",
-    "usable",
-    "of them, in memory",
-    "addresses",
-    "free, and not given back yet",
-    "free, and at hand of threads",
-    "given back so far",
-    "of threads",
-];
-
 fn say_stats() {
     // SAFETY: the process ends, and its thread is not inside the heap.
     let stats = unsafe { with_local(|local| Stats::count(&PROCESS, local)) };
@@ -53,7 +39,7 @@ fn write_stats(stats: &Stats, text: &mut Text) -> fmt::Result {
     // SAFETY: reads a number of the process.
     let process = unsafe { libc::getpid() };
     writeln!(text, "larder: the heap of process {process} at its end:")?;
-    for ((name, number), meaning) in stats.fields().zip(MEANINGS) {
+    for (name, number, meaning) in stats.explained() {
         writeln!(text, "  {name:<16}{number:>15}  {meaning}")?;
     }
     match peak_resident_bytes() {
@@ -73,11 +59,14 @@ mod tests {
     #[test]
     fn each_number_is_said_with_its_meaning() {
         let stats = crate::Larder::new().stats();
-        assert_eq!(stats.fields().count(), MEANINGS.len());
         let mut bytes = [0; TEXT_BYTES];
         let mut text = Text::new(&mut bytes);
         assert_eq!(write_stats(&stats, &mut text), Ok(()));
         let said = str::from_utf8(text.written()).unwrap();
-        assert_eq!(said.lines().count(), 1 + MEANINGS.len() + 1, "{said}");
+        assert_eq!(
+            said.lines().count(),
+            1 + stats.fields().count() + 1,
+            "{said}"
+        );
     }
 }

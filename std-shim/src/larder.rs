@@ -307,7 +307,7 @@ impl Larder {
             // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
             let is_new = unsafe { CacheBin::newest(bin) } != block;
             // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
-            if is_new && unsafe { CacheBin::push(bin, block) } {
+            if is_new && unsafe { ThreadCache::push(tls::cache(), class, block) } {
                 return;
             }
         }

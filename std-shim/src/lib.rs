@@ -26,7 +26,7 @@
 //!   `std` the heap and its steps need `core` and the C library only; `liblarder.so` is made so.
 //!
 //! # Limits
-//! Unix, and Windows without [`Recorder`] (docs/PLATFORMS.md). Freed memory goes back to the system
+//! Unix, and Windows without [`Recorder`] (docs/guide/src/platforms.md). Freed memory goes back to the system
 //! after the delay of the configuration, but for what running threads keep at hand and for less than
 //! 2 MiB in all; what planned steps keep goes when one ends. A thread of the heap's own sees to that
 //! while anything is idle ([`Larder::with_background_purge`] says who cannot have one). 64 GiB of

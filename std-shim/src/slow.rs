@@ -300,7 +300,7 @@ fn alloc_rare(layout: Layout, config: &Config) -> *mut u8 {
 #[inline(always)]
 fn alloc_of_class(class: SizeClass, layout: Layout, config: &Config) -> *mut u8 {
     // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
-    let block = unsafe { CacheBin::pop(bin_of(class)) };
+    let block = unsafe { ThreadCache::pop(tls::cache(), class) };
     match block.is_null() {
         true => alloc_slow(layout, config),
         false => block,
@@ -365,7 +365,7 @@ unsafe fn free_rare(block: *mut u8, layout: Layout) {
 #[inline(always)]
 unsafe fn free_of_class(block: *mut u8, class: SizeClass, layout: Layout) {
     // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
-    if !unsafe { CacheBin::push(bin_of(class), block) } {
+    if !unsafe { ThreadCache::push(tls::cache(), class, block) } {
         // SAFETY: the caller's promise, and the cache did not take the block.
         unsafe { free_slow(block, layout) };
     }
@@ -382,7 +382,7 @@ pub(crate) fn alloc_zeroed_any(layout: Layout, config: &Config) -> *mut u8 {
     }
     let class = class_of(layout);
     // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
-    let pop = |class| unsafe { CacheBin::pop(bin_of(class)) };
+    let pop = |class| unsafe { ThreadCache::pop(tls::cache(), class) };
     let block = class.map_or(ptr::null_mut(), pop);
     if block.is_null() {
         return match is_hardened(config) {

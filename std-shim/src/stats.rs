@@ -85,19 +85,40 @@ pub struct ClassStats {
 impl Stats {
     /// The numbers that are of the heap as a whole, with their names.
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        let explained = self.explained().into_iter();
+        explained.map(|(name, number, _)| (name, number))
+    }
+
+    /// The [`fields`](Self::fields), each with what it is.
+    pub(crate) fn explained(&self) -> [(&'static str, u64, &'static str); 10] {
         [
-            ("live_bytes", self.live_bytes),
-            ("large_bytes", self.large_bytes),
-            ("span_bytes", self.span_bytes),
-            ("committed_bytes", self.committed_bytes),
-            ("resident_bytes", self.resident_bytes),
-            ("reserved_bytes", self.reserved_bytes),
-            ("retained_bytes", self.retained_bytes),
-            ("kept_bytes", self.kept_bytes),
-            ("purged_bytes", self.purged_bytes),
-            ("heaps", self.heaps),
+            ("live_bytes", self.live_bytes, "in the program's hands"),
+            (
+                "large_bytes",
+                self.large_bytes,
+                "of them, blocks above 128 KiB",
+            ),
+            (
+                "span_bytes",
+                self.span_bytes,
+                "cut into small blocks, used or not",
+            ),
+            ("committed_bytes", self.committed_bytes, "usable"),
+            ("resident_bytes", self.resident_bytes, "of them, in memory"),
+            ("reserved_bytes", self.reserved_bytes, "addresses"),
+            (
+                "retained_bytes",
+                self.retained_bytes,
+                "free, and not given back yet",
+            ),
+            (
+                "kept_bytes",
+                self.kept_bytes,
+                "free, and at hand of threads",
+            ),
+            ("purged_bytes", self.purged_bytes, "given back so far"),
+            ("heaps", self.heaps, "of threads"),
         ]
-        .into_iter()
     }
 
     /// The numbers as OpenMetrics text, which Prometheus reads: one family for each of [`fields`](Self::fields),

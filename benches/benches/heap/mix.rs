@@ -1,6 +1,6 @@
 //! Which sizes a program asks for.
 
-use larder_bench::random::Random;
+use larder_cli::random::Random;
 
 /// A distribution of sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

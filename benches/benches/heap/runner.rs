@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use larder_bench::random::Random;
+use larder_cli::random::Random;
 
 use super::fault::Fault;
 use super::mix::Mix;

@@ -2,7 +2,7 @@
 //!
 //! A script begins and ends with nothing allocated, so that it can be run again and again.
 
-use larder_bench::random::Random;
+use larder_cli::random::Random;
 
 use super::mix::Mix;
 

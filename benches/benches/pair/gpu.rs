@@ -20,7 +20,7 @@ use gpu_allocator::vulkan::{
     Allocation, AllocationCreateDesc, AllocationScheme, Allocator, AllocatorCreateDesc,
 };
 use gpu_allocator::{AllocationSizes, AllocatorDebugSettings, MemoryLocation};
-use larder_bench::pair::{GRANULE_BYTES, PairContender, PairScript};
+use larder_cli::pair::{GRANULE_BYTES, PairContender, PairScript};
 
 use super::fake_vulkan;
 

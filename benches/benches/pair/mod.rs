@@ -9,7 +9,7 @@ mod fake_vulkan;
 mod gpu;
 mod offset;
 
-use larder_bench::pair::{
+use larder_cli::pair::{
     Bump, Churn, Failure, Larder, LarderPaged, OrderedSetBfc, PairContender, PairFault, PairScript,
     Runner,
 };

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use larder_bench::pair::{GRANULE_BYTES, PairContender, PairScript};
+use larder_cli::pair::{GRANULE_BYTES, PairContender, PairScript};
 use offset_allocator::{Allocation, Allocator};
 
 /// The allocator over the script's pool.

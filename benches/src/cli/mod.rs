@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::interrupt;
-use crate::replay::Violation;
+use crate::replay::ReplayError;
 
 /// Replays recorded allocation traces, measures Larder beside its peers, and runs jobs that share a GPU.
 #[derive(Debug, Parser)]
@@ -55,7 +55,7 @@ enum Failure {
     #[error("interrupted; what was measured until then is above")]
     Interrupted,
     #[error(transparent)]
-    Violation(#[from] Violation),
+    Replay(#[from] ReplayError),
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),
 }
@@ -77,7 +77,7 @@ impl Failure {
             _ if self.is_closed_pipe() => 0,
             Self::TooSmall { .. } => 3,
             Self::Interrupted => interrupt::EXIT_CODE,
-            Self::Failed(_) | Self::Violation(_) | Self::Output(_) => 1,
+            Self::Failed(_) | Self::Replay(_) | Self::Output(_) => 1,
         }
     }
 }
@@ -90,7 +90,7 @@ pub fn run() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Versus(args) => versus::run(&args),
-        Command::Jobs(command) => return larder_jobs::run_command(command),
+        Command::Jobs(command) => return larder_jobs::run(command),
         Command::Completions(args) => shell::completions(&args, &mut Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),
     };
@@ -118,7 +118,7 @@ fn complain(message: &dyn std::fmt::Display) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::ReplayFault;
+    use crate::replay::{ReplayFault, Violation};
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -138,7 +138,7 @@ mod tests {
             pass: 1,
             fault,
         };
-        assert_eq!(Failure::Violation(violation).exit_code(), 1);
+        assert_eq!(Failure::Replay(violation.into()).exit_code(), 1);
         assert_eq!(Failure::TooSmall { replays: 1, of: 2 }.exit_code(), 3);
         assert_eq!(Failure::Interrupted.exit_code(), 130);
         assert_eq!(Failure::Reported.exit_code(), 2);

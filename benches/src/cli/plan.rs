@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use larder_jobs::units::parse_bytes;
 
 use super::replay::{cannot_write, try_page};
 use super::{Failure, complain, warn_of_cut};
@@ -13,7 +14,6 @@ use crate::plan::{self, Effort, PlanRow, Problem};
 use crate::report::page::page;
 use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
 use crate::report::{Shown, Table, decimals, json_line, print, print_wrapped};
-use crate::units::parse_bytes;
 
 /// Finds offsets for blocks whose lifetimes are known, as low as it can.
 #[derive(Debug, Args)]

@@ -17,8 +17,8 @@ use crate::peers::{self, PytorchConfig};
 use crate::planned;
 use crate::replay::report::Report;
 use crate::replay::{
-    CONTENDERS, ContenderSpec, Options, PYTORCH_SET, ReplayFault, SHOWN, program_number, record,
-    replay_watched,
+    CONTENDERS, ContenderSpec, Options, PYTORCH_SET, ReplayError, ReplayScript, SHOWN,
+    program_number, record, replay_watched,
 };
 use crate::report::page::try_write;
 use crate::report::{Shown, json_line, print, print_wrapped, progress_bar};
@@ -127,14 +127,16 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let mut report = Report::new(options);
     let mut damaged = false;
     for file in args.files.iter().take_while(|_| !interrupt::asked()) {
-        match input::traces(file) {
+        match input::tapes(file) {
             Ok((traces, cut)) => {
                 progress.suspend(|| cut.iter().for_each(warn_of_cut));
                 check_only(args, file, traces.len())?;
-                let events: usize = traces.iter().map(|trace| trace.events().len()).sum();
-                progress.inc_length((events * chosen.len()) as u64);
-                for trace in &traces {
-                    replay_all(trace, &chosen, args, &options, &progress, &mut report)?;
+                for (trace, written) in traces {
+                    let written = written.map_err(ReplayError::NoTape)?;
+                    progress.inc_length(written.tape.events() * chosen.len() as u64);
+                    let script = ReplayScript::new(trace, written, options.passes, options.repeat);
+                    let mut script = script.map_err(ReplayError::NoTape)?;
+                    replay_all(&mut script, &chosen, args, &options, &progress, &mut report)?;
                 }
             }
             Err(error) => {
@@ -166,19 +168,20 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
 
 /// Replays one trace, until somebody presses Ctrl-C.
 fn replay_all(
-    trace: &Trace,
+    script: &mut ReplayScript,
     chosen: &[&ContenderSpec],
     args: &ReplayArgs,
     options: &Options,
     progress: &ProgressBar,
     report: &mut Report,
 ) -> Result<(), Failure> {
+    let trace = script.trace().name().to_owned();
     for spec in chosen {
-        progress.set_message(format!("{} {}", trace.name(), spec.name));
-        let (before, events) = (progress.position(), trace.events().len());
+        progress.set_message(format!("{trace} {}", spec.name));
+        let (before, events) = (progress.position(), script.trace_events());
         let watch = |part: f64| progress.set_position(before + (part * events as f64) as u64);
-        let mut outcome = match replay_watched(spec, trace, options, &watch) {
-            Err(violation) if violation.fault == ReplayFault::Interrupted => return Ok(()),
+        let mut outcome = match replay_watched(spec, script, options, &watch) {
+            Err(ReplayError::Interrupted) => return Ok(()),
             outcome => outcome?,
         };
         if let (Some(path), Some(plans)) = (&args.save_plans, outcome.plans.take()) {
@@ -186,14 +189,14 @@ fn replay_all(
             written.map_err(|error| unusable("write", path, &error))?;
         }
         if let Some(path) = &args.snapshot {
-            write_snapshot(path, spec, trace, options)?;
+            write_snapshot(path, spec, script, options)?;
         }
-        let row = report.add(trace.name(), spec.name, outcome);
+        let row = report.add(&trace, spec.name, outcome);
         if args.json {
             let line = json_line(row)?;
             progress.suspend(|| print(&line))?;
         }
-        progress.set_position(before + events as u64);
+        progress.set_position(before + events);
     }
     Ok(())
 }
@@ -239,12 +242,12 @@ fn check_only(args: &ReplayArgs, file: &Path, traces: usize) -> Result<(), Failu
 fn write_snapshot(
     path: &Path,
     spec: &ContenderSpec,
-    trace: &Trace,
+    script: &mut ReplayScript,
     options: &Options,
 ) -> Result<(), Failure> {
-    let snapshot = record(spec, trace, options).map_err(Failure::Failed)?;
+    let snapshot = record(spec, script, options).map_err(Failure::Failed)?;
     let written = File::create(path)
-        .and_then(|file| snapshot.write(trace.name(), spec.name, BufWriter::new(file)));
+        .and_then(|file| snapshot.write(script.trace().name(), spec.name, BufWriter::new(file)));
     written.map_err(|error| cannot_write(path, &error))
 }
 
@@ -346,20 +349,20 @@ fn each_once(files: &[PathBuf]) -> Result<(), Failure> {
 
 /// An error if a page, or what else an option names, would cost a trace or cannot be written.
 pub(super) fn try_page(option: &str, page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
-    spare_the_traces(option, page, files)?;
+    spare_what_is_read(option, page, files)?;
     try_write(page).map_err(|error| cannot_write(page, &error))
 }
 
 /// A slip such as `--html bert.trace` must not cost a trace.
-fn spare_the_traces(option: &str, page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+fn spare_what_is_read(option: &str, page: &Path, files: &[PathBuf]) -> Result<(), Failure> {
     let Ok(existing) = page.canonicalize() else {
         return Ok(());
     };
-    let is_trace = |file: &PathBuf| file.canonicalize().is_ok_and(|path| path == existing);
-    if files.iter().any(is_trace) {
+    let is_read = |file: &PathBuf| file.canonicalize().is_ok_and(|path| path == existing);
+    if files.iter().any(is_read) {
         let page = page.display();
         return Err(Failure::Arguments(format!(
-            "{option} {page} names one of the traces and would overwrite it; give another file"
+            "{option} {page} names one of the files to read and would overwrite it; give another file"
         )));
     }
     Ok(())

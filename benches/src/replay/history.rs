@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 
-use larder_trace::{Event, Trace};
+use larder_trace::Trace;
 
+use super::tape::Act;
 use super::{Contender, Slot};
 use crate::snapshot::{Span, joined, without};
 
@@ -52,8 +53,8 @@ pub(crate) struct History {
     pub(crate) streams: Option<Vec<Option<u64>>>,
     /// Nothing for contenders that do not say where they hold memory. What came together stands together.
     pub(crate) held: Vec<Held>,
-    /// Where each live block stands among the blocks, by id.
-    live: HashMap<u32, usize>,
+    /// Where each live block stands among the blocks, by place.
+    live: HashMap<usize, usize>,
     /// What is held now, by address and joined.
     now: Vec<Span>,
     /// The pieces of it among `held`.
@@ -65,26 +66,26 @@ pub(crate) struct History {
 
 impl History {
     /// Notes an event that was served.
-    pub(super) fn note(&mut self, event: &Event, slots: &[Slot], contender: &dyn Contender) {
+    pub(super) fn note(&mut self, act: Act, slots: &[Slot], contender: &dyn Contender) {
         self.ticks += 1;
         let tick = self.ticks;
-        match *event {
-            Event::Alloc { id, bytes } => {
-                self.live.insert(id, self.blocks.len());
+        match act {
+            Act::Alloc { id, place, bytes } => {
+                self.live.insert(place, self.blocks.len());
                 self.blocks.push(Served {
                     id,
                     bytes,
-                    address: slots[id as usize].address,
+                    address: slots[place].address,
                     from: tick,
                     to: None,
                 });
             }
-            Event::Free { id } => {
-                if let Some(index) = self.live.remove(&id) {
+            Act::Free { place } => {
+                if let Some(index) = self.live.remove(&place) {
                     self.blocks[index].to = Some(tick);
                 }
             }
-            Event::Step { number } => self.steps.push((tick, number)),
+            Act::Step { number } => self.steps.push((tick, number)),
         }
         self.note_held(contender);
         change(&mut self.planned, tick, contender.planned_bytes());

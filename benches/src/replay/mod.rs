@@ -10,6 +10,15 @@
 //! A run has one or more *passes*: the trace, and then its last step (or all of
 //! it) again and again, as a program that loops.
 //!
+//! Memory grows with the blocks that are live at once, and not with the trace:
+//! * a trace is read once, event by event, onto a [`tape`]: what is wrong with its
+//!   file shows before anything is played, and standard input is read once;
+//! * each run of each contender reads the tape from its start, a batch at a time;
+//! * the runs keep tables of places, as many as blocks are live at once.
+//!
+//! What a contender itself keeps is its own: those that plan keep a step. What is
+//! written down for a page or a snapshot grows with the events that it shows.
+//!
 //! No lock: a replay runs on one thread.
 
 mod contender;
@@ -27,6 +36,7 @@ mod report_tests;
 mod script;
 mod smallest;
 mod spare;
+mod tape;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -36,6 +46,7 @@ mod verdict;
 mod verdict_tests;
 
 use std::hint::black_box;
+use std::io;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
@@ -51,15 +62,17 @@ pub(crate) use history::{Change, History};
 use live_map::{LiveBlock, LiveMap};
 pub(crate) use recorded::record;
 pub(crate) use registry::{CONTENDERS, PYTORCH_SET, SHOWN};
-pub(crate) use script::Repeat;
+pub(crate) use script::{Repeat, ReplayScript};
 pub(crate) use smallest::SmallestDevice;
 pub(crate) use spare::Spare;
+pub(crate) use tape::{Writer, Written};
 
 use crate::interrupt;
 use crate::planned;
-use crate::units::parse_bytes;
-use larder_trace::{Event, Trace};
-use script::ReplayScript;
+use larder_jobs::units::parse_bytes;
+#[cfg(test)]
+use larder_trace::Trace;
+use tape::{Act, Played};
 
 /// Timed runs per replay; the fastest counts, because whatever disturbs a
 /// run (another process, a page fault) only ever makes it slower.
@@ -69,7 +82,7 @@ const TIMED_RUNS: u32 = 3;
 const RUNS: f64 = 1.0 + TIMED_RUNS as f64;
 
 /// Events between two looks at who watches.
-const EVENTS_PER_LOOK: usize = 1 << 12;
+const EVENTS_PER_LOOK: u64 = 1 << 12;
 
 /// How a trace is replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
@@ -180,10 +193,10 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    fn new(event: Event, live_bytes: u64, reserved_bytes: u64) -> Self {
-        let bytes = match event {
-            Event::Alloc { bytes, .. } => bytes,
-            Event::Free { .. } | Event::Step { .. } => 0,
+    fn new(act: Act, live_bytes: u64, reserved_bytes: u64) -> Self {
+        let bytes = match act {
+            Act::Alloc { bytes, .. } => bytes,
+            Act::Free { .. } | Act::Step { .. } => 0,
         };
         Self {
             bytes,
@@ -206,6 +219,27 @@ pub(crate) fn program_number(name: &str) -> u64 {
     name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
     })
+}
+
+/// Why a replay has no outcome.
+#[derive(Debug, Error)]
+pub(crate) enum ReplayError {
+    #[error(transparent)]
+    Violation(#[from] Violation),
+    #[error("{}", no_tape(.0))]
+    NoTape(#[from] io::Error),
+    /// Somebody pressed Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Why events could not be written to a tape or read from it, in words.
+pub(crate) fn no_tape(error: &io::Error) -> String {
+    let folder = std::env::temp_dir();
+    format!(
+        "cannot keep a trace's events in a file in {}: {error}; name a folder with room in TMPDIR",
+        folder.display()
+    )
 }
 
 /// A contender broke its contract: a bug in it, not in the trace. Events and passes are counted from 1, events
@@ -244,9 +278,6 @@ pub(crate) enum ReplayFault {
         reserved_bytes: u64,
         live_bytes: u64,
     },
-    /// Nobody broke anything: somebody pressed Ctrl-C.
-    #[error("interrupted")]
-    Interrupted,
     /// The device was used against its rules, or a live byte has no memory of its own behind it.
     #[error("against the rules of its device: {0}")]
     BrokenRule(String),
@@ -259,35 +290,39 @@ pub(crate) fn replay(
     trace: &Trace,
     options: &Options,
 ) -> Result<Outcome, Violation> {
-    replay_watched(spec, trace, options, &|_| {})
+    let mut script = ReplayScript::of(trace, options.passes, options.repeat);
+    replay_watched(spec, &mut script, options, &|_| {}).map_err(|error| match error {
+        ReplayError::Violation(violation) => violation,
+        other => panic!("{other}"),
+    })
 }
 
-/// Replays `trace` with fresh contenders built by `spec`, and tells which part of it is done, from 0 to 1. A
+/// Replays a script with fresh contenders built by `spec`, and tells which part of it is done, from 0 to 1. A
 /// [`Violation`] says that the contender handed out overlapping blocks, counts less reserved than live or broke a
-/// rule of its device, or that somebody pressed Ctrl-C.
+/// rule of its device.
 pub(crate) fn replay_watched(
     spec: &ContenderSpec,
-    trace: &Trace,
+    script: &mut ReplayScript,
     options: &Options,
     watch: &dyn Fn(f64),
-) -> Result<Outcome, Violation> {
-    let replay = Replay {
+) -> Result<Outcome, ReplayError> {
+    let mut slots = vec![Slot::default(); script.places()];
+    let mut replay = Replay {
         spec,
-        trace,
-        script: ReplayScript::new(trace, options.passes, options.repeat),
+        script,
         plans: options.plans,
         watch,
     };
-    let mut slots = vec![Slot::default(); trace.allocations() as usize];
     let history = options.history.then(History::default);
     let mut outcome = replay.sampled_run(options.device_bytes, &mut slots, history)?;
-    let runs = (0..TIMED_RUNS).map(|run| {
+    let mut fastest: Option<Timed> = None;
+    for run in 0..TIMED_RUNS {
         watch(f64::from(1 + run) / RUNS);
-        replay.timed_run(options.device_bytes, &mut slots)
-    });
-    let fastest = runs
-        .filter(|run| run.operations > 0)
-        .min_by_key(|run| run.time);
+        let timed = replay.timed_run(options.device_bytes, &mut slots)?;
+        if timed.operations > 0 && fastest.as_ref().is_none_or(|best| timed.time < best.time) {
+            fastest = Some(timed);
+        }
+    }
     outcome.ns_per_operation =
         fastest.map(|run| run.time.as_nanos() as f64 / run.operations as f64);
     if options.smallest_device && outcome.completed {
@@ -299,8 +334,7 @@ pub(crate) fn replay_watched(
 /// A contender and what it has to do.
 struct Replay<'r> {
     spec: &'r ContenderSpec,
-    trace: &'r Trace,
-    script: ReplayScript<'r>,
+    script: &'r mut ReplayScript,
     plans: Option<&'static [u8]>,
     watch: &'r dyn Fn(f64),
 }
@@ -318,51 +352,40 @@ impl Replay<'_> {
         let mut contender = (self.spec.build)(device_bytes);
         if let (Some(plans), Some(steps)) = (self.plans, contender.planner()) {
             // The reader of the file has validated the plans.
-            let _ = planned::load(steps, program_number(self.trace.name()), plans);
+            let _ = planned::load(steps, program_number(self.script.trace().name()), plans);
         }
         contender
     }
 
-    /// Nothing in here but the contender's own work and one table write a block.
-    fn timed_run(&self, device_bytes: Option<u64>, slots: &mut [Slot]) -> Timed {
+    fn timed_run(&mut self, device_bytes: Option<u64>, slots: &mut [Slot]) -> io::Result<Timed> {
         let mut contender = self.build(device_bytes);
-        let mut operations = 0;
-        let mut completed = true;
-        let start = Instant::now();
-        'passes: for (_, events) in self.script.passes() {
-            for event in events {
-                match *event {
-                    Event::Alloc { id, bytes } => match contender.alloc(bytes) {
-                        Some(slot) => slots[id as usize] = slot,
-                        None => {
-                            completed = false;
-                            break 'passes;
-                        }
-                    },
-                    Event::Free { id } => contender.free(slots[id as usize]),
-                    Event::Step { .. } => {
-                        contender.end_step();
-                        continue;
-                    }
+        let mut timed = Timed {
+            time: Duration::ZERO,
+            operations: 0,
+            completed: true,
+        };
+        for pass in self.script.passes() {
+            let mut batches = self.script.tape(pass).batches()?;
+            loop {
+                let batch = batches.next()?;
+                if batch.is_empty() {
+                    break;
                 }
-                operations += 1;
+                timed.play(contender.as_mut(), batch, slots);
+                if !timed.completed {
+                    return Ok(timed);
+                }
             }
         }
-        let time = start.elapsed();
-        black_box(slots);
-        Timed {
-            time,
-            operations,
-            completed,
-        }
+        Ok(timed)
     }
 
     fn sampled_run(
-        &self,
+        &mut self,
         device_bytes: Option<u64>,
         slots: &mut [Slot],
         history: Option<History>,
-    ) -> Result<Outcome, Violation> {
+    ) -> Result<Outcome, ReplayError> {
         let mut contender = self.build(device_bytes);
         contender.judge();
         let mut samples = Samples {
@@ -374,20 +397,9 @@ impl Replay<'_> {
         let mut calls_by_name = contender.calls_by_name();
         let mut calls_by_name_by_pass = calls_by_name.is_some().then(Vec::new);
         let mut reserved_by_pass = Vec::new();
-        for (pass, events) in self.script.passes() {
+        for pass in self.script.passes() {
             let before = contender.driver_calls();
-            let leftovers = self.script.leftovers(pass);
-            let violation = |(index, fault)| Violation {
-                allocator: self.spec.name,
-                trace: self.trace.name().to_owned(),
-                event: self.script.number(pass, index),
-                pass,
-                fault,
-            };
-            let all = self.script.events() as f64;
-            let watch = |played: usize| (self.watch)(played as f64 / all / RUNS);
-            let refused = samples.play(contender.as_mut(), events, leftovers, slots, &watch);
-            let refused = refused.map_err(violation)?;
+            let refused = self.sampled_pass(pass, &mut samples, contender.as_mut(), slots)?;
             if let (Some(before), Some(after)) = (before, contender.driver_calls()) {
                 calls_by_pass.push(after.total() - before.total());
             }
@@ -397,15 +409,16 @@ impl Replay<'_> {
                 calls_by_name = Some(now);
             }
             reserved_by_pass.push(samples.pass_reserved_bytes);
-            if let Some(index) = refused {
+            if let Some(Played { number, act }) = refused {
                 let reserved_bytes = contender.reserved_bytes();
-                let refused = Refused::new(events[index], samples.live.bytes, reserved_bytes);
-                stopped = Some((self.script.number(pass, index), pass, refused));
+                let refused = Refused::new(act, samples.live.bytes, reserved_bytes);
+                stopped = Some((number, pass, refused));
                 break;
             }
         }
         let planner = contender.planner();
-        let plans = planner.map(|steps| planned::save(steps, program_number(self.trace.name())));
+        let plans =
+            planner.map(|steps| planned::save(steps, program_number(self.script.trace().name())));
         let max_reserved_bytes = contender.max_reserved_bytes().unwrap_or(0);
         let driver_calls = contender.driver_calls();
         Ok(Outcome {
@@ -427,10 +440,83 @@ impl Replay<'_> {
             stopped_at_event: stopped.map(|(event, ..)| event),
             stopped_in_pass: stopped.map(|(_, pass, _)| pass),
             refused: stopped.map(|(.., refused)| refused),
-            notes: self.trace.notes().to_vec(),
+            notes: self.script.trace().notes().to_vec(),
             smallest_device: None,
-            history: samples.history.map(|history| history.of(self.trace)),
+            history: samples
+                .history
+                .map(|history| history.of(self.script.trace())),
         })
+    }
+
+    /// Plays one pass. Gives the event that was refused, if one was.
+    fn sampled_pass(
+        &mut self,
+        pass: u32,
+        samples: &mut Samples,
+        contender: &mut dyn Contender,
+        slots: &mut [Slot],
+    ) -> Result<Option<Played>, ReplayError> {
+        let (all, leftovers) = (self.script.events() as f64, self.script.leftovers(pass));
+        let trace = self.script.trace().name().to_owned();
+        let mut batches = self.script.tape(pass).batches()?;
+        let start = samples.events;
+        loop {
+            let batch = batches.next()?;
+            for event in batch {
+                if samples.events.is_multiple_of(EVENTS_PER_LOOK) {
+                    (self.watch)(samples.events as f64 / all / RUNS);
+                    if interrupt::asked() {
+                        return Err(ReplayError::Interrupted);
+                    }
+                }
+                if samples.events - start == leftovers {
+                    samples.pass_reserved_bytes = 0;
+                }
+                samples.events += 1;
+                match samples.play(contender, event.act, slots) {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Some(*event)),
+                    Err(fault) => {
+                        return Err(ReplayError::Violation(Violation {
+                            allocator: self.spec.name,
+                            trace,
+                            event: event.number,
+                            pass,
+                            fault,
+                        }));
+                    }
+                }
+            }
+            if batch.is_empty() {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl Timed {
+    /// Plays events until one is refused. Nothing in here but the contender's own work and one table write a block.
+    fn play(&mut self, contender: &mut dyn Contender, events: &[Played], slots: &mut [Slot]) {
+        let start = Instant::now();
+        for event in events {
+            match event.act {
+                Act::Alloc { place, bytes, .. } => match contender.alloc(bytes) {
+                    Some(slot) => slots[place] = slot,
+                    None => {
+                        self.completed = false;
+                        break;
+                    }
+                },
+                Act::Free { place } => contender.free(slots[place]),
+                Act::Step { .. } => {
+                    contender.end_step();
+                    continue;
+                }
+            }
+            self.operations += 1;
+        }
+        self.time += start.elapsed();
+        black_box(slots);
     }
 }
 
@@ -439,7 +525,7 @@ impl Replay<'_> {
 struct Samples {
     live: LiveMap,
     /// Events of all passes so far.
-    events: usize,
+    events: u64,
     allocations: u64,
     peak_live_bytes: u64,
     peak_reserved_bytes: u64,
@@ -449,57 +535,28 @@ struct Samples {
 }
 
 impl Samples {
-    /// Plays one pass. Gives the index of the event that was refused, if one was, or that of the
-    /// one at which the contender was found wrong.
+    /// Plays an event. Whether it was served.
     fn play(
         &mut self,
         contender: &mut dyn Contender,
-        events: &[Event],
-        leftovers: usize,
-        slots: &mut [Slot],
-        watch: &dyn Fn(usize),
-    ) -> Result<Option<usize>, (usize, ReplayFault)> {
-        for (index, event) in events.iter().enumerate() {
-            if self.events.is_multiple_of(EVENTS_PER_LOOK) {
-                watch(self.events);
-                if interrupt::asked() {
-                    return Err((index, ReplayFault::Interrupted));
-                }
-            }
-            self.events += 1;
-            if index == leftovers {
-                self.pass_reserved_bytes = 0;
-            }
-            let served = self.play_one(contender, event, slots);
-            if !served.map_err(|fault| (index, fault))? {
-                return Ok(Some(index));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Whether the event was served.
-    fn play_one(
-        &mut self,
-        contender: &mut dyn Contender,
-        event: &Event,
+        act: Act,
         slots: &mut [Slot],
     ) -> Result<bool, ReplayFault> {
         let mut served = true;
-        match *event {
-            Event::Alloc { id, bytes } => match contender.alloc(bytes) {
+        match act {
+            Act::Alloc { id, place, bytes } => match contender.alloc(bytes) {
                 Some(slot) => {
-                    slots[id as usize] = slot;
+                    slots[place] = slot;
                     self.live.insert(id, slot.address, bytes)?;
                     self.allocations += 1;
                 }
                 None => served = false,
             },
-            Event::Free { id } => {
-                contender.free(slots[id as usize]);
-                self.live.remove(slots[id as usize].address);
+            Act::Free { place } => {
+                contender.free(slots[place]);
+                self.live.remove(slots[place].address);
             }
-            Event::Step { .. } => contender.end_step(),
+            Act::Step { .. } => contender.end_step(),
         }
         if let Some(rule) = contender.broken_rule() {
             return Err(ReplayFault::BrokenRule(rule));
@@ -507,7 +564,7 @@ impl Samples {
         if served {
             self.note(contender.reserved_bytes())?;
             if let Some(history) = &mut self.history {
-                history.note(event, slots, contender);
+                history.note(act, slots, contender);
             }
         }
         Ok(served)

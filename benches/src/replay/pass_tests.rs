@@ -4,10 +4,11 @@ use std::num::NonZeroU32;
 use std::path::Path;
 
 use super::script::ReplayScript;
+use super::tape::{Act, Played};
 use super::{
     CONTENDERS, Contender, ContenderSpec, DriverCalls, Options, Repeat, ReplayFault, Slot, replay,
 };
-use larder_trace::{Event, Trace, read};
+use larder_trace::{Trace, read};
 
 fn trace(text: &str) -> Trace {
     read(Path::new("t.trace"), text.as_bytes()).unwrap()
@@ -27,18 +28,24 @@ fn spec(name: &str) -> &'static ContenderSpec {
 
 /// The events of a pass as a trace has them, with their numbers.
 fn played(text: &str, repeat: Repeat, pass: u32) -> String {
-    let trace = trace(text);
-    let script = ReplayScript::new(&trace, NonZeroU32::new(3).unwrap(), repeat);
-    let (_, events) = script.passes().find(|&(number, _)| number == pass).unwrap();
-    let words = events.iter().enumerate().map(|(index, event)| {
-        let number = script.number(pass, index);
-        match event {
-            Event::Alloc { id, .. } => format!("{number}:a{id}"),
-            Event::Free { id } => format!("{number}:f{id}"),
-            Event::Step { .. } => format!("{number}:s"),
+    let mut script = ReplayScript::of(&trace(text), NonZeroU32::new(3).unwrap(), repeat);
+    let mut live = vec![None; script.places()];
+    let mut words = Vec::new();
+    for number in 1..=pass {
+        words.clear();
+        let mut batches = script.tape(number).batches().unwrap();
+        for Played { number, act } in batches.next().unwrap() {
+            words.push(match *act {
+                Act::Alloc { id, place, .. } => {
+                    assert_eq!(live[place].replace(id), None, "{text}");
+                    format!("{number}:a{id}")
+                }
+                Act::Free { place } => format!("{number}:f{}", live[place].take().unwrap()),
+                Act::Step { .. } => format!("{number}:s"),
+            });
         }
-    });
-    words.collect::<Vec<_>>().join(" ")
+    }
+    words.join(" ")
 }
 
 /// Block 0 is from before the step; 1 is freed inside, 2 is not.

@@ -1,20 +1,19 @@
 //! One more run of a replay, in which everything is written down for PyTorch's viewer.
 
-use super::{Contender, ContenderSpec, DriverCalls, Options, Replay, ReplayScript, Slot};
+use super::tape::{Act, Played};
+use super::{Contender, ContenderSpec, DriverCalls, Options, Replay, ReplayScript, Slot, no_tape};
 use crate::snapshot::{Place, Snapshot};
-use larder_trace::{Event, Trace};
 
-/// Replays `trace` once more and gives all that happened, up to a refusal. An error says what `allocator` does
+/// Replays a script once more and gives all that happened, up to a refusal. An error says what `allocator` does
 /// not tell of its memory, or tells wrong.
 pub(crate) fn record(
     spec: &ContenderSpec,
-    trace: &Trace,
+    script: &mut ReplayScript,
     options: &Options,
 ) -> Result<Snapshot, String> {
-    let replay = Replay {
+    let mut replay = Replay {
         spec,
-        trace,
-        script: ReplayScript::new(trace, options.passes, options.repeat),
+        script,
         plans: options.plans,
         watch: &|_| {},
     };
@@ -34,65 +33,91 @@ fn mark(contender: &dyn Contender) -> Mark {
 }
 
 impl Replay<'_> {
-    fn recorded_run(&self, device_bytes: Option<u64>) -> Result<Snapshot, String> {
-        let mut contender = self.build(device_bytes);
-        let mut slots = vec![Slot::default(); self.trace.allocations() as usize];
-        let mut snapshot = Snapshot::default();
-        let mut seen = None;
+    fn recorded_run(&mut self, device_bytes: Option<u64>) -> Result<Snapshot, String> {
+        let mut recorded = Recorded {
+            allocator: self.spec.name,
+            contender: self.build(device_bytes),
+            slots: vec![Slot::default(); self.script.places()],
+            snapshot: Snapshot::default(),
+            seen: None,
+            device_bytes,
+        };
         let mut place = Place { event: 1, pass: 1 };
-        'passes: for (pass, events) in self.script.passes() {
-            for (index, event) in events.iter().enumerate() {
-                let event_number = self.script.number(pass, index);
-                place = Place {
-                    event: event_number,
-                    pass,
-                };
-                let mut refused = None;
-                match *event {
-                    Event::Alloc { id, bytes } => match contender.alloc(bytes) {
-                        Some(slot) => slots[id as usize] = slot,
-                        None => refused = Some(bytes),
-                    },
-                    Event::Free { id } => {
-                        contender.free(slots[id as usize]);
-                        snapshot.free(slots[id as usize].address, place);
+        'passes: for pass in self.script.passes() {
+            let batches = self.script.tape(pass).batches();
+            let mut batches = batches.map_err(|error| no_tape(&error))?;
+            loop {
+                let batch = batches.next().map_err(|error| no_tape(&error))?;
+                for &Played { number, act } in batch {
+                    place = Place {
+                        event: number,
+                        pass,
+                    };
+                    if !recorded.play(act, place)? {
+                        break 'passes;
                     }
-                    Event::Step { .. } => contender.end_step(),
                 }
-                let now = mark(contender.as_ref());
-                if seen != Some(now) {
-                    self.hold(&mut snapshot, contender.as_ref(), place)?;
-                    seen = Some(now);
-                }
-                if let Some(bytes) = refused {
-                    let left = device_bytes.unwrap_or(0);
-                    let left = left.saturating_sub(contender.reserved_bytes());
-                    snapshot.refuse(bytes, left, place);
-                    break 'passes;
-                }
-                if let Event::Alloc { id, bytes } = *event {
-                    snapshot.alloc(slots[id as usize].address, bytes, place);
+                if batch.is_empty() {
+                    break;
                 }
             }
         }
         // Pieces come and go without the device, too.
-        self.hold(&mut snapshot, contender.as_ref(), place)?;
-        if !snapshot.holds_all_blocks() {
-            return Err(self.wrong("does not hold the memory of all its blocks"));
+        recorded.hold(place)?;
+        if !recorded.snapshot.holds_all_blocks() {
+            return Err(recorded.wrong("does not hold the memory of all its blocks"));
         }
-        Ok(snapshot)
+        Ok(recorded.snapshot)
+    }
+}
+
+/// A run, and what is written down of it.
+struct Recorded {
+    allocator: &'static str,
+    contender: Box<dyn Contender>,
+    slots: Vec<Slot>,
+    snapshot: Snapshot,
+    seen: Option<Mark>,
+    device_bytes: Option<u64>,
+}
+
+impl Recorded {
+    /// Plays an event. Whether it was served.
+    fn play(&mut self, act: Act, event: Place) -> Result<bool, String> {
+        let mut refused = None;
+        match act {
+            Act::Alloc { place, bytes, .. } => match self.contender.alloc(bytes) {
+                Some(slot) => self.slots[place] = slot,
+                None => refused = Some(bytes),
+            },
+            Act::Free { place } => {
+                self.contender.free(self.slots[place]);
+                self.snapshot.free(self.slots[place].address, event);
+            }
+            Act::Step { .. } => self.contender.end_step(),
+        }
+        let now = mark(self.contender.as_ref());
+        if self.seen != Some(now) {
+            self.hold(event)?;
+            self.seen = Some(now);
+        }
+        if let Some(bytes) = refused {
+            let left = self.device_bytes.unwrap_or(0);
+            let left = left.saturating_sub(self.contender.reserved_bytes());
+            self.snapshot.refuse(bytes, left, event);
+            return Ok(false);
+        }
+        if let Act::Alloc { place, bytes, .. } = act {
+            self.snapshot.alloc(self.slots[place].address, bytes, event);
+        }
+        Ok(true)
     }
 
-    fn hold(
-        &self,
-        snapshot: &mut Snapshot,
-        contender: &dyn Contender,
-        place: Place,
-    ) -> Result<(), String> {
-        let held = contender.held();
+    fn hold(&mut self, event: Place) -> Result<(), String> {
+        let held = self.contender.held();
         let held = held.ok_or_else(|| self.wrong("does not say where it holds memory"))?;
-        snapshot.hold(held, place);
-        if snapshot.held_bytes() != contender.reserved_bytes() {
+        self.snapshot.hold(held, event);
+        if self.snapshot.held_bytes() != self.contender.reserved_bytes() {
             return Err(self.wrong("counts other bytes as reserved than it says it holds"));
         }
         Ok(())
@@ -101,7 +126,7 @@ impl Replay<'_> {
     fn wrong(&self, what: &str) -> String {
         format!(
             "{} {what}, so that there is no snapshot of it",
-            self.spec.name
+            self.allocator
         )
     }
 }

@@ -1,14 +1,21 @@
 //! What is played: a trace once, and then a part of it again and again.
 //!
-//! Which blocks are live is known beforehand, so that repetitions are worked out once: from the
-//! second pass on, each pass begins with the same blocks live and plays the same events.
+//! Which blocks are live at the end of a trace is known once it was read, so that repetitions are worked out once: from
+//! the second pass on, each pass begins with the same blocks live and plays the same events. In them a block that is
+//! live at the end has its place of the first pass, and every other one its place above all of those: two blocks that
+//! meet in a repetition may have had one place after the other.
 
+use std::io;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
 use clap::ValueEnum;
 
-use larder_trace::{Event, Trace};
+use larder_trace::Trace;
+
+#[cfg(test)]
+use super::tape::Writer;
+use super::tape::{Act, Played, Tape, Written};
 
 /// What the passes after the first one play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -21,130 +28,204 @@ pub(crate) enum Repeat {
 }
 
 /// A trace and its repetitions.
-pub(super) struct ReplayScript<'t> {
-    first: &'t [Event],
-    /// The events of each further pass; empty if there is none.
-    again: Vec<Event>,
-    /// For each of them its number in the trace, counted from 1. A free that stands for none has
-    /// that of the event before which it was put.
-    numbers: Vec<u64>,
+pub(crate) struct ReplayScript {
+    /// All that is known of it but its events.
+    trace: Trace,
+    first: Tape,
+    /// The events of each further pass; none if there is none. A free that stands for none of the trace has the number of
+    /// the event before which it was put.
+    again: Tape,
     passes: NonZeroU32,
     /// Frees at the start of each further pass of what the one before left.
-    leftovers: usize,
+    leftovers: u64,
+    places: usize,
 }
 
-impl<'t> ReplayScript<'t> {
-    pub(super) fn new(trace: &'t Trace, passes: NonZeroU32, repeat: Repeat) -> Self {
-        let mut script = Self {
-            first: trace.events(),
-            again: Vec::new(),
-            numbers: Vec::new(),
-            passes,
-            leftovers: 0,
-        };
+impl ReplayScript {
+    /// A trace, and on tape what it does.
+    pub(crate) fn new(
+        trace: Trace,
+        written: Written,
+        passes: NonZeroU32,
+        repeat: Repeat,
+    ) -> io::Result<Self> {
+        let Written {
+            tape: mut first,
+            places,
+            kept,
+        } = written;
+        let mut again = Again::new(places, &kept);
+        let mut leftovers = 0;
         if passes.get() > 1 {
-            let mut live = live_at_end(trace);
             let range = match repeat {
-                Repeat::LastStep => last_step(trace),
+                Repeat::LastStep => last_step(&trace, &mut first)?,
                 Repeat::Trace => {
-                    script.free_all(&mut live);
-                    script.leftovers = script.again.len();
-                    0..trace.events().len()
+                    again.free_all(&kept)?;
+                    1..first.events() + 1
                 }
             };
-            script.repeat(range, &mut live);
+            leftovers = again.tape.events();
+            again.repeat(&mut first, range)?;
         }
-        script
+        Ok(Self {
+            trace,
+            first,
+            places: 2 * places,
+            again: again.tape,
+            passes,
+            leftovers,
+        })
     }
 
-    /// The events of each pass; passes are counted from 1.
-    pub(super) fn passes(&self) -> impl Iterator<Item = (u32, &[Event])> {
-        (1..=self.passes.get()).map(|pass| (pass, if pass == 1 { self.first } else { &self.again }))
+    /// A trace that has its events.
+    #[cfg(test)]
+    pub(super) fn of(trace: &Trace, passes: NonZeroU32, repeat: Repeat) -> Self {
+        let mut writer = Writer::new();
+        trace.events().iter().for_each(|event| writer.write(*event));
+        let written = writer.finish().unwrap();
+        Self::new(trace.clone(), written, passes, repeat).unwrap()
+    }
+
+    pub(crate) const fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// Passes are counted from 1.
+    pub(super) fn passes(&self) -> impl Iterator<Item = u32> + use<> {
+        1..=self.passes.get()
+    }
+
+    /// The events of a pass.
+    pub(super) fn tape(&mut self, pass: u32) -> &mut Tape {
+        if pass == 1 {
+            &mut self.first
+        } else {
+            &mut self.again
+        }
+    }
+
+    /// All places are below this.
+    pub(super) const fn places(&self) -> usize {
+        self.places
     }
 
     /// How many events at the start of a pass only free what the one before left.
-    pub(super) fn leftovers(&self, pass: u32) -> usize {
+    pub(super) fn leftovers(&self, pass: u32) -> u64 {
         if pass == 1 { 0 } else { self.leftovers }
     }
 
+    /// Events of the trace.
+    pub(crate) const fn trace_events(&self) -> u64 {
+        self.first.events()
+    }
+
     /// Events of all passes.
-    pub(super) fn events(&self) -> usize {
-        let repetitions = self.passes.get() as usize - 1;
-        self.first.len() + repetitions.saturating_mul(self.again.len())
+    pub(super) fn events(&self) -> u64 {
+        let repetitions = u64::from(self.passes.get()) - 1;
+        self.first.events() + repetitions.saturating_mul(self.again.events())
+    }
+}
+
+/// A repetition under way.
+struct Again {
+    tape: Tape,
+    places: usize,
+    /// By place, the block that is live there at the end.
+    kept: Vec<Option<u32>>,
+    /// By place, whether that block is live.
+    live: Vec<bool>,
+    /// By place in the first pass, whether the block there is another one, and came in this pass.
+    came: Vec<bool>,
+}
+
+impl Again {
+    fn new(places: usize, kept: &[(u32, usize)]) -> Self {
+        let mut again = Self {
+            tape: Tape::new(),
+            places,
+            kept: vec![None; places],
+            live: vec![false; places],
+            came: vec![false; places],
+        };
+        for &(id, place) in kept {
+            again.kept[place] = Some(id);
+            again.live[place] = true;
+        }
+        again
     }
 
-    /// The number in the trace of a pass's event, counted from 1.
-    pub(super) fn number(&self, pass: u32, index: usize) -> u64 {
-        match pass {
-            1 => index as u64 + 1,
-            _ => self.numbers[index],
+    fn free_all(&mut self, kept: &[(u32, usize)]) -> io::Result<()> {
+        for &(_, place) in kept {
+            self.live[place] = false;
+            self.write(1, Act::Free { place })?;
         }
-    }
-
-    fn free_all(&mut self, live: &mut [bool]) {
-        for (id, live) in (0..).zip(live) {
-            if std::mem::take(live) {
-                self.push(Event::Free { id }, 1);
-            }
-        }
+        Ok(())
     }
 
     /// A part of the trace. A block that is still live is freed right before it comes again, as a loop
     /// that overwrites its variables does; one that is not live is not freed once more. What the
     /// trace frees behind the part is freed there, so that the next pass begins with the same blocks.
-    fn repeat(&mut self, range: Range<usize>, live: &mut [bool]) {
-        for (index, &event) in self.first.iter().enumerate().skip(range.start) {
-            let number = index as u64 + 1;
-            match event {
-                Event::Alloc { .. } | Event::Step { .. } if index >= range.end => {}
-                Event::Alloc { id, .. } => {
-                    if std::mem::replace(&mut live[id as usize], true) {
-                        self.push(Event::Free { id }, number);
-                    }
-                    self.push(event, number);
-                }
-                Event::Free { id } => {
-                    if std::mem::take(&mut live[id as usize]) {
-                        self.push(event, number);
-                    }
-                }
-                Event::Step { .. } => self.push(event, number),
+    fn repeat(&mut self, first: &mut Tape, part: Range<u64>) -> io::Result<()> {
+        let mut batches = first.batches()?;
+        loop {
+            let batch = batches.next()?;
+            for event in batch.iter().filter(|event| event.number >= part.start) {
+                self.repeat_one(event, event.number < part.end)?;
+            }
+            if batch.is_empty() {
+                return Ok(());
             }
         }
     }
 
-    fn push(&mut self, event: Event, number: u64) {
-        self.again.push(event);
-        self.numbers.push(number);
-    }
-}
-
-fn live_at_end(trace: &Trace) -> Vec<bool> {
-    let mut live = vec![false; trace.allocations() as usize];
-    for event in trace.events() {
-        match *event {
-            Event::Alloc { id, .. } => live[id as usize] = true,
-            Event::Free { id } => live[id as usize] = false,
-            Event::Step { .. } => {}
+    fn repeat_one(&mut self, event: &Played, inside: bool) -> io::Result<()> {
+        match event.act {
+            Act::Alloc { .. } | Act::Step { .. } if !inside => Ok(()),
+            Act::Alloc { id, place, .. } if self.kept[place] == Some(id) => {
+                if std::mem::replace(&mut self.live[place], true) {
+                    self.write(event.number, Act::Free { place })?;
+                }
+                self.write(event.number, event.act)
+            }
+            Act::Alloc { id, place, bytes } => {
+                self.came[place] = true;
+                let place = self.places + place;
+                self.write(event.number, Act::Alloc { id, place, bytes })
+            }
+            Act::Free { place } => {
+                if std::mem::take(&mut self.came[place]) {
+                    let place = self.places + place;
+                    self.write(event.number, Act::Free { place })?;
+                }
+                Ok(())
+            }
+            Act::Step { .. } => self.write(event.number, event.act),
         }
     }
-    live
+
+    fn write(&mut self, number: u64, act: Act) -> io::Result<()> {
+        self.tape.write(Played { number, act })
+    }
 }
 
 /// From the first event of the last step to the mark that ends it, included. The last mark of a trace
 /// starts nothing.
-fn last_step(trace: &Trace) -> Range<usize> {
-    let events = trace.events().iter().enumerate().rev();
-    let mut marks = events.filter_map(|(index, event)| match *event {
-        Event::Step { number } => Some((index, number)),
-        _ => None,
-    });
-    let mut end = marks.next().map(|(index, _)| index + 1);
-    for (index, number) in marks {
-        if !trace.is_between_steps(number) {
-            return index + 1..end.unwrap_or(index);
+fn last_step(trace: &Trace, first: &mut Tape) -> io::Result<Range<u64>> {
+    let mut last = 1..first.events() + 1;
+    // Where the step that is under way began, if one is.
+    let mut began = None;
+    let mut batches = first.batches()?;
+    loop {
+        let batch = batches.next()?;
+        for event in batch {
+            if let Act::Step { number } = event.act {
+                let next = event.number + 1;
+                last = began.map_or(last, |began| began..next);
+                began = (!trace.is_between_steps(number)).then_some(next);
+            }
         }
-        end = Some(index + 1);
+        if batch.is_empty() {
+            return Ok(last);
+        }
     }
-    0..trace.events().len()
 }

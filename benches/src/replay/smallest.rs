@@ -1,6 +1,6 @@
 //! The smallest device on which a contender completes.
 
-use super::{Replay, Slot, Violation};
+use super::{Replay, ReplayError, Slot};
 use crate::interrupt;
 
 /// Parts of the peak live bytes in which sizes are tried: steps of 0.01 %.
@@ -33,10 +33,10 @@ impl Replay<'_> {
     /// A smaller device may do where a larger one does not, so that every size from the bottom up is
     /// tried. Only the run on the one found is judged.
     pub(super) fn smallest_device(
-        &self,
+        &mut self,
         live_bytes: u64,
         slots: &mut [Slot],
-    ) -> Result<Option<SmallestDevice>, Violation> {
+    ) -> Result<Option<SmallestDevice>, ReplayError> {
         if live_bytes == 0 {
             return Ok(None);
         }
@@ -44,15 +44,22 @@ impl Replay<'_> {
             let bytes = u128::from(live_bytes) * (PARTS + parts) / PARTS;
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
-        let mut completes = |bytes: u64| self.timed_run(Some(bytes), slots).completed;
-        if !completes(size(MAX_PARTS)) {
+        let mut completes = |bytes: u64| {
+            let timed = self.timed_run(Some(bytes), slots)?;
+            Ok::<bool, ReplayError>(timed.completed)
+        };
+        if !completes(size(MAX_PARTS))? {
             return Ok(None);
         }
         let fine = 0..FINE_PARTS;
         let coarse = (FINE_PARTS..MAX_PARTS).step_by(COARSE_STEP);
-        let mut sizes = fine.chain(coarse).map(size);
-        let found = sizes.find(|&bytes| interrupt::asked() || completes(bytes));
-        let bytes = found.unwrap_or(size(MAX_PARTS));
+        let mut bytes = size(MAX_PARTS);
+        for smaller in fine.chain(coarse).map(size) {
+            if interrupt::asked() || completes(smaller)? {
+                bytes = smaller;
+                break;
+            }
+        }
         let outcome = self.sampled_run(Some(bytes), slots, None)?;
         let taken_and_given = outcome.driver_allocations + outcome.driver_frees;
         let calls = outcome.driver_calls.map(|calls| calls.total());

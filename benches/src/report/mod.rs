@@ -1,20 +1,21 @@
 //! The one writer of results: a [`Table`] as text, Markdown or HTML, a value as a line of JSON, and the
-//! [`page`] of HTML with its [`picture`]s.
+//! [`page`] of HTML with its [`picture`]s and [`bar`]s.
 
-pub(crate) mod layout;
+pub(crate) mod bar;
 pub(crate) mod page;
 pub(crate) mod picture;
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use bar::Bar;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use page::escape;
 use serde::Serialize;
 
 pub(crate) use Alignment::{Left, Right};
-pub(crate) use layout::ANY_WIDTH;
+pub(crate) use larder_jobs::layout::{self, ANY_WIDTH};
 
 /// Words stand to the left, numbers to the right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,17 +110,18 @@ impl Shown {
     }
 }
 
-/// A text, which stands out or does not: in Markdown bold, in HTML red.
+/// A text, which stands out or does not: in Markdown bold, in HTML red. Or a bar, in HTML alone.
 pub struct Cell {
     text: String,
     stands_out: bool,
+    bar: Option<Bar>,
 }
 
 impl Cell {
     pub(crate) fn outstanding(text: impl Into<String>) -> Self {
         Self {
-            text: text.into(),
             stands_out: true,
+            ..text.into().into()
         }
     }
 }
@@ -129,6 +131,16 @@ impl<T: Into<String>> From<T> for Cell {
         Self {
             text: text.into(),
             stands_out: false,
+            bar: None,
+        }
+    }
+}
+
+impl From<Bar> for Cell {
+    fn from(bar: Bar) -> Self {
+        Self {
+            bar: Some(bar),
+            ..String::new().into()
         }
     }
 }
@@ -244,7 +256,8 @@ impl Table {
             for (cell, column) in row.iter().zip(&self.columns) {
                 let mark = if cell.stands_out { " no" } else { "" };
                 let class = class(&format!("{}{mark}", words(column)));
-                html.push_str(&format!("<td{class}>{}</td>", escape(&cell.text)));
+                let bar = cell.bar.as_ref().map_or_else(String::new, Bar::html);
+                html.push_str(&format!("<td{class}>{bar}{}</td>", escape(&cell.text)));
             }
             html.push_str("</tr>\n");
         }

@@ -13,7 +13,7 @@ const HEAD: &str = "<!doctype html>
 <style>
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-.wide { overflow-x: auto; }
+.wide, pre { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13px; }
 th, td { padding: .2rem .5rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #e4e4e4; }
 th { white-space: normal; vertical-align: bottom; }
@@ -24,6 +24,14 @@ canvas { display: block; width: 100%; touch-action: none; cursor: crosshair; }
 .legend { margin: .5rem 0; } .legend svg { vertical-align: middle; }
 .key span { margin-right: 1.2rem; white-space: nowrap; }
 i { display: inline-block; width: .9rem; height: .9rem; margin-right: .35rem; vertical-align: -2px; border: 1px solid #999; }
+.bar { position: relative; width: 9rem; height: .85rem; background: #f2f2f2; print-color-adjust: exact; }
+.bar b, .bar u { position: absolute; left: 0; top: 0; bottom: 0; }
+.bar u { top: .2rem; bottom: .2rem; border: solid #222; border-width: 0 1px; background: linear-gradient(#222, #222) center / 100% 1px no-repeat; }
+.cut { clip-path: polygon(0 0, 100% 0, calc(100% - 5px) 25%, 100% 50%, calc(100% - 5px) 75%, 100% 100%, 0 100%); }
+.s1 { background-image: repeating-linear-gradient(45deg, #fffb 0 2px, #fff0 2px 6px); }
+.s2 { background-image: repeating-linear-gradient(135deg, #fffb 0 2px, #fff0 2px 6px); }
+.s3 { background-image: repeating-linear-gradient(90deg, #fffb 0 2px, #fff0 2px 5px); }
+.s4 { background-image: repeating-linear-gradient(0deg, #fffb 0 2px, #fff0 2px 5px); }
 h3 { font-size: 1rem; margin: 1rem 0 .2rem; }
 .hint { display: none; position: fixed; white-space: pre; background: #fff; border: 1px solid #888; padding: .3rem .5rem; font-size: 13px; pointer-events: none; }
 </style>

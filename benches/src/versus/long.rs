@@ -10,6 +10,7 @@ use super::process::{RunFault, printed};
 use super::rounds::Settings;
 use super::workers::Worker;
 use crate::numbers::{in_order, mebibytes};
+use crate::report::bar::colour;
 use crate::report::{Table, decimals};
 
 /// What the worker runs in place of a workload; a minute at scale 1.
@@ -151,11 +152,6 @@ const RIGHT: f64 = 630.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 300.0;
 
-/// Ours first; told apart also by readers who do not see red and green.
-const COLOURS: [&str; 8] = [
-    "#0b6e4f", "#56b4e9", "#d55e00", "#cc79a7", "#e69f00", "#0072b2", "#8c6d31", "#8a8f98",
-];
-
 /// Resident over live bytes over time as a picture, a curve for each allocator.
 pub(crate) fn picture(all: &[Long]) -> String {
     let curves: Vec<(&str, Vec<(f64, f64)>)> = all
@@ -192,7 +188,7 @@ pub(crate) fn picture(all: &[Long]) -> String {
         ));
     }
     for (number, (name, points)) in curves.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
+        let colour = colour(number);
         let line: Vec<String> = points
             .iter()
             .map(|(seconds, ratio)| format!("{:.1},{:.1}", x(*seconds), y(*ratio)))

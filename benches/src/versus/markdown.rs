@@ -57,6 +57,11 @@ const NAMES: [&str; CONFIGURATIONS.len()] = ["default", "speed", "memory"];
 /// configurations over the best peer: time with fat LTO, time of a plain release build, peak of
 /// resident memory. Below them geometric means and what they aim at.
 pub(crate) fn summary(rows: &[VersusRow]) -> String {
+    summary_table(rows).markdown()
+}
+
+/// The [`summary`] as a table.
+pub(super) fn summary_table(rows: &[VersusRow]) -> Table {
     let groups = GROUPS.map(|(_, profile, measure)| contest(rows, profile.name(), measure));
     let mut table = Table::default();
     table.column("workload", Left);
@@ -87,7 +92,7 @@ pub(crate) fn summary(rows: &[VersusRow]) -> String {
         }
         table.row(cells);
     }
-    table.markdown()
+    table
 }
 
 /// What a contest says of a configuration.

@@ -3,7 +3,7 @@
 //! Each allocator is built into a worker ([`workers`]): the same program but for
 //! one feature. A run of a workload is one process ([`process`]); runs of
 //! different allocators alternate ([`rounds`]), and what they measured is put
-//! side by side ([`summary`], [`table`], [`frames`], [`page`]); ours is held against the best of all others
+//! side by side ([`summary`], [`table`], [`frames`], [`page`], [`html`]); ours is held against the best of all others
 //! ([`peers`], [`markdown`]). Three figures are taken apart from the rounds: [`instructions`] of an
 //! operation, and the memory of a process that is [`idle`] after a peak, and of one that goes on for [`long`].
 //!
@@ -11,6 +11,7 @@
 
 pub(crate) mod allocators;
 pub(crate) mod frames;
+pub(crate) mod html;
 pub(crate) mod idle;
 pub(crate) mod instructions;
 pub(crate) mod long;

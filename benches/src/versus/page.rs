@@ -80,26 +80,36 @@ pub(crate) struct Origin {
     pub(crate) skipped: Vec<String>,
 }
 
+impl Origin {
+    /// A line for each thing to know.
+    pub(crate) fn lines(&self, settings: &Settings) -> Vec<String> {
+        let Self {
+            command,
+            commit,
+            date,
+            machine,
+            versions,
+            skipped,
+        } = self;
+        let Settings { rounds, scale, .. } = settings;
+        let mut lines = vec![
+            format!("Command: `{command}`"),
+            format!("Commit: {commit}. Date: {date}. Machine: {machine}."),
+            format!(
+                "Each run is a process of its own; {rounds} rounds in turns, medians, scale {scale}."
+            ),
+            format!("Versions: {versions}."),
+        ];
+        lines.extend(skipped.iter().map(|skipped| format!("Left out: {skipped}")));
+        lines
+    }
+}
+
 /// The page as Markdown.
 pub(crate) fn page(results: &Results, settings: &Settings, origin: &Origin) -> String {
-    let Origin {
-        command,
-        commit,
-        date,
-        machine,
-        versions,
-        skipped,
-    } = origin;
-    let Settings { rounds, scale, .. } = settings;
-    let mut text = format!(
-        "# Larder beside other global allocators\n\n\
-         * Command: `{command}`\n\
-         * Commit: {commit}. Date: {date}. Machine: {machine}.\n\
-         * Each run is a process of its own; {rounds} rounds in turns, medians, scale {scale}.\n\
-         * Versions: {versions}.\n"
-    );
-    for skipped in skipped {
-        text.push_str(&format!("* Left out: {skipped}\n"));
+    let mut text = "# Larder beside other global allocators\n\n".to_owned();
+    for line in origin.lines(settings) {
+        text.push_str(&format!("* {line}\n"));
     }
     if !results.rows.is_empty() {
         let summary = summary(&results.rows);
@@ -109,7 +119,7 @@ pub(crate) fn page(results: &Results, settings: &Settings, origin: &Origin) -> S
     text + &format!("\n```text\n{}\n```\n", tables.trim_end())
 }
 
-const SUMMARY: &str = "Ours over the best peer of each workload (every other allocator is a peer), below 1 ahead, **bold** behind: time with fat LTO, time of a plain release build, peak of resident memory.";
+pub(super) const SUMMARY: &str = "Ours over the best peer of each workload (every other allocator is a peer), below 1 ahead, **bold** behind: time with fat LTO, time of a plain release build, peak of resident memory.";
 
 /// Writes `DATE-versus.md` and `.jsonl` into a folder, and of long runs `.svg`, and gives their paths. Earlier
 /// results of the same day stay: the new ones get a number.

@@ -39,6 +39,8 @@ pub(crate) struct VersusRow {
     /// Minor page faults.
     pub(crate) faults_per_operation: Option<f64>,
     pub(crate) peak_rss_bytes: Option<u64>,
+    pub(crate) peak_rss_min_bytes: Option<u64>,
+    pub(crate) peak_rss_max_bytes: Option<u64>,
     /// Once everything was freed.
     pub(crate) end_rss_bytes: Option<u64>,
     /// Most bytes live at once.
@@ -137,6 +139,7 @@ fn row(workload: &Workload, runs: &Runs) -> VersusRow {
         let figures = samples.iter().filter_map(figure);
         median(figures.map(|bytes| bytes as f64).collect()).map(|bytes| bytes as u64)
     };
+    let peaks = || samples.iter().filter_map(|sample| sample.peak_rss_bytes);
     let first = samples.first();
     let skipped = match &runs.fault {
         Some(RunFault::Skipped(why)) => Some(why.clone()),
@@ -157,6 +160,8 @@ fn row(workload: &Workload, runs: &Runs) -> VersusRow {
         ns_per_operation: ratio(middle, first.map(|sample| sample.operations as f64 / 1e9)),
         faults_per_operation: median(samples.iter().filter_map(faults).collect()),
         peak_rss_bytes: bytes(|sample| sample.peak_rss_bytes),
+        peak_rss_min_bytes: peaks().min(),
+        peak_rss_max_bytes: peaks().max(),
         end_rss_bytes: bytes(|sample| sample.end_rss_bytes),
         live_bytes: first.and_then(|sample| sample.live_bytes),
         rss_over_live: median(samples.iter().filter_map(rss_over_live).collect()),

@@ -30,11 +30,7 @@ struct Best {
 const FACES: [Face; 5] = [
     Face {
         title: "time over the shortest (~ rounds differ by more than a tenth)",
-        cell: |row| {
-            let steady = row.spread.is_none_or(|spread| spread <= STEADY);
-            let mark = if steady { "" } else { "~" };
-            Some(format!("{mark}{:.2}", row.ratio_to_best?))
-        },
+        cell: |row| Some(format!("{}{:.2}", time_mark(row), row.ratio_to_best?)),
         best: Some(Best {
             heading: "best ns/op",
             ratio: |row| row.ratio_to_best,
@@ -71,6 +67,14 @@ const FACES: [Face; 5] = [
     },
 ];
 
+/// What stands before a time: `~` if rounds differ by more than a tenth.
+pub(super) fn time_mark(row: &VersusRow) -> &'static str {
+    match row.spread {
+        Some(spread) if spread > STEADY => "~",
+        _ => "",
+    }
+}
+
 /// All rows as text.
 pub(crate) fn table(rows: &[VersusRow], width: usize) -> String {
     let mut text = String::new();
@@ -82,7 +86,8 @@ pub(crate) fn table(rows: &[VersusRow], width: usize) -> String {
             text.push_str(&face_table(face, profile, &timed, width));
         }
         if in_order(timed.iter().map(|row| row.workload)).len() > 1 {
-            text.push_str(&means_table(profile, &means(rows, profile), width));
+            let title = format!("geometric means of the ratios above, profile {profile}");
+            text.push_str(&means_table(rows, profile).titled(&title, width));
         }
         for measure in Measure::ALL {
             text.push_str(&contest_table(&contest(rows, profile, measure), width));
@@ -154,7 +159,8 @@ fn best_cell(best: &Best, line: &[&VersusRow]) -> String {
 }
 
 /// A line for each allocator.
-fn means_table(profile: &str, means: &[VersusMean], width: usize) -> String {
+pub(super) fn means_table(rows: &[VersusRow], profile: &'static str) -> Table {
+    let means = means(rows, profile);
     let mut table = Table::new([
         "allocator",
         "one thread: time",
@@ -175,8 +181,7 @@ fn means_table(profile: &str, means: &[VersusMean], width: usize) -> String {
         }
         table.row(cells);
     }
-    let title = format!("geometric means of the ratios above, profile {profile}");
-    table.titled(&title, width)
+    table
 }
 
 fn mean_cells(mean: &VersusMean) -> [String; 4] {

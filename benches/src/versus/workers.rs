@@ -77,7 +77,7 @@ impl Package {
         if !folder.join("Cargo.toml").is_file() {
             let folder = folder.display();
             return Err(format!(
-                "no worker package in {folder}; run from a checkout of the repository"
+                "no worker package in {folder}; install `larder` from a checkout: `cargo install --locked --path benches`"
             ));
         }
         // Cargo is run in another folder than this process.

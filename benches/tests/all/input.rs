@@ -128,6 +128,70 @@ fn a_trace_that_is_cut_short_is_replayed_with_a_warning_and_the_result_says_so()
     assert_eq!(larder(&[&path]).status.code(), Some(2));
 }
 
+/// So many events, of which three blocks at most are live.
+fn long_trace(blocks: u32) -> String {
+    let mut text = String::from("# alloc-trace v1\n");
+    for id in 0..blocks {
+        text.push_str(&format!("a {id} {}\n", 1 + id % 5000));
+        if id >= 2 {
+            text.push_str(&format!("f {}\n", id - 2));
+        }
+    }
+    text
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn two_million_events_from_a_pipe_are_replayed_in_40_mib_and_leave_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = Command::new("sh")
+        .args([
+            "-c",
+            "ulimit -v 40960; exec \"$0\" replay --passes 2 --json --allocator xla -",
+        ])
+        .arg(env!("CARGO_BIN_EXE_larder"))
+        .env("TMPDIR", folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(long_trace(1_000_000).as_bytes()).unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    drop(pipe);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(json(&output)[0]["allocations"], 2_000_000);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn events_that_have_no_room_are_a_failure_that_names_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let replay = |trace: &str| {
+        Command::new(env!("CARGO_BIN_EXE_larder"))
+            .args(["replay", "--json", "--allocator", "xla", trace])
+            .env("TMPDIR", &missing)
+            .output()
+            .unwrap()
+    };
+    let output = replay(&file(&folder, "long.trace", long_trace(1_000_000)));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let message = stderr(&output);
+    assert!(
+        message.contains(missing.to_str().unwrap()) && message.contains("TMPDIR"),
+        "{message}"
+    );
+    assert_eq!(stdout(&output), "");
+    assert_eq!(
+        replay(&file(&folder, "good.trace", GOOD)).status.code(),
+        Some(0)
+    );
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_leaves_what_was_measured() {

@@ -3,6 +3,7 @@
 
 mod guide;
 mod input;
+mod jobs;
 mod page;
 mod program;
 mod replay_command;

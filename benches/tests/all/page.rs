@@ -1,7 +1,8 @@
-//! Pages of `larder replay` and `larder plan`, opened in a browser without a window.
+//! Pages of `larder replay`, `larder plan` and `larder versus`, opened in a browser without a window.
 //!
 //! Where there is no Chromium (`LARDER_BROWSER`, or one of its names on the path), these tests say so and do nothing.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,9 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::replay_command::{carried, json, stderr};
+use crate::replay_command::{carried, file, json, stderr};
+#[cfg(unix)]
+use crate::versus_command::{stand_in, with_workers};
 
 /// Reads what a page shows: whether it is too wide, what is painted, and what stands under the pointer.
 const LOOK: &str = "<script>{
@@ -40,9 +43,9 @@ fn browser() -> Option<String> {
 }
 
 /// What a page is once its script has run, in a window 1200 pixels wide.
-fn opened(browser: &str, folder: &TempDir, page: &Path) -> String {
+fn opened(browser: &str, folder: &TempDir, page: &Path, look: &str) -> String {
     let mut html = fs::read_to_string(page).unwrap();
-    html.push_str(LOOK);
+    html.push_str(look);
     let looked_at = folder.path().join("looked-at.html");
     fs::write(&looked_at, html).unwrap();
     let output = Command::new(browser)
@@ -107,7 +110,7 @@ fn a_page_shows_the_figures_of_its_run_and_clips_nothing() {
     ];
     for arguments in runs {
         let rows = larder("replay", &page, &arguments);
-        let dom = opened(&browser, &folder, &page);
+        let dom = opened(&browser, &folder, &page, LOOK);
         assert!(rows.len() >= 4);
         for row in &rows {
             let element = format!("<tr data-allocator={}", row["allocator"]);
@@ -147,7 +150,7 @@ fn a_packing_is_drawn_with_its_height_and_lower_bound() {
     let lifetimes = "id,lower,upper,size\n0,0,4,100\n1,2,6,50\n2,4,9,120\n3,6,9,1\n";
     fs::write(&problem, lifetimes).unwrap();
     let rows = larder("plan", &page, &[problem.to_str().unwrap()]);
-    let dom = opened(&browser, &folder, &page);
+    let dom = opened(&browser, &folder, &page, LOOK);
     let element = "<tr data-allocator=\"plan\"";
     assert_eq!(
         number(&dom, element, "data-peak-reserved"),
@@ -164,4 +167,162 @@ fn a_packing_is_drawn_with_its_height_and_lower_bound() {
         hint.starts_with("block ") && hint.contains("tick 0 to 4"),
         "{hint}"
     );
+}
+
+/// Reads the rows of a page with bars: the texts of their cells, and of each bar the length, where the line of its range
+/// starts and ends, in parts of the longest bar, and how it looks.
+const LOOK_AT_BARS: &str = "<script>{
+const root = document.documentElement;
+const wide = [root, ...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth);
+const part = (whole, one) => (one - whole.left) / whole.width;
+const rows = [...document.querySelectorAll('tr')].filter(row => row.querySelector('.bar')).map(row => ({
+  cells: [...row.cells].map(cell => cell.textContent),
+  bars: [...row.querySelectorAll('.bar')].map(bar => {
+    const whole = bar.getBoundingClientRect(), style = getComputedStyle(bar.firstChild);
+    const [length, range = length] = [...bar.children].map(one => one.getBoundingClientRect());
+    const look = style.backgroundColor + style.backgroundImage;
+    return { length: part(whole, length.right), from: part(whole, range.left), to: part(whole, range.right), look, cut: style.clipPath != 'none' };
+  }),
+}));
+root.dataset.clipped = wide.length;
+root.dataset.rows = JSON.stringify(rows).replaceAll('\"', '`');
+}</script>";
+
+/// Takes 0.01 s more in each round, and a MiB.
+#[cfg(unix)]
+fn slower_each_round(folder: &TempDir, allocator: &str, hundredths: u32) {
+    let count = folder.path().join(format!("{allocator}-count"));
+    let count = count.display();
+    let script = format!(
+        "n=$(cat '{count}'-$1 2>/dev/null || echo 0)\n\
+         echo $((n + 1)) > '{count}'-$1\n\
+         echo '{{\"workload\":\"'$1'\",\"allocator\":\"{allocator}\",\"seconds\":'\
+         $(({hundredths} + n))'e-2,\"operations\":10000000,\"answer\":7,\
+         \"peak_rss_bytes\":'$(((4 + n) << 20))'}}'"
+    );
+    stand_in(folder, allocator, &script);
+}
+
+/// What the cells of a row have.
+fn cells(row: &Value) -> [String; 10] {
+    let figure = |name: &str| row[name].as_f64().unwrap();
+    let mib = |name: &str| figure(name) / f64::from(1 << 20);
+    let (min, max) = (figure("seconds_min"), figure("seconds_max"));
+    [
+        row["workload"].as_str().unwrap().to_owned(),
+        row["allocator"].as_str().unwrap().to_owned(),
+        String::new(),
+        format!("{:.1}", figure("ns_per_operation")),
+        format!("{:.1} to {:.1}", 100.0 * min, 100.0 * max),
+        format!("{:.2}", figure("ratio_to_best")),
+        String::new(),
+        format!("{:.1}", mib("peak_rss_bytes")),
+        "4.0 to 6.0".to_owned(),
+        format!("{:.2}", figure("peak_rss_ratio_to_best")),
+    ]
+}
+
+/// The longest bar is four times the shortest: 84 ns, and of the peaks the highest.
+fn bars_agree(seen: &Value, row: &Value) {
+    let nanoseconds = |name: &str| row[name].as_f64().unwrap() * 100.0;
+    let near = |bar: usize, name: &str, expected: f64| {
+        let part = seen["bars"][bar][name].as_f64().unwrap();
+        assert!(
+            (part - expected.min(1.0)).abs() < 0.02,
+            "{name} {expected}: {seen}"
+        );
+    };
+    near(0, "length", nanoseconds("seconds") / 84.0);
+    near(1, "length", 5.0 / 6.0);
+    near(1, "from", 4.0 / 6.0);
+    near(1, "to", 1.0);
+    let cut = nanoseconds("seconds") > 84.0;
+    assert_eq!(seen["bars"][0]["cut"], cut, "{seen}");
+    if !cut {
+        near(0, "from", nanoseconds("seconds_min") / 84.0);
+        near(0, "to", nanoseconds("seconds_max") / 84.0);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn bars_are_as_long_as_the_figures_of_the_run_and_each_allocator_looks_its_own_way() {
+    let Some(browser) = browser() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let seconds = [
+        ("system", 30),
+        ("larder", 20),
+        ("mimalloc2", 95),
+        ("jemalloc", 21),
+    ];
+    for (allocator, hundredths) in seconds {
+        slower_each_round(&folder, allocator, hundredths);
+    }
+    stand_in(&folder, "talc", "echo broken '<b>' >&2; exit 3");
+    let run = [
+        "--rounds",
+        "3",
+        "--json",
+        "--workload",
+        "boxes",
+        "--workload",
+        "map",
+    ];
+    let output = with_workers(
+        folder.path(),
+        &[&run[..], &["--html", page.to_str().unwrap()]].concat(),
+    );
+    let rows = json(&output);
+    assert_eq!(rows.len(), 10, "{}", stderr(&output));
+    let dom = opened(&browser, &folder, &page, LOOK_AT_BARS);
+    assert_eq!(number(&dom, "<html", "data-clipped"), 0);
+    assert!(dom.contains("failed: boxes on talc (fat): exit status: 3: broken &lt;b&gt;"));
+    let seen = attribute(&dom, "<html", "data-rows").replace('`', "\"");
+    let seen: Vec<Value> = serde_json::from_str(&seen).unwrap();
+    let drawn = rows.iter().filter(|row| row["failed"].is_null());
+    let drawn: Vec<&Value> = drawn.collect();
+    assert_eq!(seen.len(), drawn.len());
+    let mut looks = BTreeSet::new();
+    for (seen, row) in seen.iter().zip(drawn) {
+        assert_eq!(seen["cells"], serde_json::json!(cells(row)));
+        bars_agree(seen, row);
+        looks.insert(seen["bars"][0]["look"].to_string());
+    }
+    assert_eq!(looks.len(), seconds.len(), "{looks:?}");
+}
+
+#[test]
+fn kept_rows_of_versus_give_a_page_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let kept = format!(
+        "{}/results/2026-11-23-versus.jsonl",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    // They are from before rows had ranges of peaks.
+    let range =
+        "\"peak_rss_min_bytes\":111222333,\"peak_rss_max_bytes\":888999111,\"end_rss_bytes\"";
+    let kept = fs::read_to_string(kept).unwrap();
+    let kept = kept.replace("\"end_rss_bytes\"", range);
+    let rows = file(&folder, "rows.jsonl", &kept);
+    let output = Command::new(env!("CARGO_BIN_EXE_larder"))
+        .args(["versus", "--summary", &rows, "--html"])
+        .arg(&page)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let html = fs::read_to_string(&page).unwrap();
+    let bars = html.matches("class=\"bar\"").count();
+    let timed = kept
+        .lines()
+        .filter(|line| !line.contains(",\"ratio_to_best\":null"));
+    assert_eq!(bars, 2 * timed.count());
+    for fetching in ["<link", "src=", "href=", "url(", "fetch(", "http:"] {
+        assert!(!html.contains(fetching), "{fetching}");
+    }
+    if let Some(browser) = browser() {
+        let dom = opened(&browser, &folder, &page, LOOK_AT_BARS);
+        assert_eq!(number(&dom, "<html", "data-clipped"), 0);
+    }
 }

@@ -49,7 +49,7 @@ fn json(output: &Output) -> Vec<Value> {
 }
 
 /// A worker of the profile `fat` that runs this script.
-fn stand_in(folder: &TempDir, allocator: &str, script: &str) {
+pub(crate) fn stand_in(folder: &TempDir, allocator: &str, script: &str) {
     executable(&folder.path().join(format!("{allocator}-fat")), script);
 }
 
@@ -77,7 +77,7 @@ fn log(folder: &TempDir) -> Vec<String> {
 }
 
 /// The stand-ins of this folder, with further arguments.
-fn with_workers(folder: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn with_workers(folder: &Path, arguments: &[&str]) -> Output {
     let mut all = vec!["--workers", folder.to_str().unwrap()];
     all.extend(arguments);
     versus(&all)
@@ -479,6 +479,7 @@ fn wrong_arguments_and_an_empty_folder_differ() {
         &["--idle", "--workload", "boxes"],
         &["--long", "--idle"],
         &["--summary", "rows.jsonl", "--idle"],
+        &["--summary", "rows.jsonl", "--rounds", "2"],
         &["--summary", "/no/such/rows.jsonl"],
     ] {
         let output = versus(wrong);

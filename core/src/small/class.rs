@@ -139,6 +139,17 @@ impl SizeClass {
         Self(index as usize)
     }
 
+    /// Whether it is a class of long layouts: those that are longer than any common one.
+    #[inline(always)]
+    pub const fn is_of_long(self) -> bool {
+        self.0 >= FIRST_GEOMETRIC
+    }
+
+    /// The classes of long layouts, smallest first.
+    pub fn long() -> impl Iterator<Item = Self> {
+        (FIRST_GEOMETRIC..CLASSES).map(Self)
+    }
+
     /// All classes, smallest first.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..CLASSES).map(Self)

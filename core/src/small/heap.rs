@@ -145,7 +145,7 @@ impl HeapState {
     /// `bytes` bytes from `start` are valid for reads and writes and used by nobody else, for ever.
     unsafe fn new(start: *mut u8, bytes: usize) -> Result<Self, RegionError> {
         Ok(Self {
-            cache: ThreadCache::EMPTY,
+            cache: ThreadCache::new(),
             set: SpanSet::without_transfer_caches(),
             // SAFETY: the caller's promise.
             pages: unsafe { RegionPages::new(start, bytes) }?,

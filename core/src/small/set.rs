@@ -17,7 +17,7 @@
 //! * SET5 lists are pushed on the stack `transfer` and taken from it first; `old` has those that were in
 //!   the transfer cache at the last [`age`](SpanSet::age) and were not needed since.
 //! * SET6 a class is `idle` only if its span without used blocks, if it has one, has been there since
-//!   the last `age`, or was left by old lists in this one.
+//!   the last `age`.
 //! * SET7 a class is `touched` if a block of its spans came back or was taken since the last `age`, and
 //!   `to_scan` if a span was idle then that has not been looked at.
 //! * SET8 `secondary` says whose thread cache is served, as whoever locked the set last has said: that of
@@ -441,6 +441,26 @@ impl SpanSet {
                 unsafe { self.give_back(owner, list, pages) };
             }
         }
+    }
+
+    /// Empties the bins of the long classes into the spans, where they have been idle for long.
+    ///
+    /// # Safety
+    /// The conditions of [`refill`](Self::refill), for those bins; the rest of the cache is not touched.
+    pub unsafe fn take_long(
+        &mut self,
+        owner: *const RemoteQueue,
+        cache: *mut ThreadCache,
+        pages: &mut impl Pages,
+    ) {
+        self.aging = true;
+        for class in SizeClass::long() {
+            // SAFETY: the caller's bin.
+            let list = unsafe { (*ThreadCache::place(cache, class)).take() };
+            // SAFETY: the list was the bin's.
+            unsafe { self.give_back(owner, list, pages) };
+        }
+        self.aging = false;
     }
 
     /// Empties the transfer caches, receives what others freed, releases every span without a used block, and

@@ -5,6 +5,8 @@
 //! * CACHE1 a bin is all zero, or `room + length = capacity`.
 //! * CACHE2 a bin's list is whole between any two instructions of its owner, so the child of a fork can use it
 //!   once its blocks have been counted. The count may be off by one then.
+//! * CACHE3 the bins of the long classes are touched by who has `long`: the owner for one verb, or whoever has revoked
+//!   it and holds the heap's lock. So what a thread that sleeps keeps of them can be taken, where most of the bytes lie.
 //!
 //! Zero means "ask": a fresh bin has no block and no room, so both verbs take their slow path
 //! first and no other test for a thread's first allocation is needed.
@@ -15,7 +17,7 @@
 
 use super::class::{CLASSES, SPACING, SizeClass};
 use super::slot::{Links, Slot};
-use crate::sync::Head;
+use crate::sync::{BiasedLock, Head};
 
 /// Free blocks of one class that a thread keeps at hand.
 #[derive(Debug)]
@@ -165,22 +167,46 @@ impl CacheBin {
 /// A bin for each class.
 #[derive(Debug)]
 #[repr(C)]
-pub struct ThreadCache([CacheBin; CLASSES]);
+pub struct ThreadCache {
+    bins: [CacheBin; CLASSES],
+    /// Guards the bins of the long classes (CACHE3).
+    long: BiasedLock,
+}
 
 impl ThreadCache {
     /// All of them zero.
-    #[allow(
-        clippy::declare_interior_mutable_const,
-        reason = "a value to begin with, which nobody borrows"
-    )]
-    pub const EMPTY: Self = Self([CacheBin::EMPTY; CLASSES]);
+    #[cfg(not(larder_loom))]
+    pub const fn new() -> Self {
+        Self {
+            bins: [CacheBin::EMPTY; CLASSES],
+            long: BiasedLock::new(),
+        }
+    }
+
+    /// All of them zero.
+    #[cfg(larder_loom)]
+    pub fn new() -> Self {
+        Self {
+            bins: [CacheBin::EMPTY; CLASSES],
+            long: BiasedLock::new(),
+        }
+    }
+
+    /// One that stays empty for ever: nobody's, for all threads that have none.
+    #[cfg(not(larder_loom))]
+    pub const fn nobodys() -> Self {
+        Self {
+            bins: [CacheBin::EMPTY; CLASSES],
+            long: BiasedLock::nobodys(),
+        }
+    }
 
     /// The bin of a class.
     #[inline(always)]
     pub const fn of(&mut self, class: SizeClass) -> &mut CacheBin {
         debug_assert!(class.index() < CLASSES);
         // A class's index is below the length, which the compiler does not know.
-        &mut self.0[class.index()]
+        &mut self.bins[class.index()]
     }
 
     /// The place of a class's bin, for callers that may not make a reference: a cache that stays empty
@@ -202,9 +228,88 @@ impl ThreadCache {
         cache.cast::<u8>().wrapping_add(offset + SPACING).cast()
     }
 
+    /// Takes a block, or null if there is none; then nothing is written.
+    ///
+    /// # Safety
+    /// As for [`CacheBin::pop`], for the cache.
+    #[inline(always)]
+    pub unsafe fn pop(cache: *mut Self, class: SizeClass) -> *mut u8 {
+        let pop = |bin| {
+            // SAFETY: the caller's promise.
+            unsafe { CacheBin::pop(bin) }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { Self::with_bin(cache, class, pop) }.unwrap_or(core::ptr::null_mut())
+    }
+
+    /// Puts a block in; `false` if there is no room, and then nothing is written.
+    ///
+    /// # Safety
+    /// As for [`CacheBin::push`], for the cache.
+    #[inline(always)]
+    pub unsafe fn push(cache: *mut Self, class: SizeClass, block: *mut u8) -> bool {
+        let push = |bin| {
+            // SAFETY: the caller's promise.
+            unsafe { CacheBin::push(bin, block) }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { Self::with_bin(cache, class, push) }.unwrap_or(false)
+    }
+
+    /// Runs `f` with a bin, as the cache's owner, who may have lost those of the long classes: `None` then (CACHE3).
+    ///
+    /// # Safety
+    /// The cache is valid, and the caller's or one that stays empty for ever.
+    #[inline(always)]
+    unsafe fn with_bin<R>(
+        cache: *mut Self,
+        class: SizeClass,
+        f: impl FnOnce(*mut CacheBin) -> R,
+    ) -> Option<R> {
+        let bin = Self::place(cache, class);
+        if !class.is_of_long() {
+            return Some(f(bin));
+        }
+        // SAFETY: the caller's promise; the lock is shared by its nature.
+        let long = unsafe { &(*cache).long };
+        if !long.enter() {
+            return None;
+        }
+        let result = f(bin);
+        long.leave();
+        Some(result)
+    }
+
+    /// Whom the bins of the long classes belong to (CACHE3).
+    ///
+    /// # Safety
+    /// The cache is valid.
+    pub(super) unsafe fn long<'c>(cache: *mut Self) -> &'c BiasedLock {
+        // SAFETY: the caller's promise.
+        unsafe { &(*cache).long }
+    }
+
+    /// Has the next owner begin with all bins.
+    pub(super) fn pass_on(&mut self) {
+        self.long.pass_on();
+    }
+
+    /// Tells what lies first in the bins of the long classes from what lay there before; 0 where nothing does. The
+    /// owner may be at work.
+    ///
+    /// # Safety
+    /// The cache is valid.
+    pub(super) unsafe fn first_long(cache: *mut Self) -> usize {
+        SizeClass::long().fold(0, |seen, class| {
+            // SAFETY: the caller's promise; the first block's address is read at once.
+            let first = unsafe { (*Self::place(cache, class)).head.get() }.addr();
+            seen.rotate_left(7) ^ first
+        })
+    }
+
     /// Whether no block lies ready here. O(classes).
     pub fn are_empty(&self) -> bool {
-        self.0.iter().all(CacheBin::is_empty)
+        self.bins.iter().all(CacheBin::is_empty)
     }
 
     /// Makes every bin's room agree with its list, for a cache whose owner was stopped between two
@@ -234,7 +339,7 @@ impl ThreadCache {
     #[cfg(not(larder_loom))]
     pub(super) unsafe fn for_each(&self, mut f: impl FnMut(SizeClass, *mut u8)) {
         for class in SizeClass::all() {
-            let bin = &self.0[class.index()];
+            let bin = &self.bins[class.index()];
             let mut slot = bin.head.get();
             // By count: a block that a program freed twice makes the list a ring.
             for _ in 0..bin.len() {
@@ -252,7 +357,7 @@ impl ThreadCache {
     /// The lists satisfy SLOT1, and the caller owns the cache.
     #[cfg(not(larder_loom))]
     pub unsafe fn has(&self, class: SizeClass, block: *mut u8) -> bool {
-        let bin = &self.0[class.index()];
+        let bin = &self.bins[class.index()];
         let mut slot = bin.head.get();
         (0..bin.len().min(64)).any(|_| {
             let here = slot;
@@ -264,7 +369,13 @@ impl ThreadCache {
 
     /// Blocks of a class that lie ready here.
     pub const fn len(&self, class: SizeClass) -> usize {
-        self.0[class.index()].len()
+        self.bins[class.index()].len()
+    }
+}
+
+impl Default for ThreadCache {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -274,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_common_size_finds_the_bin_of_its_class() {
-        let mut cache = ThreadCache::EMPTY;
+        let mut cache = ThreadCache::new();
         let cache = &raw mut cache;
         for size in (0..2000).filter(|size| SizeClass::is_common(*size, 16)) {
             let class = SizeClass::of_common(size);

@@ -16,8 +16,9 @@
 //! * HEAP2 a heap is parked or has one owner. Owner is whoever got it from the pool or made it.
 //! * HEAP3 the set of a heap is touched under its lock only: by the owner, by owners of its secondary
 //!   heaps, by whoever trims or counts, and by the fork handlers.
-//! * HEAP4 the thread cache is the owner's alone and needs no lock; `owned` says under the heap's own lock
-//!   that there is one. While there is none, the cache is touched under that lock.
+//! * HEAP4 the thread cache is the owner's alone and needs no lock, but for the bins of the long classes, which others
+//!   may have taken under the heap's own lock (CACHE3); an owner who takes that lock has them back. `owned` says under
+//!   it that there is an owner. While there is none, the cache is touched under that lock.
 //! * HEAP5 a secondary heap stays one for ever, and its set stays empty. Whoever takes it writes its primary
 //!   under the secondary's own lock, while it has no owner; the owner reads it without.
 //! * HEAP6 `threads` of a primary heap counts, under the pool's lock, the owned heaps that use its set.
@@ -49,6 +50,8 @@ pub struct Parts {
     owned: bool,
     /// Whether the cache must be counted before it is used (HEAP7).
     uncounted: bool,
+    /// What lay first in the bins of the long classes when somebody wanted them last.
+    first_long: usize,
 }
 
 impl Parts {
@@ -109,12 +112,13 @@ impl<W: Wait> ThreadHeap<W> {
 
     fn of_kind(policy: Policy, secondary: bool) -> Self {
         Self {
-            cache: UnsafeCell::new(ThreadCache::EMPTY),
+            cache: UnsafeCell::new(ThreadCache::new()),
             remote_queue: Apart(RemoteQueue::new()),
             parts: Locked::new(Parts {
                 set: SpanSet::new(policy),
                 owned: true,
                 uncounted: false,
+                first_long: 0,
             }),
             primary: Cell::new(ptr::null()),
             secondary,
@@ -134,7 +138,7 @@ impl<W: Wait> ThreadHeap<W> {
     /// The heap whose set this heap uses: itself, or its primary.
     ///
     /// # Safety
-    /// HEAP5: the caller owns the heap, or holds its lock while it has no owner.
+    /// HEAP5: the caller owns the heap, or holds its lock.
     unsafe fn primary(&self) -> &Self {
         // SAFETY: HEAP5: nobody writes it meanwhile.
         let primary = unsafe { Cell::read(&raw const self.primary) };
@@ -161,7 +165,8 @@ impl<W: Wait> ThreadHeap<W> {
             .with(|parts| f(self.remote_queue(), &mut parts.set))
     }
 
-    /// Runs `f` with the set that serves the heap's owner, alone (HEAP3).
+    /// Runs `f` with the set that serves the heap's owner, alone (HEAP3), who has the whole cache then and from then
+    /// on (HEAP4).
     ///
     /// # Safety
     /// The caller owns the heap.
@@ -170,11 +175,13 @@ impl<W: Wait> ThreadHeap<W> {
         &self,
         f: impl FnOnce(*const RemoteQueue, &mut SpanSet) -> R,
     ) -> R {
-        // SAFETY: the caller's promise.
-        let primary = unsafe { self.primary() };
-        primary.with(|owner, set| {
-            set.serve(self.secondary);
-            f(owner, set)
+        self.parts.with(|parts| {
+            // SAFETY: the heap's own.
+            unsafe { ThreadCache::long(self.cache.get()) }.restore();
+            self.with_set(parts, |owner, set| {
+                set.serve(self.secondary);
+                f(owner, set)
+            })
         })
     }
 
@@ -191,13 +198,47 @@ impl<W: Wait> ThreadHeap<W> {
             // SAFETY: HEAP4: without an owner they are ours while we hold the lock.
             let cache = unsafe { &mut *self.cache.get() };
             parts.count(cache);
-            if !self.secondary {
-                return Some(f(self.remote_queue(), &mut parts.set, cache));
-            }
-            // SAFETY: HEAP5: without an owner, and we hold the lock.
-            let primary = unsafe { self.primary() };
-            Some(primary.with(|owner, set| f(owner, set, cache)))
+            Some(self.with_set(parts, |owner, set| f(owner, set, cache)))
         })
+    }
+
+    /// Runs `f` with a cache whose owner is at work elsewhere or sleeps, and with the set that serves it; of the cache
+    /// `f` may touch the bins of the long classes (CACHE3). `None` if nothing lies there, if the owner uses
+    /// them just now, if it used them since the last call unless `at_once`, or if `barrier` could not have all threads
+    /// of the process execute a barrier.
+    pub fn with_lost_bins<R>(
+        &self,
+        at_once: bool,
+        barrier: impl FnOnce() -> bool,
+        f: impl FnOnce(*const RemoteQueue, &mut SpanSet, *mut ThreadCache) -> R,
+    ) -> Option<R> {
+        self.parts.with(|parts| {
+            let cache = self.cache.get();
+            // SAFETY: the heap's own.
+            let first = unsafe { ThreadCache::first_long(cache) };
+            let is_idle = core::mem::replace(&mut parts.first_long, first) == first;
+            if !parts.owned || first == 0 || !(is_idle || at_once) {
+                return None;
+            }
+            // SAFETY: the heap's own.
+            let long = unsafe { ThreadCache::long(cache) };
+            let revoked = long.revoke(barrier);
+            revoked.then(|| self.with_set(parts, |owner, set| f(owner, set, cache)))
+        })
+    }
+
+    /// Runs `f` with the set that serves the heap's owner or served its last one, whose lock `parts` shows to be ours.
+    fn with_set<R>(
+        &self,
+        parts: &mut Parts,
+        f: impl FnOnce(*const RemoteQueue, &mut SpanSet) -> R,
+    ) -> R {
+        if !self.secondary {
+            return f(self.remote_queue(), &mut parts.set);
+        }
+        // SAFETY: HEAP5: we hold the heap's own lock.
+        let primary = unsafe { self.primary() };
+        primary.with(f)
     }
 
     /// Empties the owner's cache and has its bins begin small again, for a heap that is about to be parked.
@@ -212,7 +253,7 @@ impl<W: Wait> ThreadHeap<W> {
         // SAFETY: the caller owns the heap.
         unsafe { self.with_primary(flush) };
         // SAFETY: HEAP4: the caller's, and without a block.
-        unsafe { self.cache.get().write(ThreadCache::EMPTY) };
+        unsafe { self.cache.get().write(ThreadCache::new()) };
     }
 
     /// Takes the heap, which is in nobody's reach; with its primary if it is a secondary heap.
@@ -222,7 +263,9 @@ impl<W: Wait> ThreadHeap<W> {
             // SAFETY: HEAP5: under the lock, without an owner.
             unsafe { Cell::write(&raw const self.primary, primary) };
             // SAFETY: HEAP4: without an owner they are ours while we hold the lock.
-            parts.count(unsafe { &mut *self.cache.get() });
+            let cache = unsafe { &mut *self.cache.get() };
+            parts.count(cache);
+            cache.pass_on();
             parts.owned = true;
         });
     }

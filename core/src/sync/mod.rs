@@ -9,6 +9,7 @@ mod model;
 #[cfg(not(larder_loom))]
 mod native;
 
+mod biased_lock;
 mod lock_word;
 mod locked;
 mod number;
@@ -16,12 +17,13 @@ mod open_event;
 mod turn;
 
 #[cfg(larder_loom)]
-pub(crate) use model::{Cell, Head, RawLock};
+pub(crate) use model::{Cell, Head, RawLock, light_barrier};
 #[cfg(not(larder_loom))]
-pub(crate) use native::{Cell, Head, RawLock};
+pub(crate) use native::{Cell, Head, RawLock, light_barrier};
 
 pub(crate) use number::number_given_once;
 
+pub use biased_lock::BiasedLock;
 #[doc(hidden)]
 pub use lock_word::{LockWord, Taken};
 pub use locked::Locked;

@@ -102,6 +102,11 @@ impl<T> Head<T> {
     }
 }
 
+/// A whole barrier: as if another thread had this one execute it here, which it may at any moment.
+pub(crate) fn light_barrier() {
+    fence(Ordering::SeqCst);
+}
+
 /// A mutual-exclusion lock; a thread that panics inside ends the model anyway.
 pub(crate) struct RawLock<T, W>(Mutex<T>, PhantomData<fn() -> W>);
 

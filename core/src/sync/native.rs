@@ -39,6 +39,13 @@ impl<T> Head<T> {
     }
 }
 
+/// Half of a barrier: what is written before it is written first, if another thread has this one execute a
+/// whole barrier.
+#[inline(always)]
+pub(crate) fn light_barrier() {
+    compiler_fence(Ordering::SeqCst);
+}
+
 /// A mutual-exclusion lock without poisoning.
 pub(crate) struct RawLock<T, W> {
     word: LockWord,

@@ -13,7 +13,7 @@
  * Environment:
  *   LARDER_CUDA_DRIVER    real (the default), stand-in, or auto
  *   LARDER_CUDA_SAY       1: the first refused allocation is said on stderr
- *   GPU_CONFIG_FILE       the control file that the process obeys, as a job of `larder-jobs`
+ *   GPU_CONFIG_FILE       the control file that the process obeys, as a job of `larder`
  *   GPU_STATUS_FILE       the status file that it writes
  *   LARDER_CUDA_LIMIT     bytes that a job may hold before its control file says something; 0 with a control file.
  *                         Preloaded, what a program may hold, also where it is no job

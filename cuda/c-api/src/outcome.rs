@@ -67,7 +67,7 @@ impl From<JobError> for Refused {
 fn job_words(waited: bool) -> &'static str {
     match waited {
         true => {
-            "; the job's control file was waited for: start `larder-jobs coordinate`, or set LARDER_CUDA_LIMIT to \
+            "; the job's control file was waited for: start `larder coordinate`, or set LARDER_CUDA_LIMIT to \
              begin with more"
         }
         false => "",

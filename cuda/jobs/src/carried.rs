@@ -3,10 +3,16 @@
 use std::io::Write;
 
 use larder_cuda::driver::{self, Choice, Driver, LoadError};
+use rust_embed::Embed;
 use tempfile::NamedTempFile;
 
-/// The shared object; empty where nothing was linked, as in `cargo check`.
-const STAND_IN: &[u8] = include_bytes!(env!("LARDER_STAND_IN"));
+/// The stand-in's shared object, which cargo has linked before it compiles this package; several if it was linked with
+/// several settings, none where nothing is linked, as in `cargo check`. Its name has a hash unless it is built in
+/// this repository.
+#[derive(Embed)]
+#[folder = "$LARDER_LINKED"]
+#[include = "*larder_cuda_stand_in*.{so,dylib,dll}"]
+struct Linked;
 
 /// Loads a driver; as stand-in the carried one, unless `LARDER_CUDA_STAND_IN` names another.
 ///
@@ -24,10 +30,12 @@ pub fn load(choice: Choice) -> Result<&'static Driver, LoadError> {
 }
 
 fn write() -> Option<NamedTempFile> {
+    let linked = Linked::iter().filter_map(|name| Linked::get(&name));
+    let newest = linked.max_by_key(|file| file.metadata.last_modified())?;
     let mut file = tempfile::Builder::new()
         .prefix("larder-stand-in-")
         .tempfile()
         .ok()?;
-    let written = !STAND_IN.is_empty() && file.write_all(STAND_IN).is_ok();
-    written.then_some(file)
+    file.write_all(&newest.data).ok()?;
+    Some(file)
 }

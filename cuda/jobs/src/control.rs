@@ -1,4 +1,4 @@
-//! `larder-jobs control`: changes one job's control file, and ends.
+//! `larder control`: changes one job's control file, and ends.
 
 use std::path::PathBuf;
 use std::time::SystemTime;

@@ -1,5 +1,4 @@
-//! Several jobs on one GPU, seen and changed from outside: the program `larder-jobs`, whose commands the program
-//! `larder` has too.
+//! Several jobs on one GPU, seen and changed from outside: commands of the program `larder`.
 //!
 //! * `job` replays a recorded trace as a job that obeys its control file.
 //! * `top` shows the jobs; `control` changes one; `coordinate` divides
@@ -7,8 +6,10 @@
 //!
 //! All but `job` only read and write files, so they work on a machine without a driver, and beside jobs of
 //! other programs that speak AntMan's protocol. `files` finds the two files of each job, `view` reads
-//! them, `order` changes the control file, `alive` asks whether the process exists. [`carried`] is the stand-in
-//! driver inside the program.
+//! them, `order` changes the control file, `alive` asks whether the process exists.
+//!
+//! The program's other commands take from here the stand-in driver inside the program ([`carried`]), tables for
+//! terminals ([`layout`]) and byte counts ([`units`]).
 //!
 //! Exit codes: 0 all went well; 1 what was asked for did not work, or output could not be written; 2 wrong
 //! arguments.
@@ -21,12 +22,10 @@ mod control;
 mod coordinate;
 mod files;
 mod job;
-#[path = "../../../benches/src/report/layout.rs"]
-mod layout;
+pub mod layout;
 mod order;
 mod top;
-#[path = "../../../benches/src/units.rs"]
-mod units;
+pub mod units;
 mod view;
 
 use std::error::Error;
@@ -34,19 +33,11 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Subcommand;
 use serde::Serialize;
 
 use files::FilesError;
 use order::OrderError;
-
-/// Runs, shows, limits and coordinates jobs that share a GPU.
-#[derive(Debug, Parser)]
-#[command(name = "larder-jobs", version, about, max_term_width = 80)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
 
 /// What can be done with jobs.
 #[allow(missing_docs, reason = "help is taken from the arguments of each")]
@@ -96,15 +87,9 @@ impl From<Box<dyn Error>> for Failure {
     }
 }
 
-/// Runs `larder-jobs` on the process's arguments; its result is the exit code.
-#[must_use]
-pub fn run() -> ExitCode {
-    run_command(Cli::parse().command)
-}
-
 /// Runs one command; its result is the exit code.
 #[must_use]
-pub fn run_command(command: Command) -> ExitCode {
+pub fn run(command: Command) -> ExitCode {
     let result = match command {
         Command::Control(args) => control::run(&args),
         Command::Coordinate(args) => coordinate::run(args),

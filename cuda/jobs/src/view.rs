@@ -171,7 +171,7 @@ impl GpuView {
 /// The problem of a job whose process ended without a last status, or only seems to have ended.
 pub(crate) fn not_there(pid: u32, name: &str) -> String {
     format!(
-        "process {pid} is not there, and its memory counts still: if it was killed, `larder-jobs control forget {name}`"
+        "process {pid} is not there, and its memory counts still: if it was killed, `larder control forget {name}`"
     )
 }
 

@@ -282,7 +282,6 @@ pub(super) struct PoolApi {
     pub(super) trim: Optional<Fn2<PoolHandle, usize>>,
     pub(super) set_attribute: Optional<Fn3<PoolHandle, u32, *mut c_void>>,
     pub(super) get_attribute: Optional<Fn3<PoolHandle, u32, *mut c_void>>,
-    pub(super) set_access: Optional<Fn3<PoolHandle, *const AccessDesc, usize>>,
     pub(super) of_device: Optional<Fn2<*mut PoolHandle, c_int>>,
 }
 
@@ -300,7 +299,6 @@ impl PoolApi {
             trim: all.since(POOLS_SINCE, "cuMemPoolTrimTo"),
             set_attribute: all.since(POOLS_SINCE, "cuMemPoolSetAttribute"),
             get_attribute: all.since(POOLS_SINCE, "cuMemPoolGetAttribute"),
-            set_access: all.since(POOLS_SINCE, "cuMemPoolSetAccess"),
             of_device: all.since(POOLS_SINCE, "cuDeviceGetMemPool"),
         }
     }

@@ -269,7 +269,7 @@ impl Driver {
 }
 
 /// Reads and writes for each device.
-pub(super) fn readers_and_writers(devices: &[i32]) -> Vec<AccessDesc> {
+fn readers_and_writers(devices: &[i32]) -> Vec<AccessDesc> {
     devices
         .iter()
         .map(|device| AccessDesc {

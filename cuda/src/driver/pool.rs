@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use larder_cuda_abi::{DevicePtr, PoolHandle, PoolProps, StreamHandle, constants};
 
-use super::pages::{place_of, readers_and_writers};
+use super::pages::place_of;
 use super::{Driver, DriverError, size};
 
 impl Driver {
@@ -109,25 +109,6 @@ impl Driver {
         let code = unsafe { (entry.call)(pool, attribute, place) };
         entry.check(code)?;
         Ok(value)
-    }
-
-    /// Lets further devices read and write a pool's memory.
-    ///
-    /// # Safety
-    /// The pool exists.
-    ///
-    /// # Errors
-    /// If the driver refuses.
-    pub unsafe fn set_pool_access(
-        &self,
-        pool: PoolHandle,
-        devices: &[i32],
-    ) -> Result<(), DriverError> {
-        let entry = self.optional(&self.api.pools.set_access)?;
-        let access = readers_and_writers(devices);
-        // SAFETY: DRIVER1, and the caller's promise; the list outlives the call.
-        let code = unsafe { (entry.call)(pool, access.as_ptr(), access.len()) };
-        entry.check(code)
     }
 
     /// Memory of the pool of the stream's device, usable by work queued from now on.

@@ -113,12 +113,6 @@ impl VmemAllocator {
         }
     }
 
-    /// The most live bytes on the host's side since this was last asked for, or since the beginning; now
-    /// the next interval begins. [`vmem_stats`](Self::vmem_stats) counts on as if nobody had asked.
-    pub fn take_host_peak(&self) -> u64 {
-        self.0.host.as_ref().map_or(0, |host| host.take_peak())
-    }
-
     /// Most bytes that both sides together may have had for the host's side to serve.
     pub fn planned_bytes(&self) -> u64 {
         self.0.planned_bytes

@@ -1,6 +1,7 @@
 //! All loom models in one program, so that it is linked once. One module: in `loom-tests/`, `cargo test --release --test all paged::`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
+mod biased_lock;
 mod build_turn;
 mod explore;
 mod fixed_range;

@@ -115,6 +115,11 @@ pub(crate) unsafe trait Os: Sync + 'static {
         None
     }
 
+    /// Has every thread of the process that runs execute a barrier; whether the system can do that.
+    fn barrier(&self) -> bool {
+        false
+    }
+
     /// Reserves addresses without memory, at a multiple of `align`.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
 

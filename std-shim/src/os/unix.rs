@@ -180,6 +180,22 @@ fn processors() -> usize {
     usize::try_from(count).unwrap_or(1)
 }
 
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn barrier() -> bool {
+    // SAFETY: changes no memory.
+    let ask =
+        |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 };
+    ask(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+        // The first time in this process.
+        || ask(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+            && ask(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn barrier() -> bool {
+    false
+}
+
 // SAFETY: 1: a mapping is ours until it is unmapped; 2: anonymous memory reads as zero.
 unsafe impl Os for Native {
     fn page_bytes(&self) -> usize {
@@ -202,6 +218,11 @@ unsafe impl Os for Native {
         // SAFETY: a variable of ours, that long.
         let got = unsafe { libc::syscall(libc::SYS_getrandom, place, bytes, libc::GRND_NONBLOCK) };
         (got == bytes as libc::c_long).then_some(secret)
+    }
+
+    fn barrier(&self) -> bool {
+        let _keep = KeepErrno::new();
+        barrier()
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {

@@ -129,6 +129,25 @@ impl<O: Os> Process<O> {
         });
     }
 
+    /// Takes what threads keep of the long classes: of those that have not used it since the last call, or of all that
+    /// do not use it just now.
+    pub(crate) fn take_long(&'static self, at_once: bool) {
+        // The first one takes long, and is not to be waited for under a heap's lock.
+        if !self.os.barrier() {
+            return;
+        }
+        self.pool.for_each(|heap| {
+            heap.with_lost_bins(
+                at_once,
+                || self.os.barrier(),
+                |owner, set, cache| {
+                    // SAFETY: the bins, and a set that serves them with its own remote-free queue (HEAP3, CACHE3).
+                    unsafe { set.take_long(owner, cache, &mut self.idle_pages()) };
+                },
+            );
+        });
+    }
+
     /// Empties the caches of heaps without a thread.
     pub(crate) fn flush_idle_caches(&'static self) {
         self.pool.for_each(|heap| {

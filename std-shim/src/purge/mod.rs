@@ -17,11 +17,13 @@
 //!
 //! ```text
 //!   a tick:  remote-free queues ─► spans        caches of parked heaps ─► spans
+//!            long blocks in caches of threads that sleep ─► spans
 //!            old lists of transfer caches ─► spans ─► arena        empty spans ─► arena
 //!            dirty free memory of arenas that is not young ─► the system
 //! ```
-//! What a tick itself frees on this way has been idle long enough, and goes the whole way at once. The
-//! cache of a running thread is its own and stays. Fewer than START_BYTES may stay too. A span with a
+//! What a tick itself frees on this way has been idle long enough, and goes the whole way at once. Of
+//! the cache of a running thread the bins of long classes are emptied that it has not used since the tick before, which
+//! costs its fast paths nothing (`BiasedLock`); the others stay. Fewer than START_BYTES may stay too. A span with a
 //! used block stays, but not the pages of it in which there is none (holes).
 //!
 //! Who makes the ticks:

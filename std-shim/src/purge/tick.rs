@@ -19,6 +19,8 @@ impl<O: Os> Process<O> {
         // What comes back so is young: it may have been freed a moment ago.
         self.flush_idle_caches();
         self.receive();
+        // What comes back so has been idle since the tick before.
+        self.take_long(false);
         self.pool.for_each(|heap| {
             let age = |owner, set: &mut SpanSet| {
                 // SAFETY: the heap's own remote-free queue and set (HEAP3).

@@ -19,6 +19,7 @@ impl<O: Os> Process<O> {
         // The first pass sends blocks back that lie in the caches of others, the second receives them.
         for _ in 0..2 {
             self.flush_idle_caches();
+            self.take_long(true);
             self.trim_heaps();
         }
         for arena in self.arenas() {

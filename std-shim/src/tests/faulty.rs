@@ -74,6 +74,7 @@ struct State {
     max_committed: usize,
     /// What becomes of a move that the plan refuses.
     refused_move: Moved,
+    has_barrier: bool,
     complaints: Vec<String>,
 }
 
@@ -101,6 +102,7 @@ impl Faulty {
             max_reserved: usize::MAX,
             max_committed: usize::MAX,
             refused_move: Moved::Refused,
+            has_barrier: true,
             complaints: Vec::new(),
         }))
     }
@@ -111,6 +113,11 @@ impl Faulty {
             state.max_reserved = max_reserved;
             state.max_committed = max_committed;
         });
+    }
+
+    /// Has no barrier from now on.
+    pub(super) fn lose_barrier(&self) {
+        self.0.with(|state| state.has_barrier = false);
     }
 
     /// What becomes of moves that the plan refuses, from now on.
@@ -404,6 +411,10 @@ unsafe impl Os for Below {
 
     fn secret(&self) -> Option<usize> {
         Some(0x5851_f42d_4c95_7f2d)
+    }
+
+    fn barrier(&self) -> bool {
+        self.0.0.with(|state| state.has_barrier) && Native.barrier()
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {

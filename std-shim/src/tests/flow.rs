@@ -2,7 +2,7 @@
 
 use std::alloc::Layout;
 
-use larder_core::small::{CacheBin, Policy, SizeClass, ThreadCache};
+use larder_core::small::{Policy, SizeClass, ThreadCache};
 
 use super::drive::World;
 use super::faulty::Plan;
@@ -115,8 +115,7 @@ fn what_others_freed_is_taken_as_a_whole_and_the_next_frees_find_room() {
     let (first, rest) = kept.split_at(bin_blocks() / 4);
     for block in first {
         // SAFETY: a block of this class, which this test gives up.
-        let taken =
-            unsafe { CacheBin::push(ThreadCache::place(pipe.producer.cache, class()), *block) };
+        let taken = unsafe { ThreadCache::push(pipe.producer.cache, class(), *block) };
         assert!(taken, "no room for a free right after a refill");
     }
     for block in rest.iter().chain(&again) {

@@ -4,6 +4,8 @@
 use std::alloc::Layout;
 use std::collections::BTreeSet;
 
+use larder_core::small::SizeClass;
+
 use super::drive::World;
 use super::faulty::{Call, Faulty, Plan};
 use super::verbs::Held;
@@ -104,6 +106,79 @@ fn a_large_block_goes_back_at_the_second_tick_after_its_free() {
     assert_eq!(ticks.purged(), 5 * MIB as u64);
     assert_eq!(ticks.stats().retained_bytes, 0);
     ticks.falls_idle();
+    ticks.end();
+}
+
+const LONG: [usize; 4] = [2000, 9000, 40_000, 120_000];
+
+/// Has thread 1 free some long blocks, each of which it keeps.
+fn keep_long_blocks(ticks: &mut Ticks) {
+    let blocks = LONG.map(|bytes| ticks.make(1, bytes));
+    ticks.free(1, blocks);
+    assert_eq!(long_blocks_kept(ticks), [true; 4]);
+}
+
+/// Of which of those lengths thread 1 keeps any.
+fn long_blocks_kept(ticks: &Ticks) -> [bool; 4] {
+    LONG.map(|bytes| {
+        let class = SizeClass::of(bytes, 8).unwrap();
+        ticks.threads[1].ready_blocks(class) > 0
+    })
+}
+
+#[test]
+fn what_a_thread_keeps_of_long_blocks_and_does_not_use_goes_at_the_second_tick() {
+    for primaries in [2, 1] {
+        let mut ticks = Ticks::new(Plan::Willing);
+        ticks.world.verbs().process.share_after(primaries);
+        // Of two threads the second one shares a set, if one has it.
+        let small = ticks.make(0, 100);
+        keep_long_blocks(&mut ticks);
+        ticks.tick();
+        assert_eq!(long_blocks_kept(&ticks), [true; 4], "it may be used");
+        ticks.tick();
+        assert_eq!(long_blocks_kept(&ticks), [false; 4]);
+        // The thread goes on as if nothing had been.
+        keep_long_blocks(&mut ticks);
+        ticks.free(0, [small]);
+        ticks.end();
+    }
+}
+
+#[test]
+fn a_thread_that_uses_its_long_blocks_keeps_them() {
+    let mut ticks = Ticks::new(Plan::Willing);
+    keep_long_blocks(&mut ticks);
+    let mut held = None;
+    for _ in 0..6 {
+        ticks.tick();
+        assert!(long_blocks_kept(&ticks)[0]);
+        match held.take() {
+            Some(block) => ticks.free(1, [block]),
+            None => held = Some(ticks.make(1, LONG[3])),
+        }
+    }
+    ticks.end();
+}
+
+#[test]
+fn a_trim_takes_what_threads_keep_of_long_blocks() {
+    let mut ticks = Ticks::new(Plan::Willing);
+    keep_long_blocks(&mut ticks);
+    assert!(ticks.world.verbs().process.trim() > 0);
+    assert_eq!(long_blocks_kept(&ticks), [false; 4]);
+    ticks.end();
+}
+
+#[test]
+fn without_a_barrier_threads_keep_what_they_have() {
+    let mut ticks = Ticks::new(Plan::Willing);
+    ticks.world.os.lose_barrier();
+    keep_long_blocks(&mut ticks);
+    ticks.tick();
+    ticks.tick();
+    ticks.world.verbs().process.trim();
+    assert_eq!(long_blocks_kept(&ticks), [true; 4]);
     ticks.end();
 }
 

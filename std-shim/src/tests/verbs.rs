@@ -4,7 +4,7 @@
 use std::alloc::Layout;
 use std::ptr;
 
-use larder_core::small::{CLASSES, CacheBin, SizeClass, ThreadCache};
+use larder_core::small::{CLASSES, SizeClass, ThreadCache};
 
 use super::faulty::Below;
 pub(super) use super::random::Random;
@@ -90,7 +90,7 @@ impl Verbs {
             return block.as_ptr();
         };
         // SAFETY: the thread's own cache, or one that stays empty.
-        let mut block = unsafe { CacheBin::pop(ThreadCache::place(local.cache, class)) };
+        let mut block = unsafe { ThreadCache::pop(local.cache, class) };
         let mut clean = false;
         if block.is_null() {
             let Some(fresh) = self.attach(local).refill(class, self.process) else {
@@ -122,7 +122,7 @@ impl Verbs {
             return;
         };
         // SAFETY: a block of this class, which the test gives up.
-        if !unsafe { CacheBin::push(ThreadCache::place(local.cache, class), block) } {
+        if !unsafe { ThreadCache::push(local.cache, class, block) } {
             // SAFETY: a block of this class, which the bin did not take.
             unsafe { self.attach(local).free_slow(class, block, self.process) };
         }

@@ -31,7 +31,7 @@ pub(crate) struct NoCache(UnsafeCell<ThreadCache>);
 unsafe impl Sync for NoCache {}
 
 /// The cache of threads that have no heap.
-pub(crate) static NO_CACHE: NoCache = NoCache(UnsafeCell::new(ThreadCache::EMPTY));
+pub(crate) static NO_CACHE: NoCache = NoCache(UnsafeCell::new(ThreadCache::nobodys()));
 
 /// What one thread keeps at hand. The fast paths read the first field and nothing else.
 #[repr(C)]
@@ -78,10 +78,12 @@ impl Local {
 
     /// Whether the block is one of the last that this thread freed. O(1), a few dozen accesses.
     pub(crate) fn has(&self, class: SizeClass, block: *mut u8) -> bool {
-        // SAFETY: the thread's own cache, or one that nobody writes (LOCAL1).
-        let cache = unsafe { &*self.cache };
-        // SAFETY: a cache holds free blocks (SLOT1).
-        unsafe { cache.has(class, block) }
+        let mut has = false;
+        self.with_own(|_, _, cache| {
+            // SAFETY: a cache holds free blocks (SLOT1).
+            has = unsafe { cache.has(class, block) };
+        });
+        has
     }
 
     /// Finds a block when the bin is empty.
@@ -176,22 +178,22 @@ impl Local {
     }
 
     /// Runs `f` with the remote-free queue and set of an Attached thread, and its cache.
-    fn with_own(&mut self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache)) {
+    fn with_own(&self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache)) {
         if let State::Attached(heap) = self.state() {
-            // SAFETY: the cache of the thread's own heap (LOCAL2).
-            let cache = unsafe { &mut *heap.cache() };
+            let run = |owner, set: &mut SpanSet| {
+                // SAFETY: the cache of the thread's own heap (LOCAL2), whose lock is held.
+                f(owner, set, unsafe { &mut *heap.cache() });
+            };
             // SAFETY: the thread's own heap (LOCAL2).
-            unsafe { heap.with_primary(|owner, set| f(owner, set, cache)) };
+            unsafe { heap.with_primary(run) };
         }
     }
 
     /// Blocks of a class that lie ready in this thread.
     pub(crate) fn ready_blocks(&self, class: SizeClass) -> usize {
-        match self.state() {
-            // SAFETY: the cache of the thread's own heap (LOCAL2).
-            State::Attached(heap) => unsafe { &*heap.cache() }.len(class),
-            State::Fresh | State::Borrowing => 0,
-        }
+        let mut blocks = 0;
+        self.with_own(|_, _, cache| blocks = cache.len(class));
+        blocks
     }
 
     /// The heap of an attached thread, or null.
@@ -243,10 +245,12 @@ impl Local {
     ) -> Option<R> {
         let mut pages = process.pages();
         let run = |heap: &'static ThreadHeap| {
-            // SAFETY: the caller owns the heap, and uses its cache here only.
-            let cache = unsafe { &mut *heap.cache() };
+            let run = |owner, set: &mut SpanSet| {
+                // SAFETY: the caller owns the heap, whose lock is held, and uses its cache here only.
+                f(owner, set, unsafe { &mut *heap.cache() }, &mut pages)
+            };
             // SAFETY: the caller owns the heap.
-            unsafe { heap.with_primary(|owner, set| f(owner, set, cache, &mut pages)) }
+            unsafe { heap.with_primary(run) }
         };
         if let State::Attached(heap) = self.state() {
             return Some(run(heap));

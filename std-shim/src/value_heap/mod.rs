@@ -110,7 +110,7 @@ impl Contents {
         reason = "a value to begin with, which nobody borrows"
     )]
     const EMPTY: Self = Self {
-        cache: ThreadCache::EMPTY,
+        cache: ThreadCache::new(),
         set: SpanSet::without_transfer_caches(),
         kept: Kept::NONE,
     };

@@ -163,8 +163,13 @@ mod linux {
         })
         .join()
         .unwrap();
-        thread::sleep(Duration::from_millis(200));
-        let status = of_own_thread("status").unwrap();
+        // It has its name once it is ordinary, and lives for a delay at least.
+        let status = loop {
+            match of_own_thread("status") {
+                Some(status) => break status,
+                None => thread::sleep(Duration::from_millis(5)),
+            }
+        };
         assert_eq!(line(&status, "Cpus_allowed_list:"), may_use);
         let numbers = of_own_thread("stat").unwrap();
         // Behind the name, which ends with a parenthesis: fields 40 and 41 are priority and policy.

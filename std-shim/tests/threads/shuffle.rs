@@ -2,7 +2,9 @@
 //!
 //! `LARDER_SHUFFLE_SECONDS=30` lets the shuffle run that long, with other seeds in every round.
 
+use std::alloc::{GlobalAlloc, Layout};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -70,4 +72,37 @@ fn blocks_freed_by_other_threads_keep_their_contents_until_then() {
 #[test]
 fn more_threads_than_processors_lose_no_block() {
     shuffle(16, 4000, 99);
+}
+
+#[test]
+fn long_blocks_stay_apart_while_trims_take_what_threads_keep_of_them() {
+    const THREADS: u64 = 2;
+    let layout = Layout::new::<[u64; 200]>();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for mark in 1..=THREADS {
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    let blocks: [_; 3] = std::array::from_fn(|_| {
+                        // SAFETY: not empty.
+                        let block = unsafe { HEAP.alloc(layout) }.cast::<u64>();
+                        // SAFETY: ours.
+                        unsafe { block.write_volatile(mark) };
+                        block
+                    });
+                    for block in blocks {
+                        // SAFETY: ours.
+                        assert_eq!(unsafe { block.replace(0) }, mark, "two have it");
+                        // SAFETY: ours, given up.
+                        unsafe { HEAP.dealloc(block.cast(), layout) };
+                    }
+                }
+            });
+        }
+        for _ in 0..4000 {
+            HEAP.trim();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }

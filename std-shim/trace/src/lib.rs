@@ -22,6 +22,7 @@
 //! No lock: a trace is read once and then only looked at.
 
 mod error;
+mod ids;
 mod lines;
 mod parse;
 mod pickle;
@@ -41,7 +42,8 @@ mod tests;
 use std::path::Path;
 
 pub use error::{Defect, TraceError};
-pub use parse::{read, read_to_last_line};
+pub use ids::{IdHasher, IdMap};
+pub use parse::{for_each_event, read, read_to_last_line};
 pub use rmm::HEADER as RMM_HEADER;
 
 /// The largest byte count that a trace may have: 2^60. Sums of two such counts, and their rounding
@@ -123,7 +125,7 @@ impl Trace {
         &self.header
     }
 
-    /// Everything that happened, in program order.
+    /// Everything that happened, in program order; nothing where [`for_each_event`] gave it away.
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events

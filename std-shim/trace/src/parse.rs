@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::num::NonZeroU64;
 use std::path::Path;
 
+use super::ids::IdMap;
 use super::lines::Lines;
 use super::source::{Format, Source};
 use super::{Defect, Event, Trace, TraceError, pickle, rmm, snapshot};
@@ -63,6 +64,31 @@ pub fn read_to_last_line(
     path: &Path,
     source: impl Read,
 ) -> Result<(Vec<Trace>, Option<TraceError>), TraceError> {
+    let mut events: Vec<Vec<Event>> = Vec::new();
+    let (mut traces, cut) = for_each_event(path, source, &mut |trace, event| {
+        if events.len() <= trace {
+            events.resize_with(trace + 1, Vec::new);
+        }
+        events[trace].push(event);
+    })?;
+    for (trace, events) in traces.iter_mut().zip(events) {
+        trace.events = events;
+    }
+    Ok((traces, cut))
+}
+
+/// Reads as [`read_to_last_line`] does, and gives each event with the number of its trace to `take`, in order; the
+/// traces have none. Of format v1 what is kept meanwhile grows with the live blocks and with the places between
+/// steps, not with the file; recordings of others are kept whole, since what was live before comes first. If there
+/// is an error, what was given counts for nothing.
+///
+/// # Errors
+/// Those of [`read_to_last_line`].
+pub fn for_each_event(
+    path: &Path,
+    source: impl Read,
+    take: &mut dyn FnMut(usize, Event),
+) -> Result<(Vec<Trace>, Option<TraceError>), TraceError> {
     let of_file = |defect| TraceError::of_file(path, defect);
     let (source, format) = Source::open(source).map_err(|defect| match defect {
         Defect::Unreadable(_) => of_file(defect),
@@ -71,13 +97,14 @@ pub fn read_to_last_line(
     let name = name_of(path);
     if format == Format::Snapshot {
         let bytes = source.read_all(pickle::MAX_BYTES + 1);
-        let traces = bytes.and_then(|bytes| snapshot::read(&bytes, &name));
+        let traces = bytes.and_then(|bytes| snapshot::read(&bytes, &name, take));
         return Ok((traces.map_err(of_file)?, None));
     }
     let mut lines = Lines::new(source);
+    let mut take = |event| take(0, event);
     let read = match format {
-        Format::RmmLog => rmm::read(&mut lines, name).map(|trace| (trace, None)),
-        _ => read_v1(&mut lines, name),
+        Format::RmmLog => rmm::read(&mut lines, name, &mut take).map(|trace| (trace, None)),
+        _ => read_v1(&mut lines, name, &mut take),
     };
     let at_line = |defect| TraceError::at_line(path, lines.number(), defect);
     let (mut trace, cut) = read.map_err(at_line)?;
@@ -92,13 +119,21 @@ pub fn read_to_last_line(
 }
 
 /// The trace, and what says that its end is missing.
-fn read_v1(lines: &mut Lines<'_>, name: String) -> Result<(Trace, Option<Defect>), Defect> {
+fn read_v1(
+    lines: &mut Lines<'_>,
+    name: String,
+    take: &mut dyn FnMut(Event),
+) -> Result<(Trace, Option<Defect>), Defect> {
     let mut parser = Parser::default();
     loop {
         match lines.next() {
-            Ok(Some(line)) => parser.line(line)?,
-            Ok(None) => return parser.finish(name, None),
-            Err(defect) if defect.is_cut() => return parser.finish(name, Some(defect)),
+            Ok(Some(line)) => {
+                if let Some(event) = parser.line(line)? {
+                    take(event);
+                }
+            }
+            Ok(None) => return parser.finish(name, None, take),
+            Err(defect) if defect.is_cut() => return parser.finish(name, Some(defect), take),
             Err(defect) => return Err(defect),
         }
     }
@@ -109,9 +144,11 @@ fn read_v1(lines: &mut Lines<'_>, name: String) -> Result<(Trace, Option<Defect>
 struct Parser {
     any_line: bool,
     header: Vec<(String, String)>,
-    events: Vec<Event>,
-    /// Size of each block by id; `None` once freed.
-    live: Vec<Option<NonZeroU64>>,
+    last: Option<Event>,
+    /// The next id, which is below `u32::MAX` or counts the blocks of a full trace: [`id_field`] lets no other in.
+    allocations: u32,
+    /// Size of each live block by id.
+    live: IdMap<NonZeroU64>,
     live_bytes: u64,
     frees: u64,
     steps: u32,
@@ -120,13 +157,14 @@ struct Parser {
 }
 
 impl Parser {
-    fn line(&mut self, line: &str) -> Result<(), Defect> {
+    /// The event of a line, if it has one.
+    fn line(&mut self, line: &str) -> Result<Option<Event>, Defect> {
         self.any_line = true;
         if let Some(comment) = line.strip_prefix('#') {
-            return self.comment(comment);
+            return self.comment(comment).map(|()| None);
         }
         if line.bytes().all(|byte| byte == b' ') {
-            return Ok(());
+            return Ok(None);
         }
         let mut fields = line.split(' ');
         let event = match fields.next() {
@@ -144,14 +182,14 @@ impl Parser {
                 });
             }
         };
-        self.events.push(event);
-        Ok(())
+        self.last = Some(event);
+        Ok(self.last)
     }
 
     /// Between the events a `#` line is a remark and nothing more, but for one behind a step's line.
     fn comment(&mut self, comment: &str) -> Result<(), Defect> {
-        if let Some(last) = self.events.last() {
-            if let (Event::Step { number }, BETWEEN) = (*last, comment.trim()) {
+        if let Some(last) = self.last {
+            if let (Event::Step { number }, BETWEEN) = (last, comment.trim()) {
                 self.note_between(number);
             }
             return Ok(());
@@ -181,11 +219,10 @@ impl Parser {
         let id = id_field(fields, ALLOC_FORM)?;
         let bytes = number(fields, "number of bytes", ALLOC_FORM, MAX_BYTES)?;
         no_more(fields, ALLOC_FORM)?;
-        let expected = self.next_id()?;
-        if id != expected {
+        if id != self.allocations {
             return Err(Defect::IdOutOfOrder {
                 found: id,
-                expected,
+                expected: self.allocations,
             });
         }
         let size = NonZeroU64::new(bytes).ok_or(Defect::ZeroBytes { id })?;
@@ -194,7 +231,8 @@ impl Parser {
         if self.live_bytes > MAX_BYTES {
             return Err(Defect::TooMuchLive);
         }
-        self.live.push(Some(size));
+        self.live.insert(id, size);
+        self.allocations += 1;
         Ok(Event::Alloc { id, bytes })
     }
 
@@ -204,11 +242,13 @@ impl Parser {
     ) -> Result<Event, Defect> {
         let id = id_field(fields, FREE_FORM)?;
         no_more(fields, FREE_FORM)?;
-        let allocated = self.next_id()?;
-        let Some(block) = self.live.get_mut(id as usize) else {
-            return Err(Defect::UnknownId { id, allocated });
+        let allocated = self.allocations;
+        let Some(size) = self.live.remove(&id) else {
+            return Err(match id < allocated {
+                true => Defect::DoubleFree { id },
+                false => Defect::UnknownId { id, allocated },
+            });
         };
-        let size = block.take().ok_or(Defect::DoubleFree { id })?;
         self.live_bytes -= size.get();
         self.frees += 1;
         Ok(Event::Free { id })
@@ -230,22 +270,14 @@ impl Parser {
         Ok(Event::Step { number: found })
     }
 
-    /// Ids that fit are below `u32::MAX`, because [`id_field`] lets no other in.
-    fn next_id(&self) -> Result<u32, Defect> {
-        u32::try_from(self.live.len()).map_err(|_| Defect::NumberTooBig {
-            field: "id",
-            found: self.live.len().to_string(),
-            max: MAX_ID,
-        })
-    }
-
     /// Checks that hold for the file as a whole, whose end may be missing. A step that is cut is closed.
     fn finish(
-        mut self,
+        self,
         name: String,
         cut: Option<Defect>,
+        take: &mut dyn FnMut(Event),
     ) -> Result<(Trace, Option<Defect>), Defect> {
-        let Some(last) = self.events.last() else {
+        let Some(last) = self.last else {
             return Err(match cut {
                 Some(cut) => cut,
                 None if self.any_line => Defect::NoEvents,
@@ -254,7 +286,10 @@ impl Parser {
         };
         let open = self.steps > 0 && !matches!(last, Event::Step { .. });
         let mut cut = cut.or_else(|| open.then_some(Defect::NoClosingStep));
-        for (what, found) in [("allocs", self.live.len() as u64), ("frees", self.frees)] {
+        for (what, found) in [
+            ("allocs", u64::from(self.allocations)),
+            ("frees", self.frees),
+        ] {
             match self.check_promise(what, found) {
                 Err(defect) if defect.is_cut() => cut = cut.or(Some(defect)),
                 checked => checked?,
@@ -262,14 +297,13 @@ impl Parser {
         }
         if open {
             let number = self.steps;
-            self.events.push(Event::Step { number });
+            take(Event::Step { number });
         }
-        let allocations = self.next_id()?;
         let trace = Trace {
             name,
             header: self.header,
-            events: self.events,
-            allocations,
+            events: Vec::new(),
+            allocations: self.allocations,
             between: self.between,
             streams: Vec::new(),
             notes: Vec::new(),

@@ -115,14 +115,18 @@ impl Recording {
         self.sizes.is_empty()
     }
 
-    /// The trace, with what should be known of it.
-    pub(super) fn finish(mut self, name: String, notes: Vec<String>) -> Result<Trace, Defect> {
+    /// The trace, with what should be known of it; its events go to `take`.
+    pub(super) fn finish(
+        mut self,
+        name: String,
+        notes: Vec<String>,
+        take: &mut dyn FnMut(Event),
+    ) -> Result<Trace, Defect> {
         // Those live before stand in the order of their addresses; when they came is not known.
         self.before.sort_unstable();
         let first = self.before.iter().map(|(_, block)| Happened::Alloc(*block));
         let mut ids = vec![0; self.sizes.len()];
         let mut streams = Vec::with_capacity(self.sizes.len());
-        let mut events = Vec::with_capacity(self.before.len() + self.events.len());
         let (mut allocations, mut live_bytes) = (0, 0);
         for happened in first.chain(self.events) {
             match happened {
@@ -134,7 +138,7 @@ impl Recording {
                     }
                     ids[block as usize] = allocations;
                     streams.push(self.streams[block as usize]);
-                    events.push(Event::Alloc {
+                    take(Event::Alloc {
                         id: allocations,
                         bytes,
                     });
@@ -143,14 +147,14 @@ impl Recording {
                 Happened::Free(block) => {
                     live_bytes -= self.sizes[block as usize];
                     let id = ids[block as usize];
-                    events.push(Event::Free { id });
+                    take(Event::Free { id });
                 }
             }
         }
         Ok(Trace {
             name,
             header: Vec::new(),
-            events,
+            events: Vec::new(),
             allocations,
             between: Vec::new(),
             streams,

@@ -5,11 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Defect;
-use super::Trace;
 use super::lines::Lines;
 use super::parse::shown;
 use super::recording::Recording;
+use super::{Defect, Event, Trace};
 
 /// The first line of a log of RMM's logging adaptor, by which it is known.
 pub const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
@@ -29,8 +28,12 @@ struct Log {
     cut: bool,
 }
 
-/// Reads the rows behind the header.
-pub(super) fn read(lines: &mut Lines<'_>, name: String) -> Result<Trace, Defect> {
+/// Reads the rows behind the header; events go to `take`.
+pub(super) fn read(
+    lines: &mut Lines<'_>,
+    name: String,
+    take: &mut dyn FnMut(Event),
+) -> Result<Trace, Defect> {
     let mut log = Log::default();
     let mut header = true;
     loop {
@@ -58,7 +61,7 @@ pub(super) fn read(lines: &mut Lines<'_>, name: String) -> Result<Trace, Defect>
             outcome => outcome?,
         }
     }
-    log.finish(name)
+    log.finish(name, take)
 }
 
 impl Log {
@@ -104,7 +107,7 @@ impl Log {
         Ok(())
     }
 
-    fn finish(self, name: String) -> Result<Trace, Defect> {
+    fn finish(self, name: String, take: &mut dyn FnMut(Event)) -> Result<Trace, Defect> {
         if self.recording.is_empty() {
             return Err(Defect::NothingAllocated {
                 advice: "let the program run longer, and flush the adaptor before it ends",
@@ -146,7 +149,7 @@ impl Log {
                     .to_owned(),
             );
         }
-        self.recording.finish(name, notes)
+        self.recording.finish(name, notes, take)
     }
 }
 

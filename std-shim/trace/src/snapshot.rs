@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::pickle::{Pickle, Value};
 use super::recording::Recording;
-use super::{Defect, Trace};
+use super::{Defect, Event, Trace};
 
 /// PyTorch rounds sizes up to this.
 const ROUNDING_BYTES: u64 = 512;
@@ -35,8 +35,12 @@ struct Device {
 }
 
 /// The traces in a pickled snapshot, one for each device that has any block; several have the number of the
-/// device in their names.
-pub(super) fn read(bytes: &[u8], name: &str) -> Result<Vec<Trace>, Defect> {
+/// device in their names. Events go to `take`, with the number of their trace.
+pub(super) fn read(
+    bytes: &[u8],
+    name: &str,
+    take: &mut dyn FnMut(usize, Event),
+) -> Result<Vec<Trace>, Defect> {
     let pickle = Pickle::read(bytes)?;
     // An older form is the list of segments and nothing else.
     let (segments, histories) = match pickle.root {
@@ -78,14 +82,17 @@ pub(super) fn read(bytes: &[u8], name: &str) -> Result<Vec<Trace>, Defect> {
     }
     let beside = notes_on_the_rest(&pickle);
     let several = devices.len() > 1;
-    let traces = devices.into_iter().map(|(number, device)| {
-        let name = if several {
-            format!("{name}.dev{number}")
-        } else {
-            name.to_owned()
-        };
-        device.finish(name, &beside)
-    });
+    let traces = devices
+        .into_iter()
+        .enumerate()
+        .map(|(trace, (number, device))| {
+            let name = if several {
+                format!("{name}.dev{number}")
+            } else {
+                name.to_owned()
+            };
+            device.finish(name, &beside, &mut |event| take(trace, event))
+        });
     traces.collect()
 }
 
@@ -213,10 +220,15 @@ impl Device {
         }
     }
 
-    fn finish(self, name: String, beside: &[String]) -> Result<Trace, Defect> {
+    fn finish(
+        self,
+        name: String,
+        beside: &[String],
+        take: &mut dyn FnMut(Event),
+    ) -> Result<Trace, Defect> {
         let mut notes = self.notes();
         notes.extend_from_slice(beside);
-        self.recording.finish(name, notes)
+        self.recording.finish(name, notes, take)
     }
 
     /// What a reader of the replay should know, a sentence each.

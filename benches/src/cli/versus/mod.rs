@@ -3,6 +3,7 @@
 mod list;
 mod workers;
 
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -11,9 +12,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+use super::replay::{cannot_write, try_page};
 use super::{Failure, complain};
 use crate::interrupt;
 use crate::report::{ANY_WIDTH, json_line, layout, print, print_wrapped, progress_bar};
+use crate::versus::html::html;
 use crate::versus::idle::{self, Idle};
 use crate::versus::instructions::{self, Count};
 use crate::versus::long::{self, Long};
@@ -72,13 +75,18 @@ pub(super) struct VersusArgs {
     #[arg(long, value_name = "DIR")]
     results: Option<PathBuf>,
 
+    /// Also write one page in which each figure is a bar
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
     /// Take programs built earlier, such as target/versus/workers, and build nothing
     #[arg(long, value_name = "DIR")]
     workers: Option<PathBuf>,
 
-    /// Only print the summary of kept JSON lines, in Markdown; may be given more than once, and what
-    /// was measured again counts as the later file has it
-    #[arg(long, value_name = "FILE", exclusive = true)]
+    /// Only print the summary of kept JSON lines, in Markdown, and with --html write their page; may be given more than
+    /// once, and what was measured again counts as the later file has it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workloads", "allocators", "profile", "rounds", "scale",
+        "limit", "instructions", "idle", "long", "all", "json", "wide", "results", "workers", "list"])]
     summary: Vec<PathBuf>,
 
     /// Only name the workloads and allocators
@@ -134,8 +142,11 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     if args.list {
         return Ok(print(&list::list())?);
     }
+    if let Some(page) = &args.html {
+        try_page("--html", page, &args.summary)?;
+    }
     if !args.summary.is_empty() {
-        return summarise(&args.summary);
+        return summarise(args);
     }
     if !args.wants_times() && args.wants_instructions() && args.counted_workloads().is_empty() {
         let message = "instructions of workloads with frames are not counted; name another one";
@@ -174,8 +185,12 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
         };
         print_wrapped(&results.text(width), width)?;
     }
+    let origin = || origin(&results, &built.skipped);
     if let Some(folder) = &args.results {
-        keep(folder, &results, &args.settings, &built.skipped)?;
+        keep(folder, &results, &args.settings, &origin())?;
+    }
+    if let Some(path) = &args.html {
+        write_page(path, &results, &origin().lines(&args.settings))?;
     }
     match results.failed() {
         _ if interrupt::asked() => Err(Failure::Interrupted),
@@ -184,13 +199,22 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     }
 }
 
-fn summarise(files: &[PathBuf]) -> Result<(), Failure> {
-    let mut rows = Vec::new();
-    for file in files {
+fn summarise(args: &VersusArgs) -> Result<(), Failure> {
+    let mut results = Results::default();
+    let mut about = Vec::new();
+    for file in &args.summary {
         let more = markdown::read(file).map_err(Failure::Arguments)?;
-        rows = markdown::join(rows, more);
+        results.rows = markdown::join(results.rows, more);
+        about.push(format!("The times and peaks in {}", file.display()));
     }
-    Ok(print(&markdown::summary(&rows))?)
+    if let Some(path) = &args.html {
+        write_page(path, &results, &about)?;
+    }
+    Ok(print(&markdown::summary(&results.rows))?)
+}
+
+fn write_page(path: &Path, results: &Results, about: &[String]) -> Result<(), Failure> {
+    fs::write(path, html(results, about)).map_err(|error| cannot_write(path, &error))
 }
 
 /// The workers, and who hears of what they measure.
@@ -305,17 +329,13 @@ impl Measuring<'_> {
     }
 }
 
-fn keep(
-    folder: &Path,
-    results: &Results,
-    settings: &Settings,
-    skipped: &[String],
-) -> Result<(), Failure> {
+/// Where results come from.
+fn origin(results: &Results, skipped: &[String]) -> Origin {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let origin = Origin {
+    Origin {
         command: format!(
-            "cargo run --release -p larder-bench -- {}",
+            "cargo run --release -p larder-cli -- {}",
             arguments.join(" ")
         ),
         commit: machine::commit(checkout),
@@ -323,8 +343,16 @@ fn keep(
         machine: machine::machine(),
         versions: versions(results),
         skipped: skipped.to_vec(),
-    };
-    let written = page::write(folder, results, settings, &origin).map_err(|error| {
+    }
+}
+
+fn keep(
+    folder: &Path,
+    results: &Results,
+    settings: &Settings,
+    origin: &Origin,
+) -> Result<(), Failure> {
+    let written = page::write(folder, results, settings, origin).map_err(|error| {
         let folder = folder.display();
         Failure::Failed(format!("cannot write results to {folder}: {error}"))
     })?;

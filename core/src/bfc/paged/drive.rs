@@ -288,12 +288,6 @@ impl<D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'_, D, I, W> {
         give_back(&mut &self.bfc, &self.source, plan)
     }
 
-    /// Gives back what the last `steps` steps did not need. Returns the bytes.
-    pub fn release_unneeded(&self, steps: usize) -> u64 {
-        let plan = self.bfc.with(|paged| paged.plan_release_unneeded(steps));
-        give_back(&mut &self.bfc, &self.source, plan)
-    }
-
     /// Counters of pages.
     pub fn page_stats(&self) -> PageStats {
         self.bfc.with(PagedBfc::page_stats)

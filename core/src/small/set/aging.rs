@@ -58,8 +58,6 @@ impl SpanSet {
                 // SAFETY: the lists were the transfer cache's.
                 unsafe { self.give_back_together(owner, &mut lists, pages) };
                 self.aging = false;
-                // Where whole lists lay idle, a span that they leave empty is not kept either.
-                self.class(class).idle = true;
             }
         }
         for class in SizeClass::all() {

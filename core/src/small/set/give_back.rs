@@ -130,7 +130,8 @@ impl SpanSet {
             // SAFETY: it is not listed.
             unsafe { state.list(span) };
         }
-        if idle && state.empty > 0 {
+        // Where the last blocks were idle for long, the span is not kept either.
+        if idle && (aging || state.empty > 0) {
             // SAFETY: listed, without used blocks.
             unsafe { self.release(span, pages) };
         } else if idle {

@@ -15,8 +15,7 @@ pub(crate) fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where cargo puts what it builds as this test was built; the library, the stand-in, `larder` and `larder-jobs`
-/// are there. They are built here: cargo builds no shared object and no other package's program for a test.
+/// Where cargo puts what it builds as this test was built: the library, the stand-in, `larder`. They are built here: cargo builds no shared object and no other package's program for a test.
 pub(crate) fn built() -> &'static Path {
     static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
         let program = env::current_exe().unwrap();

@@ -436,7 +436,7 @@ fn a_limit_that_is_lowered_is_obeyed_and_a_suspended_launch_waits() {
     };
     let machine = Machine::new();
     let set = |limit: &str| {
-        let mut command = machine.larder_jobs(&["control", "set", "old", "--limit", limit]);
+        let mut command = machine.larder(&["control", "set", "old", "--limit", limit]);
         let output = command.arg("--in").arg(machine.jobs()).output().unwrap();
         assert!(output.status.success(), "{}", words(&output));
     };
@@ -515,7 +515,7 @@ fn programs_that_know_nothing_are_balanced_by_the_coordinator() {
         return;
     };
     let machine = Machine::new();
-    let mut coordinate = machine.larder_jobs(&["coordinate", "--total", "64MiB"]);
+    let mut coordinate = machine.larder(&["coordinate", "--total", "64MiB"]);
     coordinate.arg(machine.jobs());
     coordinate.args(["--step", "2MiB", "--interval", "0.02", "--calm", "0.2"]);
     let _coordinator = Process::start(machine.path(), "coordinator", coordinate);

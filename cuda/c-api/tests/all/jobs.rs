@@ -1,4 +1,4 @@
-//! Processes that share a device as jobs, balanced by `larder-jobs coordinate`.
+//! Processes that share a device as jobs, balanced by `larder coordinate`.
 //!
 //! Waits are for conditions, with a deadline that only a hang reaches.
 
@@ -98,8 +98,8 @@ impl Machine {
         command
     }
 
-    pub(crate) fn larder_jobs(&self, arguments: &[&str]) -> Command {
-        let mut command = self.shared(on_stand_in(built().join("larder-jobs")));
+    pub(crate) fn larder(&self, arguments: &[&str]) -> Command {
+        let mut command = self.shared(on_stand_in(built().join("larder")));
         command.args(arguments);
         command
     }
@@ -118,9 +118,9 @@ impl Machine {
         Process::start(self.path(), name, command)
     }
 
-    /// What `larder-jobs top` says of a job.
+    /// What `larder top` says of a job.
     pub(crate) fn top(&self, name: &str) -> Value {
-        let mut command = self.larder_jobs(&["top", "--once", "--json"]);
+        let mut command = self.larder(&["top", "--once", "--json"]);
         let output = command.arg(self.jobs()).output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         let lines = said.lines().map(|line| serde_json::from_str(line).unwrap());
@@ -141,7 +141,7 @@ impl Machine {
 
     pub(crate) fn control(&self, order: &str, name: &str) {
         let jobs = self.jobs();
-        let mut command = self.larder_jobs(&["control", order, name, "--in"]);
+        let mut command = self.larder(&["control", order, name, "--in"]);
         let status = command.arg(jobs).status().unwrap();
         assert!(status.success());
     }
@@ -169,7 +169,7 @@ fn two_processes_are_balanced_and_one_is_suspended_and_goes_on() {
         python.arg(package().join("tests/programs/job.py"));
         python
     });
-    let mut coordinate = machine.larder_jobs(&["coordinate", "--total", &TOTAL.to_string()]);
+    let mut coordinate = machine.larder(&["coordinate", "--total", &TOTAL.to_string()]);
     coordinate.arg(machine.jobs());
     coordinate.args([
         "--json",
@@ -275,7 +275,7 @@ fn a_refusal_says_whether_the_control_file_was_waited_for() {
         assert!(!output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
-    let coordinator = "start `larder-jobs coordinate`";
+    let coordinator = "start `larder coordinate`";
     let (of_limit, of_device) = (said(""), said(&(100 * TOTAL).to_string()));
     assert!(of_limit.contains(coordinator), "{of_limit}");
     assert!(of_device.contains("CUDA out of memory. "), "{of_device}");

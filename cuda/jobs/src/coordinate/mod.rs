@@ -1,4 +1,4 @@
-//! `larder-jobs coordinate`: divides a device's memory among jobs, by priority.
+//! `larder coordinate`: divides a device's memory among jobs, by priority.
 
 mod joined;
 mod rounds;
@@ -22,7 +22,7 @@ pub(crate) use rounds::{Coordination, CoordinationEvent};
 /// total.
 ///
 /// Reads the jobs' status files, writes their control files, and says what it moved and why. Jobs have to
-/// begin with a limit of 0 (`larder-jobs job` does). It may be ended at any moment, by ctrl-c: the jobs keep
+/// begin with a limit of 0 (`larder job` does). It may be ended at any moment, by ctrl-c: the jobs keep
 /// their limits.
 #[derive(Debug, Args)]
 pub struct CoordinateArgs {

@@ -1,4 +1,4 @@
-//! `larder-jobs job`: replays recorded traces as a job under control.
+//! `larder job`: replays recorded traces as a job under control.
 
 #[allow(
     unsafe_code,

@@ -120,8 +120,3 @@ fn a_limit_is_a_byte_count_or_0() {
         assert!(parse_limit(text).is_err(), "{text}");
     }
 }
-
-#[test]
-fn the_command_line_is_consistent() {
-    <crate::Cli as clap::CommandFactory>::command().debug_assert();
-}

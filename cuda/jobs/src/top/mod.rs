@@ -1,4 +1,4 @@
-//! `larder-jobs top`: the jobs on a machine, live.
+//! `larder top`: the jobs on a machine, live.
 
 pub(crate) mod screen;
 pub(crate) mod table;
@@ -20,7 +20,7 @@ use crate::{Failure, print_json};
 /// Shows the jobs that share a machine's GPUs, and changes their limits and shares.
 ///
 /// In a terminal the table lives and takes keys; elsewhere it is printed once. Changing limits by hand
-/// and letting `larder-jobs coordinate` do it exclude each other.
+/// and letting `larder coordinate` do it exclude each other.
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// Folders with files of jobs, or such files (`NAME.status.json` and `NAME.control.json`, or AntMan's

@@ -80,16 +80,15 @@ fn a_secondary_that_changes_primaries_takes_the_blocks_in_its_bins_along() {
     });
 }
 
-/// The broken twin of HEAP5: somebody asks for a secondary heap's primary heap who neither owns it nor has its lock.
+/// The broken twin of HEAP5: somebody parks a secondary heap who does not own it, and so reads its primary heap.
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn broken_twin_a_home_read_without_the_lock_is_found() {
+fn broken_twin_a_heap_parked_by_another_than_its_owner_is_found() {
     model_with_secondaries(1, 1, SLOT_BYTES, 2, |world| {
         let _primary = world.owner(0);
         world.new_secondary(1).park();
         let other = thread::spawn(move || live_as_secondary(world));
-        // SAFETY: none: that is what is to be found.
-        unsafe { world.heap(1).with_primary(|_, _| ()) };
+        world.pool.park(world.heap(1));
         other.join().unwrap();
     });
 }

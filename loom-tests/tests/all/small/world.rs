@@ -214,7 +214,7 @@ impl World {
 
     /// Frees blocks from a thread that has no heap: together, in the order given.
     pub(crate) fn free_together(&'static self, blocks: impl IntoIterator<Item = Block>) {
-        let (mut set, mut cache) = (SpanSet::default(), ThreadCache::EMPTY);
+        let (mut set, mut cache) = (SpanSet::default(), ThreadCache::new());
         for block in blocks {
             put(self, &mut set, ptr::null(), &mut cache, block);
         }

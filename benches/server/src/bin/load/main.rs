@@ -7,13 +7,13 @@ mod server;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use arguments::{Arguments, BURST, IDLE};
 use client::{Client, Digests};
 use report::{Report, Run};
-use server::Server;
+use server::{Server, memory};
 
 /// A connection's requests of one burst at most, so that a run is bounded in count too.
 const MAX_REQUESTS: usize = 100_000;
@@ -65,10 +65,15 @@ fn measure(arguments: &Arguments) -> Result<Report, String> {
     Ok(report)
 }
 
+/// Between two looks at a server's memory.
+const LOOK: Duration = Duration::from_millis(250);
+
 /// One server, from its start to its end.
 async fn run(arguments: &Arguments, program: &Path, digests: &Arc<Digests>) -> Result<Run, String> {
     let server = Server::start(program)?;
     let mut run = Run::default();
+    let looks = Arc::new(Mutex::new(Vec::new()));
+    let looking = tokio::spawn(look(server.id(), Arc::clone(&looks)));
     for burst in 0..arguments.bursts() {
         let start = Instant::now();
         let clients: Vec<_> = (0..arguments.connections)
@@ -83,13 +88,24 @@ async fn run(arguments: &Arguments, program: &Path, digests: &Arc<Digests>) -> R
         }
         run.seconds += start.elapsed().as_secs_f64();
         tokio::time::sleep(IDLE).await;
-        run.idle_rss_bytes.push(server.memory()?.rss_bytes);
+        run.idle_rss_bytes.push(memory(server.id())?.rss_bytes);
     }
+    looking.abort();
+    run.rss_bytes = std::mem::take(&mut *looks.lock().unwrap_or_else(PoisonError::into_inner));
     // What is live at the end, asked after all memory was looked at.
-    let end = server.memory()?;
+    let end = memory(server.id())?;
     run.end_rss_bytes = end.rss_bytes;
     run.peak_rss_bytes = end.peak_rss_bytes;
     run.end_text_bytes = client::stats(server.port).await?.text_bytes as u64;
     server.end()?;
     Ok(run)
+}
+
+/// Writes down what a server holds, until nobody wants to know more.
+async fn look(id: u32, looks: Arc<Mutex<Vec<u64>>>) {
+    while let Ok(memory) = memory(id) {
+        let lock = || looks.lock().unwrap_or_else(PoisonError::into_inner);
+        lock().push(memory.rss_bytes);
+        tokio::time::sleep(LOOK).await;
+    }
 }

@@ -9,6 +9,8 @@ pub struct Run {
     pub times: Vec<u32>,
     /// Under load.
     pub seconds: f64,
+    /// All of the time, looked at four times a second.
+    pub rss_bytes: Vec<u64>,
     /// At the end of each idle phase.
     pub idle_rss_bytes: Vec<u64>,
     pub end_rss_bytes: u64,
@@ -28,6 +30,33 @@ impl Report {
             Some((_, runs)) => runs.push(run),
             None => self.0.push((name.to_owned(), vec![run])),
         }
+    }
+}
+
+/// How high a mark is drawn.
+const MARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+impl Report {
+    /// The first run of each server as a line of marks, all to one scale.
+    fn draw(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = || {
+            self.0
+                .iter()
+                .filter_map(|(name, runs)| Some((name, runs.first()?)))
+        };
+        let all = first().flat_map(|(_, run)| &run.rss_bytes);
+        let most = all.copied().max().unwrap_or(0).max(1);
+        let whole = mib(most);
+        writeln!(
+            f,
+            "memory over time, a mark each quarter of a second; █ is {whole:.0} MiB"
+        )?;
+        for (name, run) in first() {
+            let mark = |bytes: &u64| MARKS[(bytes * 7 / most) as usize];
+            let marks: String = run.rss_bytes.iter().map(mark).collect();
+            writeln!(f, "{name:14} {marks}")?;
+        }
+        Ok(())
     }
 }
 
@@ -80,7 +109,8 @@ impl fmt::Display for Report {
                 runs.iter().map(|run| run.times.len()).sum::<usize>(),
             )?;
         }
-        writeln!(f, "every answer was checked and right")
+        writeln!(f, "every answer was checked and right")?;
+        self.draw(f)
     }
 }
 
@@ -107,6 +137,7 @@ mod tests {
         assert_eq!(median([4.0, 1.0].into_iter()), 2.5);
         let mut report = Report::default();
         let run = Run {
+            rss_bytes: vec![0, 1, 4 << 20, 8 << 20],
             times: (0..1000).rev().map(|time| time * 1000).collect(),
             seconds: 2.0,
             ..Run::default()
@@ -114,6 +145,11 @@ mod tests {
         report.add("a", run);
         let run = &report.0[0].1[0];
         assert_eq!((run.quantile(50), run.quantile(99)), (500.0, 990.0));
-        assert!(report.to_string().contains("      500  500.00  990.00"));
+        let text = report.to_string();
+        assert!(text.contains("      500  500.00  990.00"), "{text}");
+        assert!(
+            text.ends_with("█ is 8 MiB\na              ▁▁▄█\n"),
+            "{text}"
+        );
     }
 }

@@ -38,10 +38,9 @@ impl Server {
         Ok(server)
     }
 
-    pub fn memory(&self) -> Result<Memory, String> {
-        let path = format!("/proc/{}/status", self.child.id());
-        let status = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-        parse(&status).ok_or_else(|| format!("{path} does not say what is resident"))
+    /// The number of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Closes the server's input, at which it ends.
@@ -61,6 +60,13 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What a process holds now.
+pub fn memory(id: u32) -> Result<Memory, String> {
+    let path = format!("/proc/{id}/status");
+    let status = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    parse(&status).ok_or_else(|| format!("{path} does not say what is resident"))
 }
 
 fn parse(status: &str) -> Option<Memory> {

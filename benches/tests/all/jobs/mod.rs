@@ -1,10 +1,8 @@
-//! `larder-jobs job`, `coordinate`, `top` and `control` together: real processes that
+//! `larder job`, `coordinate`, `top` and `control` together: real processes that
 //! share the memory of one device of the stand-in driver.
 //!
 //! Waits are for conditions, with a deadline that only a hang reaches; nothing depends on how fast
 //! anything is.
-#![allow(clippy::unwrap_used)] // helpers of tests
-
 mod processes;
 mod turns;
 

@@ -1,20 +1,18 @@
 //! Text that fits a terminal: columns in as many blocks as they need, and prose wrapped at words. No number and
 //! no word is broken.
-//!
-//! `larder-jobs` takes this file by its path, so that the tables of both programs look the same.
 
 use std::io;
 
 use terminal_size::{Width, terminal_size_of};
 
 /// What a text may be wide without a limit.
-pub(crate) const ANY_WIDTH: usize = usize::MAX;
+pub const ANY_WIDTH: usize = usize::MAX;
 
 /// Between two columns.
 const GAP: usize = 2;
 
 /// The width of the terminal, or what `COLUMNS` says. Where nobody looks there is no limit.
-pub(crate) fn width() -> usize {
+pub fn width() -> usize {
     let said = std::env::var("COLUMNS").ok();
     let said = said.and_then(|text| text.parse().ok()).filter(|n| *n > 0);
     let terminal = || terminal_size_of(io::stdout()).map(|(Width(width), _)| width.into());
@@ -22,11 +20,13 @@ pub(crate) fn width() -> usize {
 }
 
 /// One column: its heading and its cells.
-pub(crate) struct Column {
-    pub(crate) heading: String,
+pub struct Column {
+    /// What stands above the cells.
+    pub heading: String,
     /// Numbers stand to the right.
-    pub(crate) right: bool,
-    pub(crate) cells: Vec<String>,
+    pub right: bool,
+    /// One for each row.
+    pub cells: Vec<String>,
 }
 
 impl Column {
@@ -47,7 +47,7 @@ impl Column {
 
 /// Columns as text. Those that do not fit stand in further blocks, each behind the first column. With `groups`,
 /// a name for each row, a line with the name stands above the rows of each.
-pub(crate) fn lay_out(columns: &[Column], groups: Option<&[String]>, width: usize) -> String {
+pub fn lay_out(columns: &[Column], groups: Option<&[String]>, width: usize) -> String {
     let Some((key, rest)) = columns.split_first() else {
         return String::new();
     };
@@ -104,7 +104,7 @@ fn block(
 }
 
 /// Wraps lines that are too long at words, behind the blanks that they begin with.
-pub(crate) fn wrapped(text: &str, width: usize) -> String {
+pub fn wrapped(text: &str, width: usize) -> String {
     let mut wrapped = String::new();
     for line in text.split_inclusive('\n') {
         let blanks = line.len() - line.trim_start_matches(' ').len();

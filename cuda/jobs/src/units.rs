@@ -1,7 +1,6 @@
 //! Byte counts as people write them, such as `8GiB`.
 //!
-//! Whole numbers only. `G` and `GiB` are 2^30, `GB` is 10^9. `larder-jobs` takes this file by its path, so that both programs
-//! read the same.
+//! Whole numbers only. `G` and `GiB` are 2^30, `GB` is 10^9.
 
 use larder_trace::MAX_BYTES;
 
@@ -25,7 +24,7 @@ const SUFFIXES: [(&str, u64); 14] = [
 
 /// Reads a byte count: plain bytes, or a whole number followed by `B`, by `K`, `M`, `G` or `T`, alone or with
 /// `iB` for powers of two, or with `B` for powers of ten, in any case. An error says what is wrong with the text.
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let lower = text.trim().to_ascii_lowercase();
     let split = |(suffix, unit)| Some((lower.strip_suffix(suffix)?.trim_end(), unit));
     let (digits, unit): (&str, u64) = SUFFIXES.into_iter().find_map(split).unwrap_or(("", 1));

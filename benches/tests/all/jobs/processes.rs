@@ -50,7 +50,7 @@ impl Machine {
     }
 
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_larder-jobs"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
         command
             .args(arguments)
             .env("LARDER_STAND_IN_SHARED", self.ledger())
@@ -87,7 +87,7 @@ impl Machine {
         self.start(name, &[&["job"], arguments, &files].concat())
     }
 
-    /// What `larder-jobs top` says of a job.
+    /// What `larder top` says of a job.
     pub(super) fn top(&self, name: &str) -> Value {
         let output = self.run(&["top", "--once", "--json", &text(&self.jobs())]);
         assert!(output.status.success(), "{output:?}");

@@ -1,0 +1,372 @@
+//! Events on tape: written down once, in few bytes each, and played from there again and again.
+//!
+//! * A tape is in memory while it is short, and beyond that in a temporary file. The file is open and has no name, so
+//!   that the system removes it when the process ends, in whichever way.
+//! * A block is known by its *place*, a number below the most blocks that are live at once. So whoever plays a tape
+//!   keeps a table of places, which does not grow with the trace.
+//! * A reader holds one batch of events.
+//!
+//! An event is a byte that says what it is and how long its numbers are, and one or two numbers: its block's place (of a
+//! step its number), then of an allocation its bytes. Where numbers of events or ids of blocks are left out, a *leap* stands
+//! before it.
+
+use std::io::{self, Read, Seek, Write};
+
+use larder_trace::{Event, IdMap};
+use tempfile::SpooledTempFile;
+
+/// Bytes of a tape that are kept in memory.
+const IN_MEMORY: usize = 4 << 20;
+
+/// Events that are read at once: few enough to stay in the nearest caches until they are played.
+const BATCH: usize = 1 << 10;
+
+/// What an event is: the two lowest bits of its first byte. Three bits each have the lengths of its numbers, less one.
+const ALLOC: u8 = 0;
+const FREE: u8 = 1;
+const STEP: u8 = 2;
+/// By how much the number of the next event is above the last one's, and the id of its block above the next one.
+const LEAP: u8 = 3;
+
+/// The longest number.
+const NUMBER_BYTES: usize = 8;
+
+/// An event as it is played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Played {
+    /// Its number in the trace, counted from 1.
+    pub(super) number: u64,
+    pub(super) act: Act,
+}
+
+/// What happens in an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Act {
+    Alloc { id: u32, place: usize, bytes: u64 },
+    Free { place: usize },
+    Step { number: u32 },
+}
+
+/// Events, to be read from the first on as often as is wanted.
+pub(crate) struct Tape {
+    file: SpooledTempFile,
+    /// What is to be written as the next batch.
+    batch: Vec<u8>,
+    last: Last,
+    events: u64,
+}
+
+/// The numbers of the last event and of the next block, from which the next event's are told.
+#[derive(Default)]
+struct Last {
+    number: u64,
+    next_id: u64,
+}
+
+impl Tape {
+    pub(super) fn new() -> Self {
+        Self {
+            file: SpooledTempFile::new(IN_MEMORY),
+            batch: Vec::new(),
+            last: Last::default(),
+            events: 0,
+        }
+    }
+
+    /// Appends an event. Neither numbers nor ids go down.
+    pub(super) fn write(&mut self, event: Played) -> io::Result<()> {
+        let Played { number, act } = event;
+        let id = match act {
+            Act::Alloc { id, .. } => u64::from(id),
+            _ => self.last.next_id,
+        };
+        let (numbers, ids) = (number - self.last.number, id - self.last.next_id);
+        if (numbers, ids) != (1, 0) {
+            push(&mut self.batch, LEAP, numbers, Some(ids));
+        }
+        let batch = &mut self.batch;
+        match act {
+            Act::Alloc { place, bytes, .. } => push(batch, ALLOC, place as u64, Some(bytes)),
+            Act::Free { place } => push(batch, FREE, place as u64, None),
+            Act::Step { number } => push(batch, STEP, number.into(), None),
+        }
+        self.last.number = number;
+        self.last.next_id = id + u64::from(matches!(act, Act::Alloc { .. }));
+        self.events += 1;
+        if self.events.is_multiple_of(BATCH as u64) {
+            self.write_batch()?;
+        }
+        Ok(())
+    }
+
+    /// Events so far.
+    pub(crate) const fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// All events from the first on, in batches.
+    pub(super) fn batches(&mut self) -> io::Result<Batches<'_>> {
+        if !self.batch.is_empty() {
+            self.write_batch()?;
+        }
+        self.file.rewind()?;
+        Ok(Batches {
+            left: self.events,
+            last: Last::default(),
+            bytes: Vec::new(),
+            batch: Vec::with_capacity(BATCH),
+            file: &mut self.file,
+        })
+    }
+
+    /// A batch stands behind its length.
+    fn write_batch(&mut self) -> io::Result<()> {
+        self.file
+            .write_all(&(self.batch.len() as u64).to_le_bytes())?;
+        self.file.write_all(&self.batch)?;
+        self.batch.clear();
+        Ok(())
+    }
+}
+
+/// A tape that is read.
+pub(super) struct Batches<'t> {
+    file: &'t mut SpooledTempFile,
+    left: u64,
+    last: Last,
+    bytes: Vec<u8>,
+    batch: Vec<Played>,
+}
+
+impl Batches<'_> {
+    /// The next events; none behind the last.
+    pub(super) fn next(&mut self) -> io::Result<&[Played]> {
+        self.batch.clear();
+        if self.left > 0 {
+            let mut length = [0; 8];
+            self.file.read_exact(&mut length)?;
+            let length = u64::from_le_bytes(length) as usize;
+            // A number is read with what follows, and cut.
+            self.bytes.resize(length + NUMBER_BYTES, 0);
+            self.file.read_exact(&mut self.bytes[..length])?;
+            let mut bytes = self.bytes.as_slice();
+            while bytes.len() > NUMBER_BYTES {
+                let event = self.last.event(&mut bytes);
+                self.batch.push(event.ok_or(io::ErrorKind::InvalidData)?);
+            }
+            self.left = self.left.saturating_sub(self.batch.len() as u64);
+        }
+        Ok(&self.batch)
+    }
+}
+
+impl Last {
+    fn event(&mut self, bytes: &mut &[u8]) -> Option<Played> {
+        let mut head = pull(bytes, 1)? as u8;
+        if head & 3 == LEAP {
+            // The event below adds one.
+            self.number += pull(bytes, first_length(head))?;
+            self.number -= 1;
+            self.next_id += pull(bytes, second_length(head))?;
+            head = pull(bytes, 1)? as u8;
+        }
+        let first = pull(bytes, first_length(head))?;
+        self.number += 1;
+        let act = match head & 3 {
+            ALLOC => {
+                let id = self.next_id as u32;
+                self.next_id += 1;
+                Act::Alloc {
+                    id,
+                    place: first as usize,
+                    bytes: pull(bytes, second_length(head))?,
+                }
+            }
+            FREE => Act::Free {
+                place: first as usize,
+            },
+            _ => Act::Step {
+                number: first as u32,
+            },
+        };
+        Some(Played {
+            number: self.number,
+            act,
+        })
+    }
+}
+
+const fn first_length(head: u8) -> usize {
+    (head >> 2 & 7) as usize + 1
+}
+
+const fn second_length(head: u8) -> usize {
+    (head >> 5) as usize + 1
+}
+
+fn push(batch: &mut Vec<u8>, kind: u8, first: u64, second: Option<u64>) {
+    // In bytes, less one.
+    let length = |number: u64| (number | 1).ilog2() as usize / 8;
+    let lengths = [length(first), length(second.unwrap_or(0))];
+    batch.push(kind | (lengths[0] << 2 | lengths[1] << 5) as u8);
+    batch.extend_from_slice(&first.to_le_bytes()[..=lengths[0]]);
+    if let Some(second) = second {
+        batch.extend_from_slice(&second.to_le_bytes()[..=lengths[1]]);
+    }
+}
+
+/// A number of so many bytes, from 1 to 8. As many as 8 must follow.
+fn pull(bytes: &mut &[u8], length: usize) -> Option<u64> {
+    let number = u64::from_le_bytes(*bytes.first_chunk()?);
+    *bytes = bytes.get(length..)?;
+    Some(number & u64::MAX >> (u64::BITS as usize - 8 * length))
+}
+
+/// A trace on its way to a tape.
+pub(crate) struct Writer {
+    tape: Tape,
+    /// Place of each live block by id.
+    live: IdMap<usize>,
+    /// Places that no block has at the moment.
+    vacant: Vec<usize>,
+    /// The first write that failed; nothing is written behind it.
+    failed: Option<io::Error>,
+}
+
+impl Writer {
+    pub(crate) fn new() -> Self {
+        Self {
+            tape: Tape::new(),
+            live: IdMap::default(),
+            vacant: Vec::new(),
+            failed: None,
+        }
+    }
+
+    /// Writes the next event of a well-formed trace.
+    pub(crate) fn write(&mut self, event: Event) {
+        if self.failed.is_some() {
+            return;
+        }
+        let act = match event {
+            Event::Alloc { id, bytes } => {
+                let unused = self.live.len();
+                let place = self.vacant.pop().unwrap_or(unused);
+                self.live.insert(id, place);
+                Act::Alloc { id, place, bytes }
+            }
+            Event::Free { id } => {
+                let place = self.live.remove(&id).unwrap_or(0);
+                self.vacant.push(place);
+                Act::Free { place }
+            }
+            Event::Step { number } => Act::Step { number },
+        };
+        let number = self.tape.events + 1;
+        self.failed = self.tape.write(Played { number, act }).err();
+    }
+
+    pub(crate) fn finish(self) -> io::Result<Written> {
+        let places = self.live.len() + self.vacant.len();
+        let mut kept: Vec<(u32, usize)> = self.live.into_iter().collect();
+        kept.sort_unstable();
+        match self.failed {
+            Some(error) => Err(error),
+            None => Ok(Written {
+                tape: self.tape,
+                places,
+                kept,
+            }),
+        }
+    }
+}
+
+/// A trace on tape.
+pub(crate) struct Written {
+    pub(crate) tape: Tape,
+    /// Most blocks that are live at once.
+    pub(super) places: usize,
+    /// The blocks that are live at the end, by id.
+    pub(super) kept: Vec<(u32, usize)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is read of events that were written.
+    fn read(tape: &mut Tape) -> Vec<Played> {
+        let mut read = Vec::new();
+        let mut batches = tape.batches().unwrap();
+        loop {
+            match batches.next().unwrap() {
+                [] => return read,
+                batch => read.extend_from_slice(batch),
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_as_often_as_wanted_from_memory_and_from_a_file() {
+        let mut tape = Tape::new();
+        let mut written = Vec::new();
+        for round in 0..300_000_u32 {
+            let leap = round % 5 / 4;
+            let id = 3 * round;
+            let last = written.last().map_or(0, |last: &Played| last.number);
+            let acts = [
+                Act::Alloc {
+                    id,
+                    place: id as usize % 9000,
+                    bytes: 1 << (round % 61),
+                },
+                Act::Step { number: round },
+                Act::Alloc {
+                    id: id + 1,
+                    place: 0,
+                    bytes: u64::from(round) + 1,
+                },
+                Act::Free {
+                    place: (1 << 33) + 7,
+                },
+            ];
+            for (at, act) in (1..).zip(acts) {
+                let number = last + at * u64::from(1 + leap);
+                written.push(Played { number, act });
+            }
+            if round == 10 {
+                written.iter().for_each(|event| tape.write(*event).unwrap());
+                assert_eq!(read(&mut tape), written);
+                tape = Tape::new();
+            }
+        }
+        written.iter().for_each(|event| tape.write(*event).unwrap());
+        assert!(tape.file.is_rolled());
+        for _ in 0..2 {
+            assert!(read(&mut tape) == written);
+        }
+    }
+
+    #[test]
+    fn places_are_as_many_as_blocks_live_at_once() {
+        let mut writer = Writer::new();
+        for id in 0..1000 {
+            writer.write(Event::Alloc { id, bytes: 1 });
+            if id >= 3 {
+                writer.write(Event::Free { id: id - 3 });
+            }
+        }
+        let mut written = writer.finish().unwrap();
+        assert_eq!(written.places, 4);
+        let ids: Vec<u32> = written.kept.iter().map(|(id, _)| *id).collect();
+        assert_eq!(ids, [997, 998, 999]);
+        let mut live = [None; 4];
+        for event in read(&mut written.tape) {
+            match event.act {
+                Act::Alloc { id, place, .. } => assert_eq!(live[place].replace(id), None),
+                Act::Free { place } => assert!(live[place].take().is_some()),
+                Act::Step { .. } => {}
+            }
+        }
+    }
+}

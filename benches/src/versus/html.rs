@@ -1,0 +1,215 @@
+//! Results as a page: each figure a bar, the bars of a workload one below the other.
+
+use super::allocators::{ALLOCATORS, LARDER};
+use super::instructions::Count;
+use super::long::picture;
+use super::markdown::summary_table;
+use super::page::{Results, SUMMARY};
+use super::summary::VersusRow;
+use super::table::{means_table, time_mark};
+use crate::numbers::{in_order, mebibytes};
+use crate::report::bar::{Bar, swatch};
+use crate::report::page::{escape, list, page};
+use crate::report::{ANY_WIDTH, Cell, Left, Right, Table};
+
+/// The longest bar is at most so many times the shortest of its workload: one that needs ten times the time would
+/// leave nothing to see of the others.
+const LONGEST: f64 = 4.0;
+
+/// How lines of the text begin that say why there is no figure.
+const NOTES: [&str; 3] = ["failed: ", "skipped: ", "not counted: "];
+
+/// A median of rounds, with the lowest and the highest; a count has no such.
+struct Figure {
+    middle: f64,
+    range: Option<(f64, f64)>,
+    /// In front of it as text.
+    mark: &'static str,
+}
+
+/// One allocator on one workload; a figure for each measure of the table, if there is one.
+struct Line {
+    workload: &'static str,
+    allocator: &'static str,
+    failed: bool,
+    figures: Vec<Option<Figure>>,
+}
+
+/// The page, under some lines about what it shows.
+pub(crate) fn html(results: &Results, about: &[String]) -> String {
+    let mut body = list("What was measured", about);
+    body.push_str(&legend(results));
+    if !results.rows.is_empty() {
+        let table = summary_table(&results.rows).html();
+        body.push_str(&format!(
+            "<p>{}</p>\n{table}",
+            SUMMARY.replace("**bold**", "red numbers")
+        ));
+    }
+    for profile in in_order(results.rows.iter().map(|row| row.profile)) {
+        let rows = results.rows.iter();
+        let rows = rows.filter(|row| row.profile == profile && !row.is_of_frames());
+        let lines: Vec<Line> = rows.map(timed).collect();
+        body.push_str(&section(
+            &format!("Time of an operation and peak of resident memory, profile {profile}"),
+            &["ns", "MiB"],
+            &lines,
+        ));
+        if in_order(lines.iter().map(|line| line.workload)).len() > 1 {
+            let means = means_table(&results.rows, profile).html();
+            body.push_str(&format!(
+                "<h2>Geometric means of the ratios, profile {profile}</h2>\n{means}"
+            ));
+        }
+    }
+    for profile in in_order(results.counts.iter().map(|count| count.profile)) {
+        let counts = results.counts.iter();
+        let lines: Vec<Line> = counts
+            .filter(|count| count.profile == profile)
+            .map(counted)
+            .collect();
+        body.push_str(&section(
+            &format!("Instructions of an operation, loop included, profile {profile}"),
+            &["instructions"],
+            &lines,
+        ));
+    }
+    if !results.longs.is_empty() {
+        body.push_str(&picture(&results.longs));
+    }
+    let text = results.text(ANY_WIDTH);
+    let notes = text
+        .lines()
+        .filter(|line| NOTES.iter().any(|start| line.starts_with(start)));
+    let notes: Vec<String> = notes.map(str::to_owned).collect();
+    if !notes.is_empty() {
+        body.push_str(&list("What has no figures", &notes));
+    }
+    let text = escape(text.trim_end());
+    body.push_str(&format!(
+        "<details><summary>All tables as text</summary><pre>{text}</pre></details>\n"
+    ));
+    page("Larder beside other global allocators", &body)
+}
+
+/// Which bar is whose, and what it says.
+fn legend(results: &Results) -> String {
+    let key = in_order(results.names())
+        .into_iter()
+        .map(|name| format!("<span>{}{}</span> ", swatch(look(name)), escape(name)));
+    let key: String = key.collect();
+    format!(
+        "<p class=\"key\">{key}</p>\n<p>A bar is the median of the rounds, the line on it goes from the lowest to the highest round; shorter is better. The bars of a workload have one scale. One with teeth is cut: it is more than {LONGEST:.0} times the shortest. A number with ~ is of rounds that differ by more than a tenth.</p>\n"
+    )
+}
+
+/// The same in every page; Larder's is the first, as in other pictures.
+fn look(allocator: &str) -> usize {
+    let larder = ALLOCATORS.iter().skip_while(|known| known.name != LARDER);
+    let mut all = larder.chain(ALLOCATORS);
+    all.position(|known| known.name == allocator).unwrap_or(0)
+}
+
+/// With a decimal where it says something.
+fn short(figure: f64) -> String {
+    let decimals = usize::from(figure < 1000.0);
+    format!("{figure:.decimals$}")
+}
+
+fn timed(row: &VersusRow) -> Line {
+    let time = row.ns_per_operation.map(|middle| Figure {
+        middle,
+        range: row.seconds.and_then(|seconds| {
+            let unit = middle / seconds;
+            Some((row.seconds_min? * unit, row.seconds_max? * unit))
+        }),
+        mark: time_mark(row),
+    });
+    let mib = |bytes: Option<u64>| bytes.map(mebibytes);
+    let peak = mib(row.peak_rss_bytes).map(|middle| Figure {
+        middle,
+        range: mib(row.peak_rss_min_bytes).zip(mib(row.peak_rss_max_bytes)),
+        mark: "",
+    });
+    Line {
+        workload: row.workload,
+        allocator: row.allocator,
+        failed: row.failed.is_some(),
+        figures: vec![time, peak],
+    }
+}
+
+fn counted(count: &Count) -> Line {
+    let figure = count.instructions_per_operation.map(|middle| Figure {
+        middle,
+        range: None,
+        mark: "",
+    });
+    Line {
+        workload: count.workload,
+        allocator: count.allocator,
+        failed: count.failed.is_some(),
+        figures: vec![figure],
+    }
+}
+
+/// A table of bars: of each measure the bar, the figure in its unit, its range, and how much it is over the least.
+fn section(heading: &str, units: &[&str], lines: &[Line]) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::words(["workload", "allocator"]);
+    for unit in units {
+        table.column("", Left);
+        for heading in [unit, "range", "/ least"] {
+            table.column(heading, Right);
+        }
+    }
+    for line in lines {
+        let mut cells: Vec<Cell> = vec![line.workload.into(), line.allocator.into()];
+        for (at, figure) in line.figures.iter().enumerate() {
+            let same = lines.iter().filter(|other| other.workload == line.workload);
+            let figures: Vec<&Figure> = same.filter_map(|line| line.figures[at].as_ref()).collect();
+            match figure {
+                Some(figure) => cells.extend(figure.cells(&figures, look(line.allocator))),
+                None if line.failed => cells.extend(["failed", "", "", ""].map(Cell::outstanding)),
+                None => cells.extend(["-", "", "", ""].map(Cell::from)),
+            }
+        }
+        table.row(cells);
+    }
+    format!("<h2>{heading}</h2>\n{}", table.html())
+}
+
+impl Figure {
+    /// The highest that is seen of it.
+    fn high(&self) -> f64 {
+        self.range.map_or(self.middle, |(_, high)| high)
+    }
+
+    /// Beside all of its workload, itself among them.
+    fn cells(&self, all: &[&Self], look: usize) -> [Cell; 4] {
+        let least = all
+            .iter()
+            .map(|other| other.middle)
+            .fold(f64::INFINITY, f64::min);
+        let most = all.iter().map(|other| other.high()).fold(0.0, f64::max);
+        let longest = most.min(LONGEST * least);
+        let bar = Bar {
+            look,
+            middle: self.middle / longest,
+            range: self
+                .range
+                .map(|(low, high)| (low / longest, high / longest)),
+        };
+        let range = self
+            .range
+            .map(|(low, high)| format!("{} to {}", short(low), short(high)));
+        [
+            bar.into(),
+            (self.mark.to_owned() + &short(self.middle)).into(),
+            range.unwrap_or_default().into(),
+            format!("{:.2}", self.middle / least).into(),
+        ]
+    }
+}

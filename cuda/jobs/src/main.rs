@@ -1,8 +1,0 @@
-//! The program `larder-jobs`; everything it does lives in the library.
-#![forbid(unsafe_code)]
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    larder_jobs::run()
-}

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Two jobs on one GPU, and no GPU: each replays a recorded training on the stand-in driver, within 64 MiB together.
+#
+#   examples/two-jobs.sh [SECONDS]
+#
+# `night` runs all of the time (12 seconds), `day`, of higher priority, comes later and ends sooner. A coordinator
+# says which limit it sets and why; between its lines `larder top` shows what each job holds. A job ends with 1 if a
+# byte was not as it had been written.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-12}
+cargo build --quiet --release -p larder-cli
+larder=${CARGO_TARGET_DIR:-target}/release/larder
+folder=$(mktemp -d)
+trap 'kill $coordinator 2> /dev/null; rm -rf "$folder"' EXIT
+export LARDER_CUDA_DRIVER=stand-in LARDER_STAND_IN_SHARED=$folder/device
+
+# Its name, its priority, its seconds, its trace.
+job() {
+    "$larder" job "benches/traces/$4" --in "$folder" --name "$1" --priority "$2" --seconds "$3" --scale 100 \
+        > "$folder/$1.said" 2>&1
+}
+"$larder" coordinate --total 64MiB --step 2MiB "$folder" &
+coordinator=$!
+job night 1 "$seconds" gpt2s_train.trace.zst &
+night=$!
+sleep 3
+job day 5 $((seconds / 2)) resnet50_train.trace.zst &
+day=$!
+while kill -0 "$night" 2> /dev/null; do
+    sleep 2
+    "$larder" top --once "$folder"
+done
+wait "$day" && wait "$night" || { cat "$folder"/*.said; exit 1; }

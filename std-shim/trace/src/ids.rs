@@ -1,0 +1,56 @@
+//! Maps by the ids of blocks.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// What is known of blocks by their ids, such as those that are live while [`for_each_event`](crate::for_each_event)
+/// reads. Quicker than a map for keys of strangers.
+pub type IdMap<V> = HashMap<u32, V, BuildHasherDefault<IdHasher>>;
+
+/// One multiplication, which spreads numbers that count up, in whatever steps.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn write_u32(&mut self, id: u32) {
+        let wide = u128::from(self.0 ^ u64::from(id)) * 0x9E37_79B9_7F4A_7C15;
+        self.0 = (wide as u64) ^ (wide >> 64) as u64;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// Maps look at the low bits for the place and at the seven highest for the rest.
+    #[test]
+    fn ids_in_steps_of_any_power_of_two_are_spread() {
+        for step in (0..22).map(|power| 1_u32 << power) {
+            let hashes = (0..1024).map(|number| {
+                let mut hasher = IdHasher::default();
+                hasher.write_u32(number * step);
+                hasher.finish()
+            });
+            let places: HashSet<u64> = hashes.clone().map(|hash| hash % 1024).collect();
+            let rest: HashSet<u64> = hashes.map(|hash| hash >> 57).collect();
+            assert!(
+                places.len() > 300 && rest.len() > 100,
+                "{step}: {}, {}",
+                places.len(),
+                rest.len()
+            );
+        }
+    }
+}
