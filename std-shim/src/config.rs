@@ -10,7 +10,6 @@ use core::time::Duration;
 use core::{mem, ptr};
 
 use larder_core::Locked;
-use larder_core::small::Policy;
 use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::thread::wait::Sleep;
@@ -292,14 +291,6 @@ impl Tuning {
         self.bin_bytes.load(Ordering::Relaxed)
     }
 
-    /// What each thread's heap keeps.
-    pub(crate) fn policy(&self) -> Policy {
-        Policy {
-            bin_bytes: self.bin_bytes(),
-            ..Policy::BALANCED
-        }
-    }
-
     /// Whether idle memory goes back when the heap has grown: where memory comes first, and where no thread does it
     /// soon.
     pub(crate) fn makes_up(&self) -> bool {
@@ -401,6 +392,7 @@ const fn flags(config: &Config) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Larder;
 
     #[test]
     fn the_first_configuration_stands() {
@@ -458,7 +450,7 @@ mod tests {
             (Config::CHECKING, true, true),
         ] {
             let tuning = Tuning::new();
-            let larder = crate::Larder::checking().with_leaks(true);
+            let larder = Larder::checking().with_leaks(true);
             tuning.apply(&Config {
                 leaks: larder.0.leaks,
                 ..config
@@ -466,6 +458,65 @@ mod tests {
             assert!(tuning.is_hardened());
             assert_eq!((tuning.is_checking(), tuning.says_leaks()), (checks, says));
         }
+    }
+
+    /// What a choice is called by users, and what it stands for.
+    type Choice = (fn(Larder) -> Larder, fn(&mut Config));
+
+    const CHOICES: [Choice; 9] = [
+        (
+            |larder| larder.with_stack_frames(3),
+            |config| config.stack_frames = 3,
+        ),
+        (
+            |larder| larder.with_leaks(true),
+            |config| config.leaks = true,
+        ),
+        (
+            |larder| larder.with_stats(true),
+            |config| config.stats = true,
+        ),
+        (
+            |larder| larder.with_guard_pages(9),
+            |config| config.guard_one_in = 9,
+        ),
+        (
+            |larder| larder.with_fault_reports(true),
+            |config| config.explains_faults = true,
+        ),
+        (Larder::by_new, |config| config.by_new = true),
+        (
+            |larder| larder.with_background_purge(false),
+            |config| config.background = false,
+        ),
+        (
+            |larder| larder.with_purge_after(Duration::from_millis(5)),
+            |config| config.purge_ms = 5,
+        ),
+        (
+            |larder| larder.with_huge_pages(HugePages::Never),
+            |config| config.huge_pages = HugePages::Never,
+        ),
+    ];
+
+    #[test]
+    fn each_choice_changes_its_part_of_the_configuration() {
+        for (larder, config) in [
+            (Larder::new(), Config::BALANCED),
+            (Larder::speed(), Config::SPEED),
+            (Larder::memory(), Config::MEMORY),
+            (Larder::hardened(), Config::HARDENED),
+            (Larder::checking(), Config::CHECKING),
+        ] {
+            assert_eq!(larder.0, config);
+            for (choose, change) in CHOICES {
+                let mut expected = config;
+                change(&mut expected);
+                assert_eq!(choose(larder).0, expected);
+                assert_ne!(expected, config);
+            }
+        }
+        assert_eq!(Larder::default().0, Config::BALANCED);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
-use larder::Larder;
+use larder::{Larder, OnMisuse};
 use random::Random;
 
 #[global_allocator]
@@ -228,4 +228,93 @@ fn does_one_thing_wrong() {
     };
     let (_, misuse, _) = MISUSES[number.parse::<usize>().unwrap()];
     misuse();
+}
+
+/// What the heap has told, without addresses.
+static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Asserts that `misuse` is told so, and nothing else.
+#[track_caller]
+fn is_told(expected: &[&str], misuse: impl FnOnce()) {
+    misuse();
+    let told = std::mem::take(&mut *TOLD.lock().unwrap());
+    assert_eq!(told, expected);
+}
+
+#[test]
+#[ignore = "another test starts it"]
+fn does_all_things_wrong() {
+    HEAP.on_misuse(OnMisuse::Call(|report| {
+        let first = report.split(": 0x").next().unwrap_or_default();
+        TOLD.lock().unwrap().push(first.to_owned());
+    }));
+    const PAST: &str = "larder: wrote past the end of a block";
+    const AFTER: &str = "larder: wrote to a block that was freed";
+    const NO_BLOCK: &str = "larder: freed an address where no block of this heap starts";
+    let write = |block: *mut u8, at: usize| {
+        // SAFETY: broken by the cases below, in memory of the heap.
+        unsafe { block.wrapping_add(at).write(7) };
+    };
+    // SAFETY: broken by the cases below, which are told.
+    let free = |block: *mut u8| unsafe { HEAP.free(block) };
+    // SAFETY: broken by the cases below, which are told.
+    let resize = |block: *mut u8, bytes| unsafe { HEAP.resize(block, bytes) };
+
+    let one = HEAP.malloc(100);
+    write(one, 100);
+    is_told(&[PAST], || free(one));
+    is_told(&["larder: freed a block twice"], || free(one));
+    is_told(&["larder: resized a block that was freed"], || {
+        assert!(resize(one, 10).is_null());
+    });
+    // Looked at again with the next allocation, since it went last.
+    is_told(&[AFTER], || {
+        let late = HEAP.malloc(100);
+        free(late);
+        write(late, 5);
+        free(HEAP.malloc(10));
+    });
+
+    let other = HEAP.malloc(100);
+    is_told(&[NO_BLOCK], || free(other.wrapping_add(16)));
+    is_told(
+        &["larder: resized an address where no block of this heap starts"],
+        || {
+            assert!(resize(other.wrapping_add(16), 10).is_null());
+        },
+    );
+    for (bytes, align) in [(99, 8), (100, 32)] {
+        is_told(&[OTHER_LAYOUT], || HEAP.check_layout(other, bytes, align));
+    }
+    is_told(&[], || HEAP.check_layout(other, 100, 16));
+    write(other, 100);
+    // Found before the block has its new length, where it is.
+    is_told(&[PAST], || assert_eq!(resize(other, 103), other));
+    assert_eq!(HEAP.usable_size(other), Some(103));
+    is_told(&[], || free(other));
+
+    let nothing = HEAP.malloc(0);
+    is_told(&[], || free(nothing));
+    is_told(&[NO_BLOCK], || free(nothing));
+    let long = HEAP.malloc(1 << 20);
+    is_told(&[], || free(long));
+    is_told(&[NO_BLOCK], || free(long));
+    println!("all was told");
+}
+
+#[test]
+fn each_misuse_is_told_to_a_hook_and_the_program_goes_on() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "does_all_things_wrong",
+            "--nocapture",
+            "--ignored",
+        ])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{complaints}");
+    assert!(said.contains("all was told"), "{said}");
 }

@@ -1,12 +1,15 @@
 //! Programs that the system gives little: a child process with a limit allocates until the answer
-//! is null, frees, allocates again and starts a thread.
+//! is null, frees, allocates again and starts a thread. Limits that go while the program runs, and groups of
+//! processes that may have so much in memory, which the kernel ends if they touch more.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
-use std::{env, io, ptr, thread};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::{env, fs, io, process, ptr, thread};
 
 use larder::Larder;
 
@@ -32,16 +35,21 @@ struct Blocks {
 impl Blocks {
     /// Allocates blocks until there are no more.
     fn all(bytes: usize) -> Self {
+        Self::up_to(bytes, usize::MAX)
+    }
+
+    /// Allocates blocks until there are no more, or as many as fill `most` bytes.
+    fn up_to(bytes: usize, most: usize) -> Self {
         let mut blocks = Self {
             layout: Layout::from_size_align(bytes, 16).unwrap(),
             newest: ptr::null_mut(),
             count: 0,
         };
-        loop {
+        while blocks.bytes() < most {
             // SAFETY: the layout is not empty.
             let block = unsafe { HEAP.alloc(blocks.layout) };
             if block.is_null() {
-                return blocks;
+                break;
             }
             // SAFETY: ours, long and aligned enough.
             unsafe { block.cast::<*mut u8>().write(blocks.newest) };
@@ -49,6 +57,20 @@ impl Blocks {
             unsafe { block.wrapping_add(bytes - 1).write(1) };
             blocks.newest = block;
             blocks.count += 1;
+        }
+        blocks
+    }
+
+    /// Writes to every page, so that all of it is in memory.
+    fn touch(&self) {
+        let mut block = self.newest;
+        while !block.is_null() {
+            for at in (size_of::<*mut u8>()..self.layout.size()).step_by(4096) {
+                // SAFETY: inside a block of ours, behind its link.
+                unsafe { block.wrapping_add(at).write(1) };
+            }
+            // SAFETY: written by `up_to`.
+            block = unsafe { block.cast::<*mut u8>().read() };
         }
     }
 
@@ -61,22 +83,45 @@ impl Drop for Blocks {
     fn drop(&mut self) {
         while !self.newest.is_null() {
             let block = self.newest;
-            // SAFETY: written by `all`.
+            // SAFETY: written by `up_to`.
             self.newest = unsafe { block.cast::<*mut u8>().read() };
-            // SAFETY: from `all`, with this layout.
+            // SAFETY: from `up_to`, with this layout.
             unsafe { HEAP.dealloc(block, self.layout) };
         }
+    }
+}
+
+/// The numbers of a child's task.
+fn task() -> Option<(usize, usize)> {
+    let task = env::var(TASK).ok()?;
+    let (limit, size) = task.split_once(' ')?;
+    Some((limit.parse().ok()?, size.parse().ok()?))
+}
+
+/// This program as a child that runs one of the tests.
+fn itself(test: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]);
+    command
+}
+
+/// What the process may have from now on; the most that it may ask for stays as it is.
+fn set_limit(resource: libc::__rlimit_resource_t, bytes: u64) -> io::Result<()> {
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the limits are there to be read.
+    match unsafe { libc::setrlimit(resource, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
 /// What a child does; in the parent it does nothing.
 #[test]
 fn child() {
-    let numbers = env::var(TASK).ok().and_then(|task| {
-        let (limit, size) = task.split_once(' ')?;
-        Some((limit.parse::<usize>().ok()?, size.parse().ok()?))
-    });
-    let Some((limit, size)) = numbers else {
+    let Some((limit, size)) = task() else {
         return;
     };
     let first = Blocks::all(size);
@@ -105,23 +150,14 @@ fn child() {
 const SIZES: [usize; 5] = [100, 20_000, 100_000, 1 << 20, 5_300_000];
 
 /// Runs a child for each block size under a limit.
-fn run_under(resource: libc::__rlimit_resource_t, bytes: u64, sizes: &[usize]) {
+fn run_under(test: &str, resource: libc::__rlimit_resource_t, bytes: u64, sizes: &[usize]) {
     for size in sizes {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "child", "--nocapture"]);
+        let mut command = itself(test);
         command.env(TASK, format!("{bytes} {size}"));
         let set = move || {
             // SAFETY: has no conditions. A child that hangs is ended.
             unsafe { libc::alarm(LIMIT_SECONDS) };
-            let limit = libc::rlimit {
-                rlim_cur: bytes,
-                rlim_max: bytes,
-            };
-            // SAFETY: the limits are there to be read.
-            match unsafe { libc::setrlimit(resource, &raw const limit) } {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
+            set_limit(resource, bytes)
         };
         // SAFETY: the closure makes two system calls and allocates nothing.
         unsafe { command.pre_exec(set) };
@@ -139,25 +175,160 @@ fn run_under(resource: libc::__rlimit_resource_t, bytes: u64, sizes: &[usize]) {
 
 #[test]
 fn a_program_with_64_mib_of_addresses_lives() {
-    run_under(libc::RLIMIT_AS, 64 << 20, &SIZES);
+    run_under("child", libc::RLIMIT_AS, 64 << 20, &SIZES);
 }
 
 #[test]
 fn a_program_with_128_mib_of_addresses_lives() {
-    run_under(libc::RLIMIT_AS, 128 << 20, &SIZES);
+    run_under("child", libc::RLIMIT_AS, 128 << 20, &SIZES);
 }
 
 #[test]
 fn a_program_with_300_mib_of_addresses_lives() {
-    run_under(libc::RLIMIT_AS, 300 << 20, &SIZES[1..]);
+    run_under("child", libc::RLIMIT_AS, 300 << 20, &SIZES[1..]);
 }
 
 #[test]
 fn a_program_with_1_gib_of_addresses_lives() {
-    run_under(libc::RLIMIT_AS, 1 << 30, &SIZES[1..]);
+    run_under("child", libc::RLIMIT_AS, 1 << 30, &SIZES[1..]);
 }
 
 #[test]
 fn a_program_with_little_memory_for_data_lives() {
-    run_under(libc::RLIMIT_DATA, 48 << 20, &SIZES);
+    run_under("child", libc::RLIMIT_DATA, 48 << 20, &SIZES);
+}
+
+/// What a child does that lifts its limit when the answer has been null; in the parent it does nothing.
+#[test]
+fn child_whose_limit_goes() {
+    let Some((limit, size)) = task() else {
+        return;
+    };
+    let had = Blocks::all(size);
+    for resource in [libc::RLIMIT_DATA, libc::RLIMIT_AS] {
+        set_limit(resource, libc::RLIM_INFINITY).unwrap();
+    }
+    let more = Blocks::up_to(size, 4 * limit);
+    assert!(
+        (limit / 5..limit).contains(&had.bytes()),
+        "{} bytes",
+        had.bytes()
+    );
+    assert!(more.bytes() >= 4 * limit, "{} bytes", more.bytes());
+}
+
+#[test]
+fn what_was_refused_is_served_once_the_limit_goes() {
+    run_under(
+        "child_whose_limit_goes",
+        libc::RLIMIT_DATA,
+        48 << 20,
+        &SIZES,
+    );
+    run_under(
+        "child_whose_limit_goes",
+        libc::RLIMIT_AS,
+        300 << 20,
+        &SIZES[1..],
+    );
+}
+
+/// A group of processes that may have so many bytes in memory, inside this process's own.
+struct Group {
+    folder: PathBuf,
+    limit: &'static str,
+}
+
+impl Group {
+    /// `None` where this process may make no such group.
+    fn new(bytes: usize) -> Option<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let path_of = |head: &str| {
+            let line = own.lines().find_map(|line| line.split_once(head));
+            line.map(|(_, path)| path.trim_start_matches('/').to_owned())
+        };
+        let places = [
+            ("/sys/fs/cgroup/memory", ":memory:", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "0::", "memory.max"),
+        ];
+        places.into_iter().find_map(|(root, head, limit)| {
+            let folder = PathBuf::from(root)
+                .join(path_of(head)?)
+                .join(format!("larder-limits-{}", process::id()));
+            fs::create_dir(&folder).ok()?;
+            let group = Self { folder, limit };
+            group.allow(bytes).ok()?;
+            Some(group)
+        })
+    }
+
+    fn allow(&self, bytes: usize) -> io::Result<()> {
+        fs::write(self.folder.join(self.limit), bytes.to_string())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        fs::remove_dir(&self.folder).ok();
+    }
+}
+
+/// What a child does in a group with a limit; in the parent it does nothing.
+#[test]
+fn child_in_a_group() {
+    let Some((limit, greed)) = task() else {
+        return;
+    };
+    // Not before this process is in the group.
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line).unwrap();
+    // Ten times as much as there may be, one after the other, in blocks of every length.
+    for size in SIZES.into_iter().cycle().take(2 * SIZES.len()) {
+        Blocks::up_to(size, limit / 2).touch();
+    }
+    if greed == 0 {
+        println!("the limit may go");
+        io::stdin().lock().read_line(&mut line).unwrap();
+    }
+    let more = Blocks::up_to(SIZES[1], 2 * limit);
+    more.touch();
+    assert!(more.bytes() >= 2 * limit, "{} bytes", more.bytes());
+}
+
+/// Runs a child in a group; it is asked for more than the limit when that has gone, or before.
+fn run_in(group: &Group, limit: usize, greedy: bool) -> ExitStatus {
+    group.allow(limit).unwrap();
+    let mut command = itself("child_in_a_group");
+    command.env(TASK, format!("{limit} {}", usize::from(greedy)));
+    let processes = group.folder.join("cgroup.procs");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    fs::write(processes, child.id().to_string()).unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"begin\n").unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for line in lines.map_while(Result::ok) {
+        if line.contains("the limit may go") {
+            group.allow(8 * limit).unwrap();
+            stdin.write_all(b"it has gone\n").unwrap();
+        }
+    }
+    child.wait().unwrap()
+}
+
+#[test]
+fn a_program_in_a_group_with_little_memory_lives_and_has_more_once_the_limit_goes() {
+    const LIMIT: usize = 96 << 20;
+    let Some(group) = Group::new(LIMIT) else {
+        println!("skipped: this process may make no group with a limit on memory");
+        return;
+    };
+    let status = run_in(&group, LIMIT, false);
+    assert!(status.success(), "{status}");
+    // The limit is one: the kernel ends who touches more.
+    let status = run_in(&group, LIMIT, true);
+    assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
 }

@@ -35,6 +35,11 @@ impl Lifetime {
 
     /// Whether some tick belongs to both.
     pub const fn meets(&self, other: &Self) -> bool {
-        self.begin < other.end && other.begin < self.end
+        let begin = if self.begin > other.begin {
+            self.begin
+        } else {
+            other.begin
+        };
+        begin < self.end && begin < other.end
     }
 }

@@ -90,11 +90,9 @@ impl SizeClass {
         if bytes > MAX_SMALL_BYTES {
             return None;
         }
-        let class = Self::of_bytes(bytes);
-        if class.block_bytes() & (align - 1) == 0 {
-            return Some(class);
-        }
-        Some(Self::of_bytes(bytes.next_power_of_two()))
+        // A class's blocks are a multiple of the distance to the next class. So is a length that is a multiple of a
+        // longer alignment, which therefore has a class of its own.
+        Some(Self::of_bytes(bytes))
     }
 
     /// The class of `size` bytes, at most [`MAX_SMALL_BYTES`].
@@ -275,6 +273,15 @@ mod tests {
         assert_eq!(SizeClass::of(64, 2 * MAX_SMALL_ALIGN), None);
         assert_eq!(SizeClass::of(usize::MAX - 7, 64), None);
         assert_eq!(SizeClass::of(usize::MAX / 2 + 1, usize::MAX / 2 + 1), None);
+    }
+
+    #[test]
+    fn the_alignment_of_a_class_is_the_most_that_all_its_blocks_have() {
+        for class in SizeClass::all() {
+            let (bytes, align) = (class.block_bytes(), class.block_align());
+            assert!(align.is_power_of_two() && bytes.is_multiple_of(align));
+            assert!(align == MAX_SMALL_ALIGN || !bytes.is_multiple_of(2 * align));
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! from the layout and needs no look-up is what Rust's interface allows and C's does not.
 //!
 //! # Files
-//! `class` sizes · `slot` free blocks as links · `thread_cache` what a thread keeps at hand · `span` a run
+//! `class` sizes · `slot` free blocks as links · `mask` links that are hidden · `thread_cache` what a thread keeps at hand · `span` a run
 //! of blocks and its record · `holes` its pages that went back · `remote` blocks freed by others ·
 //! `set` spans and transfer caches of one owner · `thread_heap` what a thread owns, parks and adopts ·
 //! `pages` what is needed from below · `region_pages`, `heap` all of it
@@ -21,6 +21,7 @@ mod class;
 #[cfg(not(larder_loom))]
 mod heap;
 mod holes;
+mod mask;
 mod pages;
 #[cfg(not(larder_loom))]
 mod region_pages;
@@ -34,10 +35,11 @@ mod thread_heap;
 pub use class::{CLASSES, MAX_SMALL_ALIGN, MAX_SMALL_BYTES, SizeClass};
 #[cfg(not(larder_loom))]
 pub use heap::{Heap, HeapStats, StaticHeap};
+pub use mask::Mask;
 pub use pages::Pages;
 pub use remote::RemoteQueue;
 pub use set::{ClassUsage, Fresh, Policy, SpanSet};
-pub use slot::{Chain, Slot};
+pub use slot::{Chain, Links, Slot};
 pub use span::{Span, SpanMemory, SpanShape};
 pub use thread_cache::{CacheBin, ThreadCache};
 pub use thread_heap::{HeapPool, ThreadHeap};

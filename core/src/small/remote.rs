@@ -20,7 +20,7 @@
 //!   not empty but which is not yet in the queue therefore keeps used blocks, is not released, and may
 //!   be touched by the pusher on its way.
 
-use super::slot::{Chain, Slot};
+use super::slot::{Chain, Links, Slot};
 use super::span::Span;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 
@@ -55,14 +55,14 @@ impl RemoteList {
     /// span (REMOTE1).
     ///
     /// # Safety
-    /// The chain's blocks belong to the span that starts at `base` and whose list this is, and are
-    /// the caller's (SLOT1).
-    pub(super) unsafe fn push(&self, base: *mut u8, chain: Chain) -> bool {
+    /// The chain's blocks belong to the span that starts at `base` and whose list this is, have
+    /// these links, and are the caller's (SLOT1).
+    pub(super) unsafe fn push(&self, base: *mut u8, chain: Chain, links: Links) -> bool {
         let start = chain.head.addr() - base.addr();
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             // SAFETY: the chain is ours until the exchange below succeeds.
-            unsafe { Slot::set_next(chain.tail, first(base, word)) };
+            unsafe { links.set_next(chain.tail, first(base, word)) };
             let count = (word & COUNT_MASK) + chain.count;
             let new = ((start / UNIT) as u32) << COUNT_BITS | count;
             // Release: the taker reads the links written above. Earlier pushes are read through
@@ -156,5 +156,40 @@ impl Default for RemoteList {
 impl Default for RemoteQueue {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(all(test, not(larder_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_gives_all_blocks_that_were_put_in_the_last_chain_first() {
+        let mut slots: [[Slot; 2]; 5] =
+            core::array::from_fn(|_| [(); 2].map(|()| Slot::unlinked()));
+        let base = slots.as_mut_ptr().cast::<Slot>();
+        let slot = |number: usize| base.wrapping_add(2 * number);
+        let list = RemoteList::new();
+        assert_eq!(list.take(base.cast()), (core::ptr::null_mut(), 0));
+        // In reverse order of their places, one, two and two at a time.
+        for (newest, oldest) in [(4, 4), (2, 3), (0, 1)] {
+            let mut chain = Chain::one(slot(oldest));
+            for number in (newest..oldest).rev() {
+                // SAFETY: a slot of ours.
+                unsafe { chain.push(slot(number)) };
+            }
+            // SAFETY: slots of ours, from `base` on.
+            let was_empty = unsafe { list.push(base.cast(), chain, Links::PLAIN) };
+            assert_eq!(was_empty, newest == 4);
+        }
+        let (mut first, count) = list.take(base.cast());
+        assert_eq!(count, 5);
+        for number in 0..5 {
+            assert_eq!(first, slot(number));
+            // SAFETY: a slot of ours.
+            first = unsafe { Slot::next(first) };
+        }
+        assert!(first.is_null());
+        assert_eq!(list.take(base.cast()).1, 0);
     }
 }

@@ -34,7 +34,7 @@ use self::class_spans::ClassSpans;
 use super::class::{CLASSES, SizeClass};
 use super::pages::Pages;
 use super::remote::RemoteQueue;
-use super::slot::Slot;
+use super::slot::{Links, Slot};
 use super::span::{Span, SpanMemory};
 use super::thread_cache::{CacheBin, ThreadCache};
 
@@ -55,6 +55,8 @@ pub struct Policy {
     /// Whether there are transfer caches. Without them what is freed goes back sooner, so spans become idle,
     /// and what is cut from them anew lies in order.
     pub transfer_caches: bool,
+    /// How free blocks are linked.
+    pub links: Links,
 }
 
 impl Policy {
@@ -62,6 +64,7 @@ impl Policy {
     pub const BALANCED: Self = Self {
         bin_bytes: 32 << 10,
         transfer_caches: true,
+        links: Links::PLAIN,
     };
 
     /// How many blocks a bin holds.
@@ -143,6 +146,11 @@ impl SpanSet {
         &mut self.classes[class.index()]
     }
 
+    /// How free blocks are linked, those in the caches that the set serves too.
+    pub const fn links(&self) -> Links {
+        self.policy.links
+    }
+
     /// Says whose cache is served from now on: that of a secondary heap, whose bins begin small, or not.
     pub const fn serve(&mut self, secondary: bool) {
         self.secondary = secondary;
@@ -175,7 +183,7 @@ impl SpanSet {
         debug_assert!(bin.is_empty());
         let max = self.policy.bin_blocks(class);
         if let Some(list) = self.take_transfer(class) {
-            return Some(first_of(bin, max, list, max));
+            return Some(first_of(bin, max, list, max, self.links()));
         }
         // SAFETY: the caller's remote-free queue, of this set.
         unsafe { self.receive(owner, pages) };
@@ -194,8 +202,9 @@ impl SpanSet {
                 let clean = false;
                 return Some(Fresh { block, clean });
             };
+            let fresh = Span::new(&memory, bytes, class, owner, self.links());
             // SAFETY: the place is ours (promise 1 of Pages).
-            unsafe { memory.record.write(Span::new(&memory, bytes, class, owner)) };
+            unsafe { memory.record.write(fresh) };
             // SAFETY: made just now.
             unsafe { self.adopt(memory.record) };
         }
@@ -348,7 +357,7 @@ impl SpanSet {
             })
         } else {
             state.used += count;
-            Some(first_of(bin, bin_blocks, list, count as usize))
+            Some(first_of(bin, bin_blocks, list, count as usize, shape.links))
         };
         if !own.has_blocks(shape) {
             // SAFETY: it was the first of the list.
@@ -377,6 +386,7 @@ impl SpanSet {
         let count = bin.len();
         let list = bin.take();
         let (has_transfers, max) = (self.policy.transfer_caches, self.policy.bin_blocks(class));
+        let links = self.links();
         let state = self.class(class);
         match state.blocks {
             0 => bin.hold_few(next, class.block_bytes()),
@@ -387,7 +397,7 @@ impl SpanSet {
         }
         if has_transfers && count == max && state.transfer_has_room(class, max) {
             // SAFETY: the list is ours and its blocks have room for two words (SET1).
-            unsafe { Slot::set_below(list, state.transfer) };
+            unsafe { links.set_below(list, state.transfer) };
             state.transfer = list;
             state.transfer_lists += 1;
         } else {
@@ -408,7 +418,7 @@ impl SpanSet {
     ) {
         let slot = block.cast::<Slot>();
         // SAFETY: the block is ours now.
-        unsafe { Slot::set_next(slot, ptr::null_mut()) };
+        unsafe { self.links().set_next(slot, ptr::null_mut()) };
         // SAFETY: a list of one block, which the caller gave up.
         unsafe { self.give_back(owner, slot, pages) };
     }
@@ -481,13 +491,14 @@ impl SpanSet {
 
     /// Takes one list from the transfer cache, the youngest.
     fn take_transfer(&mut self, class: SizeClass) -> Option<*mut Slot> {
+        let links = self.links();
         let state = self.class(class);
         let list = state.transfer;
         if list.is_null() {
-            return state.take_old();
+            return state.take_old(links);
         }
         // SAFETY: SET1: the list is the transfer cache's and its first block has a second word.
-        state.transfer = unsafe { Slot::below(list) };
+        state.transfer = unsafe { links.below(list) };
         state.transfer_lists -= 1;
         Some(list)
     }
@@ -505,13 +516,78 @@ impl SpanSet {
 }
 
 /// Takes the first of a list of `count` blocks and leaves the rest in the bin.
-fn first_of(bin: &mut CacheBin, max: usize, list: *mut Slot, count: usize) -> Fresh {
+fn first_of(bin: &mut CacheBin, max: usize, list: *mut Slot, count: usize, links: Links) -> Fresh {
     bin.put(max, list, count);
     // SAFETY: the list satisfies SLOT1.
-    let block = unsafe { CacheBin::pop(bin) };
+    let block = unsafe { CacheBin::pop_linked(bin, links) };
     // A list has a first slot; the arm for null keeps this free of a panic.
     Fresh {
         block: NonNull::new(block).unwrap_or(NonNull::dangling()),
         clean: false,
+    }
+}
+
+#[cfg(all(test, not(larder_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bin_holds_what_the_policy_allows_but_one_block_at_least_and_256_at_most() {
+        for (bytes, blocks) in [(16, 256), (128, 256), (256, 128), (1024, 32), (64 << 10, 1)] {
+            let class = SizeClass::of(bytes, 8).unwrap();
+            assert_eq!(Policy::BALANCED.bin_blocks(class), blocks, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_set_counts_the_blocks_of_its_transfer_caches_and_the_bytes_of_its_spans() {
+        let class = SizeClass::of(1024, 8).unwrap();
+        let mut set = SpanSet::default();
+        let state = set.class(class);
+        (state.transfer_lists, state.spans, state.used) = (3, 5, 200);
+        let expected = ClassUsage {
+            spans: 5,
+            span_bytes: 5 << 16,
+            used_blocks: 200,
+            transfer_blocks: 96,
+        };
+        assert_eq!(set.usage(class, 1 << 16), expected);
+    }
+
+    #[test]
+    fn a_transfer_cache_holds_64_kib_or_half_of_what_the_set_owns() {
+        let class = SizeClass::of(1024, 8).unwrap();
+        let mut state = ClassSpans::NONE;
+        for (blocks, most_lists) in [(0, 0), (1, 2), (128, 2), (129, 2), (1024, 16), (1100, 17)] {
+            state.blocks = blocks;
+            for lists in 0..20 {
+                state.transfer_lists = lists;
+                let has_room = state.transfer_has_room(class, 32);
+                assert_eq!(
+                    has_room,
+                    lists < most_lists,
+                    "{lists} lists, {blocks} blocks"
+                );
+            }
+        }
+        // A block that cannot link lists has none.
+        state.transfer_lists = 0;
+        let has_room = state.transfer_has_room(SizeClass::EIGHT, 256);
+        assert_eq!(has_room, size_of::<*mut Slot>() <= 4);
+    }
+
+    #[test]
+    fn a_set_is_idle_where_something_lies_at_hand_or_has_changed() {
+        let class = SizeClass::of(1024, 8).unwrap();
+        let has_idle = |change: fn(&mut ClassSpans)| {
+            let mut set = SpanSet::default();
+            change(set.class(class));
+            set.has_idle()
+        };
+        assert!(!has_idle(|state| (state.spans, state.blocks) = (1, 64)));
+        assert!(has_idle(|state| state.transfer_lists = 1));
+        assert!(has_idle(|state| state.empty = 1));
+        assert!(has_idle(|state| state.touched = true));
+        assert!(has_idle(|state| state.to_scan = true));
     }
 }

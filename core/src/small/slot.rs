@@ -1,12 +1,13 @@
 //! Free blocks linked through themselves.
 //!
 //! A free block's first word points at the next one of its list. Where blocks have room for two
-//! words, the second links whole lists (the transfer cache's).
+//! words, the second links whole lists (the transfer cache's). [`Links`] says whether a heap masks both.
 //!
 //! # Invariants
 //! * SLOT1 a slot in a list is a free block: nobody but the list's owner reads or writes it, and its
 //!   first word holds the next slot or null. SLOT1 is what every caller here promises.
 
+use super::mask::Mask;
 use crate::sync::Cell;
 
 /// A free block seen as the link it holds.
@@ -63,7 +64,7 @@ impl Slot {
     ///
     /// # Safety
     /// SLOT1 holds for `slot`, the caller owns its list, and [`set_below`](Self::set_below) was called for it.
-    pub(super) unsafe fn below(slot: *mut Self) -> *mut Self {
+    unsafe fn below(slot: *mut Self) -> *mut Self {
         // SAFETY: set_below wrote the word, which lies inside the block.
         unsafe { Cell::read(Self::word(slot, 1)) }
     }
@@ -72,9 +73,80 @@ impl Slot {
     ///
     /// # Safety
     /// `slot` is a free block that the caller owns alone, aligned for a pointer, with room for two words.
-    pub(super) unsafe fn set_below(slot: *mut Self, below: *mut Self) {
+    unsafe fn set_below(slot: *mut Self, below: *mut Self) {
         // SAFETY: the block is the caller's and holds two words.
         unsafe { Cell::write(Self::word(slot, 1), below) }
+    }
+}
+
+/// How the blocks of a heap's lists are linked: by their addresses, or by these behind a [`Mask`]. The same for all
+/// heaps that free each other's blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Links(Option<&'static Mask>);
+
+impl Links {
+    /// By addresses.
+    pub const PLAIN: Self = Self(None);
+
+    /// Behind a mask whose secret is drawn.
+    pub(super) const fn masked(mask: &'static Mask) -> Self {
+        Self(Some(mask))
+    }
+
+    /// [`Slot::next`] with these links.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn next(self, slot: *mut Slot) -> *mut Slot {
+        // SAFETY: the caller's promise.
+        let word = unsafe { Slot::next(slot) };
+        self.read(slot, word)
+    }
+
+    /// [`Slot::set_next`] with these links.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn set_next(self, slot: *mut Slot, next: *mut Slot) {
+        // SAFETY: the caller's promise.
+        unsafe { Slot::set_next(slot, self.written(slot, next)) }
+    }
+
+    /// [`Slot::below`] with these links.
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn below(self, slot: *mut Slot) -> *mut Slot {
+        // SAFETY: the caller's promise.
+        let word = unsafe { Slot::below(slot) };
+        self.read(slot, word)
+    }
+
+    /// [`Slot::set_below`] with these links.
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn set_below(self, slot: *mut Slot, below: *mut Slot) {
+        // SAFETY: the caller's promise.
+        unsafe { Slot::set_below(slot, self.written(slot, below)) }
+    }
+
+    #[inline(always)]
+    fn read(self, slot: *mut Slot, word: *mut Slot) -> *mut Slot {
+        match self.0 {
+            None => word,
+            Some(mask) => mask.read(slot, word.addr()),
+        }
+    }
+
+    #[inline(always)]
+    fn written(self, slot: *mut Slot, to: *mut Slot) -> *mut Slot {
+        match self.0 {
+            None => to,
+            Some(mask) => core::ptr::without_provenance_mut(mask.word(slot, to)),
+        }
     }
 }
 
@@ -100,7 +172,7 @@ impl Chain {
         }
     }
 
-    /// Puts a slot in front.
+    /// Puts a slot in front, with plain links.
     ///
     /// # Safety
     /// `slot` is a free block that the caller owns alone, aligned for a pointer.

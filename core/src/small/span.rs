@@ -29,7 +29,7 @@ use core::ptr;
 use super::class::SizeClass;
 use super::holes::{Grid, Holes};
 use super::remote::{MAX_BLOCKS, MAX_SPAN_BYTES, RemoteList, RemoteQueue};
-use super::slot::{Chain, Slot};
+use super::slot::{Chain, Links, Slot};
 use crate::sync::Cell;
 
 /// So much is carved at a time of memory that reads as zero: a thread that needs few blocks of a class touches
@@ -75,6 +75,8 @@ pub struct SpanShape {
     pub capacity: u32,
     /// Class of its blocks.
     pub class: SizeClass,
+    /// How its free blocks are linked.
+    pub links: Links,
 }
 
 /// The owner's part of a span's record.
@@ -136,6 +138,7 @@ impl Span {
         bytes: usize,
         class: SizeClass,
         owner: *const RemoteQueue,
+        links: Links,
     ) -> Self {
         let block_bytes = class.block_bytes();
         let capacity = bytes / block_bytes;
@@ -148,6 +151,7 @@ impl Span {
                 block_bytes: block_bytes as u32,
                 capacity: capacity as u32,
                 class,
+                links,
             },
             own: Own {
                 next: ptr::null_mut(),
@@ -195,20 +199,20 @@ impl Span {
     /// The owner took the span from its remote-free queue (REMOTE2).
     pub(super) unsafe fn receive(span: *mut Self) -> u32 {
         // SAFETY: the owner may read it.
-        let base = unsafe { Self::shape(span) }.base;
+        let shape = unsafe { Self::shape(span) };
         // SAFETY: the record is there.
         let tail = unsafe { &raw const (*span).remote_tail };
         // SAFETY: REMOTE1: written by the announcer, and by nobody until the list has been emptied.
         let tail = unsafe { Cell::read(tail) };
         // SAFETY: the list may be reached by anybody, the owner too.
-        let (head, count) = unsafe { &(*span).remote }.take(base);
+        let (head, count) = unsafe { &(*span).remote }.take(shape.base);
         if count == 0 {
             return 0;
         }
         // SAFETY: the owner's part, for the owner.
         let own = unsafe { Self::own(span) };
         // SAFETY: blocks of this span, taken from its remote list.
-        unsafe { own.receive(Chain { head, tail, count }) };
+        unsafe { own.receive(shape, Chain { head, tail, count }) };
         count
     }
 
@@ -218,11 +222,13 @@ impl Span {
     /// `span` is the record of a span in use; the chain's blocks are of it and the caller's.
     pub unsafe fn give_remote(span: *mut Self, chain: Chain) {
         // SAFETY: the caller holds blocks of it.
-        let SpanShape { base, owner, .. } = *unsafe { Self::shape(span) };
+        let SpanShape {
+            base, owner, links, ..
+        } = *unsafe { Self::shape(span) };
         // SAFETY: the list may be reached by anybody who holds a block of the span.
         let remote = unsafe { &(*span).remote };
         // SAFETY: the caller's promise.
-        if unsafe { remote.push(base, chain) } {
+        if unsafe { remote.push(base, chain, links) } {
             // SAFETY: the record is there.
             let tail = unsafe { &raw const (*span).remote_tail };
             // SAFETY: REMOTE1: ours, since our push made the list non-empty.
@@ -329,12 +335,12 @@ impl Own {
             let mut last = self.free;
             for _ in 1..max {
                 // SAFETY: SLOT1: the list is longer than what is taken.
-                last = unsafe { Slot::next(last) };
+                last = unsafe { shape.links.next(last) };
             }
             // SAFETY: SLOT1.
-            let rest = unsafe { Slot::next(last) };
+            let rest = unsafe { shape.links.next(last) };
             // SAFETY: the slot is ours.
-            unsafe { Slot::set_next(last, ptr::null_mut()) };
+            unsafe { shape.links.set_next(last, ptr::null_mut()) };
             self.free_count -= max;
             (core::mem::replace(&mut self.free, rest), max)
         };
@@ -362,7 +368,7 @@ impl Own {
         for number in (1..count as usize).rev() {
             let slot = first.wrapping_add(number * block).cast::<Slot>();
             // SAFETY: inside the span (count is within capacity) and never given out (SPAN4).
-            unsafe { Slot::set_next(slot, rest) };
+            unsafe { shape.links.set_next(slot, rest) };
             rest = slot;
         }
         self.carved += count;
@@ -379,12 +385,12 @@ impl Own {
     /// Takes blocks back that others freed. O(1), and no look at them if all former ones are gone.
     ///
     /// # Safety
-    /// The blocks are of this span and the caller's (SLOT1).
-    unsafe fn receive(&mut self, chain: Chain) {
+    /// `shape` is this span's; the blocks are of it and the caller's (SLOT1).
+    unsafe fn receive(&mut self, shape: &SpanShape, chain: Chain) {
         debug_assert!(chain.count <= self.used);
         if self.received_count > 0 {
             // SAFETY: the chain is ours.
-            unsafe { Slot::set_next(chain.tail, self.received) };
+            unsafe { shape.links.set_next(chain.tail, self.received) };
         }
         self.received = chain.head;
         self.received_count += chain.count;
@@ -395,11 +401,11 @@ impl Own {
     /// Takes blocks back into the span's own list.
     ///
     /// # Safety
-    /// The blocks are of this span and the caller's (SLOT1).
-    pub(super) unsafe fn give(&mut self, chain: Chain) {
+    /// `shape` is this span's; the blocks are of it and the caller's (SLOT1).
+    pub(super) unsafe fn give(&mut self, shape: &SpanShape, chain: Chain) {
         debug_assert!(chain.count <= self.used);
         // SAFETY: the chain is ours.
-        unsafe { Slot::set_next(chain.tail, self.free) };
+        unsafe { shape.links.set_next(chain.tail, self.free) };
         self.free = chain.head;
         self.free_count += chain.count;
         self.used -= chain.count;
@@ -435,8 +441,36 @@ impl Own {
             }
             found += 1;
             // SAFETY: SLOT1.
-            slot = unsafe { Slot::next(slot) };
+            slot = unsafe { shape.links.next(slot) };
         }
         found == count
+    }
+}
+
+#[cfg(all(test, not(larder_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_knows_its_blocks_by_number_and_where_none_starts() {
+        let shape = SpanShape {
+            base: ptr::without_provenance_mut(0x7f00_0000_0000),
+            owner: ptr::null(),
+            bytes: 1000,
+            block_bytes: 48,
+            capacity: 20,
+            class: SizeClass::of(48, 16).unwrap(),
+            links: Links::PLAIN,
+        };
+        for at in 0..1100 {
+            let block = shape.base.wrapping_add(at);
+            let is_block = at % 48 == 0 && at / 48 < 20;
+            assert_eq!(shape.is_block(block), is_block, "{at}");
+            if is_block {
+                assert_eq!(shape.number(block), at / 48);
+                assert_eq!(shape.block(at / 48), block);
+            }
+        }
+        assert!(!shape.is_block(shape.base.wrapping_sub(48)));
     }
 }

@@ -16,7 +16,7 @@
 //! what others allocate: there they would lie idle.
 
 use super::class::{CLASSES, SPACING, SizeClass};
-use super::slot::Slot;
+use super::slot::{Links, Slot};
 use crate::sync::{BiasedLock, Head};
 
 /// Free blocks of one class that a thread keeps at hand.
@@ -45,18 +45,28 @@ impl CacheBin {
         capacity: 0,
     };
 
-    /// Takes a block, or null if there is none; then nothing is written.
+    /// Takes a block with plain links, or null if there is none; then nothing is written.
     ///
     /// # Safety
     /// The bin is valid, and its blocks satisfy SLOT1. It is the caller's alone, or one that stays
     /// empty for ever.
     #[inline(always)]
     pub unsafe fn pop(bin: *mut Self) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        unsafe { Self::pop_linked(bin, Links::PLAIN) }
+    }
+
+    /// Takes a block, or null if there is none; then nothing is written.
+    ///
+    /// # Safety
+    /// Those of [`pop`](Self::pop), and the bin's blocks have these links.
+    #[inline(always)]
+    pub unsafe fn pop_linked(bin: *mut Self, links: Links) -> *mut u8 {
         // SAFETY: the caller's bin, here and below.
         let slot = unsafe { (*bin).head.get() };
         if !slot.is_null() {
             // SAFETY: SLOT1 for a slot of this list.
-            let next = unsafe { Slot::next(slot) };
+            let next = unsafe { links.next(slot) };
             // SAFETY: a bin with a block is the caller's alone.
             unsafe { (*bin).head.set(next) };
             // SAFETY: a bin with a block is the caller's alone.
@@ -75,13 +85,23 @@ impl CacheBin {
         unsafe { (*bin).head.get() }.cast()
     }
 
-    /// Puts a block in; `false` if there is no room, and then nothing is written.
+    /// Puts a block in, with plain links; `false` if there is no room, and then nothing is written.
     ///
     /// # Safety
     /// The bin is valid, its blocks satisfy SLOT1, and it is the caller's alone or stays empty for ever.
     /// `block` is a block of the bin's class, given up by the caller.
     #[inline(always)]
     pub unsafe fn push(bin: *mut Self, block: *mut u8) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { Self::push_linked(bin, block, Links::PLAIN) }
+    }
+
+    /// Puts a block in; `false` if there is no room, and then nothing is written.
+    ///
+    /// # Safety
+    /// Those of [`push`](Self::push), and the bin's blocks have these links.
+    #[inline(always)]
+    pub unsafe fn push_linked(bin: *mut Self, block: *mut u8, links: Links) -> bool {
         // SAFETY: the caller's bin, here and below.
         if unsafe { (*bin).room } <= 0 {
             return false;
@@ -90,7 +110,7 @@ impl CacheBin {
         // SAFETY: a bin with room is the caller's alone.
         let head = unsafe { (*bin).head.get() };
         // SAFETY: the caller gave the block up.
-        unsafe { Slot::set_next(slot, head) };
+        unsafe { links.set_next(slot, head) };
         // SAFETY: a bin with room is the caller's alone.
         unsafe { (*bin).head.set(slot) };
         // SAFETY: a bin with room is the caller's alone.
@@ -296,15 +316,15 @@ impl ThreadCache {
     /// instructions.
     ///
     /// # Safety
-    /// The lists satisfy SLOT1, and the caller owns them now.
-    pub(super) unsafe fn recount(&mut self) {
+    /// The lists satisfy SLOT1 and have these links, and the caller owns them now.
+    pub(super) unsafe fn recount(&mut self, links: Links) {
         for class in SizeClass::all() {
             let bin = self.of(class);
             let (mut count, mut slot) = (0, bin.head.get());
             while !slot.is_null() {
                 count += 1;
                 // SAFETY: SLOT1.
-                slot = unsafe { Slot::next(slot) };
+                slot = unsafe { links.next(slot) };
             }
             if bin.capacity > 0 {
                 bin.room = bin.capacity - count;
@@ -312,7 +332,7 @@ impl ThreadCache {
         }
     }
 
-    /// Runs `f` for every block that lies ready here.
+    /// Runs `f` for every block that lies ready here, with plain links.
     ///
     /// # Safety
     /// The lists satisfy SLOT1, and the caller owns the cache.
@@ -330,7 +350,8 @@ impl ThreadCache {
         }
     }
 
-    /// Whether a block is among the first 64 of its class that lie ready here, for checks.
+    /// Whether a block is among the first 64 of its class that lie ready here with plain links,
+    /// for checks.
     ///
     /// # Safety
     /// The lists satisfy SLOT1, and the caller owns the cache.
@@ -373,6 +394,23 @@ mod tests {
                 ThreadCache::place(cache, class),
                 "{size}"
             );
+        }
+    }
+
+    #[test]
+    fn the_capacity_of_a_bin_follows_its_use() {
+        let mut bin = CacheBin::EMPTY;
+        let list = core::ptr::dangling_mut::<Slot>();
+        for (max, count, capacity) in [(32, 0, 32), (32, 31, 32), (32, 32, 32), (32, 40, 48)] {
+            bin.put(max, list, count);
+            assert_eq!((bin.capacity(), bin.len()), (capacity, count), "{count}");
+        }
+        bin.widen(64);
+        assert_eq!((bin.capacity(), bin.len()), (64, 40));
+        assert_eq!((bin.take(), bin.len()), (list, 0));
+        for (max, block_bytes, few) in [(256, 16, 16), (256, 4096, 2), (256, 9000, 1), (3, 16, 3)] {
+            bin.hold_few(max, block_bytes);
+            assert_eq!((bin.capacity(), bin.len()), (few, 0), "{block_bytes}");
         }
     }
 }

@@ -59,7 +59,7 @@ impl Parts {
     fn count(&mut self, cache: &mut ThreadCache) {
         if core::mem::take(&mut self.uncounted) {
             // SAFETY: the lists are whole (CACHE2), and the caller has the cache.
-            unsafe { cache.recount() };
+            unsafe { cache.recount(self.set.links()) };
         }
     }
 }
@@ -106,8 +106,8 @@ impl<W: Wait> ThreadHeap<W> {
     }
 
     /// A secondary heap, which its maker owns once it has entered a pool.
-    pub fn secondary() -> Self {
-        Self::of_kind(Policy::BALANCED, true)
+    pub fn secondary(policy: Policy) -> Self {
+        Self::of_kind(policy, true)
     }
 
     fn of_kind(policy: Policy, secondary: bool) -> Self {

@@ -31,6 +31,7 @@ use crate::os::stack::thread_number;
 use crate::os::{Native, Os, fault};
 use crate::process::PROCESS;
 use crate::thread::wait::Sleep;
+use crate::thread::with_local;
 
 /// So many blocks have pages of their own at most.
 const SLOTS: usize = 256;
@@ -208,6 +209,38 @@ impl Guarded {
         })
     }
 
+    /// Begins to free the block that starts at an address; `None` if that is not among these pages. The page is the
+    /// caller's then (GUARD1).
+    fn begin_free(&self, block: *mut u8) -> Option<Result<Known, Misuse>> {
+        self.with_slot(block, |slot| {
+            if !slot.is_of(block) {
+                return Err(Misuse::NoBlock);
+            }
+            if slot.known.state != State::Used {
+                return Err(Misuse::FreedTwice);
+            }
+            slot.known.state = State::Leaving;
+            Ok(slot.known)
+        })
+    }
+
+    /// Takes the memory of a block whose free has begun, and has its page used again when it is its turn.
+    fn end_free(&self, block: *mut u8, here: Here) {
+        let Some(number) = self.number_of(block) else {
+            return;
+        };
+        // SAFETY: GUARD1: ours alone.
+        unsafe { Native.decommit(self.page(number), Native.page_bytes()) };
+        self.slots.with(|slots| {
+            slots.freed += 1;
+            let freed_at = slots.freed;
+            if let Some(slot) = slots.slots.values().get_mut(number) {
+                slot.known.state = State::Free;
+                (slot.freed, slot.freed_at) = (here, freed_at);
+            }
+        });
+    }
+
     /// Looks at the slot that has an address.
     fn with_slot<R>(&self, address: *mut u8, f: impl FnOnce(&mut Slot) -> R) -> Option<R> {
         let number = self.number_of(address)?;
@@ -268,17 +301,7 @@ fn say(misuse: Misuse, address: *mut u8, byte: Option<*mut u8>, here: &Here) {
 /// # Safety
 /// `block` is given up by the caller. What it is, is looked at.
 pub(crate) unsafe fn free(block: *mut u8) -> bool {
-    let begun = PROCESS.guarded.with_slot(block, |slot| {
-        if !slot.is_of(block) {
-            return Err(Misuse::NoBlock);
-        }
-        if slot.known.state != State::Used {
-            return Err(Misuse::FreedTwice);
-        }
-        slot.known.state = State::Leaving;
-        Ok(slot.known)
-    });
-    let Some(begun) = begun else {
+    let Some(begun) = PROCESS.guarded.begin_free(block) else {
         return false;
     };
     let here = Here::walk(0);
@@ -290,24 +313,11 @@ pub(crate) unsafe fn free(block: *mut u8) -> bool {
 }
 
 fn finish_free(block: *mut u8, known: &Known, here: Here) {
-    let guarded = &PROCESS.guarded;
     // SAFETY: GUARD1: ours alone.
     if let Some(Written { misuse, byte, .. }) = unsafe { mend(block, known, usize::MAX) } {
         say(misuse, block, Some(byte), &here);
     }
-    let Some(number) = guarded.number_of(block) else {
-        return;
-    };
-    // SAFETY: GUARD1: ours alone.
-    unsafe { Native.decommit(guarded.page(number), Native.page_bytes()) };
-    guarded.slots.with(|slots| {
-        slots.freed += 1;
-        let freed_at = slots.freed;
-        if let Some(slot) = slots.slots.values().get_mut(number) {
-            slot.known.state = State::Free;
-            (slot.freed, slot.freed_at) = (here, freed_at);
-        }
-    });
+    PROCESS.guarded.end_free(block, here);
 }
 
 /// The block that has a page of its own with another length, elsewhere, and the contents that fit; null if it is none.
@@ -360,11 +370,95 @@ fn explain(address: *mut u8) {
         _ if address < facts.block => Misuse::TouchedBeforeStart,
         _ => Misuse::TouchedPastEnd,
     };
+    let here = Here::walk(0);
+    // Names are not looked up: a signal's stack is too short for that.
+    // SAFETY: the program touched the block, not the heap.
+    let was_walking = unsafe { with_local(|local| local.set_walking(true)) };
     say_found(&Found {
         misuse,
         address,
         byte: None,
         facts: Some(facts),
-        here: Some(&Here::walk(0)),
+        here: Some(&here),
     });
+    // SAFETY: the program touched the block, not the heap.
+    unsafe { with_local(|local| local.set_walking(was_walking)) };
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// All pages, each with a block.
+    fn full(guarded: &Guarded) -> Vec<*mut u8> {
+        let blocks = core::iter::from_fn(|| guarded.take(100, false, Here::walk(0)));
+        blocks.map(NonNull::as_ptr).collect()
+    }
+
+    #[test]
+    fn a_page_is_used_again_when_its_free_has_ended_and_not_before() {
+        let guarded = Guarded::new();
+        let blocks = full(&guarded);
+        assert_eq!(blocks.len(), SLOTS);
+        let leaving = blocks[SLOTS / 2];
+        assert!(
+            guarded
+                .begin_free(leaving)
+                .is_some_and(|begun| begun.is_ok())
+        );
+        assert!(guarded.take(100, false, Here::walk(0)).is_none());
+        let again = guarded.begin_free(leaving);
+        assert_eq!(again.and_then(Result::err), Some(Misuse::FreedTwice));
+        // Still the thread's that frees it: it looks at the page.
+        // SAFETY: GUARD1.
+        assert_eq!(unsafe { leaving.read() }, 0);
+        guarded.end_free(leaving, Here::walk(0));
+        let next = guarded.take(100, false, Here::walk(0));
+        let number = |block: *mut u8| guarded.number_of(block);
+        assert_eq!(
+            next.and_then(|block| number(block.as_ptr())),
+            number(leaving)
+        );
+    }
+
+    #[test]
+    fn the_page_that_was_freed_first_is_used_first() {
+        let guarded = Guarded::new();
+        let blocks = full(&guarded);
+        let freed = [7, 3, 200].map(|number| blocks[number]);
+        for block in freed {
+            assert!(guarded.begin_free(block).is_some_and(|begun| begun.is_ok()));
+            guarded.end_free(block, Here::walk(0));
+        }
+        for block in freed {
+            let next = guarded.take(100, false, Here::walk(0)).map(NonNull::as_ptr);
+            let next = next.and_then(|next| guarded.number_of(next));
+            assert_eq!(next, guarded.number_of(block));
+        }
+    }
+
+    #[test]
+    fn an_address_is_of_the_page_it_touches() {
+        let guarded = Guarded::new();
+        let blocks = full(&guarded);
+        let page = Native.page_bytes();
+        for (number, block) in blocks.into_iter().enumerate() {
+            assert_eq!(guarded.number_of(block), Some(number));
+            let start = guarded.page(number);
+            for (at, expected) in [
+                (start.wrapping_sub(page / 2), number),
+                (start.wrapping_add(page + page / 2 - 1), number),
+                (start.wrapping_sub(page / 2 + 1), number.saturating_sub(1)),
+            ] {
+                assert_eq!(guarded.number_of(at), Some(expected), "{number}");
+            }
+        }
+        let end = guarded.page(0).wrapping_add(2 * SLOTS * page);
+        assert_eq!(guarded.number_of(end), None);
+        assert_eq!(
+            guarded.number_of(guarded.page(0).wrapping_sub(page + 1)),
+            None
+        );
+        assert_eq!(Guarded::new().number_of(end), None);
+    }
 }

@@ -10,8 +10,9 @@
 //!    │ front, filled  │ the program's   │ slack, filled  │
 //! ```
 //!
-//! Free blocks of the plain heap are linked through themselves, and whoever writes there can bend the list. What a list
-//! gives is looked at, therefore, before the program has it: a block that starts there, is long enough and not in use.
+//! Free blocks of the plain heap are linked through themselves, and whoever writes there can bend the list. The links are
+//! masked with a secret, therefore ([`link_changed`]). What a list gives is looked at, too, before the program has it: a
+//! block that starts there, is long enough and not in use.
 //!
 //! # Files
 //! `blocks` the blocks that are known, and those in quarantine · `fill` what memory holds that is not the program's ·
@@ -49,7 +50,7 @@ use crate::slow::alloc_zeroed_plain;
 pub(crate) use blocks::Blocks;
 use blocks::{Facts, Known, Leaver, State, Written, mend};
 use history::Here;
-use report::{Found, report};
+use report::{Found, end_with, report};
 
 /// All blocks lie at multiples of this, as C wants it.
 const LEAST_ALIGN: usize = 16;
@@ -95,6 +96,13 @@ impl Misuse {
             Self::TouchedBeforeStart => "larder: read or wrote before the start of a block",
         }
     }
+}
+
+/// Ends the process because the link in a free block is not one that the heap wrote. Locks of the heap are held, so nobody
+/// but standard error is told.
+#[cold]
+pub(crate) fn link_changed(block: *mut u8) -> ! {
+    end_with(Misuse::WrittenAfterFree, block)
 }
 
 fn with<R>(f: impl FnOnce(&mut Blocks) -> R) -> R {

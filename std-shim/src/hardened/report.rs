@@ -40,6 +40,20 @@ pub(super) fn report(found: &Found) {
     }
 }
 
+/// Says in a line what was found, and ends the process.
+#[cold]
+pub(super) fn end_with(misuse: Misuse, address: *mut u8) -> ! {
+    let found = Found {
+        misuse,
+        address,
+        byte: None,
+        facts: None,
+        here: None,
+    };
+    tell(OnMisuse::Abort, |text| found.write(text));
+    abort()
+}
+
 /// Says what was found.
 pub(super) fn say_found(found: &Found) {
     tell(PROCESS.tuning.on_misuse(), |text| found.write(text));

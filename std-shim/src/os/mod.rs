@@ -110,6 +110,11 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// How many processors the process may run on, as far as the system says; asked once.
     fn processors(&self) -> usize;
 
+    /// A number that nobody can foretell; `None` if the system has none.
+    fn secret(&self) -> Option<usize> {
+        None
+    }
+
     /// Has every thread of the process that runs execute a barrier; whether the system can do that.
     fn barrier(&self) -> bool {
         false

@@ -210,6 +210,16 @@ unsafe impl Os for Native {
         processors()
     }
 
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn secret(&self) -> Option<usize> {
+        let _keep = KeepErrno::new();
+        let mut secret = 0_usize;
+        let (place, bytes) = (&raw mut secret, size_of::<usize>());
+        // SAFETY: a variable of ours, that long.
+        let got = unsafe { libc::syscall(libc::SYS_getrandom, place, bytes, libc::GRND_NONBLOCK) };
+        (got == bytes as libc::c_long).then_some(secret)
+    }
+
     fn barrier(&self) -> bool {
         let _keep = KeepErrno::new();
         barrier()

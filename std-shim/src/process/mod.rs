@@ -21,13 +21,13 @@ mod thread_heaps;
 use core::ptr;
 
 use larder_core::Locked;
-use larder_core::small::HeapPool;
+use larder_core::small::{HeapPool, Mask};
 use larder_core::sync::{AtomicPtr, AtomicUsize};
 
 use crate::arena::Arena;
 use crate::config::Tuning;
-use crate::hardened::Blocks;
 use crate::hardened::guarded::Guarded;
+use crate::hardened::{Blocks, link_changed};
 use crate::os::{FIRST_ARENA_BYTES, Native, Os};
 use crate::purge::Purger;
 use crate::step::{StepHeap, StepHeaps};
@@ -62,6 +62,8 @@ pub(crate) struct Process<O: Os> {
     /// How many heaps have sets of their own at most; 0 until it is known.
     max_primaries: AtomicUsize,
     pub(crate) step_heaps: StepHeaps<O>,
+    /// Of the links of free blocks, where the heap is hardened.
+    mask: Mask,
     /// Used where the heap is hardened.
     pub(crate) hardened: Locked<Blocks, Sleep>,
     /// Used where some blocks have guard pages.
@@ -86,6 +88,7 @@ impl<O: Os> Process<O> {
             meta: Locked::new(Meta::NONE),
             max_primaries: AtomicUsize::new(0),
             step_heaps: StepHeaps::new(),
+            mask: Mask::new(link_changed),
             hardened: Locked::new(Blocks::new()),
             guarded: Guarded::new(),
         }

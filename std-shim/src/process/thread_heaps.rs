@@ -45,7 +45,7 @@ impl<O: Os> Process<O> {
             return Some(heap);
         }
         if self.pool.primaries() < self.max_primaries() {
-            let heap = self.place_heap(|| ThreadHeap::new(self.tuning.policy()))?;
+            let heap = self.place_heap(|| ThreadHeap::new(self.policy()))?;
             self.pool.enter(heap);
             return Some(heap);
         }
@@ -53,7 +53,7 @@ impl<O: Os> Process<O> {
             return Some(heap);
         }
         self.pool
-            .enter_secondary(self.place_heap(ThreadHeap::secondary)?)
+            .enter_secondary(self.place_heap(|| ThreadHeap::secondary(self.policy()))?)
     }
 
     /// Gives up a heap that the calling thread owns. A secondary heap's cache is emptied: its next owner may have
@@ -64,6 +64,17 @@ impl<O: Os> Process<O> {
             unsafe { heap.empty_cache(&mut self.pages()) };
         }
         self.pool.park(heap);
+    }
+
+    /// What each thread's heap keeps, and how it links its free blocks: masked, if the heap is hardened and was when the
+    /// first one was made.
+    fn policy(&'static self) -> small::Policy {
+        let secret = || self.tuning.is_hardened().then(|| self.os.secret())?;
+        small::Policy {
+            bin_bytes: self.tuning.bin_bytes(),
+            links: self.mask.links(secret),
+            ..small::Policy::BALANCED
+        }
     }
 
     /// So many heaps have sets of their own.

@@ -14,7 +14,7 @@ use crate::stats::Stats;
 use crate::thread::local::Local;
 
 /// Small, so that a few blocks need several arenas.
-const ARENA_BYTES: usize = 4 << 20;
+pub(super) const ARENA_BYTES: usize = 4 << 20;
 /// Blocks that a world holds at most, and their bytes.
 const MAX_BLOCKS: usize = 160;
 const MAX_BYTES: usize = 24 << 20;

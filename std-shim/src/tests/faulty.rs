@@ -409,6 +409,10 @@ unsafe impl Os for Below {
         1
     }
 
+    fn secret(&self) -> Option<usize> {
+        Some(0x5851_f42d_4c95_7f2d)
+    }
+
     fn barrier(&self) -> bool {
         self.0.0.with(|state| state.has_barrier) && Native.barrier()
     }

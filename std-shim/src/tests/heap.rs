@@ -7,9 +7,10 @@ use std::thread;
 
 use larder_core::Locked;
 
-use super::drive::World;
+use super::drive::{ARENA_BYTES, World};
 use super::faulty::{CALLS, Call, Faulty, Plan};
 use super::verbs::{Held, Random, Verbs, some_layout};
+use crate::config::{Config, HugePages};
 use crate::thread::local::Local;
 use crate::thread::wait::Sleep;
 
@@ -91,6 +92,39 @@ fn pages_of_any_length_are_handled_whole() {
 }
 
 #[test]
+fn a_hardened_heap_masks_its_links_and_loses_nothing() {
+    let config = Config {
+        huge_pages: HugePages::Above(0),
+        ..Config::HARDENED
+    };
+    for plan in [Plan::Willing, Plan::Random { seed: 3, one_in: 5 }] {
+        for seed in 1..=3 {
+            // The second and third thread share a set.
+            let mut world = World::with(Faulty::new(plan), seed, 3, ARENA_BYTES, &config);
+            world.verbs().process.share_after(1);
+            world.run(3000);
+            assert!(plan != Plan::Willing || world.nulls == 0, "{seed}");
+            world.end();
+        }
+    }
+    let mut world = World::with(Faulty::new(Plan::Willing), SEED, 1, ARENA_BYTES, &config);
+    let (verbs, layout) = (world.verbs(), Layout::new::<[usize; 4]>());
+    let mut local = Local::new();
+    let blocks: [_; 8] = std::array::from_fn(|_| verbs.alloc(&mut local, layout, true));
+    for &block in &blocks {
+        verbs.free(&mut local, block, layout);
+    }
+    for &block in &blocks {
+        // SAFETY: memory of the arena, which nobody uses just now.
+        let word = unsafe { block.cast::<usize>().read() };
+        assert!(word.abs_diff(block.addr()) > 1 << 40, "{word:#x} {block:p}");
+    }
+    local.end(verbs.process);
+    world.run(100);
+    world.end();
+}
+
+#[test]
 fn any_refused_reserve_is_survived() {
     refuse_each(Call::Reserve);
 }
@@ -157,6 +191,11 @@ fn limits_on_addresses_and_on_memory_give_null_and_are_survived() {
             assert!(world.nulls > 0, "the limit had no effect");
             assert!(world.os.reserved_bytes() <= reserved);
             assert!(world.os.committed_bytes() <= committed);
+            // Once the limits are gone every request is served again.
+            world.os.limit(usize::MAX, usize::MAX);
+            let nulls = world.nulls;
+            world.run(600);
+            assert_eq!(world.nulls, nulls);
             world.end();
         }
     }

@@ -96,7 +96,8 @@ impl Local {
             let bin = cache.of(class);
             // An adopted cache may have a block.
             // SAFETY: a cache holds free blocks (SLOT1).
-            if let Some(block) = ptr::NonNull::new(unsafe { CacheBin::pop(bin) }) {
+            let block = unsafe { CacheBin::pop_linked(bin, set.links()) };
+            if let Some(block) = ptr::NonNull::new(block) {
                 let clean = false;
                 return Some(Fresh { block, clean });
             }
@@ -120,13 +121,13 @@ impl Local {
             let bin = cache.of(class);
             // An adopted cache may have room.
             // SAFETY: the caller's promise.
-            if unsafe { CacheBin::push(bin, block) } {
+            if unsafe { CacheBin::push_linked(bin, block, set.links()) } {
                 return false;
             }
             // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
             unsafe { set.make_room(owner, class, bin, pages) };
             // SAFETY: the caller's promise.
-            if !unsafe { CacheBin::push(bin, block) } {
+            if !unsafe { CacheBin::push_linked(bin, block, set.links()) } {
                 // SAFETY: still the caller's block.
                 unsafe { set.free(owner, block, pages) };
             }

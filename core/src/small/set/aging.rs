@@ -43,7 +43,7 @@ impl SpanSet {
         budget: usize,
         pages: &mut impl Pages,
     ) -> bool {
-        let mut left = budget;
+        let (mut left, links) = (budget, self.links());
         for class in SizeClass::all() {
             while !self.class(class).old.is_null() {
                 if left == 0 {
@@ -51,7 +51,7 @@ impl SpanSet {
                 }
                 let mut lists = [ptr::null_mut(); TOGETHER];
                 for list in lists.iter_mut().take(left) {
-                    *list = self.class(class).take_old().unwrap_or(ptr::null_mut());
+                    *list = self.class(class).take_old(links).unwrap_or(ptr::null_mut());
                 }
                 left = left.saturating_sub(TOGETHER);
                 self.aging = true;
@@ -204,6 +204,7 @@ impl SpanSet {
         lists: &mut [*mut Slot; TOGETHER],
         pages: &mut impl Pages,
     ) {
+        let links = self.links();
         loop {
             let (mut fetched, mut count) = ([ptr::null_mut(); FETCHED], 0);
             while count + TOGETHER <= FETCHED && lists.iter().any(|list| !list.is_null()) {
@@ -211,13 +212,13 @@ impl SpanSet {
                     fetched[count] = *list;
                     count += 1;
                     // SAFETY: SLOT1.
-                    *list = unsafe { Slot::next(*list) };
+                    *list = unsafe { links.next(*list) };
                 }
             }
             let (mut list, blocks) = (ptr::null_mut(), &fetched[..count]);
             for &slot in blocks.iter().rev() {
                 // SAFETY: ours, and fetched from its list.
-                unsafe { Slot::set_next(slot, list) };
+                unsafe { links.set_next(slot, list) };
                 list = slot;
             }
             if list.is_null() {

@@ -3,7 +3,7 @@
 use core::ptr;
 
 use super::super::class::SizeClass;
-use super::super::slot::{Slot, TWO_WORDS};
+use super::super::slot::{Links, Slot, TWO_WORDS};
 use super::super::span::Span;
 
 /// A transfer cache may hold this much if its owner has blocks of the class at all, and beyond it half
@@ -60,13 +60,13 @@ impl ClassSpans {
     }
 
     /// Takes one list from the old part of the transfer cache.
-    pub(super) fn take_old(&mut self) -> Option<*mut Slot> {
+    pub(super) fn take_old(&mut self, links: Links) -> Option<*mut Slot> {
         let list = self.old;
         if list.is_null() {
             return None;
         }
         // SAFETY: SET1: the list is the transfer cache's and its first block has a second word.
-        self.old = unsafe { Slot::below(list) };
+        self.old = unsafe { links.below(list) };
         self.transfer_lists -= 1;
         Some(list)
     }

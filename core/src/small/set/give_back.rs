@@ -65,11 +65,11 @@ impl SpanSet {
         list: *mut Slot,
         pages: &mut impl Pages,
     ) {
-        let mut slot = list;
+        let (mut slot, links) = (list, self.links());
         while !slot.is_null() {
             let Some(span) = pages.span_of(slot.cast()) else {
                 // SAFETY: SLOT1.
-                let next = unsafe { Slot::next(slot) };
+                let next = unsafe { links.next(slot) };
                 // SAFETY: what lies in no span was given singly.
                 unsafe { pages.free_block(slot.cast()) };
                 slot = next;
@@ -80,20 +80,20 @@ impl SpanSet {
             let shape = unsafe { Span::shape(span) };
             let mut chain = Chain::one(slot);
             // SAFETY: SLOT1.
-            let mut next = unsafe { Slot::next(slot) };
+            let mut next = unsafe { links.next(slot) };
             while !next.is_null()
                 && next.addr().wrapping_sub(shape.base.addr()) < shape.bytes as usize
             {
                 chain.tail = next;
                 chain.count += 1;
                 // SAFETY: SLOT1.
-                next = unsafe { Slot::next(next) };
+                next = unsafe { links.next(next) };
             }
             if ptr::eq(shape.owner, owner) {
                 // SAFETY: `owner` is this set's, so the span is ours.
                 let own = unsafe { Span::own(span) };
                 // SAFETY: its blocks, which were ours.
-                unsafe { own.give(chain) };
+                unsafe { own.give(shape, chain) };
                 // SAFETY: `owner` is this set's, so the span is ours.
                 unsafe { self.came_back(span, chain.count, pages) };
             } else {

@@ -33,24 +33,24 @@ impl SpanSet {
         for mut list in [state.transfer, state.old] {
             while !list.is_null() {
                 chains += 1;
-                if list_len(list) != self.policy.bin_blocks(class) {
+                if self.list_len(list) != self.policy.bin_blocks(class) {
                     return false;
                 }
                 // SAFETY: SET1.
-                list = unsafe { Slot::below(list) };
+                list = unsafe { self.links().below(list) };
             }
         }
         empty == state.empty && empty <= 1 && chains == state.transfer_lists
     }
-}
 
-/// Length of a list that satisfies SLOT1.
-fn list_len(list: *mut Slot) -> usize {
-    let (mut count, mut slot) = (0, list);
-    while !slot.is_null() {
-        count += 1;
-        // SAFETY: SLOT1.
-        slot = unsafe { Slot::next(slot) };
+    /// Length of a list that satisfies SLOT1.
+    fn list_len(&self, list: *mut Slot) -> usize {
+        let (mut count, mut slot) = (0, list);
+        while !slot.is_null() {
+            count += 1;
+            // SAFETY: SLOT1.
+            slot = unsafe { self.links().next(slot) };
+        }
+        count
     }
-    count
 }

@@ -20,7 +20,7 @@ impl Own {
         for number in blocks.rev() {
             let slot = shape.block(number).cast::<Slot>();
             // SAFETY: a carved block that is free (SPAN6), and holed no longer.
-            unsafe { Slot::set_next(slot, self.free) };
+            unsafe { shape.links.set_next(slot, self.free) };
             self.free = slot;
         }
     }
@@ -54,7 +54,7 @@ impl Own {
             while !slot.is_null() {
                 holes.count(shape.number(slot.cast()), &grid, &mut tally);
                 // SAFETY: SLOT1.
-                slot = unsafe { Slot::next(slot) };
+                slot = unsafe { shape.links.next(slot) };
             }
         }
         let found = holes.candidates(&grid, &tally);
@@ -81,13 +81,13 @@ impl Own {
         let mut slot = list;
         while !slot.is_null() {
             // SAFETY: SLOT1.
-            let next = unsafe { Slot::next(slot) };
+            let next = unsafe { shape.links.next(slot) };
             if !self.holes.have_block(shape.number(slot.cast()), &grid) {
                 if count == 0 {
                     head = slot;
                 } else {
                     // SAFETY: a slot of the list.
-                    unsafe { Slot::set_next(tail, slot) };
+                    unsafe { shape.links.set_next(tail, slot) };
                 }
                 (tail, count) = (slot, count + 1);
             }
@@ -95,7 +95,7 @@ impl Own {
         }
         if count > 0 {
             // SAFETY: a slot of the list.
-            unsafe { Slot::set_next(tail, ptr::null_mut()) };
+            unsafe { shape.links.set_next(tail, ptr::null_mut()) };
         }
         (head, count)
     }

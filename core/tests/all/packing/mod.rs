@@ -39,3 +39,15 @@ fn random_lifetimes(random: &mut Random, kind: Kind) -> Vec<Lifetime> {
     }
     lifetimes
 }
+
+#[test]
+fn lifetimes_meet_where_a_tick_belongs_to_both() {
+    let all = (0..5).flat_map(|begin| (begin..5).map(move |end| Lifetime::new(begin, end, 1)));
+    for (one, other) in all
+        .clone()
+        .flat_map(|one| all.clone().map(move |other| (one, other)))
+    {
+        let both = (one.begin..one.end).any(|tick| (other.begin..other.end).contains(&tick));
+        assert_eq!(one.meets(&other), both, "{one:?} {other:?}");
+    }
+}

@@ -9,8 +9,8 @@ use std::ptr::{self, NonNull};
 use std::sync::Mutex;
 
 use larder_core::small::{
-    CacheBin, ClassUsage, HeapPool, MAX_SMALL_ALIGN, Pages, RemoteQueue, SizeClass, Slot, Span,
-    SpanMemory, SpanSet, ThreadCache, ThreadHeap,
+    CacheBin, ClassUsage, HeapPool, Links, MAX_SMALL_ALIGN, Pages, Policy, RemoteQueue, SizeClass,
+    Slot, Span, SpanMemory, SpanSet, ThreadCache, ThreadHeap,
 };
 use loom::cell::UnsafeCell;
 
@@ -117,7 +117,7 @@ fn run_once(
         heaps: (0..all)
             .map(|number| match number < heaps {
                 true => ThreadHeap::default(),
-                false => ThreadHeap::secondary(),
+                false => ThreadHeap::secondary(Policy::BALANCED),
             })
             .collect(),
         owned: (0..all).map(|_| UnsafeCell::new(())).collect(),
@@ -287,7 +287,7 @@ unsafe impl Pages for &'static World {
             base,
             clean: false,
         };
-        let record = Span::new(&memory, bytes, self.class, ptr::null());
+        let record = Span::new(&memory, bytes, self.class, ptr::null(), Links::PLAIN);
         memory.record = Box::into_raw(Box::new(record));
         let made = Made {
             memory,
@@ -316,6 +316,7 @@ unsafe impl Pages for &'static World {
             made.layout.size(),
             made.class,
             &raw const self.graveyard,
+            Links::PLAIN,
         );
         // SAFETY: nobody can reach the record any more (SPAN5); who does meets the checker.
         unsafe { span.write(buried) };

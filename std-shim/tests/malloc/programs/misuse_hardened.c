@@ -82,14 +82,30 @@ static void more(const char *what) {
     if (!strcmp(what, "freed-zero")) free(block), block[bytes / 2] = 0, pass_time();
 }
 
-// A link of the plain heap's list is turned to a block in use.
+// A block in the plain heap's list is written: its link is turned to a block in use, a byte of it is changed, or all of
+// the block.
 static void bend(const char *what) {
-    if (strcmp(what, "bent-list")) return;
+    if (!strcmp(what, "early-bent")) what = "list-bent";
+    if (strncmp(what, "list-", 5)) return;
     size_t front = !strcmp(getenv("LARDER_MODE"), "checking") ? 16 : 0;
     free(block), pass_time();
-    *(char **)(block - front) = other - front;
+    char *start = block - front;
+    if (!strcmp(what, "list-bent")) *(char **)start = other - front;
+    if (!strcmp(what, "list-first-byte")) start[0] ^= 0x40;
+    if (!strcmp(what, "list-last-byte")) start[7] ^= 1;
+    if (!strcmp(what, "list-overwritten")) memset(start, 'x', bytes + front);
     for (int i = 0; i < 1000; i++) CHECK(malloc(bytes));
 }
+
+// Allocates before the heap can know that it is hardened: its links stay plain.
+static void allocate_early(int argc, char **argv, char **environment) {
+    if (argc < 2 || strcmp(argv[1], "early-bent")) return;
+    environ = NULL;
+    other = malloc(100);
+    environ = environment;
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*early)(int, char **, char **) = allocate_early;
 
 static void nothing(const char *what) {
     if (!strcmp(what, "nothing-read")) printf("%d\n", *(volatile char *)malloc(0));

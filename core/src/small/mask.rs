@@ -1,0 +1,183 @@
+//! [`Mask`]: hides the links of free blocks, so that whoever writes into one can neither make nor read a link.
+
+use super::slot::{Links, Slot};
+use crate::sync::{AtomicUsize, Ordering};
+
+/// The key of links that are not masked.
+const PLAIN: usize = 1;
+/// Blocks lie at multiples of this.
+const ALIGN: usize = 8;
+/// Addresses of a program differ in so many bits at most, where words have more.
+const ADDRESS_BITS: u32 = 48;
+
+/// A secret that is drawn once, and what happens when a link is not one that was masked with it.
+///
+/// A link is mixed with the address where it stands, then multiplied by the secret, so that a change of any bit changes
+/// all above it. Of changes to the six lower bytes one in some 60,000 looks like a link, and then leads to a random place.
+#[derive(Debug)]
+pub struct Mask {
+    /// Odd; 0 before it is drawn.
+    key: AtomicUsize,
+    changed: fn(*mut u8) -> !,
+}
+
+impl PartialEq for Mask {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Mask {}
+
+impl Mask {
+    /// No secret yet. `changed` gets the block whose link was changed, while locks of its heap are held.
+    #[cfg(not(larder_loom))]
+    pub const fn new(changed: fn(*mut u8) -> !) -> Self {
+        Self {
+            key: AtomicUsize::new(0),
+            changed,
+        }
+    }
+
+    /// The links of all heaps with this mask: masked if the first call's `secret` gives a number, else plain for ever.
+    pub fn links(&'static self, secret: impl FnOnce() -> Option<usize>) -> Links {
+        let mut key = self.key.load(Ordering::Relaxed);
+        if key == 0 {
+            // Odd, and never that of plain links.
+            let drawn = secret().map_or(PLAIN, |secret| secret | 3);
+            // Relaxed: the key is all there is.
+            let entered =
+                (self.key).compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed);
+            key = entered.map_or_else(|first| first, |_| drawn);
+        }
+        match key {
+            PLAIN => Links::PLAIN,
+            _ => Links::masked(self),
+        }
+    }
+
+    /// What stands in a slot that links to another, or to none.
+    #[inline(never)]
+    pub(super) fn word(&self, slot: *mut Slot, to: *mut Slot) -> usize {
+        let key = self.key.load(Ordering::Relaxed);
+        (to.expose_provenance() ^ pad(slot, key)).wrapping_mul(key)
+    }
+
+    /// Where a slot links to in which this stands.
+    #[inline(never)]
+    pub(super) fn read(&self, slot: *mut Slot, word: usize) -> *mut Slot {
+        match self.link(slot, word) {
+            Some(to) => to,
+            None => (self.changed)(slot.cast()),
+        }
+    }
+
+    /// `None` where that cannot be a link.
+    fn link(&self, slot: *mut Slot, word: usize) -> Option<*mut Slot> {
+        let key = self.key.load(Ordering::Relaxed);
+        let to = word.wrapping_mul(inverse(key)) ^ pad(slot, key);
+        let far = (to ^ slot.addr()).checked_shr(ADDRESS_BITS).unwrap_or(0);
+        let is_link = to == 0 || far == 0 && to.is_multiple_of(ALIGN);
+        is_link.then(|| core::ptr::with_exposed_provenance_mut(to))
+    }
+}
+
+/// What a link is mixed with that stands in this slot.
+fn pad(slot: *mut Slot, key: usize) -> usize {
+    let product = slot.addr().wrapping_mul(key);
+    product.rotate_left(usize::BITS / 2)
+}
+
+/// What an odd number is multiplied with to be 1.
+fn inverse(odd: usize) -> usize {
+    // Right in three bits, and in twice as many after each step.
+    (0..5).fold(odd, |inverse, _| {
+        inverse.wrapping_mul(2_usize.wrapping_sub(odd.wrapping_mul(inverse)))
+    })
+}
+
+#[cfg(all(test, not(larder_loom)))]
+mod tests {
+    use super::*;
+
+    fn changed(_: *mut u8) -> ! {
+        panic!("changed")
+    }
+
+    static MASK: Mask = Mask::new(changed);
+
+    fn slots() -> [*mut Slot; 3] {
+        [0x7f12_3456_7890, 0x7f12_3456_0010, 0x5500_0000_8000]
+            .map(core::ptr::without_provenance_mut)
+    }
+
+    fn masked() -> &'static Mask {
+        MASK.links(|| Some(0x9e37_79b9_7f4a_7c15));
+        &MASK
+    }
+
+    #[test]
+    fn a_link_reads_as_it_was_written_and_stands_nowhere_in_memory() {
+        let mask = masked();
+        let mut low_bits = 0;
+        for from in slots() {
+            for to in slots().into_iter().chain([core::ptr::null_mut()]) {
+                let word = mask.word(from, to);
+                assert_eq!(mask.read(from, word), to);
+                assert_ne!(word, to.addr());
+                low_bits |= word % 16;
+                for other in slots().into_iter().filter(|&other| other != from) {
+                    assert_ne!(mask.word(other, to), word, "the place tells");
+                }
+            }
+        }
+        assert_ne!(low_bits, 0, "addresses have none");
+    }
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn a_link_of_which_any_byte_was_changed_is_none() {
+        let mask = masked();
+        let mut taken_for_links = 0;
+        for (from, to) in slots().into_iter().zip(slots().into_iter().rev()) {
+            let word = mask.word(from, to);
+            for shift in (0..usize::BITS).step_by(8) {
+                for change in 1..=0xff_usize {
+                    let other = word ^ change << shift;
+                    taken_for_links += usize::from(mask.link(from, other).is_some());
+                }
+            }
+            for written in [
+                0,
+                1,
+                usize::MAX,
+                to.addr(),
+                from.addr(),
+                0x6161_6161_6161_6161,
+            ] {
+                assert_eq!(mask.link(from, written), None, "{written:#x}");
+            }
+        }
+        // One in some 60,000 of 6120 may.
+        assert!(taken_for_links <= 1, "{taken_for_links}");
+    }
+
+    #[test]
+    fn the_first_word_on_the_secret_stands() {
+        static PLAIN: Mask = Mask::new(changed);
+        assert_eq!(PLAIN.links(|| None), Links::PLAIN);
+        assert_eq!(PLAIN.links(|| Some(7)), Links::PLAIN);
+        let links = masked().links(|| None);
+        assert_ne!(links, Links::PLAIN);
+        // Not even this one is taken for that of plain links.
+        static ONE: Mask = Mask::new(changed);
+        assert_ne!(ONE.links(|| Some(1)), Links::PLAIN);
+    }
+
+    #[test]
+    fn an_odd_number_times_its_inverse_is_1() {
+        for odd in [1, 3, 5, 0xffff_ffff, usize::MAX, 0x7f4a_7c15] {
+            assert_eq!(inverse(odd).wrapping_mul(odd), 1, "{odd:#x}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Guard pages in a Rust program: one for each block that is asked for by its length. What C programs do is in `malloc`.
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![cfg(all(target_os = "linux", not(miri)))]
+
+#[path = "../src/tests/random.rs"]
+mod random;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use std::{env, ptr, slice};
+
+use larder::{Larder, OnMisuse};
+use random::Random;
+
+static HEAP: Larder = Larder::new().with_guard_pages(1).with_fault_reports(true);
+
+/// Pages at hand, and bytes of one.
+const PAGES: usize = 256;
+const PAGE_BYTES: usize = 4096;
+
+/// Set for a child: what it does, and to how long a block.
+const TASK: &str = "LARDER_TEST_GUARD";
+
+/// One at a time: the pages and the reports are the process's.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn free(block: *mut u8) {
+    // SAFETY: a block of the heap, or the heap says that it is none.
+    unsafe { HEAP.free(block) }
+}
+
+fn resize(block: *mut u8, bytes: usize) -> *mut u8 {
+    // SAFETY: a block of the heap, or the heap says that it is none.
+    unsafe { HEAP.resize(block, bytes) }
+}
+
+/// What a child does; in the parent it does nothing.
+#[test]
+fn child() {
+    let Ok(task) = env::var(TASK) else {
+        return;
+    };
+    let (what, bytes) = task.split_once(' ').unwrap();
+    let bytes: usize = bytes.parse().unwrap();
+    // Before the first answer the heap knows of no pages.
+    free(HEAP.malloc(2 * PAGE_BYTES));
+    let block = HEAP.malloc(bytes);
+    println!("{block:p}");
+    let (page, room) = (block.addr() % PAGE_BYTES, bytes.next_multiple_of(16));
+    let at_end = page + room == PAGE_BYTES;
+    let at = match what {
+        "past" if at_end => block.wrapping_add(room),
+        "past" => block.wrapping_add(PAGE_BYTES),
+        "before" => block.wrapping_sub(page + 1),
+        "freed" => {
+            free(block);
+            block
+        }
+        _ => unreachable!(),
+    };
+    // SAFETY: none: the child is to end here.
+    unsafe { at.write_volatile(1) };
+    println!("went on");
+}
+
+fn run(what: &str, bytes: usize) -> Output {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", "child", "--nocapture"]);
+    command
+        .env(TASK, format!("{what} {bytes}"))
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn who_touches_a_guard_or_a_freed_block_ends_by_the_fault_that_is_explained() {
+    for (what, words) in [
+        ("past", "larder: read or wrote past the end of a block: 0x"),
+        (
+            "before",
+            "larder: read or wrote before the start of a block: 0x",
+        ),
+        ("freed", "larder: read or wrote a block that was freed: 0x"),
+    ] {
+        for bytes in [1, 100, 1024, 4000] {
+            let output = run(what, bytes);
+            let said = String::from_utf8_lossy(&output.stdout);
+            let report = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(
+                output.status.signal(),
+                Some(libc::SIGSEGV),
+                "{what} {bytes}: {said}{report}"
+            );
+            assert!(report.starts_with(words), "{what} {bytes}: {report}");
+            let block = said
+                .lines()
+                .find_map(|line| line.find("0x").map(|at| &line[at..]));
+            let second = format!("  block {}: {bytes} bytes, ", block.unwrap());
+            assert!(
+                report.lines().nth(1).unwrap().starts_with(&second),
+                "{report}"
+            );
+            assert_eq!(report.contains("  freed by"), what == "freed", "{report}");
+        }
+    }
+}
+
+/// The first lines of what `f` has reported, without addresses.
+fn reports(f: impl FnOnce()) -> Vec<String> {
+    static REPORTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    HEAP.on_misuse(OnMisuse::Call(|report| {
+        let first = report.split(": 0x").next().unwrap();
+        REPORTS.lock().unwrap().push(first.to_owned());
+    }));
+    f();
+    std::mem::take(&mut REPORTS.lock().unwrap())
+}
+
+#[test]
+fn misuse_that_does_not_fault_is_reported_and_does_nothing_else() {
+    let _turn = TURN.lock().unwrap();
+    for bytes in [1, 100, 1023, 4000] {
+        let block = HEAP.malloc(bytes);
+        let said = reports(|| {
+            free(block.wrapping_add(1));
+            assert!(resize(block.wrapping_add(1), bytes + 1).is_null());
+        });
+        assert_eq!(
+            said,
+            [
+                "larder: freed an address where no block of this heap starts",
+                "larder: resized an address where no block of this heap starts"
+            ]
+        );
+        assert_eq!(HEAP.usable_size(block), Some(bytes));
+        let has_slack = !bytes.is_multiple_of(16);
+        let said = reports(|| {
+            if has_slack {
+                // SAFETY: in the block's page, behind its end.
+                unsafe { block.wrapping_add(bytes).write(7) };
+            }
+            free(block);
+        });
+        let expected = ["larder: wrote past the end of a block"];
+        assert_eq!(said, expected[..usize::from(has_slack)]);
+        let said = reports(|| {
+            free(block);
+            assert!(resize(block, bytes + 1).is_null());
+        });
+        assert_eq!(
+            said,
+            [
+                "larder: freed a block twice",
+                "larder: resized a block that was freed"
+            ]
+        );
+        assert_eq!(HEAP.usable_size(block), None);
+    }
+}
+
+#[test]
+fn random_programs_find_every_block_whole_with_and_without_a_page() {
+    let _turn = TURN.lock().unwrap();
+    let mut random = Random(1);
+    let mut held = [(ptr::null_mut::<u8>(), 0_usize, 0_u8); PAGES + 100];
+    let mut in_pages = 0;
+    for round in 0..40_000 {
+        let place = random.next(held.len());
+        let (block, bytes, fill) = held[place];
+        let wanted = random.next(5000);
+        let check = |block: *mut u8, bytes, fill| {
+            // SAFETY: ours, that long.
+            let found = unsafe { slice::from_raw_parts(block, bytes) };
+            assert!(found.iter().all(|&byte| byte == fill), "{round}");
+        };
+        let block = match random.next(4) {
+            _ if block.is_null() => HEAP.malloc(wanted),
+            0 => {
+                check(block, bytes, fill);
+                free(block);
+                let zeroed = HEAP.malloc_zeroed(wanted);
+                check(zeroed, wanted, 0);
+                zeroed
+            }
+            1 => {
+                free(block);
+                HEAP.malloc(wanted)
+            }
+            _ => {
+                let moved = resize(block, wanted);
+                check(moved, bytes.min(wanted), fill);
+                moved
+            }
+        };
+        assert!(!block.is_null() && block.addr().is_multiple_of(16));
+        let usable = HEAP.usable_size(block).unwrap();
+        assert!(usable >= wanted);
+        in_pages += usize::from(!wanted.is_multiple_of(16) && usable == wanted);
+        let fill = random.next(256) as u8;
+        // SAFETY: ours, that long.
+        unsafe { block.write_bytes(fill, wanted) };
+        held[place] = (block, wanted, fill);
+    }
+    for (block, ..) in held {
+        free(block);
+    }
+    assert!(in_pages > 1000, "{in_pages} blocks had a page");
+}
+
+#[test]
+fn blocks_lie_at_both_sides_of_their_pages() {
+    let _turn = TURN.lock().unwrap();
+    let blocks: Vec<*mut u8> = (0..60).map(|_| HEAP.malloc(2000)).collect();
+    let at_start = blocks.iter().filter(|block| block.addr() % PAGE_BYTES == 0);
+    let at_end = blocks
+        .iter()
+        .filter(|block| block.addr() % PAGE_BYTES == PAGE_BYTES - 2000);
+    let (at_start, at_end) = (at_start.count(), at_end.count());
+    assert!(
+        at_start > 0 && at_end > 0 && at_start + at_end == 60,
+        "{at_start} {at_end}"
+    );
+    blocks.into_iter().for_each(free);
+}
