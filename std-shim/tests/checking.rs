@@ -69,7 +69,7 @@ fn tells_a_hook() {
 }
 
 /// Says what a process is for.
-const TASK: &str = "LARDER_TEST_TASK";
+const TASK: &str = "HEAP_TEST_TASK";
 
 #[test]
 #[ignore = "others start it"]

@@ -20,7 +20,7 @@ const PAGES: usize = 256;
 const PAGE_BYTES: usize = 4096;
 
 /// Set for a child: what it does, and to how long a block.
-const TASK: &str = "LARDER_TEST_GUARD";
+const TASK: &str = "HEAP_TEST_GUARD";
 
 /// One at a time: the pages and the reports are the process's.
 static TURN: Mutex<()> = Mutex::new(());

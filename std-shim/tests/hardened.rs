@@ -194,7 +194,7 @@ fn resize_as(layout: Layout, size: usize) {
 }
 
 /// Says which misuse a process is for.
-const MISUSE: &str = "LARDER_TEST_MISUSE";
+const MISUSE: &str = "HEAP_TEST_MISUSE";
 
 #[test]
 fn a_free_or_resize_that_does_not_fit_its_block_ends_the_process() {

@@ -17,7 +17,7 @@ use larder::Larder;
 static HEAP: Larder = Larder::new();
 
 /// Set for a child: the limit it runs under, and the size of its blocks, in bytes.
-const TASK: &str = "LARDER_TEST_LIMITS";
+const TASK: &str = "HEAP_TEST_LIMITS";
 
 /// Longest life of a child.
 const LIMIT_SECONDS: libc::c_uint = 120;

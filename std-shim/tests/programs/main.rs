@@ -25,7 +25,7 @@ use switched::{HEAP, Switched};
 static GLOBAL: Switched = Switched::new();
 
 /// Names the program that the second process runs.
-const PROGRAM: &str = "LARDER_TEST_PROGRAM";
+const PROGRAM: &str = "HEAP_TEST_PROGRAM";
 
 /// Starts the line that tells how often the system's heap was asked.
 const ASKED: &str = "the system was asked ";

@@ -14,7 +14,7 @@ static OURS_HARDENED: Larder = Larder::hardened();
 
 /// A variable of this name says which heap: `system`, `speed`, `memory` or `hardened`; else this heap as it is
 /// without any choice.
-pub(crate) const HEAP: &CStr = c"LARDER_TEST_HEAP";
+pub(crate) const HEAP: &CStr = c"HEAP_TEST_HEAP";
 
 const UNDECIDED: u8 = 0;
 const OURS: u8 = 1;
