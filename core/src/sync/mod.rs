@@ -23,6 +23,7 @@ pub(crate) use native::{Cell, Head, RawLock, light_barrier};
 
 pub(crate) use number::number_given_once;
 
+#[doc(hidden)]
 pub use biased_lock::BiasedLock;
 #[doc(hidden)]
 pub use lock_word::{LockWord, Taken};
