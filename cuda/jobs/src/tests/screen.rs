@@ -37,6 +37,18 @@ fn the_table_shows_the_living_the_dead_and_what_is_wrong_with_files() {
 }
 
 #[test]
+fn a_job_that_has_ended_holds_nothing() {
+    let folder = folder();
+    let mut status = Status::new(0, 0);
+    (status.ended, status.held) = (true, 12 * MIB);
+    status.write(&JobFiles::ours(folder.path(), "day"));
+    let jobs = look(&[folder.path().to_owned()]).unwrap();
+    let held: Vec<String> = ["used".into(), "held".into()].into();
+    let text = table(&jobs, &held, false, usize::MAX).unwrap();
+    assert!(!text.contains("MiB"), "{text}");
+}
+
+#[test]
 fn a_narrow_table_breaks_no_number_and_a_wrong_column_lists_the_right_ones() {
     let folder = folder();
     let job = JobFiles::ours(folder.path(), "alive");

@@ -40,6 +40,11 @@ pub(crate) fn lines(jobs: &[JobView]) -> Vec<TableLine> {
 fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
     let of_gpu = gpu.and_then(|gpu| view.gpus.get(gpu));
     let memory = |get: fn(&GpuView) -> u64| of_gpu.map_or_else(none, |gpu| show_bytes(get(gpu)));
+    // What a job that has ended held last is the others' now.
+    let now = |get: fn(&GpuView) -> u64| match view.ended {
+        true => none(),
+        false => memory(get),
+    };
     let optional = |number: Option<u64>| number.map_or_else(none, show_bytes);
     let perf = view.shown_perf();
     let other_target = view.target_perf.filter(|target| *target != perf);
@@ -67,14 +72,14 @@ fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
             .to_owned(),
             view.priority.map_or_else(none, |prio| prio.to_string()),
             of_gpu.map_or_else(none, |gpu| gpu.gpu.to_string()),
-            memory(|gpu| gpu.device_live_bytes),
+            now(|gpu| gpu.device_live_bytes),
             memory(|gpu| gpu.device_peak_bytes),
-            memory(|gpu| gpu.device_held_bytes),
-            memory(|gpu| gpu.device_stable_bytes),
+            now(|gpu| gpu.device_held_bytes),
+            now(|gpu| gpu.device_stable_bytes),
             optional(of_gpu.and_then(|gpu| gpu.limit_bytes)),
             optional(of_gpu.and_then(|gpu| gpu.target_limit_bytes)),
             optional(of_gpu.and_then(|gpu| gpu.deferred_bytes)),
-            memory(|gpu| gpu.host_live_bytes),
+            now(|gpu| gpu.host_live_bytes),
             of_gpu.map_or("", |gpu| gpu.swap_reason).to_owned(),
             view.mini_batch_micros.map_or_else(none, show_micros),
             match other_target {
