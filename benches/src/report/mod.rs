@@ -14,6 +14,7 @@ use clap::Args;
 use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use page::escape;
 use serde::Serialize;
+use terminal_size::{Width, terminal_size_of};
 
 pub(crate) use Alignment::{Left, Right};
 pub(crate) use larder_jobs::layout::{self, ANY_WIDTH};
@@ -321,8 +322,8 @@ pub(crate) fn progress_bar() -> ProgressBar {
     }
     let bar = ProgressBar::new(0);
     // A terminal breaks a line that is too long in the middle of a word.
-    let style = match layout::width() {
-        0..80 => "{so_far}{wide_msg}",
+    let style = match terminal_size_of(io::stderr()) {
+        Some((Width(0..80), _)) => "{so_far}{wide_msg}",
         _ => "{bar:30} {so_far}{wide_msg}",
     };
     if let Ok(style) = ProgressStyle::with_template(style) {
@@ -332,15 +333,18 @@ pub(crate) fn progress_bar() -> ProgressBar {
     bar
 }
 
-/// How much is done and how long the rest takes; nothing while it is not known how much there is.
+/// How much is done and how long the rest takes, as far as that is known.
 fn so_far(state: &ProgressState, line: &mut dyn fmt::Write) {
     let Some(all) = state.len().filter(|&all| all > 0) else {
         return;
     };
     let (done, all) = (HumanCount(state.pos()), HumanCount(all));
-    let (elapsed, left) = (HumanDuration(state.elapsed()), HumanDuration(state.eta()));
     // There is no place to say that a line of progress cannot be written.
-    let _ = write!(line, "{done}/{all} {elapsed:#}, {left:#} left ");
+    let _ = write!(line, "{done}/{all} {:#}", HumanDuration(state.elapsed()));
+    let _ = match state.pos() {
+        0 => line.write_str(" "),
+        _ => write!(line, ", {:#} left ", HumanDuration(state.eta())),
+    };
 }
 
 #[cfg(test)]
