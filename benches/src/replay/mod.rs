@@ -200,7 +200,7 @@ impl Refused {
     fn new(act: Act, live_bytes: u64, reserved_bytes: u64) -> Self {
         let bytes = match act {
             Act::Alloc { bytes, .. } => bytes,
-            Act::Free { .. } | Act::Step { .. } => 0,
+            Act::Free { .. } | Act::Step { .. } | Act::StartOver => 0,
         };
         Self {
             bytes,
@@ -517,6 +517,10 @@ impl Timed {
                     contender.end_step();
                     continue;
                 }
+                Act::StartOver => {
+                    contender.start_over();
+                    continue;
+                }
             }
             self.operations += 1;
         }
@@ -562,6 +566,7 @@ impl Samples {
                 self.live.remove(slots[place].address);
             }
             Act::Step { .. } => contender.end_step(),
+            Act::StartOver => contender.start_over(),
         }
         if let Some(rule) = contender.broken_rule() {
             return Err(ReplayFault::BrokenRule(rule));
