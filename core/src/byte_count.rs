@@ -1,6 +1,6 @@
 //! [`ByteCount`]: a size as people write it.
 //!
-//! The stand-in driver rests on no other package, and has this file by a link.
+//! The stand-in driver and the reader of traces rest on no package of ours, and have this file by a link.
 
 use core::fmt;
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use larder_core::ByteCount;
 use larder_jobs::units::parse_bytes;
 
 use super::replay::{cannot_write, try_page};
@@ -80,9 +81,9 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
         }
     }
     if !solved.is_empty() {
-        let table = || table(solved.iter().map(|(_, row)| row));
+        let table = |size| table(solved.iter().map(|(_, row)| row), size);
         if !args.json {
-            let mut chosen = table();
+            let mut chosen = table(plain);
             args.shown
                 .choose(&mut chosen, 1, &USUAL)
                 .map_err(Failure::Arguments)?;
@@ -91,7 +92,10 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
         }
         if let Some(path) = &args.html {
             let pictures = pictures(&solved.iter().map(picture).collect::<Vec<_>>())?;
-            let page = page("Packed lifetimes", &(table().html() + &pictures));
+            let page = page(
+                "Packed lifetimes",
+                &(ABOUT.to_owned() + &table(short).html() + &pictures),
+            );
             fs::write(path, page).map_err(|error| cannot_write(path, &error))?;
         }
     }
@@ -169,7 +173,20 @@ fn picture((problem, row): &(Problem, PlanRow)) -> Picture<'_> {
     }
 }
 
-fn table<'r>(rows: impl Iterator<Item = &'r PlanRow>) -> Table {
+/// Above the table of a page.
+const ABOUT: &str = "<p><em>Height</em> is the memory that the packing needs. <em>first height</em> is that of the best quick packing, found after <em>first s</em> seconds; the rest of the time is a search for less. <em>Proven</em> says that none can be lower.</p>\n";
+
+/// A size to the byte.
+fn plain(bytes: u64) -> String {
+    bytes.to_string()
+}
+
+/// A size as people write it.
+fn short(bytes: u64) -> String {
+    ByteCount(bytes).to_string()
+}
+
+fn table<'r>(rows: impl Iterator<Item = &'r PlanRow>, size: fn(u64) -> String) -> Table {
     let mut table = Table::new([
         "problem",
         "buffers",
@@ -188,11 +205,11 @@ fn table<'r>(rows: impl Iterator<Item = &'r PlanRow>) -> Table {
         table.row([
             row.problem.clone(),
             row.buffers.to_string(),
-            row.max_live.to_string(),
-            row.lower_bound.to_string(),
-            row.height.to_string(),
+            size(row.max_live),
+            size(row.lower_bound),
+            size(row.height),
             decimals(row.height_over_live, 4),
-            row.first_height.to_string(),
+            size(row.first_height),
             format!("{:.3}", row.first_seconds),
             format!("{:.3}", row.seconds),
             word(row.proven),

@@ -178,6 +178,9 @@ pub(crate) struct Outcome {
     pub(crate) refused: Option<Refused>,
     /// What the trace's file does not say, or what was made of it; see [`Trace::notes`].
     pub(crate) notes: Vec<String>,
+    /// Most requested bytes live at once in the whole trace, played to its end or not.
+    #[serde(skip)]
+    pub(crate) trace_live_bytes: u64,
     /// The smallest device that is large enough, if it was searched and found.
     #[serde(skip)]
     pub(crate) smallest_device: Option<SmallestDevice>,
@@ -442,6 +445,7 @@ impl Replay<'_> {
             stopped_in_pass: stopped.map(|(_, pass, _)| pass),
             refused: stopped.map(|(.., refused)| refused),
             notes: self.script.trace().notes().to_vec(),
+            trace_live_bytes: self.script.peak_live_bytes(),
             smallest_device: None,
             history: samples
                 .history

@@ -204,10 +204,7 @@ impl Report {
             ("what did not fit", refusals.collect()),
             ("geometric mean of reserved/live", means.collect()),
             (of_calls, calls.collect()),
-            (
-                "what the recordings do not say, or was made of them",
-                notes.collect(),
-            ),
+            ("Notes on the recordings", notes.collect()),
         ];
         lists.retain(|(_, lines): &(_, Vec<String>)| !lines.is_empty());
         lists
@@ -250,8 +247,12 @@ impl Report {
             None => "a device without limit".to_owned(),
         };
         let table = self.table().html();
+        let verdict = self.verdict();
+        let verdict =
+            verdict.map(|verdict| format!("<p><strong>{}</strong></p>\n", escape(&verdict)));
         let mut body = format!(
-            "<p>On {device}. <em>Live</em> is what the program asked for; <em>reserved</em> is what the allocator took from the device for it.</p>\n{table}"
+            "{}<p>On {device}. <em>Live</em> is what the program asked for; <em>reserved</em> is what the allocator took from the device for it.</p>\n{table}",
+            verdict.unwrap_or_default()
         );
         for (heading, lines) in self.lists() {
             body.push_str(&list(heading, &lines));
@@ -259,9 +260,6 @@ impl Report {
         let traces = self.rows.chunk_by(|row, next| row.trace == next.trace);
         let drawn: Vec<Picture<'_>> = traces.filter_map(picture).collect();
         body.push_str(&pictures(&drawn)?);
-        if let Some(verdict) = self.verdict() {
-            body.push_str(&format!("<p>{}</p>\n", escape(&verdict)));
-        }
         Ok(page("Replayed allocation traces", &body))
     }
 }

@@ -10,6 +10,7 @@ pub(super) fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
     Outcome {
         allocations: 7,
         peak_live_bytes: live,
+        trace_live_bytes: live,
         peak_reserved_bytes: reserved,
         driver_allocations: 3,
         driver_frees: 1,

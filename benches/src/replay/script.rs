@@ -39,6 +39,7 @@ pub(crate) struct ReplayScript {
     /// Events at the start of each further pass that only end the one before.
     leftovers: u64,
     places: usize,
+    peak_live_bytes: u64,
 }
 
 impl ReplayScript {
@@ -52,6 +53,7 @@ impl ReplayScript {
         let Written {
             tape: mut first,
             places,
+            peak_live_bytes,
             kept,
         } = written;
         let mut again = Again::new(places, &kept);
@@ -72,6 +74,7 @@ impl ReplayScript {
             trace,
             first,
             places: 2 * places,
+            peak_live_bytes,
             again: again.tape,
             passes,
             leftovers,
@@ -108,6 +111,11 @@ impl ReplayScript {
     /// All places are below this.
     pub(super) const fn places(&self) -> usize {
         self.places
+    }
+
+    /// Most bytes that are live at once in the trace.
+    pub(super) const fn peak_live_bytes(&self) -> u64 {
+        self.peak_live_bytes
     }
 
     /// How many events at the start of a pass only end the one before.

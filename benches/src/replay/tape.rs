@@ -239,8 +239,10 @@ fn pull(bytes: &mut &[u8], length: usize) -> Option<u64> {
 /// A trace on its way to a tape.
 pub(crate) struct Writer {
     tape: Tape,
-    /// Place of each live block by id.
-    live: IdMap<usize>,
+    /// Place and bytes of each live block by id.
+    live: IdMap<(usize, u64)>,
+    live_bytes: u64,
+    peak_live_bytes: u64,
     /// Places that no block has at the moment.
     vacant: Vec<usize>,
     /// The first write that failed; nothing is written behind it.
@@ -252,6 +254,8 @@ impl Writer {
         Self {
             tape: Tape::new(),
             live: IdMap::default(),
+            live_bytes: 0,
+            peak_live_bytes: 0,
             vacant: Vec::new(),
             failed: None,
         }
@@ -266,11 +270,14 @@ impl Writer {
             Event::Alloc { id, bytes } => {
                 let unused = self.live.len();
                 let place = self.vacant.pop().unwrap_or(unused);
-                self.live.insert(id, place);
+                self.live.insert(id, (place, bytes));
+                self.live_bytes += bytes;
+                self.peak_live_bytes = self.peak_live_bytes.max(self.live_bytes);
                 Act::Alloc { id, place, bytes }
             }
             Event::Free { id } => {
-                let place = self.live.remove(&id).unwrap_or(0);
+                let (place, bytes) = self.live.remove(&id).unwrap_or_default();
+                self.live_bytes -= bytes;
                 self.vacant.push(place);
                 Act::Free { place }
             }
@@ -282,13 +289,15 @@ impl Writer {
 
     pub(crate) fn finish(self) -> io::Result<Written> {
         let places = self.live.len() + self.vacant.len();
-        let mut kept: Vec<(u32, usize)> = self.live.into_iter().collect();
+        let kept = self.live.into_iter().map(|(id, (place, _))| (id, place));
+        let mut kept: Vec<(u32, usize)> = kept.collect();
         kept.sort_unstable();
         match self.failed {
             Some(error) => Err(error),
             None => Ok(Written {
                 tape: self.tape,
                 places,
+                peak_live_bytes: self.peak_live_bytes,
                 kept,
             }),
         }
@@ -300,6 +309,8 @@ pub(crate) struct Written {
     pub(crate) tape: Tape,
     /// Most blocks that are live at once.
     pub(super) places: usize,
+    /// Most bytes that are live at once.
+    pub(super) peak_live_bytes: u64,
     /// The blocks that are live at the end, by id.
     pub(super) kept: Vec<(u32, usize)>,
 }

@@ -5,11 +5,22 @@ use larder_core::ByteCount;
 use super::report::{ReplayRow, Report};
 use crate::numbers::geometric_mean;
 
-/// Ours in the sentence.
-const OURS: &str = "larder-billed";
+/// Ours in the sentence: the first of them that was replayed.
+const OURS: [&str; 6] = [
+    "larder-billed",
+    "planned",
+    "larder-budget",
+    "larder",
+    "larder-ahead",
+    "planned-plain",
+];
 
 /// PyTorch's in the sentence, first that as somebody set it, and their names there.
-const THEIRS: [(&str, &str); 2] = [("pytorch-set", "PyTorch as set"), ("pytorch", "PyTorch")];
+const THEIRS: [(&str, &str); 3] = [
+    ("pytorch-set", "PyTorch as set"),
+    ("pytorch", "PyTorch"),
+    (EXPANDABLE, "PyTorch with expandable segments"),
+];
 
 /// PyTorch's other mode, named beside its default.
 const EXPANDABLE: &str = "pytorch-expandable";
@@ -23,44 +34,63 @@ struct Both<'r> {
 impl Report {
     /// The sentence; `None` unless both were replayed.
     pub(super) fn verdict(&self) -> Option<String> {
-        let (allocator, name) = THEIRS
-            .into_iter()
-            .find(|(allocator, _)| self.rows.iter().any(|row| row.allocator == *allocator))?;
-        let text = match self.both(allocator).as_slice() {
+        let ran = |name: &str| self.rows.iter().any(|row| row.allocator == name);
+        let (allocator, name) = THEIRS.into_iter().find(|(allocator, _)| ran(allocator))?;
+        let ours = OURS.into_iter().find(|ours| ran(ours))?;
+        let compared = self.both(allocator, ours);
+        let text = match compared.as_slice() {
             [] => return None,
             [one] if one.completed() => held(one, name),
             [one] => refused(one, name),
             several => over_all(several, name),
         };
-        Some(text + &self.beside_expandable())
+        Some(text + &self.beside_expandable(&compared, ours))
     }
 
     /// Ours and one of theirs on each trace.
-    fn both(&self, theirs: &str) -> Vec<Both<'_>> {
+    fn both(&self, theirs: &str, ours: &str) -> Vec<Both<'_>> {
         // Each trace has one row of each.
         let of = |allocator: &str| {
             let allocator = allocator.to_owned();
             let rows = self.rows.iter();
             rows.filter(move |row| row.allocator == allocator)
         };
-        let both = of(theirs).zip(of(OURS));
+        let both = of(theirs).zip(of(ours));
         both.map(|(theirs, ours)| Both { theirs, ours }).collect()
     }
 
-    /// What ours holds beside PyTorch with expandable segments: many have them on. Empty if not both complete a trace.
-    fn beside_expandable(&self) -> String {
-        let both = self.both(EXPANDABLE);
+    /// What ours holds beside PyTorch with expandable segments: many have them on. Empty if not both complete a trace,
+    /// or if what was compared already holds as much.
+    fn beside_expandable(&self, compared: &[Both<'_>], ours: &str) -> String {
+        let both = self.both(EXPANDABLE, ours);
+        let held = |both: &[Both<'_>]| -> Vec<(bool, u64)> {
+            let outcomes = both.iter().map(|both| &both.theirs.outcome);
+            let held = outcomes.map(|outcome| (outcome.completed, outcome.peak_reserved_bytes));
+            held.collect()
+        };
+        if held(&both) == held(compared) {
+            return String::new();
+        }
         let completed: Vec<&Both<'_>> = both.iter().filter(|both| both.completed()).collect();
         let Some((theirs, ours)) = mean_ratios(&completed) else {
             return String::new();
         };
-        format!(" Beside expandable segments it is {}.", less(theirs, ours))
+        let less = less(theirs, ours);
+        let than = if less == AS_MUCH { "as" } else { "than" };
+        format!(" Larder holds {less} {than} expandable segments.")
     }
 }
 
 impl Both<'_> {
     const fn completed(&self) -> bool {
         self.theirs.outcome.completed && self.ours.outcome.completed
+    }
+
+    /// The most bytes that the program has live, and those of the device, if they are fewer.
+    fn too_small(&self) -> Option<(u64, u64)> {
+        let device = self.ours.device_bytes?;
+        let live = self.ours.outcome.trace_live_bytes;
+        (live > device).then_some((live, device))
     }
 }
 
@@ -69,8 +99,9 @@ fn held(both: &Both<'_>, name: &str) -> String {
     let theirs = both.theirs.outcome.peak_reserved_bytes;
     let ours = both.ours.outcome.peak_reserved_bytes;
     format!(
-        "At the peak {name} holds {}, Larder {}: {}.",
+        "At the peak {name} holds {}, Larder ({}) {}: {}.",
         ByteCount(theirs),
+        both.ours.allocator,
         ByteCount(ours),
         less(theirs as f64, ours as f64)
     )
@@ -78,11 +109,19 @@ fn held(both: &Both<'_>, name: &str) -> String {
 
 /// Who completes a trace that at least one does not.
 fn refused(both: &Both<'_>, name: &str) -> String {
+    let larder = format!("Larder ({})", both.ours.allocator);
     let (theirs, ours) = (&both.theirs.outcome, &both.ours.outcome);
     match (theirs.completed, ours.completed) {
-        (false, true) => format!("{name} runs out of memory, Larder does not."),
-        (true, false) => format!("Larder runs out of memory, {name} does not."),
-        _ => format!("Both {name} and Larder run out of memory."),
+        (false, true) => format!("{name} runs out of memory, {larder} does not."),
+        (true, false) => format!("{larder} runs out of memory, {name} does not."),
+        _ => match both.too_small() {
+            Some((live, device)) => format!(
+                "The program needs {} live: no allocator fits {}.",
+                ByteCount(live),
+                ByteCount(device)
+            ),
+            None => format!("Both {name} and {larder} run out of memory."),
+        },
     }
 }
 
@@ -95,7 +134,8 @@ fn over_all(both: &[Both<'_>], name: &str) -> String {
     let (theirs, ours) = (theirs.count(), ours.count());
     let mut text = String::new();
     if theirs.min(ours) < all {
-        text = format!("{name} completes {theirs} of {all} traces, Larder {ours}. ");
+        let larder = both[0].ours.allocator;
+        text = format!("{name} completes {theirs} of {all} traces, Larder ({larder}) {ours}. ");
     }
     if let Some(means) = means(both, name) {
         text.push_str(&means);
@@ -108,12 +148,13 @@ fn means(both: &[Both<'_>], name: &str) -> Option<String> {
     let completed: Vec<&Both<'_>> = both.iter().filter(|both| both.completed()).collect();
     let (theirs, ours) = mean_ratios(&completed)?;
     let less = less(theirs, ours);
+    let larder = completed[0].ours.allocator;
     let traces = match completed.len() {
         1 => "1 trace".to_owned(),
         count => format!("{count} traces"),
     };
     Some(format!(
-        "At the peak {name} holds {theirs:.3} times what is live, Larder {ours:.3}: {less} (geometric means over {traces})."
+        "At the peak {name} holds {theirs:.3} times what is live, Larder ({larder}) {ours:.3}: {less} (geometric means over {traces})."
     ))
 }
 
@@ -127,12 +168,15 @@ fn mean_ratios(both: &[&Both<'_>]) -> Option<(f64, f64)> {
     Some((theirs, ours))
 }
 
+/// Where there is no difference.
+const AS_MUCH: &str = "as much";
+
 /// By how much ours is less than theirs, or more.
 fn less(theirs: f64, ours: f64) -> String {
     let percent = (1.0 - ours / theirs) * 100.0;
     let word = if percent < 0.0 { "more" } else { "less" };
     match percent.abs() {
-        percent if percent < 0.05 => "as much".to_owned(),
+        percent if percent < 0.05 => AS_MUCH.to_owned(),
         percent if percent < 9.95 => format!("{percent:.1} % {word}"),
         percent => format!("{percent:.0} % {word}"),
     }

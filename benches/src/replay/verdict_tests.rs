@@ -23,10 +23,12 @@ fn verdict(rows: &[(&str, &'static str, u64, u64, bool)]) -> Option<String> {
         Some(sentence) => assert!(text.ends_with(&format!("\n\n{sentence}\n")), "{text}"),
         None => assert!(!text.contains("PyTorch"), "{text}"),
     }
-    assert_eq!(
-        report.page().unwrap().contains("PyTorch"),
-        verdict.is_some()
-    );
+    let page = report.page().unwrap();
+    let (above, _) = page.split_once("<table").unwrap();
+    match &verdict {
+        Some(sentence) => assert!(above.contains(sentence), "{above}"),
+        None => assert!(!page.contains("PyTorch"), "{page}"),
+    }
     verdict
 }
 
@@ -39,12 +41,12 @@ fn one_trace_has_its_own_bytes_in_the_sentence() {
     let sentence = rows(8090, 6144);
     assert_eq!(
         sentence,
-        "At the peak PyTorch holds 7.9 GiB, Larder 6 GiB: 24 % less."
+        "At the peak PyTorch holds 7.9 GiB, Larder (larder-billed) 6 GiB: 24 % less."
     );
     let sentence = rows(103, 100);
     assert_eq!(
         sentence,
-        "At the peak PyTorch holds 103 MiB, Larder 100 MiB: 2.9 % less."
+        "At the peak PyTorch holds 103 MiB, Larder (larder-billed) 100 MiB: 2.9 % less."
     );
     assert!(rows(100, 125).ends_with(": 25 % more."));
     assert!(rows(100_000, 100_001).ends_with(": as much."));
@@ -63,8 +65,57 @@ fn expandable_segments_have_a_sentence_of_their_own() {
         ])
         .unwrap()
     };
-    assert!(rows(true).ends_with(". Beside expandable segments it is 60 % less."));
-    assert!(rows(false).ends_with(". Beside expandable segments it is 20 % less."));
+    assert!(rows(true).ends_with(". Larder holds 60 % less than expandable segments."));
+    assert!(rows(false).ends_with(". Larder holds 20 % less than expandable segments."));
+}
+
+#[test]
+fn expandable_segments_are_not_named_twice() {
+    let rows = |theirs| {
+        verdict(&[
+            ("one", "pytorch-expandable", 100, 125, true),
+            ("one", "larder-billed", 100, 100, true),
+            ("one", "pytorch-set", 100, theirs, true),
+        ])
+        .unwrap()
+    };
+    assert!(rows(125).ends_with(": 20 % less."));
+    assert!(rows(200).ends_with(" Larder holds 20 % less than expandable segments."));
+}
+
+#[test]
+fn what_ran_is_compared() {
+    let rows = |theirs, ours| {
+        verdict(&[
+            ("one", theirs, 100, 200, true),
+            ("one", ours, 100, 100, true),
+        ])
+        .unwrap()
+    };
+    assert_eq!(
+        rows("pytorch", "planned"),
+        "At the peak PyTorch holds 200 MiB, Larder (planned) 100 MiB: 50 % less."
+    );
+    assert_eq!(
+        rows("pytorch-expandable", "larder"),
+        "At the peak PyTorch with expandable segments holds 200 MiB, Larder (larder) 100 MiB: 50 % less."
+    );
+}
+
+#[test]
+fn a_device_below_what_is_live_fits_no_allocator() {
+    let sentence = |device| {
+        let mut report = Report::new(Options::new(Some(device * MIB)));
+        for allocator in ["pytorch", "larder-billed"] {
+            report.add("one", allocator, outcome(1884 * MIB, 1500 * MIB, false));
+        }
+        report.verdict().unwrap()
+    };
+    assert_eq!(
+        sentence(1536),
+        "The program needs 1.84 GiB live: no allocator fits 1.5 GiB."
+    );
+    assert!(sentence(1884).starts_with("Both "));
 }
 
 #[test]
@@ -77,7 +128,7 @@ fn several_traces_are_compared_by_geometric_means() {
     ]);
     assert_eq!(
         sentence.unwrap(),
-        "At the peak PyTorch holds 2.000 times what is live, Larder 1.000: 50 % less (geometric means over 2 traces)."
+        "At the peak PyTorch holds 2.000 times what is live, Larder (larder-billed) 1.000: 50 % less (geometric means over 2 traces)."
     );
 }
 
@@ -89,15 +140,15 @@ fn who_runs_out_of_memory_is_named_and_left_out_of_means() {
     };
     assert_eq!(
         one(false, true),
-        "PyTorch runs out of memory, Larder does not."
+        "PyTorch runs out of memory, Larder (larder-billed) does not."
     );
     assert_eq!(
         one(true, false),
-        "Larder runs out of memory, PyTorch does not."
+        "Larder (larder-billed) runs out of memory, PyTorch does not."
     );
     assert_eq!(
         one(false, false),
-        "Both PyTorch and Larder run out of memory."
+        "Both PyTorch and Larder (larder-billed) run out of memory."
     );
     let two = |completed| {
         let rows = [
@@ -110,16 +161,21 @@ fn who_runs_out_of_memory_is_named_and_left_out_of_means() {
     };
     let sentence = two(true);
     assert!(
-        sentence.starts_with("PyTorch completes 1 of 2 traces, Larder 2. At the peak PyTorch"),
+        sentence.starts_with(
+            "PyTorch completes 1 of 2 traces, Larder (larder-billed) 2. At the peak PyTorch"
+        ),
         "{sentence}"
     );
     assert!(
         sentence.ends_with(
-            "2.000 times what is live, Larder 1.000: 50 % less (geometric means over 1 trace)."
+            "2.000 times what is live, Larder (larder-billed) 1.000: 50 % less (geometric means over 1 trace)."
         ),
         "{sentence}"
     );
-    assert_eq!(two(false), "PyTorch completes 0 of 2 traces, Larder 2.");
+    assert_eq!(
+        two(false),
+        "PyTorch completes 0 of 2 traces, Larder (larder-billed) 2."
+    );
 }
 
 #[test]

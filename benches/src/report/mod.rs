@@ -5,14 +5,16 @@ pub(crate) mod bar;
 pub(crate) mod page;
 pub(crate) mod picture;
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use bar::Bar;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use page::escape;
 use serde::Serialize;
+use terminal_size::{Width, terminal_size_of};
 
 pub(crate) use Alignment::{Left, Right};
 pub(crate) use larder_jobs::layout::{self, ANY_WIDTH};
@@ -40,7 +42,7 @@ pub(crate) struct Shown {
 
     /// Print these columns, such as calls,ns/op
     ///
-    /// A wrong name lists the right ones.
+    /// The first word of a name is enough. A wrong name lists the right ones.
     #[arg(
         long,
         value_name = "NAMES",
@@ -84,11 +86,8 @@ impl Shown {
             .iter()
             .map(|(name, _)| name.as_str())
             .collect();
-        if let Some(wrong) = self
-            .columns
-            .iter()
-            .find(|name| !headings.contains(&name.as_str()))
-        {
+        let fits = |name: &str| headings.iter().any(|heading| names(name, heading));
+        if let Some(wrong) = self.columns.iter().find(|name| !fits(name)) {
             return Err(format!(
                 "there is no column `{wrong}`; give some of: {}",
                 headings.join(",")
@@ -96,7 +95,7 @@ impl Shown {
         }
         let named = |heading: &str| match self.columns.as_slice() {
             [] => usual.contains(&heading),
-            named => named.iter().any(|name| name == heading),
+            named => named.iter().any(|name| names(name, heading)),
         };
         let keep: Vec<bool> = (0..)
             .zip(&table.columns)
@@ -110,6 +109,11 @@ impl Shown {
         }
         Ok(())
     }
+}
+
+/// Whether a column is asked for: by its heading, or by the first word of it.
+fn names(name: &str, heading: &str) -> bool {
+    name == heading || heading.split(' ').next() == Some(name)
 }
 
 /// A text, which stands out or does not: in Markdown bold, in HTML red. Or a bar, in HTML alone.
@@ -234,7 +238,7 @@ impl Table {
         lines.collect()
     }
 
-    /// Rows are in groups by their first cell.
+    /// Rows are in groups by their first cell. A column without a figure in any row is left out.
     pub(crate) fn html(&self) -> String {
         let class = |class: &str| match class.trim() {
             "" => String::new(),
@@ -245,7 +249,14 @@ impl Table {
             Left => "text",
         };
         let mut html = String::from("<div class=\"wide\"><table>\n<thead><tr>");
-        for column in &self.columns {
+        let none = none();
+        let empty = |at: usize| {
+            let mut cells = self.rows.iter().filter_map(|row| row.get(at));
+            !self.rows.is_empty() && cells.all(|cell| cell.bar.is_none() && cell.text == none)
+        };
+        let shown: Vec<bool> = (0..self.columns.len()).map(|at| !empty(at)).collect();
+        let columns = self.columns.iter().zip(&shown);
+        for (column, _) in columns.filter(|(_, shown)| **shown) {
             let class = class(words(column));
             html.push_str(&format!("<th{class}>{}</th>", escape(&column.0)));
         }
@@ -255,7 +266,8 @@ impl Table {
             let name = row.first().map(|cell| cell.text.as_str());
             let first = group.replace(name).is_some_and(|group| group != name);
             html.push_str(&format!("<tr{}>", class(if first { "first" } else { "" })));
-            for (cell, column) in row.iter().zip(&self.columns) {
+            let cells = row.iter().zip(&self.columns).zip(&shown);
+            for ((cell, column), _) in cells.filter(|(_, shown)| **shown) {
                 let mark = if cell.stands_out { " no" } else { "" };
                 let class = class(&format!("{}{mark}", words(column)));
                 let bar = cell.bar.as_ref().map_or_else(String::new, Bar::html);
@@ -309,17 +321,57 @@ pub(crate) fn progress_bar() -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(0);
-    let style = "{bar:30} {human_pos}/{human_len} {elapsed}, {eta} left {msg}";
+    // A terminal breaks a line that is too long in the middle of a word.
+    let style = match terminal_size_of(io::stderr()) {
+        Some((Width(0..80), _)) => "{so_far}{wide_msg}",
+        _ => "{bar:30} {so_far}{wide_msg}",
+    };
     if let Ok(style) = ProgressStyle::with_template(style) {
-        bar.set_style(style);
+        bar.set_style(style.with_key("so_far", so_far));
     }
     bar.enable_steady_tick(TICK);
     bar
 }
 
+/// How much is done and how long the rest takes, as far as that is known.
+fn so_far(state: &ProgressState, line: &mut dyn fmt::Write) {
+    let Some(all) = state.len().filter(|&all| all > 0) else {
+        return;
+    };
+    let (done, all) = (HumanCount(state.pos()), HumanCount(all));
+    // There is no place to say that a line of progress cannot be written.
+    let _ = write!(line, "{done}/{all} {:#}", HumanDuration(state.elapsed()));
+    let _ = match state.pos() {
+        0 => line.write_str(" "),
+        _ => write!(line, ", {:#} left ", HumanDuration(state.eta())),
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_column_is_asked_for_by_its_first_word_and_one_without_figures_is_not_on_a_page() {
+        let shown = |columns: &[&str]| Shown {
+            wide: false,
+            columns: columns.iter().map(|&name| name.to_owned()).collect(),
+        };
+        let make = || {
+            let mut table = Table::new(["trace", "live MiB", "calls", "driver frees"]);
+            table.row(["x", "1.5", "-", "3"]);
+            table.row(["y", "2.5", "-", "-"]);
+            table
+        };
+        let mut table = make();
+        shown(&["live"]).choose(&mut table, 1, &[]).unwrap();
+        assert!(table.markdown().starts_with("| trace | live MiB |\n"));
+        let error = shown(&["MiB"]).choose(&mut make(), 1, &[]).unwrap_err();
+        assert!(error.contains("no column `MiB`"), "{error}");
+        let html = make().html();
+        assert!(!html.contains("calls") && html.contains("driver frees"));
+        assert!(html.contains("<td>2.5</td><td>-</td></tr>"), "{html}");
+    }
 
     #[test]
     fn a_table_has_the_same_cells_in_every_form() {

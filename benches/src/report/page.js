@@ -209,6 +209,7 @@ class Explorer {
     this.memory = new Chart(this.view, 240, 'memory over time');
     this.map = new Chart(this.view, 420, 'addresses over time');
     this.calls = new Chart(this.view, 130, 'driver calls over time');
+    this.callsOver = element('h3', {}, 'Driver calls so far');
     this.legend = element('table', { class: 'legend' });
     this.zero = element('input', { type: 'checkbox', checked: '' });
     this.zero.onchange = () => this.draw();
@@ -231,7 +232,7 @@ class Explorer {
       this.legend,
       element('h3', {}, 'Memory over time'), this.memory.canvas,
       this.title, this.map.canvas, element('p', { class: 'key' }, ...this.key()),
-      element('h3', {}, 'Driver calls so far'), this.calls.canvas, this.hint);
+      this.callsOver, this.calls.canvas, this.hint);
     for (const chart of [this.memory, this.map, this.calls]) this.listen(chart);
     new ResizeObserver(() => this.draw()).observe(home);
     this.open(sources[0]);
@@ -400,6 +401,10 @@ class Explorer {
   }
   drawCalls() {
     const chart = this.calls, { picture } = this;
+    // A packing asks no driver.
+    const none = picture.allocators.every(allocator => allocator.calls.value.length === 0);
+    for (const part of [this.callsOver, chart.canvas]) part.style.display = none ? 'none' : '';
+    if (none) return;
     const shown = picture.allocators.filter(allocator => allocator.shown);
     chart.low = 0;
     chart.high = Math.max(4, ...shown.map(allocator => allocator.calls.value.at(-1) ?? 0)) * 1.04;

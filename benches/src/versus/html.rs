@@ -43,7 +43,7 @@ pub(crate) fn html(results: &Results, about: &[String]) -> String {
         let table = summary_table(&results.rows).html();
         body.push_str(&format!(
             "<p>{}</p>\n{table}",
-            SUMMARY.replace("**bold**", "red numbers")
+            SUMMARY.replace("**bold**", "red")
         ));
     }
     for profile in in_order(results.rows.iter().map(|row| row.profile)) {
@@ -161,7 +161,7 @@ fn section(heading: &str, units: &[&str], lines: &[Line]) -> String {
     let mut table = Table::words(["workload", "allocator"]);
     for unit in units {
         table.column("", Left);
-        for heading in [unit, "range", "/ least"] {
+        for heading in [unit, "range", "over the least"] {
             table.column(heading, Right);
         }
     }

@@ -46,7 +46,7 @@ pub(crate) fn join(mut earlier: Vec<VersusRow>, later: Vec<VersusRow>) -> Vec<Ve
 /// A group of columns: its heading, the profile, what is compared.
 const GROUPS: [(&str, Profile, Measure); 3] = [
     ("time", Profile::Fat, Measure::Time),
-    ("plain", Profile::Plain, Measure::Time),
+    ("plain build", Profile::Plain, Measure::Time),
     ("peak", Profile::Fat, Measure::Peak),
 ];
 
@@ -88,7 +88,7 @@ pub(super) fn summary_table(rows: &[VersusRow]) -> Table {
     for (name, cell) in [("geometric mean", mean_of as ScoreCell), ("aim", aim_of)] {
         let mut cells = vec![Cell::outstanding(name), "".into(), "".into()];
         for group in &groups {
-            cells.extend(CONFIGURATIONS.map(|name| cell(group, name).into()));
+            cells.extend(CONFIGURATIONS.map(|name| cell(group, name)));
         }
         table.row(cells);
     }
@@ -96,7 +96,7 @@ pub(super) fn summary_table(rows: &[VersusRow]) -> Table {
 }
 
 /// What a contest says of a configuration.
-type ScoreCell = fn(&Contest, &str) -> String;
+type ScoreCell = fn(&Contest, &str) -> Cell;
 
 fn line_of<'a>(contest: &'a Contest, workload: &str) -> Option<&'a ContestLine> {
     contest.lines.iter().find(|line| line.workload == workload)
@@ -112,6 +112,14 @@ fn ratio_of(contest: &Contest, line: Option<&ContestLine>, name: &str) -> Cell {
     let mut scores = contest.scores.iter();
     let column = scores.position(|score| score.allocator == name);
     let ratio = line.zip(column).and_then(|(line, at)| line.ratios[at]);
+    shown(ratio)
+}
+
+fn mean_of(contest: &Contest, name: &str) -> Cell {
+    shown(score_of(contest, name).and_then(|score| score.mean))
+}
+
+fn shown(ratio: Option<f64>) -> Cell {
     let text = decimals(ratio, 2);
     match ratio {
         Some(ratio) if ratio > BEHIND => Cell::outstanding(text),
@@ -119,17 +127,9 @@ fn ratio_of(contest: &Contest, line: Option<&ContestLine>, name: &str) -> Cell {
     }
 }
 
-fn mean_of(contest: &Contest, name: &str) -> String {
-    decimals(score_of(contest, name).and_then(|score| score.mean), 2)
-}
-
-fn aim_of(contest: &Contest, name: &str) -> String {
-    let Some(aim) = contest.measure.aim(name) else {
-        return none();
-    };
-    let mean = format!("{:.2}", aim.mean);
-    match score_of(contest, name) {
-        Some(score) => format!("{mean} ({})", score.against(&aim)),
-        None => mean,
-    }
+/// What was not measured has no aim.
+fn aim_of(contest: &Contest, name: &str) -> Cell {
+    let aim = contest.measure.aim(name).zip(score_of(contest, name));
+    let aim = aim.map(|(aim, score)| format!("{:.2} ({})", aim.mean, score.against(&aim)));
+    aim.unwrap_or_else(none).into()
 }

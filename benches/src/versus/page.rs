@@ -119,7 +119,7 @@ pub(crate) fn page(results: &Results, settings: &Settings, origin: &Origin) -> S
     text + &format!("\n```text\n{}\n```\n", tables.trim_end())
 }
 
-pub(super) const SUMMARY: &str = "Ours over the best peer of each workload (every other allocator is a peer), below 1 ahead, **bold** behind: time with fat LTO, time of a plain release build, peak of resident memory.";
+pub(super) const SUMMARY: &str = "Ours over the best peer of each workload (every other allocator is a peer), below 1 ahead, **bold** more than 5 % behind: time with fat LTO, time of a plain release build, peak of resident memory.";
 
 /// Writes `DATE-versus.md` and `.jsonl` into a folder, and of long runs `.svg`, and gives their paths. Earlier
 /// results of the same day stay: the new ones get a number.

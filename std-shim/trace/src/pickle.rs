@@ -25,7 +25,8 @@ pub(super) enum Value {
     List(u32),
     /// A dictionary, by number.
     Dict(u32),
-    /// Whatever no snapshot needs: none, true, fractions, negative numbers, sets, bytes.
+    True,
+    /// Whatever no snapshot needs: none, false, fractions, negative numbers, sets, bytes.
     Other,
 }
 
@@ -203,7 +204,8 @@ impl Machine<'_> {
                 let len = self.length(if opcode == 0x8a { 1 } else { 4 })?;
                 self.long_number(len)
             }
-            b'N' | 0x88 | 0x89 => self.push(Value::Other),
+            0x88 => self.push(Value::True),
+            b'N' | 0x89 => self.push(Value::Other),
             b'G' => self.skip(8),
             // Texts, those of Python 2 among them.
             0x8c | b'U' => self.text(1),

@@ -105,6 +105,20 @@ impl Recording {
         self.places.values().flatten().count()
     }
 
+    /// The most bytes that were live at once.
+    pub(super) fn most_live_bytes(&self) -> u64 {
+        let mut live = self.counts.before_bytes;
+        let mut most = live;
+        for happened in &self.events {
+            match happened {
+                Happened::Alloc(block) => live = live.saturating_add(self.sizes[*block as usize]),
+                Happened::Free(block) => live = live.saturating_sub(self.sizes[*block as usize]),
+            }
+            most = most.max(live);
+        }
+        most
+    }
+
     /// Whether all sizes are multiples of a number.
     pub(super) fn all_multiples_of(&self, bytes: u64) -> bool {
         self.sizes.iter().all(|size| size.is_multiple_of(bytes))

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::byte_count::ByteCount;
 use super::pickle::{Pickle, Value};
 use super::recording::{Recording, counted};
 use super::{Defect, Event, Trace};
@@ -108,12 +109,32 @@ fn notes_on_the_rest(pickle: &Pickle<'_>) -> Vec<String> {
     if holds("host_traces") || holds("host_segments") {
         notes.push("pinned memory of the host is in the file and left out".to_owned());
     }
+    if let Some(settings) = settings(pickle) {
+        notes.push(format!(
+            "the snapshot was made with {settings}; give --pytorch {settings} to compare with that"
+        ));
+    }
     if holds("external_annotations") {
         notes.push(
             "a profiler's annotations are in the file and left out, steps among them".to_owned(),
         );
     }
     notes
+}
+
+/// The settings that PyTorch ran with, as its variable has them; `None` for its defaults.
+fn settings(pickle: &Pickle<'_>) -> Option<String> {
+    let settings = pickle.get(pickle.root, "allocator_settings")?;
+    let text = pickle.get(settings, "PYTORCH_CUDA_ALLOC_CONF");
+    let text = text.and_then(|value| pickle.text(value));
+    // As an argument of a command it may not be anything.
+    let plain = |text: &&[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_graphic);
+    if let Some(text) = text.filter(plain) {
+        return Some(String::from_utf8_lossy(text).into_owned());
+    }
+    let expandable = pickle.get(settings, "expandable_segments");
+    let expandable = matches!(expandable, Some(Value::True));
+    expandable.then(|| "expandable_segments:True".to_owned())
 }
 
 /// Why an entry was refused.
@@ -248,12 +269,12 @@ impl Device {
         note(
             self.held_back.len(),
             "block",
-            "freed and held back for other streams at the end: live still",
+            "freed and held back for other streams at the end: kept live",
         );
         note(
             self.recording.live().saturating_sub(self.listed),
             "block",
-            "live by the history and not in the list of blocks: live still",
+            "never freed in the history and missing from the snapshot's segments: kept live",
         );
         note(
             self.private_pools.len(),
@@ -263,9 +284,9 @@ impl Device {
         counts.notes(&mut notes);
         if self.refused > 0 {
             notes.push(format!(
-                "{} refused, the largest of {} bytes: left out",
+                "{} refused, the largest of {}: left out",
                 counted(self.refused, "allocation"),
-                self.refused_bytes
+                ByteCount(self.refused_bytes)
             ));
         }
         if self.recording.all_multiples_of(ROUNDING_BYTES) {
@@ -273,10 +294,12 @@ impl Device {
                 "all sizes are multiples of {ROUNDING_BYTES}: they may be rounded, and not what was asked for"
             ));
         }
-        if self.segment_bytes > 0 {
+        let held = u64::try_from(self.most_held_bytes()).unwrap_or(u64::MAX);
+        // Segments that are missing from the list say nothing of what was held.
+        if self.segment_bytes > 0 && held >= self.recording.most_live_bytes() {
             notes.push(format!(
-                "PyTorch held {} bytes at most, as far back as the history goes",
-                self.most_held_bytes()
+                "PyTorch held {} at most, as far back as the history goes",
+                ByteCount(held)
             ));
         }
         notes
@@ -295,9 +318,9 @@ impl Device {
         ];
         if counts.before > 0 {
             notes.push(format!(
-                "{} of {} bytes older than the history, which began late or lost its oldest entries (max_entries): first, by address",
+                "{} of {} older than the history, which began late or lost its oldest entries (max_entries): first, by address",
                 counted(counts.before, "block"),
-                counts.before_bytes
+                ByteCount(counts.before_bytes)
             ));
         }
         if self.streams.len() > 1 {

@@ -78,18 +78,18 @@ fn what_python_pickles_is_read_in_each_protocol() {
 fn what_a_snapshot_does_not_say_is_noted() {
     let traces = read_all(FIXTURES[1].1).unwrap();
     for text in [
-        "2 blocks of 2700 bytes older than the history",
+        "2 blocks of 2.64 KiB older than the history",
         "marks no steps",
         "2 streams are played as one",
         "1 block freed while other streams used it",
         "1 block freed and held back",
-        "1 allocation refused, the largest of 1099511627776 bytes",
+        "1 allocation refused, the largest of 1 TiB",
         "1 private pool that",
-        "PyTorch held 5242880 bytes at most",
+        "PyTorch held 5 MiB at most",
     ] {
         assert!(noted(&traces[0], text), "{text}: {:#?}", traces[0].notes());
     }
-    assert!(!noted(&traces[0], "rounded") && !noted(&traces[0], "not in the list"));
+    assert!(!noted(&traces[0], "rounded") && !noted(&traces[0], "missing from"));
     assert!(noted(&traces[1], "all sizes are multiples of 512"));
     assert!(!noted(&traces[1], "streams are") && !noted(&traces[1], "older"));
 }
@@ -176,8 +176,36 @@ fn a_block_that_the_list_does_not_have_is_noted() {
     let trace = one(&history(&[entry("alloc", 512, 10)]));
     assert!(noted(
         &trace,
-        "1 block live by the history and not in the list"
+        "1 block never freed in the history and missing from the snapshot's segments"
     ));
+    // Segments that lack it do not say what was held either.
+    let mut value = history(&[entry("alloc", 512, 4096)]);
+    assert!(!noted(&one(&value), "PyTorch held"));
+    value["segments"] = json!([{"address": 8192, "total_size": 4095, "blocks": []}]);
+    assert!(!noted(&one(&value), "PyTorch held"));
+    value["segments"][0]["total_size"] = json!(4096);
+    assert!(noted(&one(&value), "PyTorch held 4 KiB at most"));
+}
+
+#[test]
+fn settings_that_are_not_the_defaults_are_noted() {
+    let with = |settings: Value| {
+        let mut value = history(&[entry("alloc", 512, 10)]);
+        value["allocator_settings"] = settings;
+        one(&value)
+    };
+    let said = "made with expandable_segments:True; give --pytorch expandable_segments:True to";
+    assert!(noted(&with(json!({"expandable_segments": true})), said));
+    let text =
+        json!({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "expandable_segments": false});
+    assert!(noted(&with(text), "made with max_split_size_mb:64;"));
+    for settings in [
+        json!({"expandable_segments": false, "PYTORCH_CUDA_ALLOC_CONF": ""}),
+        json!({"PYTORCH_CUDA_ALLOC_CONF": "a; b"}),
+        json!(null),
+    ] {
+        assert!(!noted(&with(settings), "made with"));
+    }
 }
 
 #[test]

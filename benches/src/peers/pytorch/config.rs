@@ -26,6 +26,9 @@ const WITHOUT_EFFECT: [&str; 8] = [
     "throw_on_cudamalloc_oom",
 ];
 
+/// The variables that PyTorch reads, the older one first.
+const VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+
 /// How the allocator behaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PytorchConfig {
@@ -67,10 +70,15 @@ impl PytorchConfig {
         bytes.max(1).checked_next_multiple_of(GRANULE_BYTES)
     }
 
-    /// Reads `option:value,option:value`. An error says what is wrong with the text.
+    /// Reads `option:value,option:value`, with the name of the variable in front or without. An error says what is wrong
+    /// with the text.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut config = Self::DEFAULT;
-        for part in parts(text) {
+        let text = match text.split_once('=') {
+            Some((variable, value)) if VARIABLES.contains(&variable.trim()) => value,
+            _ => text,
+        };
+        for part in parts(text.trim_matches(['"', '\''])) {
             let pair = part.split_once(':');
             let (option, value) = pair.ok_or_else(|| format!("`{part}` is not option:value"))?;
             config.set(option.trim(), value.trim())?;
@@ -238,6 +246,11 @@ mod tests {
         };
         assert_eq!(config, expected);
         assert_eq!(PytorchConfig::parse(""), Ok(PytorchConfig::DEFAULT));
+        for variable in VARIABLES {
+            let line = format!("{variable}='{text}'");
+            assert_eq!(PytorchConfig::parse(&line), Ok(expected));
+        }
+        assert!(PytorchConfig::parse("OTHER=expandable_segments:True").is_err());
     }
 
     #[test]

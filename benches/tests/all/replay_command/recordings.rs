@@ -71,7 +71,7 @@ fn a_snapshot_of_pytorch_is_replayed_each_device_by_itself() {
 #[test]
 fn what_a_recording_does_not_say_stands_once_below_the_table_and_in_each_line_of_json() {
     let path = fixture("protocol4.pickle");
-    let said = "protocol4.dev0: 2 blocks of 2700 bytes older than the history";
+    let said = "protocol4.dev0: 2 blocks of 2.64 KiB older than the history";
     let output = larder(&["--allocator", "larder", "--allocator", "xla", &path]);
     assert_eq!(
         stdout(&output).matches(said).count(),

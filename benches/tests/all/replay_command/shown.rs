@@ -15,11 +15,13 @@ fn the_default_is_pytorch_beside_ours_and_ends_with_what_that_saves() {
     }
     assert!(text.contains("over 2 completed of 2 traces"), "{text}");
     let last = text.lines().last().unwrap();
-    let sentence = "At the peak PyTorch holds 1.161 times what is live, Larder 1.00";
+    let sentence =
+        "At the peak PyTorch holds 1.161 times what is live, Larder (larder-billed) 1.00";
     assert!(last.starts_with(sentence), "{last}");
     for part in [
         " % less (geometric means over 2 traces). ",
-        "Beside expandable segments it is 0.",
+        "Larder holds 0.",
+        " % less than expandable segments.",
     ] {
         assert!(last.contains(part), "{last}");
     }
@@ -42,7 +44,7 @@ fn all_is_every_allocator_side_by_side() {
 fn pytorch_can_be_set_as_its_variable_says() {
     let trace = carried("resnet50_train");
     let rows = |settings: &str| json(&larder(&["--json", "--pytorch", settings, &trace]));
-    let same = rows("backend:native,expandable_segments:True");
+    let same = rows("PYTORCH_CUDA_ALLOC_CONF=backend:native,expandable_segments:True");
     assert_eq!(names(&same), [&SHOWN[..], &["pytorch-set"]].concat());
     let reserved = |row: &Value| row["peak_reserved_bytes"].as_u64().unwrap();
     assert_eq!(reserved(&same[4]), reserved(&same[1]));

@@ -1,0 +1,1 @@
+../../../core/src/byte_count.rs
