@@ -138,7 +138,9 @@ impl<S: PoolSource<M>, M: Memory> Bounded<S, M> {
         if let Cause::Addresses | Cause::SubAllocator = out.cause {
             let device_bytes = above.device_bytes();
             if out.requested_bytes > device_bytes {
-                (out.cause, out.limit_bytes) = (Cause::Device, device_bytes);
+                out.cause = Cause::Device {
+                    bytes: device_bytes,
+                };
             }
         }
         DeviceAllocError::Memory {
