@@ -125,8 +125,8 @@ pub enum Cause {
     Addresses,
     /// More was asked for than the whole device has.
     Device {
-        /// What it has.
-        bytes: u64,
+        /// What it has, in whole MiB.
+        mib: u32,
     },
 }
 
@@ -188,10 +188,10 @@ impl fmt::Display for OutOfMemory {
                 f,
                 "the sub-allocator gave a range that cannot be held: {error}"
             )?,
-            Cause::Device { bytes } => write!(
+            Cause::Device { mib } => write!(
                 f,
                 "the whole device has {:#}; ask for less",
-                ByteCount(bytes)
+                ByteCount(u64::from(mib) << 20)
             )?,
             _ => {}
         }

@@ -139,7 +139,7 @@ impl<S: PoolSource<M>, M: Memory> Bounded<S, M> {
             let device_bytes = above.device_bytes();
             if out.requested_bytes > device_bytes {
                 out.cause = Cause::Device {
-                    bytes: device_bytes,
+                    mib: u32::try_from(device_bytes >> 20).unwrap_or(u32::MAX),
                 };
             }
         }
