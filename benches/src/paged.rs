@@ -44,8 +44,7 @@ pub(crate) fn larder_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Paged::new(backing, device_bytes))
 }
 
-/// Steps are planned; pages move as in [`larder_billed`]. When the last live block is freed, what is held goes
-/// back, as [`planned`] says.
+/// Steps are planned; pages move as in [`larder_billed`].
 pub(crate) fn planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let mut planned = Paged::new(Backing::Billed, device_bytes);
     planned.steps = Some(planned::steps());
@@ -60,7 +59,6 @@ struct Paged {
     steps: Option<Steps<'static>>,
     device: PageDevice,
     judged: bool,
-    live: u64,
 }
 
 impl Paged {
@@ -80,7 +78,6 @@ impl Paged {
             steps: None,
             device: PageDevice::new(PAGE_BYTES, capacity_bytes),
             judged: false,
-            live: 0,
         }
     }
 
@@ -91,17 +88,11 @@ impl Paged {
         if self.judged {
             self.device.end_use(block.range(), None);
         }
-        self.live -= 1;
         let Some(steps) = &mut self.steps else {
             return paged.free(block).ok();
         };
         let driver = &self.device;
-        steps.free(&mut OverPages { paged, driver }, block).ok()?;
-        if self.live == 0 {
-            paged.release_over(driver, u64::MAX);
-            steps.start_over();
-        }
-        Some(())
+        steps.free(&mut OverPages { paged, driver }, block).ok()
     }
 }
 
@@ -128,7 +119,6 @@ impl Contender for Paged {
         if self.judged {
             driver.begin_use(grant.block.range(), StreamId::MAIN);
         }
-        self.live += 1;
         Some(Slot::of(grant.block))
     }
 
@@ -162,6 +152,13 @@ impl Contender for Paged {
         }
         if let Some(steps) = &mut self.steps {
             steps.begin(0);
+        }
+    }
+
+    fn start_over(&mut self) {
+        if let (Some(paged), Some(steps)) = (&mut self.paged, &mut self.steps) {
+            paged.release_over(&self.device, u64::MAX);
+            steps.start_over();
         }
     }
 

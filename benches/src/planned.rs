@@ -1,9 +1,7 @@
 //! Larder's contenders that plan: `larder-core`'s steps over its paged best fit, or over one plain
 //! range.
 //!
-//! Each step mark of a trace begins a step. When the last live block is freed, as between two
-//! passes over the whole trace, the program starts over: what is held goes back to the device, so
-//! that the next pass shows what a program needs that knows its steps from the start.
+//! Each step mark of a trace begins a step.
 
 use larder_core::lifetime::{InRange, StepConfig, StepTables, Steps, Tag};
 use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Granule, NoIndex, Request};
@@ -80,18 +78,16 @@ pub(crate) fn planned_plain(device_bytes: Option<u64>) -> Box<dyn Contender> {
         addresses,
         held_bytes: 0,
         growths: 0,
-        live: 0,
     })
 }
 
-/// What is held is the range up to the highest address used since nothing was live.
+/// What is held is the range up to the highest address used in this pass over the trace.
 struct PlannedPlain {
     /// Always there, except while it is dropped.
     parts: Option<(Steps<'static>, Bfc<'static>)>,
     addresses: AddrRange,
     held_bytes: u64,
     growths: u64,
-    live: u64,
 }
 
 impl PlannedPlain {
@@ -132,20 +128,12 @@ impl Contender for PlannedPlain {
             self.held_bytes = used.next_multiple_of(GROWTH_BYTES);
             self.growths += 1;
         }
-        self.live += 1;
         Some(Slot::of(block))
     }
 
     fn free(&mut self, slot: Slot) {
         let freed = self.try_free(slot);
         assert!(freed.is_some(), "the replay frees only live blocks");
-        self.live -= 1;
-        if self.live == 0 {
-            self.held_bytes = 0;
-            if let Some((steps, _)) = &mut self.parts {
-                steps.start_over();
-            }
-        }
     }
 
     fn reserved_bytes(&self) -> u64 {
@@ -159,6 +147,13 @@ impl Contender for PlannedPlain {
     fn end_step(&mut self) {
         if let Some((steps, _)) = &mut self.parts {
             steps.begin(0);
+        }
+    }
+
+    fn start_over(&mut self) {
+        self.held_bytes = 0;
+        if let Some((steps, _)) = &mut self.parts {
+            steps.start_over();
         }
     }
 

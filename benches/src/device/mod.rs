@@ -168,13 +168,6 @@ impl Contender for OnDevice {
                 memory.is_some_and(|(memory, stream)| memory.free(stream, block).is_ok())
             });
         assert!(freed, "the replay frees only live blocks");
-        if let (true, true, Some((memory, stream))) =
-            (self.plans, self.blocks.is_empty(), &self.memory)
-        {
-            // The program starts over, as between two passes over a trace.
-            memory.release(u64::MAX);
-            memory.start_over(stream);
-        }
     }
 
     fn reserved_bytes(&self) -> u64 {
@@ -244,6 +237,13 @@ impl Contender for OnDevice {
             self.step = memory.step(stream).ok();
         } else {
             memory.end_step();
+        }
+    }
+
+    fn start_over(&mut self) {
+        if let (true, Some((memory, stream))) = (self.plans, &self.memory) {
+            memory.release(u64::MAX);
+            memory.start_over(stream);
         }
     }
 }

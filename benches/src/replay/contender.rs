@@ -172,6 +172,10 @@ pub(crate) trait Contender {
     /// A step of the program ends, and the next one begins.
     fn end_step(&mut self) {}
 
+    /// The whole trace begins again, and no block is live. Contenders that plan give back what they hold and expect the
+    /// first step, so that a pass shows what a program needs that knows its steps from the start.
+    fn start_over(&mut self) {}
+
     /// Makes the contender report its live blocks to its device from now on, so that the device can check
     /// them. Called before the first block, and never in a timed pass.
     fn judge(&mut self) {}

@@ -86,6 +86,7 @@ impl History {
                 }
             }
             Act::Step { number } => self.steps.push((tick, number)),
+            Act::StartOver => {}
         }
         self.note_held(contender);
         change(&mut self.planned, tick, contender.planned_bytes());

@@ -197,7 +197,7 @@ impl Refused {
     fn new(act: Act, live_bytes: u64, reserved_bytes: u64) -> Self {
         let bytes = match act {
             Act::Alloc { bytes, .. } => bytes,
-            Act::Free { .. } | Act::Step { .. } => 0,
+            Act::Free { .. } | Act::Step { .. } | Act::StartOver => 0,
         };
         Self {
             bytes,
@@ -513,6 +513,10 @@ impl Timed {
                     contender.end_step();
                     continue;
                 }
+                Act::StartOver => {
+                    contender.start_over();
+                    continue;
+                }
             }
             self.operations += 1;
         }
@@ -558,6 +562,7 @@ impl Samples {
                 self.live.remove(slots[place].address);
             }
             Act::Step { .. } => contender.end_step(),
+            Act::StartOver => contender.start_over(),
         }
         if let Some(rule) = contender.broken_rule() {
             return Err(ReplayFault::BrokenRule(rule));

@@ -42,6 +42,7 @@ fn played(text: &str, repeat: Repeat, pass: u32) -> String {
                 }
                 Act::Free { place } => format!("{number}:f{}", live[place].take().unwrap()),
                 Act::Step { .. } => format!("{number}:s"),
+                Act::StartOver => format!("{number}:o"),
             });
         }
     }
@@ -91,7 +92,7 @@ fn a_trace_with_less_than_two_marks_is_one_step() {
 
 #[test]
 fn the_whole_trace_begins_again_with_nothing_live() {
-    let again = "1:f2 1:a0 2:s 3:a1 4:f0 5:a2 6:f1 7:s";
+    let again = "1:f2 1:o 1:a0 2:s 3:a1 4:f0 5:a2 6:f1 7:s";
     assert_eq!(played(LOOP, Repeat::Trace, 2), again);
 }
 
@@ -141,6 +142,18 @@ fn calls_are_counted_by_kind_and_by_pass() {
     }
     let others = replay(spec("xla"), &step, &Options::new(None)).unwrap();
     assert_eq!((others.driver_calls, others.calls_by_pass), (None, None));
+}
+
+#[test]
+fn a_step_that_leaves_nothing_live_keeps_its_memory() {
+    let step = trace("s 0\na 0 4194304\nf 0\ns 1\na 1 4194304\nf 1\ns 2\n");
+    for (repeat, again) in [(Repeat::LastStep, false), (Repeat::Trace, true)] {
+        let outcome = replay(spec("planned"), &step, &passes(2, repeat, None)).unwrap();
+        let calls = outcome.calls_by_pass.unwrap();
+        // Only a program that starts over gives back and asks again.
+        assert_eq!((calls[0] > 0, calls[1] > 0), (true, again), "{calls:?}");
+        assert_eq!(outcome.driver_frees > 0, again, "{calls:?}");
+    }
 }
 
 /// Serves blocks after the first step mark, on a device of certain sizes: on some small ones and

@@ -95,6 +95,7 @@ impl Recorded {
                 self.snapshot.free(self.slots[place].address, event);
             }
             Act::Step { .. } => self.contender.end_step(),
+            Act::StartOver => self.contender.start_over(),
         }
         let now = mark(self.contender.as_ref());
         if self.seen != Some(now) {

@@ -36,7 +36,7 @@ pub(crate) struct ReplayScript {
     /// the event before which it was put.
     again: Tape,
     passes: NonZeroU32,
-    /// Frees at the start of each further pass of what the one before left.
+    /// Events at the start of each further pass that only end the one before.
     leftovers: u64,
     places: usize,
 }
@@ -61,6 +61,7 @@ impl ReplayScript {
                 Repeat::LastStep => last_step(&trace, &mut first)?,
                 Repeat::Trace => {
                     again.free_all(&kept)?;
+                    again.write(1, Act::StartOver)?;
                     1..first.events() + 1
                 }
             };
@@ -109,7 +110,7 @@ impl ReplayScript {
         self.places
     }
 
-    /// How many events at the start of a pass only free what the one before left.
+    /// How many events at the start of a pass only end the one before.
     pub(super) fn leftovers(&self, pass: u32) -> u64 {
         if pass == 1 { 0 } else { self.leftovers }
     }
@@ -180,7 +181,7 @@ impl Again {
 
     fn repeat_one(&mut self, event: &Played, inside: bool) -> io::Result<()> {
         match event.act {
-            Act::Alloc { .. } | Act::Step { .. } if !inside => Ok(()),
+            Act::Alloc { .. } | Act::Step { .. } | Act::StartOver if !inside => Ok(()),
             Act::Alloc { id, place, .. } if self.kept[place] == Some(id) => {
                 if std::mem::replace(&mut self.live[place], true) {
                     self.write(event.number, Act::Free { place })?;
@@ -199,7 +200,7 @@ impl Again {
                 }
                 Ok(())
             }
-            Act::Step { .. } => self.write(event.number, event.act),
+            Act::Step { .. } | Act::StartOver => self.write(event.number, event.act),
         }
     }
 

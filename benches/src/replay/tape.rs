@@ -25,6 +25,8 @@ const BATCH: usize = 1 << 10;
 const ALLOC: u8 = 0;
 const FREE: u8 = 1;
 const STEP: u8 = 2;
+/// The number of no step.
+const START_OVER: u64 = 1 << 32;
 /// By how much the number of the next event is above the last one's, and the id of its block above the next one.
 const LEAP: u8 = 3;
 
@@ -42,9 +44,19 @@ pub(super) struct Played {
 /// What happens in an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
-    Alloc { id: u32, place: usize, bytes: u64 },
-    Free { place: usize },
-    Step { number: u32 },
+    Alloc {
+        id: u32,
+        place: usize,
+        bytes: u64,
+    },
+    Free {
+        place: usize,
+    },
+    Step {
+        number: u32,
+    },
+    /// The whole trace begins again: the program starts over.
+    StartOver,
 }
 
 /// Events, to be read from the first on as often as is wanted.
@@ -89,6 +101,7 @@ impl Tape {
             Act::Alloc { place, bytes, .. } => push(batch, ALLOC, place as u64, Some(bytes)),
             Act::Free { place } => push(batch, FREE, place as u64, None),
             Act::Step { number } => push(batch, STEP, number.into(), None),
+            Act::StartOver => push(batch, STEP, START_OVER, None),
         }
         self.last.number = number;
         self.last.next_id = id + u64::from(matches!(act, Act::Alloc { .. }));
@@ -185,8 +198,9 @@ impl Last {
             FREE => Act::Free {
                 place: first as usize,
             },
-            _ => Act::Step {
-                number: first as u32,
+            _ => match u32::try_from(first) {
+                Ok(number) => Act::Step { number },
+                Err(_) => Act::StartOver,
             },
         };
         Some(Played {
@@ -321,6 +335,7 @@ mod tests {
                     bytes: 1 << (round % 61),
                 },
                 Act::Step { number: round },
+                Act::StartOver,
                 Act::Alloc {
                     id: id + 1,
                     place: 0,
@@ -365,7 +380,7 @@ mod tests {
             match event.act {
                 Act::Alloc { id, place, .. } => assert_eq!(live[place].replace(id), None),
                 Act::Free { place } => assert!(live[place].take().is_some()),
-                Act::Step { .. } => {}
+                Act::Step { .. } | Act::StartOver => {}
             }
         }
     }

@@ -122,15 +122,21 @@ fn a_limit_is_a_byte_count_or_0() {
 }
 
 #[test]
-fn the_example_for_kubernetes_runs_a_command_there_is() {
+fn the_example_for_kubernetes_runs_commands_there_are() {
     let text = include_str!("../../../../examples/kubernetes/larder-top.yaml");
-    let mut lines = text.lines().map(str::trim);
-    let command = lines.find_map(|line| line.strip_prefix("command: [\"larder\""));
-    let rest = command.unwrap().strip_prefix(", ").unwrap();
-    let arguments: Vec<String> = serde_json::from_str(&format!("[{rest}")).unwrap();
-    let arguments = ["larder".to_owned()].into_iter().chain(arguments);
-    let cli = <OneCommand as clap::Parser>::try_parse_from(arguments);
-    assert!(matches!(cli.unwrap().command, crate::Command::Top(_)));
+    let lines = text.lines().map(str::trim);
+    let commands = lines.filter_map(|line| line.strip_prefix("command: "));
+    let commands = commands.filter(|command| command.starts_with("[\"larder\""));
+    let commands = commands.map(|command| {
+        let words: Vec<String> = serde_json::from_str(command).unwrap();
+        let cli = <OneCommand as clap::Parser>::try_parse_from(words);
+        cli.unwrap().command
+    });
+    let commands: Vec<_> = commands.collect();
+    assert!(matches!(
+        commands[..],
+        [crate::Command::Top(_), crate::Command::Coordinate(_)]
+    ));
 }
 
 #[derive(clap::Parser)]

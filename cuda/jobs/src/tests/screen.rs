@@ -73,11 +73,11 @@ fn a_narrow_table_breaks_no_number_and_a_wrong_column_lists_the_right_ones() {
 
 /// What stands in the terminal, line by line.
 fn drawn(screen: &Screen, width: u16) -> Vec<String> {
-    let mut terminal = Terminal::new(TestBackend::new(width, 8)).unwrap();
+    let mut terminal = Terminal::new(TestBackend::new(width, 12)).unwrap();
     terminal.draw(|frame| screen.draw(frame)).unwrap();
     let buffer = terminal.backend().buffer();
     let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect();
-    (0..8).map(line).collect()
+    (0..12).map(line).collect()
 }
 
 fn screen_of(folder: &Path) -> Screen {
@@ -104,12 +104,61 @@ fn a_terminal_shows_the_columns_that_fit_and_the_keys() {
         assert!(wide[0].contains(heading), "{heading} in {wide:?}");
     }
     assert!(wide[1].contains("train") && wide[1].contains("512 MiB"));
-    assert!(wide[7].contains("q end"));
     let narrow = drawn(&screen, 80);
-    for heading in ["job", "alive", "limit", "target", "perf", "problem"] {
+    for heading in ["job", "alive", "limit", "target", "perf"] {
         assert!(narrow[0].contains(heading), "{heading} in {narrow:?}");
     }
     assert!(!narrow[0].contains("stable"));
+    for width in [40, 80] {
+        let keys = drawn(&screen, width).concat();
+        for key in ["+/- limit", "p pause", "r resume", "q end"] {
+            assert!(keys.contains(key), "{key} in {keys}");
+        }
+    }
+}
+
+#[test]
+fn a_narrow_terminal_breaks_no_number_and_no_name() {
+    let folder = folder();
+    for name in ["train", "night-7d9c5b6f4-xk2lp"] {
+        let mut status = Status::new(7, 0);
+        (status.limit, status.held) = (1234 * MIB, 23_456 * MIB);
+        status.write(&JobFiles::ours(folder.path(), name));
+    }
+    let screen = screen_of(folder.path());
+    let words = |width| -> Vec<Vec<String>> {
+        let lines = drawn(&screen, width).into_iter().take(3);
+        let words = lines.map(|line| line.split_whitespace().map(str::to_owned).collect());
+        words.collect()
+    };
+    let whole = words(200);
+    for width in 21..=80 {
+        for (line, whole) in words(width).iter().zip(&whole) {
+            assert_eq!(line[0], whole[0], "{width}");
+            assert!(line.iter().all(|word| whole.contains(word)), "{line:?}");
+        }
+    }
+    for heading in ["job", "limit"] {
+        assert!(words(40)[0].contains(&heading.to_owned()));
+    }
+}
+
+#[test]
+fn what_is_wrong_stands_whole_below_the_table_the_selected_jobs_first() {
+    let folder = folder();
+    for name in ["a", "b"] {
+        fs::write(folder.path().join(format!("{name}.status.json")), "{").unwrap();
+    }
+    let mut screen = screen_of(folder.path());
+    let problem = |screen: &Screen| drawn(screen, 40)[3].clone();
+    assert!(problem(&screen).starts_with("a: not a job's status"));
+    press(&mut screen, KeyCode::Down);
+    assert!(problem(&screen).starts_with("b: not a job's status"));
+    let jobs = look(&[folder.path().to_owned()]).unwrap();
+    let shown = drawn(&screen, 40).join("\n");
+    for word in jobs[1].problems[0].split_whitespace() {
+        assert!(shown.contains(word), "{word} in {shown}");
+    }
 }
 
 #[test]
@@ -148,7 +197,7 @@ fn keys_write_the_selected_jobs_control_file() {
     for letter in "1GiBx".chars() {
         assert_eq!(press(&mut screen, KeyCode::Char(letter)), Act::Nothing);
     }
-    assert!(drawn(&screen, 80)[6].contains("limit: 1GiBx"));
+    assert!(drawn(&screen, 80).concat().contains("limit: 1GiBx"));
     press(&mut screen, KeyCode::Backspace);
     assert_eq!(sent(&mut screen, KeyCode::Enter), (Some(1024), Some(100)));
     assert!(!JobFiles::ours(folder.path(), "a").control.exists());
@@ -164,7 +213,11 @@ fn a_limit_that_is_typed_wrong_is_said_and_not_written() {
     for code in [KeyCode::Char('l'), KeyCode::Char('q'), KeyCode::Enter] {
         assert_eq!(press(&mut screen, code), Act::Nothing);
     }
-    assert!(drawn(&screen, 80)[6].contains("`q` is not a byte count"));
+    assert!(
+        drawn(&screen, 80)
+            .concat()
+            .contains("`q` is not a byte count")
+    );
     assert!(!job.control.exists());
 }
 

@@ -7,34 +7,50 @@ use ratatui::text::Text;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 
 use super::screen::Screen;
-use super::table::HEADINGS;
+use super::table::{HEADINGS, problems};
 use crate::alive::Alive;
+use crate::layout::wrapped;
 
-/// Columns that go first where the terminal is narrow.
-const SPARED: [&str; 9] = [
-    "stable", "prio", "peak", "batch", "swap", "pid", "deferred", "age", "host",
+/// Columns that go where the terminal is narrow, these first. The job's name stays.
+const SPARED: [&str; 16] = [
+    "stable", "prio", "peak", "batch", "swap", "pid", "deferred", "age", "host", "gpu", "used",
+    "alive", "perf", "target", "held", "limit",
 ];
 
-const KEYS: &str = "↑↓ job  +/- limit  l type a limit  0-9 share of the time in tens  p pause  \
-                    r resume  q end";
+const KEYS: &str = "↑↓ job  +/- limit  l type one  q end\n\
+                    0-9 share of time  p pause  r resume\n";
 
 impl Screen {
     /// Draws all of it.
     pub(crate) fn draw(&self, frame: &mut Frame<'_>) {
-        let [table, message, keys] = Layout::vertical([
-            Constraint::Min(1),
-            Constraint::Length(1),
-            Constraint::Length(1),
-        ])
-        .areas(frame.area());
-        self.draw_table(frame, table);
+        let width = usize::from(frame.area().width);
         let said = match &self.typed {
             Some(typed) => format!("limit: {typed}█  (Enter sets it, Esc leaves it)"),
             None => self.message.clone(),
         };
-        frame.render_widget(Paragraph::new(said), message);
+        let (said, keys) = (wrapped(&said, width), wrapped(KEYS, width));
+        let [upper, below, last] = Layout::vertical([
+            Constraint::Min(1),
+            Constraint::Length(height(&said).max(1)),
+            Constraint::Length(height(&keys)),
+        ])
+        .areas(frame.area());
+        let rows = u16::try_from(self.lines.len() + 1).unwrap_or(u16::MAX);
+        let [table, problems] =
+            Layout::vertical([Constraint::Length(rows), Constraint::Min(0)]).areas(upper);
+        self.draw_table(frame, table);
+        frame.render_widget(Paragraph::new(wrapped(&self.problems(), width)), problems);
+        frame.render_widget(Paragraph::new(said), below);
         let style = Style::new().add_modifier(Modifier::DIM);
-        frame.render_widget(Paragraph::new(KEYS).style(style), keys);
+        frame.render_widget(Paragraph::new(keys).style(style), last);
+    }
+
+    /// What is wrong with whose files, the selected job's first: there may not be room for all.
+    fn problems(&self) -> String {
+        let selected = self.lines.get(self.selected).map(|line| line.job);
+        let others = (0..self.jobs.len()).filter(|job| Some(*job) != selected);
+        let jobs = selected.into_iter().chain(others);
+        problems(jobs.map(|job| &self.jobs[job]))
     }
 
     fn draw_table(&self, frame: &mut Frame<'_>, area: Rect) {
@@ -65,7 +81,7 @@ impl Screen {
         frame.render_stateful_widget(table, area, &mut state);
     }
 
-    /// The columns that fit, the problem's always among them.
+    /// The columns that fit whole.
     fn columns(&self, width: u16) -> Vec<usize> {
         let mut columns: Vec<usize> = (0..HEADINGS.len()).collect();
         for spared in SPARED {
@@ -92,12 +108,16 @@ impl Screen {
     }
 }
 
-/// Words stand to the left, numbers to the right.
+/// Names stand to the left, numbers to the right.
 fn cell(column: usize, text: &str) -> Cell<'_> {
     let text = Text::from(text);
-    if column == 0 || column + 1 == HEADINGS.len() {
+    if column == 0 {
         Cell::from(text)
     } else {
         Cell::from(text.right_aligned())
     }
+}
+
+fn height(text: &str) -> u16 {
+    u16::try_from(text.lines().count()).unwrap_or(u16::MAX)
 }

@@ -8,9 +8,9 @@ use crate::layout::{Column, lay_out, wrapped};
 use crate::view::{GpuView, JobView};
 
 /// The headings of the columns; the first column is text, the others are aligned to the right.
-pub(crate) const HEADINGS: [&str; 18] = [
+pub(crate) const HEADINGS: [&str; 17] = [
     "job", "pid", "alive", "prio", "gpu", "used", "peak", "held", "stable", "limit", "target",
-    "deferred", "host", "swap", "batch", "perf", "age", "problem",
+    "deferred", "host", "swap", "batch", "perf", "age",
 ];
 
 /// One line of the table: a job on a GPU, or a job without any.
@@ -83,7 +83,6 @@ fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
             },
             view.age_ms
                 .map_or_else(none, |ms| show_micros(ms.saturating_mul(1000))),
-            view.problems.first().cloned().unwrap_or_default(),
         ],
     }
 }
@@ -103,7 +102,7 @@ pub(crate) fn table(
     all: bool,
     width: usize,
 ) -> Result<String, String> {
-    let known = &HEADINGS[1..HEADINGS.len() - 1];
+    let known = &HEADINGS[1..];
     if let Some(wrong) = named.iter().find(|name| !known.contains(&name.as_str())) {
         let known = known.join(",");
         return Err(format!(
@@ -117,19 +116,25 @@ pub(crate) fn table(
             named => named.iter().any(|name| name == heading),
         }
     };
-    let columns = (0..).zip(HEADINGS.iter().take(HEADINGS.len() - 1));
+    let columns = (0..).zip(HEADINGS);
     let columns = columns.filter(|(at, heading)| *at == 0 || shown(heading));
     let columns = columns.map(|(at, heading)| Column {
-        heading: (*heading).to_owned(),
+        heading: heading.to_owned(),
         right: at > 0,
         cells: lines.iter().map(|line| line.cells[at].clone()).collect(),
     });
     let columns: Vec<Column> = columns.collect();
-    let mut text = lay_out(&columns, None, width);
+    let text = lay_out(&columns, None, width) + &problems(jobs);
+    Ok(wrapped(&text, width))
+}
+
+/// What is wrong with whose files, a line each.
+pub(super) fn problems<'a>(jobs: impl IntoIterator<Item = &'a JobView>) -> String {
+    let mut text = String::new();
     for job in jobs {
         for problem in &job.problems {
             text.push_str(&format!("{}: {problem}\n", job.files.name));
         }
     }
-    Ok(wrapped(&text, width))
+    text
 }
