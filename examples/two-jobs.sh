@@ -9,6 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-12}
+echo 'building larder, which takes some minutes the first time'
 cargo build --quiet --release -p larder-cli
 larder=${CARGO_TARGET_DIR:-target}/release/larder
 folder=$(mktemp -d)

@@ -123,8 +123,11 @@ pub enum Cause {
     Regions,
     /// The addresses reserved for the memory are used up, though not the memory.
     Addresses,
-    /// More was asked for than the whole device has, which is the limit then.
-    Device,
+    /// More was asked for than the whole device has.
+    Device {
+        /// What it has, in whole MiB.
+        mib: u32,
+    },
 }
 
 impl fmt::Display for AllocError {
@@ -180,22 +183,29 @@ impl fmt::Display for OutOfMemory {
             write!(f, ", rounded {:#}", ByteCount(self.rounded_bytes))?;
         }
         f.write_str(": ")?;
-        if let Cause::Rejected(error) = self.cause {
-            write!(
+        match self.cause {
+            Cause::Rejected(error) => write!(
                 f,
                 "the sub-allocator gave a range that cannot be held: {error}"
-            )?;
+            )?,
+            Cause::Device { mib } => write!(
+                f,
+                "the whole device has {:#}; ask for less",
+                ByteCount(u64::from(mib) << 20)
+            )?,
+            _ => {}
         }
         let why = match self.cause {
-            Cause::Rejected(_) => "",
+            Cause::Rejected(_) | Cause::Device { .. } => "",
             Cause::Held => "what is held does not serve; free blocks, or allocate over a source",
             Cause::Limit => "growing would pass the limit; raise it or free blocks",
             Cause::SubAllocator => "the device, or other source of the memory, has no more to give",
-            Cause::Fragmentation => "enough is free, but in chunks that are too small",
+            Cause::Fragmentation => {
+                "enough is free, but in chunks that are too small; free neighbouring blocks, or plan the step"
+            }
             Cause::Pending => "queued work still uses what is free; wait for it and try again",
             Cause::Fixed => "the allocator does not grow; give it another region or free blocks",
             Cause::Regions => "the region table is full; grow in larger steps",
-            Cause::Device => "the whole device has less, which is the limit; ask for less",
             Cause::Addresses => "the reserved addresses are used up; reserve more of them",
         };
         write!(

@@ -12,7 +12,7 @@ extern "C" {
 
 /* What the process heap holds. New numbers come at the end. */
 struct larder_stats {
-    uint64_t live_bytes;      /* in the program's hands, as granted */
+    uint64_t live_bytes;      /* in the program's hands, as granted, or at hand of another running thread */
     uint64_t large_bytes;     /* of them, blocks above 128 KiB or with a coarse alignment */
     uint64_t span_bytes;      /* pages cut into small blocks */
     uint64_t committed_bytes; /* usable */
@@ -23,7 +23,7 @@ struct larder_stats {
     uint64_t heaps;           /* heaps of threads */
     uint64_t steps;           /* steps begun that a heap served */
     uint64_t known_steps;     /* of them, those whose plan was known */
-    uint64_t kept_bytes;      /* free, and at hand of threads */
+    uint64_t kept_bytes;      /* free small blocks at hand of the calling thread, or of none that runs */
 };
 
 /* Writes at most `bytes` bytes of the numbers; gives how many there are. Gather them as

@@ -92,7 +92,11 @@ impl Stats {
     /// The [`fields`](Self::fields), each with what it is.
     pub(crate) fn explained(&self) -> [(&'static str, u64, &'static str); 10] {
         [
-            ("live_bytes", self.live_bytes, "in the program's hands"),
+            (
+                "live_bytes",
+                self.live_bytes,
+                "the program's, or at hand of other threads",
+            ),
             (
                 "large_bytes",
                 self.large_bytes,
@@ -114,7 +118,7 @@ impl Stats {
             (
                 "kept_bytes",
                 self.kept_bytes,
-                "free, and at hand of threads",
+                "free, at hand of this thread or of none",
             ),
             ("purged_bytes", self.purged_bytes, "given back so far"),
             ("heaps", self.heaps, "of threads"),

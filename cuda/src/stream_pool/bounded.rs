@@ -138,7 +138,9 @@ impl<S: PoolSource<M>, M: Memory> Bounded<S, M> {
         if let Cause::Addresses | Cause::SubAllocator = out.cause {
             let device_bytes = above.device_bytes();
             if out.requested_bytes > device_bytes {
-                (out.cause, out.limit_bytes) = (Cause::Device, device_bytes);
+                out.cause = Cause::Device {
+                    mib: u32::try_from(device_bytes >> 20).unwrap_or(u32::MAX),
+                };
             }
         }
         DeviceAllocError::Memory {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use common::{MIB, alone, alone_and_clean, apart, assert_clean, ran_in_child, streams, together};
 use cudarc::driver::CudaStream;
+use larder_core::limits::LimitAnswer;
 use larder_core::{Align, AllocError, Block, GrowRequest, SubAllocator};
 use larder_cuda::driver::Rule;
 use larder_cuda::{
@@ -393,11 +394,17 @@ fn more_than_the_whole_device_has_is_said_to_be_so() {
         for bytes in [20_000_000_000, 200_000_000_000] {
             let said = memory.alloc(&stream, bytes).unwrap_err().to_string();
             let words = [
-                "whole device has less",
-                "[limit 16 GiB (17,179,869,184 bytes), ",
+                "whole device has 16 GiB (17,179,869,184 bytes)",
+                "[no limit, ",
             ];
             assert!(words.iter().all(|word| said.contains(word)), "{said}");
         }
+        assert_eq!(memory.set_limit(64 << 20), LimitAnswer::Applied);
+        let said = memory
+            .alloc(&stream, 200_000_000_000)
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains("64 MiB (67,108,864 bytes)"), "{said}");
     });
 }
 

@@ -31,7 +31,7 @@ fn every_refused_allocation_says_what_to_do_and_the_numbers_to_judge_it_by() {
     let words = [
         (Cause::Limit, "raise it or free blocks"),
         (Cause::SubAllocator, "has no more to give"),
-        (Cause::Fragmentation, "too small"),
+        (Cause::Fragmentation, "too small; free neighbouring blocks"),
         (Cause::Pending, "wait for it and try again"),
         (Cause::Fixed, "give it another region or free blocks"),
     ];
