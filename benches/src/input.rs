@@ -52,7 +52,7 @@ pub(crate) fn traces(path: &Path) -> Result<(Vec<Trace>, Option<TraceError>), Tr
     read_to_last_line(name(path), open_trace(path)?)
 }
 
-/// As [`traces`], with the events on tape. A tape may fail where its trace is whole.
+/// Reads traces, with their events on tape. A tape may fail where its trace is whole.
 pub(crate) fn tapes(path: &Path) -> Result<(Tapes, Option<TraceError>), TraceError> {
     let mut writers: Vec<Writer> = Vec::new();
     let (traces, cut) = for_each_event(name(path), open_trace(path)?, &mut |trace, event| {

@@ -103,7 +103,7 @@ fn legend(results: &Results) -> String {
     )
 }
 
-/// The same in every page; Larder's is the first, as in other pictures.
+/// One look in every page; Larder's is the first.
 fn look(allocator: &str) -> usize {
     let larder = ALLOCATORS.iter().skip_while(|known| known.name != LARDER);
     let mut all = larder.chain(ALLOCATORS);

@@ -231,7 +231,8 @@ impl ThreadCache {
     /// Takes a block, or null if there is none; then nothing is written.
     ///
     /// # Safety
-    /// As for [`CacheBin::pop`], for the cache.
+    /// The cache is valid, and its blocks satisfy SLOT1. It is the caller's alone, but for bins of long classes that were
+    /// taken from it, or one that stays empty for ever.
     #[inline(always)]
     pub unsafe fn pop(cache: *mut Self, class: SizeClass) -> *mut u8 {
         let pop = |bin| {
@@ -245,7 +246,7 @@ impl ThreadCache {
     /// Puts a block in; `false` if there is no room, and then nothing is written.
     ///
     /// # Safety
-    /// As for [`CacheBin::push`], for the cache.
+    /// The conditions of [`pop`](Self::pop). `block` is a block of the class, given up by the caller.
     #[inline(always)]
     pub unsafe fn push(cache: *mut Self, class: SizeClass, block: *mut u8) -> bool {
         let push = |bin| {

@@ -108,7 +108,7 @@ impl Process {
         lines(self.text().as_bytes())
     }
 
-    /// The same as text.
+    /// What it printed, as text.
     pub(super) fn text(&self) -> String {
         let mut text = fs::read_to_string(&self.said).unwrap();
         text.truncate(text.rfind('\n').map_or(0, |last| last + 1));
