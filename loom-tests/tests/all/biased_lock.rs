@@ -101,7 +101,8 @@ fn an_owner_and_a_taker<B: Biased>() {
         let taken = taker.join().unwrap();
         bins.own();
         // SAFETY: the others have ended.
-        bins.bins.with(|bins| assert_eq!(unsafe { *bins }, 3 + taken));
+        bins.bins
+            .with(|bins| assert_eq!(unsafe { *bins }, 3 + taken));
     });
 }
 
@@ -116,7 +117,8 @@ fn an_owner_and_two_takers<B: Biased>() {
         let taken: u32 = takers.into_iter().map(|taker| taker.join().unwrap()).sum();
         bins.own();
         // SAFETY: the others have ended.
-        bins.bins.with(|bins| assert_eq!(unsafe { *bins }, 2 + taken));
+        bins.bins
+            .with(|bins| assert_eq!(unsafe { *bins }, 2 + taken));
     });
 }
 
