@@ -6,7 +6,7 @@ use crate::check;
 use crate::hardened::{self, guarded};
 use crate::os::Native;
 use crate::process::PROCESS;
-use crate::slow::{bin_of, free_alone, free_of_step, free_past_bin};
+use crate::slow::{free_alone, free_of_step, free_past_bin};
 use crate::step::StepHeap;
 use crate::thread::tls;
 
@@ -67,11 +67,12 @@ pub(crate) unsafe fn free_by_address(block: *mut u8) {
 pub(crate) unsafe fn free_plain(block: *mut u8) {
     match find(block) {
         Some((Place::Span(class), _)) => {
-            let bin = bin_of(class);
+            let cache = tls::cache();
             // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
-            check::check_not_free(unsafe { CacheBin::newest(bin) } == block);
+            let newest = unsafe { CacheBin::newest(ThreadCache::place(cache, class)) };
+            check::check_not_free(newest == block);
             // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
-            if !unsafe { ThreadCache::push(tls::cache(), class, block) } {
+            if !unsafe { ThreadCache::push(cache, class, block) } {
                 // SAFETY: a block of this class, which the cache did not take.
                 unsafe { free_past_bin(class, block) };
             }

@@ -11,8 +11,7 @@ use crate::config::{Config, HugePages, OnMisuse};
 use crate::hardened::{self, guarded};
 use crate::process::{PROCESS, may_start};
 use crate::slow::{
-    alloc_any, alloc_zeroed_any, bin_of, free_any, malloc_any, malloc_zeroed_any, no_memory,
-    realloc_other,
+    alloc_any, alloc_zeroed_any, free_any, malloc_any, malloc_zeroed_any, no_memory, realloc_other,
 };
 use crate::stats::Stats;
 use crate::thread::{tls, with_local};
@@ -303,11 +302,11 @@ impl Larder {
         if let Some(class) = PROCESS.class_in_first(block)
             && may_start(class, block)
         {
-            let bin = bin_of(class);
+            let cache = tls::cache();
             // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
-            let is_new = unsafe { CacheBin::newest(bin) } != block;
+            let is_new = unsafe { CacheBin::newest(ThreadCache::place(cache, class)) } != block;
             // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
-            if is_new && unsafe { ThreadCache::push(tls::cache(), class, block) } {
+            if is_new && unsafe { ThreadCache::push(cache, class, block) } {
                 return;
             }
         }
@@ -410,7 +409,7 @@ fn common_bin(layout: Layout) -> Option<*mut CacheBin> {
     if !SizeClass::is_common(layout.size(), layout.align()) {
         // Boxed words: for sizes that the compiler knows.
         return match layout.size() == 8 && layout.align() == 8 {
-            true => Some(bin_of(SizeClass::EIGHT)),
+            true => Some(ThreadCache::place(tls::cache(), SizeClass::EIGHT)),
             false => None,
         };
     }

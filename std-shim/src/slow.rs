@@ -6,7 +6,7 @@
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
-use larder_core::small::{CacheBin, Fresh, SizeClass, ThreadCache};
+use larder_core::small::{Fresh, SizeClass, ThreadCache};
 
 use crate::arena::Held;
 use crate::check;
@@ -22,12 +22,6 @@ use crate::thread::{attach, tls, with_local};
 #[inline(always)]
 fn class_of(layout: Layout) -> Option<SizeClass> {
     SizeClass::of(layout.size(), layout.align())
-}
-
-/// The calling thread's bin.
-#[inline(always)]
-pub(crate) fn bin_of(class: SizeClass) -> *mut CacheBin {
-    ThreadCache::place(tls::cache(), class)
 }
 
 #[inline(always)]

@@ -6,8 +6,8 @@
 //! from the layout and needs no look-up is what Rust's interface allows and C's does not.
 //!
 //! # Files
-//! `class` sizes · `slot` free blocks as links · `mask` links that are hidden · `thread_cache` what a thread keeps at hand · `span` a run
-//! of blocks and its record · `holes` its pages that went back · `remote` blocks freed by others ·
+//! `class` sizes · `slot` free blocks as links · `mask` links that are hidden · `thread_cache` what a thread
+//! keeps at hand · `span` a run of blocks and its record · `holes` its pages that went back · `remote` blocks freed by others ·
 //! `set` spans and transfer caches of one owner · `thread_heap` what a thread owns, parks and adopts ·
 //! `pages` what is needed from below · `region_pages`, `heap` all of it
 //! under one lock, for programs without an OS.

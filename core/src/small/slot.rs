@@ -93,10 +93,10 @@ impl Links {
         Self(Some(mask))
     }
 
-    /// [`Slot::next`] with these links.
+    /// The slot behind this one, or null.
     ///
     /// # Safety
-    /// As there.
+    /// SLOT1 holds for `slot`, and the caller owns its list.
     #[inline(always)]
     pub(super) unsafe fn next(self, slot: *mut Slot) -> *mut Slot {
         // SAFETY: the caller's promise.
@@ -104,30 +104,30 @@ impl Links {
         self.read(slot, word)
     }
 
-    /// [`Slot::set_next`] with these links.
+    /// Puts `next` behind this slot, which may have held anything.
     ///
     /// # Safety
-    /// As there.
+    /// `slot` is a free block that the caller owns alone, aligned for a pointer.
     #[inline(always)]
     pub(super) unsafe fn set_next(self, slot: *mut Slot, next: *mut Slot) {
         // SAFETY: the caller's promise.
         unsafe { Slot::set_next(slot, self.written(slot, next)) }
     }
 
-    /// [`Slot::below`] with these links.
+    /// The list below the one this slot heads.
     ///
     /// # Safety
-    /// As there.
+    /// SLOT1 holds for `slot`, the caller owns its list, and [`set_below`](Self::set_below) was called for it.
     pub(super) unsafe fn below(self, slot: *mut Slot) -> *mut Slot {
         // SAFETY: the caller's promise.
         let word = unsafe { Slot::below(slot) };
         self.read(slot, word)
     }
 
-    /// [`Slot::set_below`] with these links.
+    /// Links the list headed by this slot on top of another.
     ///
     /// # Safety
-    /// As there.
+    /// `slot` is a free block that the caller owns alone, aligned for a pointer, with room for two words.
     pub(super) unsafe fn set_below(self, slot: *mut Slot, below: *mut Slot) {
         // SAFETY: the caller's promise.
         unsafe { Slot::set_below(slot, self.written(slot, below)) }
