@@ -212,7 +212,7 @@ impl Steps<'_> {
         let backed = if top <= sum.saturating_mul(2) {
             back.range(below, 0, top)
         } else {
-            let mut places = entries.iter().filter(|entry| entry.granules > 0);
+            let mut places = entries.iter();
             places.all(|entry| back.range(below, entry.offset, entry.granules))
         };
         (backed, until)

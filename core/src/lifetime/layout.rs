@@ -209,7 +209,7 @@ impl Places<'_> {
         let floor = self.floor(count, entries);
         let mut taken = 0;
         for (position, entry) in (from..).zip(&entries[from as usize..]) {
-            if entry.granules == 0 || (stacked && entry.outlives()) {
+            if stacked && entry.outlives() {
                 continue;
             }
             *self.order.get_mut(taken)? = position;

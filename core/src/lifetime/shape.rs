@@ -358,7 +358,7 @@ impl<'t> Shapes<'t> {
         inherited: &[Entry],
     ) -> Option<ShapeId> {
         let need = asked.len() + inherited.len();
-        if need > self.entries.len() || self.shapes.is_empty() {
+        if need > self.entries.len() {
             return None;
         }
         let vacant = |this: &Self| this.ids().find(|id| this.get(*id).seen == 0);

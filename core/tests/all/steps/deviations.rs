@@ -86,6 +86,21 @@ fn somebody_elses_block_in_a_place_costs_one_miss_and_nothing_else() {
 }
 
 #[test]
+fn a_layout_goes_around_a_block_that_begins_elsewhere_and_ends_where_another_did() {
+    let mut world = World::new();
+    world.step(&[100, -1]);
+    for below in [100, 50] {
+        let low = world.alloc(below * KIB);
+        let high = world.alloc((200 - below) * KIB);
+        world.free(low);
+        world.step(&[100, -1]);
+        world.free(high);
+    }
+    let stats = world.stats();
+    assert_eq!((stats.hits, stats.misses, stats.layouts), (1, 0, 2));
+}
+
+#[test]
 fn a_step_with_more_allocations_than_the_table_holds_is_served_and_not_learned() {
     let lent = StepSizes { asked: 4, ..PLENTY };
     let mut world = World::with(StepConfig::new(), lent);
@@ -122,6 +137,25 @@ fn the_shape_not_seen_for_longest_goes_when_tables_are_full() {
         world.step(&b);
         assert_eq!(world.stats().known_steps, 3);
     }
+}
+
+#[test]
+fn a_step_too_long_for_the_table_of_all_shapes_costs_no_other_its_plan() {
+    let lent = StepSizes {
+        entries: 3,
+        ..PLENTY
+    };
+    let mut world = World::with(StepConfig::new(), lent);
+    let (known, long) = ([10, -1], [20, 21, 22, 23, -1, -2, -3, -4]);
+    for step in [&known[..], &long, &known] {
+        world.step(step);
+    }
+    assert_eq!(world.stats().known_steps, 1);
+    // As long as the table it fits.
+    let long = [20, 21, 22, -1, -2, -3];
+    world.step(&long);
+    world.step(&long);
+    assert_eq!(world.stats().known_steps, 2);
 }
 
 #[test]

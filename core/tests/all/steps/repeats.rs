@@ -1,8 +1,10 @@
 //! Steps that repeat: what is planned, and what memory that takes.
 
+use larder_core::Granule;
 use larder_core::lifetime::StepConfig;
+use larder_model::StepSizes;
 
-use crate::steps::world::{GRANULE, KIB, PLENTY, World};
+use crate::steps::world::{CONFIG, GRANULE, KIB, PLENTY, World};
 
 /// Greedy by arrival wastes here: a small block sits between two that are freed together.
 const STEP: [i64; 8] = [100, 8, 100, -1, -3, 200, -2, -4];
@@ -33,6 +35,35 @@ fn a_plan_takes_no_more_than_what_is_live_at_once() {
     let ends = offsets.iter().zip([100, 8, 100, 200]);
     let ends = ends.map(|(at, kib)| at.unwrap() + kib * KIB);
     assert_eq!(ends.max().unwrap(), STEP_PEAK);
+}
+
+#[test]
+fn what_is_planned_ends_with_the_highest_layout_that_could_be_made() {
+    let lent = StepSizes {
+        obstacles: 1,
+        ..PLENTY
+    };
+    let mut world = World::with(CONFIG, lent);
+    let planned = |world: &World| world.steps.planned_bytes(Granule::DEFAULT);
+    let low = [64, -1];
+    world.step(&STEP);
+    assert_eq!(planned(&world), None, "it was not served from a plan");
+    for step in [&STEP[..], &low, &low] {
+        world.step(step);
+    }
+    assert_eq!(planned(&world), Some(STEP_PEAK));
+    // More in use than there is room for: this one gets no layout.
+    let beside = [0; 4].map(|_| world.alloc(10 * KIB));
+    world.free(beside[0]);
+    world.free(beside[2]);
+    for _ in 0..2 {
+        world.step(&[300, -1]);
+    }
+    assert_eq!(planned(&world), None);
+    world.free(beside[1]);
+    world.free(beside[3]);
+    world.step(&STEP);
+    assert_eq!(planned(&world), Some(STEP_PEAK));
 }
 
 #[test]
@@ -93,6 +124,21 @@ fn what_outlives_a_step_lies_below_the_rest_and_out_of_the_way() {
         166 * KIB,
         "the step's own peak, and what stays"
     );
+}
+
+#[test]
+fn blocks_side_by_side_that_outlive_their_step_take_one_place_in_the_table() {
+    let lent = StepSizes {
+        obstacles: 1,
+        ..PLENTY
+    };
+    let mut world = World::with(CONFIG, lent);
+    let init = [100, 50, 16, 24, -1, -2];
+    for id in world.step(&init).0 {
+        world.free(id);
+    }
+    let offsets = world.step(&init).1;
+    assert_eq!(offsets[2..], [Some(0), Some(16 * KIB)]);
 }
 
 #[test]
