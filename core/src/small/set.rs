@@ -555,6 +555,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_at_hand_has_its_turn_once_in_16_mib_of_new_spans() {
+        let class = SizeClass::of(1024, 8).unwrap();
+        let mut set = SpanSet::default();
+        set.class(class).transfer_lists = 3;
+        set.made_bytes = TURN_BYTES - 1;
+        assert!(!set.has_turn());
+        set.made_bytes = TURN_BYTES;
+        assert!(set.has_turn());
+        assert_eq!((set.turn, set.made_bytes), (4, 0));
+    }
+
+    #[test]
     fn a_transfer_cache_holds_64_kib_or_half_of_what_the_set_owns() {
         let class = SizeClass::of(1024, 8).unwrap();
         let mut state = ClassSpans::NONE;

@@ -107,10 +107,11 @@ impl<'a> Buckets<'a> {
             let bucket = &self.buckets[at as usize];
             self.work += 1;
             let len = bucket.len as usize;
-            if len > 0 && bucket.offsets[0] >= cursor + lifetime.bytes {
+            // An empty bucket, which only the first one can be, begins at 0.
+            if bucket.offsets[0] >= cursor + lifetime.bytes {
                 return cursor;
             }
-            if len > 0 && bucket.offsets[0] <= cursor {
+            if bucket.offsets[0] <= cursor {
                 self.below = at as usize;
             }
             if bucket.meets(begin, end) {

@@ -31,6 +31,15 @@ fn slices_of_one_step_give_the_same_as_one_go() {
 }
 
 #[test]
+fn no_steps_at_all_give_the_first_packing() {
+    let lifetimes = [Lifetime::new(0, 2, 300), Lifetime::new(1, 3, 100)];
+    let mut tables = Tables::new(lifetimes.len());
+    let mut packer = tables.packer(&lifetimes).unwrap();
+    packer.improve(0);
+    assert_eq!(packer.height(), 400);
+}
+
+#[test]
 fn more_steps_never_make_it_worse() {
     for seed in 0..100 {
         let pinned = seed % 2 == 0;

@@ -43,6 +43,7 @@ fn plans_under_way_count_what_they_will_create() {
     assert_eq!(bench.cause(&pages(3)), Cause::Limit);
     let second = bench.plan(&pages(2));
     assert_eq!(bench.cause(&pages(1)), Cause::Limit);
+    assert_eq!(bench.paged.report().planned_bytes, 5 * PAGE);
     assert!(bench.finish(second).is_some() && bench.finish(first).is_some());
     assert_eq!((bench.held(), bench.device.peak_bytes()), (5, 5 * PAGE));
 }
@@ -58,6 +59,31 @@ fn what_a_plan_released_is_its_own_to_replace() {
     assert_eq!(bench.cause(&pages(1)), Cause::Limit);
     assert!(bench.finish(plan).is_some());
     assert_eq!((bench.held(), bench.device.peak_bytes()), (5, 5 * PAGE));
+}
+
+#[test]
+fn what_a_plan_released_above_its_need_is_for_others() {
+    let mut bench = limited(Backing::Billed, 42);
+    let [_ballast, three, _guard, two] = bench.blocks([36, 3, 1, 2]);
+    bench.free(three);
+    bench.free(two);
+    // Two pages are missing, and the idle piece has three.
+    let mut plan = bench.plan(&pages(4));
+    while plan.released_bytes() == 0 && bench.call(&mut plan).is_some() {}
+    assert_eq!(bench.cause(&pages(2)), Cause::Limit);
+    let _other = bench.alloc(&pages(1));
+    assert!(bench.finish(plan).is_some());
+    assert_eq!((bench.held(), bench.device.peak_bytes()), (42, 42 * PAGE));
+}
+
+#[test]
+fn what_the_limit_leaves_is_created_beside_what_moves() {
+    let mut bench = limited(Backing::Billed, 6);
+    let [a, _b, c, _d] = bench.blocks([2, 1, 1, 1]);
+    bench.free(a);
+    bench.free(c);
+    let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(4)));
+    assert_eq!((calls.create, bench.held()), (1, 6));
 }
 
 #[test]
@@ -154,6 +180,8 @@ fn adjust_gives_back_what_is_idle_and_answers_with_the_excess() {
     bench.free(a);
     let Bench { paged, device } = bench;
     let pool = PagedAllocator::new(paged, device);
+    let stats = pool.pool_stats();
+    assert_eq!((stats.pool_bytes, stats.stable_bytes), (6 * PAGE, 4 * PAGE));
     assert_eq!(pool.adjust(5 * PAGE), 0);
     assert_eq!(pool.source().held_bytes(), 5 * PAGE);
     assert_eq!(pool.adjust(3 * PAGE), PAGE);

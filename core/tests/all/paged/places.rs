@@ -127,6 +127,19 @@ fn cached_mappings_give_their_records_back() {
 }
 
 #[test]
+fn a_block_over_a_part_of_a_cached_mapping_that_is_in_use_takes_no_more_than_its_pages() {
+    let mut bench = Bench::new(config(44, Backing::Billed));
+    // A large pool makes a piece of three pages, which moves to the end of the addresses.
+    let [_ballast, three, _guard] = bench.blocks([36, 3, 1]);
+    bench.free(three);
+    let _end = bench.alloc(&pages(4));
+    let (held, cached) = (bench.held(), bench.paged.page_stats().cached_mappings);
+    assert_eq!((held, cached), (41, 1));
+    assert_eq!(page_of(&bench.alloc(&pages(2))), 36);
+    assert_eq!(bench.held(), held + 2);
+}
+
+#[test]
 fn tables_of_pages_without_a_cached_mapping_are_full() {
     let mut bench = Bench::with_tables(config(64, Backing::Billed), 64, 64, 9);
     comb(&mut bench, 8);

@@ -63,6 +63,37 @@ fn pr_7_a_changed_step_is_counted_planned_again_and_the_old_slabs_go_home_with_t
 }
 
 #[test]
+fn pr_7_a_new_plan_knows_the_alignments_of_blocks_that_came_from_the_old_one() {
+    let ops = &[
+        Op::Alloc(0, 40_000, 64 * KIB),
+        Op::Alloc(1, 40_000, 64 * KIB),
+        Op::Free(0),
+        Op::Free(1),
+    ];
+    let pool = planned_pool(adaptive(), ops);
+    assert!(pool.replan());
+    let mut in_use = InUse::default();
+    while pool.planner().state() != PlannerStage::Done {
+        in_use.step(&pool, ops).unwrap();
+    }
+    assert_eq!(pool.counts().slab_bytes, 128 * KIB);
+    assert_eq!(pool.counts().missed, 0);
+}
+
+#[test]
+fn pr_10_small_sizes_share_no_blocks_with_larger_ones() {
+    let pool = pool_with(soon(), true, 1 << 10);
+    let ops = &[
+        Op::Alloc(0, 16 * KIB, 64),
+        Op::Free(0),
+        Op::Alloc(1, 8 * KIB, 64),
+        Op::Free(1),
+    ];
+    until_planned(&pool, ops);
+    assert_eq!(pool.counts().slab_bytes, 24 * KIB);
+}
+
+#[test]
 fn defect_3_a_plan_without_blocks_in_use_goes_home_at_the_switch_again_and_again() {
     let pool = planned_pool(adaptive(), LARGE);
     let mut in_use = InUse::default();
