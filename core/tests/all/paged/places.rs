@@ -127,6 +127,20 @@ fn cached_mappings_give_their_records_back() {
 }
 
 #[test]
+fn cached_mappings_give_back_a_quarter_of_all_records_at_once() {
+    let mut bench = Bench::with_tables(config(64, Backing::Billed), 64, 64, 16);
+    comb(&mut bench, 8);
+    let first = bench.alloc(&pages(2));
+    let _second = bench.alloc(&pages(2));
+    bench.free(first);
+    let _third = bench.alloc(&pages(3));
+    // The other nine records are in use.
+    assert_eq!(bench.paged.page_stats().cached_mappings, 6);
+    let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(1)));
+    assert_eq!((calls.create, calls.unmap), (1, 4));
+}
+
+#[test]
 fn a_block_over_a_part_of_a_cached_mapping_that_is_in_use_takes_no_more_than_its_pages() {
     let mut bench = Bench::new(config(44, Backing::Billed));
     // A large pool makes a piece of three pages, which moves to the end of the addresses.
