@@ -133,7 +133,8 @@ impl LiveSamples {
 fn walk() -> Box<[usize]> {
     let mut frames = Vec::with_capacity(FRAMES);
     let keep = |frame: &backtrace::Frame| {
-        frames.push(frame.ip().addr());
+        // Where a thread begins some unwinders see a frame of nobody's.
+        frames.extend(Some(frame.ip().addr()).filter(|&ip| ip != 0));
         frames.len() < FRAMES
     };
     // SAFETY: the unwinder may be used by several threads at once; only Windows' may not.
@@ -157,16 +158,18 @@ pub(crate) fn names_of(frame: usize) -> Vec<String> {
     names
 }
 
+/// Whether a function is the allocator's, not a caller of it.
+pub(crate) fn is_allocator(name: &str) -> bool {
+    ["larder::", "<larder::", "__rust", "__rg_", "backtrace::"]
+        .iter()
+        .any(|start| name.starts_with(start))
+        || name.contains("::__rust_")
+}
+
 /// A stack as one line, without the allocator's own functions.
 fn folded(names: &[&str]) -> String {
-    let ours = |name: &&str| {
-        ["larder::", "<larder::", "__rust", "__rg_", "backtrace::"]
-            .iter()
-            .any(|start| name.starts_with(start))
-            || name.contains("::__rust_")
-    };
     // Only near the allocation: a program may call this library further out.
-    let inner = names.iter().take(24).rposition(ours);
+    let inner = names.iter().take(24).rposition(|name| is_allocator(name));
     let first = inner.map_or(0, |place| place + 1);
     let outer: Vec<&str> = names.iter().skip(first).rev().copied().collect();
     outer.join(";")
