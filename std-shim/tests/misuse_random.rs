@@ -62,7 +62,8 @@ fn resize(block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
 /// Changes a byte that is nobody's.
 fn change(byte: *mut u8) {
     // SAFETY: memory of the heap's, which looks at it.
-    unsafe { byte.write(!*byte) }
+    let byte = unsafe { &mut *byte };
+    *byte = !*byte;
 }
 
 #[derive(Clone, Copy)]
@@ -157,8 +158,8 @@ impl Program {
             let held = self.held[place];
             let size = held.layout.size();
             // One that leaves some of its page.
-            let is_whole = HEAP.usable_size(held.block) == Some(size) && size < 4000;
-            if self.in_pages && !(is_whole && !size.is_multiple_of(16)) {
+            let has_page = HEAP.usable_size(held.block) == Some(size) && size < 4000;
+            if self.in_pages && (!has_page || size.is_multiple_of(16)) {
                 self.go_on(1);
                 continue;
             }

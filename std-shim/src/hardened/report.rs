@@ -159,38 +159,35 @@ fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
 #[cfg(feature = "heap-profile")]
 const MAX_NAME: usize = 100;
 
-/// Runs `f` with the names that the compiler has left for debuggers, where these can be read, the innermost first.
+/// Runs `f`, which allocates to look names up, unless that is what is under way.
 #[cfg(feature = "heap-profile")]
-fn with_names<R>(frame: usize, f: impl FnOnce(&[String]) -> R) -> R {
-    // To look them up allocates: what is found meanwhile has none.
+fn looked_up<R: Default>(f: impl FnOnce() -> R) -> R {
     // SAFETY: called from the verbs, which have left the thread's part.
     if unsafe { crate::thread::with_local(|local| local.set_walking(true)) } {
-        return f(&[]);
+        return R::default();
     }
-    let names = crate::observe::profile::names_of(frame);
+    let found = f();
     // SAFETY: called from the verbs, which have left the thread's part.
     unsafe { crate::thread::with_local(|local| local.set_walking(false)) };
-    f(&names)
+    found
 }
 
-/// Writes the names; whether there are some.
+/// Names from what the compiler has left for debuggers, where that can be read; whether there are some.
 #[cfg(feature = "heap-profile")]
 fn write_names(frame: usize, text: &mut Text) -> Result<bool, fmt::Error> {
-    with_names(frame, |names| {
-        for name in names {
-            write!(text, " {name:.MAX_NAME$}")?;
-        }
-        Ok(!names.is_empty())
-    })
+    let names = looked_up(|| crate::observe::profile::names_of(frame));
+    let mut written = Ok(false);
+    for name in names {
+        written = written.and_then(|_| write!(text, " {name:.MAX_NAME$}").map(|()| true));
+    }
+    written
 }
 
 /// Whether a frame is of a function of the allocator's, which lies between its verb and the heap where the compiler makes
 /// no jump of a last call.
 #[cfg(feature = "heap-profile")]
 fn is_allocator(frame: usize) -> bool {
-    with_names(frame, |names| {
-        (names.last()).is_some_and(|name| crate::observe::profile::is_allocator(name))
-    })
+    looked_up(|| crate::observe::profile::is_in_allocator(frame))
 }
 
 /// Whether a frame is of the library that replaces malloc, which has nothing of its program's.

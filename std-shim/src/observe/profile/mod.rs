@@ -26,7 +26,7 @@ pub use countdown::unsampled;
 #[cfg(feature = "heap-profile")]
 pub use live::{LiveSamples, SampleTotals};
 #[cfg(feature = "heap-profile")]
-pub(crate) use live::{is_allocator, names_of};
+pub(crate) use live::{is_in_allocator, names_of};
 
 /// What happened to a sampled block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
