@@ -168,9 +168,9 @@ impl Larder {
     /// Such a block lies alone in a page between two that nobody may touch, at its end or its start. Who reads or writes
     /// past that side ends by a fault; who writes on the other is found when it is freed, as are double frees. Freed, its
     /// page may not be touched until those of all others that are free have been used again; there are 256. They are chosen
-    /// where a thread needs more than it has at hand. A free with a layout looks at the address, which is some 20
-    /// instructions, and once in so many of them the thread gives up what it has at hand, so that blocks are chosen which a
-    /// loop frees and allocates again and again; those of `malloc` and [`free`](Self::free) seldom are.
+    /// where a thread needs more than it has at hand. A free with a layout takes a slower path then, which looks at the
+    /// address, and once in so many of them the thread gives up what it has at hand, so that blocks are chosen which a loop
+    /// frees and allocates again and again; those of `malloc` and [`free`](Self::free) seldom are.
     #[must_use]
     pub const fn with_guard_pages(self, one_in: u32) -> Self {
         Self(Config {

@@ -19,7 +19,7 @@ use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
 use larder_core::Locked;
-use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::blocks::{Facts, Known, State, Written, mend};
 use super::history::Here;
@@ -78,6 +78,8 @@ impl Slot {
 pub(crate) struct Guarded {
     /// Null until the first block is chosen.
     start: AtomicPtr<u8>,
+    /// As the system has it: frees ask, and would ask the system.
+    page_bytes: AtomicUsize,
     /// Allocations up to the next one that is chosen, that one included; 0 before the first was drawn.
     left: AtomicU32,
     random: AtomicU64,
@@ -93,6 +95,7 @@ impl Guarded {
     pub(crate) const fn new() -> Self {
         Self {
             start: AtomicPtr::new(ptr::null_mut()),
+            page_bytes: AtomicUsize::new(0),
             left: AtomicU32::new(0),
             random: AtomicU64::new(0),
             slots: Locked::new(Slots {
@@ -146,7 +149,7 @@ impl Guarded {
     /// The number of the page that has an address, or that is next to it; `None` if it is none of ours.
     fn number_of(&self, address: *mut u8) -> Option<usize> {
         let start = self.start.load(Ordering::Acquire);
-        let page = Native.page_bytes();
+        let page = self.page_bytes.load(Ordering::Relaxed);
         let offset = address.addr().checked_sub(start.addr())?;
         if start.is_null() || offset >= (2 * SLOTS + 1) * page {
             return None;
@@ -169,7 +172,8 @@ impl Guarded {
         let mapped = MappedValues::map(SLOTS)?;
         let start = Native.reserve((2 * SLOTS + 1) * page, page)?;
         slots.slots = mapped;
-        // Release: whoever finds a block there finds the slots.
+        self.page_bytes.store(page, Ordering::Relaxed);
+        // Release: whoever finds a block there finds the slots and the length of a page.
         self.start.store(start.as_ptr(), Ordering::Release);
         if PROCESS.tuning.explains_faults() {
             fault::watch(explain);
