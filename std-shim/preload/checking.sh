@@ -2,14 +2,15 @@
 # Which misuse of the heap ends a program, and what looking for it costs: liblarder.so in its modes, beside glibc as it is
 # and with its own checks.
 #
-#   std-shim/preload/checking.sh [ROUNDS]
+#   std-shim/preload/checking.sh [ROUNDS] [NAME=LIBRARY…]    libraries of other allocators, to be preloaded beside these
 #
-# First, of each misuse of std-shim/tests/malloc/programs/misuse_hardened.c how many of five lengths end the program by a
-# report or a fault. Then CPU seconds and peak MiB of five workloads, medians of ROUNDS (3), alternated; `!` says that a
+# First, of each misuse of std-shim/tests/malloc/programs/misuse_hardened.c, but those of larder's own lists, how many of
+# five lengths end the program by a report or a fault. Then CPU seconds and peak MiB of five workloads, medians of ROUNDS (3), alternated; `!` says that a
 # workload said something else than on glibc. Needs GNU time, python3, perl, sqlite3 and gcc.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 rounds=${1:-3}
+shift || true
 target=${CARGO_TARGET_DIR:-target}/malloc
 cargo build --quiet --release --manifest-path std-shim/preload/Cargo.toml --target-dir "$target"
 work=$(mktemp -d)
@@ -27,7 +28,13 @@ declare -A modes=(
     [guard-all]="$larder LARDER_GUARD=1"
     [hardened]="$larder LARDER_MODE=hardened"
     [checking]="$larder LARDER_MODE=checking"
+    [no-stacks]="$larder LARDER_MODE=checking LARDER_STACK_FRAMES=0"
 )
+others=()
+for other in "$@"; do
+    others+=("${other%%=*}")
+    modes[${other%%=*}]="LD_PRELOAD=${other#*=}"
+done
 
 # What a C library may lack.
 echo '#include <unistd.h>
@@ -36,8 +43,8 @@ void free_sized(void) { none(); } void free_aligned_sized(void) { none(); }' |
     gcc -shared -fPIC -w -x c - -o "$work/libsized.so"
 gcc -std=gnu11 -O1 -fno-builtin -w -pthread -I"$programs" "$programs/misuse_hardened.c" \
     "$work/libsized.so" -o "$work/misuse"
-misuses=$(grep -o '!strcmp(what, "[^"]*")' "$programs/misuse_hardened.c" | cut -d'"' -f2)
-order=(glibc perturb check larder guard-all hardened checking)
+misuses=$(grep -o '!strcmp(what, "[^"]*")' "$programs/misuse_hardened.c" | cut -d'"' -f2 | grep -v list- | grep -v early-)
+order=(glibc perturb check "${others[@]}" larder guard-all hardened checking)
 printf '%-28s' misuse
 printf '%10s' "${order[@]}"
 echo
@@ -87,7 +94,7 @@ declare -A workloads=(
     [gcc]="gcc -O2 -w -S -o - -x c $programs/contract.c"
 )
 median() { sort -n | awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] }'; }
-order=(glibc perturb check larder guard hardened checking)
+order=(glibc perturb check "${others[@]}" larder guard hardened checking no-stacks)
 printf '\n%-10s' 'CPU s/MiB'
 printf '%14s' "${order[@]}"
 echo

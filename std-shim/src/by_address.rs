@@ -52,9 +52,9 @@ pub(crate) unsafe fn free_by_address(block: *mut u8) {
         // SAFETY: the caller's promise.
         return unsafe { hardened::free(block, None) };
     }
-    // SAFETY: the caller's promise.
-    if unsafe { guarded::free(block) } {
-        return;
+    if guarded::has(block) {
+        // SAFETY: the caller's promise.
+        return unsafe { guarded::free(block, None) };
     }
     // SAFETY: the caller's promise.
     unsafe { free_plain(block) };

@@ -93,7 +93,7 @@ pub(crate) struct Config {
     pub(crate) leaks: bool,
     /// Whether it is said at the end what the heap holds.
     pub(crate) stats: bool,
-    /// Of so many blocks of `malloc` one has guard pages; 0 for none.
+    /// Of so many blocks one has guard pages; 0 for none.
     pub(crate) guard_one_in: u32,
     /// Whether a fault at a guard page is explained.
     pub(crate) explains_faults: bool,
@@ -181,7 +181,7 @@ pub(crate) struct Tuning {
     dense_percent: AtomicU32,
     bin_bytes: AtomicU32,
     /// 1 known, 2 background, 4 hardened, 8 allocated before it was known, 16 checking, 32 leaks, 64 explains faults,
-    /// 128 statistics.
+    /// 128 statistics, 256 guard pages.
     flags: AtomicU32,
     guard_one_in: AtomicU32,
     stack_frames: AtomicU32,
@@ -199,6 +199,7 @@ const CHECKING: u32 = 16;
 const LEAKS: u32 = 32;
 const EXPLAINS_FAULTS: u32 = 64;
 const STATS: u32 = 128;
+const GUARDS: u32 = 256;
 /// Nobody allocates so often before the C library begins.
 const MAX_IN_VAIN: u32 = 100;
 
@@ -233,7 +234,7 @@ impl Tuning {
             if self.flags.load(Ordering::Relaxed) & KNOWN != 0 {
                 return;
             }
-            let config = match config.with_environment() {
+            let mut config = match config.with_environment() {
                 Some(config) => config,
                 // Asked before the C library knew its environment, the next who asks tries again.
                 None if *in_vain < MAX_IN_VAIN => {
@@ -250,16 +251,16 @@ impl Tuning {
             self.dense_percent
                 .store(config.dense_percent, Ordering::Relaxed);
             self.bin_bytes.store(config.bin_bytes, Ordering::Relaxed);
-            // A hardened heap looks at every block.
-            let one_in = match config.hardened {
-                true => 0,
-                false => config.guard_one_in,
-            };
-            self.guard_one_in.store(one_in, Ordering::Relaxed);
+            let early = self.flags.load(Ordering::Relaxed) & EARLY;
+            // A hardened heap looks at every block, and a thread that allocated before would not look (LOCAL3).
+            if config.hardened || early != 0 {
+                config.guard_one_in = 0;
+            }
+            self.guard_one_in
+                .store(config.guard_one_in, Ordering::Relaxed);
             let frames = config.stack_frames.min(Config::MAX_STACK_FRAMES);
             self.stack_frames.store(frames, Ordering::Relaxed);
             self.set_on_misuse(config.on_misuse);
-            let early = self.flags.load(Ordering::Relaxed) & EARLY;
             // Release: see apply.
             self.flags
                 .store(flags(&config) | early | KNOWN, Ordering::Release);
@@ -311,6 +312,13 @@ impl Tuning {
         self.flags.load(Ordering::Relaxed) & HARDENED != 0
     }
 
+    /// Whether the heap is known to look at some blocks or at all.
+    #[inline(always)]
+    pub(crate) fn is_watched(&self) -> bool {
+        // Relaxed: as above.
+        self.flags.load(Ordering::Relaxed) & (HARDENED | GUARDS) != 0
+    }
+
     /// Whether the heap is known to be checking.
     pub(crate) fn is_checking(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & CHECKING != 0
@@ -326,7 +334,7 @@ impl Tuning {
         self.flags.load(Ordering::Relaxed) & STATS != 0
     }
 
-    /// Of so many blocks of `malloc` one has guard pages; 0 for none.
+    /// Of so many blocks one has guard pages; 0 for none.
     pub(crate) fn guard_one_in(&self) -> u32 {
         self.guard_one_in.load(Ordering::Relaxed)
     }
@@ -386,7 +394,8 @@ const fn flags(config: &Config) -> u32 {
     } else {
         0
     };
-    background | hardened | checking | leaks | stats | explains
+    let guards = if config.guard_one_in > 0 { GUARDS } else { 0 };
+    background | hardened | checking | leaks | stats | explains | guards
 }
 
 #[cfg(test)]

@@ -162,14 +162,15 @@ impl Larder {
         Self(Config { stats, ..self.0 })
     }
 
-    /// Gives guard pages to one in so many blocks of [`malloc`](Self::malloc) and [`malloc_zeroed`](Self::malloc_zeroed)
-    /// up to a page less 16 bytes; 0 for none, as in each configuration. Not where the heap is hardened or checking.
+    /// Gives guard pages to one in so many blocks up to a page less 16 bytes; 0 for none, as in each configuration. Not
+    /// where the heap is hardened or checking.
     ///
     /// Such a block lies alone in a page between two that nobody may touch, at its end or its start. Who reads or writes
     /// past that side ends by a fault; who writes on the other is found when it is freed, as are double frees. Freed, its
     /// page may not be touched until those of all others that are free have been used again; there are 256. They are chosen
-    /// where a thread needs more than it has at hand, so that no fast path is longer: what a loop frees and allocates again
-    /// and again is seldom chosen. Blocks of a global allocator's verbs are not: frees with a layout do not look.
+    /// where a thread needs more than it has at hand. A free with a layout takes a slower path then, which looks at the
+    /// address, and once in so many of them the thread gives up what it has at hand, so that blocks are chosen which a loop
+    /// frees and allocates again and again; those of `malloc` and [`free`](Self::free) seldom are.
     #[must_use]
     pub const fn with_guard_pages(self, one_in: u32) -> Self {
         Self(Config {
@@ -324,18 +325,14 @@ impl Larder {
     pub unsafe fn resize(&self, block: *mut u8, bytes: usize) -> *mut u8 {
         if PROCESS.tuning.is_hardened() {
             // SAFETY: the caller's promise.
-            let resized = unsafe { hardened::resize(block, None, bytes, &self.0) };
-            return match resized.is_null() {
-                true => no_memory(),
-                false => resized,
-            };
+            return unsafe { hardened::resize(block, None, bytes, &self.0) };
         }
         let usable = match PROCESS.class_in_first(block) {
             None | Some(SizeClass::NONE) => {
-                // SAFETY: the caller's promise.
-                let moved = unsafe { guarded::resize(block, bytes, |bytes| self.malloc(bytes)) };
-                if let Some(moved) = moved {
-                    return moved;
+                if guarded::has(block) {
+                    let alloc = |bytes| self.malloc(bytes);
+                    // SAFETY: the caller's promise.
+                    return unsafe { guarded::resize(block, None, bytes, alloc) };
                 }
                 match self.usable_size(block) {
                     Some(bytes) => bytes,
@@ -403,17 +400,17 @@ impl Larder {
     }
 }
 
-/// The calling thread's bin of a common layout, or `None` for others.
+/// The calling thread's bin of a common layout in that cache, or `None` for others.
 #[inline(always)]
-fn common_bin(layout: Layout) -> Option<*mut CacheBin> {
+fn common_bin(layout: Layout, cache: fn() -> *mut ThreadCache) -> Option<*mut CacheBin> {
     if !SizeClass::is_common(layout.size(), layout.align()) {
         // Boxed words: for sizes that the compiler knows.
         return match layout.size() == 8 && layout.align() == 8 {
-            true => Some(ThreadCache::place(tls::cache(), SizeClass::EIGHT)),
+            true => Some(ThreadCache::place(cache(), SizeClass::EIGHT)),
             false => None,
         };
     }
-    Some(ThreadCache::place_of_common(tls::cache(), layout.size()))
+    Some(ThreadCache::place_of_common(cache(), layout.size()))
 }
 
 /// No block is longer: with its alignment an address space holds it.
@@ -432,7 +429,7 @@ fn c_bin(bytes: usize) -> Option<*mut CacheBin> {
 unsafe impl GlobalAlloc for Larder {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if let Some(bin) = common_bin(layout) {
+        if let Some(bin) = common_bin(layout, tls::cache) {
             // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
             let block = unsafe { CacheBin::pop(bin) };
             if !block.is_null() {
@@ -445,9 +442,9 @@ unsafe impl GlobalAlloc for Larder {
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if cfg!(not(debug_assertions))
-            && let Some(bin) = common_bin(layout)
+            && let Some(bin) = common_bin(layout, tls::cache_of_frees)
         {
-            // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
+            // SAFETY: the thread's own cache, or one without room (LOCAL1, LOCAL3); the block is the caller's.
             if unsafe { CacheBin::push(bin, block) } {
                 return;
             }
@@ -458,7 +455,7 @@ unsafe impl GlobalAlloc for Larder {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if let Some(bin) = common_bin(layout) {
+        if let Some(bin) = common_bin(layout, tls::cache) {
             // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
             let block = unsafe { CacheBin::pop(bin) };
             if !block.is_null() {
@@ -472,10 +469,45 @@ unsafe impl GlobalAlloc for Larder {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        if PROCESS.tuning.is_watched() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.realloc_watched(block, layout, new_size) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.realloc_plain(block, layout, new_size) }
+    }
+}
+
+impl Larder {
+    /// The verb where the heap is hardened, or where the block may have guard pages.
+    ///
+    /// # Safety
+    /// The verb's conditions.
+    #[cold]
+    #[inline(never)]
+    unsafe fn realloc_watched(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         if PROCESS.tuning.is_hardened() {
             // SAFETY: the caller's promise.
             return unsafe { hardened::resize(block, Some(layout), new_size, &self.0) };
         }
+        if guarded::has(block) {
+            // SAFETY: the caller promises a size that is valid for the alignment.
+            let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+            // SAFETY: the caller's promise: the size is not 0.
+            let alloc = |_| unsafe { self.alloc(new) };
+            // SAFETY: the caller's promise.
+            return unsafe { guarded::resize(block, Some(layout), new_size, alloc) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.realloc_plain(block, layout, new_size) }
+    }
+
+    /// The verb for blocks without guard pages of a heap that is not hardened.
+    ///
+    /// # Safety
+    /// The verb's conditions.
+    #[inline(always)]
+    unsafe fn realloc_plain(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: the caller promises a size that is valid for the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         let was_common = SizeClass::is_common(layout.size(), layout.align());

@@ -35,6 +35,12 @@ fn is_hardened(config: &Config) -> bool {
     PROCESS.tuning.is_hardened()
 }
 
+/// Whether the heap looks at some blocks or at all; known from the first call on.
+fn is_watched(config: &Config) -> bool {
+    PROCESS.tuning.apply(config);
+    PROCESS.tuning.is_watched()
+}
+
 #[cold]
 #[inline(never)]
 fn refill(class: SizeClass) -> Option<Fresh> {
@@ -67,14 +73,40 @@ pub(crate) fn reclaim(bytes: usize) {
 #[cold]
 #[inline(never)]
 unsafe fn free_slow(block: *mut u8, layout: Layout) {
-    if PROCESS.tuning.is_hardened() {
+    if PROCESS.tuning.is_watched() {
         // SAFETY: the caller's promise.
-        return unsafe { hardened::free(block, Some(layout)) };
+        return unsafe { free_watched(block, layout) };
     }
     if let Some(class) = class_of(layout) {
         // SAFETY: the caller's promise.
         unsafe { free_past_bin(class, block) };
     }
+}
+
+/// Frees a block where the heap is hardened, or where it may have guard pages: the thread's bin has not been asked then.
+///
+/// # Safety
+/// `block` is a block of the heap with this layout, which has a class, given up by the caller.
+#[cold]
+#[inline(never)]
+unsafe fn free_watched(block: *mut u8, layout: Layout) {
+    if PROCESS.tuning.is_hardened() {
+        // SAFETY: the caller's promise.
+        return unsafe { hardened::free(block, Some(layout)) };
+    }
+    if guarded::has(block) {
+        // SAFETY: the caller's promise.
+        return unsafe { guarded::free(block, Some(layout)) };
+    }
+    if let Some(class) = class_of(layout) {
+        // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
+        if !unsafe { ThreadCache::push(tls::cache(), class, block) } {
+            // SAFETY: the caller's promise, and the cache did not take the block.
+            unsafe { free_past_bin(class, block) };
+        }
+    }
+    // SAFETY: called from the verbs below, which have left the thread's part.
+    unsafe { with_local(guarded::count_free) };
 }
 
 /// Frees a block that the thread's bin did not take.
@@ -145,9 +177,23 @@ fn alloc_zeroed_large(layout: Layout) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn alloc_slow(layout: Layout, config: &Config) -> *mut u8 {
-    match is_hardened(config) {
+    match is_watched(config) {
+        true => alloc_watched(layout, config, alloc_plain),
+        false => alloc_plain(layout),
+    }
+}
+
+fn alloc_plain(layout: Layout) -> *mut u8 {
+    or_null(class_of(layout).and_then(refill).map(|fresh| fresh.block))
+}
+
+/// A block of the hardened heap, or one with guard pages, zeroed, or else a plain one.
+#[cold]
+#[inline(never)]
+fn alloc_watched(layout: Layout, config: &Config, plain: fn(Layout) -> *mut u8) -> *mut u8 {
+    match PROCESS.tuning.is_hardened() {
         true => hardened::alloc(layout.size(), layout.align(), config),
-        false => or_null(class_of(layout).and_then(refill).map(|fresh| fresh.block)),
+        false => guarded::alloc(layout, config, plain),
     }
 }
 
@@ -201,39 +247,13 @@ pub(crate) fn alloc_any(layout: Layout, config: &Config) -> *mut u8 {
 #[cold]
 #[inline(never)]
 pub(crate) fn malloc_any(bytes: usize, config: &Config) -> *mut u8 {
-    if guarded::is_on() {
-        return alloc_guarded(bytes, config, malloc_unguarded);
-    }
-    malloc_unguarded(bytes, config)
+    alloc_for_c(bytes, config, alloc_any)
 }
 
 /// Any zeroed block that C asks for by its length.
 #[cold]
 #[inline(never)]
 pub(crate) fn malloc_zeroed_any(bytes: usize, config: &Config) -> *mut u8 {
-    if guarded::is_on() {
-        return alloc_guarded(bytes, config, malloc_zeroed_unguarded);
-    }
-    malloc_zeroed_unguarded(bytes, config)
-}
-
-/// A block with guard pages, or else one as ever.
-#[cold]
-#[inline(never)]
-fn alloc_guarded(bytes: usize, config: &Config, other: fn(usize, &Config) -> *mut u8) -> *mut u8 {
-    match guarded::alloc(bytes, config) {
-        Some(block) => block.as_ptr(),
-        None => other(bytes, config),
-    }
-}
-
-#[inline(always)]
-fn malloc_unguarded(bytes: usize, config: &Config) -> *mut u8 {
-    alloc_for_c(bytes, config, alloc_any)
-}
-
-#[inline(always)]
-fn malloc_zeroed_unguarded(bytes: usize, config: &Config) -> *mut u8 {
     alloc_for_c(bytes, config, alloc_zeroed_any)
 }
 
@@ -244,6 +264,9 @@ fn alloc_for_c(
     config: &Config,
     alloc: impl FnOnce(Layout, &Config) -> *mut u8,
 ) -> *mut u8 {
+    if PROCESS.tuning.is_hardened() {
+        return hardened::malloc(bytes, config);
+    }
     let block = match Layout::from_size_align(bytes, 16) {
         Ok(layout) if bytes > 0 => alloc(layout, config),
         Ok(_) => alloc_nothing(config),
@@ -328,6 +351,10 @@ unsafe fn free_perhaps_in_step(block: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise.
         return unsafe { hardened::free(block, Some(layout)) };
     }
+    if guarded::has(block) {
+        // SAFETY: the caller's promise.
+        return unsafe { guarded::free(block, Some(layout)) };
+    }
     if let Some(heap) = step::heap_of(block, layout) {
         return free_of_step(heap, block);
     }
@@ -358,8 +385,8 @@ unsafe fn free_rare(block: *mut u8, layout: Layout) {
 /// `block` is a block of the heap with this layout, which is of this class, given up by the caller.
 #[inline(always)]
 unsafe fn free_of_class(block: *mut u8, class: SizeClass, layout: Layout) {
-    // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
-    if !unsafe { ThreadCache::push(tls::cache(), class, block) } {
+    // SAFETY: the thread's own cache, or one without room (LOCAL1, LOCAL3); the block is the caller's.
+    if !unsafe { ThreadCache::push(tls::cache_of_frees(), class, block) } {
         // SAFETY: the caller's promise, and the cache did not take the block.
         unsafe { free_slow(block, layout) };
     }
@@ -379,8 +406,8 @@ pub(crate) fn alloc_zeroed_any(layout: Layout, config: &Config) -> *mut u8 {
     let pop = |class| unsafe { ThreadCache::pop(tls::cache(), class) };
     let block = class.map_or(ptr::null_mut(), pop);
     if block.is_null() {
-        return match is_hardened(config) {
-            true => hardened::alloc(layout.size(), layout.align(), config),
+        return match is_watched(config) {
+            true => alloc_watched(layout, config, alloc_zeroed_plain),
             false => alloc_zeroed_plain(layout),
         };
     }

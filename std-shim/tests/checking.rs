@@ -107,6 +107,8 @@ fn assert_calls(report: &str, heading: &str, functions: &[&str]) {
     let ours = frames.iter().filter(|frame| frame.contains(&place)).count();
     assert!(ours >= functions.len(), "{heading}: {report}");
     if cfg!(feature = "heap-profile") {
+        // The allocator's caller comes first.
+        assert!(frames[0].contains(functions[0]), "{report}");
         let mut rest = frames.iter();
         for function in functions {
             assert!(

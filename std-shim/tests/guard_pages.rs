@@ -1,10 +1,11 @@
-//! Guard pages in a Rust program: one for each block that is asked for by its length. What C programs do is in `malloc`.
+//! Guard pages in a Rust program: one for each block that its thread has not at hand. What C programs do is in `malloc`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", not(miri)))]
 
 #[path = "../src/tests/random.rs"]
 mod random;
 
+use std::alloc::{GlobalAlloc, Layout};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::sync::Mutex;
@@ -35,17 +36,65 @@ fn resize(block: *mut u8, bytes: usize) -> *mut u8 {
     unsafe { HEAP.resize(block, bytes) }
 }
 
+/// A way to ask for blocks and to give them back: by their address, or as a global allocator is asked.
+#[derive(Clone, Copy)]
+enum Verbs {
+    C,
+    Rust,
+}
+
+use Verbs::{C, Rust};
+
+fn layout(bytes: usize) -> Layout {
+    Layout::from_size_align(bytes, 8).unwrap()
+}
+
+impl Verbs {
+    fn alloc(self, bytes: usize) -> *mut u8 {
+        match self {
+            C => HEAP.malloc(bytes),
+            // SAFETY: the tests ask for no block of nothing.
+            Rust => unsafe { HEAP.alloc(layout(bytes)) },
+        }
+    }
+
+    fn alloc_zeroed(self, bytes: usize) -> *mut u8 {
+        match self {
+            C => HEAP.malloc_zeroed(bytes),
+            // SAFETY: the tests ask for no block of nothing.
+            Rust => unsafe { HEAP.alloc_zeroed(layout(bytes)) },
+        }
+    }
+
+    fn free(self, block: *mut u8, bytes: usize) {
+        match self {
+            C => free(block),
+            // SAFETY: a block of the heap, or the heap says that it is none.
+            Rust => unsafe { HEAP.dealloc(block, layout(bytes)) },
+        }
+    }
+
+    fn resize(self, block: *mut u8, bytes: usize, new_bytes: usize) -> *mut u8 {
+        match self {
+            C => resize(block, new_bytes),
+            // SAFETY: a block of the heap, or the heap says that it is none.
+            Rust => unsafe { HEAP.realloc(block, layout(bytes), new_bytes) },
+        }
+    }
+}
+
 /// What a child does; in the parent it does nothing.
 #[test]
 fn child() {
     let Ok(task) = env::var(TASK) else {
         return;
     };
-    let (what, bytes) = task.split_once(' ').unwrap();
+    let mut words = task.split(' ');
+    let mut next = || words.next().unwrap();
+    let (verbs, what, bytes) = (next(), next(), next());
+    let verbs = if verbs == "c" { C } else { Rust };
     let bytes: usize = bytes.parse().unwrap();
-    // Before the first answer the heap knows of no pages.
-    free(HEAP.malloc(2 * PAGE_BYTES));
-    let block = HEAP.malloc(bytes);
+    let block = verbs.alloc(bytes);
     println!("{block:p}");
     let (page, room) = (block.addr() % PAGE_BYTES, bytes.next_multiple_of(16));
     let at_end = page + room == PAGE_BYTES;
@@ -54,7 +103,7 @@ fn child() {
         "past" => block.wrapping_add(PAGE_BYTES),
         "before" => block.wrapping_sub(page + 1),
         "freed" => {
-            free(block);
+            verbs.free(block, bytes);
             block
         }
         _ => unreachable!(),
@@ -64,11 +113,11 @@ fn child() {
     println!("went on");
 }
 
-fn run(what: &str, bytes: usize) -> Output {
+fn run(verbs: &str, what: &str, bytes: usize) -> Output {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", "child", "--nocapture"]);
     command
-        .env(TASK, format!("{what} {bytes}"))
+        .env(TASK, format!("{verbs} {what} {bytes}"))
         .output()
         .unwrap()
 }
@@ -83,8 +132,16 @@ fn who_touches_a_guard_or_a_freed_block_ends_by_the_fault_that_is_explained() {
         ),
         ("freed", "larder: read or wrote a block that was freed: 0x"),
     ] {
-        for bytes in [1, 100, 1024, 4000] {
-            let output = run(what, bytes);
+        let mut lengths = vec![1, 100, 1024, 4000];
+        if env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all") {
+            let mut random = Random(1);
+            lengths.extend((0..496).map(|_| 1 + random.next(4080)));
+        }
+        for (verbs, bytes) in ["c", "rust"]
+            .into_iter()
+            .flat_map(|verbs| lengths.iter().map(move |&bytes| (verbs, bytes)))
+        {
+            let output = run(verbs, what, bytes);
             let said = String::from_utf8_lossy(&output.stdout);
             let report = String::from_utf8_lossy(&output.stderr);
             assert_eq!(
@@ -120,11 +177,18 @@ fn reports(f: impl FnOnce()) -> Vec<String> {
 #[test]
 fn misuse_that_does_not_fault_is_reported_and_does_nothing_else() {
     let _turn = TURN.lock().unwrap();
-    for bytes in [1, 100, 1023, 4000] {
-        let block = HEAP.malloc(bytes);
+    for (verbs, bytes) in [C, Rust]
+        .into_iter()
+        .flat_map(|verbs| [1, 100, 1023, 4000].map(|bytes| (verbs, bytes)))
+    {
+        let block = verbs.alloc(bytes);
         let said = reports(|| {
-            free(block.wrapping_add(1));
-            assert!(resize(block.wrapping_add(1), bytes + 1).is_null());
+            verbs.free(block.wrapping_add(1), bytes);
+            assert!(
+                verbs
+                    .resize(block.wrapping_add(1), bytes, bytes + 1)
+                    .is_null()
+            );
         });
         assert_eq!(
             said,
@@ -138,15 +202,16 @@ fn misuse_that_does_not_fault_is_reported_and_does_nothing_else() {
         let said = reports(|| {
             if has_slack {
                 // SAFETY: in the block's page, behind its end.
-                unsafe { block.wrapping_add(bytes).write(7) };
+                let slack = unsafe { &mut *block.wrapping_add(bytes) };
+                *slack = !*slack;
             }
-            free(block);
+            verbs.free(block, bytes);
         });
         let expected = ["larder: wrote past the end of a block"];
         assert_eq!(said, expected[..usize::from(has_slack)]);
         let said = reports(|| {
-            free(block);
-            assert!(resize(block, bytes + 1).is_null());
+            verbs.free(block, bytes);
+            assert!(verbs.resize(block, bytes, bytes + 1).is_null());
         });
         assert_eq!(
             said,
@@ -160,40 +225,59 @@ fn misuse_that_does_not_fault_is_reported_and_does_nothing_else() {
 }
 
 #[test]
+fn a_free_or_resize_with_another_layout_is_reported() {
+    let _turn = TURN.lock().unwrap();
+    let (block, other) = (Rust.alloc(100), Rust.alloc(100));
+    let said = reports(|| {
+        Rust.free(block, 99);
+        Rust.free(Rust.resize(other, 101, 200), 200);
+    });
+    let expected = "larder: freed a block with another layout than it was allocated with";
+    assert_eq!(said, [expected; 2]);
+}
+
+#[test]
 fn random_programs_find_every_block_whole_with_and_without_a_page() {
     let _turn = TURN.lock().unwrap();
+    for verbs in [C, Rust] {
+        let said = reports(|| random_program(verbs));
+        assert!(said.is_empty(), "{said:?}");
+    }
+}
+
+fn random_program(verbs: Verbs) {
     let mut random = Random(1);
     let mut held = [(ptr::null_mut::<u8>(), 0_usize, 0_u8); PAGES + 100];
     let mut in_pages = 0;
     for round in 0..40_000 {
         let place = random.next(held.len());
         let (block, bytes, fill) = held[place];
-        let wanted = random.next(5000);
+        let wanted = 1 + random.next(5000);
         let check = |block: *mut u8, bytes, fill| {
             // SAFETY: ours, that long.
             let found = unsafe { slice::from_raw_parts(block, bytes) };
             assert!(found.iter().all(|&byte| byte == fill), "{round}");
         };
         let block = match random.next(4) {
-            _ if block.is_null() => HEAP.malloc(wanted),
+            _ if block.is_null() => verbs.alloc(wanted),
             0 => {
                 check(block, bytes, fill);
-                free(block);
-                let zeroed = HEAP.malloc_zeroed(wanted);
+                verbs.free(block, bytes);
+                let zeroed = verbs.alloc_zeroed(wanted);
                 check(zeroed, wanted, 0);
                 zeroed
             }
             1 => {
-                free(block);
-                HEAP.malloc(wanted)
+                verbs.free(block, bytes);
+                verbs.alloc(wanted)
             }
             _ => {
-                let moved = resize(block, wanted);
+                let moved = verbs.resize(block, bytes, wanted);
                 check(moved, bytes.min(wanted), fill);
                 moved
             }
         };
-        assert!(!block.is_null() && block.addr().is_multiple_of(16));
+        assert!(!block.is_null() && block.addr().is_multiple_of(8));
         let usable = HEAP.usable_size(block).unwrap();
         assert!(usable >= wanted);
         in_pages += usize::from(!wanted.is_multiple_of(16) && usable == wanted);
@@ -202,8 +286,8 @@ fn random_programs_find_every_block_whole_with_and_without_a_page() {
         unsafe { block.write_bytes(fill, wanted) };
         held[place] = (block, wanted, fill);
     }
-    for (block, ..) in held {
-        free(block);
+    for (block, bytes, _) in held {
+        verbs.free(block, bytes);
     }
     assert!(in_pages > 1000, "{in_pages} blocks had a page");
 }

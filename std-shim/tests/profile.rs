@@ -51,6 +51,7 @@ fn live_bytes_are_written_by_stack() {
         .find(|line| line.contains("make_many_lists"))
         .unwrap();
     assert!(line.contains(';') && !line.contains("larder::"), "{line}");
+    assert!(text.lines().all(|line| !line.starts_with("0x0;")), "{text}");
     assert!(LIVE.totals().bytes >= bytes * 0.99);
     drop(lists);
     assert_eq!(bytes_of(&folded(), "make_many_lists"), 0.0);

@@ -1,4 +1,4 @@
-//! Guard pages: of the blocks that C asks for, one in so many lies alone in a page between two that nobody may touch. A
+//! Guard pages: one block in so many lies alone in a page between two that nobody may touch. A
 //! write or read past it faults at once, as does any to a page whose block was freed. For programs at work: the others are
 //! blocks as ever, and no fast path knows of this.
 //!
@@ -7,19 +7,19 @@
 //! ```
 //!
 //! A block lies at the end of its page or at its start, by chance. What it leaves of the page is filled, and looked at when
-//! it is freed. Only blocks of `malloc` and `calloc` are chosen: they are freed by their address, which for one outside the
-//! arenas takes the slow path. Frees with a layout do not look.
+//! it is freed. A block is chosen where its thread has none at hand. A free by address of one outside the arenas takes the
+//! slow path; one with a layout would not look, so that all of these take it where the heap has guard pages (LOCAL3).
 //!
 //! # Invariants
 //! * GUARD1 a page is usable while its slot is `Used` or `Leaving`. The first is the program's block, the second is the
 //!   thread's alone that frees it.
 //! * GUARD2 the page of a slot that is `Free` is used again when those of all others that are free have been.
 
+use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
 use larder_core::Locked;
-use larder_core::small::SizeClass;
-use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::blocks::{Facts, Known, State, Written, mend};
 use super::history::Here;
@@ -30,6 +30,7 @@ use crate::config::Config;
 use crate::os::stack::thread_number;
 use crate::os::{Native, Os, fault};
 use crate::process::PROCESS;
+use crate::thread::local::Local;
 use crate::thread::wait::Sleep;
 use crate::thread::with_local;
 
@@ -77,6 +78,8 @@ impl Slot {
 pub(crate) struct Guarded {
     /// Null until the first block is chosen.
     start: AtomicPtr<u8>,
+    /// As the system has it: frees ask, and would ask the system.
+    page_bytes: AtomicUsize,
     /// Allocations up to the next one that is chosen, that one included; 0 before the first was drawn.
     left: AtomicU32,
     random: AtomicU64,
@@ -92,6 +95,7 @@ impl Guarded {
     pub(crate) const fn new() -> Self {
         Self {
             start: AtomicPtr::new(ptr::null_mut()),
+            page_bytes: AtomicUsize::new(0),
             left: AtomicU32::new(0),
             random: AtomicU64::new(0),
             slots: Locked::new(Slots {
@@ -104,10 +108,10 @@ impl Guarded {
     /// Whether an allocation that needs more than its thread has at hand is the one. Counts of threads that meet here may
     /// get lost.
     fn is_due(&self, bytes: usize, one_in: u32) -> bool {
-        let stands_for = match SizeClass::is_common(bytes, 1) {
-            true => REFILL_BYTES / bytes.max(LEAST_ALIGN),
-            false => 1,
-        };
+        if one_in == 1 {
+            return true;
+        }
+        let stands_for = (REFILL_BYTES / bytes.max(LEAST_ALIGN)).max(1);
         let stands_for = u32::try_from(stands_for).unwrap_or(u32::MAX);
         let mut left = self.left.load(Ordering::Relaxed);
         if left == 0 {
@@ -115,7 +119,8 @@ impl Guarded {
         }
         let is_due = left <= stands_for;
         let left = match is_due {
-            true => self.draw(one_in),
+            // It gets one block of these now, and the others come when it asks again.
+            true => self.draw(one_in).saturating_add(stands_for - 1),
             false => left - stands_for,
         };
         self.left.store(left, Ordering::Relaxed);
@@ -144,7 +149,7 @@ impl Guarded {
     /// The number of the page that has an address, or that is next to it; `None` if it is none of ours.
     fn number_of(&self, address: *mut u8) -> Option<usize> {
         let start = self.start.load(Ordering::Acquire);
-        let page = Native.page_bytes();
+        let page = self.page_bytes.load(Ordering::Relaxed);
         let offset = address.addr().checked_sub(start.addr())?;
         if start.is_null() || offset >= (2 * SLOTS + 1) * page {
             return None;
@@ -167,7 +172,8 @@ impl Guarded {
         let mapped = MappedValues::map(SLOTS)?;
         let start = Native.reserve((2 * SLOTS + 1) * page, page)?;
         slots.slots = mapped;
-        // Release: whoever finds a block there finds the slots.
+        self.page_bytes.store(page, Ordering::Relaxed);
+        // Release: whoever finds a block there finds the slots and the length of a page.
         self.start.store(start.as_ptr(), Ordering::Release);
         if PROCESS.tuning.explains_faults() {
             fault::watch(explain);
@@ -263,22 +269,33 @@ impl Guarded {
     }
 }
 
-/// Whether some blocks have guard pages. None before the configuration is known.
-#[inline(always)]
-pub(crate) fn is_on() -> bool {
-    PROCESS.tuning.guard_one_in() != 0
+/// Whether an address is among the pages.
+pub(crate) fn has(block: *mut u8) -> bool {
+    PROCESS.guarded.number_of(block).is_some()
 }
 
-/// A block of C's with a page of its own, zeroed, if it is this one's turn.
-pub(crate) fn alloc(bytes: usize, config: &Config) -> Option<NonNull<u8>> {
+/// A block with a page of its own, zeroed, if it is this one's turn; else a plain one.
+#[inline(never)]
+pub(crate) fn alloc(layout: Layout, config: &Config, plain: fn(Layout) -> *mut u8) -> *mut u8 {
     let one_in = PROCESS.tuning.guard_one_in();
-    if one_in == 0 || bytes > Native.page_bytes() - LEAST_ALIGN {
-        return None;
+    let bytes = layout.size();
+    let may = bytes <= Native.page_bytes() - LEAST_ALIGN && layout.align() <= LEAST_ALIGN;
+    if !may || !PROCESS.guarded.is_due(bytes, one_in) {
+        return plain(layout);
     }
-    if !PROCESS.guarded.is_due(bytes, one_in) {
-        return None;
+    let here = Here::walk((&raw const bytes).addr());
+    match PROCESS.guarded.take(bytes, config.by_new, here) {
+        Some(block) => block.as_ptr(),
+        None => plain(layout),
     }
-    PROCESS.guarded.take(bytes, config.by_new, Here::walk(0))
+}
+
+/// Counts a free with a layout. After so many the thread gives up what it has at hand, and its next block is chosen.
+pub(crate) fn count_free(local: &mut Local) {
+    if local.counts_free(PROCESS.tuning.guard_one_in()) {
+        local.flush(&PROCESS);
+        PROCESS.guarded.left.store(1, Ordering::Relaxed);
+    }
 }
 
 /// Says what the program did with the block whose page has an address. Comes back if it is to go on.
@@ -296,58 +313,66 @@ fn say(misuse: Misuse, address: *mut u8, byte: Option<*mut u8>, here: &Here) {
     });
 }
 
-/// Frees a block that has a page of its own; whether the address is among these pages.
+/// Frees a block that has a page of its own, of that layout if one is given.
 ///
 /// # Safety
-/// `block` is given up by the caller. What it is, is looked at.
-pub(crate) unsafe fn free(block: *mut u8) -> bool {
-    let Some(begun) = PROCESS.guarded.begin_free(block) else {
-        return false;
-    };
-    let here = Here::walk(0);
-    match begun {
-        Ok(known) => finish_free(block, &known, here),
-        Err(misuse) => say(misuse, block, None, &here),
-    }
-    true
+/// `block` is among these pages, and given up by the caller. What it is, is looked at.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn free(block: *mut u8, given: Option<Layout>) {
+    free_from(block, given, Here::walk((&raw const block).addr()));
 }
 
-fn finish_free(block: *mut u8, known: &Known, here: Here) {
+fn free_from(block: *mut u8, given: Option<Layout>, here: Here) {
+    let known = match PROCESS.guarded.begin_free(block) {
+        Some(Ok(known)) => known,
+        Some(Err(misuse)) => return say(misuse, block, None, &here),
+        None => return,
+    };
+    if given.is_some_and(|layout| !known.is(layout)) {
+        say(Misuse::OtherLayout, block, None, &here);
+    }
     // SAFETY: GUARD1: ours alone.
-    if let Some(Written { misuse, byte, .. }) = unsafe { mend(block, known, usize::MAX) } {
+    if let Some(Written { misuse, byte, .. }) = unsafe { mend(block, &known, usize::MAX) } {
         say(misuse, block, Some(byte), &here);
     }
     PROCESS.guarded.end_free(block, here);
 }
 
 /// The block that has a page of its own with another length, elsewhere, and the contents that fit; null if it is none.
-/// `None` if the address is not among these pages.
+/// It must be of that layout if one is given.
 ///
 /// # Safety
-/// `block` is given up by the caller if the answer is another block. What it is, is looked at.
+/// `block` is among these pages, and given up by the caller if the answer is another block. What it is, is looked at.
+#[cold]
+#[inline(never)]
 pub(crate) unsafe fn resize(
     block: *mut u8,
+    given: Option<Layout>,
     bytes: usize,
     alloc: impl FnOnce(usize) -> *mut u8,
-) -> Option<*mut u8> {
-    let (known, is_start) =
-        (PROCESS.guarded).with_slot(block, |slot| (slot.known, slot.is_of(block)))?;
-    if !(is_start && known.state == State::Used) {
-        let misuse = match is_start {
-            true => Misuse::ResizedAfterFree,
-            false => Misuse::ResizedNoBlock,
-        };
-        say(misuse, block, None, &Here::walk(0));
-        return Some(ptr::null_mut());
-    }
+) -> *mut u8 {
+    let here = Here::walk((&raw const block).addr());
+    let slot = (PROCESS.guarded).with_slot(block, |slot| (slot.known, slot.is_of(block)));
+    let known = match slot {
+        Some((known, true)) if known.state == State::Used => known,
+        Some((_, is_start)) => {
+            let misuse = match is_start {
+                true => Misuse::ResizedAfterFree,
+                false => Misuse::ResizedNoBlock,
+            };
+            say(misuse, block, None, &here);
+            return ptr::null_mut();
+        }
+        None => return ptr::null_mut(),
+    };
     let moved = alloc(bytes);
     if !moved.is_null() {
         // SAFETY: two blocks, each that long.
         unsafe { ptr::copy_nonoverlapping(block, moved, known.bytes.min(bytes)) };
-        // SAFETY: the caller's promise.
-        unsafe { free(block) };
+        free_from(block, given, here);
     }
-    Some(moved)
+    moved
 }
 
 /// How many bytes the program asked for of a block that has a page of its own; `None` if none starts there.
@@ -359,8 +384,8 @@ pub(crate) fn usable_size(block: *mut u8) -> Option<usize> {
     PROCESS.guarded.with_slot(block, size).flatten()
 }
 
-/// Says what was touched at an address that faulted.
-fn explain(address: *mut u8) {
+/// Says what an instruction touched at an address that faulted.
+fn explain(address: *mut u8, instruction: usize) {
     let facts = (PROCESS.guarded).with_slot(address, |slot| slot.facts(address));
     let Some(facts) = facts.flatten() else {
         return;
@@ -370,7 +395,7 @@ fn explain(address: *mut u8) {
         _ if address < facts.block => Misuse::TouchedBeforeStart,
         _ => Misuse::TouchedPastEnd,
     };
-    let here = Here::walk(0);
+    let here = Here::interrupted_at(instruction);
     // Names are not looked up: a signal's stack is too short for that.
     // SAFETY: the program touched the block, not the heap.
     let was_walking = unsafe { with_local(|local| local.set_walking(true)) };

@@ -29,14 +29,32 @@ impl Here {
         }
     }
 
-    /// The calling thread, without the frames of functions that the one called which has a variable at that address.
+    /// The calling thread, without the frames of functions that the one called which has a variable at that address, and
+    /// its own.
     #[inline(always)]
     pub(super) fn walk(inner: usize) -> Self {
+        Self::walk_frames(inner, PROCESS.tuning.stack_frames())
+    }
+
+    /// The calling thread, in a signal's handler, from the instruction on that the signal came at.
+    pub(super) fn interrupted_at(instruction: usize) -> Self {
+        let mut here = Self::walk_frames(0, FRAMES);
+        let first = here.frames().position(|frame| frame == instruction);
+        here.frames.rotate_left(first.unwrap_or(0));
+        let kept = PROCESS
+            .tuning
+            .stack_frames()
+            .min(FRAMES - first.unwrap_or(0));
+        here.frames.get_mut(kept..).unwrap_or_default().fill(0);
+        here
+    }
+
+    #[inline(always)]
+    fn walk_frames(inner: usize, wanted: usize) -> Self {
         let mut frames = [0; FRAMES];
         // The unwinder may allocate: that has no stack.
         // SAFETY: called from the verbs, which have left the thread's part.
         if !unsafe { with_local(|local| local.set_walking(true)) } {
-            let wanted = PROCESS.tuning.stack_frames();
             walk(inner, frames.get_mut(..wanted).unwrap_or_default());
             // SAFETY: called from the verbs, which have left the thread's part.
             unsafe { with_local(|local| local.set_walking(false)) };

@@ -45,7 +45,7 @@ use crate::by_address::{find, free_plain};
 use crate::config::Config;
 use crate::os::abort;
 use crate::process::PROCESS;
-use crate::slow::alloc_zeroed_plain;
+use crate::slow::{alloc_zeroed_plain, no_memory};
 
 pub(crate) use blocks::Blocks;
 use blocks::{Facts, Known, Leaver, State, Written, mend};
@@ -141,6 +141,16 @@ fn say_written(written: &Written, facts: Option<Facts>, here: Option<&Here>) {
 pub(crate) fn alloc(bytes: usize, align: usize, config: &Config) -> *mut u8 {
     let here = &Here::in_function_with(&bytes);
     alloc_from(bytes, align, config, here.as_ref())
+}
+
+/// A block that C asks for by its length, zeroed; null with `errno` if there is no memory.
+#[inline(never)]
+pub(crate) fn malloc(bytes: usize, config: &Config) -> *mut u8 {
+    let here = &Here::in_function_with(&bytes);
+    match alloc_from(bytes, LEAST_ALIGN, config, here.as_ref()) {
+        block if block.is_null() => no_memory(),
+        block => block,
+    }
 }
 
 fn alloc_from(bytes: usize, align: usize, config: &Config, here: Option<&Here>) -> *mut u8 {
@@ -261,8 +271,8 @@ fn is_early(block: *mut u8) -> bool {
     PROCESS.tuning.had_early_blocks() && find(block).is_some()
 }
 
-/// The block with another length and the contents that fit, here or elsewhere; null if there is no memory, or no block.
-/// It must be of that layout if one is given.
+/// The block with another length and the contents that fit, here or elsewhere; null with `errno` if there is no memory,
+/// or no block. It must be of that layout if one is given.
 ///
 /// # Safety
 /// `block` is given up by the caller if the answer is not null. What it is, is looked at.
@@ -274,7 +284,22 @@ pub(crate) unsafe fn resize(
     config: &Config,
 ) -> *mut u8 {
     let here = &Here::in_function_with(&block);
-    let here = here.as_ref();
+    // SAFETY: the caller's promise.
+    match unsafe { resize_from(block, given, bytes, config, here.as_ref()) } {
+        moved if moved.is_null() => no_memory(),
+        moved => moved,
+    }
+}
+
+/// # Safety
+/// `block` is given up by the caller if the answer is not null. What it is, is looked at.
+unsafe fn resize_from(
+    block: *mut u8,
+    given: Option<Layout>,
+    bytes: usize,
+    config: &Config,
+    here: Option<&Here>,
+) -> *mut u8 {
     let refuse = |misuse| {
         say(misuse, block, here);
         ptr::null_mut()

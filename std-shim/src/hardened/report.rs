@@ -126,12 +126,18 @@ fn write_stack(word: &str, here: &Here, text: &mut Text) -> fmt::Result {
     write_frames(here, text)
 }
 
-/// A line for each frame: its file and the place there, as `addr2line` takes it, and the function's name if it is known.
+/// A line for each frame from the allocator's caller on: its file and the place there, as `addr2line` takes it, and the
+/// function's name if it is known.
 fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
-    if here.frames().next().is_none() {
+    let count = here.frames().count();
+    if count == 0 {
         return text.write_str("    no stack\n");
     }
-    for frame in here.frames() {
+    let inner = here
+        .frames()
+        .take_while(|&frame| is_allocator(frame))
+        .count();
+    for frame in here.frames().skip(inner % count) {
         // The call ends where the address begins.
         let call = frame - 1;
         write!(text, "    {call:#x}")?;
@@ -153,22 +159,45 @@ fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
 #[cfg(feature = "heap-profile")]
 const MAX_NAME: usize = 100;
 
+/// Runs `f`, which allocates to look names up, unless that is what is under way.
+#[cfg(feature = "heap-profile")]
+fn looked_up<R: Default>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: called from the verbs, which have left the thread's part.
+    if unsafe { crate::thread::with_local(|local| local.set_walking(true)) } {
+        return R::default();
+    }
+    let found = f();
+    // SAFETY: called from the verbs, which have left the thread's part.
+    unsafe { crate::thread::with_local(|local| local.set_walking(false)) };
+    found
+}
+
 /// Names from what the compiler has left for debuggers, where that can be read; whether there are some.
 #[cfg(feature = "heap-profile")]
 fn write_names(frame: usize, text: &mut Text) -> Result<bool, fmt::Error> {
-    // To look them up allocates: what is found meanwhile has none.
-    // SAFETY: called from the verbs, which have left the thread's part.
-    if unsafe { crate::thread::with_local(|local| local.set_walking(true)) } {
-        return Ok(false);
-    }
-    let names = crate::observe::profile::names_of(frame);
-    // SAFETY: called from the verbs, which have left the thread's part.
-    unsafe { crate::thread::with_local(|local| local.set_walking(false)) };
-    let mut written = Ok(true);
+    let names = looked_up(|| crate::observe::profile::names_of(frame));
+    let mut written = Ok(false);
     for name in names {
         written = written.and_then(|_| write!(text, " {name:.MAX_NAME$}").map(|()| true));
     }
     written
+}
+
+/// Whether a frame is of a function of the allocator's, which lies between its verb and the heap where the compiler makes
+/// no jump of a last call.
+#[cfg(feature = "heap-profile")]
+fn is_allocator(frame: usize) -> bool {
+    looked_up(|| crate::observe::profile::is_in_allocator(frame))
+}
+
+/// Whether a frame is of the library that replaces malloc, which has nothing of its program's.
+#[cfg(not(feature = "heap-profile"))]
+fn is_allocator(frame: usize) -> bool {
+    let Some(Place { file, .. }) = place_of(frame - 1) else {
+        return false;
+    };
+    let name = file.to_bytes().rsplit(|&byte| byte == b'/').next();
+    name.is_some_and(|name| name.starts_with(b"liblarder.so"))
 }
 
 #[cfg(not(feature = "heap-profile"))]

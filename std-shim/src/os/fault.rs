@@ -1,9 +1,9 @@
 //! To be told of a fault before the program ends, where it wishes that.
 
-/// Has `explain` called with the address of each access that faults, until one does: then what the program had arranged
+/// Has `explain` called with the address of each access that faults, and that of its instruction, until one does: then what the program had arranged
 /// before is in force again, and the access is tried again. Called once.
 #[cfg(all(target_os = "linux", not(miri)))]
-pub(crate) fn watch(explain: fn(*mut u8)) {
+pub(crate) fn watch(explain: fn(*mut u8, usize)) {
     use core::mem;
     use core::ptr;
 
@@ -14,16 +14,19 @@ pub(crate) fn watch(explain: fn(*mut u8)) {
     static EXPLAIN: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
     static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
-    extern "C" fn faulted(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    extern "C" fn faulted(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         let _keep = KeepErrno::new();
         // SAFETY: the function of the call that had this one registered.
-        let explain =
-            unsafe { mem::transmute::<*mut (), fn(*mut u8)>(EXPLAIN.load(Ordering::Acquire)) };
+        let explain = unsafe {
+            mem::transmute::<*mut (), fn(*mut u8, usize)>(EXPLAIN.load(Ordering::Acquire))
+        };
         // SAFETY: the system's, for this call.
         let info = unsafe { &*info };
         // SAFETY: of a fault.
         let address = unsafe { info.si_addr() };
-        explain(address.cast());
+        // SAFETY: the system's, for this call.
+        let context = unsafe { &*context.cast::<libc::ucontext_t>() };
+        explain(address.cast(), instruction(context));
         // SAFETY: what was in force before, which stays in memory.
         unsafe {
             libc::sigaction(
@@ -51,6 +54,17 @@ pub(crate) fn watch(explain: fn(*mut u8)) {
     unsafe { libc::sigaction(libc::SIGSEGV, &raw const now, ptr::null_mut()) };
 }
 
+/// Where a signal came; 0 on machines whose registers nobody has named here.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn instruction(context: &libc::ucontext_t) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    return context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
+    #[cfg(target_arch = "aarch64")]
+    return context.uc_mcontext.pc as usize;
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return 0;
+}
+
 /// Nobody is told here.
 #[cfg(not(all(target_os = "linux", not(miri))))]
-pub(crate) fn watch(_explain: fn(*mut u8)) {}
+pub(crate) fn watch(_explain: fn(*mut u8, usize)) {}

@@ -12,6 +12,8 @@
 //! * LOCAL1 `cache` is that of the thread's heap if it is Attached and the heap is not hardened, else [`NO_CACHE`], in
 //!   which no block ever lies and which has no room, so that every verb takes its slow path.
 //! * LOCAL2 an Attached thread owns its heap (HEAP2) and will park it when it ends.
+//! * LOCAL3 `cache_of_frees` is `cache`, or [`NO_CACHE`] where some blocks have guard pages: a free with a layout then
+//!   takes its slow path, which looks at the address.
 
 use core::cell::UnsafeCell;
 use core::ptr;
@@ -33,15 +35,19 @@ unsafe impl Sync for NoCache {}
 /// The cache of threads that have no heap.
 pub(crate) static NO_CACHE: NoCache = NoCache(UnsafeCell::new(ThreadCache::nobodys()));
 
-/// What one thread keeps at hand. The fast paths read the first field and nothing else.
+/// What one thread keeps at hand. The fast paths read the first two fields and nothing else.
 #[repr(C)]
 pub(crate) struct Local {
     pub(crate) cache: *mut ThreadCache,
+    /// Where frees with a layout go (LOCAL3).
+    pub(crate) cache_of_frees: *mut ThreadCache,
     /// The heap of an Attached thread, or null.
     heap: *const ThreadHeap,
     borrows: bool,
     /// Whether its stack is being walked.
     walking: bool,
+    /// Frees with a layout since the cache was emptied for guard pages.
+    frees: u32,
 }
 
 /// Where the thread is in its life.
@@ -56,9 +62,11 @@ impl Local {
     pub(crate) const fn new() -> Self {
         Self {
             cache: NO_CACHE.0.get(),
+            cache_of_frees: NO_CACHE.0.get(),
             heap: ptr::null(),
             borrows: false,
             walking: false,
+            frees: 0,
         }
     }
 
@@ -74,6 +82,16 @@ impl Local {
     /// Says whether the thread's stack is being walked; whether it was.
     pub(crate) fn set_walking(&mut self, walking: bool) -> bool {
         core::mem::replace(&mut self.walking, walking)
+    }
+
+    /// Counts a free; whether it is the last of so many.
+    pub(crate) const fn counts_free(&mut self, of: u32) -> bool {
+        self.frees += 1;
+        let is_last = self.frees >= of;
+        if is_last {
+            self.frees = 0;
+        }
+        is_last
     }
 
     /// Whether the block is one of the last that this thread freed. O(1), a few dozen accesses.
@@ -227,6 +245,9 @@ impl Local {
             self.heap = heap;
             if !process.tuning.is_hardened() {
                 self.cache = heap.cache();
+            }
+            if !process.tuning.is_watched() {
+                self.cache_of_frees = heap.cache();
             }
             self.borrows = false;
         } else {

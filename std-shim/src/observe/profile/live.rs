@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Sample, SampleEvent, unsampled};
@@ -133,7 +134,8 @@ impl LiveSamples {
 fn walk() -> Box<[usize]> {
     let mut frames = Vec::with_capacity(FRAMES);
     let keep = |frame: &backtrace::Frame| {
-        frames.push(frame.ip().addr());
+        // Where a thread begins some unwinders see a frame of nobody's.
+        frames.extend(Some(frame.ip().addr()).filter(|&ip| ip != 0));
         frames.len() < FRAMES
     };
     // SAFETY: the unwinder may be used by several threads at once; only Windows' may not.
@@ -144,9 +146,7 @@ fn walk() -> Box<[usize]> {
 /// The functions at a return address, more than one where calls were inlined, the innermost first.
 pub(crate) fn names_of(frame: usize) -> Vec<String> {
     let mut names = Vec::new();
-    // Of the call, which ends where the address begins.
-    let call = std::ptr::without_provenance_mut::<c_void>(frame.wrapping_sub(1));
-    backtrace::resolve(call, |symbol| {
+    backtrace::resolve(call_of(frame), |symbol| {
         if let Some(name) = symbol.name() {
             names.push(format!("{name:#}").replace(';', ":"));
         }
@@ -157,16 +157,38 @@ pub(crate) fn names_of(frame: usize) -> Vec<String> {
     names
 }
 
+/// The call that ends where a return address begins.
+fn call_of(frame: usize) -> *mut c_void {
+    std::ptr::without_provenance_mut(frame.wrapping_sub(1))
+}
+
+/// Whether a return address lies in a function of the allocator's, not of a caller of it: by the file where the debug
+/// information has that, since it may have the name without its path.
+pub(crate) fn is_in_allocator(frame: usize) -> bool {
+    let sources = file!().strip_suffix("observe/profile/live.rs");
+    let mut is_ours = false;
+    // The last one is the function that the others are inlined in.
+    backtrace::resolve(call_of(frame), |symbol| {
+        let file = symbol.filename().and_then(Path::to_str).zip(sources);
+        let name = symbol.name().map(|name| format!("{name:#}"));
+        is_ours = file.is_some_and(|(file, sources)| file.contains(sources))
+            || name.is_some_and(|name| is_allocator(&name));
+    });
+    is_ours
+}
+
+/// Whether a function is the allocator's, not a caller of it.
+fn is_allocator(name: &str) -> bool {
+    ["larder::", "<larder::", "__rust", "__rg_", "backtrace::"]
+        .iter()
+        .any(|start| name.starts_with(start))
+        || name.contains("::__rust_")
+}
+
 /// A stack as one line, without the allocator's own functions.
 fn folded(names: &[&str]) -> String {
-    let ours = |name: &&str| {
-        ["larder::", "<larder::", "__rust", "__rg_", "backtrace::"]
-            .iter()
-            .any(|start| name.starts_with(start))
-            || name.contains("::__rust_")
-    };
     // Only near the allocation: a program may call this library further out.
-    let inner = names.iter().take(24).rposition(ours);
+    let inner = names.iter().take(24).rposition(|name| is_allocator(name));
     let first = inner.map_or(0, |place| place + 1);
     let outer: Vec<&str> = names.iter().skip(first).rev().copied().collect();
     outer.join(";")

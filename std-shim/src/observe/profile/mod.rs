@@ -24,9 +24,9 @@ use larder_core::sync::{AtomicU64, Ordering};
 
 pub use countdown::unsampled;
 #[cfg(feature = "heap-profile")]
-pub(crate) use live::names_of;
-#[cfg(feature = "heap-profile")]
 pub use live::{LiveSamples, SampleTotals};
+#[cfg(feature = "heap-profile")]
+pub(crate) use live::{is_in_allocator, names_of};
 
 /// What happened to a sampled block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

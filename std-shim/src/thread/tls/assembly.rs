@@ -38,6 +38,13 @@ macro_rules! tests_only {
     };
 }
 
+/// The second field of what the symbol names.
+macro_rules! symbol_of_frees {
+    () => {
+        concat!(symbol!(), "_of_frees")
+    };
+}
+
 // What `ThreadPart::new()` is.
 global_asm!(
     ".pushsection .tdata,\"awT\",%progbits",
@@ -45,47 +52,65 @@ global_asm!(
     concat!(".hidden ", symbol!()),
     concat!(".globl ", symbol!()),
     concat!(".type ", symbol!(), ",%object"),
-    concat!(".size ", symbol!(), ",48"),
+    concat!(".size ", symbol!(), ",56"),
     concat!(symbol!(), ":"),
+    ".quad {no_bins}",
+    concat!(".hidden ", symbol_of_frees!()),
+    concat!(".globl ", symbol_of_frees!()),
+    concat!(".type ", symbol_of_frees!(), ",%object"),
+    concat!(symbol_of_frees!(), ":"),
     ".quad {no_bins}",
     ".fill 5, 8, 0",
     ".popsection",
     no_bins = sym NO_CACHE,
 );
 
-const _: () = assert!(size_of::<ThreadPart>() == 48 && align_of::<ThreadPart>() == 8);
+const _: () = assert!(size_of::<ThreadPart>() == 56 && align_of::<ThreadPart>() == 8);
 const _: () = assert!(offset_of!(ThreadPart, local) + offset_of!(Local, cache) == 0);
+const _: () = assert!(offset_of!(ThreadPart, local) + offset_of!(Local, cache_of_frees) == 8);
+
+/// Reads one of the first two fields of the calling thread's part.
+macro_rules! read {
+    ($field:expr) => {{
+        let cache;
+        // One statement: two, of which a loop could keep the first, weigh as much as two calls when it
+        // is decided what to inline.
+        // SAFETY: reads the field of the calling thread's part, which whoever changes it does not
+        // do meanwhile.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            asm!(
+                concat!("mov {cache}, qword ptr [rip + ", $field, "@GOTTPOFF]"),
+                "mov {cache}, qword ptr fs:[{cache}]",
+                cache = out(reg) cache,
+                options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+        // SAFETY: reads the field of the calling thread's part, as for x86-64.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            asm!(
+                "mrs {thread}, tpidr_el0",
+                concat!("adrp {cache}, :gottprel:", $field),
+                concat!("ldr {cache}, [{cache}, :gottprel_lo12:", $field, "]"),
+                "ldr {cache}, [{thread}, {cache}]",
+                cache = out(reg) cache,
+                thread = out(reg) _,
+                options(pure, readonly, nostack, preserves_flags),
+            );
+        }
+        cache
+    }};
+}
 
 #[inline(always)]
 pub(crate) fn cache() -> *mut ThreadCache {
-    let cache;
-    // One statement: two, of which a loop could keep the first, weigh as much as two calls when it
-    // is decided what to inline.
-    // SAFETY: reads the first field of the calling thread's part, which whoever changes it does not
-    // do meanwhile.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        asm!(
-            concat!("mov {cache}, qword ptr [rip + ", symbol!(), "@GOTTPOFF]"),
-            "mov {cache}, qword ptr fs:[{cache}]",
-            cache = out(reg) cache,
-            options(pure, readonly, nostack, preserves_flags),
-        );
-    }
-    // SAFETY: reads the first field of the calling thread's part, as for x86-64.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        asm!(
-            "mrs {thread}, tpidr_el0",
-            concat!("adrp {cache}, :gottprel:", symbol!()),
-            concat!("ldr {cache}, [{cache}, :gottprel_lo12:", symbol!(), "]"),
-            "ldr {cache}, [{thread}, {cache}]",
-            cache = out(reg) cache,
-            thread = out(reg) _,
-            options(pure, readonly, nostack, preserves_flags),
-        );
-    }
-    cache
+    read!(symbol!())
+}
+
+#[inline(always)]
+pub(crate) fn cache_of_frees() -> *mut ThreadCache {
+    read!(symbol_of_frees!())
 }
 
 #[inline(always)]

@@ -4,12 +4,12 @@
 //! together, that is with fat LTO; else each access is a call. On Linux the variable is therefore
 //! defined in assembly, in the storage that every thread has from its start (the initial-exec
 //! model), and read by two instructions, which in a program the linker makes a move and a load. It
-//! takes 48 bytes, so that it finds room in a library loaded at run time, too.
+//! takes 56 bytes, so that it finds room in a library loaded at run time, too.
 //!
 //! Either way it holds a constant at first and has no destructor: it can be used at any moment of a
 //! thread's life, before `main` and inside destructors of other thread-local values.
 //!
-//! `cache` gives the first field; `local` and `steps` give addresses, valid for the calling thread while it runs.
+//! `cache` and `cache_of_frees` give the first two fields; `local` and `steps` give addresses, valid for the calling thread while it runs.
 
 // Where the C library is shared it must be one that gives such storage to libraries that are loaded
 // later, as glibc does and musl does not.
@@ -38,9 +38,9 @@ mod way;
 use crate::step::Place;
 use crate::thread::local::Local;
 
-pub(crate) use way::cache;
+pub(crate) use way::{cache, cache_of_frees};
 
-/// What a thread has of the heap. The fast paths read the first field of the first and nothing else.
+/// What a thread has of the heap. The fast paths read two fields of the first and nothing else.
 #[repr(C)]
 struct ThreadPart {
     local: Local,

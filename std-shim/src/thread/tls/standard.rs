@@ -17,6 +17,12 @@ pub(crate) fn cache() -> *mut ThreadCache {
 }
 
 #[inline(always)]
+pub(crate) fn cache_of_frees() -> *mut ThreadCache {
+    // SAFETY: the thread's own; whoever changes it does not call this meanwhile.
+    PART.with(|part| unsafe { &*part.get() }.local.cache_of_frees)
+}
+
+#[inline(always)]
 pub(crate) fn part() -> *mut ThreadPart {
     PART.with(UnsafeCell::get)
 }
