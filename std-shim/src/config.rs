@@ -295,8 +295,12 @@ impl Tuning {
     /// Whether idle memory goes back when the heap has grown: where memory comes first, and where no thread does it
     /// soon.
     pub(crate) fn makes_up(&self) -> bool {
-        let purge_ms = self.purge_ms();
-        purge_ms <= SHORT_MS || !self.background() && purge_ms < u64::MAX
+        self.has_short_delay() || !self.background() && self.purge_ms() < u64::MAX
+    }
+
+    /// Whether memory comes first.
+    pub(crate) fn has_short_delay(&self) -> bool {
+        self.purge_ms() <= SHORT_MS
     }
 
     /// Whether the configuration is known.

@@ -20,8 +20,6 @@
 //!   the last `age`.
 //! * SET7 a class is `touched` if a block of its spans came back or was taken since the last `age`, and
 //!   `to_scan` if a span was idle then that has not been looked at.
-//! * SET8 `secondary` says whose thread cache is served, as whoever locked the set last has said: that of
-//!   its own thread, or of one of many that share it, whose bins begin at a few blocks and double.
 
 mod aging;
 mod class_spans;
@@ -44,7 +42,7 @@ const TURN_BYTES: usize = 16 << 20;
 /// Lists that are given up before it is seen whether that was enough for a span.
 const GIVEN_UP: usize = 8;
 
-/// A secondary heap's bin holds this part of what others do at first.
+/// A bin holds this part of what the policy allows at first, and twice as much each time it runs empty or full.
 const FIRST_PART: usize = 32;
 
 /// How much a set and the cache in front of it keep.
@@ -103,8 +101,6 @@ pub struct SpanSet {
     policy: Policy,
     /// Whether what comes back now has been idle for long.
     aging: bool,
-    /// Whether the cache in front belongs to a secondary heap (SET8).
-    secondary: bool,
     /// Length of the spans made since what is kept at hand was given up last.
     made_bytes: usize,
     /// Lists that are given up before the heap grows; see [`has_turn`](Self::has_turn).
@@ -128,7 +124,6 @@ impl SpanSet {
             classes: [const { ClassSpans::NONE }; CLASSES],
             policy,
             aging: false,
-            secondary: false,
             made_bytes: 0,
             turn: 0,
         }
@@ -151,18 +146,10 @@ impl SpanSet {
         self.policy.links
     }
 
-    /// Says whose cache is served from now on: that of a secondary heap, whose bins begin small, or not.
-    pub const fn serve(&mut self, secondary: bool) {
-        self.secondary = secondary;
-    }
-
     /// How many blocks a bin may hold from now on that is empty or full.
     fn next_capacity(&self, class: SizeClass, bin: &CacheBin) -> usize {
         let max = self.policy.bin_blocks(class);
-        match self.secondary {
-            true => (2 * bin.capacity()).clamp(max.div_ceil(FIRST_PART), max),
-            false => max,
-        }
+        (2 * bin.capacity()).clamp(max.div_ceil(FIRST_PART), max)
     }
 
     /// Finds a block for an empty bin, and more to put into it. `None` if there is no memory.
@@ -379,7 +366,7 @@ impl SpanSet {
         pages: &mut impl Pages,
     ) {
         let next = self.next_capacity(class, bin);
-        if self.secondary && !bin.is_empty() && bin.len() < next && self.class(class).blocks > 0 {
+        if !bin.is_empty() && bin.len() < next && self.class(class).blocks > 0 {
             bin.widen(next);
             return;
         }
@@ -423,7 +410,7 @@ impl SpanSet {
         unsafe { self.give_back(owner, slot, pages) };
     }
 
-    /// Empties a thread cache into the spans.
+    /// Empties a thread cache into the spans, and has its bins begin small again.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for every bin.
@@ -435,11 +422,10 @@ impl SpanSet {
     ) {
         for class in SizeClass::all() {
             let bin = cache.of(class);
-            if !bin.is_empty() {
-                let list = bin.take();
-                // SAFETY: the list was the bin's.
-                unsafe { self.give_back(owner, list, pages) };
-            }
+            let list = bin.take();
+            bin.put(0, ptr::null_mut(), 0);
+            // SAFETY: the list was the bin's.
+            unsafe { self.give_back(owner, list, pages) };
         }
     }
 

@@ -8,8 +8,8 @@
 //!
 //! Where very many run at once, a set for each would cost a page for each size class and thread. So
 //! some heaps are *secondary*: they have a thread cache of their own and share the set of a *primary*
-//! heap with its owner and other secondary heaps. The cache of a secondary heap begins small
-//! ([`SpanSet::serve`]). A thread that gets a secondary heap gets the primary that fewest threads use.
+//! heap with its owner and other secondary heaps. A thread that gets a secondary heap gets the primary that
+//! fewest threads use.
 //!
 //! # Invariants
 //! * HEAP1 a heap is in the pool's list of all heaps from its first to the last day.
@@ -178,10 +178,7 @@ impl<W: Wait> ThreadHeap<W> {
         self.parts.with(|parts| {
             // SAFETY: the heap's own.
             unsafe { ThreadCache::long(self.cache.get()) }.restore();
-            self.with_set(parts, |owner, set| {
-                set.serve(self.secondary);
-                f(owner, set)
-            })
+            self.with_set(parts, f)
         })
     }
 
@@ -241,7 +238,7 @@ impl<W: Wait> ThreadHeap<W> {
         primary.with(f)
     }
 
-    /// Empties the owner's cache and has its bins begin small again, for a heap that is about to be parked.
+    /// Empties the owner's cache.
     ///
     /// # Safety
     /// The caller owns the heap; `pages` is always the same.
@@ -252,8 +249,6 @@ impl<W: Wait> ThreadHeap<W> {
         let flush = |owner, set: &mut SpanSet| unsafe { set.flush(owner, cache, pages) };
         // SAFETY: the caller owns the heap.
         unsafe { self.with_primary(flush) };
-        // SAFETY: HEAP4: the caller's, and without a block.
-        unsafe { self.cache.get().write(ThreadCache::new()) };
     }
 
     /// Takes the heap, which is in nobody's reach; with its primary if it is a secondary heap.

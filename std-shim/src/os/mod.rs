@@ -110,6 +110,11 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// How many processors the process may run on, as far as the system says; asked once.
     fn processors(&self) -> usize;
 
+    /// The time by a clock that is read in a few nanoseconds, in milliseconds.
+    fn coarse_ms(&self) -> u64 {
+        background::coarse_ms()
+    }
+
     /// A number that nobody can foretell; `None` if the system has none.
     fn secret(&self) -> Option<usize> {
         None

@@ -12,8 +12,10 @@ use crate::thread::wait::Sleep;
 
 /// Heaps are laid in pieces of this size.
 const META_BYTES: usize = 64 << 10;
-/// Heaps with sets of their own for each processor. More threads than that at once share them.
+/// Heaps with sets of their own for each processor, and where memory comes first. More threads than that at once
+/// share them.
 const PRIMARIES_PER_PROCESSOR: usize = 4;
+const PRIMARIES_FOR_MEMORY: usize = 1;
 
 /// A heap of one thread at a time.
 pub(crate) type ThreadHeap = small::ThreadHeap<Sleep>;
@@ -81,7 +83,11 @@ impl<O: Os> Process<O> {
     fn max_primaries(&self) -> usize {
         match self.max_primaries.load(Ordering::Relaxed) {
             0 => {
-                let max = PRIMARIES_PER_PROCESSOR * self.os.processors().max(1);
+                let each = match self.tuning.has_short_delay() {
+                    true => PRIMARIES_FOR_MEMORY,
+                    false => PRIMARIES_PER_PROCESSOR,
+                };
+                let max = each * self.os.processors().max(1);
                 // Relaxed: whoever asks gets the same answer.
                 self.max_primaries.store(max, Ordering::Relaxed);
                 max

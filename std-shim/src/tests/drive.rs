@@ -96,6 +96,7 @@ impl World {
         match self.random.next(200) {
             0..2 => self.trim(thread),
             2 => self.verbs().process.tick(),
+            198.. => self.os.pass(100),
             3..5 => self.end_thread(thread),
             5..8 => self.replace(thread),
             8 => self.fork(thread),

@@ -75,6 +75,7 @@ struct State {
     /// What becomes of a move that the plan refuses.
     refused_move: Moved,
     has_barrier: bool,
+    now_ms: u64,
     complaints: Vec<String>,
 }
 
@@ -103,6 +104,7 @@ impl Faulty {
             max_committed: usize::MAX,
             refused_move: Moved::Refused,
             has_barrier: true,
+            now_ms: 0,
             complaints: Vec::new(),
         }))
     }
@@ -118,6 +120,11 @@ impl Faulty {
     /// Has no barrier from now on.
     pub(super) fn lose_barrier(&self) {
         self.0.with(|state| state.has_barrier = false);
+    }
+
+    /// Has its clock go on.
+    pub(super) fn pass(&self, ms: u64) {
+        self.0.with(|state| state.now_ms += ms);
     }
 
     /// What becomes of moves that the plan refuses, from now on.
@@ -407,6 +414,10 @@ unsafe impl Os for Below {
 
     fn processors(&self) -> usize {
         1
+    }
+
+    fn coarse_ms(&self) -> u64 {
+        self.0.0.with(|state| state.now_ms)
     }
 
     fn secret(&self) -> Option<usize> {

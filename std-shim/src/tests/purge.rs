@@ -2,7 +2,7 @@
 //! refuses to take it harms nobody.
 
 use std::alloc::Layout;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use larder_core::small::SizeClass;
 
@@ -422,5 +422,63 @@ fn pages_that_the_system_does_not_take_serve_again() {
     assert_eq!(ticks.stats().span_bytes, spans);
     ticks.free(0, again);
     ticks.free(0, kept);
+    ticks.end();
+}
+
+#[test]
+fn a_cache_that_is_emptied_now_and_then_lets_spans_drain_through_which_blocks_circulate() {
+    const SIZE: usize = 512;
+    /// Length of the class's spans when all blocks but one in 16 were freed, and when each of those has been replaced
+    /// several times while so much time passes.
+    fn spans(ms: u64) -> (u64, u64) {
+        let mut ticks = Ticks::new(Plan::Willing);
+        let class = SizeClass::of(SIZE, 8).unwrap();
+        let bytes = |ticks: &Ticks| ticks.stats().classes[class.index()].span_bytes;
+        let (mut held, mut freed) = (VecDeque::new(), Vec::new());
+        for (number, block) in ticks.make_all(0, SIZE, 1 << 20).into_iter().enumerate() {
+            match number % 16 {
+                0 => held.push_back(block),
+                _ => freed.push(block),
+            }
+        }
+        ticks.free(0, freed);
+        // What lies in transfer caches goes back.
+        (0..2).for_each(|_| ticks.tick());
+        let before = bytes(&ticks);
+        for number in 0..20 {
+            let oldest: Vec<_> = held.drain(..held.len() / 4).collect();
+            let new = oldest.len();
+            ticks.free(0, oldest);
+            ticks.world.os.pass(ms);
+            // A slow path, by a class that has not been used.
+            let other = ticks.make(0, SIZE + 16 * (number + 1));
+            held.extend((0..new).map(|_| ticks.make(0, SIZE)));
+            ticks.free(0, [other]);
+        }
+        let after = bytes(&ticks);
+        ticks.free(0, held);
+        ticks.end();
+        (before, after)
+    }
+    let (before, after) = spans(200);
+    assert!(after <= before / 4, "{before} {after}");
+    assert_eq!(spans(0), (before, before), "the time does it");
+}
+
+#[test]
+fn a_new_thread_has_what_the_last_one_kept_however_long_ago_that_was() {
+    const SIZE: usize = 512;
+    let class = SizeClass::of(SIZE, 8).unwrap();
+    let mut ticks = Ticks::new(Plan::Willing);
+    let held = ticks.make_all(0, SIZE, 16 << 10);
+    ticks.free(0, held);
+    let kept = ticks.threads[0].ready_blocks(class);
+    assert!(kept > 0);
+    ticks.threads[0].end(ticks.world.verbs().process);
+    ticks.threads[0] = Local::new();
+    ticks.world.os.pass(10_000);
+    let other = ticks.make(0, 2 * SIZE);
+    assert_eq!(ticks.threads[0].ready_blocks(class), kept);
+    ticks.free(0, [other]);
     ticks.end();
 }

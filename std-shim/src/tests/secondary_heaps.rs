@@ -5,8 +5,9 @@ use std::alloc::Layout;
 use larder_core::small::{RemoteQueue, SizeClass};
 
 use super::drive::World;
-use super::faulty::{CALLS, Call, Plan};
+use super::faulty::{CALLS, Call, Faulty, Plan};
 use super::verbs::Verbs;
+use crate::config::Config;
 use crate::stats::Stats;
 use crate::thread::local::Local;
 
@@ -149,11 +150,10 @@ fn secondaries_are_spread_over_the_primaries_and_go_where_threads_have_ended() {
 }
 
 #[test]
-fn a_secondary_gets_few_blocks_at_first_and_keeps_none_when_its_thread_ends() {
+fn a_thread_gets_few_blocks_at_first_and_a_secondary_keeps_none_when_its_thread_ends() {
     let (mut crowd, blocks) = Crowd::new(1, 2);
     let ready = |crowd: &Crowd, thread: usize| crowd.threads[thread].ready_blocks(class());
-    assert!(ready(&crowd, 0) > 32, "a thread with a set of its own");
-    assert!(ready(&crowd, 1) < 16, "a secondary");
+    assert!((0..2).all(|thread| ready(&crowd, thread) < 16));
     let taken: Vec<_> = (0..2000).map(|_| crowd.alloc(1)).collect();
     let kept = taken.into_iter().map(|block| {
         crowd.free(1, block);
@@ -170,7 +170,7 @@ fn a_secondary_gets_few_blocks_at_first_and_keeps_none_when_its_thread_ends() {
 }
 
 #[test]
-fn a_secondaries_bin_that_only_fills_grows_until_it_is_as_long_as_others() {
+fn a_bin_that_only_fills_grows_until_it_holds_what_the_policy_allows() {
     let (mut crowd, mut blocks) = Crowd::new(1, 2);
     blocks.extend((0..1000).map(|_| crowd.alloc(0)).collect::<Vec<_>>());
     let whole = class().bin_blocks(32 << 10);
@@ -220,4 +220,18 @@ fn secondaries_that_a_fork_left_behind_are_taken_over_once() {
     heaps.dedup();
     assert_eq!(heaps.len(), 4, "two threads with one heap");
     crowd.end(blocks);
+}
+
+#[test]
+fn where_memory_comes_first_a_processor_has_one_heap_with_a_set_of_its_own() {
+    for (config, primaries) in [(&Config::MEMORY, 1), (&Config::BALANCED, 4)] {
+        let os = Faulty::new(Plan::Willing);
+        let world = World::with(os, 1, 1, 64 << 20, config);
+        let process = world.verbs().process;
+        let heaps: Vec<_> = (0..6).map(|_| process.adopt().unwrap()).collect();
+        let own = heaps.iter().filter(|heap| !heap.is_secondary());
+        assert_eq!(own.count(), primaries);
+        heaps.into_iter().for_each(|heap| process.park(heap));
+        world.end();
+    }
 }

@@ -25,6 +25,11 @@ use larder_core::small::{
 use crate::os::Os;
 use crate::process::{PagesOf, Process, ThreadHeap};
 
+/// A thread that comes to a slow path empties its cache once in this time. A block that is freed into a cache and taken
+/// again from there stays where it is, so spans that the program needs no more would never become empty; from the
+/// spans it gets blocks of the one that was full last, and the others drain.
+const CACHE_MS: u64 = 128;
+
 /// The cache of a thread that has none: read by all threads, written by nobody.
 #[repr(transparent)]
 pub(crate) struct NoCache(UnsafeCell<ThreadCache>);
@@ -46,6 +51,8 @@ pub(crate) struct Local {
     borrows: bool,
     /// Whether its stack is being walked.
     walking: bool,
+    /// The [`period`] in which the cache was emptied last, or began to be this thread's.
+    period: u16,
     /// Frees with a layout since the cache was emptied for guard pages.
     frees: u32,
 }
@@ -66,6 +73,7 @@ impl Local {
             heap: ptr::null(),
             borrows: false,
             walking: false,
+            period: 0,
             frees: 0,
         }
     }
@@ -243,6 +251,7 @@ impl Local {
     ) {
         if end_is_told {
             self.heap = heap;
+            self.period = period(&process.os);
             if !process.tuning.is_hardened() {
                 self.cache = heap.cache();
             }
@@ -255,8 +264,8 @@ impl Local {
         }
     }
 
-    /// Runs `f` with the parts of the thread's heap and the cache that goes with it. `None` if there
-    /// is no memory for a heap.
+    /// Runs `f` with the parts of the thread's heap and the cache that goes with it, which is emptied first if that is
+    /// due ([`CACHE_MS`]). `None` if there is no memory for a heap.
     #[cold]
     #[inline(never)]
     fn with_parts<O: Os, R>(
@@ -265,23 +274,36 @@ impl Local {
         f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache, &mut PagesOf<O>) -> R,
     ) -> Option<R> {
         let mut pages = process.pages();
-        let run = |heap: &'static ThreadHeap| {
+        let run = |heap: &'static ThreadHeap, is_due: bool| {
             let run = |owner, set: &mut SpanSet| {
                 // SAFETY: the caller owns the heap, whose lock is held, and uses its cache here only.
-                f(owner, set, unsafe { &mut *heap.cache() }, &mut pages)
+                let cache = unsafe { &mut *heap.cache() };
+                if is_due {
+                    // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
+                    unsafe { set.flush(owner, cache, &mut pages) };
+                }
+                f(owner, set, cache, &mut pages)
             };
             // SAFETY: the caller owns the heap.
             unsafe { heap.with_primary(run) }
         };
         if let State::Attached(heap) = self.state() {
-            return Some(run(heap));
+            let period = period(&process.os);
+            let is_due = core::mem::replace(&mut self.period, period) != period;
+            return Some(run(heap, is_due));
         }
         // A heap for this one call.
         let heap = process.adopt()?;
-        let result = run(heap);
+        let result = run(heap, false);
         process.park(heap);
         Some(result)
     }
+}
+
+/// Which time of [`CACHE_MS`] it is.
+fn period(os: &impl Os) -> u16 {
+    // It may wrap around.
+    (os.coarse_ms() / CACHE_MS) as u16
 }
 
 /// Frees a block without a heap.
