@@ -118,9 +118,9 @@ pub(crate) unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
     let free = |local: &mut Local| unsafe { local.free_slow(class, block, &PROCESS) };
     attach();
     // SAFETY: called from the verbs below, which have left the thread's part.
-    let was_full = unsafe { with_local(free) };
-    if was_full {
-        purge::freed(PROCESS.tuning.bin_bytes() as usize);
+    let passed_bytes = unsafe { with_local(free) };
+    if passed_bytes > 0 {
+        purge::freed(passed_bytes);
     }
 }
 

@@ -133,7 +133,8 @@ impl Local {
         .flatten()
     }
 
-    /// Frees a block when its bin is full, or the thread has none; whether the heap's was full.
+    /// Frees a block when its bin is full, or the thread has none; how many bytes went past the bin, those in it before
+    /// included.
     ///
     /// # Safety
     /// `block` is a block of this class, given up by the caller.
@@ -142,29 +143,33 @@ impl Local {
         class: SizeClass,
         block: *mut u8,
         process: &'static Process<O>,
-    ) -> bool {
-        let was_full = self.with_parts(process, |owner, set, cache, pages| {
+    ) -> usize {
+        let passed_blocks = self.with_parts(process, |owner, set, cache, pages| {
             let bin = cache.of(class);
             // An adopted cache may have room.
             // SAFETY: the caller's promise.
             if unsafe { CacheBin::push_linked(bin, block, set.links()) } {
-                return false;
+                return 0;
             }
+            let had = bin.len();
             // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
             unsafe { set.make_room(owner, class, bin, pages) };
+            let passed = had - bin.len();
             // SAFETY: the caller's promise.
-            if !unsafe { CacheBin::push_linked(bin, block, set.links()) } {
-                // SAFETY: still the caller's block.
-                unsafe { set.free(owner, block, pages) };
+            if unsafe { CacheBin::push_linked(bin, block, set.links()) } {
+                return passed;
             }
-            true
+            // SAFETY: still the caller's block.
+            unsafe { set.free(owner, block, pages) };
+            passed + 1
         });
-        was_full.unwrap_or_else(|| {
+        let passed_blocks = passed_blocks.unwrap_or_else(|| {
             // No memory for a heap of our own: the block's owner gets it.
             // SAFETY: the caller's block.
             unsafe { give_to_owner(block, process) };
-            true
-        })
+            1
+        });
+        passed_blocks * class.block_bytes()
     }
 
     /// Ends the thread: its heap goes to the pool with what lies in its cache.
