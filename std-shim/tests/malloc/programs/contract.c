@@ -159,6 +159,8 @@ static void aligned(void) {
         for (int i = 0; i < SIZES; i++) {
             size_t bytes = sizes[i];
             if (align > 4096 && i % 5) continue;
+            // To fill the longest would take most of the time.
+            if (i == SIZES - 1 && align != 64 && align != 4096) continue;
             void *block = memalign(align, bytes);
             CHECK(block && is_aligned(block, align));
             use_and_free(block, bytes);
