@@ -247,7 +247,7 @@ step_mutants() {
 # Every call refused in every way; the other manners of the stand-in; what other people's programs show, and
 # what systems make hard, for which it fetches from the registry.
 step_long() {
-    LARDER_FAULTS=all cargo test -p larder-cuda --test all -- fault refus moving:: allocator:: arenas::
+    LARDER_FAULTS=all cargo test -p larder-cuda --test all -- fault refus moving:: allocator:: arenas:: limits::
     LARDER_FAULTS=all cargo test -p larder --lib heap
     LARDER_ROUNDS=all cargo test -p larder-core --test all random
     LARDER_ROUNDS=all cargo test -p larder --test process --test purge --test programs --test malloc
