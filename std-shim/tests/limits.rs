@@ -124,8 +124,6 @@ fn child() {
     let Some((limit, size)) = task() else {
         return;
     };
-    // So many freed bytes start the heap's own thread. Its stack lies where it lies before the first count, too.
-    drop(Blocks::up_to(size, 16 << 20));
     let first = Blocks::all(size);
     let had = first.bytes();
     let mut words: Vec<u8> = Vec::new();
@@ -135,12 +133,8 @@ fn child() {
     assert!(refused.is_err(), "more than there is");
 
     let again = Blocks::all(size).bytes();
-    // A long block is placed with 16 MiB of addresses to spare. Where fewer are left, small arenas hold two blocks
-    // more or none, by where other threads have put what is small.
-    assert!(
-        again + 2 * size >= had,
-        "{had} bytes at first, then {again}"
-    );
+    // The heap's own thread runs now, whose stack may lie where a block was.
+    assert!(again + size >= had, "{had} bytes at first, then {again}");
     // What caches and transfer caches keep is used before the answer is null.
     let others = Blocks::all(OTHER_BYTES).bytes();
     assert!(
