@@ -1,6 +1,6 @@
 //! A parser: reads Rust files into syntax trees, keeps all of them, then drops them.
 //!
-//! `cargo run --release -p larder --example parse [FOLDER]`; without a folder it reads this repository. It prints
+//! `cargo run -p larder --example parse [FOLDER]`; without a folder it reads this repository. It prints
 //! what the program uses (`live`) and what the heap has in memory for that (`resident`), with all trees and two
 //! seconds after they are gone.
 

@@ -1,6 +1,6 @@
 //! How much physical memory a process holds after a peak, while it only sleeps.
 //!
-//! `cargo run --release -p larder --example purge [KIND]` keeps 64 MiB, makes a peak of 1 GiB more,
+//! `cargo run -p larder --example purge [KIND]` keeps 64 MiB, makes a peak of 1 GiB more,
 //! frees it and prints a line each tenth of a second. Kinds: `large`, `small`, `both` (the default),
 //! `tiny` (64 bytes), `handed` (small, freed by another thread that lives on) and `ended` (both, by
 //! threads that ended before). Linux.

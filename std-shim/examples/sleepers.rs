@@ -1,6 +1,6 @@
 //! 200 threads work, and then sleep: what the process holds for them.
 //!
-//! `cargo run --release -p larder --example sleepers`
+//! `cargo run -p larder --example sleepers`
 
 use std::hint::black_box;
 use std::sync::Barrier;

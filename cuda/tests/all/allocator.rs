@@ -247,7 +247,7 @@ fn any_order_of_the_device_keeps_every_blocks_bytes() {
         return;
     }
     alone_and_clean(|control| {
-        for seed in 0..300 {
+        for seed in 0..common::rounds(300) {
             let context = Context::new(0).unwrap();
             control.schedule_deferred(seed);
             let config = match seed % 3 {

@@ -361,7 +361,7 @@ fn sweep(manner: Manner, run: fn(&StandIn, u64, Manner) -> (usize, u64)) {
         return;
     };
     let mut moved = 0;
-    for seed in 0..SEEDS {
+    for seed in 0..common::rounds(SEEDS) {
         let (wrong, bytes) = run(control, seed, manner);
         moved += bytes;
         assert_eq!(wrong, 0, "seed {seed}: wrong bytes");

@@ -209,7 +209,9 @@ impl<O: Os> Process<O> {
 
     /// Whether so many addresses can be had and some are left then, for the program's own maps and stacks.
     pub(super) fn leaves_some(&'static self, bytes: usize) -> bool {
-        let Some(probe_bytes) = bytes.checked_add(SPARED_BYTES) else {
+        // Of a reservation that is no whole pages the system would not take all back.
+        let whole = |bytes: usize| bytes.checked_next_multiple_of(self.os.page_bytes());
+        let Some(probe_bytes) = bytes.checked_add(SPARED_BYTES).and_then(whole) else {
             return false;
         };
         let Some(probe) = self.os.reserve(probe_bytes, SLICE_BYTES) else {

@@ -4,8 +4,9 @@ use std::alloc::Layout;
 use std::ptr::NonNull;
 
 use super::drive::World;
-use super::faulty::Plan;
+use super::faulty::{Faulty, Plan};
 use super::verbs::Verbs;
+use crate::config::Config;
 use crate::thread::local::Local;
 
 /// Granule of the arenas: a large block of this size leaves a hole that holds no span.
@@ -107,5 +108,23 @@ fn a_thread_that_can_have_no_heap_frees_to_the_owners_of_the_blocks() {
     for local in others.iter_mut().chain([&mut owner]) {
         local.end(verbs.process);
     }
+    world.end();
+}
+
+#[test]
+fn a_long_block_that_is_no_whole_pages_takes_no_addresses_with_it() {
+    const BYTES: usize = 5_300_000;
+    let os = Faulty::new(Plan::Willing);
+    // Less than the first arena is to have.
+    os.limit(48 << 20, usize::MAX);
+    let world = World::with(os, 1, 1, 64 << 20, &Config::BALANCED);
+    let (verbs, mut local) = (world.verbs(), Local::new());
+    let first = verbs.alloc(&mut local, Layout::new::<u64>(), false);
+    let block = verbs.process.alloc_large(BYTES, 16).expect("there is room");
+    assert!(verbs.process.mappings.bytes() > 0, "it is in an arena");
+    world.assert_sound();
+    assert!(verbs.process.free_large(block.as_ptr(), BYTES));
+    verbs.free(&mut local, first, Layout::new::<u64>());
+    local.end(verbs.process);
     world.end();
 }

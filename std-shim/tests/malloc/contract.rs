@@ -5,11 +5,11 @@ use std::process::Command;
 
 use crate::common;
 use crate::program::Heap::{Alone, Inside, Linked, Preloaded};
-use crate::program::{ALL, command, compile, is_long, run, same, times};
+use crate::program::{ALL, command, compile, contract_arguments, is_long, run, same, times};
 
 #[test]
 fn each_function_of_c_does_what_it_promises() {
-    same("contract.c", &[], &ALL, 1);
+    same("contract.c", contract_arguments(), &ALL, 1);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn programs_that_hold_the_whole_c_library_run() {
         println!("skipped: there is no libc.a");
         return;
     }
-    same("contract.c", &[], &[Alone], 1);
+    same("contract.c", contract_arguments(), &[Alone], 1);
     same("forks.c", &["5"], &[Alone], 1);
     same("thread_ends.cpp", &["5"], &[Alone], 1);
 }

@@ -5,7 +5,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use crate::program::Heap::{Linked, Preloaded, System};
-use crate::program::{End, Heap, command, compile, compile_with_names, run, times};
+use crate::program::{
+    End, Heap, command, compile, compile_with_names, contract_arguments, run, times,
+};
 
 /// With guard pages for one block in so many.
 fn guarded(one_in: &str, program: &Path, heap: Heap, arguments: &[&str]) -> End {
@@ -128,7 +130,7 @@ fn programs_without_a_misuse_say_what_they_always_say() {
     let rounds = times().to_string();
     for (name, arguments) in [
         ("guard.c", vec!["nothing", "100", "600"]),
-        ("contract.c", vec![]),
+        ("contract.c", contract_arguments().to_vec()),
         ("early.c", vec![]),
         ("shuffle.c", vec![rounds.as_str()]),
         ("forks.c", vec!["5"]),

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use crate::program::Heap::{Linked, Preloaded, System};
-use crate::program::{End, Heap, command, compile, run, times};
+use crate::program::{End, Heap, command, compile, contract_arguments, run, times};
 
 const MODES: [&str; 2] = ["hardened", "checking"];
 
@@ -229,7 +229,7 @@ fn blocks_are_zero_exact_and_apart() {
 fn programs_without_a_misuse_say_what_they_always_say() {
     let rounds = times().to_string();
     for (name, arguments) in [
-        ("contract.c", vec![]),
+        ("contract.c", contract_arguments().to_vec()),
         ("limits.c", vec![]),
         ("early.c", vec![]),
         ("shuffle.c", vec![rounds.as_str()]),

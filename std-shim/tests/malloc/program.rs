@@ -22,6 +22,11 @@ pub(crate) fn times() -> usize {
     if is_long() { 10_000 } else { 20 }
 }
 
+/// What `contract.c` is called with.
+pub(crate) fn contract_arguments() -> &'static [&'static str] {
+    if is_long() { &["all"] } else { &[] }
+}
+
 /// A process that runs longer hangs.
 fn limit() -> Duration {
     Duration::from_secs(if is_long() { 3600 } else { 100 })

@@ -116,6 +116,11 @@ pub(crate) fn all_faults() -> bool {
     std::env::var("LARDER_FAULTS").is_ok_and(|word| word == "all")
 }
 
+/// How many of so many a test tries: a quarter, and all of them where sweeps make every refusal.
+pub(crate) fn rounds(all: u64) -> u64 {
+    if all_faults() { all } else { all.div_ceil(4) }
+}
+
 /// Nothing is left on any device, and nothing exists but contexts.
 #[track_caller]
 pub(crate) fn assert_clean(control: &StandIn) {

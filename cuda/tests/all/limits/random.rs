@@ -11,7 +11,7 @@ use larder_cuda::driver::StandIn;
 use larder_cuda::{ArenaPolicy, Budget, Context, DeviceAllocator, DeviceConfig, Limits};
 use larder_model::Random;
 
-use super::common::{MIB, alone, assert_clean, number, ran_in_child};
+use super::common::{MIB, alone, assert_clean, number, ran_in_child, rounds};
 use super::{check, fill, plain, size, stream};
 
 /// Threads that allocate and free, each with a pool and a stream of its own.
@@ -20,7 +20,7 @@ const WORKERS: usize = 3;
 /// Limits set in one round.
 const LIMITS: u64 = 1000;
 
-/// Rounds, each with a seed of its own: ten thousand limits in all.
+/// Rounds, each with a seed of its own, with `LARDER_FAULTS=all`: ten thousand limits in all.
 const ROUNDS: u64 = 10;
 
 /// Blocks of one worker, at most.
@@ -221,7 +221,7 @@ fn round(control: &'static StandIn, seed: u64) -> (u64, u64) {
 }
 
 #[test]
-fn l6_ten_thousand_limits_beside_allocations_and_frees_grant_nothing_above() {
+fn l6_thousands_of_limits_beside_allocations_and_frees_grant_nothing_above() {
     if ran_in_child() {
         return;
     }
@@ -230,7 +230,8 @@ fn l6_ten_thousand_limits_beside_allocations_and_frees_grant_nothing_above() {
     };
     let first = number("LARDER_LIMIT_SEED", 0);
     let (mut granted, mut judged) = (0, 0);
-    for seed in first..first + ROUNDS * number("LARDER_LIMIT_ROUNDS", 1) {
+    let seeds = rounds(ROUNDS) * number("LARDER_LIMIT_ROUNDS", 1);
+    for seed in first..first + seeds {
         println!("seed {seed}");
         let counts = round(control, seed);
         granted += counts.0;
