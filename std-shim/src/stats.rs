@@ -62,7 +62,7 @@ pub struct Stats {
     /// Addresses reserved for the heap.
     pub reserved_bytes: u64,
     /// Thread heaps, owned or waiting for a thread: as many as ever ran at once. Beyond four to a
-    /// processor, with [`memory`](crate::Larder::memory) one, they share their spans.
+    /// processor, with [`memory`](crate::Larder::memory) two, they share their spans.
     pub heaps: u64,
     /// How the blocks of [`step`](crate::step)s were served, over all threads.
     pub steps: StepStats,

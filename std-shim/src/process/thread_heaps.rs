@@ -15,7 +15,7 @@ const META_BYTES: usize = 64 << 10;
 /// Heaps with sets of their own for each processor, and where memory comes first. More threads than that at once
 /// share them.
 const PRIMARIES_PER_PROCESSOR: usize = 4;
-const PRIMARIES_FOR_MEMORY: usize = 1;
+const PRIMARIES_FOR_MEMORY: usize = 2;
 
 /// A heap of one thread at a time.
 pub(crate) type ThreadHeap = small::ThreadHeap<Sleep>;

@@ -223,8 +223,8 @@ fn secondaries_that_a_fork_left_behind_are_taken_over_once() {
 }
 
 #[test]
-fn where_memory_comes_first_a_processor_has_one_heap_with_a_set_of_its_own() {
-    for (config, primaries) in [(&Config::MEMORY, 1), (&Config::BALANCED, 4)] {
+fn where_memory_comes_first_fewer_heaps_have_sets_of_their_own() {
+    for (config, primaries) in [(&Config::MEMORY, 2), (&Config::BALANCED, 4)] {
         let os = Faulty::new(Plan::Willing);
         let world = World::with(os, 1, 1, 64 << 20, config);
         let process = world.verbs().process;
