@@ -53,6 +53,9 @@ pub struct Policy {
     /// Whether there are transfer caches. Without them what is freed goes back sooner, so spans become idle,
     /// and what is cut from them anew lies in order.
     pub transfer_caches: bool,
+    /// Whether bins begin with all that they may hold. Lists are then mostly taken as a whole, and no link is followed
+    /// before somebody has looked at its block.
+    pub whole_bins: bool,
     /// How free blocks are linked.
     pub links: Links,
 }
@@ -62,6 +65,7 @@ impl Policy {
     pub const BALANCED: Self = Self {
         bin_bytes: 32 << 10,
         transfer_caches: true,
+        whole_bins: false,
         links: Links::PLAIN,
     };
 
@@ -149,7 +153,10 @@ impl SpanSet {
     /// How many blocks a bin may hold from now on that is empty or full.
     fn next_capacity(&self, class: SizeClass, bin: &CacheBin) -> usize {
         let max = self.policy.bin_blocks(class);
-        (2 * bin.capacity()).clamp(max.div_ceil(FIRST_PART), max)
+        match self.policy.whole_bins {
+            true => max,
+            false => (2 * bin.capacity()).clamp(max.div_ceil(FIRST_PART), max),
+        }
     }
 
     /// Finds a block for an empty bin, and more to put into it. `None` if there is no memory.

@@ -74,6 +74,7 @@ impl<O: Os> Process<O> {
         let secret = || self.tuning.is_hardened().then(|| self.os.secret())?;
         small::Policy {
             bin_bytes: self.tuning.bin_bytes(),
+            whole_bins: self.tuning.is_hardened(),
             links: self.mask.links(secret),
             ..small::Policy::BALANCED
         }

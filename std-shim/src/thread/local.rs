@@ -294,7 +294,9 @@ impl Local {
         };
         if let State::Attached(heap) = self.state() {
             let period = period(&process.os);
-            let is_due = core::mem::replace(&mut self.period, period) != period;
+            // A hardened heap follows no link of which the block was not looked at.
+            let is_due = core::mem::replace(&mut self.period, period) != period
+                && !process.tuning.is_hardened();
             return Some(run(heap, is_due));
         }
         // A heap for this one call.
