@@ -90,13 +90,9 @@ unsafe fn free_slow(block: *mut u8, layout: Layout) {
 #[cold]
 #[inline(never)]
 unsafe fn free_watched(block: *mut u8, layout: Layout) {
-    if PROCESS.tuning.is_hardened() {
-        // SAFETY: the caller's promise.
-        return unsafe { hardened::free(block, Some(layout)) };
-    }
-    if guarded::has(block) {
-        // SAFETY: the caller's promise.
-        return unsafe { guarded::free(block, Some(layout)) };
+    // SAFETY: the caller's promise.
+    if unsafe { free_looked_at(block, layout) } {
+        return;
     }
     if let Some(class) = class_of(layout) {
         // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
@@ -107,6 +103,24 @@ unsafe fn free_watched(block: *mut u8, layout: Layout) {
     }
     // SAFETY: called from the verbs below, which have left the thread's part.
     unsafe { with_local(guarded::count_free) };
+}
+
+/// Frees a block if the heap is hardened, or if it has guard pages; whether that was so.
+///
+/// # Safety
+/// `block` is a block of the heap with this layout, and given up by the caller if the answer is yes.
+unsafe fn free_looked_at(block: *mut u8, layout: Layout) -> bool {
+    if PROCESS.tuning.is_hardened() {
+        // SAFETY: the caller's promise.
+        unsafe { hardened::free(block, Some(layout)) };
+        return true;
+    }
+    let has_pages = guarded::has(block);
+    if has_pages {
+        // SAFETY: the caller's promise.
+        unsafe { guarded::free(block, Some(layout)) };
+    }
+    has_pages
 }
 
 /// Frees a block that the thread's bin did not take.
@@ -347,13 +361,9 @@ pub(crate) unsafe fn free_any(block: *mut u8, layout: Layout) {
 #[cold]
 #[inline(never)]
 unsafe fn free_perhaps_in_step(block: *mut u8, layout: Layout) {
-    if PROCESS.tuning.is_hardened() {
-        // SAFETY: the caller's promise.
-        return unsafe { hardened::free(block, Some(layout)) };
-    }
-    if guarded::has(block) {
-        // SAFETY: the caller's promise.
-        return unsafe { guarded::free(block, Some(layout)) };
+    // SAFETY: the caller's promise.
+    if unsafe { free_looked_at(block, layout) } {
+        return;
     }
     if let Some(heap) = step::heap_of(block, layout) {
         return free_of_step(heap, block);

@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![cfg(all(target_os = "linux", not(miri)))]
 
-#[path = "../src/tests/random.rs"]
-mod random;
+mod common;
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::os::unix::process::ExitStatusExt;
@@ -11,8 +10,8 @@ use std::process::{Command, Output};
 use std::sync::Mutex;
 use std::{env, ptr, slice};
 
+use common::{Random, is_long};
 use larder::{Larder, OnMisuse};
-use random::Random;
 
 static HEAP: Larder = Larder::new().with_guard_pages(1).with_fault_reports(true);
 
@@ -133,8 +132,8 @@ fn who_touches_a_guard_or_a_freed_block_ends_by_the_fault_that_is_explained() {
         ("freed", "larder: read or wrote a block that was freed: 0x"),
     ] {
         let mut lengths = vec![1, 100, 1024, 4000];
-        if env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all") {
-            let mut random = Random(1);
+        if is_long() {
+            let mut random = Random::new(1);
             lengths.extend((0..496).map(|_| 1 + random.next(4080)));
         }
         for (verbs, bytes) in ["c", "rust"]
@@ -246,7 +245,7 @@ fn random_programs_find_every_block_whole_with_and_without_a_page() {
 }
 
 fn random_program(verbs: Verbs) {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let mut held = [(ptr::null_mut::<u8>(), 0_usize, 0_u8); PAGES + 100];
     let mut in_pages = 0;
     for round in 0..40_000 {

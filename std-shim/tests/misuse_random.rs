@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{env, ptr};
 
-use common::{Random, rounds};
+use common::{Random, is_long};
 use larder::{Larder, OnMisuse};
 
 static HEAP: Larder = Larder::new().with_environment();
@@ -256,7 +256,7 @@ fn does_one_thing() {
     HEAP.on_misuse(OnMisuse::Call(|report| {
         TOLD.lock().unwrap().push(report.to_owned());
     }));
-    let times = if rounds(4) == 4 { 1000 } else { 20 };
+    let times = if is_long() { 1000 } else { 20 };
     for round in 0..times {
         program.go_on(50);
         let address = program.misuse(kind);

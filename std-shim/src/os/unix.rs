@@ -77,8 +77,8 @@ fn aligned(
 
 fn unmap(start: *mut u8, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: the callers own the range and use it no more. A refusal leaves it mapped, which
-        // harms nobody.
+        // SAFETY: the callers own the range and use it no more. A refusal leaves it mapped, and its
+        // addresses unused.
         unsafe { libc::munmap(start.cast(), bytes) };
     }
 }

@@ -23,7 +23,7 @@
 //! ```
 //! What a tick itself frees on this way has been idle long enough, and goes the whole way at once. Of
 //! the cache of a running thread the bins of long classes are emptied that it has not used since the tick before, which
-//! costs its fast paths nothing (`BiasedLock`); the others stay. Fewer than START_BYTES may stay too. A span with a
+//! costs its fast paths nothing (`BiasedLock`); the others it empties itself, in slow paths (`thread/local`). Fewer than START_BYTES may stay too. A span with a
 //! used block stays, but not the pages of it in which there is none (holes).
 //!
 //! Who makes the ticks:

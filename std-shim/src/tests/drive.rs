@@ -96,7 +96,6 @@ impl World {
         match self.random.next(200) {
             0..2 => self.trim(thread),
             2 => self.verbs().process.tick(),
-            198.. => self.os.pass(100),
             3..5 => self.end_thread(thread),
             5..8 => self.replace(thread),
             8 => self.fork(thread),
@@ -104,7 +103,8 @@ impl World {
             11..40 => self.resize(thread),
             40..60 => self.alloc(thread, true),
             60..135 => self.alloc(thread, false),
-            _ => self.free(thread),
+            135..198 => self.free(thread),
+            _ => self.os.pass(100),
         }
     }
 

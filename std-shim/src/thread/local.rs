@@ -172,6 +172,16 @@ impl Local {
         passed_blocks * class.block_bytes()
     }
 
+    /// Whether the cache is to be emptied now, once in [`CACHE_MS`]. That of a hardened heap is not: it follows no link of
+    /// which the block was not looked at.
+    fn is_due<O: Os>(&mut self, process: &Process<O>) -> bool {
+        if process.tuning.is_hardened() {
+            return false;
+        }
+        let period = period(&process.os);
+        core::mem::replace(&mut self.period, period) != period
+    }
+
     /// Ends the thread: its heap goes to the pool with what lies in its cache.
     pub(crate) fn end<O: Os>(&mut self, process: &'static Process<O>) {
         let state = self.state();
@@ -293,11 +303,7 @@ impl Local {
             unsafe { heap.with_primary(run) }
         };
         if let State::Attached(heap) = self.state() {
-            let period = period(&process.os);
-            // A hardened heap follows no link of which the block was not looked at.
-            let is_due = core::mem::replace(&mut self.period, period) != period
-                && !process.tuning.is_hardened();
-            return Some(run(heap, is_due));
+            return Some(run(heap, self.is_due(process)));
         }
         // A heap for this one call.
         let heap = process.adopt()?;

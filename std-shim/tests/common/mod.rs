@@ -14,11 +14,14 @@ pub use held::{Held, churn};
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
 
-/// How often a test does what it does: as often as `all` with `LARDER_ROUNDS=all` (`./check.sh long`), and a
-/// quarter as often in the ordinary run.
+/// Whether everything is tried as often as can be: with `LARDER_ROUNDS=all` (`./check.sh long`).
+pub fn is_long() -> bool {
+    std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all")
+}
+
+/// How often a test does what it does: as often as `all` in the long form, and a quarter as often in the ordinary run.
 pub fn rounds(all: usize) -> usize {
-    let is_long = std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all");
-    if is_long { all } else { all.div_ceil(4) }
+    if is_long() { all } else { all.div_ceil(4) }
 }
 
 /// A small generator of numbers (xorshift), so that a failing seed can be run again.

@@ -4,9 +4,10 @@
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
+use crate::common::is_long;
 use crate::hardened::in_mode;
 use crate::program::Heap::{Alone, Inside, Linked, Preloaded, System};
-use crate::program::{End, Heap, command, compile, compile_with_names, is_long, run};
+use crate::program::{End, Heap, command, compile, compile_with_names, run};
 
 /// The lines of a report under a heading, up to the next.
 fn under<'a>(report: &'a str, heading: &str) -> Vec<&'a str> {

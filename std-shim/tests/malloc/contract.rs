@@ -3,9 +3,9 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use crate::common;
+use crate::common::{is_long, rounds};
 use crate::program::Heap::{Alone, Inside, Linked, Preloaded};
-use crate::program::{ALL, command, compile, contract_arguments, is_long, run, same, times};
+use crate::program::{ALL, command, compile, contract_arguments, run, same, times};
 
 #[test]
 fn each_function_of_c_does_what_it_promises() {
@@ -43,7 +43,7 @@ fn operators_that_a_program_replaces_are_used_by_the_others() {
 
 #[test]
 fn what_the_c_library_allocates_the_program_frees() {
-    let rounds = common::rounds(80).to_string();
+    let rounds = rounds(80).to_string();
     same("library.c", &[&rounds], &[Preloaded], 1);
 }
 

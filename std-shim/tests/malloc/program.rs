@@ -9,13 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common;
+use crate::common::is_long;
 use crate::library;
-
-/// Whether everything is tried often.
-pub(crate) fn is_long() -> bool {
-    common::rounds(4) == 4
-}
 
 /// How often a program does what it does.
 pub(crate) fn times() -> usize {

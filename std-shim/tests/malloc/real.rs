@@ -5,9 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::common::is_long;
 use crate::library;
 use crate::program::Heap::{Preloaded, System};
-use crate::program::{End, Heap, command, is_long, new_folder, run, source};
+use crate::program::{End, Heap, command, new_folder, run, source};
 
 /// Whether a program is there.
 fn is_installed(program: &str) -> bool {
