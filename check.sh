@@ -13,7 +13,8 @@ cd "$(dirname "$0")"
 target=${CARGO_TARGET_DIR:-target}
 case "$target" in /*) ;; *) target=$PWD/$target ;; esac
 
-say() { printf '\n== %s\n' "$1"; }
+# With the seconds since the start.
+say() { printf '\n== %s (%d s)\n' "$1" "$SECONDS"; }
 fail() { printf 'check.sh: %s\n' "$1" >&2; exit 1; }
 
 step_fmt() {

@@ -77,6 +77,22 @@ fn what_a_plan_released_above_its_need_is_for_others() {
 }
 
 #[test]
+fn what_several_pieces_of_a_plan_leave_above_its_need_is_for_others() {
+    let mut bench = limited(Backing::InPlace, 44);
+    let [_ballast, front, _guard, back, _last] = bench.blocks([36, 3, 1, 3, 1]);
+    bench.free(front);
+    bench.free(back);
+    // Five pages are missing, and both idle pieces together have six.
+    let mut plan = bench.plan(&pages(5));
+    while plan.released_bytes() < 6 * PAGE && bench.call(&mut plan).is_some() {}
+    assert_eq!(plan.released_bytes(), 6 * PAGE);
+    assert_eq!(bench.cause(&pages(2)), Cause::Limit);
+    let _other = bench.alloc(&pages(1));
+    assert!(bench.finish(plan).is_some());
+    assert_eq!((bench.held(), bench.device.peak_bytes()), (44, 44 * PAGE));
+}
+
+#[test]
 fn what_the_limit_leaves_is_created_beside_what_moves() {
     let mut bench = limited(Backing::Billed, 6);
     let [a, _b, c, _d] = bench.blocks([2, 1, 1, 1]);
