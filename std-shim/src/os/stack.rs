@@ -1,5 +1,14 @@
 //! The calling thread's stack, by the unwinder that exceptions use: programs are built without frame pointers. It
-//! allocates nothing, but where a program registers frames of code that it makes as it runs.
+//! allocates nothing, but where a program registers frames of code that it makes as it runs. On x86-64 `quick` walks by
+//! the same tables (`rule`), remembers what they say, and leaves to the unwinder what it does not know.
+
+#[cfg(target_arch = "x86_64")]
+mod quick;
+#[cfg(target_arch = "x86_64")]
+mod rule;
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests;
 
 use core::ffi::{CStr, c_int, c_void};
 use core::{mem, ptr};
@@ -24,6 +33,8 @@ struct Unwinder {
     ip: unsafe extern "C" fn(Context) -> usize,
     /// Where the stack ended when the frame called the one further in.
     cfa: unsafe extern "C" fn(Context) -> usize,
+    #[cfg(target_arch = "x86_64")]
+    find_entry: quick::FindEntry,
 }
 
 /// The return addresses of a walk, so far.
@@ -44,6 +55,15 @@ pub(crate) fn walk(inner: usize, frames: &mut [usize]) -> usize {
     let Some(unwinder) = unwinder::get().filter(|_| !frames.is_empty()) else {
         return 0;
     };
+    #[cfg(target_arch = "x86_64")]
+    if let Some(count) = quick::walk(inner, frames, unwinder.find_entry) {
+        return count;
+    }
+    walk_by(unwinder, inner, frames)
+}
+
+/// What [`walk`] gives, by the unwinder.
+fn walk_by(unwinder: Unwinder, inner: usize, frames: &mut [usize]) -> usize {
     let mut walk = Walk {
         unwinder,
         below: inner,
@@ -131,6 +151,8 @@ mod linked {
         fn _Unwind_Backtrace(step: Step, argument: *mut c_void) -> c_int;
         fn _Unwind_GetIP(context: Context) -> usize;
         fn _Unwind_GetCFA(context: Context) -> usize;
+        #[cfg(target_arch = "x86_64")]
+        fn _Unwind_Find_FDE(place: *const c_void, found: *mut super::quick::Found) -> *const u8;
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "there may be none elsewhere")]
@@ -139,6 +161,8 @@ mod linked {
             backtrace: _Unwind_Backtrace,
             ip: _Unwind_GetIP,
             cfa: _Unwind_GetCFA,
+            #[cfg(target_arch = "x86_64")]
+            find_entry: _Unwind_Find_FDE,
         })
     }
 }
@@ -156,8 +180,15 @@ mod loaded {
     use crate::os::environment::variable;
 
     const LIBRARY: &CStr = c"libgcc_s.so.1";
-    const NAMES: [&CStr; 3] = [c"_Unwind_Backtrace", c"_Unwind_GetIP", c"_Unwind_GetCFA"];
-    static FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
+    const COUNT: usize = size_of::<Unwinder>() / size_of::<*mut c_void>();
+    const NAMES: [&CStr; COUNT] = [
+        c"_Unwind_Backtrace",
+        c"_Unwind_GetIP",
+        c"_Unwind_GetCFA",
+        #[cfg(target_arch = "x86_64")]
+        c"_Unwind_Find_FDE",
+    ];
+    static FOUND: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(ptr::null_mut()) }; COUNT];
 
     #[used]
     #[unsafe(link_section = ".init_array")]
@@ -184,18 +215,15 @@ mod loaded {
     }
 
     pub(super) fn get() -> Option<Unwinder> {
-        let [backtrace, ip, cfa] = &FOUND;
-        // Acquire: see `find`.
-        let backtrace = backtrace.load(Ordering::Acquire);
-        if backtrace.is_null() {
+        // Acquire: see `find`. The first one is asked first.
+        let functions = FOUND.each_ref().map(|found| found.load(Ordering::Acquire));
+        if functions
+            .first()
+            .is_none_or(|backtrace| backtrace.is_null())
+        {
             return None;
         }
-        let functions = [
-            backtrace,
-            ip.load(Ordering::Relaxed),
-            cfa.load(Ordering::Relaxed),
-        ];
-        // SAFETY: three functions of these signatures, as the ABI of exceptions has them.
-        Some(unsafe { mem::transmute::<[*mut c_void; 3], Unwinder>(functions) })
+        // SAFETY: functions of these signatures, as the ABI of exceptions has them.
+        Some(unsafe { mem::transmute::<[*mut c_void; COUNT], Unwinder>(functions) })
     }
 }

@@ -7,7 +7,9 @@ use std::path::Path;
 use crate::common::is_long;
 use crate::hardened::in_mode;
 use crate::program::Heap::{Alone, Inside, Linked, Preloaded, System};
-use crate::program::{End, Heap, command, compile, compile_with_names, run};
+use crate::program::{
+    End, Heap, command, compile, compile_library_with, compile_with_names, run, times,
+};
 
 /// The lines of a report under a heading, up to the next.
 fn under<'a>(report: &'a str, heading: &str) -> Vec<&'a str> {
@@ -96,6 +98,26 @@ fn a_report_has_as_many_frames_as_are_wished() {
         let kept: Vec<_> = kept.map(|frame| frame.rsplit(' ').next()).collect();
         let expected: Vec<_> = names.into_iter().map(Some).collect();
         assert_eq!(kept, expected, "{frames}: {report}");
+    }
+}
+
+/// Frames that vary, handlers of signals, code without tables, threads, stacks of the program's own, and libraries of which
+/// one comes to lie where another was.
+#[test]
+fn stacks_are_those_of_the_c_library_however_the_program_came_there() {
+    let libraries = ["-DWORDS=100", "-DWORDS=200"]
+        .map(|words| compile_library_with("walks-library.c", words).into_os_string());
+    for heap in [Linked, Inside] {
+        let program = compile_with_names("walks.c", heap);
+        let mut command = command(&program, heap);
+        command
+            .env("LARDER_MODE", "checking")
+            .env("LARDER_STACK_FRAMES", "32")
+            .arg(times().to_string())
+            .args(&libraries);
+        let end = run(&mut command);
+        assert_eq!(end.text(), "as expected\n", "{}", end.complaints());
+        assert!(end.status.success(), "{}", end.status);
     }
 }
 

@@ -98,6 +98,11 @@ pub(crate) fn compile_library(name: &str) -> PathBuf {
     build(name, System, &["-shared", "-fPIC"])
 }
 
+/// Compiles a library in C with a name defined.
+pub(crate) fn compile_library_with(name: &str, defined: &str) -> PathBuf {
+    build(name, System, &["-shared", "-fPIC", defined])
+}
+
 fn build(name: &str, heap: Heap, options: &[&str]) -> PathBuf {
     let built = new_folder().join(name.replace('.', "-"));
     let mut command = match name.ends_with(".c") {

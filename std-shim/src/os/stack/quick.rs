@@ -1,0 +1,293 @@
+//! The calling thread's stack by rules that are remembered: what the tables say of a return address is read once. Gives
+//! what the unwinder would give, or nothing.
+//!
+//! # Invariants
+//! * QUICK1 a rule that is followed is that of the code at its address now. Code that was loaded with the program is never
+//!   unloaded. Of other code the tables are found each time; if they are the bytes that the rule was read from, by their
+//!   seal, it holds.
+//! * QUICK2 an entry is one number, and says by itself whose it is; a seal says of which rule and address. So threads,
+//!   handlers of signals and children of forks may read and write both at any moment.
+
+use core::arch::asm;
+use core::ffi::{c_int, c_void};
+use core::{ptr, slice};
+
+use larder_core::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use super::rule::Rule;
+
+/// The unwinder's function that finds the entry of the tables for an address of code.
+pub(super) type FindEntry = unsafe extern "C" fn(*const c_void, *mut Found) -> *const u8;
+
+/// What it says beside.
+#[repr(C)]
+pub(super) struct Found {
+    text: *const c_void,
+    data: *const c_void,
+    function: *const c_void,
+}
+
+const ENTRY_BITS: u32 = 15;
+const ENTRIES: usize = 1 << ENTRY_BITS;
+/// The addresses of programs.
+const ADDRESS_BITS: u32 = 47;
+
+/// In the upper half of an entry the upper bits of a return address, in the lower its rule. The lower bits of the address,
+/// exclusive-or the upper ones, are the index. In memory once it is used.
+static RULES: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
+
+/// In an entry: the code was loaded with the program, and is never unloaded.
+const LASTS: u64 = 1 << 31;
+/// Of other code, what the tables were when the rule was read, as a number.
+static SEALS: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
+
+/// Writes what [`walk`](super::walk) does, and says how many; `None` if the unwinder must walk.
+pub(super) fn walk(inner: usize, frames: &mut [usize], find: FindEntry) -> Option<usize> {
+    let (mut place, mut slot, mut rbp): (usize, *const usize, *const usize);
+    // Where we are, and where the return address would lie if that were one.
+    // SAFETY: reads registers.
+    unsafe {
+        asm!(
+            "lea {}, [rip]",
+            "lea {}, [rsp - 8]",
+            "mov {}, rbp",
+            out(reg) place,
+            out(reg) slot,
+            out(reg) rbp,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    let mut count = 0;
+    loop {
+        let after_slot = slot.wrapping_add(1);
+        if after_slot.addr() > inner {
+            *frames.get_mut(count)? = place;
+            count += 1;
+            if count == frames.len() {
+                return Some(count);
+            }
+        }
+        let rule = rule_at(place, find);
+        if rule == Rule::OUTERMOST {
+            return Some(count);
+        }
+        if rule == Rule::NONE {
+            return None;
+        }
+        let from = if rule.is_by_rbp() { rbp } else { after_slot };
+        let end = from.wrapping_add(rule.words());
+        slot = end.wrapping_sub(1);
+        if let Some(words) = rule.saved_rbp_words() {
+            // SAFETY: QUICK1: the function saved it there.
+            rbp = unsafe { end.wrapping_sub(words).cast::<*const usize>().read() };
+        }
+        // SAFETY: QUICK1: the return address lies there.
+        place = unsafe { slot.read() };
+        if place == 0 {
+            return Some(count);
+        }
+    }
+}
+
+/// The rule of a return address.
+pub(super) fn rule_at(place: usize, find: FindEntry) -> Rule {
+    let upper = place >> ENTRY_BITS;
+    let index = (place ^ upper) % ENTRIES;
+    let (Some(entry), Some(seal)) = (RULES.get(index), SEALS.get(index)) else {
+        return Rule::NONE;
+    };
+    // Relaxed: QUICK2.
+    let known = entry.load(Ordering::Relaxed);
+    let rule = Rule::from_bits((known & (LASTS - 1)) as u32);
+    let is_known = known >> 32 == upper as u64;
+    if is_known && known & LASTS != 0 {
+        return rule;
+    }
+    sealed_rule(place, find, entry, seal, is_known.then_some(rule))
+}
+
+/// The known rule of an address, if the tables are as they were; else what they say now.
+#[inline(never)]
+fn sealed_rule(
+    place: usize,
+    find: FindEntry,
+    entry: &AtomicU64,
+    seal: &AtomicU64,
+    known: Option<Rule>,
+) -> Rule {
+    let tables = Tables::find(place, find);
+    if let (Some(tables), Some(rule)) = (&tables, known)
+        // Relaxed: QUICK2.
+        && seal.load(Ordering::Relaxed) == tables.seal(place, rule)
+    {
+        return rule;
+    }
+    learn(place, tables.as_ref(), entry, seal)
+}
+
+/// Reads the tables, and remembers what they say.
+#[cold]
+fn learn(place: usize, tables: Option<&Tables>, entry: &AtomicU64, seal: &AtomicU64) -> Rule {
+    let rule = tables.and_then(|tables| tables.rule(place));
+    let rule = rule.unwrap_or(Rule::NONE);
+    let lasts = if is_lasting(place) { LASTS } else { 0 };
+    if place >> ADDRESS_BITS == 0 && (lasts != 0 || tables.is_some()) {
+        let sealed = tables.map_or(0, |tables| tables.seal(place, rule));
+        // Relaxed: QUICK2.
+        seal.store(sealed, Ordering::Relaxed);
+        let upper = (place >> ENTRY_BITS) as u64;
+        // Relaxed: QUICK2.
+        entry.store(
+            upper << 32 | lasts | u64::from(rule.bits()),
+            Ordering::Relaxed,
+        );
+    }
+    rule
+}
+
+/// What the tables have for a return address.
+pub(super) struct Tables {
+    /// The function's entry, and the one that many share.
+    entry: &'static [u8],
+    common: &'static [u8],
+    function: usize,
+}
+
+impl Tables {
+    pub(super) fn find(place: usize, find: FindEntry) -> Option<Self> {
+        let mut found = Found {
+            text: ptr::null(),
+            data: ptr::null(),
+            function: ptr::null(),
+        };
+        // The call stands before the place it returns to, which may be another function's.
+        let call = ptr::without_provenance(place - 1);
+        // SAFETY: any address may be asked for; writes to a variable of ours.
+        let entry = unsafe { find(call, &raw mut found) };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: an entry begins with its length and the distance back to the common one.
+        let distance = unsafe { entry.cast::<i32>().wrapping_add(1).read_unaligned() };
+        let common = entry.wrapping_add(4).wrapping_offset(-(distance as isize));
+        Some(Self {
+            // SAFETY: an entry of code that is on the stack, so that it stays meanwhile.
+            entry: unsafe { bytes_of(entry) }?,
+            // SAFETY: as that.
+            common: unsafe { bytes_of(common) }?,
+            function: found.function.addr(),
+        })
+    }
+
+    /// The rule of the address; `None` if the unwinder must look.
+    pub(super) fn rule(&self, place: usize) -> Option<Rule> {
+        Rule::of(self.entry, self.common, self.function, place)
+    }
+
+    /// A number that most likely no other rule, place or table has.
+    fn seal(&self, place: usize, rule: Rule) -> u64 {
+        let mix = |seal: u64, part: u64| {
+            // After FxHash: the product carries a difference up, the rotation down.
+            (seal.rotate_left(23) ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        };
+        let first = [place as u64, self.function as u64, u64::from(rule.bits())];
+        [self.entry, self.common]
+            .iter()
+            .fold(first.into_iter().fold(0, mix), |seal, bytes| {
+                let (words, rest) = bytes.as_chunks();
+                let words = words
+                    .iter()
+                    .map(|&word| u64::from(u32::from_le_bytes(word)));
+                let rest = rest.iter().map(|&byte| u64::from(byte));
+                words.chain(rest).fold(seal, mix)
+            })
+    }
+}
+
+/// # Safety
+/// An entry of the tables, which stays meanwhile.
+unsafe fn bytes_of(entry: *const u8) -> Option<&'static [u8]> {
+    // SAFETY: it begins with its length.
+    let length = unsafe { entry.cast::<u32>().read_unaligned() };
+    if length == u32::MAX {
+        // Longer than 4 GiB.
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { slice::from_raw_parts(entry, 4 + length as usize) })
+}
+
+/// Code that is never unloaded, from and to; a range that is not there is empty.
+static LASTING: [[AtomicUsize; 2]; 128] = [const { [const { AtomicUsize::new(0) }; 2] }; 128];
+/// Whether they are looked for, and have been.
+static LOOKED: AtomicU8 = AtomicU8::new(0);
+const LOOKS: u8 = 1;
+const HAS_LOOKED: u8 = 2;
+
+/// Whether a place is in code that is known to be never unloaded.
+fn is_lasting(place: usize) -> bool {
+    // Acquire: with the release below, so that the ranges are there.
+    if LOOKED.load(Ordering::Acquire) != HAS_LOOKED {
+        // Relaxed: one thread goes on.
+        let looked = LOOKED.compare_exchange(0, LOOKS, Ordering::Relaxed, Ordering::Relaxed);
+        if looked.is_err() {
+            return false;
+        }
+        let mut looks = Looks {
+            // SAFETY: reads a number of the process.
+            program: unsafe { libc::getauxval(libc::AT_PHDR) },
+            // SAFETY: as that.
+            loader: unsafe { libc::getauxval(libc::AT_BASE) },
+            count: 0,
+        };
+        // SAFETY: `look` is called with `looks`, which lives until this returns.
+        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut looks).cast()) };
+        // Release: see above.
+        LOOKED.store(HAS_LOOKED, Ordering::Release);
+    }
+    LASTING.iter().any(|[from, to]| {
+        // Relaxed: the load above.
+        (from.load(Ordering::Relaxed)..to.load(Ordering::Relaxed)).contains(&place)
+    })
+}
+
+struct Looks {
+    /// Where the program's headers are, and where the loader is.
+    program: u64,
+    loader: u64,
+    /// Ranges so far.
+    count: usize,
+}
+
+/// Notes the code of a file. What was loaded with the program stays, and comes first, the program before all. The loader
+/// was loaded with it, so that all before that was; of a program without one the first file is all.
+unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looks: *mut c_void) -> c_int {
+    // SAFETY: the loader's own facts.
+    let info = unsafe { &*info };
+    // SAFETY: see `is_lasting`, which waits meanwhile.
+    let looks = unsafe { &mut *looks.cast::<Looks>() };
+    if looks.count == 0 && info.dlpi_phdr.addr() as u64 != looks.program {
+        // Files of a namespace (`dlmopen`), which go with it.
+        return 1;
+    }
+    let is_last = info.dlpi_addr == looks.loader || looks.loader == 0;
+    // SAFETY: the file's headers, of which there are so many.
+    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    for header in headers {
+        if header.p_type == libc::PT_LOAD
+            && header.p_flags & libc::PF_X != 0
+            && let Some([from, to]) = LASTING.get(looks.count)
+        {
+            let start = info.dlpi_addr.wrapping_add(header.p_vaddr);
+            // Relaxed: published by the release above.
+            from.store(start as usize, Ordering::Relaxed);
+            // Relaxed: as that.
+            to.store(
+                start.wrapping_add(header.p_memsz) as usize,
+                Ordering::Relaxed,
+            );
+            looks.count += 1;
+        }
+    }
+    c_int::from(is_last)
+}
