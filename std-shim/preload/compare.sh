@@ -76,7 +76,8 @@ cat core/src/*/*.rs core/src/*.rs std-shim/src/*/*.rs > "$work/text"
 for _ in 1 2 3 4 5 6; do cat "$work/text" "$work/text" > "$work/longer"; mv "$work/longer" "$work/text"; done
 git clone --quiet --bare . "$work/repository" 2> /dev/null || true
 
-# Each prints what must be equal.
+# Each prints what must be equal. What stands behind $MEASURED is measured without the shell around it, whose own heap
+# would be the peak of a small program; of the others, all.
 declare -A programs=(
     [python]="PYTHONMALLOC=malloc python3 $repository/std-shim/preload/program.py 60000"
     [python-tests]="python3 -m test test_json test_re test_dict test_list test_set test_bytes test_thread test_fork1 test_gc test_capi | grep -E '^(Total tests|Result)'"
@@ -99,12 +100,12 @@ if [ -n "${MIMALLOC_BENCH:-}" ]; then
     bench_sources=$(realpath "$bench/../../bench")
     add() {
         order+=("$1")
-        programs[$1]="cd $bench && $2 > /dev/null 2>&1; echo \$?"
+        programs[$1]="cd $bench && \$MEASURED $2 > /dev/null 2>&1; echo \$?"
     }
     # How many operations a program has said that it did, in 100 millions; $3 is for awk.
     add_counted() {
         order+=("$1")
-        programs[$1]="cd $bench && $2 2>&1 | awk '$3' > $work/operations; wc -l < $work/operations"
+        programs[$1]="cd $bench && \$MEASURED $2 2>&1 | awk '$3' > $work/operations; wc -l < $work/operations"
     }
     add cfrac "./cfrac 17545186520507317056371138836327483792789528"
     add espresso "./espresso $bench_sources/espresso/largest.espresso"
@@ -145,10 +146,13 @@ for program in "${@:-${order[@]}}"; do
         for name in "${names[@]}"; do
             echo 1 > "$work/operations"
             # The allocator is the program's, not that of what measures it.
-            LD_PRELOAD= /usr/bin/time -o "$work/time" -f '%U %S %M' \
-                env ${allocators[$name]:+LD_PRELOAD=${allocators[$name]}} bash -c "cd $repository; $first" \
-                > "$work/$name.output" 2> /dev/null || true
-            tail -1 "$work/time" | paste -d ' ' - "$work/operations" >> "$work/$name.times"
+            measured="/usr/bin/time -o $work/time -f %U@%S@%M env LD_PRELOAD=${allocators[$name]}"
+            case $first in
+                *'$MEASURED'*) run=(env MEASURED="$measured" bash) ;;
+                *) read -ra run <<< "$measured bash" ;;
+            esac
+            LD_PRELOAD= "${run[@]}" -c "cd $repository; $first" > "$work/$name.output" 2> /dev/null || true
+            tail -1 "$work/time" | tr @ ' ' | paste -d ' ' - "$work/operations" >> "$work/$name.times"
         done
     done
     printf '%-14s' "$program"

@@ -16,7 +16,9 @@ use crate::thread::with_local;
 static END: extern "C" fn() = at_end;
 
 extern "C" fn at_end() {
-    say_leaks();
+    if PROCESS.tuning.says_leaks() {
+        say_leaks();
+    }
     if PROCESS.tuning.says_stats() {
         say_stats();
     }
@@ -25,6 +27,9 @@ extern "C" fn at_end() {
 /// Bytes of a line, and lines; a number that is longer than its column takes of the others' room.
 const TEXT_BYTES: usize = 80 * 16;
 
+/// Not part of its caller, which touches no pages of the stack for it.
+#[cold]
+#[inline(never)]
 fn say_stats() {
     // SAFETY: the process ends, and its thread is not inside the heap.
     let stats = unsafe { with_local(|local| Stats::count(&PROCESS, local)) };

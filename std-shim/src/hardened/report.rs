@@ -206,11 +206,10 @@ fn write_names(_frame: usize, _text: &mut Text) -> Result<bool, fmt::Error> {
     Ok(false)
 }
 
-/// Says what is not freed, by the place that allocated it, where that is wished.
+/// Says what is not freed, by the place that allocated it. Not part of its caller: see `end`.
+#[cold]
+#[inline(never)]
 pub(crate) fn say_leaks() {
-    if !PROCESS.tuning.says_leaks() {
-        return;
-    }
     let places = with(|blocks| blocks.count_by_place());
     if places == 0 {
         return;

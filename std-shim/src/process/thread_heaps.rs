@@ -103,6 +103,10 @@ impl<O: Os> Process<O> {
         self.max_primaries.store(primaries, Ordering::Relaxed);
     }
 
+    /// Makes a heap. Not part of its caller: the new heap lies on the stack for a while, pages that a thread which
+    /// adopts one does not touch.
+    #[cold]
+    #[inline(never)]
     fn place_heap(&'static self, make: impl FnOnce() -> ThreadHeap) -> Option<&'static ThreadHeap> {
         let bytes = size_of::<ThreadHeap>().next_multiple_of(align_of::<ThreadHeap>());
         let place = self.meta.with(|meta| {

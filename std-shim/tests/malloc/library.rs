@@ -29,3 +29,28 @@ pub(crate) fn folder() -> &'static Path {
 pub(crate) fn shared() -> PathBuf {
     folder().join("liblarder.so")
 }
+
+/// Length of a section of `liblarder.so`; 0 if there is none.
+fn section_bytes(name: &str) -> usize {
+    let sections = Command::new("readelf")
+        .args(["--sections", "--wide"])
+        .arg(shared())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(sections.stdout).unwrap();
+    // Name, kind, address, place in the file, length.
+    let length = text.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip_while(|word| *word != name);
+        words.nth(4)
+    });
+    length.map_or(0, |length| usize::from_str_radix(length, 16).unwrap())
+}
+
+#[test]
+fn what_most_programs_never_run_lies_apart() {
+    let (seldom, other) = (section_bytes(".text.seldom"), section_bytes(".text"));
+    assert!(
+        seldom > other / 2,
+        "{seldom} bytes apart, {other} bytes not"
+    );
+}
