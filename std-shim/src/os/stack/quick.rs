@@ -43,6 +43,10 @@ static SEALS: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
 /// Writes what [`walk`](super::walk) does, and says how many; `None` if the unwinder must walk.
 pub(super) fn walk(inner: usize, frames: &mut [usize], find: FindEntry) -> Option<usize> {
+    // The first walk is the unwinder's, which binds what it calls: that would not fit on the stack of a handler of signals.
+    if !has_looked() {
+        return None;
+    }
     let (mut place, mut slot, mut rbp): (usize, *const usize, *const usize);
     // Where we are, and where the return address would lie if that were one.
     // SAFETY: reads registers.
@@ -224,15 +228,15 @@ static LOOKED: AtomicU8 = AtomicU8::new(0);
 const LOOKS: u8 = 1;
 const HAS_LOOKED: u8 = 2;
 
-/// Whether a place is in code that is known to be never unloaded.
-fn is_lasting(place: usize) -> bool {
+/// Whether the ranges are there; else looks for them.
+pub(super) fn has_looked() -> bool {
     // Acquire: with the release below, so that the ranges are there.
-    if LOOKED.load(Ordering::Acquire) != HAS_LOOKED {
-        // Relaxed: one thread goes on.
-        let looked = LOOKED.compare_exchange(0, LOOKS, Ordering::Relaxed, Ordering::Relaxed);
-        if looked.is_err() {
-            return false;
-        }
+    if LOOKED.load(Ordering::Acquire) == HAS_LOOKED {
+        return true;
+    }
+    // Relaxed: one thread goes on.
+    let looked = LOOKED.compare_exchange(0, LOOKS, Ordering::Relaxed, Ordering::Relaxed);
+    if looked.is_ok() {
         let mut looks = Looks {
             // SAFETY: reads a number of the process.
             program: unsafe { libc::getauxval(libc::AT_PHDR) },
@@ -245,8 +249,13 @@ fn is_lasting(place: usize) -> bool {
         // Release: see above.
         LOOKED.store(HAS_LOOKED, Ordering::Release);
     }
+    false
+}
+
+/// Whether a place is in code that is known to be never unloaded.
+fn is_lasting(place: usize) -> bool {
     LASTING.iter().any(|[from, to]| {
-        // Relaxed: the load above.
+        // Relaxed: HAS_LOOKED was seen.
         (from.load(Ordering::Relaxed)..to.load(Ordering::Relaxed)).contains(&place)
     })
 }
@@ -264,7 +273,7 @@ struct Looks {
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looks: *mut c_void) -> c_int {
     // SAFETY: the loader's own facts.
     let info = unsafe { &*info };
-    // SAFETY: see `is_lasting`, which waits meanwhile.
+    // SAFETY: see `has_looked`, which waits meanwhile.
     let looks = unsafe { &mut *looks.cast::<Looks>() };
     if looks.count == 0 && info.dlpi_phdr.addr() as u64 != looks.program {
         // Files of a namespace (`dlmopen`), which go with it.

@@ -15,6 +15,7 @@ fn both(wanted: usize) -> Vec<usize> {
     let variable = black_box(0_u64);
     let inner = (&raw const variable).addr();
     let unwinder = unwinder::get().unwrap();
+    while !quick::has_looked() {}
     let (mut frames, mut expected) = ([0; 64], [0; 64]);
     let count = quick::walk(inner, &mut frames[..wanted], unwinder.find_entry);
     let expected_count = walk_by(unwinder, inner, &mut expected[..wanted]);
@@ -94,6 +95,7 @@ fn stacks_by_rules_are_those_of_the_unwinder() {
 #[test]
 fn a_rule_is_remembered_for_its_address_only() {
     let find = unwinder::get().unwrap().find_entry;
+    while !quick::has_looked() {}
     let start = (both as fn(usize) -> Vec<usize>) as usize;
     // More than there are entries.
     let places = || start - 100_000..start + 100_000;
