@@ -41,12 +41,14 @@ pub unsafe trait Pages {
         0
     }
 
-    /// Takes the memory of whole pages; what they hold may be lost, and they can be written again.
-    /// Called only if there is a length of pages.
+    /// Takes the memory of whole pages; what they hold may be lost, and they can be written again. Whether they
+    /// read as zero now. Called only if there is a length of pages.
     ///
     /// # Safety
     /// The pages lie in a span, and nobody uses a byte of them.
-    unsafe fn discard(&mut self, _start: *mut u8, _bytes: usize) {}
+    unsafe fn discard(&mut self, _start: *mut u8, _bytes: usize) -> bool {
+        false
+    }
 
     /// The span that contains `block`.
     fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>>;

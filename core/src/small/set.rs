@@ -189,13 +189,18 @@ impl SpanSet {
                 _ => unsafe { self.find_span(owner, class, cache, pages) },
             };
             let bin = cache.of(class);
-            let Some(memory) = span else {
+            let Some(mut memory) = span else {
                 // The bin's first allocation gives it its room, however the block was found.
                 bin.put(self.next_capacity(class, bin), ptr::null_mut(), 0);
                 let block = pages.alloc_block(class.block_bytes(), class.block_align())?;
                 let clean = false;
                 return Some(Fresh { block, clean });
             };
+            // A class may need little of its first span, whose other pages would stay in memory with it.
+            if !memory.clean && self.class(class).spans == 0 && pages.page_bytes() > 0 {
+                // SAFETY: nobody has the span yet.
+                memory.clean = unsafe { pages.discard(memory.base, bytes) };
+            }
             let fresh = Span::new(&memory, bytes, class, owner, self.links());
             // SAFETY: the place is ours (promise 1 of Pages).
             unsafe { memory.record.write(fresh) };

@@ -97,13 +97,14 @@ impl<O: Os> Arena<O> {
         given
     }
 
-    /// Discards the memory of pages in a span in which nothing is used. Returns the bytes that were in memory.
+    /// Discards the memory of pages in a span in which nothing is used. Returns the bytes that were in memory;
+    /// `None` if the system refuses.
     ///
     /// # Safety
     /// The pages are committed, and nobody uses them meanwhile.
-    pub(crate) unsafe fn discard_hole(&self, start: *mut u8, bytes: usize) -> u64 {
+    pub(crate) unsafe fn discard_hole(&self, start: *mut u8, bytes: usize) -> Option<u64> {
         // SAFETY: the caller's promise.
-        unsafe { self.discard_range(start, bytes, bytes) }.unwrap_or(0)
+        unsafe { self.discard_range(start, bytes, bytes) }
     }
 
     /// Discards memory; how many bytes of it were in memory, or `dirty` where the system does not say. `None`

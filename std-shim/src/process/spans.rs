@@ -65,13 +65,14 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
         self.0.os.page_bytes()
     }
 
-    unsafe fn discard(&mut self, start: *mut u8, bytes: usize) {
-        if let Some(arena) = self.0.arena_of(start) {
-            // SAFETY: committed with the span, and the caller's promise.
-            self.0
-                .purger
-                .count_purged(unsafe { arena.discard_hole(start, bytes) });
-        }
+    unsafe fn discard(&mut self, start: *mut u8, bytes: usize) -> bool {
+        let Some(arena) = self.0.arena_of(start) else {
+            return false;
+        };
+        // SAFETY: committed with the span, and the caller's promise.
+        let given = unsafe { arena.discard_hole(start, bytes) };
+        self.0.purger.count_purged(given.unwrap_or(0));
+        given.is_some()
     }
 
     #[inline]

@@ -142,33 +142,37 @@ fn a_thread_that_only_frees_keeps_few_bytes_of_long_blocks() {
     }
 }
 
-/// The most bytes that a refill leaves ready, while a thread allocates a span's blocks.
-fn most_cut(pipe: &mut Pipe) -> usize {
+/// Allocates a span's blocks; the most bytes that a refill left ready meanwhile, too.
+fn cut_span(pipe: &mut Pipe) -> (Vec<*mut u8>, usize) {
     let verbs = pipe.verbs();
     let count = (64 << 10) / class().block_bytes();
     let mut most = 0;
-    let blocks: Vec<_> = (0..count)
+    let blocks = (0..count)
         .map(|_| {
             let block = verbs.alloc(&mut pipe.producer, LAYOUT, false);
             most = most.max(1 + pipe.producer.ready_blocks(class()));
             block
         })
         .collect();
-    pipe.consume(&blocks);
-    most * class().block_bytes()
+    (blocks, most * class().block_bytes())
 }
 
 #[test]
-fn untouched_memory_is_cut_a_page_at_a_time_and_written_memory_more() {
-    let mut pipe = Pipe::new();
-    let most = most_cut(&mut pipe);
-    assert!(most <= 4 << 10, "{most}");
-    pipe.end();
+fn the_first_span_of_a_class_gives_written_memory_back_and_later_ones_use_it() {
     let mut pipe = Pipe::new();
     let process = pipe.verbs().process;
     let written = process.alloc_large(256 << 10, 16).unwrap();
+    // SAFETY: given just now, that long.
+    unsafe { written.write_bytes(1, 256 << 10) };
     assert!(process.free_large(written.as_ptr(), 256 << 10));
-    let most = most_cut(&mut pipe);
-    assert!(most > 8 << 10, "{most}");
+    let purged = || process.purger.purged_bytes();
+    let (first, most) = cut_span(&mut pipe);
+    assert_eq!(purged(), 64 << 10);
+    assert!(most <= 4 << 10, "a page at a time, not {most}");
+    let (second, most) = cut_span(&mut pipe);
+    assert_eq!(purged(), 64 << 10);
+    assert!(most > 8 << 10, "several pages at a time, not {most}");
+    pipe.consume(&first);
+    pipe.consume(&second);
     pipe.end();
 }

@@ -37,7 +37,7 @@ impl Own {
         shape: &SpanShape,
         page_bytes: usize,
         again: bool,
-        mut discard: impl FnMut(*mut u8, usize),
+        mut discard: impl FnMut(*mut u8, usize) -> bool,
     ) {
         let grid = self.grid(shape);
         let Some(holes) = self.holes.with_pages(&grid, page_bytes) else {
