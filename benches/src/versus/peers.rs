@@ -90,10 +90,11 @@ impl Measure {
     pub(crate) fn aim(self, allocator: &str) -> Option<Aim> {
         let aim = |mean, max_ratio| Some(Aim { mean, max_ratio });
         match (self, allocator) {
-            (Self::Time, LARDER) => aim(0.80, None),
-            (Self::Time, "larder-speed") => aim(0.75, None),
-            (Self::Peak, LARDER) => aim(1.15, Some(1.4)),
-            (Self::Peak, "larder-memory") => aim(1.05, None),
+            (Self::Time, LARDER) => aim(0.72, Some(1.05)),
+            (Self::Time, "larder-speed") => aim(0.68, None),
+            (Self::Time, "larder-memory") => aim(1.0, Some(2.0)),
+            (Self::Peak, LARDER) => aim(1.10, Some(1.4)),
+            (Self::Peak, "larder-memory") => aim(1.03, None),
             _ => None,
         }
     }

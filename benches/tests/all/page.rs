@@ -296,16 +296,11 @@ fn bars_are_as_long_as_the_figures_of_the_run_and_each_allocator_looks_its_own_w
 fn kept_rows_of_versus_give_a_page_as_well() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html");
-    let kept = format!(
-        "{}/results/2026-11-23-versus.jsonl",
+    let rows = format!(
+        "{}/results/2026-11-24-versus.jsonl",
         env!("CARGO_MANIFEST_DIR")
     );
-    // They are from before rows had ranges of peaks.
-    let range =
-        "\"peak_rss_min_bytes\":111222333,\"peak_rss_max_bytes\":888999111,\"end_rss_bytes\"";
-    let kept = fs::read_to_string(kept).unwrap();
-    let kept = kept.replace("\"end_rss_bytes\"", range);
-    let rows = file(&folder, "rows.jsonl", &kept);
+    let kept = fs::read_to_string(&rows).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_larder"))
         .args(["versus", "--summary", &rows, "--html"])
         .arg(&page)
