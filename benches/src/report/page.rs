@@ -15,7 +15,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .wide, pre { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13px; }
-th, td { padding: .2rem .5rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #e4e4e4; }
+th, td { padding: .2rem .35rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #e4e4e4; }
 th { white-space: normal; vertical-align: bottom; }
 th.text, td.text { text-align: left; }
 tr.first td { border-top: 2px solid #bbb; }
