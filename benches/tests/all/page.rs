@@ -10,7 +10,7 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::replay_command::{carried, file, json, stderr};
+use crate::replay_command::{carried, json, stderr};
 #[cfg(unix)]
 use crate::versus_command::{stand_in, with_workers};
 
