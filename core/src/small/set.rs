@@ -24,6 +24,7 @@
 mod aging;
 mod class_spans;
 mod give_back;
+mod growth;
 mod sound;
 
 use core::ptr::{self, NonNull};
@@ -33,14 +34,8 @@ use super::class::{CLASSES, SizeClass};
 use super::pages::Pages;
 use super::remote::RemoteQueue;
 use super::slot::{Links, Slot};
-use super::span::{Span, SpanMemory};
+use super::span::Span;
 use super::thread_cache::{CacheBin, ThreadCache};
-
-/// See [`SpanSet::has_turn`].
-const TURN_BYTES: usize = 16 << 20;
-
-/// Lists that are given up before it is seen whether that was enough for a span.
-const GIVEN_UP: usize = 8;
 
 /// A bin holds this part of what the policy allows at first, and twice as much each time it runs empty or full.
 const FIRST_PART: usize = 32;
@@ -189,18 +184,13 @@ impl SpanSet {
                 _ => unsafe { self.find_span(owner, class, cache, pages) },
             };
             let bin = cache.of(class);
-            let Some(mut memory) = span else {
+            let Some(memory) = span else {
                 // The bin's first allocation gives it its room, however the block was found.
                 bin.put(self.next_capacity(class, bin), ptr::null_mut(), 0);
                 let block = pages.alloc_block(class.block_bytes(), class.block_align())?;
                 let clean = false;
                 return Some(Fresh { block, clean });
             };
-            // A class may need little of its first span, whose other pages would stay in memory with it.
-            if !memory.clean && self.class(class).spans == 0 && pages.page_bytes() > 0 {
-                // SAFETY: nobody has the span yet.
-                memory.clean = unsafe { pages.discard(memory.base, bytes) };
-            }
             let fresh = Span::new(&memory, bytes, class, owner, self.links());
             // SAFETY: the place is ours (promise 1 of Pages).
             unsafe { memory.record.write(fresh) };
@@ -209,72 +199,6 @@ impl SpanSet {
         }
         // SAFETY: a span is listed now.
         unsafe { self.take_from_span(class, cache.of(class)) }
-    }
-
-    /// Memory for a span: what is held, then what was kept at hand for other classes, in transfer caches and in the
-    /// cache, then more.
-    ///
-    /// # Safety
-    /// The conditions of [`refill`](Self::refill).
-    unsafe fn find_span(
-        &mut self,
-        owner: *const RemoteQueue,
-        class: SizeClass,
-        cache: &mut ThreadCache,
-        pages: &mut impl Pages,
-    ) -> Option<SpanMemory> {
-        if let Some(memory) = pages.alloc_held_span(class) {
-            return Some(memory);
-        }
-        while self.has_turn() {
-            // SAFETY: the caller's promise.
-            unsafe { self.give_up_some(owner, cache, pages) };
-            if let Some(memory) = pages.alloc_held_span(class) {
-                return Some(memory);
-            }
-        }
-        pages.alloc_span(class)
-    }
-
-    /// Whether what is kept at hand is to be given up now, before the heap grows. That has its turn once for
-    /// each 16 MiB of spans made, and then as many lists go as there were: so a program that needs again
-    /// what it has at hand does not give it up each time.
-    pub fn has_turn(&mut self) -> bool {
-        if self.turn == 0 && self.made_bytes >= TURN_BYTES {
-            self.made_bytes = 0;
-            self.turn = 1 + self
-                .classes
-                .iter()
-                .map(|state| state.transfer_lists)
-                .sum::<u32>();
-        }
-        self.turn > 0
-    }
-
-    /// Gives up some lists of the transfer caches, or in the end what the thread cache has: each block there may be the only
-    /// used one of its span.
-    ///
-    /// # Safety
-    /// The conditions of [`refill`](Self::refill).
-    pub unsafe fn give_up_some(
-        &mut self,
-        owner: *const RemoteQueue,
-        cache: &mut ThreadCache,
-        pages: &mut impl Pages,
-    ) {
-        let mut budget = GIVEN_UP.min(self.turn as usize);
-        self.turn -= budget as u32;
-        // SAFETY: the caller's promise.
-        let all = unsafe { self.give_up(owner, &mut budget, pages) };
-        if all || self.turn == 0 {
-            self.turn = 0;
-            // SAFETY: the caller's cache.
-            unsafe { self.flush(owner, cache, pages) };
-            for class in SizeClass::all() {
-                // SAFETY: the caller passes the same `pages` at every call.
-                unsafe { self.release_empty(class, pages) };
-            }
-        }
     }
 
     /// Gives up what is kept at hand: lists of the transfer caches, at most `budget`, and spans without a used block.
@@ -527,6 +451,7 @@ fn first_of(bin: &mut CacheBin, max: usize, list: *mut Slot, count: usize, links
 
 #[cfg(all(test, not(larder_loom)))]
 mod tests {
+    use super::growth::TURN_BYTES;
     use super::*;
 
     #[test]

@@ -1,0 +1,103 @@
+//! Growing: memory for new spans, and what is kept at hand given up before there are more.
+
+use super::super::class::SizeClass;
+use super::super::pages::Pages;
+use super::super::remote::RemoteQueue;
+use super::super::span::SpanMemory;
+use super::super::thread_cache::ThreadCache;
+use super::SpanSet;
+
+/// See [`SpanSet::has_turn`].
+pub(super) const TURN_BYTES: usize = 16 << 20;
+
+/// Lists that are given up before it is seen whether that was enough for a span.
+const GIVEN_UP: usize = 8;
+
+impl SpanSet {
+    /// Memory for a span, of which pages that were written before go back if it is the class's first: the class
+    /// may need little of it, and they would stay in memory with it.
+    ///
+    /// # Safety
+    /// The conditions of [`refill`](Self::refill).
+    pub(super) unsafe fn find_span(
+        &mut self,
+        owner: *const RemoteQueue,
+        class: SizeClass,
+        cache: &mut ThreadCache,
+        pages: &mut impl Pages,
+    ) -> Option<SpanMemory> {
+        // SAFETY: the caller's promise.
+        let mut memory = unsafe { self.find_memory(owner, class, cache, pages) }?;
+        if !memory.clean && self.class(class).spans == 0 && pages.page_bytes() > 0 {
+            let bytes = pages.span_bytes(class);
+            // SAFETY: nobody has the span yet.
+            memory.clean = unsafe { pages.discard(memory.base, bytes) };
+        }
+        Some(memory)
+    }
+
+    /// What is held, then what was kept at hand for other classes, in transfer caches and in the cache, then more.
+    ///
+    /// # Safety
+    /// The conditions of [`refill`](Self::refill).
+    unsafe fn find_memory(
+        &mut self,
+        owner: *const RemoteQueue,
+        class: SizeClass,
+        cache: &mut ThreadCache,
+        pages: &mut impl Pages,
+    ) -> Option<SpanMemory> {
+        if let Some(memory) = pages.alloc_held_span(class) {
+            return Some(memory);
+        }
+        while self.has_turn() {
+            // SAFETY: the caller's promise.
+            unsafe { self.give_up_some(owner, cache, pages) };
+            if let Some(memory) = pages.alloc_held_span(class) {
+                return Some(memory);
+            }
+        }
+        pages.alloc_span(class)
+    }
+
+    /// Whether what is kept at hand is to be given up now, before the heap grows. That has its turn once for
+    /// each 16 MiB of spans made, and then as many lists go as there were: so a program that needs again
+    /// what it has at hand does not give it up each time.
+    pub fn has_turn(&mut self) -> bool {
+        if self.turn == 0 && self.made_bytes >= TURN_BYTES {
+            self.made_bytes = 0;
+            self.turn = 1 + self
+                .classes
+                .iter()
+                .map(|state| state.transfer_lists)
+                .sum::<u32>();
+        }
+        self.turn > 0
+    }
+
+    /// Gives up some lists of the transfer caches, or in the end what the thread cache has: each block there may be the only
+    /// used one of its span.
+    ///
+    /// # Safety
+    /// The conditions of [`refill`](Self::refill).
+    pub unsafe fn give_up_some(
+        &mut self,
+        owner: *const RemoteQueue,
+        cache: &mut ThreadCache,
+        pages: &mut impl Pages,
+    ) {
+        let mut budget = GIVEN_UP.min(self.turn as usize);
+        self.turn -= budget as u32;
+        // SAFETY: the caller's promise.
+        let all = unsafe { self.give_up(owner, &mut budget, pages) };
+        if all || self.turn == 0 {
+            self.turn = 0;
+            // SAFETY: the caller's cache.
+            unsafe { self.flush(owner, cache, pages) };
+            for class in SizeClass::all() {
+                // SAFETY: the caller passes the same `pages` at every call.
+                unsafe { self.release_empty(class, pages) };
+            }
+        }
+    }
+}
