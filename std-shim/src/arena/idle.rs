@@ -17,7 +17,7 @@ use larder_core::{Addr, AddrRange, Block, BlockAllocator, ChunkHandle, ChunkStat
 
 use super::marks::Marks;
 use super::residency::SHORT;
-use super::{Arena, ArenaBfc};
+use super::{Arena, ArenaBfc, GROWTH_BYTES};
 use crate::os::Os;
 use crate::os::background::sleep_ns;
 use crate::thread::wait::Sleep;
@@ -86,11 +86,14 @@ impl<O: Os> Arena<O> {
         self.discard(Idle::Dirty, most)
     }
 
-    /// One tick: discards what has been idle since the last one at least, and ages the rest. Returns
-    /// the bytes that were in memory. O(chunks + granules / 64).
-    pub(crate) fn age(&self) -> u64 {
+    /// One tick: discards what has been idle since the last one at least, and ages the rest; `decommits` an
+    /// idle end of the range, too. Returns the bytes that were in memory. O(chunks + granules / 64).
+    pub(crate) fn age(&self, decommits: bool) -> u64 {
         let again = self.again.swap(0, Ordering::Relaxed) > 0;
         let given = self.discard(if again { Idle::Old } else { Idle::NotYoung }, u64::MAX);
+        if decommits && !self.ends_young() {
+            self.growing.with(|()| self.bfc.trim());
+        }
         let aged = self.young.take(self.start.addr(), self.held_bytes()) > 0;
         // Relaxed: read by the thread that ticks, or under its locks.
         self.expires.store(u8::from(aged), Ordering::Relaxed);
@@ -168,6 +171,15 @@ impl<O: Os> Arena<O> {
             });
         }
         bytes
+    }
+
+    /// Whether any of the last memory of the range was freed since the last tick.
+    fn ends_young(&self) -> bool {
+        let held = self.held_bytes();
+        let last = held.saturating_sub(GROWTH_BYTES)..held;
+        let start = self.start.addr();
+        let last = start + last.start..start + last.end;
+        self.young.next_run(None, last, MAX_BYTES).is_some()
     }
 
     fn held_bytes(&self) -> usize {

@@ -7,7 +7,7 @@
 //! * `Native`, its [`Os`]; the constant `FIRST_ARENA_BYTES`;
 //! * `Key` with `make_key` and `set_key`; `watch_forks`; `say` and `abort`.
 //!
-//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded, `environment` reads variables, `stack` walks stacks, `fault` tells of faults, `peak` of the most in memory. No call here
+//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded, `environment` reads variables, `stack` walks stacks, `fault` tells of faults, `peak` of the most in memory, `proc` reads files of the kernel. No call here
 //! changes `errno` (`errno`).
 
 // Who has no threads of the heap's own ticks in slow paths.
@@ -24,6 +24,8 @@ mod nothing;
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) mod peak;
 mod pin;
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
+mod proc;
 #[cfg_attr(any(not(target_os = "linux"), miri), path = "no_stack.rs")]
 pub(crate) mod stack;
 #[cfg(miri)]
@@ -122,6 +124,11 @@ pub(crate) unsafe trait Os: Sync + 'static {
 
     /// Has every thread of the process that runs execute a barrier; whether the system can do that.
     fn barrier(&self) -> bool {
+        false
+    }
+
+    /// Whether committed memory counts as used before it is touched.
+    fn counts_commits(&self) -> bool {
         false
     }
 

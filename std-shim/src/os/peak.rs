@@ -7,14 +7,7 @@ use super::errno::KeepErrno;
 pub(crate) fn peak_resident_bytes() -> Option<u64> {
     let _keep = KeepErrno::new();
     let mut status = [0; 4096];
-    let path = c"/proc/self/status".as_ptr();
-    // SAFETY: a text that ends with 0.
-    let file = unsafe { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) };
-    // SAFETY: as many bytes as there are. A file that could not be opened is refused.
-    let bytes = unsafe { libc::read(file, status.as_mut_ptr().cast(), status.len()) };
-    // SAFETY: a file of ours, or none.
-    unsafe { libc::close(file) };
-    let status = status.get(..usize::try_from(bytes).ok()?)?;
+    let status = super::proc::read(c"/proc/self/status", &mut status)?;
     let mut lines = status.split(|&byte| byte == b'\n');
     let peak = lines.find_map(|line| line.strip_prefix(b"VmHWM:"))?;
     let kib = str::from_utf8(peak).ok()?.trim().strip_suffix(" kB")?;

@@ -225,6 +225,15 @@ unsafe impl Os for Native {
         barrier()
     }
 
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn counts_commits(&self) -> bool {
+        let _keep = KeepErrno::new();
+        let mut policy = [0; 8];
+        // 2 is the strict policy. Who may not read it is told that there is none.
+        super::proc::read(c"/proc/sys/vm/overcommit_memory", &mut policy)
+            .is_some_and(|policy| policy.starts_with(b"2"))
+    }
+
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let _keep = KeepErrno::new();
         aligned(bytes, align, |padded| {

@@ -19,6 +19,8 @@ const SPARE_ARENAS: usize = 4;
 pub(super) const MAX_ARENAS: usize = 64;
 /// Where the quartering of a refused reservation ends.
 const MIN_ARENA_BYTES: usize = 4 << 20;
+/// The first arena where commits count as used, which its tables are.
+const COUNTED_ARENA_BYTES: usize = if usize::BITS >= 64 { 1 << 30 } else { 64 << 20 };
 /// Where addresses are scarce so many are always left, for the program's own maps and stacks.
 const SPARED_BYTES: usize = 16 << 20;
 
@@ -162,7 +164,7 @@ impl<O: Os> Process<O> {
         })
     }
 
-    /// Whether the system gave fewer addresses than were asked for first.
+    /// Whether the first arena is shorter than configured: the system gave fewer addresses, or its tables count.
     pub(super) fn is_scarce(&'static self) -> bool {
         let first = self.arenas().next();
         first.is_some_and(|arena| arena.bytes() < self.arena_bytes)
@@ -187,9 +189,18 @@ impl<O: Os> Process<O> {
         Some(arena)
     }
 
-    /// Reserves as much as the system gives, from the configured size down to `least`.
+    /// Reserves as much as the system gives, from the configured size down to `least`. Where tables count as
+    /// used, an arena is as long as all before it at most.
     fn reserve(&'static self, least: usize) -> Option<&'static Arena<O>> {
-        let mut bytes = self.arena_bytes.max(least);
+        let most = match self.os.counts_commits() {
+            true => self
+                .arenas()
+                .map(Arena::bytes)
+                .sum::<usize>()
+                .max(COUNTED_ARENA_BYTES),
+            false => usize::MAX,
+        };
+        let mut bytes = self.arena_bytes.min(most).max(least);
         if let Some(arena) = Arena::reserve(&self.os, &self.tuning, bytes) {
             return Some(arena);
         }

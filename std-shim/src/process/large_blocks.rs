@@ -1,4 +1,4 @@
-//! Blocks without a size class: in an arena, or from a certain length on in mappings of their own.
+//! Blocks without a size class: in an arena, or from a certain length or alignment on in mappings of their own.
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -13,7 +13,8 @@ const MAPPING_LEAST_BYTES: usize = FIRST_ARENA_BYTES / 64;
 const SCARCE_PART: usize = 16;
 
 impl<O: Os> Process<O> {
-    /// From how many bytes on a block is a mapping of its own.
+    /// From how many bytes on, or at multiples of how many, a block is a mapping of its own: an arena is committed up to
+    /// its highest block.
     fn mapping_least_bytes(&'static self) -> usize {
         match self.arenas().next() {
             Some(first) if first.bytes() < self.arena_bytes => {
@@ -25,7 +26,7 @@ impl<O: Os> Process<O> {
 
     /// A block without a class, from memory that is held already.
     pub(crate) fn alloc_held(&'static self, bytes: usize, align: usize) -> Held<NonNull<u8>> {
-        if bytes >= self.mapping_least_bytes() {
+        if bytes.max(align) >= self.mapping_least_bytes() {
             return Held::Busy;
         }
         self.find_held(|arena| arena.alloc_held(bytes, align))
@@ -38,7 +39,7 @@ impl<O: Os> Process<O> {
         }
         let in_arenas = || self.alloc_in_arenas(bytes, align);
         let mapping = || self.alloc_mapping(bytes, align);
-        match bytes < self.mapping_least_bytes() {
+        match bytes.max(align) < self.mapping_least_bytes() {
             true => in_arenas().or_else(mapping),
             // What is no mapping may find room between other blocks. The system has refused the memory, not
             // the addresses, where those are not scarce: the arenas must not grow either.

@@ -37,8 +37,9 @@ impl<O: Os> Process<O> {
             };
             while !self.step(heap, settle) {}
         });
+        let decommits = self.os.counts_commits();
         for arena in self.arenas() {
-            self.purger.count_purged(arena.age());
+            self.purger.count_purged(arena.age(decommits));
             if arena.review_advice() {
                 // What went back while there was the advice may have come again: the next tick looks.
                 self.each_heap_looks_again();

@@ -75,6 +75,7 @@ struct State {
     /// What becomes of a move that the plan refuses.
     refused_move: Moved,
     has_barrier: bool,
+    counts_commits: bool,
     now_ms: u64,
     complaints: Vec<String>,
 }
@@ -104,6 +105,7 @@ impl Faulty {
             max_committed: usize::MAX,
             refused_move: Moved::Refused,
             has_barrier: true,
+            counts_commits: false,
             now_ms: 0,
             complaints: Vec::new(),
         }))
@@ -120,6 +122,11 @@ impl Faulty {
     /// Has no barrier from now on.
     pub(super) fn lose_barrier(&self) {
         self.0.with(|state| state.has_barrier = false);
+    }
+
+    /// Says from now on that what is committed counts as used.
+    pub(super) fn count_commits(&self) {
+        self.0.with(|state| state.counts_commits = true);
     }
 
     /// Has its clock go on.
@@ -426,6 +433,10 @@ unsafe impl Os for Below {
 
     fn barrier(&self) -> bool {
         self.0.0.with(|state| state.has_barrier) && Native.barrier()
+    }
+
+    fn counts_commits(&self) -> bool {
+        self.0.0.with(|state| state.counts_commits)
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {

@@ -201,6 +201,34 @@ fn limits_on_addresses_and_on_memory_give_null_and_are_survived() {
     }
 }
 
+#[test]
+fn where_commits_count_arenas_double_so_that_tables_stay_short() {
+    const GIB: usize = 1 << 30;
+    const BLOCK: usize = 48 << 20;
+    let os = Faulty::new(Plan::Willing);
+    os.count_commits();
+    let world = World::with(os, 1, 1, 64 * GIB, &Config::BALANCED);
+    let process = world.verbs().process;
+    let mut blocks = vec![process.alloc_large(BLOCK, 16).unwrap()];
+    // Tables take less than a 200th of their range. The first growth is the block's.
+    assert!(world.os.committed_bytes() <= BLOCK + GIB / 200);
+    // The memory before a block that is aligned coarsely would count, too.
+    let (align, committed) = (256 << 20, world.os.committed_bytes());
+    let aligned = process.alloc_large(100, align).unwrap().as_ptr();
+    assert!(aligned.addr().is_multiple_of(align));
+    assert!(world.os.committed_bytes() <= committed + (2 << 20));
+    assert!(process.free_large(aligned, 100));
+    while process.arenas().count() < 4 {
+        blocks.push(process.alloc_large(BLOCK, 16).unwrap());
+    }
+    let arenas: Vec<_> = process.arenas().map(|arena| arena.bytes() / GIB).collect();
+    assert_eq!(arenas, [1, 1, 2, 4]);
+    for block in blocks {
+        assert!(process.free_large(block.as_ptr(), BLOCK));
+    }
+    world.end();
+}
+
 /// What was sent to a thread and not yet received. The thread sanitizer sees this kind of lock, and
 /// not the standard library's.
 type Inbox = Locked<Vec<Held>, Sleep>;

@@ -482,3 +482,30 @@ fn a_new_thread_has_what_the_last_one_kept_however_long_ago_that_was() {
     ticks.free(0, [other]);
     ticks.end();
 }
+
+#[test]
+fn where_commits_count_an_idle_end_of_the_range_is_decommitted_too() {
+    for counts in [false, true] {
+        let mut ticks = Ticks::new(Plan::Willing);
+        let os = ticks.world.os;
+        if counts {
+            os.count_commits();
+        }
+        let kept = ticks.make(0, 500_000);
+        let short = os.committed_bytes();
+        let many = ticks.make_all(0, 500_000, 3_000_000);
+        let long = os.committed_bytes();
+        assert_eq!(long, short + (2 << 20));
+        ticks.free(0, many);
+        // Young at the first tick.
+        ticks.tick();
+        assert_eq!(os.committed_bytes(), long);
+        ticks.tick();
+        assert_eq!(os.committed_bytes(), if counts { short } else { long });
+        let again = ticks.make_all(0, 500_000, 3_000_000);
+        assert_eq!(os.committed_bytes(), long);
+        ticks.free(0, again);
+        ticks.free(0, [kept]);
+        ticks.end();
+    }
+}
