@@ -252,8 +252,12 @@ fn does_all_things_wrong() {
     const AFTER: &str = "larder: wrote to a block that was freed";
     const NO_BLOCK: &str = "larder: freed an address where no block of this heap starts";
     let write = |block: *mut u8, at: usize| {
+        let place = block.wrapping_add(at);
+        // Another value than was there: the fill is any odd one.
         // SAFETY: broken by the cases below, in memory of the heap.
-        unsafe { block.wrapping_add(at).write(7) };
+        let there = unsafe { place.read() };
+        // SAFETY: the same memory.
+        unsafe { place.write(!there) };
     };
     // SAFETY: broken by the cases below, which are told.
     let free = |block: *mut u8| unsafe { HEAP.free(block) };
