@@ -67,6 +67,9 @@ static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| {
 });
 static CHANGED: Condvar = Condvar::new();
 
+/// How many threads wait for [`CHANGED`]; changed under the lock.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
 /// The process that made the driver; 0 if none has.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -146,16 +149,22 @@ impl Session {
     /// Releases the lock until another thread reports a change, or for `max` at most.
     pub(crate) fn wait(&mut self, max: Duration) {
         if let Some(guard) = self.guard.take() {
+            WAITING.fetch_add(1, Ordering::Relaxed);
             let (guard, _) = CHANGED
                 .wait_timeout(guard, max)
                 .unwrap_or_else(PoisonError::into_inner);
+            WAITING.fetch_sub(1, Ordering::Relaxed);
             self.guard = Some(guard);
         }
     }
 
-    /// Wakes the threads in [`Self::wait`].
+    /// Wakes the threads in [`Self::wait`]. With nobody there it makes no system call, as most calls of the driver
+    /// find it.
     pub(crate) fn changed(&self) {
-        CHANGED.notify_all();
+        // Relaxed: this thread has the lock.
+        if WAITING.load(Ordering::Relaxed) > 0 {
+            CHANGED.notify_all();
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::HEAP;
-use crate::common::{Held, MIB, Random};
+use crate::common::{Held, MIB, Random, rounds};
 
 /// Each thread allocates, frees what others gave it, and hands blocks on at random. All threads and
 /// blocks are gone at the end.
@@ -100,7 +100,7 @@ fn long_blocks_stay_apart_while_trims_take_what_threads_keep_of_them() {
                 }
             });
         }
-        for _ in 0..4000 {
+        for _ in 0..rounds(4000) {
             HEAP.trim();
         }
         done.store(true, Ordering::Relaxed);
