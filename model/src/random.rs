@@ -23,4 +23,14 @@ impl Random {
     pub fn below(&mut self, end: u64) -> u64 {
         self.next_u64() % end
     }
+
+    /// An index into a list of `count` entries, which is not empty.
+    pub fn index(&mut self, count: usize) -> usize {
+        self.below(count as u64) as usize
+    }
+
+    /// One of a list that is not empty.
+    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.index(of.len())]
+    }
 }

@@ -1,15 +1,13 @@
 //! Limits by bus id (7.5), over devices that only remember.
 
-use crate::common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use common::Random;
 use larder_control::{
     AdjustableDevice, BusId, Ceiling, Changes, Compat, ControlFile, ControlState, UsageAdjustment,
 };
 use larder_core::limits::{BudgetError, LimitAnswer};
+use larder_model::Random;
 
 /// Holds some bytes; a limit below them is deferred, one below the floor refused.
 #[derive(Clone, Debug)]
@@ -174,7 +172,7 @@ fn s7_5_all_devices_of_a_gpu_share_its_limit_and_antman_knows_the_first_only() {
 fn s7_5_shares_never_add_up_to_more_than_was_asked() {
     for seed in 0..5000 {
         let mut random = Random::new(seed);
-        let mut number = || random.next() >> (random.next() % 64);
+        let mut number = || random.next_u64() >> (random.next_u64() % 64);
         let devices: Vec<Device> = (0..1 + number() % 4)
             .map(|_| Device::new(GPU, number()))
             .collect();

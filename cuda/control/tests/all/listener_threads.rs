@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use common::{Folder, Random};
+use common::Folder;
 use larder_control::{Durability, Handle, Listener, ListenerConfig, WatchMode, replace_whole};
+use larder_model::Random;
 
 /// Long enough for a machine that does much else; nothing waits so long that works.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -224,7 +225,7 @@ fn l8_no_handler_runs_after_its_drop_returned() {
                                 );
                             })
                             .unwrap();
-                        for _ in 0..random.below(20) {
+                        for _ in 0..random.index(20) {
                             std::thread::yield_now();
                         }
                         drop(handle);

@@ -1,9 +1,7 @@
 //! Status files: AntMan's text to the letter, our part beside it, and back.
 
-use crate::common;
-
-use common::Random;
 use larder_control::{DeviceUsage, GpuStatus, JobStatus, SleepState, StatusFile, SwapReason};
+use larder_model::Random;
 
 fn usage(first: u64) -> DeviceUsage {
     DeviceUsage {
@@ -109,27 +107,27 @@ fn any_status_is_read_as_it_was_written() {
     for seed in 0..2000 {
         let mut random = Random::new(seed);
         let mut status = StatusFile::default();
-        for _ in 0..random.below(4) {
+        for _ in 0..random.index(4) {
             let reason = *random.pick(&[SwapReason::None, SwapReason::Fragment, SwapReason::Oom]);
-            let gpu = larder_control::BusId::new(random.next() as u8, 0, 0).unwrap();
+            let gpu = larder_control::BusId::new(random.next_u64() as u8, 0, 0).unwrap();
             status.gpus.insert(
                 gpu,
-                GpuStatus::new(usage(random.next() >> random.below(64) >> 1), reason),
+                GpuStatus::new(usage(random.next_u64() >> random.index(64) >> 1), reason),
             );
         }
-        for _ in 0..random.below(4) {
+        for _ in 0..random.index(4) {
             status
                 .durations
-                .insert(format!("graph_{}", random.next()), random.next());
+                .insert(format!("graph_{}", random.next_u64()), random.next_u64());
         }
-        status.mini_batch_micros = random.next();
-        if random.below(2) == 0 {
+        status.mini_batch_micros = random.next_u64();
+        if random.index(2) == 0 {
             let mut job = JobStatus::default();
-            job.name = format!("\"\\\u{1}ü{}", random.next());
-            job.deferred_bytes = random.next();
-            job.perf_control = random.next() as i32;
-            job.written_at_unix_ms = random.next();
-            job.soft_limit_bytes = (random.below(2) == 0).then_some(random.next());
+            job.name = format!("\"\\\u{1}ü{}", random.next_u64());
+            job.deferred_bytes = random.next_u64();
+            job.perf_control = random.next_u64() as i32;
+            job.written_at_unix_ms = random.next_u64();
+            job.soft_limit_bytes = (random.index(2) == 0).then_some(random.next_u64());
             status.larder = Some(job);
         }
         assert_eq!(

@@ -53,9 +53,9 @@ impl Player {
         let value = self.next_value();
         let Buffers { device, pinned } = &mut self.buffers;
         let (count, pins) = (device.len(), pinned.len());
-        let at = self.random.below(count.max(1));
-        let pin = self.random.below(pins.max(1));
-        match self.random.below(10) {
+        let at = self.random.index(count.max(1));
+        let pin = self.random.index(pins.max(1));
+        match self.random.index(10) {
             0 | 1 if count < BUFFERS => match self.world.memory.zeros(&stream, LEN) {
                 Ok(buffer) => device.push((buffer, 0)),
                 Err(error) if is_short(&error) => {}
@@ -86,7 +86,7 @@ impl Player {
             }
             9 if pins > 0 => {
                 check(&pinned[pin])?;
-                if self.random.once_in(2) {
+                if self.random.index(2) == 0 {
                     pinned[pin].0.as_mut_slice()?.fill(value);
                     pinned[pin].1 = value;
                 }

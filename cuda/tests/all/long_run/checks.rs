@@ -124,11 +124,11 @@ impl Run {
                 Err(DeviceAllocError::Asleep) => {}
                 other => return Err(format!("asleep, an allocation gave {other:?}").into()),
             }
-            if self.random.once_in(3) {
+            if self.random.index(3) == 0 {
                 player.free()?;
             }
         }
-        if self.random.once_in(4) {
+        if self.random.index(4) == 0 {
             let _ = self.world.memory.set_limit(MIB);
         }
         match self.world.memory.wake() {
@@ -179,7 +179,7 @@ impl Run {
         self.raise_limits();
         if self.kind.deferred {
             // Another order for what comes.
-            self.control.schedule_deferred(self.random.next());
+            self.control.schedule_deferred(self.random.next_u64());
         }
         Ok(Sizes {
             events: self.alive("event").0,

@@ -9,7 +9,7 @@ use larder_cuda::{CaptureWindow, DeviceAllocError};
 use super::player::{Outcome, Player, is_short};
 use crate::common::MIB;
 use crate::common::graph::Graph;
-use crate::programs::random::Random;
+use larder_model::Random;
 
 /// Graphs that a player keeps.
 const GRAPHS: usize = 3;
@@ -43,7 +43,7 @@ pub(super) struct Foreign {
 }
 
 fn mode(random: &mut Random) -> sys::CUstreamCaptureMode {
-    random.of(&[
+    *random.pick(&[
         sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
         sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
         sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
@@ -55,7 +55,7 @@ impl Player {
     pub(super) fn capture(&mut self) -> Outcome {
         match self.capture.take() {
             None => self.begin_capture(),
-            Some(open) if self.random.once_in(4) => self.end_capture(open),
+            Some(open) if self.random.index(4) == 0 => self.end_capture(open),
             Some(mut open) => {
                 let done = self.inside(&mut open);
                 self.capture = Some(open);
@@ -70,7 +70,7 @@ impl Player {
         }
         let stream = self.stream();
         self.end_step_of(stream);
-        let bytes = self.random.of(&[4096, 300 << 10, 2 * MIB]);
+        let bytes = *self.random.pick(&[4096, 300 << 10, 2 * MIB]);
         let window = self.world.memory.prime(&self.order.streams[stream], bytes);
         let window = match window {
             Ok(window) => window,
@@ -93,14 +93,14 @@ impl Player {
     fn inside(&mut self, open: &mut Capture) -> Outcome {
         let stream = self.order.streams[open.stream].clone();
         let memory = &self.world.memory;
-        if open.blocks.len() >= 4 || (!open.blocks.is_empty() && self.random.once_in(3)) {
-            let index = self.random.below(open.blocks.len());
+        if open.blocks.len() >= 4 || (!open.blocks.is_empty() && self.random.index(3) == 0) {
+            let index = self.random.index(open.blocks.len());
             let (block, value) = open.blocks.swap_remove(index);
             let (at, bytes) = (block.addr().get(), block.bytes());
             self.world.stamps.check(&stream, at, bytes, value)?;
             return Ok(memory.free(&stream, block)?);
         }
-        let bytes = self.random.of(&[100, 4000, 70_000, 500_000]);
+        let bytes = *self.random.pick(&[100, 4000, 70_000, 500_000]);
         match memory.alloc(&stream, bytes) {
             Ok(block) => {
                 let value = self.next_value();
@@ -120,7 +120,7 @@ impl Player {
         for (block, value) in open.blocks {
             let (at, bytes) = (block.addr().get(), block.bytes());
             self.world.stamps.check(&stream, at, bytes, value)?;
-            match self.random.once_in(2) {
+            match self.random.index(2) == 0 {
                 true => blocks.push(block),
                 false => self.world.memory.free(&stream, block)?,
             }
@@ -149,7 +149,7 @@ impl Player {
         if self.captured.is_empty() {
             return Ok(());
         }
-        let index = self.random.below(self.captured.len());
+        let index = self.random.index(self.captured.len());
         let stream = self.captured[index].stream;
         if self.is_capturing(stream) {
             return Ok(());

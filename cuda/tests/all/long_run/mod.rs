@@ -25,8 +25,8 @@ use larder_cuda::{
 
 use crate::common::{MIB, alone, assert_clean, number};
 
-use crate::programs::random::Random;
 use checks::Sizes;
+use larder_model::Random;
 use player::{Outcome, Player, World};
 use stamps::Stamps;
 
@@ -122,13 +122,13 @@ impl Run {
     fn play(&mut self, operations: u64) -> Outcome {
         let mut sizes = Sizes::default();
         for round in 1.. {
-            match self.random.once_in(3) {
+            match self.random.index(3) == 0 {
                 true => self.in_threads()?,
                 false => self.in_turns()?,
             }
             self.players.iter_mut().try_for_each(Player::end_captures)?;
             self.check()?;
-            if self.random.once_in(8) {
+            if self.random.index(8) == 0 {
                 self.sleep()?;
             }
             if round % QUIET[usize::from(round > 4 * QUIET[0])] == 0 {
@@ -143,7 +143,7 @@ impl Run {
 
     fn in_turns(&mut self) -> Outcome {
         for _ in 0..ROUND {
-            let player = self.random.below(self.players.len());
+            let player = self.random.index(self.players.len());
             self.players[player].act()?;
         }
         Ok(())

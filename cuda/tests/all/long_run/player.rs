@@ -15,7 +15,7 @@ use super::graphs::{Capture, Captured, Foreign};
 use super::stamps::Stamps;
 use crate::common::MIB;
 use crate::programs::order::{Clock, Order};
-use crate::programs::random::Random;
+use larder_model::Random;
 
 pub(super) type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -117,7 +117,7 @@ impl Player {
 
     /// One operation.
     pub(super) fn act(&mut self) -> Outcome {
-        let act = self.random.below(80);
+        let act = self.random.index(80);
         self.do_act(act)
             .map_err(|error| format!("player {}, act {act}: {error}", self.number).into())
     }
@@ -157,7 +157,7 @@ impl Player {
 
     /// A stream that does not capture.
     pub(super) fn stream(&mut self) -> usize {
-        let stream = self.random.below(STREAMS);
+        let stream = self.random.index(STREAMS);
         match self.is_capturing(stream) {
             true => (stream + 1) % STREAMS,
             false => stream,
@@ -168,9 +168,9 @@ impl Player {
         if self.held.len() >= BLOCKS {
             return self.free();
         }
-        let bytes = match self.random.below(5) {
-            0 => self.random.of(&LARGE),
-            _ => self.random.of(&SMALL),
+        let bytes = match self.random.index(5) {
+            0 => *self.random.pick(&LARGE),
+            _ => *self.random.pick(&SMALL),
         };
         let stream = self.stream();
         let block = match self.world.memory.alloc(&self.order.streams[stream], bytes) {
@@ -189,7 +189,7 @@ impl Player {
             last: stream,
         });
         // Mostly it is written at once, while those before may still use its memory.
-        match self.random.once_in(8) {
+        match self.random.index(8) == 0 {
             true => Ok(()),
             false => self.stamp_on(self.held.len() - 1, stream),
         }
@@ -226,7 +226,7 @@ impl Player {
     }
 
     fn any_block(&mut self) -> Option<usize> {
-        (!self.held.is_empty()).then(|| self.random.below(self.held.len()))
+        (!self.held.is_empty()).then(|| self.random.index(self.held.len()))
     }
 
     fn stamp(&mut self) -> Outcome {
@@ -254,13 +254,13 @@ impl Player {
             return Ok(());
         };
         let held = self.held.swap_remove(index);
-        let stream = match self.random.once_in(2) || self.is_capturing(held.last) {
+        let stream = match self.random.index(2) == 0 || self.is_capturing(held.last) {
             true => self.stream(),
             false => held.last,
         };
         self.order.after(stream, &held.used)?;
         let queue = &self.order.streams[stream];
-        if self.random.once_in(16) {
+        if self.random.index(16) == 0 {
             // By way of a number, as bindings do.
             let raw = held.block.into_raw();
             let block = self.world.memory.block_from_raw(raw)?;
@@ -275,13 +275,13 @@ impl Player {
             return Ok(());
         };
         for stream in 0..STREAMS {
-            if !self.is_capturing(stream) && self.random.once_in(2) {
+            if !self.is_capturing(stream) && self.random.index(2) == 0 {
                 self.check_on(index, stream)?;
             }
         }
         let held = self.held.swap_remove(index);
         let mut users = held.used.streams();
-        let first = self.random.below(users.len());
+        let first = self.random.index(users.len());
         users.rotate_left(first);
         let streams = users.iter().map(|user| self.order.streams[*user].clone());
         let streams: Vec<_> = streams.collect();
@@ -290,11 +290,11 @@ impl Player {
 
     fn order_streams(&mut self) -> Outcome {
         let (stream, other) = (self.stream(), self.stream());
-        match self.random.below(8) {
+        match self.random.index(8) {
             0 | 1 => self.order.record(stream).map(drop)?,
-            2 | 3 => self.order.wait(stream, self.random.below(4))?,
+            2 | 3 => self.order.wait(stream, self.random.index(4))?,
             4 => self.order.sync_stream(stream)?,
-            5 => self.order.sync_event(self.random.below(4))?,
+            5 => self.order.sync_event(self.random.index(4))?,
             _ => {
                 let streams = &self.order.streams;
                 let (queue, after) = (&streams[stream], &streams[other]);
@@ -391,14 +391,14 @@ impl Player {
         self.leave(stream)?;
         let context = self.world.context.cudarc();
         let mut new = context.new_stream()?;
-        let borrow = self.random.once_in(3);
+        let borrow = self.random.index(3) == 0;
         if borrow {
             let kind = result::stream::StreamKind::NonBlocking;
             let raw = result::stream::create(kind)?;
             // SAFETY: destroyed once it is forgotten.
             new = unsafe { context.wrap_borrowed_stream(raw) };
         }
-        if self.random.once_in(2) {
+        if self.random.index(2) == 0 {
             self.world.memory.add_stream(&new)?;
         }
         let old = self.order.replace(stream, new);
@@ -432,10 +432,10 @@ impl Player {
     }
 
     fn limits(&mut self) -> Outcome {
-        let device = self.random.of(&[4, 16, 32, 64, u64::MAX >> 20]) * MIB;
-        let pinned = self.random.of(&[0, 2, 32, u64::MAX >> 20]) * MIB;
-        let both = self.random.of(&[6, 24, 80, u64::MAX >> 20]) * MIB;
-        match self.random.below(3) {
+        let device = *self.random.pick(&[4, 16, 32, 64, u64::MAX >> 20]) * MIB;
+        let pinned = *self.random.pick(&[0, 2, 32, u64::MAX >> 20]) * MIB;
+        let both = *self.random.pick(&[6, 24, 80, u64::MAX >> 20]) * MIB;
+        match self.random.index(3) {
             0 => drop(self.world.memory.set_limit(device)),
             1 => drop(self.world.pinned.set_limit(pinned)),
             _ => drop(self.world.tenant.set(both)),
@@ -457,8 +457,8 @@ impl Player {
 
     fn rarely(&mut self) -> Outcome {
         let memory = &self.world.memory;
-        match self.random.below(5) {
-            0 => drop(memory.release(self.random.of(&[1, 2 * MIB, u64::MAX]))),
+        match self.random.index(5) {
+            0 => drop(memory.release(*self.random.pick(&[1, 2 * MIB, u64::MAX]))),
             1 => memory.end_step(),
             2 => drop(self.world.pinned.release()),
             3 => drop(memory.snapshot()),

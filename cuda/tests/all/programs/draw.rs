@@ -1,10 +1,10 @@
 //! Draws programs from a seed.
 
 use larder_cuda::{ArenaPolicy, DeviceConfig};
+use larder_model::Random;
 
 use crate::common::MIB;
 use crate::programs::program::{Act, FreeOn, Part, Program, SLOTS, STREAMS, While};
-use crate::programs::random::Random;
 
 /// Bytes that are asked for: few sizes, so that memory is used again.
 const SMALL: [u64; 5] = [1, 700, 4096, 96 << 10, MIB];
@@ -27,8 +27,8 @@ const REFUSED: [&str; 8] = [
 impl Program {
     pub(crate) fn draw(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let budget = (3 + random.below(6) as u64) * 2 * MIB;
-        let config = match random.below(4) {
+        let budget = (3 + random.index(6) as u64) * 2 * MIB;
+        let config = match random.index(4) {
             0 => DeviceConfig::new(),
             1 => DeviceConfig {
                 limit_bytes: budget,
@@ -40,21 +40,21 @@ impl Program {
         let arenas = [ArenaPolicy::WhereThreadsMeet, ArenaPolicy::Always][(seed % 2) as usize];
         let config = DeviceConfig { arenas, ..config };
         let mut draw = Draw {
-            streams: 1 + random.below(STREAMS),
-            refusals: random.once_in(3),
+            streams: 1 + random.index(STREAMS),
+            refusals: random.index(3) == 0,
             next: Vec::new(),
-            small: random.below(4),
+            small: random.index(4),
             held: [false; SLOTS],
             random,
         };
-        let steps = if draw.random.once_in(8) { 4 } else { 0 };
-        let acts = (20 + draw.random.below(100)) / steps.max(1);
+        let steps = if draw.random.index(8) == 0 { 4 } else { 0 };
+        let acts = (20 + draw.random.index(100)) / steps.max(1);
         Self {
             seed,
             config,
             streams: draw.streams,
-            default_stream: draw.random.once_in(3),
-            drop_early: draw.random.once_in(2),
+            default_stream: draw.random.index(3) == 0,
+            drop_early: draw.random.index(2) == 0,
             steps,
             acts: (0..acts).map(|_| draw.act()).collect(),
         }
@@ -65,12 +65,12 @@ impl Program {
     /// The program with sleeps between its acts.
     pub(crate) fn with_sleeps(mut self) -> Self {
         let mut random = Random::new(!self.seed);
-        for _ in 0..1 + random.below(5) {
-            let place = random.below(self.acts.len() + 1);
-            let frees = random.next() & random.next() & random.next();
-            let refused = match random.below(4) {
-                0 => Some((While::FallingAsleep, random.below(60) as u64)),
-                1 => Some((While::Waking, random.below(40) as u64)),
+        for _ in 0..1 + random.index(5) {
+            let place = random.index(self.acts.len() + 1);
+            let frees = random.next_u64() & random.next_u64() & random.next_u64();
+            let refused = match random.index(4) {
+                0 => Some((While::FallingAsleep, random.index(60) as u64)),
+                1 => Some((While::Waking, random.index(40) as u64)),
                 _ => None,
             };
             let frees = frees as usize;
@@ -97,7 +97,7 @@ impl Draw {
         if let Some(act) = self.next.pop() {
             return act;
         }
-        match self.random.below(32) {
+        match self.random.index(32) {
             0..=7 => self.alloc(),
             8..=12 => self.free(),
             13..=25 => self.use_blocks(),
@@ -106,16 +106,16 @@ impl Draw {
     }
 
     fn stream(&mut self) -> usize {
-        self.random.below(self.streams)
+        self.random.index(self.streams)
     }
 
     fn part(&mut self) -> Part {
-        self.random.of(&Part::ALL)
+        *self.random.pick(&Part::ALL)
     }
 
     /// A slot that is held or not, if there is one such.
     fn slot(&mut self, held: bool) -> usize {
-        let start = self.random.below(SLOTS);
+        let start = self.random.index(SLOTS);
         let slots = (0..SLOTS).map(|step| (start + step) % SLOTS);
         let mut fitting = slots.filter(|slot| self.held[*slot] == held);
         fitting.next().unwrap_or(start)
@@ -127,10 +127,10 @@ impl Draw {
             return self.free();
         }
         self.held[slot] = true;
-        let bytes = if self.random.below(4) < self.small {
-            self.random.of(&SMALL)
+        let bytes = if self.random.index(4) < self.small {
+            *self.random.pick(&SMALL)
         } else {
-            self.random.of(&LARGE)
+            *self.random.pick(&LARGE)
         };
         let stream = self.stream();
         let alloc = Act::Alloc {
@@ -139,23 +139,23 @@ impl Draw {
             stream,
         };
         // Mostly it is written at once, while those before may still use its memory.
-        self.next = match self.random.below(8) {
+        self.next = match self.random.index(8) {
             0 => Vec::new(),
             1 => vec![self.write(slot, None)],
             _ => vec![self.write(slot, Some(stream))],
         };
-        if !self.refusals || self.random.once_in(2) {
+        if !self.refusals || self.random.index(2) == 0 {
             return alloc;
         }
         // Once refused and, where that matters, once more.
         self.next.extend([alloc, alloc]);
         Act::Refuse {
-            function: if self.random.once_in(2) {
+            function: if self.random.index(2) == 0 {
                 "cuStreamWaitEvent"
             } else {
-                self.random.of(&REFUSED)
+                REFUSED[self.random.index(REFUSED.len())]
             },
-            skip: self.random.of(&[0, 0, 0, 1, 2, 4]),
+            skip: *self.random.pick(&[0, 0, 0, 1, 2, 4]),
         }
     }
 
@@ -164,7 +164,7 @@ impl Draw {
             slot,
             stream: stream.unwrap_or_else(|| self.stream()),
             part: self.part(),
-            value: self.random.next() as u8,
+            value: self.random.next_u64() as u8,
         }
     }
 
@@ -172,16 +172,16 @@ impl Draw {
         let slot = self.slot(true);
         self.held[slot] = false;
         let part = self.part();
-        if self.random.once_in(3) {
-            let turn = self.random.below(STREAMS);
-            let streams = self.random.below(1 << self.streams);
+        if self.random.index(3) == 0 {
+            let turn = self.random.index(STREAMS);
+            let streams = self.random.index(1 << self.streams);
             return Act::FreeUsedOn {
                 slot,
                 streams,
                 turn,
             };
         }
-        let on = if self.random.once_in(3) {
+        let on = if self.random.index(3) == 0 {
             FreeOn::Stream(self.stream())
         } else {
             FreeOn::Last
@@ -191,23 +191,23 @@ impl Draw {
 
     fn use_blocks(&mut self) -> Act {
         let (slot, stream, part) = (self.slot(true), self.stream(), self.part());
-        match self.random.below(16) {
+        match self.random.index(16) {
             0..=4 => Act::Memset {
                 slot,
                 stream,
                 part,
-                value: self.random.next() as u8,
+                value: self.random.next_u64() as u8,
             },
             5 => Act::Upload {
                 slot,
                 stream,
                 part,
-                from: self.random.below(256),
+                from: self.random.index(256),
             },
             6 => Act::UploadPageable {
                 slot,
                 stream,
-                from: self.random.below(4096),
+                from: self.random.index(4096),
             },
             7 | 8 => Act::Read { slot, stream, part },
             9 => self.read_pageable(slot, stream, part),
@@ -220,7 +220,7 @@ impl Draw {
                 slot,
                 stream,
                 part,
-                value: self.random.next() as u32,
+                value: self.random.next_u64() as u32,
             },
             13 => Act::AddWords {
                 to: slot,
@@ -234,20 +234,20 @@ impl Draw {
                 from: self.slot(true),
                 stream,
                 part,
-                factor: self.random.next() as u32,
+                factor: self.random.next_u64() as u32,
             },
             _ => Act::TwistWords {
                 slot,
                 stream,
                 part,
-                key: self.random.next() as u32,
+                key: self.random.next_u64() as u32,
             },
         }
     }
 
     /// Rarely, as it makes the stream run.
     fn read_pageable(&mut self, slot: usize, stream: usize, part: Part) -> Act {
-        if self.random.once_in(3) {
+        if self.random.index(3) == 0 {
             Act::ReadPageable { slot, stream }
         } else {
             Act::Read { slot, stream, part }
@@ -256,18 +256,18 @@ impl Draw {
 
     fn order(&mut self) -> Act {
         let stream = self.stream();
-        match self.random.below(16) {
+        match self.random.index(16) {
             0..=3 => Act::Record { stream },
             4..=6 => Act::Wait {
                 stream,
-                back: self.random.below(4),
+                back: self.random.index(4),
             },
             7 => Act::SyncStream { stream },
             8 => Act::SyncEvent {
-                back: self.random.below(4),
+                back: self.random.index(4),
             },
             9 | 10 => Act::Release {
-                bytes: self.random.of(&[1, 2 * MIB, u64::MAX]),
+                bytes: *self.random.pick(&[1, 2 * MIB, u64::MAX]),
             },
             11 | 12 => Act::EndStep,
             _ => Act::OrderAfter {

@@ -17,7 +17,6 @@ mod endings;
 pub(crate) mod kernels;
 pub(crate) mod order;
 mod program;
-pub(crate) mod random;
 pub(crate) mod run;
 mod several;
 mod shrink;

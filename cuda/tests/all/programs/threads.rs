@@ -5,10 +5,11 @@ use std::sync::Mutex;
 use std::thread;
 
 use larder_cuda::{Context, DeviceAllocator};
+use larder_model::Random;
 
 use crate::common::{DEVICE_BYTES, number, ran_in_child};
 use crate::programs::program::{Program, SLOTS};
-use crate::programs::random::Random;
+
 use crate::programs::run::{Outcome, Parcel, Runner, streams};
 use crate::programs::{Schedule, apart_with_kernels, left};
 
@@ -29,17 +30,17 @@ fn play(
     let mut random = Random::new(program.seed);
     let mut runner = Runner::new(context, memory, streams(context, program.streams)?)?;
     for act in &program.acts {
-        let what = random.below(8);
+        let what = random.index(8);
         if what == 0
-            && let Some(parcel) = runner.send(random.below(SLOTS))?
+            && let Some(parcel) = runner.send(random.index(SLOTS))?
         {
-            let to = random.below(mailboxes.len());
+            let to = random.index(mailboxes.len());
             mailboxes[to].lock().unwrap().push(parcel);
         }
         if what < 3 {
             let parcel = mailboxes[mine].lock().unwrap().pop();
             if let Some(parcel) = parcel {
-                runner.receive(parcel, random.below(program.streams))?;
+                runner.receive(parcel, random.index(program.streams))?;
             }
         }
         runner
@@ -57,7 +58,7 @@ fn run(seed: u64) -> Result<(), String> {
     let config = Program::draw(seed).config;
     let memory = DeviceAllocator::with_config(&context, config);
     let memory = memory.map_err(|error| error.to_string())?;
-    let mailboxes: Vec<Mailbox> = (0..2 + random.below(2))
+    let mailboxes: Vec<Mailbox> = (0..2 + random.index(2))
         .map(|_| Mailbox::default())
         .collect();
     let outcomes: Vec<Result<(), String>> = thread::scope(|scope| {

@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 use cudarc::driver::{CudaStream, result};
 use larder_core::{Align, GrowRequest, SubAllocator};
 use larder_cuda::{Context, PinnedMemory};
+use larder_model::Random;
 
 use crate::common::MIB;
-use crate::programs::random::Random;
 
 /// Most bytes of one copy from or to pinned memory.
 pub(crate) const WINDOW: u64 = 4096;
@@ -23,7 +23,7 @@ pub(crate) fn pattern() -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     PATTERN.get_or_init(|| {
         let mut random = Random::new(1);
-        let words = (0..6 * MIB / 8).flat_map(|_| random.next().to_le_bytes());
+        let words = (0..6 * MIB / 8).flat_map(|_| random.next_u64().to_le_bytes());
         words.collect()
     })
 }

@@ -1,34 +1,9 @@
-//! What several tests share: seeds, a folder that goes away.
+//! What several tests share: a folder that goes away.
 
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A small generator of numbers; the same seed gives the same ones.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Below `end`.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        (self.next() >> 11) as usize % end
-    }
-
-    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.below(of.len())]
-    }
-}
 
 /// A folder of one's own, removed at the end.
 pub(crate) struct Folder(PathBuf);

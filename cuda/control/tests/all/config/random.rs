@@ -1,7 +1,7 @@
 //! The property over random files: built of likely pieces, then cut, changed and added to.
 
-use crate::common::Random;
 use crate::config::property;
+use larder_model::Random;
 
 /// Pieces that make the property's corners likely.
 const KEYS: [&str; 9] = [
@@ -37,10 +37,10 @@ const VALUES: [&str; 18] = [
 ];
 
 fn random_object(random: &mut Random, depth: usize) -> String {
-    let fields: Vec<String> = (0..random.below(5))
+    let fields: Vec<String> = (0..random.index(5))
         .map(|_| {
             let key = *random.pick(&KEYS);
-            let value = match random.below(3) {
+            let value = match random.index(3) {
                 0 if depth < 4 => random_object(random, depth + 1),
                 _ => (*random.pick(&VALUES)).into(),
             };
@@ -56,15 +56,15 @@ fn am_5_any_bytes_give_no_panic_and_no_half_of_a_file() {
         let mut random = Random::new(seed);
         let gpus = random_object(&mut random, 1);
         let rest = random_object(&mut random, 0);
-        let mut bytes = match random.below(3) {
+        let mut bytes = match random.index(3) {
             0 => rest.into_bytes(),
             _ => format!("{{\"gpuConfigInfo\": {gpus}, {}", &rest[1..]).into_bytes(),
         };
-        for _ in 0..random.below(3) {
-            let at = random.below(bytes.len().max(1));
-            match random.below(3) {
+        for _ in 0..random.index(3) {
+            let at = random.index(bytes.len().max(1));
+            match random.index(3) {
                 0 => bytes.truncate(at),
-                1 if at < bytes.len() => bytes[at] = random.next() as u8,
+                1 if at < bytes.len() => bytes[at] = random.next_u64() as u8,
                 _ => bytes.insert(at, *random.pick(b"{}[],:\"0-.e ")),
             }
             if bytes.is_empty() {
