@@ -127,7 +127,7 @@ pub(crate) unsafe trait Os: Sync + 'static {
         false
     }
 
-    /// Whether committed memory counts as used before it is touched.
+    /// Whether committed memory counts as used before it is touched; asked once.
     fn counts_commits(&self) -> bool {
         false
     }

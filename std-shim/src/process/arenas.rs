@@ -179,6 +179,12 @@ impl<O: Os> Process<O> {
             .checked_add(2 * SLICE_BYTES)?
             .max(MIN_ARENA_BYTES)
             .checked_next_multiple_of(GROWTH_BYTES)?;
+        if count == 0 {
+            // Asked once: a program may not be allowed to open files later.
+            let counts = self.os.counts_commits();
+            self.counts_commits
+                .store(u8::from(counts), Ordering::Relaxed);
+        }
         let arena = self.reserve(least)?;
         entry.store(ptr::from_ref(arena).cast_mut(), Ordering::Relaxed);
         if count == 0 {
@@ -192,7 +198,7 @@ impl<O: Os> Process<O> {
     /// Reserves as much as the system gives, from the configured size down to `least`. Where tables count as
     /// used, an arena is as long as all before it at most.
     fn reserve(&'static self, least: usize) -> Option<&'static Arena<O>> {
-        let most = match self.os.counts_commits() {
+        let most = match self.counts_commits() {
             true => self
                 .arenas()
                 .map(Arena::bytes)

@@ -22,7 +22,7 @@ use core::ptr;
 
 use larder_core::Locked;
 use larder_core::small::{HeapPool, Mask};
-use larder_core::sync::{AtomicPtr, AtomicUsize};
+use larder_core::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use crate::arena::Arena;
 use crate::config::Tuning;
@@ -53,6 +53,8 @@ pub(crate) struct Process<O: Os> {
     /// Entered in order (PROC1).
     arenas: [AtomicPtr<Arena<O>>; MAX_ARENAS],
     arena_count: AtomicUsize,
+    /// Whether the system counts commits ([`Os::counts_commits`]), as it said when the first arena was made.
+    counts_commits: AtomicU8,
     first: FirstArena,
     /// Arenas are added by one thread at a time.
     adding: Locked<(), Sleep>,
@@ -81,6 +83,7 @@ impl<O: Os> Process<O> {
             arena_bytes,
             arenas: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_ARENAS],
             arena_count: AtomicUsize::new(0),
+            counts_commits: AtomicU8::new(0),
             first: FirstArena::none(),
             adding: Locked::new(()),
             mappings: Mappings::new(),
@@ -92,6 +95,12 @@ impl<O: Os> Process<O> {
             hardened: Locked::new(Blocks::new()),
             guarded: Guarded::new(),
         }
+    }
+
+    /// Whether the system counts what is committed.
+    pub(crate) fn counts_commits(&'static self) -> bool {
+        // Relaxed: only a choice.
+        self.counts_commits.load(Ordering::Relaxed) > 0
     }
 
     /// Bytes of the arenas and of the ranges of steps that are in memory; 0 where the system does not say.

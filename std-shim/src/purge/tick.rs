@@ -37,7 +37,7 @@ impl<O: Os> Process<O> {
             };
             while !self.step(heap, settle) {}
         });
-        let decommits = self.os.counts_commits();
+        let decommits = self.counts_commits();
         for arena in self.arenas() {
             self.purger.count_purged(arena.age(decommits));
             if arena.review_advice() {
