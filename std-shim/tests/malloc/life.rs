@@ -64,7 +64,7 @@ fn signals_and_cancellations_come_while_threads_allocate() {
 #[test]
 fn a_thread_is_not_cancelled_inside_the_heap() {
     // Each moves and zeroes gigabytes.
-    let rounds = times().min(1000).to_string();
+    let rounds = (times() / 2).min(1000).to_string();
     same("cancel.c", &[&rounds], &[Preloaded, Inside], 1);
 }
 

@@ -1,11 +1,13 @@
 //! Compiles programs, runs them on a heap, and compares how they end and what they say.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -103,7 +105,17 @@ pub(crate) fn compile_library_with(name: &str, defined: &str) -> PathBuf {
     build(name, System, &["-shared", "-fPIC", defined])
 }
 
+/// Builds each program once for each way to link it.
 fn build(name: &str, heap: Heap, options: &[&str]) -> PathBuf {
+    type Built = Mutex<BTreeMap<String, Arc<OnceLock<PathBuf>>>>;
+    static BUILT: Built = Mutex::new(BTreeMap::new());
+    let linked = if heap == Preloaded { System } else { heap };
+    let key = format!("{name} {linked:?} {options:?}");
+    let built = BUILT.lock().unwrap().entry(key).or_default().clone();
+    built.get_or_init(|| link(name, linked, options)).clone()
+}
+
+fn link(name: &str, heap: Heap, options: &[&str]) -> PathBuf {
     let built = new_folder().join(name.replace('.', "-"));
     let mut command = match name.ends_with(".c") {
         true => Command::new("cc"),
