@@ -196,7 +196,7 @@ impl<O: Os> Process<O> {
     }
 
     /// Reserves as much as the system gives, from the configured size down to `least`. Where tables count as
-    /// used, an arena is as long as all before it at most.
+    /// used it begins with less: [`COUNTED_ARENA_BYTES`] at first, then as much as all arenas have.
     fn reserve(&'static self, least: usize) -> Option<&'static Arena<O>> {
         let most = match self.counts_commits() {
             true => self

@@ -212,12 +212,6 @@ fn where_commits_count_arenas_double_so_that_tables_stay_short() {
     let mut blocks = vec![process.alloc_large(BLOCK, 16).unwrap()];
     // Tables take less than a 200th of their range. The first growth is the block's.
     assert!(world.os.committed_bytes() <= BLOCK + GIB / 200);
-    // The memory before a block that is aligned coarsely would count, too.
-    let (align, committed) = (256 << 20, world.os.committed_bytes());
-    let aligned = process.alloc_large(100, align).unwrap().as_ptr();
-    assert!(aligned.addr().is_multiple_of(align));
-    assert!(world.os.committed_bytes() <= committed + (2 << 20));
-    assert!(process.free_large(aligned, 100));
     while process.arenas().count() < 4 {
         blocks.push(process.alloc_large(BLOCK, 16).unwrap());
     }
@@ -227,6 +221,28 @@ fn where_commits_count_arenas_double_so_that_tables_stay_short() {
         assert!(process.free_large(block.as_ptr(), BLOCK));
     }
     world.end();
+}
+
+#[test]
+fn before_a_block_that_is_aligned_coarsely_nothing_is_committed() {
+    for counts in [false, true] {
+        let os = Faulty::new(Plan::Willing);
+        if counts {
+            os.count_commits();
+        }
+        let world = World::with(os, 1, 1, 64 << 30, &Config::BALANCED);
+        let process = world.verbs().process;
+        let first = process.alloc_large(100_000, 16).unwrap().as_ptr();
+        // A mapping may be that long in either.
+        let (align, committed) = (1 << 30, world.os.committed_bytes());
+        let aligned = process.alloc_large(100, align).unwrap().as_ptr();
+        assert!(aligned.addr().is_multiple_of(align));
+        assert!(world.os.committed_bytes() <= committed + (2 << 20));
+        assert!(process.free_large(aligned, 100));
+        assert_eq!(world.os.committed_bytes(), committed);
+        assert!(process.free_large(first, 100_000));
+        world.end();
+    }
 }
 
 /// What was sent to a thread and not yet received. The thread sanitizer sees this kind of lock, and
