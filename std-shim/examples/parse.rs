@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use larder::Larder;
+use walkdir::WalkDir;
 
 #[global_allocator]
 static HEAP: Larder = Larder::new();
@@ -24,7 +25,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let folder = env::args().nth(1).unwrap_or(repository.to_owned());
     let mut texts = Vec::new();
-    for entry in ignore::Walk::new(folder) {
+    // Not what was built there.
+    let walk = WalkDir::new(folder).into_iter();
+    for entry in walk.filter_entry(|entry| entry.file_name() != "target") {
         let path = entry?.into_path();
         if path.extension().is_some_and(|ending| ending == "rs") {
             texts.push(fs::read_to_string(path)?);

@@ -30,7 +30,7 @@ const PROGRAM: &str = "HEAP_TEST_PROGRAM";
 /// Starts the line that tells how often the system's heap was asked.
 const ASKED: &str = "the system was asked ";
 
-/// Sources of this workspace's allocator, one after the other, each ending in a zero byte: every fourth file, or
+/// Sources of this workspace's allocator, one after the other, each ending in a zero byte: every eighth file, or
 /// all of them with `LARDER_ROUNDS=all`.
 fn sources() -> String {
     fn collect(folder: &Path, texts: &mut Vec<String>) {
@@ -51,7 +51,7 @@ fn sources() -> String {
     let mut texts = Vec::new();
     collect(&here.join("src"), &mut texts);
     collect(&here.join("../core/src"), &mut texts);
-    let chosen: Vec<String> = texts.into_iter().step_by(4 / common::rounds(4)).collect();
+    let chosen: Vec<String> = texts.into_iter().step_by(8 / common::rounds(8)).collect();
     assert!(chosen.len() > 20, "sources are missing");
     chosen.concat()
 }
@@ -130,16 +130,11 @@ fn documents_read_changed_and_written_by_serde_json_are_the_same_on_all_heaps() 
 }
 
 #[test]
-fn matches_found_by_regex_are_the_same_on_all_heaps() {
-    same_on_all("regex");
-}
-
-#[test]
 fn sources_parsed_and_printed_by_syn_are_the_same_on_all_heaps() {
     same_on_all("syn");
 }
 
 #[test]
-fn a_search_through_the_workspace_by_rayon_and_ignore_is_the_same_on_all_heaps() {
+fn a_search_through_sources_by_rayon_is_the_same_on_all_heaps() {
     same_on_all("search");
 }

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 
-use ignore::{WalkBuilder, WalkState};
 use quote::ToTokens;
 use rayon::prelude::*;
-use regex::Regex;
 use serde_json::{Map, Value, json};
 
 use crate::common::Random;
@@ -21,7 +20,6 @@ pub(crate) fn run(program: &str, input: &str) -> String {
     let files: Vec<&str> = input.split_terminator('\0').collect();
     let work = match program {
         "json" => json,
-        "regex" => regex,
         "syn" => syn,
         "search" => return search(),
         other => panic!("no program is called {other}"),
@@ -100,46 +98,6 @@ fn json(number: usize, file: &str) -> Vec<String> {
     written
 }
 
-fn regex(number: usize, file: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    // Expressions that need different engines: literals, classes of Unicode, captures, repeats.
-    let fixed = [
-        r"(?m)^\s*//[/!]?\s*(.{0,30})",
-        r"\b\p{Lu}\w+\b",
-        r"(\w+)::(\w+)(?:::(\w+))?",
-        r"(?i)safety: [^.]{3,40}\.",
-    ];
-    let words = file.split_whitespace().skip(number).step_by(97).take(8);
-    let built = words.map(|word| {
-        format!(
-            r"(?:{}|[[:punct:]]{{3,}})\s+(\S{{1,12}})",
-            regex::escape(word)
-        )
-    });
-    for pattern in fixed.into_iter().map(String::from).chain(built) {
-        let regex = Regex::new(&pattern).unwrap();
-        // One expression used by two threads: each keeps a cache of its own in it.
-        let middle = file.match_indices('\n').nth(file.lines().count() / 2);
-        let (upper, lower) = file.split_at(middle.map_or(0, |(at, _)| at));
-        let halves = thread::scope(|scope| {
-            let other = scope.spawn(|| captures(&regex, lower));
-            [captures(&regex, upper), other.join().unwrap()]
-        });
-        found.push(halves.concat());
-        found.push(regex.replace_all(upper, "<$1>").len().to_string());
-    }
-    found
-}
-
-fn captures(regex: &Regex, text: &str) -> String {
-    let mut found = String::new();
-    for capture in regex.captures_iter(text).take(400) {
-        let parts: Vec<&str> = capture.iter().flatten().map(|part| part.as_str()).collect();
-        writeln!(found, "{}", parts.join("|")).unwrap();
-    }
-    found
-}
-
 fn syn(_: usize, file: &str) -> Vec<String> {
     let tree = match syn::parse_file(file) {
         Ok(tree) => tree,
@@ -161,25 +119,25 @@ fn syn(_: usize, file: &str) -> Vec<String> {
         .collect()
 }
 
-/// A search as programs do it that look through sources: a walk in parallel that obeys what is to be
-/// ignored, then each file searched, its words counted and its hits written as JSON, by a pool of
-/// threads that steal work from each other.
+/// What is searched for.
+const BEGINNINGS: [&str; 3] = ["fn ", "alloc", "::"];
+
+/// A search as programs do it that look through sources: folders are walked, each file searched line by line, its
+/// words counted and its hits written as JSON, all by a pool of threads that steal work from each other.
 fn search() -> String {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let expressions = [
-        r"\bfn (\w+)",
-        r"(?i)\b(memor\w*|alloc\w*)\b",
-        r"\b(\w+)::(\w+)\(",
-    ];
-    let expressions = expressions.map(|expression| Regex::new(expression).unwrap());
     let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build();
     pool.unwrap().install(|| {
-        let mut paths = walk(&workspace);
+        let folders = ["core/src", "core/tests", "cuda/src", "cuda/tests"];
+        let mut paths: Vec<PathBuf> = folders
+            .par_iter()
+            .flat_map(|folder| walk(&workspace.join(folder)))
+            .collect();
         paths.par_sort();
         assert!(paths.len() > 100, "sources are missing");
         let files: Vec<Value> = paths
             .par_iter()
-            .map(|path| hits(path.strip_prefix(&workspace).unwrap(), path, &expressions))
+            .map(|path| hits(path.strip_prefix(&workspace).unwrap(), path))
             .collect();
         let count = |mut counts: BTreeMap<String, u64>, file: &Value| {
             for hit in file["hits"].as_array().into_iter().flatten() {
@@ -208,36 +166,38 @@ fn search() -> String {
     })
 }
 
-/// Every Rust source below a folder, found by several threads, in any order.
+/// Every Rust source below a folder, in any order.
 fn walk(folder: &Path) -> Vec<PathBuf> {
-    let (sender, receiver) = mpsc::channel();
-    let mut builder = WalkBuilder::new(folder);
-    builder.threads(THREADS).require_git(false);
-    builder.build_parallel().run(|| {
-        let sender = sender.clone();
-        Box::new(move |entry| {
-            let path = entry.unwrap().into_path();
-            if path.extension().is_some_and(|end| end == "rs") {
-                sender.send(path).unwrap();
-            }
-            WalkState::Continue
+    let entries: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    entries
+        .into_par_iter()
+        .flat_map(|path| match path.is_dir() {
+            true => walk(&path),
+            false => vec![path],
         })
-    });
-    drop(sender);
-    receiver.into_iter().collect()
+        .filter(|path| path.extension().is_some_and(|end| end == "rs"))
+        .collect()
 }
 
 /// What of a file matches, line by line.
-fn hits(name: &Path, path: &Path, expressions: &[Regex]) -> Value {
-    let text = std::fs::read_to_string(path).unwrap();
+fn hits(name: &Path, path: &Path) -> Value {
+    let text = fs::read_to_string(path).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     let hits: Vec<Value> = lines
         .par_iter()
         .enumerate()
         .flat_map_iter(|(number, line)| {
-            let found = expressions.iter().flat_map(|found| found.find_iter(line));
+            let found = BEGINNINGS
+                .iter()
+                .flat_map(|found| line.match_indices(found));
             let found: Vec<Value> = found
-                .map(|hit| json!({ "line": number + 1, "at": hit.start(), "text": hit.as_str() }))
+                .map(|(at, _)| {
+                    let word = line[at..].split(['(', ' ', ',']).next();
+                    json!({ "line": number + 1, "at": at, "text": word })
+                })
                 .collect();
             found
         })
