@@ -19,9 +19,9 @@ pub fn is_long() -> bool {
     std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all")
 }
 
-/// How often a test does what it does: as often as `all` in the long form, and a quarter as often in the ordinary run.
+/// How often a test does what it does: as often as `all` in the long form, and an eighth as often in the ordinary run.
 pub fn rounds(all: usize) -> usize {
-    if is_long() { all } else { all.div_ceil(4) }
+    if is_long() { all } else { all.div_ceil(8) }
 }
 
 /// A small generator of numbers (xorshift), so that a failing seed can be run again.

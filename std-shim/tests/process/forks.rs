@@ -165,7 +165,7 @@ fn forks_from_main() {
 fn forks_in_a_crowd() {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     beside_threads(10 * processors as u64, || {
-        for _ in 0..rounds(rounds(60)) {
+        for _ in 0..rounds(60) {
             in_a_child(live_in_a_child);
         }
     });
@@ -174,7 +174,7 @@ fn forks_in_a_crowd() {
 /// Short lives, so that there are many moments at which a process may fork.
 fn thousand_forks() {
     beside_busy_threads(|| {
-        for _ in 0..rounds(rounds(1000)) {
+        for _ in 0..rounds(1000) {
             in_a_child(|| {
                 let blocks = SIZES.map(|size| (make(size), size));
                 for place in (0..SHELF).step_by(7) {

@@ -52,8 +52,8 @@ pub fn assert_disjoint<'b>(blocks: impl IntoIterator<Item = &'b Block>) {
     }
 }
 
-/// How many of so many seeds a test takes: all with `LARDER_ROUNDS=all` (`./check.sh long`), else a quarter.
+/// How many of so many seeds a test takes: all with `LARDER_ROUNDS=all` (`./check.sh long`), else an eighth.
 pub(crate) fn rounds(all: u64) -> u64 {
     let is_long = std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all");
-    if is_long { all } else { all.div_ceil(4) }
+    if is_long { all } else { all.div_ceil(8) }
 }

@@ -116,9 +116,9 @@ pub(crate) fn all_faults() -> bool {
     std::env::var("LARDER_FAULTS").is_ok_and(|word| word == "all")
 }
 
-/// How many of so many a test tries: a quarter, and all of them where sweeps make every refusal.
+/// How many of so many a test tries: an eighth, and all of them where sweeps make every refusal.
 pub(crate) fn rounds(all: u64) -> u64 {
-    if all_faults() { all } else { all.div_ceil(4) }
+    if all_faults() { all } else { all.div_ceil(8) }
 }
 
 /// Nothing is left on any device, and nothing exists but contexts.

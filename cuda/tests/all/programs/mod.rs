@@ -33,7 +33,7 @@ use larder_cuda::driver::StandIn;
 use program::Program;
 
 /// Programs of the ordinary run.
-const PROGRAMS: u64 = 100;
+const PROGRAMS: u64 = 50;
 
 /// Deferred orders of each.
 const ORDERS: u64 = 3;

@@ -10,7 +10,7 @@ use crate::programs::run::{Outcome, Runner};
 use crate::programs::{Schedule, apart_with_kernels, shrink, wrong};
 
 /// Programs of the ordinary run.
-const PROGRAMS: u64 = 100;
+const PROGRAMS: u64 = 50;
 
 impl Runner {
     /// Sleeps and wakes; what is refused once succeeds then, and changed nothing.
