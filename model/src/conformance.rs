@@ -338,7 +338,7 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
                 live += bytes;
                 blocks.push((block, bytes, pattern));
             } else if !blocks.is_empty() {
-                let at = random.below(blocks.len() as u64) as usize;
+                let at = random.index(blocks.len());
                 let (block, bytes, pattern) = blocks.swap_remove(at);
                 self.holds(&block, pattern, seed, step);
                 if random.below(3) == 0 && self.expect.streams {

@@ -122,7 +122,7 @@ fn s8_random_sequences_give_the_answers_and_calls_of_the_ordered_set_bfc() {
                 let log2 = 1 + random.below(24);
                 live.extend(pair.alloc(1 + random.below(1 << log2)));
             } else if !live.is_empty() {
-                let which = random.below(live.len() as u64) as usize;
+                let which = random.index(live.len());
                 pair.free(live.swap_remove(which));
             }
             // Now and then all at once, so that whole regions are free.

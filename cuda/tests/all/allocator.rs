@@ -178,7 +178,7 @@ impl Program {
     fn run(mut self, seed: u64) {
         let mut random = Random::new(seed);
         for step in 0..60 {
-            let stream = random.below(STREAMS as u64) as usize;
+            let stream = random.index(STREAMS);
             let bytes = 1 + random.below([4000, MIB, 5 * MIB][step % 3]);
             self.alloc(stream, bytes, 1 + random.below(250) as u8);
             while self.live.len() > 6 || random.below(3) == 0 {

@@ -130,7 +130,7 @@ impl Program<'_> {
     }
 
     fn alloc(&mut self) {
-        let queue = self.random.below(STREAMS as u64) as usize;
+        let queue = self.random.index(STREAMS);
         let bytes = match self.random.below(4) {
             0 => self.page / 2,
             1 => self.page,
@@ -174,7 +174,7 @@ impl Program<'_> {
         if self.held.is_empty() {
             return;
         }
-        let index = self.random.below(self.held.len() as u64) as usize;
+        let index = self.random.index(self.held.len());
         let held = self.held.swap_remove(index);
         self.read(&held);
         let queue = &mut self.queues[held.queue];
@@ -344,7 +344,7 @@ fn refuse_one(control: &StandIn, random: &mut Random) {
     ];
     control
         .fail(
-            Rule::of(names[random.below(names.len() as u64) as usize])
+            Rule::of(names[random.index(names.len())])
                 .after(random.below(4))
                 .times(1 + random.below(3))
                 .with(Code::OUT_OF_MEMORY),

@@ -138,7 +138,7 @@ fn random_heap(pool: &mut dyn BestFit, seed: u64) -> Vec<Block> {
             let log2 = 8 + random.below(16);
             live.extend(pool.try_alloc(1 + random.below(1 << log2)));
         } else if !live.is_empty() {
-            let i = random.below(live.len() as u64) as usize;
+            let i = random.index(live.len());
             pool.free(live.swap_remove(i));
         }
     }

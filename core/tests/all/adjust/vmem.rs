@@ -262,7 +262,7 @@ fn run_against_a_map(seed: u64) {
                 Err(error) => panic!("{at}: {error}"),
             }
         } else if !live.is_empty() {
-            let which = random.below(live.len() as u64) as usize;
+            let which = random.index(live.len());
             let addr = *live.keys().nth(which).expect("that many");
             let (block, placement, _) = live.remove(&addr).expect("it is there");
             granted[index(placement)] -= block.bytes();

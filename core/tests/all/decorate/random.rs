@@ -109,7 +109,7 @@ fn hurt(access: &SliceAccess<'_>, known: &mut Known, random: &mut Random) {
 
 /// Writes into a freed block that waits, once.
 fn hurt_freed(access: &SliceAccess<'_>, model: &mut Model, random: &mut Random) {
-    let at = random.below(model.waiting.len() as u64) as usize;
+    let at = random.index(model.waiting.len());
     let known = &mut model.waiting[at];
     let offset = random.below(known.bytes);
     if known.freed.is_none() {
@@ -185,7 +185,7 @@ fn run(seed: u64) {
     };
     for step in 0..400 {
         let name = format!("seed {seed}, step {step}");
-        let at = random.below(live.len().max(1) as u64) as usize;
+        let at = random.index(live.len().max(1));
         match random.below(12) {
             0..5 if live.len() < 32 => live.push(alloc(&allocator, &mut random)),
             5..9 if !live.is_empty() => {

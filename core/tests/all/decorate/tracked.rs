@@ -151,7 +151,7 @@ fn run_beside_a_list<A: BlockAllocator>(allocator: &Tracked<'_, A>, seed: u64) {
             expected.high_water_bytes = expected.high_water_bytes.max(expected.live_bytes);
             blocks.push(block);
         } else if !blocks.is_empty() {
-            let at = random.below(blocks.len() as u64) as usize;
+            let at = random.index(blocks.len());
             let block = blocks.swap_remove(at);
             expected.live_bytes -= block.bytes();
             allocator.free(block).unwrap();

@@ -52,7 +52,7 @@ fn random_addresses<I: AddressIndex>(mut pool: Pool<I>, seed: u64, covered: impl
                 drop(grant);
             }
         } else if !live.is_empty() {
-            let i = random.below(live.len() as u64) as usize;
+            let i = random.index(live.len());
             if covered(live[i].0.get()) {
                 let (addr, _) = live.swap_remove(i);
                 let block = pool.bfc.block_from_addr(addr).expect("in use");

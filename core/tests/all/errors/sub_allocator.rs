@@ -40,7 +40,7 @@ fn a_source_that_is_adjacent_now_and_then_neither_hoards_nor_loses() {
                     assert!(grows.count() <= 2);
                 }
                 4..7 if !live.is_empty() => {
-                    let i = random.below(live.len() as u64) as usize;
+                    let i = random.index(live.len());
                     pool.free(live.swap_remove(i));
                 }
                 _ => drop(pool.trim()),

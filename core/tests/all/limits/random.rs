@@ -81,7 +81,7 @@ impl Slow {
 }
 
 fn pick(slow: &Slow, random: &mut Random) -> usize {
-    let at = random.below(slow.budgets.len() as u64) as usize;
+    let at = random.index(slow.budgets.len());
     *slow.budgets.keys().nth(at).unwrap()
 }
 

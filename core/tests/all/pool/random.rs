@@ -53,7 +53,7 @@ fn s2_5_upstreams_test_of_both_rates_decides_as_whole_numbers_predict() {
             }
             let mut expected = pool.counters();
             let is_full = pool.idle() == pool.limit();
-            pool.free(out.swap_remove(random.below(out.len() as u64) as usize));
+            pool.free(out.swap_remove(random.index(out.len())));
             expected.put += 1;
             expected.evicted += u64::from(is_full);
             if is_full && expected.evicted.is_multiple_of(1000) {

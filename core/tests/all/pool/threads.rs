@@ -73,7 +73,7 @@ fn threads_that_alloc_free_and_trim_share_no_buffer_and_lose_none() {
                 }
                 _ if mine.is_empty() => {}
                 _ => {
-                    let which = random.below(mine.len() as u64) as usize;
+                    let which = random.index(mine.len());
                     give_back(mine.swap_remove(which));
                 }
             }

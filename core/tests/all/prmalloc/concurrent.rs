@@ -35,7 +35,7 @@ fn session(pool: &Pool, seed: u64, steps: u32, owner: &[AtomicU64]) {
             }
             held.push((block, pages));
             if random.below(2) == 0 {
-                let (block, pages) = held.swap_remove(random.below(held.len() as u64) as usize);
+                let (block, pages) = held.swap_remove(random.index(held.len()));
                 give_back(pool, block, pages, seed, owner);
             }
         }

@@ -23,7 +23,7 @@ fn trace(seed: u64) -> Vec<AllocStat> {
     for tick in 0..events {
         let frees = live.len() >= max_live || (!live.is_empty() && random.below(5) < 2);
         if frees {
-            let (begin, bytes, log2) = live.swap_remove(random.below(live.len() as u64) as usize);
+            let (begin, bytes, log2) = live.swap_remove(random.index(live.len()));
             stats.push(AllocStat::new(begin, tick, bytes).aligned(align(1 << log2)));
         } else {
             let size = 1 + random.below(sizes);

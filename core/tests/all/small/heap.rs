@@ -45,7 +45,7 @@ impl Live {
 }
 
 fn layout(random: &mut Random, max: usize) -> Layout {
-    let mut below = |end: usize| random.below(end as u64) as usize;
+    let mut below = |end: usize| random.index(end);
     let size = match below(10) {
         0 => below(max) + 1,
         1..4 => below(2000) + 1,

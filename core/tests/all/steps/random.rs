@@ -14,7 +14,7 @@ fn script(rng: &mut Random) -> Vec<i64> {
             live.push(next);
             next += 1;
         } else {
-            let index = rng.below(live.len() as u64) as usize;
+            let index = rng.index(live.len());
             script.push(-live.swap_remove(index));
         }
     }
@@ -38,7 +38,7 @@ fn what_repeats_exactly_is_never_missed() {
         // Shapes may begin alike, and then one is laid out anew in the middle: never a miss.
         let before = world.stats();
         for _ in 0..20 {
-            let shape = &shapes[rng.below(shapes.len() as u64) as usize];
+            let shape = &shapes[rng.index(shapes.len())];
             world.step(shape);
         }
         let stats = world.stats();
@@ -63,7 +63,7 @@ fn any_program_is_served() {
                 1 => world.end(),
                 2..=11 => live.push(world.alloc((rng.below(40) + 1) * KIB)),
                 _ if !live.is_empty() => {
-                    let index = rng.below(live.len() as u64) as usize;
+                    let index = rng.index(live.len());
                     world.free(live.swap_remove(index));
                 }
                 _ => {}

@@ -28,7 +28,7 @@ fn random_jumps_never_resurrect_or_lose_a_point() {
                     pool.complete(number, event);
                 }
                 1 => {
-                    let i = 2 * random.below(SLOTS as u64) as usize;
+                    let i = 2 * random.index(SLOTS);
                     let log2 = random.below(30);
                     let event = at.saturating_add(1 + random.below(1 << log2) + (1 << log2));
                     if let Some(block) = blocks[i].take() {
@@ -156,7 +156,7 @@ fn random_step(random: &mut Random, pool: &mut Pool, live: &mut Vec<(Block, u8)>
             }
         }
         9..16 if !live.is_empty() => {
-            let i = random.below(live.len() as u64) as usize;
+            let i = random.index(live.len());
             let (block, number) = live.swap_remove(i);
             if random.below(4) == 0 {
                 for granule in Uses::granules(&block) {

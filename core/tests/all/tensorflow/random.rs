@@ -28,7 +28,7 @@ impl Sequence {
         match random.below(100) {
             0..55 => self.alloc(random, narrow),
             55..90 if !self.live.is_empty() => {
-                let i = random.below(self.live.len() as u64) as usize;
+                let i = random.index(self.live.len());
                 let block = self.live.swap_remove(i);
                 self.count += u64::from(self.timed);
                 self.freed

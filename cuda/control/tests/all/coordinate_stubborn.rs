@@ -185,12 +185,12 @@ impl World {
                     .extend(Stubborn::new(&mut self.coordinator, policy, manner));
             }
             2 if !self.jobs.is_empty() && random.below(8) == 0 => {
-                let index = random.below(self.jobs.len() as u64) as usize;
+                let index = random.index(self.jobs.len());
                 let job = self.jobs.remove(index);
                 self.coordinator.gone(job.id).unwrap();
             }
             _ if !self.jobs.is_empty() => {
-                let index = random.below(self.jobs.len() as u64) as usize;
+                let index = random.index(self.jobs.len());
                 let job = &mut self.jobs[index];
                 match random.below(5) {
                     0 => job.read(),

@@ -239,13 +239,13 @@ fn random_uses_keep_every_byte() {
                     held.push((buffer, vec![value; LEN]));
                     continue;
                 }
-                let at = random.below(held.len() as u64) as usize;
+                let at = random.index(held.len());
                 if act == 1 {
                     held.swap_remove(at);
                     continue;
                 }
                 let (mut to, _) = held.swap_remove(at);
-                let (from, bytes) = &held[random.below(held.len() as u64) as usize];
+                let (from, bytes) = &held[random.index(held.len())];
                 put(stream, from, &mut to);
                 let bytes = bytes.clone();
                 held.push((to, bytes));

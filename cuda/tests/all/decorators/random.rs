@@ -56,7 +56,7 @@ fn run(setup: &Setup, seed: u64) {
     let mut live: Vec<Live> = Vec::new();
     for step in 0..STEPS {
         let words = format!("seed {seed}, step {step}");
-        let at = random.below(live.len().max(1) as u64) as usize;
+        let at = random.index(live.len().max(1));
         match random.below(6) {
             0 | 1 => {
                 let align = Align::new(1 << random.below(11)).unwrap();

@@ -215,11 +215,11 @@ fn when_everything_is_freed_a_deferred_shrink_is_over_without_another_call() {
                 0..3 => live.extend(memory.alloc(queue, super::size(&mut random) / 4 + 1)),
                 _ if live.is_empty() => {}
                 3 => {
-                    let at = random.below(live.len() as u64) as usize;
+                    let at = random.index(live.len());
                     memory.free(queue, live.swap_remove(at)).unwrap();
                 }
                 _ => {
-                    let at = random.below(live.len() as u64) as usize;
+                    let at = random.index(live.len());
                     memory
                         .free_used_on(&queues[..2], live.swap_remove(at))
                         .unwrap();

@@ -114,7 +114,7 @@ fn am_4_stable_is_what_a_limit_of_0_leaves_for_every_random_heap() {
                 if random.below(3) > 0 {
                     live.push(memory.alloc(queue, size(&mut random)).unwrap());
                 } else if !live.is_empty() {
-                    let at = random.below(live.len() as u64) as usize;
+                    let at = random.index(live.len());
                     memory.free(queue, live.swap_remove(at)).unwrap();
                 }
             }
@@ -156,7 +156,7 @@ fn am_4_stable_is_what_a_limit_of_0_leaves_of_pinned_memory() {
                     let count = 1 + random.below(MIB) as usize;
                     live.push(memory.zeros::<u8>(count).unwrap());
                 } else if !live.is_empty() {
-                    let at = random.below(live.len() as u64) as usize;
+                    let at = random.index(live.len());
                     live.swap_remove(at);
                 }
             }

@@ -353,7 +353,7 @@ fn random(seed: u64) {
             live.push((at, block));
             continue;
         }
-        let (origin, block) = live.swap_remove(random.below(live.len() as u64) as usize);
+        let (origin, block) = live.swap_remove(random.index(live.len()));
         let on = random.below(3) as usize;
         memory.order_after(&streams[on], &streams[origin]).unwrap();
         scribble(&streams[on], &block, 0, block.bytes());

@@ -95,7 +95,7 @@ impl Scene {
                 });
             }
             4 if !self.shared.is_empty() => {
-                let index = draw.below(self.shared.len() as u64) as usize;
+                let index = draw.index(self.shared.len());
                 if let Some(filled) = self.shared[index].block.take() {
                     memory.free(stream, filled.block).unwrap();
                 } else {
@@ -112,7 +112,7 @@ impl Scene {
                 let _ = memory.set_limit(u64::MAX);
             }
             _ if !self.blocks.is_empty() => {
-                let index = draw.below(self.blocks.len() as u64) as usize;
+                let index = draw.index(self.blocks.len());
                 let filled = self.blocks.swap_remove(index);
                 memory.free(stream, filled.block).unwrap();
             }

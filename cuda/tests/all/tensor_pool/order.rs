@@ -22,7 +22,7 @@ fn random_step(random: &mut Random) -> Vec<Op> {
             in_use.push(next);
             next += 1;
         } else {
-            let which = random.below(in_use.len() as u64) as usize;
+            let which = random.index(in_use.len());
             ops.push(Op::Free(in_use.swap_remove(which)));
         }
     }

@@ -122,7 +122,7 @@ fn f8_random_blocks_on_three_streams_keep_their_bytes_sizes_and_places() {
                     on_host += u32::from(setup.memory.placement(&block.block) == Placement::Host);
                     live.push(block);
                 } else if !live.is_empty() {
-                    let which = random.below(live.len() as u64) as usize;
+                    let which = random.index(live.len());
                     let gone = live.swap_remove(which);
                     let queue = &setup.streams[gone.stream];
                     if random.below(4) == 0 {

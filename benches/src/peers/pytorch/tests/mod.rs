@@ -60,7 +60,7 @@ fn random_run(seed: u64, settings: &str) {
             let slot = allocator.alloc_on(stream, bytes);
             live.extend(slot.map(|slot| (slot, bytes)));
         } else if !live.is_empty() {
-            let which = random.below(live.len() as u64) as usize;
+            let which = random.index(live.len());
             allocator.free(live.swap_remove(which).0);
         }
         if random.below(100) == 0 {

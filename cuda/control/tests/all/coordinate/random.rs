@@ -43,7 +43,7 @@ impl World {
             let joined = Process::new(&mut self.coordinator, policy(priority, floor));
             self.processes.extend(joined);
         } else if !self.processes.is_empty() {
-            let index = self.random.below(self.processes.len() as u64) as usize;
+            let index = self.random.index(self.processes.len());
             self.live(index);
         }
     }

@@ -183,7 +183,7 @@ fn whoever_writes_and_reads_when_no_two_are_awake_whose_sum_is_above_the_total()
                     jobs.push(job);
                 }
                 0 if !jobs.is_empty() && random.below(20) == 0 => {
-                    let gone = jobs.swap_remove(random.below(jobs.len() as u64) as usize);
+                    let gone = jobs.swap_remove(random.index(jobs.len()));
                     coordinator.gone(gone.id).unwrap();
                 }
                 1..4 => {
@@ -220,7 +220,7 @@ fn step_one(jobs: &mut [Sleeper], random: &mut Random) {
     if jobs.is_empty() {
         return;
     }
-    let index = random.below(jobs.len() as u64) as usize;
+    let index = random.index(jobs.len());
     let job = &mut jobs[index];
     match random.below(200) {
         0 => job.is_stuck = !job.is_stuck,
