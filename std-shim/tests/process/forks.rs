@@ -161,7 +161,7 @@ fn forks_from_main() {
     });
 }
 
-/// Most of the threads share the sets of others. A child takes so long here that an ordinary run has a sixteenth.
+/// Most of the threads share the sets of others.
 fn forks_in_a_crowd() {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     beside_threads(10 * processors as u64, || {

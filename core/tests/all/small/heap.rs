@@ -45,13 +45,12 @@ impl Live {
 }
 
 fn layout(random: &mut Random, max: usize) -> Layout {
-    let mut below = |end: usize| random.index(end);
-    let size = match below(10) {
-        0 => below(max) + 1,
-        1..4 => below(2000) + 1,
-        _ => below(200) + 1,
+    let size = match random.index(10) {
+        0 => random.index(max) + 1,
+        1..4 => random.index(2000) + 1,
+        _ => random.index(200) + 1,
     };
-    let align = 1 << [0, 0, 3, 3, 3, 4, 5, 7, 12, 13][below(10)];
+    let align = 1 << [0, 0, 3, 3, 3, 4, 5, 7, 12, 13][random.index(10)];
     Layout::from_size_align(size, align).unwrap()
 }
 
