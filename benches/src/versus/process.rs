@@ -17,6 +17,10 @@ use super::workloads::Workload;
 /// How often a running worker is looked at: rarely, since it may share the core.
 const GLANCE: Duration = Duration::from_millis(5);
 
+/// What the worker runs in place of a workload: without it, the time of a run in a virtual machine depends on what ran
+/// before.
+const READY_MEMORY: &str = "ready";
+
 /// The most characters of a failed process's stderr that are kept.
 const MAX_SAID: usize = 300;
 
@@ -67,12 +71,16 @@ impl From<io::Error> for RunFault {
     }
 }
 
-/// Runs a workload once.
+/// Runs a workload once, on a machine whose memory is at hand.
 pub(crate) fn run(
     worker: &Worker,
     workload: &Workload,
     settings: &Settings,
 ) -> Result<Sample, RunFault> {
+    printed(
+        Command::new(&worker.program).arg(READY_MEMORY),
+        settings.limit,
+    )?;
     let mut command = Command::new(&worker.program);
     command
         .arg(workload.name)

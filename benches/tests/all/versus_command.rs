@@ -48,9 +48,12 @@ fn json(output: &Output) -> Vec<Value> {
         .collect()
 }
 
-/// A worker of the profile `fat` that runs this script.
+/// A worker of the profile `fat` that runs this script, and notes in a file of the folder when it only readies memory.
 pub(crate) fn stand_in(folder: &TempDir, allocator: &str, script: &str) {
-    executable(&folder.path().join(format!("{allocator}-fat")), script);
+    let readied = folder.path().join("readied");
+    let note = format!("echo {allocator} >> '{}'", readied.display());
+    let script = format!("[ \"$1\" = ready ] && {{ {note}; exit 0; }}\n{script}");
+    executable(&folder.path().join(format!("{allocator}-fat")), &script);
 }
 
 fn executable(path: &Path, script: &str) {
@@ -118,6 +121,9 @@ fn runs_alternate_and_one_thread_is_pinned() {
     assert_eq!(order, [rounds, rounds].concat());
     assert_eq!(log[0], "system boxes --scale 1 --pin");
     assert_eq!(log[6], "system pipe-1 --scale 1");
+    let readied = fs::read_to_string(folder.path().join("readied")).unwrap();
+    let readied: Vec<&str> = readied.lines().collect();
+    assert_eq!(readied, order, "once before each run");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! built with and prints one line of JSON.
 //!
 //! `worker WORKLOAD [--scale N] [--check] [--pin]`, or `worker --list`. In the place of a workload,
-//! `idle` shows what the process holds while it does nothing after a peak, `long` what it holds over minutes.
+//! `idle` shows what the process holds while it does nothing after a peak, `long` what it holds over minutes;
+//! `ready` prints nothing and readies the machine's memory for the next run.
 //! Exit codes: 0 it ran; 101 or a signal when it failed; 2 wrong arguments.
 
 mod allocator;
@@ -18,9 +19,11 @@ mod memory;
 mod pin;
 mod priority;
 mod random;
+mod ready;
 mod scale;
 mod schedule;
 mod tally;
+
 mod workloads;
 
 use std::process::ExitCode;
@@ -36,10 +39,15 @@ fn main() -> ExitCode {
             }
             println!("{:16} no workload: memory after a peak", idle::NAME);
             println!("{:16} no workload: memory over minutes", long::NAME);
+            println!("{:16} no workload: readies the machine", ready::NAME);
             ExitCode::SUCCESS
         }
         Ok(Arguments::Run { name, scale, .. }) if name == idle::NAME => look_on(scale),
         Ok(Arguments::Run { name, scale, .. }) if name == long::NAME => go_on(scale),
+        Ok(Arguments::Run { name, .. }) if name == ready::NAME => {
+            ready::ready_memory();
+            ExitCode::SUCCESS
+        }
         Ok(Arguments::Run { name, scale, pin }) => run(&name, scale, pin),
         Err(message) => refuse(&message),
     }
