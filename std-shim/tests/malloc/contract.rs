@@ -26,6 +26,13 @@ fn a_heap_that_grows_gives_up_what_lies_idle() {
 }
 
 #[test]
+fn what_is_called_most_starts_at_a_cache_line() {
+    let end = run(&mut command(compile("places.c", Preloaded), Preloaded));
+    assert!(end.status.success());
+    assert_eq!(end.text(), "");
+}
+
+#[test]
 fn too_much_is_refused_and_the_program_goes_on() {
     same("limits.c", &[], &ALL, 1);
 }
