@@ -12,7 +12,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PICTURE = HERE.parent.parent / "docs/guide/src/pictures/results.svg"
-VERSUS = "2026-11-24-versus.jsonl"
+VERSUS = "2026-11-25-versus.jsonl"
 PYTORCH = "2026-11-24-replay-pytorch.jsonl"
 PLANNED = "2026-11-21-planned.jsonl"
 
