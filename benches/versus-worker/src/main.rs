@@ -23,7 +23,6 @@ mod ready;
 mod scale;
 mod schedule;
 mod tally;
-
 mod workloads;
 
 use std::process::ExitCode;

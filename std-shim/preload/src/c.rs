@@ -8,16 +8,13 @@ use libc::{EINVAL, ENOMEM, c_int, c_void, size_t};
 
 use crate::HEAP;
 
-// What is called most starts at a cache line: where it falls by chance, a program may take half as long again. Each
-// function has a section by its name, or by the name of an equal one, and what is said here of a section holds.
+// What is called most starts at a cache line: where it falls by chance, a program may take half as long again. The
+// compiler puts each function into a section of its name, of equal ones a single function under either name; the
+// section has the largest alignment that anybody asks for.
 #[cfg(target_os = "linux")]
 core::arch::global_asm!(
-    ".irp name, malloc, __libc_malloc, free, __libc_free, calloc, __libc_calloc, realloc, __libc_realloc",
-    ".pushsection .text.\\name, \"ax\", @progbits",
-    ".p2align 6",
-    ".popsection",
-    ".endr",
-    ".irp name, _Znwm, _Znam, _ZdlPv, _ZdaPv, _ZdlPvm, _ZdaPvm",
+    ".irp name, malloc, __libc_malloc, free, __libc_free, calloc, __libc_calloc, realloc, __libc_realloc, \
+     _Znwm, _Znam, _ZdlPv, _ZdaPv, _ZdlPvm, _ZdaPvm",
     ".pushsection .text.\\name, \"ax\", @progbits",
     ".p2align 6",
     ".popsection",
