@@ -1,57 +1,159 @@
-//! One physical page at two addresses: what a kernel writes by one, the next reads by the other.
+//! One physical memory at two addresses: what work writes by one, the next work reads by the other.
 //!
-//! Pages that move stay mapped where they were, so Larder rests on this from kernel to kernel. Launches that
-//! begin early read before the kernel ahead has ended: they may be wrong with one address too, which is why
-//! each case is tried with both.
+//! Pages that move stay mapped where they were, so Larder rests on this from operation to operation. Launches
+//! that begin early read before the kernel ahead has ended: they may be wrong with one address too, so they
+//! decide nothing.
 
 use std::error::Error;
 
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaStream, result, sys};
 use larder_cuda::driver::abi::{DevicePtr, MemoryHandle, StreamHandle, constants};
 use larder_cuda::driver::{Driver, MemoryUse};
 use larder_cuda::{Context, Event, EventConfig};
 
-use crate::kernels::{Dependent, Kernels};
-use crate::watch::Report;
+use crate::answers::{Assumption, decide, say};
+use crate::kernels::Kernels;
 
-/// How often each case writes.
-const ROUNDS: u32 = 300;
-
-/// A page of the device at two addresses, and a word for each sum.
-struct Pages<'a> {
-    driver: &'a Driver,
-    addresses: [DevicePtr; 2],
-    words: u32,
-    sums: DevicePtr,
-    handle: MemoryHandle,
-    bytes: u64,
+/// How the memory is written and read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// A kernel writes, the next kernel reads.
+    Kernel,
+    /// The next kernel reads by the cache for what no kernel writes.
+    ReadOnly,
+    /// A fill writes, a kernel reads.
+    Fill,
+    /// The copy engine writes, a kernel reads.
+    CopyIn,
+    /// A kernel writes, the copy engine reads.
+    CopyOut,
+    /// Kernels of one graph.
+    Graph,
+    /// Kernels of two streams, with an event between them.
+    Streams,
+    /// A launch that may begin before the kernel ahead has ended.
+    Early,
 }
 
-impl<'a> Pages<'a> {
-    fn new(driver: &'a Driver, device: i32) -> Result<Self, Box<dyn Error>> {
-        let bytes = driver.page_bytes(device, MemoryUse::default(), false)?;
+/// Answers for one page, and for more memory than a device's cache has, of several handles.
+pub(crate) fn probe(context: &Context, way: Way) -> Result<(), Box<dyn Error>> {
+    let is_real = context.driver().stand_in().is_none();
+    let page = context.try_current(|driver| driver.page_bytes(0, MemoryUse::default(), false))?;
+    let large = if is_real { 64 << 20 } else { page };
+    for (handle_bytes, count, rounds, size) in [
+        (page, 1, 300, "one page"),
+        (large, 8, 20, "8 handles, 512 MiB on a GPU"),
+    ] {
+        let stale = context.with_current(|driver| -> Result<_, Box<dyn Error>> {
+            let memory = Aliased::new(driver, context.ordinal(), handle_bytes, count, rounds)?;
+            let kernels = Kernels::load(driver.stand_in())?;
+            let case = Case {
+                context,
+                memory: &memory,
+                kernels: &kernels,
+                stream: context.cudarc().new_stream()?,
+            };
+            let stale = case.stale(way)?;
+            drop(case);
+            memory.give_back()?;
+            Ok(stale)
+        })??;
+        let name = format!("{}: {size}", words_of(way));
+        let Some(stale) = stale else {
+            say(&name, "skipped: needs a GPU of capability 9.0", 0);
+            continue;
+        };
+        let answer = format!("stale in {stale} of {rounds} rounds");
+        if way == Way::Early {
+            say(&name, answer, stale);
+        } else {
+            let one = Assumption::new("two mappings of one handle are one memory", stale == 0);
+            decide(&name, answer, stale, one);
+        }
+    }
+    Ok(())
+}
+
+const fn words_of(way: Way) -> &'static str {
+    match way {
+        Way::Kernel => "two addresses, kernel then kernel",
+        Way::ReadOnly => "two addresses, kernel then ld.global.nc",
+        Way::Fill => "two addresses, fill then kernel",
+        Way::CopyIn => "two addresses, copy engine then kernel",
+        Way::CopyOut => "two addresses, kernel then copy engine",
+        Way::Graph => "two addresses, kernels of a graph",
+        Way::Streams => "two addresses, kernels of two streams and an event",
+        Way::Early => "two addresses, a launch that begins early",
+    }
+}
+
+/// Memory of several handles at two addresses, and a word of plain memory for each round.
+struct Aliased<'a> {
+    driver: &'a Driver,
+    handles: Vec<MemoryHandle>,
+    handle_bytes: u64,
+    addresses: [DevicePtr; 2],
+    bytes: u64,
+    words: u32,
+    rounds: u32,
+    sums: DevicePtr,
+}
+
+impl<'a> Aliased<'a> {
+    fn new(
+        driver: &'a Driver,
+        device: i32,
+        handle_bytes: u64,
+        count: u64,
+        rounds: u32,
+    ) -> Result<Self, Box<dyn Error>> {
+        let bytes = handle_bytes * count;
         let start = driver.reserve(2 * bytes, 0)?;
-        let handle = driver.create_memory(device, MemoryUse::default(), bytes)?;
-        for at in [start, start + bytes] {
-            // SAFETY: reserved and created just now.
-            unsafe { driver.map(at, bytes, handle) }?;
+        let mut handles = Vec::new();
+        for number in 0..count {
+            let handle = driver.create_memory(device, MemoryUse::default(), handle_bytes)?;
+            handles.push(handle);
+            for from in [start, start + bytes] {
+                // SAFETY: reserved and created just now.
+                unsafe { driver.map(from + number * handle_bytes, handle_bytes, handle) }?;
+            }
         }
         // SAFETY: mapped just now, and ours.
         unsafe { driver.set_access(start, 2 * bytes, &[device]) }?;
         Ok(Self {
             driver,
+            handles,
+            handle_bytes,
             addresses: [start, start + bytes],
-            words: u32::try_from(bytes / 4)?,
-            sums: driver.alloc_device(4 * u64::from(2 * ROUNDS))?,
-            handle,
             bytes,
+            words: u32::try_from(bytes / 4)?,
+            rounds,
+            sums: driver.alloc_device(4 * u64::from(rounds))?,
         })
+    }
+
+    /// Writes by one address and reads by the other, which take turns.
+    const fn turned(&self, round: u32) -> [DevicePtr; 2] {
+        let [first, second] = self.addresses;
+        if round.is_multiple_of(2) {
+            [first, second]
+        } else {
+            [second, first]
+        }
+    }
+
+    const fn sum_at(&self, round: u32) -> DevicePtr {
+        self.sums + 4 * round as u64
+    }
+
+    /// What a round's sum is where each round adds one to each word.
+    const fn right(&self, round: u32) -> u32 {
+        self.words.wrapping_mul(round + 1)
     }
 
     /// Sets all words and sums to 0.
     fn clear(&self, stream: &CudaStream) -> Result<(), Box<dyn Error>> {
-        let (words, sums) = (self.words, 2 * ROUNDS);
-        for (at, count) in [(self.addresses[0], words), (self.sums, sums)] {
+        for (at, count) in [(self.addresses[0], self.words), (self.sums, self.rounds)] {
             // SAFETY: ours, and nothing is queued on it.
             unsafe {
                 self.driver
@@ -62,13 +164,9 @@ impl<'a> Pages<'a> {
         Ok(())
     }
 
-    fn sum_at(&self, number: u32) -> DevicePtr {
-        self.sums + 4 * u64::from(number)
-    }
-
-    /// How many sums are not what so many additions to each word give.
-    fn stale(&self, stream: &CudaStream) -> Result<usize, Box<dyn Error>> {
-        let mut sums = vec![0_u32; 2 * ROUNDS as usize];
+    /// The sums, once the stream is done.
+    fn sums(&self, stream: &CudaStream) -> Result<Vec<u32>, Box<dyn Error>> {
+        let mut sums = vec![0_u32; self.rounds as usize];
         let (to, bytes) = (sums.as_mut_ptr().cast(), 4 * sums.len() as u64);
         // SAFETY: ours; the copy is over before the sums are read.
         unsafe {
@@ -76,23 +174,32 @@ impl<'a> Pages<'a> {
                 .copy_to_host(to, self.sums, bytes, handle_of(stream))
         }?;
         stream.synchronize()?;
-        let right = |number: u32| self.words.wrapping_mul(number + 1);
+        Ok(sums)
+    }
+
+    /// How many sums are not right.
+    fn stale(&self, stream: &CudaStream) -> Result<u32, Box<dyn Error>> {
+        let sums = self.sums(stream)?;
         let wrong = sums
             .iter()
             .zip(0..)
-            .filter(|(sum, number)| **sum != right(*number));
-        Ok(wrong.count())
+            .filter(|(sum, round)| **sum != self.right(*round));
+        Ok(wrong.count() as u32)
     }
 
     fn give_back(self) -> Result<(), Box<dyn Error>> {
-        for at in self.addresses {
+        let [start, _] = self.addresses;
+        for place in 0..2 * self.handles.len() as u64 {
+            let at = start + place * self.handle_bytes;
             // SAFETY: mapped in `new`, and all work on it has ended.
-            unsafe { self.driver.unmap(at, self.bytes) }?;
+            unsafe { self.driver.unmap(at, self.handle_bytes) }?;
         }
-        // SAFETY: created in `new`, mapped nowhere any more.
-        unsafe { self.driver.release_memory(self.handle) }?;
+        for handle in self.handles {
+            // SAFETY: created in `new`, mapped nowhere any more.
+            unsafe { self.driver.release_memory(handle) }?;
+        }
         // SAFETY: reserved in `new`, nothing is mapped there.
-        unsafe { self.driver.free_reserved(self.addresses[0], 2 * self.bytes) }?;
+        unsafe { self.driver.free_reserved(start, 2 * self.bytes) }?;
         // SAFETY: given in `new`, and all work on it has ended.
         unsafe { self.driver.free_device(self.sums) }?;
         Ok(())
@@ -103,137 +210,205 @@ fn handle_of(stream: &CudaStream) -> StreamHandle {
     StreamHandle(stream.cu_stream().expose_provenance())
 }
 
-pub(crate) fn try_all(report: &mut Report, context: &Context) -> Result<(), Box<dyn Error>> {
-    let (first, second) = (
-        context.cudarc().new_stream()?,
-        context.cudarc().new_stream()?,
-    );
-    let stale = context.with_current(|driver| -> Result<usize, Box<dyn Error>> {
-        let kernels = Kernels::load(driver.stand_in())?;
-        let pages = Pages::new(driver, context.ordinal())?;
-        let case = Case {
-            pages: &pages,
-            kernels: &kernels,
-        };
-        let mut stale = 0;
-        let same = [pages.addresses[0]; 2];
-        for (addresses, words) in [(pages.addresses, "two addresses"), (same, "one address")] {
-            let plain = case.plain(&first, addresses)?;
-            note(report, "kernel after kernel", words, plain);
-            let streams = case.streams(context, &first, &second, addresses)?;
-            note(report, "kernel, event, other stream", words, streams);
-            stale += plain + streams;
-            let capability = constants::DEVICE_COMPUTE_CAPABILITY_MAJOR;
-            if driver.stand_in().is_some()
-                || driver.device_attribute(context.device(), capability)? < 9
-            {
-                let why = "skipped: needs a device of capability 9.0";
-                report.note("dependent launch", words, why);
-                continue;
-            }
-            let dependent = kernels.dependent()?;
-            let waiting = case.dependent(&dependent, &first, addresses, true)?;
-            note(report, "dependent launch that waits", words, waiting);
-            let early = case.dependent(&dependent, &first, addresses, false)?;
-            note(report, "dependent launch that does not", words, early);
-            stale += waiting;
-        }
-        pages.give_back()?;
-        Ok(stale)
-    })??;
-    if stale > 0 {
-        return Err(format!("{stale} sums were stale where no launch begins early").into());
-    }
-    Ok(())
-}
-
-fn note(report: &mut Report, call: &str, case: &str, stale: usize) {
-    let of = 2 * ROUNDS;
-    report.note(call, case, &format!("{stale} of {of} sums are stale"));
-}
-
 struct Case<'a> {
-    pages: &'a Pages<'a>,
+    context: &'a Context,
+    memory: &'a Aliased<'a>,
     kernels: &'a Kernels,
+    stream: std::sync::Arc<CudaStream>,
 }
 
 impl Case<'_> {
-    /// Writes by one address, sums by the other, and the other way round, on one stream.
-    fn plain(
+    /// How many rounds read what was there before; `None` where the device cannot do it.
+    fn stale(&self, way: Way) -> Result<Option<u32>, Box<dyn Error>> {
+        self.memory.clear(&self.stream)?;
+        Ok(Some(match way {
+            Way::Kernel | Way::ReadOnly => self.kernel(way == Way::ReadOnly)?,
+            Way::Fill => self.fill()?,
+            Way::CopyIn => self.copy_in()?,
+            Way::CopyOut => self.copy_out()?,
+            Way::Graph => self.graph()?,
+            Way::Streams => self.streams()?,
+            Way::Early => return self.early(),
+        }))
+    }
+
+    /// Adds one to each word.
+    fn add(&self, at: DevicePtr) -> Result<(), Box<dyn Error>> {
+        let (stream, words) = (self.stream.cu_stream(), self.memory.words);
+        // SAFETY: the memory is ours, whole.
+        unsafe { self.kernels.add(stream, at, words) }?;
+        Ok(())
+    }
+
+    /// Sums the words up for a round.
+    fn sum(&self, stream: &CudaStream, at: DevicePtr, round: u32) -> Result<(), Box<dyn Error>> {
+        self.sum_by(stream, at, round, false)
+    }
+
+    fn sum_by(
         &self,
         stream: &CudaStream,
-        addresses: [DevicePtr; 2],
-    ) -> Result<usize, Box<dyn Error>> {
-        let (pages, raw) = (self.pages, stream.cu_stream());
-        pages.clear(stream)?;
-        for number in 0..2 * ROUNDS {
-            let [write, read] = turned(addresses, number);
-            // SAFETY: the page is ours, whole.
-            unsafe { self.kernels.add(raw, write, pages.words) }?;
-            // SAFETY: the page is ours, whole, and so is the word.
-            unsafe {
-                self.kernels
-                    .sum(raw, read, pages.words, pages.sum_at(number))
-            }?;
+        at: DevicePtr,
+        round: u32,
+        read_only: bool,
+    ) -> Result<(), Box<dyn Error>> {
+        let (words, to) = (self.memory.words, self.memory.sum_at(round));
+        // SAFETY: the memory is ours, whole, and so is the word.
+        unsafe {
+            self.kernels
+                .sum(stream.cu_stream(), at, words, to, read_only)
+        }?;
+        Ok(())
+    }
+
+    fn kernel(&self, read_only: bool) -> Result<u32, Box<dyn Error>> {
+        for round in 0..self.memory.rounds {
+            let [write, read] = self.memory.turned(round);
+            self.add(write)?;
+            self.sum_by(&self.stream, read, round, read_only)?;
         }
-        pages.stale(stream)
+        self.memory.stale(&self.stream)
+    }
+
+    fn fill(&self) -> Result<u32, Box<dyn Error>> {
+        let memory = self.memory;
+        for round in 0..memory.rounds {
+            let [write, read] = memory.turned(round);
+            let count = u64::from(memory.words);
+            // SAFETY: the memory is ours, whole.
+            unsafe {
+                memory
+                    .driver
+                    .fill_words(write, round + 1, count, handle_of(&self.stream))
+            }?;
+            self.sum(&self.stream, read, round)?;
+        }
+        memory.stale(&self.stream)
+    }
+
+    fn copy_in(&self) -> Result<u32, Box<dyn Error>> {
+        let memory = self.memory;
+        let host = memory.driver.alloc_host(memory.bytes, 0)?;
+        for round in 0..memory.rounds {
+            let [write, read] = memory.turned(round);
+            // SAFETY: given above, so long, for words; no copy is under way.
+            let words = unsafe {
+                core::slice::from_raw_parts_mut(host.cast::<u32>(), memory.words as usize)
+            };
+            words.fill(round + 1);
+            let stream = handle_of(&self.stream);
+            // SAFETY: both are ours, whole; the copy is over before the host's memory is written again.
+            unsafe {
+                memory
+                    .driver
+                    .copy_to_device(write, host.cast(), memory.bytes, stream)
+            }?;
+            self.sum(&self.stream, read, round)?;
+            self.stream.synchronize()?;
+        }
+        // SAFETY: given above, and no copy is under way.
+        unsafe { memory.driver.free_host(host) }?;
+        memory.stale(&self.stream)
+    }
+
+    fn copy_out(&self) -> Result<u32, Box<dyn Error>> {
+        let memory = self.memory;
+        let host = memory.driver.alloc_host(memory.bytes, 0)?;
+        let mut stale = 0;
+        for round in 0..memory.rounds {
+            let [write, read] = memory.turned(round);
+            self.add(write)?;
+            let stream = handle_of(&self.stream);
+            // SAFETY: both are ours, whole; the copy is over before the host's memory is read.
+            unsafe {
+                memory
+                    .driver
+                    .copy_to_host(host.cast(), read, memory.bytes, stream)
+            }?;
+            self.stream.synchronize()?;
+            // SAFETY: given above, so long, for words; no copy is under way.
+            let words =
+                unsafe { core::slice::from_raw_parts(host.cast::<u32>(), memory.words as usize) };
+            let sum = words
+                .iter()
+                .fold(0_u32, |sum, word| sum.wrapping_add(*word));
+            stale += u32::from(sum != memory.right(round));
+        }
+        // SAFETY: given above, and no copy is under way.
+        unsafe { memory.driver.free_host(host) }?;
+        Ok(stale)
+    }
+
+    /// One graph that writes and reads both ways, launched again and again.
+    fn graph(&self) -> Result<u32, Box<dyn Error>> {
+        let (memory, stream) = (self.memory, self.stream.cu_stream());
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream exists and captures nothing.
+        unsafe { result::stream::begin_capture(stream, mode) }?;
+        for round in 0..2 {
+            let [write, read] = memory.turned(round);
+            self.add(write)?;
+            self.sum(&self.stream, read, round)?;
+        }
+        // SAFETY: the stream captures.
+        let graph = unsafe { result::stream::end_capture(stream) }?;
+        let mut runnable = std::ptr::null_mut();
+        // SAFETY: the graph was made just now; the handle outlives the call.
+        unsafe { sys::cuGraphInstantiateWithFlags(&raw mut runnable, graph, 0) }.result()?;
+        let (mut stale, mut right) = (0, [0_u32; 2]);
+        for launch in 0..memory.rounds {
+            // SAFETY: both exist.
+            unsafe { sys::cuGraphLaunch(runnable, stream) }.result()?;
+            right[0] = right[0].wrapping_add(memory.right(2 * launch));
+            right[1] = right[1].wrapping_add(memory.right(2 * launch + 1));
+            stale += u32::from(memory.sums(&self.stream)?[..2] != right);
+        }
+        // SAFETY: made above, and all its work has ended.
+        unsafe { sys::cuGraphExecDestroy(runnable) }.result()?;
+        // SAFETY: made above, and launched no more.
+        unsafe { result::graph::destroy(graph) }?;
+        Ok(stale)
     }
 
     /// The sums are made on another stream, which waits for an event.
-    fn streams(
-        &self,
-        context: &Context,
-        first: &CudaStream,
-        second: &CudaStream,
-        addresses: [DevicePtr; 2],
-    ) -> Result<usize, Box<dyn Error>> {
-        let pages = self.pages;
-        pages.clear(first)?;
+    fn streams(&self) -> Result<u32, Box<dyn Error>> {
+        let second = self.context.cudarc().new_stream()?;
         let (written, read_all) = (
-            Event::new(context, EventConfig::default())?,
-            Event::new(context, EventConfig::default())?,
+            Event::new(self.context, EventConfig::default())?,
+            Event::new(self.context, EventConfig::default())?,
         );
-        for number in 0..2 * ROUNDS {
-            let [write, read] = turned(addresses, number);
-            // SAFETY: the page is ours, whole.
-            unsafe { self.kernels.add(first.cu_stream(), write, pages.words) }?;
-            written.record(first)?;
-            written.wait_on(second)?;
-            let to = pages.sum_at(number);
-            // SAFETY: the page is ours, whole, and so is the word.
-            unsafe { self.kernels.sum(second.cu_stream(), read, pages.words, to) }?;
-            read_all.record(second)?;
-            read_all.wait_on(first)?;
+        for round in 0..self.memory.rounds {
+            let [write, read] = self.memory.turned(round);
+            self.add(write)?;
+            written.record(&self.stream)?;
+            written.wait_on(&second)?;
+            self.sum(&second, read, round)?;
+            read_all.record(&second)?;
+            read_all.wait_on(&self.stream)?;
         }
-        pages.stale(first)
+        self.memory.stale(&self.stream)
     }
 
-    /// The sum may begin before the addition has ended, and waits for it or not.
-    fn dependent(
-        &self,
-        kernels: &Dependent,
-        stream: &CudaStream,
-        addresses: [DevicePtr; 2],
-        waits: bool,
-    ) -> Result<usize, Box<dyn Error>> {
-        let (pages, raw) = (self.pages, stream.cu_stream());
-        pages.clear(stream)?;
-        for number in 0..2 * ROUNDS {
-            let [write, read] = turned(addresses, number);
-            // SAFETY: the page is ours, whole.
-            unsafe { kernels.add_early(raw, write, pages.words) }?;
-            let to = pages.sum_at(number);
-            // SAFETY: the page is ours, whole, and so is the word.
-            unsafe { kernels.sum(raw, read, pages.words, to, waits) }?;
+    /// The sum may begin before the addition has ended, and does not wait for it.
+    fn early(&self) -> Result<Option<u32>, Box<dyn Error>> {
+        let memory = self.memory;
+        let capability = constants::DEVICE_COMPUTE_CAPABILITY_MAJOR;
+        let capability = memory
+            .driver
+            .device_attribute(self.context.device(), capability)?;
+        if memory.driver.stand_in().is_some() || capability < 9 {
+            return Ok(None);
         }
-        pages.stale(stream)
-    }
-}
-
-fn turned([first, second]: [DevicePtr; 2], number: u32) -> [DevicePtr; 2] {
-    if number.is_multiple_of(2) {
-        [first, second]
-    } else {
-        [second, first]
+        let kernels = self.kernels.dependent()?;
+        let stream = self.stream.cu_stream();
+        for round in 0..memory.rounds {
+            let [write, read] = memory.turned(round);
+            // SAFETY: the memory is ours, whole.
+            unsafe { kernels.add_early(stream, write, memory.words) }?;
+            let to = memory.sum_at(round);
+            // SAFETY: the memory is ours, whole, and so is the word.
+            unsafe { kernels.sum(stream, read, memory.words, to, false) }?;
+        }
+        memory.stale(&self.stream).map(Some)
     }
 }

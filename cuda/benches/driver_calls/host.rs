@@ -8,8 +8,15 @@ use larder_cuda::driver::{DriverError, HostLaunch, StandIn};
 
 /// Gives the stand-in the bodies.
 pub(crate) fn register(stand_in: &StandIn) -> Result<(), DriverError> {
-    let bodies: [(&str, KernelBody); 4] =
-        [("spin", spin), ("touch", touch), ("add", add), ("sum", sum)];
+    let bodies: [(&str, KernelBody); 7] = [
+        ("spin", spin),
+        ("touch", touch),
+        ("add", add),
+        ("sum", sum),
+        ("sum_read_only", sum),
+        ("number", number),
+        ("differ", differ),
+    ];
     for (name, body) in bodies {
         // SAFETY: TEXT1: the only kernels of these names; the bodies call no driver.
         unsafe { stand_in.register_kernel(name, body) }?;
@@ -55,5 +62,32 @@ unsafe extern "C" fn sum(call: *const KernelCall) {
         .fold(0_u32, |sum, word| sum.wrapping_add(*word));
     if let Some([word]) = launch.write::<u32>(2, 1) {
         *word = word.wrapping_add(sum);
+    }
+}
+
+unsafe extern "C" fn number(call: *const KernelCall) {
+    // SAFETY: TEXT1.
+    let launch = unsafe { HostLaunch::of(call) };
+    let seed: u32 = launch.parameter(2);
+    let Some(words) = launch.write::<u32>(0, launch.count(1)) else {
+        return;
+    };
+    for (word, place) in words.iter_mut().zip(0_u32..) {
+        *word = place.wrapping_add(seed);
+    }
+}
+
+unsafe extern "C" fn differ(call: *const KernelCall) {
+    // SAFETY: TEXT1.
+    let launch = unsafe { HostLaunch::of(call) };
+    let seed: u32 = launch.parameter(2);
+    let Some(words) = launch.read::<u32>(0, launch.count(1)) else {
+        return;
+    };
+    let words = words.iter().zip(0_u32..);
+    let wrong = words.filter(|(word, place)| **word != place.wrapping_add(seed));
+    let wrong = wrong.count() as u32;
+    if let Some([word]) = launch.write::<u32>(3, 1) {
+        *word = word.wrapping_add(wrong);
     }
 }

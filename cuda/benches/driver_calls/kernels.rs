@@ -1,4 +1,4 @@
-//! Kernels that take time and kernels that count, whose text is in kernels.ptx and dependent.ptx.
+//! Kernels that take time, that count and that compare, whose text is in kernels.ptx and dependent.ptx.
 //!
 //! TEXT1 A kernel is launched with the parameters that its text declares, and with memory for as many words
 //!    as it is told.
@@ -29,7 +29,13 @@ pub(crate) struct Kernels {
     touch: sys::CUfunction,
     add: sys::CUfunction,
     sum: sys::CUfunction,
+    sum_read_only: sys::CUfunction,
+    number: sys::CUfunction,
+    differ: sys::CUfunction,
 }
+
+// SAFETY: handles, which any thread may use while their context is current.
+unsafe impl Sync for Kernels {}
 
 /// Those for dependent launches.
 pub(crate) struct Dependent {
@@ -50,6 +56,9 @@ impl Kernels {
             touch: function(module, c"touch")?,
             add: function(module, c"add")?,
             sum: function(module, c"sum")?,
+            sum_read_only: function(module, c"sum_read_only")?,
+            number: function(module, c"number")?,
+            differ: function(module, c"differ")?,
         })
     }
 
@@ -105,7 +114,8 @@ impl Kernels {
         unsafe { add(self.add, stream, at, count) }
     }
 
-    /// Adds `count` words to the word at `to`.
+    /// Adds `count` words to the word at `to`; `read_only` by the cache for what no kernel writes
+    /// (`ld.global.nc`).
     ///
     /// # Safety
     /// So many words are there, and the caller's, and so is the word.
@@ -115,6 +125,7 @@ impl Kernels {
         at: DevicePtr,
         count: u32,
         to: DevicePtr,
+        read_only: bool,
     ) -> Result<(), result::DriverError> {
         let (mut at, mut count, mut to) = (at, count, to);
         let mut parameters = [
@@ -122,8 +133,57 @@ impl Kernels {
             (&raw mut count).cast(),
             (&raw mut to).cast(),
         ];
+        let kernel = if read_only {
+            self.sum_read_only
+        } else {
+            self.sum
+        };
         // SAFETY: TEXT1, and the caller's promise.
-        unsafe { launch(self.sum, [GRID, BLOCK], stream, &mut parameters) }
+        unsafe { launch(kernel, [GRID, BLOCK], stream, &mut parameters) }
+    }
+
+    /// Writes `seed` plus its place to each of `count` words.
+    ///
+    /// # Safety
+    /// So many words are there, and the caller's.
+    pub(crate) unsafe fn number(
+        &self,
+        stream: sys::CUstream,
+        at: DevicePtr,
+        count: u32,
+        seed: u32,
+    ) -> Result<(), result::DriverError> {
+        let (mut at, mut count, mut seed) = (at, count, seed);
+        let mut parameters = [
+            (&raw mut at).cast(),
+            (&raw mut count).cast(),
+            (&raw mut seed).cast(),
+        ];
+        // SAFETY: TEXT1, and the caller's promise.
+        unsafe { launch(self.number, [GRID, BLOCK], stream, &mut parameters) }
+    }
+
+    /// Adds to the word at `to` how many of `count` words are not what `number` wrote.
+    ///
+    /// # Safety
+    /// So many words are there, and the caller's, and so is the word.
+    pub(crate) unsafe fn differ(
+        &self,
+        stream: sys::CUstream,
+        at: DevicePtr,
+        count: u32,
+        seed: u32,
+        to: DevicePtr,
+    ) -> Result<(), result::DriverError> {
+        let (mut at, mut count, mut seed, mut to) = (at, count, seed, to);
+        let mut parameters = [
+            (&raw mut at).cast(),
+            (&raw mut count).cast(),
+            (&raw mut seed).cast(),
+            (&raw mut to).cast(),
+        ];
+        // SAFETY: TEXT1, and the caller's promise.
+        unsafe { launch(self.differ, [GRID, BLOCK], stream, &mut parameters) }
     }
 }
 

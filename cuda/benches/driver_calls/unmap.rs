@@ -1,141 +1,243 @@
-//! Memory that goes, or is mapped again, while a kernel uses it: which calls wait, and what becomes of the
-//! kernel. Each case runs in a child, for it may break its context, or end its process.
+//! Memory that goes, or is mapped again, while a kernel uses it: which calls wait, whether another stream goes on
+//! meanwhile, and what becomes of the kernel. Whether memory is free for others at once.
 
 use std::error::Error;
-use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use cudarc::driver::CudaStream;
 use larder_cuda::Context;
 use larder_cuda::driver::abi::{DevicePtr, MemoryHandle};
 use larder_cuda::driver::{Driver, DriverError, MemoryUse};
 
+use crate::answers::{Assumption, decide, micros};
 use crate::kernels::Kernels;
-use crate::watch::Report;
 
 /// How long the kernel runs.
 const RUNS: Duration = Duration::from_millis(300);
 
 /// What is done to the page that the kernel writes.
-const CASES: [(&str, &str); 5] = [
-    ("unmap", "its own address is unmapped"),
-    ("release", "its handle is released"),
-    ("unmap-second", "another address of it is unmapped"),
-    ("map-second", "it is mapped at another address"),
-    ("free", "it is freed (cuMemFree)"),
-];
-
-pub(crate) fn try_all(report: &mut Report) -> Result<(), Box<dyn Error>> {
-    for (case, words) in CASES {
-        let output = Command::new(std::env::current_exe()?)
-            .args(["--unmap-case", case])
-            .output()?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let wrong = String::from_utf8_lossy(&output.stderr);
-        let found = match (said.trim(), wrong.trim(), output.status.success()) {
-            (said, _, true) => said.to_owned(),
-            (said, wrong, false) => format!("{said} {}: {wrong}", output.status),
-        };
-        report.note("while a kernel writes a page", words, found.trim());
-    }
-    Ok(())
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Act {
+    Unmap,
+    UnmapSecond,
+    MapSecond,
+    SetAccess,
+    Release,
 }
 
-/// One case; prints what was found.
-pub(crate) fn case(context: &Context, case: &str) -> Result<(), Box<dyn Error>> {
-    context.with_current(|driver| tried(driver, context, case))?
+impl Act {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Unmap => "cuMemUnmap of the page that a kernel writes",
+            Self::UnmapSecond => "cuMemUnmap of its other address",
+            Self::MapSecond => "cuMemMap and cuMemSetAccess at another address",
+            Self::SetAccess => "cuMemSetAccess of the page that a kernel writes",
+            Self::Release => "cuMemRelease of its handle",
+        }
+    }
 }
 
 struct Page<'a> {
     driver: &'a Driver,
     device: i32,
     bytes: u64,
+    start: DevicePtr,
+    second: DevicePtr,
+    handle: MemoryHandle,
 }
 
-impl Page<'_> {
-    /// Does what the case is about.
-    ///
-    /// # Safety
-    /// The page's own addresses and handle; what becomes of a kernel that uses it is what is asked.
-    unsafe fn act(
-        &self,
-        case: &str,
-        [start, second, plain]: [DevicePtr; 3],
-        handle: MemoryHandle,
-    ) -> Result<(), DriverError> {
-        let Self {
+impl<'a> Page<'a> {
+    fn new(driver: &'a Driver, device: i32, has_second: bool) -> Result<Self, DriverError> {
+        let bytes = driver.page_bytes(device, MemoryUse::default(), false)?;
+        let start = driver.reserve(2 * bytes, 0)?;
+        let page = Self {
             driver,
             device,
             bytes,
-        } = *self;
-        match case {
-            // SAFETY: the caller's promise.
-            "unmap" => unsafe { driver.unmap(start, bytes) },
-            // SAFETY: the caller's promise.
-            "release" => unsafe { driver.release_memory(handle) },
-            // SAFETY: the caller's promise.
-            "unmap-second" => unsafe { driver.unmap(second, bytes) },
-            // SAFETY: the caller's promise.
-            "free" => unsafe { driver.free_device(plain) },
-            _ => {
-                // SAFETY: the caller's promise.
-                unsafe { driver.map(second, bytes, handle) }?;
-                // SAFETY: mapped just now.
-                unsafe { driver.set_access(second, bytes, &[device]) }
+            start,
+            second: start + bytes,
+            handle: driver.create_memory(device, MemoryUse::default(), bytes)?,
+        };
+        // SAFETY: reserved and created just now.
+        unsafe { page.map(start) }?;
+        if has_second {
+            // SAFETY: reserved and created just now.
+            unsafe { page.map(page.second) }?;
+        }
+        Ok(page)
+    }
+
+    /// # Safety
+    /// Nothing is mapped there.
+    unsafe fn map(&self, at: DevicePtr) -> Result<(), DriverError> {
+        // SAFETY: the caller says that the place is free; the handle is of this size.
+        unsafe { self.driver.map(at, self.bytes, self.handle) }?;
+        // SAFETY: mapped just now, and ours.
+        unsafe { self.driver.set_access(at, self.bytes, &[self.device]) }
+    }
+
+    /// # Safety
+    /// What becomes of a kernel that uses the page is what is asked.
+    #[expect(
+        clippy::multiple_unsafe_ops_per_block,
+        reason = "one argument for all arms"
+    )]
+    unsafe fn act(&self, act: Act) -> Result<(), DriverError> {
+        // SAFETY: the page's own addresses and handle, and the caller's promise.
+        unsafe {
+            match act {
+                Act::Unmap => self.driver.unmap(self.start, self.bytes),
+                Act::UnmapSecond => self.driver.unmap(self.second, self.bytes),
+                Act::MapSecond => self.map(self.second),
+                Act::SetAccess => {
+                    let Self { start, bytes, .. } = *self;
+                    self.driver.set_access(start, bytes, &[self.device])
+                }
+                Act::Release => self.driver.release_memory(self.handle),
             }
         }
     }
 }
 
-fn tried(driver: &Driver, context: &Context, case: &str) -> Result<(), Box<dyn Error>> {
-    if CASES.iter().all(|(known, _)| *known != case) {
-        return Err(format!("no case is called {case:?}").into());
-    }
+/// Does one thing to a page that a kernel writes. The context may be broken afterwards: the process ends.
+pub(crate) fn probe(context: &Context, act: Act) -> Result<(), Box<dyn Error>> {
+    context.with_current(|driver| tried(driver, context, act))??;
+    // What was broken is not taken down call by call.
+    std::process::exit(0);
+}
+
+fn tried(driver: &Driver, context: &Context, act: Act) -> Result<(), Box<dyn Error>> {
     let kernels = Kernels::load(driver.stand_in())?;
-    let stream = context.cudarc().new_stream()?;
-    kernels.spin(stream.cu_stream(), Duration::ZERO)?;
-    stream.synchronize()?;
+    let (stream, other) = (
+        context.cudarc().new_stream()?,
+        context.cudarc().new_stream()?,
+    );
+    for stream in [&stream, &other] {
+        // The first launch loads what the kernel needs.
+        kernels.spin(stream.cu_stream(), Duration::ZERO)?;
+        stream.synchronize()?;
+    }
+    let page = Page::new(driver, context.ordinal(), act == Act::UnmapSecond)?;
     if let Some(control) = driver.stand_in() {
         // The kernel is queued when the call comes.
         control.schedule_deferred(1);
     }
-    let device = context.ordinal();
-    let bytes = driver.page_bytes(device, MemoryUse::default(), false)?;
-    let start = driver.reserve(2 * bytes, 0)?;
-    let handle = driver.create_memory(device, MemoryUse::default(), bytes)?;
-    let second = start + bytes;
-    // SAFETY: reserved and created just now.
-    unsafe { driver.map(start, bytes, handle) }?;
-    let mut mapped = bytes;
-    if case == "unmap-second" {
-        // SAFETY: reserved and created just now.
-        unsafe { driver.map(second, bytes, handle) }?;
-        mapped = 2 * bytes;
-    }
-    // SAFETY: mapped just now, and ours.
-    unsafe { driver.set_access(start, mapped, &[device]) }?;
-    let plain = driver.alloc_device(bytes)?;
-    let at = if case == "free" { plain } else { start };
     // SAFETY: what happens to the kernel is what is asked.
-    unsafe { kernels.touch(stream.cu_stream(), at, RUNS) }?;
-    let began = Instant::now();
-    let page = Page {
-        driver,
-        device,
-        bytes,
-    };
-    // SAFETY: this process asks what happens, and ends after it.
-    let answer = unsafe { page.act(case, [start, second, plain], handle) };
-    let waited = if began.elapsed() > RUNS / 2 {
-        "waits"
-    } else {
-        "returns at once"
-    };
-    let answer = answer.map_or_else(|error| format!("refused ({error})"), |()| waited.to_owned());
+    unsafe { kernels.touch(stream.cu_stream(), page.start, RUNS) }?;
+    let beside = Beside::default();
+    let (outcome, waited) = std::thread::scope(|scope| {
+        scope.spawn(|| beside.run(context, &kernels, &other));
+        beside.wait_for_rounds();
+        let began = Instant::now();
+        // SAFETY: this process asks what happens, and ends after it.
+        let outcome = unsafe { page.act(act) };
+        let waited = began.elapsed();
+        beside.ends.store(true, Ordering::Relaxed);
+        (outcome, waited)
+    });
+    let longest = beside.longest();
     let end = match stream.synchronize() {
         Ok(()) => "the kernel ends well".to_owned(),
         Err(error) => format!("the kernel ends with {error:?}"),
     };
-    println!("{answer}; {end}");
-    // What was broken is not taken down call by call.
-    std::process::exit(0);
+    let answer = match outcome {
+        Ok(()) if waited > RUNS / 2 => format!("waits for the kernel; {end}"),
+        Ok(()) => format!("returns at once; {end}"),
+        Err(error) => format!("refused ({error}); {end}"),
+    };
+    let fast = outcome.is_ok() && waited <= RUNS / 2;
+    let words = "mapping and unmapping do not wait for a busy device";
+    decide(
+        act.words(),
+        answer,
+        micros(waited),
+        Assumption::new(words, fast),
+    );
+    let stalls = longest > RUNS / 4;
+    let answer = if stalls { "stalls" } else { "goes on" };
+    let words = "mapping and unmapping do not stall other streams";
+    let question = format!("another stream during {}", act.words());
+    decide(
+        &question,
+        answer,
+        micros(longest),
+        Assumption::new(words, !stalls),
+    );
+    Ok(())
+}
+
+/// Another thread that launches and waits on a stream of its own, again and again.
+#[derive(Default)]
+struct Beside {
+    rounds: AtomicU32,
+    /// Of the rounds since the first ones, in microseconds.
+    longest_us: AtomicU32,
+    ends: AtomicBool,
+}
+
+impl Beside {
+    fn run(&self, context: &Context, kernels: &Kernels, stream: &CudaStream) {
+        let launch = || {
+            let spun = kernels.spin(stream.cu_stream(), Duration::ZERO);
+            spun.is_ok() && stream.synchronize().is_ok()
+        };
+        let all = |_: &Driver| {
+            while !self.ends.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                if !launch() {
+                    break;
+                }
+                let took = u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX);
+                if self.rounds.fetch_add(1, Ordering::Relaxed) >= 3 {
+                    self.longest_us.fetch_max(took, Ordering::Relaxed);
+                }
+            }
+            // Whoever waits for rounds waits for none any more.
+            self.rounds.store(u32::MAX, Ordering::Relaxed);
+        };
+        // A context that cannot be made current makes no rounds.
+        if context.with_current(all).is_err() {
+            self.rounds.store(u32::MAX, Ordering::Relaxed);
+        }
+    }
+
+    fn wait_for_rounds(&self) {
+        while self.rounds.load(Ordering::Relaxed) < 5 {
+            std::thread::yield_now();
+        }
+    }
+
+    fn longest(&self) -> Duration {
+        Duration::from_micros(u64::from(self.longest_us.load(Ordering::Relaxed)))
+    }
+}
+
+/// Asks whether memory that is given back is free at once, for whoever asks the driver.
+pub(crate) fn returns(context: &Context) -> Result<(), Box<dyn Error>> {
+    let (gone, bytes) = context.with_current(|driver| -> Result<_, Box<dyn Error>> {
+        let device = context.ordinal();
+        let page = driver.page_bytes(device, MemoryUse::default(), false)?;
+        let bytes = page * 256;
+        let start = driver.reserve(bytes, 0)?;
+        let handle = driver.create_memory(device, MemoryUse::default(), bytes)?;
+        // SAFETY: reserved and created just now.
+        unsafe { driver.map(start, bytes, handle) }?;
+        let (before, _) = driver.memory_info()?;
+        // SAFETY: mapped just now, and used by nothing.
+        unsafe { driver.unmap(start, bytes) }?;
+        // SAFETY: created above, mapped nowhere any more.
+        unsafe { driver.release_memory(handle) }?;
+        let (after, _) = driver.memory_info()?;
+        // SAFETY: reserved above, nothing is mapped there.
+        unsafe { driver.free_reserved(start, bytes) }?;
+        Ok((after.saturating_sub(before), bytes))
+    })??;
+    let at_once = gone >= bytes;
+    let answer = if at_once { "at once" } else { "not at once" };
+    let words = "memory that is given back is free at once";
+    let number = format!("{} of {} MiB", gone >> 20, bytes >> 20);
+    let question = "cuMemGetInfo sees memory that was unmapped and released";
+    decide(question, answer, number, Assumption::new(words, at_once));
+    Ok(())
 }

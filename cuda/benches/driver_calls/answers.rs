@@ -1,0 +1,46 @@
+//! What a probe prints: a line a question, `answer: question | answer | number | assumption`.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+/// What an answer says about an assumption of Larder.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Assumption {
+    words: &'static str,
+    holds: bool,
+}
+
+impl Assumption {
+    /// The assumption, in words, and whether it holds.
+    pub(crate) const fn new(words: &'static str, holds: bool) -> Self {
+        Self { words, holds }
+    }
+}
+
+/// Prints an answer from which nothing follows by itself.
+pub(crate) fn say(question: &str, answer: impl Display, number: impl Display) {
+    println!("answer: {question} | {answer} | {number} | -");
+}
+
+/// Prints an answer that decides an assumption.
+pub(crate) fn decide(
+    question: &str,
+    answer: impl Display,
+    number: impl Display,
+    assumption: Assumption,
+) {
+    let Assumption { words, holds } = assumption;
+    let verdict = if holds { "holds" } else { "FALLS" };
+    println!("answer: {question} | {answer} | {number} | {verdict}: {words}");
+}
+
+/// Microseconds with two digits.
+pub(crate) fn micros(time: Duration) -> String {
+    format!("{:.2} us", time.as_secs_f64() * 1e6)
+}
+
+/// The median; zero of nothing.
+pub(crate) fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}

@@ -1,0 +1,78 @@
+//! Sleep and wake of much memory: seconds of each, and every word beside what it was.
+
+use std::error::Error;
+
+use larder_cuda::{Context, DeviceAllocator};
+
+use crate::answers::{Assumption, decide, say};
+use crate::kernels::Kernels;
+use crate::times::timed;
+
+const GIB: u64 = 1 << 30;
+
+/// Fills so many blocks of `bytes` each, sleeps, wakes, and compares. On the stand-in the blocks are small.
+pub(crate) fn probe(context: &Context, gib: u64) -> Result<(), Box<dyn Error>> {
+    let is_real = context.driver().stand_in().is_none();
+    let bytes = if is_real { GIB } else { 16 << 20 };
+    let words = u32::try_from(bytes / 4)?;
+    let stream = context.cudarc().new_stream()?;
+    let memory = DeviceAllocator::new(context)?;
+    let kernels = context.with_current(|driver| Kernels::load(driver.stand_in()))??;
+    let free = context.try_current(|driver| driver.memory_info())?.0;
+    if free < gib * bytes + (GIB / 2).min(bytes) {
+        say(
+            &format!("sleep of {gib} GiB"),
+            "skipped: the device has less",
+            "",
+        );
+        return Ok(());
+    }
+    let mut blocks = Vec::new();
+    for seed in 0..gib {
+        let block = memory.alloc(&stream, bytes)?;
+        // SAFETY: the block is ours, whole.
+        unsafe { kernels.number(stream.cu_stream(), block.addr().get(), words, seed as u32) }?;
+        blocks.push(block);
+    }
+    let wrong = memory.alloc(&stream, 4)?;
+    let at = wrong.addr().get();
+    let raw = larder_cuda::driver::abi::StreamHandle(stream.cu_stream().expose_provenance());
+    // SAFETY: the word is ours.
+    context.try_current(|driver| unsafe { driver.fill_words(at, 0, 1, raw) })?;
+    stream.synchronize()?;
+    let (slept, outcome) = timed(|| memory.sleep());
+    let outcome = outcome?;
+    let during = context.try_current(|driver| driver.memory_info())?.0;
+    let (woke, awake) = timed(|| memory.wake());
+    awake?;
+    for (block, seed) in blocks.iter().zip(0..) {
+        // SAFETY: the block and the word are ours.
+        unsafe { kernels.differ(stream.cu_stream(), block.addr().get(), words, seed, at) }?;
+    }
+    let mut count = 0_u32;
+    let to = (&raw mut count).cast();
+    // SAFETY: both are ours; the copy is over before the number is read.
+    context.try_current(|driver| unsafe { driver.copy_to_host(to, at, 4, raw) })?;
+    stream.synchronize()?;
+    let size = format!("{} MiB", outcome.copied_bytes >> 20);
+    let same = Assumption::new("sleep keeps every byte", count == 0);
+    let answer = format!("{count} words differ");
+    decide(&format!("sleep and wake of {size}"), answer, count, same);
+    let seconds = |time: std::time::Duration| format!("{:.3} s", time.as_secs_f64());
+    say(
+        &format!("sleep of {size}"),
+        format!("{outcome:?}"),
+        seconds(slept),
+    );
+    say(&format!("wake of {size}"), "", seconds(woke));
+    let freed = during.saturating_sub(free) as i64 - free.saturating_sub(during) as i64;
+    say(
+        &format!("free memory during sleep of {size}, beside before"),
+        "",
+        format!("{} MiB", freed >> 20),
+    );
+    for block in blocks.into_iter().chain([wrong]) {
+        memory.free(&stream, block)?;
+    }
+    Ok(())
+}

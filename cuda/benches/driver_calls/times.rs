@@ -1,0 +1,222 @@
+//! How long the calls take by which pages come and go, events order streams, and captures are noticed: idle,
+//! beside a busy kernel, and with many mappings.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use larder_cuda::driver::abi::{DevicePtr, MemoryHandle};
+use larder_cuda::driver::{Driver, MemoryUse};
+use larder_cuda::{Context, DriverPool, Event, EventConfig, StreamAllocator};
+
+use crate::answers::{Assumption, decide, median, micros, say};
+use crate::kernels::Kernels;
+
+/// How often each call is timed.
+const ROUNDS: usize = 20;
+
+/// How long a kernel keeps the device busy for each round.
+const BUSY: Duration = Duration::from_millis(8);
+
+/// What page calls may take at the median: "microseconds", with room for a slow host.
+const PAGE_CALL_MOST: Duration = Duration::from_millis(1);
+
+/// The timed calls, in the order of their figures.
+const CALLS: [&str; 9] = [
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemRelease",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuStreamIsCapturing",
+    "cuMemGetInfo",
+];
+
+/// How many of them are calls for pages.
+const PAGE_CALLS: usize = 5;
+
+/// One page that comes and goes, in a range where many are mapped.
+struct Range<'a> {
+    driver: &'a Driver,
+    device: i32,
+    page: u64,
+    start: DevicePtr,
+    mapped: u64,
+    /// The memory behind all that is mapped for good.
+    common: MemoryHandle,
+}
+
+impl<'a> Range<'a> {
+    /// Maps one page so many times.
+    fn new(driver: &'a Driver, device: i32, mapped: u64) -> Result<Self, Box<dyn Error>> {
+        let page = driver.page_bytes(device, MemoryUse::default(), false)?;
+        let start = driver.reserve((mapped + 1) * page, 0)?;
+        let common = driver.create_memory(device, MemoryUse::default(), page)?;
+        for number in 0..mapped {
+            // SAFETY: reserved and created just now.
+            unsafe { driver.map(start + number * page, page, common) }?;
+        }
+        if mapped > 0 {
+            // SAFETY: mapped just now, and ours.
+            unsafe { driver.set_access(start, mapped * page, &[device]) }?;
+        }
+        Ok(Self {
+            driver,
+            device,
+            page,
+            start,
+            mapped,
+            common,
+        })
+    }
+
+    /// The times of the page calls, once each.
+    fn page_calls(&self) -> Result<[Duration; PAGE_CALLS], Box<dyn Error>> {
+        let (driver, page) = (self.driver, self.page);
+        let at = self.start + self.mapped * page;
+        let (create, handle) =
+            timed(|| driver.create_memory(self.device, MemoryUse::default(), page));
+        let handle = handle?;
+        // SAFETY: reserved, not mapped, and created just now.
+        let (map, mapped) = timed(|| unsafe { driver.map(at, page, handle) });
+        mapped?;
+        // SAFETY: mapped just now, and ours.
+        let (access, set) = timed(|| unsafe { driver.set_access(at, page, &[self.device]) });
+        set?;
+        // SAFETY: mapped just now, and nothing uses it.
+        let (unmap, unmapped) = timed(|| unsafe { driver.unmap(at, page) });
+        unmapped?;
+        // SAFETY: created above, mapped nowhere any more.
+        let (release, released) = timed(|| unsafe { driver.release_memory(handle) });
+        released?;
+        Ok([create, map, access, unmap, release])
+    }
+
+    fn give_back(self) -> Result<(), Box<dyn Error>> {
+        for number in 0..self.mapped {
+            let at = self.start + number * self.page;
+            // SAFETY: mapped in `new`, and nothing uses it.
+            unsafe { self.driver.unmap(at, self.page) }?;
+        }
+        // SAFETY: created in `new`, mapped nowhere any more.
+        unsafe { self.driver.release_memory(self.common) }?;
+        let bytes = (self.mapped + 1) * self.page;
+        // SAFETY: reserved in `new`, nothing is mapped there.
+        unsafe { self.driver.free_reserved(self.start, bytes) }?;
+        Ok(())
+    }
+}
+
+pub(crate) fn timed<R>(call: impl FnOnce() -> R) -> (Duration, R) {
+    let start = Instant::now();
+    let answer = call();
+    (start.elapsed(), answer)
+}
+
+/// Times every call with so many mappings, on an idle device and beside a busy kernel.
+pub(crate) fn probe(context: &Context, mapped: u64) -> Result<(), Box<dyn Error>> {
+    let kernels = context.with_current(|driver| Kernels::load(driver.stand_in()))??;
+    let (busy_stream, stream) = (
+        context.cudarc().new_stream()?,
+        context.cudarc().new_stream()?,
+    );
+    kernels.spin(busy_stream.cu_stream(), Duration::ZERO)?;
+    busy_stream.synchronize()?;
+    context.with_current(|driver| -> Result<(), Box<dyn Error>> {
+        let range = Range::new(driver, context.ordinal(), mapped)?;
+        for is_busy in [false, true] {
+            let mut times = [const { Vec::<Duration>::new() }; CALLS.len()];
+            for _ in 0..ROUNDS {
+                if is_busy {
+                    kernels.spin(busy_stream.cu_stream(), BUSY)?;
+                }
+                let event = Event::new(context, EventConfig::default())?;
+                let record = timed(|| event.record(&stream)).0;
+                let query = timed(|| event.query()).0;
+                let capturing = timed(|| context.capture_status(&stream)).0;
+                let info = timed(|| driver.memory_info()).0;
+                let pages = range.page_calls()?;
+                let all = pages.into_iter().chain([record, query, capturing, info]);
+                for (times, time) in times.iter_mut().zip(all) {
+                    times.push(time);
+                }
+                busy_stream.synchronize()?;
+            }
+            let medians = times.map(|mut times| median(&mut times));
+            report(mapped, is_busy, medians);
+        }
+        range.give_back()
+    })?
+}
+
+fn report(mapped: u64, is_busy: bool, medians: [Duration; CALLS.len()]) {
+    let device = if is_busy { "busy" } else { "idle" };
+    for (number, (name, time)) in CALLS.into_iter().zip(medians).enumerate() {
+        let question = format!("{name}, {mapped} mappings, device {device}");
+        let answer = format!("median of {ROUNDS}");
+        if number < PAGE_CALLS {
+            let words = "page calls take microseconds, and no longer beside a busy device";
+            let holds = time <= PAGE_CALL_MOST;
+            decide(
+                &question,
+                answer,
+                micros(time),
+                Assumption::new(words, holds),
+            );
+        } else {
+            say(&question, answer, micros(time));
+        }
+    }
+}
+
+/// Times memory in one call: plain, pinned, and of the driver's pool.
+pub(crate) fn allocations(context: &Context) -> Result<(), Box<dyn Error>> {
+    const BYTES: [(u64, &str); 2] = [(2 << 20, "2 MiB"), (1 << 30, "1 GiB")];
+    let stream = context.cudarc().new_stream()?;
+    let pool = DriverPool::new(context)?;
+    for (bytes, size) in BYTES {
+        let mut times = [const { Vec::<Duration>::new() }; 6];
+        for _ in 0..ROUNDS.min(5) {
+            let each = context.with_current(|driver| -> Result<_, Box<dyn Error>> {
+                let (alloc, at) = timed(|| driver.alloc_device(bytes));
+                let at = at?;
+                // SAFETY: given just now, and used by nothing.
+                let (free, freed) = timed(|| unsafe { driver.free_device(at) });
+                freed?;
+                let (pin, host) = timed(|| driver.alloc_host(bytes, 0));
+                let host = host?;
+                // SAFETY: given just now, and used by nothing.
+                let (unpin, freed) = timed(|| unsafe { driver.free_host(host) });
+                freed?;
+                let (cold, block) = timed(|| pool.alloc(&stream, bytes));
+                pool.free(&stream, block?)?;
+                stream.synchronize()?;
+                let (warm, block) = timed(|| pool.alloc(&stream, bytes));
+                pool.free(&stream, block?)?;
+                stream.synchronize()?;
+                pool.trim(0)?;
+                Ok([alloc, free, pin, unpin, cold, warm])
+            })??;
+            for (times, time) in times.iter_mut().zip(each) {
+                times.push(time);
+            }
+        }
+        let names = [
+            "cuMemAlloc",
+            "cuMemFree",
+            "cuMemHostAlloc",
+            "cuMemFreeHost",
+            "cuMemAllocAsync, cold",
+            "cuMemAllocAsync, warm",
+        ];
+        for (name, mut times) in names.into_iter().zip(times) {
+            say(
+                &format!("{name}, {size}"),
+                "median of 5",
+                micros(median(&mut times)),
+            );
+        }
+    }
+    Ok(())
+}
