@@ -202,6 +202,23 @@ step_nvidia() {
     cuda/nvidia.py "$target/nvidia"
 }
 
+# What a machine with a GPU is given, in its shortest form: packed, and some of its questions asked on the stand-in.
+step_hardware() {
+    if ! command -v python3 >/dev/null || ! command -v zstd >/dev/null; then
+        echo 'skipped: needs python3 and zstd'
+        return
+    fi
+    cuda/hardware/test_run.py
+    local work
+    mkdir -p "$target"
+    work=$(mktemp -d "$target/hardware.XXXXXX")
+    cuda/carry.sh "$work/archive.tar.gz"
+    tar xzf "$work/archive.tar.gz" -C "$work"
+    "$work/larder-hardware/run" stand-in --only machine,alias,unmap,captures,conformance --out "$work/out"
+    cat "$work/out/answers.txt"
+    rm -rf "$work"
+}
+
 step_loom() {
     (
         cd loom-tests
@@ -266,7 +283,7 @@ step_long() {
 }
 
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps publish api worker examples nvidia loom fuzz)
+[ ${#steps[@]} -gt 0 ] || steps=(fmt layers clippy tests docs features deps publish api worker examples nvidia hardware loom fuzz)
 for step in "${steps[@]}"; do
     say "$step"
     "step_$step"

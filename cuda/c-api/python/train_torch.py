@@ -1,52 +1,135 @@
 #!/usr/bin/env python3
-"""Trains a small model under PyTorch's own allocator, its expandable segments, Larder's memory, and PyTorch's own
-allocator within a limit that Larder keeps in front of the driver.
+"""Trains GPT-2 small or ResNet-50 under PyTorch's own allocator, its expandable segments, Larder's memory, Larder's
+memory with steps, and PyTorch's own allocator within a limit that Larder keeps in front of the driver.
 
-    python3 train_torch.py [--steps N] [--limit-mib N]
+    python3 train_torch.py [--model gpt2|resnet50] [--steps N] [--limit-mib N]
 
-Each in a process of its own, with the same seed and deterministic kernels. Says a table of losses, memory and
-step times. Without a GPU it trains two steps on the host, and says so.
+Each in a process of its own, one after another, with the same seed and deterministic kernels. Says a table of losses,
+memory and step times. A process that fails is a line of the table. Without a GPU it trains two steps of a
+small model on the host, and says so.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
 
-ALLOCATORS = ("native", "expandable", "larder", "limited")
-VOCABULARY, WIDTH, LAYERS, HEADS, BATCH = 8192, 512, 6, 8, 16
+HERE = os.path.dirname(os.path.abspath(__file__))
+ALLOCATORS = ("native", "expandable", "larder", "larder-steps", "limited")
+MODELS = ("gpt2", "resnet50")
+#: A process that takes longer is ended.
+SECONDS = 60
 
 
-def build(torch, device):
+def gpt2(torch, width=768, layers=12, heads=12, vocabulary=50257):
+    """GPT-2, small by default, and a function that draws a batch. Lengths differ, as programs' do."""
+    nn = torch.nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.split, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            batch, length, _ = x.shape
+            parts = self.split(self.first(x)).view(batch, length, 3, heads, width // heads)
+            query, key, value = parts.permute(2, 0, 3, 1, 4)
+            seen = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+            x = x + self.join(seen.transpose(1, 2).reshape(batch, length, width))
+            return x + self.down(nn.functional.gelu(self.up(self.second(x))))
+
+    class Gpt2(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(1024, width)
+            self.blocks = nn.ModuleList(Block() for _ in range(layers))
+            self.last = nn.LayerNorm(width)
+            self.apply(self.begin)
+
+        @staticmethod
+        def begin(part):
+            if isinstance(part, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(part.weight, std=0.02)
+
+        def forward(self, tokens):
+            x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+            for block in self.blocks:
+                x = block(x)
+            return self.last(x) @ self.words.weight.T
+
+    def draw(random):
+        length = 64 * int(torch.randint(1, 9, (1,), generator=random))
+        tokens = torch.randint(vocabulary, (8, length + 1), generator=random)
+        return tokens[:, :-1], tokens[:, 1:].flatten()
+
+    return Gpt2(), draw
+
+
+def resnet50(torch, stages=(3, 4, 6, 3), classes=1000):
+    """ResNet-50 by default, and a function that draws a batch. Now and then one is smaller."""
+    nn = torch.nn
+
+    def convolution(before, after, size, stride=1):
+        return nn.Sequential(
+            nn.Conv2d(before, after, size, stride, size // 2, bias=False), nn.BatchNorm2d(after)
+        )
+
+    class Bottleneck(nn.Module):
+        def __init__(self, before, inner, stride):
+            super().__init__()
+            self.body = nn.Sequential(
+                convolution(before, inner, 1),
+                nn.ReLU(),
+                convolution(inner, inner, 3, stride),
+                nn.ReLU(),
+                convolution(inner, 4 * inner, 1),
+            )
+            same = before == 4 * inner and stride == 1
+            self.beside = nn.Identity() if same else convolution(before, 4 * inner, 1, stride)
+
+        def forward(self, x):
+            return nn.functional.relu(self.body(x) + self.beside(x))
+
+    layers, width = [convolution(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
+    for stage, count in enumerate(stages):
+        for number in range(count):
+            inner = 64 << stage
+            layers.append(Bottleneck(width, inner, 2 if stage > 0 and number == 0 else 1))
+            width = 4 * inner
+
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.mean((2, 3))
+
+    def draw(random):
+        batch = 48 if int(torch.randint(8, (1,), generator=random)) == 0 else 64
+        return torch.randn(batch, 3, 224, 224, generator=random), torch.randint(classes, (batch,), generator=random)
+
+    return nn.Sequential(*layers, Mean(), nn.Linear(width, classes)), draw
+
+
+def train(torch, build, device, steps, around_step, wait):
+    """Losses, and seconds of each step."""
     torch.manual_seed(1)
-    torch.use_deterministic_algorithms(True)
+    # What has no deterministic kernel warns and differs.
+    torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
-    layer = torch.nn.TransformerEncoderLayer(
-        WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
-    )
-    model = torch.nn.Sequential(
-        torch.nn.Embedding(VOCABULARY, WIDTH),
-        torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False),
-        torch.nn.Linear(WIDTH, VOCABULARY),
-    )
-    return model.to(device)
-
-
-def train(torch, device, steps, around_step, wait):
-    """Losses, and seconds of each step. Lengths of sequences differ, as programs' do."""
-    model = build(torch, device)
+    model, draw = build(torch)
+    model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     random = torch.Generator().manual_seed(2)
     losses, seconds = [], []
     for _ in range(steps):
-        length = 64 * int(torch.randint(1, 9, (1,), generator=random))
-        tokens = torch.randint(VOCABULARY, (BATCH, length + 1), generator=random).to(device)
+        inputs, targets = (part.to(device) for part in draw(random))
         start = time.perf_counter()
         with around_step():
-            logits = model(tokens[:, :-1])
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            outputs = model(inputs)
+            loss = torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -56,85 +139,114 @@ def train(torch, device, steps, around_step, wait):
     return losses, seconds
 
 
-def one(allocator, steps):
-    """Trains under one allocator and says its figures as JSON."""
-    import contextlib
-
+def one(model, allocator, steps):
+    """Trains under one allocator, once it is told to, and says its figures as JSON."""
     import torch
 
     around_step = contextlib.nullcontext
-    if allocator == "larder":
+    if allocator.startswith("larder"):
         import larder.torch
 
         larder.torch.enable()
-        around_step = larder.step
+        if allocator == "larder-steps":
+            around_step = larder.step
+    # All processes of a model start together, for their imports take longest; each waits for its turn.
+    if not sys.stdin.readline():
+        return None
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
-    losses, seconds = train(torch, "cuda", steps, around_step, torch.cuda.synchronize)
+    losses, seconds = train(torch, globals()[model], "cuda", steps, around_step, torch.cuda.synchronize)
     seconds = sorted(seconds[len(seconds) // 4 :])
+    stats = torch.cuda.memory_stats()
     figures = {
         "losses": losses,
         "live": torch.cuda.max_memory_allocated(),
         "reserved": torch.cuda.max_memory_reserved(),
         "step_ms": 1000 * seconds[len(seconds) // 2],
+        # As PyTorch counts them: segments and ranges that were mapped or given back.
+        "driver_calls": stats.get("num_device_alloc", 0) + stats.get("num_device_free", 0),
     }
-    print(json.dumps(figures))
+    return print(json.dumps(figures))
 
 
-def run(allocator, steps, limit):
-    """The figures of an allocator, from a process of its own. The limit is that of the last, in bytes."""
+def start(model, allocator, steps, limit):
+    """A process that waits for its turn. The limit is that of the last allocator, in bytes."""
     environment = dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8")
     if allocator == "expandable":
         environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    here = os.path.dirname(os.path.abspath(__file__))
     if allocator == "limited":
-        sys.path.insert(0, here)
         from larder import _library
 
         environment["LD_PRELOAD"] = _library.path()
         environment["LARDER_CUDA_LIMIT"] = str(limit)
-    environment["PYTHONPATH"] = os.pathsep.join([here, environment.get("PYTHONPATH", "")])
-    command = [sys.executable, __file__, "--allocator", allocator, "--steps", str(steps)]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        sys.exit(f"training under `{allocator}` ended with {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
+    environment["PYTHONPATH"] = os.pathsep.join([HERE, environment.get("PYTHONPATH", "")])
+    command = [sys.executable, __file__, "--model", model, "--allocator", allocator, "--steps", str(steps)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def finish(process):
+    """The figures of a process whose turn it is, or what went wrong."""
+    try:
+        said, wrong = process.communicate("\n", timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return {"error": f"took longer than {SECONDS} s"}
+    if process.returncode != 0:
+        last = [line.strip() for line in wrong.splitlines() if line.strip()]
+        return {"error": f"ended with {process.returncode}: {last[-1] if last else 'without a word'}"}
+    return json.loads(said.splitlines()[-1])
 
 
 def without_gpu(torch):
     """As far as it goes."""
-    import contextlib
-
     torch.set_num_threads(1)
-    losses, _ = train(torch, "cpu", 2, contextlib.nullcontext, lambda: None)
-    print("losses on the host:", " ".join(f"{loss:.4f}" for loss in losses))
-    sys.exit("There is no GPU that this PyTorch can use, so allocators are not compared.")
+
+    def small(torch):
+        return gpt2(torch, width=64, layers=2, heads=2, vocabulary=512)
+
+    losses, _ = train(torch, small, "cpu", 2, contextlib.nullcontext, lambda: None)
+    print("losses of a small GPT-2 on the host:", " ".join(f"{loss:.4f}" for loss in losses))
+    sys.exit(f"PyTorch {torch.__version__} finds no GPU that it can use: allocators are not compared")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, default="gpt2")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--limit-mib", type=int, default=8192)
+    parser.add_argument("--limit-mib", type=int, default=32768)
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each allocator in place of the table")
     parser.add_argument("--allocator", choices=ALLOCATORS, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     try:
         import torch
     except ImportError:
-        sys.exit("There is no PyTorch: install it first, a build with CUDA.")
-    if arguments.allocator:
-        return one(arguments.allocator, arguments.steps)
+        sys.exit("there is no PyTorch: install a build with CUDA")
+    if given.allocator:
+        return one(given.model, given.allocator, given.steps)
     if not torch.cuda.is_available():
         without_gpu(torch)
-    print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}, {arguments.steps} steps")
-    print(f"{'allocator':<12} {'last loss':>12} {'losses':>8} {'live MiB':>10} {'reserved MiB':>13} {'step ms':>9}")
+    sys.path.insert(0, HERE)
+    if not given.json:
+        print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}, {given.model}, {given.steps} steps")
+        print(f"{'allocator':<12} {'last loss':>12} {'losses':>8} {'live MiB':>10} {'reserved MiB':>13} {'step ms':>9}")
+    waiting = [(name, start(given.model, name, given.steps, given.limit_mib << 20)) for name in ALLOCATORS]
     first = None
-    for allocator in ALLOCATORS:
-        figures = run(allocator, arguments.steps, arguments.limit_mib << 20)
+    for allocator, process in waiting:
+        figures = finish(process)
+        if given.json:
+            print(json.dumps({"model": given.model, "allocator": allocator, **figures}), flush=True)
+            continue
+        if "error" in figures:
+            print(f"{allocator:<12} {figures['error']}", flush=True)
+            continue
         first = first or figures
         same = "same" if figures["losses"] == first["losses"] else "differ"
         print(
             f"{allocator:<12} {figures['losses'][-1]:>12.6f} {same:>8} {figures['live'] / 2**20:>10.0f} "
-            f"{figures['reserved'] / 2**20:>13.0f} {figures['step_ms']:>9.2f}"
+            f"{figures['reserved'] / 2**20:>13.0f} {figures['step_ms']:>9.2f}",
+            flush=True,
         )
 
 

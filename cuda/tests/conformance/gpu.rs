@@ -90,10 +90,10 @@ pub(crate) fn portable() -> Gpu {
 }
 
 /// The stand-in, for a test that would say nothing about NVIDIA's driver; `None` there, after a
-/// line that says why.
+/// line that says why. With `LARDER_TEST_AS_REAL` also `None` on the stand-in, for `cuda/carry.sh`.
 pub(crate) fn stand_in_only(reason: &str) -> Option<Gpu> {
-    if stand_in().is_none() {
-        println!("skipped on a real driver: {reason}");
+    if stand_in().is_none() || std::env::var_os("LARDER_TEST_AS_REAL").is_some() {
+        println!("skipped: {} on a real driver: {reason}", this_test());
         return None;
     }
     Some(portable())
@@ -103,10 +103,15 @@ pub(crate) fn stand_in_only(reason: &str) -> Option<Gpu> {
 /// that says why.
 pub(crate) fn real_only(reason: &str) -> Option<Gpu> {
     if stand_in().is_some() {
-        println!("skipped on the stand-in: {reason}");
+        println!("skipped: {} on the stand-in: {reason}", this_test());
         return None;
     }
     Some(portable())
+}
+
+fn this_test() -> String {
+    let thread = std::thread::current();
+    thread.name().unwrap_or("a test").to_owned()
 }
 
 impl Gpu {

@@ -42,10 +42,17 @@ pub(crate) fn apart() -> RwLockWriteGuard<'static, ()> {
     TURNS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The stand-in's control. With `LARDER_TEST_AS_REAL` there is none: so `cuda/carry.sh` learns which tests
+/// run on a GPU.
+fn control() -> Option<&'static StandIn> {
+    let as_real = std::env::var_os("LARDER_TEST_AS_REAL").is_some();
+    driver().stand_in().filter(|_| !as_real)
+}
+
 /// For tests that control the stand-in: alone, and from a clean state, with queued work deferred if
 /// `LARDER_STAND_IN_SEED` says so. `None`, and a line that says so, where there is none.
 pub(crate) fn alone() -> Option<(&'static StandIn, RwLockWriteGuard<'static, ()>)> {
-    let Some(control) = driver().stand_in() else {
+    let Some(control) = control() else {
         let thread = std::thread::current();
         let test = thread.name().unwrap_or("a test");
         println!("skipped: {test} needs the stand-in's control");
@@ -78,7 +85,7 @@ pub(crate) fn ran_in_child() -> bool {
     let thread = std::thread::current();
     let test = thread.name().filter(|name| name.contains("::"));
     let is_child = std::env::var_os(CHILD).is_some();
-    let (Some(test), false, Some(_)) = (test, is_child, driver().stand_in()) else {
+    let (Some(test), false, Some(_)) = (test, is_child, control()) else {
         return false;
     };
     let program = std::env::current_exe().unwrap();

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Tests `run` over programs that do what a GPU's do at their worst: hang, ignore signals, leave processes behind.
+
+    python3 cuda/hardware/test_run.py
+"""
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import textwrap
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+#: What stands for every program. `--probe NAME` does what the name says.
+PROGRAM = f"""\
+#!{sys.executable}
+import os, signal, subprocess, sys, time
+NAMES = {{names}}
+if "--list" in sys.argv:
+    print("\\n".join(NAMES))
+    sys.exit()
+name = sys.argv[-1]
+if name == "health":
+    sys.exit(1 if os.path.exists({{folder!r}} + "/unwell") else 0)
+if "ignores" in name:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if "grandchild" in name:
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+if "hangs" in name:
+    if "once" in name:
+        open({{folder!r}} + "/unwell", "w")
+    while True:
+        time.sleep(1000)
+if "fails" in name:
+    sys.exit("what went wrong")
+time.sleep(0.05)
+print(f"answer: what {{{{name}}}} asks | yes | 1 | holds: it")
+"""
+
+
+class Archive:
+    """A folder as `carry.sh` packs it, with such programs."""
+
+    def __init__(self, names):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        for folder in ("bin", "lists", "traces", "python"):
+            (self.folder / folder).mkdir()
+        shutil.copy(HERE / "run", self.folder / "run")
+        (self.folder / "packed.txt").write_text("commit of a test\n")
+        program = PROGRAM.format(names=names, folder=str(self.folder))
+        for name in ("driver_calls", "host_pairs", "larder", "test-all", "test-conformance"):
+            (self.folder / "bin" / name).write_text(program)
+            (self.folder / "bin" / name).chmod(0o755)
+        for name in ("all", "conformance"):
+            (self.folder / "lists" / name).write_text("")
+        self.out = self.folder / "out"
+
+    def limits(self, seconds):
+        """Parts have so many seconds."""
+        path = self.folder / "run"
+        text = path.read_text()
+        changed = text.replace("def probe(name, limit, **environment):\n", f"def probe(name, limit, **environment):\n    limit = {seconds}\n")
+        assert changed != text
+        path.write_text(changed)
+
+    def start(self, *words):
+        return subprocess.Popen(
+            [sys.executable, str(self.folder / "run"), "stand-in", "--out", str(self.out), *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *words):
+        process = self.start(*words)
+        said, _ = process.communicate()
+        return process.returncode, said
+
+    def answers(self):
+        return (self.out / "answers.txt").read_text()
+
+    def left_running(self):
+        """Processes that name this folder."""
+        left = []
+        for entry in pathlib.Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    said = (entry / "environ").read_bytes()
+                except OSError:
+                    continue
+                if str(self.folder).encode() in said:
+                    left.append(entry.name)
+        return left
+
+
+class Tests(unittest.TestCase):
+    def archive(self, *names):
+        archive = Archive(names)
+        self.addCleanup(shutil.rmtree, archive.folder)
+        return archive
+
+    def test_four_files_come_of_a_run_and_a_failed_part_is_a_line(self):
+        archive = self.archive("alias.good", "alias.fails", "unmap.good")
+        code, _ = archive.run("--only", "alias,unmap")
+        self.assertEqual(code, 1)
+        self.assertEqual(
+            sorted(path.name for path in archive.out.iterdir()),
+            ["answers.txt", "failures.txt", "logs.tar.gz", "table.txt"],
+        )
+        self.assertIn("what alias.good asks | yes | 1 | holds: it", archive.answers())
+        self.assertIn("alias.fails | no answer: ended with 1", archive.answers())
+        self.assertIn("what went wrong", (archive.out / "failures.txt").read_text())
+        with tarfile.open(archive.out / "logs.tar.gz") as logs:
+            self.assertIn("logs/alias.good.log", logs.getnames())
+
+    def test_what_hangs_costs_its_limit_and_the_grace_and_leaves_nobody(self):
+        archive = self.archive("alias.hangs-ignores-grandchild", "alias.hangs", "alias.grandchild", "alias.good")
+        archive.limits(2)
+        code, _ = archive.run("--only", "alias")
+        self.assertEqual(code, 1)
+        self.assertIn("alias.hangs-ignores-grandchild | no answer: out of time", archive.answers())
+        self.assertIn("alias.hangs | no answer: out of time", archive.answers())
+        self.assertIn("what alias.good asks", archive.answers())
+        self.assertEqual(archive.left_running(), [])
+
+    def test_a_device_that_is_unwell_ends_the_run(self):
+        archive = self.archive("alias.hangs-once", "alias.good")
+        archive.limits(1)
+        code, said = archive.run("--only", "alias")
+        self.assertEqual(code, 3)
+        self.assertIn("NOT WELL", archive.answers())
+        self.assertNotIn("what alias.good asks", archive.answers())
+        (archive.folder / "unwell").unlink()
+        code, said = archive.run("--only", "alias")
+        self.assertEqual(code, 1, said)
+        self.assertIn("what alias.good asks", archive.answers())
+
+    def test_a_run_that_is_killed_keeps_what_was_done_and_goes_on(self):
+        names = [f"alias.{number}" for number in range(40)]
+        archive = self.archive(*names)
+        random.seed(1)
+        done = 0
+        for kill in range(20):
+            process = archive.start("--only", "alias")
+            time.sleep(random.uniform(0.05, 0.6))
+            process.send_signal(random.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
+            process.communicate()
+            if not archive.out.exists():
+                continue
+            answers = archive.answers()
+            now = sum(f"what {name} asks" in answers for name in names)
+            self.assertGreaterEqual(now, done, f"kill {kill}")
+            self.assertTrue(answers.splitlines()[-1].startswith("parts that are left"), answers)
+            state = (archive.folder / "state-stand-in" / "done.jsonl")
+            recorded = state.read_text().count('"status"') if state.exists() else 0
+            # A part that was written down and not yet reported is in the next report.
+            self.assertGreaterEqual(now + 1, recorded)
+            done = now
+        code, _ = archive.run("--only", "alias")
+        self.assertEqual(code, 0)
+        self.assertEqual(sum(f"what {name} asks" in archive.answers() for name in names), len(names))
+        self.assertEqual(archive.left_running(), [])
+
+    def test_a_run_without_time_leaves_parts_and_says_so(self):
+        archive = self.archive(*(f"alias.hangs-{number}" for number in range(3)))
+        code, said = archive.run("--only", "alias", "--minutes", "0.4")
+        self.assertEqual(code, 75, said)
+        self.assertIn("parts that are left | alias.hangs-", archive.answers())
+        self.assertEqual(archive.left_running(), [])
+
+
+if __name__ == "__main__":
+    print(textwrap.dedent(__doc__).splitlines()[0])
+    unittest.main()
