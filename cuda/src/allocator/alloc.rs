@@ -27,8 +27,9 @@ impl DeviceAllocator {
         Self::make(context, config, None)
     }
 
-    /// Gives memory for work that is queued on `stream` from now on. O(1) and no driver call while
-    /// something fits that this stream, or none, used last; one wait of the stream if another did.
+    /// Gives memory for work that is queued on `stream` from now on. O(1) while something fits that this stream,
+    /// or none, used last; one wait of the stream if another did. One driver call
+    /// ([`check_captures`](DeviceConfig::check_captures)).
     ///
     /// # Errors
     /// [`DeviceAllocError`].

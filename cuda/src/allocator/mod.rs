@@ -233,14 +233,24 @@ impl DeviceInner {
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         let stream_id = self.pool.streams.id(stream)?;
-        if self.routes.of(stream_id) != AllocRoute::Plain || self.check_captures {
+        if self.routes.of(stream_id) != AllocRoute::Plain {
             let request = Request::new(bytes).on(stream_id);
             return self.alloc_routed(stream, stream_id, &request, Small::MayBeInArena, host);
         }
+        self.refuse_capture(stream)?;
         self.alloc_plain(stream, stream_id, bytes, host)
     }
 
-    /// Gives memory to a stream that has steps or a window, or might capture.
+    /// Refuses memory for a stream that captures, which the graph and the program would share.
+    #[inline]
+    fn refuse_capture(&self, stream: &CudaStream) -> Result<(), DeviceAllocError> {
+        if self.check_captures && self.pool.streams.makes_graph(stream)? {
+            return Err(DeviceAllocError::Capturing);
+        }
+        Ok(())
+    }
+
+    /// Gives memory to a stream that has steps or a window, or to any stream as a request says.
     #[cold]
     fn alloc_routed(
         &self,
@@ -259,9 +269,7 @@ impl DeviceInner {
         {
             return given;
         }
-        if self.check_captures && self.pool.streams.captures(stream)? {
-            return Err(DeviceAllocError::Capturing);
-        }
+        self.refuse_capture(stream)?;
         let given = match (route, small) {
             (AllocRoute::Plain, Small::MayBeInArena) => {
                 return self.alloc_plain(stream, stream_id, request.bytes, host);

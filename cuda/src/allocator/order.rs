@@ -94,6 +94,14 @@ impl DeviceAllocator {
         self.0.pool.streams.captures(stream) == Ok(true)
     }
 
+    /// Refuses memory for a stream that captures, where captures are checked.
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::Capturing`], and if the driver refuses to say.
+    pub(crate) fn refuse_capture(&self, stream: &CudaStream) -> Result<(), DeviceAllocError> {
+        self.0.refuse_capture(stream)
+    }
+
     /// Takes a block back that these streams used; the stream `freed_on` gets it again soonest. Never
     /// refused for a block of ours. O(streams), no driver call.
     pub(crate) fn free_on_stream_ids(
