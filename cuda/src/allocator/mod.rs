@@ -69,6 +69,35 @@ const ADDRESSES_A_BYTE: u64 = 8;
 /// Most addresses: the core counts 2^32 granules of 256 bytes, less one; this is a little under that.
 const MAX_ADDRESSES: u64 = (1 << 40) - (1 << 30);
 
+/// Reserves the addresses in which a device's memory moves: as many as the configuration says, or else eight for
+/// each byte of the device; half of them, and half again, while the system does not give so many, down to
+/// five for every four bytes.
+fn reserve(context: &Context, config: &DeviceConfig) -> Result<VirtualMemory, DriverError> {
+    let (mut bytes, least) = match config.address_bytes {
+        0 => {
+            let device_bytes = context.driver().device_bytes(context.device())?;
+            let wanted = device_bytes.saturating_mul(ADDRESSES_A_BYTE);
+            let least = device_bytes.saturating_add(device_bytes / 4);
+            (wanted.min(MAX_ADDRESSES), least)
+        }
+        bytes if bytes > MAX_ADDRESSES => return Err(DriverError::Size { bytes }),
+        bytes => (bytes, bytes),
+    };
+    loop {
+        let virtual_config = VirtualConfig {
+            peers: config.peers.clone(),
+            shareable: config.shareable,
+            ..VirtualConfig::new(bytes)
+        };
+        match VirtualMemory::with_config(context, &virtual_config) {
+            Err(error) if error.is_out_of_memory() && bytes > least => {
+                bytes = (bytes / 2).max(least);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Where small blocks come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Small {
@@ -142,23 +171,9 @@ impl DeviceAllocator {
         config: DeviceConfig,
         budget: Option<&Budget>,
     ) -> Result<Self, DeviceAllocError> {
-        let address_bytes = match config.address_bytes {
-            0 => {
-                let device = context.device_info()?;
-                let wanted = device.total_bytes.saturating_mul(ADDRESSES_A_BYTE);
-                wanted.min(MAX_ADDRESSES)
-            }
-            bytes if bytes > MAX_ADDRESSES => return Err(DriverError::Size { bytes }.into()),
-            bytes => bytes,
-        };
         let node = limits::pool_node(budget, "device memory", config.limit_bytes)
             .map_err(DeviceAllocError::Budgets)?;
-        let virtual_config = VirtualConfig {
-            peers: config.peers,
-            shareable: config.shareable,
-            ..VirtualConfig::new(address_bytes)
-        };
-        let mut memory = VirtualMemory::with_config(context, &virtual_config)?;
+        let mut memory = reserve(context, &config)?;
         memory.charge_to(node.clone());
         let mut paged = PagedConfig::new(memory.addresses(), config.backing);
         paged.page_bytes = memory.page_bytes();
