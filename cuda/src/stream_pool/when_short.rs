@@ -54,7 +54,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         }
         // The calls of a growth, and questions before it, change the thread's capture mode once.
         let driver = self.context().driver();
-        driver.relaxed(|| Ok(self.grow(stream, stream_id, request, host, above)))?
+        driver.relaxed_once(|| self.grow(stream, stream_id, request, host, above))
     }
 
     /// Gives memory that events say is free, or that the source has.
