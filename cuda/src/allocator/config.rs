@@ -19,7 +19,7 @@ pub enum ArenaPolicy {
 /// How a [`DeviceAllocator`](super::DeviceAllocator) is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceConfig {
-    /// When pages move.
+    /// When pages move; nothing where memory comes in [regions](super::DeviceBacking::Regions).
     pub backing: Backing,
     /// Most bytes held.
     pub limit_bytes: u64,

@@ -35,8 +35,7 @@ use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::{Context, DriverError};
 
 pub(crate) use sleep::Stopped;
-pub(crate) use watch::RegionWatch;
-use watch::RegionWatcher;
+pub(crate) use watch::{RegionWatch, RegionWatcher};
 
 /// How a [`VirtualMemory`] is made.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -150,7 +150,6 @@ unsafe extern "C" {
     pub(crate) safe fn cuPointerGetAttribute(data: &mut u64, attribute: u32, at: u64) -> Code;
     pub(crate) safe fn larder_stand_in_poison(on: u32);
     pub(crate) safe fn larder_stand_in_mapping_waits(on: u32) -> u32;
-    pub(crate) safe fn larder_stand_in_mapping_spoils(on: u32);
     pub(crate) safe fn larder_stand_in_virtual_memory(on: u32);
     pub(crate) safe fn larder_stand_in_set_addresses(bytes: u64);
     pub(crate) safe fn larder_stand_in_set_pinned(bytes: u64);

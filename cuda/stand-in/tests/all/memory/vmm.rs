@@ -466,14 +466,14 @@ fn reservations_together_have_so_many_addresses_at_most() {
     let _gpu = gpu();
     larder_stand_in_set_addresses(3 * GRANULARITY as u64);
     let mut at = 0;
-    let mut reserve = |pages: usize| cuMemAddressReserve(&mut at, pages * GRANULARITY, 0, 0, 0);
-    assert_eq!(reserve(4), Code::OUT_OF_MEMORY);
-    ok(reserve(2));
-    assert_eq!(reserve(2), Code::OUT_OF_MEMORY);
-    ok(reserve(1));
+    let mut ask = |pages: usize| cuMemAddressReserve(&mut at, pages * GRANULARITY, 0, 0, 0);
+    assert_eq!(ask(4), Code::OUT_OF_MEMORY);
+    ok(ask(2));
+    assert_eq!(ask(2), Code::OUT_OF_MEMORY);
+    ok(ask(1));
     ok(cuMemAddressFree(at, GRANULARITY));
     larder_stand_in_set_addresses(u64::MAX);
-    let _ = super::gpu::reserve(4 * GRANULARITY);
+    let _ = reserve(4 * GRANULARITY);
 }
 
 #[test]
@@ -487,5 +487,5 @@ fn a_device_without_virtual_memory_says_so_and_reserves_nothing() {
     assert_eq!(refused, Code::NOT_SUPPORTED);
     larder_stand_in_virtual_memory(1);
     assert_eq!(attribute(c::DEVICE_VIRTUAL_MEMORY_SUPPORTED), 1);
-    let _ = super::gpu::reserve(GRANULARITY);
+    let _ = reserve(GRANULARITY);
 }
