@@ -71,10 +71,14 @@ impl DeviceAccess {
         Self::over(context, stream, None, Fills::AreDone)
     }
 
-    /// Access to a range, whose memory is given and taken back in the order of the stream. Its user keeps
-    /// the promise of [`new`](Self::new).
-    pub(crate) fn in_order(context: &Context, stream: &Arc<CudaStream>, reach: AddrRange) -> Self {
-        Self::over(context, stream, Some(reach), Fills::AreQueued)
+    /// Access to a range, or to anything, whose memory is given and taken back in the order of the stream. Its
+    /// user keeps the promise of [`new`](Self::new).
+    pub(crate) fn in_order(
+        context: &Context,
+        stream: &Arc<CudaStream>,
+        reach: Option<AddrRange>,
+    ) -> Self {
+        Self::over(context, stream, reach, Fills::AreQueued)
     }
 
     fn over(

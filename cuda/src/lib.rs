@@ -92,8 +92,8 @@ pub use cudarc::driver::CudaStream;
 
 pub use access::DeviceAccess;
 pub use allocator::{
-    ArenaPolicy, CaptureWindow, DeviceAllocator, DeviceChunk, DeviceConfig, DeviceSnapshot,
-    DeviceStep, Released, SleepError, Slept,
+    ArenaPolicy, CaptureWindow, DeviceAllocator, DeviceBacking, DeviceChunk, DeviceConfig,
+    DeviceSnapshot, DeviceStep, Released, SleepError, Slept,
 };
 #[cfg(unix)]
 pub use allocator::{ExportError, ExportedBlock};

@@ -7,7 +7,7 @@ use crate::DevicePtr;
 
 /// The version of this interface: what `larder_stand_in_version` answers. A library of another
 /// version has other functions, or other types.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// A kernel's body on the host. It runs once for a launch, not once for a thread: it does what the whole
 /// grid does.

@@ -4,7 +4,8 @@
 //! `cargo bench -p larder-cuda --bench host_pairs [-- --live 1000 --rounds 15 --threads 2]` prints a
 //! markdown table. Each thread keeps so many blocks, frees one at random and allocates another of a
 //! random size, 256 bytes to 64 KiB, as many of each power of two. All contenders take turns in each round.
-//! No pair calls the driver, so the driver hardly matters; a few seconds.
+//! Only where captures are looked for does a pair call the driver, once (`DeviceConfig::check_captures`): else the
+//! driver hardly matters. A few seconds.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -153,7 +154,11 @@ impl Side for OnStream {
 enum Contender {
     Bare,
     Locked,
-    Device { threads: usize, arenas: ArenaPolicy },
+    Device {
+        threads: usize,
+        arenas: ArenaPolicy,
+        check_captures: bool,
+    },
 }
 
 impl Contender {
@@ -161,8 +166,18 @@ impl Contender {
         match self {
             Self::Bare => "best fit, bare".to_owned(),
             Self::Locked => "over pages, behind its lock".to_owned(),
-            Self::Device { threads, arenas } => {
-                format!("DeviceAllocator, arenas {arenas:?}, threads and streams: {threads}")
+            Self::Device {
+                threads,
+                arenas,
+                check_captures,
+            } => {
+                let checks = match check_captures {
+                    true => ", captures looked for",
+                    false => "",
+                };
+                format!(
+                    "DeviceAllocator, arenas {arenas:?}, threads and streams: {threads}{checks}"
+                )
             }
         }
     }
@@ -205,10 +220,15 @@ impl Contender {
                 give(tables.mappings);
                 Some(ended - begun)
             }
-            Self::Device { threads, arenas } => {
+            Self::Device {
+                threads,
+                arenas,
+                check_captures,
+            } => {
                 let config = DeviceConfig {
                     address_bytes: RANGE_BYTES,
                     arenas,
+                    check_captures,
                     ..DeviceConfig::new()
                 };
                 let memory = DeviceAllocator::with_config(context, config).ok()?;
@@ -300,10 +320,13 @@ fn args() -> Result<Args, String> {
     Ok(args)
 }
 
-/// The allocator as it comes.
-fn device(threads: usize) -> Contender {
-    let arenas = DeviceConfig::new().arenas;
-    Contender::Device { threads, arenas }
+/// The allocator with the arenas that it comes with.
+fn device(threads: usize, check_captures: bool) -> Contender {
+    Contender::Device {
+        threads,
+        arenas: DeviceConfig::new().arenas,
+        check_captures,
+    }
 }
 
 /// Where one thread's time stands in a round.
@@ -325,13 +348,19 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
     let args = args()?;
     println!("{}\n", load_from_env()?);
     let context = Context::new(0)?;
-    let mut contenders = vec![Contender::Bare, Contender::Locked, device(1)];
+    let mut contenders = vec![
+        Contender::Bare,
+        Contender::Locked,
+        device(1, false),
+        device(1, true),
+    ];
     contenders.extend(args.threads.iter().flat_map(|threads| {
         let always = Contender::Device {
             threads: *threads,
             arenas: ArenaPolicy::Always,
+            check_captures: false,
         };
-        [device(*threads), always]
+        [device(*threads, false), always]
     }));
     if let Some(only) = args.only {
         contenders = contenders.into_iter().skip(only).take(1).collect();

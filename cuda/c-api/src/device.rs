@@ -100,8 +100,6 @@ impl Device {
         };
         let config = DeviceConfig {
             limit_bytes,
-            // Whoever captures does not know that a window is wanted.
-            check_captures: true,
             ..DeviceConfig::new()
         };
         let limits = Limits::new(u64::MAX).map_err(DeviceAllocError::Budgets)?;

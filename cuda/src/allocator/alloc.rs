@@ -10,10 +10,11 @@ use crate::driver::context::Context;
 use crate::stream_pool::HostWait;
 
 impl DeviceAllocator {
-    /// All of the device's memory.
+    /// Makes an allocator of all of the device's memory. Where there is no virtual memory it takes
+    /// [regions](super::DeviceBacking::Regions).
     ///
     /// # Errors
-    /// If the driver refuses, or the device cannot map memory.
+    /// If the driver refuses.
     pub fn new(context: &Context) -> Result<Self, DeviceAllocError> {
         Self::with_config(context, DeviceConfig::new())
     }
@@ -21,14 +22,15 @@ impl DeviceAllocator {
     /// Makes an allocator as the configuration says.
     ///
     /// # Errors
-    /// If the driver refuses, or the device cannot map memory; [`DriverError::Unsupported`](crate::DriverError::Unsupported) if a peer cannot
-    /// reach it or it cannot be shareable.
+    /// If the driver refuses; [`DriverError::Unsupported`](crate::DriverError::Unsupported) if a peer cannot reach
+    /// the memory or it cannot be shareable.
     pub fn with_config(context: &Context, config: DeviceConfig) -> Result<Self, DeviceAllocError> {
         Self::make(context, config, None)
     }
 
-    /// Gives memory for work that is queued on `stream` from now on. O(1) and no driver call while
-    /// something fits that this stream, or none, used last; one wait of the stream if another did.
+    /// Gives memory for work that is queued on `stream` from now on. O(1) while something fits that this stream,
+    /// or none, used last; one wait of the stream if another did. One driver call
+    /// ([`check_captures`](DeviceConfig::check_captures)).
     ///
     /// # Errors
     /// [`DeviceAllocError`].
@@ -51,12 +53,12 @@ impl DeviceAllocator {
         block: Block,
     ) -> Result<(), Rejected<DeviceFreeError>> {
         let inner = &*self.0;
-        let Ok(stream_id) = inner.pool.streams.id(stream) else {
+        let Ok(stream_id) = inner.pool.streams().id(stream) else {
             return inner.free_elsewhere(stream, block);
         };
         let bytes = block.bytes();
         inner.free_on(stream_id, block)?;
-        if inner.pool.shrinking.is_on() {
+        if inner.pool.shrinking().is_on() {
             inner.pool.freed_while_shrinking(Some(stream), bytes, inner);
         }
         Ok(())

@@ -104,19 +104,19 @@ impl SubAllocator for Pieces {
                 .alloc_more(
                     &inner
                         .pool
-                        .streams
+                        .streams()
                         .stream(self.stream_id)
                         .ok_or(SubAllocError)?,
                     self.stream_id,
                     &wanted,
                     HostWait::GoesOn,
-                    &*inner,
+                    &inner,
                 )
                 .map_err(|_| SubAllocError)?,
         };
         // Blocks of the program are counted when they are cut from it.
-        let account = inner.pool.streams.account(self.stream_id);
-        inner.pool.with(|_| account.withdrawn(block.bytes()));
+        let account = inner.pool.streams().account(self.stream_id);
+        inner.pool.count(|| account.withdrawn(block.bytes()));
         let range = apart(&block).ok_or(SubAllocError)?;
         let mut blocks = locked(&self.blocks);
         self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
@@ -135,9 +135,8 @@ impl SubAllocator for Pieces {
         let block = blocks.remove(&start).ok_or(SubAllocError)?;
         self.bytes.fetch_sub(block.bytes(), Ordering::Relaxed);
         drop(blocks);
-        let freed = inner
-            .pool
-            .free_after(block, inner.pool.streams.point(self.stream_id));
+        let point = inner.pool.streams().point(self.stream_id);
+        let freed = inner.pool.blocks().free_at(block, Some(point));
         debug_assert!(freed.is_ok(), "a piece of ours");
         Ok(())
     }
@@ -423,12 +422,12 @@ impl DeviceInner {
     ) -> Option<Block> {
         if arena.met_others.load(Ordering::Relaxed) != 0 {
             // No event may be asked in a capture.
-            let stream = self.pool.streams.stream(stream_id)?;
-            if self.pool.streams.captures(&stream) != Ok(false) {
+            let stream = self.pool.streams().stream(stream_id)?;
+            if self.pool.streams().captures(&stream) != Ok(false) {
                 return None;
             }
             // Else it would take all that is free elsewhere before it looked what has passed.
-            self.pool.streams.close_all();
+            self.pool.streams().close_all();
             self.pool.poll(self);
             if let Some(block) = arena.find(stream_id, bytes) {
                 return Some(block);
@@ -436,7 +435,7 @@ impl DeviceInner {
         }
         let grown = arena.grow(stream_id, bytes);
         // No lock is held here.
-        self.pool.node.shared().notify();
+        self.pool.node().shared().notify();
         grown
     }
 }

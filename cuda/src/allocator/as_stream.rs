@@ -42,12 +42,11 @@ impl StreamAllocator for DeviceAllocator {
         if !block.is_of(inner.id) {
             return Some(BlockInfo::of_device(inner.requested_bytes(block)?));
         }
-        inner.pool.with(|paged| {
-            Some(BlockInfo {
-                requested_bytes: paged.requested_bytes(block)?,
-                allocation_id: paged.allocation_id(block),
-                placement: Placement::Device,
-            })
+        let blocks = inner.pool.blocks();
+        Some(BlockInfo {
+            requested_bytes: blocks.requested_bytes(block)?,
+            allocation_id: blocks.allocation_id(block),
+            placement: Placement::Device,
         })
     }
 
@@ -98,7 +97,8 @@ impl DeviceAllocator {
 
     /// Reads and writes memory of this allocator, in the order of a stream.
     pub(crate) fn access_on(&self, stream: &Arc<CudaStream>) -> DeviceAccess {
-        let reach = self.0.pool.source().addresses();
+        let pages = self.0.pool.pages();
+        let reach = pages.map(|pages| pages.source().addresses());
         DeviceAccess::in_order(self.context(), stream, reach)
     }
 }
@@ -111,7 +111,7 @@ impl DeviceInner {
         request: &Request,
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
-        let stream_id = self.pool.streams.id(stream)?;
+        let stream_id = self.pool.streams().id(stream)?;
         let request = Request {
             stream: stream_id,
             freed_by: None,

@@ -21,8 +21,7 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcConfig, Block, BlockAllocator, FreeError, Rejected, Request, StreamId,
-    StreamPoint,
+    AllocError, Bfc, BfcConfig, Block, FreeError, Rejected, Request, StreamId, StreamPoint,
 };
 
 use super::{AllocRoute, DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner};
@@ -147,7 +146,7 @@ impl CaptureWindow {
         let _rooms = locked(&inner.windows.0);
         let was_open = core::mem::replace(&mut locked(&self.room).open, false);
         if was_open {
-            inner.pool.streams.set_may_capture(self.stream_id, false);
+            inner.pool.streams().set_may_capture(self.stream_id, false);
             inner.routes.set_window(self.stream_id, false);
         }
     }
@@ -185,8 +184,8 @@ impl DeviceAllocator {
         bytes: u64,
     ) -> Result<CaptureWindow, DeviceAllocError> {
         let inner = &*self.0;
-        let stream_id = inner.pool.streams.id(stream)?;
-        if inner.pool.streams.captures(stream)? || inner.windows.open_on(stream_id).is_some() {
+        let stream_id = inner.pool.streams().id(stream)?;
+        if inner.pool.streams().captures(stream)? || inner.windows.open_on(stream_id).is_some() {
             return Err(DeviceAllocError::Capturing);
         }
         if inner.routes.of(stream_id) == AllocRoute::Asleep {
@@ -198,7 +197,7 @@ impl DeviceAllocator {
             &Request::new(bytes).on(stream_id),
             HostWait::Waits,
         );
-        inner.pool.node.shared().notify();
+        inner.pool.node().shared().notify();
         let block = given?;
         let (range, bytes) = (block.range(), block.bytes());
         // SAFETY: the table goes into the best fit, which nobody takes apart.
@@ -234,7 +233,7 @@ impl DeviceAllocator {
             return Err(DeviceAllocError::Capturing);
         }
         rooms.push(room.clone());
-        inner.pool.streams.set_may_capture(stream_id, true);
+        inner.pool.streams().set_may_capture(stream_id, true);
         inner.routes.set_window(stream_id, true);
         drop(rooms);
         Ok(CaptureWindow {
@@ -285,7 +284,11 @@ impl DeviceInner {
         drop(rooms);
         let Some(found) = found else {
             // The core says what is wrong with it.
-            return self.pool.free(block).map_err(DeviceFreeError::from_core);
+            return self
+                .pool
+                .blocks()
+                .free(block)
+                .map_err(DeviceFreeError::from_core);
         };
         locked(&found)
             .free(block, points)
@@ -310,7 +313,7 @@ impl DeviceInner {
                 debug_assert!(freed.is_ok(), "the window's own block");
             } else {
                 self.deferred
-                    .defer(block, self.pool.streams.point(stream_id), others);
+                    .defer(block, self.pool.streams().point(stream_id), others);
             }
         }
     }

@@ -19,18 +19,25 @@ pub enum ArenaPolicy {
 /// How a [`DeviceAllocator`](super::DeviceAllocator) is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceConfig {
-    /// When pages move.
+    /// When pages move; nothing where memory comes in [regions](super::DeviceBacking::Regions).
     pub backing: Backing,
     /// Most bytes held.
     pub limit_bytes: u64,
-    /// Addresses reserved, 1023 GiB at most; 0 for eight times the device's memory, or that most.
+    /// Addresses reserved, 1023 GiB at most; 0 for eight times the device's memory, or that most. Where the
+    /// system does not give eight times, 0 is content with less, down to five quarters of the device's memory.
+    /// With few addresses long blocks find a place only after more pages have moved.
     pub address_bytes: u64,
     /// Which streams get pieces of 2 MiB of their own for blocks of up to 64 KiB.
     pub arenas: ArenaPolicy,
-    /// Every allocation asks the driver whether its stream captures, and is refused then unless a
-    /// [window](super::DeviceAllocator::prime) was primed: one driver call and its context. Without it
-    /// only allocations that need the driver anyway notice; one that is served from what the stream freed
-    /// before could be given again while the graph uses it. On in builds with debug assertions.
+    /// Whether an allocation on a stream that captures is refused
+    /// ([`Capturing`](crate::DeviceAllocError::Capturing)) unless a [window](super::DeviceAllocator::prime) was
+    /// primed. On by default. It costs each allocation one driver call (`cuStreamIsCapturing`), but on a default
+    /// stream, which never captures. No cheaper way is known: captures begin without a word to the allocator.
+    ///
+    /// Switch it off only in a program that never captures. Without it only allocations that need the driver
+    /// notice a capture; others get memory that the graph then shares with the program.
+    ///
+    /// A free is never refused for a capture: it says that nothing uses the block any more, the graph included.
     pub check_captures: bool,
     /// How [steps](super::DeviceAllocator::step) are planned.
     pub steps: StepConfig,
@@ -50,7 +57,7 @@ impl DeviceConfig {
             limit_bytes: u64::MAX,
             address_bytes: 0,
             arenas: ArenaPolicy::WhereThreadsMeet,
-            check_captures: cfg!(debug_assertions),
+            check_captures: true,
             steps: StepConfig::new(),
             peers: Vec::new(),
             shareable: false,

@@ -140,9 +140,9 @@ impl DeviceAllocator {
         bytes: u64,
     ) -> Result<ExportedBlock, ExportError> {
         let inner = &*self.0;
-        if !inner.pool.source().is_shareable() {
-            return Err(ExportError::NotShareable);
-        }
+        let shareable = inner.pool.pages();
+        let shareable = shareable.filter(|pages| pages.source().is_shareable());
+        let pages = shareable.ok_or(ExportError::NotShareable)?;
         if inner.requested_bytes(block).is_none() {
             return Err(ExportError::Unknown);
         }
@@ -157,8 +157,8 @@ impl DeviceAllocator {
             return Err(outside);
         }
         // First the pins: then the mappings under the block stay until they are counted (EXPORT1).
-        inner.pool.with(|paged| paged.pin_range(range));
-        match inner.pool.source().export(range) {
+        pages.with(|paged| paged.pin_range(range));
+        match pages.source().export(range) {
             Ok(exported) => Ok(ExportedBlock {
                 memory: self.clone(),
                 range,
@@ -170,7 +170,7 @@ impl DeviceAllocator {
                 descriptors: exported.descriptors,
             }),
             Err(error) => {
-                inner.pool.with(|paged| paged.unpin(range));
+                pages.with(|paged| paged.unpin(range));
                 Err(error.into())
             }
         }
@@ -180,7 +180,9 @@ impl DeviceAllocator {
 impl DeviceInner {
     /// Lets the memory of an export move again.
     fn end_export(&self, range: AddrRange) {
-        self.pool.source().end_export(range);
-        self.pool.with(|paged| paged.unpin(range));
+        if let Some(pages) = self.pool.pages() {
+            pages.source().end_export(range);
+            pages.with(|paged| paged.unpin(range));
+        }
     }
 }

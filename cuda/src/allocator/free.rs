@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::{
-    Bfc, Block, BlockAllocator, FreeError, RawBlock, Rejected, StreamId, StreamPoint,
-};
+use larder_core::{Bfc, Block, FreeError, RawBlock, Rejected, StreamId, StreamPoint};
 
 use super::routes::AllocRoute;
 use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner};
@@ -29,13 +27,13 @@ impl DeviceAllocator {
         };
         let (mut block, mut stream_ids) = (block, Vec::new());
         for stream in others {
-            match inner.pool.streams.id(stream) {
+            match inner.pool.streams().id(stream) {
                 Ok(stream_id) if stream_ids.contains(&stream_id) => {}
                 Ok(stream_id) => stream_ids.push(stream_id),
                 Err(_) => block = inner.pool.context().wait_before_free(stream, block)?,
             }
         }
-        let freed_on = inner.pool.streams.id(first);
+        let freed_on = inner.pool.streams().id(first);
         if freed_on.is_err() && !others.is_empty() {
             let block = inner.pool.context().wait_before_free(first, block)?;
             return self.free_used_on(others, block);
@@ -49,7 +47,7 @@ impl DeviceAllocator {
             stream_ids.push(freed_on);
             let points = stream_ids
                 .iter()
-                .map(|stream_id| inner.pool.streams.point(*stream_id));
+                .map(|stream_id| inner.pool.streams().point(*stream_id));
             inner.free_in_window(&points.collect::<Vec<_>>(), block)?;
             inner.came_back_on(freed_on, bytes);
             return Ok(());
@@ -59,8 +57,8 @@ impl DeviceAllocator {
         }
         let others = stream_ids
             .iter()
-            .map(|stream_id| inner.pool.streams.point(*stream_id));
-        let point = inner.pool.streams.point(freed_on);
+            .map(|stream_id| inner.pool.streams().point(*stream_id));
+        let point = inner.pool.streams().point(freed_on);
         inner.deferred.defer(block, point, others.collect());
         inner.came_back_on(freed_on, bytes);
         Ok(())
@@ -86,11 +84,7 @@ impl DeviceAllocator {
         if let Some(found) = found {
             return Ok(found);
         }
-        inner.pool.with(|paged| {
-            let block = paged.block_from_raw(raw)?;
-            let bytes = paged.requested_bytes(&block).ok_or(FreeError::Unknown)?;
-            Ok((block, bytes))
-        })
+        inner.pool.restore(raw)
     }
 
     /// Makes work that is queued on `stream` from now on wait, on the device, for all that is queued on
@@ -105,7 +99,7 @@ impl DeviceAllocator {
         stream: &Arc<CudaStream>,
         after: &Arc<CudaStream>,
     ) -> Result<(), DeviceAllocError> {
-        let streams = &self.0.pool.streams;
+        let streams = self.0.pool.streams();
         let (stream_id, after) = (streams.id(stream)?, streams.id(after)?);
         let point = streams.point(after);
         if streams.order(stream, stream_id, point, WantedBy::Program)? {
@@ -148,7 +142,8 @@ impl DeviceInner {
         stream_id: StreamId,
         block: Block,
     ) -> Result<(), Rejected<FreeError>> {
-        self.pool.free_at(block, self.pool.streams.point(stream_id))
+        self.pool
+            .free_at(block, self.pool.streams().point(stream_id))
     }
 
     /// On a stream without a number: what it has queued is waited for.
@@ -165,7 +160,10 @@ impl DeviceInner {
     fn free_unused(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>> {
         let bytes = block.bytes();
         if block.is_of(self.id) {
-            self.pool.free(block).map_err(DeviceFreeError::from_core)?;
+            self.pool
+                .blocks()
+                .free(block)
+                .map_err(DeviceFreeError::from_core)?;
         } else {
             match self.arenas.owner(&block) {
                 Some((_, arena)) => arena
@@ -192,12 +190,12 @@ impl DeviceInner {
     ) -> Result<(), Rejected<DeviceFreeError>> {
         match self.arenas.owner(&block) {
             Some((_, arena)) => {
-                let point = self.pool.streams.point(stream_id);
+                let point = self.pool.streams().point(stream_id);
                 arena
                     .free(block, Some(point))
                     .map_err(DeviceFreeError::from_core)
             }
-            None => self.free_in_window(&[self.pool.streams.point(stream_id)], block),
+            None => self.free_in_window(&[self.pool.streams().point(stream_id)], block),
         }
     }
 

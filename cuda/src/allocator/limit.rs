@@ -17,7 +17,7 @@ impl DeviceAllocator {
     /// limit is the configuration's.
     ///
     /// # Errors
-    /// If the driver refuses, the device cannot map memory, or [`DeviceAllocError::Budgets`].
+    /// If the driver refuses, or [`DeviceAllocError::Budgets`].
     pub fn in_budget(
         context: &Context,
         config: DeviceConfig,
@@ -38,13 +38,13 @@ impl DeviceAllocator {
 
     /// The limit of what is held; budgets above may allow less.
     pub fn limit_bytes(&self) -> u64 {
-        self.0.pool.node.usage().config.hard_bytes
+        self.0.pool.node().usage().config.hard_bytes
     }
 
     /// What is held, and what of it would stay if the limit were set to 0 now: what blocks use, and queued
     /// work. Memory that events say is out of use is noticed on the way. O(chunks).
     pub fn pool_stats(&self) -> PoolStats {
-        self.0.pool.pool_stats(&*self.0)
+        self.0.pool.pool_stats(&self.0)
     }
 
     /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules of
@@ -53,22 +53,22 @@ impl DeviceAllocator {
         &self,
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
     ) -> LimitWatch {
-        Budget::of(&self.0.pool.node).watch(callback)
+        Budget::of(self.0.pool.node()).watch(callback)
     }
 }
 
 impl DeviceInner {
     /// Called when a block was freed that no stream uses, or none that is known.
     pub(super) fn came_back(&self, bytes: u64) {
-        if self.pool.shrinking.is_on() {
+        if self.pool.shrinking().is_on() {
             self.pool.freed_while_shrinking(None, bytes, self);
         }
     }
 
     /// Called when a block was freed in the order of a stream.
     pub(super) fn came_back_on(&self, stream_id: StreamId, bytes: u64) {
-        if self.pool.shrinking.is_on() {
-            let stream = self.pool.streams.stream(stream_id);
+        if self.pool.shrinking().is_on() {
+            let stream = self.pool.streams().stream(stream_id);
             self.pool
                 .freed_while_shrinking(stream.as_deref(), bytes, self);
         }
@@ -77,11 +77,11 @@ impl DeviceInner {
 
 impl LimitedPool for DeviceInner {
     fn node(&self) -> &Arc<TreeNode> {
-        &self.pool.node
+        self.pool.node()
     }
 
     fn take_limit(&self) {
-        self.pool.shrinking.begin();
+        self.pool.shrinking().begin();
         self.pool.take_limit_over();
     }
 

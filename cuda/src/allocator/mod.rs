@@ -1,6 +1,6 @@
 //! [`DeviceAllocator`]: a device's memory in the order of streams.
 //!
-//! A [`StreamPool`] of pages that can move ([`VirtualMemory`]), and above it what only a device's memory
+//! A `device_pool` of pages that can move, or of regions that cannot, and above it what only a device's memory
 //! has: `arenas` of small blocks by stream, `steps` planned ahead, the `capture_window`s, and blocks that
 //! several streams used (`deferred_blocks`). Which of them serves a stream says its route (`routes`). All of it can
 //! be given up for a while (`sleep`).
@@ -15,6 +15,7 @@ mod by_address;
 mod capture_window;
 mod config;
 mod deferred_blocks;
+mod device_pool;
 #[cfg(unix)]
 mod export;
 mod free;
@@ -33,9 +34,8 @@ use core::fmt;
 use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
-use larder_core::paged::{Paged, PagedAllocator, PagedBfc, PagedConfig};
 use larder_core::sync::AtomicU64;
-use larder_core::{AllocatorId, Block, ConfigError, EventNumber, Request, StreamId};
+use larder_core::{AllocatorId, Block, EventNumber, Request, StreamId};
 
 use arenas::{Arenas, MAX_BYTES};
 use by_address::ByAddress;
@@ -43,6 +43,8 @@ pub use capture_window::CaptureWindow;
 use capture_window::Windows;
 pub use config::{ArenaPolicy, DeviceConfig};
 use deferred_blocks::DeferredBlocks;
+pub use device_pool::DeviceBacking;
+use device_pool::DevicePool;
 #[cfg(unix)]
 pub use export::{ExportError, ExportedBlock};
 pub(crate) use order::Ordered;
@@ -57,17 +59,8 @@ use steps::StepStreams;
 #[cfg(feature = "control")]
 use crate::limits::LimitedPool;
 use crate::limits::{self, Budget};
-use crate::owning::Owning;
-use crate::stream_pool::{Above, Bounded, HostWait, StreamPool, StreamStats};
-use crate::{
-    Context, DeviceAllocError, DeviceFreeError, DriverError, VirtualConfig, VirtualMemory,
-};
-
-/// Addresses for each byte of the device. Moving pages leaves holes, which cost addresses only.
-const ADDRESSES_A_BYTE: u64 = 8;
-
-/// Most addresses: the core counts 2^32 granules of 256 bytes, less one; this is a little under that.
-const MAX_ADDRESSES: u64 = (1 << 40) - (1 << 30);
+use crate::stream_pool::{Above, HostWait, StreamStats};
+use crate::{Context, DeviceAllocError, DeviceFreeError};
 
 /// Where small blocks come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,7 +114,7 @@ pub struct DeviceAllocator(Arc<DeviceInner>);
 
 struct DeviceInner {
     /// In front of the others: it waits for the streams when it goes.
-    pool: StreamPool<VirtualMemory, Paged<'static>>,
+    pool: DevicePool,
     /// What its own blocks carry.
     id: AllocatorId,
     check_captures: bool,
@@ -142,40 +135,11 @@ impl DeviceAllocator {
         config: DeviceConfig,
         budget: Option<&Budget>,
     ) -> Result<Self, DeviceAllocError> {
-        let address_bytes = match config.address_bytes {
-            0 => {
-                let device = context.device_info()?;
-                let wanted = device.total_bytes.saturating_mul(ADDRESSES_A_BYTE);
-                wanted.min(MAX_ADDRESSES)
-            }
-            bytes if bytes > MAX_ADDRESSES => return Err(DriverError::Size { bytes }.into()),
-            bytes => bytes,
-        };
         let node = limits::pool_node(budget, "device memory", config.limit_bytes)
             .map_err(DeviceAllocError::Budgets)?;
-        let virtual_config = VirtualConfig {
-            peers: config.peers,
-            shareable: config.shareable,
-            ..VirtualConfig::new(address_bytes)
-        };
-        let mut memory = VirtualMemory::with_config(context, &virtual_config)?;
-        memory.charge_to(node.clone());
-        let mut paged = PagedConfig::new(memory.addresses(), config.backing);
-        paged.page_bytes = memory.page_bytes();
-        paged.bfc.limit_bytes = config.limit_bytes;
-        let bytes = memory.page_bytes();
-        // SAFETY: the tables go into the allocator, which nobody takes apart.
-        let pool = unsafe {
-            Owning::try_new(|tables| {
-                let (chunks, tables) = tables::lend(tables, &paged);
-                let paged = PagedBfc::with_tables(paged, chunks, tables)?;
-                Ok::<_, ConfigError>(PagedAllocator::with_wait(paged, memory))
-            })
-        };
-        // Only a page that is no multiple of the granule, which no driver has.
-        let pool = pool.map_err(|_| DriverError::Size { bytes })?;
+        let pool = DevicePool::new(context, &config, &node)?;
         let inner = Arc::new_cyclic(|inner| DeviceInner {
-            id: pool.with(|paged| paged.id()),
+            id: pool.id(),
             check_captures: config.check_captures,
             routes: Routes::default(),
             arenas: Arenas::new(inner, config.arenas),
@@ -185,13 +149,18 @@ impl DeviceAllocator {
             sleep: SleepState::default(),
             releasing: AtomicU64::new(0),
             by_address: ByAddress::default(),
-            pool: StreamPool::new(Bounded::new(context, pool, node)),
+            pool,
         });
         let pool: Weak<DeviceInner> = Arc::downgrade(&inner);
-        limits::enter(pool, &inner.pool.node);
+        limits::enter(pool, inner.pool.node());
         // A budget above may be in excess.
         inner.pool.take_limit_over();
         Ok(Self(inner))
+    }
+
+    /// What the memory is taken from: pages that move, or regions where there is no virtual memory.
+    pub fn backing(&self) -> DeviceBacking {
+        self.0.pool.backing()
     }
 
     /// Where the memory lives.
@@ -232,15 +201,25 @@ impl DeviceInner {
         bytes: u64,
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
-        let stream_id = self.pool.streams.id(stream)?;
-        if self.routes.of(stream_id) != AllocRoute::Plain || self.check_captures {
+        let stream_id = self.pool.streams().id(stream)?;
+        if self.routes.of(stream_id) != AllocRoute::Plain {
             let request = Request::new(bytes).on(stream_id);
             return self.alloc_routed(stream, stream_id, &request, Small::MayBeInArena, host);
         }
+        self.refuse_capture(stream)?;
         self.alloc_plain(stream, stream_id, bytes, host)
     }
 
-    /// Gives memory to a stream that has steps or a window, or might capture.
+    /// Refuses memory for a stream that captures, which the graph and the program would share.
+    #[inline]
+    fn refuse_capture(&self, stream: &CudaStream) -> Result<(), DeviceAllocError> {
+        if self.check_captures && self.pool.streams().makes_graph(stream)? {
+            return Err(DeviceAllocError::Capturing);
+        }
+        Ok(())
+    }
+
+    /// Gives memory to a stream that has steps or a window, or to any stream as a request says.
     #[cold]
     fn alloc_routed(
         &self,
@@ -259,9 +238,7 @@ impl DeviceInner {
         {
             return given;
         }
-        if self.check_captures && self.pool.streams.captures(stream)? {
-            return Err(DeviceAllocError::Capturing);
-        }
+        self.refuse_capture(stream)?;
         let given = match (route, small) {
             (AllocRoute::Plain, Small::MayBeInArena) => {
                 return self.alloc_plain(stream, stream_id, request.bytes, host);
@@ -269,7 +246,7 @@ impl DeviceInner {
             (AllocRoute::Plain, Small::IsInCore) => self.alloc(stream, stream_id, request, host),
             _ => self.alloc_in_step(stream, stream_id, request, host),
         };
-        self.pool.node.shared().notify();
+        self.pool.node().shared().notify();
         given
     }
 
@@ -284,7 +261,7 @@ impl DeviceInner {
     ) -> Result<Block, DeviceAllocError> {
         // What arenas hold is live to the core: while the limit is not met, only that may grant.
         if bytes <= MAX_BYTES
-            && !self.pool.shrinking.is_on()
+            && !self.pool.shrinking().is_on()
             && let Some(arena) = self.arenas.of_small(stream_id)
             && let Some(block) = self.alloc_in_arena(arena, stream_id, bytes)
         {
@@ -309,7 +286,7 @@ impl DeviceInner {
         let given = self
             .pool
             .alloc_more(stream, stream_id, &request, host, self);
-        self.pool.node.shared().notify();
+        self.pool.node().shared().notify();
         given
     }
 
@@ -348,7 +325,7 @@ impl Above for DeviceInner {
             debug_assert!(freed.is_ok(), "a block that was ours when it was deferred");
         };
         self.deferred
-            .free_passed(|point| self.pool.streams.is_done(point), free);
+            .free_passed(|point| self.pool.streams().is_done(point), free);
     }
 
     fn holds_pending(&self) -> bool {

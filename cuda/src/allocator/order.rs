@@ -36,12 +36,12 @@ impl DeviceAllocator {
     /// [`DeviceAllocError::StreamHeld`] if a buffer, a step, a window or another clone holds the stream;
     /// [`DeviceAllocError::Capturing`]; if the driver refuses. The stream is still known then.
     pub fn forget_stream(&self, stream: Arc<CudaStream>) -> Result<(), DeviceAllocError> {
-        self.0.pool.streams.forget(stream)
+        self.0.pool.streams().forget(stream)
     }
 
     /// The streams that it knows: their numbers, and points of their work.
     pub(crate) fn known_streams(&self) -> &Streams {
-        &self.0.pool.streams
+        self.0.pool.streams()
     }
 
     /// Makes later work of the stream, whose number is given, wait for a point: on the device, or on the
@@ -55,7 +55,7 @@ impl DeviceAllocator {
         stream_id: StreamId,
         after: StreamPoint,
     ) -> Result<Ordered, cuda::DriverError> {
-        let streams = &self.0.pool.streams;
+        let streams = self.0.pool.streams();
         if streams.order(stream, stream_id, after, WantedBy::Program) == Ok(true) {
             return Ok(Ordered::Yes);
         }
@@ -78,7 +78,7 @@ impl DeviceAllocator {
     /// # Errors
     /// If the driver refuses, as it does while the stream captures.
     pub(crate) fn wait_for_stream(&self, stream_id: StreamId) -> Result<(), cuda::DriverError> {
-        let streams = &self.0.pool.streams;
+        let streams = self.0.pool.streams();
         match streams.stream(stream_id) {
             Some(stream) => self.wait_for(&stream),
             // It was let go: its last event stands for all of it.
@@ -91,7 +91,15 @@ impl DeviceAllocator {
 
     /// Whether work queued on the stream becomes part of a graph.
     pub(crate) fn captures(&self, stream: &CudaStream) -> bool {
-        self.0.pool.streams.captures(stream) == Ok(true)
+        self.0.pool.streams().captures(stream) == Ok(true)
+    }
+
+    /// Refuses memory for a stream that captures, where captures are checked.
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::Capturing`], and if the driver refuses to say.
+    pub(crate) fn refuse_capture(&self, stream: &CudaStream) -> Result<(), DeviceAllocError> {
+        self.0.refuse_capture(stream)
     }
 
     /// Takes a block back that these streams used; the stream `freed_on` gets it again soonest. Never
@@ -105,12 +113,12 @@ impl DeviceAllocator {
         let inner = &*self.0;
         let bytes = block.bytes();
         let mut others: Vec<_> = others
-            .map(|stream_id| inner.pool.streams.point(stream_id))
+            .map(|stream_id| inner.pool.streams().point(stream_id))
             .collect();
         let of_a_window = inner.is_of_a_window(&block);
         if others.is_empty() || of_a_window {
             let freed = if of_a_window {
-                others.push(inner.pool.streams.point(freed_on));
+                others.push(inner.pool.streams().point(freed_on));
                 inner.free_in_window(&others, block)
             } else {
                 inner.free_on(freed_on, block)
@@ -119,7 +127,7 @@ impl DeviceAllocator {
         } else {
             inner
                 .deferred
-                .defer(block, inner.pool.streams.point(freed_on), others);
+                .defer(block, inner.pool.streams().point(freed_on), others);
         }
         inner.came_back_on(freed_on, bytes);
     }

@@ -19,12 +19,12 @@ pub struct Released {
 
 impl DeviceAllocator {
     /// Gives so many bytes of idle memory back to the driver, in whole pages, or what there is; [`u64::MAX`]
-    /// for all. Nothing is waited for: what queued work still uses goes later. O(chunks) and the calls.
+    /// for all. Of [regions](super::DeviceBacking::Regions), any number is all that are idle. Nothing is waited for: what queued work still uses goes later. O(chunks) and the calls.
     pub fn release(&self, bytes: u64) -> Released {
         let inner = &*self.0;
         inner.pool.collect(HostWait::Waits, inner);
         let (now_bytes, later_bytes) = inner.release_with_deferred(bytes);
-        inner.pool.node.shared().notify();
+        inner.pool.node().shared().notify();
         Released {
             now_bytes,
             later_bytes,
@@ -35,18 +35,20 @@ impl DeviceAllocator {
     /// [release](Self::release) is not over.
     pub fn end_step(&self) {
         self.0.end_step();
-        self.0.pool.node.shared().notify();
+        self.0.pool.node().shared().notify();
     }
 }
 
 impl DeviceInner {
     pub(super) fn end_step(&self) {
-        self.pool.end_step();
+        if let Some(pages) = self.pool.pages() {
+            pages.end_step();
+        }
         if self.releasing.load(Ordering::Relaxed) > 0 {
             self.pool.poll(self);
             self.release_with_deferred(0);
         }
-        if self.pool.shrinking.is_on() {
+        if self.pool.shrinking().is_on() {
             self.pool.shrink(self);
         }
     }
@@ -62,7 +64,7 @@ impl DeviceInner {
             return (0, 0);
         }
         let gone = self.pool.release(wanted);
-        let pending = self.pool.with(|paged| paged.report().pending_bytes);
+        let pending = self.pool.report().pending_bytes;
         let later = wanted.saturating_sub(gone).min(pending);
         self.releasing.fetch_add(later, Ordering::Relaxed);
         (gone, later)

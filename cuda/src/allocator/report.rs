@@ -1,7 +1,7 @@
 //! What an allocator did and holds, as plain values.
 
 use larder_core::paged::PageStats;
-use larder_core::{AddrRange, Block, BlockAllocator, ChunkInfo, ChunkState, Stats, StreamId};
+use larder_core::{AddrRange, Block, ChunkState, Stats, StreamId};
 
 use super::{DeviceAllocator, DeviceInner};
 use crate::{StreamStats, VirtualCalls};
@@ -58,25 +58,26 @@ impl DeviceAllocator {
         self.0.requested_bytes(block)
     }
 
-    /// Counters of pages.
+    /// Counters of pages; zeros where memory comes in [regions](super::DeviceBacking::Regions).
     pub fn page_stats(&self) -> PageStats {
-        self.0.pool.page_stats()
+        let pages = self.0.pool.pages();
+        pages.map_or_else(PageStats::default, |pages| pages.page_stats())
     }
 
     /// Has `watch` called for the memory that is mapped from now on; for an allocator that holds nothing yet.
     pub(crate) fn watch(&self, watch: Box<dyn crate::source::virtual_memory::RegionWatch>) {
-        self.0.pool.source().watch(watch);
+        self.0.pool.watch(watch);
     }
 
-    /// Calls of the driver that created, mapped or gave back memory, by kind.
+    /// Calls of the driver that created, mapped or gave back virtual memory, by kind.
     pub fn driver_calls(&self) -> VirtualCalls {
-        self.0.pool.source().calls()
+        self.0.pool.calls()
     }
 
     /// What each stream did, in no order.
     pub fn streams(&self) -> Vec<StreamStats> {
         let inner = &*self.0;
-        let stream_ids = inner.pool.streams.ids();
+        let stream_ids = inner.pool.streams().ids();
         stream_ids
             .filter_map(|(stream_id, handle)| Some(inner.stream_stats(stream_id, handle?)))
             .collect()
@@ -88,18 +89,10 @@ impl DeviceAllocator {
         let inner = &*self.0;
         // Room for it before the lock: nothing is asked of the host while it is held, but for what
         // came in between.
-        let count = inner.pool.with(|paged| paged.report());
+        let count = inner.pool.report();
         let count = count.used_chunks as usize + count.free_chunks as usize;
         let mut chunks = Vec::with_capacity(2 * count + 16);
-        let (stats, pages) = inner.pool.with(|paged| {
-            paged.for_each_chunk(|info: ChunkInfo| {
-                chunks.push(DeviceChunk {
-                    range: info.range,
-                    state: info.state,
-                });
-            });
-            (paged.stats(), paged.page_stats())
-        });
+        let (stats, pages) = inner.pool.list(&mut chunks);
         DeviceSnapshot {
             stats: inner.without_idle(stats),
             pages,
@@ -113,7 +106,7 @@ impl DeviceAllocator {
 impl DeviceInner {
     pub(super) fn requested_bytes(&self, block: &Block) -> Option<u64> {
         if block.is_of(self.id) {
-            return self.pool.requested_bytes(block);
+            return self.pool.blocks().requested_bytes(block);
         }
         match self.arenas.owner(block) {
             Some((_, arena)) => arena.with(|bfc| bfc.requested_bytes(block)),
@@ -132,14 +125,14 @@ impl DeviceInner {
     }
 
     fn stream_stats(&self, stream_id: StreamId, stream: usize) -> StreamStats {
-        let (waits, events) = self.pool.streams.counts(stream_id);
+        let (waits, events) = self.pool.streams().counts(stream_id);
         let mut stats = StreamStats {
             stream,
             waits,
             events,
             ..StreamStats::default()
         };
-        self.pool.streams.account(stream_id).add_to(&mut stats);
+        self.pool.streams().account(stream_id).add_to(&mut stats);
         if let Some(arena) = self.arenas.of(stream_id) {
             arena.account().add_to(&mut stats);
             stats.arena_bytes = arena.held_bytes();

@@ -30,10 +30,11 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use larder_core::{AddrRange, Block, ByteCount, ChunkInfo, ChunkState, FreeError, StreamId};
+use larder_core::{AddrRange, Block, ByteCount, ChunkState, FreeError, StreamId};
 use larder_cuda_abi::Code;
 use thiserror::Error;
 
+use super::device_pool::Pages;
 use super::host_copy::HostCopy;
 use super::routes::AllocRoute;
 use super::{DeviceAllocator, DeviceInner};
@@ -82,6 +83,11 @@ pub enum SleepError {
     /// A budget, or the allocator's own limit, has no room for what sleeps.
     #[error("{0}")]
     Budget(OverBudget),
+    /// Memory in regions cannot keep its addresses without memory behind them.
+    #[error(
+        "the device or the system has no virtual memory, so the memory cannot sleep: free it instead"
+    )]
+    Regions,
     /// The driver refused a call.
     #[error("{0}; call again, nothing is lost")]
     Driver(DriverError),
@@ -169,12 +175,13 @@ impl DeviceAllocator {
     /// goes on.
     pub fn sleep(&self) -> Result<Slept, SleepError> {
         let inner = &*self.0;
+        let pages = inner.pool.pages().ok_or(SleepError::Regions)?;
         let mut copy = locked(&inner.sleep.copy);
         let slept = match &*copy {
-            Some(_) => inner.give_up_the_rest(),
+            Some(_) => give_up_the_rest(pages),
             None => {
                 inner.routes.set_asleep(true);
-                let slept = inner.fall_asleep(&mut copy);
+                let slept = inner.fall_asleep(pages, &mut copy);
                 inner.routes.set_asleep(copy.is_some());
                 slept
             }
@@ -196,10 +203,10 @@ impl DeviceAllocator {
     pub fn wake(&self) -> Result<u64, SleepError> {
         let inner = &*self.0;
         let mut copy = locked(&inner.sleep.copy);
-        let Some(saved) = &*copy else {
+        let (Some(saved), Some(pages)) = (&*copy, inner.pool.pages()) else {
             return Ok(0);
         };
-        let woken = inner.wake_up(saved);
+        let woken = inner.wake_up(pages, saved);
         if woken.is_ok() {
             inner.routes.set_asleep(false);
             *copy = None;
@@ -235,7 +242,7 @@ impl DeviceAllocator {
         if !block.is_of(inner.id) {
             return Ok(());
         }
-        let id = inner.pool.with(|paged| paged.allocation_id(block));
+        let id = inner.pool.blocks().allocation_id(block);
         let id = id.ok_or(FreeError::Unknown)?;
         let mut marks = locked(&inner.sleep.remakable);
         if !remakable {
@@ -252,10 +259,10 @@ impl DeviceAllocator {
 
 impl DeviceInner {
     /// Copies what is live and gives the memory up; `copy` is set if the allocator is asleep then.
-    fn fall_asleep(&self, copy: &mut Option<HostCopy>) -> Result<Slept, SleepError> {
+    fn fall_asleep(&self, pages: &Pages, copy: &mut Option<HostCopy>) -> Result<Slept, SleepError> {
         self.wait_for_work()?;
         self.release_idle();
-        let source = self.pool.source();
+        let source = pages.source();
         let slept = self.give_up(source.stop_and_tell(), copy);
         if copy.is_none() {
             source.tell_of_return();
@@ -297,20 +304,11 @@ impl DeviceInner {
         }
     }
 
-    /// Asleep: gives up what the driver had refused to take.
-    fn give_up_the_rest(&self) -> Result<Slept, SleepError> {
-        let bytes = self.pool.source().stop().give_up()?;
-        Ok(Slept {
-            released_bytes: bytes,
-            ..Slept::default()
-        })
-    }
-
     /// Brings everything back, or nothing (SLEEP2). Gives the bytes that were copied.
-    fn wake_up(&self, saved: &HostCopy) -> Result<u64, SleepError> {
+    fn wake_up(&self, pages: &Pages, saved: &HostCopy) -> Result<u64, SleepError> {
         // What was freed meanwhile needs no memory.
         self.release_idle();
-        let source = self.pool.source();
+        let source = pages.source();
         source.forget_over_budget();
         let mut stopped = source.stop();
         let live: Vec<AddrRange> = self.used().iter().map(|used| used.range).collect();
@@ -338,7 +336,7 @@ impl DeviceInner {
     /// Waits for all work of the context, also of streams that only use what others allocated. Nothing is
     /// waited for if a stream that is known captures.
     fn wait_for_work(&self) -> Result<(), SleepError> {
-        let streams = &self.pool.streams;
+        let streams = self.pool.streams();
         for stream in streams.ids().filter_map(|(id, _)| streams.stream(id)) {
             match streams.captures(&stream) {
                 // Its owner has destroyed it.
@@ -360,16 +358,18 @@ impl DeviceInner {
     /// What is in use to the core, in the order of addresses. O(chunks).
     fn used(&self) -> Vec<UsedBlock> {
         // Room for it before the lock, and for what comes in between.
-        let count = self.pool.with(|paged| paged.report().used_chunks);
-        let mut used = Vec::with_capacity(count as usize + 16);
-        self.pool.with(|paged| {
-            paged.for_each_chunk(|info: ChunkInfo| {
-                if let ChunkState::Used { id, .. } = info.state {
-                    let range = info.range;
-                    used.push(UsedBlock { range, id });
-                }
-            });
+        let report = self.pool.report();
+        let count = report.used_chunks as usize + report.free_chunks as usize;
+        let mut chunks = Vec::with_capacity(2 * count + 16);
+        let _ = self.pool.list(&mut chunks);
+        let used = chunks.into_iter().filter_map(|chunk| match chunk.state {
+            ChunkState::Used { id, .. } => Some(UsedBlock {
+                range: chunk.range,
+                id,
+            }),
+            _ => None,
         });
+        let mut used: Vec<_> = used.collect();
         used.sort_unstable_by_key(|used| used.range.start());
         used
     }
@@ -377,6 +377,15 @@ impl DeviceInner {
     /// What is charged has changed, or limits while it slept.
     fn limits_may_have_changed(&self) {
         self.pool.take_limit_over();
-        self.pool.node.shared().notify();
+        self.pool.node().shared().notify();
     }
+}
+
+/// Asleep: gives up what the driver had refused to take.
+fn give_up_the_rest(pages: &Pages) -> Result<Slept, SleepError> {
+    let bytes = pages.source().stop().give_up()?;
+    Ok(Slept {
+        released_bytes: bytes,
+        ..Slept::default()
+    })
 }

@@ -17,6 +17,7 @@ use larder_core::{
     Rejected, Request, StreamId,
 };
 
+use super::device_pool::Pages;
 use super::{DeviceAllocError, DeviceAllocator, DeviceInner, step_tables};
 use crate::driver::locked;
 use crate::owning::Owning;
@@ -87,7 +88,7 @@ impl Drop for DeviceStep {
                 inner.end_step();
             }
         }
-        inner.pool.node.shared().notify();
+        inner.pool.node().shared().notify();
     }
 }
 
@@ -103,6 +104,8 @@ impl DeviceAllocator {
     /// allocation of the stream costs a lock and a walk to its place more; the first of a step that is
     /// known also a walk over what is live, and laying out if that has changed. Other streams' blocks are
     /// in the way of a plan where they are when it is made.
+    ///
+    /// Memory in [regions](super::DeviceBacking::Regions) is not planned: a step serves as if there were none.
     ///
     /// ```no_run
     /// # let context = larder_cuda::Context::new(0)?;
@@ -132,12 +135,20 @@ impl DeviceAllocator {
         key: u64,
     ) -> Result<DeviceStep, DeviceAllocError> {
         let inner = &*self.0;
-        let stream_id = inner.pool.streams.id(stream)?;
+        let stream_id = inner.pool.streams().id(stream)?;
+        let step = DeviceStep {
+            memory: self.clone(),
+            stream_id,
+            _stream: stream.clone(),
+        };
+        if inner.pool.pages().is_none() {
+            return Ok(step);
+        }
         let planned = inner.steps.make(stream_id);
         // It sees every block of the stream from now on.
         inner.routes.set_steps(stream_id);
         let mut planned = locked(planned);
-        let before = inner.pool.streams.before(stream_id);
+        let before = inner.pool.streams().before(stream_id);
         if planned.before != before {
             planned.before = before;
             planned.steps.start_over();
@@ -147,11 +158,7 @@ impl DeviceAllocator {
             planned.steps.begin(key);
         }
         drop(planned);
-        Ok(DeviceStep {
-            memory: self.clone(),
-            stream_id,
-            _stream: stream.clone(),
-        })
+        Ok(step)
     }
 
     /// What the stream does begins anew, as when a program trains another model: the step after the
@@ -171,7 +178,7 @@ impl DeviceAllocator {
         act: impl FnOnce(&mut Steps<'static>) -> R,
     ) -> Option<R> {
         let inner = &*self.0;
-        let stream_id = inner.pool.streams.known(stream).ok()??;
+        let stream_id = inner.pool.streams().known(stream).ok()??;
         let mut planned = locked(inner.steps.of(stream_id)?);
         Some(act(&mut planned.steps))
     }
@@ -187,12 +194,13 @@ impl DeviceInner {
         request: &Request,
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
-        let Some(planned) = self.steps.of(stream_id) else {
+        let (Some(planned), Some(pages)) = (self.steps.of(stream_id), self.pool.pages()) else {
             return self.alloc(stream, stream_id, request, host);
         };
         let mut planned = locked(planned);
         let mut below = BelowPlans {
             inner: self,
+            pages,
             stream: Some(stream),
             stream_id,
             host,
@@ -215,12 +223,13 @@ impl DeviceInner {
         stream_id: StreamId,
         block: Block,
     ) -> Result<(), Rejected<FreeError>> {
-        let Some(planned) = self.steps.of(stream_id) else {
+        let (Some(planned), Some(pages)) = (self.steps.of(stream_id), self.pool.pages()) else {
             return self.free_to_pool(stream_id, block);
         };
         let mut planned = locked(planned);
         let mut below = BelowPlans {
             inner: self,
+            pages,
             stream: None,
             stream_id,
             host: HostWait::GoesOn,
@@ -233,6 +242,7 @@ impl DeviceInner {
 /// The allocator below a stream's plans.
 struct BelowPlans<'a> {
     inner: &'a DeviceInner,
+    pages: &'a Pages,
     /// None while a block is freed.
     stream: Option<&'a Arc<CudaStream>>,
     stream_id: StreamId,
@@ -245,7 +255,7 @@ impl BelowPlans<'_> {
     /// Whether pages may be mapped now: not into a capture.
     fn may_map(&self) -> bool {
         self.stream
-            .is_some_and(|stream| self.inner.pool.streams.captures(stream) == Ok(false))
+            .is_some_and(|stream| self.inner.pool.streams().captures(stream) == Ok(false))
     }
 }
 
@@ -273,7 +283,7 @@ impl Below for BelowPlans<'_> {
         range: AddrRange,
         near: Option<ChunkHandle>,
     ) -> Result<Block, AllocError> {
-        let pool = &self.inner.pool;
+        let pool = self.pages;
         let mapped = pool.with(|paged| paged.alloc_at_on(range, near, self.stream_id));
         let block = match mapped {
             Err(AllocError::PlaceTaken) if self.may_map() => {
@@ -293,22 +303,21 @@ impl Below for BelowPlans<'_> {
 
     fn missing_bytes(&mut self, range: AddrRange) -> u64 {
         let stream_id = Some(self.stream_id);
-        self.inner
-            .pool
+        self.pages
             .with(|paged| paged.missing_bytes(range, stream_id))
     }
 
     fn prepare(&mut self, range: AddrRange, layout: AddrRange, max_bytes: u64) -> bool {
-        let pool = &self.inner.pool;
+        let pool = self.pages;
         if pool.with(|paged| paged.is_mapped(range)) {
             return true;
         }
-        let point = self.inner.pool.streams.point(self.stream_id);
+        let point = self.inner.pool.streams().point(self.stream_id);
         self.may_map() && pool.back(range, layout, max_bytes, point)
     }
 
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {
-        self.inner.pool.with(|paged| {
+        self.pages.with(|paged| {
             paged.for_each_chunk(|info: ChunkInfo| {
                 if matches!(info.state, ChunkState::Used { .. }) {
                     f(info.handle, info.range);
@@ -318,7 +327,7 @@ impl Below for BelowPlans<'_> {
     }
 
     fn addresses(&self) -> AddrRange {
-        self.inner.pool.source().addresses()
+        self.pages.source().addresses()
     }
 
     fn granule(&self) -> Granule {
@@ -326,14 +335,14 @@ impl Below for BelowPlans<'_> {
     }
 
     fn page_bytes(&self) -> u64 {
-        self.inner.pool.source().page_bytes()
+        self.pages.source().page_bytes()
     }
 
     fn live_bytes(&self) -> u64 {
-        self.inner.pool.with(|paged| paged.stats().live_bytes)
+        self.pages.with(|paged| paged.stats().live_bytes)
     }
 
     fn held_bytes(&self) -> u64 {
-        self.inner.pool.with(|paged| paged.stats().reserved_bytes)
+        self.pages.with(|paged| paged.stats().reserved_bytes)
     }
 }

@@ -250,7 +250,7 @@ pub(super) struct PageApi {
 }
 
 /// The version that brought virtual memory.
-pub(super) const PAGES_SINCE: u32 = 10_020;
+pub(crate) const PAGES_SINCE: u32 = 10_020;
 
 impl PageApi {
     fn resolve(all: Symbols<'_>) -> Self {

@@ -54,8 +54,8 @@ use core::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub(crate) use api::POOLS_SINCE;
 use api::{Api, Optional, Required};
+pub(crate) use api::{PAGES_SINCE, POOLS_SINCE};
 use libloading::Library;
 pub(crate) use load::loaded_or_from_env;
 

@@ -1,5 +1,9 @@
 //! Single calls for virtual memory: addresses are reserved, physical memory is created, and one is
 //! mapped to the other. Most need no context.
+//!
+//! CUDA does not say whether these calls spoil captures, as `cuMemAlloc` does. So those that change something are
+//! made in the relaxed mode ([`Driver::relaxed`]), which costs each of them two driver calls unless the thread
+//! is in that mode already.
 
 #[cfg(unix)]
 use core::ptr::without_provenance_mut;
@@ -100,8 +104,10 @@ impl Driver {
             usize::try_from(align_bytes).map_err(|_| DriverError::Size { bytes: align_bytes })?;
         let bytes = size(bytes)?;
         let mut start = 0;
-        // SAFETY: DRIVER1; the address outlives the call.
-        let code = unsafe { (entry.call)(&raw mut start, bytes, align, 0, 0) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1; the address outlives the call.
+            Ok(unsafe { (entry.call)(&raw mut start, bytes, align, 0, 0) })
+        })?;
         entry.check(code)?;
         Ok(start)
     }
@@ -116,8 +122,10 @@ impl Driver {
     pub unsafe fn free_reserved(&self, start: DevicePtr, bytes: u64) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.pages.free)?;
         let bytes = size(bytes)?;
-        // SAFETY: DRIVER1, and the caller's promise.
-        let code = unsafe { (entry.call)(start, bytes) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise.
+            Ok(unsafe { (entry.call)(start, bytes) })
+        })?;
         entry.check(code)
     }
 
@@ -136,8 +144,10 @@ impl Driver {
         let bytes = size(bytes)?;
         let properties = memory_of(device, wanted);
         let mut handle = MemoryHandle::default();
-        // SAFETY: DRIVER1; handle and properties outlive the call.
-        let code = unsafe { (entry.call)(&raw mut handle, bytes, &raw const properties, 0) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1; handle and properties outlive the call.
+            Ok(unsafe { (entry.call)(&raw mut handle, bytes, &raw const properties, 0) })
+        })?;
         entry.check(code)?;
         Ok(handle)
     }
@@ -152,8 +162,10 @@ impl Driver {
     /// If the driver refuses; the handle is still there then.
     pub unsafe fn release_memory(&self, handle: MemoryHandle) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.pages.release)?;
-        // SAFETY: DRIVER1, and the caller's promise.
-        let code = unsafe { (entry.call)(handle) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise.
+            Ok(unsafe { (entry.call)(handle) })
+        })?;
         entry.check(code)
     }
 
@@ -171,8 +183,10 @@ impl Driver {
         let entry = self.optional(&self.api.pages.export)?;
         let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let mut descriptor = -1_i32;
-        // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
-        let code = unsafe { (entry.call)((&raw mut descriptor).cast(), handle, kind, 0) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
+            Ok(unsafe { (entry.call)((&raw mut descriptor).cast(), handle, kind, 0) })
+        })?;
         entry.check(code)?;
         // SAFETY: the driver has just made it for us.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
@@ -190,8 +204,10 @@ impl Driver {
         // C wants the number in a pointer's place; an open descriptor's is not negative.
         let number = without_provenance_mut(descriptor.as_raw_fd() as usize);
         let mut handle = MemoryHandle::default();
-        // SAFETY: DRIVER1; the handle outlives the call, and the descriptor is open.
-        let code = unsafe { (entry.call)(&raw mut handle, number, kind) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1; the handle outlives the call, and the descriptor is open.
+            Ok(unsafe { (entry.call)(&raw mut handle, number, kind) })
+        })?;
         entry.check(code)?;
         Ok(handle)
     }
@@ -212,8 +228,10 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.pages.map)?;
         let bytes = size(bytes)?;
-        // SAFETY: DRIVER1, and the caller's promise.
-        let code = unsafe { (entry.call)(start, bytes, 0, handle, 0) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise.
+            Ok(unsafe { (entry.call)(start, bytes, 0, handle, 0) })
+        })?;
         entry.check(code)
     }
 
@@ -227,8 +245,10 @@ impl Driver {
     pub unsafe fn unmap(&self, start: DevicePtr, bytes: u64) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.pages.unmap)?;
         let bytes = size(bytes)?;
-        // SAFETY: DRIVER1, and the caller's promise.
-        let code = unsafe { (entry.call)(start, bytes) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise.
+            Ok(unsafe { (entry.call)(start, bytes) })
+        })?;
         entry.check(code)
     }
 
@@ -248,8 +268,10 @@ impl Driver {
         let entry = self.optional(&self.api.pages.set_access)?;
         let bytes = size(bytes)?;
         let access = readers_and_writers(devices);
-        // SAFETY: DRIVER1, and the caller's promise; the list outlives the call.
-        let code = unsafe { (entry.call)(start, bytes, access.as_ptr(), access.len()) };
+        let code = self.relaxed(|| {
+            // SAFETY: DRIVER1, and the caller's promise; the list outlives the call.
+            Ok(unsafe { (entry.call)(start, bytes, access.as_ptr(), access.len()) })
+        })?;
         entry.check(code)
     }
 

@@ -11,23 +11,31 @@ use larder_cuda_abi::constants::CAPTURE_MODE_RELAXED;
 
 use super::{Driver, DriverError};
 
+/// What this thread does about its mode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Nothing: it has whatever mode it has.
+    Own,
+    /// The first call that needs the relaxed mode changes it.
+    Pending,
+    /// It is relaxed, and was in this mode before.
+    Relaxed { before: u32 },
+}
+
 thread_local! {
-    /// Whether the thread is in the relaxed mode by a call of [`Driver::relaxed`] that has not returned.
-    static IS_RELAXED: Cell<bool> = const { Cell::new(false) };
+    static MODE: Cell<Mode> = const { Cell::new(Mode::Own) };
 }
 
 /// The thread's mode of before comes back when this is dropped.
-struct PreviousMode<'a> {
-    driver: &'a Driver,
-    before: u32,
-}
+struct PreviousMode<'a>(&'a Driver);
 
 impl Drop for PreviousMode<'_> {
     fn drop(&mut self) {
-        IS_RELAXED.set(false);
-        // A driver that refuses twice leaves the thread relaxed, which spoils nothing of anybody.
-        let put_back = || self.driver.exchange_capture_mode(self.before);
-        let _ = put_back().or_else(|_| put_back());
+        if let Mode::Relaxed { before } = MODE.replace(Mode::Own) {
+            // A driver that refuses twice leaves the thread relaxed, which spoils nothing of anybody.
+            let put_back = || self.0.exchange_capture_mode(before);
+            let _ = put_back().or_else(|_| put_back());
+        }
     }
 }
 
@@ -41,15 +49,23 @@ impl Driver {
         &self,
         act: impl FnOnce() -> Result<R, DriverError>,
     ) -> Result<R, DriverError> {
-        if IS_RELAXED.get() {
+        self.relaxed_once(|| {
+            if MODE.get() == Mode::Pending {
+                let before = self.exchange_capture_mode(CAPTURE_MODE_RELAXED)?;
+                MODE.set(Mode::Relaxed { before });
+            }
+            act()
+        })
+    }
+
+    /// Runs what may make several [such calls](Self::relaxed): the thread's mode changes at the first of them, and
+    /// back at the end. Two driver calls, and none where there are no such calls.
+    pub(crate) fn relaxed_once<R>(&self, act: impl FnOnce() -> R) -> R {
+        if MODE.get() != Mode::Own {
             return act();
         }
-        let before = self.exchange_capture_mode(CAPTURE_MODE_RELAXED)?;
-        IS_RELAXED.set(true);
-        let _put_back = PreviousMode {
-            driver: self,
-            before,
-        };
+        MODE.set(Mode::Pending);
+        let _put_back = PreviousMode(self);
         act()
     }
 

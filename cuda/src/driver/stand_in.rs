@@ -103,6 +103,9 @@ pub struct StandIn {
     kernel: unsafe extern "C" fn(*const c_char, KernelBody) -> Code,
     poison: unsafe extern "C" fn(u32),
     mapping_waits: unsafe extern "C" fn(u32) -> u32,
+    mapping_spoils: unsafe extern "C" fn(u32),
+    virtual_memory: unsafe extern "C" fn(u32),
+    set_addresses: unsafe extern "C" fn(u64),
     set_pinned: unsafe extern "C" fn(u64),
     managed_concurrently: unsafe extern "C" fn(u32),
     share: unsafe extern "C" fn(*const c_char) -> Code,
@@ -142,6 +145,9 @@ impl StandIn {
             kernel: control.find("larder_stand_in_kernel")?,
             poison: control.find("larder_stand_in_poison")?,
             mapping_waits: control.find("larder_stand_in_mapping_waits")?,
+            mapping_spoils: control.find("larder_stand_in_mapping_spoils")?,
+            virtual_memory: control.find("larder_stand_in_virtual_memory")?,
+            set_addresses: control.find("larder_stand_in_set_addresses")?,
             set_pinned: control.find("larder_stand_in_set_pinned")?,
             managed_concurrently: control.find("larder_stand_in_managed_concurrently")?,
             share: control.find("larder_stand_in_share")?,
@@ -304,6 +310,27 @@ impl StandIn {
     pub fn mapping_waits(&self, on: bool) -> bool {
         // SAFETY: DRIVER2; the call takes no pointers.
         unsafe { (self.mapping_waits)(u32::from(on)) != 0 }
+    }
+
+    /// Sets whether calls of virtual memory are unsafe while streams capture: refused as `cuMemAlloc` is, and the
+    /// captures spoilt. They are not at first, and after a [reset](Self::reset).
+    pub fn mapping_spoils(&self, on: bool) {
+        // SAFETY: DRIVER2; the call takes no pointers.
+        unsafe { (self.mapping_spoils)(u32::from(on)) }
+    }
+
+    /// Sets whether the devices have virtual memory, as they have at first, and after a [reset](Self::reset).
+    /// What exists stays.
+    pub fn virtual_memory(&self, on: bool) {
+        // SAFETY: DRIVER2; the call takes no pointers.
+        unsafe { (self.virtual_memory)(u32::from(on)) }
+    }
+
+    /// Sets how many bytes of addresses may be reserved at a time, by one reservation or by many: at first, and
+    /// after a [reset](Self::reset), any number. What is reserved stays so.
+    pub fn set_addresses(&self, bytes: u64) {
+        // SAFETY: DRIVER2; the call takes no pointers.
+        unsafe { (self.set_addresses)(bytes) }
     }
 
     /// Sets how much of the host's memory may be pinned or registered, in whole pages: at first, and after a

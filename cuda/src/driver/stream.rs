@@ -81,6 +81,23 @@ impl Context {
         })
     }
 
+    /// Whether work queued on a stream with a handle of its own becomes part of a graph. One driver call: the
+    /// handle says which context it is of.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub(crate) fn status_of_own(&self, stream: &CudaStream) -> Result<CaptureStatus, DriverError> {
+        let handle = StreamHandle(stream.cu_stream().addr());
+        // SAFETY: the caller holds the stream.
+        match unsafe { self.driver().capture_status(handle) } {
+            // CUDA documents no such answer; a driver that gives it is asked as for any other stream.
+            Err(error) if error.code() == Some(Code::INVALID_CONTEXT) => {
+                self.capture_status(stream)
+            }
+            status => status,
+        }
+    }
+
     /// Whether work queued on a stream becomes part of a graph, and the number of the capture, which
     /// no other capture of the process has.
     ///

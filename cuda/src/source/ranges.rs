@@ -19,6 +19,7 @@ use crate::Context;
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::{DriverError, locked};
 use crate::limits::{Charge, OverBudget, TreeNode};
+use crate::source::virtual_memory::{RegionWatch, RegionWatcher};
 use crate::stream_pool::{Core, PoolSource};
 
 /// What makes and takes single allocations.
@@ -140,6 +141,8 @@ pub struct Ranges<S: RangeSource> {
     /// What it holds is charged to it.
     node: Option<Arc<TreeNode>>,
     table: Mutex<RangeTable>,
+    /// Called for regions that come and go.
+    watcher: RegionWatcher,
 }
 
 impl<S: RangeSource> Ranges<S> {
@@ -148,7 +151,13 @@ impl<S: RangeSource> Ranges<S> {
             source,
             node: None,
             table: Mutex::default(),
+            watcher: RegionWatcher::default(),
         }
+    }
+
+    /// Has `watch` called for regions from now on. It is set once, before anything is held.
+    pub(crate) fn watch(&self, watch: Box<dyn RegionWatch>) {
+        self.watcher.set(watch);
     }
 
     /// These, charged to a budget. Nothing is held yet.
@@ -269,6 +278,7 @@ impl<S: RangeSource> Ranges<S> {
 
     fn try_release(&self, range: AddrRange) -> Result<(), DriverError> {
         let piece = locked(&self.table).remove(range)?;
+        self.watcher.leaving(range);
         let thing = self.source.deferred_free(piece.base);
         let outcome = self.source.context().try_give_back(thing);
         let mut table = locked(&self.table);
@@ -276,6 +286,8 @@ impl<S: RangeSource> Ranges<S> {
         if outcome.is_err() {
             // It stays with the caller. Nobody got its addresses: the driver has not given them up.
             table.insert(range.start().get(), piece);
+            drop(table);
+            self.watcher.held(range);
             return outcome;
         }
         drop(table);
@@ -294,10 +306,12 @@ impl<S: RangeSource> Ranges<S> {
 impl<S: RangeSource> SubAllocator for Ranges<S> {
     /// O(log ranges) and one driver call, three where ranges would touch.
     fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
-        self.remember(self.grow_plain(request).or_else(|error| match error {
+        let range = self.remember(self.grow_plain(request).or_else(|error| match error {
             Missed::Driver(error) => Err(error),
             Missed::Place => self.grow_apart(request),
-        }))
+        }))?;
+        self.watcher.held(range);
+        Ok(range)
     }
 
     /// Takes one whole region back. O(log ranges) and one driver call.
@@ -354,7 +368,10 @@ impl<S: RangeSource> PoolSource<Regions> for Ranges<S> {
 impl<S: RangeSource> Drop for Ranges<S> {
     fn drop(&mut self) {
         let pieces = core::mem::take(&mut locked(&self.table).pieces);
-        for piece in pieces.into_values() {
+        for (start, piece) in pieces {
+            if let Some(range) = AddrRange::new(Addr::new(start), piece.bytes) {
+                self.watcher.leaving(range);
+            }
             self.give_back(Raw {
                 base: piece.base,
                 bytes: piece.base_bytes,

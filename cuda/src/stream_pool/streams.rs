@@ -430,6 +430,14 @@ impl Streams {
         Ok(self.context.capture_status(stream)? != CaptureStatus::None)
     }
 
+    /// Whether memory that is given to a stream now becomes part of a graph. One driver call, and none for a
+    /// default stream, which never captures.
+    #[inline]
+    pub(crate) fn makes_graph(&self, stream: &CudaStream) -> Result<bool, DriverError> {
+        let is_default = is_default(stream.cu_stream().addr());
+        Ok(!is_default && self.context.status_of_own(stream)? != CaptureStatus::None)
+    }
+
     /// Records the open event of a stream (STREAM1). Not while its stream captures: the event would
     /// be the graph's.
     fn close(

@@ -52,6 +52,20 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         {
             return Ok(block);
         }
+        // The calls of a growth, and questions before it, change the thread's capture mode once.
+        let driver = self.context().driver();
+        driver.relaxed_once(|| self.grow(stream, stream_id, request, host, above))
+    }
+
+    /// Gives memory that events say is free, or that the source has.
+    fn grow(
+        &self,
+        stream: &Arc<CudaStream>,
+        stream_id: StreamId,
+        request: &Request,
+        host: HostWait,
+        above: &impl Above,
+    ) -> Result<Block, DeviceAllocError> {
         self.collect(host, above);
         let found = self.search(request, host, above)?;
         if let Some(block) = self.settle(stream, stream_id, found)? {

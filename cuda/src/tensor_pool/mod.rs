@@ -112,9 +112,11 @@ impl DeviceTensorPool {
     }
 
     /// Gives memory at a multiple of 256 for work that is queued on the stream from now on. From the
-    /// plan O(log bins) and no driver call; otherwise as [`DeviceAllocator::alloc`].
+    /// plan O(log bins), and no driver call but that of
+    /// [`check_captures`](crate::DeviceConfig::check_captures); otherwise as [`DeviceAllocator::alloc`].
     ///
     /// # Errors
+    /// [`DeviceAllocError::Capturing`] if the stream captures: plans have no windows.
     /// [`DeviceAllocError::Memory`] where the request or the pool's tables forbid it, and as
     /// [`DeviceAllocator::alloc`].
     pub fn alloc(&self, bytes: u64) -> Result<Block, DeviceAllocError> {
@@ -128,6 +130,7 @@ impl DeviceTensorPool {
     /// # Errors
     /// Those of [`alloc`](Self::alloc).
     pub fn alloc_aligned(&self, bytes: u64, align: Align) -> Result<Block, DeviceAllocError> {
+        self.memory().refuse_capture(self.stream())?;
         let addr = self.pool.alloc(bytes, align).map_err(|error| {
             let below = match error {
                 AllocError::OutOfMemory(_) => self.pool.backend().refusal(),

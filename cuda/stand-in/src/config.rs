@@ -21,6 +21,12 @@ pub(crate) struct Config {
     pub(crate) pinned_bytes: u64,
     /// `LARDER_STAND_IN_MAPPING_WAITS`: not 0 if unmapping and setting access wait for queued work.
     pub(crate) mapping_waits: bool,
+    /// `LARDER_STAND_IN_MAPPING_SPOILS`: not 0 if the calls of virtual memory count as unsafe in captures.
+    pub(crate) mapping_spoils: bool,
+    /// `LARDER_STAND_IN_VIRTUAL_MEMORY`: 0 if the devices have no virtual memory.
+    pub(crate) virtual_memory: bool,
+    /// `LARDER_STAND_IN_ADDRESS_BYTES`: most addresses that are reserved at a time; else no limit.
+    pub(crate) address_bytes: u64,
 }
 
 impl Config {
@@ -36,6 +42,9 @@ impl Config {
             version: number("LARDER_STAND_IN_VERSION").unwrap_or(12_080) as u32,
             pinned_bytes: size("LARDER_STAND_IN_PINNED_BYTES").unwrap_or_else(host_bytes),
             mapping_waits: number("LARDER_STAND_IN_MAPPING_WAITS").is_some_and(|on| on != 0),
+            mapping_spoils: number("LARDER_STAND_IN_MAPPING_SPOILS").is_some_and(|on| on != 0),
+            virtual_memory: number("LARDER_STAND_IN_VIRTUAL_MEMORY").is_none_or(|on| on != 0),
+            address_bytes: size("LARDER_STAND_IN_ADDRESS_BYTES").unwrap_or(u64::MAX),
         }
     }
 }

@@ -31,6 +31,10 @@ pub(crate) struct Driver {
     /// Whether `cuMemUnmap` and `cuMemSetAccess` wait for work that may use the mappings. The documents
     /// leave it open, so a program must be right both ways.
     pub(crate) mapping_waits: bool,
+    /// Whether the calls of virtual memory are unsafe while streams capture. The documents do not say.
+    pub(crate) mapping_spoils: bool,
+    /// Whether the devices have virtual memory.
+    pub(crate) virtual_memory: bool,
     /// Whether hosts and devices may use managed memory at once. Without that it is all on the device, and
     /// never more than the device has.
     pub(crate) managed_concurrently: bool,
@@ -87,6 +91,8 @@ impl Driver {
             initialised: false,
             version: config.version,
             mapping_waits: config.mapping_waits,
+            mapping_spoils: config.mapping_spoils,
+            virtual_memory: config.virtual_memory,
             managed_concurrently: true,
             calls: Calls::default(),
             findings: Findings::default(),
@@ -201,6 +207,9 @@ mod tests {
             version: 12_080,
             pinned_bytes: 3 << 20,
             mapping_waits: true,
+            mapping_spoils: true,
+            virtual_memory: false,
+            address_bytes: 5 << 20,
         };
         let (mut driver, mut other) = (Driver::new(&config), Driver::new(&config));
         assert_eq!(other.space.usage.take(0, 1 << 20), Ok(()));
@@ -208,7 +217,8 @@ mod tests {
             assert!(matches!(driver.queue.schedule, Schedule::Deferred(_)));
             assert_eq!(driver.space.pinned.limit, 3 << 20);
             assert_eq!(driver.space.usage.free(0), 3 << 20);
-            assert!(driver.mapping_waits);
+            assert!(driver.mapping_waits && driver.mapping_spoils && !driver.virtual_memory);
+            assert_eq!(driver.space.vmm.address_limit, 5 << 20);
             driver.reset(1, 4 << 20);
         }
         std::fs::remove_file(file).expect("it was made");

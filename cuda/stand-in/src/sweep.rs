@@ -88,6 +88,9 @@ mod tests {
             version: 12_080,
             pinned_bytes: u64::MAX,
             mapping_waits: false,
+            mapping_spoils: false,
+            virtual_memory: true,
+            address_bytes: u64::MAX,
         });
         let context = driver.new_context(0, None);
         let first = driver.contexts.get(context).unwrap().legacy;

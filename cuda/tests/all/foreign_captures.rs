@@ -143,3 +143,38 @@ fn memory_of_both_sides_spoils_no_capture() {
         memory.release_host();
     });
 }
+
+/// Documents do not say whether calls of virtual memory spoil captures: so as if they did.
+#[test]
+fn memory_that_grows_moves_and_goes_back_spoils_no_capture() {
+    beside(|control, context, streams| {
+        control.mapping_spoils(true);
+        let memory = DeviceAllocator::new(context).unwrap();
+        churn(&memory, streams, 4);
+        let long = memory.alloc(&streams[0], 40 * MIB).unwrap();
+        memory.free(&streams[0], long).unwrap();
+        assert!(memory.release(u64::MAX).now_bytes > 0);
+        drop(memory);
+        control.mapping_spoils(false);
+    });
+}
+
+#[test]
+fn a_growth_changes_the_threads_capture_mode_once() {
+    let Some((control, _turn)) = alone() else {
+        return;
+    };
+    let context = Context::new(0).unwrap();
+    let memory = DeviceAllocator::new(&context).unwrap();
+    let stream = context.cudarc().new_stream().unwrap();
+    memory.add_stream(&stream).unwrap();
+    control.reset_calls();
+    let block = memory.alloc(&stream, 40 * MIB).unwrap();
+    assert!(control.calls(Some("cuMemMap")) > 0);
+    // Into the relaxed mode and back.
+    let changes = control.calls(Some("cuThreadExchangeStreamCaptureMode"));
+    assert_eq!(changes, 2, "{:?}", control.call_table());
+    memory.free(&stream, block).unwrap();
+    drop((memory, stream, context));
+    assert_clean(control);
+}

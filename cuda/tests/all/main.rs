@@ -10,6 +10,7 @@ mod common;
 mod decorators;
 mod endings;
 mod errors;
+mod fallbacks;
 mod faults;
 mod faults_allocator;
 mod faults_everything;

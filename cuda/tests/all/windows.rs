@@ -6,13 +6,14 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use crate::programs::kernels::{self, Kernel, Kernels, Launch};
+use crate::tensor_pool::rig as tensor_pool;
 use common::graph::Graph;
 use common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill, ran_in_child};
 use cudarc::driver::{CudaStream, sys};
-use larder_core::{AllocError, Block};
+use larder_core::{AllocError, Block, Request};
 use larder_cuda::{
-    ArenaPolicy, CaptureStatus, Context, DeviceAllocError, DeviceAllocator, DeviceConfig, Event,
-    EventConfig,
+    ArenaPolicy, CaptureStatus, Context, DeviceAllocError, DeviceAllocator, DeviceConfig,
+    DeviceTensorPool, Event, EventConfig, StreamAllocator,
 };
 
 /// Seeds of deferred schedules.
@@ -541,4 +542,99 @@ fn a_capture_without_a_window_gets_no_new_memory() {
         drop(setup);
         assert_clean(control);
     }
+}
+
+/// As a program makes it: in every build, for blocks of an arena, of the core and of a plan.
+#[test]
+fn an_allocator_as_it_comes_gives_a_capture_nothing() {
+    let Some((control, _turn)) = alone() else {
+        return;
+    };
+    for arenas in [ArenaPolicy::Never, ArenaPolicy::Always] {
+        let config = DeviceConfig {
+            arenas,
+            ..DeviceConfig::new()
+        };
+        let setup = Setup::new(2, config);
+        let (memory, queue) = (&setup.memory, &setup.streams[0]);
+        for _ in 0..4 {
+            let _step = memory.step(&setup.streams[1]).unwrap();
+            let block = setup.alloc(1, MIB);
+            setup.free(1, block);
+        }
+        for (stream, bytes) in [(0, 1000), (0, MIB), (1, MIB)] {
+            let queue = &setup.streams[stream];
+            let block = setup.alloc(stream, bytes);
+            setup.free(stream, block);
+            queue.begin_capture(RELAXED).unwrap();
+            let given = memory.alloc(queue, bytes);
+            assert_eq!(given, Err(DeviceAllocError::Capturing));
+            let given = StreamAllocator::alloc_as(memory, queue, &Request::new(bytes));
+            assert_eq!(given, Err(DeviceAllocError::Capturing));
+            assert!(setup.captures(stream));
+            drop(Graph::end_capture(queue).unwrap());
+        }
+        // A plan, too.
+        let pool = DeviceTensorPool::new(memory, queue, tensor_pool::soon()).unwrap();
+        while !pool.is_planned() {
+            let _step = pool.step();
+            let block = pool.alloc(MIB).unwrap();
+            pool.free(block).unwrap();
+        }
+        queue.begin_capture(RELAXED).unwrap();
+        assert_eq!(pool.alloc(MIB), Err(DeviceAllocError::Capturing));
+        drop(Graph::end_capture(queue).unwrap());
+        drop((pool, setup));
+        assert_clean(control);
+    }
+}
+
+#[test]
+fn a_look_for_captures_is_one_call_and_none_for_a_default_stream() {
+    alone_and_clean(|control| {
+        let setup = Setup::new(1, DeviceConfig::new());
+        let default = setup.context.cudarc().default_stream();
+        for (stream, calls) in [(&setup.streams[0], 1), (&default, 0)] {
+            let held = setup.memory.alloc(stream, MIB).unwrap();
+            setup.memory.free(stream, held).unwrap();
+            control.reset_calls();
+            let again = setup.memory.alloc(stream, MIB).unwrap();
+            setup.memory.free(stream, again).unwrap();
+            assert_eq!(control.calls(None), calls, "{:?}", control.call_table());
+            // Also where no context is current.
+            let memory = &setup.memory;
+            let elsewhere = || {
+                let block = memory.alloc(stream, MIB)?;
+                memory.free(stream, block).unwrap();
+                Ok::<_, DeviceAllocError>(())
+            };
+            let given = thread::scope(|scope| scope.spawn(elsewhere).join().unwrap());
+            assert_eq!(given, Ok(()));
+        }
+        // A blocking stream captures: no memory of the default one becomes its graph's.
+        let flags = sys::CUstream_flags::CU_STREAM_DEFAULT as u32;
+        let mut blocking = std::ptr::null_mut();
+        setup.context.cudarc().bind_to_thread().unwrap();
+        // SAFETY: the handle outlives the call.
+        unsafe { sys::cuStreamCreate(&raw mut blocking, flags) }
+            .result()
+            .unwrap();
+        // SAFETY: the stream was made just now, and is destroyed below.
+        unsafe { sys::cuStreamBeginCapture_v2(blocking, RELAXED) }
+            .result()
+            .unwrap();
+        let block = setup.memory.alloc(&default, MIB).unwrap();
+        setup.memory.free(&default, block).unwrap();
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the stream captures; the handle outlives the call.
+        unsafe { sys::cuStreamEndCapture(blocking, &raw mut graph) }
+            .result()
+            .unwrap();
+        // SAFETY: made just now.
+        unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
+        // SAFETY: nothing is queued on it.
+        unsafe { sys::cuStreamDestroy_v2(blocking) }
+            .result()
+            .unwrap();
+    });
 }

@@ -30,13 +30,12 @@ use larder_core::{Addr, AddrRange, Align, round_up};
 use larder_cuda_abi::MemoryHandle;
 
 use crate::driver::deferred_free::DeferredFree;
-use crate::driver::{MemoryUse, locked};
+use crate::driver::{MemoryUse, PAGES_SINCE, locked};
 use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::{Context, DriverError};
 
 pub(crate) use sleep::Stopped;
-pub(crate) use watch::RegionWatch;
-use watch::RegionWatcher;
+pub(crate) use watch::{RegionWatch, RegionWatcher};
 
 /// How a [`VirtualMemory`] is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -210,14 +209,16 @@ impl VirtualMemory {
     /// a peer cannot reach it, or it cannot be shareable.
     pub fn with_config(context: &Context, config: &VirtualConfig) -> Result<Self, DriverError> {
         let ordinal = context.ordinal();
-        let memory_use = memory_use_of(context, config.shareable)?;
-        let least = context.try_current(|driver| driver.page_bytes(ordinal, memory_use, false))?;
-        if !context.device_info()?.virtual_memory {
+        // A driver that is too old says so itself.
+        let version = context.driver().version();
+        if version >= PAGES_SINCE && !context.device_info()?.virtual_memory {
             return Err(DriverError::Unsupported {
                 what: "virtual memory",
                 device: ordinal,
             });
         }
+        let memory_use = memory_use_of(context, config.shareable)?;
+        let least = context.try_current(|driver| driver.page_bytes(ordinal, memory_use, false))?;
         let devices = devices_of(context, &config.peers)?;
         let page_bytes = match config.page_bytes {
             0 => least,

@@ -1,4 +1,5 @@
-//! [`RegionWatch`]: called for what a [`VirtualMemory`] maps and unmaps.
+//! [`RegionWatch`]: called for what a [`VirtualMemory`] maps and unmaps, or a source of regions gets and gives
+//! back.
 
 use std::sync::OnceLock;
 
@@ -19,16 +20,21 @@ pub(crate) trait RegionWatch: Send + Sync {
 
 /// No watcher, or one that was set before anything was mapped.
 #[derive(Default)]
-pub(super) struct RegionWatcher(OnceLock<Box<dyn RegionWatch>>);
+pub(crate) struct RegionWatcher(OnceLock<Box<dyn RegionWatch>>);
 
 impl RegionWatcher {
-    fn held(&self, range: AddrRange) {
+    /// Sets the watch once; a second one is never called.
+    pub(crate) fn set(&self, watch: Box<dyn RegionWatch>) {
+        let _ = self.0.set(watch);
+    }
+
+    pub(crate) fn held(&self, range: AddrRange) {
         if let Some(watch) = self.0.get() {
             watch.held(range);
         }
     }
 
-    pub(super) fn leaving(&self, range: AddrRange) {
+    pub(crate) fn leaving(&self, range: AddrRange) {
         if let Some(watch) = self.0.get() {
             watch.leaving(range);
         }
@@ -57,6 +63,6 @@ impl VirtualMemory {
     /// Has `watch` called for all that a paged allocator maps from now on. It is set once, before anything is
     /// mapped; a second one is never called.
     pub(crate) fn watch(&self, watch: Box<dyn RegionWatch>) {
-        let _ = self.watcher.0.set(watch);
+        self.watcher.set(watch);
     }
 }

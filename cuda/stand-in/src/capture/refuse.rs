@@ -57,6 +57,14 @@ impl Driver {
         self.spoil(&ids, Code::STREAM_CAPTURE_UNSUPPORTED)
     }
 
+    /// Refuses a call of virtual memory as an unsafe one, if it [spoils captures](Self::mapping_spoils).
+    pub(crate) fn mapping_call(&mut self) -> Result<(), Code> {
+        match self.mapping_spoils {
+            true => self.unsafe_call(),
+            false => Ok(()),
+        }
+    }
+
     /// Captures of blocking streams, if the stream is the legacy one of their context.
     pub(super) fn implicit_captures(&self, stream: usize) -> Result<Vec<CaptureId>, Code> {
         let known = self.streams.get(stream)?;

@@ -20,8 +20,8 @@ extern "C" fn larder_stand_in_version() -> u32 {
     larder_cuda_abi::stand_in::VERSION
 }
 
-/// Resets the driver to `devices` devices of `bytes` bytes. The schedule, the file that counts memory and the
-/// most that is pinned are again what the environment says.
+/// Resets the driver to `devices` devices of `bytes` bytes. The schedule, the file that counts memory, the
+/// most that is pinned or reserved, and what there is of virtual memory are again what the environment says.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_reset(devices: u32, bytes: u64) {
     control(|driver| {
@@ -135,6 +135,27 @@ extern "C" fn larder_stand_in_poison(on: u32) {
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_mapping_waits(on: u32) -> u32 {
     control(|driver| u32::from(std::mem::replace(&mut driver.mapping_waits, on != 0)))
+}
+
+/// Sets whether the calls that make, map and give back virtual memory are unsafe while streams capture: refused in
+/// the modes in which `cuMemAlloc` is, and the captures spoilt. They are not at first: the documents do not say.
+#[unsafe(no_mangle)]
+extern "C" fn larder_stand_in_mapping_spoils(on: u32) {
+    control(|driver| driver.mapping_spoils = on != 0);
+}
+
+/// Sets whether the devices have virtual memory, as they have at first. Without it they say so in their
+/// attributes, and reserve and create nothing (`CUDA_ERROR_NOT_SUPPORTED`). What exists stays.
+#[unsafe(no_mangle)]
+extern "C" fn larder_stand_in_virtual_memory(on: u32) {
+    control(|driver| driver.virtual_memory = on != 0);
+}
+
+/// Sets how many bytes of addresses may be reserved at a time, by one reservation or by many. What is reserved
+/// stays so.
+#[unsafe(no_mangle)]
+extern "C" fn larder_stand_in_set_addresses(bytes: u64) {
+    control(|driver| driver.space.vmm.address_limit = bytes);
 }
 
 /// Sets how much of the host's memory may be pinned. What is pinned stays so.

@@ -82,10 +82,13 @@ extern "C" fn cuDeviceGetPCIBusId(text: Out<u8>, len: i32, device: i32) -> Code 
 extern "C" fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) -> Code {
     answer("cuDeviceGetAttribute", value, |driver| {
         let ordinal = driver.device(device)?.ordinal;
-        if attribute == c::DEVICE_CONCURRENT_MANAGED_ACCESS {
-            return Ok(i32::from(driver.managed_concurrently));
+        match attribute {
+            c::DEVICE_CONCURRENT_MANAGED_ACCESS => Ok(i32::from(driver.managed_concurrently)),
+            c::DEVICE_VIRTUAL_MEMORY_SUPPORTED
+            | c::DEVICE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+            | c::DEVICE_RDMA_WITH_VIRTUAL_MEMORY_SUPPORTED => Ok(i32::from(driver.virtual_memory)),
+            _ => attribute_of(attribute, ordinal),
         }
-        attribute_of(attribute, ordinal)
     })
 }
 
@@ -125,9 +128,6 @@ fn attribute_of(attribute: u32, ordinal: usize) -> Result<i32, Code> {
         | c::DEVICE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
         | c::DEVICE_COOPERATIVE_LAUNCH
         | c::DEVICE_HOST_REGISTER_SUPPORTED
-        | c::DEVICE_VIRTUAL_MEMORY_SUPPORTED
-        | c::DEVICE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
-        | c::DEVICE_RDMA_WITH_VIRTUAL_MEMORY_SUPPORTED
         | c::DEVICE_MEMORY_POOLS_SUPPORTED => 1,
         1..=LAST => 0,
         _ => return Err(Code::INVALID_VALUE),

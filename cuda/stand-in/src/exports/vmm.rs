@@ -15,8 +15,17 @@ use crate::entry::{answer, call};
 use crate::ffi::{In, Out};
 use crate::space::{GRANULARITY, Wanted};
 
+/// Refuses a call for virtual memory where the devices have none.
+fn check_supported(driver: &Driver) -> Result<(), Code> {
+    match driver.virtual_memory {
+        true => Ok(()),
+        false => Err(Code::NOT_SUPPORTED),
+    }
+}
+
 /// What physical memory properties ask for.
 fn wanted(driver: &Driver, prop: &In<AllocationProp>) -> Result<Wanted, Code> {
+    check_supported(driver)?;
     let prop = prop.get()?;
     if prop.kind != c::MEM_ALLOCATION_TYPE_PINNED {
         return Err(Code::INVALID_VALUE);
@@ -66,6 +75,8 @@ extern "C" fn cuMemAddressReserve(
     flags: u64,
 ) -> Code {
     answer("cuMemAddressReserve", at, |driver| {
+        check_supported(driver)?;
+        driver.mapping_call()?;
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -76,6 +87,7 @@ extern "C" fn cuMemAddressReserve(
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAddressFree(at: DevicePtr, bytes: usize) -> Code {
     call("cuMemAddressFree", |driver| {
+        driver.mapping_call()?;
         driver.space.unreserve(at, bytes as u64)
     })
 }
@@ -88,6 +100,7 @@ extern "C" fn cuMemCreate(
     flags: u64,
 ) -> Code {
     answer("cuMemCreate", handle, |driver| {
+        driver.mapping_call()?;
         let wanted = wanted(driver, &prop)?;
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
@@ -100,7 +113,10 @@ extern "C" fn cuMemCreate(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemRelease(handle: MemoryHandle) -> Code {
-    call("cuMemRelease", |driver| driver.space.release(handle.0))
+    call("cuMemRelease", |driver| {
+        driver.mapping_call()?;
+        driver.space.release(handle.0)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -119,6 +135,7 @@ extern "C" fn cuMemMap(
     flags: u64,
 ) -> Code {
     call("cuMemMap", |driver| {
+        driver.mapping_call()?;
         if offset != 0 || flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -128,7 +145,10 @@ extern "C" fn cuMemMap(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemUnmap(at: DevicePtr, bytes: usize) -> Code {
-    call("cuMemUnmap", |driver| driver.unmap(at, bytes as u64))
+    call("cuMemUnmap", |driver| {
+        driver.mapping_call()?;
+        driver.unmap(at, bytes as u64)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -139,6 +159,7 @@ extern "C" fn cuMemSetAccess(
     count: usize,
 ) -> Code {
     call("cuMemSetAccess", |driver| {
+        driver.mapping_call()?;
         if count == 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -177,6 +198,7 @@ extern "C" fn cuMemExportToShareableHandle(
             return Err(Code::INVALID_VALUE);
         }
         check_handle_type(handle_type)?;
+        driver.mapping_call()?;
         driver.space.export(handle.0)
     })
 }
@@ -189,6 +211,7 @@ extern "C" fn cuMemImportFromShareableHandle(
 ) -> Code {
     answer("cuMemImportFromShareableHandle", handle, |driver| {
         check_handle_type(handle_type)?;
+        driver.mapping_call()?;
         // C passes the number as a pointer.
         let descriptor = i32::try_from(descriptor).map_err(|_| Code::INVALID_VALUE)?;
         let (number, devices) = (driver.handles.next() as u64, driver.devices.len());

@@ -134,7 +134,7 @@ impl Space {
             usage: MemoryUsage::new(config),
             pinned: PinnedUsage::new(config.pinned_bytes),
             shadows: HashMap::new(),
-            vmm: Vmm::default(),
+            vmm: Vmm::new(config.address_bytes),
             dying: HashMap::new(),
             poison: false,
             last_id: 0,

@@ -16,8 +16,10 @@ use super::{Block, Kind, Space};
 use crate::driver::Session;
 
 /// What the virtual memory calls know.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Vmm {
+    /// Most bytes of all reservations.
+    pub(crate) address_limit: u64,
     /// Length of each reservation by its start.
     pub(crate) reservations: BTreeMap<u64, u64>,
     pub(crate) handles: BTreeMap<u64, Physical>,
@@ -25,6 +27,15 @@ pub(crate) struct Vmm {
 }
 
 impl Vmm {
+    pub(crate) fn new(address_limit: u64) -> Self {
+        Self {
+            address_limit,
+            reservations: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            file: MemoryFile::default(),
+        }
+    }
+
     /// The reservation that an address lies in: its start and length.
     pub(crate) fn reservation_at(&self, at: u64) -> Option<(u64, u64)> {
         let (start, bytes) = self.reservations.range(..=at).next_back()?;
@@ -46,6 +57,10 @@ impl Space {
         let whole = bytes > 0 && bytes.is_multiple_of(GRANULARITY);
         if !whole || (align != 0 && !align.is_power_of_two()) {
             return Err(Code::INVALID_VALUE);
+        }
+        let reserved: u64 = self.vmm.reservations.values().sum();
+        if bytes > self.vmm.address_limit.saturating_sub(reserved) {
+            return Err(Code::OUT_OF_MEMORY);
         }
         let align = align.max(GRANULARITY);
         let at =

@@ -104,6 +104,7 @@ unsafe extern "C" {
     pub(crate) safe fn larder_stand_in_clear_failures();
     pub(crate) safe fn larder_stand_in_clear_findings();
     pub(crate) safe fn cuDevicePrimaryCtxRetain(context: &mut usize, device: i32) -> Code;
+    pub(crate) safe fn cuDeviceGetAttribute(value: &mut i32, attribute: u32, device: i32) -> Code;
     pub(crate) safe fn cuMemGetInfo_v2(free: &mut usize, total: &mut usize) -> Code;
     pub(crate) safe fn cuDeviceTotalMem_v2(bytes: &mut usize, device: i32) -> Code;
     pub(crate) safe fn cuMemsetD8_v2(to: u64, value: u8, count: usize) -> Code;
@@ -149,6 +150,8 @@ unsafe extern "C" {
     pub(crate) safe fn cuPointerGetAttribute(data: &mut u64, attribute: u32, at: u64) -> Code;
     pub(crate) safe fn larder_stand_in_poison(on: u32);
     pub(crate) safe fn larder_stand_in_mapping_waits(on: u32) -> u32;
+    pub(crate) safe fn larder_stand_in_virtual_memory(on: u32);
+    pub(crate) safe fn larder_stand_in_set_addresses(bytes: u64);
     pub(crate) safe fn larder_stand_in_set_pinned(bytes: u64);
     pub(crate) safe fn larder_stand_in_managed_concurrently(on: u32);
     pub(crate) safe fn larder_stand_in_set_memory(device: i32, bytes: u64) -> Code;

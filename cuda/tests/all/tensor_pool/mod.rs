@@ -4,5 +4,5 @@
 mod errors;
 mod order;
 mod plans;
-mod rig;
+pub(crate) mod rig;
 mod upstream_cases;

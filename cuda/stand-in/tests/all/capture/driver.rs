@@ -23,6 +23,14 @@ unsafe extern "C" {
     pub(crate) fn cuEventRecord(event: usize, stream: usize) -> Code;
     pub(crate) fn cuEventQuery(event: usize) -> Code;
     pub(crate) fn cuMemAlloc_v2(at: *mut u64, bytes: usize) -> Code;
+    pub(crate) fn cuMemAddressReserve(
+        at: *mut u64,
+        bytes: usize,
+        align: usize,
+        wish: u64,
+        flags: u64,
+    ) -> Code;
+    pub(crate) fn cuMemAddressFree(at: u64, bytes: usize) -> Code;
     pub(crate) fn cuMemAllocAsync(at: *mut u64, bytes: usize, stream: usize) -> Code;
     pub(crate) fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> Code;
     pub(crate) fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) -> Code;
@@ -51,6 +59,7 @@ unsafe extern "C" {
     pub(crate) fn cuGraphExecDestroy(exec: usize) -> Code;
     pub(crate) fn cuGraphDestroy(graph: usize) -> Code;
     pub(crate) fn larder_stand_in_reset(devices: u32, bytes: u64);
+    pub(crate) fn larder_stand_in_mapping_spoils(on: u32);
     pub(crate) fn larder_stand_in_schedule(deferred: u32, seed: u64);
 }
 

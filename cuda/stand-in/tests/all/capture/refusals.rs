@@ -5,6 +5,7 @@ use std::thread;
 use larder_cuda_abi::{Code, constants as c};
 
 use super::driver::*;
+use crate::common::GRANULARITY;
 
 #[test]
 fn unsafe_calls_spoil_captures_as_their_modes_say() {
@@ -47,6 +48,30 @@ fn unsafe_calls_spoil_captures_as_their_modes_say() {
     assert!(end(a).is_ok());
     ok(unsafe { cuThreadExchangeStreamCaptureMode(&mut mode) });
     assert_eq!(mode, RELAXED);
+}
+
+/// Documents do not say whether calls of virtual memory are unsafe, so both can be had.
+#[test]
+fn calls_of_virtual_memory_spoil_captures_only_if_asked_to() {
+    let (_guard, _) = begin(None);
+    let a = stream();
+    let reserve = |at: &mut u64| unsafe { cuMemAddressReserve(at, GRANULARITY, 0, 0, 0) };
+    let mut at = 0;
+    for spoils in [false, true] {
+        unsafe { larder_stand_in_mapping_spoils(u32::from(spoils)) };
+        for mode in [GLOBAL, RELAXED] {
+            capture(a, mode);
+            if spoils && mode == GLOBAL {
+                assert_eq!(reserve(&mut at), Code::STREAM_CAPTURE_UNSUPPORTED);
+                assert_eq!(end(a), Err(Code::STREAM_CAPTURE_INVALIDATED));
+            } else {
+                ok(reserve(&mut at));
+                ok(unsafe { cuMemAddressFree(at, GRANULARITY) });
+                assert!(end(a).is_ok());
+            }
+        }
+    }
+    unsafe { larder_stand_in_mapping_spoils(0) };
 }
 
 #[test]

@@ -460,3 +460,32 @@ fn sharing_checks_what_it_is_asked_for() {
     ok(cuMemRelease(shareable));
     assert_eq!(export(shareable, kind, 0), Code::INVALID_VALUE);
 }
+
+#[test]
+fn reservations_together_have_so_many_addresses_at_most() {
+    let _gpu = gpu();
+    larder_stand_in_set_addresses(3 * GRANULARITY as u64);
+    let mut at = 0;
+    let mut ask = |pages: usize| cuMemAddressReserve(&mut at, pages * GRANULARITY, 0, 0, 0);
+    assert_eq!(ask(4), Code::OUT_OF_MEMORY);
+    ok(ask(2));
+    assert_eq!(ask(2), Code::OUT_OF_MEMORY);
+    ok(ask(1));
+    ok(cuMemAddressFree(at, GRANULARITY));
+    larder_stand_in_set_addresses(u64::MAX);
+    let _ = reserve(4 * GRANULARITY);
+}
+
+#[test]
+fn a_device_without_virtual_memory_says_so_and_reserves_nothing() {
+    let _gpu = gpu();
+    larder_stand_in_virtual_memory(0);
+    let attribute = |number| made(|value| cuDeviceGetAttribute(value, number, 0));
+    assert_eq!(attribute(c::DEVICE_VIRTUAL_MEMORY_SUPPORTED), 0);
+    let mut at = 0;
+    let refused = cuMemAddressReserve(&mut at, GRANULARITY, 0, 0, 0);
+    assert_eq!(refused, Code::NOT_SUPPORTED);
+    larder_stand_in_virtual_memory(1);
+    assert_eq!(attribute(c::DEVICE_VIRTUAL_MEMORY_SUPPORTED), 1);
+    let _ = reserve(GRANULARITY);
+}
