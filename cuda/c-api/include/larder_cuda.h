@@ -16,7 +16,7 @@
  *   GPU_CONFIG_FILE       the control file that the process obeys, as a job of `larder`
  *   GPU_STATUS_FILE       the status file that it writes
  *   LARDER_CUDA_LIMIT     bytes that a job may hold before its control file says something; 0 with a control file.
- *                         Preloaded, what a program may hold, also where it is no job
+ *                         Preloaded, what a program may hold, also where it is no job. 0, or 2 MiB and more
  *   LARDER_CUDA_PATIENCE  seconds that an allocation waits for the job's limit to be raised; 30
  *   LARDER_CUDA_PRIORITY  the job's priority; larger is more important
  *
@@ -100,8 +100,8 @@ int larder_cuda_reset_peaks(int device);
  * with the next call. */
 void larder_cuda_empty_cache(void);
 
-/* How much of a device's memory may be held, as bytes or as a part of all, beside what a control file says.
- * What blocks hold above it goes as they are freed. */
+/* How much of a device's memory may be held, as bytes or as a part of all, beside what a control file says: 0, or
+ * a page of 2 MiB and more. What blocks hold above it goes as they are freed. 0, or -1. */
 int larder_cuda_set_limit(int device, uint64_t bytes);
 void larder_cuda_set_memory_fraction(double fraction, int device);
 

@@ -11,6 +11,8 @@ use larder_core::ByteCount;
 use larder_cuda::control::JobError;
 use larder_cuda::{DeviceAllocError, DeviceFreeError, DriverError, LoadError, OverBudget};
 
+use crate::job::PAGE_BYTES;
+
 /// Why a call was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
@@ -43,8 +45,10 @@ pub(crate) enum Refused {
     },
     #[error("{0:#x} is not where a block of this library begins")]
     Unknown(u64),
-    #[error("the job's control file is not obeyed, so no memory is given: {0}")]
-    Job(String),
+    #[error("no memory is given: {0}")]
+    Start(String),
+    #[error("a limit of {:#} is less than a page of {:#}: set 0 to hold nothing, or a page or more", ByteCount(*.0), ByteCount(PAGE_BYTES))]
+    Limit(u64),
     #[error("the job did not note the end of a step: {0}")]
     Run(String),
     #[error("no step is under way on this stream: begin one first")]
@@ -61,7 +65,7 @@ pub(crate) enum Refused {
 
 impl From<JobError> for Refused {
     fn from(error: JobError) -> Self {
-        Self::Job(error.to_string())
+        Self::Start(not_obeyed(&error))
     }
 }
 
@@ -69,6 +73,11 @@ fn job_words(waited: bool) -> &'static str {
     match waited {
         true => {
             "; the job's control file was waited for: start `larder coordinate`, or set LARDER_CUDA_LIMIT to \
+/// Why a process is no job, though files of one are named.
+pub(crate) fn not_obeyed(error: &JobError) -> String {
+    format!("the job's control file is not obeyed: {error}")
+}
+
              begin with more"
         }
         false => "",

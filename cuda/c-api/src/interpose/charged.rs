@@ -63,15 +63,25 @@ pub(super) fn pools() -> Vec<Arc<Pool>> {
     with(|tables| tables.pools.values().flatten().cloned().collect())
 }
 
-/// The device, if it is charged. What is wrong with the environment is said once, and nothing is given then.
-pub(super) fn gpu(driver: &Driver, ordinal: c_int) -> Option<&'static Gpu> {
+/// The device, as it is charged; `None` for one that the driver does not know.
+///
+/// # Errors
+/// The driver's code for want of memory, where something is wrong with the environment: that is said once, and
+/// nothing is given.
+pub(super) fn gpu(driver: &Driver, ordinal: c_int) -> Result<Option<&'static Gpu>, Code> {
     static SAID: Once = Once::new();
-    let slot = GPUS.get(usize::try_from(ordinal).ok()?)?;
+    let place = usize::try_from(ordinal).ok();
+    let Some(slot) = place.and_then(|place| GPUS.get(place)) else {
+        return Ok(None);
+    };
+    if slot.get().is_none() && !driver.has_device(ordinal) {
+        return Ok(None);
+    }
     let made = slot.get_or_init(|| {
         let made = Gpu::new(driver, ordinal);
         made.inspect_err(|refused| say_once(&SAID, refused)).ok()
     });
-    made.as_ref()
+    made.as_ref().map(Some).ok_or(Code::OUT_OF_MEMORY)
 }
 
 impl Gpu {
@@ -83,7 +93,7 @@ impl Gpu {
             let place = driver.bus_id_of(ordinal).unwrap_or_default();
             let gpu = place
                 .parse()
-                .map_err(|_| Refused::Job(format!("{place:?} is no place on a bus")))?;
+                .map_err(|_| Refused::Start(format!("{place:?} is no place on a bus")))?;
             job.manage_foreign(gpu, &memory);
         }
         Ok(Self { ordinal, memory })
@@ -135,11 +145,13 @@ pub(super) fn charge(
     bytes: u64,
 ) -> Result<Option<ForeignCharge>, Code> {
     static SAID: Once = Once::new();
-    // Without a context the driver refuses.
+    // Without a context the driver refuses, and so it does of a device that does not exist.
     let Some(ordinal) = ordinal.filter(|_| acts()) else {
         return Ok(None);
     };
-    let gpu = gpu(driver, ordinal).ok_or(Code::OUT_OF_MEMORY)?;
+    let Some(gpu) = gpu(driver, ordinal)? else {
+        return Ok(None);
+    };
     match gpu.charge(driver, bytes) {
         Ok(charge) => Ok(Some(charge)),
         Err(refused) => {

@@ -99,6 +99,7 @@ pub(super) struct Driver {
     current_device: Option<Fn1<*mut c_int>>,
     bus_id: Option<Fn3<*mut c_char, c_int, c_int>>,
 }
+    device_by_ordinal: Option<Fn2<*mut c_int, c_int>>,
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
@@ -211,6 +212,7 @@ impl Driver {
         }
     }
 
+            device_by_ordinal: all.find(c"cuDeviceGet"),
     /// The number of the current context's device; `None` without a context.
     pub(super) fn device(&self) -> Option<c_int> {
         let mut device = 0;
@@ -223,6 +225,16 @@ impl Driver {
     pub(super) fn context(&self) -> ContextHandle {
         let mut context = ContextHandle::NULL;
         if let Some(current) = self.current {
+    /// Whether a device exists.
+    pub(super) fn has_device(&self, ordinal: c_int) -> bool {
+        let mut device = 0;
+        self.device_by_ordinal.is_none_or(|get| {
+            // SAFETY: INTERDRV; the number outlives the call.
+            let code = unsafe { get(&raw mut device, ordinal) };
+            code == Code::SUCCESS
+        })
+    }
+
             // SAFETY: INTERDRV; the handle outlives the call. A refusal leaves null.
             let _ = unsafe { current(&raw mut context) };
         }

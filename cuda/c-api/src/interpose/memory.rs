@@ -150,8 +150,14 @@ pub(super) unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut us
             // SAFETY: the caller's promise.
             let code = unsafe { real(free, total) };
             let device = driver.device().filter(|_| code == Code::SUCCESS && acts());
-            let Some(gpu) = device.and_then(|device| charged::gpu(driver, device)) else {
-                return code;
+            let gpu = match device.map(|device| charged::gpu(driver, device)) {
+                Some(Ok(Some(gpu))) => gpu,
+                Some(Err(_)) => {
+                    // Nothing is given.
+                    lower(free, 0);
+                    return code;
+                }
+                _ => return code,
             };
             pools::refresh_all(driver);
             let usage = gpu.memory.usage();
@@ -190,7 +196,7 @@ pub(super) unsafe extern "C" fn cuDeviceTotalMem_v2(total: *mut usize, device: c
             // SAFETY: the caller's promise.
             let code = unsafe { real(total, device) };
             let gpu = (code == Code::SUCCESS && acts()).then(|| charged::gpu(driver, device));
-            if let Some(gpu) = gpu.flatten() {
+            if let Some(Ok(Some(gpu))) = gpu {
                 let limit = clamped(gpu.memory.usage().config.hard_bytes);
                 if limit > 0 {
                     lower(total, limit);
@@ -201,7 +207,7 @@ pub(super) unsafe extern "C" fn cuDeviceTotalMem_v2(total: *mut usize, device: c
     )
 }
 
-/// Ends a context, with its memory.
+/// Ends a context, with its memory and streams.
 ///
 /// # Safety
 /// The driver's conditions.

@@ -55,7 +55,7 @@ impl Pool {
 /// Charges what the known pools hold now.
 pub(super) fn refresh_all(driver: &Driver) {
     for pool in charged::pools() {
-        if let Some(gpu) = charged::gpu(driver, pool.device) {
+        if let Ok(Some(gpu)) = charged::gpu(driver, pool.device) {
             pool.refresh(driver, gpu, None);
         }
     }
@@ -89,7 +89,7 @@ fn alloc(
         Err(code) => return code,
     };
     let code = ask();
-    if let Some(gpu) = charged::gpu(driver, pool.device) {
+    if let Ok(Some(gpu)) = charged::gpu(driver, pool.device) {
         pool.refresh(driver, gpu, charge);
     }
     code

@@ -336,6 +336,52 @@ fn a_pool_is_charged_for_what_it_holds_and_gives_idle_memory_back_before_a_refus
 }
 
 #[test]
+fn a_device_that_does_not_exist_is_the_drivers_to_refuse() {
+    const INVALID_DEVICE: &str = "101";
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    let mut program = programs.start("proc", limited(10 * MIB));
+    program.done(&["retain 0 0", "current 0"]);
+    for device in ["-1", "9", "99"] {
+        // Beyond the limit, too.
+        for bytes in [4 * MIB, 16 * MIB] {
+            let call = format!("create 1 {bytes} {device}");
+            assert_eq!(program.call(&call), INVALID_DEVICE, "{call}");
+        }
+    }
+    assert_eq!(program.free(), 10 * MIB);
+    assert_eq!(program.end(), "");
+}
+
+#[test]
+fn a_limit_that_cannot_be_read_leaves_nothing_free_and_says_what_would_be_right() {
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    // Some bytes are no page: most likely the unit is missing.
+    for limit in ["many", "4", "2097151"] {
+        let mut program = programs.start("dlsym", |command| {
+            limited(0)(command);
+            command.env("LARDER_CUDA_LIMIT", limit);
+        });
+        program.done(&["retain 0 0", "current 0"]);
+        assert_eq!(program.free(), 0);
+        assert_eq!(program.call("alloc 1 1"), NO_MEMORY);
+        assert_eq!(program.free(), 0);
+        let said = program.end();
+        let variable = format!("LARDER_CUDA_LIMIT is {limit:?}: set it to a size such as 1.5GiB");
+        assert!(said.contains(&variable), "{said}");
+        assert!(said.contains("2 MiB"), "{said}");
+        assert!(!said.contains("control file"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let mut program = programs.start("dlsym", limited(2 * MIB));
+    program.done(&["retain 0 0", "current 0", "alloc 1 2097152"]);
+    assert_eq!(program.end(), "");
+}
+
+#[test]
 fn memory_goes_with_its_context_and_no_other() {
     let Some(programs) = Programs::new() else {
         return;
@@ -541,7 +587,7 @@ fn what_the_librarys_own_allocators_hold_is_not_charged_to_the_program() {
         return;
     };
     let mut command = on_stand_in(&program);
-    limited(1)(&mut command);
+    limited(2 * MIB)(&mut command);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", words(&output));
 }

@@ -162,6 +162,9 @@ static void captures(void) {
   CHECK(larder_cuda_close_window(window) == 0);
   CHECK(stats_of(0).live_bytes == 8 << 20);
   CHECK(larder_cuda_end_window(window) == 0 && larder_cuda_end_window(window) == -1);
+  /* Most likely it lacks its unit; the limit stays. */
+  CHECK(larder_cuda_set_limit(0, 4) == -1 && strstr(larder_cuda_last_error(), "less than a page") != NULL);
+  CHECK(stats_of(0).limit_bytes == UINT64_MAX);
   CHECK(stats_of(0).live_bytes == 0);
 }
 

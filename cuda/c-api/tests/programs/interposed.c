@@ -210,7 +210,7 @@ static int call(const char *name, size_t a, size_t b, size_t c) {
   if (IS("end-pool")) return do_cuMemPoolDestroy(handle);
   if (IS("trim")) return do_cuMemPoolTrimTo(handle, 0);
   if (IS("create")) {
-    struct allocation_prop props = {.type = 1, .location = {1, 0}};
+    struct allocation_prop props = {.type = 1, .location = {1, (int)c}};
     return lengths[a] = b, do_cuMemCreate(value, b, &props, 0);
   }
   if (IS("let-go")) return do_cuMemRelease(*value);
