@@ -21,12 +21,25 @@ pub(super) struct Gpu {
     pub(super) memory: ForeignMemory,
 }
 
-/// Plain or managed memory.
-pub(super) struct Block {
-    /// It goes with its context.
-    pub(super) context: ContextHandle,
-    /// Kept until the block is gone.
-    pub(super) _charge: ForeignCharge,
+/// What keeps memory at an address charged.
+pub(super) enum Block {
+    /// Plain or managed memory, which goes with its context.
+    Plain {
+        context: ContextHandle,
+        _charge: ForeignCharge,
+    },
+    /// Memory of a pool, which is charged until its last block has gone.
+    Pooled { _pool: Arc<Pool> },
+}
+
+impl Block {
+    /// The context that it goes with.
+    pub(super) const fn context(&self) -> Option<ContextHandle> {
+        match self {
+            Self::Plain { context, .. } => Some(*context),
+            Self::Pooled { .. } => None,
+        }
+    }
 }
 
 /// Physical memory is charged as long as it has a handle or a mapping.
@@ -129,7 +142,7 @@ impl Gpu {
     fn trim_pools(&self, driver: &Driver) {
         let is_here = |pool: &Arc<Pool>| pool.device == self.ordinal;
         for pool in pools().into_iter().filter(is_here) {
-            driver.trim(pool.handle);
+            pool.trim(driver);
             pool.refresh(driver, self, None);
         }
     }

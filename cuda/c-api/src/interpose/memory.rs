@@ -33,7 +33,7 @@ fn alloc(
         charged::with(|tables| {
             tables.blocks.insert(
                 address,
-                Block {
+                Block::Plain {
                     context,
                     _charge: charge,
                 },
@@ -117,24 +117,27 @@ pub(super) unsafe extern "C" fn cuMemFree_v2(at: DevicePtr) -> Code {
     in_front_of(
         |driver| driver.free,
         |driver, real| {
-            if !acts() {
-                // SAFETY: the caller's promise.
-                return unsafe { real(at) };
-            }
-            let block = charged::with(|tables| tables.blocks.remove(&at));
             // SAFETY: the caller's promise.
-            let code = unsafe { real(at) };
-            match block {
-                Some(block) if code != Code::SUCCESS => {
-                    charged::with(|tables| tables.blocks.insert(at, block));
-                }
-                Some(_) => {}
-                // It may be a pool's.
-                None => pools::refresh_all(driver),
-            }
-            code
+            free(driver, at, || unsafe { real(at) })
         },
     )
+}
+
+/// Asks the driver to take memory back, plain or a pool's, and charges it no more.
+pub(super) fn free(driver: &Driver, at: DevicePtr, ask: impl FnOnce() -> Code) -> Code {
+    if !acts() {
+        return ask();
+    }
+    let block = charged::with(|tables| tables.blocks.remove(&at));
+    let code = ask();
+    match block {
+        Some(block) if code != Code::SUCCESS => {
+            charged::with(|tables| tables.blocks.insert(at, block));
+        }
+        Some(Block::Plain { .. }) => {}
+        Some(Block::Pooled { .. }) | None => pools::refresh_all(driver),
+    }
+    code
 }
 
 /// How much memory of the current device is free, and how much there is: of what the limit allows.
@@ -231,7 +234,7 @@ pub(super) unsafe extern "C" fn cuCtxDestroy_v2(context: ContextHandle) -> Code 
 /// Blocks of a context that is about to end.
 fn taken_of(context: ContextHandle) -> Vec<(DevicePtr, Block)> {
     charged::with(|tables| {
-        let of_context = |_: &DevicePtr, block: &mut Block| block.context == context;
+        let of_context = |_: &DevicePtr, block: &mut Block| block.context() == Some(context);
         tables.blocks.extract_if(of_context).collect()
     })
 }

@@ -336,6 +336,35 @@ fn a_pool_is_charged_for_what_it_holds_and_gives_idle_memory_back_before_a_refus
 }
 
 #[test]
+fn a_destroyed_pool_is_charged_until_its_last_block_is_freed() {
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    let mut program = programs.start("dlsym", limited(10 * MIB));
+    program.done(&["retain 0 0", "current 0", "stream 50", "pool 6 0"]);
+    program.done(&["from-pool 10 6 50", "from-pool 11 6 50", "end-pool 6"]);
+    assert_eq!(program.free(), 8 * MIB);
+    assert_eq!(program.call("alloc 1 9437184"), NO_MEMORY);
+    program.done(&["free-async 10 50", "finish"]);
+    assert_eq!(program.free(), 8 * MIB, "one block is left");
+    program.done(&["free 11"]);
+    assert_eq!(program.free(), 10 * MIB);
+    program.end();
+}
+
+#[test]
+fn plain_memory_that_is_freed_in_a_stream_is_charged_no_more() {
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    let mut program = programs.start("dlsym", limited(10 * MIB));
+    program.done(&["retain 0 0", "current 0", "stream 50", "alloc 1 4194304"]);
+    program.done(&["free-async 1 50", "finish"]);
+    assert_eq!(program.free(), 10 * MIB);
+    program.end();
+}
+
+#[test]
 fn a_device_that_does_not_exist_is_the_drivers_to_refuse() {
     const INVALID_DEVICE: &str = "101";
     let Some(programs) = Programs::new() else {
