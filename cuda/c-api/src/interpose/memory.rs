@@ -7,6 +7,7 @@ use larder_cuda::driver::abi::{ContextHandle, DevicePtr};
 
 use super::charged::{self, Block};
 use super::driver::{Driver, Fn1};
+use super::launch::{self, SliceStream};
 use super::pools;
 use super::{acts, in_front_of};
 
@@ -220,27 +221,56 @@ pub(super) unsafe extern "C" fn cuCtxDestroy_v2(context: ContextHandle) -> Code 
     in_front_of(
         |driver| driver.context_destroy,
         |_, real| {
-            let gone = taken_of(context);
             // SAFETY: the caller's promise.
-            let code = unsafe { real(context) };
-            if code != Code::SUCCESS {
-                put_back(gone);
-            }
-            code
+            end_context(context, || unsafe { real(context) })
         },
     )
 }
 
-/// Blocks of a context that is about to end.
-fn taken_of(context: ContextHandle) -> Vec<(DevicePtr, Block)> {
-    charged::with(|tables| {
-        let of_context = |_: &DevicePtr, block: &mut Block| block.context() == Some(context);
-        tables.blocks.extract_if(of_context).collect()
-    })
+/// Ends a context, as until CUDA 3.
+///
+/// # Safety
+/// The driver's conditions.
+// SAFETY: INTER1.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxDestroy(context: ContextHandle) -> Code {
+    in_front_of(
+        |driver| driver.context_destroy_v1,
+        |_, real| {
+            // SAFETY: the caller's promise.
+            end_context(context, || unsafe { real(context) })
+        },
+    )
 }
 
-fn put_back(blocks: Vec<(DevicePtr, Block)>) {
-    charged::with(|tables| tables.blocks.extend(blocks));
+fn end_context(context: ContextHandle, ask: impl FnOnce() -> Code) -> Code {
+    let ending = Ending::new(context);
+    let code = ask();
+    if code != Code::SUCCESS {
+        ending.put_back();
+    }
+    code
+}
+
+/// What goes with a context that is about to end.
+struct Ending {
+    blocks: Vec<(DevicePtr, Block)>,
+    streams: Vec<SliceStream>,
+}
+
+impl Ending {
+    fn new(context: ContextHandle) -> Self {
+        let of_context = |_: &DevicePtr, block: &mut Block| block.context() == Some(context);
+        Self {
+            blocks: charged::with(|tables| tables.blocks.extract_if(of_context).collect()),
+            streams: launch::taken_of(context),
+        }
+    }
+
+    fn put_back(self) {
+        charged::with(|tables| tables.blocks.extend(self.blocks));
+        launch::put_back(self.streams);
+    }
 }
 
 /// Gives a device's primary context, which is noted.
@@ -276,13 +306,13 @@ fn end_primary(
 ) -> Code {
     in_front_of(real, |driver, real| {
         let context = charged::with(|tables| tables.primaries.get(&device).copied());
-        let gone = context.map(taken_of);
+        let ending = context.map(Ending::new);
         // SAFETY: a device's number; the driver looks at it.
         let code = unsafe { real(device) };
-        if let Some(gone) = gone
+        if let Some(ending) = ending
             && !is_gone(driver, code)
         {
-            put_back(gone);
+            ending.put_back();
         }
         code
     })

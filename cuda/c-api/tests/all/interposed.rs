@@ -423,6 +423,9 @@ fn memory_goes_with_its_context_and_no_other() {
     assert_eq!(program.free(), 7 * MIB);
     program.done(&["destroy 2", "current 0"]);
     assert_eq!(program.free(), 9 * MIB);
+    program.done(&["context 2 0", "alloc 3 2097152", "destroy-v1 2"]);
+    program.done(&["current 0"]);
+    assert_eq!(program.free(), 9 * MIB);
     program.done(&["retain 0 0", "release 0"]);
     assert_eq!(program.free(), 9 * MIB, "it was retained twice");
     program.done(&["reset 0", "current 0"]);
@@ -582,6 +585,86 @@ fn launches_are_paced_in_slices_of_time() {
     }
     job.done(&["captured 50 11", "graph 11 50", "finish"]);
     job.end();
+}
+
+/// Streams that a paced program has launched on are waited for at the end of a slice, in one call each.
+struct Waits {
+    job: Running,
+    seen: u64,
+}
+
+impl Waits {
+    /// A launch, which the driver may refuse; how many streams were waited for before it.
+    fn launch(&mut self, stream: u32) -> u64 {
+        self.job.call(&format!("launch {stream}"));
+        let now = self.job.call("calls cuStreamSynchronize").parse().unwrap();
+        now - std::mem::replace(&mut self.seen, now)
+    }
+
+    /// How many streams of the slice are waited for beside one of this launch, however soon its end comes.
+    fn beside(&mut self, stream: u32) -> u64 {
+        let at_once = self.launch(stream);
+        if at_once > 0 {
+            return at_once;
+        }
+        loop {
+            let waited = self.launch(stream);
+            if waited > 0 {
+                return waited - 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_paced_program_waits_for_no_stream_of_a_context_that_has_gone() {
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    let machine = Machine::new();
+    let control = machine.jobs().join("old.control.json");
+    fs::write(&control, r#"{"perfControl": 80}"#).unwrap();
+    let mut job = start_job(&programs, &machine, "old");
+    // The share is in force once something was waited for.
+    wait("a pause", || {
+        job.done(&["launch 50"]);
+        job.call("calls cuStreamSynchronize") != "0"
+    });
+    let mut waits = Waits { job, seen: 0 };
+    waits.launch(50);
+
+    waits.job.done(&["context 12 0", "stream 51"]);
+    waits.launch(51);
+    waits.job.done(&["current 0"]);
+    assert_eq!(waits.beside(50), 1, "the context is there");
+    for destroy in ["destroy", "destroy-v1"] {
+        waits.job.done(&["current 0", "context 12 0", "stream 51"]);
+        waits.launch(51);
+        waits.job.done(&[&format!("{destroy} 12"), "current 0"]);
+        assert_eq!(waits.beside(50), 0, "{destroy}");
+    }
+    for end in ["end-stream", "end-stream-v1"] {
+        waits.job.done(&["stream 51"]);
+        waits.launch(51);
+        waits.job.done(&[&format!("{end} 51")]);
+        assert_eq!(waits.beside(50), 0, "{end}");
+    }
+
+    // The primary context goes with its last release.
+    waits.job.done(&["stream 51"]);
+    waits.launch(51);
+    waits.job.done(&["retain 0 0", "release 0"]);
+    assert_eq!(waits.beside(50), 1, "retained twice");
+    waits.launch(51);
+    waits
+        .job
+        .done(&["release 0", "retain 0 0", "current 0", "stream 52"]);
+    assert_eq!(waits.beside(52), 0, "released");
+    waits.job.done(&["stream 51"]);
+    waits.launch(51);
+    waits.job.done(&["reset 0", "current 0", "stream 52"]);
+    assert_eq!(waits.beside(52), 0, "reset");
+    waits.job.end();
 }
 
 #[test]
