@@ -35,6 +35,10 @@ pub(crate) enum Refused {
     Driver(#[from] DriverError),
     #[error("there is no device {0}: devices are numbered from 0")]
     Device(c_int),
+    #[error(
+        "the stream is another context's: make it in the primary context of device {0}, whose memory this is"
+    )]
+    Stream(c_int),
     #[error("{0} bytes is no size")]
     Size(i64),
     #[error("{address:#x} on device {device} is not freed: {error}")]
@@ -69,15 +73,15 @@ impl From<JobError> for Refused {
     }
 }
 
-fn job_words(waited: bool) -> &'static str {
-    match waited {
-        true => {
-            "; the job's control file was waited for: start `larder coordinate`, or set LARDER_CUDA_LIMIT to \
 /// Why a process is no job, though files of one are named.
 pub(crate) fn not_obeyed(error: &JobError) -> String {
     format!("the job's control file is not obeyed: {error}")
 }
 
+fn job_words(waited: bool) -> &'static str {
+    match waited {
+        true => {
+            "; the job's control file was waited for: start `larder coordinate`, or set LARDER_CUDA_LIMIT to \
              begin with more"
         }
         false => "",
