@@ -14,6 +14,8 @@
  *
  * Environment:
  *   LARDER_CUDA_DRIVER    real (the default), stand-in, or auto
+ *   LARDER_CUDA_IN_PLACE  1: pages of device memory never move (larder_cuda_set_in_place), on all devices; 0
+ *   LARDER_CUDA_BUDGET    bytes of each device that are the process's anyway (larder_cuda_set_budget), 2 MiB at least
  *   LARDER_CUDA_SAY       1: the first refused allocation is said on stderr
  *   GPU_CONFIG_FILE       the control file that the process obeys, as a job of `larder`
  *   GPU_STATUS_FILE       the status file that it writes
@@ -106,6 +108,13 @@ void larder_cuda_empty_cache(void);
  * a page of 2 MiB and more. What blocks hold above it goes as they are freed. 0, or -1. */
 int larder_cuda_set_limit(int device, uint64_t bytes);
 void larder_cuda_set_memory_fraction(double fraction, int device);
+
+/* Before the first use of a device, in place of what the environment says. Pages of the device's memory are mapped
+ * once and never move, as kernels need it that take new blocks while earlier work of their stream still runs; more is
+ * held. Or: so many bytes are the process's anyway, 2 MiB at least, and no more is held; pages move once three
+ * quarters are. By default idle pages move before more is taken from the driver. 0, or -1. */
+int larder_cuda_set_in_place(int device);
+int larder_cuda_set_budget(int device, uint64_t bytes);
 
 /* A step of a stream: what is allocated again and again gets planned places from the third step on. A job is
  * held back, and sleeps, at the end of the outermost step of a stream. 0, or -1. */

@@ -8,11 +8,12 @@
 //! the legacy stream's, whose earlier work is ordered before it by the driver. A free on it waits for the
 //! device on the host. A stream of another context is refused, and a free on it waits for it on the host.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use larder_core::FreeError;
+use larder_core::paged::Backing;
 use larder_core::sync::{AtomicU64, AtomicUsize, Ordering};
 use larder_cuda::driver::abi::StreamHandle;
 use larder_cuda::{
@@ -20,6 +21,7 @@ use larder_cuda::{
     DriverError, Limits,
 };
 
+use crate::backing;
 use crate::job;
 use crate::outcome::Refused;
 
@@ -54,29 +56,50 @@ pub(crate) struct Counts {
 
 static DEVICES: [OnceLock<Device>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
-/// Held while a device is made.
-static MAKING: Mutex<()> = Mutex::new(());
+/// What the program chose for devices that are not made yet. Held while one is made.
+static CHOSEN: Mutex<BTreeMap<c_int, Backing>> = Mutex::new(BTreeMap::new());
 
 /// The value behind a lock. Every change under these locks is whole.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Where the device of a number is, once it is made.
+fn slot(ordinal: c_int) -> Result<&'static OnceLock<Device>, Refused> {
+    let place = usize::try_from(ordinal).ok();
+    let slot = place.and_then(|place| DEVICES.get(place));
+    slot.ok_or(Refused::Device(ordinal))
+}
+
 /// The device, which is made if this is its first use.
 pub(crate) fn device(ordinal: c_int) -> Result<&'static Device, Refused> {
-    let place = usize::try_from(ordinal).map_err(|_| Refused::Device(ordinal))?;
-    let slot = DEVICES.get(place).ok_or(Refused::Device(ordinal))?;
+    let slot = slot(ordinal)?;
     if let Some(device) = slot.get() {
         return Ok(device);
     }
-    let _making = locked(&MAKING);
+    let chosen = locked(&CHOSEN);
     match slot.get() {
         Some(device) => Ok(device),
         None => {
-            let made = Device::new(ordinal, place)?;
+            let backing = match chosen.get(&ordinal) {
+                Some(backing) => *backing,
+                None => backing::from_env()?,
+            };
+            let made = Device::new(ordinal, backing)?;
             Ok(slot.get_or_init(|| made))
         }
     }
+}
+
+/// Chooses when pages of a device move, for its first use.
+pub(crate) fn choose(ordinal: c_int, backing: Backing) -> Result<(), Refused> {
+    let slot = slot(ordinal)?;
+    let mut chosen = locked(&CHOSEN);
+    if slot.get().is_some() {
+        return Err(Refused::InUse(ordinal));
+    }
+    chosen.insert(ordinal, backing);
+    Ok(())
 }
 
 /// The stream of a handle, if it is known.
@@ -92,15 +115,21 @@ pub(crate) fn used() -> impl Iterator<Item = &'static Device> {
 }
 
 impl Device {
-    fn new(ordinal: c_int, place: usize) -> Result<Self, Refused> {
+    fn new(ordinal: c_int, backing: Backing) -> Result<Self, Refused> {
+        let place = usize::try_from(ordinal).map_err(|_| Refused::Device(ordinal))?;
         let context = Context::primary(place)?;
         let job = job::joined()?;
         let limit_bytes = match job {
             Some(_) => job::first_limit_bytes()?,
             None => u64::MAX,
         };
+        let budget_bytes = match backing {
+            Backing::Budget(bytes) => bytes,
+            Backing::Billed | Backing::InPlace => u64::MAX,
+        };
         let config = DeviceConfig {
-            limit_bytes,
+            backing,
+            limit_bytes: limit_bytes.min(budget_bytes),
             // Whoever captures does not know that a window is wanted.
             check_captures: true,
             ..DeviceConfig::new()

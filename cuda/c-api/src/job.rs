@@ -134,7 +134,11 @@ fn number(name: &str) -> Result<Option<u64>, String> {
 }
 
 /// What a variable of the environment says; nothing there, or an empty text, is none.
-fn variable(name: &str, what: &str, parse: fn(&str) -> Option<u64>) -> Result<Option<u64>, String> {
+pub(crate) fn variable(
+    name: &str,
+    what: &str,
+    parse: fn(&str) -> Option<u64>,
+) -> Result<Option<u64>, String> {
     let Some(text) = env::var_os(name).filter(|text| !text.is_empty()) else {
         return Ok(None);
     };

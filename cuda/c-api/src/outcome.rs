@@ -53,6 +53,10 @@ pub(crate) enum Refused {
     Start(String),
     #[error("a limit of {:#} is less than a page of {:#}: set 0 to hold nothing, or a page or more", ByteCount(*.0), ByteCount(PAGE_BYTES))]
     Limit(u64),
+    #[error("a budget of {:#} is less than a page of {:#}", ByteCount(*.0), ByteCount(PAGE_BYTES))]
+    Budget(u64),
+    #[error("device {0} is in use: choose when its pages move before its first use")]
+    InUse(c_int),
     #[error("the job did not note the end of a step: {0}")]
     Run(String),
     #[error("no step is under way on this stream: begin one first")]
