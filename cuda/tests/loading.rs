@@ -313,6 +313,7 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamSynchronize",
     "cuStreamQuery",
     "cuStreamWaitEvent",
+    "cuStreamGetCtx",
     "cuStreamIsCapturing",
     "cuThreadExchangeStreamCaptureMode",
     "cuEventCreate",

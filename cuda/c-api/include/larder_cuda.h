@@ -5,18 +5,22 @@
  *
  * Streams. A stream lives until larder_cuda_forget_stream. One that is destroyed without that word may still
  * run work on memory that is given again. PyTorch never destroys its streams. The null stream and the legacy
- * one are one stream. The default stream of each thread may be used; a free on it waits for the device.
+ * one are one stream. The default stream of each thread may be used; a free on it waits for the device. All others
+ * are of the device's primary context, as those of the CUDA runtime: allocations, steps and windows refuse streams of
+ * another context, and frees wait for them on the host. The driver is asked once, where a stream is new here.
  *
  * Errors. What was refused has a text: larder_cuda_last_error. A refused free keeps the block, and is said on
  * stderr, the first one.
  *
  * Environment:
  *   LARDER_CUDA_DRIVER    real (the default), stand-in, or auto
+ *   LARDER_CUDA_IN_PLACE  1: pages of device memory never move (larder_cuda_set_in_place), on all devices; 0
+ *   LARDER_CUDA_BUDGET    bytes of each device that are the process's anyway (larder_cuda_set_budget), 2 MiB at least
  *   LARDER_CUDA_SAY       1: the first refused allocation is said on stderr
  *   GPU_CONFIG_FILE       the control file that the process obeys, as a job of `larder`
  *   GPU_STATUS_FILE       the status file that it writes
  *   LARDER_CUDA_LIMIT     bytes that a job may hold before its control file says something; 0 with a control file.
- *                         Preloaded, what a program may hold, also where it is no job
+ *                         Preloaded, what a program may hold, also where it is no job. 0, or 2 MiB and more
  *   LARDER_CUDA_PATIENCE  seconds that an allocation waits for the job's limit to be raised; 30
  *   LARDER_CUDA_PRIORITY  the job's priority; larger is more important
  *
@@ -100,10 +104,17 @@ int larder_cuda_reset_peaks(int device);
  * with the next call. */
 void larder_cuda_empty_cache(void);
 
-/* How much of a device's memory may be held, as bytes or as a part of all, beside what a control file says.
- * What blocks hold above it goes as they are freed. */
+/* How much of a device's memory may be held, as bytes or as a part of all, beside what a control file says: 0, or
+ * a page of 2 MiB and more. What blocks hold above it goes as they are freed. 0, or -1. */
 int larder_cuda_set_limit(int device, uint64_t bytes);
 void larder_cuda_set_memory_fraction(double fraction, int device);
+
+/* Before the first use of a device, in place of what the environment says. Pages of the device's memory are mapped
+ * once and never move, as kernels need it that take new blocks while earlier work of their stream still runs; more is
+ * held. Or: so many bytes are the process's anyway, 2 MiB at least, and no more is held; pages move once three
+ * quarters are. By default idle pages move before more is taken from the driver. 0, or -1. */
+int larder_cuda_set_in_place(int device);
+int larder_cuda_set_budget(int device, uint64_t bytes);
 
 /* A step of a stream: what is allocated again and again gets planned places from the third step on. A job is
  * held back, and sleeps, at the end of the outermost step of a stream. 0, or -1. */

@@ -6,19 +6,22 @@
 //! The null stream and the legacy one are one stream. The default stream that each thread has of its own has
 //! one handle for all threads, so no event could be recorded on the right one. An allocation for it counts as
 //! the legacy stream's, whose earlier work is ordered before it by the driver. A free on it waits for the
-//! device on the host.
+//! device on the host. A stream of another context is refused, and a free on it waits for it on the host.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use larder_core::FreeError;
+use larder_core::paged::Backing;
 use larder_core::sync::{AtomicU64, AtomicUsize, Ordering};
 use larder_cuda::driver::abi::StreamHandle;
 use larder_cuda::{
-    Context, CudaStream, DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceFreeError, Limits,
+    Context, CudaStream, DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceFreeError,
+    DriverError, Limits,
 };
 
+use crate::backing;
 use crate::job;
 use crate::outcome::Refused;
 
@@ -53,29 +56,50 @@ pub(crate) struct Counts {
 
 static DEVICES: [OnceLock<Device>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
-/// Held while a device is made.
-static MAKING: Mutex<()> = Mutex::new(());
+/// What the program chose for devices that are not made yet. Held while one is made.
+static CHOSEN: Mutex<BTreeMap<c_int, Backing>> = Mutex::new(BTreeMap::new());
 
 /// The value behind a lock. Every change under these locks is whole.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Where the device of a number is, once it is made.
+fn slot(ordinal: c_int) -> Result<&'static OnceLock<Device>, Refused> {
+    let place = usize::try_from(ordinal).ok();
+    let slot = place.and_then(|place| DEVICES.get(place));
+    slot.ok_or(Refused::Device(ordinal))
+}
+
 /// The device, which is made if this is its first use.
 pub(crate) fn device(ordinal: c_int) -> Result<&'static Device, Refused> {
-    let place = usize::try_from(ordinal).map_err(|_| Refused::Device(ordinal))?;
-    let slot = DEVICES.get(place).ok_or(Refused::Device(ordinal))?;
+    let slot = slot(ordinal)?;
     if let Some(device) = slot.get() {
         return Ok(device);
     }
-    let _making = locked(&MAKING);
+    let chosen = locked(&CHOSEN);
     match slot.get() {
         Some(device) => Ok(device),
         None => {
-            let made = Device::new(ordinal, place)?;
+            let backing = match chosen.get(&ordinal) {
+                Some(backing) => *backing,
+                None => backing::from_env()?,
+            };
+            let made = Device::new(ordinal, backing)?;
             Ok(slot.get_or_init(|| made))
         }
     }
+}
+
+/// Chooses when pages of a device move, for its first use.
+pub(crate) fn choose(ordinal: c_int, backing: Backing) -> Result<(), Refused> {
+    let slot = slot(ordinal)?;
+    let mut chosen = locked(&CHOSEN);
+    if slot.get().is_some() {
+        return Err(Refused::InUse(ordinal));
+    }
+    chosen.insert(ordinal, backing);
+    Ok(())
 }
 
 /// The stream of a handle, if it is known.
@@ -91,15 +115,21 @@ pub(crate) fn used() -> impl Iterator<Item = &'static Device> {
 }
 
 impl Device {
-    fn new(ordinal: c_int, place: usize) -> Result<Self, Refused> {
+    fn new(ordinal: c_int, backing: Backing) -> Result<Self, Refused> {
+        let place = usize::try_from(ordinal).map_err(|_| Refused::Device(ordinal))?;
         let context = Context::primary(place)?;
         let job = job::joined()?;
         let limit_bytes = match job {
             Some(_) => job::first_limit_bytes()?,
             None => u64::MAX,
         };
+        let budget_bytes = match backing {
+            Backing::Budget(bytes) => bytes,
+            Backing::Billed | Backing::InPlace => u64::MAX,
+        };
         let config = DeviceConfig {
-            limit_bytes,
+            backing,
+            limit_bytes: limit_bytes.min(budget_bytes),
             ..DeviceConfig::new()
         };
         let limits = Limits::new(u64::MAX).map_err(DeviceAllocError::Budgets)?;
@@ -123,26 +153,43 @@ impl Device {
     }
 
     /// The stream of a handle (CAPI3).
-    pub(crate) fn stream(&self, handle: Handle) -> Arc<CudaStream> {
+    ///
+    /// # Errors
+    /// If it is another context's, and if the driver refuses to say.
+    pub(crate) fn stream(&self, handle: Handle) -> Result<Arc<CudaStream>, Refused> {
+        let own = self.own_stream(handle)?;
+        own.ok_or(Refused::Stream(self.ordinal))
+    }
+
+    /// The stream of a handle; `None` if it is another context's. The driver is asked once, where the handle is new.
+    fn own_stream(&self, handle: Handle) -> Result<Option<Arc<CudaStream>>, DriverError> {
         let handle = match StreamHandle(handle) {
             StreamHandle::LEGACY | StreamHandle::PER_THREAD => StreamHandle::NULL.0,
             StreamHandle(own) => own,
         };
         let known = self.streams.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(stream) = find(&known, handle) {
-            return stream;
+            return Ok(Some(stream));
         }
         drop(known);
+        let context = self.context().cudarc();
+        if handle != StreamHandle::NULL.0 {
+            let driver = self.context().driver();
+            // SAFETY: the caller's stream, which exists.
+            let of = unsafe { driver.stream_context(StreamHandle(handle)) }?;
+            if of.0 != context.cu_ctx().addr() {
+                return Ok(None);
+            }
+        }
         let mut known = self.streams.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have been faster.
         if let Some(stream) = find(&known, handle) {
-            return stream;
+            return Ok(Some(stream));
         }
-        let context = self.context().cudarc();
         // SAFETY: the caller's stream, which lives until `forget_stream` (CAPI3).
         let stream = unsafe { context.wrap_borrowed_stream(handle as *mut _) };
         known.push((handle, stream.clone()));
-        stream
+        Ok(Some(stream))
     }
 
     /// Lets a stream go that the caller is about to destroy.
@@ -163,7 +210,7 @@ impl Device {
 
     /// Gives a block for work that is queued on a stream from now on.
     pub(crate) fn alloc(&self, bytes: u64, handle: Handle) -> Result<u64, Refused> {
-        let stream = self.stream(handle);
+        let stream = self.stream(handle)?;
         job::before_launch();
         let mut patience = job::Patience::default();
         let block = loop {
@@ -198,10 +245,15 @@ impl Device {
             0 => Vec::new(),
             _ => self.take_recorded(address),
         };
-        let freed = if others.is_empty() && handle != StreamHandle::PER_THREAD.0 {
-            self.memory.free_addr(&self.stream(handle), address)
-        } else {
-            self.free_used_on(address, handle, &others)
+        let is_plain = others.is_empty() && handle != StreamHandle::PER_THREAD.0;
+        let stream = match is_plain {
+            true => self.own_stream(handle),
+            false => Ok(None),
+        };
+        let freed = match stream {
+            Ok(Some(stream)) => self.memory.free_addr(&stream, address),
+            Ok(None) => self.free_used_on(address, handle, &others),
+            Err(error) => Err(DeviceFreeError::Driver(error)),
         };
         freed.map_err(|error| Refused::Free {
             device: self.ordinal,
@@ -220,23 +272,13 @@ impl Device {
     ) -> Result<(), DeviceFreeError> {
         let unknown = DeviceFreeError::Block(FreeError::Unknown);
         let block = self.memory.take_addr(address).ok_or(unknown)?;
-        let handles = || core::iter::once(&handle).chain(others);
-        let waited = match handles().any(|handle| *handle == StreamHandle::PER_THREAD.0) {
-            true => self.context().synchronize().map(|()| true),
-            false => Ok(false),
-        };
-        let (block, error) = match waited {
+        let handles = core::iter::once(&handle).chain(others).copied();
+        let (block, error) = match self.streams_still_used(handles) {
             Err(error) => (block, DeviceFreeError::Driver(error)),
-            Ok(waited) => {
-                let streams: Vec<_> = match waited {
-                    true => Vec::new(),
-                    false => handles().map(|handle| self.stream(*handle)).collect(),
-                };
-                match self.memory.free_used_on(&streams, block) {
-                    Ok(()) => return Ok(()),
-                    Err(refused) => (refused.value, refused.error),
-                }
-            }
+            Ok(streams) => match self.memory.free_used_on(&streams, block) {
+                Ok(()) => return Ok(()),
+                Err(refused) => (refused.value, refused.error),
+            },
         };
         // CAPI2.
         let _ = self.memory.keep_addr(block);
@@ -244,6 +286,30 @@ impl Device {
             self.record(address, *handle);
         }
         Err(error)
+    }
+
+    /// The streams whose work events tell of. The host waits for all others: a thread's own default stream, and
+    /// streams of other contexts.
+    fn streams_still_used(
+        &self,
+        handles: impl Iterator<Item = Handle> + Clone,
+    ) -> Result<Vec<Arc<CudaStream>>, DriverError> {
+        let mut streams = Vec::new();
+        for handle in handles.clone() {
+            match self.own_stream(handle)? {
+                Some(stream) => streams.push(stream),
+                None => {
+                    let driver = self.context().driver();
+                    // SAFETY: the caller's stream, which exists.
+                    unsafe { driver.synchronize_stream(StreamHandle(handle)) }?;
+                }
+            }
+        }
+        if { handles }.any(|handle| handle == StreamHandle::PER_THREAD.0) {
+            self.context().synchronize()?;
+            streams.clear();
+        }
+        Ok(streams)
     }
 
     /// Says that work of one more stream uses a block; the free waits for it.

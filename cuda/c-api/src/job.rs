@@ -16,13 +16,13 @@ use larder_cuda::DeviceAllocator;
 use larder_cuda::control::{Apply, Job, JobConfig, JobFiles, LaunchPacer, larder_control::Ceiling};
 
 use crate::device::Device;
-use crate::outcome::{Refused, status};
+use crate::outcome::{Refused, not_obeyed, status};
 
 /// How long an allocation waits for a higher limit, unless `LARDER_CUDA_PATIENCE` says otherwise.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Rounding may take so much more.
-const PAGE_BYTES: u64 = 2 << 20;
+/// What a device gives at least: rounding may take so much more, and a limit below it gives nothing.
+pub(crate) const PAGE_BYTES: u64 = 2 << 20;
 
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(2);
@@ -52,7 +52,7 @@ pub(crate) fn job() -> Option<Arc<Job>> {
 pub(crate) fn joined() -> Result<Option<&'static Joined>, Refused> {
     match JOINED.get_or_init(join) {
         Ok(joined) => Ok(joined.as_ref()),
-        Err(words) => Err(Refused::Job(words.clone())),
+        Err(words) => Err(Refused::Start(words.clone())),
     }
 }
 
@@ -75,7 +75,7 @@ fn join() -> Result<Option<Joined>, String> {
         apply: Apply::AtOnce,
         ..JobConfig::new(name, files.clone())
     });
-    let job = job.map_err(|error| error.to_string())?;
+    let job = job.map_err(|error| not_obeyed(&error))?;
     let pacer = job.pacer();
     *JOB.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(job));
     // SAFETY: the function takes nothing and lasts as long as the library, which ends only with the process.
@@ -94,11 +94,18 @@ fn join() -> Result<Option<Joined>, String> {
 pub(crate) fn first_limit_bytes() -> Result<u64, Refused> {
     let listens = JobFiles::from_env().control.is_some();
     let otherwise = if listens { 0 } else { u64::MAX };
-    let said = variable("LARDER_CUDA_LIMIT", "a size such as 1.5GiB", |text| {
-        Some(ByteCount::parse(text)?.0)
+    let wanted = "a size such as 1.5GiB, of 2 MiB at least, or to 0 for nothing";
+    let said = variable("LARDER_CUDA_LIMIT", wanted, |text| {
+        let bytes = ByteCount::parse(text)?.0;
+        holds_a_page(bytes).then_some(bytes)
     });
-    let said = said.map_err(Refused::Job)?;
+    let said = said.map_err(Refused::Start)?;
     Ok(said.unwrap_or(otherwise))
+}
+
+/// Whether a limit is none by mistake: most likely it lacks its unit.
+pub(crate) const fn holds_a_page(limit_bytes: u64) -> bool {
+    limit_bytes == 0 || limit_bytes >= PAGE_BYTES
 }
 
 /// The process ends, and the status says so.
@@ -127,7 +134,11 @@ fn number(name: &str) -> Result<Option<u64>, String> {
 }
 
 /// What a variable of the environment says; nothing there, or an empty text, is none.
-fn variable(name: &str, what: &str, parse: fn(&str) -> Option<u64>) -> Result<Option<u64>, String> {
+pub(crate) fn variable(
+    name: &str,
+    what: &str,
+    parse: fn(&str) -> Option<u64>,
+) -> Result<Option<u64>, String> {
     let Some(text) = env::var_os(name).filter(|text| !text.is_empty()) else {
         return Ok(None);
     };

@@ -11,6 +11,8 @@ use larder_core::ByteCount;
 use larder_cuda::control::JobError;
 use larder_cuda::{DeviceAllocError, DeviceFreeError, DriverError, LoadError, OverBudget};
 
+use crate::job::PAGE_BYTES;
+
 /// Why a call was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
@@ -33,6 +35,10 @@ pub(crate) enum Refused {
     Driver(#[from] DriverError),
     #[error("there is no device {0}: devices are numbered from 0")]
     Device(c_int),
+    #[error(
+        "the stream is another context's: make it in the primary context of device {0}, whose memory this is"
+    )]
+    Stream(c_int),
     #[error("{0} bytes is no size")]
     Size(i64),
     #[error("{address:#x} on device {device} is not freed: {error}")]
@@ -43,8 +49,14 @@ pub(crate) enum Refused {
     },
     #[error("{0:#x} is not where a block of this library begins")]
     Unknown(u64),
-    #[error("the job's control file is not obeyed, so no memory is given: {0}")]
-    Job(String),
+    #[error("no memory is given: {0}")]
+    Start(String),
+    #[error("a limit of {:#} is less than a page of {:#}: set 0 to hold nothing, or a page or more", ByteCount(*.0), ByteCount(PAGE_BYTES))]
+    Limit(u64),
+    #[error("a budget of {:#} is less than a page of {:#}", ByteCount(*.0), ByteCount(PAGE_BYTES))]
+    Budget(u64),
+    #[error("device {0} is in use: choose when its pages move before its first use")]
+    InUse(c_int),
     #[error("the job did not note the end of a step: {0}")]
     Run(String),
     #[error("no step is under way on this stream: begin one first")]
@@ -61,8 +73,13 @@ pub(crate) enum Refused {
 
 impl From<JobError> for Refused {
     fn from(error: JobError) -> Self {
-        Self::Job(error.to_string())
+        Self::Start(not_obeyed(&error))
     }
+}
+
+/// Why a process is no job, though files of one are named.
+pub(crate) fn not_obeyed(error: &JobError) -> String {
+    format!("the job's control file is not obeyed: {error}")
 }
 
 fn job_words(waited: bool) -> &'static str {

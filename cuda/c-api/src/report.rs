@@ -11,6 +11,7 @@ use larder_core::sync::Ordering;
 use larder_cuda::{DeviceAllocError, DeviceChunk};
 
 use crate::device::{self, Device};
+use crate::job;
 use crate::outcome::{Refused, guard, say_once, status};
 
 /// What a device's memory is used for. All of it in bytes, but the counts.
@@ -210,6 +211,9 @@ extern "C" fn larder_cuda_set_limit(ordinal: c_int, bytes: u64) -> c_int {
 }
 
 fn set_limit(device: &Device, bytes: u64) -> Result<(), Refused> {
+    if !job::holds_a_page(bytes) {
+        return Err(Refused::Limit(bytes));
+    }
     match device.limits.process().set(bytes) {
         LimitAnswer::Refused(error) => Err(DeviceAllocError::Budgets(error).into()),
         // What is held above it goes as blocks come back.

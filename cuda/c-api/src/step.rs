@@ -37,7 +37,7 @@ extern "C" fn larder_cuda_begin_step(ordinal: c_int, stream: Handle) -> c_int {
     status(|| {
         let device = device(ordinal)?;
         let begun = Begun {
-            step: device.memory.step(&device.stream(stream))?,
+            step: device.memory.step(&device.stream(stream)?)?,
             at: Instant::now(),
         };
         let mut steps = locked(&STEPS);
@@ -64,7 +64,8 @@ extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
         };
         // Work that is only queued would take no time, and so no pause.
         if !job.state().perf.is_full() {
-            device.context().wait_for(&device.stream(stream))?;
+            let stream = device.stream(stream)?;
+            device.context().wait_for(&stream)?;
         }
         let ended = job.end_run(0, at.elapsed());
         ended
@@ -79,7 +80,7 @@ extern "C" fn larder_cuda_end_step(ordinal: c_int, stream: Handle) -> c_int {
 extern "C" fn larder_cuda_open_window(ordinal: c_int, stream: Handle, bytes: u64) -> u64 {
     let opened = guard(|| {
         let device = device(ordinal)?;
-        let window = device.memory.prime(&device.stream(stream), bytes)?;
+        let window = device.memory.prime(&device.stream(stream)?, bytes)?;
         // Relaxed: only its being another one counts.
         let number = LAST_WINDOW.fetch_add(1, Ordering::Relaxed) + 1;
         locked(&WINDOWS).insert(number, window);

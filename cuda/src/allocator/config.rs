@@ -21,7 +21,7 @@ pub enum ArenaPolicy {
 pub struct DeviceConfig {
     /// When pages move; nothing where memory comes in [regions](super::DeviceBacking::Regions).
     pub backing: Backing,
-    /// Most bytes held.
+    /// Most bytes held, in whole pages: a limit below one (2 MiB on most devices) gives nothing.
     pub limit_bytes: u64,
     /// Addresses reserved, 1023 GiB at most; 0 for eight times the device's memory, or that most. Where the
     /// system does not give eight times, 0 is content with less, down to five quarters of the device's memory.

@@ -5,7 +5,7 @@
 use core::ptr::null_mut;
 
 use cudarc::driver::CudaStream;
-use larder_cuda_abi::{Code, EventHandle, StreamHandle, constants};
+use larder_cuda_abi::{Code, ContextHandle, EventHandle, StreamHandle, constants};
 
 use super::context::Context;
 use super::{Driver, DriverError};
@@ -127,6 +127,26 @@ impl Driver {
         let code = unsafe { (entry.call)(stream, &raw mut number) };
         entry.check(code)?;
         Ok(number)
+    }
+
+    /// The context of a stream: the one that was current where it was made. For a default stream it is the
+    /// calling thread's current one.
+    ///
+    /// # Safety
+    /// The stream exists.
+    ///
+    /// # Errors
+    /// If the driver refuses, as it does for a default stream without a current context.
+    pub unsafe fn stream_context(
+        &self,
+        stream: StreamHandle,
+    ) -> Result<ContextHandle, DriverError> {
+        let entry = self.api.stream_context;
+        let mut context = ContextHandle::NULL;
+        // SAFETY: DRIVER1, and the caller's promise; the handle outlives the call.
+        let code = unsafe { (entry.call)(stream, &raw mut context) };
+        entry.check(code)?;
+        Ok(context)
     }
 
     /// Waits until the work queued on a stream is done.

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use larder_cuda_abi::{Code, ContextHandle};
+use larder_cuda_abi::{Code, ContextHandle, StreamHandle};
 
 use crate::{
     api::{basic, context, memory, stream},
@@ -295,4 +295,29 @@ fn a_context_knows_its_device_and_a_stream_its_context() {
     assert_eq!(context::device(), Ok(0));
     let stream = Stream::blocking();
     assert_eq!(stream::context(stream.0), context::current());
+}
+
+/// Rule: cuStreamGetCtx gives the context that was current when the stream was made; of the null, legacy and
+/// per-thread streams the calling thread's current one, and CUDA_ERROR_INVALID_CONTEXT without one (source: CUDA
+/// Driver API, Stream Management, cuStreamGetCtx).
+#[test]
+fn a_stream_knows_the_context_it_was_made_in() {
+    let gpu = portable();
+    let second = context::create(0, 0).expect("a context");
+    let stream = Stream::blocking();
+    assert_eq!(context::pop(), Ok(second));
+    assert_eq!(stream::context(stream.0), Ok(second));
+    let special = [
+        StreamHandle::NULL,
+        StreamHandle::LEGACY,
+        StreamHandle::PER_THREAD,
+    ];
+    for one in special {
+        assert_eq!(stream::context(one), Ok(gpu.context()));
+    }
+    let without = move || special.map(stream::context);
+    let answers = thread::spawn(without).join().expect("a thread");
+    assert_eq!(answers, [Err(Code::INVALID_CONTEXT); 3]);
+    drop(stream);
+    assert_eq!(context::destroy(second), Ok(()));
 }

@@ -16,6 +16,8 @@ _FUNCTIONS = {
     "reset_peaks": (c_int, [c_int]),
     "empty_cache": (None, []),
     "set_limit": (c_int, [c_int, c_uint64]),
+    "set_in_place": (c_int, [c_int]),
+    "set_budget": (c_int, [c_int, c_uint64]),
     "set_memory_fraction": (None, [c_double, c_int]),
     "begin_step": (c_int, [c_int, c_void_p]),
     "end_step": (c_int, [c_int, c_void_p]),

@@ -203,6 +203,17 @@ def set_per_process_memory_fraction(fraction, device=None):
     library.larder_cuda_set_memory_fraction(fraction, device_number(device))
 
 
+def set_in_place(device=None):
+    """Has pages of a device's memory never move, at the price of more memory held. Before its first use."""
+    check(library.larder_cuda_set_in_place(device_number(device)))
+
+
+def set_budget(budget_bytes, device=None):
+    """Gives the process so many bytes of a device, and no more: pages move only once most of them are held. Before
+    the device's first use."""
+    check(library.larder_cuda_set_budget(device_number(device), budget_bytes))
+
+
 def want(wanted_bytes):
     """How much memory of each device this job would like to hold, for the coordinator."""
     check(library.larder_cuda_want(wanted_bytes))

@@ -21,12 +21,25 @@ pub(super) struct Gpu {
     pub(super) memory: ForeignMemory,
 }
 
-/// Plain or managed memory.
-pub(super) struct Block {
-    /// It goes with its context.
-    pub(super) context: ContextHandle,
-    /// Kept until the block is gone.
-    pub(super) _charge: ForeignCharge,
+/// What keeps memory at an address charged.
+pub(super) enum Block {
+    /// Plain or managed memory, which goes with its context.
+    Plain {
+        context: ContextHandle,
+        _charge: ForeignCharge,
+    },
+    /// Memory of a pool, which is charged until its last block has gone.
+    Pooled { _pool: Arc<Pool> },
+}
+
+impl Block {
+    /// The context that it goes with.
+    pub(super) const fn context(&self) -> Option<ContextHandle> {
+        match self {
+            Self::Plain { context, .. } => Some(*context),
+            Self::Pooled { .. } => None,
+        }
+    }
 }
 
 /// Physical memory is charged as long as it has a handle or a mapping.
@@ -63,15 +76,25 @@ pub(super) fn pools() -> Vec<Arc<Pool>> {
     with(|tables| tables.pools.values().flatten().cloned().collect())
 }
 
-/// The device, if it is charged. What is wrong with the environment is said once, and nothing is given then.
-pub(super) fn gpu(driver: &Driver, ordinal: c_int) -> Option<&'static Gpu> {
+/// The device, as it is charged; `None` for one that the driver does not know.
+///
+/// # Errors
+/// The driver's code for want of memory, where something is wrong with the environment: that is said once, and
+/// nothing is given.
+pub(super) fn gpu(driver: &Driver, ordinal: c_int) -> Result<Option<&'static Gpu>, Code> {
     static SAID: Once = Once::new();
-    let slot = GPUS.get(usize::try_from(ordinal).ok()?)?;
+    let place = usize::try_from(ordinal).ok();
+    let Some(slot) = place.and_then(|place| GPUS.get(place)) else {
+        return Ok(None);
+    };
+    if slot.get().is_none() && !driver.has_device(ordinal) {
+        return Ok(None);
+    }
     let made = slot.get_or_init(|| {
         let made = Gpu::new(driver, ordinal);
         made.inspect_err(|refused| say_once(&SAID, refused)).ok()
     });
-    made.as_ref()
+    made.as_ref().map(Some).ok_or(Code::OUT_OF_MEMORY)
 }
 
 impl Gpu {
@@ -83,7 +106,7 @@ impl Gpu {
             let place = driver.bus_id_of(ordinal).unwrap_or_default();
             let gpu = place
                 .parse()
-                .map_err(|_| Refused::Job(format!("{place:?} is no place on a bus")))?;
+                .map_err(|_| Refused::Start(format!("{place:?} is no place on a bus")))?;
             job.manage_foreign(gpu, &memory);
         }
         Ok(Self { ordinal, memory })
@@ -119,7 +142,7 @@ impl Gpu {
     fn trim_pools(&self, driver: &Driver) {
         let is_here = |pool: &Arc<Pool>| pool.device == self.ordinal;
         for pool in pools().into_iter().filter(is_here) {
-            driver.trim(pool.handle);
+            pool.trim(driver);
             pool.refresh(driver, self, None);
         }
     }
@@ -135,11 +158,13 @@ pub(super) fn charge(
     bytes: u64,
 ) -> Result<Option<ForeignCharge>, Code> {
     static SAID: Once = Once::new();
-    // Without a context the driver refuses.
+    // Without a context the driver refuses, and so it does of a device that does not exist.
     let Some(ordinal) = ordinal.filter(|_| acts()) else {
         return Ok(None);
     };
-    let gpu = gpu(driver, ordinal).ok_or(Code::OUT_OF_MEMORY)?;
+    let Some(gpu) = gpu(driver, ordinal)? else {
+        return Ok(None);
+    };
     match gpu.charge(driver, bytes) {
         Ok(charge) => Ok(Some(charge)),
         Err(refused) => {

@@ -64,6 +64,7 @@ pub(super) struct Driver {
     pub(super) info: Option<Fn2<*mut usize, *mut usize>>,
     pub(super) total: Option<Fn2<*mut usize, c_int>>,
     pub(super) context_destroy: Option<Fn1<ContextHandle>>,
+    pub(super) context_destroy_v1: Option<Fn1<ContextHandle>>,
     pub(super) primary_retain: Option<Fn2<*mut ContextHandle, c_int>>,
     pub(super) primary_release: Option<Fn1<c_int>>,
     pub(super) primary_release_v2: Option<Fn1<c_int>>,
@@ -89,6 +90,7 @@ pub(super) struct Driver {
         Streamed<Fn4<*const LaunchConfig, FunctionHandle, *mut *mut c_void, *mut *mut c_void>>,
     pub(super) launch_graph: Streamed<Fn2<GraphExecHandle, StreamHandle>>,
     pub(super) stream_destroy: Option<Fn1<StreamHandle>>,
+    pub(super) stream_destroy_v1: Option<Fn1<StreamHandle>>,
     stream_synchronize: Option<Fn1<StreamHandle>>,
     stream_capturing: Option<Fn2<StreamHandle, *mut u32>>,
     stream_context: Option<Fn2<StreamHandle, *mut ContextHandle>>,
@@ -97,6 +99,7 @@ pub(super) struct Driver {
     push: Option<Fn1<ContextHandle>>,
     pop: Option<Fn1<*mut ContextHandle>>,
     current_device: Option<Fn1<*mut c_int>>,
+    device_by_ordinal: Option<Fn2<*mut c_int, c_int>>,
     bus_id: Option<Fn3<*mut c_char, c_int, c_int>>,
 }
 
@@ -171,6 +174,7 @@ impl Driver {
             info: all.find(c"cuMemGetInfo_v2"),
             total: all.find(c"cuDeviceTotalMem_v2"),
             context_destroy: all.find(c"cuCtxDestroy_v2"),
+            context_destroy_v1: all.find(c"cuCtxDestroy"),
             primary_retain: all.find(c"cuDevicePrimaryCtxRetain"),
             primary_release: all.find(c"cuDevicePrimaryCtxRelease"),
             primary_release_v2: all.find(c"cuDevicePrimaryCtxRelease_v2"),
@@ -199,6 +203,7 @@ impl Driver {
             launch_ex: all.streamed(c"cuLaunchKernelEx", c"cuLaunchKernelEx_ptsz"),
             launch_graph: all.streamed(c"cuGraphLaunch", c"cuGraphLaunch_ptsz"),
             stream_destroy: all.find(c"cuStreamDestroy_v2"),
+            stream_destroy_v1: all.find(c"cuStreamDestroy"),
             stream_synchronize: all.find(c"cuStreamSynchronize"),
             stream_capturing: all.find(c"cuStreamIsCapturing"),
             stream_context: all.find(c"cuStreamGetCtx"),
@@ -207,6 +212,7 @@ impl Driver {
             push: all.find(c"cuCtxPushCurrent_v2"),
             pop: all.find(c"cuCtxPopCurrent_v2"),
             current_device: all.find(c"cuCtxGetDevice"),
+            device_by_ordinal: all.find(c"cuDeviceGet"),
             bus_id: all.find(c"cuDeviceGetPCIBusId"),
         }
     }
@@ -219,6 +225,16 @@ impl Driver {
         (code == Code::SUCCESS).then_some(device)
     }
 
+    /// Whether a device exists.
+    pub(super) fn has_device(&self, ordinal: c_int) -> bool {
+        let mut device = 0;
+        self.device_by_ordinal.is_none_or(|get| {
+            // SAFETY: INTERDRV; the number outlives the call.
+            let code = unsafe { get(&raw mut device, ordinal) };
+            code == Code::SUCCESS
+        })
+    }
+
     /// The current context; null is none.
     pub(super) fn context(&self) -> ContextHandle {
         let mut context = ContextHandle::NULL;
@@ -229,30 +245,45 @@ impl Driver {
         context
     }
 
-    /// The number of a stream's device.
-    pub(super) fn device_of(&self, stream: StreamHandle) -> Option<c_int> {
+    /// A stream's context: the current one for a default stream, and where the driver does not say.
+    pub(super) fn context_of(&self, stream: StreamHandle) -> ContextHandle {
         let default = [
             StreamHandle::NULL,
             StreamHandle::LEGACY,
             StreamHandle::PER_THREAD,
         ];
-        if default.contains(&stream) {
-            return self.device();
-        }
+        let ask = self.stream_context.filter(|_| !default.contains(&stream));
         let mut context = ContextHandle::NULL;
         // SAFETY: INTERDRV; the program's stream; the handle outlives the call.
-        let code = unsafe { (self.stream_context?)(stream, &raw mut context) };
-        if code != Code::SUCCESS || context == self.context() {
-            return self.device();
+        let asked = ask.map(|ask| unsafe { ask(stream, &raw mut context) });
+        match asked {
+            Some(Code::SUCCESS) => context,
+            _ => self.context(),
         }
-        // SAFETY: INTERDRV; the context of a stream that is there.
-        let pushed = unsafe { (self.push?)(context) };
-        let device = self.device();
+    }
+
+    /// The number of a stream's device.
+    pub(super) fn device_of(&self, stream: StreamHandle) -> Option<c_int> {
+        self.within(self.context_of(stream), Self::device)
+    }
+
+    /// Acts with a context current that is there, if the driver can make it so.
+    fn within<R>(&self, context: ContextHandle, act: impl FnOnce(&Self) -> R) -> R {
+        let (Some(push), Some(pop)) = (self.push, self.pop) else {
+            return act(self);
+        };
+        if context == self.context() {
+            return act(self);
+        }
+        // SAFETY: INTERDRV; a context that is there.
+        let pushed = unsafe { push(context) };
+        let answer = act(self);
         if pushed == Code::SUCCESS {
+            let mut context = context;
             // SAFETY: INTERDRV; it was pushed just now.
-            let _ = unsafe { (self.pop?)(&raw mut context) };
+            let _ = unsafe { pop(&raw mut context) };
         }
-        device
+        answer
     }
 
     /// Whether what is queued on a stream goes into a graph.
@@ -265,8 +296,8 @@ impl Driver {
         status != constants::CAPTURE_STATUS_NONE
     }
 
-    /// Waits until a stream has done its work, so that no capture of another is spoilt.
-    pub(super) fn drain(&self, stream: StreamHandle) {
+    /// Waits until a stream of a context has done its work, so that no capture of another is spoilt.
+    pub(super) fn drain(&self, context: ContextHandle, stream: StreamHandle) {
         let (Some(exchange), Some(synchronize)) =
             (self.exchange_capture_mode, self.stream_synchronize)
         else {
@@ -279,7 +310,7 @@ impl Driver {
         }
         // An error of the work is the program's to find.
         // SAFETY: INTERDRV; a stream that is there.
-        let _ = unsafe { synchronize(stream) };
+        let _ = self.within(context, |_| unsafe { synchronize(stream) });
         // SAFETY: INTERDRV; the mode of before.
         let _ = unsafe { exchange(&raw mut mode) };
     }

@@ -3,7 +3,8 @@
 //! A program that does not know of jobs has no steps. Below full share its launches are cut into slices of time:
 //! the first launch behind a slice's length waits until the device has done what the slice queued, then pauses,
 //! by upstream's formula for a run of that length. So the device's time is the host's, from a slice's first launch
-//! to the end of its work. What a stream captures is not launched; the graph is.
+//! to the end of its work. What a stream captures is not launched; the graph is. A stream leaves the slice before
+//! the driver ends it or its context: nothing may be asked of it afterwards.
 //!
 //! Lock: one, around the slice. It is held over the wait and the pause, as no launch goes on meanwhile.
 
@@ -12,7 +13,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use larder_cuda::driver::Code;
-use larder_cuda::driver::abi::{FunctionHandle, GraphExecHandle, LaunchConfig, StreamHandle};
+use larder_cuda::driver::abi::{
+    ContextHandle, FunctionHandle, GraphExecHandle, LaunchConfig, StreamHandle,
+};
 
 use super::driver::Driver;
 use super::pools::per_thread;
@@ -26,9 +29,11 @@ const SLICE: Duration = Duration::from_millis(20);
 /// Launches since the last pause.
 struct Slice {
     began: Option<Instant>,
-    /// Few, so they are looked through.
-    streams: Vec<StreamHandle>,
+    /// With their contexts, as default streams share their handles. Few, so they are looked through.
+    streams: Vec<SliceStream>,
 }
+
+pub(super) type SliceStream = (ContextHandle, StreamHandle);
 
 static CURRENT: Mutex<Slice> = Mutex::new(Slice {
     began: None,
@@ -46,16 +51,29 @@ fn pace(driver: &Driver, stream: StreamHandle) {
     if let Some(began) = slice.began
         && began.elapsed() >= SLICE
     {
-        for stream in slice.streams.drain(..) {
-            driver.drain(stream);
+        for (context, stream) in slice.streams.drain(..) {
+            driver.drain(context, stream);
         }
         slice.began = None;
         job::end_slice(began.elapsed());
     }
     slice.began.get_or_insert_with(Instant::now);
+    let stream = (driver.context_of(stream), stream);
     if !slice.streams.contains(&stream) {
         slice.streams.push(stream);
     }
+}
+
+/// Takes out the streams of a context that is about to end.
+pub(super) fn taken_of(context: ContextHandle) -> Vec<SliceStream> {
+    let mut slice = locked(&CURRENT);
+    let of_context = |(own, _): &mut SliceStream| *own == context;
+    slice.streams.extract_if(.., of_context).collect()
+}
+
+/// Puts the streams of a context back that did not end.
+pub(super) fn put_back(streams: Vec<SliceStream>) {
+    locked(&CURRENT).streams.extend(streams);
 }
 
 /// Launches, once the job may.
@@ -275,11 +293,32 @@ pub(super) unsafe extern "C" fn cuStreamDestroy_v2(stream: StreamHandle) -> Code
     in_front_of(
         |driver| driver.stream_destroy,
         |_, real| {
-            if acts() {
-                locked(&CURRENT).streams.retain(|known| *known != stream);
-            }
             // SAFETY: the caller's promise.
-            unsafe { real(stream) }
+            end_stream(stream, || unsafe { real(stream) })
         },
     )
+}
+
+/// Ends a stream, as until CUDA 3.
+///
+/// # Safety
+/// The driver's conditions.
+// SAFETY: INTER1.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuStreamDestroy(stream: StreamHandle) -> Code {
+    in_front_of(
+        |driver| driver.stream_destroy_v1,
+        |_, real| {
+            // SAFETY: the caller's promise.
+            end_stream(stream, || unsafe { real(stream) })
+        },
+    )
+}
+
+fn end_stream(stream: StreamHandle, ask: impl FnOnce() -> Code) -> Code {
+    if acts() {
+        let mut slice = locked(&CURRENT);
+        slice.streams.retain(|(_, known)| *known != stream);
+    }
+    ask()
 }

@@ -155,6 +155,7 @@ fn by_name(name: &[u8]) -> Option<*const c_void> {
         b"cuMemFree_v2" => memory::cuMemFree_v2 as *const (),
         b"cuMemGetInfo_v2" => memory::cuMemGetInfo_v2 as *const (),
         b"cuDeviceTotalMem_v2" => memory::cuDeviceTotalMem_v2 as *const (),
+        b"cuCtxDestroy" => memory::cuCtxDestroy as *const (),
         b"cuCtxDestroy_v2" => memory::cuCtxDestroy_v2 as *const (),
         b"cuDevicePrimaryCtxRetain" => memory::cuDevicePrimaryCtxRetain as *const (),
         b"cuDevicePrimaryCtxRelease" => memory::cuDevicePrimaryCtxRelease as *const (),
@@ -183,6 +184,7 @@ fn by_name(name: &[u8]) -> Option<*const c_void> {
         b"cuLaunchCooperativeKernel_ptsz" => launch::cuLaunchCooperativeKernel_ptsz as *const (),
         b"cuGraphLaunch" => launch::cuGraphLaunch as *const (),
         b"cuGraphLaunch_ptsz" => launch::cuGraphLaunch_ptsz as *const (),
+        b"cuStreamDestroy" => launch::cuStreamDestroy as *const (),
         b"cuStreamDestroy_v2" => launch::cuStreamDestroy_v2 as *const (),
         _ => return None,
     };
@@ -197,7 +199,7 @@ const PER_THREAD: u64 = 2;
 
 /// Names without a version that mean more than one function: since when each, the newest first.
 #[rustfmt::skip]
-const VERSIONED: [(&[u8], c_int, &[u8]); 13] = [
+const VERSIONED: [(&[u8], c_int, &[u8]); 15] = [
     (b"cuGetProcAddress", 12_000, b"cuGetProcAddress_v2"),
     (b"cuGetProcAddress", 11_030, b"cuGetProcAddress"),
     (b"cuMemAlloc", 3_020, b"cuMemAlloc_v2"),
@@ -206,7 +208,9 @@ const VERSIONED: [(&[u8], c_int, &[u8]); 13] = [
     (b"cuMemGetInfo", 3_020, b"cuMemGetInfo_v2"),
     (b"cuDeviceTotalMem", 3_020, b"cuDeviceTotalMem_v2"),
     (b"cuCtxDestroy", 4_000, b"cuCtxDestroy_v2"),
+    (b"cuCtxDestroy", 2_000, b"cuCtxDestroy"),
     (b"cuStreamDestroy", 4_000, b"cuStreamDestroy_v2"),
+    (b"cuStreamDestroy", 2_000, b"cuStreamDestroy"),
     (b"cuDevicePrimaryCtxRelease", 11_000, b"cuDevicePrimaryCtxRelease_v2"),
     (b"cuDevicePrimaryCtxRelease", 7_000, b"cuDevicePrimaryCtxRelease"),
     (b"cuDevicePrimaryCtxReset", 11_000, b"cuDevicePrimaryCtxReset_v2"),

@@ -7,6 +7,7 @@ use larder_cuda::driver::abi::{ContextHandle, DevicePtr};
 
 use super::charged::{self, Block};
 use super::driver::{Driver, Fn1};
+use super::launch::{self, SliceStream};
 use super::pools;
 use super::{acts, in_front_of};
 
@@ -33,7 +34,7 @@ fn alloc(
         charged::with(|tables| {
             tables.blocks.insert(
                 address,
-                Block {
+                Block::Plain {
                     context,
                     _charge: charge,
                 },
@@ -117,24 +118,27 @@ pub(super) unsafe extern "C" fn cuMemFree_v2(at: DevicePtr) -> Code {
     in_front_of(
         |driver| driver.free,
         |driver, real| {
-            if !acts() {
-                // SAFETY: the caller's promise.
-                return unsafe { real(at) };
-            }
-            let block = charged::with(|tables| tables.blocks.remove(&at));
             // SAFETY: the caller's promise.
-            let code = unsafe { real(at) };
-            match block {
-                Some(block) if code != Code::SUCCESS => {
-                    charged::with(|tables| tables.blocks.insert(at, block));
-                }
-                Some(_) => {}
-                // It may be a pool's.
-                None => pools::refresh_all(driver),
-            }
-            code
+            free(driver, at, || unsafe { real(at) })
         },
     )
+}
+
+/// Asks the driver to take memory back, plain or a pool's, and charges it no more.
+pub(super) fn free(driver: &Driver, at: DevicePtr, ask: impl FnOnce() -> Code) -> Code {
+    if !acts() {
+        return ask();
+    }
+    let block = charged::with(|tables| tables.blocks.remove(&at));
+    let code = ask();
+    match block {
+        Some(block) if code != Code::SUCCESS => {
+            charged::with(|tables| tables.blocks.insert(at, block));
+        }
+        Some(Block::Plain { .. }) => {}
+        Some(Block::Pooled { .. }) | None => pools::refresh_all(driver),
+    }
+    code
 }
 
 /// How much memory of the current device is free, and how much there is: of what the limit allows.
@@ -150,8 +154,14 @@ pub(super) unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut us
             // SAFETY: the caller's promise.
             let code = unsafe { real(free, total) };
             let device = driver.device().filter(|_| code == Code::SUCCESS && acts());
-            let Some(gpu) = device.and_then(|device| charged::gpu(driver, device)) else {
-                return code;
+            let gpu = match device.map(|device| charged::gpu(driver, device)) {
+                Some(Ok(Some(gpu))) => gpu,
+                Some(Err(_)) => {
+                    // Nothing is given.
+                    lower(free, 0);
+                    return code;
+                }
+                _ => return code,
             };
             pools::refresh_all(driver);
             let usage = gpu.memory.usage();
@@ -190,7 +200,7 @@ pub(super) unsafe extern "C" fn cuDeviceTotalMem_v2(total: *mut usize, device: c
             // SAFETY: the caller's promise.
             let code = unsafe { real(total, device) };
             let gpu = (code == Code::SUCCESS && acts()).then(|| charged::gpu(driver, device));
-            if let Some(gpu) = gpu.flatten() {
+            if let Some(Ok(Some(gpu))) = gpu {
                 let limit = clamped(gpu.memory.usage().config.hard_bytes);
                 if limit > 0 {
                     lower(total, limit);
@@ -201,7 +211,7 @@ pub(super) unsafe extern "C" fn cuDeviceTotalMem_v2(total: *mut usize, device: c
     )
 }
 
-/// Ends a context, with its memory.
+/// Ends a context, with its memory and streams.
 ///
 /// # Safety
 /// The driver's conditions.
@@ -211,27 +221,56 @@ pub(super) unsafe extern "C" fn cuCtxDestroy_v2(context: ContextHandle) -> Code 
     in_front_of(
         |driver| driver.context_destroy,
         |_, real| {
-            let gone = taken_of(context);
             // SAFETY: the caller's promise.
-            let code = unsafe { real(context) };
-            if code != Code::SUCCESS {
-                put_back(gone);
-            }
-            code
+            end_context(context, || unsafe { real(context) })
         },
     )
 }
 
-/// Blocks of a context that is about to end.
-fn taken_of(context: ContextHandle) -> Vec<(DevicePtr, Block)> {
-    charged::with(|tables| {
-        let of_context = |_: &DevicePtr, block: &mut Block| block.context == context;
-        tables.blocks.extract_if(of_context).collect()
-    })
+/// Ends a context, as until CUDA 3.
+///
+/// # Safety
+/// The driver's conditions.
+// SAFETY: INTER1.
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C" fn cuCtxDestroy(context: ContextHandle) -> Code {
+    in_front_of(
+        |driver| driver.context_destroy_v1,
+        |_, real| {
+            // SAFETY: the caller's promise.
+            end_context(context, || unsafe { real(context) })
+        },
+    )
 }
 
-fn put_back(blocks: Vec<(DevicePtr, Block)>) {
-    charged::with(|tables| tables.blocks.extend(blocks));
+fn end_context(context: ContextHandle, ask: impl FnOnce() -> Code) -> Code {
+    let ending = Ending::new(context);
+    let code = ask();
+    if code != Code::SUCCESS {
+        ending.put_back();
+    }
+    code
+}
+
+/// What goes with a context that is about to end.
+struct Ending {
+    blocks: Vec<(DevicePtr, Block)>,
+    streams: Vec<SliceStream>,
+}
+
+impl Ending {
+    fn new(context: ContextHandle) -> Self {
+        let of_context = |_: &DevicePtr, block: &mut Block| block.context() == Some(context);
+        Self {
+            blocks: charged::with(|tables| tables.blocks.extract_if(of_context).collect()),
+            streams: launch::taken_of(context),
+        }
+    }
+
+    fn put_back(self) {
+        charged::with(|tables| tables.blocks.extend(self.blocks));
+        launch::put_back(self.streams);
+    }
 }
 
 /// Gives a device's primary context, which is noted.
@@ -267,13 +306,13 @@ fn end_primary(
 ) -> Code {
     in_front_of(real, |driver, real| {
         let context = charged::with(|tables| tables.primaries.get(&device).copied());
-        let gone = context.map(taken_of);
+        let ending = context.map(Ending::new);
         // SAFETY: a device's number; the driver looks at it.
         let code = unsafe { real(device) };
-        if let Some(gone) = gone
+        if let Some(ending) = ending
             && !is_gone(driver, code)
         {
-            put_back(gone);
+            ending.put_back();
         }
         code
     })

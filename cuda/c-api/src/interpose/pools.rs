@@ -1,4 +1,5 @@
-//! The driver's own pools, which keep what is freed: each is charged for what it holds, not for its blocks.
+//! The driver's own pools, which keep what is freed: each is charged for what it holds, not for its blocks. One
+//! that is destroyed stays charged for that until its last block is freed, as the driver keeps the memory.
 //!
 //! An allocation is charged for itself until the pool says what it holds behind it, as the pool may grow by so
 //! much, and by its own rounding. A pool gives idle memory back by itself, unseen: it is asked again at the next
@@ -11,8 +12,9 @@ use larder_cuda::ForeignCharge;
 use larder_cuda::driver::Code;
 use larder_cuda::driver::abi::{DevicePtr, PoolHandle, PoolProps, StreamHandle, constants};
 
-use super::charged::{self, Gpu};
+use super::charged::{self, Block, Gpu};
 use super::driver::Driver;
+use super::memory::free;
 use super::{acts, in_front_of};
 use crate::device::locked;
 
@@ -21,7 +23,24 @@ pub(super) struct Pool {
     pub(super) handle: PoolHandle,
     pub(super) device: c_int,
     /// What it holds. The lock is held while it is asked, so that no older answer comes last (INTER3).
-    held: Mutex<Option<ForeignCharge>>,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    charge: Option<ForeignCharge>,
+    /// The program destroys the pool, so it cannot be asked any more.
+    is_ended: bool,
+}
+
+impl Held {
+    fn set_to(&mut self, bytes: Option<u64>) {
+        if let Some(charge) = &mut self.charge
+            && let Some(bytes) = bytes
+        {
+            charge.set_bytes(bytes);
+        }
+    }
 }
 
 impl Pool {
@@ -37,25 +56,42 @@ impl Pool {
     /// Charges what the pool holds now, in place of what was charged for an allocation.
     pub(super) fn refresh(&self, driver: &Driver, gpu: &Gpu, charged: Option<ForeignCharge>) {
         let mut held = locked(&self.held);
-        match (&mut *held, charged) {
+        match (&mut held.charge, charged) {
             (Some(held), Some(charged)) => held.join(charged),
-            (None, charged @ Some(_)) => *held = charged,
+            (none, charged @ Some(_)) => *none = charged,
             // There is room for nothing, but where the limit was lowered: then it is charged later.
-            (None, None) => *held = gpu.memory.charge(0).ok(),
+            (none @ None, None) => *none = gpu.memory.charge(0).ok(),
             (Some(_), None) => {}
         }
-        if let Some(held) = &mut *held
-            && let Some(bytes) = driver.held_by(self.handle)
-        {
-            held.set_bytes(bytes);
+        if !held.is_ended {
+            held.set_to(driver.held_by(self.handle));
         }
+    }
+
+    /// Has the pool give back what is idle.
+    pub(super) fn trim(&self, driver: &Driver) {
+        if !locked(&self.held).is_ended {
+            driver.trim(self.handle);
+        }
+    }
+
+    /// Charges what the pool holds for the last time.
+    fn end(&self, driver: &Driver) {
+        let mut held = locked(&self.held);
+        held.set_to(driver.held_by(self.handle));
+        held.is_ended = true;
+    }
+
+    /// The program could not destroy the pool.
+    fn go_on(&self) {
+        locked(&self.held).is_ended = false;
     }
 }
 
 /// Charges what the known pools hold now.
 pub(super) fn refresh_all(driver: &Driver) {
     for pool in charged::pools() {
-        if let Some(gpu) = charged::gpu(driver, pool.device) {
+        if let Ok(Some(gpu)) = charged::gpu(driver, pool.device) {
             pool.refresh(driver, gpu, None);
         }
     }
@@ -64,6 +100,7 @@ pub(super) fn refresh_all(driver: &Driver) {
 /// Charges an allocation, asks the driver for it, and charges the pool.
 fn alloc(
     driver: &Driver,
+    at: *mut DevicePtr,
     (pool, stream): (Option<PoolHandle>, StreamHandle),
     bytes: usize,
     ask: impl FnOnce() -> Code,
@@ -89,8 +126,14 @@ fn alloc(
         Err(code) => return code,
     };
     let code = ask();
-    if let Some(gpu) = charged::gpu(driver, pool.device) {
+    if let Ok(Some(gpu)) = charged::gpu(driver, pool.device) {
         pool.refresh(driver, gpu, charge);
+    }
+    if code == Code::SUCCESS {
+        // SAFETY: the driver has written it.
+        let address = unsafe { *at };
+        let block = Block::Pooled { _pool: pool };
+        charged::with(|tables| tables.blocks.insert(address, block));
     }
     code
 }
@@ -98,11 +141,14 @@ fn alloc(
 /// Charges an allocation by the driver's own function.
 fn alloc_from<F>(
     of: impl FnOnce(&Driver) -> Option<F>,
+    at: *mut DevicePtr,
     from: (Option<PoolHandle>, StreamHandle),
     bytes: usize,
     call: impl FnOnce(F) -> Code,
 ) -> Code {
-    in_front_of(of, |driver, real| alloc(driver, from, bytes, || call(real)))
+    in_front_of(of, |driver, real| {
+        alloc(driver, at, from, bytes, || call(real))
+    })
 }
 
 /// The stream that a function means where each thread has its own default stream.
@@ -126,7 +172,7 @@ pub(super) unsafe extern "C" fn cuMemAllocAsync(
 ) -> Code {
     let of = |driver: &Driver| driver.alloc_async.legacy;
     // SAFETY: the caller's promise.
-    alloc_from(of, (None, stream), bytes, |real| unsafe {
+    alloc_from(of, at, (None, stream), bytes, |real| unsafe {
         real(at, bytes, stream)
     })
 }
@@ -145,7 +191,9 @@ pub(super) unsafe extern "C" fn cuMemAllocAsync_ptsz(
     let of = |driver: &Driver| driver.alloc_async.per_thread;
     let from = (None, per_thread(stream));
     // SAFETY: the caller's promise.
-    alloc_from(of, from, bytes, |real| unsafe { real(at, bytes, stream) })
+    alloc_from(of, at, from, bytes, |real| unsafe {
+        real(at, bytes, stream)
+    })
 }
 
 /// Memory in the order of a stream, from a pool.
@@ -163,7 +211,7 @@ pub(super) unsafe extern "C" fn cuMemAllocFromPoolAsync(
     let of = |driver: &Driver| driver.alloc_from_pool.legacy;
     let from = (Some(pool), stream);
     // SAFETY: the caller's promise.
-    alloc_from(of, from, bytes, |real| unsafe {
+    alloc_from(of, at, from, bytes, |real| unsafe {
         real(at, bytes, pool, stream)
     })
 }
@@ -183,19 +231,8 @@ pub(super) unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
     let of = |driver: &Driver| driver.alloc_from_pool.per_thread;
     let from = (Some(pool), per_thread(stream));
     // SAFETY: the caller's promise.
-    alloc_from(of, from, bytes, |real| unsafe {
+    alloc_from(of, at, from, bytes, |real| unsafe {
         real(at, bytes, pool, stream)
-    })
-}
-
-/// Asks the driver, then the pools.
-fn give_back<F>(of: impl FnOnce(&Driver) -> Option<F>, call: impl FnOnce(F) -> Code) -> Code {
-    in_front_of(of, |driver, real| {
-        let code = call(real);
-        if acts() {
-            refresh_all(driver);
-        }
-        code
     })
 }
 
@@ -207,8 +244,10 @@ fn give_back<F>(of: impl FnOnce(&Driver) -> Option<F>, call: impl FnOnce(F) -> C
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemFreeAsync(at: DevicePtr, stream: StreamHandle) -> Code {
     let of = |driver: &Driver| driver.free_async.legacy;
-    // SAFETY: the caller's promise.
-    give_back(of, |real| unsafe { real(at, stream) })
+    in_front_of(of, |driver, real| {
+        // SAFETY: the caller's promise.
+        free(driver, at, || unsafe { real(at, stream) })
+    })
 }
 
 /// `cuMemFreeAsync` where each thread has its own default stream.
@@ -219,8 +258,10 @@ pub(super) unsafe extern "C" fn cuMemFreeAsync(at: DevicePtr, stream: StreamHand
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemFreeAsync_ptsz(at: DevicePtr, stream: StreamHandle) -> Code {
     let of = |driver: &Driver| driver.free_async.per_thread;
-    // SAFETY: the caller's promise.
-    give_back(of, |real| unsafe { real(at, stream) })
+    in_front_of(of, |driver, real| {
+        // SAFETY: the caller's promise.
+        free(driver, at, || unsafe { real(at, stream) })
+    })
 }
 
 /// Has a pool give back what is idle.
@@ -230,9 +271,17 @@ pub(super) unsafe extern "C" fn cuMemFreeAsync_ptsz(at: DevicePtr, stream: Strea
 // SAFETY: INTER1.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn cuMemPoolTrimTo(pool: PoolHandle, keep: usize) -> Code {
-    let of = |driver: &Driver| driver.pool_trim;
-    // SAFETY: the caller's promise.
-    give_back(of, |real| unsafe { real(pool, keep) })
+    in_front_of(
+        |driver| driver.pool_trim,
+        |driver, real| {
+            // SAFETY: the caller's promise.
+            let code = unsafe { real(pool, keep) };
+            if acts() {
+                refresh_all(driver);
+            }
+            code
+        },
+    )
 }
 
 /// Makes a pool, whose place is noted.
@@ -264,7 +313,7 @@ pub(super) unsafe extern "C" fn cuMemPoolCreate(
     )
 }
 
-/// Ends a pool. What its blocks hold still is charged no more.
+/// Ends a pool. Its blocks keep what it holds charged.
 ///
 /// # Safety
 /// The driver's conditions.
@@ -273,14 +322,17 @@ pub(super) unsafe extern "C" fn cuMemPoolCreate(
 pub(super) unsafe extern "C" fn cuMemPoolDestroy(pool: PoolHandle) -> Code {
     in_front_of(
         |driver| driver.pool_destroy,
-        |_, real| {
+        |driver, real| {
             let known = charged::with(|tables| tables.pools.remove(&pool));
+            let charged = known.as_ref().and_then(Option::as_ref);
+            charged.inspect(|pool| pool.end(driver));
             // SAFETY: the caller's promise.
             let code = unsafe { real(pool) };
-            if let Some(known) = known
-                && code != Code::SUCCESS
-            {
-                charged::with(|tables| tables.pools.insert(pool, known));
+            if code != Code::SUCCESS {
+                charged.inspect(|pool| pool.go_on());
+                if let Some(known) = known {
+                    charged::with(|tables| tables.pools.insert(pool, known));
+                }
             }
             code
         },

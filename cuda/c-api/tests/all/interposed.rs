@@ -336,6 +336,81 @@ fn a_pool_is_charged_for_what_it_holds_and_gives_idle_memory_back_before_a_refus
 }
 
 #[test]
+fn a_destroyed_pool_is_charged_until_its_last_block_is_freed() {
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    let mut program = programs.start("dlsym", limited(10 * MIB));
+    program.done(&["retain 0 0", "current 0", "stream 50", "pool 6 0"]);
+    program.done(&["from-pool 10 6 50", "from-pool 11 6 50", "end-pool 6"]);
+    assert_eq!(program.free(), 8 * MIB);
+    assert_eq!(program.call("alloc 1 9437184"), NO_MEMORY);
+    program.done(&["free-async 10 50", "finish"]);
+    assert_eq!(program.free(), 8 * MIB, "one block is left");
+    program.done(&["free 11"]);
+    assert_eq!(program.free(), 10 * MIB);
+    program.end();
+}
+
+#[test]
+fn plain_memory_that_is_freed_in_a_stream_is_charged_no_more() {
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    let mut program = programs.start("dlsym", limited(10 * MIB));
+    program.done(&["retain 0 0", "current 0", "stream 50", "alloc 1 4194304"]);
+    program.done(&["free-async 1 50", "finish"]);
+    assert_eq!(program.free(), 10 * MIB);
+    program.end();
+}
+
+#[test]
+fn a_device_that_does_not_exist_is_the_drivers_to_refuse() {
+    const INVALID_DEVICE: &str = "101";
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    let mut program = programs.start("proc", limited(10 * MIB));
+    program.done(&["retain 0 0", "current 0"]);
+    for device in ["-1", "9", "99"] {
+        // Beyond the limit, too.
+        for bytes in [4 * MIB, 16 * MIB] {
+            let call = format!("create 1 {bytes} {device}");
+            assert_eq!(program.call(&call), INVALID_DEVICE, "{call}");
+        }
+    }
+    assert_eq!(program.free(), 10 * MIB);
+    assert_eq!(program.end(), "");
+}
+
+#[test]
+fn a_limit_that_cannot_be_read_leaves_nothing_free_and_says_what_would_be_right() {
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    // Some bytes are no page: most likely the unit is missing.
+    for limit in ["many", "4", "2097151"] {
+        let mut program = programs.start("dlsym", |command| {
+            limited(0)(command);
+            command.env("LARDER_CUDA_LIMIT", limit);
+        });
+        program.done(&["retain 0 0", "current 0"]);
+        assert_eq!(program.free(), 0);
+        assert_eq!(program.call("alloc 1 1"), NO_MEMORY);
+        assert_eq!(program.free(), 0);
+        let said = program.end();
+        let variable = format!("LARDER_CUDA_LIMIT is {limit:?}: set it to a size such as 1.5GiB");
+        assert!(said.contains(&variable), "{said}");
+        assert!(said.contains("2 MiB"), "{said}");
+        assert!(!said.contains("control file"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    let mut program = programs.start("dlsym", limited(2 * MIB));
+    program.done(&["retain 0 0", "current 0", "alloc 1 2097152"]);
+    assert_eq!(program.end(), "");
+}
+
+#[test]
 fn memory_goes_with_its_context_and_no_other() {
     let Some(programs) = Programs::new() else {
         return;
@@ -347,6 +422,9 @@ fn memory_goes_with_its_context_and_no_other() {
     assert_ne!(program.call("destroy 0"), "0", "it is the primary one");
     assert_eq!(program.free(), 7 * MIB);
     program.done(&["destroy 2", "current 0"]);
+    assert_eq!(program.free(), 9 * MIB);
+    program.done(&["context 2 0", "alloc 3 2097152", "destroy-v1 2"]);
+    program.done(&["current 0"]);
     assert_eq!(program.free(), 9 * MIB);
     program.done(&["retain 0 0", "release 0"]);
     assert_eq!(program.free(), 9 * MIB, "it was retained twice");
@@ -509,6 +587,86 @@ fn launches_are_paced_in_slices_of_time() {
     job.end();
 }
 
+/// Streams that a paced program has launched on are waited for at the end of a slice, in one call each.
+struct Waits {
+    job: Running,
+    seen: u64,
+}
+
+impl Waits {
+    /// A launch, which the driver may refuse; how many streams were waited for before it.
+    fn launch(&mut self, stream: u32) -> u64 {
+        self.job.call(&format!("launch {stream}"));
+        let now = self.job.call("calls cuStreamSynchronize").parse().unwrap();
+        now - std::mem::replace(&mut self.seen, now)
+    }
+
+    /// How many streams of the slice are waited for beside one of this launch, however soon its end comes.
+    fn beside(&mut self, stream: u32) -> u64 {
+        let at_once = self.launch(stream);
+        if at_once > 0 {
+            return at_once;
+        }
+        loop {
+            let waited = self.launch(stream);
+            if waited > 0 {
+                return waited - 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_paced_program_waits_for_no_stream_of_a_context_that_has_gone() {
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    let machine = Machine::new();
+    let control = machine.jobs().join("old.control.json");
+    fs::write(&control, r#"{"perfControl": 80}"#).unwrap();
+    let mut job = start_job(&programs, &machine, "old");
+    // The share is in force once something was waited for.
+    wait("a pause", || {
+        job.done(&["launch 50"]);
+        job.call("calls cuStreamSynchronize") != "0"
+    });
+    let mut waits = Waits { job, seen: 0 };
+    waits.launch(50);
+
+    waits.job.done(&["context 12 0", "stream 51"]);
+    waits.launch(51);
+    waits.job.done(&["current 0"]);
+    assert_eq!(waits.beside(50), 1, "the context is there");
+    for destroy in ["destroy", "destroy-v1"] {
+        waits.job.done(&["current 0", "context 12 0", "stream 51"]);
+        waits.launch(51);
+        waits.job.done(&[&format!("{destroy} 12"), "current 0"]);
+        assert_eq!(waits.beside(50), 0, "{destroy}");
+    }
+    for end in ["end-stream", "end-stream-v1"] {
+        waits.job.done(&["stream 51"]);
+        waits.launch(51);
+        waits.job.done(&[&format!("{end} 51")]);
+        assert_eq!(waits.beside(50), 0, "{end}");
+    }
+
+    // The primary context goes with its last release.
+    waits.job.done(&["stream 51"]);
+    waits.launch(51);
+    waits.job.done(&["retain 0 0", "release 0"]);
+    assert_eq!(waits.beside(50), 1, "retained twice");
+    waits.launch(51);
+    waits
+        .job
+        .done(&["release 0", "retain 0 0", "current 0", "stream 52"]);
+    assert_eq!(waits.beside(52), 0, "released");
+    waits.job.done(&["stream 51"]);
+    waits.launch(51);
+    waits.job.done(&["reset 0", "current 0", "stream 52"]);
+    assert_eq!(waits.beside(52), 0, "reset");
+    waits.job.end();
+}
+
 #[test]
 fn programs_that_know_nothing_are_balanced_by_the_coordinator() {
     let Some(programs) = Programs::new() else {
@@ -541,7 +699,7 @@ fn what_the_librarys_own_allocators_hold_is_not_charged_to_the_program() {
         return;
     };
     let mut command = on_stand_in(&program);
-    limited(1)(&mut command);
+    limited(2 * MIB)(&mut command);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", words(&output));
 }

@@ -2,6 +2,7 @@
 //! `cargo test -p larder-cuda-c-api --test all header::`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
+mod backing;
 mod calls;
 mod common;
 mod header;

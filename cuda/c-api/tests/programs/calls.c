@@ -84,6 +84,56 @@ static void streams(void) {
   larder_cuda_free(block, MIB, 0, next);
 }
 
+/* Streams of another device and of another context are refused, and a free on one waits for it. */
+static void foreign_streams(void) {
+  use_device(1);
+  stream_t of_device = new_stream();
+  use_device(0);
+  void *context = NULL, *block = NULL;
+  CALL("cuCtxCreate_v2", (void **, unsigned, int), &context, 0, 0);
+  stream_t of_context = new_stream();
+  CALL("cuCtxPopCurrent_v2", (void **), NULL);
+  stream_t foreign[] = {of_device, of_context};
+  for (int one = 0; one < 2; one++) {
+    CHECK(larder_cuda_malloc(10, 0, foreign[one]) == NULL);
+    CHECK(strstr(larder_cuda_last_error(), "the primary context of device 0") != NULL);
+    CHECK(larder_cuda_begin_step(0, foreign[one]) == -1);
+    CHECK(larder_cuda_open_window(0, foreign[one], 1 << 20) == 0);
+    for (int recorded = 0; recorded < 2; recorded++) {
+      CHECK((block = larder_cuda_malloc(MIB, 0, NULL)) != NULL);
+      if (foreign[one] == of_context) {
+        CALL("cuCtxSynchronize", (void));
+        fill(block, (size_t)MIB, of_context);
+      }
+      if (recorded)
+        larder_cuda_record_stream(block, foreign[one]);
+      larder_cuda_free(block, MIB, 0, recorded ? NULL : foreign[one]);
+      CHECK(stats_of(0).live_bytes == 0);
+      CHECK((block = larder_cuda_malloc(MIB, 0, NULL)) != NULL);
+      fill(block, (size_t)MIB, NULL);
+      larder_cuda_free(block, MIB, 0, NULL);
+    }
+  }
+  CHECK((block = larder_cuda_malloc(10, 1, of_device)) != NULL);
+  larder_cuda_free(block, 10, 1, of_device);
+  CALL("cuCtxSynchronize", (void));
+  CALL("cuCtxDestroy_v2", (void *), context);
+  CHECK(findings() == 0);
+}
+
+/* The driver is asked once whose a stream is, and never of the default ones. */
+static void questions(void) {
+  unsigned long (*calls)(const char *) = (unsigned long (*)(const char *))entry("larder_stand_in_calls");
+  stream_t streams[] = {new_stream(), NULL, (stream_t)1, (stream_t)2};
+  unsigned long before = calls("cuStreamGetCtx");
+  for (int round = 0; round < 12; round++) {
+    void *block = larder_cuda_malloc(MIB, 0, streams[round % 4]);
+    CHECK(block != NULL);
+    larder_cuda_free(block, MIB, 0, streams[round % 4]);
+  }
+  CHECK(calls("cuStreamGetCtx") == before + 1);
+}
+
 static void mistakes(void) {
   char text[4] = "xxx";
   CHECK(larder_cuda_malloc(0, 0, NULL) == NULL && larder_cuda_malloc(-1, 0, NULL) == NULL);
@@ -112,6 +162,9 @@ static void mistakes(void) {
   CHECK(larder_cuda_malloc(8 * MIB, 0, NULL) == NULL && stats_of(0).out_of_memory == refused + 1);
   CHECK(strncmp(larder_cuda_last_error(), "CUDA out of memory. ", 20) == 0);
   CHECK(larder_cuda_set_limit(0, UINT64_MAX) == 0);
+  /* Most likely it lacks its unit; the limit stays. */
+  CHECK(larder_cuda_set_limit(0, 4) == -1 && strstr(larder_cuda_last_error(), "less than a page") != NULL);
+  CHECK(stats_of(0).limit_bytes == UINT64_MAX);
   block = larder_cuda_malloc(8 * MIB, 0, NULL);
   CHECK(block != NULL);
   larder_cuda_free(block, 8 * MIB, 0, NULL);
@@ -236,7 +289,7 @@ static void cupy(void) {
 
 int main(void) {
   open_driver();
-  void (*all[])(void) = {contexts, streams, mistakes, refused_free, peaks, captures, steps, threads, cupy};
+  void (*all[])(void) = {contexts, streams, foreign_streams, questions, mistakes, refused_free, peaks, captures, steps, threads, cupy};
   for (size_t test = 0; test < sizeof all / sizeof *all; test++)
     all[test]();
   return line_of_failure != 0;

@@ -168,6 +168,20 @@ static int refuse(const char *function) {
   return fail(function, 0, 1, 999);
 }
 
+/* How often a function was called, where the driver is the stand-in. */
+static uint64_t calls(const char *function) {
+  uint64_t (*count)(const char *);
+  *(void **)&count = dlsym(dlopen(getenv("DRIVER"), RTLD_NOW), "larder_stand_in_calls");
+  return count(function);
+}
+
+/* Calls a function of one argument that headers name no more, by its name alone. */
+static int call_old(const char *function, handle_t handle) {
+  int (*old)(handle_t);
+  *(void **)&old = dlsym(dlopen(getenv("DRIVER"), RTLD_NOW), function);
+  return old(handle);
+}
+
 #define IS(word) (strcmp(name, word) == 0)
 
 /* Makes one call; what the driver says. `a` and `b` are numbers of values, lengths or devices. */
@@ -179,6 +193,8 @@ static int call(const char *name, size_t a, size_t b, size_t c) {
   if (IS("reset")) return do_cuDevicePrimaryCtxReset_v2((int)a);
   if (IS("context")) return do_cuCtxCreate_v2((handle_t *)value, 0, (int)b);
   if (IS("destroy")) return do_cuCtxDestroy_v2(handle);
+  if (IS("destroy-v1")) return call_old("cuCtxDestroy", handle);
+  if (IS("end-stream-v1")) return call_old("cuStreamDestroy", handle);
   if (IS("current")) return do_cuCtxSetCurrent(handle);
   if (IS("finish")) return do_cuCtxSynchronize();
   if (IS("stream")) return do_cuStreamCreate((handle_t *)value, 1);
@@ -210,7 +226,7 @@ static int call(const char *name, size_t a, size_t b, size_t c) {
   if (IS("end-pool")) return do_cuMemPoolDestroy(handle);
   if (IS("trim")) return do_cuMemPoolTrimTo(handle, 0);
   if (IS("create")) {
-    struct allocation_prop props = {.type = 1, .location = {1, 0}};
+    struct allocation_prop props = {.type = 1, .location = {1, (int)c}};
     return lengths[a] = b, do_cuMemCreate(value, b, &props, 0);
   }
   if (IS("let-go")) return do_cuMemRelease(*value);
@@ -244,6 +260,9 @@ int main(int count, char **arguments) {
     if (IS("refuse")) {
       sscanf(line, "%*s %63s", name);
       printf("%d\n", refuse(name));
+    } else if (IS("calls")) {
+      sscanf(line, "%*s %63s", name);
+      printf("%llu\n", (unsigned long long)calls(name));
     } else if (IS("info")) {
       size_t free = 0, total = 0;
       int code = do_cuMemGetInfo_v2(&free, &total);

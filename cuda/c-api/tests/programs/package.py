@@ -21,6 +21,21 @@ class Named:
 assert [device_number(device) for device in (None, 1, "cuda", "cuda:1", Named(1), Named(None))] == [0, 1, 0, 1, 1, 0]
 assert larder.memory_allocated() == 0 and larder.memory_reserved(1) == 0
 
+larder.set_in_place(1)
+larder.set_budget(64 * MIB, 1)
+try:
+    larder.malloc(65 * MIB, device=1)
+    raise AssertionError("64 MiB are all")
+except larder.OutOfMemoryError:
+    pass
+larder.free(larder.malloc(64 * MIB, device=1), device=1)
+for choose in (larder.set_in_place, lambda device: larder.set_budget(MIB * 64, device)):
+    try:
+        choose(1)
+        raise AssertionError("it is in use")
+    except larder.Error as error:
+        assert "device 1 is in use" in str(error)
+
 blocks = [larder.malloc(size * MIB) for size in (1, 2, 4)]
 assert larder.malloc(0) == 0
 larder.free(blocks.pop(1))

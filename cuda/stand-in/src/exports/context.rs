@@ -65,18 +65,25 @@ extern "C" fn cuCtxCreate_v4(
     })
 }
 
+fn destroy(driver: &mut Session, context: ContextHandle) -> Result<(), Code> {
+    if driver.contexts.get(context.0)?.primary {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    driver.destroy_context(context.0)?;
+    if thread::current() == Some(context.0) {
+        thread::pop();
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxDestroy(context: ContextHandle) -> Code {
+    call("cuCtxDestroy", |driver| destroy(driver, context))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxDestroy_v2(context: ContextHandle) -> Code {
-    call("cuCtxDestroy_v2", |driver| {
-        if driver.contexts.get(context.0)?.primary {
-            return Err(Code::INVALID_CONTEXT);
-        }
-        driver.destroy_context(context.0)?;
-        if thread::current() == Some(context.0) {
-            thread::pop();
-        }
-        Ok(())
-    })
+    call("cuCtxDestroy_v2", |driver| destroy(driver, context))
 }
 
 #[unsafe(no_mangle)]

@@ -3,7 +3,8 @@
 
 /// The names of the exported functions, sorted, each with the version of CUDA that brought it.
 const NAMES: &str = "
-    cuCtxCreate_v2 3020 cuCtxCreate_v3 11040 cuCtxCreate_v4 12050 cuCtxDestroy_v2 4000
+    cuCtxCreate_v2 3020 cuCtxCreate_v3 11040 cuCtxCreate_v4 12050 cuCtxDestroy 2000
+    cuCtxDestroy_v2 4000
     cuCtxGetCacheConfig 3020 cuCtxGetCurrent 4000 cuCtxGetDevice 2000 cuCtxGetLimit 3010
     cuCtxGetStreamPriorityRange 5050 cuCtxPopCurrent_v2 4000 cuCtxPushCurrent_v2 4000
     cuCtxSetCacheConfig 3020 cuCtxSetCurrent 4000 cuCtxSetFlags 12010 cuCtxSetLimit 3010
@@ -38,7 +39,8 @@ const NAMES: &str = "
     cuOccupancyMaxPotentialBlockSize 6050 cuOccupancyMaxPotentialBlockSizeWithFlags 7000
     cuOccupancyMaxPotentialClusterSize 11070 cuPointerGetAttribute 4000 cuProfilerStart 4000
     cuProfilerStop 4000 cuStreamAttachMemAsync 6000 cuStreamBeginCapture_v2 10010
-    cuStreamCreate 2000 cuStreamCreateWithPriority 5050 cuStreamDestroy_v2 4000
+    cuStreamCreate 2000 cuStreamCreateWithPriority 5050 cuStreamDestroy 2000
+    cuStreamDestroy_v2 4000
     cuStreamEndCapture 10000 cuStreamGetCaptureInfo_v2 11030 cuStreamGetCtx 9020 cuStreamGetId 12000
     cuStreamIsCapturing 10000 cuStreamQuery 2000 cuStreamSynchronize 2000 cuStreamWaitEvent 3020
     cuThreadExchangeStreamCaptureMode 10010

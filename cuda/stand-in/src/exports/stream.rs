@@ -40,12 +40,19 @@ extern "C" fn cuStreamCreateWithPriority(
     })
 }
 
+fn destroy(driver: &mut Driver, stream: StreamHandle) -> Result<(), Code> {
+    let stream = driver.stream_names.number(stream.0)?;
+    driver.destroy_stream(stream)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamDestroy(stream: StreamHandle) -> Code {
+    call("cuStreamDestroy", |driver| destroy(driver, stream))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamDestroy_v2(stream: StreamHandle) -> Code {
-    call("cuStreamDestroy_v2", |driver| {
-        let stream = driver.stream_names.number(stream.0)?;
-        driver.destroy_stream(stream)
-    })
+    call("cuStreamDestroy_v2", |driver| destroy(driver, stream))
 }
 
 /// The stream's number, which no other stream of the process ever has; its handle is given again.

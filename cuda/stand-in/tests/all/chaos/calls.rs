@@ -15,6 +15,7 @@ unsafe extern "C" {
     fn cuCtxCreate_v2();
     fn cuCtxCreate_v3();
     fn cuCtxCreate_v4();
+    fn cuCtxDestroy();
     fn cuCtxDestroy_v2();
     fn cuCtxGetCacheConfig();
     fn cuCtxGetCurrent();
@@ -127,6 +128,7 @@ unsafe extern "C" {
     fn cuStreamBeginCapture_v2();
     fn cuStreamCreate();
     fn cuStreamCreateWithPriority();
+    fn cuStreamDestroy();
     fn cuStreamDestroy_v2();
     fn cuStreamEndCapture();
     fn cuStreamGetCaptureInfo_v2();
@@ -142,6 +144,7 @@ pub(crate) const CALLS: &[Row] = &[
     ("cuCtxCreate_v2", cuCtxCreate_v2, "oC f d"),
     ("cuCtxCreate_v3", cuCtxCreate_v3, "oC 0 0 f d"),
     ("cuCtxCreate_v4", cuCtxCreate_v4, "oC 0 f d"),
+    ("cuCtxDestroy", cuCtxDestroy, "C"),
     ("cuCtxDestroy_v2", cuCtxDestroy_v2, "C"),
     ("cuCtxGetCacheConfig", cuCtxGetCacheConfig, "o"),
     ("cuCtxGetCurrent", cuCtxGetCurrent, "o"),
@@ -254,6 +257,7 @@ pub(crate) const CALLS: &[Row] = &[
     ("cuStreamBeginCapture_v2", cuStreamBeginCapture_v2, "S f"),
     ("cuStreamCreate", cuStreamCreate, "oS f"),
     ("cuStreamCreateWithPriority", cuStreamCreateWithPriority, "oS f v"),
+    ("cuStreamDestroy", cuStreamDestroy, "S"),
     ("cuStreamDestroy_v2", cuStreamDestroy_v2, "S"),
     ("cuStreamEndCapture", cuStreamEndCapture, "S oG"),
     ("cuStreamGetCaptureInfo_v2", cuStreamGetCaptureInfo_v2, "S o o o o o"),

@@ -1,0 +1,51 @@
+//! When pages of a device's memory move: chosen by the environment for all devices, or by the program for one that
+//! is not in use yet.
+
+use std::ffi::c_int;
+
+use larder_core::ByteCount;
+use larder_core::paged::Backing;
+
+use crate::device;
+use crate::job::{PAGE_BYTES, variable};
+use crate::outcome::{Refused, status};
+
+const IN_PLACE: &str = "LARDER_CUDA_IN_PLACE";
+const BUDGET: &str = "LARDER_CUDA_BUDGET";
+
+/// What the environment says, for devices of which the program says nothing.
+pub(crate) fn from_env() -> Result<Backing, Refused> {
+    let in_place = variable(IN_PLACE, "1 for pages that never move, or 0", |text| {
+        text.parse().ok().filter(|number| *number <= 1)
+    });
+    let wanted = "a size such as 1.5GiB, of 2 MiB at least";
+    let budget = variable(BUDGET, wanted, |text| {
+        let bytes = ByteCount::parse(text)?.0;
+        (bytes >= PAGE_BYTES).then_some(bytes)
+    });
+    let both = || format!("{IN_PLACE} and {BUDGET} are both set: set one of them");
+    match (in_place, budget) {
+        (Err(words), _) | (_, Err(words)) => Err(Refused::Start(words)),
+        (Ok(Some(1)), Ok(Some(_))) => Err(Refused::Start(both())),
+        (Ok(Some(1)), Ok(None)) => Ok(Backing::InPlace),
+        (Ok(_), Ok(Some(bytes))) => Ok(Backing::Budget(bytes)),
+        (Ok(_), Ok(None)) => Ok(Backing::Billed),
+    }
+}
+
+/// Has pages of a device never move.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_set_in_place(ordinal: c_int) -> c_int {
+    status(|| device::choose(ordinal, Backing::InPlace))
+}
+
+/// Gives a device's memory a budget.
+// SAFETY: nobody else exports this name.
+#[unsafe(no_mangle)]
+extern "C" fn larder_cuda_set_budget(ordinal: c_int, bytes: u64) -> c_int {
+    status(|| match bytes {
+        0..PAGE_BYTES => Err(Refused::Budget(bytes)),
+        _ => device::choose(ordinal, Backing::Budget(bytes)),
+    })
+}
