@@ -14,6 +14,8 @@
 //! than they use. Pieces side by side are one region, of which only the free end goes.
 //! ARENAS4 Before an arena takes one more piece it looks what other streams that freed its blocks have passed.
 //! For a piece nobody waits on the host.
+//! ARENAS5 Once a stream has steps, every other stream has an arena. A plan goes around what is live when the step
+//! begins, so a small input elsewhere in each step would have each laid out anew; a piece with a block in it stays.
 //!
 //! An arena's lock is held for bookkeeping only, and no other lock of ours is wanted meanwhile.
 
@@ -229,8 +231,8 @@ struct ArenaSlot {
 pub(super) struct Arenas {
     inner: Weak<DeviceInner>,
     policy: ArenaPolicy,
-    /// The bits of a turn that must be 0 for a look at it.
-    passed_over: u32,
+    /// The bits of a turn that must be 0 for a look at it; 0 while every stream gets an arena.
+    passed_over: AtomicU32,
     /// Who allocated a small block from the core last.
     last: AtomicUsize,
     /// Who made the newest arena; 0 while there is none.
@@ -245,14 +247,21 @@ impl Arenas {
         Self {
             inner: inner.clone(),
             policy,
-            passed_over: match policy {
+            passed_over: AtomicU32::new(match policy {
                 ArenaPolicy::Always => 0,
                 _ => LOOK_EVERY - 1,
-            },
+            }),
             last: AtomicUsize::new(0),
             maker: AtomicUsize::new(0),
             slots: ByStream::default(),
             count: AtomicUsize::new(0),
+        }
+    }
+
+    /// Gives each stream without steps an arena with its next small block (ARENAS5).
+    pub(super) fn keep_apart_from_steps(&self) {
+        if self.policy != ArenaPolicy::Never {
+            self.passed_over.store(0, Ordering::Relaxed);
         }
     }
 
@@ -288,7 +297,7 @@ impl Arenas {
         // Threads on one stream may lose a count.
         let turn = place.turn.load(Ordering::Relaxed).wrapping_add(1);
         place.turn.store(turn, Ordering::Relaxed);
-        if turn & self.passed_over == 0 {
+        if turn & self.passed_over.load(Ordering::Relaxed) == 0 {
             self.look(place, stream_id)
         } else {
             None
@@ -313,7 +322,7 @@ impl Arenas {
         // since there were two streams.
         let maker = Caller(self.maker.load(Ordering::Relaxed));
         let met = maker.0 != 0 && now.meets(maker);
-        if score >= ENOUGH || met || self.policy == ArenaPolicy::Always {
+        if score >= ENOUGH || met || self.passed_over.load(Ordering::Relaxed) == 0 {
             self.maker.store(now.0, Ordering::Relaxed);
             self.make(place, stream_id);
         }

@@ -10,7 +10,8 @@ use larder_core::paged::Backing;
 pub enum ArenaPolicy {
     /// None: least memory.
     Never,
-    /// Those whose small blocks are often allocated right behind another thread's on another stream.
+    /// Those whose small blocks are often allocated right behind another thread's on another stream; and, once a
+    /// stream has [steps](super::DeviceAllocator::step), every other one, out of the way of its plans.
     WhereThreadsMeet,
     /// All, from their first small block on.
     Always,

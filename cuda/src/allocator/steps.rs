@@ -102,8 +102,11 @@ impl DeviceAllocator {
     /// A step begun inside another of the same stream is part of it. The first step of a stream takes
     /// tables of about a hundred megabytes of addresses, of which what is used gets memory. Afterwards an
     /// allocation of the stream costs a lock and a walk to its place more; the first of a step that is
-    /// known also a walk over what is live, and laying out if that has changed. Other streams' blocks are
-    /// in the way of a plan where they are when it is made.
+    /// known also a walk over what is live, and laying out if that has changed. Blocks of other streams that
+    /// are longer than 64 KiB are in the way of a plan where they are when it is made; shorter ones lie together in
+    /// pieces of 2 MiB that are their stream's, unless [`ArenaPolicy::Never`](super::ArenaPolicy::Never) forbids it. Where
+    /// blocks [freed for several streams](Self::free_used_on) wait, a step begins with a few driver
+    /// calls that ask whether they are done.
     ///
     /// Memory in [regions](super::DeviceBacking::Regions) is not planned: a step serves as if there were none.
     ///
@@ -147,6 +150,12 @@ impl DeviceAllocator {
         let planned = inner.steps.make(stream_id);
         // It sees every block of the stream from now on.
         inner.routes.set_steps(stream_id);
+        inner.arenas.keep_apart_from_steps();
+        // What the other streams have passed by now is in no plan's way. No event may be asked in a capture.
+        if !inner.deferred.is_empty() && inner.pool.streams.captures(stream) == Ok(false) {
+            inner.pool.streams.close_all();
+            inner.pool.poll(inner);
+        }
         let mut planned = locked(planned);
         let before = inner.pool.streams().before(stream_id);
         if planned.before != before {
