@@ -25,6 +25,11 @@ pub(crate) struct Config {
     pub(crate) mapping_spoils: bool,
     /// `LARDER_STAND_IN_VIRTUAL_MEMORY`: 0 if the devices have no virtual memory.
     pub(crate) virtual_memory: bool,
+    /// `LARDER_STAND_IN_STALE_ALIASES`: not 0 if a further mapping of a handle shows memory of its own, as a cache
+    /// would that knows memory by its address.
+    pub(crate) stale_aliases: bool,
+    /// `LARDER_STAND_IN_LATE_MEMORY`: not 0 if memory that is given back is free only once more is asked for.
+    pub(crate) late_memory: bool,
     /// `LARDER_STAND_IN_ADDRESS_BYTES`: most addresses that are reserved at a time; else no limit.
     pub(crate) address_bytes: u64,
 }
@@ -44,6 +49,8 @@ impl Config {
             mapping_waits: number("LARDER_STAND_IN_MAPPING_WAITS").is_some_and(|on| on != 0),
             mapping_spoils: number("LARDER_STAND_IN_MAPPING_SPOILS").is_some_and(|on| on != 0),
             virtual_memory: number("LARDER_STAND_IN_VIRTUAL_MEMORY").is_none_or(|on| on != 0),
+            stale_aliases: number("LARDER_STAND_IN_STALE_ALIASES").is_some_and(|on| on != 0),
+            late_memory: number("LARDER_STAND_IN_LATE_MEMORY").is_some_and(|on| on != 0),
             address_bytes: size("LARDER_STAND_IN_ADDRESS_BYTES").unwrap_or(u64::MAX),
         }
     }

@@ -209,6 +209,8 @@ mod tests {
             mapping_waits: true,
             mapping_spoils: true,
             virtual_memory: false,
+            stale_aliases: true,
+            late_memory: true,
             address_bytes: 5 << 20,
         };
         let (mut driver, mut other) = (Driver::new(&config), Driver::new(&config));
@@ -219,6 +221,7 @@ mod tests {
             assert_eq!(driver.space.usage.free(0), 3 << 20);
             assert!(driver.mapping_waits && driver.mapping_spoils && !driver.virtual_memory);
             assert_eq!(driver.space.vmm.address_limit, 5 << 20);
+            assert!(driver.space.vmm.stale_aliases && driver.space.usage.is_late());
             driver.reset(1, 4 << 20);
         }
         std::fs::remove_file(file).expect("it was made");

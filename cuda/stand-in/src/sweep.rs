@@ -90,6 +90,8 @@ mod tests {
             mapping_waits: false,
             mapping_spoils: false,
             virtual_memory: true,
+            stale_aliases: false,
+            late_memory: false,
             address_bytes: u64::MAX,
         });
         let context = driver.new_context(0, None);

@@ -115,7 +115,7 @@ extern "C" fn cuMemCreate(
 extern "C" fn cuMemRelease(handle: MemoryHandle) -> Code {
     call("cuMemRelease", |driver| {
         driver.mapping_call()?;
-        driver.space.release(handle.0)
+        driver.release(handle.0)
     })
 }
 

@@ -134,7 +134,7 @@ impl Space {
             usage: MemoryUsage::new(config),
             pinned: PinnedUsage::new(config.pinned_bytes),
             shadows: HashMap::new(),
-            vmm: Vmm::new(config.address_bytes),
+            vmm: Vmm::new(config),
             dying: HashMap::new(),
             poison: false,
             last_id: 0,

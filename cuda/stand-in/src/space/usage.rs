@@ -13,6 +13,8 @@ use crate::config::Config;
 #[derive(Debug)]
 pub(crate) struct MemoryUsage {
     devices: Vec<DeviceUsage>,
+    /// Whether memory that is given back is free only once more is asked for.
+    is_late: bool,
     /// The file, while memory is counted together with other processes. After an error it is not used again.
     shared: RefCell<Option<Shared>>,
 }
@@ -48,6 +50,8 @@ impl PinnedUsage {
 struct DeviceUsage {
     bytes: u64,
     used: u64,
+    /// Of `used`, what was given back late.
+    given: u64,
 }
 
 impl MemoryUsage {
@@ -55,8 +59,10 @@ impl MemoryUsage {
         let account = DeviceUsage {
             bytes: config.bytes,
             used: 0,
+            given: 0,
         };
         let mut usage = Self {
+            is_late: config.late_memory,
             devices: vec![account; config.devices],
             shared: RefCell::new(None),
         };
@@ -134,8 +140,17 @@ impl MemoryUsage {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) const fn is_late(&self) -> bool {
+        self.is_late
+    }
+
     /// Counts memory as used (SPACE2).
     pub(crate) fn take(&mut self, device: usize, bytes: u64) -> Result<(), Code> {
+        if let Some(account) = self.devices.get_mut(device) {
+            let given = std::mem::take(&mut account.given);
+            self.give_now(device, given);
+        }
         let shared = self.ask(device, |shared| shared.take(device, bytes));
         match shared {
             Some(outcome) => outcome?,
@@ -147,8 +162,15 @@ impl MemoryUsage {
         Ok(())
     }
 
-    /// Counts memory as free again.
+    /// Counts memory as free again, at once or late.
     pub(crate) fn give(&mut self, device: usize, bytes: u64) {
+        match self.devices.get_mut(device).filter(|_| self.is_late) {
+            Some(account) => account.given += bytes,
+            None => self.give_now(device, bytes),
+        }
+    }
+
+    fn give_now(&mut self, device: usize, bytes: u64) {
         if let Some(account) = self.devices.get_mut(device) {
             account.used = account.used.saturating_sub(bytes);
             self.ask(device, |shared| shared.give(device, bytes));
@@ -159,6 +181,7 @@ impl MemoryUsage {
     pub(crate) fn close(&mut self) {
         for account in &mut self.devices {
             account.used = 0;
+            account.given = 0;
         }
         if let Some(shared) = self.shared.take() {
             shared.leave();

@@ -13,6 +13,7 @@ use larder_cuda_abi::constants::MEM_ACCESS_NONE;
 use super::file::MemoryFile;
 use super::physical::{GRANULARITY, Physical};
 use super::{Block, Kind, Space};
+use crate::config::Config;
 use crate::driver::Session;
 
 /// What the virtual memory calls know.
@@ -24,12 +25,18 @@ pub(crate) struct Vmm {
     pub(crate) reservations: BTreeMap<u64, u64>,
     pub(crate) handles: BTreeMap<u64, Physical>,
     pub(crate) file: MemoryFile,
+    /// Whether a further mapping of a handle shows memory of its own.
+    pub(crate) stale_aliases: bool,
+    /// Where that memory is in the file, by the mapping's address.
+    aliases: BTreeMap<u64, u64>,
 }
 
 impl Vmm {
-    pub(crate) fn new(address_limit: u64) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self {
-            address_limit,
+            address_limit: config.address_bytes,
+            stale_aliases: config.stale_aliases,
+            aliases: BTreeMap::new(),
             reservations: BTreeMap::new(),
             handles: BTreeMap::new(),
             file: MemoryFile::default(),
@@ -94,13 +101,17 @@ impl Space {
         let (start, length) = self.vmm.reservation_at(at).ok_or(Code::INVALID_VALUE)?;
         let physical = self.physical(handle)?;
         let (device, memory, whole) = (physical.device, physical.memory, physical.bytes);
+        let mappings = physical.mappings;
         if end > start + length || bytes != whole {
             return Err(Code::INVALID_VALUE);
         }
         if self.block_at(at).is_some() || self.blocks.range(at..end).next().is_some() {
             return Err(Code::INVALID_VALUE);
         }
-        let place = self.place_of(handle).ok_or(Code::UNKNOWN)?;
+        let mut place = self.place_of(handle).ok_or(Code::UNKNOWN)?;
+        if self.vmm.stale_aliases && mappings > 0 {
+            place = self.alias(at, bytes).ok_or(Code::OUT_OF_MEMORY)?;
+        }
         if !self.window.map_file(at, bytes, place) {
             return Err(Code::OUT_OF_MEMORY);
         }
@@ -119,6 +130,13 @@ impl Space {
         self.blocks.insert(at, block);
         self.physical(handle)?.mappings += 1;
         Ok(())
+    }
+
+    /// Memory of its own for a mapping.
+    fn alias(&mut self, at: u64, bytes: u64) -> Option<(i32, u64)> {
+        let offset = self.vmm.file.take(bytes, false)?;
+        self.vmm.aliases.insert(at, offset);
+        Some((self.vmm.file.descriptor()?, offset))
     }
 
     /// The mappings that a range is made of.
@@ -182,6 +200,9 @@ impl Space {
             return;
         };
         self.window.unmap_file(start, block.bytes);
+        if let Some(offset) = self.vmm.aliases.remove(&start) {
+            self.vmm.file.give(offset, block.bytes);
+        }
         if let Kind::Mapped { handle, .. } = block.kind {
             self.remove_mapping(handle);
         }
@@ -212,6 +233,16 @@ impl Session {
             self.space.unmap_one(start);
         }
         Ok(())
+    }
+
+    /// `cuMemRelease`: as documents have it, waits for nothing; if [mapping waits](Driver::mapping_waits), for the
+    /// device whose memory it is.
+    pub(crate) fn release(&mut self, handle: u64) -> Result<(), Code> {
+        let device = self.space.physical(handle)?.device;
+        if self.mapping_waits {
+            self.sync_device(device);
+        }
+        self.space.release(handle)
     }
 
     /// Waits for the devices that may use these mappings, if mapping waits.
