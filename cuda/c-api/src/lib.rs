@@ -12,9 +12,10 @@
 //! * CAPI4 the calling thread's current context is as before, after every call.
 //!
 //! # Files
-//! `device` devices by number, their streams and blocks · `backing` when pages move · `memory` allocations and frees, by whose signature
-//! they are · `throw` exceptions · `job` the control file · `step` steps and windows of captures · `report`
-//! counters, limits, texts · `outcome` errors · `interpose` in front of the driver, where the library is preloaded
+//! `device` devices by number, their streams and blocks · `backing` when pages move · `memory` allocations and
+//! frees, by whose signature they are · `throw` exceptions · `job` the control file · `step` steps and windows of
+//! captures · `report` counters, limits, texts · `outcome` errors · `interpose` in front of the driver, where the
+//! library is preloaded
 
 #![cfg(unix)]
 

@@ -51,7 +51,7 @@ pub(crate) enum Refused {
     Unknown(u64),
     #[error("no memory is given: {0}")]
     Start(String),
-    #[error("a limit of {:#} is less than a page of {:#}: set 0 to hold nothing, or a page or more", ByteCount(*.0), ByteCount(PAGE_BYTES))]
+    #[error("a limit of {:#} is less than a page of {:#}: set 0, or a page or more", ByteCount(*.0), ByteCount(PAGE_BYTES))]
     Limit(u64),
     #[error("a budget of {:#} is less than a page of {:#}", ByteCount(*.0), ByteCount(PAGE_BYTES))]
     Budget(u64),

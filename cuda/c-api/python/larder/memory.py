@@ -192,7 +192,8 @@ def empty_cache():
 
 
 def set_limit(limit_bytes, device=None):
-    """How much memory of a device may be held. What blocks hold above it goes as they are freed."""
+    """How much memory of a device may be held: 0, or a page of 2 MiB and more. What blocks hold above it goes as
+    they are freed."""
     check(library.larder_cuda_set_limit(device_number(device), limit_bytes))
 
 

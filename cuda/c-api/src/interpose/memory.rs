@@ -244,9 +244,12 @@ pub(super) unsafe extern "C" fn cuCtxDestroy(context: ContextHandle) -> Code {
 }
 
 fn end_context(context: ContextHandle, ask: impl FnOnce() -> Code) -> Code {
-    let ending = Ending::new(context);
+    // A child of fork may find a lock that nobody gives back (INTER5).
+    let ending = acts().then(|| Ending::new(context));
     let code = ask();
-    if code != Code::SUCCESS {
+    if let Some(ending) = ending
+        && code != Code::SUCCESS
+    {
         ending.put_back();
     }
     code
@@ -305,7 +308,8 @@ fn end_primary(
     is_gone: impl FnOnce(&Driver, Code) -> bool,
 ) -> Code {
     in_front_of(real, |driver, real| {
-        let context = charged::with(|tables| tables.primaries.get(&device).copied());
+        let primary = || charged::with(|tables| tables.primaries.get(&device).copied());
+        let context = acts().then(primary).flatten();
         let ending = context.map(Ending::new);
         // SAFETY: a device's number; the driver looks at it.
         let code = unsafe { real(device) };

@@ -289,7 +289,8 @@ static void cupy(void) {
 
 int main(void) {
   open_driver();
-  void (*all[])(void) = {contexts, streams, foreign_streams, questions, mistakes, refused_free, peaks, captures, steps, threads, cupy};
+  void (*all[])(void) = {contexts, streams, foreign_streams, questions, mistakes, refused_free,
+                         peaks,    captures, steps,          threads,   cupy};
   for (size_t test = 0; test < sizeof all / sizeof *all; test++)
     all[test]();
   return line_of_failure != 0;
