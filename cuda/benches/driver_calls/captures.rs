@@ -103,15 +103,12 @@ fn unmapped(rig: &Rig<'_>) -> Result<Made, DriverError> {
     Ok([addresses(rig)?[0], handle(rig)?[0]])
 }
 
-fn map(rig: &Rig<'_>, [start, handle]: Made) -> Result<(), DriverError> {
-    // SAFETY: reserved and created for this.
-    unsafe { rig.driver.map(start, rig.page_bytes, MemoryHandle(handle)) }
-}
-
 /// A page that is mapped, without access.
 fn mapped(rig: &Rig<'_>) -> Result<Made, DriverError> {
     let made = unmapped(rig)?;
-    map(rig, made)?;
+    let [start, handle] = made;
+    // SAFETY: reserved and created just now.
+    unsafe { rig.driver.map(start, rig.page_bytes, MemoryHandle(handle)) }?;
     Ok(made)
 }
 
@@ -128,6 +125,14 @@ fn event(rig: &Rig<'_>) -> Result<Made, DriverError> {
 fn given(rig: &Rig<'_>) -> Result<Made, DriverError> {
     // SAFETY: the stream exists.
     Ok([unsafe { rig.driver.alloc_async(BYTES, rig.other) }?, 0])
+}
+
+/// The device of the context.
+fn place(rig: &Rig<'_>) -> sys::CUmemLocation {
+    sys::CUmemLocation {
+        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: rig.context.ordinal(),
+    }
 }
 
 const fn event_of(made: u64) -> EventHandle {
@@ -192,22 +197,49 @@ const CALLS: &[Call] = &[
         rig.driver.pointer_kind(at).map(drop)
     }),
     Call::new("cuMemAddressReserve", nothing, |rig, _| {
-        addresses(rig).map(drop)
+        let (mut at, bytes) = (0, rig.page_bytes as usize);
+        raw("cuMemAddressReserve", unsafe {
+            sys::cuMemAddressReserve(&raw mut at, bytes, 0, 0, 0)
+        })
     }),
-    Call::new("cuMemAddressFree", addresses, |rig, [at, _]| unsafe {
-        rig.driver.free_reserved(at, rig.page_bytes)
+    Call::new("cuMemAddressFree", addresses, |rig, [at, _]| {
+        raw("cuMemAddressFree", unsafe {
+            sys::cuMemAddressFree(at, rig.page_bytes as usize)
+        })
     }),
-    Call::new("cuMemCreate", nothing, |rig, _| handle(rig).map(drop)),
-    Call::new("cuMemRelease", handle, |rig, [made, _]| unsafe {
-        rig.driver.release_memory(MemoryHandle(made))
+    Call::new("cuMemCreate", nothing, |rig, _| {
+        let (mut handle, bytes) = (0, rig.page_bytes as usize);
+        // Numbers, of which zero is nothing.
+        let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+        properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location = place(rig);
+        raw("cuMemCreate", unsafe {
+            sys::cuMemCreate(&raw mut handle, bytes, &raw const properties, 0)
+        })
     }),
-    Call::new("cuMemMap", unmapped, map),
-    Call::new("cuMemSetAccess", mapped, |rig, [at, _]| unsafe {
-        rig.driver
-            .set_access(at, rig.page_bytes, &[rig.context.ordinal()])
+    Call::new("cuMemRelease", handle, |_, [made, _]| {
+        raw("cuMemRelease", unsafe { sys::cuMemRelease(made) })
     }),
-    Call::new("cuMemUnmap", mapped, |rig, [at, _]| unsafe {
-        rig.driver.unmap(at, rig.page_bytes)
+    Call::new("cuMemMap", unmapped, |rig, [at, handle]| {
+        let bytes = rig.page_bytes as usize;
+        raw("cuMemMap", unsafe {
+            sys::cuMemMap(at, bytes, 0, handle, 0)
+        })
+    }),
+    Call::new("cuMemSetAccess", mapped, |rig, [at, _]| {
+        let bytes = rig.page_bytes as usize;
+        let access = sys::CUmemAccessDesc {
+            location: place(rig),
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        raw("cuMemSetAccess", unsafe {
+            sys::cuMemSetAccess(at, bytes, &raw const access, 1)
+        })
+    }),
+    Call::new("cuMemUnmap", mapped, |rig, [at, _]| {
+        raw("cuMemUnmap", unsafe {
+            sys::cuMemUnmap(at, rig.page_bytes as usize)
+        })
     }),
     Call::new("cuEventCreate", nothing, |rig, _| {
         rig.driver.create_event(0).map(drop)
@@ -228,8 +260,12 @@ const CALLS: &[Call] = &[
             sys::cuEventSynchronize(raw_event(made))
         })
     }),
-    Call::new("cuEventElapsedTime", event, |rig, [made, _]| {
-        unsafe { rig.driver.elapsed_ms(event_of(made), event_of(made)) }.map(drop)
+    Call::new("cuEventElapsedTime", event, |_, [made, _]| {
+        let mut elapsed = 0.0;
+        let event = raw_event(made);
+        raw("cuEventElapsedTime", unsafe {
+            sys::cuEventElapsedTime(&raw mut elapsed, event, event)
+        })
     }),
     Call::new("cuStreamWaitEvent", event, |rig, [made, _]| unsafe {
         rig.driver.wait_event(rig.other, event_of(made))
@@ -341,7 +377,7 @@ fn tried(
     // SAFETY: the memory is ours until all is over.
     unsafe {
         rig.driver
-            .fill_bytes(at, 1, BYTES, StreamHandle(stream.expose_provenance()))
+            .fill_words(at, 1, BYTES / 4, StreamHandle(stream.expose_provenance()))
     }?;
     let answer = match caller {
         Caller::Same => (call.call)(rig, made),

@@ -25,6 +25,7 @@ const BLOCK: u32 = 256;
 
 /// The kernels of a context, which must be current. They are never unloaded.
 pub(crate) struct Kernels {
+    is_stand_in: bool,
     spin: sys::CUfunction,
     touch: sys::CUfunction,
     add: sys::CUfunction,
@@ -52,6 +53,7 @@ impl Kernels {
         }
         let module = load(PLAIN)?;
         Ok(Self {
+            is_stand_in: stand_in.is_some(),
             spin: function(module, c"spin")?,
             touch: function(module, c"touch")?,
             add: function(module, c"add")?,
@@ -78,7 +80,7 @@ impl Kernels {
         stream: sys::CUstream,
         time: Duration,
     ) -> Result<(), result::DriverError> {
-        let mut nanoseconds = nanoseconds(time);
+        let mut nanoseconds = self.nanoseconds(stream, time)?;
         let mut parameters = [(&raw mut nanoseconds).cast()];
         // SAFETY: TEXT1.
         unsafe { launch(self.spin, [1, 1], stream, &mut parameters) }
@@ -94,10 +96,30 @@ impl Kernels {
         at: DevicePtr,
         time: Duration,
     ) -> Result<(), result::DriverError> {
-        let (mut at, mut nanoseconds) = (at, nanoseconds(time));
+        let (mut at, mut nanoseconds) = (at, self.nanoseconds(stream, time)?);
         let mut parameters = [(&raw mut at).cast(), (&raw mut nanoseconds).cast()];
         // SAFETY: TEXT1, and the caller's promise.
         unsafe { launch(self.touch, [1, 1], stream, &mut parameters) }
+    }
+
+    /// How long a kernel has to run so that the stream is busy for a time. On the stand-in a host function is busy
+    /// ahead of it: a kernel that runs there has all other calls wait.
+    fn nanoseconds(
+        &self,
+        stream: sys::CUstream,
+        time: Duration,
+    ) -> Result<u64, result::DriverError> {
+        unsafe extern "C" fn sleep(nanoseconds: *mut c_void) {
+            std::thread::sleep(Duration::from_nanos(nanoseconds.addr() as u64));
+        }
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        if !self.is_stand_in || nanoseconds == 0 {
+            return Ok(nanoseconds);
+        }
+        let word = std::ptr::without_provenance_mut(nanoseconds as usize);
+        // SAFETY: the function takes a number, and calls no driver.
+        unsafe { sys::cuLaunchHostFunc(stream, Some(sleep), word) }.result()?;
+        Ok(0)
     }
 
     /// Adds one to each of `count` words.
@@ -246,10 +268,6 @@ impl Dependent {
         unsafe { sys::cuLaunchKernelEx(&raw const config, kernel, parameters.as_mut_ptr(), none) }
             .result()
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// # Safety

@@ -119,23 +119,19 @@ fn tried(driver: &Driver, context: &Context, act: Act) -> Result<(), Box<dyn Err
         stream.synchronize()?;
     }
     let page = Page::new(driver, context.ordinal(), act == Act::UnmapSecond)?;
-    if let Some(control) = driver.stand_in() {
-        // The kernel is queued when the call comes.
-        control.schedule_deferred(1);
-    }
-    // SAFETY: what happens to the kernel is what is asked.
-    unsafe { kernels.touch(stream.cu_stream(), page.start, RUNS) }?;
     let beside = Beside::default();
     let (outcome, waited) = std::thread::scope(|scope| {
         scope.spawn(|| beside.run(context, &kernels, &other));
         beside.wait_for_rounds();
+        // SAFETY: what happens to the kernel is what is asked.
+        let launched = unsafe { kernels.touch(stream.cu_stream(), page.start, RUNS) };
         let began = Instant::now();
         // SAFETY: this process asks what happens, and ends after it.
         let outcome = unsafe { page.act(act) };
         let waited = began.elapsed();
         beside.ends.store(true, Ordering::Relaxed);
-        (outcome, waited)
-    });
+        launched.map(|()| (outcome, waited))
+    })?;
     let longest = beside.longest();
     let end = match stream.synchronize() {
         Ok(()) => "the kernel ends well".to_owned(),

@@ -152,8 +152,8 @@ impl DeviceAllocator {
         inner.routes.set_steps(stream_id);
         inner.arenas.keep_apart_from_steps();
         // What the other streams have passed by now is in no plan's way. No event may be asked in a capture.
-        if !inner.deferred.is_empty() && inner.pool.streams.captures(stream) == Ok(false) {
-            inner.pool.streams.close_all();
+        if !inner.deferred.is_empty() && inner.pool.streams().captures(stream) == Ok(false) {
+            inner.pool.streams().close_all();
             inner.pool.poll(inner);
         }
         let mut planned = locked(planned);

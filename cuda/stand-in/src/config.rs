@@ -3,6 +3,7 @@
 use std::env;
 
 use crate::byte_count::ByteCount;
+use crate::capture::CaptureRules;
 
 /// Settings at the start; the control interface changes them later.
 #[derive(Clone, Debug)]
@@ -21,8 +22,8 @@ pub(crate) struct Config {
     pub(crate) pinned_bytes: u64,
     /// `LARDER_STAND_IN_MAPPING_WAITS`: not 0 if unmapping and setting access wait for queued work.
     pub(crate) mapping_waits: bool,
-    /// `LARDER_STAND_IN_MAPPING_SPOILS`: not 0 if the calls of virtual memory count as unsafe in captures.
-    pub(crate) mapping_spoils: bool,
+    /// `LARDER_STAND_IN_CAPTURES`: which calls are unsafe in captures.
+    pub(crate) capture_rules: CaptureRules,
     /// `LARDER_STAND_IN_VIRTUAL_MEMORY`: 0 if the devices have no virtual memory.
     pub(crate) virtual_memory: bool,
     /// `LARDER_STAND_IN_STALE_ALIASES`: not 0 if a further mapping of a handle shows memory of its own, as a cache
@@ -47,7 +48,7 @@ impl Config {
             version: number("LARDER_STAND_IN_VERSION").unwrap_or(12_080) as u32,
             pinned_bytes: size("LARDER_STAND_IN_PINNED_BYTES").unwrap_or_else(host_bytes),
             mapping_waits: number("LARDER_STAND_IN_MAPPING_WAITS").is_some_and(|on| on != 0),
-            mapping_spoils: number("LARDER_STAND_IN_MAPPING_SPOILS").is_some_and(|on| on != 0),
+            capture_rules: rules("LARDER_STAND_IN_CAPTURES").unwrap_or_default(),
             virtual_memory: number("LARDER_STAND_IN_VIRTUAL_MEMORY").is_none_or(|on| on != 0),
             stale_aliases: number("LARDER_STAND_IN_STALE_ALIASES").is_some_and(|on| on != 0),
             late_memory: number("LARDER_STAND_IN_LATE_MEMORY").is_some_and(|on| on != 0),
@@ -76,11 +77,22 @@ fn size(name: &str) -> Option<u64> {
     variable(name, "size", |text| Some(ByteCount::parse(text)?.0))
 }
 
-fn variable(name: &str, what: &str, parse: fn(&str) -> Option<u64>) -> Option<u64> {
+fn rules(name: &str) -> Option<CaptureRules> {
+    let what = "rule: documented, mapping-spoils, strict or lenient";
+    variable(name, what, |text| match text {
+        "documented" => Some(CaptureRules::Documented),
+        "mapping-spoils" => Some(CaptureRules::MappingSpoils),
+        "strict" => Some(CaptureRules::Strict),
+        "lenient" => Some(CaptureRules::Lenient),
+        _ => None,
+    })
+}
+
+fn variable<T>(name: &str, what: &str, parse: fn(&str) -> Option<T>) -> Option<T> {
     let text = env::var(name).ok()?;
-    let number = parse(&text);
-    if number.is_none() {
+    let value = parse(&text);
+    if value.is_none() {
         eprintln!("stand-in driver: {name} is {text:?}, which is no {what}: ignored");
     }
-    number
+    value
 }

@@ -10,7 +10,7 @@ use larder_cuda_abi::Code;
 use larder_cuda_abi::stand_in::KernelBody;
 
 use crate::calls::Calls;
-use crate::capture::Captures;
+use crate::capture::{CaptureRules, Captures};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::{Context, Device};
@@ -31,8 +31,7 @@ pub(crate) struct Driver {
     /// Whether `cuMemUnmap` and `cuMemSetAccess` wait for work that may use the mappings. The documents
     /// leave it open, so a program must be right both ways.
     pub(crate) mapping_waits: bool,
-    /// Whether the calls of virtual memory are unsafe while streams capture. The documents do not say.
-    pub(crate) mapping_spoils: bool,
+    pub(crate) capture_rules: CaptureRules,
     /// Whether the devices have virtual memory.
     pub(crate) virtual_memory: bool,
     /// Whether hosts and devices may use managed memory at once. Without that it is all on the device, and
@@ -91,7 +90,7 @@ impl Driver {
             initialised: false,
             version: config.version,
             mapping_waits: config.mapping_waits,
-            mapping_spoils: config.mapping_spoils,
+            capture_rules: config.capture_rules,
             virtual_memory: config.virtual_memory,
             managed_concurrently: true,
             calls: Calls::default(),
@@ -193,6 +192,7 @@ impl DerefMut for Session {
 #[cfg(test)]
 mod tests {
     use super::Driver;
+    use crate::capture::CaptureRules;
     use crate::config::Config;
     use crate::queue::Schedule;
 
@@ -207,7 +207,7 @@ mod tests {
             version: 12_080,
             pinned_bytes: 3 << 20,
             mapping_waits: true,
-            mapping_spoils: true,
+            capture_rules: CaptureRules::Strict,
             virtual_memory: false,
             stale_aliases: true,
             late_memory: true,
@@ -219,7 +219,8 @@ mod tests {
             assert!(matches!(driver.queue.schedule, Schedule::Deferred(_)));
             assert_eq!(driver.space.pinned.limit, 3 << 20);
             assert_eq!(driver.space.usage.free(0), 3 << 20);
-            assert!(driver.mapping_waits && driver.mapping_spoils && !driver.virtual_memory);
+            assert!(driver.mapping_waits && !driver.virtual_memory);
+            assert_eq!(driver.capture_rules, CaptureRules::Strict);
             assert_eq!(driver.space.vmm.address_limit, 5 << 20);
             assert!(driver.space.vmm.stale_aliases && driver.space.usage.is_late());
             driver.reset(1, 4 << 20);

@@ -39,6 +39,7 @@ pub(crate) fn call(
         if !session.initialised && !BEFORE_INIT.contains(&name) {
             return Err(Code::NOT_INITIALIZED);
         }
+        session.check_rules(name)?;
         session.chance();
         let outcome = body(&mut session);
         session.progress();

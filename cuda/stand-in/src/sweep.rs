@@ -88,7 +88,7 @@ mod tests {
             version: 12_080,
             pinned_bytes: u64::MAX,
             mapping_waits: false,
-            mapping_spoils: false,
+            capture_rules: crate::capture::CaptureRules::Documented,
             virtual_memory: true,
             stale_aliases: false,
             late_memory: false,

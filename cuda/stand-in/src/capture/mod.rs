@@ -20,6 +20,7 @@ use crate::driver::Driver;
 use crate::graph::Graph;
 use crate::queue::{OpId, Work};
 use crate::thread;
+pub(crate) use refuse::CaptureRules;
 
 /// The number of every captured operation; it counts as done.
 const CAPTURED: OpId = 0;

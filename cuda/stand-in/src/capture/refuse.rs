@@ -7,6 +7,52 @@ use super::{Capture, CaptureId};
 use crate::driver::Driver;
 use crate::thread;
 
+/// Which calls are unsafe while a stream captures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum CaptureRules {
+    /// Those that documents name.
+    #[default]
+    Documented,
+    /// Those of virtual memory as well.
+    MappingSpoils,
+    /// All that documents do not allow.
+    Strict,
+    /// None.
+    Lenient,
+}
+
+/// Calls of virtual memory.
+const MAPPING: [&str; 9] = [
+    "cuMemAddressReserve",
+    "cuMemAddressFree",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemSetAccess",
+    "cuMemExportToShareableHandle",
+    "cuMemImportFromShareableHandle",
+];
+
+/// Other calls that documents neither allow nor forbid. Work that is queued on a stream which does not capture
+/// is allowed, but for the mode of the capture nobody says so.
+const SILENT: [&str; 14] = [
+    "cuMemGetInfo_v2",
+    "cuMemHostGetDevicePointer_v2",
+    "cuPointerGetAttribute",
+    "cuPointerGetAttributes",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventElapsedTime",
+    "cuEventElapsedTime_v2",
+    "cuEventRecord",
+    "cuStreamGetId",
+    "cuStreamWaitEvent",
+    "cuMemAllocAsync",
+    "cuMemFreeAsync",
+    "cuMemsetD8Async",
+];
+
 impl Driver {
     /// Refuses a query of or a wait for an event: of a captured one always, of any other while streams
     /// capture in the modes that concern this thread. The captures are invalid then.
@@ -30,6 +76,9 @@ impl Driver {
 
     /// Refuses a wait for a whole context while a stream of it captures, and invalidates the captures.
     pub(crate) fn check_context(&mut self, context: usize) -> Result<(), Code> {
+        if self.capture_rules == CaptureRules::Lenient {
+            return Ok(());
+        }
         let streams = self.streams_of(context);
         let ids: Vec<CaptureId> = streams
             .iter()
@@ -41,7 +90,7 @@ impl Driver {
     /// Refuses a call that is not allowed while streams capture in the modes that concern this thread.
     pub(crate) fn unsafe_call(&mut self) -> Result<(), Code> {
         let mode = thread::capture_mode();
-        if mode == CAPTURE_MODE_RELAXED {
+        if mode == CAPTURE_MODE_RELAXED || self.capture_rules == CaptureRules::Lenient {
             return Ok(());
         }
         let me = thread::number();
@@ -57,11 +106,17 @@ impl Driver {
         self.spoil(&ids, Code::STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    /// Refuses a call of virtual memory as an unsafe one, if it [spoils captures](Self::mapping_spoils).
-    pub(crate) fn mapping_call(&mut self) -> Result<(), Code> {
-        match self.mapping_spoils {
-            true => self.unsafe_call(),
-            false => Ok(()),
+    /// Refuses a call as an unsafe one that documents say nothing of, if the [rules](CaptureRules) count it so.
+    pub(crate) fn check_rules(&mut self, name: &str) -> Result<(), Code> {
+        let is_unsafe = match self.capture_rules {
+            CaptureRules::Documented | CaptureRules::Lenient => false,
+            CaptureRules::MappingSpoils => MAPPING.contains(&name),
+            CaptureRules::Strict => MAPPING.contains(&name) || SILENT.contains(&name),
+        };
+        if is_unsafe {
+            self.unsafe_call()
+        } else {
+            Ok(())
         }
     }
 

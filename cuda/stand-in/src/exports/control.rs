@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use larder_cuda_abi::Code;
 use larder_cuda_abi::stand_in::KernelBody;
 
+use crate::capture::CaptureRules;
 use crate::driver::Driver;
 use crate::entry::{control, try_control};
 use crate::ffi::{Out, Text};
@@ -141,7 +142,12 @@ extern "C" fn larder_stand_in_mapping_waits(on: u32) -> u32 {
 /// the modes in which `cuMemAlloc` is, and the captures spoilt. They are not at first: the documents do not say.
 #[unsafe(no_mangle)]
 extern "C" fn larder_stand_in_mapping_spoils(on: u32) {
-    control(|driver| driver.mapping_spoils = on != 0);
+    control(|driver| {
+        driver.capture_rules = match on {
+            0 => CaptureRules::Documented,
+            _ => CaptureRules::MappingSpoils,
+        }
+    });
 }
 
 /// Sets whether the devices have virtual memory, as they have at first. Without it they say so in their

@@ -76,7 +76,6 @@ extern "C" fn cuMemAddressReserve(
 ) -> Code {
     answer("cuMemAddressReserve", at, |driver| {
         check_supported(driver)?;
-        driver.mapping_call()?;
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -87,7 +86,6 @@ extern "C" fn cuMemAddressReserve(
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAddressFree(at: DevicePtr, bytes: usize) -> Code {
     call("cuMemAddressFree", |driver| {
-        driver.mapping_call()?;
         driver.space.unreserve(at, bytes as u64)
     })
 }
@@ -100,7 +98,6 @@ extern "C" fn cuMemCreate(
     flags: u64,
 ) -> Code {
     answer("cuMemCreate", handle, |driver| {
-        driver.mapping_call()?;
         let wanted = wanted(driver, &prop)?;
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
@@ -113,10 +110,7 @@ extern "C" fn cuMemCreate(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemRelease(handle: MemoryHandle) -> Code {
-    call("cuMemRelease", |driver| {
-        driver.mapping_call()?;
-        driver.release(handle.0)
-    })
+    call("cuMemRelease", |driver| driver.release(handle.0))
 }
 
 #[unsafe(no_mangle)]
@@ -135,7 +129,6 @@ extern "C" fn cuMemMap(
     flags: u64,
 ) -> Code {
     call("cuMemMap", |driver| {
-        driver.mapping_call()?;
         if offset != 0 || flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -145,10 +138,7 @@ extern "C" fn cuMemMap(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemUnmap(at: DevicePtr, bytes: usize) -> Code {
-    call("cuMemUnmap", |driver| {
-        driver.mapping_call()?;
-        driver.unmap(at, bytes as u64)
-    })
+    call("cuMemUnmap", |driver| driver.unmap(at, bytes as u64))
 }
 
 #[unsafe(no_mangle)]
@@ -159,7 +149,6 @@ extern "C" fn cuMemSetAccess(
     count: usize,
 ) -> Code {
     call("cuMemSetAccess", |driver| {
-        driver.mapping_call()?;
         if count == 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -198,7 +187,6 @@ extern "C" fn cuMemExportToShareableHandle(
             return Err(Code::INVALID_VALUE);
         }
         check_handle_type(handle_type)?;
-        driver.mapping_call()?;
         driver.space.export(handle.0)
     })
 }
@@ -211,7 +199,6 @@ extern "C" fn cuMemImportFromShareableHandle(
 ) -> Code {
     answer("cuMemImportFromShareableHandle", handle, |driver| {
         check_handle_type(handle_type)?;
-        driver.mapping_call()?;
         // C passes the number as a pointer.
         let descriptor = i32::try_from(descriptor).map_err(|_| Code::INVALID_VALUE)?;
         let (number, devices) = (driver.handles.next() as u64, driver.devices.len());
