@@ -199,6 +199,11 @@ fn settings_that_are_not_the_defaults_are_noted() {
     let text =
         json!({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "expandable_segments": false});
     assert!(noted(&with(text), "made with max_split_size_mb:64;"));
+    // The name that other devices' snapshots have, and since PyTorch 2.9 the variable of all.
+    let text = json!({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32"});
+    assert!(noted(&with(text), "made with max_split_size_mb:32;"));
+    let both = json!({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": ""});
+    assert!(noted(&with(both), "made with max_split_size_mb:64;"));
     for settings in [
         json!({"expandable_segments": false, "PYTORCH_CUDA_ALLOC_CONF": ""}),
         json!({"PYTORCH_CUDA_ALLOC_CONF": "a; b"}),
