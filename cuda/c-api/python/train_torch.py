@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 ALLOCATORS = ("native", "expandable", "larder", "limited")
 VOCABULARY, WIDTH, LAYERS, HEADS, BATCH = 8192, 512, 6, 8, 16
 
@@ -86,14 +87,12 @@ def run(allocator, steps, limit):
     environment = dict(os.environ, CUBLAS_WORKSPACE_CONFIG=":4096:8")
     if allocator == "expandable":
         environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    here = os.path.dirname(os.path.abspath(__file__))
     if allocator == "limited":
-        sys.path.insert(0, here)
         from larder import _library
 
         environment["LD_PRELOAD"] = _library.path()
         environment["LARDER_CUDA_LIMIT"] = str(limit)
-    environment["PYTHONPATH"] = os.pathsep.join([here, environment.get("PYTHONPATH", "")])
+    environment["PYTHONPATH"] = os.pathsep.join([HERE, environment.get("PYTHONPATH", "")])
     command = [sys.executable, __file__, "--allocator", allocator, "--steps", str(steps)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
@@ -108,7 +107,31 @@ def without_gpu(torch):
     torch.set_num_threads(1)
     losses, _ = train(torch, "cpu", 2, contextlib.nullcontext, lambda: None)
     print("losses on the host:", " ".join(f"{loss:.4f}" for loss in losses))
-    sys.exit("There is no GPU that this PyTorch can use, so allocators are not compared.")
+    if torch.version.cuda is None:
+        sys.exit("This PyTorch is a build without CUDA, so allocators are not compared: install one with CUDA.")
+    sys.exit("There is no GPU that this PyTorch can use, so allocators are not compared: look at nvidia-smi.")
+
+
+def first_line(error):
+    return str(error).split("\n")[0]
+
+
+def check_library():
+    """Ends the program if Larder's library is missing, before anything is trained."""
+    sys.path.insert(0, HERE)
+    try:
+        from larder import _library  # noqa: F401
+    except (OSError, AttributeError) as error:
+        advice = "build it with `cargo build --release -p larder-cuda-c-api`, and name it in LARDER_CUDA_LIBRARY"
+        sys.exit(f"Larder's library cannot be loaded ({first_line(error)}): {advice}.")
+
+
+def device_name(torch):
+    """The GPU's name; ends the program if PyTorch finds it and cannot use it."""
+    try:
+        return torch.cuda.get_device_name()
+    except (RuntimeError, AssertionError) as error:
+        sys.exit(f"PyTorch cannot use the GPU: {first_line(error)}")
 
 
 def main():
@@ -119,13 +142,17 @@ def main():
     arguments = parser.parse_args()
     try:
         import torch
-    except ImportError:
-        sys.exit("There is no PyTorch: install it first, a build with CUDA.")
+    except ModuleNotFoundError as error:
+        sys.exit(f"There is no module `{error.name}`: install PyTorch first, a build with CUDA.")
+    except (ImportError, OSError) as error:
+        sys.exit(f"PyTorch cannot be loaded: {first_line(error)}")
     if arguments.allocator:
         return one(arguments.allocator, arguments.steps)
     if not torch.cuda.is_available():
         without_gpu(torch)
-    print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}, {arguments.steps} steps")
+    name = device_name(torch)
+    check_library()
+    print(f"PyTorch {torch.__version__}, {name}, {arguments.steps} steps")
     print(f"{'allocator':<12} {'last loss':>12} {'losses':>8} {'live MiB':>10} {'reserved MiB':>13} {'step ms':>9}")
     first = None
     for allocator in ALLOCATORS:
