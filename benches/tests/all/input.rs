@@ -230,3 +230,31 @@ fn ctrl_c_leaves_what_was_measured() {
     let rows = fs::read_to_string(&rows).unwrap();
     assert_eq!(rows.lines().count(), 1, "{rows}");
 }
+
+#[test]
+fn what_is_no_trace_is_named_with_what_to_do_and_damages_no_other_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = file(&folder, "good.trace", GOOD);
+    for (content, what, advice) in [
+        (
+            b"PK\x03\x04\x0a\0".as_slice(),
+            "a zip archive",
+            "_dump_snapshot",
+        ),
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            "a Git LFS pointer",
+            "git lfs pull",
+        ),
+        (b"{\"segments\": []}", "JSON", "_dump_snapshot"),
+    ] {
+        for bytes in [content.to_vec(), gzip(content)] {
+            let path = file(&folder, "given", &bytes);
+            let output = larder(&[&ONE[..], &[&path, &good]].concat());
+            assert_eq!(output.status.code(), Some(2));
+            let said = stderr(&output);
+            assert!(said.contains(what) && said.contains(advice), "{said}");
+            assert_eq!(json(&output).len(), 1, "the other file is replayed");
+        }
+    }
+}

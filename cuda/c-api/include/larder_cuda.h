@@ -87,6 +87,8 @@ struct larder_cuda_counters {
   uint64_t reserved_bytes;  /* held from the driver */
   uint64_t peak_reserved_bytes;
   uint64_t limit_bytes; /* what reserved_bytes may not exceed */
+  uint64_t driver_allocations; /* pieces of memory that the driver gave */
+  uint64_t driver_frees;       /* of those, given back */
 };
 
 /* Writes as many bytes of the counters as there is room for: sizeof(struct larder_cuda_counters). 0, or -1. */

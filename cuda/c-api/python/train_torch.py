@@ -208,7 +208,31 @@ def without_gpu(torch):
 
     losses, _ = train(torch, small, "cpu", 2, contextlib.nullcontext, lambda: None)
     print("losses of a small GPT-2 on the host:", " ".join(f"{loss:.4f}" for loss in losses))
-    sys.exit(f"PyTorch {torch.__version__} finds no GPU that it can use: allocators are not compared")
+    if torch.version.cuda is None:
+        sys.exit("This PyTorch is a build without CUDA, so allocators are not compared: install one with CUDA.")
+    sys.exit("There is no GPU that this PyTorch can use, so allocators are not compared: look at nvidia-smi.")
+
+
+def first_line(error):
+    return str(error).split("\n")[0]
+
+
+def check_library():
+    """Ends the program if Larder's library is missing, before anything is trained."""
+    sys.path.insert(0, HERE)
+    try:
+        from larder import _library  # noqa: F401
+    except (OSError, AttributeError) as error:
+        advice = "build it with `cargo build --release -p larder-cuda-c-api`, and name it in LARDER_CUDA_LIBRARY"
+        sys.exit(f"Larder's library cannot be loaded ({first_line(error)}): {advice}.")
+
+
+def device_name(torch):
+    """The GPU's name; ends the program if PyTorch finds it and cannot use it."""
+    try:
+        return torch.cuda.get_device_name()
+    except (RuntimeError, AssertionError) as error:
+        sys.exit(f"PyTorch cannot use the GPU: {first_line(error)}")
 
 
 def main():
@@ -221,15 +245,18 @@ def main():
     given = parser.parse_args()
     try:
         import torch
-    except ImportError:
-        sys.exit("there is no PyTorch: install a build with CUDA")
+    except ModuleNotFoundError as error:
+        sys.exit(f"There is no module `{error.name}`: install PyTorch first, a build with CUDA.")
+    except (ImportError, OSError) as error:
+        sys.exit(f"PyTorch cannot be loaded: {first_line(error)}")
     if given.allocator:
         return one(given.model, given.allocator, given.steps)
     if not torch.cuda.is_available():
         without_gpu(torch)
-    sys.path.insert(0, HERE)
+    name = device_name(torch)
+    check_library()
     if not given.json:
-        print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}, {given.model}, {given.steps} steps")
+        print(f"PyTorch {torch.__version__}, {name}, {given.model}, {given.steps} steps")
         print(f"{'allocator':<12} {'last loss':>12} {'losses':>8} {'live MiB':>10} {'reserved MiB':>13} {'step ms':>9}")
     waiting = [(name, start(given.model, name, given.steps, given.limit_mib << 20)) for name in ALLOCATORS]
     first = None

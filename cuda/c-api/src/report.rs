@@ -27,11 +27,14 @@ pub(crate) struct Stats {
     reserved_bytes: u64,
     peak_reserved_bytes: u64,
     limit_bytes: u64,
+    driver_allocations: u64,
+    driver_frees: u64,
 }
 
 impl Stats {
     fn of(device: &Device) -> Self {
         let (stats, counts) = (device.memory.stats(), &device.counts);
+        let calls = device.memory.driver_calls();
         let own = device.limits.process().usage().config.hard_bytes;
         // Relaxed: counts by themselves.
         Self {
@@ -44,6 +47,8 @@ impl Stats {
             reserved_bytes: stats.reserved_bytes,
             peak_reserved_bytes: stats.peak_reserved_bytes,
             limit_bytes: own.min(device.memory.limit_bytes()),
+            driver_allocations: calls.create,
+            driver_frees: calls.release,
         }
     }
 
@@ -58,6 +63,8 @@ impl Stats {
             ("reserved_bytes", self.reserved_bytes),
             ("peak_reserved_bytes", self.peak_reserved_bytes),
             ("limit_bytes", self.limit_bytes),
+            ("driver_allocations", self.driver_allocations),
+            ("driver_frees", self.driver_frees),
         ];
         let fields = fields.map(|(name, number)| format!("\"{name}\": {number}"));
         format!("{{{}}}", fields.join(", "))

@@ -111,6 +111,14 @@ pub enum Defect {
         "not UTF-8 text; a trace is plain text, packed with zstd, gzip or xz or not, or a snapshot of PyTorch"
     )]
     NotUtf8,
+    /// A file of another kind.
+    #[error("it is {what}; {advice}")]
+    OtherKind {
+        /// What it is.
+        what: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
     /// A line above the length limit.
     #[error(
         "the line is longer than {limit_bytes} bytes; no line of a trace is that long, so check that this is one"

@@ -91,7 +91,7 @@ pub fn for_each_event(
 ) -> Result<(Vec<Trace>, Option<TraceError>), TraceError> {
     let of_file = |defect| TraceError::of_file(path, defect);
     let (source, format) = Source::open(source).map_err(|defect| match defect {
-        Defect::Unreadable(_) => of_file(defect),
+        Defect::Unreadable(_) | Defect::OtherKind { .. } => of_file(defect),
         _ => TraceError::at_line(path, 1, defect),
     })?;
     let name = name_of(path);

@@ -6,6 +6,10 @@
 //! recurses, however deep the data is, and what is held grows with the file and not with what the
 //! data would be if it were written out.
 
+mod lines;
+
+use std::ops::Range;
+
 use super::Defect;
 
 /// The longest pickle that is read.
@@ -41,7 +45,7 @@ pub(super) struct Pickle<'bytes> {
 }
 
 impl<'bytes> Pickle<'bytes> {
-    /// Reads a pickle of protocol 2 to 5.
+    /// Reads a pickle of protocol 0 to 5.
     pub(super) fn read(bytes: &'bytes [u8]) -> Result<Self, Defect> {
         if bytes.len() as u64 > MAX_BYTES {
             return Err(Defect::PickleTooLarge);
@@ -166,13 +170,13 @@ impl Machine<'_> {
                 let items = self.pop_mark()?;
                 self.extend(items, opcode == b'u')?;
             }
-            b'q' | b'r' => {
-                let place = self.length(if opcode == b'q' { 1 } else { 4 })?;
+            b'p' | b'q' | b'r' => {
+                let place = self.place(opcode)?;
                 self.memoize(place)?;
             }
             0x94 => self.memoize(self.memo.len())?,
-            b'h' | b'j' => {
-                let place = self.length(if opcode == b'h' { 1 } else { 4 })?;
+            b'g' | b'h' | b'j' => {
+                let place = self.place(opcode)?;
                 self.recall(place)?;
             }
             b'c'
@@ -207,6 +211,17 @@ impl Machine<'_> {
             0x88 => self.push(Value::True),
             b'N' | 0x89 => self.push(Value::Other),
             b'G' => self.skip(8),
+            // Lines, of the first protocols.
+            b'I' | b'L' => self.number_line(),
+            b'F' => {
+                self.line()?;
+                self.push(Value::Other)
+            }
+            b'V' => {
+                let line = self.line()?;
+                self.push_text(line)
+            }
+            b'S' => self.quoted_line(),
             // Texts, those of Python 2 among them.
             0x8c | b'U' => self.text(1),
             b'X' | b'T' => self.text(4),
@@ -280,7 +295,12 @@ impl Machine<'_> {
         let length = self.length(width)?;
         let start = self.at;
         self.take(length)?;
-        let place = u32::try_from(start).ok().zip(u32::try_from(length).ok());
+        self.push_text(start..self.at)
+    }
+
+    fn push_text(&mut self, place: Range<usize>) -> Result<(), Defect> {
+        let length = u32::try_from(place.len()).ok();
+        let place = u32::try_from(place.start).ok().zip(length);
         let (start, length) = place.ok_or_else(|| self.damaged("a text beyond 4 GiB"))?;
         self.push(Value::Text(start, length))
     }
@@ -365,6 +385,15 @@ impl Machine<'_> {
     fn top(&self) -> Option<u32> {
         let above = self.stack.get(self.floor()..)?;
         above.last().copied()
+    }
+
+    /// The number of a note, as the instruction has it.
+    fn place(&mut self, opcode: u8) -> Result<usize, Defect> {
+        match opcode {
+            b'h' | b'q' => self.length(1),
+            b'j' | b'r' => self.length(4),
+            _ => self.place_line(),
+        }
     }
 
     /// Python numbers what it notes from 0 up, so a place far ahead is a damaged file.

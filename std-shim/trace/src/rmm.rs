@@ -1,6 +1,6 @@
 //! Logs of RMM's `logging_resource_adaptor`: CSV, one row for each allocation, free and refusal.
 //!
-//! Lines may end as on Windows, and empty ones are skipped: logs pass through many hands. A program that
+//! Lines may end as on Windows, fields may be quoted, and empty lines are skipped: logs pass through many hands. A program that
 //! ends without a flush leaves its last row cut; that row alone may be damaged.
 
 use std::collections::{HashMap, HashSet};
@@ -48,7 +48,7 @@ pub(super) fn read(
         };
         let row = line.trim_ascii_end();
         if std::mem::take(&mut header) {
-            if row != HEADER {
+            if !row.split(',').map(unquoted).eq(HEADER.split(',')) {
                 return Err(Defect::UnknownColumns { found: shown(row) });
             }
             continue;
@@ -66,7 +66,7 @@ pub(super) fn read(
 
 impl Log {
     fn row(&mut self, row: &str) -> Result<(), Defect> {
-        let fields: Vec<&str> = row.split(',').collect();
+        let fields: Vec<&str> = row.split(',').map(unquoted).collect();
         let &[thread, _, action, pointer, size, stream] = fields.as_slice() else {
             return Err(Defect::RowFields {
                 found: fields.len(),
@@ -153,6 +153,13 @@ impl Log {
         }
         self.recording.finish(name, notes, take)
     }
+}
+
+/// A field without the quotes that spreadsheets put around it.
+fn unquoted(field: &str) -> &str {
+    let inner = field.strip_prefix('"');
+    let inner = inner.and_then(|field| field.strip_suffix('"'));
+    inner.unwrap_or(field)
 }
 
 /// An address as C prints it.

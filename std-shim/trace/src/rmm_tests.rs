@@ -64,6 +64,21 @@ fn ends_of_lines_empty_lines_and_compression_make_no_difference() {
 }
 
 #[test]
+fn a_byte_order_mark_and_quotes_make_no_difference() {
+    let plain = log(ROWS);
+    let quoted = |text: &str| {
+        let rows = text.lines().map(|row| row.replace(',', "\",\""));
+        rows.map(|row| format!("\"{row}\"\n")).collect::<String>()
+    };
+    let header_alone = plain.replace(HEADER, quoted(HEADER).trim_end());
+    let marked = format!("\u{feff}{plain}");
+    let both = format!("\u{feff}{}", quoted(&plain));
+    for text in [header_alone, quoted(&plain), marked, both] {
+        assert_eq!(parsed(&text).unwrap(), parsed(&plain).unwrap(), "{text}");
+    }
+}
+
+#[test]
 fn a_last_row_that_is_cut_is_left_out_and_noted() {
     let whole = log(ROWS);
     let start = whole.trim_end().rfind('\n').unwrap() + 1;
@@ -112,6 +127,7 @@ fn damaged_rows_are_named_with_their_line() {
     for (row, word) in [
         ("7,t,allocate,0x7f,10", "5 fields"),
         ("7,t,allocate,0x7f,10,0x2,9", "7 fields"),
+        ("7,t,allocate,0x7f,\"10,0x2", "size `\\\"10`"),
         ("7,t,grow,0x7f,10,0x2", "unknown action `grow`"),
         ("7,t,allocate,0x7f,ten,0x2", "size `ten`"),
         ("7,t,allocate,0x7f,-10,0x2", "size `-10`"),

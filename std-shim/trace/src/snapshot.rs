@@ -14,6 +14,10 @@ use super::{Defect, Event, Trace};
 /// PyTorch rounds sizes up to this.
 const ROUNDING_BYTES: u64 = 512;
 
+/// What the settings are called, which PyTorch read from either variable: by CUDA's snapshots, and by those of other
+/// devices.
+const SETTINGS: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+
 /// What is known of one device.
 #[derive(Default)]
 struct Device {
@@ -125,11 +129,12 @@ fn notes_on_the_rest(pickle: &Pickle<'_>) -> Vec<String> {
 /// The settings that PyTorch ran with, as its variable has them; `None` for its defaults.
 fn settings(pickle: &Pickle<'_>) -> Option<String> {
     let settings = pickle.get(pickle.root, "allocator_settings")?;
-    let text = pickle.get(settings, "PYTORCH_CUDA_ALLOC_CONF");
-    let text = text.and_then(|value| pickle.text(value));
+    let mut texts = SETTINGS
+        .iter()
+        .filter_map(|name| pickle.text(pickle.get(settings, name)?));
     // As an argument of a command it may not be anything.
     let plain = |text: &&[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_graphic);
-    if let Some(text) = text.filter(plain) {
+    if let Some(text) = texts.find(plain) {
         return Some(String::from_utf8_lossy(text).into_owned());
     }
     let expandable = pickle.get(settings, "expandable_segments");

@@ -6,10 +6,12 @@ use serde_json::{Value, json};
 
 use super::{Defect, Event, Trace, read};
 
-const FIXTURES: [(&str, &[u8]); 3] = [
+const FIXTURES: [(&str, &[u8]); 5] = [
     ("2", include_bytes!("../fixtures/protocol2.pickle")),
     ("4", include_bytes!("../fixtures/protocol4.pickle")),
     ("5", include_bytes!("../fixtures/protocol5.pickle")),
+    ("0", include_bytes!("../fixtures/protocol0.pickle")),
+    ("1", include_bytes!("../fixtures/protocol1.pickle")),
 ];
 
 fn read_all(bytes: &[u8]) -> Result<Vec<Trace>, Defect> {
@@ -199,6 +201,11 @@ fn settings_that_are_not_the_defaults_are_noted() {
     let text =
         json!({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "expandable_segments": false});
     assert!(noted(&with(text), "made with max_split_size_mb:64;"));
+    // The name that other devices' snapshots have, and since PyTorch 2.9 the variable of all.
+    let text = json!({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32"});
+    assert!(noted(&with(text), "made with max_split_size_mb:32;"));
+    let both = json!({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": ""});
+    assert!(noted(&with(both), "made with max_split_size_mb:64;"));
     for settings in [
         json!({"expandable_segments": false, "PYTORCH_CUDA_ALLOC_CONF": ""}),
         json!({"PYTORCH_CUDA_ALLOC_CONF": "a; b"}),
@@ -321,24 +328,15 @@ fn a_pickle_cut_anywhere_is_refused() {
 
 #[test]
 fn a_pickle_with_any_byte_changed_gives_a_trace_or_a_defect() {
-    let whole = FIXTURES[1].1;
-    for at in 1..whole.len() {
-        for value in [
-            0,
-            0x28,
-            0x2e,
-            0x61,
-            0x65,
-            0x75,
-            0x85,
-            0x94,
-            0xff,
-            whole[at] ^ 1,
-        ] {
-            let mut bytes = whole.to_vec();
-            bytes[at] = value;
-            for trace in read_all(&bytes).into_iter().flatten() {
-                assert!(trace.allocations() > 0);
+    let opcodes = [0, 0x28, 0x2e, 0x61, 0x65, 0x75, 0x85, 0x94, 0xff];
+    for (whole, values) in [(FIXTURES[1].1, opcodes.as_slice()), (FIXTURES[3].1, b"\n-")] {
+        for at in 1..whole.len() {
+            for value in values.iter().copied().chain([whole[at] ^ 1]) {
+                let mut bytes = whole.to_vec();
+                bytes[at] = value;
+                for trace in read_all(&bytes).into_iter().flatten() {
+                    assert!(trace.allocations() > 0);
+                }
             }
         }
     }
@@ -364,6 +362,25 @@ fn python_code_is_never_looked_up_or_called() {
             matches!(defect, Defect::PickleCalls { at: 5 }),
             "{opcode:#x}: {defect}"
         );
+    }
+}
+
+#[test]
+fn numbers_and_texts_of_the_first_protocols_are_those_of_the_later_ones() {
+    let read = |size: &str, action: &str| {
+        let entry = format!("(dVaction\n{action}\nsS'size'\n{size}\nsVaddr\nL140737488355328L\ns");
+        let bytes = format!("(dVsegments\n(lsVdevice_traces\n(l(l{entry}aas.");
+        read(Path::new("t"), bytes.as_bytes()).map_err(super::TraceError::into_defect)
+    };
+    // As Python 3 and Python 2 write them.
+    for action in ["Valloc", "S'alloc'", "S\"alloc\""] {
+        for size in ["I7", "L7L", "L7"] {
+            assert_eq!(read(size, action).unwrap().events(), [alloc(0, 7)]);
+        }
+    }
+    for size in ["I01", "I00", "I-7", "F7.5", "L18446744073709551616L"] {
+        let defect = read(size, "Valloc").unwrap_err().to_string();
+        assert!(defect.contains("no `size`"), "{size}: {defect}");
     }
 }
 
@@ -410,6 +427,12 @@ fn what_breaks_the_rules_of_the_stack_is_damaged() {
         (b"\x80\x04]r\xff\xff\xff\xff.", "far ahead"),
         (b"\x80\x04q\0.", "stack is empty"),
         (b"\x80\x04\xee.", "not known"),
+        (b"(I1x\n.", "digits"),
+        (b"(L\n.", "digits"),
+        (b"(g7\n.", "never made"),
+        (b"]p-1\n.", "digits"),
+        (b"(Sabc\n.", "quotes"),
+        (b"(S'\n.", "quotes"),
     ] {
         let defect = read_all(program).unwrap_err();
         let message = defect.to_string();

@@ -10,8 +10,35 @@ use super::rmm::HEADER;
 /// First bytes of a zstd frame.
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
 
-/// First byte of a pickle in protocol 2 and later.
-const PICKLE_MAGIC: u8 = 0x80;
+/// First bytes of pickles: of protocol 2 and later, of protocol 0, and of a list and a dictionary in protocol 1.
+/// No line of a trace begins so.
+const PICKLE_STARTS: &[u8] = b"\x80(]}";
+
+/// What some programs write in front of text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// As much of the beginning as tells what a file is: a log's header, with quotes around each column.
+const HEAD_BYTES: usize = BYTE_ORDER_MARK.len() + HEADER.len() + 12;
+
+/// How to come by a file that is read.
+const RECORD: &str =
+    "record a trace in format v1, or write a snapshot with torch.cuda.memory._dump_snapshot";
+
+/// Kinds of files that are given by mistake: how they begin, what they are and what to do.
+const OTHER_KINDS: [(&[u8], &str, &str); 4] = [
+    (
+        b"PK\x03\x04",
+        "a zip archive, as torch.save writes",
+        "unpack the trace if there is one in it, or write a snapshot with torch.cuda.memory._dump_snapshot",
+    ),
+    (
+        b"version https://git-lfs.github.com/spec/",
+        "a Git LFS pointer and not the file that it stands for",
+        "fetch that with `git lfs pull`",
+    ),
+    (b"{", "JSON", RECORD),
+    (b"[", "JSON", RECORD),
+];
 
 /// What wrote a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,13 +67,13 @@ impl<'source> Source<'source> {
         } else {
             Box::new(whole)
         };
-        let (head, content) =
-            peek(content, HEADER.len()).map_err(|error| defect(compressed, error))?;
-        let format = match head.first() {
-            Some(&PICKLE_MAGIC) => Format::Snapshot,
-            _ if head == HEADER.as_bytes() => Format::RmmLog,
-            _ => Format::V1,
-        };
+        let (head, mut content) =
+            peek(content, HEAD_BYTES).map_err(|error| defect(compressed, error))?;
+        let text = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&head);
+        let mark_bytes = (head.len() - text.len()) as u64;
+        io::copy(&mut content.by_ref().take(mark_bytes), &mut io::sink())
+            .map_err(|error| defect(compressed, error))?;
+        let format = format_of(text)?;
         let bytes = Box::new(BufReader::new(content));
         Ok((Self { bytes, compressed }, format))
     }
@@ -65,6 +92,21 @@ impl<'source> Source<'source> {
         read.map_err(|error| defect(self.compressed, error))?;
         Ok(all)
     }
+}
+
+/// The format of a file that begins so.
+fn format_of(head: &[u8]) -> Result<Format, Defect> {
+    let begun = head.trim_ascii_start();
+    let mut others = OTHER_KINDS.iter();
+    if let Some((_, what, advice)) = others.find(|(start, ..)| begun.starts_with(start)) {
+        return Err(Defect::OtherKind { what, advice });
+    }
+    let unquoted = head.iter().filter(|byte| **byte != b'"');
+    Ok(match head.first() {
+        Some(first) if PICKLE_STARTS.contains(first) => Format::Snapshot,
+        _ if unquoted.take(HEADER.len()).eq(HEADER.as_bytes()) => Format::RmmLog,
+        _ => Format::V1,
+    })
 }
 
 /// The first bytes, fewer if there are no more, and a source that has them still.

@@ -496,3 +496,37 @@ fn a_damaged_zstd_stream_is_refused() {
         "{error}"
     );
 }
+
+#[test]
+fn a_file_of_another_kind_says_what_it_is_and_what_to_do() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+    for (bytes, what, advice) in [
+        (
+            b"PK\x03\x04\x0a\0\0\0".as_slice(),
+            "a zip archive",
+            "_dump_snapshot",
+        ),
+        (pointer.as_bytes(), "a Git LFS pointer", "git lfs pull"),
+        (b"{\"segments\": []}", "JSON", "_dump_snapshot"),
+        (b"\xef\xbb\xbf \n[1]", "JSON", "_dump_snapshot"),
+    ] {
+        for packed in [bytes.to_vec(), zstd::encode_all(bytes, 3).unwrap()] {
+            let error = read(Path::new("run.trace"), packed.as_slice()).unwrap_err();
+            assert!(
+                matches!(error.defect(), Defect::OtherKind { .. }),
+                "{error}"
+            );
+            let words = error.to_string();
+            assert!(words.starts_with("run.trace: it is"), "{words}");
+            assert!(words.contains(what) && words.contains(advice), "{words}");
+        }
+    }
+}
+
+#[test]
+fn a_trace_behind_a_byte_order_mark_is_read() {
+    let plain = "# alloc-trace v1\na 0 4096\nf 0\n";
+    let marked = format!("\u{feff}{plain}");
+    let both = [plain, &marked].map(|text| read(Path::new("t"), text.as_bytes()).unwrap());
+    assert_eq!(both[0], both[1]);
+}

@@ -67,7 +67,8 @@ def memory_stats_as_nested_dict(device=None):
             stats[name][pool].update(counted)
     for name in ("oversize_allocations", "oversize_segments"):
         stats[name] = dict(none)
-    for name in ("num_alloc_retries", "num_sync_all_streams", "num_device_alloc", "num_device_free"):
+    stats["num_device_alloc"], stats["num_device_free"] = now["driver_allocations"], now["driver_frees"]
+    for name in ("num_alloc_retries", "num_sync_all_streams"):
         stats[name] = 0
     stats["num_ooms"] = now["out_of_memory"]
     stats["max_split_size"] = -1

@@ -32,6 +32,11 @@ fn pytorch_takes_the_allocator_and_its_own_functions_count() {
 }
 
 #[test]
+fn training_without_what_it_needs_ends_with_one_line() {
+    run_or_skip("train_torch.py");
+}
+
+#[test]
 fn rmm_takes_the_resource_and_hears_of_refusals() {
     run_or_skip("rmm_resource.py");
 }

@@ -1,0 +1,62 @@
+//! The instructions of protocol 0 and 1 that have a line of text behind them. Python writes them where a later
+//! protocol has bytes.
+
+use std::ops::Range;
+
+use super::{Machine, Value};
+use crate::Defect;
+
+impl Machine<'_> {
+    /// What stands up to the end of the line, which is read over. Escapes stay as they are: no text that a snapshot
+    /// is read for has any.
+    pub(super) fn line(&mut self) -> Result<Range<usize>, Defect> {
+        let start = self.at;
+        let rest = self.bytes.get(start..).unwrap_or_default();
+        let length = rest.iter().position(|byte| *byte == b'\n');
+        let end = start + length.ok_or(Defect::PickleCut)?;
+        self.at = end + 1;
+        Ok(start..end)
+    }
+
+    /// A number in decimal digits; `01` and `00` are true and false.
+    pub(super) fn number_line(&mut self) -> Result<(), Defect> {
+        let line = self.line()?;
+        let text = &self.bytes[line];
+        let digits = text.strip_suffix(b"L").unwrap_or(text);
+        let digits = digits.strip_prefix(b"-").unwrap_or(digits);
+        if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+            return Err(self.damaged("a number that is not in decimal digits"));
+        }
+        let value = match text {
+            b"01" => Value::True,
+            b"00" => Value::Other,
+            _ if text.starts_with(b"-") => Value::Other,
+            _ => decimal(digits).map_or(Value::Other, Value::Number),
+        };
+        self.push(value)
+    }
+
+    /// A text of Python 2.
+    pub(super) fn quoted_line(&mut self) -> Result<(), Defect> {
+        let line = self.line()?;
+        let text = &self.bytes[line.clone()];
+        let quoted = text.len() > 1 && text.first() == text.last();
+        if !quoted || !text.starts_with(b"'") && !text.starts_with(b"\"") {
+            return Err(self.damaged("a text without quotes"));
+        }
+        self.push_text(line.start + 1..line.end - 1)
+    }
+
+    /// The number of a note, in decimal digits.
+    pub(super) fn place_line(&mut self) -> Result<usize, Defect> {
+        let line = self.line()?;
+        let place = decimal(&self.bytes[line]).and_then(|place| usize::try_from(place).ok());
+        place.ok_or_else(|| self.damaged("a note whose number is not in decimal digits"))
+    }
+}
+
+/// The number that decimal digits write; `None` for what is none, or too large.
+fn decimal(digits: &[u8]) -> Option<u64> {
+    let digits = digits.iter().all(u8::is_ascii_digit).then_some(digits)?;
+    str::from_utf8(digits).ok()?.parse().ok()
+}
