@@ -34,6 +34,7 @@ assert torch.cuda.max_memory_allocated(0) == 0
 assert "Allocated memory" in torch.cuda.memory_summary(0)
 stats = torch.cuda.memory_stats(0)
 assert stats["allocation.all.allocated"] == 1 and stats["num_ooms"] == 0
+assert stats["num_device_alloc"] > 0
 assert stats == larder.memory_stats(0)
 
 from torch.cuda import _memory_viz
