@@ -45,9 +45,15 @@ class Torch:
         self.torch = torch
         torch.cuda.init()
         torch.empty(1, device="cuda")
-        self.stream = torch.cuda.current_stream().cuda_stream
-        self.alloc = lambda size: torch.cuda.caching_allocator_alloc(size, 0, self.stream)
-        self.free = torch.cuda.caching_allocator_delete
+        stream = torch.cuda.current_stream().cuda_stream
+        # What torch.cuda.caching_allocator_alloc and _delete call, without the change of the device around it.
+        raw = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None)
+        self.alloc = lambda size: torch.cuda.caching_allocator_alloc(size, 0, stream)
+        if raw is not None:
+            self.alloc = lambda size: raw(size, stream)
+        self.free = getattr(
+            torch._C, "_cuda_cudaCachingAllocator_raw_delete", torch.cuda.caching_allocator_delete
+        )
 
     def begin(self):
         self.torch.cuda.empty_cache()
