@@ -33,8 +33,8 @@ use crate::{Context, DeviceAllocError, DriverError, Returned};
 #[must_use = "the memory goes back where this is dropped"]
 pub struct FixedBlock {
     memory: DeviceAllocator,
-    /// Taken when it is dropped.
-    mapping: Option<FixedMapping>,
+    /// Taken when it is dropped. In a box, since errors carry the block.
+    mapping: Option<Box<FixedMapping>>,
     range: AddrRange,
     /// The work of the context was waited for.
     is_over: bool,
@@ -77,7 +77,7 @@ impl DeviceAllocator {
         Ok(FixedBlock {
             memory: self.clone(),
             range: mapping.range(),
-            mapping: Some(mapping),
+            mapping: Some(Box::new(mapping)),
             is_over: false,
         })
     }
