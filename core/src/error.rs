@@ -165,7 +165,7 @@ impl fmt::Display for AllocError {
 }
 
 /// A limit in words.
-struct Limit(u64);
+pub(crate) struct Limit(pub(crate) u64);
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

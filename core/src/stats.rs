@@ -2,6 +2,11 @@
 //!
 //! The first four fields of [`Stats`] are TensorFlow's tuple; everything is in bytes or counts.
 
+use core::fmt;
+
+use crate::byte_count::ByteCount;
+use crate::error::Limit;
+
 /// What an allocator did and holds. `*_bytes` in bytes, the rest counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
@@ -21,6 +26,23 @@ pub struct Stats {
     pub peak_reserved_bytes: u64,
     /// What `reserved_bytes` may not exceed.
     pub limit_bytes: u64,
+}
+
+/// One line: `live 2 MiB (most 5 MiB), held 8 MiB (most 8 MiB), no limit; 12 allocations, the largest 3 MiB`.
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "live {} (most {}), held {} (most {}), {}; {} allocations, the largest {}",
+            ByteCount(self.live_bytes),
+            ByteCount(self.peak_live_bytes),
+            ByteCount(self.reserved_bytes),
+            ByteCount(self.peak_reserved_bytes),
+            Limit(self.limit_bytes),
+            self.allocations,
+            ByteCount(self.largest_bytes),
+        )
+    }
 }
 
 impl Stats {

@@ -133,6 +133,21 @@ impl DeviceAllocError {
         AllocError::Access(AccessError::Refused { code: code.0 })
     }
 
+    /// Whether memory was missing: on the device, on the host, in a budget or in a window. To free some, or to ask
+    /// for less, may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::Memory { reason, .. } | Self::Window { reason } => {
+                matches!(reason, AllocError::OutOfMemory(_))
+            }
+            Self::Driver(error) => error.is_out_of_memory(),
+            Self::Budget(_) | Self::Planned { .. } | Self::Both { .. } | Self::Pageable { .. } => {
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Whether there was no memory, for whatever reason: other memory may serve then.
     pub(crate) fn is_want_of_memory(&self) -> bool {
         match self {
@@ -157,7 +172,10 @@ impl fmt::Display for LastRefusal {
 
 impl From<DriverError> for DeviceAllocError {
     fn from(error: DriverError) -> Self {
-        Self::Driver(error)
+        match error {
+            DriverError::Asleep => Self::Asleep,
+            error => Self::Driver(error),
+        }
     }
 }
 

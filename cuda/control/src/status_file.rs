@@ -145,7 +145,7 @@ pub struct JobStatus {
 pub struct SleepStatus {
     /// Awake, asleep, or about to wake.
     pub state: SleepState,
-    /// What is in copies on the host, pinned.
+    /// What is in copies on the host, pinned where the host pins so much.
     #[serde(default)]
     pub copied_bytes: u64,
     /// What of the devices' memory the job needs to wake, at most.

@@ -1,6 +1,8 @@
-//! [`HostCopy`]: what live memory of a device holds, in pinned memory of the host, while the device's sleeps.
+//! [`HostCopy`]: what live memory of a device holds, in memory of the host, while the device's sleeps.
 //!
-//! Ranges lie one behind the other in pieces of pinned memory, which are together as long as the ranges.
+//! Ranges lie one behind the other in pieces of pinned memory, which are together as long as the ranges. Where the
+//! host pins no more (confidential computing, `ulimit -l`), the other pieces are the process heap's, to which
+//! the driver copies more slowly.
 //!
 //! HOSTCOPY1 the pieces stay as long as a copy from or to them may be under way: each transfer waits for its
 //! copies, also after a refusal; what a driver lets nobody wait for is never freed.
@@ -8,6 +10,7 @@
 //! it captures.
 
 use core::ptr::with_exposed_provenance_mut;
+use std::alloc::{Layout, alloc, dealloc};
 
 use larder_core::AddrRange;
 use larder_cuda_abi::constants::HOST_ALLOC_PORTABLE;
@@ -26,15 +29,53 @@ const WAITS: usize = 4;
 
 const STREAM: StreamHandle = StreamHandle::PER_THREAD;
 
-/// Pinned memory.
+/// Memory of the host.
 struct Piece {
-    context: Context,
     address: u64,
+    bytes: u64,
+    memory: PieceMemory,
+}
+
+/// Where a piece is from.
+enum PieceMemory {
+    Pinned(Context),
+    Pageable(Layout),
+}
+
+impl Piece {
+    fn pinned(context: &Context, bytes: u64) -> Result<Self, DriverError> {
+        let address =
+            context.try_current(|driver| driver.alloc_host(bytes, HOST_ALLOC_PORTABLE))?;
+        Ok(Self {
+            address: address.expose_provenance() as u64,
+            bytes,
+            memory: PieceMemory::Pinned(context.clone()),
+        })
+    }
+
+    /// `None` if the process heap has no such memory.
+    fn pageable(bytes: u64) -> Option<Self> {
+        let layout = Layout::array::<u64>(usize::try_from(bytes).ok()?.div_ceil(8)).ok()?;
+        // SAFETY: a piece has at least one byte, so the layout's size is not 0.
+        let first = unsafe { alloc(layout) };
+        (!first.is_null()).then(|| Self {
+            address: first.expose_provenance() as u64,
+            bytes,
+            memory: PieceMemory::Pageable(layout),
+        })
+    }
 }
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.context.give_back(DeferredFree::Host(self.address));
+        match &self.memory {
+            PieceMemory::Pinned(context) => context.give_back(DeferredFree::Host(self.address)),
+            PieceMemory::Pageable(layout) => {
+                let first = with_exposed_provenance_mut(self.address as usize);
+                // SAFETY: allocated with this layout, and no copy is under way (HOSTCOPY1).
+                unsafe { dealloc(first, *layout) };
+            }
+        }
     }
 }
 
@@ -69,7 +110,7 @@ pub(super) struct HostCopy {
 
 impl HostCopy {
     /// Copies the ranges, which stand in the order of their addresses. O(bytes), one driver call for each
-    /// 64 MiB of pinned memory, and one for each run of neighbours.
+    /// 64 MiB of memory, and one for each run of neighbours.
     ///
     /// # Errors
     /// [`SleepError::Host`], [`SleepError::Capturing`], [`SleepError::Driver`]. Nothing is left then.
@@ -87,19 +128,23 @@ impl HostCopy {
             });
             all_bytes += range.bytes();
         }
-        let mut held = 0;
+        let (mut held, mut unpinned) = (0, None);
         while held < all_bytes {
             let bytes = PIECE_BYTES.min(all_bytes - held);
-            let address = context
-                .try_current(|driver| driver.alloc_host(bytes, HOST_ALLOC_PORTABLE))
-                .map_err(|driver| SleepError::Host {
+            let pinned = match unpinned {
+                None => Piece::pinned(context, bytes),
+                // What was refused once is not asked for again.
+                Some(driver) => Err(driver),
+            };
+            let piece = pinned.or_else(|driver| {
+                unpinned = Some(driver);
+                let none = SleepError::Host {
                     bytes: all_bytes,
                     driver,
-                })?;
-            copy.pieces.push(Piece {
-                context: context.clone(),
-                address: address.expose_provenance() as u64,
-            });
+                };
+                Piece::pageable(bytes).ok_or(none)
+            })?;
+            copy.pieces.push(piece);
             held += bytes;
         }
         match copy.transfer(&parts(&copy.kept), Way::ToHost) {
@@ -114,6 +159,13 @@ impl HostCopy {
                 Err(refused.error.into())
             }
         }
+    }
+
+    /// Bytes of it that are not pinned.
+    pub(super) fn pageable_bytes(&self) -> u64 {
+        let pageable = |piece: &&Piece| matches!(piece.memory, PieceMemory::Pageable(_));
+        let pieces = self.pieces.iter().filter(pageable);
+        pieces.map(|piece| piece.bytes).sum()
     }
 
     /// Copies back what is one of these ranges, which stand in the order of their addresses; gives the bytes.

@@ -11,7 +11,8 @@
 //! * What is copied: all that is in use to the core, which is live blocks, whole pieces of arenas, whole
 //!   windows, and what several streams used and have not passed. What is idle is released before, and not
 //!   brought back. Blocks marked as remakable are left out; their addresses stay too.
-//! * The host's memory is pinned, in pieces, and as long as what is copied.
+//! * The host's memory is pinned, in pieces, and as long as what is copied. What the host does not pin is the
+//!   process heap's.
 //!
 //! SLEEP1 Before any memory is given up all is copied and all copies have been waited for. The copy is
 //! dropped only when all of it is back on the device.
@@ -48,8 +49,10 @@ use crate::stream_pool::{HostWait, PoolSource};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Slept {
-    /// Bytes that were copied to the host: what is pinned there now.
+    /// Bytes that were copied to the host: what is pinned there now, but for the next.
     pub copied_bytes: u64,
+    /// Bytes of them in memory of the process heap, since the host did not pin so much. Their copies are slower.
+    pub pageable_bytes: u64,
     /// Bytes of remakable blocks, which were not.
     pub dropped_bytes: u64,
     /// Bytes that the driver has again, beside idle ones.
@@ -63,10 +66,10 @@ pub enum SleepError {
     /// A stream captures, which nothing can wait for.
     #[error("a stream captures: end the capture first")]
     Capturing,
-    /// The host has no pinned memory for the copy.
+    /// The host has no memory for the copy, pinned or not.
     #[error(
-        "the host did not pin {:#} for what is live ({driver}): free memory of the host's, or blocks, or mark blocks \
-         as remakable",
+        "the host has no {:#} for what is live, and pins no more ({driver}): free memory of the host's, or blocks, or \
+         mark blocks as remakable",
         ByteCount(*bytes)
     )]
     Host {
@@ -142,7 +145,8 @@ impl Marks {
 
 impl DeviceAllocator {
     /// Gives all of the device's memory back to the driver, and keeps every address: what is live is copied
-    /// to pinned memory of the host, which no budget counts. Until [`wake`](Self::wake), allocations are
+    /// to pinned memory of the host, which no budget counts, or to the process heap's where the host pins no more
+    /// ([`Slept::pageable_bytes`]). Until [`wake`](Self::wake), allocations are
     /// refused ([`DeviceAllocError::Asleep`](crate::DeviceAllocError::Asleep)), frees are taken, and nothing
     /// is charged to budgets. Counters go on as if the memory were there. Once asleep: nothing to do, but for
     /// what the driver had refused to take back.
@@ -286,9 +290,11 @@ impl DeviceInner {
         let saved = HostCopy::of(self.pool.context(), &ranges)?;
         match stopped.give_up() {
             Ok(released_bytes) => {
+                let pageable_bytes = saved.pageable_bytes();
                 *copy = Some(saved);
                 Ok(Slept {
                     copied_bytes: bytes_of(&kept),
+                    pageable_bytes,
                     dropped_bytes: bytes_of(&dropped),
                     released_bytes,
                 })

@@ -71,8 +71,8 @@ use crate::{DeviceAllocError, DeviceAllocator};
 ///
 /// # Asleep
 /// While the allocator [sleeps](DeviceAllocator::sleep), a [`Launch`] with a buffer is refused
-/// ([`DeviceAllocError::Asleep`]), and cudarc's functions get 0 for its address: the driver refuses their copies
-/// then, and nothing is queued. Whoever hands addresses to kernels himself asks before
+/// ([`DeviceAllocError::Asleep`]), and so are copies by functions of this crate. cudarc's functions get 0 for its
+/// address: the driver refuses their copies then, and nothing is queued. Whoever hands addresses to kernels himself asks before
 /// ([`DeviceAllocator::is_asleep`]).
 ///
 /// # No bytes
@@ -176,9 +176,7 @@ impl BufferShared {
         beside: bool,
         note: impl FnOnce(&mut Uses, Use<'_>) -> Result<(), cuda::DriverError>,
     ) -> Result<(), DeviceAllocError> {
-        if self.is_asleep() {
-            return Err(DeviceAllocError::Asleep);
-        }
+        self.refuse_asleep()?;
         let stream_id = Some(self.memory.known_streams().id(stream)?);
         let by = Use {
             memory: &self.memory,
@@ -188,6 +186,14 @@ impl BufferShared {
         };
         let noted = note(&mut locked(&self.uses), by);
         noted.map_err(|error| in_our_words("cuStreamSynchronize", error).into())
+    }
+
+    /// Refuses what needs the memory while it sleeps. One load.
+    fn refuse_asleep(&self) -> Result<(), DeviceAllocError> {
+        match self.is_asleep() {
+            true => Err(DeviceAllocError::Asleep),
+            false => Ok(()),
+        }
     }
 
     /// Whether the memory sleeps. One load.

@@ -80,7 +80,8 @@ impl<T: DeviceRepr> DeviceBuffer<T> {
     /// well. [`CudaStream::clone_dtoh`] reads on another stream.
     ///
     /// # Errors
-    /// If the driver refuses to copy, and an error that cudarc has kept for its next call.
+    /// [`DeviceAllocError::Asleep`]; if the driver refuses to copy, and an error that cudarc has kept for its next
+    /// call.
     pub fn to_vec(&self) -> Result<Vec<T>, DeviceAllocError> {
         self.as_view().to_vec()
     }
@@ -107,11 +108,13 @@ impl<T: DeviceRepr> BufferView<'_, T> {
     /// The values of the part, read in the order of the buffer's stream; the host waits for them.
     ///
     /// # Errors
-    /// If the driver refuses to copy, and an error that cudarc has kept for its next call.
+    /// [`DeviceAllocError::Asleep`]; if the driver refuses to copy, and an error that cudarc has kept for its next
+    /// call.
     pub fn to_vec(&self) -> Result<Vec<T>, DeviceAllocError> {
         if self.is_empty() {
             return Ok(Vec::new());
         }
+        self.refuse_asleep()?;
         let stream = self.stream();
         let read = || {
             let values = stream.clone_dtoh(self)?;

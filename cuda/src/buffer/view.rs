@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, sys};
 
 use super::{BufferShared, DeviceBuffer};
-use crate::DeviceAllocator;
+use crate::{DeviceAllocError, DeviceAllocator};
 
 /// A part of a [`DeviceBuffer`], to be read.
 pub struct BufferView<'a, T> {
@@ -78,6 +78,11 @@ impl<'a, T> BufferView<'a, T> {
             part,
             values: PhantomData,
         }
+    }
+
+    /// Refuses what needs the memory while it sleeps.
+    pub(crate) fn refuse_asleep(&self) -> Result<(), DeviceAllocError> {
+        self.part.shared.refuse_asleep()
     }
 
     /// How many values.

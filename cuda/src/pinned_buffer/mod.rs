@@ -13,8 +13,7 @@ use core::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use cudarc::driver::{
-    self as cuda, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, HostSlice, SyncOnDrop,
-    ValidAsZeroBits, result,
+    CudaStream, DevicePtr, DevicePtrMut, DeviceRepr, HostSlice, SyncOnDrop, ValidAsZeroBits, result,
 };
 use larder_core::{Block, Request};
 
@@ -191,7 +190,8 @@ impl<T> PinnedBuffer<T> {
     /// Copies to a device in the order of the stream and does not wait for it. One event, besides.
     ///
     /// # Errors
-    /// [`DriverError::Size`] if there are not as many values there; if the driver refuses.
+    /// [`DriverError::Size`] if there are not as many values there; [`DriverError::Asleep`] if the device's memory
+    /// sleeps; if the driver refuses.
     pub fn copy_to<D: DevicePtrMut<T>>(
         &self,
         stream: &Arc<CudaStream>,
@@ -206,17 +206,20 @@ impl<T> PinnedBuffer<T> {
         }
         // SAFETY: PINNED1; the stream comes behind whoever writes, once it is ordered.
         let values = unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.len) };
-        self.copy(stream, false, "cuMemcpyHtoDAsync_v2", || {
+        self.copy(stream, false, || {
             let (to, _guard) = to.device_ptr_mut(stream);
+            refuse_asleep(to)?;
             // SAFETY: there is room for as many; both stay while the copy goes on.
-            unsafe { result::memcpy_htod_async(to, values, stream.cu_stream()) }
+            let queued = unsafe { result::memcpy_htod_async(to, values, stream.cu_stream()) };
+            queued.map_err(|error| in_our_words("cuMemcpyHtoDAsync_v2", error))
         })
     }
 
     /// Copies from a device in the order of the stream and does not wait for it. One event, besides.
     ///
     /// # Errors
-    /// [`DriverError::Size`] if there are not as many values there; if the driver refuses.
+    /// [`DriverError::Size`] if there are not as many values there; [`DriverError::Asleep`] if the device's memory
+    /// sleeps; if the driver refuses.
     pub fn copy_from<S: DevicePtr<T>>(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -230,12 +233,14 @@ impl<T> PinnedBuffer<T> {
             return Ok(());
         }
         let first = self.first.as_ptr();
-        self.copy(stream, true, "cuMemcpyDtoHAsync_v2", || {
+        self.copy(stream, true, || {
             let (from, _guard) = from.device_ptr(stream);
+            refuse_asleep(from)?;
             // SAFETY: PINNED1; the buffer is ours alone, and the stream comes behind all others.
             let values = unsafe { core::slice::from_raw_parts_mut(first, self.len) };
             // SAFETY: there are as many; both stay while the copy goes on.
-            unsafe { result::memcpy_dtoh_async(values, from, stream.cu_stream()) }
+            let queued = unsafe { result::memcpy_dtoh_async(values, from, stream.cu_stream()) };
+            queued.map_err(|error| in_our_words("cuMemcpyDtoHAsync_v2", error))
         })
     }
 
@@ -252,8 +257,7 @@ impl<T> PinnedBuffer<T> {
         &self,
         stream: &Arc<CudaStream>,
         write: bool,
-        function: &'static str,
-        act: impl FnOnce() -> Result<(), cuda::DriverError>,
+        act: impl FnOnce() -> Result<(), DriverError>,
     ) -> Result<(), DriverError> {
         let events = self.pool.events();
         self.pool.add_stream(stream);
@@ -268,7 +272,7 @@ impl<T> PinnedBuffer<T> {
             User::Unknown => self.pool.context().wait_for(stream)?,
             User::Capture => {}
         }
-        answer.map_err(|error| in_our_words(function, error))
+        answer
     }
 
     /// Orders and notes work of cudarc that is queued on the stream next. What cudarc holds until then.
@@ -336,5 +340,13 @@ impl<T> fmt::Debug for PinnedBuffer<T> {
             .field("first", &self.first)
             .field("len", &self.len)
             .finish_non_exhaustive()
+    }
+}
+
+/// Refuses an address of memory that sleeps, in whose place a buffer says 0.
+const fn refuse_asleep(address: u64) -> Result<(), DriverError> {
+    match address {
+        0 => Err(DriverError::Asleep),
+        _ => Ok(()),
     }
 }

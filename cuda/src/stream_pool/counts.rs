@@ -1,5 +1,8 @@
 //! What a stream was given and gave back: [`StreamCounts`], and [`StreamStats`] for people.
 
+use core::fmt;
+
+use larder_core::ByteCount;
 use larder_core::sync::{AtomicU64, Ordering};
 
 /// What one stream did with an allocator, since the stream's first use of it.
@@ -22,6 +25,24 @@ pub struct StreamStats {
     pub waits: u64,
     /// Events recorded in it.
     pub events: u64,
+}
+
+/// One line: `stream 0x7f00: 12 allocations of 3 MiB, 11 frees of 2 MiB, an arena of 2 MiB, 3 waits, 4 events`.
+impl fmt::Display for StreamStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "stream {:#x}: {} allocations of {}, {} frees of {}, an arena of {}, {} waits, {} events",
+            self.stream,
+            self.allocations,
+            ByteCount(self.allocated_bytes),
+            self.frees,
+            ByteCount(self.freed_bytes),
+            ByteCount(self.arena_bytes),
+            self.waits,
+            self.events,
+        )
+    }
 }
 
 /// Adds to a counter that one thread at a time changes.

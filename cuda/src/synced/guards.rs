@@ -143,6 +143,7 @@ impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> GpuOverwrite<'m, 'a, T> {
             return Err(DriverError::Size { bytes }.into());
         }
         if to.num_bytes() > 0 {
+            to.as_view().refuse_asleep()?;
             let copy = |_, _| Ok(stream.memcpy_htod(values, &mut to));
             let answer = memory.context().try_on(stream, copy)?;
             answer.map_err(|error| in_our_words("cuMemcpyHtoDAsync_v2", error))?;

@@ -84,6 +84,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
     }
 
     fn zero_device(&self, device: &mut DeviceValues<'a, T>) -> Result<(), DeviceAllocError> {
+        device.view().refuse_asleep()?;
         let mut fill = || self.stream.memset_zeros(&mut device.view_mut());
         let answer = self
             .memory
@@ -116,6 +117,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
         to: &mut DeviceValues<'a, T>,
     ) -> Result<(), DeviceAllocError> {
         let mut to = to.view_mut();
+        to.as_view().refuse_asleep()?;
         // One that cannot be known is waited for at once.
         let _ = to.allocator().add_stream(stream);
         match from {
@@ -136,6 +138,7 @@ impl<'a, T: DeviceRepr + ValidAsZeroBits + Copy> Backend for Pools<'a, T> {
         to: &mut HostValues<'a, T>,
     ) -> Result<(), DeviceAllocError> {
         let from = from.view();
+        from.refuse_asleep()?;
         // One that cannot be known is waited for at once.
         let _ = from.allocator().add_stream(stream);
         match to {

@@ -36,3 +36,10 @@ impl VmemConfig {
         }
     }
 }
+
+impl Default for VmemConfig {
+    /// The device alone.
+    fn default() -> Self {
+        Self::new(HostSide::None)
+    }
+}

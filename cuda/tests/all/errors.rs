@@ -8,8 +8,8 @@ use common::{MIB, alone, alone_and_clean, assert_clean, request, together};
 use larder_core::{Align, GrowRequest, SubAllocError, SubAllocator};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
-    Context, DeviceAllocError, DeviceMemory, DriverError, DriverPool, Event, EventConfig,
-    LoadError, ManagedMemory, VirtualConfig, VirtualMemory,
+    Context, DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceMemory, DriverError,
+    DriverPool, Event, EventConfig, LoadError, ManagedMemory, VirtualConfig, VirtualMemory,
 };
 use larder_cuda_abi::{Code, constants};
 
@@ -309,4 +309,60 @@ fn errors_and_objects_go_to_other_threads() {
     is_shared::<ManagedMemory>();
     is_shared::<DriverPool>();
     is_shared::<VirtualMemory>();
+}
+
+#[test]
+fn an_error_says_whether_memory_was_missing() {
+    alone_and_clean(|control| {
+        let context = Context::new(0).unwrap();
+        let memory =
+            DeviceAllocator::with_config(&context, DeviceConfig::with_budget(4 * MIB)).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        assert!(
+            memory
+                .alloc(&stream, 5 * MIB)
+                .unwrap_err()
+                .is_out_of_memory()
+        );
+        assert!(!memory.alloc(&stream, 0).unwrap_err().is_out_of_memory());
+        let window = memory.prime(&stream, MIB).unwrap();
+        assert!(
+            memory
+                .alloc(&stream, 2 * MIB)
+                .unwrap_err()
+                .is_out_of_memory()
+        );
+        drop(window);
+        control
+            .fail(Rule::of("cuStreamIsCapturing").with(Code::OUT_OF_MEMORY))
+            .unwrap();
+        assert!(memory.alloc(&stream, MIB).unwrap_err().is_out_of_memory());
+        control.fail(Rule::of("cuStreamIsCapturing")).unwrap();
+        assert!(!memory.alloc(&stream, MIB).unwrap_err().is_out_of_memory());
+        control.clear_failures();
+        memory.sleep().unwrap();
+        assert!(!memory.alloc(&stream, MIB).unwrap_err().is_out_of_memory());
+    });
+}
+
+#[test]
+fn statistics_are_lines_for_people() {
+    alone_and_clean(|_| {
+        let context = Context::new(0).unwrap();
+        let memory =
+            DeviceAllocator::with_config(&context, DeviceConfig::with_budget(4 * MIB)).unwrap();
+        let stream = context.cudarc().new_stream().unwrap();
+        let block = memory.alloc(&stream, MIB).unwrap();
+        let line = "live 1 MiB (most 1 MiB), held 2 MiB (most 2 MiB), limit 4 MiB (4,194,304 bytes); 1 allocations, \
+                    the largest 1 MiB";
+        assert_eq!(memory.stats().to_string(), line);
+        memory.free(&stream, block).unwrap();
+        let of_stream = memory.streams()[0].to_string();
+        let expected =
+            ": 1 allocations of 1 MiB, 1 frees of 1 MiB, an arena of 0 bytes, 0 waits, 0 events";
+        assert!(
+            of_stream.starts_with("stream 0x") && of_stream.ends_with(expected),
+            "{of_stream}"
+        );
+    });
 }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use larder_core::StreamId;
-use larder_cuda::{BufferView, BufferViewMut, Context, DeviceAllocError, DeviceBuffer, Launch};
+use larder_cuda::{
+    BufferView, BufferViewMut, Context, DeviceAllocError, DeviceBuffer, DriverError, Launch,
+    PinnedAllocator,
+};
 
 use super::{SEEDS, Setup};
 use crate::common::kernels::add_kernel;
@@ -56,6 +59,7 @@ fn a_launch_or_a_copy_while_the_memory_sleeps_is_refused_and_nothing_is_lost() {
         let setup = Setup::new(2);
         let add = add_kernel(control, &setup.context);
         let [a, b] = [0, 1].map(|index| &setup.streams[index]);
+        let pinned = PinnedAllocator::new(&setup.context).unwrap();
         under_all_schedules(control, SEEDS, || {
             let ones = setup.memory.upload(a, &[1u32; LEN as usize]).unwrap();
             let mut sum = setup.memory.zeros::<u32>(a, LEN as usize).unwrap();
@@ -69,6 +73,12 @@ fn a_launch_or_a_copy_while_the_memory_sleeps_is_refused_and_nothing_is_lost() {
                 assert!(stream.memcpy_dtod(&ones, &mut sum).is_err());
                 assert!(stream.memset_zeros(&mut sum.slice_mut(3..)).is_err());
             }
+            assert_eq!(ones.to_vec(), Err(DeviceAllocError::Asleep));
+            assert_eq!(ones.slice(3..7).to_vec(), Err(DeviceAllocError::Asleep));
+            assert!(matches!(ones.try_clone(), Err(DeviceAllocError::Asleep)));
+            let host = &mut pinned.zeros::<u32>(LEN as usize).unwrap();
+            assert_eq!(host.copy_from(a, &ones), Err(DriverError::Asleep));
+            assert_eq!(host.copy_to(a, &mut sum), Err(DriverError::Asleep));
             drop(other);
             setup.memory.wake().unwrap();
             launch_add(b, &add, &mut sum, &ones).unwrap();

@@ -187,3 +187,31 @@ fn an_allocator_that_sleeps_goes_without_a_trace() {
         rig.assert_asleep();
     });
 }
+
+/// As in confidential computing, or under `ulimit -l`: the copy is slower, and the job sleeps all the same.
+#[test]
+fn what_the_host_does_not_pin_is_copied_to_pageable_memory() {
+    under_all_schedules(|control| {
+        for (pinned_bytes, is_part) in [(0, false), (64 * MIB, true), (1 << 40, false)] {
+            let mut rig = Rig::new(control, arenas());
+            rig.fill();
+            // Longer than a piece of the copy.
+            rig.alloc(70 * MIB);
+            control.set_pinned(pinned_bytes);
+            for _ in 0..2 {
+                let slept = rig.memory.sleep().unwrap();
+                let expected = match (pinned_bytes, is_part) {
+                    (0, _) => slept.copied_bytes,
+                    (bytes, true) => slept.copied_bytes - bytes,
+                    _ => 0,
+                };
+                assert_eq!(slept.pageable_bytes, expected, "{slept:?}");
+                rig.assert_asleep();
+                assert_eq!(rig.memory.wake(), Ok(slept.copied_bytes));
+                rig.check();
+            }
+            rig.free_all();
+        }
+        control.set_pinned(1 << 40);
+    });
+}

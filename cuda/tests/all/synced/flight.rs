@@ -3,8 +3,8 @@
 use std::mem::forget;
 
 use cudarc::driver::{CudaStream, DevicePtrMut};
-use larder_cuda::SyncedMemory;
 use larder_cuda::synced::{CopyError, Head, HostMemory};
+use larder_cuda::{DeviceAllocError, SyncedMemory};
 
 use crate::common::{alone_and_clean, fill, under_all_schedules};
 use crate::synced::{SEEDS, Setup};
@@ -129,5 +129,36 @@ fn sm_5_a_copy_from_a_side_that_is_not_newest_is_refused() {
         memory.gpu_mut().unwrap();
         refused(&mut memory, true);
         assert_eq!(memory.cpu().unwrap(), [1; LEN]);
+    });
+}
+
+#[test]
+fn a_copy_while_the_devices_side_sleeps_is_refused_in_words_and_nothing_is_lost() {
+    alone_and_clean(|_| {
+        let setup = Setup::new();
+        for kind in setup.kinds() {
+            let mut memory = setup.make::<u8>(&kind, LEN);
+            write_on(&setup.stream, &mut memory, 3);
+            setup.device.sleep().unwrap();
+            let pulled = memory.pull_async(&setup.other);
+            let asleep = matches!(pulled, Err(CopyError::Backend(DeviceAllocError::Asleep)));
+            assert!(asleep, "{pulled:?}");
+            drop(pulled);
+            assert_eq!(memory.cpu().map(drop), Err(DeviceAllocError::Asleep));
+            setup.device.wake().unwrap();
+            assert_eq!(memory.cpu().unwrap(), [3; LEN]);
+            memory.cpu_mut().unwrap().fill(5);
+            setup.device.sleep().unwrap();
+            assert_eq!(memory.gpu().map(drop), Err(DeviceAllocError::Asleep));
+            setup.device.wake().unwrap();
+            let view = memory.gpu().unwrap();
+            assert_eq!(view.to_vec().unwrap(), [5; LEN]);
+            // What is lent to be overwritten counts for nothing.
+            setup.device.sleep().unwrap();
+            let lent = memory.gpu_overwrite().unwrap();
+            let written = lent.copy_from(&setup.stream, &[4; LEN]);
+            assert_eq!(written, Err(DeviceAllocError::Asleep));
+            setup.device.wake().unwrap();
+        }
     });
 }
