@@ -214,6 +214,7 @@ step_hardware() {
     work=$(mktemp -d "$target/hardware.XXXXXX")
     cuda/carry.sh "$work/archive.tar.gz"
     tar xzf "$work/archive.tar.gz" -C "$work"
+    cuda/hardware/test_probes.py "$work/larder-hardware"
     "$work/larder-hardware/run" stand-in --only machine,alias,unmap,captures,conformance --out "$work/out"
     cat "$work/out/answers.txt"
     rm -rf "$work"

@@ -29,15 +29,15 @@ put() {
 }
 
 cargo test -p larder-cuda --test all --test conformance --no-run --message-format=json | built >"$work/tests"
-cargo bench -p larder-cuda --bench driver_calls --bench host_pairs --no-run --message-format=json | built >"$work/programs"
-cargo build --release -p larder-cli -p larder-cuda-c-api
+cargo bench --profile carry -p larder-cuda --bench driver_calls --bench host_pairs --no-run --message-format=json | built >"$work/programs"
+cargo build --profile carry -p larder-cli -p larder-cuda-c-api
 while read -r name path; do put "$path" "bin/test-$name"; done <"$work/tests"
 while read -r name path; do put "$path" "bin/$name"; done <"$work/programs"
-put "$target/release/larder" bin/larder
-put "$target/release/deps/liblarder_cuda_stand_in.so" bin/liblarder_cuda_stand_in.so
+put "$target/carry/larder" bin/larder
+put "$target/carry/deps/liblarder_cuda_stand_in.so" bin/liblarder_cuda_stand_in.so
 cp -r cuda/c-api/python/larder "$folder/python/larder"
 rm -rf "$folder/python/larder/__pycache__"
-put "$target/release/liblarder_cuda.so" python/larder/liblarder_cuda.so
+put "$target/carry/liblarder_cuda.so" python/larder/liblarder_cuda.so
 cp cuda/c-api/python/train_torch.py cuda/hardware/replay_torch.py "$folder/python/"
 cp cuda/hardware/run "$folder/run"
 # Python reads gzip without other packages.

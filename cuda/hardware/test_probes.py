@@ -18,7 +18,7 @@ OTHERWISE = [
     ("unmap.", {"LARDER_STAND_IN_MAPPING_WAITS": "1"}, "FALLS: mapping and unmapping do not wait"),
     ("returns", {"LARDER_STAND_IN_LATE_MEMORY": "1"}, "FALLS: memory that is given back is free at once"),
     ("times.0", {"LARDER_STAND_IN_MAPPING_WAITS": "1"}, "FALLS: page calls take microseconds"),
-    ("sleep.1", {"LARDER_STAND_IN_PINNED_BYTES": "1MiB"}, "pageable"),
+    ("sleep.1", {"LARDER_STAND_IN_PINNED_BYTES": "1MiB"}, "FALLS: the host pins what sleeps"),
     ("capture.", {"LARDER_STAND_IN_CAPTURES": "strict"}, "capture spoilt"),
     ("capture.", {"LARDER_STAND_IN_CAPTURES": "lenient"}, "allowed in every mode"),
 ]

@@ -59,11 +59,12 @@ pub(crate) fn probe(context: &Context, gib: u64) -> Result<(), Box<dyn Error>> {
     let answer = format!("{count} words differ");
     decide(&format!("sleep and wake of {size}"), answer, count, same);
     let seconds = |time: std::time::Duration| format!("{:.3} s", time.as_secs_f64());
-    say(
-        &format!("sleep of {size}"),
-        format!("{outcome:?}"),
-        seconds(slept),
+    let pinned = Assumption::new("the host pins what sleeps", outcome.pageable_bytes == 0);
+    let answer = format!(
+        "{} MiB of it in pageable memory",
+        outcome.pageable_bytes >> 20
     );
+    decide(&format!("sleep of {size}"), answer, seconds(slept), pinned);
     say(&format!("wake of {size}"), "", seconds(woke));
     let freed = during.saturating_sub(free) as i64 - free.saturating_sub(during) as i64;
     say(
