@@ -93,7 +93,7 @@ pub use cudarc::driver::CudaStream;
 pub use access::DeviceAccess;
 pub use allocator::{
     ArenaPolicy, CaptureWindow, DeviceAllocator, DeviceBacking, DeviceChunk, DeviceConfig,
-    DeviceSnapshot, DeviceStep, Released, SleepError, Slept,
+    DeviceSnapshot, DeviceStep, FixedBlock, Released, SleepError, Slept,
 };
 #[cfg(unix)]
 pub use allocator::{ExportError, ExportedBlock};

@@ -59,15 +59,16 @@ pub enum ExportError {
 /// * **NCCL** takes any device memory in its calls. To register a buffer (`ncclCommRegister`) it wants memory
 ///   made as `ncclMemAlloc` makes it: whole pages, with a handle type to share it by, for network cards too, and
 ///   accessible to the devices that take part. [`shareable`](crate::DeviceConfig::shareable) and
-///   [`peers`](crate::DeviceConfig::peers) ask for that; NCCL exports by itself, so keep an `ExportedBlock` of the
-///   buffer while it is registered, which pins it. Untested: registration, and a buffer of several pieces. Not
-///   offered: handles for several machines (fabric), multicast (NVLS).
+///   [`peers`](crate::DeviceConfig::peers) ask for that; NCCL exports by itself, and takes the first piece for the
+///   whole: register a [`FixedBlock`](crate::FixedBlock), which is one. Untested: registration. Not offered: handles
+///   for several machines (fabric), multicast (NVLS).
 /// * **UCX** moves such memory between processes of one machine by `cuda_ipc` from 1.22 on, by descriptors as these.
 ///   Read there, not tried: of a buffer in several pieces it exports the first alone. Register parts that are one
 ///   piece each (`layout().pieces`). Over a network it wants GPUDirect RDMA; it asks for `SYNC_MEMOPS`, which
 ///   drivers refuse for mapped memory, and warns.
 /// * **Network cards** (GPUDirect RDMA by `nvidia-peermem` or dma-buf) reach memory that was created for it: all
-///   of a shareable allocator's, where the device can. A card keeps addresses: keep an `ExportedBlock` as long.
+///   of a shareable allocator's, where the device can. A card keeps addresses: register a `FixedBlock`, or keep an
+///   `ExportedBlock` as long.
 ///
 /// ```no_run
 /// use larder_cuda::{Context, DeviceAllocator, DeviceConfig};

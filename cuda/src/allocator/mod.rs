@@ -18,6 +18,7 @@ mod deferred_blocks;
 mod device_pool;
 #[cfg(unix)]
 mod export;
+mod fixed;
 mod free;
 mod host_copy;
 mod limit;
@@ -47,6 +48,7 @@ pub use device_pool::DeviceBacking;
 use device_pool::DevicePool;
 #[cfg(unix)]
 pub use export::{ExportError, ExportedBlock};
+pub use fixed::FixedBlock;
 pub(crate) use order::Ordered;
 pub use release::Released;
 pub use report::{DeviceChunk, DeviceSnapshot};

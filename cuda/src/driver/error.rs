@@ -75,8 +75,10 @@ pub enum DriverError {
         /// The address.
         address: u64,
     },
-    /// The driver was not asked: another process may use the memory there.
-    #[error("the memory at {address:#x} is exported; drop its ExportedBlock first")]
+    /// The driver was not asked: another process may use the memory there, or a card that it is registered with.
+    #[error(
+        "the memory at {address:#x} is exported or fixed; drop its ExportedBlock or FixedBlock first"
+    )]
     Exported {
         /// Where it is mapped.
         address: u64,

@@ -159,6 +159,11 @@ fn what_regions_cannot_do_is_refused_in_words() {
         #[cfg(unix)]
         assert!(memory.export(&block).is_err());
         setup.free(0, block);
+        let refused = memory.alloc_fixed(MIB).unwrap_err();
+        assert!(
+            refused.to_string().contains("stays where it is"),
+            "{refused}"
+        );
         // A step serves, and plans nothing.
         for _ in 0..4 {
             let _step = memory.step(stream).unwrap();

@@ -14,6 +14,7 @@ mod fallbacks;
 mod faults;
 mod faults_allocator;
 mod faults_everything;
+mod fixed;
 mod foreign_captures;
 mod jobs;
 mod layout;

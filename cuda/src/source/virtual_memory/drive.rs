@@ -33,8 +33,9 @@ impl PoolSource<Paged<'static>> for VirtualMemory {
         locked(&self.table).over_budget = None;
     }
 
+    /// Those of fixed mappings.
     fn left_out_bytes(&self) -> u64 {
-        0
+        locked(&self.table).fixed.values().sum()
     }
 
     fn idle_bytes(core: &Core<Self, Paged<'static>>) -> u64 {

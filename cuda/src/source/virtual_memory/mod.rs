@@ -18,6 +18,7 @@
 mod drive;
 #[cfg(unix)]
 mod export;
+mod fixed;
 mod grow;
 mod sleep;
 mod watch;
@@ -34,6 +35,7 @@ use crate::driver::{MemoryUse, PAGES_SINCE, locked};
 use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::{Context, DriverError};
 
+pub(crate) use fixed::FixedMapping;
 pub(crate) use sleep::Stopped;
 pub(crate) use watch::{RegionWatch, RegionWatcher};
 
@@ -178,6 +180,8 @@ struct MappingTable {
     mappings: BTreeMap<u64, Mapped>,
     /// How many of them are leaving.
     leaving: usize,
+    /// Bytes of each fixed mapping, by start: at addresses of its own.
+    fixed: BTreeMap<u64, u64>,
     calls: VirtualCalls,
     last_error: Option<DriverError>,
     /// The newest answer about new memory, if it was a budget's refusal.

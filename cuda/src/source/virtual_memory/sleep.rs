@@ -118,15 +118,18 @@ impl VirtualMemory {
 }
 
 impl Stopped<'_> {
-    /// Refuses where another process may use some of the memory, which no copy can stand for.
+    /// Refuses where another process may use some of the memory, or a card knows it by its handle: no copy can
+    /// stand for that.
     ///
     /// # Errors
     /// [`DriverError::Exported`].
     pub(crate) fn refuse_exported(&self) -> Result<(), DriverError> {
         let table = locked(&self.memory.table);
         let mut mappings = table.mappings.iter();
-        match mappings.find(|(_, mapped)| mapped.exports > 0) {
-            Some((address, _)) => Err(DriverError::Exported { address: *address }),
+        let exported = mappings.find(|(_, mapped)| mapped.exports > 0);
+        let exported = exported.map(|(address, _)| address);
+        match exported.or(table.fixed.keys().next()) {
+            Some(address) => Err(DriverError::Exported { address: *address }),
             None => Ok(()),
         }
     }

@@ -1,0 +1,99 @@
+//! [`FixedMapping`]: one handle at addresses of its own, for whoever registers an address range with the driver or a
+//! network card.
+//!
+//! FIXED1 the addresses are reserved for this mapping alone, and hold all of one handle, from when it is made until
+//! no work of the context uses it any more.
+
+use std::sync::PoisonError;
+
+use larder_core::{Addr, AddrRange, Align, round_up};
+use larder_cuda_abi::MemoryHandle;
+
+use super::VirtualMemory;
+use crate::driver::deferred_free::DeferredFree;
+use crate::driver::locked;
+use crate::limits::Charge;
+use crate::{Context, DriverError};
+
+/// What is reserved, created and mapped for a fixed block; dropping it gives that back.
+#[derive(Debug)]
+pub(crate) struct FixedMapping {
+    context: Context,
+    range: AddrRange,
+    memory: Option<(MemoryHandle, Option<Charge>)>,
+    mapped: bool,
+}
+
+impl VirtualMemory {
+    /// Makes memory of at least so many bytes, in whole pages, one handle at addresses of its own. It is charged
+    /// as the memory of handles is. Four driver calls.
+    ///
+    /// # Errors
+    /// [`DriverError::Asleep`], [`DriverError::Budget`], [`DriverError::Size`], and if the driver refuses. Nothing
+    /// is left then.
+    pub(crate) fn make_fixed(&self, bytes: u64) -> Result<FixedMapping, DriverError> {
+        // Who falls asleep has the turn alone, and looks for fixed blocks then.
+        let asleep = self.asleep.read().unwrap_or_else(PoisonError::into_inner);
+        if *asleep {
+            return Err(DriverError::Asleep);
+        }
+        let refused = DriverError::Size { bytes };
+        let page = Align::new(self.page_bytes).ok_or(refused)?;
+        let bytes = round_up(bytes, page).filter(|bytes| *bytes > 0);
+        let bytes = bytes.ok_or(refused)?;
+        let charge = self.charge(bytes)?;
+        let context = &self.context;
+        let start = context.try_current(|driver| driver.reserve(bytes, self.page_bytes))?;
+        let Some(range) = AddrRange::new(Addr::new(start), bytes) else {
+            context.give_back(DeferredFree::Reserved(start, bytes));
+            return Err(refused);
+        };
+        let mut fixed = FixedMapping {
+            context: context.clone(),
+            range,
+            memory: None,
+            mapped: false,
+        };
+        let memory = self.create(bytes)?;
+        fixed.memory = Some((memory, charge));
+        context.try_current(|driver| {
+            // SAFETY: FIXED1; the handle was made just now, with this size.
+            unsafe { driver.map(start, bytes, memory) }
+        })?;
+        fixed.mapped = true;
+        context.try_current(|driver| {
+            // SAFETY: FIXED1; the addresses are ours, and mapped.
+            unsafe { driver.set_access(start, bytes, &self.devices) }
+        })?;
+        locked(&self.table).fixed.insert(start, bytes);
+        drop(asleep);
+        self.watcher.held(range);
+        Ok(fixed)
+    }
+
+    /// A fixed mapping is about to go.
+    pub(crate) fn fixed_leaves(&self, range: AddrRange) {
+        self.watcher.leaving(range);
+        locked(&self.table).fixed.remove(&range.start().get());
+    }
+}
+
+impl FixedMapping {
+    pub(crate) const fn range(&self) -> AddrRange {
+        self.range
+    }
+}
+
+impl Drop for FixedMapping {
+    fn drop(&mut self) {
+        let (start, bytes) = (self.range.start().get(), self.range.bytes());
+        if self.mapped {
+            self.context.give_back(DeferredFree::Mapping(start, bytes));
+        }
+        if let Some((memory, charge)) = self.memory.take() {
+            let thing = DeferredFree::Memory(memory);
+            self.context.give_back_charged(thing, charge);
+        }
+        self.context.give_back(DeferredFree::Reserved(start, bytes));
+    }
+}
