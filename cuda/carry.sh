@@ -55,7 +55,9 @@ for name in all conformance; do
     program=$folder/bin/test-$name
     LARDER_TEST_AS_REAL=1 LARDER_CUDA_DRIVER=stand-in LARDER_CUDA_STAND_IN=$folder/bin/liblarder_cuda_stand_in.so \
         "$program" --nocapture 2>&1 | sed -n 's/.*skipped: \([^ ]*\) \(needs the stand-in\|on a real\).*/\1/p' \
-        | sort >"$work/skipped"
+        >"$work/skipped"
+    "$program" --list --ignored --format terse | sed -n 's/: test$//p' >>"$work/skipped"
+    sort -o "$work/skipped" "$work/skipped"
     "$program" --list --format terse | sed -n 's/: test$//p' | sort | comm -23 - "$work/skipped" >"$folder/lists/$name"
 done
 

@@ -5,9 +5,10 @@
 
     torch-native        PyTorch's caching allocator
     torch-expandable    the same, started with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
-    larder              liblarder_cuda.so, by its Python package
+    larder-python       liblarder_cuda.so, by its Python package
 
-Prints a line of JSON for each trace, with the names of `larder replay --json`. Traces are format v1, plain or packed
+Prints a line of JSON for each trace, with the names of `larder replay --json`; `pieces` counts what was taken from the driver
+and given back. Traces are format v1, plain or packed
 with gzip.
 """
 
@@ -58,15 +59,15 @@ class Torch:
     def begin(self):
         self.torch.cuda.empty_cache()
         self.torch.cuda.reset_peak_memory_stats()
-        self.before = self.calls()
+        self.before = self.pieces()
 
-    def calls(self):
-        """Driver calls for memory, as PyTorch counts them."""
+    def pieces(self):
+        """Segments and mapped ranges that were taken from the driver and given back."""
         stats = self.torch.cuda.memory_stats()
         return stats.get("num_device_alloc", 0) + stats.get("num_device_free", 0)
 
     def figures(self):
-        return self.torch.cuda.max_memory_reserved(), self.calls() - self.before
+        return self.torch.cuda.max_memory_reserved(), self.pieces() - self.before
 
 
 class Larder:
@@ -83,13 +84,15 @@ class Larder:
     def begin(self):
         self.larder.empty_cache()
         self.larder.reset_peak_memory_stats()
-        self.before = self.calls()
+        self.before = self.pieces()
 
-    def calls(self):
-        return self.larder.memory_stats()["num_device_alloc"] + self.larder.memory_stats()["num_device_free"]
+    def pieces(self):
+        """Handles that were taken from the driver and given back."""
+        stats = self.larder.memory_stats()
+        return stats["num_device_alloc"] + stats["num_device_free"]
 
     def figures(self):
-        return self.larder.max_memory_reserved(), self.calls() - self.before
+        return self.larder.max_memory_reserved(), self.pieces() - self.before
 
 
 def replay(allocator, path):
@@ -112,7 +115,7 @@ def replay(allocator, path):
         else:
             places[name] = alloc(size)
     took = time.perf_counter() - start
-    reserved, calls = allocator.figures()
+    reserved, pieces = allocator.figures()
     for place in places.values():
         free(place)
     # What the loop takes by itself.
@@ -126,7 +129,7 @@ def replay(allocator, path):
     return {
         "peak_live_bytes": peak,
         "peak_reserved_bytes": reserved,
-        "driver_calls": calls,
+        "pieces": pieces,
         "ns_per_operation": 1e9 * took / len(program),
         "completed": True,
     }
@@ -134,17 +137,23 @@ def replay(allocator, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--allocator", required=True, choices=["torch-native", "torch-expandable", "larder"])
+    parser.add_argument("--allocator", required=True, choices=["torch-native", "torch-expandable", "larder-python"])
     parser.add_argument("traces", nargs="+", metavar="TRACE")
     given = parser.parse_args()
     settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
     if (given.allocator == "torch-expandable") != ("expandable_segments:True" in settings):
         sys.exit("expandable segments are PYTORCH_CUDA_ALLOC_CONF's to switch on, before PyTorch starts")
-    allocator = Larder() if given.allocator == "larder" else Torch()
+    allocator = Larder() if given.allocator == "larder-python" else Torch()
     for path in given.traces:
-        name = os.path.basename(path).split(".")[0]
-        figures = {"trace": name, "allocator": given.allocator, **replay(allocator, path)}
+        figures = {"trace": os.path.basename(path).split(".")[0], "allocator": given.allocator}
+        try:
+            figures.update(replay(allocator, path))
+        except (OSError, RuntimeError) as error:
+            # A file that is not there, or no memory; what the trace holds is given back with the process.
+            figures["error"] = str(error).splitlines()[0]
         print(json.dumps(figures), flush=True)
+        if "error" in figures:
+            break
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-#: What stands for every program. `--probe NAME` does what the name says.
+#: What stands for every program. `--probe NAME` and `--exact NAME` do what the name says.
 PROGRAM = f"""\
 #!{sys.executable}
 import os, signal, subprocess, sys, time
@@ -28,6 +28,8 @@ if "--list" in sys.argv:
     print("\\n".join(NAMES))
     sys.exit()
 name = sys.argv[-1]
+if "--exact" in sys.argv:
+    name = sys.argv[sys.argv.index("--exact") + 1]
 if name == "health":
     sys.exit(1 if os.path.exists({{folder!r}} + "/unwell") else 0)
 if "ignores" in name:
@@ -39,6 +41,9 @@ if "hangs" in name:
         open({{folder!r}} + "/unwell", "w")
     while True:
         time.sleep(1000)
+if "at-first" in name and not os.path.exists({{folder!r}} + "/tried"):
+    open({{folder!r}} + "/tried", "w")
+    sys.exit("too little memory beside others")
 if "fails" in name:
     sys.exit("what went wrong")
 time.sleep(0.05)
@@ -169,11 +174,57 @@ class Tests(unittest.TestCase):
         self.assertEqual(sum(f"what {name} asks" in archive.answers() for name in names), len(names))
         self.assertEqual(archive.left_running(), [])
 
+    def test_a_test_that_fails_beside_others_is_run_again_alone(self):
+        archive = self.archive("alias.good")
+        (archive.folder / "lists" / "conformance").write_text("one\nat-first\ntwo\nfails\n")
+        code, said = archive.run("--only", "conformance")
+        self.assertEqual(code, 1, said)
+        self.assertIn("conformance tests | 3 passed, 0 skipped, 1 failed, 0 timeout | 4 of 4 | FALLS", archive.answers())
+
+    def test_what_did_not_pass_is_run_anew_only_if_that_is_said_or_the_archive_is_another(self):
+        archive = self.archive("alias.at-first", "alias.good")
+        archive.run("--only", "alias")
+        archive.run("--only", "alias")
+        self.assertIn("alias.at-first | no answer", archive.answers())
+        code, _ = archive.run("--only", "alias", "--again")
+        self.assertEqual(code, 0)
+        self.assertIn("what alias.at-first asks", archive.answers())
+        # Other groups do not take the answers away.
+        archive.run("--only", "machine")
+        self.assertIn("what alias.at-first asks", archive.answers())
+        (archive.folder / "packed.txt").write_text("commit of another test\n")
+        archive.run("--only", "machine")
+        self.assertNotIn("what alias.at-first asks", archive.answers())
+
+    def test_two_runs_of_one_folder_are_not_at_work_at_once(self):
+        archive = self.archive("alias.hangs", "alias.good")
+        first = archive.start("--only", "alias")
+        while not (archive.folder / "state-stand-in" / "logs" / "alias.hangs.log").exists():
+            time.sleep(0.01)
+        code, said = archive.run("--only", "alias")
+        self.assertNotEqual(code, 0)
+        self.assertIn("another run is at work", said)
+        self.assertIsNone(first.poll())
+        first.terminate()
+        first.communicate()
+
+    def test_what_cannot_be_done_is_said_in_a_line(self):
+        archive = self.archive("alias.good")
+        for words, expected in [
+            (["--only", "alias, nothing"], "no group is named nothing"),
+            (["--minutes", "nan"], "--minutes wants a number above 0"),
+            (["--out", "/proc/nothing"], "--out /proc/nothing cannot be made"),
+        ]:
+            code, said = archive.run(*words)
+            self.assertNotEqual(code, 0)
+            self.assertIn(expected, said)
+            self.assertNotIn("Traceback", said)
+
     def test_a_run_without_time_leaves_parts_and_says_so(self):
         archive = self.archive(*(f"alias.hangs-{number}" for number in range(3)))
         code, said = archive.run("--only", "alias", "--minutes", "0.4")
         self.assertEqual(code, 75, said)
-        self.assertIn("parts that are left | alias.hangs-", archive.answers())
+        self.assertIn("alias.hangs-0 alias.hangs-1 alias.hangs-2", archive.answers().splitlines()[-1])
         self.assertEqual(archive.left_running(), [])
 
 

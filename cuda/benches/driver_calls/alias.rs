@@ -1,8 +1,7 @@
 //! One physical memory at two addresses: what work writes by one, the next work reads by the other.
 //!
-//! Pages that move stay mapped where they were, so Larder rests on this from operation to operation. Launches
-//! that begin early read before the kernel ahead has ended: they may be wrong with one address too, so they
-//! decide nothing.
+//! Pages that move stay mapped where they were, so Larder rests on this from operation to operation. A launch that
+//! reads before the kernel ahead has ended may be wrong with one address too, so it decides nothing.
 
 use std::error::Error;
 
@@ -31,7 +30,9 @@ pub(crate) enum Way {
     Graph,
     /// Kernels of two streams, with an event between them.
     Streams,
-    /// A launch that may begin before the kernel ahead has ended.
+    /// A launch that may begin before the kernel ahead has ended, and waits for it before it reads.
+    Waiting,
+    /// A launch that may begin before the kernel ahead has ended, and does not wait.
     Early,
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn probe(context: &Context, way: Way) -> Result<(), Box<dyn Error>> {
         })??;
         let name = format!("{}: {size}", words_of(way));
         let Some(stale) = stale else {
-            say(&name, "skipped: needs a GPU of capability 9.0", 0);
+            say(&name, "skipped: needs a GPU, of capability 9.0", 0);
             continue;
         };
         let answer = format!("stale in {stale} of {rounds} rounds");
@@ -83,7 +84,8 @@ const fn words_of(way: Way) -> &'static str {
         Way::CopyOut => "two addresses, kernel then copy engine",
         Way::Graph => "two addresses, kernels of a graph",
         Way::Streams => "two addresses, kernels of two streams and an event",
-        Way::Early => "two addresses, a launch that begins early",
+        Way::Waiting => "two addresses, a dependent launch that waits",
+        Way::Early => "two addresses, a dependent launch that does not wait",
     }
 }
 
@@ -228,7 +230,7 @@ impl Case<'_> {
             Way::CopyOut => self.copy_out()?,
             Way::Graph => self.graph()?,
             Way::Streams => self.streams()?,
-            Way::Early => return self.early(),
+            Way::Waiting | Way::Early => return self.dependent(way == Way::Waiting),
         }))
     }
 
@@ -389,8 +391,8 @@ impl Case<'_> {
         self.memory.stale(&self.stream)
     }
 
-    /// The sum may begin before the addition has ended, and does not wait for it.
-    fn early(&self) -> Result<Option<u32>, Box<dyn Error>> {
+    /// The sum may begin before the addition has ended, and waits for it or not.
+    fn dependent(&self, waits: bool) -> Result<Option<u32>, Box<dyn Error>> {
         let memory = self.memory;
         let capability = constants::DEVICE_COMPUTE_CAPABILITY_MAJOR;
         let capability = memory
@@ -407,7 +409,7 @@ impl Case<'_> {
             unsafe { kernels.add_early(stream, write, memory.words) }?;
             let to = memory.sum_at(round);
             // SAFETY: the memory is ours, whole, and so is the word.
-            unsafe { kernels.sum(stream, read, memory.words, to, false) }?;
+            unsafe { kernels.sum(stream, read, memory.words, to, waits) }?;
         }
         memory.stale(&self.stream).map(Some)
     }

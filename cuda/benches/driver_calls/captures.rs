@@ -315,12 +315,18 @@ pub(crate) fn probe(context: &Context, name: &str) -> Result<(), Box<dyn Error>>
         };
         // Something to capture.
         let at = driver.alloc_device(BYTES)?;
-        let (mut spoilt, mut relaxed_spoils) = (BTreeMap::new(), false);
+        let (mut spoilt, mut relaxed_spoils, mut all_tried) = (BTreeMap::new(), false, true);
         for (case, mode, caller) in CASES {
             let found = tried(&rig, &captured, at, call, (mode, caller))?;
-            if found != ALLOWED {
-                relaxed_spoils |= matches!(caller, Caller::SameRelaxed | Caller::OtherRelaxed);
-                spoilt.entry(found).or_insert_with(Vec::new).push(case);
+            all_tried &= found.is_tried;
+            if found.spoils && matches!(caller, Caller::SameRelaxed | Caller::OtherRelaxed) {
+                relaxed_spoils = true;
+            }
+            if found.words != ALLOWED {
+                spoilt
+                    .entry(found.words)
+                    .or_insert_with(Vec::new)
+                    .push(case);
             }
         }
         let words = spoilt
@@ -333,7 +339,7 @@ pub(crate) fn probe(context: &Context, name: &str) -> Result<(), Box<dyn Error>>
         let count: usize = spoilt.values().map(Vec::len).sum();
         let number = format!("{count} of {} cases", CASES.len());
         let question = format!("{name} during a capture");
-        if SPOILS_ALWAYS.contains(&name) {
+        if SPOILS_ALWAYS.contains(&name) || !all_tried {
             say(&question, answer, number);
         } else {
             let words = "a call in the relaxed mode spoils no capture";
@@ -356,20 +362,33 @@ pub(crate) fn probe(context: &Context, name: &str) -> Result<(), Box<dyn Error>>
 /// What is found of a call that is allowed and spoils nothing.
 const ALLOWED: &str = "allowed";
 
-/// What documents say that it spoils captures of its context in any mode. Larder never calls it beside one.
+/// What documents say that it spoils captures of its context in any mode.
 const SPOILS_ALWAYS: [&str; 1] = ["cuCtxSynchronize"];
 
-/// What the call answered, and what became of the capture.
+/// What became of a call and of the capture beside it.
+struct Found {
+    words: String,
+    is_tried: bool,
+    spoils: bool,
+}
+
+/// Makes the call during a capture.
 fn tried(
     rig: &Rig<'_>,
     captured: &CudaStream,
     at: DevicePtr,
     call: &Call,
     (mode, caller): (Mode, Caller),
-) -> Result<String, Box<dyn Error>> {
+) -> Result<Found, Box<dyn Error>> {
     let made = match (call.before)(rig) {
         Ok(made) => made,
-        Err(error) => return Ok(format!("not tried: {error}")),
+        Err(error) => {
+            return Ok(Found {
+                words: format!("not tried: {error}"),
+                is_tried: false,
+                spoils: false,
+            });
+        }
     };
     let stream = captured.cu_stream();
     // SAFETY: the stream exists and captures nothing.
@@ -400,7 +419,11 @@ fn tried(
         },
     };
     let whole = status == Ok(CaptureStatus::Active) && ended.is_ok();
-    Ok(answer + if whole { "" } else { ", capture spoilt" })
+    Ok(Found {
+        words: answer + if whole { "" } else { ", capture spoilt" },
+        is_tried: true,
+        spoils: !whole,
+    })
 }
 
 /// Calls in a thread that minds no capture.

@@ -20,7 +20,7 @@ pub(crate) fn attributes(context: &Context) -> Result<(), Box<dyn Error>> {
     say("driver", driver, format!("capability {major}.{minor}"));
     let known = |attribute| driver.device_attribute(context.device(), attribute);
     let cache = known(constants::DEVICE_L2_CACHE_SIZE)?;
-    say("L2 cache", "", format!("{} MiB", cache >> 20));
+    say("L2 cache", format!("{} MiB", cache >> 20), "");
     let words = "virtual memory is there";
     let has = Assumption::new(words, info.virtual_memory);
     decide("virtual memory", yes(info.virtual_memory), "", has);
@@ -55,7 +55,7 @@ const fn yes(is: bool) -> &'static str {
     if is { "yes" } else { "no" }
 }
 
-/// Whether a context, a page and a kernel are to be had.
+/// Checks that a context, memory and a kernel work.
 pub(crate) fn health(context: &Context) -> Result<(), Box<dyn Error>> {
     let stream = context.cudarc().new_stream()?;
     context.with_current(|driver| -> Result<(), Box<dyn Error>> {

@@ -39,7 +39,7 @@ type Outcome = Result<(), Box<dyn Error>>;
 type Probe = (&'static str, fn(&Context) -> Outcome);
 
 /// All probes but those of captures, which are one for each call.
-const PROBES: [Probe; 27] = [
+const PROBES: [Probe; 28] = [
     ("machine", machine::attributes),
     ("health", machine::health),
     ("reserve", machine::reserve),
@@ -57,6 +57,9 @@ const PROBES: [Probe; 27] = [
     ("alias.graph", |context| alias::probe(context, Way::Graph)),
     ("alias.streams", |context| {
         alias::probe(context, Way::Streams)
+    }),
+    ("alias.waiting", |context| {
+        alias::probe(context, Way::Waiting)
     }),
     ("alias.early", |context| alias::probe(context, Way::Early)),
     ("unmap.own", |context| unmap::probe(context, Act::Unmap)),

@@ -40,6 +40,7 @@ pub(crate) fn probe(context: &Context, gib: u64) -> Result<(), Box<dyn Error>> {
     // SAFETY: the word is ours.
     context.try_current(|driver| unsafe { driver.fill_words(at, 0, 1, raw) })?;
     stream.synchronize()?;
+    let before = context.try_current(|driver| driver.memory_info())?.0;
     let (slept, outcome) = timed(|| memory.sleep());
     let outcome = outcome?;
     let during = context.try_current(|driver| driver.memory_info())?.0;
@@ -66,11 +67,17 @@ pub(crate) fn probe(context: &Context, gib: u64) -> Result<(), Box<dyn Error>> {
     );
     decide(&format!("sleep of {size}"), answer, seconds(slept), pinned);
     say(&format!("wake of {size}"), "", seconds(woke));
-    let freed = during.saturating_sub(free) as i64 - free.saturating_sub(during) as i64;
-    say(
-        &format!("free memory during sleep of {size}, beside before"),
-        "",
-        format!("{} MiB", freed >> 20),
+    let freed = during.saturating_sub(before);
+    let all = Assumption::new(
+        "a sleeper's memory is free for others",
+        freed >= outcome.released_bytes,
+    );
+    let answer = format!("{} of {} MiB", freed >> 20, outcome.released_bytes >> 20);
+    decide(
+        &format!("memory that sleep of {size} frees"),
+        answer,
+        freed,
+        all,
     );
     for block in blocks.into_iter().chain([wrong]) {
         memory.free(&stream, block)?;

@@ -10,7 +10,7 @@ use larder_cuda::Context;
 use larder_cuda::driver::abi::{DevicePtr, MemoryHandle};
 use larder_cuda::driver::{Driver, DriverError, MemoryUse};
 
-use crate::answers::{Assumption, decide, micros};
+use crate::answers::{Assumption, decide, micros, say};
 use crate::kernels::Kernels;
 
 /// How long the kernel runs.
@@ -150,8 +150,19 @@ fn tried(driver: &Driver, context: &Context, act: Act) -> Result<(), Box<dyn Err
         micros(waited),
         Assumption::new(words, fast),
     );
+    if beside.failed.load(Ordering::Relaxed) {
+        say(
+            &format!("another stream during {}", act.words()),
+            "undecided: its launch failed",
+            "",
+        );
+        return Ok(());
+    }
     let stalls = longest > RUNS / 4;
-    let answer = if stalls { "stalls" } else { "goes on" };
+    let answer = format!(
+        "{}; its longest launch and wait",
+        if stalls { "stalls" } else { "goes on" }
+    );
     let words = "mapping and unmapping do not stall other streams";
     let question = format!("another stream during {}", act.words());
     decide(
@@ -170,6 +181,8 @@ struct Beside {
     /// Of the rounds since the first ones, in microseconds.
     longest_us: AtomicU32,
     ends: AtomicBool,
+    /// A launch was refused, as when the context is broken.
+    failed: AtomicBool,
 }
 
 impl Beside {
@@ -182,6 +195,7 @@ impl Beside {
             while !self.ends.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 if !launch() {
+                    self.failed.store(true, Ordering::Relaxed);
                     break;
                 }
                 let took = u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX);

@@ -78,11 +78,12 @@ fn size(name: &str) -> Option<u64> {
 }
 
 fn rules(name: &str) -> Option<CaptureRules> {
-    let what = "rule: documented, mapping-spoils, strict or lenient";
+    let what = "rule: documented, mapping-spoils, strict, merciless or lenient";
     variable(name, what, |text| match text {
         "documented" => Some(CaptureRules::Documented),
         "mapping-spoils" => Some(CaptureRules::MappingSpoils),
         "strict" => Some(CaptureRules::Strict),
+        "merciless" => Some(CaptureRules::Merciless),
         "lenient" => Some(CaptureRules::Lenient),
         _ => None,
     })

@@ -17,6 +17,8 @@ pub(crate) enum CaptureRules {
     MappingSpoils,
     /// All that documents do not allow.
     Strict,
+    /// As `Strict`, and in the relaxed mode, too.
+    Merciless,
     /// None.
     Lenient,
 }
@@ -89,8 +91,12 @@ impl Driver {
 
     /// Refuses a call that is not allowed while streams capture in the modes that concern this thread.
     pub(crate) fn unsafe_call(&mut self) -> Result<(), Code> {
-        let mode = thread::capture_mode();
-        if mode == CAPTURE_MODE_RELAXED || self.capture_rules == CaptureRules::Lenient {
+        let mode = match self.capture_rules {
+            CaptureRules::Lenient => return Ok(()),
+            CaptureRules::Merciless => CAPTURE_MODE_GLOBAL,
+            _ => thread::capture_mode(),
+        };
+        if mode == CAPTURE_MODE_RELAXED {
             return Ok(());
         }
         let me = thread::number();
@@ -111,7 +117,9 @@ impl Driver {
         let is_unsafe = match self.capture_rules {
             CaptureRules::Documented | CaptureRules::Lenient => false,
             CaptureRules::MappingSpoils => MAPPING.contains(&name),
-            CaptureRules::Strict => MAPPING.contains(&name) || SILENT.contains(&name),
+            CaptureRules::Strict | CaptureRules::Merciless => {
+                MAPPING.contains(&name) || SILENT.contains(&name)
+            }
         };
         if is_unsafe {
             self.unsafe_call()
