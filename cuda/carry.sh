@@ -12,6 +12,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -eq 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 archive=$(realpath -m "$1")
+# Any profile but dev will do.
+profile=${LARDER_CARRY_PROFILE:-carry}
 target=${CARGO_TARGET_DIR:-target}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -29,15 +31,15 @@ put() {
 }
 
 cargo test -p larder-cuda --test all --test conformance --no-run --message-format=json | built >"$work/tests"
-cargo bench --profile carry -p larder-cuda --bench driver_calls --bench host_pairs --no-run --message-format=json | built >"$work/programs"
-cargo build --profile carry -p larder-cli -p larder-cuda-c-api
+cargo bench --profile "$profile" -p larder-cuda --bench driver_calls --bench host_pairs --no-run --message-format=json | built >"$work/programs"
+cargo build --profile "$profile" -p larder-cli -p larder-cuda-c-api
 while read -r name path; do put "$path" "bin/test-$name"; done <"$work/tests"
 while read -r name path; do put "$path" "bin/$name"; done <"$work/programs"
-put "$target/carry/larder" bin/larder
-put "$target/carry/deps/liblarder_cuda_stand_in.so" bin/liblarder_cuda_stand_in.so
+put "$target/$profile/larder" bin/larder
+put "$target/$profile/deps/liblarder_cuda_stand_in.so" bin/liblarder_cuda_stand_in.so
 cp -r cuda/c-api/python/larder "$folder/python/larder"
 rm -rf "$folder/python/larder/__pycache__"
-put "$target/carry/liblarder_cuda.so" python/larder/liblarder_cuda.so
+put "$target/$profile/liblarder_cuda.so" python/larder/liblarder_cuda.so
 cp cuda/c-api/python/train_torch.py cuda/hardware/replay_torch.py "$folder/python/"
 cp cuda/hardware/run "$folder/run"
 # Python reads gzip without other packages.
