@@ -50,7 +50,7 @@ use marks::Marks;
 use residency::Residency;
 use seams::Seams;
 
-pub(crate) use idle::PAUSE_NS;
+pub(crate) use idle::{Aging, PAUSE_NS, Walk};
 pub(crate) use move_pages::{Grown, MOVE_LEAST_BYTES};
 #[cfg(test)]
 pub(crate) use tables::GUARD_BYTES;
