@@ -3,14 +3,14 @@
 //!
 //! ```text
 //!   tables, committed whole, touched where used            range, committed as the BFC grows
-//!   │ Arena │ chunks │ index │ records │ heads, classes │ dirty, young, seams │   │ spans and large blocks ... │ free │
+//!   │ Arena │ chunks │ index │ records │ heads, classes, lengths │ dirty, young, seams │   │ spans and large blocks ... │ free │
 //! ```
 //! All tables are as long as the range can ever need, so nothing here grows or moves; pages of them
 //! that were never touched cost nothing.
 //!
 //! # Files
 //! * `tables` an arena is made · `committed` its memory, from the start of the range upward
-//! * `blocks` large blocks · `zero` those that must read as zero · `move_pages` those that grow elsewhere,
+//! * `blocks` large blocks · `lengths` how long they are · `zero` those that must read as zero · `move_pages` those that grow elsewhere,
 //!   from seam to seam (`seams`) · `deferred_frees` those whose free had to wait
 //! * `spans` spans of small blocks
 //! * `idle` free memory that goes back to the system · `marks` a bit for each granule · `residency` how much is in memory
@@ -28,6 +28,7 @@ mod blocks;
 mod committed;
 mod deferred_frees;
 mod idle;
+mod lengths;
 mod marks;
 mod move_pages;
 mod residency;
@@ -46,6 +47,7 @@ use crate::thread::wait::Sleep;
 
 use committed::Committed;
 use deferred_frees::Deferred;
+use lengths::Lengths;
 use marks::Marks;
 use residency::Residency;
 use seams::Seams;
@@ -93,6 +95,7 @@ pub(crate) struct Arena<O: Os> {
     records: *mut Span,
     heads: &'static [AtomicU8],
     classes: &'static [AtomicU8],
+    lengths: Lengths,
     marks: Marks,
     /// What was freed lately, in the same form; see `idle`.
     young: Marks,
@@ -155,10 +158,10 @@ impl<O: Os> Arena<O> {
         (bytes.max(1) as u64).next_multiple_of(self.granule.bytes())
     }
 
-    /// Granted length of the block that starts there.
+    /// Granted length of the block that starts there, which the caller holds. No lock is taken.
+    #[inline]
     pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<u64> {
-        let addr = Addr::new(block.addr() as u64);
-        self.with_bfc(|bfc| bfc.bytes_at(addr))
+        self.lengths.get(block.addr())
     }
 
     /// Takes the arena's locks, for a fork.
