@@ -89,9 +89,16 @@ impl<O: Os> Arena<O> {
             false => Idle::Dirty,
         };
         let given = self.discard(which);
-        self.with_bfc(|_| ());
+        self.free_deferred();
         self.growing.with(|()| self.bfc.trim());
         given
+    }
+
+    /// Frees what waits for the BFC's lock.
+    fn free_deferred(&self) {
+        while !self.deferred.is_empty() {
+            self.with_bfc(|_| ());
+        }
     }
 
     /// Goes on giving dirty free memory back, however young: 16 pieces and a little more than 4 MiB at most. Returns the

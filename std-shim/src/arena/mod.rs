@@ -132,19 +132,19 @@ impl<O: Os> Arena<O> {
         self.bytes as u64 - self.bfc.stats().reserved_bytes
     }
 
-    /// Runs `f` with the BFC, after the frees that wait for it.
+    /// Runs `f` with the BFC, after some of the frees that wait for it.
     fn with_bfc<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> R {
         self.bfc.with(|bfc| {
-            self.deferred.free_all(bfc);
+            self.deferred.free_some(bfc);
             f(bfc)
         })
     }
 
-    /// Runs `f` with the BFC, after the frees that wait for it; `None` if that could not be without
+    /// Runs `f` with the BFC, after some of the frees that wait for it; `None` if that could not be without
     /// sleeping.
     fn with_bfc_soon<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> Option<R> {
         self.bfc.lock().try_with(|bfc| {
-            self.deferred.free_all(bfc);
+            self.deferred.free_some(bfc);
             f(bfc)
         })
     }

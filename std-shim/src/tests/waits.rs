@@ -113,6 +113,32 @@ fn a_block_that_is_long_enough_is_resized_where_it_is_while_the_holder_of_an_are
 }
 
 #[test]
+fn the_next_holder_of_an_arenas_lock_frees_a_bounded_number_of_what_waits_for_it() {
+    const SIZE: usize = 150_000;
+    let world = world();
+    let process = world.verbs().process;
+    let block = |_| process.alloc_large(SIZE, 16).unwrap().as_ptr();
+    let blocks: Vec<usize> = (0..200)
+        .map(block)
+        .map(|block| block.expose_provenance())
+        .collect();
+    let first = process.arenas().next().unwrap();
+    first.while_locked(|| {
+        let free_all = move || {
+            for addr in blocks {
+                assert!(process.free_large(std::ptr::with_exposed_provenance_mut(addr), SIZE));
+            }
+        };
+        thread::spawn(free_all).join().unwrap();
+    });
+    let live = [(); 2].map(|()| first.numbers().0);
+    assert!(live[0] > live[1], "{live:?}: the first one left some");
+    assert_eq!(live[1], 0);
+    assert!(!first.has_deferred());
+    world.end();
+}
+
+#[test]
 fn a_system_that_allocates_to_tell_of_a_threads_end_gets_blocks_of_borrowed_heaps() {
     let world = world();
     let (verbs, process) = (world.verbs(), world.verbs().process);
