@@ -334,8 +334,8 @@ impl Larder {
                     // SAFETY: the caller's promise.
                     return unsafe { guarded::resize(block, None, bytes, alloc) };
                 }
-                match self.usable_size(block) {
-                    Some(bytes) => bytes,
+                match find(block) {
+                    Some((_, bytes)) => bytes,
                     None => return ptr::null_mut(),
                 }
             }
@@ -370,7 +370,7 @@ impl Larder {
     }
 
     /// How many bytes of a block the program may use: at least as many as it asked for; hardened, as many. `None` if
-    /// no block of this heap starts there. O(1), for large blocks behind a lock; free blocks of a span are
+    /// no block of this heap starts there. O(1), and no lock; free blocks of a span are
     /// not told from others, unless the heap is hardened.
     pub fn usable_size(&self, block: *const u8) -> Option<usize> {
         if PROCESS.tuning.is_hardened() {

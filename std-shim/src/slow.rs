@@ -49,12 +49,11 @@ fn refill(class: SizeClass) -> Option<Fresh> {
         // SAFETY: called from the verbs below, which have left the thread's part.
         unsafe { with_local(|local| local.refill(class, &PROCESS)) }
     };
-    purge::passed();
     let fresh = find().or_else(|| {
         reclaim(class.block_bytes());
         find()
     });
-    purge::found();
+    purge::found(class.block_bytes());
     fresh
 }
 
@@ -148,12 +147,11 @@ fn alloc_large(layout: Layout, config: &Config) -> *mut u8 {
 }
 
 fn alloc_large_plain(layout: Layout) -> *mut u8 {
-    purge::passed();
     match PROCESS.alloc_held(layout.size(), layout.align()) {
         Held::Found(block) => return block.as_ptr(),
         // What is kept at hand for small blocks may do, before the heap grows.
         // SAFETY: called from the verbs below, which have left the thread's part.
-        Held::Full => unsafe { with_local(|local| local.give_up(&PROCESS)) },
+        Held::Full => unsafe { with_local(|local| local.give_up(layout.size(), &PROCESS)) },
         Held::Busy => {}
     }
     let find = || PROCESS.alloc_large(layout.size(), layout.align());
@@ -161,7 +159,7 @@ fn alloc_large_plain(layout: Layout) -> *mut u8 {
         reclaim(layout.size());
         find()
     });
-    purge::found();
+    purge::found(layout.size());
     or_null(block)
 }
 

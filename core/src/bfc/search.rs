@@ -24,7 +24,7 @@ use super::class::Class;
 use super::index::AddressIndex;
 use super::memory::Memory;
 use crate::block::Request;
-use crate::stream::StreamPoint;
+use crate::stream::{StreamId, StreamPoint};
 
 /// How many chunks of a class are looked at. On the recorded traces looking at 4 or at all of them
 /// reserves the same memory (docs/DECISIONS.md, 1).
@@ -47,6 +47,33 @@ pub(super) struct Need {
     pub(super) size: u32,
     /// Alignment in granules, a power of two; 1 for none.
     pub(super) align: u32,
+}
+
+/// Free chunks side by side that the request may use, of which one stream uses any at most.
+struct Run {
+    /// The lowest chunk, and the one behind the last.
+    first: Link,
+    end: Link,
+    chunks: u32,
+    /// Granules of all of them.
+    size: u64,
+    /// How many a stream uses, and which one if any.
+    pending: u32,
+    stream: StreamId,
+}
+
+impl Run {
+    /// No chunk yet, the next one is `first`.
+    const fn at(first: Link) -> Self {
+        Self {
+            first,
+            end: first,
+            chunks: 0,
+            size: 0,
+            pending: 0,
+            stream: StreamId::MAIN,
+        }
+    }
 }
 
 /// Whether the request may use memory that a stream still uses, at once or after a wait.
@@ -208,39 +235,56 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             return false;
         }
         for place in 0..self.regions.len() {
-            let mut link = self.first_of_region(place);
-            while link.is_some() {
-                if let Some(joins) = self.joins_to_serve(link, need, request) {
-                    for _ in 0..joins {
-                        self.settle(link);
-                        self.settle(self.table.at(link).next);
-                        self.force_join_behind(link);
-                    }
-                    return true;
+            let from = self.first_of_region(place);
+            if let Some((link, joins)) = self.chunks_to_join(from, need, request) {
+                for _ in 0..joins {
+                    self.settle(link);
+                    self.settle(self.table.at(link).next);
+                    self.force_join_behind(link);
                 }
-                link = self.table.at(link).next;
+                return true;
             }
         }
         false
     }
 
-    /// How many chunks behind this one it takes to serve the request, if they may be joined.
-    fn joins_to_serve(&self, first: Link, need: Need, request: &Request) -> Option<u32> {
-        let wanted = u64::from(need.size) + u64::from(self.padding(first, need));
-        let (mut link, mut size, mut stream, mut joins) = (first, 0, None, 0);
-        while self.table.at(link).is_free() {
-            let chunk = self.table.at(link);
-            if let Some(point) = self.streams.pending(chunk.point())
-                && (*stream.get_or_insert(point.stream) != point.stream || !may_use(point, request))
-            {
+    /// The first free chunks from one on that may be joined and serve the request together: the lowest of them, and how
+    /// many lie behind it. O(chunks): both ends of the run that is looked at only move up. A later first chunk needs no
+    /// lower end, since the alignment of its start is no lower.
+    fn chunks_to_join(&self, from: Link, need: Need, request: &Request) -> Option<(Link, u32)> {
+        let mut run = Run::at(from);
+        while run.first.is_some() {
+            let padding = u64::from(self.padding(run.first, need));
+            if run.chunks > 0 && run.size >= u64::from(need.size) + padding {
+                return Some((run.first, run.chunks - 1));
+            }
+            if run.end.is_nil() {
                 return None;
             }
-            size += u64::from(chunk.size);
-            if size >= wanted {
-                return Some(joins);
+            let chunk = self.table.at(run.end);
+            let point = self.streams.pending(chunk.point());
+            let is_refused = point.is_some_and(|point| !may_use(point, request));
+            if !chunk.is_free() || is_refused {
+                run = Run::at(chunk.next);
+            } else if let Some(point) = point
+                && run.pending > 0
+                && run.stream != point.stream
+            {
+                // Another stream uses what lies in front.
+                let first = self.table.at(run.first);
+                run.chunks -= 1;
+                run.size -= u64::from(first.size);
+                run.pending -= u32::from(self.streams.pending(first.point()).is_some());
+                run.first = first.next;
+            } else {
+                if let Some(point) = point {
+                    run.pending += 1;
+                    run.stream = point.stream;
+                }
+                run.chunks += 1;
+                run.size += u64::from(chunk.size);
+                run.end = chunk.next;
             }
-            joins += 1;
-            link = chunk.next;
         }
         None
     }
@@ -279,5 +323,56 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         let granule_number = self.addr_of(link) >> self.granule.align().log2();
         // The low 32 bits decide: the alignment is a power of two of at most 2^31 granules.
         (granule_number as u32).wrapping_neg() & (need.align - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::bfc::{Bfc, BfcConfig, Chunk};
+    use crate::block::Request;
+    use crate::stream::{EventNumber, StreamId, StreamPoint};
+    use crate::units::{Addr, AddrRange};
+
+    const CHUNKS: usize = 1000;
+    const GRANULE: u64 = 256;
+
+    fn on(granules: usize, stream: u8) -> Request {
+        Request::new(granules as u64 * GRANULE).on(StreamId::new(stream))
+    }
+
+    /// Free chunks of one granule, of which each second one is used by stream 0 or 2, in turn.
+    fn alternating(table: &mut [Chunk]) -> Bfc<'_> {
+        let mut bfc = Bfc::new(BfcConfig::fixed(), table).unwrap();
+        let bytes = (CHUNKS as u64 + 1) * GRANULE;
+        bfc.add_region(AddrRange::new(Addr::new(0), bytes).unwrap())
+            .unwrap();
+        let blocks = [(); CHUNKS + 1].map(|()| bfc.alloc(&on(1, 1)).unwrap().block);
+        for (number, block) in blocks.into_iter().enumerate().take(CHUNKS) {
+            let event = EventNumber::new(number as u64 % 2 * 5);
+            let stream = StreamId::new(number as u8 & 2);
+            bfc.free_after(block, StreamPoint { stream, event })
+                .unwrap();
+        }
+        bfc
+    }
+
+    #[test]
+    fn joining_looks_at_each_chunk_a_bounded_number_of_times() {
+        let mut table = [Chunk::VACANT; CHUNKS + 3];
+        let mut bfc = alternating(&mut table);
+        assert!(
+            bfc.alloc(&on(4, 2)).is_err(),
+            "two streams would use a part"
+        );
+        let found = bfc.alloc(&on(3, 2)).unwrap();
+        assert_eq!((found.block.addr().get(), found.wait.is_some()), (0, true));
+        bfc.free(found.block).unwrap();
+        bfc.complete(StreamId::new(2), EventNumber::new(5));
+        bfc.streams.looks.set(0);
+        assert!(bfc.alloc(&on(CHUNKS + 1, 0)).is_err());
+        let looks = bfc.streams.looks.get();
+        assert!(looks < 10 * CHUNKS, "{looks} looks");
+        assert!(bfc.alloc(&on(CHUNKS, 0)).is_ok(), "all of it");
+        bfc.check_invariants().unwrap();
     }
 }

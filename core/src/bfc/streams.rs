@@ -21,6 +21,9 @@ pub(crate) struct Streams {
     many: bool,
     /// How far all streams together have moved on since the last sweep.
     advanced: u64,
+    /// How often a point was looked at.
+    #[cfg(test)]
+    pub(super) looks: core::cell::Cell<usize>,
 }
 
 impl Streams {
@@ -32,6 +35,8 @@ impl Streams {
             named: 0,
             many: false,
             advanced: 0,
+            #[cfg(test)]
+            looks: core::cell::Cell::new(0),
         }
     }
 
@@ -47,6 +52,8 @@ impl Streams {
 
     /// The stored point, if its event is not completed yet.
     pub(crate) fn pending(&self, stored: Option<(StreamId, u32)>) -> Option<StreamPoint> {
+        #[cfg(test)]
+        self.looks.update(|looks| looks + 1);
         let (stream, low) = stored?;
         let ahead = u64::try_from(self.ahead(stream, low)).ok()?;
         (ahead > 0).then(|| StreamPoint {

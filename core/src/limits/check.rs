@@ -15,11 +15,15 @@ impl LimitTree<'_> {
                 continue;
             }
             let (mut children, mut child, mut below) = (0, node.child, 0_u64);
+            let (mut floors, mut before) = (0_u64, u32::MAX);
             while let Some(record) = self.nodes.get(child as usize) {
-                if !record.live || record.parent != place || children > count {
+                let is_next = record.parent == place && record.prev == before;
+                if !record.live || !is_next || children > count {
                     return Err("TREE5: a list of children holds something else");
                 }
                 below = below.saturating_add(record.used);
+                floors = floors.saturating_add(record.config.floor_bytes);
+                before = child;
                 children += 1;
                 child = record.next;
             }
@@ -35,7 +39,8 @@ impl LimitTree<'_> {
             if (node.used > node.config.soft_bytes) != node.past_soft {
                 return Err("TREE3: the mark of the soft limit is wrong");
             }
-            if node.config.check().is_err() || self.promised(place) > node.config.hard_bytes {
+            let is_kept = floors == node.promised && floors <= node.config.hard_bytes;
+            if node.config.check().is_err() || !is_kept {
                 return Err("TREE4: the limits contradict each other");
             }
             let (mut up, mut steps) = (place, 0);

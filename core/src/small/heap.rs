@@ -242,8 +242,9 @@ impl HeapState {
             self.set
                 .flush(ptr::null(), &mut self.cache, &mut self.pages);
         };
+        let mut all = usize::MAX;
         // SAFETY: this heap's sets have no remote-free queue, and its pages are always the same.
-        unsafe { self.set.trim(ptr::null(), usize::MAX, &mut self.pages) };
+        unsafe { self.set.trim(ptr::null(), &mut all, &mut self.pages) };
     }
 
     /// The block with another length: in place, or another one that holds nothing yet, or null.

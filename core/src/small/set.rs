@@ -12,24 +12,32 @@
 //!   and is linked to the next by the second word of its first block. Blocks without a second word have
 //!   no transfer cache.
 //! * SET2 a span is listed if and only if it has a block to give.
-//! * SET3 `empty` counts the listed spans without a used block. More than one is not kept.
+//! * SET3 `empty` is the listed span without a used block. More than one is not kept.
 //! * SET4 `spans` and `blocks` count the spans owned and their capacity.
 //! * SET5 lists are pushed on the stack `transfer` and taken from it first; `old` has those that were in
 //!   the transfer cache at the last [`age`](SpanSet::age) and were not needed since.
 //! * SET6 a class is `idle` only if its span without used blocks, if it has one, has been there since
 //!   the last `age`.
-//! * SET7 a class is `touched` if a block of its spans came back or was taken since the last `age`, and
-//!   `to_scan` if a span was idle then that has not been looked at.
+//! * SET7 a class is `touched` if a block of its spans came back or was taken since the last walk began, and
+//!   `to_scan` if a span is idle that has not been scanned.
+//! * SET8 `received` is the rest of what was taken from the remote-free queue: its remote lists have not been
+//!   emptied, so its links are whole (REMOTE1).
 
 mod aging;
 mod class_spans;
 mod give_back;
 mod growth;
 mod sound;
+mod walk;
+
+#[cfg(all(test, not(larder_loom)))]
+mod bounded_tests;
 
 use core::ptr::{self, NonNull};
 
 use self::class_spans::ClassSpans;
+use self::give_back::RECEIVED;
+use self::walk::Walk;
 use super::class::{CLASSES, SizeClass};
 use super::pages::Pages;
 use super::remote::RemoteQueue;
@@ -98,12 +106,19 @@ pub struct ClassUsage {
 pub struct SpanSet {
     classes: [ClassSpans; CLASSES],
     policy: Policy,
+    /// Spans that others freed blocks of, taken from the remote-free queue and not received yet (SET8).
+    received: *mut Span,
     /// Whether what comes back now has been idle for long.
     aging: bool,
+    /// The walk under way.
+    walk: Walk,
     /// Length of the spans made since what is kept at hand was given up last.
     made_bytes: usize,
-    /// Lists that are given up before the heap grows; see [`has_turn`](Self::has_turn).
-    turn: u32,
+    /// Blocks that are given up as the heap grows; see [`has_turn`](Self::has_turn).
+    turn: usize,
+    /// Spans that walks came to.
+    #[cfg(test)]
+    looks: usize,
 }
 
 // SAFETY: the pointers lead to spans and free blocks that belong to the set, which moves between
@@ -122,9 +137,13 @@ impl SpanSet {
         Self {
             classes: [const { ClassSpans::NONE }; CLASSES],
             policy,
+            received: ptr::null_mut(),
             aging: false,
+            walk: Walk::None,
             made_bytes: 0,
             turn: 0,
+            #[cfg(test)]
+            looks: 0,
         }
     }
 
@@ -156,7 +175,7 @@ impl SpanSet {
 
     /// Finds a block for an empty bin, and more to put into it. `None` if there is no memory.
     ///
-    /// O(1) but for blocks that other threads freed, each of which is walked over once.
+    /// O(1), and for spans of which other threads freed blocks, 256 of them at most.
     ///
     /// # Safety
     /// `owner` is the remote-free queue of this set, or null if it has none; `cache` belongs to whoever
@@ -201,8 +220,8 @@ impl SpanSet {
         unsafe { self.take_from_span(class, cache.of(class)) }
     }
 
-    /// Gives up what is kept at hand: lists of the transfer caches, at most `budget`, and spans without a used block.
-    /// Whether that was all.
+    /// Gives up what is kept at hand: lists of the transfer caches, and spans without a used block. Takes what that
+    /// costs from `budget`, in blocks; returns whether that was all.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -217,16 +236,14 @@ impl SpanSet {
                 if *budget == 0 {
                     return false;
                 }
-                *budget -= 1;
+                *budget = budget.saturating_sub(self.policy.bin_blocks(class));
                 if let Some(list) = self.take_transfer(class) {
                     // SAFETY: the list was the transfer cache's.
                     unsafe { self.give_back(owner, list, pages) };
                 }
             }
-            if self.class(class).empty > 0 {
-                // SAFETY: the caller passes the same `pages` at every call.
-                unsafe { self.release_empty(class, pages) };
-            }
+            // SAFETY: the caller passes the same `pages` at every call.
+            unsafe { self.release_empty(class, pages) };
         }
         true
     }
@@ -242,7 +259,7 @@ impl SpanSet {
         let state = self.class(shape.class);
         state.spans += 1;
         state.blocks += shape.capacity;
-        state.empty += 1;
+        state.empty = span;
         state.idle = false;
         // SAFETY: fresh spans are not listed.
         unsafe { state.list(span) };
@@ -261,7 +278,7 @@ impl SpanSet {
         // SAFETY: listed spans are ours.
         let own = unsafe { Span::own(span) };
         if own.used() == 0 {
-            state.empty -= 1;
+            state.empty = ptr::null_mut();
             state.idle = false;
         }
         state.touched = true;
@@ -346,7 +363,7 @@ impl SpanSet {
         unsafe { self.give_back(owner, slot, pages) };
     }
 
-    /// Empties a thread cache into the spans, and has its bins begin small again.
+    /// Empties a thread cache into the spans, and has its bins begin small again. O(blocks in it).
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for every bin.
@@ -356,13 +373,37 @@ impl SpanSet {
         cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) {
-        for class in SizeClass::all() {
+        let mut all = usize::MAX;
+        // SAFETY: the caller's promise.
+        unsafe { self.flush_from(0, owner, cache, &mut all, pages) };
+    }
+
+    /// Empties a thread cache as [`flush`](Self::flush) does, from a class on. Takes what that costs from `budget`, in
+    /// blocks; returns the class to go on with, or [`CLASSES`] if that was all. A call ends with the bin that exceeds
+    /// the budget.
+    ///
+    /// # Safety
+    /// The conditions of [`refill`](Self::refill), for those bins.
+    pub unsafe fn flush_from(
+        &mut self,
+        first: usize,
+        owner: *const RemoteQueue,
+        cache: &mut ThreadCache,
+        budget: &mut usize,
+        pages: &mut impl Pages,
+    ) -> usize {
+        for class in SizeClass::all().skip(first) {
             let bin = cache.of(class);
+            if !bin.is_empty() && *budget == 0 {
+                return class.index();
+            }
+            *budget = budget.saturating_sub(bin.len());
             let list = bin.take();
             bin.put(0, ptr::null_mut(), 0);
             // SAFETY: the list was the bin's.
             unsafe { self.give_back(owner, list, pages) };
         }
+        CLASSES
     }
 
     /// Empties the bins of the long classes into the spans, where they have been idle for long.
@@ -386,8 +427,8 @@ impl SpanSet {
     }
 
     /// Empties the transfer caches, receives what others freed, releases every span without a used block, and
-    /// discards the pages of others in which no block is used: at most `budget` lists and spans. Whether that
-    /// was all; if not, call it again, and others may have worked in between.
+    /// discards the pages of others in which no block is used. Takes what that costs from `budget`, in blocks;
+    /// returns whether that was all. If not, call it again: others may work in between.
     ///
     /// Only what happened since a span was last looked at is looked at, unless
     /// [`forget_looks`](Self::forget_looks) was called.
@@ -397,18 +438,20 @@ impl SpanSet {
     pub unsafe fn trim(
         &mut self,
         owner: *const RemoteQueue,
-        budget: usize,
+        budget: &mut usize,
         pages: &mut impl Pages,
     ) -> bool {
-        let mut left = budget;
         // SAFETY: the caller's remote-free queue.
-        unsafe { self.receive(owner, pages) };
+        if !unsafe { self.receive(owner, pages) } {
+            *budget = budget.saturating_sub(RECEIVED);
+            return false;
+        }
         // SAFETY: the caller's promise.
-        if !unsafe { self.give_up(owner, &mut left, pages) } {
+        if !unsafe { self.give_up(owner, budget, pages) } {
             return false;
         }
         // SAFETY: the caller passes the same `pages` at every call.
-        SizeClass::all().all(|class| unsafe { self.scan(class, 0, &mut left, pages) })
+        unsafe { self.walk(Walk::Trim, budget, pages) }
     }
 
     /// Takes one list from the transfer cache, the youngest.
@@ -483,10 +526,11 @@ mod tests {
         let mut set = SpanSet::default();
         set.class(class).transfer_lists = 3;
         set.made_bytes = TURN_BYTES - 1;
-        assert!(!set.has_turn());
+        let cache = ThreadCache::new();
+        assert!(!set.has_turn(&cache));
         set.made_bytes = TURN_BYTES;
-        assert!(set.has_turn());
-        assert_eq!((set.turn, set.made_bytes), (4, 0));
+        assert!(set.has_turn(&cache));
+        assert_eq!((set.turn, set.made_bytes), (1 + 3 * 32, 0));
     }
 
     #[test]
@@ -521,7 +565,7 @@ mod tests {
         };
         assert!(!has_idle(|state| (state.spans, state.blocks) = (1, 64)));
         assert!(has_idle(|state| state.transfer_lists = 1));
-        assert!(has_idle(|state| state.empty = 1));
+        assert!(has_idle(|state| state.empty = ptr::dangling_mut()));
         assert!(has_idle(|state| state.touched = true));
         assert!(has_idle(|state| state.to_scan = true));
     }

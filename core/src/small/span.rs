@@ -20,7 +20,7 @@
 //! * SPAN5 a span is released only with `used = 0`; then nobody can reach its record (REMOTE2).
 //! * SPAN6 in a hole no block is used or listed, so nobody reads or writes its memory, which may be gone.
 //! * SPAN7 `rest` is 0 once a block of the span was taken or came back, and grows by ticks only; what its
-//!   values mean is the set's (`set/aging.rs`).
+//!   values mean is the set's (`set/walk.rs`).
 
 mod scanning;
 
@@ -294,6 +294,11 @@ impl Own {
     /// Blocks not in the span's own list.
     pub(super) const fn used(&self) -> u32 {
         self.used
+    }
+
+    /// Blocks in its lists.
+    pub(super) const fn listed_blocks(&self) -> usize {
+        (self.free_count + self.received_count) as usize
     }
 
     /// Whether the span has a block to give.

@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 
 use larder_core::{
-    Addr, Align, Attempt, BlockAllocator, ChunkState, Grant, RegionPlan, Rejected, Request,
+    Addr, Align, Attempt, Block, BlockAllocator, ChunkState, Grant, RegionPlan, Rejected, Request,
     ResizeError, Step,
 };
 
@@ -19,11 +19,17 @@ impl<O: Os> Arena<O> {
         match self.with_bfc_soon(|bfc| held_memory(bfc, &request)) {
             None => Held::Busy,
             Some(None) => Held::Full,
-            Some(Some(grant)) => match NonNull::new(self.pointer(grant.block.into_raw().addr)) {
+            Some(Some(grant)) => match self.given(grant.block) {
                 Some(block) => Held::Found(block),
                 None => Held::Full,
             },
         }
+    }
+
+    /// A block that the BFC gave.
+    fn given(&self, block: Block) -> Option<NonNull<u8>> {
+        self.lengths.set(block.addr().get() as usize, block.bytes());
+        NonNull::new(self.pointer(block.into_raw().addr))
     }
 
     /// A block of `bytes` bytes, for which the arena grows if it must.
@@ -37,7 +43,7 @@ impl<O: Os> Arena<O> {
                 grown.or_else(|_| self.bfc.alloc(&exact)).ok()
             })?,
         };
-        NonNull::new(self.pointer(grant.block.into_raw().addr))
+        self.given(grant.block)
     }
 
     /// What a block must be, and what it should be.
@@ -57,6 +63,9 @@ impl<O: Os> Arena<O> {
 
     /// Takes a block out of the BFC, whose memory is marked; `false` if none starts there.
     pub(super) fn free_in_bfc(&self, block: *mut u8) -> bool {
+        if !self.lengths.forget(block.addr()) {
+            return false;
+        }
         let addr = Addr::new(block.addr() as u64);
         match self.with_bfc_soon(|bfc| bfc.free_addr(addr).is_ok()) {
             Some(freed) => freed,
@@ -83,6 +92,9 @@ impl<O: Os> Arena<O> {
 
     /// Changes a block's length in place; whether that was possible.
     pub(crate) fn resize(&self, block: *mut u8, old_bytes: usize, new_bytes: usize) -> bool {
+        if self.bytes_at(block) == Some(self.granted_bytes(new_bytes)) {
+            return true;
+        }
         if new_bytes < old_bytes {
             // What is cut off becomes free.
             self.mark_freed(block.addr(), old_bytes);
@@ -93,22 +105,23 @@ impl<O: Os> Arena<O> {
             let held = bfc.block_from_addr(addr).ok()?;
             Some(bfc.resize(held, to))
         });
-        match resized {
-            Some(Ok(_)) => true,
+        let resized = match resized {
             Some(Err(Rejected {
                 value: block,
                 error: ResizeError::NoRoom,
-            })) => {
-                let grown = self.growing.with(|()| {
-                    if self.is_last(block.addr()) {
-                        self.count_vacant();
-                    }
-                    self.bfc.resize(block, to)
-                });
-                grown.is_ok()
-            }
-            _ => false,
-        }
+            })) => self.growing.with(|()| {
+                if self.is_last(block.addr()) {
+                    self.count_vacant();
+                }
+                self.bfc.resize(block, to)
+            }),
+            Some(resized) => resized,
+            None => return false,
+        };
+        resized.is_ok_and(|held| {
+            self.lengths.set(block.addr(), held.bytes());
+            true
+        })
     }
 
     /// Whether nothing used lies behind a block, so that it grows where memory is committed.

@@ -31,9 +31,12 @@ const MAX_BYTES: usize = 4 << 20;
 /// Between two goes, if somebody waited during the first: long enough for that thread to come in.
 pub(crate) const PAUSE_NS: u64 = 10_000;
 
+/// Young marks that a tick clears in one go, as the bytes that they stand for: some 10 microseconds.
+const CLEARED_BYTES: usize = 1 << 30;
+
 /// Which idle memory is meant.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Idle {
+pub(crate) enum Idle {
     /// Everything free: the system may have put pages where nothing was written.
     Free,
     /// What may have been written.
@@ -44,15 +47,25 @@ enum Idle {
     Old,
 }
 
-/// Where a walk over the chunks stands.
-struct Walk {
+/// Where a walk over the chunks of an arena stands.
+pub(crate) struct Walk {
     from: Addr,
     near: Option<ChunkHandle>,
     ended: bool,
 }
 
+/// Where a tick of an arena stands.
+pub(crate) enum Aging {
+    /// It has not begun.
+    New,
+    /// Idle memory is discarded.
+    Discarding(Idle, Walk),
+    /// Memory from this offset on may be young, and whether some before it was.
+    Clearing(usize, bool),
+}
+
 impl Walk {
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             from: Addr::new(0),
             near: None,
@@ -75,29 +88,58 @@ impl<O: Os> Arena<O> {
             true => Idle::Free,
             false => Idle::Dirty,
         };
-        let given = self.discard(which, u64::MAX);
-        self.with_bfc(|_| ());
+        let given = self.discard(which);
+        self.free_deferred();
         self.growing.with(|()| self.bfc.trim());
         given
     }
 
-    /// Gives free memory back, however young, little more than `most` bytes; how many of it were in memory.
-    pub(crate) fn discard_dirty(&self, most: u64) -> u64 {
-        self.discard(Idle::Dirty, most)
+    /// Frees what waits for the BFC's lock.
+    fn free_deferred(&self) {
+        while !self.deferred.is_empty() {
+            self.with_bfc(|_| ());
+        }
     }
 
-    /// One tick: discards what has been idle since the last one at least, and ages the rest; `decommits` an
-    /// idle end of the range, too. Returns the bytes that were in memory. O(chunks + granules / 64).
-    pub(crate) fn age(&self, decommits: bool) -> u64 {
-        let again = self.again.swap(0, Ordering::Relaxed) > 0;
-        let given = self.discard(if again { Idle::Old } else { Idle::NotYoung }, u64::MAX);
-        if decommits && !self.ends_young() {
-            self.growing.with(|()| self.bfc.trim());
+    /// Goes on giving dirty free memory back, however young: 16 pieces and a little more than 4 MiB at most. Returns the
+    /// bytes that were in memory, and whether there is more.
+    pub(crate) fn discard_some_dirty(&self, walk: &mut Walk) -> (u64, bool) {
+        let given = self.discard_some(walk, Idle::Dirty);
+        (given, !walk.ended)
+    }
+
+    /// A part of a tick: discards what has been idle since the last tick at least, and ages the rest; `decommits` an idle
+    /// end of the range, too. Returns the bytes that were in memory, and whether the tick has ended. A part is 128 chunks,
+    /// 16 pieces, a little more than 4 MiB, or the marks of 1 GiB at most.
+    pub(crate) fn age_some(&self, aging: &mut Aging, decommits: bool) -> (u64, bool) {
+        match aging {
+            Aging::New => {
+                let again = self.again.swap(0, Ordering::Relaxed) > 0;
+                let which = if again { Idle::Old } else { Idle::NotYoung };
+                *aging = Aging::Discarding(which, Walk::new());
+            }
+            Aging::Discarding(which, walk) if !walk.ended => {
+                let which = *which;
+                return (self.discard_some(walk, which), false);
+            }
+            Aging::Discarding(..) => {
+                if decommits && !self.ends_young() {
+                    self.growing.with(|()| self.bfc.trim());
+                }
+                *aging = Aging::Clearing(0, false);
+            }
+            Aging::Clearing(at, any) => {
+                let bytes = CLEARED_BYTES.min(self.held_bytes().saturating_sub(*at));
+                let found = self.young.take(self.start.addr() + *at, bytes) > 0;
+                (*at, *any) = (*at + bytes, *any || found);
+                if *at >= self.held_bytes() {
+                    // Relaxed: read by the thread that ticks, or under its locks.
+                    self.expires.store(u8::from(*any), Ordering::Relaxed);
+                    return (0, true);
+                }
+            }
         }
-        let aged = self.young.take(self.start.addr(), self.held_bytes()) > 0;
-        // Relaxed: read by the thread that ticks, or under its locks.
-        self.expires.store(u8::from(aged), Ordering::Relaxed);
-        given
+        (0, false)
     }
 
     /// Discards the memory of pages in a span in which nothing is used. Returns the bytes that were in memory;
@@ -186,15 +228,12 @@ impl<O: Os> Arena<O> {
         self.bfc.stats().reserved_bytes as usize
     }
 
-    /// Discards idle memory, a few pieces at a time: they are taken, discarded without the BFC's
-    /// lock, and freed. Ends when `most` bytes have gone.
-    fn discard(&self, which: Idle, most: u64) -> u64 {
+    /// Discards idle memory.
+    fn discard(&self, which: Idle) -> u64 {
         let (mut given, mut walk) = (0, Walk::new());
-        while !walk.ended && given < most {
+        while !walk.ended {
             let sleeps = Sleep::count();
-            given += self
-                .discarding
-                .with(|()| self.discard_some(&mut walk, which));
+            given += self.discard_some(&mut walk, which);
             if Sleep::count() != sleeps {
                 // Somebody waits, whom this thread would be ahead of again and again.
                 sleep_ns(PAUSE_NS);
@@ -203,20 +242,22 @@ impl<O: Os> Arena<O> {
         given
     }
 
-    /// The caller holds `discarding`.
+    /// Discards the next idle pieces: they are taken, discarded without the BFC's lock, and freed.
     fn discard_some(&self, walk: &mut Walk, which: Idle) -> u64 {
-        let mut given = 0;
-        for block in self.take_some(walk, which).into_iter().flatten() {
-            let (start, bytes) = (self.pointer(block.addr()), block.bytes() as usize);
-            let dirty = self.marks.count(start.addr(), bytes) * self.marks.unit();
-            // SAFETY: committed, and ours alone while we hold the block.
-            if let Some(resident) = unsafe { self.discard_range(start, bytes, dirty) } {
-                self.marks.clear(start.addr(), bytes);
-                given += resident;
+        self.discarding.with(|()| {
+            let mut given = 0;
+            for block in self.take_some(walk, which).into_iter().flatten() {
+                let (start, bytes) = (self.pointer(block.addr()), block.bytes() as usize);
+                let dirty = self.marks.count(start.addr(), bytes) * self.marks.unit();
+                // SAFETY: committed, and ours alone while we hold the block.
+                if let Some(resident) = unsafe { self.discard_range(start, bytes, dirty) } {
+                    self.marks.clear(start.addr(), bytes);
+                    given += resident;
+                }
+                self.bfc.free(block).ok();
             }
-            self.bfc.free(block).ok();
-        }
-        given
+            given
+        })
     }
 
     /// Takes the next idle pieces.

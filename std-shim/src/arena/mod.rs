@@ -3,14 +3,14 @@
 //!
 //! ```text
 //!   tables, committed whole, touched where used            range, committed as the BFC grows
-//!   │ Arena │ chunks │ index │ records │ heads, classes │ dirty, young, seams │   │ spans and large blocks ... │ free │
+//!   │ Arena │ chunks │ index │ records │ heads, classes, lengths │ dirty, young, seams │   │ spans and large blocks ... │ free │
 //! ```
 //! All tables are as long as the range can ever need, so nothing here grows or moves; pages of them
 //! that were never touched cost nothing.
 //!
 //! # Files
 //! * `tables` an arena is made · `committed` its memory, from the start of the range upward
-//! * `blocks` large blocks · `zero` those that must read as zero · `move_pages` those that grow elsewhere,
+//! * `blocks` large blocks · `lengths` how long they are · `zero` those that must read as zero · `move_pages` those that grow elsewhere,
 //!   from seam to seam (`seams`) · `deferred_frees` those whose free had to wait
 //! * `spans` spans of small blocks
 //! * `idle` free memory that goes back to the system · `marks` a bit for each granule · `residency` how much is in memory
@@ -28,6 +28,7 @@ mod blocks;
 mod committed;
 mod deferred_frees;
 mod idle;
+mod lengths;
 mod marks;
 mod move_pages;
 mod residency;
@@ -46,11 +47,12 @@ use crate::thread::wait::Sleep;
 
 use committed::Committed;
 use deferred_frees::Deferred;
+use lengths::Lengths;
 use marks::Marks;
 use residency::Residency;
 use seams::Seams;
 
-pub(crate) use idle::PAUSE_NS;
+pub(crate) use idle::{Aging, PAUSE_NS, Walk};
 pub(crate) use move_pages::{Grown, MOVE_LEAST_BYTES};
 #[cfg(test)]
 pub(crate) use tables::GUARD_BYTES;
@@ -93,6 +95,7 @@ pub(crate) struct Arena<O: Os> {
     records: *mut Span,
     heads: &'static [AtomicU8],
     classes: &'static [AtomicU8],
+    lengths: Lengths,
     marks: Marks,
     /// What was freed lately, in the same form; see `idle`.
     young: Marks,
@@ -129,19 +132,19 @@ impl<O: Os> Arena<O> {
         self.bytes as u64 - self.bfc.stats().reserved_bytes
     }
 
-    /// Runs `f` with the BFC, after the frees that wait for it.
+    /// Runs `f` with the BFC, after some of the frees that wait for it.
     fn with_bfc<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> R {
         self.bfc.with(|bfc| {
-            self.deferred.free_all(bfc);
+            self.deferred.free_some(bfc);
             f(bfc)
         })
     }
 
-    /// Runs `f` with the BFC, after the frees that wait for it; `None` if that could not be without
+    /// Runs `f` with the BFC, after some of the frees that wait for it; `None` if that could not be without
     /// sleeping.
     fn with_bfc_soon<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> Option<R> {
         self.bfc.lock().try_with(|bfc| {
-            self.deferred.free_all(bfc);
+            self.deferred.free_some(bfc);
             f(bfc)
         })
     }
@@ -155,10 +158,10 @@ impl<O: Os> Arena<O> {
         (bytes.max(1) as u64).next_multiple_of(self.granule.bytes())
     }
 
-    /// Granted length of the block that starts there.
+    /// Granted length of the block that starts there, which the caller holds. No lock is taken.
+    #[inline]
     pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<u64> {
-        let addr = Addr::new(block.addr() as u64);
-        self.with_bfc(|bfc| bfc.bytes_at(addr))
+        self.lengths.get(block.addr())
     }
 
     /// Takes the arena's locks, for a fork.

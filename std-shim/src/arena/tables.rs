@@ -5,13 +5,14 @@ use core::num::NonZeroU32;
 use core::ptr;
 
 use larder_core::small::Span;
-use larder_core::sync::{AtomicU8, AtomicU64};
+use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64};
 use larder_core::{
     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, Chunk, Granule, Growth, Locked, PageIndex,
 };
 
 use super::committed::Committed;
 use super::deferred_frees::Deferred;
+use super::lengths::Lengths;
 use super::marks::Marks;
 use super::residency::Residency;
 use super::seams::{Moves, Seams};
@@ -40,6 +41,7 @@ struct Plan {
     records: (usize, usize),
     heads: (usize, usize),
     classes: (usize, usize),
+    lengths: (usize, usize),
     dirty: (usize, usize),
     young: (usize, usize),
     seams: (usize, usize),
@@ -67,6 +69,7 @@ impl Plan {
             records: table(slices, size_of::<Span>())?,
             heads: table(slices, size_of::<AtomicU8>())?,
             classes: table(slices, size_of::<AtomicU8>())?,
+            lengths: table(granules, size_of::<AtomicU32>())?,
             dirty: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
             young: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
             seams: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
@@ -140,6 +143,9 @@ impl<O: Os> Arena<O> {
         // SAFETY: inside the tables; 0 is a number.
         let classes = unsafe { table::<AtomicU8>(tables, plan.classes) };
         // SAFETY: inside the tables; 0 is a number.
+        let lengths = unsafe { table::<AtomicU32>(tables, plan.lengths) };
+        let lengths = Lengths::new(lengths, start.addr(), granule.bytes() as usize);
+        // SAFETY: inside the tables; 0 is a number.
         let dirty = unsafe { table::<AtomicU64>(tables, plan.dirty) };
         let marks = Marks::new(dirty, start.addr(), granule.bytes() as usize);
         // SAFETY: inside the tables; 0 is a number.
@@ -190,6 +196,7 @@ impl<O: Os> Arena<O> {
                 records: tables.wrapping_add(plan.records.0).cast(),
                 heads,
                 classes,
+                lengths,
                 marks,
                 young,
                 expires: AtomicU8::new(0),

@@ -53,6 +53,8 @@ impl<O: Os> Process<O> {
     /// [`unlock_all`](Self::unlock_all).
     pub(crate) unsafe fn lock_all(&'static self) {
         // SAFETY: the caller's promise, here and below; in the order of docs/ARCHITECTURE.md.
+        unsafe { self.work.lock_across_fork() };
+        // SAFETY: the caller's promise.
         unsafe { self.pool.lock_all() };
         // SAFETY: the caller's promise.
         unsafe { self.meta.lock_across_fork() };
@@ -103,5 +105,7 @@ impl<O: Os> Process<O> {
         unsafe { self.meta.unlock_across_fork() };
         // SAFETY: the caller's promise.
         unsafe { self.pool.unlock_all() };
+        // SAFETY: the caller's promise.
+        unsafe { self.work.unlock_across_fork() };
     }
 }

@@ -29,7 +29,7 @@ use crate::config::Tuning;
 use crate::hardened::guarded::Guarded;
 use crate::hardened::{Blocks, link_changed};
 use crate::os::{FIRST_ARENA_BYTES, Native, Os};
-use crate::purge::Purger;
+use crate::purge::{Purger, Work};
 use crate::step::{StepHeap, StepHeaps};
 use crate::thread::wait::Sleep;
 use arenas::{FirstArena, MAX_ARENAS};
@@ -48,6 +48,8 @@ pub(crate) struct Process<O: Os> {
     /// What the program chose.
     pub(crate) tuning: Tuning,
     pub(crate) purger: Purger,
+    /// The tick under way, and what else is done in steps.
+    pub(crate) work: Locked<Work, Sleep>,
     /// What is asked for first.
     arena_bytes: usize,
     /// Entered in order (PROC1).
@@ -80,6 +82,7 @@ impl<O: Os> Process<O> {
             os,
             tuning: Tuning::new(),
             purger: Purger::new(),
+            work: Locked::new(Work::new()),
             arena_bytes,
             arenas: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_ARENAS],
             arena_count: AtomicUsize::new(0),

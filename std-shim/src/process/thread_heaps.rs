@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use larder_core::small;
+use larder_core::small::{self, CLASSES};
 use larder_core::sync::Ordering;
 
 use super::Process;
@@ -132,40 +132,56 @@ impl<O: Os> Process<O> {
 
     /// Brings back what was freed by threads other than the one that allocated it.
     pub(crate) fn receive(&'static self) {
-        self.pool.for_each(|heap| {
-            heap.with(|owner, set| {
-                // SAFETY: the heap's own remote-free queue and set (HEAP3).
-                unsafe { set.receive(owner, &mut self.pages()) };
-            });
-        });
+        self.pool.for_each(|heap| while !self.receive_some(heap) {});
     }
 
-    /// Takes what threads keep of the long classes: of those that have not used it since the last call, or of all that
-    /// do not use it just now.
-    pub(crate) fn take_long(&'static self, at_once: bool) {
+    /// Brings back some of what others freed of a heap's blocks; returns whether that was all.
+    pub(crate) fn receive_some(&'static self, heap: &'static ThreadHeap) -> bool {
+        heap.with(|owner, set| {
+            // SAFETY: the heap's own remote-free queue and set (HEAP3).
+            unsafe { set.receive(owner, &mut self.pages()) }
+        })
+    }
+
+    /// Takes what threads keep of the long classes and do not use just now.
+    pub(crate) fn take_long(&'static self) {
         // The first one takes long, and is not to be waited for under a heap's lock.
-        if !self.os.barrier() {
-            return;
+        if self.os.barrier() {
+            self.pool.for_each(|heap| self.take_long_of(heap, true));
         }
-        self.pool.for_each(|heap| {
-            heap.with_lost_bins(
-                at_once,
-                || self.os.barrier(),
-                |owner, set, cache| {
-                    // SAFETY: the bins, and a set that serves them with its own remote-free queue (HEAP3, CACHE3).
-                    unsafe { set.take_long(owner, cache, &mut self.idle_pages()) };
-                },
-            );
-        });
+    }
+
+    /// Takes what a thread keeps of the long classes if it has not used it since the last call, or `at_once` if it does
+    /// not use it just now.
+    pub(crate) fn take_long_of(&'static self, heap: &'static ThreadHeap, at_once: bool) {
+        heap.with_lost_bins(
+            at_once,
+            || self.os.barrier(),
+            |owner, set, cache| {
+                // SAFETY: the bins, and a set that serves them with its own remote-free queue (HEAP3, CACHE3).
+                unsafe { set.take_long(owner, cache, &mut self.idle_pages()) };
+            },
+        );
     }
 
     /// Empties the caches of heaps without a thread.
     pub(crate) fn flush_idle_caches(&'static self) {
         self.pool.for_each(|heap| {
-            heap.with_idle_cache(|owner, set, cache| {
-                // SAFETY: the cache, and a set that serves it with its own remote-free queue (HEAP3, HEAP4).
-                unsafe { set.flush(owner, cache, &mut self.pages()) };
-            });
+            let mut all = usize::MAX;
+            self.flush_idle_cache(heap, &mut all);
         });
+    }
+
+    /// Empties the cache of a heap if it has no thread, for as many blocks as `budget` says; returns whether that was all.
+    pub(crate) fn flush_idle_cache(
+        &'static self,
+        heap: &'static ThreadHeap,
+        budget: &mut usize,
+    ) -> bool {
+        let class = heap.with_idle_cache(|owner, set, cache| {
+            // SAFETY: the cache, and a set that serves it with its own remote-free queue (HEAP3, HEAP4).
+            unsafe { set.flush_from(0, owner, cache, budget, &mut self.pages()) }
+        });
+        class.is_none_or(|class| class == CLASSES)
     }
 }

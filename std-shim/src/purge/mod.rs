@@ -4,7 +4,7 @@
 //!
 //! # Files
 //! * `purger` who makes the ticks, and when
-//! * `tick` what one does · `trim` everything idle at once
+//! * `tick` what one does, in steps · `work` the steps that calls of the program do · `trim` everything idle at once
 //!
 //! Free memory of an arena goes in `arena/idle`.
 //!
@@ -16,7 +16,7 @@
 //! anything.
 //!
 //! ```text
-//!   a tick:  remote-free queues ─► spans        caches of parked heaps ─► spans
+//!   a tick:  caches of parked heaps ─► spans    remote-free queues ─► spans
 //!            long blocks in caches of threads that sleep ─► spans
 //!            old lists of transfer caches ─► spans ─► arena        empty spans ─► arena
 //!            dirty free memory of arenas that is not young ─► the system
@@ -34,23 +34,30 @@
 //!      │ └────not wanted──────────► Inline: slow paths of the program, by a coarse clock
 //!      └──for ever──► Off
 //! ```
-//! Where a thread is wanted and cannot be had, each START_BYTES freed try again, and tick at once: nobody else
-//! would, should the program fall idle.
+//! Where a thread is wanted and cannot be had, each START_BYTES freed try again, and two ticks begin at once: nobody
+//! else would, should the program fall idle.
+//!
+//! # Steps
+//!
+//! A tick is made in steps of some 200 microseconds at most (STEP_BLOCKS). A step goes on where the last one ended: with
+//! a heap, with a span in its list (`SpanSet::settle`), with a chunk of an arena. The heap's own thread does one step
+//! after the other, and lets others have the locks in between. A call of the program does one step and leaves the rest to
+//! the next calls that come to a slow path; only a call that gets a block of several MiB does one more for each 4 MiB.
 //!
 //! # Growth
 //!
 //! Where the delay is short (SHORT_MS at most) or no thread is wanted, a heap that grows by a 64th *makes up* for
-//! it, before the program touches what it got: as many bytes of free memory go back, however young, and if there are
-//! fewer, two ticks come at once. So memory that a program is done with makes room for what it needs next. Between
-//! two such looks lie MAKE_UP_MS at least and sixteen times what the first one took; a heap that no longer grows is
-//! left alone.
+//! it, in the same steps, the first of them before the program touches what it got: as many bytes of free memory go
+//! back, however young, and if there are fewer, two ticks follow. So memory that a program is done with makes room for
+//! what it needs next. Between two such looks lie MAKE_UP_MS at least and sixteen times what the first one took; a heap
+//! that no longer grows is left alone.
 //!
 //! A free costs one relaxed load for this, and an addition more while the purger rests, in slow paths
-//! only. A tick is O(heaps x classes + chunks + blocks that go back), in steps of bounded length.
+//! only. A tick is O(heaps x classes + spans of classes that something happened to + chunks + blocks that go back).
 //!
 //! # Invariants
-//! * PURGE1 each step of a tick is whole under a lock that the fork handlers take: a heap's, or
-//!   `discarding` of an arena. No lock is held between two steps.
+//! * PURGE1 each step of a tick is whole under the lock of the work, which the fork handlers take. No lock is held
+//!   between two steps.
 //! * PURGE2 nothing is forgotten: a free is done under a lock, or left to the next holder and fenced, and the state
 //!   read after that; the purger
 //!   writes that it rests and then looks, under the same locks, for what came meanwhile. One of both
@@ -63,5 +70,7 @@
 mod purger;
 mod tick;
 mod trim;
+mod work;
 
-pub(crate) use purger::{Purger, found, freed, passed, thread_ended};
+pub(crate) use purger::{Purger, found, freed, thread_ended};
+pub(crate) use work::Work;

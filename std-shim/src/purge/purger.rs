@@ -17,11 +17,12 @@ const LEAST_TICK_MS: u64 = 25;
 const THREAD_BYTES: usize = 64 << 10;
 
 /// A heap that has grown by this part of what it holds, and by so many bytes, makes up for it, if nobody has for so
-/// long, and for so many times as long as it took.
+/// long, and for so long for each step that it took.
 const GROWN_PART: u64 = 64;
 const GROWN_BYTES: u64 = 1 << 20;
 const MAKE_UP_MS: u64 = 10;
-const MAKE_UP_SHARE: u64 = 16;
+/// Sixteen times what a step takes.
+const MAKE_UP_STEP_MS: u64 = 3;
 
 /// States. Those from `TICKING` on ask nothing of who frees.
 const RESTING: u32 = 0;
@@ -44,6 +45,10 @@ pub(crate) struct Purger {
     grown: AtomicU64,
     /// When somebody may, in milliseconds of the coarse clock.
     may_make_up: AtomicU64,
+    /// Ticks that calls of the program are to make, a step in each.
+    owed: AtomicU32,
+    /// Whether growth is being made up for, a step in each call.
+    making_up: AtomicU32,
 }
 
 /// What a thread that freed must do.
@@ -64,6 +69,8 @@ impl Purger {
             bound: AtomicU64::new(START_BYTES),
             grown: AtomicU64::new(0),
             may_make_up: AtomicU64::new(0),
+            owed: AtomicU32::new(0),
+            making_up: AtomicU32::new(0),
         }
     }
 
@@ -97,12 +104,42 @@ impl Purger {
         self.grown.swap(0, Ordering::Relaxed)
     }
 
-    /// It was made up for, from one time to another.
-    fn made_up(&self, begin: u64, end: u64) {
-        let took = end.saturating_sub(begin);
-        let pause = MAKE_UP_MS.max(took.saturating_mul(MAKE_UP_SHARE));
+    /// Growth is being made up for from now on.
+    pub(super) fn makes_up(&self) {
+        // Relaxed, here and below: a hint; the lock of the work orders the rest.
+        self.making_up.store(1, Ordering::Relaxed);
+    }
+
+    /// Growth was made up for, in so many steps.
+    pub(super) fn made_up(&self, now: u64, steps: u64) {
+        let pause = MAKE_UP_MS.max(steps.saturating_mul(MAKE_UP_STEP_MS));
         self.may_make_up
-            .store(end.saturating_add(pause), Ordering::Relaxed);
+            .store(now.saturating_add(pause), Ordering::Relaxed);
+        self.making_up.store(0, Ordering::Relaxed);
+    }
+
+    /// Has calls of the program make ticks, a step in each.
+    pub(crate) fn owe_ticks(&self, ticks: u32) {
+        // Relaxed: a tick more or less does not matter.
+        self.owed.fetch_max(ticks, Ordering::Relaxed);
+    }
+
+    /// Whether calls of the program are to go on with a tick.
+    pub(crate) fn owes_ticks(&self) -> bool {
+        self.owed.load(Ordering::Relaxed) > 0
+    }
+
+    /// A tick has ended. Called under the lock of the work.
+    pub(super) fn ticked(&self) {
+        let owed = self.owed.load(Ordering::Relaxed);
+        self.owed.store(owed.saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// Whether a call of the program has something to do.
+    fn has_work(&self) -> bool {
+        self.owes_ticks()
+            || self.grown.load(Ordering::Relaxed) > 0
+            || self.making_up.load(Ordering::Relaxed) > 0
     }
 
     /// Counts freed bytes while nobody ticks, and says who does next.
@@ -194,7 +231,7 @@ fn tick_ms(tuning: &Tuning) -> u64 {
 #[inline]
 pub(crate) fn freed(bytes: usize) {
     // Relaxed: the free was done under a lock that the purger takes before it looks (PURGE2).
-    if PROCESS.purger.state.load(Ordering::Relaxed) < TICKING {
+    if PROCESS.purger.state.load(Ordering::Relaxed) < TICKING || PROCESS.purger.owes_ticks() {
         freed_unseen(bytes);
     }
 }
@@ -204,49 +241,39 @@ pub(crate) fn thread_ended() {
     freed(THREAD_BYTES);
 }
 
-/// Told on other slow paths, for ticks by the clock.
+/// Told after a block of so many bytes was found, before the program touches it, by a thread that holds no lock and has
+/// left its part.
 #[inline]
-pub(crate) fn passed() {
-    if PROCESS.purger.state.load(Ordering::Relaxed) == INLINE {
-        freed_unseen(0);
-    }
-}
-
-/// Told after memory was found, before the program touches it, by a thread that holds no lock and has left its
-/// part: makes up for growth.
-#[inline]
-pub(crate) fn found() {
-    // Relaxed: only a count.
-    if PROCESS.purger.grown.load(Ordering::Relaxed) > 0 {
-        make_up();
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn make_up() {
-    let (purger, begin) = (&PROCESS.purger, coarse_ms());
-    let bytes = purger.take_grown(begin);
-    if bytes > 0 {
-        PROCESS.make_up(bytes);
-        purger.made_up(begin, coarse_ms());
+pub(crate) fn found(bytes: usize) {
+    let purger = &PROCESS.purger;
+    // Relaxed: only a hint.
+    if purger.state.load(Ordering::Relaxed) == INLINE || purger.has_work() {
+        work(0, bytes);
     }
 }
 
 #[cold]
 #[inline(never)]
 fn freed_unseen(bytes: usize) {
-    match PROCESS.purger.count(bytes, &PROCESS.tuning) {
+    work(bytes, 0);
+}
+
+/// Counts freed bytes, has ticks made that are due, and does a step of what there is to do.
+fn work(freed: usize, found: usize) {
+    let purger = &PROCESS.purger;
+    match purger.count(freed, &PROCESS.tuning) {
         Wanted::Nothing => {}
-        Wanted::Tick => PROCESS.tick(),
+        Wanted::Tick => purger.owe_ticks(1),
         Wanted::Thread => {
             if !start_thread(run) {
-                PROCESS.purger.refused();
+                purger.refused();
                 // Twice: what is young grows old, and goes.
-                PROCESS.tick();
-                PROCESS.tick();
+                purger.owe_ticks(2);
             }
         }
+    }
+    if purger.has_work() {
+        PROCESS.work(found, coarse_ms());
     }
 }
 
@@ -354,11 +381,11 @@ mod tests {
         purger.grew(3 * START_BYTES);
         assert_eq!(purger.take_grown(1), 2 * START_BYTES + GROWN_BYTES);
         assert_eq!(purger.take_grown(1), 0, "once");
-        purger.made_up(1, 2);
+        purger.made_up(2, 5);
         purger.grew(3 * START_BYTES + GROWN_BYTES);
         purger.grew(1 << 30);
-        assert_eq!(purger.take_grown(1 + MAKE_UP_SHARE), 0, "not yet");
-        assert!(purger.take_grown(2 + MAKE_UP_SHARE) > 1 << 29);
+        assert_eq!(purger.take_grown(1 + 5 * MAKE_UP_STEP_MS), 0, "not yet");
+        assert!(purger.take_grown(2 + 5 * MAKE_UP_STEP_MS) > 1 << 29);
         purger.grew((1 << 30) + (1 << 20));
         assert_eq!(purger.take_grown(u64::MAX), 0, "too little beside 1 GiB");
     }

@@ -1,73 +1,179 @@
-//! What a tick does: what has been idle since the last one goes back, the rest grows older.
+//! What a tick does: what has been idle since the last one goes back, the rest grows older. A tick is made in steps of
+//! bounded length, each of which goes on where the last one ended.
 
-use larder_core::small::{RemoteQueue, SpanSet};
+use core::ptr;
 
-use crate::arena::PAUSE_NS;
+use crate::arena::{Aging, PAUSE_NS};
 use crate::os::Os;
 use crate::os::background::sleep_ns;
 use crate::process::{Process, ThreadHeap};
 use crate::thread::wait::Sleep;
 
-/// Lists of a heap that go back in one step, a bin's worth each, or spans that are scanned.
-pub(super) const LISTS: usize = 8;
-/// In so many steps at most, as each begins with a walk over the spans.
-pub(super) const STEPS: usize = 64;
+/// What a step may cost, in blocks that it touches, each a cache miss or two: 100 to 200 microseconds. The last thing
+/// that a step does may exceed it: 2048 blocks of lists, one span, or one go over an arena (`Arena::age_some`).
+pub(super) const STEP_BLOCKS: usize = 1024;
+/// What it costs to come to a heap, to receive what others freed of its blocks, and to empty the bins of its long classes.
+const HEAP_COST: usize = 32;
+const RECEIVE_COST: usize = 256;
+const LONG_COST: usize = 256;
+/// What a go over an arena costs that gives nothing back.
+const LOOK_COST: usize = 128;
+
+/// Where the tick under way stands.
+pub(crate) struct Tick {
+    part: Part,
+    /// The heap that comes next in this part, or null at its end.
+    heap: *const ThreadHeap,
+    /// The arena that comes next, and where its tick stands.
+    arena: usize,
+    aging: Aging,
+    /// Whether the wish for huge pages was taken back for an arena.
+    taken_back: bool,
+}
+
+/// Parts of a tick, in their order; all but the arenas' are done for one heap after the other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// No tick is under way.
+    Rest,
+    /// Caches of parked heaps are emptied. What comes back so is young: it may have been freed a moment ago.
+    Caches,
+    /// What other threads freed is received, which is young, too.
+    Remote,
+    /// Bins of long classes are emptied that their thread has not used since the tick before.
+    Long,
+    /// Lists and spans that are old go back.
+    Lists,
+    /// What these lists had of other heaps' blocks is received, and spans are looked at.
+    Spans,
+    Arenas,
+    /// Spans are to be scanned again by the next tick: what went back while huge pages were wished for may have come again.
+    Again,
+}
+
+// SAFETY: heaps live for ever (HEAP1), and any thread may walk over them.
+unsafe impl Send for Tick {}
+
+impl Tick {
+    pub(crate) const fn new() -> Self {
+        Self {
+            part: Part::Rest,
+            heap: ptr::null(),
+            arena: 0,
+            aging: Aging::New,
+            taken_back: false,
+        }
+    }
+}
 
 impl<O: Os> Process<O> {
-    /// One tick: what has been idle since the last one goes back.
+    /// Makes a tick, or ends the one under way.
     pub(crate) fn tick(&'static self) {
-        // What comes back so is young: it may have been freed a moment ago.
-        self.flush_idle_caches();
-        self.receive();
-        // What comes back so has been idle since the tick before.
-        self.take_long(false);
-        self.pool.for_each(|heap| {
-            let age = |owner, set: &mut SpanSet| {
-                // SAFETY: the heap's own remote-free queue and set (HEAP3).
-                unsafe { set.age(owner, LISTS, &mut self.idle_pages()) }
-            };
-            while !self.step(heap, age) {}
-        });
-        // What lay old in the transfer caches of others is not.
-        self.pool.for_each(|heap| {
-            let budget = LISTS.max(heap.with(|_, set| set.kept()) / STEPS);
-            let settle = |owner, set: &mut SpanSet| {
-                // SAFETY: the heap's own remote-free queue and set (HEAP3).
-                unsafe { set.settle(owner, budget, &mut self.idle_pages()) }
-            };
-            while !self.step(heap, settle) {}
-        });
-        let decommits = self.counts_commits();
-        for arena in self.arenas() {
-            self.purger.count_purged(arena.age(decommits));
-            if arena.review_advice() {
-                // What went back while there was the advice may have come again: the next tick looks.
-                self.each_heap_looks_again();
+        loop {
+            let sleeps = Sleep::count();
+            if self.work.with(|work| self.tick_some(&mut work.tick)) {
+                return;
+            }
+            if Sleep::count() != sleeps {
+                // Long enough for who waits to come in, and who yields while waiting. Nobody waits in most processes
+                // with much to give back, and on a busy machine each sleep is a long one.
+                sleep_ns(PAUSE_NS);
             }
         }
     }
 
-    /// Has all spans looked at again by the next tick or trim, holes included.
-    pub(crate) fn each_heap_looks_again(&'static self) {
-        self.pool.for_each(|heap| {
-            heap.with(|_, set| set.forget_looks());
-        });
+    /// A step of a tick; returns whether the tick has ended.
+    pub(super) fn tick_some(&'static self, tick: &mut Tick) -> bool {
+        let mut left = STEP_BLOCKS;
+        while left > 0 {
+            match tick.part {
+                Part::Rest => self.begin_part(tick, Part::Caches),
+                Part::Arenas => self.tick_arena(tick, &mut left),
+                _ => self.tick_heap(tick, &mut left),
+            }
+            if tick.part == Part::Rest {
+                self.purger.ticked();
+                return true;
+            }
+        }
+        false
     }
 
-    /// A step of a heap's tick; whether it was the last.
-    pub(super) fn step(
-        &'static self,
-        heap: &'static ThreadHeap,
-        f: impl FnOnce(*const RemoteQueue, &mut SpanSet) -> bool,
-    ) -> bool {
-        let waits = Sleep::count();
-        let done = heap.with(f);
-        if !done && Sleep::count() != waits {
-            // Long enough for the owner to come in, who yields while waiting. Nobody waits in most
-            // processes with much to give back, and on a busy machine each sleep is a long one.
-            sleep_ns(PAUSE_NS);
+    fn begin_part(&'static self, tick: &mut Tick, part: Part) {
+        tick.part = part;
+        tick.heap = self.pool.all();
+    }
+
+    fn tick_heap(&'static self, tick: &mut Tick, left: &mut usize) {
+        // SAFETY: HEAP1: heaps live for ever.
+        let Some(heap) = (unsafe { tick.heap.as_ref() }) else {
+            return self.end_part(tick);
+        };
+        let mut cost = HEAP_COST;
+        let done = match tick.part {
+            Part::Caches => self.flush_idle_cache(heap, left),
+            Part::Remote => {
+                cost += RECEIVE_COST;
+                self.receive_some(heap)
+            }
+            Part::Long => {
+                cost += LONG_COST;
+                self.take_long_of(heap, false);
+                true
+            }
+            Part::Lists => heap.with(|owner, set| {
+                // SAFETY: the heap's own remote-free queue and set (HEAP3).
+                unsafe { set.age(owner, left, &mut self.idle_pages()) }
+            }),
+            Part::Spans => heap.with(|owner, set| {
+                // SAFETY: the heap's own remote-free queue and set (HEAP3).
+                unsafe { set.settle(owner, left, &mut self.idle_pages()) }
+            }),
+            Part::Again => {
+                heap.with(|_, set| set.forget_looks());
+                true
+            }
+            Part::Rest | Part::Arenas => true,
+        };
+        *left = left.saturating_sub(cost);
+        if done {
+            tick.heap = heap.older();
         }
-        done
+    }
+
+    fn end_part(&'static self, tick: &mut Tick) {
+        let next = match tick.part {
+            Part::Rest => Part::Caches,
+            Part::Caches => Part::Remote,
+            // The first barrier takes long, and is not to be waited for under a heap's lock.
+            Part::Remote if self.os.barrier() => Part::Long,
+            Part::Remote | Part::Long => Part::Lists,
+            Part::Lists => Part::Spans,
+            Part::Spans => {
+                (tick.arena, tick.aging, tick.taken_back) = (0, Aging::New, false);
+                Part::Arenas
+            }
+            Part::Arenas if tick.taken_back => Part::Again,
+            Part::Arenas | Part::Again => Part::Rest,
+        };
+        self.begin_part(tick, next);
+    }
+
+    fn tick_arena(&'static self, tick: &mut Tick, left: &mut usize) {
+        let Some(arena) = self.arenas().nth(tick.arena) else {
+            return self.end_part(tick);
+        };
+        let (given, done) = arena.age_some(&mut tick.aging, self.counts_commits());
+        self.purger.count_purged(given);
+        *left = match given {
+            0 => left.saturating_sub(LOOK_COST),
+            _ => 0,
+        };
+        if done {
+            tick.taken_back |= arena.review_advice();
+            (tick.arena, tick.aging) = (tick.arena + 1, Aging::New);
+            *left = 0;
+        }
     }
 
     /// Whether anything is idle that a tick will give back, or make older. Remote-free queues and arenas come

@@ -1,12 +1,12 @@
 //! A trim: everything idle goes back at once.
 
-use larder_core::small::SpanSet;
-
-use super::tick::{LISTS, STEPS};
-use crate::arena::Arena;
+use super::tick::STEP_BLOCKS;
+use crate::arena::{Arena, PAUSE_NS};
 use crate::os::Os;
+use crate::os::background::sleep_ns;
 use crate::process::Process;
 use crate::step::StepHeap;
+use crate::thread::wait::Sleep;
 
 impl<O: Os> Process<O> {
     /// Empties every transfer cache and parked heap, and gives idle memory back to the system. Returns the bytes that
@@ -19,7 +19,7 @@ impl<O: Os> Process<O> {
         // The first pass sends blocks back that lie in the caches of others, the second receives them.
         for _ in 0..2 {
             self.flush_idle_caches();
-            self.take_long(true);
+            self.take_long();
             self.trim_heaps();
         }
         for arena in self.arenas() {
@@ -29,37 +29,29 @@ impl<O: Os> Process<O> {
         given + self.step_heaps.iter().map(StepHeap::trim).sum::<u64>()
     }
 
-    /// The heap has grown by so many bytes: as many that lie idle go back for it, if there are as many.
-    pub(crate) fn make_up(&'static self, bytes: u64) {
-        let left = self.discard_idle(bytes);
-        if left > 0 {
-            self.tick();
-            self.tick();
-        }
-    }
-
-    /// Gives free memory of the arenas back, little more than `bytes`; how much is missing.
-    fn discard_idle(&'static self, bytes: u64) -> u64 {
-        self.arenas().fold(bytes, |left, arena| {
-            let given = arena.discard_dirty(left);
-            self.purger.count_purged(given);
-            left.saturating_sub(given)
-        })
+    /// Has all spans looked at again, holes included.
+    fn each_heap_looks_again(&'static self) {
+        self.pool.for_each(|heap| {
+            heap.with(|_, set| set.forget_looks());
+        });
     }
 
     /// Gives up what the heaps keep at hand, and scans their spans, in steps between which others work.
     fn trim_heaps(&'static self) {
         self.pool.for_each(|heap| {
-            // What is put aside meanwhile is younger than this call.
-            let kept = heap.with(|_, set| set.kept());
-            let budget = LISTS.max(kept / STEPS);
-            let trim = |owner, set: &mut SpanSet| {
-                // SAFETY: the heap's own remote-free queue and set (HEAP3).
-                unsafe { set.trim(owner, budget, &mut self.pages()) }
-            };
-            for _ in 0..kept / budget + 2 {
-                if self.step(heap, trim) {
+            // What is put aside meanwhile is younger than this call. A step does one list or span at least.
+            for _ in 0..heap.with(|_, set| set.kept()) + 2 {
+                let (sleeps, mut left) = (Sleep::count(), STEP_BLOCKS);
+                let done = heap.with(|owner, set| {
+                    // SAFETY: the heap's own remote-free queue and set (HEAP3).
+                    unsafe { set.trim(owner, &mut left, &mut self.pages()) }
+                });
+                if done {
                     break;
+                }
+                if Sleep::count() != sleeps {
+                    // Long enough for who waits to come in.
+                    sleep_ns(PAUSE_NS);
                 }
             }
         });

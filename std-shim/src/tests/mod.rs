@@ -8,6 +8,7 @@
     reason = "a heap knows where its thread keeps the cache"
 )]
 
+mod bounded;
 mod drive;
 mod faulty;
 mod flow;

@@ -62,6 +62,15 @@ impl Ticks {
         self.world.verbs().process.purger.purged_bytes()
     }
 
+    /// Makes up for growth by so many bytes, in as many steps as it takes.
+    fn make_up(&self, bytes: u64) {
+        let process = self.world.verbs().process;
+        process.work.with(|work| {
+            work.growth.begin(bytes);
+            while process.work_some(work, 0) {}
+        });
+    }
+
     fn has_idle(&self) -> bool {
         self.world.verbs().process.has_idle()
     }
@@ -189,13 +198,12 @@ fn growth_takes_as_much_from_what_lies_idle_however_young() {
     ticks.free(0, [first]);
     let between = ticks.make_all(0, 20_000, 2 * MIB);
     ticks.free(0, [second]);
-    let process = ticks.world.verbs().process;
-    process.make_up(MIB as u64);
+    ticks.make_up(MIB as u64);
     let some = ticks.purged();
     assert!(some >= MIB as u64 && some < 8 * MIB as u64, "{some}");
     ticks.free(0, between);
     let idle = ticks.stats().retained_bytes;
-    process.make_up(100 * MIB as u64);
+    ticks.make_up(100 * MIB as u64);
     assert_eq!(ticks.stats().retained_bytes, 0);
     let all = ticks.purged();
     assert!(all >= some + idle, "spans without a used block, too: {all}");

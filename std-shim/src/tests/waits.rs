@@ -76,6 +76,69 @@ fn large_blocks_come_and_go_while_the_holder_of_an_arenas_lock_sleeps() {
 }
 
 #[test]
+fn a_block_that_is_long_enough_is_resized_where_it_is_while_the_holder_of_an_arenas_lock_sleeps() {
+    let world = world();
+    let process = world.verbs().process;
+    let block = process.alloc_large(200_000, 16).unwrap();
+    let first = process.arenas().next().unwrap();
+    let granted = first.granted_bytes(200_000);
+    let addr = block.as_ptr().expose_provenance();
+    let (say, hear) = mpsc::channel();
+    first.while_locked(|| {
+        let other = thread::spawn(move || {
+            let block: *mut u8 = std::ptr::with_exposed_provenance_mut(addr);
+            assert_eq!(first.bytes_at(block), Some(granted));
+            let sizes = [200_100, granted as usize, 199_000];
+            assert!(
+                sizes
+                    .windows(2)
+                    .all(|pair| first.resize(block, pair[0], pair[1]))
+            );
+            say.send(()).unwrap();
+        });
+        hear.recv_timeout(LONG).unwrap();
+        other.join().unwrap();
+    });
+    for (bytes, resized) in [(400_000, 400_000), (150_000, 150_000), (300_000, 300_000)] {
+        assert!(process.resize_large(block.as_ptr(), 200_000, bytes));
+        assert_eq!(
+            first.bytes_at(block.as_ptr()),
+            Some(first.granted_bytes(resized))
+        );
+    }
+    assert!(process.free_large(block.as_ptr(), 300_000));
+    assert_eq!(first.bytes_at(block.as_ptr()), None);
+    assert!(!process.free_large(block.as_ptr(), 300_000), "twice");
+    world.end();
+}
+
+#[test]
+fn the_next_holder_of_an_arenas_lock_frees_a_bounded_number_of_what_waits_for_it() {
+    const SIZE: usize = 150_000;
+    let world = world();
+    let process = world.verbs().process;
+    let block = |_| process.alloc_large(SIZE, 16).unwrap().as_ptr();
+    let blocks: Vec<usize> = (0..200)
+        .map(block)
+        .map(|block| block.expose_provenance())
+        .collect();
+    let first = process.arenas().next().unwrap();
+    first.while_locked(|| {
+        let free_all = move || {
+            for addr in blocks {
+                assert!(process.free_large(std::ptr::with_exposed_provenance_mut(addr), SIZE));
+            }
+        };
+        thread::spawn(free_all).join().unwrap();
+    });
+    let live = [(); 2].map(|()| first.numbers().0);
+    assert!(live[0] > live[1], "{live:?}: the first one left some");
+    assert_eq!(live[1], 0);
+    assert!(!first.has_deferred());
+    world.end();
+}
+
+#[test]
 fn a_system_that_allocates_to_tell_of_a_threads_end_gets_blocks_of_borrowed_heaps() {
     let world = world();
     let (verbs, process) = (world.verbs(), world.verbs().process);

@@ -19,7 +19,7 @@ use core::cell::UnsafeCell;
 use core::ptr;
 
 use larder_core::small::{
-    CacheBin, Chain, Fresh, Pages, RemoteQueue, SizeClass, Span, SpanSet, ThreadCache,
+    CLASSES, CacheBin, Chain, Fresh, Pages, RemoteQueue, SizeClass, Span, SpanSet, ThreadCache,
 };
 
 use crate::os::Os;
@@ -29,6 +29,14 @@ use crate::process::{PagesOf, Process, ThreadHeap};
 /// again from there stays where it is, so spans that the program needs no more would never become empty; from the
 /// spans it gets blocks of the one that was full last, and the others drain.
 const CACHE_MS: u64 = 128;
+
+/// Blocks of a cache that are given back in one slow path when it is emptied: each costs one or two cache misses, so
+/// together some 100 microseconds.
+const FLUSHED: usize = 1024;
+
+/// For so many bytes of a block one step more of what is kept at hand is given up before the heap grows: less than it
+/// costs to touch them.
+const GIVE_UP_BYTES: usize = 1 << 20;
 
 /// The cache of a thread that has none: read by all threads, written by nobody.
 #[repr(transparent)]
@@ -52,7 +60,9 @@ pub(crate) struct Local {
     /// Whether its stack is being walked.
     walking: bool,
     /// The [`period`] in which the cache was emptied last, or began to be this thread's.
-    period: u16,
+    period: u8,
+    /// The class with which emptying the cache goes on; [`CLASSES`] if it has ended.
+    unflushed: u8,
     /// Frees with a layout since the cache was emptied for guard pages.
     frees: u32,
 }
@@ -74,6 +84,7 @@ impl Local {
             borrows: false,
             walking: false,
             period: 0,
+            unflushed: CLASSES as u8,
             frees: 0,
         }
     }
@@ -172,14 +183,16 @@ impl Local {
         passed_blocks * class.block_bytes()
     }
 
-    /// Whether the cache is to be emptied now, once in [`CACHE_MS`]. That of a hardened heap is not: it follows no link of
-    /// which the block was not looked at.
-    fn is_due<O: Os>(&mut self, process: &Process<O>) -> bool {
+    /// Begins to empty the cache where that is due, once in [`CACHE_MS`]. That of a hardened heap is not emptied: it
+    /// follows no link of which the block was not looked at.
+    fn begin_flush<O: Os>(&mut self, process: &Process<O>) {
         if process.tuning.is_hardened() {
-            return false;
+            return;
         }
         let period = period(&process.os);
-        core::mem::replace(&mut self.period, period) != period
+        if core::mem::replace(&mut self.period, period) != period {
+            self.unflushed = 0;
+        }
     }
 
     /// Ends the thread: its heap goes to the pool with what lies in its cache.
@@ -202,19 +215,21 @@ impl Local {
         });
     }
 
-    /// Gives up what lies in the cache and the transfer caches behind it if it is their turn, in steps between which
-    /// other threads that share the set may work.
-    pub(crate) fn give_up<O: Os>(&mut self, process: &'static Process<O>) {
-        let mut goes_on = true;
-        while goes_on {
-            goes_on = false;
+    /// Gives up some of what lies in the cache and the transfer caches behind it if it is their turn, more for a longer
+    /// block, in steps between which other threads that share the set may work.
+    pub(crate) fn give_up<O: Os>(&mut self, bytes: usize, process: &'static Process<O>) {
+        for _ in 0..=bytes / GIVE_UP_BYTES {
+            let mut goes_on = false;
             self.with_own(|owner, set, cache| {
-                if set.has_turn() {
+                goes_on = set.has_turn(cache);
+                if goes_on {
                     // SAFETY: the set's own remote-free queue, and the cache that goes with it.
                     unsafe { set.give_up_some(owner, cache, &mut process.pages()) };
-                    goes_on = true;
                 }
             });
+            if !goes_on {
+                return;
+            }
         }
     }
 
@@ -279,8 +294,8 @@ impl Local {
         }
     }
 
-    /// Runs `f` with the parts of the thread's heap and the cache that goes with it, which is emptied first if that is
-    /// due ([`CACHE_MS`]). `None` if there is no memory for a heap.
+    /// Runs `f` with the parts of the thread's heap and the cache that goes with it, of which some is emptied first if
+    /// that is due ([`CACHE_MS`]). `None` if there is no memory for a heap.
     #[cold]
     #[inline(never)]
     fn with_parts<O: Os, R>(
@@ -289,13 +304,15 @@ impl Local {
         f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache, &mut PagesOf<O>) -> R,
     ) -> Option<R> {
         let mut pages = process.pages();
-        let run = |heap: &'static ThreadHeap, is_due: bool| {
+        let run = |heap: &'static ThreadHeap, unflushed: &mut u8| {
             let run = |owner, set: &mut SpanSet| {
                 // SAFETY: the caller owns the heap, whose lock is held, and uses its cache here only.
                 let cache = unsafe { &mut *heap.cache() };
-                if is_due {
+                let (from, mut left) = (usize::from(*unflushed), FLUSHED);
+                if from < CLASSES {
                     // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
-                    unsafe { set.flush(owner, cache, &mut pages) };
+                    let next = unsafe { set.flush_from(from, owner, cache, &mut left, &mut pages) };
+                    *unflushed = next as u8;
                 }
                 f(owner, set, cache, &mut pages)
             };
@@ -303,20 +320,21 @@ impl Local {
             unsafe { heap.with_primary(run) }
         };
         if let State::Attached(heap) = self.state() {
-            return Some(run(heap, self.is_due(process)));
+            self.begin_flush(process);
+            return Some(run(heap, &mut self.unflushed));
         }
         // A heap for this one call.
         let heap = process.adopt()?;
-        let result = run(heap, false);
+        let result = run(heap, &mut (CLASSES as u8));
         process.park(heap);
         Some(result)
     }
 }
 
 /// Which time of [`CACHE_MS`] it is.
-fn period(os: &impl Os) -> u16 {
+fn period(os: &impl Os) -> u8 {
     // It may wrap around.
-    (os.coarse_ms() / CACHE_MS) as u16
+    (os.coarse_ms() / CACHE_MS) as u8
 }
 
 /// Frees a block without a heap.

@@ -1,59 +1,52 @@
 //! What a set does when the clock ticks: what has been idle since the tick before goes back.
 //!
 //! Lists in the transfer cache go to their spans, spans without a used block below, and of other spans the pages
-//! in which no block is used. Each call does a few of them, so that others may have the lock in between.
+//! in which no block is used (`walk`). Each call does a bounded part of it and goes on where the last one ended, so
+//! that others may have the lock in between.
 
 use core::ptr;
 
 use super::SpanSet;
 use super::class_spans::ClassSpans;
+use super::give_back::RECEIVED;
+use super::walk::Walk;
 use crate::small::class::SizeClass;
 use crate::small::pages::Pages;
 use crate::small::remote::RemoteQueue;
 use crate::small::slot::Slot;
-use crate::small::span::Span;
 
 /// Old lists that are walked at the same time, and blocks of them that are fetched before the first
 /// one goes back.
 const TOGETHER: usize = 8;
 const FETCHED: usize = 256;
 
-/// What a span's `rest` says when what came back last was idle for long.
-pub(super) const EXPIRED: u8 = 2;
-/// What it says when its holes are to be discarded again.
-const AGAIN: u8 = 3;
-/// What it says when nothing happened to it since it was dug.
-const LOOKED_AT: u8 = u8::MAX;
-
 impl SpanSet {
-    /// One tick of the clock by which idle memory goes back: gives back what has not been needed
-    /// since the last one, at most `budget` lists, and lets what is left grow older. Whether that was
-    /// all; if not, call it again, and others may have worked in between.
+    /// Gives back what has not been needed since the last tick of the clock by which idle memory goes back: lists of
+    /// the transfer cache, and spans without a used block. Lets the rest grow older. Takes what that costs from
+    /// `budget`, in blocks; returns whether that was all. If not, call it again: others may work in between.
     ///
-    /// What has gone back to spans that stay leaves holes in them, where it lies idle page by page.
-    ///
-    /// O(classes + blocks given back + blocks of the spans that have been idle + listed spans of the
-    /// classes that had idle ones).
+    /// O(classes + blocks given back). A call ends with the lists that exceed the budget, at most 2048 blocks.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
     pub unsafe fn age(
         &mut self,
         owner: *const RemoteQueue,
-        budget: usize,
+        budget: &mut usize,
         pages: &mut impl Pages,
     ) -> bool {
-        let (mut left, links) = (budget, self.links());
+        let links = self.links();
         for class in SizeClass::all() {
             while !self.class(class).old.is_null() {
-                if left == 0 {
+                if *budget == 0 {
                     return false;
                 }
                 let mut lists = [ptr::null_mut(); TOGETHER];
-                for list in lists.iter_mut().take(left) {
+                for list in &mut lists {
                     *list = self.class(class).take_old(links).unwrap_or(ptr::null_mut());
                 }
-                left = left.saturating_sub(TOGETHER);
+                let blocks = TOGETHER * self.policy.bin_blocks(class);
+                *budget = budget.saturating_sub(blocks);
                 self.aging = true;
                 // SAFETY: the lists were the transfer cache's.
                 unsafe { self.give_back_together(owner, &mut lists, pages) };
@@ -64,133 +57,56 @@ impl SpanSet {
             if self.class(class).idle {
                 // SAFETY: the caller passes the same `pages` at every call.
                 unsafe { self.release_empty(class, pages) };
-                self.class(class).idle = false;
             }
-            // SAFETY: the caller passes the same `pages` at every call.
-            if self.class(class).to_scan && !unsafe { self.scan(class, 1, &mut left, pages) } {
-                return false;
-            }
-        }
-        for class in SizeClass::all() {
-            // SAFETY: the set is ours.
-            unsafe { self.rest(class) };
             let state = self.class(class);
             state.old = core::mem::replace(&mut state.transfer, ptr::null_mut());
-            state.idle = state.empty > 0;
+            state.idle = !state.empty.is_null();
         }
         true
     }
 
-    /// Receives what others freed as idle for long, which it is if only ticks have freed it, and scans
-    /// where it lay. As [`age`](Self::age), it may have to be called again.
+    /// Receives what others freed as idle for long, which it is if only ticks have freed it, and looks once at each
+    /// listed span of the classes that something happened to: a span that has been idle for a tick is scanned for
+    /// pages in which no block is used, others grow older. Takes what that costs from `budget`, in blocks; returns
+    /// whether that was all. If not, call it again: others may work in between.
+    ///
+    /// O(classes + listed spans of those classes + blocks of the spans that are scanned). A call ends with the span
+    /// that exceeds the budget.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
     pub unsafe fn settle(
         &mut self,
         owner: *const RemoteQueue,
-        budget: usize,
+        budget: &mut usize,
         pages: &mut impl Pages,
     ) -> bool {
         self.aging = true;
         // SAFETY: the caller's remote-free queue.
-        unsafe { self.receive(owner, pages) };
+        let all = unsafe { self.receive(owner, pages) };
         self.aging = false;
-        let mut left = budget;
-        SizeClass::all().all(|class| {
-            // SAFETY: the caller passes the same `pages` at every call.
-            !self.class(class).to_scan || unsafe { self.scan(class, EXPIRED, &mut left, pages) }
-        })
+        if !all {
+            *budget = budget.saturating_sub(RECEIVED);
+            return false;
+        }
+        // SAFETY: the caller passes the same `pages` at every call.
+        unsafe { self.walk(Walk::Tick, budget, pages) }
     }
 
-    /// Whether there is anything that [`age`](Self::age) gives back or makes older. O(classes).
+    /// Whether there is anything that [`age`](Self::age) and [`settle`](Self::settle) give back or make older.
+    /// O(classes).
     pub fn has_idle(&self) -> bool {
-        self.classes.iter().any(|state| {
-            state.transfer_lists > 0 || state.empty > 0 || state.touched || state.to_scan
-        })
-    }
-
-    /// Has the spans of a class seen one tick more, if anything happened to them.
-    ///
-    /// # Safety
-    /// The set is the caller's.
-    unsafe fn rest(&mut self, class: SizeClass) {
-        let state = self.class(class);
-        if !core::mem::take(&mut state.touched) {
-            return;
-        }
-        let mut span = state.listed;
-        while !span.is_null() {
-            // SAFETY: listed spans are ours.
-            let own = unsafe { Span::own(span) };
-            if own.rest == 0 {
-                own.rest = 1;
-                state.to_scan = true;
-            }
-            span = own.next;
-        }
+        let is_idle = |state: &ClassSpans| {
+            state.transfer_lists > 0 || !state.empty.is_null() || state.touched || state.to_scan
+        };
+        let goes_on = !self.received.is_null() || self.walk != Walk::None;
+        goes_on || self.classes.iter().any(is_idle)
     }
 
     /// How many lists and spans there are. O(classes).
     pub fn kept(&self) -> usize {
         let kept = |state: &ClassSpans| state.transfer_lists as usize + state.spans as usize;
         self.classes.iter().map(kept).sum()
-    }
-
-    /// Has all spans looked at again by the next [`trim`](Self::trim) or [`settle`](Self::settle), holes
-    /// included. O(listed spans).
-    pub fn forget_looks(&mut self) {
-        for state in &mut self.classes {
-            let mut span = state.listed;
-            while !span.is_null() {
-                // SAFETY: listed spans are ours.
-                let own = unsafe { Span::own(span) };
-                if own.rest == LOOKED_AT {
-                    own.rest = AGAIN;
-                    state.to_scan = true;
-                }
-                span = own.next;
-            }
-        }
-    }
-
-    /// Scans in the spans of a class that have been idle for so many ticks at least and were not looked at
-    /// since, each of which takes one from the budget; whether it was enough.
-    ///
-    /// # Safety
-    /// The conditions of [`refill`](Self::refill).
-    pub(super) unsafe fn scan(
-        &mut self,
-        class: SizeClass,
-        ticks: u8,
-        budget: &mut usize,
-        pages: &mut impl Pages,
-    ) -> bool {
-        let page_bytes = pages.page_bytes();
-        let state = self.class(class);
-        let (mut span, mut younger) = (state.listed, false);
-        while !span.is_null() && page_bytes > 0 {
-            // SAFETY: listed spans are ours.
-            let shape = unsafe { Span::shape(span) };
-            // SAFETY: listed spans are ours.
-            let own = unsafe { Span::own(span) };
-            if (ticks..LOOKED_AT).contains(&own.rest) {
-                if *budget == 0 {
-                    return false;
-                }
-                *budget -= 1;
-                let again = own.rest == AGAIN;
-                own.rest = LOOKED_AT;
-                // SAFETY: in a hole, which nobody uses (SPAN6).
-                let discard = |start, bytes| unsafe { pages.discard(start, bytes) };
-                // SAFETY: its own shape, and the pages' answer.
-                unsafe { own.scan(shape, page_bytes, again, discard) };
-            }
-            younger |= (1..ticks).contains(&own.rest);
-            span = own.next;
-        }
-        state.to_scan = younger;
-        true
     }
 
     /// Gives several lists back, a block of each in turn. Idle blocks lie in no cache, and a list shows

@@ -20,10 +20,16 @@ pub(super) struct ClassSpans {
     pub(super) old: *mut Slot,
     /// In both stacks.
     pub(super) transfer_lists: u32,
-    pub(super) empty: u32,
+    /// The listed span without a used block, or null (SET3).
+    pub(super) empty: *mut Span,
+    /// The span that the walk under way comes to next, or null if it comes to none of this class any more.
+    pub(super) walk: *mut Span,
     pub(super) idle: bool,
     pub(super) touched: bool,
     pub(super) to_scan: bool,
+    /// Whether the next walk scans spans again that were scanned, and whether the one under way does.
+    pub(super) again: bool,
+    pub(super) walk_again: bool,
     pub(super) spans: u32,
     pub(super) blocks: u32,
     /// Blocks that are not in their span's list.
@@ -37,10 +43,13 @@ impl ClassSpans {
         transfer: ptr::null_mut(),
         old: ptr::null_mut(),
         transfer_lists: 0,
-        empty: 0,
+        empty: ptr::null_mut(),
+        walk: ptr::null_mut(),
         idle: false,
         touched: false,
         to_scan: false,
+        again: false,
+        walk_again: false,
         spans: 0,
         blocks: 0,
         used: 0,
@@ -99,6 +108,9 @@ impl ClassSpans {
         debug_assert!(own.listed);
         let (next, prev) = (own.next, own.prev);
         own.listed = false;
+        if self.walk == span {
+            self.walk = next;
+        }
         if prev.is_null() {
             self.listed = next;
         } else {

@@ -15,7 +15,8 @@ impl SpanSet {
 
     fn class_is_sound(&self, class: SizeClass) -> bool {
         let state = &self.classes[class.index()];
-        let (mut empty, mut prev, mut span) = (0, ptr::null_mut(), state.listed);
+        let (mut empty, mut empties) = (ptr::null_mut(), 0);
+        let (mut prev, mut span) = (ptr::null_mut(), state.listed);
         while !span.is_null() {
             // SAFETY: listed spans are ours.
             let shape = unsafe { Span::shape(span) };
@@ -26,7 +27,9 @@ impl SpanSet {
             if !sound || !own.listed || own.prev != prev || !own.has_blocks(shape) {
                 return false;
             }
-            empty += u32::from(own.used() == 0);
+            if own.used() == 0 {
+                (empty, empties) = (span, empties + 1);
+            }
             (prev, span) = (span, own.next);
         }
         let mut chains = 0;
@@ -40,7 +43,7 @@ impl SpanSet {
                 list = unsafe { self.links().below(list) };
             }
         }
-        empty == state.empty && empty <= 1 && chains == state.transfer_lists
+        empty == state.empty && empties <= 1 && chains == state.transfer_lists
     }
 
     /// Length of a list that satisfies SLOT1.

@@ -1,6 +1,7 @@
 //! HEAP3, HEAP4, SET5: a heap is aged by another thread while its owner works, while it is parked and while it
 //! is adopted.
 
+use larder_core::small::{RemoteQueue, SpanSet};
 use loom::thread;
 
 use crate::small::world::{BIN_BYTES, SLOT_BYTES, World, model};
@@ -13,17 +14,21 @@ fn tick(world: &'static World) {
             // SAFETY: the heap's own remote-free queue, the same pages always.
             unsafe { set.receive(owner, &mut &*world) };
         });
-        loop {
+        // In steps, between which others have the lock.
+        let steps = |step: fn(*const RemoteQueue, &mut SpanSet, &'static World) -> bool| loop {
             let done = heap.with(|owner, set| {
-                // SAFETY: the heap's own remote-free queue, the same pages always.
-                let done = unsafe { set.age(owner, 1, &mut &*world) };
+                let done = step(owner, set, world);
                 assert!(set.is_sound());
                 done
             });
             if done {
                 break;
             }
-        }
+        };
+        // SAFETY: the heap's own remote-free queue, the same pages always; here and below.
+        steps(|owner, set, world| unsafe { set.age(owner, &mut 1, &mut &*world) });
+        // SAFETY: see above.
+        steps(|owner, set, world| unsafe { set.settle(owner, &mut 1, &mut &*world) });
     });
 }
 

@@ -186,7 +186,7 @@ impl World {
         self.flush_idle(heap);
         heap.with(|owner, set| {
             // SAFETY: the heap's own remote-free queue, the same pages always.
-            unsafe { set.trim(owner, usize::MAX, &mut &*self) };
+            unsafe { set.trim(owner, &mut { usize::MAX }, &mut &*self) };
             assert!(set.is_sound());
         });
     }

@@ -1,0 +1,204 @@
+//! How much one call does, and how much all calls of a tick do together, counted.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+
+use super::super::class::SizeClass;
+use super::super::pages::Pages;
+use super::super::remote::RemoteQueue;
+use super::super::slot::Chain;
+use super::super::span::{Span, SpanMemory};
+use super::super::thread_cache::{CacheBin, ThreadCache};
+use super::SpanSet;
+use super::give_back::RECEIVED;
+use super::walk::Walk;
+
+const BLOCK_BYTES: usize = 256;
+const BLOCKS: usize = 8;
+const SPAN_BYTES: usize = BLOCKS * BLOCK_BYTES;
+const SPANS: usize = 300;
+
+#[derive(Clone, Copy)]
+#[repr(align(2048))]
+struct Memory(MaybeUninit<[u8; SPAN_BYTES]>);
+
+/// Memory for `SPANS` spans, given from the lowest address up, and their records.
+struct Region {
+    memory: [Memory; SPANS],
+    records: [MaybeUninit<Span>; SPANS],
+    /// Spans given, and of them those taken back.
+    given: usize,
+    freed: usize,
+    discards: usize,
+}
+
+impl Region {
+    const fn new() -> Self {
+        Self {
+            memory: [Memory(MaybeUninit::uninit()); SPANS],
+            records: [const { MaybeUninit::uninit() }; SPANS],
+            given: 0,
+            freed: 0,
+            discards: 0,
+        }
+    }
+}
+
+// SAFETY: spans do not overlap and lie in the region, records in a table that stays; each span is given once.
+unsafe impl Pages for Region {
+    fn span_bytes(&self, _: SizeClass) -> usize {
+        SPAN_BYTES
+    }
+
+    fn alloc_span(&mut self, _: SizeClass) -> Option<SpanMemory> {
+        let number = self.given;
+        self.given += 1;
+        Some(SpanMemory {
+            record: self.records.get_mut(number)?.as_mut_ptr(),
+            base: self.memory.get_mut(number)?.0.as_mut_ptr().cast(),
+            clean: false,
+        })
+    }
+
+    unsafe fn free_span(&mut self, _: *mut Span) {
+        self.freed += 1;
+    }
+
+    fn page_bytes(&self) -> usize {
+        BLOCK_BYTES
+    }
+
+    unsafe fn discard(&mut self, _: *mut u8, _: usize) -> bool {
+        self.discards += 1;
+        true
+    }
+
+    fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
+        let number = block.addr().wrapping_sub(self.memory.as_ptr().addr()) / SPAN_BYTES;
+        let record = self.records.get(number)?.as_ptr();
+        NonNull::new(record.cast_mut())
+    }
+
+    fn alloc_block(&mut self, _: usize, _: usize) -> Option<NonNull<u8>> {
+        None
+    }
+
+    unsafe fn free_block(&mut self, _: *mut u8) {}
+}
+
+/// A set whose every span is full of blocks of one class in the program's hands.
+struct Full<'a> {
+    set: SpanSet,
+    queue: &'a RemoteQueue,
+    pages: &'a mut Region,
+    class: SizeClass,
+    blocks: [*mut u8; SPANS * BLOCKS],
+}
+
+impl<'a> Full<'a> {
+    fn new(queue: &'a RemoteQueue, pages: &'a mut Region) -> Self {
+        let (mut set, mut cache) = (SpanSet::without_transfer_caches(), ThreadCache::new());
+        let class = SizeClass::of(BLOCK_BYTES, 8).unwrap();
+        let blocks = [(); SPANS * BLOCKS].map(|()| {
+            // SAFETY: the cache's blocks are free blocks.
+            let block = unsafe { CacheBin::pop(cache.of(class)) };
+            if !block.is_null() {
+                return block;
+            }
+            // SAFETY: the set's own queue, cache and pages.
+            let fresh = unsafe { set.refill(queue, class, &mut cache, pages) };
+            fresh.unwrap().block.as_ptr()
+        });
+        assert_eq!(pages.given, SPANS);
+        pages.discards = 0;
+        Self {
+            set,
+            queue,
+            pages,
+            class,
+            blocks,
+        }
+    }
+
+    /// Frees all blocks but the first so many of each span.
+    fn free(&mut self, kept: usize) {
+        for block in self.blocks {
+            if block.addr() % SPAN_BYTES / BLOCK_BYTES >= kept {
+                // SAFETY: a block of ours, given up.
+                unsafe { self.set.free(self.queue, block, self.pages) };
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tick_comes_to_each_span_once_and_in_one_call_to_as_many_as_the_budget_says() {
+    let (queue, mut pages) = (RemoteQueue::new(), Region::new());
+    let mut full = Full::new(&queue, &mut pages);
+    full.free(1);
+    for tick in 1..=2 {
+        full.set.looks = 0;
+        let mut all = usize::MAX;
+        // SAFETY: the set's own queue and pages.
+        assert!(unsafe { full.set.age(full.queue, &mut all, full.pages) });
+        loop {
+            let before = full.set.looks;
+            // SAFETY: the set's own queue and pages.
+            let done = unsafe { full.set.settle(full.queue, &mut 8, full.pages) };
+            let looks = full.set.looks - before;
+            assert!(looks <= 8, "{looks} spans in one call");
+            if done {
+                break;
+            }
+        }
+        assert_eq!(full.set.looks, SPANS, "tick {tick}");
+    }
+    assert_eq!(full.pages.discards, SPANS, "one run of free pages each");
+    assert!(!full.set.has_idle());
+}
+
+#[test]
+fn spans_that_others_freed_blocks_of_are_received_a_bounded_number_at_a_time() {
+    let (queue, mut pages) = (RemoteQueue::new(), Region::new());
+    let mut full = Full::new(&queue, &mut pages);
+    for block in full.blocks {
+        let span = full.pages.span_of(block).unwrap().as_ptr();
+        // SAFETY: a block of the span, given up.
+        unsafe { Span::give_remote(span, Chain::one(block.cast())) };
+    }
+    // SAFETY: the set's own queue and pages.
+    let receive = |full: &mut Full| unsafe { full.set.receive(full.queue, full.pages) };
+    assert!(!receive(&mut full), "there are more");
+    assert_eq!(full.pages.freed, RECEIVED - 1, "one empty span is kept");
+    assert!(queue.is_empty() && full.set.has_idle());
+    assert!(receive(&mut full));
+    assert_eq!(full.pages.freed, SPANS - 1);
+    assert!(full.set.is_sound());
+}
+
+#[test]
+fn a_walk_goes_on_though_its_next_span_leaves_the_list() {
+    let (queue, mut pages) = (RemoteQueue::new(), Region::new());
+    let mut full = Full::new(&queue, &mut pages);
+    full.free(1);
+    for _ in 0..SPANS {
+        // SAFETY: the set's own queue and pages.
+        unsafe { full.set.walk(Walk::Tick, &mut 1, full.pages) };
+        let next = full.set.class(full.class).walk;
+        if next.is_null() {
+            break;
+        }
+        // The last block of the span that comes next.
+        // SAFETY: the owner may read it.
+        let block = unsafe { Span::shape(next) }.base;
+        // SAFETY: a block of ours, given up.
+        unsafe { full.set.free(full.queue, block, full.pages) };
+    }
+    assert_eq!(
+        full.set.looks,
+        SPANS / 2 + 1,
+        "the others left, but for the first of them"
+    );
+    assert!(full.set.is_sound());
+}

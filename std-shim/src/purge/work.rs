@@ -1,0 +1,108 @@
+//! [`Work`]: what calls of the program do for the heap's upkeep, a bounded step in each, where no thread of the heap's own
+//! does it: ticks that are due, and making up for growth.
+
+use super::tick::Tick;
+use crate::arena::Walk;
+use crate::os::Os;
+use crate::process::Process;
+
+/// A call that gets a block does one step more for so many bytes of it: less than it costs to touch them.
+const STEP_BYTES: usize = 4 << 20;
+
+/// What is under way. Who holds its lock may take those of heaps and arenas.
+pub(crate) struct Work {
+    pub(super) tick: Tick,
+    pub(crate) growth: MakeUp,
+}
+
+/// Making up for growth: free memory of the arenas goes back, and where that is not enough, two ticks are due.
+pub(crate) struct MakeUp {
+    is_under_way: bool,
+    /// Bytes that are missing, and where the walk stands that looks for them.
+    left: u64,
+    arena: usize,
+    walk: Walk,
+    steps: u64,
+}
+
+impl Work {
+    pub(crate) const fn new() -> Self {
+        Self {
+            tick: Tick::new(),
+            growth: MakeUp::new(),
+        }
+    }
+}
+
+impl MakeUp {
+    const fn new() -> Self {
+        Self {
+            is_under_way: false,
+            left: 0,
+            arena: 0,
+            walk: Walk::new(),
+            steps: 0,
+        }
+    }
+
+    pub(crate) const fn begin(&mut self, bytes: u64) {
+        *self = Self {
+            is_under_way: true,
+            left: bytes,
+            ..Self::new()
+        };
+    }
+}
+
+impl<O: Os> Process<O> {
+    /// Does a step of what is due, and more where a block of so many bytes was found. Returns at once if another thread
+    /// does one.
+    pub(crate) fn work(&'static self, bytes: usize, now: u64) {
+        let steps = |work: &mut Work| {
+            for _ in 0..=bytes / STEP_BYTES {
+                if !self.work_some(work, now) {
+                    break;
+                }
+            }
+        };
+        self.work.try_with(steps);
+    }
+
+    /// Does a step of what is due; returns whether there was one.
+    pub(crate) fn work_some(&'static self, work: &mut Work, now: u64) -> bool {
+        let growth = &mut work.growth;
+        if growth.left == 0 && !self.purger.owes_ticks() {
+            if growth.is_under_way {
+                self.purger.made_up(now, growth.steps);
+                growth.is_under_way = false;
+            }
+            let bytes = self.purger.take_grown(now);
+            if bytes == 0 {
+                return false;
+            }
+            growth.begin(bytes);
+            self.purger.makes_up();
+        }
+        growth.steps += 1;
+        if growth.left > 0 {
+            self.discard_some(growth);
+        } else {
+            self.tick_some(&mut work.tick);
+        }
+        true
+    }
+
+    fn discard_some(&'static self, growth: &mut MakeUp) {
+        let Some(arena) = self.arenas().nth(growth.arena) else {
+            // There is no more: what is young grows old, and goes.
+            growth.left = 0;
+            return self.purger.owe_ticks(2);
+        };
+        let (given, more) = arena.discard_some_dirty(&mut growth.walk);
+        self.purger.count_purged(given);
+        growth.left = growth.left.saturating_sub(given);
+        if !more {
+            (growth.arena, growth.walk) = (growth.arena + 1, Walk::new());
+        }
+    }
+}

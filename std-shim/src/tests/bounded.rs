@@ -1,0 +1,102 @@
+//! How much one call does for the heap's upkeep, counted in calls of the system, and that all calls together do all of it.
+
+use std::alloc::Layout;
+
+use super::drive::World;
+use super::faulty::{Call, Faulty, Plan};
+use super::verbs::Held;
+use crate::config::Config;
+use crate::thread::local::Local;
+
+const MIB: usize = 1 << 20;
+const ARENA_BYTES: usize = 256 * MIB;
+/// One step gives back the free pages of 16 spans, of which each has two runs, or 16 pieces of an arena.
+const MOST_DISCARDS: usize = 40;
+
+struct Calls {
+    world: World,
+    local: Local,
+}
+
+impl Calls {
+    fn new() -> Self {
+        let os = Faulty::new(Plan::Willing);
+        Self {
+            world: World::with(os, 1, 1, ARENA_BYTES, &Config::BALANCED),
+            local: Local::new(),
+        }
+    }
+
+    fn alloc(&mut self, bytes: usize) -> Held {
+        let layout = Layout::from_size_align(bytes, 8).unwrap();
+        let block = self.world.verbs().alloc(&mut self.local, layout, false);
+        Held::new(block, layout, 1)
+    }
+
+    fn free(&mut self, held: &Held) {
+        let verbs = self.world.verbs();
+        verbs.free(&mut self.local, held.start, held.layout);
+    }
+
+    /// Has calls do what is due until there is nothing more; returns how many calls did something.
+    fn work(&self) -> usize {
+        let (process, os) = (self.world.verbs().process, self.world.os);
+        let mut calls = 0;
+        while process.purger.owes_ticks() {
+            let before = os.calls(Call::Discard);
+            process.work(0, 0);
+            let discards = os.calls(Call::Discard) - before;
+            assert!(discards <= MOST_DISCARDS, "{discards} in one call");
+            self.world.assert_sound();
+            calls += 1;
+        }
+        calls
+    }
+
+    fn end(mut self, held: &[Held]) {
+        held.iter().for_each(|held| self.free(held));
+        self.local.end(self.world.verbs().process);
+        self.world.end();
+    }
+}
+
+#[test]
+fn a_tick_that_calls_make_gives_all_back_though_no_call_gives_much() {
+    let mut calls = Calls::new();
+    let blocks: Vec<_> = (0..16 * MIB / 8192).map(|_| calls.alloc(8000)).collect();
+    let large: Vec<_> = (0..100).map(|_| calls.alloc(200_000)).collect();
+    let (kept, freed): (Vec<_>, Vec<_>) =
+        (blocks.into_iter().enumerate()).partition(|(number, _)| number % 8 == 0);
+    freed.iter().for_each(|(_, held)| calls.free(held));
+    large.iter().for_each(|held| calls.free(held));
+    let purger = &calls.world.verbs().process.purger;
+    purger.owe_ticks(2);
+    let steps = calls.work();
+    assert!(steps > 16, "256 spans take more than {steps} calls");
+    // The thread's cache keeps some blocks.
+    let (idle, least) = (30 * MIB as u64, purger.purged_bytes());
+    assert!(least > idle, "{least} bytes went back");
+    let kept: Vec<_> = kept.into_iter().map(|(_, held)| held).collect();
+    kept.iter().for_each(|held| held.check(held.layout.size()));
+    calls.end(&kept);
+}
+
+#[test]
+fn a_process_that_forks_in_the_middle_of_a_tick_goes_on_with_it() {
+    let mut calls = Calls::new();
+    let large: Vec<_> = (0..200).map(|_| calls.alloc(200_000)).collect();
+    large.iter().for_each(|held| calls.free(held));
+    let process = calls.world.verbs().process;
+    process.purger.owe_ticks(2);
+    process.work(0, 0);
+    // SAFETY: the thread holds no lock of the process.
+    unsafe { process.lock_all() };
+    // SAFETY: locked just now.
+    unsafe { process.unlock_all() };
+    calls.work();
+    assert!(process.purger.purged_bytes() > 38 * MIB as u64);
+    // Where the wish for huge pages was taken back, one more tick looks again.
+    process.tick();
+    assert!(!process.has_idle());
+    calls.end(&[]);
+}
