@@ -1,12 +1,13 @@
 //! [`Local`]: what one thread keeps at hand, and the slow paths of its verbs.
 //!
 //! ```text
-//!   Fresh ──first slow path──► Borrowing ──► Attached (has a heap, cache in use) ──thread ends──► Borrowing
+//!   Fresh ──a few slow paths──► Borrowing ──► Attached (has a heap, cache in use) ──thread ends──► Borrowing
 //! ```
 //! A thread is Borrowing while its last destructors run, and while the system is asked to tell of its end. It
 //! may allocate and free then: a heap is borrowed for each such call, so that nothing depends on the order
 //! of destructors, nothing is left behind, and a system that allocates for its answer does not come back here
-//! without end.
+//! without end. A Fresh thread borrows a few times, too: what it does may be the last of its life, when nobody tells of
+//! its end any more.
 //!
 //! # Invariants
 //! * LOCAL1 `cache` is that of the thread's heap if it is Attached and the heap is not hardened, else [`NO_CACHE`], in
@@ -24,6 +25,7 @@ use larder_core::small::{
 
 use crate::os::Os;
 use crate::process::{PagesOf, Process, ThreadHeap};
+use crate::thread::end::Told;
 
 /// A thread that comes to a slow path empties its cache once in this time. A block that is freed into a cache and taken
 /// again from there stays where it is, so spans that the program needs no more would never become empty; from the
@@ -52,7 +54,9 @@ pub(crate) struct Local {
     /// Whether its stack is being walked.
     walking: bool,
     /// The [`period`] in which the cache was emptied last, or began to be this thread's.
-    period: u16,
+    period: u8,
+    /// How often it asked for a heap and was to borrow one.
+    loans: u8,
     /// Frees with a layout since the cache was emptied for guard pages.
     frees: u32,
 }
@@ -74,6 +78,7 @@ impl Local {
             borrows: false,
             walking: false,
             period: 0,
+            loans: 0,
             frees: 0,
         }
     }
@@ -191,6 +196,7 @@ impl Local {
         };
         if let State::Attached(heap) = state {
             process.park(heap);
+            process.purger.thread_ended();
         }
     }
 
@@ -242,29 +248,36 @@ impl Local {
         self.heap
     }
 
-    /// A heap for a Fresh thread, which is Borrowing until [`attach`](Self::attach); `None` for other
-    /// threads, or if there is no memory for a heap.
+    /// A heap for a Fresh thread that asked `loans` times before, which is Borrowing until [`attach`](Self::attach);
+    /// `None` for other threads, or if there is no memory for a heap.
     pub(crate) fn begin_attach<O: Os>(
         &mut self,
+        loans: u8,
         process: &'static Process<O>,
     ) -> Option<&'static ThreadHeap> {
         let State::Fresh = self.state() else {
             return None;
         };
+        // The first thread is no late one.
+        if self.loans < loans && process.purger.has_threads() {
+            self.loans += 1;
+            return None;
+        }
         let heap = process.adopt()?;
         self.borrows = true;
         Some(heap)
     }
 
     /// Makes the heap that `begin_attach` gave the thread's own, if the system tells of the thread's end.
-    /// Else the thread goes on Borrowing.
+    /// Else the thread goes on Borrowing, or is Fresh again if the system may tell later.
     pub(crate) fn attach<O: Os>(
         &mut self,
         heap: &'static ThreadHeap,
-        end_is_told: bool,
+        told: Told,
         process: &'static Process<O>,
     ) {
-        if end_is_told {
+        if told == Told::Yes {
+            process.purger.thread_began();
             self.heap = heap;
             self.period = period(&process.os);
             if !process.tuning.is_hardened() {
@@ -275,6 +288,7 @@ impl Local {
             }
             self.borrows = false;
         } else {
+            self.borrows = told == Told::Never;
             process.park(heap);
         }
     }
@@ -314,9 +328,9 @@ impl Local {
 }
 
 /// Which time of [`CACHE_MS`] it is.
-fn period(os: &impl Os) -> u16 {
+fn period(os: &impl Os) -> u8 {
     // It may wrap around.
-    (os.coarse_ms() / CACHE_MS) as u16
+    (os.coarse_ms() / CACHE_MS) as u8
 }
 
 /// Frees a block without a heap.
