@@ -213,10 +213,11 @@ impl Larder {
     }
 
     /// Whether the heap may have a thread of its own that gives memory back while the program
-    /// does nothing. Without it that happens when the program next needs or frees much, and also, for what was
-    /// freed only now, before the heap grows. It is started
-    /// when 2 MiB have been freed, sleeps for half the delay between two looks, and ends when nothing
-    /// is idle; signals do not reach it. A program that must stay single-threaded (for `unshare` or
+    /// does nothing. Without it that happens when the program next needs much, and also, for what was
+    /// freed only now, before the heap grows. An allocation starts the thread once 8 MiB are in use. It sleeps for half
+    /// the delay between two looks while anything is idle, then until 2 MiB were freed, and ends when less than 8 MiB are
+    /// in use or no other thread uses the heap. Signals do not reach it, and it keeps to the processors of the main
+    /// thread. A program that must stay single-threaded (for `unshare` or
     /// `setns`) or forbids itself to start threads says `false`.
     #[must_use]
     pub const fn with_background_purge(self, background: bool) -> Self {

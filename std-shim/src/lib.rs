@@ -27,9 +27,9 @@
 //!
 //! # Limits
 //! Unix, and Windows without [`Recorder`] (docs/guide/src/platforms.md). Freed memory goes back to the system
-//! after the delay of the configuration, but for what running threads keep at hand and for less than
-//! 2 MiB in all; what planned steps keep goes when one ends. A thread of the heap's own sees to that
-//! while anything is idle ([`Larder::with_background_purge`] says who cannot have one). 64 GiB of
+//! after the delay of the configuration, but for what running threads keep at hand and where less than
+//! 8 MiB are in use; what planned steps keep goes when one ends. A thread of the heap's own sees to that
+//! ([`Larder::with_background_purge`] says who cannot have one). 64 GiB of
 //! addresses are reserved, or as many as the system gives. Not for signal handlers.
 
 #![cfg_attr(not(feature = "std"), no_std)]

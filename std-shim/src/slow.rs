@@ -17,7 +17,7 @@ use crate::process::PROCESS;
 use crate::purge;
 use crate::step::{self, STEP_LEAST_BYTES, StepHeap};
 use crate::thread::local::Local;
-use crate::thread::{attach, tls, with_local};
+use crate::thread::{attach, attach_to_free, tls, with_local};
 
 #[inline(always)]
 fn class_of(layout: Layout) -> Option<SizeClass> {
@@ -129,7 +129,7 @@ unsafe fn free_looked_at(block: *mut u8, layout: Layout) -> bool {
 pub(crate) unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
     // SAFETY: the caller's promise.
     let free = |local: &mut Local| unsafe { local.free_slow(class, block, &PROCESS) };
-    attach();
+    attach_to_free();
     // SAFETY: called from the verbs below, which have left the thread's part.
     let passed_bytes = unsafe { with_local(free) };
     if passed_bytes > 0 {
@@ -466,8 +466,11 @@ fn fits_in_step(heap: &StepHeap<Native>, block: *mut u8, new_size: usize) -> boo
 #[inline(never)]
 fn resize_large(block: *mut u8, layout: Layout, new_size: usize) -> bool {
     let resized = PROCESS.resize_large(block, layout.size(), new_size);
-    if resized && new_size < layout.size() {
-        purge::freed(layout.size() - new_size);
+    if resized {
+        match layout.size().checked_sub(new_size) {
+            Some(freed_bytes) => purge::freed(freed_bytes),
+            None => purge::found(new_size - layout.size()),
+        }
     }
     resized
 }
@@ -484,6 +487,7 @@ unsafe fn grow_elsewhere(block: *mut u8, layout: Layout, new: Layout) -> Option<
     }
     // SAFETY: the caller's promise.
     let grown = unsafe { PROCESS.grow_elsewhere(block, layout, new.size()) }?;
+    purge::found(new.size());
     if grown.idle_bytes > 0 {
         purge::freed(grown.idle_bytes);
     }

@@ -52,6 +52,9 @@ mod cases {
             drop(peak(&[MIB]));
             assert!(HEAP.stats().retained_bytes > 0);
         }),
+        Case::new("the thread keeps to the processors of the process", || {
+            keeps_to_processors();
+        }),
         Case::new("signals do not reach the thread", signals_pass_by),
         Case::new(
             "memory goes back beside threads that allocate",
@@ -222,6 +225,59 @@ mod cases {
             wait("the peak stays", || more_than(before) <= max / 20);
             wait("the thread stays", || threads() == 1);
         }
+    }
+
+    /// On which processors a thread may run, by its folder.
+    fn processors_of(task: &std::path::Path) -> String {
+        let status = std::fs::read_to_string(task.join("status")).unwrap();
+        let mut lines = status.lines();
+        let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        list.unwrap().trim().to_owned()
+    }
+
+    /// The folder of the heap's own thread, once it has its name.
+    fn purge_thread() -> Option<std::path::PathBuf> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let mut folders = tasks.map(|task| task.unwrap().path());
+        folders.find(|task| {
+            let name = std::fs::read_to_string(task.join("comm"));
+            name.is_ok_and(|name| name.trim() == "larder-purge")
+        })
+    }
+
+    /// Has the calling thread run on the first or the last of the processors that the process has.
+    fn pin(to_first: bool) {
+        // SAFETY: zeros are an empty set.
+        let mut set = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
+        // SAFETY: a variable of ours, that long; here and below.
+        unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+        // SAFETY: the number is below that of the set's bits; here and below.
+        let mut all = (0..1024).filter(|&number| unsafe { libc::CPU_ISSET(number, &set) });
+        let number = if to_first { all.next() } else { all.last() }.unwrap();
+        // SAFETY: zeros are an empty set.
+        let mut one = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
+        // SAFETY: as above.
+        unsafe { libc::CPU_SET(number, &mut one) };
+        // SAFETY: as above.
+        unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) };
+    }
+
+    fn keeps_to_processors() {
+        let starter = thread::spawn(|| {
+            // Once the main thread has its one processor.
+            thread::park();
+            pin(false);
+            peak(&[MIB])
+        });
+        pin(true);
+        starter.thread().unpark();
+        // In use, so that the heap's thread stays.
+        let all = starter.join().unwrap();
+        wait("there is no thread", || purge_thread().is_some());
+        let main = format!("/proc/self/task/{}", std::process::id());
+        let expected = processors_of(main.as_ref());
+        assert_eq!(processors_of(&purge_thread().unwrap()), expected);
+        drop(all);
     }
 
     static ELSEWHERE: AtomicBool = AtomicBool::new(false);

@@ -57,7 +57,7 @@ fn create(run: Run, stack_bytes: Option<usize>) -> bool {
     started
 }
 
-/// Makes the calling thread an ordinary one on any processor, whoever started it: a thread inherits the
+/// Makes the calling thread an ordinary one on the processors of the process, whoever started it: a thread inherits the
 /// policy and the processors of a real-time thread too. What is refused stays as it is.
 pub(crate) fn be_ordinary() {
     // SAFETY: zeros are a value of this struct of plain numbers.
@@ -67,11 +67,19 @@ pub(crate) fn be_ordinary() {
     // SAFETY: the calling thread, and a variable of ours.
     unsafe { libc::pthread_setschedparam(this, libc::SCHED_OTHER, &raw const priority) };
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    {
-        let all = [u8::MAX; size_of::<libc::cpu_set_t>()];
-        // SAFETY: the calling thread, and as many bytes as a set has; the kernel keeps those processors
-        // that the process may use.
-        unsafe { libc::sched_setaffinity(0, all.len(), all.as_ptr().cast()) };
+    take_processors_of_main();
+}
+
+/// Gives the calling thread the processors of the main thread, which has what whoever started the process gave it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn take_processors_of_main() {
+    let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
+    // SAFETY: the call has no conditions. The main thread has the number of its process.
+    let main = unsafe { libc::getpid() };
+    // SAFETY: writes at most that many bytes of a variable of ours.
+    if unsafe { libc::sched_getaffinity(main, size_of_val(&set), set.as_mut_ptr()) } == 0 {
+        // SAFETY: the calling thread, and as many bytes as the set has.
+        unsafe { libc::sched_setaffinity(0, size_of_val(&set), set.as_ptr()) };
     }
 }
 
@@ -111,7 +119,11 @@ pub(crate) fn sleep_ns(ns: u64) {
     };
 }
 
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+pub(crate) use super::clock::coarse_ms;
+
 /// A clock that is read in a few nanoseconds, exact to a few milliseconds.
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 pub(crate) fn coarse_ms() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;

@@ -2,6 +2,12 @@
 
 use larder_core::sync::AtomicU32;
 
+/// Whether a thread that sleeps can be woken.
+pub(crate) const WAKES: bool = cfg!(all(
+    any(target_os = "linux", target_os = "android"),
+    not(miri)
+));
+
 /// Sleeps while `word` is `seen`, until [`wake_one`] of that word. May return at any time.
 #[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
 pub(crate) fn sleep_while(word: &AtomicU32, seen: u32) {

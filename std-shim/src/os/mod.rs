@@ -7,12 +7,14 @@
 //! * `Native`, its [`Os`]; the constant `FIRST_ARENA_BYTES`;
 //! * `Key` with `make_key` and `set_key`; `watch_forks`; `say` and `abort`.
 //!
-//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded, `environment` reads variables, `stack` walks stacks, `fault` tells of faults, `peak` of the most in memory, `proc` reads files of the kernel. No call here
+//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded, `environment` reads variables, `clock` has the time, `stack` walks stacks, `fault` tells of faults, `peak` of the most in memory, `proc` reads files of the kernel. No call here
 //! changes `errno` (`errno`).
 
 // Who has no threads of the heap's own ticks in slow paths.
 #[cfg_attr(not(all(unix, not(miri))), path = "no_background.rs")]
 pub(crate) mod background;
+#[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
+mod clock;
 #[cfg(unix)]
 pub(crate) mod environment;
 #[cfg(unix)]
@@ -39,7 +41,7 @@ mod windows;
 #[cfg(all(windows, not(miri)))]
 use windows as system;
 
-pub(crate) use futex::{sleep_while, wake_one};
+pub(crate) use futex::{WAKES, sleep_while, wake_one};
 pub(crate) use pin::pin_library;
 pub(crate) use system::{
     FIRST_ARENA_BYTES, Key, Native, abort, make_key, say, set_key, watch_forks,

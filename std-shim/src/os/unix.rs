@@ -29,6 +29,9 @@ const COUNT: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const MAX_PAGES: usize = (2 << 20) / 4096;
 
+/// Where the system does not say how long pages are: whole pages of this length are whole pages of every shorter one.
+const MOST_PAGE_BYTES: usize = 64 << 10;
+
 const USABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 fn map(at: *mut u8, bytes: usize, access: libc::c_int, flags: libc::c_int) -> Option<NonNull<u8>> {
@@ -161,9 +164,11 @@ unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize, page: usize) -> M
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn processors() -> usize {
     let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
+    let (bytes, place) = (size_of_val(&set), set.as_mut_ptr());
+    // Not by the C library's function: a program may run with one of others that allocates.
     // SAFETY: writes at most that many bytes of a variable of ours.
-    let answer = unsafe { libc::sched_getaffinity(0, size_of_val(&set), set.as_mut_ptr()) };
-    if answer != 0 {
+    let answer = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, bytes, place) };
+    if answer < 0 {
         // More processors than the set has room for.
         return size_of_val(&set) * 8;
     }
@@ -198,11 +203,21 @@ fn barrier() -> bool {
 
 // SAFETY: 1: a mapping is ours until it is unmapped; 2: anonymous memory reads as zero.
 unsafe impl Os for Native {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn page_bytes(&self) -> usize {
+        // Not by `sysconf`: a program may run with one of others that allocates.
+        // SAFETY: reads a number of the process.
+        match unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize {
+            0 => MOST_PAGE_BYTES,
+            bytes => bytes,
+        }
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
     fn page_bytes(&self) -> usize {
         // SAFETY: reads a constant of the process.
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        // Whole pages of this length are whole pages of every shorter one.
-        usize::try_from(bytes).unwrap_or(64 << 10)
+        usize::try_from(bytes).unwrap_or(MOST_PAGE_BYTES)
     }
 
     fn processors(&self) -> usize {

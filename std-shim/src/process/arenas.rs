@@ -88,9 +88,10 @@ impl<O: Os> Process<O> {
         self.arenas().find(|arena| arena.contains(block))
     }
 
-    /// Tries `held` on every arena, which neither grows nor sleeps.
+    /// Tries `held`, which takes `bytes` bytes and neither grows nor sleeps, on every arena.
     pub(super) fn find_held<T>(
         &'static self,
+        bytes: usize,
         held: impl Fn(&'static Arena<O>) -> Held<T>,
     ) -> Held<T> {
         let mut answer = Held::Full;
@@ -98,7 +99,10 @@ impl<O: Os> Process<O> {
             match held(arena) {
                 Held::Full => {}
                 Held::Busy => answer = Held::Busy,
-                found => return found,
+                found => {
+                    self.purger.taken(bytes, &self.tuning);
+                    return found;
+                }
             }
         }
         answer
@@ -112,6 +116,7 @@ impl<O: Os> Process<O> {
         held: impl Fn(&'static Arena<O>) -> Held<T>,
         grow: impl Fn(&'static Arena<O>) -> Option<T>,
     ) -> Option<T> {
+        self.purger.taken(bytes, &self.tuning);
         let grow = |arena: &'static Arena<O>| {
             let found = grow(arena);
             if found.is_some() {

@@ -5,8 +5,7 @@
 use super::{PROCESS, Process};
 use crate::os::{Forks, Os};
 use crate::step;
-use crate::thread::end::EXIT_KEY;
-use crate::thread::wait::Sleep;
+use crate::thread::wait::{OF_HEAP, Sleep};
 use crate::thread::with_local;
 
 /// The process at a fork.
@@ -15,19 +14,15 @@ pub(crate) struct ProcessForks;
 impl Forks for ProcessForks {
     unsafe fn before_fork() {
         // SAFETY: the thread is in `fork` and holds no lock of ours.
-        unsafe { EXIT_KEY.lock_across_fork() };
-        // Fork handlers that were registered before ours run after this one, and may allocate.
-        Sleep::keep_locks(true);
-        // SAFETY: the thread is in `fork` and holds no lock of ours.
         unsafe { PROCESS.lock_all() };
+        // Fork handlers that were registered before ours run after this one, and may allocate.
+        Sleep::<OF_HEAP>::keep_locks(true);
     }
 
     unsafe fn after_fork() {
+        Sleep::<OF_HEAP>::keep_locks(false);
         // SAFETY: locked by before_fork.
         unsafe { PROCESS.unlock_all() };
-        Sleep::keep_locks(false);
-        // SAFETY: locked by before_fork.
-        unsafe { EXIT_KEY.unlock_across_fork() };
     }
 
     unsafe fn in_child() {
@@ -38,7 +33,7 @@ impl Forks for ProcessForks {
         // SAFETY: this is the only thread of the child, whose memory is a copy of the parent's.
         unsafe { PROCESS.pool.park_orphans(mine) };
         step::in_child();
-        PROCESS.purger.in_child();
+        PROCESS.purger.in_child(usize::from(!mine.is_null()));
         for arena in PROCESS.arenas() {
             arena.in_child();
         }

@@ -29,7 +29,7 @@ impl<O: Os> Process<O> {
         if bytes.max(align) >= self.mapping_least_bytes() {
             return Held::Busy;
         }
-        self.find_held(|arena| arena.alloc_held(bytes, align))
+        self.find_held(bytes, |arena| arena.alloc_held(bytes, align))
     }
 
     /// A block without a class.
@@ -44,14 +44,12 @@ impl<O: Os> Process<O> {
             // What is no mapping may find room between other blocks. The system has refused the memory, not
             // the addresses, where those are not scarce: the arenas must not grow either.
             false if self.is_scarce() => mapping().or_else(in_arenas),
-            false => {
-                mapping().or_else(
-                    || match self.find_held(|arena| arena.alloc_held(bytes, align)) {
-                        Held::Found(block) => Some(block),
-                        Held::Full | Held::Busy => None,
-                    },
-                )
-            }
+            false => mapping().or_else(|| {
+                match self.find_held(bytes, |arena| arena.alloc_held(bytes, align)) {
+                    Held::Found(block) => Some(block),
+                    Held::Full | Held::Busy => None,
+                }
+            }),
         }
     }
 
@@ -123,6 +121,8 @@ impl<O: Os> Process<O> {
         new_bytes: usize,
     ) -> bool {
         if let Some(arena) = self.arena_of(block) {
+            let grown_bytes = new_bytes.saturating_sub(old_bytes);
+            self.purger.taken(grown_bytes, &self.tuning);
             return arena.resize(block, old_bytes, new_bytes);
         }
         // SAFETY: the caller's block, whose end is given up; it stays under its address.
@@ -161,6 +161,7 @@ impl<O: Os> Process<O> {
             false => self.alloc_mapping(new_bytes, layout.align()),
         };
         let Some(to) = mapping else {
+            self.purger.taken(new_bytes, &self.tuning);
             // SAFETY: the caller's promise.
             return unsafe {
                 arena.grow_elsewhere(block, layout.size(), new_bytes, layout.align())

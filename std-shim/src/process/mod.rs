@@ -113,6 +113,11 @@ impl<O: Os> Process<O> {
         arenas.chain(steps).sum()
     }
 
+    /// Bytes in blocks and spans of the arenas.
+    pub(crate) fn live_bytes(&'static self) -> u64 {
+        self.arenas().map(|arena| arena.numbers().0).sum()
+    }
+
     /// Whether so many bytes could be had if all idle memory came back.
     pub(crate) fn could_hold(&'static self, bytes: usize) -> bool {
         self.arenas().any(|arena| arena.bytes() >= bytes)

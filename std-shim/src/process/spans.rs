@@ -44,7 +44,7 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
     }
 
     fn alloc_held_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
-        match self.0.find_held(|arena| arena.alloc_held_span(class)) {
+        match (self.0).find_held(span_bytes(class), |arena| arena.alloc_held_span(class)) {
             Held::Found(memory) => Some(memory),
             Held::Full => None,
             // Another arena rather than a wait.

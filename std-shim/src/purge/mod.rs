@@ -3,7 +3,7 @@
 //! often takes again within moments.
 //!
 //! # Files
-//! * `purger` who makes the ticks, and when
+//! * `purger` who makes the ticks, and when · `thread` the purge thread, and what others tell it
 //! * `tick` what one does, in steps · `work` the steps that calls of the program do · `trim` everything idle at once
 //!
 //! Free memory of an arena goes in `arena/idle`.
@@ -23,26 +23,30 @@
 //! ```
 //! What a tick itself frees on this way has been idle long enough, and goes the whole way at once. Of
 //! the cache of a running thread the bins of long classes are emptied that it has not used since the tick before, which
-//! costs its fast paths nothing (`BiasedLock`); the others it empties itself, in slow paths (`thread/local`). Fewer than START_BYTES may stay too. A span with a
+//! costs its fast paths nothing (`BiasedLock`); the others it empties itself, in slow paths (`thread/local`). Where fewer than USE_BYTES are in use nobody ticks. A span with a
 //! used block stays, but not the pages of it in which there is none (holes).
 //!
 //! Who makes the ticks:
 //! ```text
-//!   Resting ──START_BYTES freed──► Ticking: a thread of the heap's own, until nothing is idle
-//!      │ │                            ▲ │ no thread could be had
-//!      │ │           START_BYTES freed│ ▼
-//!      │ └────not wanted──────────► Inline: slow paths of the program, by a coarse clock
-//!      └──for ever──► Off
+//!   Resting ─► Wanted     USE_BYTES were taken from the arenas
+//!   Wanted  ─► Ticking    a slow allocation starts the purge thread
+//!   Ticking ─► Waiting    nothing is idle, and USE_BYTES are in use
+//!   Waiting ─► Ticking    START_BYTES were freed, or the last thread with a heap has ended
+//!   Ticking ─► Resting    nothing is idle, and less is in use, or no thread has a heap: the purge thread ends
+//!   Ticking ─► Inline     no thread could be had; START_BYTES freed later it is Wanted again
+//!   Resting ─► Inline     no thread is wished, and START_BYTES were freed
+//!   Resting ─► Off        the delay is for ever
 //! ```
-//! Where a thread is wanted and cannot be had, each START_BYTES freed try again, and two ticks begin at once: nobody
-//! else would, should the program fall idle.
+//! The purge thread is there before anything is freed: no free starts one. Inline, slow paths of allocations tick by a
+//! coarse clock. Where a thread is wanted and cannot be had, two ticks begin at each try: nobody else would begin any,
+//! should the program fall idle.
 //!
 //! # Steps
 //!
 //! A tick is made in steps of some 200 microseconds at most (STEP_BLOCKS). A step goes on where the last one ended: with
-//! a heap, with a span in its list (`SpanSet::settle`), with a chunk of an arena. The heap's own thread does one step
-//! after the other, and lets others have the locks in between. A call of the program does one step and leaves the rest to
-//! the next calls that come to a slow path; only a call that gets a block of several MiB does one more for each 4 MiB.
+//! a heap, with a span in its list (`SpanSet::settle`), with a chunk of an arena. The purge thread does one step after
+//! the other, and lets others have the locks in between. An allocation does one step and leaves the rest to the next ones
+//! that come to a slow path; only one that gets a block of several MiB does one more for each 4 MiB.
 //!
 //! # Growth
 //!
@@ -52,7 +56,7 @@
 //! what it needs next. Between two such looks lie MAKE_UP_MS at least and sixteen times what the first one took; a heap
 //! that no longer grows is left alone.
 //!
-//! A free costs one relaxed load for this, and an addition more while the purger rests, in slow paths
+//! A free costs one relaxed load for this, and an addition more while nobody ticks, in slow paths
 //! only. A tick is O(heaps x classes + spans of classes that something happened to + chunks + blocks that go back).
 //!
 //! # Invariants
@@ -62,15 +66,21 @@
 //!   read after that; the purger
 //!   writes that it rests and then looks, under the same locks, for what came meanwhile. One of both
 //!   sees the other.
-//! * PURGE3 a thread is started while its starter holds no lock of the heap. The thread allocates nothing
-//!   here and has no heap. One is Ticking at a time.
-//! * PURGE4 the child of a fork has no such thread. If its parent had one, the child's next slow free
+//! * PURGE3 a free neither waits for a tick nor calls out: it may come from inside the C library, under locks that
+//!   `pthread_create` takes. It counts, and wakes the purge thread by a system call. Threads are started and ticks made by
+//!   allocations, by a thread that holds no lock of the heap. The purge thread allocates nothing here and has no heap.
+//!   One is Ticking or Waiting at a time.
+//! * PURGE4 the child of a fork has no such thread. If its parent had one, the child's next slow allocation
 //!   starts one.
+//! * PURGE5 the purge thread does not outlive the threads that have heaps, as the process lives while it does. A thread
+//!   counts itself out and then looks whether the purge thread waits; that one says that it waits and then counts.
 
 mod purger;
+mod thread;
 mod tick;
 mod trim;
 mod work;
 
-pub(crate) use purger::{Purger, found, freed, thread_ended};
+pub(crate) use purger::Purger;
+pub(crate) use thread::{found, freed, thread_ended};
 pub(crate) use work::Work;

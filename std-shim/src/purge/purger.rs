@@ -1,20 +1,18 @@
-//! [`Purger`]: who makes the ticks of a process, and when.
+//! [`Purger`]: the state of who makes the ticks of a process, and when.
 
-use core::ffi::c_void;
-use core::ptr;
-
-use larder_core::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use larder_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use crate::config::Tuning;
-use crate::os::background::{be_ordinary, coarse_ms, name_thread, sleep_ns, start_thread};
-use crate::process::PROCESS;
+use crate::os::background::{coarse_ms, sleep_ns};
+use crate::os::{WAKES, sleep_while, wake_one};
 
-/// So much must be freed past the caches before a thread is worth its start.
+/// So much must be freed past the caches before a tick is worth its time.
 const START_BYTES: u64 = 2 << 20;
+/// So much must be taken from the arenas before a thread is worth its start, and stay in use for it to stay. Spans count
+/// whole, and those of a small program are mostly untouched.
+const USE_BYTES: u64 = 8 << 20;
 /// Ticks are not made more often than this, whatever the delay.
 const LEAST_TICK_MS: u64 = 25;
-/// What a thread that ends is counted with: mostly it leaves less.
-const THREAD_BYTES: usize = 64 << 10;
 
 /// A heap that has grown by this part of what it holds, and by so many bytes, makes up for it, if nobody has for so
 /// long, and for so long for each step that it took.
@@ -24,17 +22,23 @@ const MAKE_UP_MS: u64 = 10;
 /// Sixteen times what a step takes.
 const MAKE_UP_STEP_MS: u64 = 3;
 
-/// States. Those from `TICKING` on ask nothing of who frees.
+/// States. Those from `TICKING` on ask nothing of a thread that frees.
 const RESTING: u32 = 0;
-const INLINE: u32 = 1;
-const TICKING: u32 = 2;
-const OFF: u32 = 3;
+const WAITING: u32 = 1;
+const WANTED: u32 = 2;
+const INLINE: u32 = 3;
+const TICKING: u32 = 4;
+const OFF: u32 = 5;
 
 /// Who makes the ticks of a process, and what came of them.
 pub(crate) struct Purger {
     state: AtomicU32,
-    /// Bytes freed while it rests, as far as they passed a bin.
+    /// Bytes freed since nobody ticks, as far as they passed a bin.
     freed: AtomicU64,
+    /// Bytes taken from the arenas while it rests.
+    taken: AtomicU64,
+    /// Threads that have a heap.
+    threads: AtomicUsize,
     /// Inline: when the next tick is due, in milliseconds of the coarse clock; 0 at first.
     due: AtomicU64,
     /// Bytes given back.
@@ -51,12 +55,15 @@ pub(crate) struct Purger {
     making_up: AtomicU32,
 }
 
-/// What a thread that freed must do.
+/// What the purge thread does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wanted {
-    Nothing,
-    Thread,
+pub(super) enum Next {
+    /// Ticks: something is idle.
     Tick,
+    /// Waits until enough was freed: nothing is idle, but enough is in use.
+    Wait,
+    /// Ends: too little is in use, or only by threads that have ended.
+    End,
 }
 
 impl Purger {
@@ -64,6 +71,8 @@ impl Purger {
         Self {
             state: AtomicU32::new(RESTING),
             freed: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            threads: AtomicUsize::new(0),
             due: AtomicU64::new(0),
             purged: AtomicU64::new(0),
             bound: AtomicU64::new(START_BYTES),
@@ -136,57 +145,133 @@ impl Purger {
     }
 
     /// Whether a call of the program has something to do.
-    fn has_work(&self) -> bool {
+    pub(super) fn has_work(&self) -> bool {
         self.owes_ticks()
             || self.grown.load(Ordering::Relaxed) > 0
             || self.making_up.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts freed bytes while nobody ticks, and says who does next.
-    fn count(&self, bytes: usize, tuning: &Tuning) -> Wanted {
-        let state = self.state.load(Ordering::Relaxed);
-        if state == INLINE && !tuning.background() {
-            return self.look_at_clock(tuning);
+    /// Told when a block or a span was taken from an arena. Only counts: the caller may hold locks.
+    #[inline]
+    pub(crate) fn taken(&self, bytes: usize, tuning: &Tuning) {
+        // Relaxed: only a count, here and below.
+        if self.state.load(Ordering::Relaxed) == RESTING {
+            self.taken_unseen(bytes, tuning);
         }
-        if state >= TICKING {
-            return Wanted::Nothing;
+    }
+
+    #[cold]
+    fn taken_unseen(&self, bytes: usize, tuning: &Tuning) {
+        let taken = self.taken.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+        if taken >= USE_BYTES && tuning.background() {
+            self.change(RESTING, wanted(tuning));
+        }
+    }
+
+    /// Told when a thread has a heap from now on.
+    pub(crate) fn thread_began(&self) {
+        self.threads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether any thread has a heap.
+    pub(crate) fn has_threads(&self) -> bool {
+        self.threads.load(Ordering::Relaxed) > 0
+    }
+
+    /// Told when a thread has no heap any more.
+    pub(crate) fn thread_ended(&self) {
+        // SeqCst: before the look at the state that follows (PURGE5).
+        self.threads.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether frees are counted.
+    #[inline]
+    pub(super) fn counts(&self) -> bool {
+        // Relaxed: the free was done under a lock that the purger takes before it looks (PURGE2).
+        self.state.load(Ordering::Relaxed) < TICKING
+    }
+
+    /// Whether allocations tick, by the clock.
+    #[inline]
+    pub(super) fn is_inline(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == INLINE
+    }
+
+    /// Whether the purge thread is to be started.
+    #[inline]
+    pub(super) fn wants_thread(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == WANTED
+    }
+
+    /// Takes it on to start the purge thread; whether that was the caller's to do.
+    pub(super) fn begin_start(&self) -> bool {
+        self.change(WANTED, TICKING)
+    }
+
+    /// Wakes the purge thread if it waits and no thread has a heap.
+    pub(super) fn wake_if_alone(&self) {
+        // SeqCst: see `thread_ended`.
+        if self.threads.load(Ordering::SeqCst) == 0 && self.change(WAITING, TICKING) {
+            wake_one(&self.state);
+        }
+    }
+
+    /// Waits until a thread that frees, or ends, wants ticks. Looks each `ms` where nobody can be woken.
+    pub(super) fn wait(&self, ms: u64) {
+        while self.state.load(Ordering::Relaxed) == WAITING {
+            match WAKES {
+                true => sleep_while(&self.state, WAITING),
+                false => sleep_ns(ms.saturating_mul(1_000_000)),
+            }
+        }
+    }
+
+    /// Counts freed bytes while nobody ticks, and wakes the purge thread if they are enough.
+    pub(super) fn freed(&self, bytes: usize, tuning: &Tuning) {
+        if self.count(bytes, tuning) {
+            wake_one(&self.state);
+        }
+    }
+
+    /// Counts freed bytes while nobody ticks. Returns whether the purge thread is to be woken.
+    fn count(&self, bytes: usize, tuning: &Tuning) -> bool {
+        let state = self.state.load(Ordering::Relaxed);
+        let counts = match state {
+            WAITING => true,
+            RESTING => !tuning.background(),
+            INLINE => tuning.background(),
+            _ => false,
+        };
+        if !counts {
+            return false;
         }
         // Relaxed: only a count.
         let freed = self.freed.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
         if freed < START_BYTES {
-            return match state {
-                INLINE => self.look_at_clock(tuning),
-                _ => Wanted::Nothing,
-            };
+            return false;
         }
-        let (next, wanted) = match tuning.purge_ms() {
-            u64::MAX => (OFF, Wanted::Nothing),
-            _ if tuning.background() => (TICKING, Wanted::Thread),
-            _ => (INLINE, Wanted::Nothing),
-        };
-        if self.change(state, next) {
-            wanted
-        } else {
-            Wanted::Nothing
+        match state {
+            WAITING => self.change(WAITING, TICKING),
+            _ => {
+                self.change(state, wanted(tuning));
+                false
+            }
         }
     }
 
-    fn look_at_clock(&self, tuning: &Tuning) -> Wanted {
+    /// Whether a tick of the calling thread is due by the clock.
+    pub(super) fn is_due(&self, tuning: &Tuning) -> bool {
         let now = coarse_ms();
         let due = self.due.load(Ordering::Relaxed);
         if due != 0 && now < due {
-            return Wanted::Nothing;
+            return false;
         }
         let next = now.saturating_add(tick_ms(tuning));
         // Relaxed: whoever changes it ticks; two at once would harm nobody (PURGE1).
         let mine = (self.due)
             .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok();
-        if mine && due != 0 {
-            Wanted::Tick
-        } else {
-            Wanted::Nothing
-        }
+        mine && due != 0
     }
 
     /// Relaxed: the locks order it against frees (PURGE2).
@@ -196,102 +281,62 @@ impl Purger {
             .is_ok()
     }
 
-    /// Ends the ticking if nothing is idle; whether it has ended (PURGE2).
-    fn rest(&self, has_idle: impl Fn() -> bool) -> bool {
-        if has_idle() {
-            return false;
-        }
+    /// Has the purge thread do what `look` says is next, if that is still so once others see it (PURGE2).
+    pub(super) fn rest(&self, look: impl Fn() -> Next) -> Next {
+        let next = look();
+        let state = match next {
+            Next::Tick => return Next::Tick,
+            Next::Wait => WAITING,
+            Next::End => RESTING,
+        };
         self.freed.store(0, Ordering::Relaxed);
-        self.state.store(RESTING, Ordering::Relaxed);
-        // A free that could not have the lock is seen below, or sees the state (see `Deferred::push`).
+        self.taken.store(0, Ordering::Relaxed);
+        self.state.store(state, Ordering::Relaxed);
+        // A free that could not have the lock is seen below, or sees the state (see `Deferred::push`); so with a thread
+        // that ends (PURGE5).
         fence(Ordering::SeqCst);
         // If another thread was started meanwhile, that one goes on.
-        !(has_idle() && self.change(RESTING, TICKING))
+        match look() != next && self.change(state, TICKING) {
+            true => Next::Tick,
+            false => next,
+        }
+    }
+
+    /// What is next while nothing is idle and so many bytes are in use.
+    pub(super) fn next(&self, live: u64) -> Next {
+        let threads = self.threads.load(Ordering::SeqCst);
+        match live >= USE_BYTES && threads > 0 {
+            true => Next::Wait,
+            false => Next::End,
+        }
     }
 
     /// No thread could be had.
-    fn refused(&self) {
+    pub(super) fn refused(&self) {
         self.freed.store(0, Ordering::Relaxed);
         self.change(TICKING, INLINE);
     }
 
-    /// In the child of a fork (PURGE4).
-    pub(crate) fn in_child(&self) {
-        if self.change(TICKING, RESTING) {
-            self.freed.store(START_BYTES, Ordering::Relaxed);
+    /// In the child of a fork, in which so many threads have a heap (PURGE4).
+    pub(crate) fn in_child(&self, threads: usize) {
+        self.threads.store(threads, Ordering::Relaxed);
+        if !self.change(TICKING, WANTED) {
+            self.change(WAITING, WANTED);
         }
     }
 }
 
-fn tick_ms(tuning: &Tuning) -> u64 {
+/// What comes once a tick is wanted.
+fn wanted(tuning: &Tuning) -> u32 {
+    match tuning.purge_ms() {
+        u64::MAX => OFF,
+        _ if tuning.background() => WANTED,
+        _ => INLINE,
+    }
+}
+
+pub(super) fn tick_ms(tuning: &Tuning) -> u64 {
     (tuning.purge_ms() / 2).max(LEAST_TICK_MS)
-}
-
-/// Told after memory was freed past the caches, by a thread that holds no lock and has left its part.
-#[inline]
-pub(crate) fn freed(bytes: usize) {
-    // Relaxed: the free was done under a lock that the purger takes before it looks (PURGE2).
-    if PROCESS.purger.state.load(Ordering::Relaxed) < TICKING || PROCESS.purger.owes_ticks() {
-        freed_unseen(bytes);
-    }
-}
-
-/// Told when a thread ends, by that thread: what it leaves counts as freed.
-pub(crate) fn thread_ended() {
-    freed(THREAD_BYTES);
-}
-
-/// Told after a block of so many bytes was found, before the program touches it, by a thread that holds no lock and has
-/// left its part.
-#[inline]
-pub(crate) fn found(bytes: usize) {
-    let purger = &PROCESS.purger;
-    // Relaxed: only a hint.
-    if purger.state.load(Ordering::Relaxed) == INLINE || purger.has_work() {
-        work(0, bytes);
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn freed_unseen(bytes: usize) {
-    work(bytes, 0);
-}
-
-/// Counts freed bytes, has ticks made that are due, and does a step of what there is to do.
-fn work(freed: usize, found: usize) {
-    let purger = &PROCESS.purger;
-    match purger.count(freed, &PROCESS.tuning) {
-        Wanted::Nothing => {}
-        Wanted::Tick => purger.owe_ticks(1),
-        Wanted::Thread => {
-            if !start_thread(run) {
-                purger.refused();
-                // Twice: what is young grows old, and goes.
-                purger.owe_ticks(2);
-            }
-        }
-    }
-    if purger.has_work() {
-        PROCESS.work(found, coarse_ms());
-    }
-}
-
-/// The thread: ticks until nothing is idle.
-extern "C" fn run(_: *mut c_void) -> *mut c_void {
-    be_ordinary();
-    name_thread();
-    let mut due = coarse_ms();
-    loop {
-        let (now, tick) = (coarse_ms(), tick_ms(&PROCESS.tuning));
-        // A tick that took long does not put the next one off, but never comes at once.
-        due = due.saturating_add(tick).max(now.saturating_add(tick / 4));
-        sleep_ns((due - now).saturating_mul(1_000_000));
-        PROCESS.tick();
-        if PROCESS.purger.rest(|| PROCESS.has_idle()) {
-            return ptr::null_mut();
-        }
-    }
 }
 
 #[cfg(test)]
@@ -305,37 +350,103 @@ mod tests {
         tuning
     }
 
+    const ENOUGH: usize = START_BYTES as usize;
+
+    fn state(purger: &Purger) -> u32 {
+        purger.state.load(Ordering::Relaxed)
+    }
+
+    /// A purger whose thread was started.
+    fn ticking(tuning: &Tuning) -> Purger {
+        let purger = Purger::new();
+        purger.taken(USE_BYTES as usize, tuning);
+        assert!(purger.begin_start());
+        purger.thread_began();
+        purger
+    }
+
     #[test]
-    fn a_thread_is_wanted_once_when_enough_was_freed() {
+    fn a_thread_is_wanted_once_when_enough_was_taken_and_never_by_a_free() {
         let (purger, tuning) = (Purger::new(), tuned(Config::BALANCED));
-        let max = START_BYTES as usize;
-        assert_eq!(purger.count(max - 1, &tuning), Wanted::Nothing);
-        assert_eq!(purger.count(1, &tuning), Wanted::Thread);
-        assert_eq!(purger.count(max, &tuning), Wanted::Nothing);
-        assert!(!purger.rest(|| true), "something is idle");
-        assert!(purger.rest(|| false));
-        assert_eq!(purger.count(max - 1, &tuning), Wanted::Nothing, "from 0");
-        assert_eq!(purger.count(1, &tuning), Wanted::Thread);
+        assert!(!purger.count(usize::MAX >> 1, &tuning));
+        assert_eq!(state(&purger), RESTING);
+        purger.taken(USE_BYTES as usize - 1, &tuning);
+        assert!(!purger.wants_thread());
+        purger.taken(1, &tuning);
+        assert!(purger.wants_thread());
+        assert!(purger.begin_start());
+        assert!(!purger.begin_start(), "once");
+        purger.taken(USE_BYTES as usize, &tuning);
+        assert!(!purger.count(ENOUGH, &tuning));
+        assert_eq!(state(&purger), TICKING);
+    }
+
+    #[test]
+    fn the_thread_waits_while_much_is_in_use_and_is_woken_when_enough_was_freed() {
+        let tuning = tuned(Config::BALANCED);
+        let purger = ticking(&tuning);
+        assert_eq!(purger.rest(|| Next::Tick), Next::Tick, "something is idle");
+        assert_eq!(purger.rest(|| purger.next(USE_BYTES)), Next::Wait);
+        assert!(!purger.count(ENOUGH - 1, &tuning));
+        assert!(purger.count(1, &tuning), "it is woken");
+        assert!(!purger.count(ENOUGH, &tuning), "once");
+        assert_eq!(state(&purger), TICKING);
+    }
+
+    #[test]
+    fn the_thread_ends_where_little_is_in_use_and_a_new_one_is_wanted_later() {
+        let tuning = tuned(Config::BALANCED);
+        let purger = ticking(&tuning);
+        assert_eq!(purger.rest(|| purger.next(USE_BYTES - 1)), Next::End);
+        purger.taken(USE_BYTES as usize - 1, &tuning);
+        assert!(!purger.wants_thread(), "from 0");
+        purger.taken(1, &tuning);
+        assert!(purger.wants_thread());
+    }
+
+    #[test]
+    fn the_thread_ends_when_no_thread_has_a_heap() {
+        let tuning = tuned(Config::BALANCED);
+        let purger = ticking(&tuning);
+        assert_eq!(purger.rest(|| purger.next(u64::MAX)), Next::Wait);
+        purger.wake_if_alone();
+        assert_eq!(state(&purger), WAITING, "one has");
+        purger.thread_ended();
+        purger.wake_if_alone();
+        assert_eq!(state(&purger), TICKING);
+        assert_eq!(purger.rest(|| purger.next(u64::MAX)), Next::End);
     }
 
     #[test]
     fn what_came_while_it_went_to_rest_is_seen() {
-        let (purger, tuning) = (Purger::new(), tuned(Config::BALANCED));
-        purger.count(START_BYTES as usize, &tuning);
-        let looks = core::cell::Cell::new(0);
-        let second = || looks.replace(looks.get() + 1) == 1;
-        assert!(!purger.rest(second), "it goes on");
-        assert_eq!(purger.state.load(Ordering::Relaxed), TICKING);
+        let tuning = tuned(Config::BALANCED);
+        for first in [Next::Wait, Next::End] {
+            let purger = ticking(&tuning);
+            let looks = core::cell::Cell::new(0);
+            let look = || match looks.replace(looks.get() + 1) {
+                0 => first,
+                _ => Next::Tick,
+            };
+            assert_eq!(purger.rest(look), Next::Tick, "it goes on");
+            assert_eq!(state(&purger), TICKING);
+        }
     }
 
     #[test]
-    fn the_child_of_a_fork_starts_its_own_at_the_next_free() {
-        let (purger, tuning) = (Purger::new(), tuned(Config::BALANCED));
-        purger.in_child();
-        assert_eq!(purger.count(1, &tuning), Wanted::Nothing, "none had run");
-        purger.count(START_BYTES as usize, &tuning);
-        purger.in_child();
-        assert_eq!(purger.count(1, &tuning), Wanted::Thread);
+    fn the_child_of_a_fork_starts_its_own_at_the_next_allocation() {
+        let tuning = tuned(Config::BALANCED);
+        let purger = Purger::new();
+        purger.in_child(1);
+        assert_eq!(state(&purger), RESTING, "none had run");
+        for waits in [false, true] {
+            let purger = ticking(&tuning);
+            if waits {
+                assert_eq!(purger.rest(|| Next::Wait), Next::Wait);
+            }
+            purger.in_child(1);
+            assert!(!purger.count(ENOUGH, &tuning), "there is nobody to wake");
+            assert!(purger.wants_thread());
+        }
     }
 
     #[test]
@@ -345,31 +456,30 @@ mod tests {
             ..Config::BALANCED
         };
         let (purger, tuning) = (Purger::new(), tuned(config));
-        assert_eq!(purger.count(START_BYTES as usize, &tuning), Wanted::Nothing);
-        assert_eq!(purger.count(0, &tuning), Wanted::Nothing, "not due yet");
-        assert_eq!(purger.count(0, &tuning), Wanted::Nothing);
+        purger.taken(usize::MAX >> 1, &tuning);
+        assert_eq!(state(&purger), RESTING);
+        assert!(!purger.count(ENOUGH - 1, &tuning));
+        assert!(!purger.is_inline());
+        assert!(!purger.count(1, &tuning));
+        assert!(purger.is_inline());
+        assert!(!purger.is_due(&tuning), "not due yet");
+        assert!(!purger.is_due(&tuning));
         // Long ago.
         purger.due.store(1, Ordering::Relaxed);
-        assert_eq!(purger.count(0, &tuning), Wanted::Tick);
-        assert_eq!(purger.count(0, &tuning), Wanted::Nothing, "once");
+        assert!(purger.is_due(&tuning));
+        assert!(!purger.is_due(&tuning), "once");
     }
 
     #[test]
     fn a_refused_thread_is_wanted_again_after_as_many_bytes() {
-        let (purger, tuning) = (Purger::new(), tuned(Config::BALANCED));
-        let max = START_BYTES as usize;
+        let tuning = tuned(Config::BALANCED);
+        let purger = ticking(&tuning);
         for _ in 0..3 {
-            assert_eq!(purger.count(max, &tuning), Wanted::Thread);
             purger.refused();
-            assert_eq!(purger.count(max - 1, &tuning), Wanted::Nothing);
-            purger.due.store(1, Ordering::Relaxed);
-            assert_eq!(
-                purger.count(0, &tuning),
-                Wanted::Tick,
-                "until then by the clock"
-            );
-            purger.due.store(u64::MAX, Ordering::Relaxed);
-            purger.freed.store(0, Ordering::Relaxed);
+            assert!(!purger.count(ENOUGH - 1, &tuning));
+            assert!(purger.is_inline(), "until then by the clock");
+            assert!(!purger.count(1, &tuning));
+            assert!(purger.begin_start());
         }
     }
 
@@ -392,12 +502,16 @@ mod tests {
 
     #[test]
     fn for_ever_is_never() {
-        let config = Config {
-            purge_ms: u64::MAX,
-            ..Config::BALANCED
-        };
-        let (purger, tuning) = (Purger::new(), tuned(config));
-        assert_eq!(purger.count(usize::MAX >> 1, &tuning), Wanted::Nothing);
-        assert_eq!(purger.state.load(Ordering::Relaxed), OFF);
+        for background in [false, true] {
+            let config = Config {
+                purge_ms: u64::MAX,
+                background,
+                ..Config::BALANCED
+            };
+            let (purger, tuning) = (Purger::new(), tuned(config));
+            purger.taken(usize::MAX >> 1, &tuning);
+            assert!(!purger.count(usize::MAX >> 1, &tuning));
+            assert_eq!(state(&purger), OFF);
+        }
     }
 }

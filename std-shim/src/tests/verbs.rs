@@ -9,6 +9,7 @@ use larder_core::small::{CLASSES, SizeClass, ThreadCache};
 use super::faulty::Below;
 pub(super) use super::random::Random;
 use crate::process::Process;
+use crate::thread::end::Told;
 use crate::thread::local::Local;
 
 /// A layout that reaches every class, blocks without one, and blocks longer than an arena.
@@ -107,8 +108,9 @@ impl Verbs {
 
     /// The thread's part, with a heap if there can be one.
     fn attach(self, local: &mut Local) -> &mut Local {
-        if let Some(heap) = local.begin_attach(self.process) {
-            local.attach(heap, self.key, self.process);
+        if let Some(heap) = local.begin_attach(0, self.process) {
+            let told = if self.key { Told::Yes } else { Told::Never };
+            local.attach(heap, told, self.process);
         }
         local
     }

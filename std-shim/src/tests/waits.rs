@@ -10,6 +10,7 @@ use larder_core::small::SizeClass;
 use super::drive::World;
 use super::faulty::{Faulty, Plan};
 use crate::config::Config;
+use crate::thread::end::Told;
 use crate::thread::local::Local;
 
 const MIB: usize = 1 << 20;
@@ -144,10 +145,10 @@ fn a_system_that_allocates_to_tell_of_a_threads_end_gets_blocks_of_borrowed_heap
     let (verbs, process) = (world.verbs(), world.verbs().process);
     let layout = Layout::new::<[u8; 100]>();
     let class = SizeClass::of(layout.size(), layout.align()).unwrap();
-    for told in [true, false] {
+    for told in [Told::Yes, Told::Never] {
         let mut local = Local::new();
-        let heap = local.begin_attach(process).unwrap();
-        assert!(local.begin_attach(process).is_none(), "once");
+        let heap = local.begin_attach(0, process).unwrap();
+        assert!(local.begin_attach(0, process).is_none(), "once");
         let mut blocks = Vec::new();
         for _ in 0..100 {
             let block = verbs.alloc(&mut local, layout, false);
@@ -160,7 +161,7 @@ fn a_system_that_allocates_to_tell_of_a_threads_end_gets_blocks_of_borrowed_heap
         for block in blocks {
             verbs.free(&mut local, block, layout);
         }
-        assert_eq!(local.ready_blocks(class) > 0, told);
+        assert_eq!(local.ready_blocks(class) > 0, told == Told::Yes);
         local.end(process);
     }
     let mut heaps = 0;

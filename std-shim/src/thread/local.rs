@@ -1,12 +1,13 @@
 //! [`Local`]: what one thread keeps at hand, and the slow paths of its verbs.
 //!
 //! ```text
-//!   Fresh ──first slow path──► Borrowing ──► Attached (has a heap, cache in use) ──thread ends──► Borrowing
+//!   Fresh ──a few slow paths──► Borrowing ──► Attached (has a heap, cache in use) ──thread ends──► Borrowing
 //! ```
 //! A thread is Borrowing while its last destructors run, and while the system is asked to tell of its end. It
 //! may allocate and free then: a heap is borrowed for each such call, so that nothing depends on the order
 //! of destructors, nothing is left behind, and a system that allocates for its answer does not come back here
-//! without end.
+//! without end. A Fresh thread borrows a few times, too: what it does may be the last of its life, when nobody tells of
+//! its end any more.
 //!
 //! # Invariants
 //! * LOCAL1 `cache` is that of the thread's heap if it is Attached and the heap is not hardened, else [`NO_CACHE`], in
@@ -24,6 +25,7 @@ use larder_core::small::{
 
 use crate::os::Os;
 use crate::process::{PagesOf, Process, ThreadHeap};
+use crate::thread::end::Told;
 
 /// A thread that comes to a slow path empties its cache once in this time. A block that is freed into a cache and taken
 /// again from there stays where it is, so spans that the program needs no more would never become empty; from the
@@ -61,8 +63,10 @@ pub(crate) struct Local {
     walking: bool,
     /// The [`period`] in which the cache was emptied last, or began to be this thread's.
     period: u8,
-    /// The class with which emptying the cache goes on; [`CLASSES`] if it has ended.
+    /// How many of the last classes of the cache are still to be emptied.
     unflushed: u8,
+    /// How often it asked for a heap and was to borrow one.
+    loans: u8,
     /// Frees with a layout since the cache was emptied for guard pages.
     frees: u32,
 }
@@ -84,7 +88,8 @@ impl Local {
             borrows: false,
             walking: false,
             period: 0,
-            unflushed: CLASSES as u8,
+            unflushed: 0,
+            loans: 0,
             frees: 0,
         }
     }
@@ -191,7 +196,7 @@ impl Local {
         }
         let period = period(&process.os);
         if core::mem::replace(&mut self.period, period) != period {
-            self.unflushed = 0;
+            self.unflushed = CLASSES as u8;
         }
     }
 
@@ -204,6 +209,7 @@ impl Local {
         };
         if let State::Attached(heap) = state {
             process.park(heap);
+            process.purger.thread_ended();
         }
     }
 
@@ -257,29 +263,36 @@ impl Local {
         self.heap
     }
 
-    /// A heap for a Fresh thread, which is Borrowing until [`attach`](Self::attach); `None` for other
-    /// threads, or if there is no memory for a heap.
+    /// A heap for a Fresh thread that asked `loans` times before, which is Borrowing until [`attach`](Self::attach);
+    /// `None` for other threads, or if there is no memory for a heap.
     pub(crate) fn begin_attach<O: Os>(
         &mut self,
+        loans: u8,
         process: &'static Process<O>,
     ) -> Option<&'static ThreadHeap> {
         let State::Fresh = self.state() else {
             return None;
         };
+        // The first thread is no late one.
+        if self.loans < loans && process.purger.has_threads() {
+            self.loans += 1;
+            return None;
+        }
         let heap = process.adopt()?;
         self.borrows = true;
         Some(heap)
     }
 
     /// Makes the heap that `begin_attach` gave the thread's own, if the system tells of the thread's end.
-    /// Else the thread goes on Borrowing.
+    /// Else the thread goes on Borrowing, or is Fresh again if the system may tell later.
     pub(crate) fn attach<O: Os>(
         &mut self,
         heap: &'static ThreadHeap,
-        end_is_told: bool,
+        told: Told,
         process: &'static Process<O>,
     ) {
-        if end_is_told {
+        if told == Told::Yes {
+            process.purger.thread_began();
             self.heap = heap;
             self.period = period(&process.os);
             if !process.tuning.is_hardened() {
@@ -290,6 +303,7 @@ impl Local {
             }
             self.borrows = false;
         } else {
+            self.borrows = told == Told::Never;
             process.park(heap);
         }
     }
@@ -308,11 +322,11 @@ impl Local {
             let run = |owner, set: &mut SpanSet| {
                 // SAFETY: the caller owns the heap, whose lock is held, and uses its cache here only.
                 let cache = unsafe { &mut *heap.cache() };
-                let (from, mut left) = (usize::from(*unflushed), FLUSHED);
-                if from < CLASSES {
+                if *unflushed > 0 {
+                    let (from, mut left) = (CLASSES - usize::from(*unflushed), FLUSHED);
                     // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
                     let next = unsafe { set.flush_from(from, owner, cache, &mut left, &mut pages) };
-                    *unflushed = next as u8;
+                    *unflushed = (CLASSES - next) as u8;
                 }
                 f(owner, set, cache, &mut pages)
             };
@@ -325,7 +339,7 @@ impl Local {
         }
         // A heap for this one call.
         let heap = process.adopt()?;
-        let result = run(heap, &mut (CLASSES as u8));
+        let result = run(heap, &mut 0);
         process.park(heap);
         Some(result)
     }

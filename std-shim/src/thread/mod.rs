@@ -15,4 +15,4 @@ pub(crate) mod local;
 pub(crate) mod tls;
 pub(crate) mod wait;
 
-pub(crate) use attach::{attach, with_local};
+pub(crate) use attach::{attach, attach_to_free, with_local};

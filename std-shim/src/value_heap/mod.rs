@@ -31,7 +31,7 @@ use larder_core::sync::{AtomicU8, Ordering};
 
 use crate::process::span_bytes;
 use crate::slow::reclaim;
-use crate::thread::end::exit_key;
+use crate::thread::end::prepare;
 use kept::Kept;
 
 /// A heap of its own, whose blocks are all freed when it is dropped.
@@ -195,7 +195,7 @@ fn with_retry(bytes: usize, mut find: impl FnMut() -> Option<Fresh>) -> Option<F
     static WATCHED: AtomicU8 = AtomicU8::new(0);
     // Whoever uses arenas has forks wait for their locks. Relaxed: to ask twice does no harm.
     if WATCHED.load(Ordering::Relaxed) == 0 {
-        exit_key();
+        prepare();
         WATCHED.store(1, Ordering::Relaxed);
     }
     find().or_else(|| {

@@ -2,7 +2,8 @@
 //! the C library's heap and on `liblarder`, preloaded or linked, and must end and say the same.
 //!
 //! * `library` builds `liblarder` once · `program` compiles, runs and compares
-//! * `contract` what the functions and operators promise · `life` how processes and threads begin, fork and end
+//! * `contract` what the functions and operators promise · `life` how processes and threads begin, fork and end · `calls`
+//!   what the heap calls, and where
 //! * `environment` the variables · `hardened` the hardened heap and the checking one · `checking` what the second says ·
 //!   `guard` guard pages · `statistics` what is said at the end · `real` installed programs
 //!
@@ -19,6 +20,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod calls;
 mod checking;
 mod contract;
 mod environment;

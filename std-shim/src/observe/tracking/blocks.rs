@@ -10,7 +10,7 @@ use larder_core::sync::{AtomicUsize, Ordering};
 
 use super::node::{NodeRef, ScopeNode};
 use crate::block_table::{BlockTable, Zeroes};
-use crate::thread::wait::Sleep;
+use crate::thread::wait::{OF_SCOPES, Sleep};
 
 /// A reference to a node, as the table keeps it.
 #[derive(Clone, Copy)]
@@ -21,7 +21,7 @@ unsafe impl Send for Owner {}
 // SAFETY: its one field is a pointer, and null is one.
 unsafe impl Zeroes for Owner {}
 
-type Shard = Locked<BlockTable<Owner>, Sleep>;
+type Shard = Locked<BlockTable<Owner>, Sleep<OF_SCOPES>>;
 
 static SHARDS: [Shard; 64] = [const { Locked::new(BlockTable::new()) }; 64];
 
@@ -102,12 +102,12 @@ extern "C" fn lock_all() {
         // SAFETY: the thread is in `fork` and holds none of them.
         unsafe { shard.lock_across_fork() };
     }
-    Sleep::keep_locks(true);
+    Sleep::<OF_SCOPES>::keep_locks(true);
 }
 
 #[cfg(unix)]
 extern "C" fn unlock_all() {
-    Sleep::keep_locks(false);
+    Sleep::<OF_SCOPES>::keep_locks(false);
     for shard in &SHARDS {
         // SAFETY: locked by lock_all.
         unsafe { shard.unlock_across_fork() };

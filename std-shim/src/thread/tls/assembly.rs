@@ -52,7 +52,7 @@ global_asm!(
     concat!(".hidden ", symbol!()),
     concat!(".globl ", symbol!()),
     concat!(".type ", symbol!(), ",%object"),
-    concat!(".size ", symbol!(), ",56"),
+    concat!(".size ", symbol!(), ",64"),
     concat!(symbol!(), ":"),
     ".quad {no_bins}",
     concat!(".hidden ", symbol_of_frees!()),
@@ -60,12 +60,12 @@ global_asm!(
     concat!(".type ", symbol_of_frees!(), ",%object"),
     concat!(symbol_of_frees!(), ":"),
     ".quad {no_bins}",
-    ".fill 5, 8, 0",
+    ".fill 6, 8, 0",
     ".popsection",
     no_bins = sym NO_CACHE,
 );
 
-const _: () = assert!(size_of::<ThreadPart>() == 56 && align_of::<ThreadPart>() == 8);
+const _: () = assert!(size_of::<ThreadPart>() == 64 && align_of::<ThreadPart>() == 8);
 const _: () = assert!(offset_of!(ThreadPart, local) + offset_of!(Local, cache) == 0);
 const _: () = assert!(offset_of!(ThreadPart, local) + offset_of!(Local, cache_of_frees) == 8);
 

@@ -4,7 +4,7 @@
 //! together, that is with fat LTO; else each access is a call. On Linux the variable is therefore
 //! defined in assembly, in the storage that every thread has from its start (the initial-exec
 //! model), and read by two instructions, which in a program the linker makes a move and a load. It
-//! takes 56 bytes, so that it finds room in a library loaded at run time, too.
+//! takes 64 bytes, so that it finds room in a library loaded at run time, too.
 //!
 //! Either way it holds a constant at first and has no destructor: it can be used at any moment of a
 //! thread's life, before `main` and inside destructors of other thread-local values.

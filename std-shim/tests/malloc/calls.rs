@@ -1,0 +1,64 @@
+//! What the heap calls may allocate, wait and be somebody else's, and a free may come from inside the C library.
+
+use std::env;
+
+use crate::library;
+use crate::program::Heap::{Preloaded, System};
+use crate::program::{
+    ALL, command, compile, compile_library, compile_with_names, run, same, times,
+};
+
+/// What decides when memory goes back and by whom, and what a free does.
+const SETTINGS: [&[(&str, &str)]; 6] = [
+    &[],
+    &[("LARDER_PURGE_AFTER", "1")],
+    &[("LARDER_BACKGROUND_PURGE", "yes")],
+    &[
+        ("LARDER_BACKGROUND_PURGE", "yes"),
+        ("LARDER_PURGE_AFTER", "1"),
+    ],
+    &[("LARDER_MODE", "hardened")],
+    &[("LARDER_MODE", "checking")],
+];
+
+#[test]
+fn functions_of_others_that_allocate_are_called_and_none_inside_a_free() {
+    let program = compile_with_names("calls.c", System);
+    let rounds = times().div_ceil(4).to_string();
+    let expected = run(command(&program, System).arg(&rounds));
+    assert!(expected.status.success(), "{}", expected.text());
+    for setting in SETTINGS {
+        let mut command = command(&program, Preloaded);
+        let end = run(command.arg(&rounds).envs(setting.iter().copied()));
+        assert_eq!(end, expected, "{setting:?}: {}", end.text());
+    }
+}
+
+#[test]
+fn threads_are_joined_while_the_c_library_frees_under_its_locks() {
+    let program = compile("joins.c", System);
+    for setting in SETTINGS.into_iter().skip(2).take(2) {
+        let mut command = command(&program, Preloaded);
+        let end = run(command.arg("150").envs(setting.iter().copied()));
+        assert_eq!(end.text(), "all joined\n", "{setting:?}: {end:?}");
+    }
+}
+
+#[test]
+fn threads_that_come_to_the_heap_at_their_very_end_leave_no_heap_behind() {
+    let end = run(command(compile("late.c", System), Preloaded).arg("20"));
+    assert_eq!(end.text(), "all ended\n", "{end:?}");
+}
+
+#[test]
+fn a_fork_handler_waits_for_a_lock_whose_holder_allocates() {
+    let rounds = times().to_string();
+    same("fork_lock.c", &[&rounds], &ALL, 1);
+    let library = compile_library("fork_lock.c");
+    let program = compile("fork_lock.c", System);
+    // The loader begins with the last one, so the heap's handlers are older than the library's.
+    let both = env::join_paths([&library, &library::shared()]).unwrap();
+    let mut command = command(&program, System);
+    let end = run(command.arg(&rounds).env("LD_PRELOAD", both));
+    assert_eq!(end.text(), "all forked\n", "{end:?}");
+}
