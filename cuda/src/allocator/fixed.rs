@@ -20,8 +20,9 @@ use crate::{Context, DeviceAllocError, DriverError, Returned};
 /// other devices [`peers`](crate::DeviceConfig::peers). None of this has met hardware.
 ///
 /// Dropping it waits for all work of the context, then gives the memory back; [`free`](Self::free) says if that is
-/// refused. Deregister it first. A drop that is refused, as while a stream of the context captures, leaves all of it
-/// mapped until [`Context::settle`], or the end of the context, waits.
+/// refused. Deregister it first. Nothing is waited for while a stream that the allocator knows captures; a capture
+/// of another stream is spoilt by the wait. Where the wait is not made or is refused, a drop leaves all of the
+/// memory mapped until [`Context::settle`], or the end of the context, waits.
 ///
 /// ```no_run
 /// # let context = larder_cuda::Context::new(0)?;
@@ -105,9 +106,10 @@ impl FixedBlock {
     /// Waits for all work of the context, then gives the memory back.
     ///
     /// # Errors
-    /// Gives the block back if waiting was refused: it is as before.
+    /// Gives the block back, as before, if waiting was refused: with `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`, and
+    /// without a wait, while a stream that the allocator knows captures.
     pub fn free(mut self) -> Result<(), Returned<Self, DriverError>> {
-        match self.context().synchronize() {
+        match self.memory.synchronize() {
             Ok(()) => {
                 self.is_over = true;
                 Ok(())
@@ -125,7 +127,7 @@ impl Drop for FixedBlock {
     fn drop(&mut self) {
         let inner = &*self.memory.0;
         // Work whose end nobody has seen may use it (FIXED1).
-        let unwaited = match !self.is_over && self.context().synchronize().is_err() {
+        let unwaited = match !self.is_over && self.memory.synchronize().is_err() {
             true => vec![Unwaited::Context],
             false => Vec::new(),
         };

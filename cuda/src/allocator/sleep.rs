@@ -265,7 +265,8 @@ impl DeviceAllocator {
 impl DeviceInner {
     /// Copies what is live and gives the memory up; `copy` is set if the allocator is asleep then.
     fn fall_asleep(&self, pages: &Pages, copy: &mut Option<HostCopy>) -> Result<Slept, SleepError> {
-        self.wait_for_work()?;
+        self.pool.streams().close_all();
+        self.pool.streams().wait_for_context()?;
         self.release_idle();
         let source = pages.source();
         let slept = self.give_up(source.stop_and_tell(), copy);
@@ -338,22 +339,6 @@ impl DeviceInner {
                 Err(error)
             }
         }
-    }
-
-    /// Waits for all work of the context, also of streams that only use what others allocated. Nothing is
-    /// waited for if a stream that is known captures.
-    fn wait_for_work(&self) -> Result<(), SleepError> {
-        let streams = self.pool.streams();
-        for stream in streams.ids().filter_map(|(id, _)| streams.stream(id)) {
-            match streams.captures(&stream) {
-                // Its owner has destroyed it.
-                Err(error) if error.code() == Some(Code::INVALID_HANDLE) => {}
-                captures if captures? => return Err(SleepError::Capturing),
-                _ => {}
-            }
-        }
-        streams.close_all();
-        Ok(self.pool.context().synchronize()?)
     }
 
     /// Gives back what no work uses any more.
