@@ -45,8 +45,8 @@ impl DeviceAllocator {
     /// Makes a block of at least so many bytes that lies in one handle, and neither moves nor sleeps. Work of any
     /// stream may use it at once. It takes whole pages, and counts against the limit and in
     /// [`pool_stats`](Self::pool_stats), not in [`stats`](Self::stats). While there is one,
-    /// [`sleep`](Self::sleep) is refused. Four driver calls; where memory is short, idle memory goes back to the
-    /// driver first.
+    /// [`sleep`](Self::sleep) is refused. Four driver calls with their contexts, and two that change
+    /// the thread's capture mode; where memory is short, idle memory goes back to the driver first.
     ///
     /// # Errors
     /// [`DeviceAllocError::Asleep`], [`DeviceAllocError::Budget`], and if the driver refuses.
@@ -60,7 +60,7 @@ impl DeviceAllocator {
         };
         let source = inner.pool.pages().ok_or(unsupported)?.source();
         source.forget_over_budget();
-        let made = source.make_fixed(bytes).or_else(|error| {
+        let make_room = |error: DriverError| {
             if error != DriverError::Budget && !error.is_out_of_memory() {
                 return Err(error);
             }
@@ -68,7 +68,10 @@ impl DeviceAllocator {
             inner.pool.collect(HostWait::Waits, inner);
             inner.pool.release(u64::MAX);
             source.make_fixed(bytes)
-        });
+        };
+        // These calls change the thread's capture mode once.
+        let driver = self.context().driver();
+        let made = driver.relaxed_once(|| source.make_fixed(bytes).or_else(make_room));
         let mapping = made.map_err(|error| match source.over_budget() {
             Some(over) => DeviceAllocError::Budget(over),
             None => error.into(),

@@ -157,3 +157,18 @@ fn a_fixed_block_that_goes_spoils_no_capture_of_a_stream_that_is_known() {
         });
     });
 }
+
+#[test]
+fn a_fixed_block_takes_six_calls_and_the_current_context() {
+    alone_and_clean(|control| {
+        let setup = Setup::new(1, DeviceConfig::new());
+        setup.context.cudarc().bind_to_thread().unwrap();
+        control.reset_calls();
+        let fixed = setup.memory.alloc_fixed(3 * MIB).unwrap();
+        let calls = control.calls(None) - control.calls(Some("cuCtxGetCurrent"));
+        // Four make it; the thread's capture mode changes and comes back.
+        assert_eq!(calls, 6, "{:?}", control.call_table());
+        assert_eq!(control.calls(Some("cuThreadExchangeStreamCaptureMode")), 2);
+        drop(fixed);
+    });
+}
