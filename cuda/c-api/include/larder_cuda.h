@@ -5,9 +5,10 @@
  *
  * Streams. A stream lives until larder_cuda_forget_stream. One that is destroyed without that word may still
  * run work on memory that is given again. PyTorch never destroys its streams. The null stream and the legacy
- * one are one stream. The default stream of each thread may be used; a free on it waits for the device. All others
- * are of the device's primary context, as those of the CUDA runtime: allocations, steps and windows refuse streams of
- * another context, and frees wait for them on the host. The driver is asked once, where a stream is new here.
+ * one are one stream. The default stream of each thread may be used; a free on it waits for the device, and is refused
+ * while a stream captures that memory was allocated for. All others are of the device's primary context, as those of
+ * the CUDA runtime: allocations, steps and windows refuse streams of another context, also of a green one, and frees
+ * wait for them on the host. The driver is asked once, where a stream is new here.
  *
  * Errors. What was refused has a text: larder_cuda_last_error. A refused free keeps the block, and is said on
  * stderr, the first one.

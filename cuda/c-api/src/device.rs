@@ -6,7 +6,8 @@
 //! The null stream and the legacy one are one stream. The default stream that each thread has of its own has
 //! one handle for all threads, so no event could be recorded on the right one. An allocation for it counts as
 //! the legacy stream's, whose earlier work is ordered before it by the driver. A free on it waits for the
-//! device on the host. A stream of another context is refused, and a free on it waits for it on the host.
+//! device on the host, and is refused while a known stream captures. A stream of another context is refused, also one
+//! of a green context, which the driver names as its own; a free on it waits for it on the host.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
@@ -290,6 +291,9 @@ impl Device {
 
     /// The streams whose work events tell of. The host waits for all others: a thread's own default stream, and
     /// streams of other contexts.
+    ///
+    /// # Errors
+    /// If the driver refuses; of a thread's own default stream also while a known stream captures.
     fn streams_still_used(
         &self,
         handles: impl Iterator<Item = Handle> + Clone,
@@ -306,7 +310,7 @@ impl Device {
             }
         }
         if { handles }.any(|handle| handle == StreamHandle::PER_THREAD.0) {
-            self.context().synchronize()?;
+            self.memory.synchronize()?;
             streams.clear();
         }
         Ok(streams)

@@ -36,7 +36,8 @@ pub(crate) enum Refused {
     #[error("there is no device {0}: devices are numbered from 0")]
     Device(c_int),
     #[error(
-        "the stream is another context's: make it in the primary context of device {0}, whose memory this is"
+        "the stream is another context's or a green context's: use a stream of the primary context of device {0}, \
+         whose memory this is"
     )]
     Stream(c_int),
     #[error("{0} bytes is no size")]
@@ -53,7 +54,7 @@ pub(crate) enum Refused {
     Start(String),
     #[error("a limit of {:#} is less than a page of {:#}: set 0, or a page or more", ByteCount(*.0), ByteCount(PAGE_BYTES))]
     Limit(u64),
-    #[error("a budget of {:#} is less than a page of {:#}", ByteCount(*.0), ByteCount(PAGE_BYTES))]
+    #[error("a budget of {:#} is less than a page: give {:#} or more", ByteCount(*.0), ByteCount(PAGE_BYTES))]
     Budget(u64),
     #[error("device {0} is in use: choose when its pages move before its first use")]
     InUse(c_int),

@@ -25,7 +25,7 @@ pub struct DeviceConfig {
     /// Most bytes held, in whole pages: a limit below one (2 MiB on most devices) gives nothing.
     pub limit_bytes: u64,
     /// Addresses reserved, 1023 GiB at most; 0 for eight times the device's memory, or that most. Where the
-    /// system does not give eight times, 0 is content with less, down to five quarters of the device's memory.
+    /// system does not give eight times, 0 accepts less, down to five quarters of the device's memory.
     /// With few addresses long blocks find a place only after more pages have moved.
     pub address_bytes: u64,
     /// Which streams get pieces of 2 MiB of their own for blocks of up to 64 KiB.

@@ -20,8 +20,9 @@ use crate::{Context, DeviceAllocError, DriverError, Returned};
 /// other devices [`peers`](crate::DeviceConfig::peers). None of this has met hardware.
 ///
 /// Dropping it waits for all work of the context, then gives the memory back; [`free`](Self::free) says if that is
-/// refused. Deregister it first. A drop that is refused, as while a stream of the context captures, leaves all of it
-/// mapped until [`Context::settle`], or the end of the context, waits.
+/// refused. Deregister it first. Nothing is waited for while a stream that the allocator knows captures; a capture
+/// of another stream is spoilt by the wait. Where the wait is not made or is refused, a drop leaves all of the
+/// memory mapped until [`Context::settle`], or the end of the context, waits.
 ///
 /// ```no_run
 /// # let context = larder_cuda::Context::new(0)?;
@@ -44,8 +45,8 @@ impl DeviceAllocator {
     /// Makes a block of at least so many bytes that lies in one handle, and neither moves nor sleeps. Work of any
     /// stream may use it at once. It takes whole pages, and counts against the limit and in
     /// [`pool_stats`](Self::pool_stats), not in [`stats`](Self::stats). While there is one,
-    /// [`sleep`](Self::sleep) is refused. Four driver calls; where memory is short, idle memory goes back to the
-    /// driver first.
+    /// [`sleep`](Self::sleep) is refused. Four driver calls with their contexts, and two that change
+    /// the thread's capture mode; where memory is short, idle memory goes back to the driver first.
     ///
     /// # Errors
     /// [`DeviceAllocError::Asleep`], [`DeviceAllocError::Budget`], and if the driver refuses.
@@ -59,7 +60,7 @@ impl DeviceAllocator {
         };
         let source = inner.pool.pages().ok_or(unsupported)?.source();
         source.forget_over_budget();
-        let made = source.make_fixed(bytes).or_else(|error| {
+        let make_room = |error: DriverError| {
             if error != DriverError::Budget && !error.is_out_of_memory() {
                 return Err(error);
             }
@@ -67,7 +68,10 @@ impl DeviceAllocator {
             inner.pool.collect(HostWait::Waits, inner);
             inner.pool.release(u64::MAX);
             source.make_fixed(bytes)
-        });
+        };
+        // These calls change the thread's capture mode once.
+        let driver = self.context().driver();
+        let made = driver.relaxed_once(|| source.make_fixed(bytes).or_else(make_room));
         let mapping = made.map_err(|error| match source.over_budget() {
             Some(over) => DeviceAllocError::Budget(over),
             None => error.into(),
@@ -105,9 +109,10 @@ impl FixedBlock {
     /// Waits for all work of the context, then gives the memory back.
     ///
     /// # Errors
-    /// Gives the block back if waiting was refused: it is as before.
+    /// Gives the block back, as before, if waiting was refused: with `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`, and
+    /// without a wait, while a stream that the allocator knows captures.
     pub fn free(mut self) -> Result<(), Returned<Self, DriverError>> {
-        match self.context().synchronize() {
+        match self.memory.synchronize() {
             Ok(()) => {
                 self.is_over = true;
                 Ok(())
@@ -125,7 +130,7 @@ impl Drop for FixedBlock {
     fn drop(&mut self) {
         let inner = &*self.memory.0;
         // Work whose end nobody has seen may use it (FIXED1).
-        let unwaited = match !self.is_over && self.context().synchronize().is_err() {
+        let unwaited = match !self.is_over && self.memory.synchronize().is_err() {
             true => vec![Unwaited::Context],
             false => Vec::new(),
         };

@@ -2,7 +2,7 @@
 //!
 //! Ranges lie one behind the other in pieces of pinned memory, which are together as long as the ranges. Where the
 //! host pins no more (confidential computing, `ulimit -l`), the other pieces are the process heap's, to which
-//! the driver copies more slowly.
+//! the driver copies more slowly. The system is asked before whether it has so much memory.
 //!
 //! HOSTCOPY1 the pieces stay as long as a copy from or to them may be under way: each transfer waits for its
 //! copies, also after a refusal; what a driver lets nobody wait for is never freed.
@@ -17,6 +17,7 @@ use larder_cuda_abi::constants::HOST_ALLOC_PORTABLE;
 use larder_cuda_abi::{Code, StreamHandle};
 
 use super::SleepError;
+use super::host_memory::available_bytes;
 use crate::driver::Driver;
 use crate::driver::deferred_free::DeferredFree;
 use crate::{CaptureStatus, Context, DriverError};
@@ -128,25 +129,7 @@ impl HostCopy {
             });
             all_bytes += range.bytes();
         }
-        let (mut held, mut unpinned) = (0, None);
-        while held < all_bytes {
-            let bytes = PIECE_BYTES.min(all_bytes - held);
-            let pinned = match unpinned {
-                None => Piece::pinned(context, bytes),
-                // What was refused once is not asked for again.
-                Some(driver) => Err(driver),
-            };
-            let piece = pinned.or_else(|driver| {
-                unpinned = Some(driver);
-                let none = SleepError::Host {
-                    bytes: all_bytes,
-                    driver,
-                };
-                Piece::pageable(bytes).ok_or(none)
-            })?;
-            copy.pieces.push(piece);
-            held += bytes;
-        }
+        copy.pieces = pieces(context, all_bytes)?;
         match copy.transfer(&parts(&copy.kept), Way::ToHost) {
             Ok(()) => Ok(copy),
             Err(refused) => {
@@ -230,6 +213,43 @@ impl HostCopy {
         }
         Ok(())
     }
+}
+
+/// Memory for so many bytes: pinned as long as the host pins some, then of the process heap.
+fn pieces(context: &Context, all_bytes: u64) -> Result<Vec<Piece>, SleepError> {
+    let mut pieces = Vec::new();
+    let (mut held, mut unpinned) = (0, None);
+    while held < all_bytes {
+        let bytes = PIECE_BYTES.min(all_bytes - held);
+        let none = |driver| SleepError::Host {
+            bytes: all_bytes,
+            driver,
+        };
+        // What was refused once is not asked for again.
+        let piece = match unpinned {
+            Some(driver) => Piece::pageable(bytes).ok_or(none(driver))?,
+            None => match Piece::pinned(context, bytes) {
+                Ok(piece) => piece,
+                Err(driver) if !pins_no_more(driver) => return Err(driver.into()),
+                Err(driver) => {
+                    if available_bytes().is_some_and(|available| available < all_bytes - held) {
+                        return Err(none(driver));
+                    }
+                    unpinned = Some(driver);
+                    continue;
+                }
+            },
+        };
+        pieces.push(piece);
+        held += bytes;
+    }
+    Ok(pieces)
+}
+
+/// Whether a refusal to pin says that the host pins no more, or does not pin at all.
+fn pins_no_more(error: DriverError) -> bool {
+    let never = [Code::NOT_SUPPORTED, Code::NOT_PERMITTED];
+    error.is_out_of_memory() || error.code().is_some_and(|code| never.contains(&code))
 }
 
 /// A transfer that did not succeed, and whether its copies are over.

@@ -21,6 +21,7 @@ mod export;
 mod fixed;
 mod free;
 mod host_copy;
+mod host_memory;
 mod limit;
 mod order;
 mod release;

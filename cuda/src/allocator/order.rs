@@ -7,6 +7,7 @@ use cudarc::driver::{self as cuda, CudaStream, sys};
 use larder_core::{Block, StreamId, StreamPoint};
 
 use super::{DeviceAllocError, DeviceAllocator};
+use crate::DriverError;
 use crate::stream_pool::{Streams, WantedBy};
 
 /// Whether later work of a stream comes after that of another.
@@ -37,6 +38,16 @@ impl DeviceAllocator {
     /// [`DeviceAllocError::Capturing`]; if the driver refuses. The stream is still known then.
     pub fn forget_stream(&self, stream: Arc<CudaStream>) -> Result<(), DeviceAllocError> {
         self.0.pool.streams().forget(stream)
+    }
+
+    /// Blocks the host until all work of the context is done, also work of streams that the allocator does not know.
+    /// One driver call for each known stream, and the wait.
+    ///
+    /// # Errors
+    /// If a stream that the allocator knows captures: the wait would spoil the capture, and is not made. If the
+    /// driver refuses, or work failed. The capture of a stream that it does not know is spoilt.
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        self.known_streams().wait_for_context()
     }
 
     /// The streams that it knows: their numbers, and points of their work.

@@ -12,7 +12,7 @@
 //!   windows, and what several streams used and have not passed. What is idle is released before, and not
 //!   brought back. Blocks marked as remakable are left out; their addresses stay too.
 //! * The host's memory is pinned, in pieces, and as long as what is copied. What the host does not pin is the
-//!   process heap's.
+//!   process heap's, if the system has so much memory available.
 //!
 //! SLEEP1 Before any memory is given up all is copied and all copies have been waited for. The copy is
 //! dropped only when all of it is back on the device.
@@ -66,7 +66,8 @@ pub enum SleepError {
     /// A stream captures, which nothing can wait for.
     #[error("a stream captures: end the capture first")]
     Capturing,
-    /// The host has no memory for the copy, pinned or not.
+    /// The host has no memory for the copy, pinned or not: on Linux, by what `/proc/meminfo` and the limits of control
+    /// groups (version 2) say before anything is copied.
     #[error(
         "the host has no {:#} for what is live, and pins no more ({driver}): free memory of the host's, or blocks, or \
          mark blocks as remakable",
@@ -146,7 +147,7 @@ impl Marks {
 impl DeviceAllocator {
     /// Gives all of the device's memory back to the driver, and keeps every address: what is live is copied
     /// to pinned memory of the host, which no budget counts, or to the process heap's where the host pins no more
-    /// ([`Slept::pageable_bytes`]). Until [`wake`](Self::wake), allocations are
+    /// ([`Slept::pageable_bytes`]) and the system says that so much memory is available. Until [`wake`](Self::wake), allocations are
     /// refused ([`DeviceAllocError::Asleep`](crate::DeviceAllocError::Asleep)), frees are taken, and nothing
     /// is charged to budgets. Counters go on as if the memory were there. Once asleep: nothing to do, but for
     /// what the driver had refused to take back.
@@ -264,7 +265,8 @@ impl DeviceAllocator {
 impl DeviceInner {
     /// Copies what is live and gives the memory up; `copy` is set if the allocator is asleep then.
     fn fall_asleep(&self, pages: &Pages, copy: &mut Option<HostCopy>) -> Result<Slept, SleepError> {
-        self.wait_for_work()?;
+        self.pool.streams().close_all();
+        self.pool.streams().wait_for_context()?;
         self.release_idle();
         let source = pages.source();
         let slept = self.give_up(source.stop_and_tell(), copy);
@@ -337,22 +339,6 @@ impl DeviceInner {
                 Err(error)
             }
         }
-    }
-
-    /// Waits for all work of the context, also of streams that only use what others allocated. Nothing is
-    /// waited for if a stream that is known captures.
-    fn wait_for_work(&self) -> Result<(), SleepError> {
-        let streams = self.pool.streams();
-        for stream in streams.ids().filter_map(|(id, _)| streams.stream(id)) {
-            match streams.captures(&stream) {
-                // Its owner has destroyed it.
-                Err(error) if error.code() == Some(Code::INVALID_HANDLE) => {}
-                captures if captures? => return Err(SleepError::Capturing),
-                _ => {}
-            }
-        }
-        streams.close_all();
-        Ok(self.pool.context().synchronize()?)
     }
 
     /// Gives back what no work uses any more.

@@ -185,7 +185,9 @@ impl Context {
     }
 
     /// Tries again to give back all that the driver refused; waits for work that memory of allocators that
-    /// are gone is kept for, but for streams that capture. Returns how many frees are still deferred.
+    /// are gone is kept for, but for streams that capture. Returns how many frees are still deferred. Call it while
+    /// no stream captures: memory that waits for the whole context, as of a [`FixedBlock`](crate::FixedBlock), is
+    /// waited for all the same, which spoils captures.
     pub fn settle(&self) -> usize {
         self.0.pay(true);
         self.0.settle(usize::MAX);

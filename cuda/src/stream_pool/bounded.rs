@@ -95,19 +95,21 @@ impl<S: PoolSource<M>, M: Memory> Bounded<S, M> {
 
     /// Takes over what may be live now; gives what is held above it.
     pub(crate) fn take_limit_over(&self) -> u64 {
-        let left_out = self.core.source().left_out_bytes();
-        self.core.with(|bfc| {
-            // Read under the core's lock: of two threads here the later has the newer bound.
-            let bound = self.node.may_hold();
-            let limit = match bound {
-                u64::MAX => bound,
-                bound => bound.saturating_sub(left_out),
-            };
-            let excess = bfc.set_limit(limit);
-            let usage = self.node.usage();
-            let lowered = bound < usage.config.hard_bytes || usage.excess_bytes > 0;
-            self.shrinking.set(excess > 0 || lowered);
-            excess
+        let left_out = || self.core.source().left_out_bytes();
+        apply_newest(left_out, |left_out| {
+            self.core.with(|bfc| {
+                // Read under the core's lock: of two threads here the later has the newer bound.
+                let bound = self.node.may_hold();
+                let limit = match bound {
+                    u64::MAX => bound,
+                    bound => bound.saturating_sub(left_out),
+                };
+                let excess = bfc.set_limit(limit);
+                let usage = self.node.usage();
+                let lowered = bound < usage.config.hard_bytes || usage.excess_bytes > 0;
+                self.shrinking.set(excess > 0 || lowered);
+                excess
+            })
         })
     }
 
@@ -187,5 +189,45 @@ impl<S: PoolSource<M>, M: Memory> Drop for Bounded<S, M> {
         let end = || unsafe { ManuallyDrop::drop(core) };
         self.context.owe(unwaited, end);
         self.node.shared().notify();
+    }
+}
+
+/// Applies a number that other threads change, and then apply too. It is read before the lock under which it is
+/// applied; where it has changed since, it is applied again, so that no older number stays.
+fn apply_newest<R>(read: impl Fn() -> u64, mut apply: impl FnMut(u64) -> R) -> R {
+    let mut number = read();
+    loop {
+        let answer = apply(number);
+        let now = read();
+        if now == number {
+            return answer;
+        }
+        number = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use super::apply_newest;
+
+    #[test]
+    fn a_number_that_another_thread_changes_and_applies_in_between_is_what_stays() {
+        let (number, applied, others) = (Cell::new(0), Cell::new(None), Cell::new(0));
+        let answer = apply_newest(
+            || number.get(),
+            |read| {
+                // The other thread is faster, twice.
+                if others.get() < 2 {
+                    others.set(others.get() + 1);
+                    number.set(number.get() + 6);
+                    applied.set(Some(number.get()));
+                }
+                applied.set(Some(read));
+                read
+            },
+        );
+        assert_eq!((answer, applied.get()), (12, Some(12)));
     }
 }

@@ -296,13 +296,13 @@ impl Streams {
         }
     }
 
-    /// Lets a stream go that its owner has destroyed. It takes no event: the host waits for the whole context.
-    /// For whoever holds `adding`.
+    /// Lets a stream go that its owner has destroyed. It takes no event: the host waits for the whole context,
+    /// which is refused while a known stream captures. For whoever holds `adding`.
     fn let_go_destroyed(&self, stream_id: StreamId) -> Result<(), DeviceAllocError> {
+        // Nothing can be queued on it any more, so this covers all that ever was.
+        self.wait_for_context()?;
         let shared = &self.slots[stream_id];
         let mut queue = locked(&shared.queue);
-        // Nothing can be queued on it any more, so this covers all that ever was.
-        self.context.synchronize()?;
         queue.recorded = shared.open.close().number();
         queue.done = queue.recorded;
         let events = queue.events.drain(..).map(|(_, event)| event);
@@ -562,6 +562,28 @@ impl Streams {
             }
         }
         unwaited
+    }
+
+    /// Waits on the host for all work of the context, also of streams that only use what others allocated.
+    ///
+    /// # Errors
+    /// If a known stream captures: the wait would spoil its capture, and is not made. If the driver refuses, or
+    /// work failed.
+    pub(crate) fn wait_for_context(&self) -> Result<(), DriverError> {
+        for stream in self.ids().filter_map(|(id, _)| self.stream(id)) {
+            match self.captures(&stream) {
+                // Its owner has destroyed it.
+                Err(error) if error.code() == Some(Code::INVALID_HANDLE) => {}
+                captures if captures? => {
+                    return Err(DriverError::Call {
+                        function: "cuCtxSynchronize",
+                        code: Code::STREAM_CAPTURE_UNSUPPORTED,
+                    });
+                }
+                _ => {}
+            }
+        }
+        self.context.synchronize()
     }
 
     /// Waits on the host for the last recorded event of a stream; whether there was any.

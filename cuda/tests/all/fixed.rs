@@ -1,9 +1,11 @@
 //! Blocks in one handle that stay where they are, for what is registered by its addresses.
 
+use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{DeviceAllocError, DeviceConfig, DriverError, SleepError};
 
+use crate::common::graph::Graph;
 use crate::common::setup::Setup;
 use crate::common::{CODES, MIB, alone_and_clean, assert_filled, fill, under_all_schedules};
 
@@ -124,5 +126,49 @@ fn a_refused_call_leaves_nothing_of_a_fixed_block() {
                 "{code:?}: {refused}"
             );
         }
+    });
+}
+
+#[test]
+fn a_fixed_block_that_goes_spoils_no_capture_of_a_stream_that_is_known() {
+    alone_and_clean(|control| {
+        under_all_schedules(control, 4, || {
+            let setup = Setup::new(2, DeviceConfig::new());
+            let (memory, stream) = (&setup.memory, &setup.streams[0]);
+            let block = setup.alloc(0, MIB, 1);
+            let fixed = memory.alloc_fixed(MIB).unwrap();
+            fill(&setup.streams[1], fixed.range().start().get(), MIB, 2);
+            stream.begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+            let (fixed, refused) = std::thread::scope(|scope| {
+                let refused = scope.spawn(|| fixed.free().unwrap_err()).join().unwrap();
+                (refused.value, refused.error)
+            });
+            assert_eq!(refused.code(), Some(Code::STREAM_CAPTURE_UNSUPPORTED));
+            std::thread::scope(|scope| scope.spawn(|| drop(fixed)).join().unwrap());
+            fill(stream, block.addr().get(), MIB, 3);
+            let graph = Graph::end_capture(stream).expect("a whole capture");
+            graph.launch(stream).unwrap();
+            // It is kept until somebody waits for the work of before.
+            assert!(alive(control, "mapping").0 > 1);
+            assert_eq!(setup.context.settle(), 0);
+            setup.free(0, block);
+            memory.release(u64::MAX);
+            assert_eq!(alive(control, "mapping"), (0, 0));
+        });
+    });
+}
+
+#[test]
+fn a_fixed_block_takes_six_calls_and_the_current_context() {
+    alone_and_clean(|control| {
+        let setup = Setup::new(1, DeviceConfig::new());
+        setup.context.cudarc().bind_to_thread().unwrap();
+        control.reset_calls();
+        let fixed = setup.memory.alloc_fixed(3 * MIB).unwrap();
+        let calls = control.calls(None) - control.calls(Some("cuCtxGetCurrent"));
+        // Four make it; the thread's capture mode changes and comes back.
+        assert_eq!(calls, 6, "{:?}", control.call_table());
+        assert_eq!(control.calls(Some("cuThreadExchangeStreamCaptureMode")), 2);
+        drop(fixed);
     });
 }

@@ -4,7 +4,9 @@
 use crate::common;
 use std::sync::Arc;
 
+use common::graph::Graph;
 use common::{MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
+use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::{CudaStream, result};
 use larder_cuda::{
     ArenaPolicy, Context, DeviceAllocError, DeviceAllocator, DeviceConfig, HostSide,
@@ -242,4 +244,40 @@ fn a_stream_destroyed_without_a_word_harms_nobody() {
         drop(context);
         assert_clean(control);
     }
+}
+
+/// The allocator cannot wait for the work of the stream that is gone while another one captures.
+#[test]
+fn a_stream_destroyed_without_a_word_spoils_no_capture() {
+    alone_and_clean(|control| {
+        let context = Context::new(0).unwrap();
+        {
+            let memory = DeviceAllocator::with_config(&context, config()).unwrap();
+            let capturing = context.cudarc().new_stream().unwrap();
+            let written = memory.alloc(&capturing, MIB).unwrap();
+            let stream = borrowed(&context);
+            let block = memory.alloc(&stream, 3 * MIB).unwrap();
+            memory.free(&stream, block).unwrap();
+            // SAFETY: created by `borrowed`; nothing is queued on it from here on.
+            unsafe { result::stream::destroy(stream.cu_stream()) }.unwrap();
+            let again = borrowed(&context);
+            assert_eq!(again.cu_stream(), stream.cu_stream());
+            let global = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+            capturing.begin_capture(global).unwrap();
+            let refused = memory.alloc(&again, 3 * MIB).unwrap_err();
+            assert!(
+                refused.to_string().contains("end the capture first"),
+                "{refused}"
+            );
+            fill(&capturing, written.addr().get(), MIB, 1);
+            drop(Graph::end_capture(&capturing).expect("a whole capture"));
+            let block = memory.alloc(&again, 3 * MIB).unwrap();
+            memory.free(&again, block).unwrap();
+            memory.free(&capturing, written).unwrap();
+            assert_eq!(control.findings(), Vec::<String>::new());
+            drop(memory);
+            // SAFETY: created by `borrowed`, and nobody uses it any more.
+            unsafe { result::stream::destroy(again.cu_stream()) }.unwrap();
+        }
+    });
 }

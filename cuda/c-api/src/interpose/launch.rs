@@ -66,12 +66,18 @@ fn pace(driver: &Driver, stream: StreamHandle) {
 
 /// Takes out the streams of a context that is about to end.
 pub(super) fn taken_of(context: ContextHandle) -> Vec<SliceStream> {
-    let mut slice = locked(&CURRENT);
-    let of_context = |(own, _): &mut SliceStream| *own == context;
-    slice.streams.extract_if(.., of_context).collect()
+    taken(|(own, _)| *own == context)
 }
 
-/// Puts the streams of a context back that did not end.
+fn taken(ends: impl Fn(&SliceStream) -> bool) -> Vec<SliceStream> {
+    let mut slice = locked(&CURRENT);
+    slice
+        .streams
+        .extract_if(.., |stream| ends(stream))
+        .collect()
+}
+
+/// Puts streams back that did not end.
 pub(super) fn put_back(streams: Vec<SliceStream>) {
     locked(&CURRENT).streams.extend(streams);
 }
@@ -316,9 +322,12 @@ pub(super) unsafe extern "C" fn cuStreamDestroy(stream: StreamHandle) -> Code {
 }
 
 fn end_stream(stream: StreamHandle, ask: impl FnOnce() -> Code) -> Code {
-    if acts() {
-        let mut slice = locked(&CURRENT);
-        slice.streams.retain(|(_, known)| *known != stream);
+    let ending = acts().then(|| taken(|(_, known)| *known == stream));
+    let code = ask();
+    if let Some(ending) = ending
+        && code != Code::SUCCESS
+    {
+        put_back(ending);
     }
-    ask()
+    code
 }

@@ -8,7 +8,8 @@
 //! * INTER1 nothing happens unless the library is preloaded and a limit or a job's files are named: else every
 //!   call goes on to the driver. What is not known here does so always.
 //! * INTER2 memory is charged from before the driver is asked until after it took the memory back. What is freed
-//!   leaves the tables before the driver is asked, as its address may be another's as soon as it answers.
+//!   leaves the tables before the driver is asked, as its address may be another's as soon as it answers. A pool stays,
+//!   marked, until the driver has answered, as it may refuse.
 //! * INTER3 no lock is held while the driver is called, but that of a pool, which is asked how much it holds.
 //! * INTER4 calls that this library makes itself are not seen: its allocators charge them.
 //! * INTER5 a child of fork is not the job: its calls go on to the driver.

@@ -29,7 +29,7 @@ pub(super) struct Pool {
 #[derive(Default)]
 struct Held {
     charge: Option<ForeignCharge>,
-    /// The program destroys the pool, so it cannot be asked any more.
+    /// The program destroys the pool, or has, so it cannot be asked.
     is_ended: bool,
 }
 
@@ -82,9 +82,11 @@ impl Pool {
         held.is_ended = true;
     }
 
-    /// The program could not destroy the pool.
-    fn go_on(&self) {
-        locked(&self.held).is_ended = false;
+    /// The program could not destroy the pool, which may have grown meanwhile.
+    fn go_on(&self, driver: &Driver) {
+        let mut held = locked(&self.held);
+        held.is_ended = false;
+        held.set_to(driver.held_by(self.handle));
     }
 }
 
@@ -323,16 +325,25 @@ pub(super) unsafe extern "C" fn cuMemPoolDestroy(pool: PoolHandle) -> Code {
     in_front_of(
         |driver| driver.pool_destroy,
         |driver, real| {
-            let known = charged::with(|tables| tables.pools.remove(&pool));
-            let charged = known.as_ref().and_then(Option::as_ref);
-            charged.inspect(|pool| pool.end(driver));
+            let Some(known) = charged::with(|tables| tables.pools.get(&pool).cloned()) else {
+                // SAFETY: the caller's promise.
+                return unsafe { real(pool) };
+            };
+            known.as_ref().inspect(|pool| pool.end(driver));
             // SAFETY: the caller's promise.
             let code = unsafe { real(pool) };
-            if code != Code::SUCCESS {
-                charged.inspect(|pool| pool.go_on());
-                if let Some(known) = known {
-                    charged::with(|tables| tables.pools.insert(pool, known));
-                }
+            if code == Code::SUCCESS {
+                charged::with(|tables| {
+                    // By now the handle may be another pool's.
+                    let is_known = |now: &Option<Arc<Pool>>| {
+                        now.as_ref().map(Arc::as_ptr) == known.as_ref().map(Arc::as_ptr)
+                    };
+                    if tables.pools.get(&pool).is_some_and(is_known) {
+                        tables.pools.remove(&pool);
+                    }
+                });
+            } else {
+                known.inspect(|pool| pool.go_on(driver));
             }
             code
         },

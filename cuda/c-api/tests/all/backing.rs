@@ -74,7 +74,7 @@ fn a_choice_that_makes_no_sense_is_refused_with_what_is_allowed() {
         (
             &[],
             &["budget", "4"],
-            "a budget of 4 bytes is less than a page",
+            "a budget of 4 bytes is less than a page: give 2 MiB",
         ),
     ];
     for (variables, arguments, wanted) in cases {

@@ -353,6 +353,50 @@ fn a_destroyed_pool_is_charged_until_its_last_block_is_freed() {
 }
 
 #[test]
+fn a_pool_that_is_used_while_the_driver_refuses_to_destroy_it_is_charged_once() {
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    let folder = programs.folder.path();
+    let (refuses, program) = (folder.join("librefuses.so"), folder.join("refused"));
+    for (source, made, driver) in [
+        ("late_refusal.c", &refuses, None),
+        ("interposed.c", &program, Some(&refuses)),
+    ] {
+        let mut command = Command::new("cc");
+        command.args(["-std=gnu11", "-D_GNU_SOURCE", "-DLINKED", "-pthread"]);
+        command.arg(package().join("tests/programs").join(source));
+        command.arg("-o").arg(made).args(driver);
+        if driver.is_none() {
+            command.args(["-shared", "-fPIC"]);
+        }
+        command.arg(folder.join("libcuda.so")).arg("-ldl");
+        command.arg(format!("-Wl,-rpath,{}", folder.display()));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", words(&output));
+    }
+    let mut command = programs.command("linked");
+    limited(10 * MIB)(&mut command);
+    let mut linked = Command::new(program);
+    linked.arg("linked");
+    for (name, value) in command.get_envs() {
+        linked.env(name, value.unwrap());
+    }
+    let mut program = Running::new(linked);
+    program.done(&["retain 0 0", "current 0", "stream 50", "pool 6 0"]);
+    program.done(&["from-pool 10 6 50"]);
+    assert_eq!(program.call("end-pool 6"), "999");
+    assert_eq!(
+        program.free(),
+        8 * MIB,
+        "a block of before, and one of between"
+    );
+    program.done(&["free-async 10 50", "end-pool 6"]);
+    assert_eq!(program.free(), 8 * MIB, "one block is left");
+    program.end();
+}
+
+#[test]
 fn plain_memory_that_is_freed_in_a_stream_is_charged_no_more() {
     let Some(programs) = Programs::new() else {
         return;
@@ -594,6 +638,21 @@ struct Waits {
 }
 
 impl Waits {
+    /// Starts a job at a share of the time, and waits until that is in force.
+    fn start(programs: &Programs, machine: &Machine) -> Self {
+        let control = machine.jobs().join("old.control.json");
+        fs::write(&control, r#"{"perfControl": 80}"#).unwrap();
+        let mut job = start_job(programs, machine, "old");
+        // Then something was waited for.
+        wait("a pause", || {
+            job.done(&["launch 50"]);
+            job.call("calls cuStreamSynchronize") != "0"
+        });
+        let mut waits = Self { job, seen: 0 };
+        waits.launch(50);
+        waits
+    }
+
     /// A launch, which the driver may refuse; how many streams were waited for before it.
     fn launch(&mut self, stream: u32) -> u64 {
         self.job.call(&format!("launch {stream}"));
@@ -622,17 +681,7 @@ fn a_paced_program_waits_for_no_stream_of_a_context_that_has_gone() {
         return;
     };
     let machine = Machine::new();
-    let control = machine.jobs().join("old.control.json");
-    fs::write(&control, r#"{"perfControl": 80}"#).unwrap();
-    let mut job = start_job(&programs, &machine, "old");
-    // The share is in force once something was waited for.
-    wait("a pause", || {
-        job.done(&["launch 50"]);
-        job.call("calls cuStreamSynchronize") != "0"
-    });
-    let mut waits = Waits { job, seen: 0 };
-    waits.launch(50);
-
+    let mut waits = Waits::start(&programs, &machine);
     waits.job.done(&["context 12 0", "stream 51"]);
     waits.launch(51);
     waits.job.done(&["current 0"]);
@@ -664,6 +713,21 @@ fn a_paced_program_waits_for_no_stream_of_a_context_that_has_gone() {
     waits.launch(51);
     waits.job.done(&["reset 0", "current 0", "stream 52"]);
     assert_eq!(waits.beside(52), 0, "reset");
+    waits.job.end();
+}
+
+#[test]
+fn a_paced_program_waits_for_a_stream_that_the_driver_did_not_destroy() {
+    let Some(programs) = Programs::new() else {
+        return;
+    };
+    let machine = Machine::new();
+    let mut waits = Waits::start(&programs, &machine);
+    waits.job.done(&["stream 51"]);
+    waits.launch(51);
+    waits.job.done(&["refuse cuStreamDestroy_v2"]);
+    assert_eq!(waits.job.call("end-stream 51"), "999");
+    assert_eq!(waits.beside(50), 1);
     waits.job.end();
 }
 

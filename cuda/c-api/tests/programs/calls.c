@@ -96,7 +96,8 @@ static void foreign_streams(void) {
   stream_t foreign[] = {of_device, of_context};
   for (int one = 0; one < 2; one++) {
     CHECK(larder_cuda_malloc(10, 0, foreign[one]) == NULL);
-    CHECK(strstr(larder_cuda_last_error(), "the primary context of device 0") != NULL);
+    CHECK(strstr(larder_cuda_last_error(), "a stream of the primary context of device 0") != NULL);
+    CHECK(strstr(larder_cuda_last_error(), "green context") != NULL);
     CHECK(larder_cuda_begin_step(0, foreign[one]) == -1);
     CHECK(larder_cuda_open_window(0, foreign[one], 1 << 20) == 0);
     for (int recorded = 0; recorded < 2; recorded++) {
@@ -218,6 +219,21 @@ static void captures(void) {
   CHECK(stats_of(0).live_bytes == 0);
 }
 
+/* A free on the thread's own stream waits for the device, and not beside a capture, which that would spoil. */
+static void free_beside_a_capture(void) {
+  stream_t stream = new_stream();
+  void *graph = NULL, *written = larder_cuda_malloc(MIB, 0, stream), *block = larder_cuda_malloc(MIB, 0, NULL);
+  CALL("cuStreamBeginCapture_v2", (stream_t, int), stream, 0);
+  larder_cuda_free(block, MIB, 0, (stream_t)2);
+  CHECK(strstr(larder_cuda_last_error(), "end the capture first") != NULL);
+  fill(written, (size_t)MIB, stream);
+  CALL("cuStreamEndCapture", (stream_t, void **), stream, &graph);
+  CHECK(stats_of(0).live_bytes == 2 * (uint64_t)MIB);
+  larder_cuda_free(block, MIB, 0, (stream_t)2);
+  larder_cuda_free(written, MIB, 0, stream);
+  CHECK(stats_of(0).live_bytes == 0);
+}
+
 /* Steps that repeat get planned places: the third reserves nothing. */
 static void steps(void) {
   stream_t stream = new_stream();
@@ -289,8 +305,8 @@ static void cupy(void) {
 
 int main(void) {
   open_driver();
-  void (*all[])(void) = {contexts, streams, foreign_streams, questions, mistakes, refused_free,
-                         peaks,    captures, steps,          threads,   cupy};
+  void (*all[])(void) = {contexts, streams,  foreign_streams,       questions, mistakes, refused_free,
+                         peaks,    captures, free_beside_a_capture, steps,     threads,  cupy};
   for (size_t test = 0; test < sizeof all / sizeof *all; test++)
     all[test]();
   return line_of_failure != 0;

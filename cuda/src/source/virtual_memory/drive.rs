@@ -33,7 +33,7 @@ impl PoolSource<Paged<'static>> for VirtualMemory {
         locked(&self.table).over_budget = None;
     }
 
-    /// Those of fixed mappings.
+    /// Returns the bytes of fixed mappings.
     fn left_out_bytes(&self) -> u64 {
         locked(&self.table).fixed.values().sum()
     }

@@ -26,13 +26,14 @@ pub(crate) struct FixedMapping {
 
 impl VirtualMemory {
     /// Makes memory of at least so many bytes, in whole pages, one handle at addresses of its own. It is charged
-    /// as the memory of handles is. Four driver calls.
+    /// as the memory of handles is. Four driver calls with their contexts, each in the relaxed mode: whoever is in it
+    /// already changes it once.
     ///
     /// # Errors
     /// [`DriverError::Asleep`], [`DriverError::Budget`], [`DriverError::Size`], and if the driver refuses. Nothing
     /// is left then.
     pub(crate) fn make_fixed(&self, bytes: u64) -> Result<FixedMapping, DriverError> {
-        // Who falls asleep has the turn alone, and looks for fixed blocks then.
+        // Sleep takes this lock exclusively and then checks for fixed blocks.
         let asleep = self.asleep.read().unwrap_or_else(PoisonError::into_inner);
         if *asleep {
             return Err(DriverError::Asleep);

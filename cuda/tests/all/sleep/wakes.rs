@@ -2,9 +2,11 @@
 
 use cudarc::driver::sys;
 use larder_core::{FreeError, Request};
+use larder_cuda::driver::Rule;
+use larder_cuda::driver::abi::Code;
 use larder_cuda::{ArenaPolicy, DeviceAllocError, DeviceConfig, SleepError, StreamAllocator};
 
-use crate::common::{MIB, assert_filled, fill};
+use crate::common::{MIB, alone_and_clean, assert_filled, fill};
 use crate::sleep::{Rig, arenas, under_all_schedules};
 
 const RELAXED: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -213,5 +215,58 @@ fn what_the_host_does_not_pin_is_copied_to_pageable_memory() {
             rig.free_all();
         }
         control.set_pinned(1 << 40);
+    });
+}
+
+/// Another refusal to pin says nothing of the host's memory.
+#[test]
+fn a_refusal_to_pin_that_is_no_want_of_memory_refuses_the_sleep() {
+    alone_and_clean(|control| {
+        for (code, falls_back) in [
+            (Code::OUT_OF_MEMORY, true),
+            (Code::NOT_SUPPORTED, true),
+            (Code::NOT_PERMITTED, true),
+            (Code::UNKNOWN, false),
+            (Code::INVALID_VALUE, false),
+        ] {
+            let mut rig = Rig::new(control, arenas());
+            rig.fill();
+            let rule = Rule::of("cuMemHostAlloc").times(u64::MAX).with(code);
+            control.fail(rule).unwrap();
+            let slept = rig.memory.sleep();
+            control.clear_failures();
+            assert_eq!(slept.is_ok(), falls_back, "{code:?}: {slept:?}");
+            if let Err(error) = slept {
+                assert!(matches!(error, SleepError::Driver(_)), "{error}");
+                assert!(!rig.memory.is_asleep());
+            }
+            rig.memory.wake().unwrap();
+            rig.check();
+            rig.free_all();
+        }
+    });
+}
+
+/// The system promises more memory than there is, and ends the process that takes it at its word.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_the_host_has_no_memory_for_is_refused_before_it_is_copied() {
+    alone_and_clean(|control| {
+        let said = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let total = said.split_whitespace().nth(1).unwrap();
+        let bytes = total.parse::<u64>().unwrap() * 1024;
+        control.reset(2, 2 * bytes);
+        let rig = Rig::new(control, arenas());
+        let block = rig.memory.alloc(&rig.streams[0], bytes).unwrap();
+        let pins = Rule::of("cuMemHostAlloc").times(u64::MAX);
+        control.fail(pins.with(Code::OUT_OF_MEMORY)).unwrap();
+        // In case it is copied.
+        let copies = Rule::of("cuMemcpyDtoHAsync_v2").times(u64::MAX);
+        control.fail(copies.with(Code::UNKNOWN)).unwrap();
+        let slept = rig.memory.sleep().unwrap_err();
+        control.clear_failures();
+        assert!(matches!(slept, SleepError::Host { .. }), "{slept}");
+        assert!(!rig.memory.is_asleep());
+        rig.memory.free(&rig.streams[0], block).unwrap();
     });
 }
