@@ -114,7 +114,7 @@ pub struct SpanSet {
     walk: Walk,
     /// Length of the spans made since what is kept at hand was given up last.
     made_bytes: usize,
-    /// Blocks that are given up as the heap grows; see [`has_turn`](Self::has_turn).
+    /// Lists that are given up before the heap grows; see [`has_turn`](Self::has_turn).
     turn: usize,
     /// Spans that walks came to.
     #[cfg(test)]
@@ -526,11 +526,10 @@ mod tests {
         let mut set = SpanSet::default();
         set.class(class).transfer_lists = 3;
         set.made_bytes = TURN_BYTES - 1;
-        let cache = ThreadCache::new();
-        assert!(!set.has_turn(&cache));
+        assert!(!set.has_turn());
         set.made_bytes = TURN_BYTES;
-        assert!(set.has_turn(&cache));
-        assert_eq!((set.turn, set.made_bytes), (1 + 3 * 32, 0));
+        assert!(set.has_turn());
+        assert_eq!((set.turn, set.made_bytes), (4, 0));
     }
 
     #[test]

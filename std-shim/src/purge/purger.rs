@@ -15,12 +15,12 @@ const USE_BYTES: u64 = 8 << 20;
 const LEAST_TICK_MS: u64 = 25;
 
 /// A heap that has grown by this part of what it holds, and by so many bytes, makes up for it, if nobody has for so
-/// long, and for so long for each step that it took.
+/// long, and for so long as goes with what it cost.
 const GROWN_PART: u64 = 64;
 const GROWN_BYTES: u64 = 1 << 20;
 const MAKE_UP_MS: u64 = 10;
-/// Sixteen times what a step takes.
-const MAKE_UP_STEP_MS: u64 = 3;
+/// What was made up for costs sixteen times as long a pause: so many blocks a millisecond (see `tick`).
+const MAKE_UP_MS_BLOCKS: u64 = 400;
 
 /// States. Those from `TICKING` on ask nothing of a thread that frees.
 const RESTING: u32 = 0;
@@ -119,9 +119,9 @@ impl Purger {
         self.making_up.store(1, Ordering::Relaxed);
     }
 
-    /// Growth was made up for, in so many steps.
-    pub(super) fn made_up(&self, now: u64, steps: u64) {
-        let pause = MAKE_UP_MS.max(steps.saturating_mul(MAKE_UP_STEP_MS));
+    /// Growth was made up for, at this cost in blocks.
+    pub(super) fn made_up(&self, now: u64, cost: u64) {
+        let pause = MAKE_UP_MS.max(cost / MAKE_UP_MS_BLOCKS);
         self.may_make_up
             .store(now.saturating_add(pause), Ordering::Relaxed);
         self.making_up.store(0, Ordering::Relaxed);
@@ -493,11 +493,11 @@ mod tests {
         purger.grew(3 * START_BYTES);
         assert_eq!(purger.take_grown(1), 2 * START_BYTES + GROWN_BYTES);
         assert_eq!(purger.take_grown(1), 0, "once");
-        purger.made_up(2, 5);
+        purger.made_up(2, 20 * MAKE_UP_MS_BLOCKS);
         purger.grew(3 * START_BYTES + GROWN_BYTES);
         purger.grew(1 << 30);
-        assert_eq!(purger.take_grown(1 + 5 * MAKE_UP_STEP_MS), 0, "not yet");
-        assert!(purger.take_grown(2 + 5 * MAKE_UP_STEP_MS) > 1 << 29);
+        assert_eq!(purger.take_grown(1 + 20), 0, "not yet");
+        assert!(purger.take_grown(2 + 20) > 1 << 29);
         purger.grew((1 << 30) + (1 << 20));
         assert_eq!(purger.take_grown(u64::MAX), 0, "too little beside 1 GiB");
     }

@@ -3,6 +3,7 @@
 
 use core::ptr;
 
+use super::work::Work;
 use crate::arena::{Aging, PAUSE_NS};
 use crate::os::Os;
 use crate::os::background::sleep_ns;
@@ -12,12 +13,19 @@ use crate::thread::wait::Sleep;
 /// What a step may cost, in blocks that it touches, each a cache miss or two: 100 to 200 microseconds. The last thing
 /// that a step does may exceed it: 2048 blocks of lists, one span, or one go over an arena (`Arena::age_some`).
 pub(super) const STEP_BLOCKS: usize = 1024;
-/// What it costs to come to a heap, to receive what others freed of its blocks, and to empty the bins of its long classes.
+/// What it costs to come to a heap, to ask for the pages of an arena that are in memory, to receive what others freed of its blocks, and to empty the bins of its long classes.
 const HEAP_COST: usize = 32;
+const REVIEW_COST: usize = 512;
 const RECEIVE_COST: usize = 256;
 const LONG_COST: usize = 256;
-/// What a go over an arena costs that gives nothing back.
+/// What a look at 128 chunks of an arena costs, and how many bytes it costs as much as a block to give back.
 const LOOK_COST: usize = 128;
+const GIVEN_BYTES: u64 = 4 << 10;
+
+/// What a go over an arena costs that gives so many bytes back, in blocks.
+pub(super) const fn go_cost(given: u64) -> usize {
+    LOOK_COST + (given / GIVEN_BYTES) as usize
+}
 
 /// Where the tick under way stands.
 pub(crate) struct Tick {
@@ -71,7 +79,11 @@ impl<O: Os> Process<O> {
     pub(crate) fn tick(&'static self) {
         loop {
             let sleeps = Sleep::count();
-            if self.work.with(|work| self.tick_some(&mut work.tick)) {
+            let step = |work: &mut Work| {
+                let mut left = STEP_BLOCKS;
+                self.tick_some(&mut work.tick, &mut left)
+            };
+            if self.work.with(step) {
                 return;
             }
             if Sleep::count() != sleeps {
@@ -82,14 +94,13 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// A step of a tick; returns whether the tick has ended.
-    pub(super) fn tick_some(&'static self, tick: &mut Tick) -> bool {
-        let mut left = STEP_BLOCKS;
-        while left > 0 {
+    /// A step of a tick, for as many blocks as are left; returns whether the tick has ended.
+    pub(super) fn tick_some(&'static self, tick: &mut Tick, left: &mut usize) -> bool {
+        while *left > 0 {
             match tick.part {
                 Part::Rest => self.begin_part(tick, Part::Caches),
-                Part::Arenas => self.tick_arena(tick, &mut left),
-                _ => self.tick_heap(tick, &mut left),
+                Part::Arenas => self.tick_arena(tick, left),
+                _ => self.tick_heap(tick, left),
             }
             if tick.part == Part::Rest {
                 self.purger.ticked();
@@ -165,14 +176,11 @@ impl<O: Os> Process<O> {
         };
         let (given, done) = arena.age_some(&mut tick.aging, self.counts_commits());
         self.purger.count_purged(given);
-        *left = match given {
-            0 => left.saturating_sub(LOOK_COST),
-            _ => 0,
-        };
+        *left = left.saturating_sub(go_cost(given));
         if done {
             tick.taken_back |= arena.review_advice();
             (tick.arena, tick.aging) = (tick.arena + 1, Aging::New);
-            *left = 0;
+            *left = left.saturating_sub(REVIEW_COST);
         }
     }
 

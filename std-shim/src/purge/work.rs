@@ -1,7 +1,7 @@
 //! [`Work`]: what calls of the program do for the heap's upkeep, a bounded step in each, where no thread of the heap's own
 //! does it: ticks that are due, and making up for growth.
 
-use super::tick::Tick;
+use super::tick::{STEP_BLOCKS, Tick, go_cost};
 use crate::arena::Walk;
 use crate::os::Os;
 use crate::process::Process;
@@ -22,7 +22,8 @@ pub(crate) struct MakeUp {
     left: u64,
     arena: usize,
     walk: Walk,
-    steps: u64,
+    /// What it has cost so far, in blocks (see `tick`).
+    cost: u64,
 }
 
 impl Work {
@@ -41,7 +42,7 @@ impl MakeUp {
             left: 0,
             arena: 0,
             walk: Walk::new(),
-            steps: 0,
+            cost: 0,
         }
     }
 
@@ -73,7 +74,7 @@ impl<O: Os> Process<O> {
         let growth = &mut work.growth;
         if growth.left == 0 && !self.purger.owes_ticks() {
             if growth.is_under_way {
-                self.purger.made_up(now, growth.steps);
+                self.purger.made_up(now, growth.cost);
                 growth.is_under_way = false;
             }
             let bytes = self.purger.take_grown(now);
@@ -83,16 +84,17 @@ impl<O: Os> Process<O> {
             growth.begin(bytes);
             self.purger.makes_up();
         }
-        growth.steps += 1;
+        let mut left = STEP_BLOCKS;
         if growth.left > 0 {
-            self.discard_some(growth);
+            self.discard_some(growth, &mut left);
         } else {
-            self.tick_some(&mut work.tick);
+            self.tick_some(&mut work.tick, &mut left);
         }
+        growth.cost += (STEP_BLOCKS - left) as u64;
         true
     }
 
-    fn discard_some(&'static self, growth: &mut MakeUp) {
+    fn discard_some(&'static self, growth: &mut MakeUp, left: &mut usize) {
         let Some(arena) = self.arenas().nth(growth.arena) else {
             // There is no more: what is young grows old, and goes.
             growth.left = 0;
@@ -100,6 +102,7 @@ impl<O: Os> Process<O> {
         };
         let (given, more) = arena.discard_some_dirty(&mut growth.walk);
         self.purger.count_purged(given);
+        *left = left.saturating_sub(go_cost(given));
         growth.left = growth.left.saturating_sub(given);
         if !more {
             (growth.arena, growth.walk) = (growth.arena + 1, Walk::new());

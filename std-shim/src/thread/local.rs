@@ -36,10 +36,6 @@ const CACHE_MS: u64 = 128;
 /// together some 100 microseconds.
 const FLUSHED: usize = 1024;
 
-/// For so many bytes of a block one step more of what is kept at hand is given up before the heap grows: less than it
-/// costs to touch them.
-const GIVE_UP_BYTES: usize = 1 << 20;
-
 /// The cache of a thread that has none: read by all threads, written by nobody.
 #[repr(transparent)]
 pub(crate) struct NoCache(UnsafeCell<ThreadCache>);
@@ -221,21 +217,19 @@ impl Local {
         });
     }
 
-    /// Gives up some of what lies in the cache and the transfer caches behind it if it is their turn, more for a longer
-    /// block, in steps between which other threads that share the set may work.
-    pub(crate) fn give_up<O: Os>(&mut self, bytes: usize, process: &'static Process<O>) {
-        for _ in 0..=bytes / GIVE_UP_BYTES {
-            let mut goes_on = false;
+    /// Gives up what lies in the cache and the transfer caches behind it if it is their turn, in steps between which
+    /// other threads that share the set may work.
+    pub(crate) fn give_up<O: Os>(&mut self, process: &'static Process<O>) {
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = false;
             self.with_own(|owner, set, cache| {
-                goes_on = set.has_turn(cache);
-                if goes_on {
+                if set.has_turn() {
                     // SAFETY: the set's own remote-free queue, and the cache that goes with it.
                     unsafe { set.give_up_some(owner, cache, &mut process.pages()) };
+                    goes_on = true;
                 }
             });
-            if !goes_on {
-                return;
-            }
         }
     }
 

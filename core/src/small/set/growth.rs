@@ -1,18 +1,19 @@
 //! Growing: memory for new spans, and what is kept at hand given up before there are more.
 
-use super::super::class::{CLASSES, SizeClass};
+use super::super::class::SizeClass;
 use super::super::pages::Pages;
 use super::super::remote::RemoteQueue;
 use super::super::span::SpanMemory;
 use super::super::thread_cache::ThreadCache;
 use super::SpanSet;
+use super::class_spans::ClassSpans;
 
 /// See [`SpanSet::has_turn`].
 pub(super) const TURN_BYTES: usize = 16 << 20;
 
-/// Blocks that are given up for one span that is needed, and a list more: each costs one or two cache misses, so
-/// together some 100 microseconds.
-const GIVEN_UP: usize = 1024;
+/// Blocks that are given up, one list at least, before it is seen whether that was enough for a span. Few: with 1024 of
+/// them a program under a limit on memory was ended.
+const GIVEN_UP: usize = 8;
 
 impl SpanSet {
     /// Memory for a span, of which pages that were written before go back if it is the class's first: the class
@@ -37,7 +38,7 @@ impl SpanSet {
         Some(memory)
     }
 
-    /// What is held, then more; but if the set has its turn, some of what was kept at hand is given up before each.
+    /// What is held, then what was kept at hand for other classes, in transfer caches and in the cache, then more.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -48,12 +49,10 @@ impl SpanSet {
         cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) -> Option<SpanMemory> {
-        if self.turn == 0
-            && let Some(memory) = pages.alloc_held_span(class)
-        {
+        if let Some(memory) = pages.alloc_held_span(class) {
             return Some(memory);
         }
-        if self.has_turn(cache) {
+        while self.has_turn() {
             // SAFETY: the caller's promise.
             unsafe { self.give_up_some(owner, cache, pages) };
             if let Some(memory) = pages.alloc_held_span(class) {
@@ -63,23 +62,25 @@ impl SpanSet {
         pages.alloc_span(class)
     }
 
-    /// Whether what is kept at hand is to be given up now, in transfer caches and in this cache. That has its turn once
-    /// for each 16 MiB of spans made, when the heap would grow, and then as many blocks go as there were: so a program
-    /// that needs again what it has at hand does not give it up each time.
-    pub fn has_turn(&mut self, cache: &ThreadCache) -> bool {
+    /// Whether what is kept at hand is to be given up now. That has its turn once for each 16 MiB of spans made, when
+    /// the heap would grow, and then as many lists go as there were: so a program that needs again what it has at hand
+    /// does not give it up each time.
+    pub fn has_turn(&mut self) -> bool {
         if self.turn == 0 && self.made_bytes >= TURN_BYTES {
             self.made_bytes = 0;
-            self.turn = 1;
-            for class in SizeClass::all() {
-                let lists = self.class(class).transfer_lists as usize;
-                self.turn += lists * self.policy.bin_blocks(class) + cache.len(class);
-            }
+            self.turn = 1 + self.lists();
         }
         self.turn > 0
     }
 
-    /// Gives up some lists of the transfer caches, and in the end what the thread cache has: each block there may be the
-    /// only used one of its span. O(classes), and for 1024 blocks and a list.
+    /// Lists in the transfer caches. O(classes).
+    fn lists(&self) -> usize {
+        let lists = |state: &ClassSpans| state.transfer_lists as usize;
+        self.classes.iter().map(lists).sum()
+    }
+
+    /// Gives up a list of the transfer caches or a few, or in the end what the thread cache has: each block there may be
+    /// the only used one of its span.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -89,20 +90,19 @@ impl SpanSet {
         cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) {
-        let mut budget = GIVEN_UP.min(self.turn);
-        self.turn -= budget;
+        let (mut left, before) = (GIVEN_UP, self.lists());
         // SAFETY: the caller's promise.
-        if !unsafe { self.give_up(owner, &mut budget, pages) } {
-            return;
-        }
-        // SAFETY: the caller's cache.
-        if unsafe { self.flush_from(0, owner, cache, &mut budget, pages) } < CLASSES {
-            return;
-        }
-        self.turn = 0;
-        for class in SizeClass::all() {
-            // SAFETY: the caller passes the same `pages` at every call.
-            unsafe { self.release_empty(class, pages) };
+        let all = unsafe { self.give_up(owner, &mut left, pages) };
+        let given = before - self.lists();
+        self.turn = self.turn.saturating_sub(given.max(1));
+        if all || self.turn == 0 {
+            self.turn = 0;
+            // SAFETY: the caller's cache.
+            unsafe { self.flush(owner, cache, pages) };
+            for class in SizeClass::all() {
+                // SAFETY: the caller passes the same `pages` at every call.
+                unsafe { self.release_empty(class, pages) };
+            }
         }
     }
 }
