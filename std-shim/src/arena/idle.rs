@@ -100,24 +100,38 @@ impl<O: Os> Arena<O> {
         given
     }
 
-    /// Discards the memory of pages in a span in which nothing is used. Returns the bytes that were in memory;
-    /// `None` if the system refuses.
+    /// Discards the memory of pages in a span in which nothing is used. Returns the bytes that were in memory, all of
+    /// them unless `asks`; `None` if the system refuses.
     ///
     /// # Safety
     /// The pages are committed, and nobody uses them meanwhile.
-    pub(crate) unsafe fn discard_hole(&self, start: *mut u8, bytes: usize) -> Option<u64> {
+    pub(crate) unsafe fn discard_hole(
+        &self,
+        start: *mut u8,
+        bytes: usize,
+        asks: bool,
+    ) -> Option<u64> {
         // SAFETY: the caller's promise.
-        unsafe { self.discard_range(start, bytes, bytes) }
+        unsafe { self.discard_range(start, bytes, bytes, asks) }
     }
 
-    /// Discards memory; how many bytes of it were in memory, or `dirty` where the system does not say. `None`
-    /// if it refuses.
+    /// Discards memory; how many bytes of it were in memory, or `dirty` where the system does not say, or is not asked.
+    /// `None` if it refuses.
     ///
     /// # Safety
     /// The range is committed, and nobody uses it meanwhile.
-    unsafe fn discard_range(&self, start: *mut u8, bytes: usize, dirty: usize) -> Option<u64> {
-        // SAFETY: the caller's promise, here and below.
-        let resident = unsafe { self.os.resident_bytes(start, bytes) }.unwrap_or(dirty) as u64;
+    unsafe fn discard_range(
+        &self,
+        start: *mut u8,
+        bytes: usize,
+        dirty: usize,
+        asks: bool,
+    ) -> Option<u64> {
+        let ask = || {
+            // SAFETY: the caller's promise.
+            unsafe { self.os.resident_bytes(start, bytes) }
+        };
+        let resident = asks.then(ask).flatten().unwrap_or(dirty) as u64;
         // SAFETY: the caller's promise.
         if !unsafe { self.os.discard(start, bytes) } {
             return None;
@@ -190,11 +204,12 @@ impl<O: Os> Arena<O> {
     /// lock, and freed. Ends when `most` bytes have gone.
     fn discard(&self, which: Idle, most: u64) -> u64 {
         let (mut given, mut walk) = (0, Walk::new());
+        let asks = !self.os.is_filtered();
         while !walk.ended && given < most {
             let sleeps = Sleep::count();
             given += self
                 .discarding
-                .with(|()| self.discard_some(&mut walk, which));
+                .with(|()| self.discard_some(&mut walk, which, asks));
             if Sleep::count() != sleeps {
                 // Somebody waits, whom this thread would be ahead of again and again.
                 sleep_ns(PAUSE_NS);
@@ -204,13 +219,13 @@ impl<O: Os> Arena<O> {
     }
 
     /// The caller holds `discarding`.
-    fn discard_some(&self, walk: &mut Walk, which: Idle) -> u64 {
+    fn discard_some(&self, walk: &mut Walk, which: Idle, asks: bool) -> u64 {
         let mut given = 0;
         for block in self.take_some(walk, which).into_iter().flatten() {
             let (start, bytes) = (self.pointer(block.addr()), block.bytes() as usize);
             let dirty = self.marks.count(start.addr(), bytes) * self.marks.unit();
             // SAFETY: committed, and ours alone while we hold the block.
-            if let Some(resident) = unsafe { self.discard_range(start, bytes, dirty) } {
+            if let Some(resident) = unsafe { self.discard_range(start, bytes, dirty, asks) } {
                 self.marks.clear(start.addr(), bytes);
                 given += resident;
             }

@@ -143,6 +143,10 @@ impl<O: Os> Process<O> {
     /// Takes what threads keep of the long classes: of those that have not used it since the last call, or of all that
     /// do not use it just now.
     pub(crate) fn take_long(&'static self, at_once: bool) {
+        // One owner, where no thread of the heap's own ticks, is the caller: it empties its cache itself.
+        if self.pool.owned() <= 1 && !self.tuning.background() {
+            return;
+        }
         // The first one takes long, and is not to be waited for under a heap's lock.
         if !self.os.barrier() {
             return;

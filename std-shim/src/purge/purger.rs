@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::ptr;
 
-use larder_core::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::config::Tuning;
 use crate::os::background::{be_ordinary, coarse_ms, name_thread, sleep_ns, start_thread};
@@ -38,6 +38,8 @@ pub(crate) struct Purger {
     due: AtomicU64,
     /// Bytes given back.
     purged: AtomicU64,
+    /// Whether the system is asked how much of it was in memory: not where the process is filtered.
+    asks: AtomicU8,
     /// What the heap may hold until its growth counts.
     bound: AtomicU64,
     /// Bytes that it grew by and that nobody has made up for yet.
@@ -61,6 +63,7 @@ impl Purger {
             freed: AtomicU64::new(0),
             due: AtomicU64::new(0),
             purged: AtomicU64::new(0),
+            asks: AtomicU8::new(0),
             bound: AtomicU64::new(START_BYTES),
             grown: AtomicU64::new(0),
             may_make_up: AtomicU64::new(0),
@@ -76,6 +79,17 @@ impl Purger {
     pub(crate) fn count_purged(&self, bytes: u64) {
         // Relaxed: only a count.
         self.purged.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Before memory goes back: whether the system may be asked how much of it is there.
+    pub(crate) fn set_asks(&self, asks: bool) {
+        // Relaxed, here and below: a filter counts for the thread that made it.
+        self.asks.store(u8::from(asks), Ordering::Relaxed);
+    }
+
+    /// Whether the system may be asked.
+    pub(crate) fn asks(&self) -> bool {
+        self.asks.load(Ordering::Relaxed) > 0
     }
 
     /// Told when the heap has grown: it holds so much now.

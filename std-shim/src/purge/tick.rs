@@ -16,6 +16,7 @@ pub(super) const STEPS: usize = 64;
 impl<O: Os> Process<O> {
     /// One tick: what has been idle since the last one goes back.
     pub(crate) fn tick(&'static self) {
+        self.purger.set_asks(!self.os.is_filtered());
         // What comes back so is young: it may have been freed a moment ago.
         self.flush_idle_caches();
         self.receive();
