@@ -452,7 +452,7 @@ pub enum ConfigError {
     Buffer,
     /// The buffer cannot be one region.
     Region(RegionError),
-    /// The process has made 2^31 allocators over buffers, and there is no number for another.
+    /// The process has made 2^31 allocators over buffers and pages, and there is no number for another.
     Numbers,
 }
 
@@ -464,7 +464,7 @@ impl fmt::Display for ConfigError {
             }
             Self::Region(error) => return error.fmt(f),
             Self::Numbers => {
-                "this process has made 2^31 allocators over buffers and has no number for another: keep \
+                "this process has made 2^31 allocators over buffers and pages and has no number for another: keep \
                  them and use them again"
             }
             Self::Granule => "the granule must be a power of two of at most 1 GiB",

@@ -261,11 +261,13 @@ impl<I: AddressIndex> Bfc<'_, I, Regions> {
     /// The ticket's bytes no longer count, if it is one of ours.
     fn retire(&mut self, ticket: &GrowTicket) -> bool {
         let bytes = self.growth.in_flight_bytes.checked_sub(ticket.bytes);
-        let (Some(bytes), true) = (bytes, ticket.owner == self.table.owner()) else {
+        let count = self.growth.in_flight.checked_sub(1);
+        let (Some(bytes), Some(count), true) = (bytes, count, ticket.owner == self.table.owner())
+        else {
             return false;
         };
         self.growth.in_flight_bytes = bytes;
-        self.growth.in_flight -= 1;
+        self.growth.in_flight = count;
         true
     }
 

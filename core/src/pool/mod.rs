@@ -200,7 +200,7 @@ impl<'t> Pool<'t> {
         ticket: MissTicket,
         range: AddrRange,
     ) -> Result<Grant, Rejected<AllocError, AddrRange>> {
-        let unfit = if ticket.owner != self.buffers.owner() {
+        let unfit = if !self.awaits(&ticket) {
             Some(RegionError::ForeignTicket)
         } else if range.bytes() < ticket.bytes {
             Some(RegionError::TooSmall)
@@ -288,7 +288,7 @@ impl<'t> Pool<'t> {
 
     /// The sub-allocator has taken the ticket's buffer. O(1). Returns the bytes.
     pub fn released(&mut self, ticket: LeavingTicket) -> u64 {
-        if ticket.owner != self.buffers.owner() {
+        if !self.lets_go(&ticket) {
             return 0;
         }
         self.going -= 1;
@@ -299,7 +299,7 @@ impl<'t> Pool<'t> {
 
     /// The sub-allocator does not take the ticket's buffer: it serves on. O(1) expected.
     pub fn release_refused(&mut self, ticket: LeavingTicket) {
-        if ticket.owner != self.buffers.owner() {
+        if !self.lets_go(&ticket) {
             return;
         }
         self.going -= 1;
@@ -374,8 +374,28 @@ impl<'t> Pool<'t> {
         }
     }
 
+    /// Whether a buffer that the ticket may stand for is being got. The owner alone does not tell: a former pool over
+    /// the same table had the same number.
+    fn awaits(&self, ticket: &MissTicket) -> bool {
+        let record = self.buffers.at(ticket.link);
+        ticket.owner == self.buffers.owner()
+            && self.buffers.knows(ticket.link)
+            && record.state == BufferState::Growing
+            && record.bytes == ticket.bytes
+    }
+
+    /// Whether a buffer that the ticket may stand for is going back.
+    fn lets_go(&self, ticket: &LeavingTicket) -> bool {
+        let record = self.buffers.at(ticket.link);
+        ticket.owner == self.buffers.owner()
+            && self.buffers.knows(ticket.link)
+            && record.state == BufferState::Going
+            && (record.start, record.held_bytes)
+                == (ticket.range.start().get(), ticket.range.bytes())
+    }
+
     fn give_up(&mut self, ticket: MissTicket, cause: Cause) -> AllocError {
-        if ticket.owner == self.buffers.owner() {
+        if self.awaits(&ticket) {
             self.growing -= 1;
             self.growing_bytes -= u128::from(ticket.bytes);
             self.buffers.remove(ticket.link);

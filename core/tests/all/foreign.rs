@@ -1,6 +1,9 @@
 //! What belongs to another allocator, or to a former owner of the same table: refused, and nothing
 //! changes.
 
+use larder_core::paged::{
+    Backing, Handle, Mapping, PageTables, PagedAttempt, PagedBfc, PagedConfig, Place,
+};
 use larder_core::{
     Addr, AddrRange, Attempt, Bfc, BfcConfig, Cause, Chunk, FixedRange, FreeError, GrowTicket,
     Growth, HashIndex, RegionError, RegionPlan, ReleaseTicket, Request, Step, SubAllocator,
@@ -110,6 +113,22 @@ fn a_grow_ticket_of_another_allocator_changes_nothing() {
 }
 
 #[test]
+fn grow_tickets_of_a_tables_former_owner_never_bring_a_count_below_0() {
+    let mut table = [Chunk::VACANT; 8];
+    let mut former = Bfc::new(ranged(1 << 20), &mut table).unwrap();
+    let tickets = [(); 2].map(|()| grow_ticket(&mut former, 1000));
+    let mut later = Bfc::new(ranged(1 << 20), former.into_table()).unwrap();
+    let own = grow_ticket(&mut later, 8000);
+    for ticket in tickets {
+        later.abort(ticket);
+    }
+    // One of them passed for the later allocator's own, which comes back.
+    let rejected = later.commit(own, range(0x1000, 8192)).unwrap_err();
+    assert_eq!(rejected.error, RegionError::ForeignTicket);
+    assert_eq!(later.check_invariants(), Ok(()));
+}
+
+#[test]
 fn a_release_ticket_of_another_allocator_changes_nothing() {
     fn leaving(bfc: &mut Bfc<'_>) -> ReleaseTicket {
         bfc.take_releasable(u64::MAX).unwrap()
@@ -123,6 +142,39 @@ fn a_release_ticket_of_another_allocator_changes_nothing() {
     b.release_refused(leaving(&mut c));
     assert_eq!(b.check_invariants(), Ok(()));
     let _block = b.alloc(&Request::new(1 << 16)).unwrap();
+}
+
+#[test]
+fn a_plan_of_the_former_owner_of_tables_makes_no_call() {
+    let (mut places, mut handles) = ([Place::EMPTY; 64], [Handle::VACANT; 17]);
+    let mut mappings = [Mapping::VACANT; 64];
+    let tables = PageTables {
+        places: &mut places,
+        handles: &mut handles,
+        mappings: &mut mappings,
+    };
+    let config = PagedConfig::new(range(1 << 32, 128 << 20), Backing::Billed);
+    let plan_of = |paged: &mut PagedBfc| {
+        let mut attempt = PagedAttempt::new(Request::new(3 << 20));
+        match paged.step(&mut attempt) {
+            Step::Plan(plan) => plan,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut chunks = [Chunk::VACANT; 64];
+    let mut former = PagedBfc::with_tables(config, &mut chunks, tables).unwrap();
+    let mut plan = plan_of(&mut former);
+    let (chunks, tables) = former.into_tables();
+    let mut later = PagedBfc::with_tables(config, chunks, tables).unwrap();
+    let mut own = plan_of(&mut later);
+    assert!(later.next_step(&mut plan).is_none());
+    later.done(&mut plan);
+    assert!(later.finish(plan).is_none());
+    while later.next_step(&mut own).is_some() {
+        later.done(&mut own);
+    }
+    let _live = later.finish(own).unwrap();
+    assert_eq!(later.check_invariants(), Ok(()));
 }
 
 #[test]

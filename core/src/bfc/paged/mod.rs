@@ -60,10 +60,11 @@ pub use table::{Handle, Mapping, PageTables, Place};
 use super::chunk::{Chunk, Link, State};
 use super::index::{AddressIndex, NoIndex};
 use super::{Bfc, Memory, Step, Violation};
-use crate::block::Block;
+use crate::block::{AllocatorId, Block};
 use crate::error::{ConfigError, FreeError};
 use crate::region::RegionId;
 use crate::stats::PoolStats;
+use crate::sync::number_given_once;
 use crate::units::AddrRange;
 use policy::Hysteresis;
 use table::{HandleLink, Pages};
@@ -179,7 +180,12 @@ impl<'t> PagedBfc<'t> {
             plans: 0,
             window: release::LastSteps::new(),
         };
-        Bfc::over(config.bfc, chunks, NoIndex, memory)
+        let mut bfc = Bfc::over(config.bfc, chunks, NoIndex, memory)?;
+        // Plans outlive their allocator, and are not compared with what is under way: those of a former one over the
+        // same tables must have another number.
+        let number = number_given_once(AllocatorId::GIVEN_ONCE).ok_or(ConfigError::Numbers)?;
+        bfc.set_id(AllocatorId::once(number));
+        Ok(bfc)
     }
 }
 

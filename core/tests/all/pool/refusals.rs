@@ -283,6 +283,49 @@ fn foreign_blocks_and_second_frees_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn tickets_of_a_tables_former_pool_are_refused_and_change_nothing() {
+    let (buffers, slots) = tables(4);
+    let config = PoolConfig {
+        limit_buffers: 1,
+        ..PoolConfig::default()
+    };
+    let range = |start| AddrRange::new(Addr::new(start), 4096).unwrap();
+    let miss = |pool: &mut Pool, bytes| match pool.alloc(&request(bytes)).unwrap() {
+        PoolStep::Grow(ticket) => ticket,
+        PoolStep::Ready(grant) => panic!("{grant:?}"),
+    };
+    // What the later pool has under way, in the records that the tickets name.
+    for later in [0, 1, 2] {
+        let mut former = Pool::new(config, &mut *buffers, &mut *slots).unwrap();
+        let kept = [0x1_0000, 0x2_0000].map(|start| {
+            let ticket = miss(&mut former, 1000);
+            former.commit(ticket, range(start)).unwrap().block
+        });
+        let misses = [miss(&mut former, 3000), miss(&mut former, 3000)];
+        for block in kept {
+            former.free(block).unwrap();
+        }
+        let leaving = former.take_leaving().unwrap();
+        drop(former);
+
+        let mut pool = Pool::new(config, &mut *buffers, &mut *slots).unwrap();
+        let own: Vec<_> = (0..later).map(|_| miss(&mut pool, 2000)).collect();
+        let [first, second] = misses;
+        let rejected = pool.commit(first, range(0x3_0000)).unwrap_err();
+        assert_eq!(rejected.value, range(0x3_0000));
+        pool.abort(second);
+        assert_eq!(pool.released(leaving), 0);
+        pool.check_invariants().unwrap();
+        assert_eq!(pool.stats().reserved_bytes, 0);
+        for (ticket, start) in own.into_iter().zip([0x4_0000, 0x5_0000]) {
+            let block = pool.commit(ticket, range(start)).unwrap().block;
+            pool.free(block).unwrap();
+        }
+        pool.check_invariants().unwrap();
+    }
+}
+
+#[test]
 fn a_free_behind_queued_work_is_refused_and_gives_the_block_back() {
     let pool = over(PoolConfig::default(), 4, source());
     let block = pool.alloc(&request(1000)).unwrap().block;
