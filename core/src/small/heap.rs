@@ -377,7 +377,7 @@ impl<const BYTES: usize, W: Wait> Default for StaticHeap<BYTES, W> {
 
 impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
     /// A heap over `BYTES` bytes of its own, from 32 KiB up; less does not compile. Keep it in a
-    /// `static`: once it has given a block it must not move.
+    /// `static`: its blocks are part of it, and one that is moved after it has given a block gives no more.
     pub const fn new() -> Self {
         const { assert!(BYTES >= MIN_BYTES, "a heap needs 32 KiB at least") };
         Self {
@@ -388,12 +388,26 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
 
     /// Numbers of this moment; all 0 before the first allocation.
     pub fn stats(&self) -> HeapStats {
-        self.heap.stats()
+        self.with(|state| state.map_or(HeapStats::default(), |state| state.stats()))
     }
 
     /// Empties the cache, so that every idle span joins the free memory around it.
     pub fn trim(&self) {
-        self.heap.trim();
+        self.with(|state| {
+            if let Some(state) = state {
+                state.reclaim();
+            }
+        });
+    }
+
+    /// Runs `f` with what is behind the lock. A heap that was moved has nothing there: its tables lie where it was.
+    #[inline]
+    fn with<R>(&self, f: impl FnOnce(Option<&mut HeapState>) -> R) -> R {
+        let start = self.region.get().cast::<u8>();
+        self.heap.0.with(|state| {
+            let in_place = |state: &&mut HeapState| state.pages.start() == start;
+            f(state.as_mut().filter(in_place))
+        })
     }
 }
 
@@ -408,8 +422,8 @@ unsafe fn claim_at_first(state: &mut Option<HeapState>, start: *mut u8, bytes: u
     *state = unsafe { HeapState::new(start, bytes) }.ok();
 }
 
-// SAFETY: the heap inside serves every call and is a `GlobalAlloc`. Values that give blocks as one are
-// statics by nature, so the region stays in place.
+// SAFETY: the heap inside serves every call and is a `GlobalAlloc`. Where it was moved, and its region is gone, no call
+// reaches what was there.
 unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -431,12 +445,19 @@ unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { self.heap.dealloc(block, layout) };
+        self.with(|state| {
+            if let Some(state) = state {
+                // SAFETY: the caller's promise.
+                unsafe { state.free(block, layout) };
+            }
+        });
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise; the heap has its region, since it gave the block.
+        if self.with(|state| state.is_none()) {
+            return ptr::null_mut();
+        }
+        // SAFETY: the caller's promise; the heap has its region, and is not moved during a call.
         unsafe { self.heap.realloc(block, layout, new_size) }
     }
 }

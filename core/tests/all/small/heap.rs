@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 
-use larder_core::{Heap, RegionError, StaticHeap};
+use larder_core::{Heap, HeapStats, RegionError, StaticHeap};
 use larder_model::Random;
 
 /// A heap over a region, which must live as long.
@@ -327,6 +327,26 @@ fn a_static_heap_needs_nothing_but_its_declaration() {
 }
 
 /// A block that has grown will grow again, so it is put where that is possible without a copy.
+#[test]
+fn a_static_heap_that_was_moved_after_its_first_block_has_no_memory_any_more() {
+    type Moving = StaticHeap<{ 64 << 10 }>;
+    let layout = Layout::new::<[u64; 12]>();
+    let before: Box<Moving> = Box::default();
+    // SAFETY: the layout is not empty.
+    let block = unsafe { before.alloc(layout) };
+    assert!(!block.is_null());
+    let moved: Box<Moving> = Box::new(*before);
+    assert_eq!(moved.stats(), HeapStats::default());
+    moved.trim();
+    // SAFETY: the layout is not empty; the block went with the memory that it was in.
+    unsafe {
+        assert!(moved.alloc(layout).is_null());
+        assert!(moved.realloc(block, layout, 4000).is_null());
+        moved.dealloc(block, layout);
+    }
+    assert_eq!(moved.stats(), HeapStats::default());
+}
+
 #[test]
 fn a_large_block_that_moved_to_grow_has_room_to_grow_again() {
     let (heap, _memory) = heap(4 << 20);
