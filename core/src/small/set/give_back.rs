@@ -43,7 +43,8 @@ impl SpanSet {
         if remote_queue.is_empty() {
             return;
         }
-        let mut span = remote_queue.take();
+        // SAFETY: the caller's promise: the queue is this set's own.
+        let mut span = unsafe { remote_queue.take() };
         while !span.is_null() {
             // SAFETY: taken from the remote-free queue, list not yet emptied.
             let next = unsafe { Span::queue_link(span) };
@@ -119,7 +120,7 @@ impl SpanSet {
         let (idle, listed) = (own.used() == 0, own.listed);
         let aging = self.aging;
         let state = self.class(shape.class);
-        state.used -= count;
+        state.used -= u64::from(count);
         if aging {
             own.rest = EXPIRED;
             state.to_scan = true;
@@ -149,7 +150,7 @@ impl SpanSet {
         let shape = *unsafe { Span::shape(span) };
         let state = self.class(shape.class);
         state.spans -= 1;
-        state.blocks -= shape.capacity;
+        state.blocks -= u64::from(shape.capacity);
         // SAFETY: it is listed.
         unsafe { state.unlist(span) };
         // SAFETY: SPAN5.
