@@ -1,6 +1,6 @@
 //! Blocks that are found by their address alone, as C frees them.
 
-use larder_core::small::{CacheBin, SizeClass, Span, ThreadCache};
+use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
 use crate::check;
 use crate::hardened::{self, guarded};
@@ -20,7 +20,8 @@ pub(crate) enum Place {
     Alone,
 }
 
-/// Finds the block that starts at an address, and its length; `None` if none does.
+/// Finds the block that starts at an address, and its length; `None` if none does. The address may be any: no record of
+/// a span is read, which another thread may be making or taking back just now.
 pub(crate) fn find(block: *mut u8) -> Option<(Place, usize)> {
     let length = |bytes: u64| usize::try_from(bytes).ok();
     let Some(arena) = PROCESS.arena_of(block) else {
@@ -29,13 +30,10 @@ pub(crate) fn find(block: *mut u8) -> Option<(Place, usize)> {
         }
         return Some((Place::Alone, PROCESS.mappings.bytes_at(block)?));
     };
-    let Some(span) = arena.span_of(block) else {
+    let Some((class, is_block)) = arena.look_up(block) else {
         return Some((Place::Alone, length(arena.bytes_at(block)?)?));
     };
-    // SAFETY: the record of a span in use, or of one that was: it stays readable.
-    let shape = unsafe { Span::shape(span.as_ptr()) };
-    let is_block = shape.is_block(block);
-    is_block.then_some((Place::Span(shape.class), shape.block_bytes as usize))
+    is_block.then_some((Place::Span(class), class.block_bytes()))
 }
 
 /// Frees any block by its address.
@@ -80,5 +78,37 @@ pub(crate) unsafe fn free_plain(block: *mut u8) {
         Some((Place::Step(heap), _)) => free_of_step(heap, block),
         Some((Place::Alone, bytes)) => free_alone(block, bytes),
         None => check::fail(b"larder: freed an address where no block of this heap starts\n"),
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use core::ptr;
+
+    use larder_core::small::{Links, Span};
+
+    use super::*;
+    use crate::Larder;
+    use crate::process::span_bytes;
+
+    #[test]
+    fn an_address_in_a_span_that_another_thread_is_making_does_no_harm() {
+        let heap = Larder::new();
+        // SAFETY: a block of the heap, freed once.
+        unsafe { heap.free(heap.malloc(100)) };
+        let arena = PROCESS.arenas().next().unwrap();
+        let class = SizeClass::of(48, 16).unwrap();
+        // Its record is not written yet.
+        let memory = arena.alloc_span(class).unwrap();
+        assert_eq!(heap.usable_size(memory.base.wrapping_add(96)), Some(48));
+        assert_eq!(heap.usable_size(memory.base.wrapping_add(95)), None);
+        let last = memory.base.wrapping_add(span_bytes(class) / 48 * 48);
+        assert_eq!(heap.usable_size(last), None, "no whole block");
+        let span = Span::new(&memory, span_bytes(class), class, ptr::null(), Links::PLAIN);
+        // SAFETY: the place of the record.
+        unsafe { memory.record.write(span) };
+        // SAFETY: a span without a used block.
+        unsafe { arena.free_span(memory.record, false) };
+        assert_eq!(heap.usable_size(memory.base), None);
     }
 }

@@ -73,6 +73,22 @@ impl<O: Os> Arena<O> {
         NonNull::new(self.records.wrapping_add(slice + 1 - head as usize))
     }
 
+    /// The class of the span that an address lies in, and whether a block starts there; `None` if it lies in no span.
+    /// Asks the tables only, which any thread may do (ARENA1).
+    pub(crate) fn look_up(&self, address: *mut u8) -> Option<(SizeClass, bool)> {
+        let slice = self.slice_of(address);
+        // Relaxed: whoever holds a block there got it from somebody who knew its span. Others get some answer.
+        let head = usize::from(self.heads.get(slice)?.load(Ordering::Relaxed));
+        let class = SizeClass::from_entry(self.classes.get(slice)?.load(Ordering::Relaxed));
+        if head == 0 || class == SizeClass::NONE {
+            return None;
+        }
+        let base = self.start.addr() + (slice + 1).saturating_sub(head) * SLICE_BYTES;
+        let (offset, bytes) = (address.addr() - base, class.block_bytes());
+        let is_whole = offset / bytes < span_bytes(class) / bytes;
+        Some((class, is_whole && offset.is_multiple_of(bytes)))
+    }
+
     #[inline]
     fn slice_of(&self, block: *mut u8) -> usize {
         block.addr().wrapping_sub(self.start.addr()) / SLICE_BYTES
