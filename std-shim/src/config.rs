@@ -41,7 +41,7 @@ pub enum OnMisuse {
     /// nothing, a block that was written where it must not be is freed all the same.
     Report,
     /// The function gets the report as text, and the program goes on when it returns. It may allocate. No lock of the
-    /// heap is held meanwhile.
+    /// heap is held meanwhile. If it panics the process ends, as an allocator must not unwind.
     Call(fn(&str)),
 }
 

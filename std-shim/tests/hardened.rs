@@ -322,3 +322,26 @@ fn each_misuse_is_told_to_a_hook_and_the_program_goes_on() {
     assert!(output.status.success(), "{said}{complaints}");
     assert!(said.contains("all was told"), "{said}");
 }
+
+#[test]
+#[ignore = "another test starts it"]
+fn panics_in_a_hook() {
+    HEAP.on_misuse(OnMisuse::Call(|_| panic!("no")));
+    let block = HEAP.malloc(100);
+    // SAFETY: freed once, and then again, which is told.
+    unsafe { HEAP.free(block) };
+    // SAFETY: broken, which is told.
+    let freed = std::panic::catch_unwind(|| unsafe { HEAP.free(block) });
+    println!("the allocator has unwound: {freed:?}");
+}
+
+#[test]
+fn a_hook_that_panics_ends_the_process_and_does_not_unwind_through_the_allocator() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "panics_in_a_hook", "--nocapture", "--ignored"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{said}");
+    assert!(!said.contains("unwound"), "{said}");
+}

@@ -72,9 +72,14 @@ fn tell(act: OnMisuse, write: impl FnOnce(&mut Text) -> fmt::Result) {
     write(&mut text).ok();
     let text = text.written();
     match act {
-        OnMisuse::Call(hook) => hook(str::from_utf8(text).unwrap_or_default()),
+        OnMisuse::Call(hook) => call(&(hook, str::from_utf8(text).unwrap_or_default())),
         OnMisuse::Abort | OnMisuse::Report => say(text),
     }
+}
+
+/// Calls a hook. One that panics ends the process here: an allocator must not unwind.
+extern "C" fn call((hook, report): &(fn(&str), &str)) {
+    hook(report);
 }
 
 impl Found<'_> {
