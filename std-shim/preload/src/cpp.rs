@@ -7,7 +7,9 @@
 //!
 //! An operator that finds no memory leaves the rest to the one of its name in the C++ library, which calls the
 //! program's new handler, asks again, and throws `std::bad_alloc`. It is called as the last thing a function does, as
-//! is an operator of the program's, so nothing is thrown through Rust.
+//! is an operator of the program's, so nothing is thrown through Rust. The compiler makes jumps of these calls, but for
+//! builds for debugging: there such an exception ends the process. (`C-unwind` does not help: where panics abort, it
+//! makes each exception end the process.)
 
 use core::ffi::CStr;
 use core::mem;

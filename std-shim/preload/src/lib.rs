@@ -36,3 +36,12 @@ fn panicked(_: &PanicInfo<'_>) -> ! {
     // SAFETY: the call has no conditions.
     unsafe { libc::abort() }
 }
+
+// In a build for debugging functions of core name what unwinds by this symbol. It is never called, as nothing here
+// unwinds; a program with the standard library has its own.
+#[cfg(debug_assertions)]
+core::arch::global_asm!(
+    ".weak rust_eh_personality",
+    "rust_eh_personality:",
+    ".4byte 0",
+);

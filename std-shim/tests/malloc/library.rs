@@ -8,21 +8,28 @@ use std::sync::OnceLock;
 /// Where the two libraries lie. Built once; fast if nothing has changed since the last time.
 pub(crate) fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("malloc");
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("preload/Cargo.toml");
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let output = Command::new(cargo)
-            .args(["build", "--quiet", "--release", "--manifest-path"])
-            .arg(manifest)
-            .arg("--target-dir")
-            .arg(&target)
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "liblarder does not build: {said}");
-        target.join("release")
-    })
+    FOLDER.get_or_init(|| build("release"))
+}
+
+/// Where the two libraries lie, built for debugging.
+pub(crate) fn folder_for_debugging() -> PathBuf {
+    build("dev")
+}
+
+fn build(profile: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("malloc");
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("preload/Cargo.toml");
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["build", "--quiet", "--profile", profile, "--manifest-path"])
+        .arg(manifest)
+        .arg("--target-dir")
+        .arg(&target)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "liblarder does not build: {said}");
+    target.join(if profile == "dev" { "debug" } else { profile })
 }
 
 /// What is preloaded.

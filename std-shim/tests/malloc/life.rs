@@ -12,6 +12,22 @@ fn a_program_allocates_before_main_and_after_it() {
 }
 
 #[test]
+fn a_build_for_debugging_serves_a_program() {
+    let library = library::folder_for_debugging().join("liblarder.so");
+    let program = compile("shuffle.c", System);
+    let expected = run(command(&program, System).arg("3"));
+    for mode in ["balanced", "checking"] {
+        let mut command = command(&program, System);
+        command
+            .arg("3")
+            .env("LD_PRELOAD", &library)
+            .env("LARDER_MODE", mode);
+        let end = run(&mut command);
+        assert!(end == expected, "{mode}: {}", end.complaints());
+    }
+}
+
+#[test]
 fn threads_end_in_any_order_while_destructors_allocate() {
     same("thread_ends.cpp", &[&times().to_string()], &ALL, 1);
 }
