@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use larder_core::small;
+use larder_core::small::{self, SpanSet, ThreadCache};
 use larder_core::sync::Ordering;
 
 use super::Process;
@@ -48,24 +48,29 @@ impl<O: Os> Process<O> {
         }
         if self.pool.primaries() < self.max_primaries() {
             let heap = self.place_heap(|| ThreadHeap::new(self.policy()))?;
-            self.pool.enter(heap);
+            // SAFETY: made just now.
+            unsafe { self.pool.enter(heap) };
             return Some(heap);
         }
         if let Some(heap) = self.pool.adopt_secondary() {
             return Some(heap);
         }
-        self.pool
-            .enter_secondary(self.place_heap(|| ThreadHeap::secondary(self.policy()))?)
+        let heap = self.place_heap(|| ThreadHeap::secondary(self.policy()))?;
+        // SAFETY: made just now.
+        unsafe { self.pool.enter_secondary(heap) }
     }
 
-    /// Gives up a heap that the calling thread owns. A secondary heap's cache is emptied: its next owner may have
-    /// another primary.
-    pub(crate) fn park(&'static self, heap: &'static ThreadHeap) {
+    /// Gives up a heap. A secondary heap's cache is emptied: its next owner may have another primary.
+    ///
+    /// # Safety
+    /// The calling thread owns the heap, and uses it no more.
+    pub(crate) unsafe fn park(&'static self, heap: &'static ThreadHeap) {
         if heap.is_secondary() {
             // SAFETY: the caller owns the heap.
             unsafe { heap.empty_cache(&mut self.pages()) };
         }
-        self.pool.park(heap);
+        // SAFETY: the caller's promise.
+        unsafe { self.pool.park(heap) };
     }
 
     /// What each thread's heap keeps, and how it links its free blocks: masked, if the heap is hardened and was when the
@@ -133,10 +138,12 @@ impl<O: Os> Process<O> {
     /// Brings back what was freed by threads other than the one that allocated it.
     pub(crate) fn receive(&'static self) {
         self.pool.for_each(|heap| {
-            heap.with(|owner, set| {
+            let receive = |owner, set: &mut SpanSet| {
                 // SAFETY: the heap's own remote-free queue and set (HEAP3).
                 unsafe { set.receive(owner, &mut self.pages()) };
-            });
+            };
+            // SAFETY: the set stays where it is.
+            unsafe { heap.with(receive) };
         });
     }
 
@@ -152,24 +159,24 @@ impl<O: Os> Process<O> {
             return;
         }
         self.pool.for_each(|heap| {
-            heap.with_lost_bins(
-                at_once,
-                || self.os.barrier(),
-                |owner, set, cache| {
-                    // SAFETY: the bins, and a set that serves them with its own remote-free queue (HEAP3, CACHE3).
-                    unsafe { set.take_long(owner, cache, &mut self.idle_pages()) };
-                },
-            );
+            let take = |owner, set: &mut SpanSet, cache| {
+                // SAFETY: the bins, and a set that serves them with its own remote-free queue (HEAP3, CACHE3).
+                unsafe { set.take_long(owner, cache, &mut self.idle_pages()) };
+            };
+            // SAFETY: the set stays where it is, and the system says whether there was a barrier.
+            unsafe { heap.with_lost_bins(at_once, || self.os.barrier(), take) };
         });
     }
 
     /// Empties the caches of heaps without a thread.
     pub(crate) fn flush_idle_caches(&'static self) {
         self.pool.for_each(|heap| {
-            heap.with_idle_cache(|owner, set, cache| {
+            let flush = |owner, set: &mut SpanSet, cache: &mut ThreadCache| {
                 // SAFETY: the cache, and a set that serves it with its own remote-free queue (HEAP3, HEAP4).
                 unsafe { set.flush(owner, cache, &mut self.pages()) };
-            });
+            };
+            // SAFETY: both stay where they are.
+            unsafe { heap.with_idle_cache(flush) };
         });
     }
 }

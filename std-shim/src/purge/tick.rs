@@ -31,7 +31,7 @@ impl<O: Os> Process<O> {
         });
         // What lay old in the transfer caches of others is not.
         self.pool.for_each(|heap| {
-            let budget = LISTS.max(heap.with(|_, set| set.kept()) / STEPS);
+            let budget = LISTS.max(kept(heap) / STEPS);
             let settle = |owner, set: &mut SpanSet| {
                 // SAFETY: the heap's own remote-free queue and set (HEAP3).
                 unsafe { set.settle(owner, budget, &mut self.idle_pages()) }
@@ -51,7 +51,8 @@ impl<O: Os> Process<O> {
     /// Has all spans looked at again by the next tick or trim, holes included.
     pub(crate) fn each_heap_looks_again(&'static self) {
         self.pool.for_each(|heap| {
-            heap.with(|_, set| set.forget_looks());
+            // SAFETY: the set stays where it is.
+            unsafe { heap.with(|_, set| set.forget_looks()) };
         });
     }
 
@@ -62,7 +63,8 @@ impl<O: Os> Process<O> {
         f: impl FnOnce(*const RemoteQueue, &mut SpanSet) -> bool,
     ) -> bool {
         let waits = Sleep::count();
-        let done = heap.with(f);
+        // SAFETY: the callers' `f` leave the set where it is.
+        let done = unsafe { heap.with(f) };
         if !done && Sleep::count() != waits {
             // Long enough for the owner to come in, who yields while waiting. Nobody waits in most
             // processes with much to give back, and on a busy machine each sleep is a long one.
@@ -76,8 +78,10 @@ impl<O: Os> Process<O> {
     pub(crate) fn has_idle(&'static self) -> bool {
         let mut idle = false;
         self.pool.for_each(|heap| {
-            idle |= heap.with(|_, set| set.has_idle());
-            let cache = heap.with_idle_cache(|_, _, cache| !cache.are_empty());
+            // SAFETY: only looked at.
+            idle |= unsafe { heap.with(|_, set| set.has_idle()) };
+            // SAFETY: only looked at.
+            let cache = unsafe { heap.with_idle_cache(|_, _, cache| !cache.are_empty()) };
             idle |= cache == Some(true);
         });
         self.pool
@@ -89,4 +93,10 @@ impl<O: Os> Process<O> {
     pub(crate) fn idle_bytes(&'static self) -> u64 {
         self.arenas().map(|arena| arena.idle_bytes()).sum()
     }
+}
+
+/// Blocks that lie in the transfer caches of a heap.
+pub(super) fn kept(heap: &ThreadHeap) -> usize {
+    // SAFETY: only looked at.
+    unsafe { heap.with(|_, set| set.kept()) }
 }

@@ -2,7 +2,7 @@
 
 use larder_core::small::SpanSet;
 
-use super::tick::{LISTS, STEPS};
+use super::tick::{LISTS, STEPS, kept};
 use crate::arena::Arena;
 use crate::os::Os;
 use crate::process::Process;
@@ -52,7 +52,7 @@ impl<O: Os> Process<O> {
     fn trim_heaps(&'static self) {
         self.pool.for_each(|heap| {
             // What is put aside meanwhile is younger than this call.
-            let kept = heap.with(|_, set| set.kept());
+            let kept = kept(heap);
             let budget = LISTS.max(kept / STEPS);
             let trim = |owner, set: &mut SpanSet| {
                 // SAFETY: the heap's own remote-free queue and set (HEAP3).

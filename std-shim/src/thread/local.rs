@@ -190,7 +190,8 @@ impl Local {
             ..Self::new()
         };
         if let State::Attached(heap) = state {
-            process.park(heap);
+            // SAFETY: the thread's own heap (LOCAL2), which it has no more.
+            unsafe { process.park(heap) };
         }
     }
 
@@ -275,7 +276,8 @@ impl Local {
             }
             self.borrows = false;
         } else {
-            process.park(heap);
+            // SAFETY: from `begin_attach`, which adopted it for this thread.
+            unsafe { process.park(heap) };
         }
     }
 
@@ -308,7 +310,8 @@ impl Local {
         // A heap for this one call.
         let heap = process.adopt()?;
         let result = run(heap, false);
-        process.park(heap);
+        // SAFETY: adopted above.
+        unsafe { process.park(heap) };
         Some(result)
     }
 }
