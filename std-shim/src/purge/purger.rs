@@ -227,12 +227,15 @@ pub(crate) fn passed() {
 }
 
 /// Told after memory was found, before the program touches it, by a thread that holds no lock and has left its
-/// part: makes up for growth.
+/// part: makes up for growth, and for what was taken where the process may have so much only.
 #[inline]
 pub(crate) fn found() {
     // Relaxed: only a count.
     if PROCESS.purger.grown.load(Ordering::Relaxed) > 0 {
         make_up();
+    }
+    if PROCESS.within.is_due() {
+        PROCESS.stay_within();
     }
 }
 

@@ -20,4 +20,5 @@ mod scarce;
 mod secondary_heaps;
 mod verbs;
 mod waits;
+mod within;
 mod zero;
