@@ -161,7 +161,7 @@ impl Stats {
         let mut idle_blocks = [0; CLASSES];
         process.pool.for_each(|heap| {
             stats.heaps += 1;
-            heap.with_idle_cache(|_, _, cache| {
+            heap.with_idle_cache(true, |_, _, cache| {
                 for (class, idle) in SizeClass::all().zip(&mut idle_blocks) {
                     *idle += cache.len(class) as u64;
                 }

@@ -253,7 +253,12 @@ mod cases {
         unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
         // SAFETY: the number is below that of the set's bits; here and below.
         let mut all = (0..1024).filter(|&number| unsafe { libc::CPU_ISSET(number, &set) });
-        let number = if to_first { all.next() } else { all.last() }.unwrap();
+        let number = if to_first {
+            all.next()
+        } else {
+            all.next_back()
+        }
+        .unwrap();
         // SAFETY: zeros are an empty set.
         let mut one = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
         // SAFETY: as above.

@@ -48,6 +48,8 @@ pub(crate) struct Process<O: Os> {
     /// What the program chose.
     pub(crate) tuning: Tuning,
     pub(crate) purger: Purger,
+    /// Whether this is the child of a fork, and has not ticked.
+    pub(crate) forked: AtomicU8,
     /// What is asked for first.
     arena_bytes: usize,
     /// Entered in order (PROC1).
@@ -80,6 +82,7 @@ impl<O: Os> Process<O> {
             os,
             tuning: Tuning::new(),
             purger: Purger::new(),
+            forked: AtomicU8::new(0),
             arena_bytes,
             arenas: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_ARENAS],
             arena_count: AtomicUsize::new(0),

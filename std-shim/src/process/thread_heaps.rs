@@ -159,10 +159,10 @@ impl<O: Os> Process<O> {
         });
     }
 
-    /// Empties the caches of heaps without a thread.
-    pub(crate) fn flush_idle_caches(&'static self) {
+    /// Empties the caches of heaps without a thread; those that a fork left behind if `at_once` only.
+    pub(crate) fn flush_idle_caches(&'static self, at_once: bool) {
         self.pool.for_each(|heap| {
-            heap.with_idle_cache(|owner, set, cache| {
+            heap.with_idle_cache(at_once, |owner, set, cache| {
                 // SAFETY: the cache, and a set that serves it with its own remote-free queue (HEAP3, HEAP4).
                 unsafe { set.flush(owner, cache, &mut self.pages()) };
             });

@@ -1,6 +1,7 @@
 //! What a tick does: what has been idle since the last one goes back, the rest grows older.
 
 use larder_core::small::{RemoteQueue, SpanSet};
+use larder_core::sync::Ordering;
 
 use crate::arena::PAUSE_NS;
 use crate::os::Os;
@@ -16,8 +17,9 @@ pub(super) const STEPS: usize = 64;
 impl<O: Os> Process<O> {
     /// One tick: what has been idle since the last one goes back.
     pub(crate) fn tick(&'static self) {
+        self.leave_what_a_fork_left();
         // What comes back so is young: it may have been freed a moment ago.
-        self.flush_idle_caches();
+        self.flush_idle_caches(false);
         self.receive();
         // What comes back so has been idle since the tick before.
         self.take_long(false);
@@ -44,6 +46,15 @@ impl<O: Os> Process<O> {
                 // What went back while there was the advice may have come again: the next tick looks.
                 self.each_heap_looks_again();
             }
+        }
+    }
+
+    /// In the child of a fork, at its first tick: ticks leave small blocks alone that are idle now.
+    fn leave_what_a_fork_left(&'static self) {
+        // Relaxed: the heaps' locks order the rest.
+        if self.forked.swap(0, Ordering::Relaxed) > 0 {
+            self.pool
+                .for_each(|heap| heap.with(|_, set| set.leave_idle()));
         }
     }
 
@@ -76,7 +87,7 @@ impl<O: Os> Process<O> {
         let mut idle = false;
         self.pool.for_each(|heap| {
             idle |= heap.with(|_, set| set.has_idle());
-            let cache = heap.with_idle_cache(|_, _, cache| !cache.are_empty());
+            let cache = heap.with_idle_cache(false, |_, _, cache| !cache.are_empty());
             idle |= cache == Some(true);
         });
         self.pool

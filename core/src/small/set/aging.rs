@@ -103,10 +103,30 @@ impl SpanSet {
         })
     }
 
+    /// Has [`age`](Self::age) leave alone what is idle now, as long as the program does not use it: in the child of a
+    /// fork each block that is touched costs a copy of its page, more than what goes back. O(lists + listed spans).
+    pub fn leave_idle(&mut self) {
+        let links = self.links();
+        for state in &mut self.classes {
+            state.leave_lists(links);
+            (state.touched, state.to_scan) = (false, false);
+            let mut span = state.listed;
+            while !span.is_null() {
+                // SAFETY: listed spans are ours.
+                let own = unsafe { Span::own(span) };
+                if own.rest != LOOKED_AT {
+                    own.rest = LOOKED_AT;
+                }
+                span = own.next;
+            }
+        }
+    }
+
     /// Whether there is anything that [`age`](Self::age) gives back or makes older. O(classes).
     pub fn has_idle(&self) -> bool {
         self.classes.iter().any(|state| {
-            state.transfer_lists > 0 || state.empty > 0 || state.touched || state.to_scan
+            let has_lists = state.transfer_lists > state.left_lists;
+            has_lists || state.empty > 0 || state.touched || state.to_scan
         })
     }
 

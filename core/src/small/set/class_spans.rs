@@ -18,8 +18,11 @@ pub(super) struct ClassSpans {
     pub(super) listed: *mut Span,
     pub(super) transfer: *mut Slot,
     pub(super) old: *mut Slot,
-    /// In both stacks.
+    pub(super) left: *mut Slot,
+    /// In all three stacks.
     pub(super) transfer_lists: u32,
+    /// Of those, in `left`.
+    pub(super) left_lists: u32,
     pub(super) empty: u32,
     pub(super) idle: bool,
     pub(super) touched: bool,
@@ -36,7 +39,9 @@ impl ClassSpans {
         listed: ptr::null_mut(),
         transfer: ptr::null_mut(),
         old: ptr::null_mut(),
+        left: ptr::null_mut(),
         transfer_lists: 0,
+        left_lists: 0,
         empty: 0,
         idle: false,
         touched: false,
@@ -69,6 +74,41 @@ impl ClassSpans {
         self.old = unsafe { links.below(list) };
         self.transfer_lists -= 1;
         Some(list)
+    }
+
+    /// Takes one list from the part of the transfer cache that ticks leave alone.
+    pub(super) fn take_left(&mut self, links: Links) -> Option<*mut Slot> {
+        let list = self.left;
+        if list.is_null() {
+            return None;
+        }
+        // SAFETY: SET1: the list is the transfer cache's and its first block has a second word.
+        self.left = unsafe { links.below(list) };
+        self.transfer_lists -= 1;
+        self.left_lists -= 1;
+        Some(list)
+    }
+
+    /// Moves all lists to the part of the transfer cache that ticks leave alone. O(lists), of which two are written
+    /// at most.
+    pub(super) fn leave_lists(&mut self, links: Links) {
+        for stack in [self.old, self.transfer] {
+            let mut bottom = stack;
+            while !bottom.is_null() {
+                // SAFETY: SET1: the list is the transfer cache's and its first block has a second word.
+                let below = unsafe { links.below(bottom) };
+                if below.is_null() {
+                    if !self.left.is_null() {
+                        // SAFETY: SET1: as above.
+                        unsafe { links.set_below(bottom, self.left) };
+                    }
+                    self.left = stack;
+                }
+                bottom = below;
+            }
+        }
+        (self.transfer, self.old) = (ptr::null_mut(), ptr::null_mut());
+        self.left_lists = self.transfer_lists;
     }
 
     /// Enters a span in the list.

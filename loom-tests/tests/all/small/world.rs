@@ -175,7 +175,7 @@ impl World {
 
     /// sends back what lies in a heap's cache, if it has no owner.
     pub(crate) fn flush_idle(&'static self, heap: &ThreadHeap) {
-        heap.with_idle_cache(|owner, set, cache| {
+        heap.with_idle_cache(true, |owner, set, cache| {
             self.touch(heap);
             // SAFETY: the set's own remote-free queue, and its cache (HEAP4), the same pages always.
             unsafe { set.flush(owner, cache, &mut &*self) };
