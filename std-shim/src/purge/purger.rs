@@ -143,8 +143,8 @@ impl Purger {
 
     /// Told when a thread has no heap any more.
     pub(crate) fn thread_ended(&self) {
-        // SeqCst: before the look at the state that follows (PURGE5).
-        self.threads.fetch_sub(1, Ordering::SeqCst);
+        // Relaxed: `wake_if_alone` follows (PURGE5).
+        self.threads.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether frees are counted.
@@ -180,8 +180,9 @@ impl Purger {
 
     /// Wakes the purge thread if it waits and no thread has a heap.
     pub(super) fn wake_if_alone(&self) {
-        // SeqCst: see `thread_ended`.
-        if self.threads.load(Ordering::SeqCst) == 0 && self.change(WAITING, TICKING) {
+        // The purge thread sees the calling thread counted out, or is seen to wait (PURGE5).
+        fence(Ordering::SeqCst);
+        if self.threads.load(Ordering::Relaxed) == 0 && self.change(WAITING, TICKING) {
             wake_one(&self.state);
         }
     }
@@ -274,7 +275,8 @@ impl Purger {
 
     /// What is next while nothing is idle and so many bytes are in use.
     pub(super) fn next(&self, live: u64) -> Next {
-        let threads = self.threads.load(Ordering::SeqCst);
+        // Relaxed: `rest` has the fence.
+        let threads = self.threads.load(Ordering::Relaxed);
         match live >= USE_BYTES && threads > 0 {
             true => Next::Wait,
             false => Next::End,

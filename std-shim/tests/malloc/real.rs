@@ -67,6 +67,11 @@ fn long_file() -> String {
 }
 
 #[test]
+fn date_runs_with_a_faked_time() {
+    same("faketime", &["-f", "@2020-02-03 12:00:00", "date", "+%Y"]);
+}
+
+#[test]
 fn python_runs_threads_and_children() {
     same("python3", &[&script("script.py")]);
 }

@@ -1,10 +1,11 @@
-//! PURGE1, PURGE2, PURGE4: who makes the ticks, in numbers, with one line to break at a time: a copy of what
+//! PURGE1, PURGE2, PURGE4, PURGE5: who makes the ticks, in numbers, with one line to break at a time: a copy of what
 //! `purge/purger.rs` of the process heap and its fork handlers do.
 
-use larder_core::sync::{AtomicU32, Ordering};
+use larder_core::sync::{AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
+/// The purge thread waits, or has ended. Where a free wakes it, it goes on in the thread that freed.
 const RESTING: u32 = 0;
 const TICKING: u32 = 1;
 
@@ -19,6 +20,8 @@ enum Break {
     HalfStep,
     /// The child of a fork believes that a thread ticks.
     StateKept,
+    /// The purger counts the threads and then writes that it waits.
+    CountThenRest,
 }
 
 /// What lies behind the lock that frees, ticks and forks take.
@@ -134,6 +137,46 @@ fn fork_beside_tick(broken: Break) {
         }
         assert!(!child.has_idle(), "memory was forgotten");
     });
+}
+
+/// The last thread with a heap ends while the purger goes to wait.
+fn end_beside_rest(broken: Break) {
+    loom::model(move || {
+        let heap = Heap::new(broken, TICKING, 0);
+        let threads = Arc::new(AtomicU32::new(1));
+        let (other, count) = (Arc::clone(&heap), Arc::clone(&threads));
+        let purging = thread::spawn(move || {
+            let early = count.load(Ordering::Relaxed);
+            other.state.store(RESTING, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let left = match broken {
+                Break::CountThenRest => early,
+                _ => count.load(Ordering::Relaxed),
+            };
+            if left == 0 {
+                other.change(RESTING, TICKING);
+            }
+        });
+        threads.fetch_sub(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if threads.load(Ordering::Relaxed) == 0 {
+            heap.change(RESTING, TICKING);
+        }
+        purging.join().unwrap();
+        let state = heap.state.load(Ordering::Relaxed);
+        assert_eq!(state, TICKING, "the purger waits for nobody");
+    });
+}
+
+#[test]
+fn a_purger_that_goes_to_wait_sees_the_last_thread_end_or_is_woken() {
+    end_beside_rest(Break::Nothing);
+}
+
+#[test]
+#[should_panic(expected = "the purger waits for nobody")]
+fn broken_twin_a_count_before_the_wait_is_found() {
+    end_beside_rest(Break::CountThenRest);
 }
 
 #[test]
