@@ -183,8 +183,6 @@ mod linux {
     }
 
     fn refused_thread() {
-        let blocks: Vec<_> = (0..100).map(|_| vec![1_u8; MIB]).collect();
-        let few: Vec<_> = (0..3).map(|_| vec![1_u8; MIB]).collect();
         let status = fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = status.split_whitespace().next().unwrap().parse().unwrap();
         let mut limit = libc::rlimit {
@@ -199,11 +197,12 @@ mod linux {
         };
         // SAFETY: the limits are there to be read, here and below.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const scarce) };
-        drop(few);
+        let few: Vec<_> = (0..12).map(|_| vec![1_u8; MIB]).collect();
         assert!(of_own_thread("comm").is_none(), "no stack could be had");
         // SAFETY: the limits are there to be read.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
-        drop(blocks);
+        drop(few);
+        drop((0..100).map(|_| vec![1_u8; MIB]).collect::<Vec<_>>());
         thread::sleep(Duration::from_secs(3));
         let left = resident_bytes();
         assert!(left < 30 << 20, "{left} bytes stay in memory");
