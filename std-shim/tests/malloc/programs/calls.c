@@ -1,5 +1,6 @@
 // What the heap asks of the C library goes to functions of this program, which ask the loader, allocate and free: as
-// those of libraries that fake the time or trace threads do. A free calls none of them.
+// those of libraries that fake the time or trace threads do. A free calls none of them but the one that has a thread's
+// end told, which neither waits nor allocates in the C library.
 #include "check.h"
 #include <dlfcn.h>
 #include <pthread.h>
@@ -8,7 +9,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-static __thread int freeing;
+// Volatile: the compiler takes it that `free` calls nothing of this file.
+static volatile __thread int freeing;
 
 static void give_back(void *block) {
     freeing = 1;
@@ -18,8 +20,8 @@ static void give_back(void *block) {
 
 // Allocates, mostly on slow paths, and asks the loader for a function.
 static void *next(const char *name) {
-    CHECK(!freeing);
     static __thread int depth;
+    if (freeing && strcmp(name, "pthread_setspecific") != 0) wrong(name, 0, "called inside a free");
     if (depth++ == 0) {
         void *blocks[3] = {malloc(40), malloc(5000), malloc(300000)};
         for (int i = 0; i < 3; i++) CHECK(blocks[i]);
