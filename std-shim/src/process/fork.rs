@@ -98,9 +98,9 @@ impl<O: Os> Process<O> {
         unsafe { self.adding.unlock_across_fork() };
         // SAFETY: the caller's promise.
         unsafe { self.meta.unlock_across_fork() };
-        // SAFETY: the caller's promise.
+        // SAFETY: `lock_all` took the locks of the pool and its heaps.
         unsafe { self.pool.unlock_all() };
-        // SAFETY: the caller's promise.
+        // SAFETY: `lock_all` took this one first, so it goes last.
         unsafe { self.work.unlock_across_fork() };
     }
 }

@@ -38,8 +38,8 @@
 //!   Resting ─► Off        the delay is for ever
 //! ```
 //! The purge thread is there before anything is freed: no free starts one. Inline, slow paths of allocations tick by a
-//! coarse clock. Where a thread is wanted and cannot be had, two ticks begin at each try: nobody else would begin any,
-//! should the program fall idle.
+//! coarse clock. Where a thread is wanted and cannot be had, two ticks are owed after each try. Allocations make them, too:
+//! a program that only frees from then on, or falls idle, keeps what is idle.
 //!
 //! # Steps
 //!
@@ -53,8 +53,8 @@
 //! Where the delay is short (SHORT_MS at most) or no thread is wanted, a heap that grows by a 64th *makes up* for
 //! it, in the same steps, the first of them before the program touches what it got: as many bytes of free memory go
 //! back, however young, and if there are fewer, two ticks follow. So memory that a program is done with makes room for
-//! what it needs next. Between two such looks lie MAKE_UP_MS at least and sixteen times what the first one took; a heap
-//! that no longer grows is left alone.
+//! what it needs next. Between two such looks lie MAKE_UP_MS at least and MAKE_UP_STEP_MS for each step that the first one
+//! took; a heap that no longer grows is left alone.
 //!
 //! A free costs one relaxed load for this, and an addition more while nobody ticks, in slow paths
 //! only. A tick is O(heaps x classes + spans of classes that something happened to + chunks + blocks that go back).
