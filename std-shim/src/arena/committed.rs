@@ -6,6 +6,7 @@ use super::GROWTH_BYTES;
 use super::marks::Marks;
 use super::residency::{HUGE, Residency, SHORT};
 use super::seams::Seams;
+use super::table_memory::TableMemory;
 use crate::config::Tuning;
 use crate::os::Os;
 
@@ -22,21 +23,22 @@ pub(super) struct Committed<O: Os> {
     bytes: usize,
     marks: Marks,
     seams: Seams,
+    tables: TableMemory<O>,
 }
 
 impl<O: Os> Committed<O> {
     /// Nothing of `range`, which starts at `start`, is committed yet.
-    pub(super) const fn new(
-        os: &'static O,
+    pub(super) fn new(
         tuning: &'static Tuning,
         residency: &'static Residency,
         range: AddrRange,
         start: *mut u8,
         marks: Marks,
         seams: Seams,
+        tables: TableMemory<O>,
     ) -> Self {
         Self {
-            os,
+            os: tables.os(),
             tuning,
             residency,
             range: FixedRange::new(range),
@@ -44,6 +46,7 @@ impl<O: Os> Committed<O> {
             bytes: range.bytes() as usize,
             marks,
             seams,
+            tables,
         }
     }
 
@@ -99,6 +102,12 @@ impl<O: Os> Committed<O> {
         self.residency.set_advice(SHORT);
     }
 
+    /// Bytes of the tables that are committed, without the arena itself.
+    #[cfg(test)]
+    pub(super) fn table_bytes(&self) -> usize {
+        self.tables.committed_bytes()
+    }
+
     fn pointer(&self, range: AddrRange) -> (*mut u8, usize) {
         let start = self.start.with_addr(range.start().get() as usize);
         (start, range.bytes() as usize)
@@ -112,8 +121,9 @@ impl<O: Os> SubAllocator for Committed<O> {
         let (start, bytes) = self.pointer(piece);
         // SAFETY: the range is committed so far.
         unsafe { self.residency.look(self.os, self.start, held, self.bytes) };
+        let ready = self.tables.cover(held + bytes);
         // SAFETY: a piece of the reserved range.
-        if unsafe { self.os.commit(start, bytes) } {
+        if ready && unsafe { self.os.commit(start, bytes) } {
             self.advise(piece.end());
             return Ok(piece);
         }

@@ -137,6 +137,12 @@ pub(crate) unsafe trait Os: Sync + 'static {
     /// Reserves addresses without memory, at a multiple of `align`.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
 
+    /// Reserves addresses that read as zero and are written only where they are committed. A system without such
+    /// addresses commits all of them.
+    fn reserve_zeros(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        self.map(bytes, align)
+    }
+
     /// Gives a reserved range back for good.
     ///
     /// # Safety

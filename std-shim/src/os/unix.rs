@@ -256,6 +256,14 @@ unsafe impl Os for Native {
         })
     }
 
+    fn reserve_zeros(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let _keep = KeepErrno::new();
+        // What cannot be written counts for nothing, as little as what cannot be read.
+        aligned(bytes, align, |padded| {
+            map(ptr::null_mut(), padded, libc::PROT_READ, RESERVE)
+        })
+    }
+
     fn map(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let _keep = KeepErrno::new();
         if align <= self.page_bytes() {

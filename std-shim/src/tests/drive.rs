@@ -7,7 +7,6 @@ use std::ptr;
 
 use super::faulty::{Below, Faulty, Plan};
 use super::verbs::{Held, Random, Verbs, is_filled, some_layout};
-use crate::arena::GUARD_BYTES;
 use crate::config::{Config, HugePages};
 use crate::process::Process;
 use crate::stats::Stats;
@@ -250,7 +249,7 @@ impl World {
             assert!(arena.is_sound(), "an arena's BFC");
             let table_bytes = self.os.range_bytes(ptr::from_ref(arena).addr());
             reserved += arena.bytes() + table_bytes;
-            committed += arena.numbers().1 as usize + table_bytes - GUARD_BYTES;
+            committed += arena.numbers().1 as usize + arena.table_bytes();
         }
         assert_eq!(self.os.reserved_bytes(), reserved, "reserved and forgotten");
         assert_eq!(

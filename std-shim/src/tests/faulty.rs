@@ -277,7 +277,12 @@ impl State {
         }
     }
 
-    fn reserve(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+    fn reserve(
+        &mut self,
+        bytes: usize,
+        align: usize,
+        native: impl FnOnce(usize, usize) -> Option<NonNull<u8>>,
+    ) -> Option<NonNull<u8>> {
         let page = self.page_bytes;
         if bytes == 0 || !bytes.is_multiple_of(page) || !align.is_power_of_two() {
             self.complain("Reserve of broken pages", align, bytes);
@@ -285,7 +290,7 @@ impl State {
         if self.refuses(Call::Reserve, bytes) {
             return None;
         }
-        let found = Native.reserve(bytes, align.max(page));
+        let found = native(bytes, align.max(page));
         let Some(start) = found else {
             self.refusals += 1;
             return None;
@@ -440,7 +445,13 @@ unsafe impl Os for Below {
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        self.0.0.with(|state| state.reserve(bytes, align))
+        let native = |bytes, align| Native.reserve(bytes, align);
+        self.0.0.with(|state| state.reserve(bytes, align, native))
+    }
+
+    fn reserve_zeros(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let native = |bytes, align| Native.reserve_zeros(bytes, align);
+        self.0.0.with(|state| state.reserve(bytes, align, native))
     }
 
     unsafe fn release(&self, start: *mut u8, bytes: usize) {

@@ -38,6 +38,11 @@ fn too_much_is_refused_and_the_program_goes_on() {
 }
 
 #[test]
+fn a_program_has_most_of_what_a_limit_on_data_leaves_again_and_again() {
+    same("data_limit.c", &["85"], &[Preloaded], 1);
+}
+
+#[test]
 fn each_operator_of_cpp_does_what_it_promises() {
     same("operators.cpp", &[&times().to_string()], &ALL, 1);
 }
