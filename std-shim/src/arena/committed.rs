@@ -70,13 +70,22 @@ impl<O: Os> Committed<O> {
         }
     }
 
+    /// Whether a guess about huge pages counts for a range of `held` bytes, and the system may be asked for it.
+    fn should_look(&self, held: usize) -> bool {
+        let above = self.tuning.huge_above();
+        above != u64::MAX
+            && held as u64 > above
+            && self.os.has_huge_pages()
+            && !self.os.is_filtered()
+    }
+
     /// Takes the wish for huge pages back where what is held up to `end` has become holey, and makes it anew
     /// where it is dense again. Whether it was taken back. The caller holds `growing`.
     pub(super) fn review(&self, end: Addr) -> bool {
-        if self.tuning.huge_above() == u64::MAX {
+        let held = end.get() as usize - self.start.addr();
+        if !self.should_look(held) {
             return false;
         }
-        let held = end.get() as usize - self.start.addr();
         // SAFETY: what the caller says is committed.
         let is_holey = unsafe { self.residency.is_holey(self.os, self.start, held) };
         match is_holey {
@@ -119,8 +128,11 @@ impl<O: Os> SubAllocator for Committed<O> {
         let held = self.range.used_bytes() as usize;
         let piece = self.range.grow(request)?;
         let (start, bytes) = self.pointer(piece);
-        // SAFETY: the range is committed so far.
-        unsafe { self.residency.look(self.os, self.start, held, self.bytes) };
+        match self.should_look(held + bytes) {
+            // SAFETY: the range is committed so far.
+            true => unsafe { self.residency.look(self.os, self.start, held, self.bytes) },
+            false => self.residency.forget(),
+        }
         let ready = self.tables.cover(held + bytes);
         // SAFETY: a piece of the reserved range.
         if ready && unsafe { self.os.commit(start, bytes) } {

@@ -52,6 +52,9 @@ pub(crate) struct Walk {
     from: Addr,
     near: Option<ChunkHandle>,
     ended: bool,
+    /// Whether the system is asked what is in memory, once that is known. Calls of the program forget it: between two of
+    /// them it may come to be filtered.
+    asks: Option<bool>,
 }
 
 /// Where a tick of an arena stands.
@@ -70,6 +73,7 @@ impl Walk {
             from: Addr::new(0),
             near: None,
             ended: false,
+            asks: None,
         }
     }
 }
@@ -104,6 +108,7 @@ impl<O: Os> Arena<O> {
     /// Goes on giving dirty free memory back, however young: 16 pieces and a little more than 4 MiB at most. Returns the
     /// bytes that were in memory, and whether there is more.
     pub(crate) fn discard_some_dirty(&self, walk: &mut Walk) -> (u64, bool) {
+        walk.asks = None;
         let given = self.discard_some(walk, Idle::Dirty);
         (given, !walk.ended)
     }
@@ -120,6 +125,7 @@ impl<O: Os> Arena<O> {
             }
             Aging::Discarding(which, walk) if !walk.ended => {
                 let which = *which;
+                walk.asks = None;
                 return (self.discard_some(walk, which), false);
             }
             Aging::Discarding(..) => {
@@ -142,24 +148,38 @@ impl<O: Os> Arena<O> {
         (0, false)
     }
 
-    /// Discards the memory of pages in a span in which nothing is used. Returns the bytes that were in memory;
-    /// `None` if the system refuses.
+    /// Discards the memory of pages in a span in which nothing is used. Returns the bytes that were in memory, all of
+    /// them unless `asks`; `None` if the system refuses.
     ///
     /// # Safety
     /// The pages are committed, and nobody uses them meanwhile.
-    pub(crate) unsafe fn discard_hole(&self, start: *mut u8, bytes: usize) -> Option<u64> {
+    pub(crate) unsafe fn discard_hole(
+        &self,
+        start: *mut u8,
+        bytes: usize,
+        asks: bool,
+    ) -> Option<u64> {
         // SAFETY: the caller's promise.
-        unsafe { self.discard_range(start, bytes, bytes) }
+        unsafe { self.discard_range(start, bytes, bytes, asks) }
     }
 
-    /// Discards memory; how many bytes of it were in memory, or `dirty` where the system does not say. `None`
-    /// if it refuses.
+    /// Discards memory; how many bytes of it were in memory, or `dirty` where the system does not say, or is not asked.
+    /// `None` if it refuses.
     ///
     /// # Safety
     /// The range is committed, and nobody uses it meanwhile.
-    unsafe fn discard_range(&self, start: *mut u8, bytes: usize, dirty: usize) -> Option<u64> {
-        // SAFETY: the caller's promise, here and below.
-        let resident = unsafe { self.os.resident_bytes(start, bytes) }.unwrap_or(dirty) as u64;
+    unsafe fn discard_range(
+        &self,
+        start: *mut u8,
+        bytes: usize,
+        dirty: usize,
+        asks: bool,
+    ) -> Option<u64> {
+        let ask = || {
+            // SAFETY: the caller's promise.
+            unsafe { self.os.resident_bytes(start, bytes) }
+        };
+        let resident = asks.then(ask).flatten().unwrap_or(dirty) as u64;
         // SAFETY: the caller's promise.
         if !unsafe { self.os.discard(start, bytes) } {
             return None;
@@ -249,8 +269,9 @@ impl<O: Os> Arena<O> {
             for block in self.take_some(walk, which).into_iter().flatten() {
                 let (start, bytes) = (self.pointer(block.addr()), block.bytes() as usize);
                 let dirty = self.marks.count(start.addr(), bytes) * self.marks.unit();
+                let asks = *walk.asks.get_or_insert_with(|| !self.os.is_filtered());
                 // SAFETY: committed, and ours alone while we hold the block.
-                if let Some(resident) = unsafe { self.discard_range(start, bytes, dirty) } {
+                if let Some(resident) = unsafe { self.discard_range(start, bytes, dirty, asks) } {
                     self.marks.clear(start.addr(), bytes);
                     given += resident;
                 }

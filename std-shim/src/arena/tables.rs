@@ -148,7 +148,17 @@ impl<O: Os> Arena<O> {
         plan: &Plan,
     ) -> Option<&'static Self> {
         let tables = memory.arena();
-        let [chunks, index, records, heads, classes, lengths, dirty, young, seams] = plan.tables;
+        let [
+            chunks,
+            index,
+            records,
+            heads,
+            classes,
+            lengths,
+            dirty,
+            young,
+            seams,
+        ] = plan.tables;
         // SAFETY: inside the tables; all zero is a vacant record, which VACANT is checked to be.
         let chunks = unsafe { table::<Chunk>(tables, chunks.start, chunks.count) };
         // SAFETY: inside the tables; 0 is a number.

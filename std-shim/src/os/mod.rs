@@ -134,7 +134,18 @@ pub(crate) unsafe trait Os: Sync + 'static {
         false
     }
 
-    /// Reserves addresses without memory, at a multiple of `align`.
+    /// Whether a call that only a few programs make may end the process. A call or two that read a file.
+    fn is_filtered(&self) -> bool {
+        false
+    }
+
+    /// Whether a wish for huge pages may be granted. A call or two that read a file.
+    fn has_huge_pages(&self) -> bool {
+        true
+    }
+
+    /// Reserves addresses without memory, at a multiple of `align`. They are left out of dumps of the process, as far
+    /// as the system can, until they are committed.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
 
     /// Reserves addresses that read as zero and are written only where they are committed. A system without such

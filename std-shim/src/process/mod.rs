@@ -108,6 +108,9 @@ impl<O: Os> Process<O> {
 
     /// Bytes of the arenas and of the ranges of steps that are in memory; 0 where the system does not say.
     pub(crate) fn resident_bytes(&'static self) -> u64 {
+        if self.os.is_filtered() {
+            return 0;
+        }
         let arenas = self.arenas().filter_map(Arena::resident_bytes);
         let steps = self.step_heaps.iter().filter_map(StepHeap::resident_bytes);
         arenas.chain(steps).sum()

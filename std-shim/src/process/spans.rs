@@ -69,8 +69,9 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
         let Some(arena) = self.0.arena_of(start) else {
             return false;
         };
+        let asks = self.0.purger.asks(&self.0.os);
         // SAFETY: committed with the span, and the caller's promise.
-        let given = unsafe { arena.discard_hole(start, bytes) };
+        let given = unsafe { arena.discard_hole(start, bytes, asks) };
         self.0.purger.count_purged(given.unwrap_or(0));
         given.is_some()
     }

@@ -143,10 +143,17 @@ impl<O: Os> Process<O> {
         })
     }
 
+    /// Whether what threads keep of the long classes can be taken. Not if there is one owner and no thread of the heap's
+    /// own ticks: that owner is the caller, who empties its cache itself.
+    pub(crate) fn can_take_long(&'static self) -> bool {
+        let others = self.pool.owned() > 1 || self.tuning.background();
+        // The first barrier takes long, and is not to be waited for under a heap's lock.
+        others && self.os.barrier()
+    }
+
     /// Takes what threads keep of the long classes and do not use just now.
     pub(crate) fn take_long(&'static self) {
-        // The first one takes long, and is not to be waited for under a heap's lock.
-        if self.os.barrier() {
+        if self.can_take_long() {
             self.pool.for_each(|heap| self.take_long_of(heap, true));
         }
     }

@@ -96,6 +96,7 @@ impl<O: Os> Process<O> {
 
     /// A step of a tick, for as many blocks as are left; returns whether the tick has ended.
     pub(super) fn tick_some(&'static self, tick: &mut Tick, left: &mut usize) -> bool {
+        self.purger.forget_filter();
         while *left > 0 {
             match tick.part {
                 Part::Rest => self.begin_part(tick, Part::Caches),
@@ -157,7 +158,7 @@ impl<O: Os> Process<O> {
             Part::Rest => Part::Caches,
             Part::Caches => Part::Remote,
             // The first barrier takes long, and is not to be waited for under a heap's lock.
-            Part::Remote if self.os.barrier() => Part::Long,
+            Part::Remote if self.can_take_long() => Part::Long,
             Part::Remote | Part::Long => Part::Lists,
             Part::Lists => Part::Spans,
             Part::Spans => {

@@ -12,6 +12,7 @@ impl<O: Os> Process<O> {
     /// Empties every transfer cache and parked heap, and gives idle memory back to the system. Returns the bytes that
     /// were in memory, with those that a tick gives back meanwhile.
     pub(crate) fn trim(&'static self) -> u64 {
+        self.purger.forget_filter();
         let before = self.purger.purged_bytes();
         if self.arenas().any(Arena::may_be_filled) {
             self.each_heap_looks_again();

@@ -76,6 +76,8 @@ struct State {
     refused_move: Moved,
     has_barrier: bool,
     counts_commits: bool,
+    is_filtered: bool,
+    has_huge_pages: bool,
     now_ms: u64,
     complaints: Vec<String>,
 }
@@ -106,6 +108,8 @@ impl Faulty {
             refused_move: Moved::Refused,
             has_barrier: true,
             counts_commits: false,
+            is_filtered: false,
+            has_huge_pages: true,
             now_ms: 0,
             complaints: Vec::new(),
         }))
@@ -127,6 +131,16 @@ impl Faulty {
     /// Says from now on that what is committed counts as used.
     pub(super) fn count_commits(&self) {
         self.0.with(|state| state.counts_commits = true);
+    }
+
+    /// Says from now on that there is a filter of system calls.
+    pub(super) fn filter(&self) {
+        self.0.with(|state| state.is_filtered = true);
+    }
+
+    /// Has no huge pages from now on.
+    pub(super) fn lose_huge_pages(&self) {
+        self.0.with(|state| state.has_huge_pages = false);
     }
 
     /// Has its clock go on.
@@ -442,6 +456,14 @@ unsafe impl Os for Below {
 
     fn counts_commits(&self) -> bool {
         self.0.0.with(|state| state.counts_commits)
+    }
+
+    fn is_filtered(&self) -> bool {
+        self.0.0.with(|state| state.is_filtered)
+    }
+
+    fn has_huge_pages(&self) -> bool {
+        self.0.0.with(|state| state.has_huge_pages)
     }
 
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {

@@ -171,6 +171,21 @@ impl<W: Wait> HeapPool<W> {
         self.0.with(|heads| heads.primary_count)
     }
 
+    /// Returns how many heaps have an owner. O(heaps with a set of their own).
+    pub fn owned(&self) -> u32 {
+        self.0.with(|heads| {
+            let (mut owned, mut at) = (0, heads.primaries);
+            // SAFETY: HEAP1: heaps live for ever.
+            while let Some(primary) = unsafe { at.as_ref() } {
+                // SAFETY: HEAP6: under the pool's lock.
+                owned += unsafe { Cell::read(&raw const primary.threads) };
+                // SAFETY: written before the primary heap was in the list.
+                at = unsafe { Cell::read(&raw const primary.primaries) };
+            }
+            owned
+        })
+    }
+
     /// The newest heap, or null; the others follow by [`ThreadHeap::older`].
     pub fn all(&self) -> *const ThreadHeap<W> {
         self.0.with(|heads| heads.all)
