@@ -258,7 +258,7 @@ impl SpanSet {
         self.made_bytes += shape.bytes as usize;
         let state = self.class(shape.class);
         state.spans += 1;
-        state.blocks += shape.capacity;
+        state.blocks += u64::from(shape.capacity);
         state.empty = span;
         state.idle = false;
         // SAFETY: fresh spans are not listed.
@@ -290,13 +290,13 @@ impl SpanSet {
             // SAFETY: its own shape. A listed span without free blocks has blocks to carve (SET2).
             let carved = unsafe { own.carve(shape, bin_blocks) }?;
             bin.put(bin_blocks, carved.rest, carved.rest_count as usize);
-            state.used += carved.rest_count + 1;
+            state.used += u64::from(carved.rest_count) + 1;
             NonNull::new(carved.first).map(|block| Fresh {
                 block,
                 clean: carved.clean,
             })
         } else {
-            state.used += count;
+            state.used += u64::from(count);
             Some(first_of(bin, bin_blocks, list, count as usize, shape.links))
         };
         if !own.has_blocks(shape) {
@@ -474,7 +474,7 @@ impl SpanSet {
         ClassUsage {
             spans: state.spans as u64,
             span_bytes: state.spans as u64 * span_bytes as u64,
-            used_blocks: state.used as u64,
+            used_blocks: state.used,
             transfer_blocks: state.transfer_lists as u64 * self.policy.bin_blocks(class) as u64,
         }
     }
@@ -518,6 +518,19 @@ mod tests {
             transfer_blocks: 96,
         };
         assert_eq!(set.usage(class, 1 << 16), expected);
+    }
+
+    #[test]
+    fn a_set_counts_more_blocks_than_32_bits_do() {
+        // The last span of 32 GiB in the shortest blocks, and some more.
+        let mut state = ClassSpans::NONE;
+        state.blocks = u32::MAX.into();
+        state.used = state.blocks;
+        state.blocks += 8192;
+        assert!(state.blocks > state.used);
+        let class = SizeClass::of(16, 8).unwrap();
+        state.transfer_lists = 1 << 20;
+        assert!(state.transfer_has_room(class, 256));
     }
 
     #[test]

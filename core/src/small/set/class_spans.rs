@@ -9,7 +9,7 @@ use super::super::span::Span;
 /// A transfer cache may hold this much if its owner has blocks of the class at all, and beyond it half
 /// of what the owner has: a program that frees a large tree and builds another finds its blocks again
 /// without a walk.
-const TRANSFER_BYTES: usize = 64 << 10;
+const TRANSFER_BYTES: u64 = 64 << 10;
 
 /// Spans and transfer cache of one class.
 #[derive(Debug)]
@@ -31,9 +31,10 @@ pub(super) struct ClassSpans {
     pub(super) again: bool,
     pub(super) walk_again: bool,
     pub(super) spans: u32,
-    pub(super) blocks: u32,
+    /// More than 32 bits count: a thread may have 32 GiB of the shortest.
+    pub(super) blocks: u64,
     /// Blocks that are not in their span's list.
-    pub(super) used: u32,
+    pub(super) used: u64,
 }
 
 impl ClassSpans {
@@ -57,14 +58,14 @@ impl ClassSpans {
 
     /// Whether the transfer cache may take one list more.
     pub(super) fn transfer_has_room(&self, class: SizeClass, max: usize) -> bool {
-        let owned_bytes = self.blocks as usize * class.block_bytes();
+        let owned_bytes = self.blocks * class.block_bytes() as u64;
         let limit = match owned_bytes {
             // Nobody here asks for such blocks.
             0 => 0,
             _ => TRANSFER_BYTES.max(owned_bytes / 2),
         };
-        let list_bytes = max * class.block_bytes();
-        let lists = self.transfer_lists as usize + 1;
+        let list_bytes = (max * class.block_bytes()) as u64;
+        let lists = u64::from(self.transfer_lists) + 1;
         lists * list_bytes <= limit && class.block_bytes() >= TWO_WORDS
     }
 

@@ -123,7 +123,7 @@ impl SpanSet {
         let (idle, listed) = (own.used() == 0, own.listed);
         let aging = self.aging;
         let state = self.class(shape.class);
-        state.used -= count;
+        state.used -= u64::from(count);
         if aging {
             own.rest = EXPIRED;
             state.to_scan = true;
@@ -153,7 +153,7 @@ impl SpanSet {
         let shape = *unsafe { Span::shape(span) };
         let state = self.class(shape.class);
         state.spans -= 1;
-        state.blocks -= shape.capacity;
+        state.blocks -= u64::from(shape.capacity);
         // SAFETY: it is listed.
         unsafe { state.unlist(span) };
         // SAFETY: SPAN5.
