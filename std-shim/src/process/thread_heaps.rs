@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use larder_core::small::{self, CLASSES};
+use larder_core::small::{self, CLASSES, SpanSet, ThreadCache};
 use larder_core::sync::Ordering;
 
 use super::Process;
@@ -48,24 +48,29 @@ impl<O: Os> Process<O> {
         }
         if self.pool.primaries() < self.max_primaries() {
             let heap = self.place_heap(|| ThreadHeap::new(self.policy()))?;
-            self.pool.enter(heap);
+            // SAFETY: made just now.
+            unsafe { self.pool.enter(heap) };
             return Some(heap);
         }
         if let Some(heap) = self.pool.adopt_secondary() {
             return Some(heap);
         }
-        self.pool
-            .enter_secondary(self.place_heap(|| ThreadHeap::secondary(self.policy()))?)
+        let heap = self.place_heap(|| ThreadHeap::secondary(self.policy()))?;
+        // SAFETY: made just now.
+        unsafe { self.pool.enter_secondary(heap) }
     }
 
-    /// Gives up a heap that the calling thread owns. A secondary heap's cache is emptied: its next owner may have
-    /// another primary.
-    pub(crate) fn park(&'static self, heap: &'static ThreadHeap) {
+    /// Gives up a heap. A secondary heap's cache is emptied: its next owner may have another primary.
+    ///
+    /// # Safety
+    /// The calling thread owns the heap, and uses it no more.
+    pub(crate) unsafe fn park(&'static self, heap: &'static ThreadHeap) {
         if heap.is_secondary() {
             // SAFETY: the caller owns the heap.
             unsafe { heap.empty_cache(&mut self.pages()) };
         }
-        self.pool.park(heap);
+        // SAFETY: the caller's promise.
+        unsafe { self.pool.park(heap) };
     }
 
     /// What each thread's heap keeps, and how it links its free blocks: masked, if the heap is hardened and was when the
@@ -137,10 +142,12 @@ impl<O: Os> Process<O> {
 
     /// Brings back some of what others freed of a heap's blocks; returns whether that was all.
     pub(crate) fn receive_some(&'static self, heap: &'static ThreadHeap) -> bool {
-        heap.with(|owner, set| {
+        let receive = |owner, set: &mut SpanSet| {
             // SAFETY: the heap's own remote-free queue and set (HEAP3).
             unsafe { set.receive(owner, &mut self.pages()) }
-        })
+        };
+        // SAFETY: the set stays where it is.
+        unsafe { heap.with(receive) }
     }
 
     /// Whether what threads keep of the long classes can be taken. Not if there is one owner and no thread of the heap's
@@ -161,14 +168,12 @@ impl<O: Os> Process<O> {
     /// Takes what a thread keeps of the long classes if it has not used it since the last call, or `at_once` if it does
     /// not use it just now.
     pub(crate) fn take_long_of(&'static self, heap: &'static ThreadHeap, at_once: bool) {
-        heap.with_lost_bins(
-            at_once,
-            || self.os.barrier(),
-            |owner, set, cache| {
-                // SAFETY: the bins, and a set that serves them with its own remote-free queue (HEAP3, CACHE3).
-                unsafe { set.take_long(owner, cache, &mut self.idle_pages()) };
-            },
-        );
+        let take = |owner, set: &mut SpanSet, cache| {
+            // SAFETY: the bins, and a set that serves them with its own remote-free queue (HEAP3, CACHE3).
+            unsafe { set.take_long(owner, cache, &mut self.idle_pages()) };
+        };
+        // SAFETY: the set stays where it is, and the system says whether there was a barrier.
+        unsafe { heap.with_lost_bins(at_once, || self.os.barrier(), take) };
     }
 
     /// Empties the caches of heaps without a thread.
@@ -185,10 +190,12 @@ impl<O: Os> Process<O> {
         heap: &'static ThreadHeap,
         budget: &mut usize,
     ) -> bool {
-        let class = heap.with_idle_cache(|owner, set, cache| {
+        let flush = |owner, set: &mut SpanSet, cache: &mut ThreadCache| {
             // SAFETY: the cache, and a set that serves it with its own remote-free queue (HEAP3, HEAP4).
             unsafe { set.flush_from(0, owner, cache, budget, &mut self.pages()) }
-        });
+        };
+        // SAFETY: both stay where they are.
+        let class = unsafe { heap.with_idle_cache(flush) };
         class.is_none_or(|class| class == CLASSES)
     }
 }

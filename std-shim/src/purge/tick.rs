@@ -3,6 +3,8 @@
 
 use core::ptr;
 
+use larder_core::small::SpanSet;
+
 use super::work::Work;
 use crate::arena::{Aging, PAUSE_NS};
 use crate::os::Os;
@@ -133,16 +135,25 @@ impl<O: Os> Process<O> {
                 self.take_long_of(heap, false);
                 true
             }
-            Part::Lists => heap.with(|owner, set| {
-                // SAFETY: the heap's own remote-free queue and set (HEAP3).
-                unsafe { set.age(owner, left, &mut self.idle_pages()) }
-            }),
-            Part::Spans => heap.with(|owner, set| {
-                // SAFETY: the heap's own remote-free queue and set (HEAP3).
-                unsafe { set.settle(owner, left, &mut self.idle_pages()) }
-            }),
+            Part::Lists => {
+                let age = |owner, set: &mut SpanSet| {
+                    // SAFETY: the heap's own remote-free queue and set (HEAP3).
+                    unsafe { set.age(owner, left, &mut self.idle_pages()) }
+                };
+                // SAFETY: the set stays where it is, here and below.
+                unsafe { heap.with(age) }
+            }
+            Part::Spans => {
+                let settle = |owner, set: &mut SpanSet| {
+                    // SAFETY: the heap's own remote-free queue and set (HEAP3).
+                    unsafe { set.settle(owner, left, &mut self.idle_pages()) }
+                };
+                // SAFETY: see above.
+                unsafe { heap.with(settle) }
+            }
             Part::Again => {
-                heap.with(|_, set| set.forget_looks());
+                // SAFETY: see above.
+                unsafe { heap.with(|_, set| set.forget_looks()) };
                 true
             }
             Part::Rest | Part::Arenas => true,
@@ -190,8 +201,10 @@ impl<O: Os> Process<O> {
     pub(crate) fn has_idle(&'static self) -> bool {
         let mut idle = false;
         self.pool.for_each(|heap| {
-            idle |= heap.with(|_, set| set.has_idle());
-            let cache = heap.with_idle_cache(|_, _, cache| !cache.are_empty());
+            // SAFETY: only looked at.
+            idle |= unsafe { heap.with(|_, set| set.has_idle()) };
+            // SAFETY: only looked at.
+            let cache = unsafe { heap.with_idle_cache(|_, _, cache| !cache.are_empty()) };
             idle |= cache == Some(true);
         });
         self.pool

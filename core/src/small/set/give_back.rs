@@ -42,7 +42,8 @@ impl SpanSet {
             if remote_queue.is_empty() {
                 return true;
             }
-            self.received = remote_queue.take();
+            // SAFETY: the caller's promise: the queue is this set's own.
+            self.received = unsafe { remote_queue.take() };
         }
         for _ in 0..RECEIVED {
             let span = self.received;
