@@ -223,16 +223,25 @@ impl<O: Os> Arena<O> {
 
     /// Bytes that are free and may have been written. O(chunks).
     pub(crate) fn idle_bytes(&self) -> u64 {
-        let (mut bytes, mut walk) = (0, Walk::new());
-        while !walk.ended {
-            self.with_bfc(|bfc| {
-                self.look(bfc, &mut walk, Idle::Dirty, |range, _| {
-                    bytes += range.bytes();
-                    true
-                });
-            });
+        let (mut bytes, mut walk, mut more) = (0, Walk::new(), true);
+        while more {
+            let (some, is_more) = self.idle_some(&mut walk);
+            (bytes, more) = (bytes + some, is_more);
         }
         bytes
+    }
+
+    /// Goes on counting bytes that are free and may have been written, over 128 chunks at most. Returns how many there
+    /// are in these, and whether there are more chunks.
+    pub(crate) fn idle_some(&self, walk: &mut Walk) -> (u64, bool) {
+        let mut bytes = 0;
+        self.with_bfc(|bfc| {
+            self.look(bfc, walk, Idle::Dirty, |range, _| {
+                bytes += range.bytes();
+                true
+            });
+        });
+        (bytes, !walk.ended)
     }
 
     /// Whether any of the last memory of the range was freed since the last tick.

@@ -219,6 +219,12 @@ unsafe impl Os for Native {
         super::proc::has_huge_pages()
     }
 
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn memory_limit(&self) -> Option<u64> {
+        let _keep = KeepErrno::new();
+        super::group::limit()
+    }
+
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let _keep = KeepErrno::new();
         reserve(bytes, align, libc::PROT_NONE)

@@ -5,6 +5,7 @@
 //! * `large_blocks` blocks without a class: in an arena, or in `mappings` of their own
 //! * `spans` where spans of small blocks come from and go to
 //! * `thread_heaps` heaps of threads: made, adopted, parked
+//! * `within` what idles where the process may have so much only
 //! * `fork` what runs around a fork, in the parent and in the child
 //!
 //! Locks are taken in the order that docs/ARCHITECTURE.md says. All but the pool's and the BFCs' are held
@@ -17,6 +18,7 @@ mod large_blocks;
 mod mappings;
 mod spans;
 mod thread_heaps;
+mod within;
 
 use core::ptr;
 
@@ -35,9 +37,11 @@ use crate::thread::wait::Sleep;
 use arenas::{FirstArena, MAX_ARENAS};
 use mappings::Mappings;
 use thread_heaps::Meta;
+use within::Within;
 
 pub(crate) use spans::{PagesOf, may_start, span_bytes};
 pub(crate) use thread_heaps::ThreadHeap;
+pub(crate) use within::Look;
 
 /// The heap of this process.
 pub(crate) static PROCESS: Process<Native> = Process::new(Native, FIRST_ARENA_BYTES);
@@ -61,6 +65,7 @@ pub(crate) struct Process<O: Os> {
     /// Arenas are added by one thread at a time.
     adding: Locked<(), Sleep>,
     pub(crate) mappings: Mappings,
+    pub(crate) within: Within,
     pub(crate) pool: HeapPool<Sleep>,
     meta: Locked<Meta, Sleep>,
     /// How many heaps have sets of their own at most; 0 until it is known.
@@ -90,6 +95,7 @@ impl<O: Os> Process<O> {
             first: FirstArena::none(),
             adding: Locked::new(()),
             mappings: Mappings::new(),
+            within: Within::new(),
             pool: HeapPool::new(),
             meta: Locked::new(Meta::NONE),
             max_primaries: AtomicUsize::new(0),

@@ -166,7 +166,7 @@ impl Purger {
     }
 
     /// Whether a call of the program has something to do.
-    pub(super) fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         self.owes_ticks()
             || self.grown.load(Ordering::Relaxed) > 0
             || self.making_up.load(Ordering::Relaxed) > 0

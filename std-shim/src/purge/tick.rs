@@ -21,7 +21,7 @@ const REVIEW_COST: usize = 512;
 const RECEIVE_COST: usize = 256;
 const LONG_COST: usize = 256;
 /// What a look at 128 chunks of an arena costs, and how many bytes it costs as much as a block to give back.
-const LOOK_COST: usize = 128;
+pub(crate) const LOOK_COST: usize = 128;
 const GIVEN_BYTES: u64 = 4 << 10;
 
 /// What a go over an arena costs that gives so many bytes back, in blocks.

@@ -78,6 +78,8 @@ struct State {
     counts_commits: bool,
     is_filtered: bool,
     has_huge_pages: bool,
+    memory_limit: Option<u64>,
+    reads_of_limit: usize,
     now_ms: u64,
     complaints: Vec<String>,
 }
@@ -110,6 +112,8 @@ impl Faulty {
             counts_commits: false,
             is_filtered: false,
             has_huge_pages: true,
+            memory_limit: None,
+            reads_of_limit: 0,
             now_ms: 0,
             complaints: Vec::new(),
         }))
@@ -141,6 +145,16 @@ impl Faulty {
     /// Has no huge pages from now on.
     pub(super) fn lose_huge_pages(&self) {
         self.0.with(|state| state.has_huge_pages = false);
+    }
+
+    /// Says from now on that the process may have so much memory.
+    pub(super) fn limit_memory(&self, bytes: usize) {
+        self.0.with(|state| state.memory_limit = Some(bytes as u64));
+    }
+
+    /// How often it was asked for that.
+    pub(super) fn reads_of_limit(&self) -> usize {
+        self.0.with(|state| state.reads_of_limit)
     }
 
     /// Has its clock go on.
@@ -460,6 +474,13 @@ unsafe impl Os for Below {
 
     fn is_filtered(&self) -> bool {
         self.0.0.with(|state| state.is_filtered)
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        self.0.0.with(|state| {
+            state.reads_of_limit += 1;
+            state.memory_limit
+        })
     }
 
     fn has_huge_pages(&self) -> bool {

@@ -1,0 +1,55 @@
+//! How much memory the control groups of the process may have.
+
+use core::ffi::CStr;
+use core::fmt::Write;
+
+use super::proc::read;
+use crate::text::Text;
+
+/// Where groups lie, in the second version and in the first one; a process that sees only its own part of them has its
+/// own group there.
+const UNIFIED: &str = "/sys/fs/cgroup";
+const MEMORY: &str = "/sys/fs/cgroup/memory";
+
+/// The lowest limit of the group of the process and of those around it, in bytes; `None` if there is none, or it cannot be
+/// read. Two or three short files for each group.
+pub(super) fn limit() -> Option<u64> {
+    let mut groups = [0; 4096];
+    let groups = read(c"/proc/self/cgroup", &mut groups)?;
+    let lines = str::from_utf8(groups).ok()?.lines();
+    lines.filter_map(limit_of).min()
+}
+
+/// The lowest limit of a group and of those around it, by its line: a number, controllers, and the path.
+fn limit_of(line: &str) -> Option<u64> {
+    let (_, line) = line.split_once(':')?;
+    let (controllers, path) = line.split_once(':')?;
+    let (root, files): (_, &[_]) = match controllers {
+        "" => (UNIFIED, &["memory.max", "memory.high"]),
+        _ if controllers.split(',').any(|one| one == "memory") => {
+            (MEMORY, &["memory.limit_in_bytes"])
+        }
+        _ => return None,
+    };
+    let mut group = path.trim_end_matches('/');
+    let mut lowest = None;
+    loop {
+        let limits = files.iter().filter_map(|file| number(root, group, file));
+        lowest = limits.chain(lowest).min();
+        match group.rsplit_once('/') {
+            Some((around, _)) => group = around,
+            None => return lowest,
+        }
+    }
+}
+
+/// The number that a file of a group holds; `None` if it is no number.
+fn number(root: &str, group: &str, file: &str) -> Option<u64> {
+    let mut path = [0; 1024];
+    let mut text = Text::new(&mut path);
+    write!(text, "{root}{group}/{file}\0").ok()?;
+    let path = CStr::from_bytes_with_nul(text.written()).ok()?;
+    let mut number = [0; 32];
+    let number = str::from_utf8(read(path, &mut number)?).ok()?;
+    number.trim().parse().ok()
+}
