@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 use core::fmt::Write;
 
-use super::proc::read;
+use super::proc::{each_line, read};
 use crate::text::Text;
 
 /// Where groups lie, in the second version and in the first one; a process that sees only its own part of them has its
@@ -11,13 +11,20 @@ use crate::text::Text;
 const UNIFIED: &str = "/sys/fs/cgroup";
 const MEMORY: &str = "/sys/fs/cgroup/memory";
 
+/// The longest line of a group that is understood, and the longest name of a file: the stack of a thread may be short.
+const LINE_BYTES: usize = 384;
+const PATH_BYTES: usize = LINE_BYTES + 64;
+
 /// The lowest limit of the group of the process and of those around it, in bytes; `None` if there is none, or it cannot be
-/// read. Two or three short files for each group.
+/// read. A short file or two for each group.
 pub(super) fn limit() -> Option<u64> {
-    let mut groups = [0; 4096];
-    let groups = read(c"/proc/self/cgroup", &mut groups)?;
-    let lines = str::from_utf8(groups).ok()?.lines();
-    lines.filter_map(limit_of).min()
+    let mut lowest = None;
+    each_line::<LINE_BYTES>(c"/proc/self/cgroup", |line| {
+        let limit = str::from_utf8(line).ok().and_then(limit_of);
+        lowest = limit.into_iter().chain(lowest).min();
+        true
+    });
+    lowest
 }
 
 /// The lowest limit of a group and of those around it, by its line: a number, controllers, and the path.
@@ -45,7 +52,7 @@ fn limit_of(line: &str) -> Option<u64> {
 
 /// The number that a file of a group holds; `None` if it is no number.
 fn number(root: &str, group: &str, file: &str) -> Option<u64> {
-    let mut path = [0; 1024];
+    let mut path = [0; PATH_BYTES];
     let mut text = Text::new(&mut path);
     write!(text, "{root}{group}/{file}\0").ok()?;
     let path = CStr::from_bytes_with_nul(text.written()).ok()?;

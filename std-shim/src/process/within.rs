@@ -61,7 +61,7 @@ impl Within {
 
     /// When to look next: soon, and later where the last look was of no use.
     fn pace(&self, limit: u64, was_of_use: bool) {
-        let least = (limit / LOOK_PART).min(LOOK_BYTES).max(1);
+        let least = (limit / LOOK_PART).clamp(1, LOOK_BYTES);
         let most = (limit / (2 * FREE_PART)).max(least);
         let step = match was_of_use {
             true => least,
