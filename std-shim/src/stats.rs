@@ -176,7 +176,7 @@ impl Stats {
                 }
             };
             // SAFETY: only counted, here and below.
-            unsafe { heap.with_idle_cache(|_, _, cache| add_idle(cache)) };
+            unsafe { heap.with_idle_cache(true, |_, _, cache| add_idle(cache)) };
             let mut add_set = |set: &SpanSet| {
                 let entries = stats.classes.iter_mut().zip(&mut idle_blocks);
                 for (class, (entry, idle)) in SizeClass::all().zip(entries) {

@@ -8,14 +8,15 @@
 //! ```
 //!
 //! # Invariants
-//! * SET1 a transfer cache is two stacks of lists. Each list has as many blocks as the policy allows a bin,
+//! * SET1 a transfer cache is stacks of lists. Each list has as many blocks as the policy allows a bin,
 //!   and is linked to the next by the second word of its first block. Blocks without a second word have
 //!   no transfer cache.
 //! * SET2 a span is listed if and only if it has a block to give.
 //! * SET3 `empty` is the listed span without a used block. More than one is not kept.
 //! * SET4 `spans` and `blocks` count the spans owned and their capacity.
 //! * SET5 lists are pushed on the stack `transfer` and taken from it first; `old` has those that were in
-//!   the transfer cache at the last [`age`](SpanSet::age) and were not needed since.
+//!   the transfer cache at the last [`age`](SpanSet::age) and were not needed since. `left` has those that
+//!   [`leave_idle`](SpanSet::leave_idle) found: they are taken last, and not by ticks.
 //! * SET6 a class is `idle` only if its span without used blocks, if it has one, has been there since
 //!   the last `age`.
 //! * SET7 a class is `touched` if a block of its spans came back or was taken since the last walk began, and
@@ -460,7 +461,7 @@ impl SpanSet {
         let state = self.class(class);
         let list = state.transfer;
         if list.is_null() {
-            return state.take_old(links);
+            return state.take_old(links).or_else(|| state.take_left(links));
         }
         // SAFETY: SET1: the list is the transfer cache's and its first block has a second word.
         state.transfer = unsafe { links.below(list) };
@@ -577,6 +578,10 @@ mod tests {
         };
         assert!(!has_idle(|state| (state.spans, state.blocks) = (1, 64)));
         assert!(has_idle(|state| state.transfer_lists = 1));
+        assert!(!has_idle(|state| (
+            state.transfer_lists,
+            state.left_lists
+        ) = (1, 1)));
         assert!(has_idle(|state| state.empty = ptr::dangling_mut()));
         assert!(has_idle(|state| state.touched = true));
         assert!(has_idle(|state| state.to_scan = true));

@@ -186,16 +186,18 @@ impl<W: Wait> ThreadHeap<W> {
     }
 
     /// Runs `f` with the cache if the heap has no owner now, and with the set that served it last: for
-    /// whoever trims or counts.
+    /// whoever trims or counts. A cache that a fork left behind is taken if `at_once` only: each of its blocks costs
+    /// a copy of its page.
     ///
     /// # Safety
     /// `f` leaves the set and the cache where they are.
     pub unsafe fn with_idle_cache<R>(
         &self,
+        at_once: bool,
         f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache) -> R,
     ) -> Option<R> {
         self.parts.with(|parts| {
-            if parts.owned {
+            if parts.owned || parts.uncounted && !at_once {
                 return None;
             }
             // SAFETY: HEAP4: without an owner they are ours while we hold the lock.

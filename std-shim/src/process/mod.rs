@@ -54,6 +54,8 @@ pub(crate) struct Process<O: Os> {
     pub(crate) purger: Purger,
     /// The tick under way, and what else is done in steps.
     pub(crate) work: Locked<Work, Sleep>,
+    /// Whether this is the child of a fork, and has not ticked.
+    pub(crate) forked: AtomicU8,
     /// What is asked for first.
     arena_bytes: usize,
     /// Entered in order (PROC1).
@@ -88,6 +90,7 @@ impl<O: Os> Process<O> {
             tuning: Tuning::new(),
             purger: Purger::new(),
             work: Locked::new(Work::new()),
+            forked: AtomicU8::new(0),
             arena_bytes,
             arenas: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_ARENAS],
             arena_count: AtomicUsize::new(0),

@@ -176,18 +176,20 @@ impl<O: Os> Process<O> {
         unsafe { heap.with_lost_bins(at_once, || self.os.barrier(), take) };
     }
 
-    /// Empties the caches of heaps without a thread.
-    pub(crate) fn flush_idle_caches(&'static self) {
+    /// Empties the caches of heaps without a thread; those that a fork left behind if `at_once` only.
+    pub(crate) fn flush_idle_caches(&'static self, at_once: bool) {
         self.pool.for_each(|heap| {
             let mut all = usize::MAX;
-            self.flush_idle_cache(heap, &mut all);
+            self.flush_idle_cache(heap, at_once, &mut all);
         });
     }
 
-    /// Empties the cache of a heap if it has no thread, for as many blocks as `budget` says; returns whether that was all.
+    /// Empties the cache of a heap if it has no thread, one that a fork left behind if `at_once` only, for as many blocks as
+    /// `budget` says; returns whether that was all.
     pub(crate) fn flush_idle_cache(
         &'static self,
         heap: &'static ThreadHeap,
+        at_once: bool,
         budget: &mut usize,
     ) -> bool {
         let flush = |owner, set: &mut SpanSet, cache: &mut ThreadCache| {
@@ -195,7 +197,7 @@ impl<O: Os> Process<O> {
             unsafe { set.flush_from(0, owner, cache, budget, &mut self.pages()) }
         };
         // SAFETY: both stay where they are.
-        let class = unsafe { heap.with_idle_cache(flush) };
+        let class = unsafe { heap.with_idle_cache(at_once, flush) };
         class.is_none_or(|class| class == CLASSES)
     }
 }

@@ -4,6 +4,7 @@
 use core::ptr;
 
 use larder_core::small::SpanSet;
+use larder_core::sync::Ordering;
 
 use super::work::Work;
 use crate::arena::{Aging, PAUSE_NS};
@@ -46,6 +47,8 @@ pub(crate) struct Tick {
 enum Part {
     /// No tick is under way.
     Rest,
+    /// In the child of a fork, once: what is idle is left alone from then on.
+    Leaving,
     /// Caches of parked heaps are emptied. What comes back so is young: it may have been freed a moment ago.
     Caches,
     /// What other threads freed is received, which is young, too.
@@ -99,6 +102,12 @@ impl<O: Os> Process<O> {
     /// A step of a tick, for as many blocks as are left; returns whether the tick has ended.
     pub(super) fn tick_some(&'static self, tick: &mut Tick, left: &mut usize) -> bool {
         self.purger.forget_filter();
+        // Relaxed: the heaps' locks order the rest.
+        if self.forked.swap(0, Ordering::Relaxed) > 0 {
+            // The parent's tick was for the parent.
+            *tick = Tick::new();
+            self.begin_part(tick, Part::Leaving);
+        }
         while *left > 0 {
             match tick.part {
                 Part::Rest => self.begin_part(tick, Part::Caches),
@@ -125,7 +134,11 @@ impl<O: Os> Process<O> {
         };
         let mut cost = HEAP_COST;
         let done = match tick.part {
-            Part::Caches => self.flush_idle_cache(heap, left),
+            Part::Leaving => {
+                // SAFETY: the set stays where it is.
+                unsafe { heap.with(|_, set| set.leave_idle(left)) }
+            }
+            Part::Caches => self.flush_idle_cache(heap, false, left),
             Part::Remote => {
                 cost += RECEIVE_COST;
                 self.receive_some(heap)
@@ -166,7 +179,7 @@ impl<O: Os> Process<O> {
 
     fn end_part(&'static self, tick: &mut Tick) {
         let next = match tick.part {
-            Part::Rest => Part::Caches,
+            Part::Rest | Part::Leaving => Part::Caches,
             Part::Caches => Part::Remote,
             // The first barrier takes long, and is not to be waited for under a heap's lock.
             Part::Remote if self.can_take_long() => Part::Long,
@@ -204,7 +217,7 @@ impl<O: Os> Process<O> {
             // SAFETY: only looked at.
             idle |= unsafe { heap.with(|_, set| set.has_idle()) };
             // SAFETY: only looked at.
-            let cache = unsafe { heap.with_idle_cache(|_, _, cache| !cache.are_empty()) };
+            let cache = unsafe { heap.with_idle_cache(false, |_, _, cache| !cache.are_empty()) };
             idle |= cache == Some(true);
         });
         self.pool

@@ -21,7 +21,7 @@ impl<O: Os> Process<O> {
         }
         // The first pass sends blocks back that lie in the caches of others, the second receives them.
         for _ in 0..2 {
-            self.flush_idle_caches();
+            self.flush_idle_caches(true);
             self.take_long();
             self.trim_heaps();
         }

@@ -5,6 +5,8 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ptr;
 
+use larder_core::sync::Ordering;
+
 use super::faulty::{Below, Faulty, Plan};
 use super::verbs::{Held, Random, Verbs, is_filled, some_layout};
 use crate::config::{Config, HugePages};
@@ -139,6 +141,7 @@ impl World {
         let mine = self.threads[thread].heap();
         // SAFETY: one thread has all the parts, and the others are never used again.
         unsafe { process.pool.park_orphans(mine) };
+        process.forked.store(1, Ordering::Relaxed);
         for (number, other) in self.threads.iter_mut().enumerate() {
             if number != thread {
                 **other = Local::new();

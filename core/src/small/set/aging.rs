@@ -93,11 +93,26 @@ impl SpanSet {
         unsafe { self.walk(Walk::Tick, budget, pages) }
     }
 
+    /// Has [`age`](Self::age) and [`settle`](Self::settle) leave alone what is idle now, as long as the program does not
+    /// use it: in the child of a fork each block that is touched costs a copy of its page, more than what goes back.
+    /// Takes what that costs from `budget`, in blocks; returns whether that was all. If not, call it again.
+    ///
+    /// O(classes + listed spans). Lists are left once: those of a child that forks in its turn go as ever, as long as some
+    /// of its parent's are there.
+    pub fn leave_idle(&mut self, budget: &mut usize) -> bool {
+        if self.walk != Walk::Leave {
+            self.classes.iter_mut().for_each(ClassSpans::leave_lists);
+            self.begin_walk(Walk::Leave);
+        }
+        self.walk_leaving(budget)
+    }
+
     /// Whether there is anything that [`age`](Self::age) and [`settle`](Self::settle) give back or make older.
     /// O(classes).
     pub fn has_idle(&self) -> bool {
         let is_idle = |state: &ClassSpans| {
-            state.transfer_lists > 0 || !state.empty.is_null() || state.touched || state.to_scan
+            let has_lists = state.transfer_lists > state.left_lists;
+            has_lists || !state.empty.is_null() || state.touched || state.to_scan
         };
         let goes_on = !self.received.is_null() || self.walk != Walk::None;
         goes_on || self.classes.iter().any(is_idle)

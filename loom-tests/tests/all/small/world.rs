@@ -183,7 +183,7 @@ impl World {
             unsafe { set.flush(owner, cache, &mut &*self) };
         };
         // SAFETY: both stay where they are.
-        unsafe { heap.with_idle_cache(flush) };
+        unsafe { heap.with_idle_cache(true, flush) };
     }
 
     fn trim_heap(&'static self, heap: &ThreadHeap) {
