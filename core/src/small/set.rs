@@ -156,6 +156,11 @@ impl SpanSet {
         })
     }
 
+    /// Has an empty set keep so much.
+    pub(super) const fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
     fn class(&mut self, class: SizeClass) -> &mut ClassSpans {
         &mut self.classes[class.index()]
     }

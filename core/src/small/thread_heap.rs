@@ -55,6 +55,15 @@ struct Parts {
 }
 
 impl Parts {
+    const fn new(policy: Policy) -> Self {
+        Self {
+            set: SpanSet::new(policy),
+            owned: true,
+            uncounted: false,
+            first_long: 0,
+        }
+    }
+
     /// Counts the heap's cache, if that is due (HEAP7). O(blocks in them) then.
     fn count(&mut self, cache: &mut ThreadCache) {
         if core::mem::take(&mut self.uncounted) {
@@ -101,33 +110,44 @@ impl<W: Wait> Default for ThreadHeap<W> {
 
 impl<W: Wait> ThreadHeap<W> {
     /// A heap without spans, which its maker owns.
-    pub fn new(policy: Policy) -> Self {
-        Self::of_kind(policy, false)
-    }
-
-    /// A secondary heap, which its maker owns once it has entered a pool.
-    pub fn secondary(policy: Policy) -> Self {
-        Self::of_kind(policy, true)
-    }
-
-    fn of_kind(policy: Policy, secondary: bool) -> Self {
+    #[cfg(not(larder_loom))]
+    pub const fn new(policy: Policy) -> Self {
         Self {
             cache: UnsafeCell::new(ThreadCache::new()),
             remote_queue: Apart(RemoteQueue::new()),
-            parts: Locked::new(Parts {
-                set: SpanSet::new(policy),
-                owned: true,
-                uncounted: false,
-                first_long: 0,
-            }),
+            parts: Locked::new(Parts::new(policy)),
             primary: Cell::new(ptr::null()),
-            secondary,
+            secondary: false,
             parked: Cell::new(ptr::null()),
             is_parked: Cell::new(false),
             all: Cell::new(ptr::null()),
             primaries: Cell::new(ptr::null()),
             threads: Cell::new(0),
         }
+    }
+
+    /// A heap without spans, which its maker owns.
+    #[cfg(larder_loom)]
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            cache: UnsafeCell::new(ThreadCache::new()),
+            remote_queue: Apart(RemoteQueue::new()),
+            parts: Locked::new(Parts::new(policy)),
+            primary: Cell::new(ptr::null()),
+            secondary: false,
+            parked: Cell::new(ptr::null()),
+            is_parked: Cell::new(false),
+            all: Cell::new(ptr::null()),
+            primaries: Cell::new(ptr::null()),
+            threads: Cell::new(0),
+        }
+    }
+
+    /// Makes it a secondary heap, if so, which its maker owns once it has entered a pool, and one that keeps so much. Before
+    /// it enters a pool.
+    pub fn prepare(&mut self, policy: Policy, secondary: bool) {
+        self.parts.get_mut().set.set_policy(policy);
+        self.secondary = secondary;
     }
 
     /// Whether it uses the set of another heap.

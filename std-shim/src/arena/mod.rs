@@ -65,6 +65,7 @@ pub(crate) const GROWTH_BYTES: usize = 2 << 20;
 pub(crate) const PIECE_BYTES: usize = 64 << 20;
 
 type ArenaBfc = Bfc<'static, PageIndex<'static>>;
+type Allocator<O> = BfcAllocator<'static, Committed<O>, PageIndex<'static>, Sleep>;
 
 /// What came of looking for memory without growth and without sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +84,7 @@ pub(crate) struct Arena<O: Os> {
     start: *mut u8,
     bytes: usize,
     granule: Granule,
-    bfc: BfcAllocator<'static, Committed<O>, PageIndex<'static>, Sleep>,
+    bfc: &'static Allocator<O>,
     /// Blocks that were freed while the BFC's lock could not be had (DEFER1).
     deferred: Deferred,
     /// Whatever makes the committed range longer or shorter holds this, system calls included.

@@ -7,9 +7,7 @@ use core::ptr;
 
 use larder_core::small::Span;
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64};
-use larder_core::{
-    Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, Chunk, Granule, Growth, Locked, PageIndex,
-};
+use larder_core::{Addr, AddrRange, BfcConfig, Chunk, Granule, Growth, Locked, PageIndex};
 
 use super::committed::Committed;
 use super::deferred_frees::Deferred;
@@ -18,7 +16,7 @@ use super::marks::Marks;
 use super::residency::Residency;
 use super::seams::{Moves, Seams};
 use super::table_memory::{TABLES, Table, TableMemory};
-use super::{Arena, GROWTH_BYTES, SLICE_BYTES};
+use super::{Allocator, Arena, GROWTH_BYTES, SLICE_BYTES};
 use crate::config::Tuning;
 use crate::os::Os;
 
@@ -45,9 +43,13 @@ const fn moves_at<O: Os>() -> usize {
     (residency_at::<O>() + size_of::<Residency>()).next_multiple_of(128)
 }
 
+const fn bfc_at<O: Os>() -> usize {
+    (moves_at::<O>() + size_of::<Moves>()).next_multiple_of(128)
+}
+
 /// Bytes of an arena and of what lies on its own pages.
 pub(super) const fn front_bytes<O: Os>(page: usize) -> usize {
-    (moves_at::<O>() + size_of::<Moves>()).next_multiple_of(page)
+    (bfc_at::<O>() + size_of::<Allocator<O>>()).next_multiple_of(page)
 }
 
 /// Where an arena's tables lie behind it.
@@ -186,24 +188,19 @@ impl<O: Os> Arena<O> {
         let seams = Seams::new(seams, moves);
         let first = Addr::new(start.addr() as u64);
         let range = AddrRange::new(first, bytes as u64)?;
-        let config = BfcConfig {
-            granule_bytes: granule.bytes(),
-            growth: Growth::Range {
-                unit_bytes: (GROWTH_BYTES as u64).max(granule.bytes()),
-                ahead_divisor: Some(match tuning.makes_up() {
-                    true => FINE_GROWTH_DIVISOR,
-                    false => GROWTH_DIVISOR,
-                }),
-            },
-            ..BfcConfig::default()
-        };
-        let bfc = Bfc::with_index(config, chunks, PageIndex::zeroed(first, granule, index)).ok()?;
+        let config = config(tuning, granule);
         // SAFETY: inside the tables; all zero is an arena nobody has looked at.
         let [residency] = (unsafe { table::<Residency>(tables, residency_at::<O>(), 1) }) else {
             return None;
         };
         let residency = &*residency;
         let source = Committed::new(tuning, residency, range, start, marks, seams, memory);
+        let index = PageIndex::zeroed(first, granule, index);
+        let bfc = tables.wrapping_add(bfc_at::<O>()).cast::<Allocator<O>>();
+        // SAFETY: on the arena's pages, which read as zero, and nobody else's.
+        unsafe { Allocator::place(bfc, config, chunks, index, source) }.ok()?;
+        // SAFETY: made just now, and never released.
+        let bfc = unsafe { &*bfc };
         let arena = tables.cast::<Self>();
         // SAFETY: the front of the tables is kept for it.
         unsafe {
@@ -213,7 +210,7 @@ impl<O: Os> Arena<O> {
                 start,
                 bytes,
                 granule,
-                bfc: BfcAllocator::with_wait(bfc, source),
+                bfc,
                 deferred: Deferred::new(),
                 growing: Locked::new(()),
                 residency,
@@ -231,6 +228,20 @@ impl<O: Os> Arena<O> {
         }
         // SAFETY: written above, and never released.
         Some(unsafe { &*arena })
+    }
+}
+
+fn config(tuning: &Tuning, granule: Granule) -> BfcConfig {
+    BfcConfig {
+        granule_bytes: granule.bytes(),
+        growth: Growth::Range {
+            unit_bytes: (GROWTH_BYTES as u64).max(granule.bytes()),
+            ahead_divisor: Some(match tuning.makes_up() {
+                true => FINE_GROWTH_DIVISOR,
+                false => GROWTH_DIVISOR,
+            }),
+        },
+        ..BfcConfig::default()
     }
 }
 

@@ -20,6 +20,9 @@ const PRIMARIES_FOR_MEMORY: usize = 2;
 /// A heap of one thread at a time.
 pub(crate) type ThreadHeap = small::ThreadHeap<Sleep>;
 
+/// What each heap is at first.
+static NEW_HEAP: ThreadHeap = ThreadHeap::new(small::Policy::BALANCED);
+
 /// Memory for heaps, handed out and never taken back.
 pub(super) struct Meta {
     at: *mut u8,
@@ -47,7 +50,7 @@ impl<O: Os> Process<O> {
             return Some(heap);
         }
         if self.pool.primaries() < self.max_primaries() {
-            let heap = self.place_heap(|| ThreadHeap::new(self.policy()))?;
+            let heap = self.place_heap(false)?;
             // SAFETY: made just now.
             unsafe { self.pool.enter(heap) };
             return Some(heap);
@@ -55,7 +58,7 @@ impl<O: Os> Process<O> {
         if let Some(heap) = self.pool.adopt_secondary() {
             return Some(heap);
         }
-        let heap = self.place_heap(|| ThreadHeap::secondary(self.policy()))?;
+        let heap = self.place_heap(true)?;
         // SAFETY: made just now.
         unsafe { self.pool.enter_secondary(heap) }
     }
@@ -108,11 +111,10 @@ impl<O: Os> Process<O> {
         self.max_primaries.store(primaries, Ordering::Relaxed);
     }
 
-    /// Makes a heap. Not part of its caller: the new heap lies on the stack for a while, pages that a thread which
-    /// adopts one does not touch.
+    /// Makes a heap where it is to lie: it is some kilobytes long, and a thread's stack may be short.
     #[cold]
     #[inline(never)]
-    fn place_heap(&'static self, make: impl FnOnce() -> ThreadHeap) -> Option<&'static ThreadHeap> {
+    fn place_heap(&'static self, secondary: bool) -> Option<&'static ThreadHeap> {
         let bytes = size_of::<ThreadHeap>().next_multiple_of(align_of::<ThreadHeap>());
         let place = self.meta.with(|meta| {
             if meta.left < bytes {
@@ -124,10 +126,12 @@ impl<O: Os> Process<O> {
             (meta.at, meta.left) = (meta.at.wrapping_add(bytes), meta.left - bytes);
             Some(place)
         })?;
-        // SAFETY: inside a piece, aligned, nobody else's.
-        unsafe { place.write(make()) };
-        // SAFETY: written just now, and never freed.
-        Some(unsafe { &*place })
+        // SAFETY: inside a piece, aligned, nobody else's. What is copied is a heap that nobody ever uses.
+        unsafe { place.copy_from_nonoverlapping(&raw const NEW_HEAP, 1) };
+        // SAFETY: written just now, never freed, and nobody else's yet.
+        let heap = unsafe { &mut *place };
+        heap.prepare(self.policy(), secondary);
+        Some(heap)
     }
 
     /// Bytes that the heaps themselves take.

@@ -117,7 +117,11 @@ fn run_once(
         heaps: (0..all)
             .map(|number| match number < heaps {
                 true => ThreadHeap::default(),
-                false => ThreadHeap::secondary(Policy::BALANCED),
+                false => {
+                    let mut heap = ThreadHeap::default();
+                    heap.prepare(Policy::BALANCED, true);
+                    heap
+                }
             })
             .collect(),
         owned: (0..all).map(|_| UnsafeCell::new(())).collect(),
