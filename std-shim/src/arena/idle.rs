@@ -236,7 +236,7 @@ impl<O: Os> Arena<O> {
     pub(crate) fn idle_some(&self, walk: &mut Walk) -> (u64, bool) {
         let mut bytes = 0;
         self.with_bfc(|bfc| {
-            self.look(bfc, walk, Idle::Dirty, |range, _| {
+            self.look(bfc, walk, Idle::Dirty, &mut 0, |range, _| {
                 bytes += range.bytes();
                 true
             });
@@ -274,8 +274,9 @@ impl<O: Os> Arena<O> {
     /// Discards the next idle pieces: they are taken, discarded without the BFC's lock, and freed.
     fn discard_some(&self, walk: &mut Walk, which: Idle) -> u64 {
         self.discarding.with(|()| {
-            let mut given = 0;
-            for block in self.take_some(walk, which).into_iter().flatten() {
+            let (mut given, mut pieces) = (0, [const { None }; MAX_PIECES]);
+            self.take_some(walk, which, &mut pieces);
+            for block in pieces.iter_mut().filter_map(Option::take) {
                 let (start, bytes) = (self.pointer(block.addr()), block.bytes() as usize);
                 let dirty = self.marks.count(start.addr(), bytes) * self.marks.unit();
                 let asks = *walk.asks.get_or_insert_with(|| !self.os.is_filtered());
@@ -290,37 +291,42 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Takes the next idle pieces.
-    fn take_some(&self, walk: &mut Walk, which: Idle) -> [Option<Block>; MAX_PIECES] {
+    /// Takes the next idle pieces, as many as there are places.
+    fn take_some(&self, walk: &mut Walk, which: Idle, pieces: &mut [Option<Block>]) {
         self.with_bfc(|bfc| {
-            let mut pieces = [None; MAX_PIECES];
-            let (mut count, mut bytes) = (0, 0);
-            self.look(bfc, walk, which, |range, near| {
-                pieces[count] = Some((range, near));
-                count += 1;
+            let (mut bytes, mut looks) = (0, 0);
+            for place in pieces {
+                let mut found = None;
+                self.look(bfc, walk, which, &mut looks, |range, near| {
+                    found = Some((range, near));
+                    false
+                });
+                let Some((range, near)) = found else {
+                    break;
+                };
+                *place = bfc.alloc_at_near(range, Some(near)).ok();
                 bytes += range.bytes() as usize;
-                count < MAX_PIECES && bytes < MAX_BYTES
-            });
-            pieces.map(|piece| {
-                let (range, near) = piece?;
-                bfc.alloc_at_near(range, Some(near)).ok()
-            })
-        })
+                if bytes >= MAX_BYTES {
+                    break;
+                }
+            }
+        });
     }
 
-    /// Goes on with a walk over a few chunks and tells `f` the idle pieces, until it says `false`.
+    /// Goes on with a walk over a few chunks, counted in `looks`, and tells `f` the idle pieces, until it says `false`.
     fn look(
         &self,
         bfc: &ArenaBfc,
         walk: &mut Walk,
         which: Idle,
+        looks: &mut usize,
         mut f: impl FnMut(AddrRange, ChunkHandle) -> bool,
     ) {
         let unless_young = match which {
             Idle::NotYoung | Idle::Old => Some(&self.young),
             Idle::Free | Idle::Dirty => None,
         };
-        let (mut looks, from, near) = (0, walk.from, walk.near);
+        let (from, near) = (walk.from, walk.near);
         walk.ended = true;
         bfc.chunks_from(from, near, |chunk| {
             walk.near = Some(chunk.handle);
@@ -346,8 +352,8 @@ impl<O: Os> Arena<O> {
                 }
             }
             walk.from = end;
-            looks += 1;
-            walk.ended = looks < MAX_LOOKS;
+            *looks += 1;
+            walk.ended = *looks < MAX_LOOKS;
             walk.ended
         });
     }

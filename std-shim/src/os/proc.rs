@@ -57,6 +57,7 @@ pub(super) fn each_line<const N: usize>(path: &CStr, mut f: impl FnMut(&[u8]) ->
 
 /// Whether a filter of system calls may end the calling thread at one that it does not know (seccomp). Where the kernel does
 /// not let it be read, there may be one.
+#[inline(never)]
 pub(super) fn is_filtered() -> bool {
     let mut is_free = true;
     let is_read = each_line::<128>(c"/proc/thread-self/status", |line| {

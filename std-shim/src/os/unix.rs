@@ -30,9 +30,9 @@ const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 /// What is mapped to be used counts at once: the kernel refuses what it could never give.
 const COUNT: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 
-/// Pages of the longest range that is looked at in one call, where pages are shortest.
+/// Pages of a range that is looked at in one call, a byte of stack each.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-const MAX_PAGES: usize = (2 << 20) / 4096;
+const MAX_PAGES: usize = 256;
 
 /// Where the system does not say how long pages are: whole pages of this length are whole pages of every shorter one.
 const MOST_PAGE_BYTES: usize = 64 << 10;

@@ -74,12 +74,19 @@ impl Within {
     fn limit(&self, os: &impl Os) -> u64 {
         let (now, read_at) = (os.coarse_ms().max(1), self.read_at.load(Ordering::Relaxed));
         if read_at == 0 || now.saturating_sub(read_at) >= READ_MS {
-            let limit = os.memory_limit().unwrap_or(u64::MAX);
-            self.read_at.store(now, Ordering::Relaxed);
-            self.limit.store(limit, Ordering::Relaxed);
-            self.pace(limit, true);
+            self.read(os, now);
         }
         self.limit.load(Ordering::Relaxed)
+    }
+
+    // Not part of its caller, whose stack may be short: what is read lies there.
+    #[cold]
+    #[inline(never)]
+    fn read(&self, os: &impl Os, now: u64) {
+        let limit = os.memory_limit().unwrap_or(u64::MAX);
+        self.read_at.store(now, Ordering::Relaxed);
+        self.limit.store(limit, Ordering::Relaxed);
+        self.pace(limit, true);
     }
 }
 

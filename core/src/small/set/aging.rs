@@ -137,26 +137,29 @@ impl SpanSet {
     ) {
         let links = self.links();
         loop {
-            let (mut fetched, mut count) = ([ptr::null_mut(); FETCHED], 0);
+            let (mut first, mut last): (*mut Slot, *mut Slot) = (ptr::null_mut(), ptr::null_mut());
+            let mut count = 0;
             while count + TOGETHER <= FETCHED && lists.iter().any(|list| !list.is_null()) {
                 for list in lists.iter_mut().filter(|list| !list.is_null()) {
-                    fetched[count] = *list;
-                    count += 1;
+                    let slot = *list;
                     // SAFETY: SLOT1.
-                    *list = unsafe { links.next(*list) };
+                    *list = unsafe { links.next(slot) };
+                    if last.is_null() {
+                        first = slot;
+                    } else {
+                        // SAFETY: ours, and its own link was followed.
+                        unsafe { links.set_next(last, slot) };
+                    }
+                    (last, count) = (slot, count + 1);
                 }
             }
-            let (mut list, blocks) = (ptr::null_mut(), &fetched[..count]);
-            for &slot in blocks.iter().rev() {
-                // SAFETY: ours, and fetched from its list.
-                unsafe { links.set_next(slot, list) };
-                list = slot;
-            }
-            if list.is_null() {
+            if first.is_null() {
                 return;
             }
+            // SAFETY: as above.
+            unsafe { links.set_next(last, ptr::null_mut()) };
             // SAFETY: the caller's promise; linked just now.
-            unsafe { self.give_back(owner, list, pages) };
+            unsafe { self.give_back(owner, first, pages) };
         }
     }
 }
