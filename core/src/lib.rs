@@ -49,7 +49,6 @@
 mod access;
 #[forbid(unsafe_code)]
 mod attributes;
-#[forbid(unsafe_code)]
 pub mod bfc;
 #[forbid(unsafe_code)]
 mod block;

@@ -22,9 +22,9 @@ unsafe impl Zeroed for f64 {}
 unsafe impl Zeroed for (u32, u32) {}
 // SAFETY: numbers, of which zero is a value.
 unsafe impl Zeroed for Chunk {}
-// SAFETY: numbers, and an enumeration that begins at 0.
+// SAFETY: numbers, and an enumeration; ZEROED.
 unsafe impl Zeroed for Handle {}
-// SAFETY: numbers, and an enumeration that begins at 0.
+// SAFETY: numbers, and an enumeration; ZEROED.
 unsafe impl Zeroed for Mapping {}
 // SAFETY: a number, of which zero is a value.
 unsafe impl Zeroed for Place {}
@@ -32,7 +32,7 @@ unsafe impl Zeroed for Place {}
 unsafe impl Zeroed for Tag {}
 // SAFETY: numbers, of which zero is a value.
 unsafe impl Zeroed for Entry {}
-// SAFETY: numbers, a bool that is false, and options that are `None`.
+// SAFETY: numbers, a bool that is false, and options; ZEROED.
 unsafe impl Zeroed for Shape {}
 // SAFETY: numbers, of which zero is a value.
 unsafe impl Zeroed for Obstacle {}
@@ -44,7 +44,15 @@ unsafe impl Zeroed for Bucket {}
 unsafe impl Zeroed for UndoRecord {}
 // SAFETY: numbers, and a bool that is false.
 unsafe impl Zeroed for Part {}
-// SAFETY: numbers, and an option of a number, whose first variant is zero.
+// SAFETY: numbers, and an option of a number; ZEROED.
 unsafe impl Zeroed for Lifetime {}
 // SAFETY: numbers, and a bool that is false.
 unsafe impl Zeroed for Item {}
+
+/// The language does not say which bytes an option or an enumeration has. So the compiler makes these values of zeros for
+/// each target: it refuses what is no value.
+const ZEROED: (Handle, Mapping, Shape, Lifetime) = {
+    // SAFETY: if this were no value, it would not compile.
+    unsafe { core::mem::zeroed() }
+};
+const _: () = assert!(ZEROED.3.pinned.is_none());

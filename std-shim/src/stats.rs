@@ -3,7 +3,7 @@
 use core::fmt;
 
 use larder_core::lifetime::StepStats;
-use larder_core::small::{CLASSES, SizeClass};
+use larder_core::small::{CLASSES, ClassUsage, SizeClass, SpanSet, ThreadCache};
 
 use crate::os::Os;
 use crate::process::{Process, span_bytes};
@@ -80,6 +80,15 @@ pub struct ClassStats {
     pub live_blocks: u64,
     /// Pages cut into such blocks.
     pub span_bytes: u64,
+}
+
+impl ClassStats {
+    /// Adds what a heap has of the class, and what of it lies idle.
+    fn add(&mut self, usage: ClassUsage, idle_blocks: &mut u64) {
+        *idle_blocks += usage.transfer_blocks;
+        self.live_blocks += usage.used_blocks;
+        self.span_bytes += usage.span_bytes;
+    }
 }
 
 impl Stats {
@@ -161,20 +170,21 @@ impl Stats {
         let mut idle_blocks = [0; CLASSES];
         process.pool.for_each(|heap| {
             stats.heaps += 1;
-            heap.with_idle_cache(|_, _, cache| {
+            let mut add_idle = |cache: &mut ThreadCache| {
                 for (class, idle) in SizeClass::all().zip(&mut idle_blocks) {
                     *idle += cache.len(class) as u64;
                 }
-            });
-            heap.with(|_, set| {
+            };
+            // SAFETY: only counted, here and below.
+            unsafe { heap.with_idle_cache(true, |_, _, cache| add_idle(cache)) };
+            let mut add_set = |set: &SpanSet| {
                 let entries = stats.classes.iter_mut().zip(&mut idle_blocks);
                 for (class, (entry, idle)) in SizeClass::all().zip(entries) {
-                    let usage = set.usage(class, span_bytes(class));
-                    *idle += usage.transfer_blocks;
-                    entry.live_blocks += usage.used_blocks;
-                    entry.span_bytes += usage.span_bytes;
+                    entry.add(set.usage(class, span_bytes(class)), idle);
                 }
-            });
+            };
+            // SAFETY: only counted.
+            unsafe { heap.with(|_, set| add_set(set)) };
         });
         let entries = stats.classes.iter_mut().zip(&idle_blocks);
         for (class, (entry, idle)) in SizeClass::all().zip(entries) {

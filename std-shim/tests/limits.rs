@@ -200,6 +200,30 @@ fn a_program_with_little_memory_for_data_lives() {
     run_under("child", libc::RLIMIT_DATA, 48 << 20, &SIZES);
 }
 
+/// What a child does that may have most of its limit; in the parent it does nothing.
+#[test]
+fn child_that_fills_its_limit() {
+    let Some((limit, size)) = task() else {
+        return;
+    };
+    // The program itself, what is left to it, and what rounding leaves over.
+    let least = limit / 100 * 80;
+    for round in 0..2 {
+        let had = Blocks::all(size).bytes();
+        assert!(had > least, "{had} of {limit} bytes, round {round}");
+    }
+}
+
+#[test]
+fn a_program_has_most_of_what_a_limit_on_data_or_addresses_leaves() {
+    for mib in [300_u64, 700] {
+        let sizes = [1_000_000];
+        let test = "child_that_fills_its_limit";
+        run_under(test, libc::RLIMIT_DATA, mib << 20, &sizes);
+        run_under(test, libc::RLIMIT_AS, mib << 20, &sizes);
+    }
+}
+
 /// What a child does that lifts its limit when the answer has been null; in the parent it does nothing.
 #[test]
 fn child_whose_limit_goes() {

@@ -42,7 +42,7 @@ pub struct BfcAllocator<'t, S, I: AddressIndex = NoIndex, W: Wait = Spin, M: Mem
     pub(super) bfc: Locked<Bfc<'t, I, M>, W>,
     pub(super) source: S,
     /// What its blocks carry, readable without the lock.
-    id: AllocatorId,
+    pub(super) id: AllocatorId,
 }
 
 impl<'t, S, I: AddressIndex, M: Memory> BfcAllocator<'t, S, I, Spin, M> {
@@ -55,7 +55,6 @@ impl<'t, S, I: AddressIndex, M: Memory> BfcAllocator<'t, S, I, Spin, M> {
 impl<'t, S, I: AddressIndex, W: Wait, M: Memory> BfcAllocator<'t, S, I, W, M> {
     /// Drives `bfc` over `source`; threads wait for the lock as `W` says. In a process a thread
     /// that holds the lock may be preempted, so `W` should yield there.
-    #[inline(always)]
     pub fn with_wait(bfc: Bfc<'t, I, M>, source: S) -> Self {
         Self {
             id: bfc.id(),

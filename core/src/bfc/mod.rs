@@ -14,7 +14,7 @@
 //! `search` which chunk · `alloc` cutting it · `alloc_at` at a given place · `free` freeing and merging · `resize` a block in place · `memory` what stands behind the chunks, and one step of an allocation ·
 //! `grow`, `shrink` tickets and limits, `step` the states of an allocation: all three of regions ·
 //! `paged` pages · `index` blocks by address · `report`, `dump` for people · `check` the invariants ·
-//! `drive` the loops over a source · `allocator` a lock around it all.
+//! `drive` the loops over a source · `allocator` a lock around it all · `in_place` made where it is to lie.
 //!
 //! # Invariants ([`Bfc::check_invariants`] walks them all)
 //! * BFC1 the chunks of a region, from `first` along `next`, tile it from granule 0 to its end;
@@ -49,6 +49,9 @@ mod drive;
 mod dump;
 mod free;
 mod grow;
+#[cfg(not(larder_loom))]
+#[allow(unsafe_code, reason = "fields are written in place: docs/UNSAFE.md")]
+mod in_place;
 mod index;
 mod memory;
 pub mod paged;
@@ -189,9 +192,6 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     ///
     /// # Errors
     /// The errors of [`Bfc::new`], and one if the index cannot hold as many blocks as the table has records.
-    // Inlined, as `BfcAllocator::with_wait`, so that some kilobytes are made where they are to lie and
-    // not moved from frame to frame: an allocator's first call may come on a short stack.
-    #[inline(always)]
     pub fn with_index(
         config: BfcConfig,
         table: &'t mut [Chunk],
@@ -202,23 +202,13 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
 }
 
 impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
-    #[inline(always)]
     fn over(
         config: BfcConfig,
         table: &'t mut [Chunk],
         index: I,
         memory: M,
     ) -> Result<Self, ConfigError> {
-        let granule = config.validate()?;
-        let table = Slab::new(table);
-        if table.capacity() == 0 {
-            return Err(ConfigError::Table);
-        }
-        let mut index = index;
-        if !index.holds(table.capacity(), granule) {
-            return Err(ConfigError::Index);
-        }
-        index.clear();
+        let (granule, table, index) = Self::parts(&config, table, index)?;
         Ok(Self {
             limit_bytes: config.limit_bytes,
             excused_bytes: 0,
@@ -237,6 +227,24 @@ impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
             config,
             memory,
         })
+    }
+
+    /// What is made of the caller's parts.
+    fn parts(
+        config: &BfcConfig,
+        table: &'t mut [Chunk],
+        mut index: I,
+    ) -> Result<(Granule, Slab<'t, Chunk>, I), ConfigError> {
+        let granule = config.validate()?;
+        let table = Slab::new(table);
+        if table.capacity() == 0 {
+            return Err(ConfigError::Table);
+        }
+        if !index.holds(table.capacity(), granule) {
+            return Err(ConfigError::Index);
+        }
+        index.clear();
+        Ok((granule, table, index))
     }
 
     /// Gives the lent table back; blocks not freed are forgotten. An allocator made over the same

@@ -92,6 +92,7 @@ impl From<Entry> for Inherited {
 
 /// Number of a shape, so that no shape is all zero bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(transparent)]
 pub(super) struct ShapeId(NonZeroU16);
 
 impl ShapeId {

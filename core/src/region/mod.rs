@@ -97,7 +97,7 @@ impl Region {
 /// All regions of one allocator.
 pub(crate) struct RegionTable {
     slots: [Region; MAX_REGIONS],
-    order: Vec<RegionId, MAX_REGIONS>,
+    pub(crate) order: Vec<RegionId, MAX_REGIONS>,
     /// What a look-up by a wrong id reaches: an empty region.
     empty: Region,
 }

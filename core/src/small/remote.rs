@@ -141,7 +141,10 @@ impl RemoteQueue {
     }
 
     /// Takes all announced spans: the first, or null; the others follow by [`Span::queue_link`].
-    pub fn take(&self) -> *mut Span {
+    ///
+    /// # Safety
+    /// The caller is the spans' owner (REMOTE1), or announces them again.
+    pub unsafe fn take(&self) -> *mut Span {
         // Acquire: see push.
         self.0.swap(core::ptr::null_mut(), Ordering::Acquire)
     }

@@ -8,14 +8,15 @@
 //! ```
 //!
 //! # Invariants
-//! * SET1 a transfer cache is two stacks of lists. Each list has as many blocks as the policy allows a bin,
+//! * SET1 a transfer cache is stacks of lists. Each list has as many blocks as the policy allows a bin,
 //!   and is linked to the next by the second word of its first block. Blocks without a second word have
 //!   no transfer cache.
 //! * SET2 a span is listed if and only if it has a block to give.
 //! * SET3 `empty` is the listed span without a used block. More than one is not kept.
 //! * SET4 `spans` and `blocks` count the spans owned and their capacity.
 //! * SET5 lists are pushed on the stack `transfer` and taken from it first; `old` has those that were in
-//!   the transfer cache at the last [`age`](SpanSet::age) and were not needed since.
+//!   the transfer cache at the last [`age`](SpanSet::age) and were not needed since. `left` has those that
+//!   [`leave_idle`](SpanSet::leave_idle) found: they are taken last, and not by ticks.
 //! * SET6 a class is `idle` only if its span without used blocks, if it has one, has been there since
 //!   the last `age`.
 //! * SET7 a class is `touched` if a block of its spans came back or was taken since the last walk began, and
@@ -155,6 +156,11 @@ impl SpanSet {
         })
     }
 
+    /// Has an empty set keep so much.
+    pub(super) const fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
     fn class(&mut self, class: SizeClass) -> &mut ClassSpans {
         &mut self.classes[class.index()]
     }
@@ -258,7 +264,7 @@ impl SpanSet {
         self.made_bytes += shape.bytes as usize;
         let state = self.class(shape.class);
         state.spans += 1;
-        state.blocks += shape.capacity;
+        state.blocks += u64::from(shape.capacity);
         state.empty = span;
         state.idle = false;
         // SAFETY: fresh spans are not listed.
@@ -290,13 +296,13 @@ impl SpanSet {
             // SAFETY: its own shape. A listed span without free blocks has blocks to carve (SET2).
             let carved = unsafe { own.carve(shape, bin_blocks) }?;
             bin.put(bin_blocks, carved.rest, carved.rest_count as usize);
-            state.used += carved.rest_count + 1;
+            state.used += u64::from(carved.rest_count) + 1;
             NonNull::new(carved.first).map(|block| Fresh {
                 block,
                 clean: carved.clean,
             })
         } else {
-            state.used += count;
+            state.used += u64::from(count);
             Some(first_of(bin, bin_blocks, list, count as usize, shape.links))
         };
         if !own.has_blocks(shape) {
@@ -460,7 +466,7 @@ impl SpanSet {
         let state = self.class(class);
         let list = state.transfer;
         if list.is_null() {
-            return state.take_old(links);
+            return state.take_old(links).or_else(|| state.take_left(links));
         }
         // SAFETY: SET1: the list is the transfer cache's and its first block has a second word.
         state.transfer = unsafe { links.below(list) };
@@ -474,7 +480,7 @@ impl SpanSet {
         ClassUsage {
             spans: state.spans as u64,
             span_bytes: state.spans as u64 * span_bytes as u64,
-            used_blocks: state.used as u64,
+            used_blocks: state.used,
             transfer_blocks: state.transfer_lists as u64 * self.policy.bin_blocks(class) as u64,
         }
     }
@@ -521,6 +527,19 @@ mod tests {
     }
 
     #[test]
+    fn a_set_counts_more_blocks_than_32_bits_do() {
+        // The last span of 32 GiB in the shortest blocks, and some more.
+        let mut state = ClassSpans::NONE;
+        state.blocks = u32::MAX.into();
+        state.used = state.blocks;
+        state.blocks += 8192;
+        assert!(state.blocks > state.used);
+        let class = SizeClass::of(16, 8).unwrap();
+        state.transfer_lists = 1 << 20;
+        assert!(state.transfer_has_room(class, 256));
+    }
+
+    #[test]
     fn what_is_at_hand_has_its_turn_once_in_16_mib_of_new_spans() {
         let class = SizeClass::of(1024, 8).unwrap();
         let mut set = SpanSet::default();
@@ -564,6 +583,10 @@ mod tests {
         };
         assert!(!has_idle(|state| (state.spans, state.blocks) = (1, 64)));
         assert!(has_idle(|state| state.transfer_lists = 1));
+        assert!(!has_idle(|state| (
+            state.transfer_lists,
+            state.left_lists
+        ) = (1, 1)));
         assert!(has_idle(|state| state.empty = ptr::dangling_mut()));
         assert!(has_idle(|state| state.touched = true));
         assert!(has_idle(|state| state.to_scan = true));

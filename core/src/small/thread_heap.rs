@@ -43,9 +43,9 @@ pub use self::pool::HeapPool;
 
 /// What a heap's lock protects.
 #[derive(Debug)]
-pub struct Parts {
+struct Parts {
     /// Spans and transfer caches.
-    pub set: SpanSet,
+    set: SpanSet,
     /// Whether the cache is an owner's (HEAP4).
     owned: bool,
     /// Whether the cache must be counted before it is used (HEAP7).
@@ -55,6 +55,15 @@ pub struct Parts {
 }
 
 impl Parts {
+    const fn new(policy: Policy) -> Self {
+        Self {
+            set: SpanSet::new(policy),
+            owned: true,
+            uncounted: false,
+            first_long: 0,
+        }
+    }
+
     /// Counts the heap's cache, if that is due (HEAP7). O(blocks in them) then.
     fn count(&mut self, cache: &mut ThreadCache) {
         if core::mem::take(&mut self.uncounted) {
@@ -101,33 +110,44 @@ impl<W: Wait> Default for ThreadHeap<W> {
 
 impl<W: Wait> ThreadHeap<W> {
     /// A heap without spans, which its maker owns.
-    pub fn new(policy: Policy) -> Self {
-        Self::of_kind(policy, false)
-    }
-
-    /// A secondary heap, which its maker owns once it has entered a pool.
-    pub fn secondary(policy: Policy) -> Self {
-        Self::of_kind(policy, true)
-    }
-
-    fn of_kind(policy: Policy, secondary: bool) -> Self {
+    #[cfg(not(larder_loom))]
+    pub const fn new(policy: Policy) -> Self {
         Self {
             cache: UnsafeCell::new(ThreadCache::new()),
             remote_queue: Apart(RemoteQueue::new()),
-            parts: Locked::new(Parts {
-                set: SpanSet::new(policy),
-                owned: true,
-                uncounted: false,
-                first_long: 0,
-            }),
+            parts: Locked::new(Parts::new(policy)),
             primary: Cell::new(ptr::null()),
-            secondary,
+            secondary: false,
             parked: Cell::new(ptr::null()),
             is_parked: Cell::new(false),
             all: Cell::new(ptr::null()),
             primaries: Cell::new(ptr::null()),
             threads: Cell::new(0),
         }
+    }
+
+    /// A heap without spans, which its maker owns.
+    #[cfg(larder_loom)]
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            cache: UnsafeCell::new(ThreadCache::new()),
+            remote_queue: Apart(RemoteQueue::new()),
+            parts: Locked::new(Parts::new(policy)),
+            primary: Cell::new(ptr::null()),
+            secondary: false,
+            parked: Cell::new(ptr::null()),
+            is_parked: Cell::new(false),
+            all: Cell::new(ptr::null()),
+            primaries: Cell::new(ptr::null()),
+            threads: Cell::new(0),
+        }
+    }
+
+    /// Makes it a secondary heap, if so, which its maker owns once it has entered a pool, and one that keeps so much. Before
+    /// it enters a pool.
+    pub fn prepare(&mut self, policy: Policy, secondary: bool) {
+        self.parts.get_mut().set.set_policy(policy);
+        self.secondary = secondary;
     }
 
     /// Whether it uses the set of another heap.
@@ -159,8 +179,11 @@ impl<W: Wait> ThreadHeap<W> {
 
     /// Runs `f` with the heap's own set, alone (HEAP3), on behalf of no thread; that of a secondary heap is empty.
     /// The first argument is what the set's verbs take as owner.
+    ///
+    /// # Safety
+    /// `f` leaves the set where it is: spans name its heap as their owner.
     #[inline]
-    pub fn with<R>(&self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet) -> R) -> R {
+    pub unsafe fn with<R>(&self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet) -> R) -> R {
         self.parts
             .with(|parts| f(self.remote_queue(), &mut parts.set))
     }
@@ -169,7 +192,7 @@ impl<W: Wait> ThreadHeap<W> {
     /// on (HEAP4).
     ///
     /// # Safety
-    /// The caller owns the heap.
+    /// The caller owns the heap; `f` leaves the set where it is.
     #[inline]
     pub unsafe fn with_primary<R>(
         &self,
@@ -183,13 +206,18 @@ impl<W: Wait> ThreadHeap<W> {
     }
 
     /// Runs `f` with the cache if the heap has no owner now, and with the set that served it last: for
-    /// whoever trims or counts.
-    pub fn with_idle_cache<R>(
+    /// whoever trims or counts. A cache that a fork left behind is taken if `at_once` only: each of its blocks costs
+    /// a copy of its page.
+    ///
+    /// # Safety
+    /// `f` leaves the set and the cache where they are.
+    pub unsafe fn with_idle_cache<R>(
         &self,
+        at_once: bool,
         f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache) -> R,
     ) -> Option<R> {
         self.parts.with(|parts| {
-            if parts.owned {
+            if parts.owned || parts.uncounted && !at_once {
                 return None;
             }
             // SAFETY: HEAP4: without an owner they are ours while we hold the lock.
@@ -203,7 +231,10 @@ impl<W: Wait> ThreadHeap<W> {
     /// `f` may touch the bins of the long classes (CACHE3). `None` if nothing lies there, if the owner uses
     /// them just now, if it used them since the last call unless `at_once`, or if `barrier` could not have all threads
     /// of the process execute a barrier.
-    pub fn with_lost_bins<R>(
+    ///
+    /// # Safety
+    /// `f` leaves the set and the cache where they are; `barrier` tells the truth.
+    pub unsafe fn with_lost_bins<R>(
         &self,
         at_once: bool,
         barrier: impl FnOnce() -> bool,
@@ -224,7 +255,8 @@ impl<W: Wait> ThreadHeap<W> {
         })
     }
 
-    /// Runs `f` with the set that serves the heap's owner or served its last one, whose lock `parts` shows to be ours.
+    /// Runs `f`, which leaves the set where it is, with the set that serves the heap's owner or served its last one,
+    /// whose lock `parts` shows to be ours.
     fn with_set<R>(
         &self,
         parts: &mut Parts,
@@ -235,7 +267,8 @@ impl<W: Wait> ThreadHeap<W> {
         }
         // SAFETY: HEAP5: we hold the heap's own lock.
         let primary = unsafe { self.primary() };
-        primary.with(f)
+        // SAFETY: the caller's `f`, which leaves the set where it is.
+        unsafe { primary.with(f) }
     }
 
     /// Empties the owner's cache.
@@ -243,10 +276,12 @@ impl<W: Wait> ThreadHeap<W> {
     /// # Safety
     /// The caller owns the heap; `pages` is always the same.
     pub unsafe fn empty_cache(&self, pages: &mut impl Pages) {
-        // SAFETY: HEAP4: the caller's.
-        let cache = unsafe { &mut *self.cache.get() };
-        // SAFETY: the caller's promise.
-        let flush = |owner, set: &mut SpanSet| unsafe { set.flush(owner, cache, pages) };
+        let flush = |owner, set: &mut SpanSet| {
+            // SAFETY: HEAP4: the caller's, with the bins of the long classes since its lock is held.
+            let cache = unsafe { &mut *self.cache.get() };
+            // SAFETY: the set that serves the cache, with its own remote-free queue (HEAP3).
+            unsafe { set.flush(owner, cache, pages) };
+        };
         // SAFETY: the caller owns the heap.
         unsafe { self.with_primary(flush) };
     }
@@ -269,12 +304,7 @@ impl<W: Wait> ThreadHeap<W> {
         self.parts.with(|parts| parts.owned = false);
     }
 
-    /// The lock, for handlers that must hold it across a fork.
-    pub const fn lock(&self) -> &Locked<Parts, W> {
-        &self.parts
-    }
-
-    /// The heap made before this one, or null; from the pool's [`all`](HeapPool::all) on.
+    /// The heap that entered the pool before this one, or null; from the pool's [`all`](HeapPool::all) on.
     pub fn older(&self) -> *const Self {
         // SAFETY: HEAP1: written once, before the heap was in the list.
         unsafe { Cell::read(&raw const self.all) }

@@ -22,6 +22,18 @@ impl<T, W: Wait> Locked<T, W> {
         Self(RawLock::new(value))
     }
 
+    /// Makes a lock at `at` that nobody has, around a value that the caller writes where the answer says.
+    ///
+    /// # Safety
+    /// `at` is aligned and valid for writes.
+    #[cfg(not(larder_loom))]
+    pub(crate) unsafe fn place(at: *mut Self) -> *mut T {
+        // SAFETY: the caller's promise, here and below.
+        let lock = unsafe { &raw mut (*at).0 };
+        // SAFETY: see above.
+        unsafe { RawLock::place(lock) }
+    }
+
     /// The value, for whoever owns the lock.
     pub fn into_inner(self) -> T {
         self.0.into_inner()

@@ -75,6 +75,19 @@ impl<T, W: Wait> RawLock<T, W> {
         }
     }
 
+    /// Makes a lock at `at` that nobody has, around a value that the caller writes where the answer says.
+    ///
+    /// # Safety
+    /// `at` is aligned and valid for writes.
+    pub(crate) unsafe fn place(at: *mut Self) -> *mut T {
+        // SAFETY: the caller's place.
+        let word = unsafe { &raw mut (*at).word };
+        // SAFETY: a part of it.
+        unsafe { word.write(LockWord::new()) };
+        // SAFETY: the caller's place.
+        UnsafeCell::raw_get(unsafe { &raw const (*at).value })
+    }
+
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: the lock was taken just now.

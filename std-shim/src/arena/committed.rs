@@ -6,6 +6,7 @@ use super::GROWTH_BYTES;
 use super::marks::Marks;
 use super::residency::{HUGE, Residency, SHORT};
 use super::seams::Seams;
+use super::table_memory::TableMemory;
 use crate::config::Tuning;
 use crate::os::Os;
 
@@ -22,21 +23,22 @@ pub(super) struct Committed<O: Os> {
     bytes: usize,
     marks: Marks,
     seams: Seams,
+    tables: TableMemory<O>,
 }
 
 impl<O: Os> Committed<O> {
     /// Nothing of `range`, which starts at `start`, is committed yet.
-    pub(super) const fn new(
-        os: &'static O,
+    pub(super) fn new(
         tuning: &'static Tuning,
         residency: &'static Residency,
         range: AddrRange,
         start: *mut u8,
         marks: Marks,
         seams: Seams,
+        tables: TableMemory<O>,
     ) -> Self {
         Self {
-            os,
+            os: tables.os(),
             tuning,
             residency,
             range: FixedRange::new(range),
@@ -44,6 +46,7 @@ impl<O: Os> Committed<O> {
             bytes: range.bytes() as usize,
             marks,
             seams,
+            tables,
         }
     }
 
@@ -67,13 +70,22 @@ impl<O: Os> Committed<O> {
         }
     }
 
+    /// Whether a guess about huge pages counts for a range of `held` bytes, and the system may be asked for it.
+    fn should_look(&self, held: usize) -> bool {
+        let above = self.tuning.huge_above();
+        above != u64::MAX
+            && held as u64 > above
+            && self.os.has_huge_pages()
+            && !self.os.is_filtered()
+    }
+
     /// Takes the wish for huge pages back where what is held up to `end` has become holey, and makes it anew
     /// where it is dense again. Whether it was taken back. The caller holds `growing`.
     pub(super) fn review(&self, end: Addr) -> bool {
-        if self.tuning.huge_above() == u64::MAX {
+        let held = end.get() as usize - self.start.addr();
+        if !self.should_look(held) {
             return false;
         }
-        let held = end.get() as usize - self.start.addr();
         // SAFETY: what the caller says is committed.
         let is_holey = unsafe { self.residency.is_holey(self.os, self.start, held) };
         match is_holey {
@@ -99,6 +111,12 @@ impl<O: Os> Committed<O> {
         self.residency.set_advice(SHORT);
     }
 
+    /// Bytes of the tables that are committed, without the arena itself.
+    #[cfg(test)]
+    pub(super) fn table_bytes(&self) -> usize {
+        self.tables.committed_bytes()
+    }
+
     fn pointer(&self, range: AddrRange) -> (*mut u8, usize) {
         let start = self.start.with_addr(range.start().get() as usize);
         (start, range.bytes() as usize)
@@ -110,10 +128,14 @@ impl<O: Os> SubAllocator for Committed<O> {
         let held = self.range.used_bytes() as usize;
         let piece = self.range.grow(request)?;
         let (start, bytes) = self.pointer(piece);
-        // SAFETY: the range is committed so far.
-        unsafe { self.residency.look(self.os, self.start, held, self.bytes) };
+        match self.should_look(held + bytes) {
+            // SAFETY: the range is committed so far.
+            true => unsafe { self.residency.look(self.os, self.start, held, self.bytes) },
+            false => self.residency.forget(),
+        }
+        let ready = self.tables.cover(held + bytes);
         // SAFETY: a piece of the reserved range.
-        if unsafe { self.os.commit(start, bytes) } {
+        if ready && unsafe { self.os.commit(start, bytes) } {
             self.advise(piece.end());
             return Ok(piece);
         }

@@ -52,6 +52,9 @@ pub(crate) struct Walk {
     from: Addr,
     near: Option<ChunkHandle>,
     ended: bool,
+    /// Whether the system is asked what is in memory, once that is known. Calls of the program forget it: between two of
+    /// them it may come to be filtered.
+    asks: Option<bool>,
 }
 
 /// Where a tick of an arena stands.
@@ -70,6 +73,7 @@ impl Walk {
             from: Addr::new(0),
             near: None,
             ended: false,
+            asks: None,
         }
     }
 }
@@ -104,6 +108,7 @@ impl<O: Os> Arena<O> {
     /// Goes on giving dirty free memory back, however young: 16 pieces and a little more than 4 MiB at most. Returns the
     /// bytes that were in memory, and whether there is more.
     pub(crate) fn discard_some_dirty(&self, walk: &mut Walk) -> (u64, bool) {
+        walk.asks = None;
         let given = self.discard_some(walk, Idle::Dirty);
         (given, !walk.ended)
     }
@@ -120,6 +125,7 @@ impl<O: Os> Arena<O> {
             }
             Aging::Discarding(which, walk) if !walk.ended => {
                 let which = *which;
+                walk.asks = None;
                 return (self.discard_some(walk, which), false);
             }
             Aging::Discarding(..) => {
@@ -142,24 +148,38 @@ impl<O: Os> Arena<O> {
         (0, false)
     }
 
-    /// Discards the memory of pages in a span in which nothing is used. Returns the bytes that were in memory;
-    /// `None` if the system refuses.
+    /// Discards the memory of pages in a span in which nothing is used. Returns the bytes that were in memory, all of
+    /// them unless `asks`; `None` if the system refuses.
     ///
     /// # Safety
     /// The pages are committed, and nobody uses them meanwhile.
-    pub(crate) unsafe fn discard_hole(&self, start: *mut u8, bytes: usize) -> Option<u64> {
+    pub(crate) unsafe fn discard_hole(
+        &self,
+        start: *mut u8,
+        bytes: usize,
+        asks: bool,
+    ) -> Option<u64> {
         // SAFETY: the caller's promise.
-        unsafe { self.discard_range(start, bytes, bytes) }
+        unsafe { self.discard_range(start, bytes, bytes, asks) }
     }
 
-    /// Discards memory; how many bytes of it were in memory, or `dirty` where the system does not say. `None`
-    /// if it refuses.
+    /// Discards memory; how many bytes of it were in memory, or `dirty` where the system does not say, or is not asked.
+    /// `None` if it refuses.
     ///
     /// # Safety
     /// The range is committed, and nobody uses it meanwhile.
-    unsafe fn discard_range(&self, start: *mut u8, bytes: usize, dirty: usize) -> Option<u64> {
-        // SAFETY: the caller's promise, here and below.
-        let resident = unsafe { self.os.resident_bytes(start, bytes) }.unwrap_or(dirty) as u64;
+    unsafe fn discard_range(
+        &self,
+        start: *mut u8,
+        bytes: usize,
+        dirty: usize,
+        asks: bool,
+    ) -> Option<u64> {
+        let ask = || {
+            // SAFETY: the caller's promise.
+            unsafe { self.os.resident_bytes(start, bytes) }
+        };
+        let resident = asks.then(ask).flatten().unwrap_or(dirty) as u64;
         // SAFETY: the caller's promise.
         if !unsafe { self.os.discard(start, bytes) } {
             return None;
@@ -203,16 +223,25 @@ impl<O: Os> Arena<O> {
 
     /// Bytes that are free and may have been written. O(chunks).
     pub(crate) fn idle_bytes(&self) -> u64 {
-        let (mut bytes, mut walk) = (0, Walk::new());
-        while !walk.ended {
-            self.with_bfc(|bfc| {
-                self.look(bfc, &mut walk, Idle::Dirty, |range, _| {
-                    bytes += range.bytes();
-                    true
-                });
-            });
+        let (mut bytes, mut walk, mut more) = (0, Walk::new(), true);
+        while more {
+            let (some, is_more) = self.idle_some(&mut walk);
+            (bytes, more) = (bytes + some, is_more);
         }
         bytes
+    }
+
+    /// Goes on counting bytes that are free and may have been written, over 128 chunks at most. Returns how many there
+    /// are in these, and whether there are more chunks.
+    pub(crate) fn idle_some(&self, walk: &mut Walk) -> (u64, bool) {
+        let mut bytes = 0;
+        self.with_bfc(|bfc| {
+            self.look(bfc, walk, Idle::Dirty, &mut 0, |range, _| {
+                bytes += range.bytes();
+                true
+            });
+        });
+        (bytes, !walk.ended)
     }
 
     /// Whether any of the last memory of the range was freed since the last tick.
@@ -245,12 +274,14 @@ impl<O: Os> Arena<O> {
     /// Discards the next idle pieces: they are taken, discarded without the BFC's lock, and freed.
     fn discard_some(&self, walk: &mut Walk, which: Idle) -> u64 {
         self.discarding.with(|()| {
-            let mut given = 0;
-            for block in self.take_some(walk, which).into_iter().flatten() {
+            let (mut given, mut pieces) = (0, [const { None }; MAX_PIECES]);
+            self.take_some(walk, which, &mut pieces);
+            for block in pieces.iter_mut().filter_map(Option::take) {
                 let (start, bytes) = (self.pointer(block.addr()), block.bytes() as usize);
                 let dirty = self.marks.count(start.addr(), bytes) * self.marks.unit();
+                let asks = *walk.asks.get_or_insert_with(|| !self.os.is_filtered());
                 // SAFETY: committed, and ours alone while we hold the block.
-                if let Some(resident) = unsafe { self.discard_range(start, bytes, dirty) } {
+                if let Some(resident) = unsafe { self.discard_range(start, bytes, dirty, asks) } {
                     self.marks.clear(start.addr(), bytes);
                     given += resident;
                 }
@@ -260,37 +291,42 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Takes the next idle pieces.
-    fn take_some(&self, walk: &mut Walk, which: Idle) -> [Option<Block>; MAX_PIECES] {
+    /// Takes the next idle pieces, as many as there are places.
+    fn take_some(&self, walk: &mut Walk, which: Idle, pieces: &mut [Option<Block>]) {
         self.with_bfc(|bfc| {
-            let mut pieces = [None; MAX_PIECES];
-            let (mut count, mut bytes) = (0, 0);
-            self.look(bfc, walk, which, |range, near| {
-                pieces[count] = Some((range, near));
-                count += 1;
+            let (mut bytes, mut looks) = (0, 0);
+            for place in pieces {
+                let mut found = None;
+                self.look(bfc, walk, which, &mut looks, |range, near| {
+                    found = Some((range, near));
+                    false
+                });
+                let Some((range, near)) = found else {
+                    break;
+                };
+                *place = bfc.alloc_at_near(range, Some(near)).ok();
                 bytes += range.bytes() as usize;
-                count < MAX_PIECES && bytes < MAX_BYTES
-            });
-            pieces.map(|piece| {
-                let (range, near) = piece?;
-                bfc.alloc_at_near(range, Some(near)).ok()
-            })
-        })
+                if bytes >= MAX_BYTES {
+                    break;
+                }
+            }
+        });
     }
 
-    /// Goes on with a walk over a few chunks and tells `f` the idle pieces, until it says `false`.
+    /// Goes on with a walk over a few chunks, counted in `looks`, and tells `f` the idle pieces, until it says `false`.
     fn look(
         &self,
         bfc: &ArenaBfc,
         walk: &mut Walk,
         which: Idle,
+        looks: &mut usize,
         mut f: impl FnMut(AddrRange, ChunkHandle) -> bool,
     ) {
         let unless_young = match which {
             Idle::NotYoung | Idle::Old => Some(&self.young),
             Idle::Free | Idle::Dirty => None,
         };
-        let (mut looks, from, near) = (0, walk.from, walk.near);
+        let (from, near) = (walk.from, walk.near);
         walk.ended = true;
         bfc.chunks_from(from, near, |chunk| {
             walk.near = Some(chunk.handle);
@@ -316,8 +352,8 @@ impl<O: Os> Arena<O> {
                 }
             }
             walk.from = end;
-            looks += 1;
-            walk.ended = looks < MAX_LOOKS;
+            *looks += 1;
+            walk.ended = *looks < MAX_LOOKS;
             walk.ended
         });
     }

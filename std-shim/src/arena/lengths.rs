@@ -52,10 +52,13 @@ impl Lengths {
         }
     }
 
-    /// Forgets a block that goes back; returns whether one starts there.
+    /// Forgets a block that goes back; returns whether one starts there. Nothing is written if not: the table is
+    /// committed as far as there are blocks (TABLE2).
     pub(super) fn forget(&self, addr: usize) -> bool {
         let is_block = self.get(addr).is_some();
-        self.set(addr, 0);
+        if is_block {
+            self.set(addr, 0);
+        }
         is_block
     }
 }

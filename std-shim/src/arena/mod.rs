@@ -2,14 +2,14 @@
 //! spans of small blocks, and large blocks.
 //!
 //! ```text
-//!   tables, committed whole, touched where used            range, committed as the BFC grows
+//!   tables, committed with the range, touched where used   range, committed as the BFC grows
 //!   │ Arena │ chunks │ index │ records │ heads, classes, lengths │ dirty, young, seams │   │ spans and large blocks ... │ free │
 //! ```
-//! All tables are as long as the range can ever need, so nothing here grows or moves; pages of them
-//! that were never touched cost nothing.
+//! All tables have addresses for what the range can ever need, so nothing here moves. They are committed as the
+//! range is (`table_memory`), and pages of them that were never touched cost nothing.
 //!
 //! # Files
-//! * `tables` an arena is made · `committed` its memory, from the start of the range upward
+//! * `tables` an arena is made · `table_memory` the memory of its tables · `committed` its memory, from the start of the range upward
 //! * `blocks` large blocks · `lengths` how long they are · `zero` those that must read as zero · `move_pages` those that grow elsewhere,
 //!   from seam to seam (`seams`) · `deferred_frees` those whose free had to wait
 //! * `spans` spans of small blocks
@@ -34,6 +34,7 @@ mod move_pages;
 mod residency;
 mod seams;
 mod spans;
+mod table_memory;
 mod tables;
 mod zero;
 
@@ -54,8 +55,6 @@ use seams::Seams;
 
 pub(crate) use idle::{Aging, PAUSE_NS, Walk};
 pub(crate) use move_pages::{Grown, MOVE_LEAST_BYTES};
-#[cfg(test)]
-pub(crate) use tables::GUARD_BYTES;
 
 /// Spans are multiples of this, at multiples of this.
 pub(crate) const SLICE_BYTES: usize = 64 << 10;
@@ -66,6 +65,7 @@ pub(crate) const GROWTH_BYTES: usize = 2 << 20;
 pub(crate) const PIECE_BYTES: usize = 64 << 20;
 
 type ArenaBfc = Bfc<'static, PageIndex<'static>>;
+type Allocator<O> = BfcAllocator<'static, Committed<O>, PageIndex<'static>, Sleep>;
 
 /// What came of looking for memory without growth and without sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,7 +84,7 @@ pub(crate) struct Arena<O: Os> {
     start: *mut u8,
     bytes: usize,
     granule: Granule,
-    bfc: BfcAllocator<'static, Committed<O>, PageIndex<'static>, Sleep>,
+    bfc: &'static Allocator<O>,
     /// Blocks that were freed while the BFC's lock could not be had (DEFER1).
     deferred: Deferred,
     /// Whatever makes the committed range longer or shorter holds this, system calls included.
@@ -215,6 +215,13 @@ impl<O: Os> Arena<O> {
     /// Bytes in blocks and spans, and bytes committed.
     pub(crate) fn numbers(&self) -> (u64, u64) {
         self.with_bfc(|bfc| (bfc.stats().live_bytes, bfc.stats().reserved_bytes))
+    }
+
+    /// Bytes committed for the arena itself and for its tables.
+    #[cfg(test)]
+    pub(crate) fn table_bytes(&self) -> usize {
+        let front = tables::front_bytes::<O>(self.os.page_bytes());
+        front + self.bfc.source().table_bytes()
     }
 
     /// Runs `f` while the BFC's lock is taken.

@@ -11,6 +11,10 @@
 //!   start at coarse multiples, so that their first pages are often pages that were touched before;
 //!   what lies between costs addresses only, so there must be plenty.
 //! * Neither, or not known: blocks lie as close as they can, on pages as they come.
+//!
+//! It is asked only where huge pages count: beyond the program's bound, where the system has them, and where no filter
+//! of system calls may end the process for the question. There an arena counts as dense that is made of spans of
+//! small blocks nearly as a whole, since those are touched one after another.
 
 use core::ops::RangeInclusive;
 
@@ -28,6 +32,8 @@ const WINDOW_BYTES: usize = GROWTH_BYTES;
 const DENSE: u32 = 50;
 /// It is made of such spans from this part of it on.
 const SMALL_PART: usize = 8;
+/// An arena that is not looked at is dense from so many percent of such spans on.
+const MOSTLY_SMALL: usize = 75;
 /// Below how many it is sparse.
 const SPARSE: u32 = 25;
 /// An arena that holds more than this part of its addresses is never called sparse.
@@ -94,6 +100,11 @@ impl Residency {
             self.resident
                 .store(1 + least.max(percent), Ordering::Relaxed);
         }
+    }
+
+    /// The system was not asked.
+    pub(super) fn forget(&self) {
+        self.resident.store(0, Ordering::Relaxed);
     }
 
     /// What the system was told last.
@@ -170,7 +181,11 @@ impl Residency {
         } else {
             DENSE
         };
-        self.percent().is_some_and(|percent| percent >= least)
+        match self.percent() {
+            Some(percent) => percent >= least,
+            // More than all is never: there small blocks have no huge pages.
+            None => of_small <= 100 && small / MOSTLY_SMALL > held / 100,
+        }
     }
 
     /// A power of two at whose multiples a block of so many bytes should start.

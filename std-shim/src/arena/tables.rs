@@ -1,4 +1,5 @@
 //! An arena is made: its range and its tables are reserved, and the tables laid out behind the arena itself.
+//! `table_memory` commits them.
 
 use core::mem::MaybeUninit;
 use core::num::NonZeroU32;
@@ -6,9 +7,7 @@ use core::ptr;
 
 use larder_core::small::Span;
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64};
-use larder_core::{
-    Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, Chunk, Granule, Growth, Locked, PageIndex,
-};
+use larder_core::{Addr, AddrRange, BfcConfig, Chunk, Granule, Growth, Locked, PageIndex};
 
 use super::committed::Committed;
 use super::deferred_frees::Deferred;
@@ -16,7 +15,8 @@ use super::lengths::Lengths;
 use super::marks::Marks;
 use super::residency::Residency;
 use super::seams::{Moves, Seams};
-use super::{Arena, GROWTH_BYTES, SLICE_BYTES};
+use super::table_memory::{TABLES, Table, TableMemory};
+use super::{Allocator, Arena, GROWTH_BYTES, SLICE_BYTES};
 use crate::config::Tuning;
 use crate::os::Os;
 
@@ -30,49 +30,61 @@ const FINE_GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
 /// Addresses behind the tables that nobody can use: most systems put what is reserved later below what came before, so
 /// a program that writes below its first blocks faults, and does not write into the tables.
-pub(crate) const GUARD_BYTES: usize = 1 << 20;
+const GUARD_BYTES: usize = 1 << 20;
+/// A short range, made where addresses are scarce, has a guard of this part of it.
+const GUARD_PART: usize = 64;
 
-/// Where the tables of an arena lie, in bytes from their start.
+/// Where what an arena looks at often lies: behind it, on its own pages.
+const fn residency_at<O: Os>() -> usize {
+    size_of::<Arena<O>>().next_multiple_of(128)
+}
+
+const fn moves_at<O: Os>() -> usize {
+    (residency_at::<O>() + size_of::<Residency>()).next_multiple_of(128)
+}
+
+const fn bfc_at<O: Os>() -> usize {
+    (moves_at::<O>() + size_of::<Moves>()).next_multiple_of(128)
+}
+
+/// Bytes of an arena and of what lies on its own pages.
+pub(super) const fn front_bytes<O: Os>(page: usize) -> usize {
+    (bfc_at::<O>() + size_of::<Allocator<O>>()).next_multiple_of(page)
+}
+
+/// Where an arena's tables lie behind it.
 struct Plan {
-    residency: (usize, usize),
-    moves: (usize, usize),
-    chunks: (usize, usize),
-    index: (usize, usize),
-    records: (usize, usize),
-    heads: (usize, usize),
-    classes: (usize, usize),
-    lengths: (usize, usize),
-    dirty: (usize, usize),
-    young: (usize, usize),
-    seams: (usize, usize),
+    /// What is committed at once, for the arena itself.
+    front_bytes: usize,
+    tables: [Table; TABLES],
     bytes: usize,
 }
 
 impl Plan {
     /// For a range of so many bytes; `None` if no number holds it.
-    fn new<O: Os>(bytes: usize, granule: Granule) -> Option<Self> {
-        let granules = bytes / granule.bytes() as usize;
-        let slices = bytes / SLICE_BYTES;
-        let mut at = size_of::<Arena<O>>();
-        let mut table = |count: usize, entry: usize| {
-            let start = at.next_multiple_of(128);
-            at = start.checked_add(count.checked_mul(entry)?)?;
-            Some((start, count))
+    fn new<O: Os>(bytes: usize, granule: Granule, page: usize) -> Option<Self> {
+        let front_bytes = front_bytes::<O>(page);
+        let granule = granule.bytes() as usize;
+        let mut at = front_bytes;
+        let mut plan = |covers: usize, entry: usize| {
+            let table = Table::new(at, bytes, covers, entry);
+            at = table.end(bytes)?.checked_next_multiple_of(page)?;
+            Some(table)
         };
         Some(Self {
-            // On the arena's own pages, all of which are touched.
-            residency: table(1, size_of::<Residency>())?,
-            moves: table(1, size_of::<Moves>())?,
-            // A chunk is a granule at least; the sink takes one more, and a region ends.
-            chunks: table(granules.min(u32::MAX as usize - 4) + 2, size_of::<Chunk>())?,
-            index: table(granules, size_of::<u32>())?,
-            records: table(slices, size_of::<Span>())?,
-            heads: table(slices, size_of::<AtomicU8>())?,
-            classes: table(slices, size_of::<AtomicU8>())?,
-            lengths: table(granules, size_of::<AtomicU32>())?,
-            dirty: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
-            young: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
-            seams: table(granules.div_ceil(64), size_of::<AtomicU64>())?,
+            front_bytes,
+            // A chunk is a granule at least.
+            tables: [
+                plan(granule, size_of::<Chunk>())?,
+                plan(granule, size_of::<u32>())?,
+                plan(SLICE_BYTES, size_of::<Span>())?,
+                plan(SLICE_BYTES, size_of::<AtomicU8>())?,
+                plan(SLICE_BYTES, size_of::<AtomicU8>())?,
+                plan(granule, size_of::<AtomicU32>())?,
+                plan(64 * granule, size_of::<AtomicU64>())?,
+                plan(64 * granule, size_of::<AtomicU64>())?,
+                plan(64 * granule, size_of::<AtomicU64>())?,
+            ],
             bytes: at,
         })
     }
@@ -89,11 +101,12 @@ impl<O: Os> Arena<O> {
         let page = os.page_bytes();
         let granule = Granule::new(GRANULE_BYTES.max(page) as u64)?;
         let align = GROWTH_BYTES.max(page);
-        let plan = Plan::new::<O>(bytes, granule)?;
-        let table_bytes = plan.bytes.checked_next_multiple_of(page)?;
-        let reserved_bytes = table_bytes.checked_add(GUARD_BYTES)?;
+        let plan = Plan::new::<O>(bytes, granule, page)?;
+        let table_bytes = plan.bytes;
+        let guard = (bytes / GUARD_PART).min(GUARD_BYTES).next_multiple_of(page);
+        let reserved_bytes = table_bytes.checked_add(guard)?;
         let start = os.reserve(bytes, align)?.as_ptr();
-        let Some(tables) = os.reserve(reserved_bytes, page) else {
+        let Some(tables) = os.reserve_zeros(reserved_bytes, page) else {
             // SAFETY: ours and not used.
             unsafe { os.release(start, bytes) };
             return None;
@@ -106,11 +119,12 @@ impl<O: Os> Arena<O> {
             // SAFETY: reserved just now.
             unsafe { os.advise_short(start, bytes) };
         }
+        let memory = TableMemory::new(os, tables, plan.tables);
         // SAFETY: reserved just now.
-        let ready = unsafe { os.commit(tables, table_bytes) };
-        // SAFETY: committed memory, ours, reading as zero.
+        let ready = unsafe { os.commit(tables, plan.front_bytes) } && memory.cover(0);
+        // SAFETY: ours, reading as zero, and its front is committed.
         let arena =
-            ready.then(|| unsafe { Self::lay(os, tuning, start, bytes, granule, tables, &plan) });
+            ready.then(|| unsafe { Self::lay(os, tuning, start, bytes, granule, memory, &plan) });
         if let Some(Some(arena)) = arena {
             return Some(arena);
         }
@@ -124,61 +138,69 @@ impl<O: Os> Arena<O> {
     /// Lays the tables out.
     ///
     /// # Safety
-    /// `tables` is committed as long as the plan says and reads as zero; the range is reserved.
+    /// The tables have as much room as the plan says and read as zero, and their front is committed; the range is
+    /// reserved.
     unsafe fn lay(
         os: &'static O,
         tuning: &'static Tuning,
         start: *mut u8,
         bytes: usize,
         granule: Granule,
-        tables: *mut u8,
+        memory: TableMemory<O>,
         plan: &Plan,
     ) -> Option<&'static Self> {
+        let tables = memory.arena();
+        let [
+            chunks,
+            index,
+            records,
+            heads,
+            classes,
+            lengths,
+            dirty,
+            young,
+            seams,
+        ] = plan.tables;
         // SAFETY: inside the tables; all zero is a vacant record, which VACANT is checked to be.
-        let chunks = unsafe { table::<Chunk>(tables, plan.chunks) };
+        let chunks = unsafe { table::<Chunk>(tables, chunks.start, chunks.count) };
         // SAFETY: inside the tables; 0 is a number.
-        let index = unsafe { table::<u32>(tables, plan.index) };
+        let index = unsafe { table::<u32>(tables, index.start, index.count) };
         // SAFETY: inside the tables; 0 is a number.
-        let heads = unsafe { table::<AtomicU8>(tables, plan.heads) };
+        let heads = unsafe { table::<AtomicU8>(tables, heads.start, heads.count) };
         // SAFETY: inside the tables; 0 is a number.
-        let classes = unsafe { table::<AtomicU8>(tables, plan.classes) };
+        let classes = unsafe { table::<AtomicU8>(tables, classes.start, classes.count) };
         // SAFETY: inside the tables; 0 is a number.
-        let lengths = unsafe { table::<AtomicU32>(tables, plan.lengths) };
+        let lengths = unsafe { table::<AtomicU32>(tables, lengths.start, lengths.count) };
         let lengths = Lengths::new(lengths, start.addr(), granule.bytes() as usize);
         // SAFETY: inside the tables; 0 is a number.
-        let dirty = unsafe { table::<AtomicU64>(tables, plan.dirty) };
+        let dirty = unsafe { table::<AtomicU64>(tables, dirty.start, dirty.count) };
         let marks = Marks::new(dirty, start.addr(), granule.bytes() as usize);
         // SAFETY: inside the tables; 0 is a number.
-        let young = unsafe { table::<AtomicU64>(tables, plan.young) };
+        let young = unsafe { table::<AtomicU64>(tables, young.start, young.count) };
         let young = Marks::new(young, start.addr(), granule.bytes() as usize);
         // SAFETY: inside the tables; 0 is a number.
-        let seams = unsafe { table::<AtomicU64>(tables, plan.seams) };
+        let seams = unsafe { table::<AtomicU64>(tables, seams.start, seams.count) };
         let seams = Marks::new(seams, start.addr(), granule.bytes() as usize);
         // SAFETY: inside the tables; all zero is an arena in which nothing has moved.
-        let [moves] = (unsafe { table::<Moves>(tables, plan.moves) }) else {
+        let [moves] = (unsafe { table::<Moves>(tables, moves_at::<O>(), 1) }) else {
             return None;
         };
         let seams = Seams::new(seams, moves);
         let first = Addr::new(start.addr() as u64);
         let range = AddrRange::new(first, bytes as u64)?;
-        let config = BfcConfig {
-            granule_bytes: granule.bytes(),
-            growth: Growth::Range {
-                unit_bytes: (GROWTH_BYTES as u64).max(granule.bytes()),
-                ahead_divisor: Some(match tuning.makes_up() {
-                    true => FINE_GROWTH_DIVISOR,
-                    false => GROWTH_DIVISOR,
-                }),
-            },
-            ..BfcConfig::default()
-        };
-        let bfc = Bfc::with_index(config, chunks, PageIndex::zeroed(first, granule, index)).ok()?;
+        let config = config(tuning, granule);
         // SAFETY: inside the tables; all zero is an arena nobody has looked at.
-        let [residency] = (unsafe { table::<Residency>(tables, plan.residency) }) else {
+        let [residency] = (unsafe { table::<Residency>(tables, residency_at::<O>(), 1) }) else {
             return None;
         };
         let residency = &*residency;
-        let source = Committed::new(os, tuning, residency, range, start, marks, seams);
+        let source = Committed::new(tuning, residency, range, start, marks, seams, memory);
+        let index = PageIndex::zeroed(first, granule, index);
+        let bfc = tables.wrapping_add(bfc_at::<O>()).cast::<Allocator<O>>();
+        // SAFETY: on the arena's pages, which read as zero, and nobody else's.
+        unsafe { Allocator::place(bfc, config, chunks, index, source) }.ok()?;
+        // SAFETY: made just now, and never released.
+        let bfc = unsafe { &*bfc };
         let arena = tables.cast::<Self>();
         // SAFETY: the front of the tables is kept for it.
         unsafe {
@@ -188,12 +210,12 @@ impl<O: Os> Arena<O> {
                 start,
                 bytes,
                 granule,
-                bfc: BfcAllocator::with_wait(bfc, source),
+                bfc,
                 deferred: Deferred::new(),
                 growing: Locked::new(()),
                 residency,
                 discarding: Locked::new(()),
-                records: tables.wrapping_add(plan.records.0).cast(),
+                records: tables.wrapping_add(records.start).cast(),
                 heads,
                 classes,
                 lengths,
@@ -209,12 +231,26 @@ impl<O: Os> Arena<O> {
     }
 }
 
+fn config(tuning: &Tuning, granule: Granule) -> BfcConfig {
+    BfcConfig {
+        granule_bytes: granule.bytes(),
+        growth: Growth::Range {
+            unit_bytes: (GROWTH_BYTES as u64).max(granule.bytes()),
+            ahead_divisor: Some(match tuning.makes_up() {
+                true => FINE_GROWTH_DIVISOR,
+                false => GROWTH_DIVISOR,
+            }),
+        },
+        ..BfcConfig::default()
+    }
+}
+
 /// A table that lies inside zeroed memory.
 ///
 /// # Safety
-/// `count` entries from `offset` on lie in memory that is ours for ever; all zero is a value of `T`;
-/// nobody else makes this table.
-unsafe fn table<T>(tables: *mut u8, (offset, count): (usize, usize)) -> &'static mut [T] {
+/// `count` entries from `offset` on lie in addresses that are ours for ever; all zero is a value of `T`; nobody else
+/// makes this table; and what is not committed of it is not written (TABLE2).
+unsafe fn table<T>(tables: *mut u8, offset: usize, count: usize) -> &'static mut [T] {
     let start = tables.wrapping_add(offset).cast::<MaybeUninit<T>>();
     debug_assert!(start.is_aligned());
     // SAFETY: the caller's promise.

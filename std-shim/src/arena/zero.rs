@@ -38,8 +38,11 @@ impl<O: Os> Arena<O> {
     unsafe fn zero_part(&self, start: *mut u8, bytes: usize) {
         let whole = bytes / self.marks.unit() * self.marks.unit();
         let is_sparse = || {
-            // SAFETY: the block is committed.
-            let resident = unsafe { self.os.resident_bytes(start, whole) };
+            let ask = || {
+                // SAFETY: the block is committed.
+                unsafe { self.os.resident_bytes(start, whole) }
+            };
+            let resident = (!self.os.is_filtered()).then(ask).flatten();
             resident.is_some_and(|resident| resident < whole / 2)
         };
         let discards = bytes >= MUCH_BYTES || bytes >= LOOK_LEAST_BYTES && is_sparse();

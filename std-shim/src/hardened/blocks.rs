@@ -343,7 +343,15 @@ impl Blocks {
 
     /// Takes the block out that is oldest in quarantine, while too many wait there.
     pub(super) fn excess(&mut self) -> Option<Leaver> {
-        if !self.is_over() {
+        match self.is_over() {
+            true => self.take_oldest(),
+            false => None,
+        }
+    }
+
+    /// Takes the block out that is oldest in quarantine.
+    pub(super) fn take_oldest(&mut self) -> Option<Leaver> {
+        if self.count == 0 {
             return None;
         }
         let At(block) = *self.waiting.values().get(self.oldest)?;

@@ -45,7 +45,7 @@ use crate::by_address::{find, free_plain};
 use crate::config::Config;
 use crate::os::abort;
 use crate::process::PROCESS;
-use crate::slow::{alloc_zeroed_plain, no_memory};
+use crate::slow::{alloc_zeroed_plain, no_memory, reclaim};
 
 pub(crate) use blocks::Blocks;
 use blocks::{Facts, Known, Leaver, State, Written, mend};
@@ -154,6 +154,16 @@ pub(crate) fn malloc(bytes: usize, config: &Config) -> *mut u8 {
 }
 
 fn alloc_from(bytes: usize, align: usize, config: &Config, here: Option<&Here>) -> *mut u8 {
+    match try_alloc(bytes, align, config, here) {
+        block if block.is_null() && PROCESS.could_hold(bytes) => {
+            make_room(bytes, here);
+            try_alloc(bytes, align, config, here)
+        }
+        block => block,
+    }
+}
+
+fn try_alloc(bytes: usize, align: usize, config: &Config, here: Option<&Here>) -> *mut u8 {
     let known = Known::new(bytes, align.max(LEAST_ALIGN), config.by_new);
     if bytes == 0
         && let Some(block) = with(|blocks| blocks.alloc_nothing(known, here))
@@ -242,28 +252,49 @@ unsafe fn free_from(block: *mut u8, given: Option<Layout>, here: Option<&Here>) 
     unsafe { fill::fill(block, &known.free()) };
     let mut leaves = with(|blocks| blocks.quarantine(block));
     while let Some(leaver) = leaves {
-        let Leaver {
-            block,
-            known,
-            history,
-            is_last,
-        } = leaver;
+        let is_last = leaver.is_last;
         // SAFETY: HARD3: taken out of the table just now.
-        if let Some(written) = unsafe { mend(block, &known, usize::MAX) } {
-            let facts = Facts {
-                block,
-                known,
-                history,
-            };
-            say_written(&written, Some(facts), here);
-        }
-        // SAFETY: HARD3.
-        unsafe { free_plain(known.start(block)) };
+        unsafe { let_go(leaver, here) };
         leaves = match is_last {
             true => None,
             false => with(Blocks::excess),
         };
     }
+}
+
+/// Looks a last time at a block that has left the quarantine, and frees it.
+///
+/// # Safety
+/// The caller has the block alone (HARD3).
+unsafe fn let_go(leaver: Leaver, here: Option<&Here>) {
+    let Leaver {
+        block,
+        known,
+        history,
+        ..
+    } = leaver;
+    // SAFETY: the caller's promise.
+    if let Some(written) = unsafe { mend(block, &known, usize::MAX) } {
+        let facts = Facts {
+            block,
+            known,
+            history,
+        };
+        say_written(&written, Some(facts), here);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { free_plain(known.start(block)) };
+}
+
+/// Empties the quarantine and returns idle memory to the system, before a request of `bytes` bytes is refused: the
+/// tables have memory of their own, which the system may refuse because of what the plain heap keeps.
+#[cold]
+fn make_room(bytes: usize, here: Option<&Here>) {
+    while let Some(leaver) = with(Blocks::take_oldest) {
+        // SAFETY: HARD3: taken out of the table just now.
+        unsafe { let_go(leaver, here) };
+    }
+    reclaim(bytes);
 }
 
 /// Whether a block that is not known was allocated before the process could know its configuration.

@@ -7,7 +7,7 @@
 //! * `Native`, its [`Os`]; the constant `FIRST_ARENA_BYTES`;
 //! * `Key` with `make_key` and `set_key`; `watch_forks`; `say` and `abort`.
 //!
-//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded, `environment` reads variables, `clock` has the time, `stack` walks stacks, `fault` tells of faults, `peak` of the most in memory, `proc` reads files of the kernel. No call here
+//! `futex` has what threads wait with for locks, `pin` keeps a library from being unloaded, `environment` reads variables, `clock` has the time, `stack` walks stacks, `fault` tells of faults, `peak` of the most in memory, `proc` reads files of the kernel, `group` those of control groups. No call here
 //! changes `errno` (`errno`).
 
 // Who has no threads of the heap's own ticks in slow paths.
@@ -21,6 +21,8 @@ pub(crate) mod environment;
 pub(crate) mod errno;
 pub(crate) mod fault;
 mod futex;
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
+mod group;
 #[cfg(miri)]
 mod nothing;
 #[cfg(all(target_os = "linux", not(miri)))]
@@ -134,8 +136,31 @@ pub(crate) unsafe trait Os: Sync + 'static {
         false
     }
 
-    /// Reserves addresses without memory, at a multiple of `align`.
+    /// Whether a call that only a few programs make may end the process. A call or two that read a file.
+    fn is_filtered(&self) -> bool {
+        false
+    }
+
+    /// Whether a wish for huge pages may be granted. A call or two that read a file.
+    fn has_huge_pages(&self) -> bool {
+        true
+    }
+
+    /// How many bytes the process may have in memory, with others that share the limit; `None` if there is no limit, or
+    /// it is not known. Reads some files.
+    fn memory_limit(&self) -> Option<u64> {
+        None
+    }
+
+    /// Reserves addresses without memory, at a multiple of `align`. They are left out of dumps of the process, as far
+    /// as the system can, until they are committed.
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>>;
+
+    /// Reserves addresses that read as zero and are written only where they are committed. A system without such
+    /// addresses commits all of them.
+    fn reserve_zeros(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        self.map(bytes, align)
+    }
 
     /// Gives a reserved range back for good.
     ///

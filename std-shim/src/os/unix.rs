@@ -2,8 +2,13 @@
 
 use core::ptr::{self, NonNull};
 
-use super::errno::{KeepErrno, last_errno};
-use super::{Forks, Moved, Os, ThreadEnds};
+#[cfg(target_os = "linux")]
+use super::Moved;
+use super::errno::KeepErrno;
+use super::{Forks, Os, ThreadEnds};
+
+#[cfg(target_os = "linux")]
+mod moves;
 
 /// The running kernel.
 pub(crate) struct Native;
@@ -25,14 +30,42 @@ const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 /// What is mapped to be used counts at once: the kernel refuses what it could never give.
 const COUNT: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 
-/// Pages of the longest range that is looked at in one call, where pages are shortest.
+/// Pages of a range that is looked at in one call, a byte of stack each.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-const MAX_PAGES: usize = (2 << 20) / 4096;
+const MAX_PAGES: usize = 256;
 
 /// Where the system does not say how long pages are: whole pages of this length are whole pages of every shorter one.
 const MOST_PAGE_BYTES: usize = 64 << 10;
 
 const USABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Has dumps of the process leave a range out, or contain it again. Debuggers write whole ranges of addresses,
+/// whether there is memory or not.
+///
+/// # Safety
+/// The range is the caller's.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+unsafe fn set_dumped(start: *mut u8, bytes: usize, dumped: bool) {
+    let advice = match dumped {
+        true => libc::MADV_DODUMP,
+        false => libc::MADV_DONTDUMP,
+    };
+    // SAFETY: the caller's range; the advice changes no contents. Refused, dumps are longer or shorter.
+    unsafe { libc::madvise(start.cast(), bytes, advice) };
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+unsafe fn set_dumped(_: *mut u8, _: usize, _: bool) {}
+
+/// Reserves addresses with this access, which dumps leave out.
+fn reserve(bytes: usize, align: usize, access: libc::c_int) -> Option<NonNull<u8>> {
+    let start = aligned(bytes, align, |padded| {
+        map(ptr::null_mut(), padded, access, RESERVE)
+    })?;
+    // SAFETY: reserved just now.
+    unsafe { set_dumped(start.as_ptr(), bytes, false) };
+    Some(start)
+}
 
 fn map(at: *mut u8, bytes: usize, access: libc::c_int, flags: libc::c_int) -> Option<NonNull<u8>> {
     // SAFETY: an anonymous mapping, at a place the kernel chooses or that the caller owns.
@@ -83,81 +116,6 @@ fn unmap(start: *mut u8, bytes: usize) {
         // SAFETY: the callers own the range and use it no more. A refusal leaves it mapped, and its
         // addresses unused.
         unsafe { libc::munmap(start.cast(), bytes) };
-    }
-}
-
-/// Whether a range belongs to one mapping: asks for one page more in place, which cannot be had, since
-/// that page is mapped. The kernel first looks whether the range is what it was called.
-///
-/// # Safety
-/// `bytes` bytes from `from` are committed and the caller's, and the page behind them is reserved.
-#[cfg(target_os = "linux")]
-unsafe fn is_one_mapping(from: *mut u8, bytes: usize, page: usize) -> bool {
-    // SAFETY: the caller's range; without leave to move it, nothing of it changes.
-    let longer = unsafe { libc::mremap(from.cast(), bytes, bytes + page, 0) };
-    if longer != libc::MAP_FAILED {
-        // What lay behind was a hole after all: it is one again.
-        unmap(from.wrapping_add(bytes), page);
-        return false;
-    }
-    matches!(last_errno(), libc::ENOMEM | libc::EAGAIN)
-}
-
-/// Whether memory is locked, which a move would undo for the whole mapping, neighbours included: to
-/// invalidate it is refused then, and means nothing to memory without a file. Asked without the C library,
-/// in whose function a thread may be cancelled.
-///
-/// # Safety
-/// `bytes` bytes from `from` are committed and the caller's.
-#[cfg(target_os = "linux")]
-unsafe fn is_locked(from: *mut u8, bytes: usize) -> bool {
-    // SAFETY: the caller's range, of which nothing changes.
-    unsafe { libc::syscall(libc::SYS_msync, from, bytes, libc::MS_INVALIDATE) != 0 }
-}
-
-/// Whether equal pages of the process are merged (`PR_SET_MEMORY_MERGE`): a move first has them undone,
-/// which a signal may interrupt when the place is unmapped already.
-#[cfg(target_os = "linux")]
-fn is_merged() -> bool {
-    const PR_GET_MEMORY_MERGE: libc::c_int = 68;
-    // SAFETY: reads a flag of the process; older kernels do not know it.
-    unsafe { libc::prctl(PR_GET_MEMORY_MERGE, 0, 0, 0, 0) == 1 }
-}
-
-/// `mremap` into a place that is mapped, with what it moves from staying mapped (Linux 5.7; older ones
-/// refuse the flag).
-///
-/// # Safety
-/// The conditions of [`Os::move_pages`]: both ranges are committed, and nothing in the second is used.
-#[cfg(target_os = "linux")]
-unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize, page: usize) -> Moved {
-    // Kernels differ in what they do to a range of several mappings (nothing, after the place is
-    // unmapped; or mapping by mapping, until one cannot be moved), so it never comes to that.
-    // SAFETY: the caller's promise, here and below.
-    let is_one = unsafe { is_one_mapping(from, bytes, page) };
-    // SAFETY: the caller's promise.
-    if !is_one || unsafe { is_locked(from, bytes) } || is_merged() {
-        return Moved::Unfit;
-    }
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-    let place = to.cast::<libc::c_void>();
-    // SAFETY: the caller's ranges.
-    if unsafe { libc::mremap(from.cast(), bytes, bytes, flags, place) } == place {
-        // Changes nothing, but tells emulators of programs what they get wrong: that the range is
-        // still mapped.
-        // SAFETY: the caller's range.
-        unsafe { libc::mprotect(from.cast(), bytes, USABLE) };
-        return Moved::Whole;
-    }
-    match last_errno() {
-        // A kernel without the flag, or a filter of system calls: before anything was done.
-        libc::EINVAL | libc::ENOSYS | libc::EPERM | libc::EACCES => Moved::Refused,
-        // The place may have been unmapped first. If no other thread has got it since then it is
-        // mapped again, and never over anybody.
-        _ => match map(to, bytes, USABLE, RESERVE | libc::MAP_FIXED_NOREPLACE) {
-            Some(start) if start.as_ptr() == to => Moved::Refused,
-            _ => Moved::Lost,
-        },
     }
 }
 
@@ -249,11 +207,33 @@ unsafe impl Os for Native {
             .is_some_and(|policy| policy.starts_with(b"2"))
     }
 
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn is_filtered(&self) -> bool {
+        let _keep = KeepErrno::new();
+        super::proc::is_filtered()
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn has_huge_pages(&self) -> bool {
+        let _keep = KeepErrno::new();
+        super::proc::has_huge_pages()
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn memory_limit(&self) -> Option<u64> {
+        let _keep = KeepErrno::new();
+        super::group::limit()
+    }
+
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let _keep = KeepErrno::new();
-        aligned(bytes, align, |padded| {
-            map(ptr::null_mut(), padded, libc::PROT_NONE, RESERVE)
-        })
+        reserve(bytes, align, libc::PROT_NONE)
+    }
+
+    fn reserve_zeros(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let _keep = KeepErrno::new();
+        // What cannot be written counts for nothing, as little as what cannot be read.
+        reserve(bytes, align, libc::PROT_READ)
     }
 
     fn map(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
@@ -306,14 +286,24 @@ unsafe impl Os for Native {
 
     unsafe fn commit(&self, start: *mut u8, bytes: usize) -> bool {
         let _keep = KeepErrno::new();
-        // SAFETY: the caller's range.
-        unsafe { libc::mprotect(start.cast(), bytes, USABLE) == 0 }
+        // SAFETY: the caller's range, here and below.
+        let usable = unsafe { libc::mprotect(start.cast(), bytes, USABLE) == 0 };
+        if usable {
+            // SAFETY: the caller's range.
+            unsafe { set_dumped(start, bytes, true) };
+        }
+        usable
     }
 
     unsafe fn decommit(&self, start: *mut u8, bytes: usize) -> bool {
         let _keep = KeepErrno::new();
         // A fresh mapping in its place also ends what the kernel has charged for it.
-        map(start, bytes, libc::PROT_NONE, RESERVE | libc::MAP_FIXED).is_some()
+        let gone = map(start, bytes, libc::PROT_NONE, RESERVE | libc::MAP_FIXED).is_some();
+        if gone {
+            // SAFETY: the caller's range.
+            unsafe { set_dumped(start, bytes, false) };
+        }
+        gone
     }
 
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool {
@@ -329,8 +319,11 @@ unsafe impl Os for Native {
     #[cfg(target_os = "linux")]
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
         let _keep = KeepErrno::new();
+        if super::proc::is_filtered() {
+            return Moved::Unfit;
+        }
         // SAFETY: the caller's promise.
-        unsafe { move_pages(from, to, bytes, self.page_bytes()) }
+        unsafe { moves::move_pages(from, to, bytes, self.page_bytes()) }
     }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]

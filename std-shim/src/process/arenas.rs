@@ -19,10 +19,13 @@ const SPARE_ARENAS: usize = 4;
 pub(super) const MAX_ARENAS: usize = 64;
 /// Where the quartering of a refused reservation ends.
 const MIN_ARENA_BYTES: usize = 4 << 20;
-/// The first arena where commits count as used, which its tables are.
+/// The first arena where commits count as used: short, so that long blocks are mappings of their own, whose memory no
+/// longer counts once they are freed.
 const COUNTED_ARENA_BYTES: usize = if usize::BITS >= 64 { 1 << 30 } else { 64 << 20 };
-/// Where addresses are scarce so many are always left, for the program's own maps and stacks.
-const SPARED_BYTES: usize = 16 << 20;
+/// Where addresses are scarce so many are always left, for the program's own maps: the stack of a thread and a little.
+const SPARED_BYTES: usize = 9 << 20;
+/// As many more where the heap is hardened, for the tables of its blocks.
+const SPARED_FOR_TABLES_BYTES: usize = 8 << 20;
 
 /// What a free by address asks of the first arena, which nearly all blocks lie in. Written once, by
 /// whoever adds that arena; alone in its cache line.
@@ -169,7 +172,7 @@ impl<O: Os> Process<O> {
         })
     }
 
-    /// Whether the first arena is shorter than configured: the system gave fewer addresses, or its tables count.
+    /// Whether the first arena is shorter than configured: the system gave fewer addresses, or commits count.
     pub(super) fn is_scarce(&'static self) -> bool {
         let first = self.arenas().next();
         first.is_some_and(|arena| arena.bytes() < self.arena_bytes)
@@ -200,8 +203,8 @@ impl<O: Os> Process<O> {
         Some(arena)
     }
 
-    /// Reserves as much as the system gives, from the configured size down to `least`. Where tables count as
-    /// used it begins with less: [`COUNTED_ARENA_BYTES`] at first, then as much as all arenas have.
+    /// Reserves as much as the system gives, from the configured size down to `least`. Where commits count it begins
+    /// with less: [`COUNTED_ARENA_BYTES`] at first, then as much as all arenas have.
     fn reserve(&'static self, least: usize) -> Option<&'static Arena<O>> {
         let most = match self.counts_commits() {
             true => self
@@ -233,7 +236,11 @@ impl<O: Os> Process<O> {
     pub(super) fn leaves_some(&'static self, bytes: usize) -> bool {
         // Of a reservation that is no whole pages the system would not take all back.
         let whole = |bytes: usize| bytes.checked_next_multiple_of(self.os.page_bytes());
-        let Some(probe_bytes) = bytes.checked_add(SPARED_BYTES).and_then(whole) else {
+        let spared = match self.tuning.is_hardened() {
+            true => SPARED_BYTES + SPARED_FOR_TABLES_BYTES,
+            false => SPARED_BYTES,
+        };
+        let Some(probe_bytes) = bytes.checked_add(spared).and_then(whole) else {
             return false;
         };
         let Some(probe) = self.os.reserve(probe_bytes, SLICE_BYTES) else {

@@ -2,6 +2,8 @@
 //! all are given back, in the parent and in the child. The child then frees what belonged to threads that it does
 //! not have. Decorators have handlers of their own.
 
+use larder_core::sync::Ordering;
+
 use super::{PROCESS, Process};
 use crate::os::{Forks, Os};
 use crate::step;
@@ -32,6 +34,8 @@ impl Forks for ProcessForks {
         let mine = unsafe { with_local(|local| local.heap()) };
         // SAFETY: this is the only thread of the child, whose memory is a copy of the parent's.
         unsafe { PROCESS.pool.park_orphans(mine) };
+        // Relaxed: there is no other thread.
+        PROCESS.forked.store(1, Ordering::Relaxed);
         step::in_child();
         PROCESS.purger.in_child(usize::from(!mine.is_null()));
         for arena in PROCESS.arenas() {

@@ -29,7 +29,11 @@ impl<O: Os> Process<O> {
         if bytes.max(align) >= self.mapping_least_bytes() {
             return Held::Busy;
         }
-        self.find_held(bytes, |arena| arena.alloc_held(bytes, align))
+        let found = self.find_held(bytes, |arena| arena.alloc_held(bytes, align));
+        if let Held::Found(_) = found {
+            self.within.take(bytes);
+        }
+        found
     }
 
     /// A block without a class.
@@ -59,6 +63,7 @@ impl<O: Os> Process<O> {
         bytes: usize,
         align: usize,
     ) -> Option<NonNull<u8>> {
+        self.within.take(bytes);
         // An arena that could never hold it is not searched.
         let may = |arena: &Arena<O>| arena.bytes() >= bytes;
         self.find_in_arenas(

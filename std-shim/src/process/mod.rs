@@ -5,6 +5,7 @@
 //! * `large_blocks` blocks without a class: in an arena, or in `mappings` of their own
 //! * `spans` where spans of small blocks come from and go to
 //! * `thread_heaps` heaps of threads: made, adopted, parked
+//! * `within` what idles where the process may have so much only
 //! * `fork` what runs around a fork, in the parent and in the child
 //!
 //! Locks are taken in the order that docs/ARCHITECTURE.md says. All but the pool's and the BFCs' are held
@@ -17,6 +18,7 @@ mod large_blocks;
 mod mappings;
 mod spans;
 mod thread_heaps;
+mod within;
 
 use core::ptr;
 
@@ -35,9 +37,11 @@ use crate::thread::wait::Sleep;
 use arenas::{FirstArena, MAX_ARENAS};
 use mappings::Mappings;
 use thread_heaps::Meta;
+use within::Within;
 
 pub(crate) use spans::{PagesOf, may_start, span_bytes};
 pub(crate) use thread_heaps::ThreadHeap;
+pub(crate) use within::Look;
 
 /// The heap of this process.
 pub(crate) static PROCESS: Process<Native> = Process::new(Native, FIRST_ARENA_BYTES);
@@ -50,6 +54,8 @@ pub(crate) struct Process<O: Os> {
     pub(crate) purger: Purger,
     /// The tick under way, and what else is done in steps.
     pub(crate) work: Locked<Work, Sleep>,
+    /// Whether this is the child of a fork, and has not ticked.
+    pub(crate) forked: AtomicU8,
     /// What is asked for first.
     arena_bytes: usize,
     /// Entered in order (PROC1).
@@ -61,6 +67,7 @@ pub(crate) struct Process<O: Os> {
     /// Arenas are added by one thread at a time.
     adding: Locked<(), Sleep>,
     pub(crate) mappings: Mappings,
+    pub(crate) within: Within,
     pub(crate) pool: HeapPool<Sleep>,
     meta: Locked<Meta, Sleep>,
     /// How many heaps have sets of their own at most; 0 until it is known.
@@ -83,6 +90,7 @@ impl<O: Os> Process<O> {
             tuning: Tuning::new(),
             purger: Purger::new(),
             work: Locked::new(Work::new()),
+            forked: AtomicU8::new(0),
             arena_bytes,
             arenas: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_ARENAS],
             arena_count: AtomicUsize::new(0),
@@ -90,6 +98,7 @@ impl<O: Os> Process<O> {
             first: FirstArena::none(),
             adding: Locked::new(()),
             mappings: Mappings::new(),
+            within: Within::new(),
             pool: HeapPool::new(),
             meta: Locked::new(Meta::NONE),
             max_primaries: AtomicUsize::new(0),
@@ -108,6 +117,9 @@ impl<O: Os> Process<O> {
 
     /// Bytes of the arenas and of the ranges of steps that are in memory; 0 where the system does not say.
     pub(crate) fn resident_bytes(&'static self) -> u64 {
+        if self.os.is_filtered() {
+            return 0;
+        }
         let arenas = self.arenas().filter_map(Arena::resident_bytes);
         let steps = self.step_heaps.iter().filter_map(StepHeap::resident_bytes);
         arenas.chain(steps).sum()

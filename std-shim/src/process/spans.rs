@@ -35,6 +35,7 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
     }
 
     fn alloc_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
+        self.0.within.take(span_bytes(class));
         // With room for the alignment.
         self.0.find_in_arenas(
             span_bytes(class) + SLICE_BYTES,
@@ -45,7 +46,10 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
 
     fn alloc_held_span(&mut self, class: SizeClass) -> Option<SpanMemory> {
         match (self.0).find_held(span_bytes(class), |arena| arena.alloc_held_span(class)) {
-            Held::Found(memory) => Some(memory),
+            Held::Found(memory) => {
+                self.0.within.take(span_bytes(class));
+                Some(memory)
+            }
             Held::Full => None,
             // Another arena rather than a wait.
             Held::Busy => self.alloc_span(class),
@@ -69,8 +73,9 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
         let Some(arena) = self.0.arena_of(start) else {
             return false;
         };
+        let asks = self.0.purger.asks(&self.0.os);
         // SAFETY: committed with the span, and the caller's promise.
-        let given = unsafe { arena.discard_hole(start, bytes) };
+        let given = unsafe { arena.discard_hole(start, bytes, asks) };
         self.0.purger.count_purged(given.unwrap_or(0));
         given.is_some()
     }

@@ -2,7 +2,7 @@
 
 use core::ptr;
 
-use larder_core::small::{self, CLASSES};
+use larder_core::small::{self, CLASSES, SpanSet, ThreadCache};
 use larder_core::sync::Ordering;
 
 use super::Process;
@@ -19,6 +19,9 @@ const PRIMARIES_FOR_MEMORY: usize = 2;
 
 /// A heap of one thread at a time.
 pub(crate) type ThreadHeap = small::ThreadHeap<Sleep>;
+
+/// What each heap is at first.
+static NEW_HEAP: ThreadHeap = ThreadHeap::new(small::Policy::BALANCED);
 
 /// Memory for heaps, handed out and never taken back.
 pub(super) struct Meta {
@@ -47,25 +50,30 @@ impl<O: Os> Process<O> {
             return Some(heap);
         }
         if self.pool.primaries() < self.max_primaries() {
-            let heap = self.place_heap(|| ThreadHeap::new(self.policy()))?;
-            self.pool.enter(heap);
+            let heap = self.place_heap(false)?;
+            // SAFETY: made just now.
+            unsafe { self.pool.enter(heap) };
             return Some(heap);
         }
         if let Some(heap) = self.pool.adopt_secondary() {
             return Some(heap);
         }
-        self.pool
-            .enter_secondary(self.place_heap(|| ThreadHeap::secondary(self.policy()))?)
+        let heap = self.place_heap(true)?;
+        // SAFETY: made just now.
+        unsafe { self.pool.enter_secondary(heap) }
     }
 
-    /// Gives up a heap that the calling thread owns. A secondary heap's cache is emptied: its next owner may have
-    /// another primary.
-    pub(crate) fn park(&'static self, heap: &'static ThreadHeap) {
+    /// Gives up a heap. A secondary heap's cache is emptied: its next owner may have another primary.
+    ///
+    /// # Safety
+    /// The calling thread owns the heap, and uses it no more.
+    pub(crate) unsafe fn park(&'static self, heap: &'static ThreadHeap) {
         if heap.is_secondary() {
             // SAFETY: the caller owns the heap.
             unsafe { heap.empty_cache(&mut self.pages()) };
         }
-        self.pool.park(heap);
+        // SAFETY: the caller's promise.
+        unsafe { self.pool.park(heap) };
     }
 
     /// What each thread's heap keeps, and how it links its free blocks: masked, if the heap is hardened and was when the
@@ -103,11 +111,10 @@ impl<O: Os> Process<O> {
         self.max_primaries.store(primaries, Ordering::Relaxed);
     }
 
-    /// Makes a heap. Not part of its caller: the new heap lies on the stack for a while, pages that a thread which
-    /// adopts one does not touch.
+    /// Makes a heap where it is to lie: it is some kilobytes long, and a thread's stack may be short.
     #[cold]
     #[inline(never)]
-    fn place_heap(&'static self, make: impl FnOnce() -> ThreadHeap) -> Option<&'static ThreadHeap> {
+    fn place_heap(&'static self, secondary: bool) -> Option<&'static ThreadHeap> {
         let bytes = size_of::<ThreadHeap>().next_multiple_of(align_of::<ThreadHeap>());
         let place = self.meta.with(|meta| {
             if meta.left < bytes {
@@ -119,10 +126,12 @@ impl<O: Os> Process<O> {
             (meta.at, meta.left) = (meta.at.wrapping_add(bytes), meta.left - bytes);
             Some(place)
         })?;
-        // SAFETY: inside a piece, aligned, nobody else's.
-        unsafe { place.write(make()) };
-        // SAFETY: written just now, and never freed.
-        Some(unsafe { &*place })
+        // SAFETY: inside a piece, aligned, nobody else's. What is copied is a heap that nobody ever uses.
+        unsafe { place.copy_from_nonoverlapping(&raw const NEW_HEAP, 1) };
+        // SAFETY: written just now, never freed, and nobody else's yet.
+        let heap = unsafe { &mut *place };
+        heap.prepare(self.policy(), secondary);
+        Some(heap)
     }
 
     /// Bytes that the heaps themselves take.
@@ -137,16 +146,25 @@ impl<O: Os> Process<O> {
 
     /// Brings back some of what others freed of a heap's blocks; returns whether that was all.
     pub(crate) fn receive_some(&'static self, heap: &'static ThreadHeap) -> bool {
-        heap.with(|owner, set| {
+        let receive = |owner, set: &mut SpanSet| {
             // SAFETY: the heap's own remote-free queue and set (HEAP3).
             unsafe { set.receive(owner, &mut self.pages()) }
-        })
+        };
+        // SAFETY: the set stays where it is.
+        unsafe { heap.with(receive) }
+    }
+
+    /// Whether what threads keep of the long classes can be taken. Not if there is one owner and no thread of the heap's
+    /// own ticks: that owner is the caller, who empties its cache itself.
+    pub(crate) fn can_take_long(&'static self) -> bool {
+        let others = self.pool.owned() > 1 || self.tuning.background();
+        // The first barrier takes long, and is not to be waited for under a heap's lock.
+        others && self.os.barrier()
     }
 
     /// Takes what threads keep of the long classes and do not use just now.
     pub(crate) fn take_long(&'static self) {
-        // The first one takes long, and is not to be waited for under a heap's lock.
-        if self.os.barrier() {
+        if self.can_take_long() {
             self.pool.for_each(|heap| self.take_long_of(heap, true));
         }
     }
@@ -154,34 +172,36 @@ impl<O: Os> Process<O> {
     /// Takes what a thread keeps of the long classes if it has not used it since the last call, or `at_once` if it does
     /// not use it just now.
     pub(crate) fn take_long_of(&'static self, heap: &'static ThreadHeap, at_once: bool) {
-        heap.with_lost_bins(
-            at_once,
-            || self.os.barrier(),
-            |owner, set, cache| {
-                // SAFETY: the bins, and a set that serves them with its own remote-free queue (HEAP3, CACHE3).
-                unsafe { set.take_long(owner, cache, &mut self.idle_pages()) };
-            },
-        );
+        let take = |owner, set: &mut SpanSet, cache| {
+            // SAFETY: the bins, and a set that serves them with its own remote-free queue (HEAP3, CACHE3).
+            unsafe { set.take_long(owner, cache, &mut self.idle_pages()) };
+        };
+        // SAFETY: the set stays where it is, and the system says whether there was a barrier.
+        unsafe { heap.with_lost_bins(at_once, || self.os.barrier(), take) };
     }
 
-    /// Empties the caches of heaps without a thread.
-    pub(crate) fn flush_idle_caches(&'static self) {
+    /// Empties the caches of heaps without a thread; those that a fork left behind if `at_once` only.
+    pub(crate) fn flush_idle_caches(&'static self, at_once: bool) {
         self.pool.for_each(|heap| {
             let mut all = usize::MAX;
-            self.flush_idle_cache(heap, &mut all);
+            self.flush_idle_cache(heap, at_once, &mut all);
         });
     }
 
-    /// Empties the cache of a heap if it has no thread, for as many blocks as `budget` says; returns whether that was all.
+    /// Empties the cache of a heap if it has no thread, one that a fork left behind if `at_once` only, for as many blocks as
+    /// `budget` says; returns whether that was all.
     pub(crate) fn flush_idle_cache(
         &'static self,
         heap: &'static ThreadHeap,
+        at_once: bool,
         budget: &mut usize,
     ) -> bool {
-        let class = heap.with_idle_cache(|owner, set, cache| {
+        let flush = |owner, set: &mut SpanSet, cache: &mut ThreadCache| {
             // SAFETY: the cache, and a set that serves it with its own remote-free queue (HEAP3, HEAP4).
             unsafe { set.flush_from(0, owner, cache, budget, &mut self.pages()) }
-        });
+        };
+        // SAFETY: both stay where they are.
+        let class = unsafe { heap.with_idle_cache(at_once, flush) };
         class.is_none_or(|class| class == CLASSES)
     }
 }

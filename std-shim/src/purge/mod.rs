@@ -54,7 +54,8 @@
 //! it, in the same steps, the first of them before the program touches what it got: as many bytes of free memory go
 //! back, however young, and if there are fewer, two ticks follow. So memory that a program is done with makes room for
 //! what it needs next. Between two such looks lie MAKE_UP_MS at least and MAKE_UP_STEP_MS for each step that the first one
-//! took; a heap that no longer grows is left alone.
+//! took; a heap that no longer grows is left alone. Idle memory beside a limit on the memory of the process goes back in
+//! the same way (`process/within`).
 //!
 //! A free costs one relaxed load for this, and an addition more while nobody ticks, in slow paths
 //! only. A tick is O(heaps x classes + spans of classes that something happened to + chunks + blocks that go back).
@@ -83,4 +84,5 @@ mod work;
 
 pub(crate) use purger::Purger;
 pub(crate) use thread::{found, freed, thread_ended};
+pub(crate) use tick::LOOK_COST;
 pub(crate) use work::Work;

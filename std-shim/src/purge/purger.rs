@@ -1,10 +1,10 @@
 //! [`Purger`]: the state of who makes the ticks of a process, and when.
 
-use larder_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use crate::config::Tuning;
 use crate::os::background::{coarse_ms, sleep_ns};
-use crate::os::{WAKES, sleep_while, wake_one};
+use crate::os::{Os, WAKES, sleep_while, wake_one};
 
 /// So much must be freed past the caches before a tick is worth its time.
 const START_BYTES: u64 = 2 << 20;
@@ -43,6 +43,8 @@ pub(crate) struct Purger {
     due: AtomicU64,
     /// Bytes given back.
     purged: AtomicU64,
+    /// Whether the system is asked how much of it was in memory, 1 or 2; 0 if that is not known.
+    asks: AtomicU8,
     /// What the heap may hold until its growth counts.
     bound: AtomicU64,
     /// Bytes that it grew by and that nobody has made up for yet.
@@ -75,6 +77,7 @@ impl Purger {
             threads: AtomicUsize::new(0),
             due: AtomicU64::new(0),
             purged: AtomicU64::new(0),
+            asks: AtomicU8::new(0),
             bound: AtomicU64::new(START_BYTES),
             grown: AtomicU64::new(0),
             may_make_up: AtomicU64::new(0),
@@ -92,6 +95,24 @@ impl Purger {
     pub(crate) fn count_purged(&self, bytes: u64) {
         // Relaxed: only a count.
         self.purged.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Told before a step: since the one before, the program may have come to be filtered.
+    pub(crate) fn forget_filter(&self) {
+        // Relaxed, here and below: a filter counts for the thread that made it.
+        self.asks.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the system may be asked how much of what goes back is in memory: not where the process is filtered.
+    pub(crate) fn asks(&self, os: &impl Os) -> bool {
+        match self.asks.load(Ordering::Relaxed) {
+            0 => {
+                let asks = !os.is_filtered();
+                self.asks.store(1 + u8::from(asks), Ordering::Relaxed);
+                asks
+            }
+            known => known > 1,
+        }
     }
 
     /// Told when the heap has grown: it holds so much now.
@@ -145,7 +166,7 @@ impl Purger {
     }
 
     /// Whether a call of the program has something to do.
-    pub(super) fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         self.owes_ticks()
             || self.grown.load(Ordering::Relaxed) > 0
             || self.making_up.load(Ordering::Relaxed) > 0

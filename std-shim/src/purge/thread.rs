@@ -39,7 +39,7 @@ pub(crate) fn found(bytes: usize) {
     if purger.wants_thread() {
         start();
     }
-    if purger.is_inline() || purger.has_work() {
+    if purger.is_inline() || purger.has_work() || PROCESS.within.is_due() {
         work(bytes);
     }
 }
@@ -51,7 +51,7 @@ fn work(bytes: usize) {
     if purger.is_inline() && purger.is_due(&PROCESS.tuning) {
         purger.owe_ticks(1);
     }
-    if purger.has_work() {
+    if purger.has_work() || PROCESS.within.is_due() {
         PROCESS.work(bytes, coarse_ms());
     }
 }

@@ -3,6 +3,9 @@
 
 use core::ptr;
 
+use larder_core::small::SpanSet;
+use larder_core::sync::Ordering;
+
 use super::work::Work;
 use crate::arena::{Aging, PAUSE_NS};
 use crate::os::Os;
@@ -19,7 +22,7 @@ const REVIEW_COST: usize = 512;
 const RECEIVE_COST: usize = 256;
 const LONG_COST: usize = 256;
 /// What a look at 128 chunks of an arena costs, and how many bytes it costs as much as a block to give back.
-const LOOK_COST: usize = 128;
+pub(crate) const LOOK_COST: usize = 128;
 const GIVEN_BYTES: u64 = 4 << 10;
 
 /// What a go over an arena costs that gives so many bytes back, in blocks.
@@ -44,6 +47,8 @@ pub(crate) struct Tick {
 enum Part {
     /// No tick is under way.
     Rest,
+    /// In the child of a fork, once: what is idle is left alone from then on.
+    Leaving,
     /// Caches of parked heaps are emptied. What comes back so is young: it may have been freed a moment ago.
     Caches,
     /// What other threads freed is received, which is young, too.
@@ -96,6 +101,13 @@ impl<O: Os> Process<O> {
 
     /// A step of a tick, for as many blocks as are left; returns whether the tick has ended.
     pub(super) fn tick_some(&'static self, tick: &mut Tick, left: &mut usize) -> bool {
+        self.purger.forget_filter();
+        // Relaxed: the heaps' locks order the rest.
+        if self.forked.swap(0, Ordering::Relaxed) > 0 {
+            // The parent's tick was for the parent.
+            *tick = Tick::new();
+            self.begin_part(tick, Part::Leaving);
+        }
         while *left > 0 {
             match tick.part {
                 Part::Rest => self.begin_part(tick, Part::Caches),
@@ -122,7 +134,11 @@ impl<O: Os> Process<O> {
         };
         let mut cost = HEAP_COST;
         let done = match tick.part {
-            Part::Caches => self.flush_idle_cache(heap, left),
+            Part::Leaving => {
+                // SAFETY: the set stays where it is.
+                unsafe { heap.with(|_, set| set.leave_idle(left)) }
+            }
+            Part::Caches => self.flush_idle_cache(heap, false, left),
             Part::Remote => {
                 cost += RECEIVE_COST;
                 self.receive_some(heap)
@@ -132,16 +148,25 @@ impl<O: Os> Process<O> {
                 self.take_long_of(heap, false);
                 true
             }
-            Part::Lists => heap.with(|owner, set| {
-                // SAFETY: the heap's own remote-free queue and set (HEAP3).
-                unsafe { set.age(owner, left, &mut self.idle_pages()) }
-            }),
-            Part::Spans => heap.with(|owner, set| {
-                // SAFETY: the heap's own remote-free queue and set (HEAP3).
-                unsafe { set.settle(owner, left, &mut self.idle_pages()) }
-            }),
+            Part::Lists => {
+                let age = |owner, set: &mut SpanSet| {
+                    // SAFETY: the heap's own remote-free queue and set (HEAP3).
+                    unsafe { set.age(owner, left, &mut self.idle_pages()) }
+                };
+                // SAFETY: the set stays where it is, here and below.
+                unsafe { heap.with(age) }
+            }
+            Part::Spans => {
+                let settle = |owner, set: &mut SpanSet| {
+                    // SAFETY: the heap's own remote-free queue and set (HEAP3).
+                    unsafe { set.settle(owner, left, &mut self.idle_pages()) }
+                };
+                // SAFETY: see above.
+                unsafe { heap.with(settle) }
+            }
             Part::Again => {
-                heap.with(|_, set| set.forget_looks());
+                // SAFETY: see above.
+                unsafe { heap.with(|_, set| set.forget_looks()) };
                 true
             }
             Part::Rest | Part::Arenas => true,
@@ -154,10 +179,10 @@ impl<O: Os> Process<O> {
 
     fn end_part(&'static self, tick: &mut Tick) {
         let next = match tick.part {
-            Part::Rest => Part::Caches,
+            Part::Rest | Part::Leaving => Part::Caches,
             Part::Caches => Part::Remote,
             // The first barrier takes long, and is not to be waited for under a heap's lock.
-            Part::Remote if self.os.barrier() => Part::Long,
+            Part::Remote if self.can_take_long() => Part::Long,
             Part::Remote | Part::Long => Part::Lists,
             Part::Lists => Part::Spans,
             Part::Spans => {
@@ -189,8 +214,10 @@ impl<O: Os> Process<O> {
     pub(crate) fn has_idle(&'static self) -> bool {
         let mut idle = false;
         self.pool.for_each(|heap| {
-            idle |= heap.with(|_, set| set.has_idle());
-            let cache = heap.with_idle_cache(|_, _, cache| !cache.are_empty());
+            // SAFETY: only looked at.
+            idle |= unsafe { heap.with(|_, set| set.has_idle()) };
+            // SAFETY: only looked at.
+            let cache = unsafe { heap.with_idle_cache(false, |_, _, cache| !cache.are_empty()) };
             idle |= cache == Some(true);
         });
         self.pool

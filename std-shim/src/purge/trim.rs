@@ -1,5 +1,7 @@
 //! A trim: everything idle goes back at once.
 
+use larder_core::small::SpanSet;
+
 use super::tick::STEP_BLOCKS;
 use crate::arena::{Arena, PAUSE_NS};
 use crate::os::Os;
@@ -12,13 +14,14 @@ impl<O: Os> Process<O> {
     /// Empties every transfer cache and parked heap, and gives idle memory back to the system. Returns the bytes that
     /// were in memory, with those that a tick gives back meanwhile.
     pub(crate) fn trim(&'static self) -> u64 {
+        self.purger.forget_filter();
         let before = self.purger.purged_bytes();
         if self.arenas().any(Arena::may_be_filled) {
             self.each_heap_looks_again();
         }
         // The first pass sends blocks back that lie in the caches of others, the second receives them.
         for _ in 0..2 {
-            self.flush_idle_caches();
+            self.flush_idle_caches(true);
             self.take_long();
             self.trim_heaps();
         }
@@ -32,7 +35,8 @@ impl<O: Os> Process<O> {
     /// Has all spans looked at again, holes included.
     fn each_heap_looks_again(&'static self) {
         self.pool.for_each(|heap| {
-            heap.with(|_, set| set.forget_looks());
+            // SAFETY: the set stays where it is.
+            unsafe { heap.with(|_, set| set.forget_looks()) };
         });
     }
 
@@ -40,13 +44,15 @@ impl<O: Os> Process<O> {
     fn trim_heaps(&'static self) {
         self.pool.for_each(|heap| {
             // What is put aside meanwhile is younger than this call. A step does one list or span at least.
-            for _ in 0..heap.with(|_, set| set.kept()) + 2 {
+            // SAFETY: only counted.
+            for _ in 0..unsafe { heap.with(|_, set| set.kept()) } + 2 {
                 let (sleeps, mut left) = (Sleep::count(), STEP_BLOCKS);
-                let done = heap.with(|owner, set| {
+                let trim = |owner, set: &mut SpanSet| {
                     // SAFETY: the heap's own remote-free queue and set (HEAP3).
                     unsafe { set.trim(owner, &mut left, &mut self.pages()) }
-                });
-                if done {
+                };
+                // SAFETY: the set stays where it is.
+                if unsafe { heap.with(trim) } {
                     break;
                 }
                 if Sleep::count() != sleeps {

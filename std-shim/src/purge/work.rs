@@ -1,10 +1,10 @@
 //! [`Work`]: what calls of the program do for the heap's upkeep, a bounded step in each, where no thread of the heap's own
-//! does it: ticks that are due, and making up for growth.
+//! does it: ticks that are due, making up for growth, and for what idles where the process may have so much only.
 
 use super::tick::{STEP_BLOCKS, Tick, go_cost};
 use crate::arena::Walk;
 use crate::os::Os;
-use crate::process::Process;
+use crate::process::{Look, Process};
 
 /// A call that gets a block does one step more for so many bytes of it: less than it costs to touch them.
 const STEP_BYTES: usize = 4 << 20;
@@ -13,9 +13,10 @@ const STEP_BYTES: usize = 4 << 20;
 pub(crate) struct Work {
     pub(super) tick: Tick,
     pub(crate) growth: MakeUp,
+    look: Look,
 }
 
-/// Making up for growth: free memory of the arenas goes back, and where that is not enough, two ticks are due.
+/// Making up for growth, or for what idles beside a limit: free memory of the arenas goes back, and where that is not enough, two ticks are due.
 pub(crate) struct MakeUp {
     is_under_way: bool,
     /// Bytes that are missing, and where the walk stands that looks for them.
@@ -24,6 +25,8 @@ pub(crate) struct MakeUp {
     walk: Walk,
     /// What it has cost so far, in blocks (see `tick`).
     cost: u64,
+    /// Bytes that had gone back before, if it is for a limit.
+    before: Option<u64>,
 }
 
 impl Work {
@@ -31,6 +34,7 @@ impl Work {
         Self {
             tick: Tick::new(),
             growth: MakeUp::new(),
+            look: Look::new(),
         }
     }
 }
@@ -43,6 +47,7 @@ impl MakeUp {
             arena: 0,
             walk: Walk::new(),
             cost: 0,
+            before: None,
         }
     }
 
@@ -72,10 +77,14 @@ impl<O: Os> Process<O> {
     /// Does a step of what is due; returns whether there was one.
     pub(crate) fn work_some(&'static self, work: &mut Work, now: u64) -> bool {
         let growth = &mut work.growth;
-        if growth.left == 0 && !self.purger.owes_ticks() {
+        if growth.left == 0 && work.look.begin(self) {
+            // There is more to do when it ends.
+            self.purger.makes_up();
+        }
+        let looks = work.look.is_under_way();
+        if growth.left == 0 && !looks && !self.purger.owes_ticks() {
             if growth.is_under_way {
-                self.purger.made_up(now, growth.cost);
-                growth.is_under_way = false;
+                self.end_growth(growth, now);
             }
             let bytes = self.purger.take_grown(now);
             if bytes == 0 {
@@ -85,13 +94,26 @@ impl<O: Os> Process<O> {
             self.purger.makes_up();
         }
         let mut left = STEP_BLOCKS;
-        if growth.left > 0 {
+        if looks {
+            if let Some(excess) = work.look.count_some(self, &mut left) {
+                growth.begin(excess);
+                growth.before = Some(self.purger.purged_bytes());
+            }
+        } else if growth.left > 0 {
             self.discard_some(growth, &mut left);
         } else {
             self.tick_some(&mut work.tick, &mut left);
         }
         growth.cost += (STEP_BLOCKS - left) as u64;
         true
+    }
+
+    fn end_growth(&'static self, growth: &mut MakeUp, now: u64) {
+        self.purger.made_up(now, growth.cost);
+        if let Some(before) = growth.before {
+            self.within.looked(self.purger.purged_bytes() > before);
+        }
+        growth.is_under_way = false;
     }
 
     fn discard_some(&'static self, growth: &mut MakeUp, left: &mut usize) {

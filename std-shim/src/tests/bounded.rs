@@ -82,6 +82,33 @@ fn a_tick_that_calls_make_gives_all_back_though_no_call_gives_much() {
 }
 
 #[test]
+fn no_look_follows_a_filter_that_comes_in_the_middle_of_a_tick() {
+    for large in [true, false] {
+        let mut calls = Calls::new();
+        let (bytes, count) = if large { (200_000, 200) } else { (8000, 4000) };
+        let blocks: Vec<_> = (0..count).map(|_| calls.alloc(bytes)).collect();
+        let (kept, freed): (Vec<_>, Vec<_>) =
+            (blocks.into_iter().enumerate()).partition(|(number, _)| number % 8 == 0);
+        freed.iter().for_each(|(_, held)| calls.free(held));
+        let (process, os) = (calls.world.verbs().process, calls.world.os);
+        process.tick();
+        process.purger.owe_ticks(2);
+        let before = os.calls(Call::Discard);
+        while os.calls(Call::Discard) == before {
+            process.work(0, 0);
+        }
+        os.filter();
+        let (looks, discards) = (os.calls(Call::Look), os.calls(Call::Discard));
+        assert!(looks > 0);
+        assert!(calls.work() > 0);
+        assert!(os.calls(Call::Discard) > discards, "large: {large}");
+        assert_eq!(os.calls(Call::Look), looks, "large: {large}");
+        let kept: Vec<_> = kept.into_iter().map(|(_, held)| held).collect();
+        calls.end(&kept);
+    }
+}
+
+#[test]
 fn a_process_that_forks_in_the_middle_of_a_tick_goes_on_with_it() {
     let mut calls = Calls::new();
     let large: Vec<_> = (0..200).map(|_| calls.alloc(200_000)).collect();

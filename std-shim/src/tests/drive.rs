@@ -5,9 +5,10 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ptr;
 
+use larder_core::sync::Ordering;
+
 use super::faulty::{Below, Faulty, Plan};
 use super::verbs::{Held, Random, Verbs, is_filled, some_layout};
-use crate::arena::GUARD_BYTES;
 use crate::config::{Config, HugePages};
 use crate::process::Process;
 use crate::stats::Stats;
@@ -140,6 +141,7 @@ impl World {
         let mine = self.threads[thread].heap();
         // SAFETY: one thread has all the parts, and the others are never used again.
         unsafe { process.pool.park_orphans(mine) };
+        process.forked.store(1, Ordering::Relaxed);
         for (number, other) in self.threads.iter_mut().enumerate() {
             if number != thread {
                 **other = Local::new();
@@ -242,7 +244,9 @@ impl World {
     pub(super) fn assert_sound(&self) {
         let process = self.verbs().process;
         process.pool.for_each(|heap| {
-            assert!(heap.with(|_, set| set.is_sound()), "a heap's spans");
+            // SAFETY: only looked at.
+            let is_sound = unsafe { heap.with(|_, set| set.is_sound()) };
+            assert!(is_sound, "a heap's spans");
         });
         let mapped = process.mappings.bytes() as usize;
         let (mut reserved, mut committed) = (mapped, mapped);
@@ -250,7 +254,7 @@ impl World {
             assert!(arena.is_sound(), "an arena's BFC");
             let table_bytes = self.os.range_bytes(ptr::from_ref(arena).addr());
             reserved += arena.bytes() + table_bytes;
-            committed += arena.numbers().1 as usize + table_bytes - GUARD_BYTES;
+            committed += arena.numbers().1 as usize + arena.table_bytes();
         }
         assert_eq!(self.os.reserved_bytes(), reserved, "reserved and forgotten");
         assert_eq!(

@@ -76,6 +76,10 @@ struct State {
     refused_move: Moved,
     has_barrier: bool,
     counts_commits: bool,
+    is_filtered: bool,
+    has_huge_pages: bool,
+    memory_limit: Option<u64>,
+    reads_of_limit: usize,
     now_ms: u64,
     complaints: Vec<String>,
 }
@@ -106,6 +110,10 @@ impl Faulty {
             refused_move: Moved::Refused,
             has_barrier: true,
             counts_commits: false,
+            is_filtered: false,
+            has_huge_pages: true,
+            memory_limit: None,
+            reads_of_limit: 0,
             now_ms: 0,
             complaints: Vec::new(),
         }))
@@ -127,6 +135,26 @@ impl Faulty {
     /// Says from now on that what is committed counts as used.
     pub(super) fn count_commits(&self) {
         self.0.with(|state| state.counts_commits = true);
+    }
+
+    /// Says from now on that there is a filter of system calls.
+    pub(super) fn filter(&self) {
+        self.0.with(|state| state.is_filtered = true);
+    }
+
+    /// Has no huge pages from now on.
+    pub(super) fn lose_huge_pages(&self) {
+        self.0.with(|state| state.has_huge_pages = false);
+    }
+
+    /// Says from now on that the process may have so much memory.
+    pub(super) fn limit_memory(&self, bytes: usize) {
+        self.0.with(|state| state.memory_limit = Some(bytes as u64));
+    }
+
+    /// How often it was asked for that.
+    pub(super) fn reads_of_limit(&self) -> usize {
+        self.0.with(|state| state.reads_of_limit)
     }
 
     /// Has its clock go on.
@@ -277,7 +305,12 @@ impl State {
         }
     }
 
-    fn reserve(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+    fn reserve(
+        &mut self,
+        bytes: usize,
+        align: usize,
+        native: impl FnOnce(usize, usize) -> Option<NonNull<u8>>,
+    ) -> Option<NonNull<u8>> {
         let page = self.page_bytes;
         if bytes == 0 || !bytes.is_multiple_of(page) || !align.is_power_of_two() {
             self.complain("Reserve of broken pages", align, bytes);
@@ -285,7 +318,7 @@ impl State {
         if self.refuses(Call::Reserve, bytes) {
             return None;
         }
-        let found = Native.reserve(bytes, align.max(page));
+        let found = native(bytes, align.max(page));
         let Some(start) = found else {
             self.refusals += 1;
             return None;
@@ -439,8 +472,29 @@ unsafe impl Os for Below {
         self.0.0.with(|state| state.counts_commits)
     }
 
+    fn is_filtered(&self) -> bool {
+        self.0.0.with(|state| state.is_filtered)
+    }
+
+    fn memory_limit(&self) -> Option<u64> {
+        self.0.0.with(|state| {
+            state.reads_of_limit += 1;
+            state.memory_limit
+        })
+    }
+
+    fn has_huge_pages(&self) -> bool {
+        self.0.0.with(|state| state.has_huge_pages)
+    }
+
     fn reserve(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
-        self.0.0.with(|state| state.reserve(bytes, align))
+        let native = |bytes, align| Native.reserve(bytes, align);
+        self.0.0.with(|state| state.reserve(bytes, align, native))
+    }
+
+    fn reserve_zeros(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
+        let native = |bytes, align| Native.reserve_zeros(bytes, align);
+        self.0.0.with(|state| state.reserve(bytes, align, native))
     }
 
     unsafe fn release(&self, start: *mut u8, bytes: usize) {

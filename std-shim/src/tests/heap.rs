@@ -202,6 +202,31 @@ fn limits_on_addresses_and_on_memory_give_null_and_are_survived() {
 }
 
 #[test]
+fn tables_are_committed_as_the_range_grows() {
+    const BLOCK: usize = 48 << 20;
+    let world = World::with(
+        Faulty::new(Plan::Willing),
+        1,
+        1,
+        64 << 30,
+        &Config::BALANCED,
+    );
+    let process = world.verbs().process;
+    let mut blocks = Vec::new();
+    for count in 1..=12 {
+        blocks.push(process.alloc_large(BLOCK, 16).unwrap());
+        // Growth goes ahead by a 16th, the tables by a megabyte, and they take less than a 200th of the range.
+        let held = count * (BLOCK + BLOCK / 16 + BLOCK / 200) + (6 << 20);
+        assert!(world.os.committed_bytes() <= held, "{count} blocks");
+        world.assert_sound();
+    }
+    for block in blocks {
+        assert!(process.free_large(block.as_ptr(), BLOCK));
+    }
+    world.end();
+}
+
+#[test]
 fn where_commits_count_arenas_double_so_that_tables_stay_short() {
     const GIB: usize = 1 << 30;
     const BLOCK: usize = 48 << 20;

@@ -21,4 +21,5 @@ mod scarce;
 mod secondary_heaps;
 mod verbs;
 mod waits;
+mod within;
 mod zero;

@@ -5,6 +5,7 @@ use std::alloc::Layout;
 use std::collections::{BTreeSet, VecDeque};
 
 use larder_core::small::SizeClass;
+use larder_core::sync::Ordering;
 
 use super::drive::World;
 use super::faulty::{Call, Faulty, Plan};
@@ -261,6 +262,69 @@ fn small_blocks_go_back_at_the_second_tick_whoever_freed_them() {
         ticks.falls_idle();
         ticks.end();
     }
+}
+
+/// What lies at the starts of blocks.
+fn contents(starts: &[*mut u8]) -> Vec<[u8; 16]> {
+    // SAFETY: blocks that were longer, in spans of which others are in use.
+    let read = |start: &*mut u8| unsafe { start.cast::<[u8; 16]>().read() };
+    starts.iter().map(read).collect()
+}
+
+#[test]
+fn ticks_in_the_child_of_a_fork_touch_no_block_that_was_idle_before() {
+    child_leaves_alone_what_is_idle(0);
+}
+
+#[test]
+fn the_child_of_a_fork_in_the_middle_of_a_tick_does_not_go_on_with_it() {
+    for steps in [3, 10] {
+        child_leaves_alone_what_is_idle(steps);
+    }
+}
+
+/// The parent did so many steps of ticks.
+fn child_leaves_alone_what_is_idle(steps: usize) {
+    let mut ticks = Ticks::new(Plan::Willing);
+    let mut idle = Vec::new();
+    let mut kept = Vec::new();
+    for (thread, size) in [(0, 48), (0, 800), (1, 100), (1, 3000)] {
+        for (number, held) in (ticks.make_all(thread, size, MIB)).into_iter().enumerate() {
+            if number % 3 == 0 {
+                idle.push(held.start);
+                ticks.free(thread, [held]);
+            } else {
+                kept.push(held);
+            }
+        }
+    }
+    let process = ticks.world.verbs().process;
+    process.purger.owe_ticks(2);
+    for _ in 0..steps {
+        process.work(0, 0);
+    }
+    assert!(process.purger.owes_ticks());
+    // Thread 1 does not come along.
+    // SAFETY: one thread has all the parts, and that one is never used again.
+    unsafe { process.pool.park_orphans(ticks.threads[0].heap()) };
+    ticks.threads[1] = Local::new();
+    process.forked.store(1, Ordering::Relaxed);
+    let before = contents(&idle);
+    for _ in 0..4 {
+        ticks.tick();
+    }
+    assert!(contents(&idle) == before);
+    ticks.falls_idle();
+    // What the child uses goes back as ever.
+    let purged = ticks.purged();
+    let blocks = ticks.make_all(0, 9000, 4 * MIB);
+    ticks.free(0, blocks);
+    for _ in 0..3 {
+        ticks.tick();
+    }
+    assert!(ticks.purged() - purged > 3 * MIB as u64);
+    ticks.free(0, kept);
+    ticks.end();
 }
 
 #[test]

@@ -79,6 +79,61 @@ fn a_heap_that_leaves_most_untouched_has_none() {
 }
 
 #[test]
+fn nothing_is_looked_at_where_no_huge_pages_come_of_it() {
+    let grows = |config: Config, prepare: fn(&Faulty)| {
+        let world = world(config);
+        prepare(world.os);
+        let mut blocks = Vec::new();
+        while committed(&world) < 4 * ABOVE {
+            blocks.push(touched(&world, MIB));
+            let looked = world.os.calls(Call::Look) > 0;
+            assert!(!looked || committed(&world) > ABOVE, "below the bound");
+        }
+        let looks = world.os.calls(Call::Look);
+        free(&world, blocks.iter().map(|held| (held.start, MIB)));
+        world.end();
+        looks
+    };
+    let never = Config {
+        huge_pages: HugePages::Never,
+        ..Config::BALANCED
+    };
+    assert!(grows(Config::BALANCED, |_| ()) > 0);
+    assert_eq!(grows(never, |_| ()), 0);
+    assert_eq!(grows(Config::BALANCED, Faulty::lose_huge_pages), 0);
+    assert_eq!(grows(Config::BALANCED, Faulty::filter), 0);
+}
+
+#[test]
+fn a_filtered_process_gives_memory_back_without_a_look_and_has_huge_pages_for_small_blocks() {
+    let world = world(Config::BALANCED);
+    world.os.filter();
+    let mut local = Local::new();
+    let layout = Layout::new::<[u8; 4000]>();
+    let blocks: Vec<_> = (0..4 * ABOVE / layout.size())
+        .map(|_| world.verbs().alloc(&mut local, layout, false))
+        .collect();
+    assert!(world.os.calls(Call::Advise) > 0);
+    let discarded = world.os.calls(Call::Discard);
+    for (number, block) in blocks.iter().enumerate() {
+        if number % 8 > 0 {
+            world.verbs().free(&mut local, *block, layout);
+        }
+    }
+    for _ in 0..3 {
+        world.verbs().process.tick();
+    }
+    assert!(world.verbs().process.trim() > 0);
+    assert!(world.os.calls(Call::Discard) > discarded);
+    assert_eq!(world.os.calls(Call::Look), 0);
+    for block in blocks.into_iter().step_by(8) {
+        world.verbs().free(&mut local, block, layout);
+    }
+    local.end(world.verbs().process);
+    world.end();
+}
+
+#[test]
 fn a_growth_looks_at_a_bounded_number_of_places() {
     let world = world(Config::BALANCED);
     let first = large(&world, 512 * MIB);

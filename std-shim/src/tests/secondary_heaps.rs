@@ -165,7 +165,8 @@ fn a_thread_gets_few_blocks_at_first_and_a_secondary_keeps_none_when_its_thread_
     let secondary = crowd.verbs().process.pool.adopt_secondary().unwrap();
     // SAFETY: adopted just now.
     assert!(unsafe { &*secondary.cache() }.are_empty());
-    crowd.verbs().process.park(secondary);
+    // SAFETY: adopted just now.
+    unsafe { crowd.verbs().process.park(secondary) };
     crowd.end(blocks);
 }
 
@@ -231,7 +232,10 @@ fn where_memory_comes_first_fewer_heaps_have_sets_of_their_own() {
         let heaps: Vec<_> = (0..6).map(|_| process.adopt().unwrap()).collect();
         let own = heaps.iter().filter(|heap| !heap.is_secondary());
         assert_eq!(own.count(), primaries);
-        heaps.into_iter().for_each(|heap| process.park(heap));
+        for heap in heaps {
+            // SAFETY: adopted above.
+            unsafe { process.park(heap) };
+        }
         world.end();
     }
 }

@@ -204,7 +204,8 @@ impl Local {
             ..Self::new()
         };
         if let State::Attached(heap) = state {
-            process.park(heap);
+            // SAFETY: the thread's own heap (LOCAL2), which it has no more.
+            unsafe { process.park(heap) };
             process.purger.thread_ended();
         }
     }
@@ -298,7 +299,8 @@ impl Local {
             self.borrows = false;
         } else {
             self.borrows = told == Told::Never;
-            process.park(heap);
+            // SAFETY: from `begin_attach`, which adopted it for this thread.
+            unsafe { process.park(heap) };
         }
     }
 
@@ -334,7 +336,8 @@ impl Local {
         // A heap for this one call.
         let heap = process.adopt()?;
         let result = run(heap, &mut 0);
-        process.park(heap);
+        // SAFETY: adopted above.
+        unsafe { process.park(heap) };
         Some(result)
     }
 }

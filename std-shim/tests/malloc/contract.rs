@@ -38,6 +38,26 @@ fn too_much_is_refused_and_the_program_goes_on() {
 }
 
 #[test]
+fn a_program_has_most_of_what_a_limit_on_data_leaves_again_and_again() {
+    same("data_limit.c", &["85"], &[Preloaded], 1);
+}
+
+#[test]
+fn a_program_that_filters_its_system_calls_lives() {
+    let program = compile("filtered.c", Preloaded);
+    for mode in ["balanced", "speed", "memory", "hardened"] {
+        for files in ["none", "files"] {
+            let end = run(command(&program, Preloaded)
+                .arg(files)
+                .env("LARDER_MODE", mode)
+                .env("LARDER_PURGE_AFTER", "1"));
+            let said = end.text();
+            assert_eq!(said, "lives\n", "{mode} {files}: {}", end.status);
+        }
+    }
+}
+
+#[test]
 fn each_operator_of_cpp_does_what_it_promises() {
     same("operators.cpp", &[&times().to_string()], &ALL, 1);
 }

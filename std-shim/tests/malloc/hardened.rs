@@ -231,6 +231,7 @@ fn programs_without_a_misuse_say_what_they_always_say() {
     for (name, arguments) in [
         ("contract.c", contract_arguments().to_vec()),
         ("limits.c", vec![]),
+        ("data_limit.c", vec![]),
         ("early.c", vec![]),
         ("shuffle.c", vec![rounds.as_str()]),
         ("forks.c", vec!["5"]),

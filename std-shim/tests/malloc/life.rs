@@ -78,6 +78,16 @@ fn signals_and_cancellations_come_while_threads_allocate() {
 }
 
 #[test]
+fn the_heap_takes_little_stack_and_its_first_allocation_no_more_than_a_page() {
+    for mode in ["balanced", "speed", "memory"] {
+        let end = run(command(compile("depth.c", Preloaded), Preloaded)
+            .env("LARDER_MODE", mode)
+            .env("LARDER_PURGE_AFTER", "1"));
+        assert_eq!(end.text(), "measured\n", "{mode}: {}", end.status);
+    }
+}
+
+#[test]
 fn a_thread_is_not_cancelled_inside_the_heap() {
     // Each moves and zeroes gigabytes.
     let rounds = (times() / 2).min(1000).to_string();

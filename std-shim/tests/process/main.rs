@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod dumps;
 mod ends;
 mod forks;
 mod known;
@@ -36,6 +37,7 @@ extern "C-unwind" fn main(_: c_int, _: *const *const u8) -> c_int {
         forks::CASES,
         numbers::CASES,
         memory::CASES,
+        dumps::CASES,
         misuse::CASES,
         misuse::BY_ADDRESS,
         steps::CASES,

@@ -93,11 +93,26 @@ impl SpanSet {
         unsafe { self.walk(Walk::Tick, budget, pages) }
     }
 
+    /// Has [`age`](Self::age) and [`settle`](Self::settle) leave alone what is idle now, as long as the program does not
+    /// use it: in the child of a fork each block that is touched costs a copy of its page, more than what goes back.
+    /// Takes what that costs from `budget`, in blocks; returns whether that was all. If not, call it again.
+    ///
+    /// O(classes + listed spans). Lists are left once: those of a child that forks in its turn go as ever, as long as some
+    /// of its parent's are there.
+    pub fn leave_idle(&mut self, budget: &mut usize) -> bool {
+        if self.walk != Walk::Leave {
+            self.classes.iter_mut().for_each(ClassSpans::leave_lists);
+            self.begin_walk(Walk::Leave);
+        }
+        self.walk_leaving(budget)
+    }
+
     /// Whether there is anything that [`age`](Self::age) and [`settle`](Self::settle) give back or make older.
     /// O(classes).
     pub fn has_idle(&self) -> bool {
         let is_idle = |state: &ClassSpans| {
-            state.transfer_lists > 0 || !state.empty.is_null() || state.touched || state.to_scan
+            let has_lists = state.transfer_lists > state.left_lists;
+            has_lists || !state.empty.is_null() || state.touched || state.to_scan
         };
         let goes_on = !self.received.is_null() || self.walk != Walk::None;
         goes_on || self.classes.iter().any(is_idle)
@@ -122,26 +137,29 @@ impl SpanSet {
     ) {
         let links = self.links();
         loop {
-            let (mut fetched, mut count) = ([ptr::null_mut(); FETCHED], 0);
+            let (mut first, mut last): (*mut Slot, *mut Slot) = (ptr::null_mut(), ptr::null_mut());
+            let mut count = 0;
             while count + TOGETHER <= FETCHED && lists.iter().any(|list| !list.is_null()) {
                 for list in lists.iter_mut().filter(|list| !list.is_null()) {
-                    fetched[count] = *list;
-                    count += 1;
+                    let slot = *list;
                     // SAFETY: SLOT1.
-                    *list = unsafe { links.next(*list) };
+                    *list = unsafe { links.next(slot) };
+                    if last.is_null() {
+                        first = slot;
+                    } else {
+                        // SAFETY: ours, and its own link was followed.
+                        unsafe { links.set_next(last, slot) };
+                    }
+                    (last, count) = (slot, count + 1);
                 }
             }
-            let (mut list, blocks) = (ptr::null_mut(), &fetched[..count]);
-            for &slot in blocks.iter().rev() {
-                // SAFETY: ours, and fetched from its list.
-                unsafe { links.set_next(slot, list) };
-                list = slot;
-            }
-            if list.is_null() {
+            if first.is_null() {
                 return;
             }
+            // SAFETY: as above.
+            unsafe { links.set_next(last, ptr::null_mut()) };
             // SAFETY: the caller's promise; linked just now.
-            unsafe { self.give_back(owner, list, pages) };
+            unsafe { self.give_back(owner, first, pages) };
         }
     }
 }

@@ -202,3 +202,22 @@ fn a_walk_goes_on_though_its_next_span_leaves_the_list() {
     );
     assert!(full.set.is_sound());
 }
+
+#[test]
+fn spans_are_left_alone_a_bounded_number_at_a_time_and_scanned_no_more() {
+    let (queue, mut pages) = (RemoteQueue::new(), Region::new());
+    let mut full = Full::new(&queue, &mut pages);
+    full.free(1);
+    full.set.forget_looks();
+    let mut calls = 1;
+    while !full.set.leave_idle(&mut 8) {
+        calls += 1;
+    }
+    assert_eq!(calls, SPANS.div_ceil(8));
+    assert!(!full.set.has_idle());
+    for _ in 0..3 {
+        // SAFETY: the set's own queue and pages.
+        assert!(unsafe { full.set.settle(full.queue, &mut 8, full.pages) });
+    }
+    assert_eq!(full.pages.discards, 0);
+}

@@ -9,7 +9,10 @@ use super::super::span::Span;
 /// A transfer cache may hold this much if its owner has blocks of the class at all, and beyond it half
 /// of what the owner has: a program that frees a large tree and builds another finds its blocks again
 /// without a walk.
-const TRANSFER_BYTES: usize = 64 << 10;
+const TRANSFER_BYTES: u64 = 64 << 10;
+
+/// How many stacks of lists ticks leave alone: what was young, and what was old.
+const LEFT: usize = 2;
 
 /// Spans and transfer cache of one class.
 #[derive(Debug)]
@@ -18,8 +21,12 @@ pub(super) struct ClassSpans {
     pub(super) listed: *mut Span,
     pub(super) transfer: *mut Slot,
     pub(super) old: *mut Slot,
-    /// In both stacks.
+    /// Stacks, each null if it is empty (SET5).
+    pub(super) left: [*mut Slot; LEFT],
+    /// In all stacks.
     pub(super) transfer_lists: u32,
+    /// Of those, in `left`.
+    pub(super) left_lists: u32,
     /// The listed span without a used block, or null (SET3).
     pub(super) empty: *mut Span,
     /// The span that the walk under way comes to next, or null if it comes to none of this class any more.
@@ -31,9 +38,10 @@ pub(super) struct ClassSpans {
     pub(super) again: bool,
     pub(super) walk_again: bool,
     pub(super) spans: u32,
-    pub(super) blocks: u32,
+    /// More than 32 bits count: a thread may have 32 GiB of the shortest.
+    pub(super) blocks: u64,
     /// Blocks that are not in their span's list.
-    pub(super) used: u32,
+    pub(super) used: u64,
 }
 
 impl ClassSpans {
@@ -42,7 +50,9 @@ impl ClassSpans {
         listed: ptr::null_mut(),
         transfer: ptr::null_mut(),
         old: ptr::null_mut(),
+        left: [ptr::null_mut(); LEFT],
         transfer_lists: 0,
+        left_lists: 0,
         empty: ptr::null_mut(),
         walk: ptr::null_mut(),
         idle: false,
@@ -57,14 +67,14 @@ impl ClassSpans {
 
     /// Whether the transfer cache may take one list more.
     pub(super) fn transfer_has_room(&self, class: SizeClass, max: usize) -> bool {
-        let owned_bytes = self.blocks as usize * class.block_bytes();
+        let owned_bytes = self.blocks * class.block_bytes() as u64;
         let limit = match owned_bytes {
             // Nobody here asks for such blocks.
             0 => 0,
             _ => TRANSFER_BYTES.max(owned_bytes / 2),
         };
-        let list_bytes = max * class.block_bytes();
-        let lists = self.transfer_lists as usize + 1;
+        let list_bytes = (max * class.block_bytes()) as u64;
+        let lists = u64::from(self.transfer_lists) + 1;
         lists * list_bytes <= limit && class.block_bytes() >= TWO_WORDS
     }
 
@@ -78,6 +88,27 @@ impl ClassSpans {
         self.old = unsafe { links.below(list) };
         self.transfer_lists -= 1;
         Some(list)
+    }
+
+    /// Takes one list from the part of the transfer cache that ticks leave alone.
+    pub(super) fn take_left(&mut self, links: Links) -> Option<*mut Slot> {
+        let stack = self.left.iter_mut().find(|stack| !stack.is_null())?;
+        let list = *stack;
+        // SAFETY: SET1: the list is the transfer cache's and its first block has a second word.
+        *stack = unsafe { links.below(list) };
+        self.transfer_lists -= 1;
+        self.left_lists -= 1;
+        Some(list)
+    }
+
+    /// Moves all lists to the part of the transfer cache that ticks leave alone, unless some are there. No list is
+    /// touched.
+    pub(super) fn leave_lists(&mut self) {
+        if self.left_lists == 0 {
+            self.left = [self.transfer, self.old];
+            (self.transfer, self.old) = (ptr::null_mut(), ptr::null_mut());
+            self.left_lists = self.transfer_lists;
+        }
     }
 
     /// Enters a span in the list.

@@ -42,7 +42,8 @@ impl SpanSet {
             if remote_queue.is_empty() {
                 return true;
             }
-            self.received = remote_queue.take();
+            // SAFETY: the caller's promise: the queue is this set's own.
+            self.received = unsafe { remote_queue.take() };
         }
         for _ in 0..RECEIVED {
             let span = self.received;
@@ -123,7 +124,7 @@ impl SpanSet {
         let (idle, listed) = (own.used() == 0, own.listed);
         let aging = self.aging;
         let state = self.class(shape.class);
-        state.used -= count;
+        state.used -= u64::from(count);
         if aging {
             own.rest = EXPIRED;
             state.to_scan = true;
@@ -153,7 +154,7 @@ impl SpanSet {
         let shape = *unsafe { Span::shape(span) };
         let state = self.class(shape.class);
         state.spans -= 1;
-        state.blocks -= shape.capacity;
+        state.blocks -= u64::from(shape.capacity);
         // SAFETY: it is listed.
         unsafe { state.unlist(span) };
         // SAFETY: SPAN5.

@@ -33,7 +33,7 @@ impl SpanSet {
             (prev, span) = (span, own.next);
         }
         let mut chains = 0;
-        for mut list in [state.transfer, state.old] {
+        for mut list in [state.transfer, state.old].into_iter().chain(state.left) {
             while !list.is_null() {
                 chains += 1;
                 if self.list_len(list) != self.policy.bin_blocks(class) {

@@ -28,6 +28,8 @@ pub(super) enum Walk {
     Tick,
     /// Scans all spans that something happened to.
     Trim,
+    /// Scans nothing, and has all spans left alone by those to come.
+    Leave,
 }
 
 impl SpanSet {
@@ -63,17 +65,39 @@ impl SpanSet {
         all
     }
 
-    fn begin_walk(&mut self, kind: Walk) {
+    pub(super) fn begin_walk(&mut self, kind: Walk) {
         self.walk = kind;
         for state in &mut self.classes {
             let is_new = core::mem::take(&mut state.touched) | core::mem::take(&mut state.to_scan);
             // A walk of the other kind may not have ended.
-            state.walk = match is_new || !state.walk.is_null() {
+            state.walk = match is_new || !state.walk.is_null() || kind == Walk::Leave {
                 true => state.listed,
                 false => ptr::null_mut(),
             };
             state.walk_again |= core::mem::take(&mut state.again);
         }
+    }
+
+    /// Goes on with a walk that has all spans left alone; returns whether it has ended. A span takes one from the budget.
+    pub(super) fn walk_leaving(&mut self, budget: &mut usize) -> bool {
+        for state in &mut self.classes {
+            while !state.walk.is_null() {
+                if *budget == 0 {
+                    return false;
+                }
+                *budget -= 1;
+                // SAFETY: listed spans are ours.
+                let own = unsafe { Span::own(state.walk) };
+                state.walk = own.next;
+                // A record that says so already is not copied.
+                if own.rest != SCANNED {
+                    own.rest = SCANNED;
+                }
+            }
+            state.walk_again = false;
+        }
+        self.walk = Walk::None;
+        true
     }
 
     /// Goes on with the walk in one class; returns whether the budget was enough.

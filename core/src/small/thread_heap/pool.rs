@@ -109,7 +109,10 @@ impl<W: Wait> HeapPool<W> {
     }
 
     /// Enters a new heap with a set of its own, which the caller owns.
-    pub fn enter(&self, heap: &'static ThreadHeap<W>) {
+    ///
+    /// # Safety
+    /// The caller made the heap, nobody else uses it, and it has entered no pool.
+    pub unsafe fn enter(&self, heap: &'static ThreadHeap<W>) {
         self.0.with(|heads| {
             heads.enter(heap);
             // SAFETY: the heap is not in the list yet, so nobody reads its link.
@@ -121,7 +124,13 @@ impl<W: Wait> HeapPool<W> {
     }
 
     /// Enters a new secondary heap, which the caller owns from now on if there is a primary for it.
-    pub fn enter_secondary(&self, heap: &'static ThreadHeap<W>) -> Option<&'static ThreadHeap<W>> {
+    ///
+    /// # Safety
+    /// The caller made the heap, nobody else uses it, and it has entered no pool.
+    pub unsafe fn enter_secondary(
+        &self,
+        heap: &'static ThreadHeap<W>,
+    ) -> Option<&'static ThreadHeap<W>> {
         let primary = self.0.with(|heads| {
             let primary = heads.quietest()?;
             heads.enter(heap);
@@ -132,8 +141,11 @@ impl<W: Wait> HeapPool<W> {
         Some(heap)
     }
 
-    /// Gives up a heap, with what lies in its cache. The caller owns it.
-    pub fn park(&self, heap: &'static ThreadHeap<W>) {
+    /// Gives up a heap, with what lies in its cache.
+    ///
+    /// # Safety
+    /// The caller owns the heap, which is of this pool, and uses it no more.
+    pub unsafe fn park(&self, heap: &'static ThreadHeap<W>) {
         // SAFETY: the caller owns it.
         let primary = unsafe { heap.primary() };
         heap.give_up();
@@ -171,6 +183,21 @@ impl<W: Wait> HeapPool<W> {
         self.0.with(|heads| heads.primary_count)
     }
 
+    /// Returns how many heaps have an owner. O(heaps with a set of their own).
+    pub fn owned(&self) -> u32 {
+        self.0.with(|heads| {
+            let (mut owned, mut at) = (0, heads.primaries);
+            // SAFETY: HEAP1: heaps live for ever.
+            while let Some(primary) = unsafe { at.as_ref() } {
+                // SAFETY: HEAP6: under the pool's lock.
+                owned += unsafe { Cell::read(&raw const primary.threads) };
+                // SAFETY: written before the primary heap was in the list.
+                at = unsafe { Cell::read(&raw const primary.primaries) };
+            }
+            owned
+        })
+    }
+
     /// The newest heap, or null; the others follow by [`ThreadHeap::older`].
     pub fn all(&self) -> *const ThreadHeap<W> {
         self.0.with(|heads| heads.all)
@@ -193,8 +220,8 @@ impl<W: Wait> HeapPool<W> {
                 return;
             }
             heap.parts.with(|parts| parts.uncounted = true);
-            // Ours as long as nobody else runs.
-            self.park(heap);
+            // SAFETY: ours as long as nobody else runs.
+            unsafe { self.park(heap) };
         });
     }
 

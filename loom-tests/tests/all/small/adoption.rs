@@ -2,6 +2,7 @@
 
 use std::ptr;
 
+use larder_core::small::SpanSet;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -119,7 +120,8 @@ fn broken_twin_bins_used_after_parking_are_found() {
         let mut owner = world.owner(0);
         let block = owner.alloc();
         let next = thread::spawn(move || live(world));
-        world.pool.park(owner.heap);
+        // SAFETY: none, and that is the point: the heap is used afterwards.
+        unsafe { world.pool.park(owner.heap) };
         owner.free(block);
         next.join().unwrap();
     });
@@ -134,12 +136,14 @@ fn broken_twin_a_heap_trimmed_without_asking_for_its_owner_is_found() {
         let trimmer = thread::spawn(move || {
             let heap = world.heap(0);
             world.touch(heap);
-            heap.with(|owner, set| {
+            let flush = |owner, set: &mut SpanSet| {
                 // SAFETY: what a thread would say that is wrong: nobody owns it.
                 let cache = unsafe { &mut *heap.cache() };
                 // SAFETY: nobody frees meanwhile, it would say.
                 unsafe { set.flush(owner, cache, &mut &*world) };
-            });
+            };
+            // SAFETY: the set stays where it is.
+            unsafe { heap.with(flush) };
         });
         live(world);
         trimmer.join().unwrap();

@@ -10,18 +10,21 @@ use crate::small::world::{BIN_BYTES, SLOT_BYTES, World, model};
 fn tick(world: &'static World) {
     world.pool.for_each(|heap| {
         world.flush_idle(heap);
-        heap.with(|owner, set| {
+        let receive = |owner, set: &mut SpanSet| {
             // SAFETY: the heap's own remote-free queue, the same pages always.
             unsafe { set.receive(owner, &mut &*world) };
-        });
+        };
+        // SAFETY: the set stays where it is, here and below.
+        unsafe { heap.with(receive) };
         // In steps, between which others have the lock.
         let steps = |step: fn(*const RemoteQueue, &mut SpanSet, &'static World) -> bool| loop {
-            let done = heap.with(|owner, set| {
+            let step = |owner, set: &mut SpanSet| {
                 let done = step(owner, set, world);
                 assert!(set.is_sound());
                 done
-            });
-            if done {
+            };
+            // SAFETY: see above.
+            if unsafe { heap.with(step) } {
                 break;
             }
         };
@@ -87,7 +90,8 @@ fn two_ticks_take_home_all_that_nobody_needs() {
         assert_eq!(world.live_spans(), 1, "it is young");
         tick(world);
         assert_eq!(world.live_spans(), 0, "two ticks are enough");
-        assert!(!world.heap(0).with(|_, set| set.has_idle()));
+        // SAFETY: only looked at.
+        assert!(!unsafe { world.heap(0).with(|_, set| set.has_idle()) });
     });
 }
 
@@ -102,13 +106,15 @@ fn broken_twin_a_tick_that_takes_an_owners_bins_is_found() {
         owner.park();
         let ticking = thread::spawn(move || {
             let heap = world.heap(0);
-            heap.with(|owner, set| {
+            let flush = |owner, set: &mut SpanSet| {
                 world.touch(heap);
                 // SAFETY: none, and that is the point: somebody may own them.
                 let cache = unsafe { &mut *heap.cache() };
                 // SAFETY: the heap's own remote-free queue, the same pages always.
                 unsafe { set.flush(owner, cache, &mut &*world) };
-            });
+            };
+            // SAFETY: the set stays where it is.
+            unsafe { heap.with(flush) };
         });
         let mut owner = world.adopt().unwrap();
         let block = owner.alloc();
@@ -127,7 +133,8 @@ fn broken_twin_a_tick_without_the_lock_is_found() {
         let [first, second] = owner.alloc_all();
         owner.free(first);
         let ticking = thread::spawn(move || tick(world));
-        let set = owner.heap.with(|_, set| std::ptr::from_mut(set));
+        // SAFETY: none: the set is kept beyond its lock.
+        let set = unsafe { owner.heap.with(|_, set| std::ptr::from_mut(set)) };
         // SAFETY: none, and that is the point: the set is touched without its lock.
         owner.make_room_in(owner.heap.remote_queue(), unsafe { &mut *set });
         owner.free(second);

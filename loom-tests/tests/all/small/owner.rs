@@ -25,7 +25,8 @@ impl Owner {
     /// What a thread does as its last: it gives its heap up, with what lies in its cache.
     pub(crate) fn park(self) {
         self.touch();
-        self.world.pool.park(self.heap);
+        // SAFETY: our heap, which we use no more.
+        unsafe { self.world.pool.park(self.heap) };
     }
 
     /// The heap's cache, which are ours; the checker sees it if they are not.
@@ -107,9 +108,11 @@ impl Owner {
 
     /// Moves what others freed into the spans.
     pub(crate) fn receive(&self) {
-        self.heap.with(|owner, set| {
+        let receive = |owner, set: &mut SpanSet| {
             // SAFETY: the heap's own remote-free queue, the same pages always.
             unsafe { set.receive(owner, &mut &*self.world) };
-        });
+        };
+        // SAFETY: the set stays where it is.
+        unsafe { self.heap.with(receive) };
     }
 }

@@ -63,7 +63,8 @@ fn broken_twin_a_transfer_cache_filled_without_the_lock_is_found() {
         let [first, second] = owner.alloc_all();
         owner.free(first);
         let trimmer = thread::spawn(move || world.trim());
-        let set = owner.heap.with(|_, set| ptr::from_mut(set));
+        // SAFETY: none: the set is kept beyond its lock.
+        let set = unsafe { owner.heap.with(|_, set| ptr::from_mut(set)) };
         // SAFETY: none, and that is the point: the set is touched without its lock.
         owner.make_room_in(owner.heap.remote_queue(), unsafe { &mut *set });
         owner.free(second);
@@ -79,7 +80,8 @@ fn broken_twin_a_transfer_cache_emptied_without_the_lock_is_found() {
     model(1, BIN_BYTES, 2, |world| {
         let mut owner = two_blocks(world);
         let first = owner.alloc();
-        let set = owner.heap.with(|_, set| ptr::from_mut(set));
+        // SAFETY: none: the set is kept beyond its lock.
+        let set = unsafe { owner.heap.with(|_, set| ptr::from_mut(set)) };
         let trimmer = thread::spawn(move || world.trim());
         // Nothing in between would let the trimmer run.
         thread::yield_now();

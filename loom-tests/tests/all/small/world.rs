@@ -117,7 +117,11 @@ fn run_once(
         heaps: (0..all)
             .map(|number| match number < heaps {
                 true => ThreadHeap::default(),
-                false => ThreadHeap::secondary(Policy::BALANCED),
+                false => {
+                    let mut heap = ThreadHeap::default();
+                    heap.prepare(Policy::BALANCED, true);
+                    heap
+                }
             })
             .collect(),
         owned: (0..all).map(|_| UnsafeCell::new(())).collect(),
@@ -140,13 +144,15 @@ impl World {
 
     /// A thread that made a heap and entered it.
     pub(crate) fn owner(&'static self, number: usize) -> Owner {
-        self.pool.enter(self.heap(number));
+        // SAFETY: a heap that was made for this thread.
+        unsafe { self.pool.enter(self.heap(number)) };
         Owner::of(self, self.heap(number))
     }
 
     /// A thread that made a secondary heap and entered it.
     pub(crate) fn new_secondary(&'static self, number: usize) -> Owner {
-        let secondary = self.pool.enter_secondary(self.heap(number));
+        // SAFETY: a heap that was made for this thread.
+        let secondary = unsafe { self.pool.enter_secondary(self.heap(number)) };
         Owner::of(self, secondary.expect("there is a primary"))
     }
 
@@ -175,25 +181,30 @@ impl World {
 
     /// sends back what lies in a heap's cache, if it has no owner.
     pub(crate) fn flush_idle(&'static self, heap: &ThreadHeap) {
-        heap.with_idle_cache(|owner, set, cache| {
+        let flush = |owner, set: &mut SpanSet, cache: &mut ThreadCache| {
             self.touch(heap);
             // SAFETY: the set's own remote-free queue, and its cache (HEAP4), the same pages always.
             unsafe { set.flush(owner, cache, &mut &*self) };
-        });
+        };
+        // SAFETY: both stay where they are.
+        unsafe { heap.with_idle_cache(true, flush) };
     }
 
     fn trim_heap(&'static self, heap: &ThreadHeap) {
         self.flush_idle(heap);
-        heap.with(|owner, set| {
+        let trim = |owner, set: &mut SpanSet| {
             // SAFETY: the heap's own remote-free queue, the same pages always.
             unsafe { set.trim(owner, &mut { usize::MAX }, &mut &*self) };
             assert!(set.is_sound());
-        });
+        };
+        // SAFETY: the set stays where it is.
+        unsafe { heap.with(trim) };
     }
 
     /// What a heap holds.
     pub(crate) fn usage(&'static self, heap: &ThreadHeap) -> ClassUsage {
-        heap.with(|_, set| set.usage(self.class, self.span_bytes(self.class)))
+        // SAFETY: only looked at.
+        unsafe { heap.with(|_, set| set.usage(self.class, self.span_bytes(self.class))) }
     }
 
     /// Spans that are in use.
@@ -225,7 +236,8 @@ impl World {
     /// Every span announced to a heap at this moment.
     pub(crate) fn announced(&self, heap: &ThreadHeap) -> Vec<*mut Span> {
         let mut all = Vec::new();
-        let mut span = heap.remote_queue().take();
+        // SAFETY: announced again below.
+        let mut span = unsafe { heap.remote_queue().take() };
         while !span.is_null() {
             assert!(!all.contains(&span), "a span was announced twice");
             all.push(span);
@@ -248,13 +260,13 @@ impl World {
             // Another heap may have freed blocks of this one.
             self.trim_heap(heap);
             assert_eq!(self.usage(heap), ClassUsage::default(), "a block was lost");
-            assert!(
-                heap.remote_queue().take().is_null(),
-                "a released span was announced"
-            );
+            // SAFETY: all threads have ended.
+            let announced = unsafe { heap.remote_queue().take() };
+            assert!(announced.is_null(), "a released span was announced");
         }
         assert_eq!(self.live_spans(), 0, "a span was lost");
-        let buried = self.graveyard.take();
+        // SAFETY: all threads have ended.
+        let buried = unsafe { self.graveyard.take() };
         assert!(buried.is_null(), "a released span got a block");
     }
 }

@@ -1,0 +1,62 @@
+//! How much memory the control groups of the process may have.
+
+use core::ffi::CStr;
+use core::fmt::Write;
+
+use super::proc::{each_line, read};
+use crate::text::Text;
+
+/// Where groups lie, in the second version and in the first one; a process that sees only its own part of them has its
+/// own group there.
+const UNIFIED: &str = "/sys/fs/cgroup";
+const MEMORY: &str = "/sys/fs/cgroup/memory";
+
+/// The longest line of a group that is understood, and the longest name of a file: the stack of a thread may be short.
+const LINE_BYTES: usize = 384;
+const PATH_BYTES: usize = LINE_BYTES + 64;
+
+/// The lowest limit of the group of the process and of those around it, in bytes; `None` if there is none, or it cannot be
+/// read. A short file or two for each group.
+pub(super) fn limit() -> Option<u64> {
+    let mut lowest = None;
+    each_line::<LINE_BYTES>(c"/proc/self/cgroup", |line| {
+        let limit = str::from_utf8(line).ok().and_then(limit_of);
+        lowest = limit.into_iter().chain(lowest).min();
+        true
+    });
+    lowest
+}
+
+/// The lowest limit of a group and of those around it, by its line: a number, controllers, and the path.
+fn limit_of(line: &str) -> Option<u64> {
+    let (_, line) = line.split_once(':')?;
+    let (controllers, path) = line.split_once(':')?;
+    let (root, files): (_, &[_]) = match controllers {
+        "" => (UNIFIED, &["memory.max", "memory.high"]),
+        _ if controllers.split(',').any(|one| one == "memory") => {
+            (MEMORY, &["memory.limit_in_bytes"])
+        }
+        _ => return None,
+    };
+    let mut group = path.trim_end_matches('/');
+    let mut lowest = None;
+    loop {
+        let limits = files.iter().filter_map(|file| number(root, group, file));
+        lowest = limits.chain(lowest).min();
+        match group.rsplit_once('/') {
+            Some((around, _)) => group = around,
+            None => return lowest,
+        }
+    }
+}
+
+/// The number that a file of a group holds; `None` if it is no number.
+fn number(root: &str, group: &str, file: &str) -> Option<u64> {
+    let mut path = [0; PATH_BYTES];
+    let mut text = Text::new(&mut path);
+    write!(text, "{root}{group}/{file}\0").ok()?;
+    let path = CStr::from_bytes_with_nul(text.written()).ok()?;
+    let mut number = [0; 32];
+    let number = str::from_utf8(read(path, &mut number)?).ok()?;
+    number.trim().parse().ok()
+}

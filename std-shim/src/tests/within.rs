@@ -1,0 +1,80 @@
+//! A limit on the memory of the process: what is idle makes room before the last part of it is reached. No tick helps.
+
+use std::alloc::Layout;
+
+use super::drive::World;
+use super::faulty::{Faulty, Plan};
+use crate::config::Config;
+use crate::thread::local::Local;
+
+const MIB: usize = 1 << 20;
+const LIMIT: usize = 64 * MIB;
+/// What lives at a time.
+const LIVE: usize = LIMIT / 2;
+const SIZES: [usize; 5] = [100, 20_000, 100_000, MIB, 3_000_000];
+
+/// Bytes that are used, or free and perhaps written, when they were most.
+fn peak(os: Faulty) -> (usize, World) {
+    let world = World::with(os, 1, 1, 1 << 30, &Config::BALANCED);
+    let (verbs, mut local) = (world.verbs(), Local::new());
+    let process = verbs.process;
+    let mut peak = 0;
+    for size in SIZES.into_iter().cycle().take(2 * SIZES.len()) {
+        let layout = Layout::from_size_align(size, 16).unwrap();
+        let mut blocks = Vec::new();
+        for number in 0..LIVE / size {
+            let block = verbs.alloc(&mut local, layout, false);
+            assert!(!block.is_null());
+            if process.within.is_due() || process.purger.has_work() {
+                process.work(size, 0);
+            }
+            blocks.push(block);
+            if number * size % MIB < size {
+                let used: u64 = process.arenas().map(|arena| arena.numbers().0).sum();
+                peak = peak.max((used + process.idle_bytes()) as usize);
+            }
+        }
+        for block in blocks {
+            verbs.free(&mut local, block, layout);
+        }
+    }
+    local.end(process);
+    (peak, world)
+}
+
+#[test]
+fn what_is_idle_never_grows_into_the_last_part_of_a_limit() {
+    let os = Faulty::new(Plan::Willing);
+    os.limit_memory(LIMIT);
+    let (limited, world) = peak(os);
+    assert!(limited < LIMIT / 16 * 15, "{limited} bytes");
+    assert_eq!(world.os.reads_of_limit(), 1, "its clock stands");
+    world.end();
+    let (free, world) = peak(Faulty::new(Plan::Willing));
+    assert!(free > LIMIT, "{free} bytes: the others need no room");
+    world.end();
+}
+
+#[test]
+fn a_limit_that_changes_is_seen_after_a_second() {
+    let os = Faulty::new(Plan::Willing);
+    let world = World::with(os, 1, 1, 1 << 30, &Config::BALANCED);
+    let process = world.verbs().process;
+    let idle = |bytes: usize| {
+        // More than is taken between two looks.
+        for _ in 0..8 {
+            let block = process.alloc_large(bytes, 16).unwrap();
+            assert!(process.free_large(block.as_ptr(), bytes));
+        }
+        while process.within.is_due() || process.purger.has_work() {
+            process.work(0, 0);
+        }
+        process.idle_bytes() as usize
+    };
+    assert!(idle(40 * MIB) >= 40 * MIB);
+    world.os.limit_memory(16 * MIB);
+    assert!(idle(40 * MIB) >= 40 * MIB, "not yet");
+    world.os.pass(2000);
+    assert!(idle(40 * MIB) <= 14 * MIB);
+    world.end();
+}
