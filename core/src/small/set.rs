@@ -334,10 +334,7 @@ impl SpanSet {
         let (has_transfers, max) = (self.policy.transfer_caches, self.policy.bin_blocks(class));
         let links = self.links();
         let state = self.class(class);
-        match state.blocks {
-            0 => bin.hold_few(next, class.block_bytes()),
-            _ => bin.put(next, ptr::null_mut(), 0),
-        }
+        bin.put(next, ptr::null_mut(), 0);
         if list.is_null() {
             return;
         }

@@ -11,9 +11,8 @@
 //! Zero means "ask": a fresh bin has no block and no room, so both verbs take their slow path
 //! first and no other test for a thread's first allocation is needed.
 //!
-//! The capacity follows the use: what the set's policy allows where blocks are taken out, or what a longer
-//! list needs that was got as a whole; a few where blocks only come in, as in a thread that frees
-//! what others allocate: there they would lie idle.
+//! The capacity follows the use: it doubles up to what the set's policy allows, or is what a longer list needs that
+//! was got as a whole.
 
 use super::class::{CLASSES, SPACING, SizeClass};
 use super::slot::{Links, Slot};
@@ -27,11 +26,6 @@ pub struct CacheBin {
     room: i32,
     capacity: i32,
 }
-
-/// Capacity where blocks only come in: enough to send them to their spans together, and not more than so many bytes
-/// for a thread that waits.
-const FEW_BLOCKS: usize = 16;
-const FEW_BYTES: usize = 8 << 10;
 
 impl CacheBin {
     /// No blocks and no room.
@@ -154,13 +148,6 @@ impl CacheBin {
     pub(super) const fn widen(&mut self, capacity: usize) {
         self.room += capacity as i32 - self.capacity;
         self.capacity = capacity as i32;
-    }
-
-    /// Lets the empty bin hold a few blocks only, of this length.
-    pub(super) fn hold_few(&mut self, max: usize, block_bytes: usize) {
-        let few = (FEW_BYTES / block_bytes).clamp(1, FEW_BLOCKS);
-        self.capacity = max.min(few) as i32;
-        self.room = self.capacity;
     }
 }
 
@@ -409,9 +396,5 @@ mod tests {
         bin.widen(64);
         assert_eq!((bin.capacity(), bin.len()), (64, 40));
         assert_eq!((bin.take(), bin.len()), (list, 0));
-        for (max, block_bytes, few) in [(256, 16, 16), (256, 4096, 2), (256, 9000, 1), (3, 16, 3)] {
-            bin.hold_few(max, block_bytes);
-            assert_eq!((bin.capacity(), bin.len()), (few, 0), "{block_bytes}");
-        }
     }
 }
