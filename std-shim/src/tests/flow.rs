@@ -83,6 +83,22 @@ fn what_a_thread_only_frees_does_not_pile_up_there() {
 }
 
 #[test]
+fn blocks_of_another_thread_go_home_in_lists_as_long_as_a_bin() {
+    let mut pipe = Pipe::new();
+    let (verbs, bin) = (pipe.verbs(), bin_blocks());
+    let blocks = pipe.produce(64 * bin);
+    let mut lists = 0;
+    for block in blocks {
+        let before = pipe.consumer.ready_blocks(class());
+        verbs.free(&mut pipe.consumer, block, LAYOUT);
+        lists += usize::from(pipe.consumer.ready_blocks(class()) <= before);
+    }
+    // The first ones are short, and double.
+    assert!(lists <= 64 + bin.ilog2() as usize, "{lists} lists");
+    pipe.end();
+}
+
+#[test]
 fn a_thread_that_begins_to_allocate_keeps_whole_bins_from_then_on() {
     let mut pipe = Pipe::new();
     let blocks = pipe.produce(1000);
