@@ -62,3 +62,13 @@ fn a_fork_handler_waits_for_a_lock_whose_holder_allocates() {
     let end = run(command.arg(&rounds).env("LD_PRELOAD", both));
     assert_eq!(end.text(), "all forked\n", "{end:?}");
 }
+
+#[test]
+fn no_allocation_opens_a_library() {
+    let library = compile_library("opens.c");
+    // The loader begins with the last one.
+    let both = env::join_paths([&library::shared(), &library]).unwrap();
+    let mut command = command(compile("early.c", System), System);
+    let end = run(command.env("LD_PRELOAD", both));
+    assert!(end.status.success(), "{}", end.text());
+}
