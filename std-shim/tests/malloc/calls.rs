@@ -72,3 +72,65 @@ fn no_allocation_opens_a_library() {
     let end = run(command.env("LD_PRELOAD", both));
     assert!(end.status.success(), "{}", end.text());
 }
+
+/// Calls that a program with its own threads lives without if they are refused, each alone and these together.
+const REFUSED: [&[&str]; 14] = [
+    &["clone", "clone3"],
+    &["getrandom"],
+    &["madvise"],
+    &["membarrier"],
+    &["mincore"],
+    &["mincore", "madvise", "membarrier"],
+    &["mremap"],
+    &["msync"],
+    &["openat"],
+    &["prctl"],
+    &["sched_getaffinity"],
+    &["sched_setaffinity"],
+    &["sched_setscheduler"],
+    &["only"],
+];
+
+/// Calls that nobody makes for a heap without a thread of its own in which no block moves.
+const NEVER_MADE: [&[&str]; 7] = [
+    &["clone", "clone3"],
+    &["getrandom"],
+    &["mincore"],
+    &["prctl"],
+    &["sched_getaffinity"],
+    &["sched_setaffinity"],
+    &["sched_setscheduler"],
+];
+
+fn run_under_a_filter(answer: &str, calls: &[&str], setting: &[(&str, &str)]) {
+    let program = compile("filters.c", System);
+    let mut command = command(&program, Preloaded);
+    command.arg(answer).args(calls);
+    let end = run(command.envs(setting.iter().copied()));
+    assert_eq!(
+        end.text(),
+        "lives\n",
+        "{answer} {calls:?} {setting:?}: {}",
+        end.status
+    );
+}
+
+#[test]
+fn a_program_lives_where_system_calls_are_refused() {
+    for setting in SETTINGS.into_iter().take(4) {
+        for calls in REFUSED {
+            for error in [libc::EPERM, libc::ENOSYS] {
+                run_under_a_filter(&error.to_string(), calls, setting);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_lives_where_system_calls_end_it_that_its_heap_does_not_need() {
+    for setting in SETTINGS.into_iter().take(2) {
+        for calls in NEVER_MADE {
+            run_under_a_filter("end", calls, setting);
+        }
+    }
+}
