@@ -20,7 +20,7 @@ static HEAP: Larder = Larder::new().with_environment();
 const TASK: &str = "HEAP_TEST_LIMITS";
 
 /// Longest life of a child.
-const LIMIT_SECONDS: libc::c_uint = 120;
+const LIMIT_SECONDS: libc::c_uint = 1200;
 
 /// Size of the blocks that come after; few of their pages are touched.
 const OTHER_BYTES: usize = 30_000;
