@@ -21,7 +21,7 @@ fn memory_goes_back_while_the_program_goes_on_and_no_thread_is_started() {
     drop(vec![1u8; 200 * MIB]);
     let start = Instant::now();
     while resident_bytes().saturating_sub(before) > 10 * MIB as u64 {
-        assert!(start.elapsed() < Duration::from_secs(30), "it stays");
+        assert!(start.elapsed() < Duration::from_secs(300), "it stays");
         // Enough to come to a slow path.
         drop((0..1000).map(|_| vec![1u8; 900]).collect::<Vec<_>>());
     }

@@ -22,7 +22,7 @@ fn memory_goes_back_while_the_program_only_sleeps() {
     let start = Instant::now();
     // The other test's memory is little.
     while resident_bytes().saturating_sub(before) > 15 * MIB as u64 {
-        assert!(start.elapsed() < Duration::from_secs(30), "it stays");
+        assert!(start.elapsed() < Duration::from_secs(300), "it stays");
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -44,7 +44,7 @@ fn ended_well(child: libc::pid_t) -> bool {
 /// that hangs is ended by the alarm.
 fn play_forked() -> ! {
     // SAFETY: sets a timer.
-    unsafe { libc::alarm(20) };
+    unsafe { libc::alarm(300) };
     allocate_many();
     HEAP.step();
     let step = larder::step();
@@ -111,7 +111,7 @@ fn fork_beside_a_thread() {
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: sets a timer, which ends a child that waits for ever.
-                unsafe { libc::alarm(20) };
+                unsafe { libc::alarm(300) };
                 free(&HEAP, alloc(&HEAP, 48));
                 // SAFETY: ends this process at once.
                 unsafe { libc::_exit(0) };

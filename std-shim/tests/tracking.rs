@@ -127,7 +127,7 @@ fn a_child_of_a_fork_beside_counting_threads_counts_on() {
         match unsafe { libc::fork() } {
             0 => {
                 // SAFETY: a child that hangs ends itself.
-                unsafe { libc::alarm(20) };
+                unsafe { libc::alarm(300) };
                 let before = scope.report().total.live_blocks;
                 let more: Vec<_> = (0..100).map(|n| vec![n; 10]).collect();
                 let grown = scope.report().total.live_blocks;

@@ -27,6 +27,7 @@ mod group;
 mod nothing;
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) mod peak;
+#[cfg(all(target_os = "linux", not(miri)))]
 mod pin;
 #[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
 mod proc;
@@ -44,6 +45,7 @@ mod windows;
 use windows as system;
 
 pub(crate) use futex::{WAKES, sleep_while, wake_one};
+#[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) use pin::pin_library;
 pub(crate) use system::{
     FIRST_ARENA_BYTES, Key, Native, abort, make_key, say, set_key, watch_forks,

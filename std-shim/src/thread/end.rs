@@ -1,18 +1,19 @@
 //! What runs when a thread ends: the system calls `end_of_thread`, once the thread has asked for that by the
 //! *exit key*. The thread's step ends, its heap is parked for the next thread, and the purger hears of what it left.
 //!
-//! The key is made, forks are watched and the library is pinned when the program or the library begins, on Linux, or at
-//! the first allocation before: then no free asks the loader or the C library for it, and fork handlers that the program
-//! registers run before the heap's takes its locks. No lock is held meanwhile, as the system may allocate.
+//! The key is made and forks are watched when the program or the library begins, on Linux, or at the first allocation
+//! before: then no free asks the C library for it, and fork handlers that the program registers run before the heap's
+//! takes its locks. No lock is held meanwhile, as the system may allocate. The library is pinned when it begins, never by
+//! an allocation: one that comes before belongs to a library that was loaded with the program and is never unloaded.
 
 use core::cell::UnsafeCell;
 
 use larder_core::sync::{AtomicU32, Ordering};
 
 use super::attach::{attach_now, with_local};
-#[cfg(unix)]
-use crate::os::environment;
-use crate::os::{Key, ThreadEnds, make_key, pin_library, set_key, watch_forks};
+#[cfg(all(target_os = "linux", not(miri)))]
+use crate::os::pin_library;
+use crate::os::{Key, ThreadEnds, make_key, set_key, watch_forks};
 use crate::process::PROCESS;
 use crate::process::fork::ProcessForks;
 use crate::purge;
@@ -72,14 +73,6 @@ fn prepare_first() {
     unsafe { *EXIT_KEY.key.get() = key };
     // Release: the key is written.
     EXIT_KEY.state.store(MADE, Ordering::Release);
-    // Before the C library begins the loader is not to be asked. A library that is there so early is never unloaded.
-    #[cfg(unix)]
-    let has_begun = environment::entries().is_some();
-    #[cfg(not(unix))]
-    let has_begun = true;
-    if has_begun {
-        pin_library();
-    }
 }
 
 /// Prepares when the program or the library begins, before its own constructors.
@@ -91,6 +84,8 @@ static BEGIN: extern "C" fn() = begin;
 #[cfg(all(target_os = "linux", not(miri)))]
 extern "C" fn begin() {
     prepare();
+    // Not by an allocation: the loader's functions may be those of a tool that allocates under a lock of its own.
+    pin_library();
 }
 
 /// Has the calling thread's end told.

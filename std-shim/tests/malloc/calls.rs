@@ -2,6 +2,7 @@
 
 use std::env;
 
+use crate::common::is_long;
 use crate::library;
 use crate::program::Heap::{Preloaded, System};
 use crate::program::{
@@ -50,15 +51,111 @@ fn threads_that_come_to_the_heap_at_their_very_end_leave_no_heap_behind() {
     assert_eq!(end.text(), "all ended\n", "{end:?}");
 }
 
+/// How many rounds leave as little behind as a tenth of them.
+fn many() -> String {
+    if is_long() { 10_000 } else { 300 }.to_string()
+}
+
+/// Without a thread of the heap's own, and with one.
+const BACKGROUND: [&[(&str, &str)]; 2] = [SETTINGS[0], SETTINGS[2]];
+
+#[test]
+fn threads_come_and_go_and_leave_nothing_behind() {
+    let program = compile("rounds.c", System);
+    for setting in BACKGROUND {
+        for what in ["free", "compute", "work"] {
+            let mut command = command(&program, Preloaded);
+            let end = run(command.args([&many(), what]).envs(setting.iter().copied()));
+            assert_eq!(end.text(), "all joined\n", "{setting:?} {what}: {end:?}");
+        }
+    }
+}
+
 #[test]
 fn a_fork_handler_waits_for_a_lock_whose_holder_allocates() {
-    let rounds = times().to_string();
-    same("fork_lock.c", &[&rounds], &ALL, 1);
+    same("fork_lock.c", &[&times().to_string()], &ALL, 1);
     let library = compile_library("fork_lock.c");
     let program = compile("fork_lock.c", System);
     // The loader begins with the last one, so the heap's handlers are older than the library's.
     let both = env::join_paths([&library, &library::shared()]).unwrap();
-    let mut command = command(&program, System);
-    let end = run(command.arg(&rounds).env("LD_PRELOAD", both));
-    assert_eq!(end.text(), "all forked\n", "{end:?}");
+    for setting in BACKGROUND {
+        for preloaded in [library::shared().as_os_str(), &both] {
+            let mut command = command(&program, System);
+            command.arg(many()).env("LD_PRELOAD", preloaded);
+            let end = run(command.envs(setting.iter().copied()));
+            assert_eq!(end.text(), "all forked\n", "{setting:?}: {end:?}");
+        }
+    }
+}
+
+#[test]
+fn no_allocation_opens_a_library() {
+    let library = compile_library("opens.c");
+    // The loader begins with the last one.
+    let both = env::join_paths([&library::shared(), &library]).unwrap();
+    let mut command = command(compile("early.c", System), System);
+    let end = run(command.env("LD_PRELOAD", both));
+    assert!(end.status.success(), "{}", end.text());
+}
+
+/// Calls that a program with its own threads lives without if they are refused, each alone and these together.
+const REFUSED: [&[&str]; 14] = [
+    &["clone", "clone3"],
+    &["getrandom"],
+    &["madvise"],
+    &["membarrier"],
+    &["mincore"],
+    &["mincore", "madvise", "membarrier"],
+    &["mremap"],
+    &["msync"],
+    &["openat"],
+    &["prctl"],
+    &["sched_getaffinity"],
+    &["sched_setaffinity"],
+    &["sched_setscheduler"],
+    &["only"],
+];
+
+/// Calls that nobody makes for a heap without a thread of its own in which no block moves.
+const NEVER_MADE: [&[&str]; 7] = [
+    &["clone", "clone3"],
+    &["getrandom"],
+    &["mincore"],
+    &["prctl"],
+    &["sched_getaffinity"],
+    &["sched_setaffinity"],
+    &["sched_setscheduler"],
+];
+
+fn run_under_a_filter(answer: &str, calls: &[&str], setting: &[(&str, &str)]) {
+    let program = compile("filters.c", System);
+    let mut command = command(&program, Preloaded);
+    command.arg(answer).args(calls);
+    let end = run(command.envs(setting.iter().copied()));
+    assert_eq!(
+        end.text(),
+        "lives\n",
+        "{answer} {calls:?} {setting:?}: {}",
+        end.status
+    );
+}
+
+#[test]
+fn a_program_lives_where_system_calls_are_refused() {
+    for setting in [SETTINGS[0], SETTINGS[3]] {
+        for calls in REFUSED {
+            for error in [libc::EPERM, libc::ENOSYS] {
+                run_under_a_filter(&error.to_string(), calls, setting);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_lives_where_system_calls_end_it_that_its_heap_does_not_need() {
+    for setting in SETTINGS.into_iter().take(2) {
+        for calls in NEVER_MADE {
+            run_under_a_filter("end", calls, setting);
+        }
+    }
 }

@@ -26,7 +26,7 @@ pub(crate) fn contract_arguments() -> &'static [&'static str] {
 
 /// A process that runs longer hangs.
 fn limit() -> Duration {
-    Duration::from_secs(if is_long() { 3600 } else { 100 })
+    Duration::from_secs(if is_long() { 3600 } else { 1000 })
 }
 
 /// The heap of a program.

@@ -1,6 +1,7 @@
 //! Installed programs say on Larder's heap, also where it is hardened or checking, what they say on the system's. One that
-//! is not there is left out, and the test says so.
+//! is not there is left out, and the test says so and names its package.
 
+use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -8,16 +9,43 @@ use std::process::Command;
 use crate::common::is_long;
 use crate::library;
 use crate::program::Heap::{Preloaded, System};
-use crate::program::{End, Heap, command, new_folder, run, source};
+use crate::program::{End, Heap, command, compile, new_folder, run, source};
 
 /// Whether a program is there.
 fn is_installed(program: &str) -> bool {
-    let answer = Command::new(program).arg("--version").output();
-    let is_there = answer.is_ok_and(|output| output.status.success());
+    // Those of OpenSSH have no such option, and the server is in a folder of its own.
+    let is_there = if program.starts_with("ssh") {
+        let folders = env::var("PATH").unwrap_or_default() + ":/usr/sbin";
+        let mut paths = folders
+            .split(':')
+            .map(|folder| Path::new(folder).join(program));
+        paths.any(|path| path.is_file())
+    } else {
+        let answer = Command::new(program).arg("--version").output();
+        answer.is_ok_and(|output| output.status.success())
+    };
     if !is_there {
-        println!("skipped: there is no {program}");
+        println!(
+            "skipped: there is no {program}; Debian has it in {}",
+            package_of(program)
+        );
     }
     is_there
+}
+
+/// The package of Debian that has a program.
+fn package_of(program: &str) -> &str {
+    match program {
+        "cc" => "gcc",
+        "c++" => "g++",
+        "node" => "nodejs",
+        "redis-benchmark" => "redis-tools",
+        "ssh" | "ssh-keygen" => "openssh-client",
+        "sshd" => "openssh-server",
+        "taskset" => "util-linux",
+        "xz" => "xz-utils",
+        same => same,
+    }
 }
 
 /// How a program ends on a heap, in a new folder.
@@ -53,6 +81,21 @@ fn same(program: &str, arguments: &[&str]) {
             end.text(),
             end.complaints()
         );
+    }
+}
+
+/// Runs a script on both heaps if its programs are installed and it runs on the system's.
+fn same_script(name: &str, programs: &[&str]) {
+    if !programs.iter().all(|program| is_installed(program)) {
+        return;
+    }
+    let arguments = [script(name)];
+    let arguments = arguments.each_ref().map(String::as_str);
+    let alone = end("bash", &arguments, System);
+    if alone.status.success() {
+        same("bash", &arguments);
+    } else {
+        println!("skipped: {name} does not run here: {}", alone.complaints());
     }
 }
 
@@ -163,4 +206,55 @@ fn redis_serves_its_benchmark() {
         end
     };
     assert_eq!(serve(Preloaded), serve(System));
+}
+
+#[test]
+fn users_log_in_at_a_server_that_filters_system_calls() {
+    same_script("script-ssh.sh", &["sshd", "ssh", "ssh-keygen"]);
+}
+
+#[test]
+fn a_debugger_writes_what_a_program_has_and_little_more() {
+    same_script("script-core.sh", &["gdb", "python3"]);
+}
+
+#[test]
+fn files_seem_to_belong_to_others() {
+    same_script("script-fakeroot.sh", &["fakeroot", "tar"]);
+}
+
+#[test]
+fn a_profiler_counts_allocations() {
+    same_script("script-heaptrack.sh", &["heaptrack", "perl"]);
+}
+
+#[test]
+fn the_heap_s_own_thread_keeps_to_the_processors_that_a_program_is_given() {
+    if !is_installed("taskset") {
+        return;
+    }
+    let program = compile("affinity.c", System);
+    // This thread's first processor.
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let list = status.split("Cpus_allowed_list:").nth(1).unwrap();
+    let first = list
+        .trim_start()
+        .split(|c: char| !c.is_ascii_digit())
+        .next()
+        .unwrap();
+    for (asked, threads) in [("no", 1), ("yes", 2)] {
+        let mut command = command("taskset", Preloaded);
+        command
+            .args(["-c", first])
+            .arg(&program)
+            .arg(threads.to_string());
+        let end = run(command.env("LARDER_BACKGROUND_PURGE", asked));
+        let line = format!("Cpus_allowed_list:\t{first}\n");
+        assert_eq!(
+            end.text(),
+            line.repeat(threads),
+            "{asked}: {}",
+            end.complaints()
+        );
+    }
 }

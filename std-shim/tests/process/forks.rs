@@ -116,7 +116,7 @@ pub(crate) fn in_a_child(act: impl FnOnce()) {
     match unsafe { libc::fork() } {
         -1 => panic!("no fork"),
         0 => {
-            limit_time(30);
+            limit_time(300);
             let result = panic::catch_unwind(panic::AssertUnwindSafe(act));
             // SAFETY: ends the child without the handlers of its parent.
             unsafe { libc::_exit(i32::from(result.is_err())) };

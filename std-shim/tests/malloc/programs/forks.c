@@ -21,7 +21,7 @@ static void wait_for(pid_t child) {
 }
 
 static void be_child(void **blocks) {
-    alarm(50);
+    alarm(300);
     exercise();
     for (int i = 0; i < KEPT; i++) {
         CHECK(is_filled(blocks[i], i, (size_t)i * 100));

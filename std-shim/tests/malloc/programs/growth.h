@@ -1,0 +1,35 @@
+// What a program has no more of after many rounds than after a tenth of them: pages in memory, and Larder's heaps where it
+// has them.
+#pragma once
+#include "check.h"
+#include "larder.h"
+#include <fcntl.h>
+
+#pragma weak larder_stats
+
+// Of what the system and the heap keep now and then: less than 300 bytes a round in the long form.
+enum { SLACK_KIB = 2048 };
+
+static inline long resident_kib(void) {
+    char text[100] = {0};
+    int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    CHECK(file >= 0 && read(file, text, sizeof text - 1) > 0);
+    close(file);
+    return atol(strchr(text, ' ')) * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+// Told after each round, from 1 on. At most `heaps` threads are at work at once, the main thread among them.
+static inline void look_at_growth(int round, int all, uint64_t heaps) {
+    static long most_kib;
+    int first = (all + 9) / 10;
+    if (round <= first) {
+        long now = resident_kib();
+        if (now > most_kib) most_kib = now;
+    }
+    if (round < all) return;
+    struct larder_stats stats = {0};
+    if (larder_stats) larder_stats(&stats, sizeof stats);
+    if (stats.heaps > heaps) printf("%lu heaps for %lu threads\n", (long)stats.heaps, (long)heaps);
+    long now = resident_kib();
+    if (now > most_kib + SLACK_KIB) printf("%ld KiB after %d rounds, %ld after %d\n", most_kib, first, now, all);
+}
