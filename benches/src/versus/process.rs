@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
+use super::calls::Micros;
 use super::frames::Frames;
 use super::rounds::Settings;
 use super::workers::Worker;
@@ -42,6 +43,8 @@ pub(crate) struct Sample {
     pub(crate) live_rss_bytes: Option<u64>,
     /// Times of single frames.
     pub(crate) frames: Option<Frames>,
+    /// The longest calls: of malloc, realloc and free.
+    pub(crate) calls: Option<[Micros; 3]>,
 }
 
 /// Why a run gave no figures that count.
