@@ -7,8 +7,10 @@ pub struct StepConfig {
     pub threshold_bytes: u64,
     /// A plan that ends above this many bytes from the start of the addresses is not used.
     pub cap_bytes: u64,
-    /// How long a layout may be [searched](super::pack) for after the greedy packings: steps times
-    /// allocations. A million take about 10 ms.
+    /// How much work a layout may take inside the call that makes it: a million is about 10 ms of
+    /// [greedy packings](super::pack), and as much for the search after them. Two million, the default,
+    /// pack by size what some 7,000 allocations need that all live together; of more it is mostly the
+    /// packing in the order of time, which is up to a sixth higher, and not used if it holds too much.
     pub search_work: u64,
     /// Whether blocks that are known to outlive their step are the caller's to serve elsewhere.
     pub keep_out_outliving: bool,
