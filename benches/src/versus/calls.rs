@@ -15,6 +15,9 @@ use crate::report::{Table, none};
 /// The longest calls of one kind in microseconds: on the wall, and in the processor time of their thread.
 pub(crate) type Micros = [f64; 2];
 
+/// The share of the work where each call is timed: the clocks take up to a hundred times as long as a call.
+pub(super) const SHARE_OF_CALLS: f64 = 0.2;
+
 /// The kinds of calls, in the order in which a worker prints them.
 const KINDS: [&str; 3] = ["malloc", "realloc", "free"];
 const CLOCKS: [&str; 2] = ["wall", "processor"];

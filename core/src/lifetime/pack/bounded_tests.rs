@@ -48,16 +48,19 @@ fn height(lifetimes: &[Lifetime], packer: &Packer<'_>) -> u64 {
 #[test]
 fn a_first_packing_looks_at_no_more_buckets_than_it_may_and_is_whole() {
     for ticks in [5, 100, 10_000] {
-        for most in [1, 50, 500, 2000] {
+        for most in [1, 50, 500] {
+            pack(ticks, |_, packer| {
+                let looked = [packer.first_by_time(most), packer.greedy(most)];
+                // The lifetime placed last may look at all of them.
+                let enough = most + (COUNT / 32 + 2) as u64;
+                assert!(
+                    looked.iter().all(|work| *work <= enough),
+                    "{looked:?} of {most}"
+                );
+            });
             pack(ticks, |lifetimes, packer| {
                 packer.first_within(most);
                 height(lifetimes, packer);
-                let looked = packer.greedy.map_or(0, |greedy| greedy.work());
-                // The lifetime placed last may look at all of them.
-                assert!(
-                    looked <= most + (COUNT / 32 + 2) as u64,
-                    "{looked} of {most}"
-                );
             });
         }
     }

@@ -151,12 +151,6 @@ impl Greedy {
         }
     }
 
-    /// Buckets looked at so far.
-    #[cfg(test)]
-    pub(super) const fn work(&self) -> u64 {
-        self.buckets.work
-    }
-
     /// Whether every lifetime has its place.
     pub(super) const fn is_complete(&self) -> bool {
         self.next == self.count

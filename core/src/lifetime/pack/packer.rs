@@ -72,7 +72,7 @@ pub struct Packer<'t> {
     /// Greedy orders tried.
     orders: usize,
     /// The packing under way.
-    pub(super) greedy: Option<Greedy>,
+    greedy: Option<Greedy>,
     /// Buckets that past calls looked at beyond what they were allowed.
     debt: u64,
     /// Records that the search has looked at, and may look at.
@@ -242,7 +242,7 @@ impl<'t> Packer<'t> {
 
     /// Goes on with the greedy packing under way or begins the next one, until `most` buckets were
     /// looked at; gives how many were. Of a complete one each part keeps the better offsets.
-    fn greedy(&mut self, most: u64) -> u64 {
+    pub(super) fn greedy(&mut self, most: u64) -> u64 {
         let tables = &mut self.tables;
         let (order, max) = (Order::ALL[self.orders], self.common.max_live_bytes);
         let begin = || Greedy::begin(self.lifetimes, tables, self.common.taken, order, max);
