@@ -5,6 +5,9 @@
 //! in the lowest gaps, so that they are out of the way of later steps; only if the whole would then
 //! be higher than what some step had live, are they packed like the others. The rest is packed by
 //! [`pack`](super::pack).
+//!
+//! # Cost
+//! O(chunks + allocations log allocations), and what [`StepConfig::search_work`](super::StepConfig) allows.
 
 use super::below::Below;
 use super::block_life::Lifetime;
