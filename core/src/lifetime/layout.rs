@@ -7,7 +7,7 @@
 //! [`pack`](super::pack).
 //!
 //! # Cost
-//! O(chunks + allocations log allocations), and what [`StepConfig::search_work`](super::StepConfig) allows.
+//! O(chunks + allocations log allocations), and what [`StepConfig`](super::StepConfig) allows.
 
 use super::below::Below;
 use super::block_life::Lifetime;
@@ -16,9 +16,7 @@ use super::shape::{Entry, Inherited};
 use super::steps::Tag;
 use crate::units::Align;
 
-/// A bucket of the greedy packings takes so much of the work of the search,
-const WORK_PER_BUCKET: u64 = 4;
-/// and a step of the search, times lifetimes, looks at so many records at most, taken together.
+/// A step of the search, times lifetimes, looks at so many records at most, taken together.
 const RECORDS_PER_WORK: u64 = 8;
 
 /// One range that is in use at the start of a layout, in granules from the start of the addresses.
@@ -72,7 +70,9 @@ pub(super) struct Obstacles {
 /// How a layout is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
-    /// Of the greedy packings, and as much of the search: its steps times lifetimes.
+    /// Buckets of the greedy packings.
+    pub(super) buckets: u64,
+    /// Steps of the search after them, times lifetimes.
     pub(super) work: u64,
     /// Height that is low enough, in granules.
     pub(super) enough: u32,
@@ -243,7 +243,7 @@ impl Places<'_> {
             all += 1;
         }
         let mut packer = Packer::new(&self.lifetimes[..all], self.pack.lend()).ok()?;
-        packer.first_within(effort.work / WORK_PER_BUCKET);
+        packer.first_within(effort.buckets);
         packer.stop_after(effort.work.saturating_mul(RECORDS_PER_WORK));
         // Lower than what may be held anyway is not worth a search.
         packer.stop_at(u64::from(effort.enough.saturating_sub(floor)));
