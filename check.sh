@@ -175,8 +175,8 @@ step_worker() {
         cd benches/versus-worker
         export CARGO_TARGET_DIR=$target/versus-check
         cargo fmt --check
-        cargo clippy --features system --all-targets -- -D warnings
-        cargo test --features system
+        cargo clippy --features system,calls --all-targets -- -D warnings
+        cargo test --features system,calls
         cargo test --features larder
         cargo test --features larder-steps workloads
     )

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::calls::{Calls, calls_table};
 use super::idle::{Idle, idle_table};
 use super::instructions::{Count, counts_table};
 use super::long::{Long, long_table, picture};
@@ -20,6 +21,7 @@ pub(crate) struct Results {
     pub(crate) counts: Vec<Count>,
     pub(crate) idles: Vec<Idle>,
     pub(crate) longs: Vec<Long>,
+    pub(crate) calls: Vec<Calls>,
 }
 
 impl Results {
@@ -30,6 +32,7 @@ impl Results {
             counts_table(&self.counts, width),
             idle_table(&self.idles, width),
             long_table(&self.longs, width),
+            calls_table(&self.calls, width),
         ];
         tables.concat()
     }
@@ -40,11 +43,12 @@ impl Results {
         let rows = self.rows.iter().filter(|row| row.failed.is_some());
         let idles = self.idles.iter().filter(|idle| idle.failed.is_some());
         let longs = self.longs.iter().filter(|long| long.failed.is_some());
+        let calls = self.calls.iter().filter(|calls| calls.failed.is_some());
         let counts = self.counts.iter();
         let counts = counts.filter(|count| count.failed.is_some() && count.is_ours());
         let all = self.rows.len() + self.idles.len() + self.longs.len() + self.counts.len();
-        let failed = rows.count() + idles.count() + longs.count() + counts.count();
-        (failed, all)
+        let failed = rows.count() + idles.count() + longs.count() + counts.count() + calls.count();
+        (failed, all + self.calls.len())
     }
 
     /// Names of the allocators, as often as they have figures.
@@ -54,6 +58,7 @@ impl Results {
         rows.chain(counts)
             .chain(self.idles.iter().map(|idle| idle.allocator))
             .chain(self.longs.iter().map(|long| long.allocator))
+            .chain(self.calls.iter().map(|calls| calls.allocator))
     }
 
     /// The figures as JSON, one object a line.
@@ -62,7 +67,12 @@ impl Results {
         let counts = self.counts.iter().map(json_line);
         let idles = self.idles.iter().map(json_line);
         let longs = self.longs.iter().map(json_line);
-        rows.chain(counts).chain(idles).chain(longs).collect()
+        let calls = self.calls.iter().map(json_line);
+        rows.chain(counts)
+            .chain(idles)
+            .chain(longs)
+            .chain(calls)
+            .collect()
     }
 }
 

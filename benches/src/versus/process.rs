@@ -9,9 +9,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
+use super::calls::{Micros, SHARE_OF_CALLS};
 use super::frames::Frames;
 use super::rounds::Settings;
-use super::workers::Worker;
+use super::workers::{Profile, Worker};
 use super::workloads::Workload;
 
 /// How often a running worker is looked at: rarely, since it may share the core.
@@ -42,6 +43,8 @@ pub(crate) struct Sample {
     pub(crate) live_rss_bytes: Option<u64>,
     /// Times of single frames.
     pub(crate) frames: Option<Frames>,
+    /// The longest calls: of malloc, realloc and free.
+    pub(crate) calls: Option<[Micros; 3]>,
 }
 
 /// Why a run gave no figures that count.
@@ -82,10 +85,14 @@ pub(crate) fn run(
         Command::new(&worker.program).arg(READY_MEMORY),
         settings.limit,
     );
+    let share = match worker.profile {
+        Profile::Calls if !workload.cliff => SHARE_OF_CALLS,
+        _ => 1.0,
+    };
     let mut command = Command::new(&worker.program);
     command
         .arg(workload.name)
-        .args(["--scale", &settings.scale.to_string()]);
+        .args(["--scale", &(settings.scale * share).to_string()]);
     if workload.threads == 1 {
         command.arg("--pin");
     }

@@ -20,6 +20,8 @@ pub(crate) enum Profile {
     Fat,
     /// Cargo's release profile as it is.
     Plain,
+    /// The same, and each call of the allocator is timed.
+    Calls,
 }
 
 impl Profile {
@@ -28,6 +30,7 @@ impl Profile {
         match self {
             Self::Fat => "fat",
             Self::Plain => "plain",
+            Self::Calls => "calls",
         }
     }
 
@@ -35,7 +38,17 @@ impl Profile {
     const fn of_cargo(self) -> &'static str {
         match self {
             Self::Fat => "fat",
-            Self::Plain => "release",
+            Self::Plain | Self::Calls => "release",
+        }
+    }
+}
+
+impl Profile {
+    /// Arguments for the feature that it takes beside the allocator's.
+    const fn features(self) -> &'static [&'static str] {
+        match self {
+            Self::Fat | Self::Plain => &[],
+            Self::Calls => &["--features", "calls"],
         }
     }
 }
@@ -100,6 +113,7 @@ impl Package {
             .args(["--message-format", "json-render-diagnostics"])
             .args(["--profile", profile.of_cargo()])
             .args(["--features", allocator.name])
+            .args(profile.features())
             .arg("--target-dir")
             .arg(&self.target)
             .output()

@@ -17,6 +17,8 @@ pub(crate) struct Workload {
     /// Whether it is for counting instructions: hardly more than the loop around a pair, so a time of it
     /// says little. It runs when it is named.
     pub(crate) bare: bool,
+    /// Whether it is for timing its single calls (`--calls`). Its time says little; it runs when it is named.
+    pub(crate) cliff: bool,
     /// What it does.
     pub(crate) about: &'static str,
 }
@@ -28,6 +30,7 @@ const fn workload(name: &'static str, threads: u32, about: &'static str) -> Work
         steps: false,
         frames: false,
         bare: false,
+        cliff: false,
         about,
     }
 }
@@ -43,7 +46,7 @@ impl Workload {
     /// Whether the aims are about it: not of those with steps, of which only we know, nor of those
     /// whose time is no measure.
     pub(crate) const fn is_aimed(&self) -> bool {
-        !self.steps && !self.bare && !self.frames
+        !self.steps && !self.bare && !self.frames && !self.cliff
     }
 }
 
@@ -59,6 +62,13 @@ const fn frames(name: &'static str, about: &'static str) -> Workload {
     Workload {
         frames: true,
         ..workload(name, 2, about)
+    }
+}
+
+const fn cliff(name: &'static str, about: &'static str) -> Workload {
+    Workload {
+        cliff: true,
+        ..workload(name, 1, about)
     }
 }
 
@@ -167,6 +177,17 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         "frames-fifo",
         "as frames-one-cpu, and the thread with the frames runs before ordinary ones (SCHED_FIFO)",
     ),
+    cliff(
+        "survivors",
+        "320 MiB of blocks of 8 KiB, all but each eighth freed, little for a while, allocated again",
+    ),
+    Workload {
+        steps: true,
+        ..cliff(
+            "long-steps",
+            "a step of 16000 blocks of 40 to 80 kB, each live for up to a tenth of it, five times",
+        )
+    },
 ];
 
 /// The workload of this name.

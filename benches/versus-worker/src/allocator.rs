@@ -1,7 +1,15 @@
-//! The global allocator of this build, chosen by exactly one feature.
+//! The global allocator of this build, chosen by exactly one feature; with `calls` beside it, each call is timed.
 
 /// Its name in tables: the feature's.
 pub const NAME: &str = chosen::NAME;
+
+#[cfg(not(feature = "calls"))]
+#[global_allocator]
+static GLOBAL: chosen::Heap = chosen::heap();
+
+#[cfg(feature = "calls")]
+#[global_allocator]
+static GLOBAL: crate::calls::Timed<chosen::Heap> = crate::calls::Timed(chosen::heap());
 
 /// Tells the allocator that a step begins; it ends where the answer is dropped.
 #[cfg(feature = "larder-steps")]
@@ -41,76 +49,100 @@ compile_error!("build the worker with an allocator, such as `--features system`"
 mod chosen {
     // What a program gets that names no allocator.
     pub const NAME: &str = "system";
+    pub type Heap = std::alloc::System;
+    pub const fn heap() -> Heap {
+        std::alloc::System
+    }
 }
 
 #[cfg(feature = "larder")]
 mod chosen {
     pub const NAME: &str = "larder";
-    #[global_allocator]
-    static GLOBAL: larder::Larder = larder::Larder::new();
+    pub type Heap = larder::Larder;
+    pub const fn heap() -> Heap {
+        larder::Larder::new()
+    }
 }
 
 #[cfg(feature = "larder-speed")]
 mod chosen {
     pub const NAME: &str = "larder-speed";
-    #[global_allocator]
-    static GLOBAL: larder::Larder = larder::Larder::speed();
+    pub type Heap = larder::Larder;
+    pub const fn heap() -> Heap {
+        larder::Larder::speed()
+    }
 }
 
 #[cfg(feature = "larder-memory")]
 mod chosen {
     pub const NAME: &str = "larder-memory";
-    #[global_allocator]
-    static GLOBAL: larder::Larder = larder::Larder::memory();
+    pub type Heap = larder::Larder;
+    pub const fn heap() -> Heap {
+        larder::Larder::memory()
+    }
 }
 
 #[cfg(feature = "larder-steps")]
 mod chosen {
     pub const NAME: &str = "larder-steps";
-    #[global_allocator]
-    static GLOBAL: larder::Larder = larder::Larder::new();
+    pub type Heap = larder::Larder;
+    pub const fn heap() -> Heap {
+        larder::Larder::new()
+    }
 }
 
 #[cfg(feature = "mimalloc2")]
 mod chosen {
     pub const NAME: &str = "mimalloc2";
-    #[global_allocator]
-    static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
+    pub type Heap = mimalloc::MiMalloc;
+    pub const fn heap() -> Heap {
+        mimalloc::MiMalloc
+    }
 }
 
 #[cfg(feature = "mimalloc3")]
 mod chosen {
     pub const NAME: &str = "mimalloc3";
-    #[global_allocator]
-    static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
+    pub type Heap = mimalloc::MiMalloc;
+    pub const fn heap() -> Heap {
+        mimalloc::MiMalloc
+    }
 }
 
 #[cfg(feature = "snmalloc")]
 mod chosen {
     pub const NAME: &str = "snmalloc";
-    #[global_allocator]
-    static GLOBAL: snmalloc_rs::SnMalloc = snmalloc_rs::SnMalloc;
+    pub type Heap = snmalloc_rs::SnMalloc;
+    pub const fn heap() -> Heap {
+        snmalloc_rs::SnMalloc
+    }
 }
 
 #[cfg(feature = "jemalloc")]
 mod chosen {
     pub const NAME: &str = "jemalloc";
-    #[global_allocator]
-    static GLOBAL: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+    pub type Heap = tikv_jemallocator::Jemalloc;
+    pub const fn heap() -> Heap {
+        tikv_jemallocator::Jemalloc
+    }
 }
 
 #[cfg(feature = "rpmalloc")]
 mod chosen {
     pub const NAME: &str = "rpmalloc";
-    #[global_allocator]
-    static GLOBAL: rpmalloc::RpMalloc = rpmalloc::RpMalloc;
+    pub type Heap = rpmalloc::RpMalloc;
+    pub const fn heap() -> Heap {
+        rpmalloc::RpMalloc
+    }
 }
 
 #[cfg(feature = "rusty-alloc")]
 mod chosen {
     pub const NAME: &str = "rusty-alloc";
-    #[global_allocator]
-    static GLOBAL: rusty_alloc_api::RustyAlloc = rusty_alloc_api::RustyAlloc;
+    pub type Heap = rusty_alloc_api::RustyAlloc;
+    pub const fn heap() -> Heap {
+        rusty_alloc_api::RustyAlloc
+    }
 }
 
 #[cfg(feature = "talc")]
@@ -122,21 +154,26 @@ mod chosen {
     pub const NAME: &str = "talc";
     /// Large enough that the source below is asked rarely; the pages are committed when touched.
     const HEAP_BYTES: usize = 64 << 20;
-    #[global_allocator]
-    static GLOBAL: talc::TalcLock<spin::Mutex<()>, GlobalAllocSource<System>> =
-        talc::TalcLock::new(GlobalAllocSource::with_block_size(System, HEAP_BYTES));
+    pub type Heap = talc::TalcLock<spin::Mutex<()>, GlobalAllocSource<System>>;
+    pub const fn heap() -> Heap {
+        talc::TalcLock::new(GlobalAllocSource::with_block_size(System, HEAP_BYTES))
+    }
 }
 
 #[cfg(feature = "rlsf")]
 mod chosen {
     pub const NAME: &str = "rlsf";
-    #[global_allocator]
-    static GLOBAL: rlsf::GlobalTlsf = rlsf::GlobalTlsf::new();
+    pub type Heap = rlsf::GlobalTlsf;
+    pub const fn heap() -> Heap {
+        rlsf::GlobalTlsf::new()
+    }
 }
 
 #[cfg(feature = "dlmalloc")]
 mod chosen {
     pub const NAME: &str = "dlmalloc";
-    #[global_allocator]
-    static GLOBAL: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+    pub type Heap = dlmalloc::GlobalDlmalloc;
+    pub const fn heap() -> Heap {
+        dlmalloc::GlobalDlmalloc
+    }
 }

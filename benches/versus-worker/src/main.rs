@@ -9,6 +9,8 @@
 mod allocator;
 mod arguments;
 mod block;
+#[cfg(feature = "calls")]
+mod calls;
 mod clock;
 mod idle;
 #[allow(dead_code)] // the command uses more of the list than a worker does
@@ -67,6 +69,7 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
     let outcome = workload(scale);
     // Read before anything is allocated for printing.
     let end = memory::read();
+    let calls = calls();
     let line = json!({
         "workload": name,
         "allocator": allocator::NAME,
@@ -85,9 +88,22 @@ fn run(name: &str, scale: scale::Scale, pin: bool) -> ExitCode {
             "p99_us": frames.p99_us,
             "max_us": frames.max_us,
         })),
+        "calls": calls,
     });
     println!("{line}");
     ExitCode::SUCCESS
+}
+
+/// The longest call of each kind, as pairs of the wall's microseconds and the processor's.
+#[cfg(feature = "calls")]
+fn calls() -> Option<[[f64; 2]; 3]> {
+    Some([&calls::ALLOC, &calls::REALLOC, &calls::FREE].map(calls::Longest::micros))
+}
+
+/// Calls are timed in builds with a feature of that name.
+#[cfg(not(feature = "calls"))]
+const fn calls() -> Option<[[f64; 2]; 3]> {
+    None
 }
 
 fn look_on(scale: scale::Scale) -> ExitCode {

@@ -245,6 +245,7 @@ impl Steps<'_> {
         if self.shapes.get(shape).fingerprint != obstacles.fingerprint {
             let from = self.count;
             let effort = Effort {
+                buckets: self.config.packing_work,
                 work: self.config.search_work,
                 enough: spared(self.shapes.max_live()),
             };

@@ -5,6 +5,9 @@
 //! in the lowest gaps, so that they are out of the way of later steps; only if the whole would then
 //! be higher than what some step had live, are they packed like the others. The rest is packed by
 //! [`pack`](super::pack).
+//!
+//! # Cost
+//! O(chunks + allocations log allocations), and what [`StepConfig`](super::StepConfig) allows.
 
 use super::below::Below;
 use super::block_life::Lifetime;
@@ -12,6 +15,9 @@ use super::pack::{PackTables, Packer};
 use super::shape::{Entry, Inherited};
 use super::steps::Tag;
 use crate::units::Align;
+
+/// A step of the search, times lifetimes, looks at so many records at most, taken together.
+const RECORDS_PER_WORK: u64 = 8;
 
 /// One range that is in use at the start of a layout, in granules from the start of the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +70,9 @@ pub(super) struct Obstacles {
 /// How a layout is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
-    /// Steps of the search after the greedy packings, times lifetimes.
+    /// Buckets of the greedy packings.
+    pub(super) buckets: u64,
+    /// Steps of the search after them, times lifetimes.
     pub(super) work: u64,
     /// Height that is low enough, in granules.
     pub(super) enough: u32,
@@ -145,10 +153,10 @@ impl Places<'_> {
         let stacked = some_stay
             .then(|| self.stack(obstacles.count, entries, from))
             .flatten()
-            .and_then(|count| self.pack(count, entries, from, true, effort));
+            .and_then(|total| self.pack(obstacles.count, total, entries, from, effort));
         match stacked {
             Some(height) if height <= effort.enough => Some(height),
-            _ => self.pack(obstacles.count, entries, from, false, effort),
+            _ => self.pack(obstacles.count, obstacles.count, entries, from, effort),
         }
     }
 
@@ -196,20 +204,21 @@ impl Places<'_> {
         Some(total)
     }
 
-    /// Packs what is not stacked around the first `count` obstacles.
+    /// Packs what is not stacked around the first `count` obstacles, and the stacked ones behind them
+    /// up to `total`.
     fn pack(
         &mut self,
         count: usize,
+        total: usize,
         entries: &mut [Entry],
         from: u32,
-        stacked: bool,
         effort: Effort,
     ) -> Option<u32> {
         let last = entries.len() as u32;
-        let floor = self.floor(count, entries);
+        let floor = self.floor(count, total, entries);
         let mut taken = 0;
         for (position, entry) in (from..).zip(&entries[from as usize..]) {
-            if stacked && entry.outlives() {
+            if total > count && entry.outlives() {
                 continue;
             }
             *self.order.get_mut(taken)? = position;
@@ -220,7 +229,7 @@ impl Places<'_> {
             taken += 1;
         }
         let (mut all, mut height) = (taken, floor);
-        for obstacle in &self.obstacles[..count] {
+        for obstacle in &self.obstacles[..total] {
             height = height.max(obstacle.end);
             if obstacle.end <= floor || obstacle.until <= from {
                 continue;
@@ -234,7 +243,8 @@ impl Places<'_> {
             all += 1;
         }
         let mut packer = Packer::new(&self.lifetimes[..all], self.pack.lend()).ok()?;
-        packer.first();
+        packer.first_within(effort.buckets);
+        packer.stop_after(effort.work.saturating_mul(RECORDS_PER_WORK));
         // Lower than what may be held anyway is not worth a search.
         packer.stop_at(u64::from(effort.enough.saturating_sub(floor)));
         packer.improve(effort.work / (all as u64 + 1));
@@ -248,14 +258,14 @@ impl Places<'_> {
 
     /// Where what stays at the bottom ends: everything is packed above. A multiple of all
     /// alignments.
-    fn floor(&self, count: usize, entries: &[Entry]) -> u32 {
+    fn floor(&self, count: usize, total: usize, entries: &[Entry]) -> u32 {
+        // Both are in the order of their addresses.
+        let (below, stacked) = self.obstacles[..total].split_at(count);
+        let mut runs = [below, stacked].map(|run| run.iter().filter(|o| o.stays()).peekable());
         let mut floor = 0;
-        loop {
-            let over = |o: &&Obstacle| o.stays() && o.start <= floor && floor < o.end;
-            match self.obstacles[..count].iter().find(over) {
-                Some(obstacle) => floor = obstacle.end,
-                None => break,
-            }
+        let reaches = |floor: u32| move |obstacle: &&Obstacle| obstacle.start <= floor;
+        while let Some(obstacle) = runs.iter_mut().find_map(|run| run.next_if(reaches(floor))) {
+            floor = floor.max(obstacle.end);
         }
         let align = entries.iter().map(Entry::align_granules).max();
         let align = align.unwrap_or(1);

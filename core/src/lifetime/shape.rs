@@ -9,7 +9,8 @@
 //! * SHAPE1 shapes lie side by side in the table in the order of their slots' `first`, without gaps.
 //! * SHAPE2 no two shapes of one key have the same allocations.
 //!
-//! Adding a shape O(shapes + entries moved); finding one O(shapes) and the length compared.
+//! Adding a shape O(shapes + entries moved), once for each shape that goes to make room; finding one
+//! O(shapes) and the lengths compared.
 
 use core::num::NonZeroU16;
 

@@ -18,7 +18,8 @@
 //! * At its end the step is learned: a new shape, or longer lives for a known one.
 //!
 //! # Cost
-//! O(1) an allocation and the walk of [`Below::alloc_at`]; choosing a shape O(shapes), laying one out
+//! O(1) an allocation and the walk of [`Below::alloc_at`]; choosing a shape O(shapes) and the allocations compared,
+//! at the first of a step and at those that differ; ending a step O(allocations of all shapes); laying one out
 //! as in `layout`.
 
 use super::below::Below;

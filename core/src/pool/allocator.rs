@@ -203,7 +203,8 @@ impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<'_, S, W> {
         }
     }
 
-    /// Keeps the buffer; evicts without the lock. With a point always refused: a pool has no streams, see
+    /// Keeps the buffer; evicts without the lock, one call of the sub-allocator for each buffer that stands above
+    /// the limits then: one large buffer may evict many small ones. With a point always refused: a pool has no streams, see
     /// [`Pool::free_after`].
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         let mut next = self.pool.with(|pool| {

@@ -181,7 +181,8 @@ impl SpanSet {
 
     /// Finds a block for an empty bin, and more to put into it. `None` if there is no memory.
     ///
-    /// O(1), and for spans of which other threads freed blocks, 256 of them at most.
+    /// O(1), and for spans of which other threads freed blocks, 256 of them at most. Before the heap grows, once in
+    /// 16 MiB of new spans, lists kept for other classes are given up until there is a span: O(blocks in them).
     ///
     /// # Safety
     /// `owner` is the remote-free queue of this set, or null if it has none; `cache` belongs to whoever

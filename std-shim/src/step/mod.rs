@@ -97,7 +97,8 @@ pub struct Step {
 /// thread may free it; one that did so once is kept out of the plan.
 ///
 /// Costs a lock that only this thread and those that free its blocks want; the first allocation of
-/// a step that is known also a walk over what is live, and laying out where that has changed.
+/// a step that is known also a walk over what is live, and laying out where that has changed: some
+/// 60 ms at most, for 16,000 blocks.
 ///
 /// Laying out wants some 90 KiB of stack where the step's first allocation is made.
 ///

@@ -7,6 +7,9 @@ use larder_core::lifetime::prmalloc::{PlannerConfig, Window};
 use super::STEP_LEAST_BYTES;
 use crate::process::PROCESS;
 
+/// Of 16,000 blocks of one step some 50 ms inside the allocation that has them laid out.
+const PACKING_WORK: u64 = 500_000;
+
 /// How [`step`](crate::step)s are served. Set before the first one, by
 /// [`apply`](Self::apply).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +107,7 @@ impl StepSettings {
             threshold_bytes: (self.threshold_bytes as u64).saturating_add(1),
             cap_bytes: self.cap_bytes,
             keep_out_outliving: true,
+            packing_work: PACKING_WORK,
             ..StepConfig::new()
         }
     }

@@ -16,12 +16,13 @@ use super::replay::{cannot_write, try_page};
 use super::{Failure, complain};
 use crate::interrupt;
 use crate::report::{ANY_WIDTH, json_line, layout, print, print_wrapped, progress_bar};
+use crate::versus::calls::{self, Calls};
 use crate::versus::html::html;
 use crate::versus::idle::{self, Idle};
 use crate::versus::instructions::{self, Count};
 use crate::versus::long::{self, Long};
 use crate::versus::page::{self, Origin, Results};
-use crate::versus::rounds::takes_part;
+use crate::versus::rounds::{Runs, takes_part};
 use crate::versus::{
     ALLOCATORS, Allocator, Package, Profile, Settings, VersusRow, WORKLOADS, Worker, Workload,
     machine, markdown, measure, rows,
@@ -59,6 +60,10 @@ pub(super) struct VersusArgs {
     #[arg(long, conflicts_with_all = ["workloads", "idle", "all"])]
     long: bool,
 
+    /// Time every single call and print the longest ones, in place of times; the programs are built plain
+    #[arg(long, conflicts_with_all = ["profile", "instructions", "idle", "long", "all", "html"])]
+    calls: bool,
+
     /// Times, instructions and idle processes, one after the other
     #[arg(long)]
     all: bool,
@@ -86,7 +91,7 @@ pub(super) struct VersusArgs {
     /// Only print the summary of kept JSON lines, in Markdown, and with --html write their page; may be given more than
     /// once, and what was measured again counts as the later file has it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workloads", "allocators", "profile", "rounds", "scale",
-        "limit", "instructions", "idle", "long", "all", "json", "wide", "results", "workers", "list"])]
+        "limit", "instructions", "idle", "long", "calls", "all", "json", "wide", "results", "workers", "list"])]
     summary: Vec<PathBuf>,
 
     /// Only name the workloads and allocators
@@ -96,7 +101,7 @@ pub(super) struct VersusArgs {
 
 impl VersusArgs {
     const fn wants_times(&self) -> bool {
-        self.all || !(self.instructions || self.idle || self.long)
+        self.all || !(self.instructions || self.idle || self.long || self.calls)
     }
 
     const fn wants_instructions(&self) -> bool {
@@ -107,13 +112,31 @@ impl VersusArgs {
         self.all || self.idle
     }
 
+    /// How the programs are compiled.
+    const fn profiles(&self) -> &'static [Profile] {
+        if self.calls {
+            &[Profile::Calls]
+        } else {
+            self.profile
+        }
+    }
+
+    /// The workloads to run: the named ones, or all that are timed, and with `--calls` those that are there for it.
+    fn chosen_workloads(&self) -> Vec<&'static Workload> {
+        if !self.workloads.is_empty() {
+            return workloads_named(&self.workloads);
+        }
+        let usual = |known: &&Workload| !known.bare && (self.calls || !known.cliff);
+        WORKLOADS.iter().filter(usual).collect()
+    }
+
     /// The workloads whose instructions are counted; none with frames, since a schedule has as many of them
     /// at any speed.
     fn counted_workloads(&self) -> Vec<&'static Workload> {
         if self.workloads.is_empty() {
-            return chosen_workloads(&instructions::USUAL.map(str::to_owned));
+            return workloads_named(&instructions::USUAL.map(str::to_owned));
         }
-        let mut chosen = chosen_workloads(&self.workloads);
+        let mut chosen = workloads_named(&self.workloads);
         chosen.retain(|workload| !workload.frames);
         chosen
     }
@@ -173,6 +196,9 @@ pub(super) fn run(args: &VersusArgs) -> Result<(), Failure> {
     if args.wants_idle() {
         results.idles = measuring.idle()?;
     }
+    if args.calls {
+        results.calls = measuring.calls()?;
+    }
     if args.long {
         results.longs = measuring.long()?;
     }
@@ -225,15 +251,18 @@ struct Measuring<'m> {
 }
 
 impl Measuring<'_> {
-    fn times(&self) -> io::Result<Vec<VersusRow>> {
+    /// Runs each workload on all workers, in rounds; `told` has the runs of one.
+    fn rounds(
+        &self,
+        mut told: impl FnMut(&'static Workload, &[Runs]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let settings = &self.args.settings;
-        let workloads = chosen_workloads(&self.args.workloads);
+        let workloads = self.args.chosen_workloads();
         let taking_part = workloads.iter().flat_map(|workload| {
             let allocators = self.workers.iter().map(|worker| worker.allocator);
             allocators.filter(|allocator| takes_part(allocator, workload))
         });
         self.start(taking_part.count() * settings.rounds as usize);
-        let mut all = Vec::new();
         for workload in workloads {
             let about_to_run = |worker: &Worker| self.step(workload.name, worker);
             let measured = measure(workload, self.workers, settings, about_to_run);
@@ -241,7 +270,27 @@ impl Measuring<'_> {
             if interrupt::asked() {
                 break;
             }
-            for row in rows(workload, &measured) {
+            told(workload, &measured)?;
+        }
+        Ok(())
+    }
+
+    fn calls(&self) -> io::Result<Vec<Calls>> {
+        let mut all = Vec::new();
+        self.rounds(|workload, measured| {
+            for calls in calls::longest(workload, measured) {
+                self.tell(&calls)?;
+                all.push(calls);
+            }
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    fn times(&self) -> io::Result<Vec<VersusRow>> {
+        let mut all = Vec::new();
+        self.rounds(|workload, measured| {
+            for row in rows(workload, measured) {
                 self.tell(&row)?;
                 if let (false, Some(why)) = (self.args.json, &row.failed) {
                     let (workload, allocator) = (row.workload, row.allocator);
@@ -250,7 +299,8 @@ impl Measuring<'_> {
                 }
                 all.push(row);
             }
-        }
+            Ok(())
+        })?;
         Ok(all)
     }
 
@@ -381,26 +431,44 @@ fn versions(results: &Results) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// The workloads to time: all timed ones, or the named ones, in the order of the list.
-fn chosen_workloads(names: &[String]) -> Vec<&'static Workload> {
-    let wanted = |known: &&Workload| match names {
-        [] => !known.bare,
-        _ => names.iter().any(|n| n == known.name),
-    };
-    WORKLOADS.iter().filter(wanted).collect()
+/// The workloads of these names, in the order of the list.
+fn workloads_named(names: &[String]) -> Vec<&'static Workload> {
+    let named = |known: &&Workload| names.iter().any(|name| name == known.name);
+    WORKLOADS.iter().filter(named).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: VersusArgs,
+    }
+
+    fn names(line: &str) -> Vec<&'static str> {
+        let words = std::iter::once("versus").chain(line.split_whitespace());
+        let args = Line::try_parse_from(words).unwrap().args;
+        args.chosen_workloads().iter().map(|w| w.name).collect()
+    }
 
     #[test]
-    fn loops_for_counting_are_timed_only_if_they_are_named() {
-        let names = |chosen: Vec<&Workload>| chosen.iter().map(|w| w.name).collect::<Vec<_>>();
-        let all = names(chosen_workloads(&[]));
+    fn loops_for_counting_and_cliffs_are_timed_only_if_they_are_named() {
+        let all = names("");
         assert!(all.contains(&"boxes") && all.contains(&"steps-one"));
         assert!(!all.iter().any(|name| name.starts_with("bare")));
-        let named = names(chosen_workloads(&["bare-boxes".to_owned()]));
-        assert_eq!(named, ["bare-boxes"]);
+        assert!(!all.contains(&"survivors"));
+        assert_eq!(names("--workload bare-boxes"), ["bare-boxes"]);
+        assert_eq!(names("--workload survivors"), ["survivors"]);
+    }
+
+    #[test]
+    fn single_calls_are_timed_on_all_workloads_and_on_cliffs() {
+        let all = names("--calls");
+        assert!(all.contains(&"boxes") && all.contains(&"survivors"));
+        assert!(!all.contains(&"bare-boxes"));
+        assert!(Line::try_parse_from(["versus", "--calls", "--idle"]).is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use indicatif::ProgressBar;
 
-use super::{VersusArgs, chosen_workloads};
+use super::VersusArgs;
 use crate::cli::{Failure, complain};
 use crate::versus::allocators::LARDER;
 use crate::versus::rounds::takes_part;
@@ -28,7 +28,7 @@ impl BuiltWorkers {
             None => Some(Package::beside_this().map_err(Failure::Failed)?),
         };
         let chosen = chosen_allocators(args);
-        let profiles = args.profile;
+        let profiles = args.profiles();
         progress.set_length((chosen.len() * profiles.len()) as u64);
         let mut built = Self::default();
         for profile in profiles {
@@ -79,8 +79,8 @@ fn chosen_allocators(args: &VersusArgs) -> Vec<&'static Allocator> {
     let names = &args.allocators;
     let named = |known: &Allocator| names.is_empty() || names.iter().any(|n| n == known.name);
     let mut workloads = Vec::new();
-    if args.wants_times() {
-        workloads.extend(chosen_workloads(&args.workloads));
+    if args.wants_times() || args.calls {
+        workloads.extend(args.chosen_workloads());
     }
     if args.wants_instructions() {
         workloads.extend(args.counted_workloads());

@@ -4,6 +4,7 @@
 //! clock stops, and draws its random numbers from fixed seeds.
 
 mod churn;
+mod cliffs;
 mod frames;
 mod grow;
 mod json;
@@ -65,6 +66,8 @@ const RUNS: &[(&str, Run)] = &[
     ("frames-one-cpu", frames::one_cpu),
     ("frames-loaded", frames::loaded),
     ("frames-fifo", frames::fifo),
+    ("survivors", cliffs::survivors),
+    ("long-steps", cliffs::long_steps),
 ];
 
 /// What the workload of this name runs.

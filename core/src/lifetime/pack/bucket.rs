@@ -10,6 +10,9 @@ use crate::units::Align;
 /// Blocks in one bucket: few enough to move, enough to compare several at once.
 pub(super) const BUCKET_ITEMS: usize = 64;
 
+/// Buckets that are passed over without a look at their blocks, in the time of a look.
+const PASSED_PER_LOOK: u64 = 8;
+
 /// No bucket follows.
 const NONE: u32 = u32::MAX;
 
@@ -21,6 +24,8 @@ pub struct Bucket {
     ends: [i32; BUCKET_ITEMS],
     offsets: [u64; BUCKET_ITEMS],
     tops: [u64; BUCKET_ITEMS],
+    /// The longest gap between two neighbours of it, while its blocks do not overlap.
+    longest_gap: u64,
     len: u32,
     next: u32,
 }
@@ -32,6 +37,7 @@ impl Bucket {
         ends: [i32::MIN; BUCKET_ITEMS],
         offsets: [0; BUCKET_ITEMS],
         tops: [0; BUCKET_ITEMS],
+        longest_gap: 0,
         len: 0,
         next: NONE,
     };
@@ -56,6 +62,40 @@ impl Bucket {
         self.offsets[at] = offset;
         self.tops[at] = offset + lifetime.bytes;
         self.len += 1;
+        self.measure();
+    }
+
+    fn measure(&mut self) {
+        let len = self.len as usize;
+        let gaps = self.offsets[..len].iter().skip(1).zip(&self.tops);
+        let gaps = gaps.map(|(offset, top)| offset.saturating_sub(*top));
+        self.longest_gap = gaps.max().unwrap_or(0);
+    }
+
+    fn place_of(&self, lifetime: &Lifetime, offset: u64) -> Option<usize> {
+        let offsets = &self.offsets[..self.len as usize];
+        if offsets.last().is_none_or(|&last| last < offset) {
+            return None;
+        }
+        let first = offsets.partition_point(|&other| other < offset);
+        let same = offsets[first..]
+            .iter()
+            .take_while(|&&other| other == offset);
+        let (begin, end) = (signed(lifetime.begin), signed(lifetime.end));
+        let mut places = first..first + same.count();
+        places.find(|&place| self.begins[place] == begin && self.ends[place] == end)
+    }
+
+    fn remove(&mut self, at: usize) {
+        let len = self.len as usize;
+        self.begins.copy_within(at + 1..len, at);
+        self.ends.copy_within(at + 1..len, at);
+        self.offsets.copy_within(at + 1..len, at);
+        self.tops.copy_within(at + 1..len, at);
+        self.begins[len - 1] = i32::MAX;
+        self.ends[len - 1] = i32::MIN;
+        self.len -= 1;
+        self.measure();
     }
 
     /// Takes the upper half off, as a bucket of its own.
@@ -71,44 +111,62 @@ impl Bucket {
         self.begins[half..].fill(i32::MAX);
         self.ends[half..].fill(i32::MIN);
         self.len = half as u32;
+        self.measure();
+        upper.measure();
         upper
     }
 }
 
-/// The buckets in use; the first one is the lowest.
-pub(super) struct Buckets<'a> {
-    buckets: &'a mut [Bucket],
+/// The buckets in use, the first of a table; that one is the lowest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buckets {
     used: usize,
+    /// All that is placed meets whatever is asked for, so a bucket without a gap is passed over at once,
+    /// and so many make one that is looked at.
+    all_meet: bool,
+    passed: u64,
     /// A bucket that begins no higher than the last gap found.
     below: usize,
     /// Buckets looked at.
     pub(super) work: u64,
 }
 
-impl<'a> Buckets<'a> {
-    /// Nothing placed. `buckets` is not empty.
-    pub(super) fn new(buckets: &'a mut [Bucket]) -> Self {
+impl Buckets {
+    /// Nothing placed. `buckets` is not empty. If `all_meet`, what is placed meets whatever is asked for
+    /// until it is removed.
+    pub(super) fn new(buckets: &mut [Bucket], all_meet: bool) -> Self {
         buckets[0] = Bucket::VACANT;
         Self {
-            buckets,
             used: 1,
+            all_meet,
+            passed: 0,
             below: 0,
             work: 0,
         }
     }
 
     /// The lowest offset at which `bytes` are free over the whole lifetime.
-    pub(super) fn lowest_gap(&mut self, lifetime: &Lifetime) -> u64 {
+    pub(super) fn lowest_gap(&mut self, buckets: &[Bucket], lifetime: &Lifetime) -> u64 {
         let (begin, end) = (signed(lifetime.begin), signed(lifetime.end));
         let mut cursor = 0;
         let mut at = 0;
         self.below = 0;
         while at != NONE {
-            let bucket = &self.buckets[at as usize];
-            self.work += 1;
+            let bucket = &buckets[at as usize];
             let len = bucket.len as usize;
-            // An empty bucket, which only the first one can be, begins at 0.
-            if bucket.offsets[0] >= cursor + lifetime.bytes {
+            if self.all_meet && len > 0 && bucket.longest_gap < lifetime.bytes {
+                if bucket.offsets[0] >= cursor + lifetime.bytes {
+                    return cursor;
+                }
+                self.below = at as usize;
+                cursor = cursor.max(aligned(bucket.tops[len - 1], lifetime.align));
+                at = bucket.next;
+                self.pass();
+                continue;
+            }
+            self.work += 1;
+            // An empty bucket keeps the offset that it had; nothing meets there.
+            if len > 0 && bucket.offsets[0] >= cursor + lifetime.bytes {
                 return cursor;
             }
             if bucket.offsets[0] <= cursor {
@@ -129,27 +187,48 @@ impl<'a> Buckets<'a> {
         cursor
     }
 
+    fn pass(&mut self) {
+        self.passed += 1;
+        self.work += u64::from(self.passed.is_multiple_of(PASSED_PER_LOOK));
+    }
+
+    /// Takes a block away that was inserted with this offset.
+    pub(super) fn remove(&mut self, buckets: &mut [Bucket], lifetime: &Lifetime, offset: u64) {
+        let mut at = 0;
+        // Blocks of one offset, which do not meet, may fill more than one bucket.
+        while at != NONE {
+            let bucket = &mut buckets[at as usize];
+            if let Some(place) = bucket.place_of(lifetime, offset) {
+                bucket.remove(place);
+                return;
+            }
+            at = bucket.next;
+            self.pass();
+        }
+    }
+
     /// Puts a block where it belongs in the order: at the last gap found, or anywhere if none was
     /// asked for yet. No two that meet may overlap.
-    pub(super) fn insert(&mut self, lifetime: &Lifetime, offset: u64) {
+    pub(super) fn insert(&mut self, buckets: &mut [Bucket], lifetime: &Lifetime, offset: u64) {
         let mut at = self.below;
         loop {
-            let next = self.buckets[at].next;
-            if next == NONE || self.buckets[next as usize].offsets[0] > offset {
+            let next = buckets[at].next;
+            if next == NONE || buckets[next as usize].offsets[0] > offset {
                 break;
             }
             at = next as usize;
+            self.pass();
         }
-        if self.buckets[at].len as usize == BUCKET_ITEMS {
+        if buckets[at].len as usize == BUCKET_ITEMS {
             let fresh = self.used;
             self.used += 1;
-            self.buckets[fresh] = self.buckets[at].halve();
-            self.buckets[at].next = fresh as u32;
-            if self.buckets[fresh].offsets[0] <= offset {
+            buckets[fresh] = buckets[at].halve();
+            buckets[at].next = fresh as u32;
+            if buckets[fresh].offsets[0] <= offset {
                 at = fresh;
             }
         }
-        let bucket = &mut self.buckets[at];
+        let bucket = &mut buckets[at];
         let len = bucket.len as usize;
         let place = bucket.offsets[..len].partition_point(|&other| other <= offset);
         bucket.insert(place, lifetime, offset);

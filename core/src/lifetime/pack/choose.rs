@@ -22,8 +22,13 @@ pub(super) enum Heuristic {
 const SPARE_SHARE: u64 = 1024;
 
 /// The index of an unplaced item none of whose unplaced neighbours may lie lower (PACK2). There is at
-/// least one unplaced item.
-pub(super) fn choose(search: &Search, tables: &PackTables<'_>, heuristic: &Heuristic) -> usize {
+/// least one unplaced item. Also gives how many records were looked at.
+pub(super) fn choose(
+    search: &Search,
+    tables: &PackTables<'_>,
+    heuristic: &Heuristic,
+) -> (usize, u64) {
+    let mut records = (search.sections + search.unplaced) as u64;
     let section = section(search, tables, heuristic) as u32;
     let items = tables.unplaced[..search.unplaced].iter();
     let key = |index: usize| (tables.items[index].lowest, tables.items[index].rank);
@@ -38,6 +43,7 @@ pub(super) fn choose(search: &Search, tables: &PackTables<'_>, heuristic: &Heuri
     loop {
         let lowest = tables.items[best].lowest;
         let neighbours = &tables.neighbours[tables.items[best].range()];
+        records += neighbours.len() as u64;
         let lower = neighbours
             .iter()
             .map(|&index| index as usize)
@@ -48,7 +54,7 @@ pub(super) fn choose(search: &Search, tables: &PackTables<'_>, heuristic: &Heuri
             .min_by_key(|&index| key(index));
         match lower {
             Some(index) => best = index,
-            None => return best,
+            None => return (best, records),
         }
     }
 }

@@ -1,8 +1,10 @@
-//! One packing from one order: each block at the lowest gap that is free while it lives.
+//! One packing from one order: each block at the lowest gap that is free while it lives. It can be
+//! stopped after any block, and what is left then be stacked on top.
 
 use crate::lifetime::Lifetime;
 
-use super::bucket::Buckets;
+use super::bucket::{Buckets, aligned};
+use super::skyline::Skyline;
 use super::tables::PackTables;
 
 /// What a greedy packing goes by; larger keys first.
@@ -52,37 +54,130 @@ fn grade(live: f64, max: f64) -> f64 {
     f64::from((live / max * 256.0) as u32)
 }
 
-/// Packs all taken lifetimes (`order[..count]`) into `trial`; gives the buckets looked at.
-pub(super) fn pack(
-    lifetimes: &[Lifetime],
-    tables: &mut PackTables<'_>,
+/// A packing under way: the first `next` lifetimes of `by_key` have their places, in `trial`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Greedy {
     count: usize,
-    order: Order,
-    max: u64,
-) -> u64 {
-    let by_key = &mut tables.by_key[..count];
-    by_key.copy_from_slice(&tables.order[..count]);
-    for &id in by_key.iter() {
-        let index = id as usize;
-        let live = tables.live[index] as f64;
-        tables.keys[index] = order.key(&lifetimes[index], live, max as f64);
+    next: usize,
+    /// In the order of first ticks: nothing that has ended is met any more, so it goes out of the
+    /// buckets. So many have, in the order of `unplaced`.
+    gone: Option<usize>,
+    buckets: Buckets,
+}
+
+impl Greedy {
+    /// Sorts the taken lifetimes, which are `order[..count]`, and places none yet.
+    pub(super) fn begin(
+        lifetimes: &[Lifetime],
+        tables: &mut PackTables<'_>,
+        count: usize,
+        order: Order,
+        max: u64,
+    ) -> Self {
+        let by_key = &mut tables.by_key[..count];
+        by_key.copy_from_slice(&tables.order[..count]);
+        for &id in by_key.iter() {
+            let index = id as usize;
+            let live = tables.live[index] as f64;
+            tables.keys[index] = order.key(&lifetimes[index], live, max as f64);
+        }
+        let keys = &*tables.keys;
+        by_key.sort_unstable_by(|&left, &right| {
+            let pins = |id: u32| lifetimes[id as usize].pinned.is_none();
+            pins(left)
+                .cmp(&pins(right))
+                .then(keys[right as usize].total_cmp(&keys[left as usize]))
+                .then(left.cmp(&right))
+        });
+        let sweeps = order == Order::Begin;
+        let begin = |id: &u32| lifetimes[*id as usize].begin;
+        let first = tables.order[..count].first().map(begin);
+        let mut pins = by_key
+            .iter()
+            .take_while(|&&id| lifetimes[id as usize].pinned.is_some());
+        let pins_begin_first = pins.all(|id| Some(begin(id)) == first);
+        if sweeps {
+            let by_end = &mut tables.unplaced[..count];
+            by_end.copy_from_slice(&tables.order[..count]);
+            by_end.sort_unstable_by_key(|&id| lifetimes[id as usize].end);
+        }
+        Self {
+            count,
+            next: 0,
+            gone: sweeps.then_some(0),
+            // A pin that begins later is not met by all that come before it.
+            buckets: Buckets::new(tables.buckets, sweeps && pins_begin_first),
+        }
     }
-    let keys = &*tables.keys;
-    by_key.sort_unstable_by(|&left, &right| {
-        let pins = |id: u32| lifetimes[id as usize].pinned.is_none();
-        pins(left)
-            .cmp(&pins(right))
-            .then(keys[right as usize].total_cmp(&keys[left as usize]))
-            .then(left.cmp(&right))
-    });
-    let mut buckets = Buckets::new(tables.buckets);
-    for &id in by_key.iter() {
-        let lifetime = &lifetimes[id as usize];
-        let offset = lifetime
-            .pinned
-            .unwrap_or_else(|| buckets.lowest_gap(lifetime));
-        buckets.insert(lifetime, offset);
-        tables.trial[id as usize] = offset;
+
+    /// Places lifetimes until `most` buckets are looked at, or a few more; gives how many were.
+    pub(super) fn go_on(
+        &mut self,
+        lifetimes: &[Lifetime],
+        tables: &mut PackTables<'_>,
+        most: u64,
+    ) -> u64 {
+        let before = self.buckets.work;
+        while let Some(&id) = tables.by_key[..self.count].get(self.next) {
+            if self.buckets.work - before >= most {
+                break;
+            }
+            let lifetime = &lifetimes[id as usize];
+            let offset = match lifetime.pinned {
+                Some(pin) => pin,
+                None => {
+                    self.let_go(lifetimes, tables, lifetime.begin);
+                    self.buckets.lowest_gap(tables.buckets, lifetime)
+                }
+            };
+            self.buckets.insert(tables.buckets, lifetime, offset);
+            tables.trial[id as usize] = offset;
+            self.next += 1;
+        }
+        self.buckets.work - before
     }
-    buckets.work
+
+    /// Takes what ends by this tick out of the buckets: it began before, so it is in them.
+    fn let_go(&mut self, lifetimes: &[Lifetime], tables: &mut PackTables<'_>, tick: u32) {
+        let Some(gone) = &mut self.gone else { return };
+        while let Some(&id) = tables.unplaced[..self.count].get(*gone) {
+            let lifetime = &lifetimes[id as usize];
+            if lifetime.end > tick {
+                break;
+            }
+            let offset = tables.trial[id as usize];
+            self.buckets.remove(tables.buckets, lifetime, offset);
+            *gone += 1;
+        }
+    }
+
+    /// Whether every lifetime has its place.
+    pub(super) const fn is_complete(&self) -> bool {
+        self.next == self.count
+    }
+
+    /// Gives all lifetimes offsets: those placed so far theirs, and each of the others, in the same
+    /// order, the lowest one above everything that it meets. O(n log n).
+    pub(super) fn stack_rest(&self, lifetimes: &[Lifetime], tables: &mut PackTables<'_>) {
+        let order = &tables.order[..self.count];
+        // Two lifetimes meet if and only if the later first tick of both is one of the other's.
+        let ticks = |lifetime: &Lifetime| {
+            let before =
+                |tick: u32| order.partition_point(|&id| lifetimes[id as usize].begin < tick);
+            before(lifetime.begin)..before(lifetime.end)
+        };
+        let mut skyline = Skyline::new(tables.undo_log, self.count);
+        for (at, &id) in tables.by_key[..self.count].iter().enumerate() {
+            let lifetime = &lifetimes[id as usize];
+            let range = ticks(lifetime);
+            let offset = if at < self.next {
+                tables.trial[id as usize]
+            } else {
+                let above = || aligned(skyline.highest(range.clone()), lifetime.align);
+                lifetime.pinned.unwrap_or_else(above)
+            };
+            tables.offsets[id as usize] = offset;
+            skyline.raise(range, offset + lifetime.bytes);
+        }
+    }
 }

@@ -10,7 +10,8 @@
 //!
 //! # Files
 //! `error` what is refused · `tables` what is lent · `prepare` order, parts, lower bound · `bucket`
-//! what is placed, by offset · `greedy` one packing from one order · `section` time cut into
+//! what is placed, by offset · `greedy` one packing from one order · `skyline` the
+//! highest top at each moment · `section` time cut into
 //! sections · `item` one lifetime under search · `search` place, raise, undo · `choose` whom to
 //! place next · `restart` orders and budgets · `packer` all of it as one machine · `validate` the
 //! independent check.
@@ -37,9 +38,12 @@
 //! Lecoutre and Sais (ECAI 2004). Placing or raising, and the restarts, are ours.
 //!
 //! # Cost
-//! A greedy packing is O(n²) at worst with a small constant. A step of the search takes time in the
-//! number of unplaced items. Memory: [`PackSizes`].
+//! A greedy packing is O(n²) at worst with a small constant; it can be stopped after any block, and
+//! then what is left is stacked in O(n log n). A step of the search takes time in the number of
+//! unplaced items and of their sections. Memory: [`PackSizes`].
 
+#[cfg(test)]
+mod bounded_tests;
 mod bucket;
 mod choose;
 mod error;
@@ -50,6 +54,7 @@ mod prepare;
 mod restart;
 mod search;
 mod section;
+mod skyline;
 mod tables;
 mod validate;
 

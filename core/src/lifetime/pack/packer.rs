@@ -4,16 +4,18 @@ use crate::lifetime::Lifetime;
 
 use super::choose::Heuristic;
 use super::error::PackError;
-use super::greedy::{self, Order};
+use super::greedy::{Greedy, Order};
 use super::prepare::{Common, prepare};
 use super::restart::Restarts;
 use super::search::{Outcome, Search};
 use super::section;
 use super::tables::PackTables;
 
-/// Buckets that [`Packer::first`] looks at, about, before it leaves further orders to
-/// [`Packer::improve`]: half a second's work, about.
+/// Buckets that [`Packer::first`] looks at, about, before it leaves the rest to [`Packer::improve`]:
+/// half a second's work, or one where most of what is placed meets.
 const FIRST_WORK: u64 = 10_000_000;
+/// Pairs of lifetimes for each bucket that a packing looks at, if all of them meet.
+const PAIRS_PER_BUCKET: u64 = 2 * 48;
 /// Buckets that cost as much as a step of the search.
 const BUCKETS_PER_STEP: u64 = 64;
 /// Of so many runs one aims between the best height and the lower bound, the others at the bound.
@@ -69,8 +71,13 @@ pub struct Packer<'t> {
     enough_bytes: u64,
     /// Greedy orders tried.
     orders: usize,
-    /// Steps that past calls did beyond what they were allowed.
+    /// The packing under way.
+    greedy: Option<Greedy>,
+    /// Buckets that past calls looked at beyond what they were allowed.
     debt: u64,
+    /// Records that the search has looked at, and may look at.
+    pub(super) records: u64,
+    most_records: u64,
     restarts: Restarts,
     /// The part in the tables of the search.
     loaded: Option<(usize, Search)>,
@@ -95,7 +102,10 @@ impl<'t> Packer<'t> {
             common,
             enough_bytes: 0,
             orders: 0,
+            greedy: None,
             debt: 0,
+            records: 0,
+            most_records: u64::MAX,
             restarts: Restarts::new(),
             loaded: None,
             run: None,
@@ -109,25 +119,63 @@ impl<'t> Packer<'t> {
         self.enough_bytes = bytes;
     }
 
+    /// Ends the search once it has looked at so many records, a nanosecond or two each, whatever
+    /// [`improve`](Self::improve) allows.
+    pub(in crate::lifetime) const fn stop_after(&mut self, records: u64) {
+        self.most_records = records;
+    }
+
     /// The first packing: by size, and if there is time in about half a second, by other orders as well.
+    /// Of more than some 20,000 lifetimes it is one in the order of time, and if so many
+    /// live at a time that this takes longer, the smallest ones are stacked on the others. `improve` takes up the
+    /// order by size.
     pub fn first(&mut self) {
-        let mut work = 0;
-        while self.orders < Order::ALL.len() && (self.orders == 0 || work < FIRST_WORK) {
+        self.first_within(FIRST_WORK);
+    }
+
+    /// The same with another number of buckets to look at.
+    pub(in crate::lifetime) fn first_within(&mut self, most: u64) {
+        let mut left = most;
+        let taken = self.common.taken as u64;
+        // What one order looks at if all is met: half of the buckets, two thirds full, for each.
+        if self.orders == 0 && self.greedy.is_none() && taken * taken / PAIRS_PER_BUCKET > most {
+            left -= self.first_by_time(most / 2).min(left);
+        }
+        while left > 0 && self.orders < Order::ALL.len() {
             if self.orders > 0 && self.is_done() {
                 return;
             }
-            work += self.greedy();
+            left -= self.greedy(left).min(left);
         }
+        if self.height() == u64::MAX
+            && let Some(greedy) = &self.greedy
+        {
+            greedy.stack_rest(self.lifetimes, &mut self.tables);
+            self.keep_lower(true);
+        }
+    }
+
+    /// A packing in the order of time, kept if no more buckets than `most` were looked at; gives how many
+    /// were.
+    pub(super) fn first_by_time(&mut self, most: u64) -> u64 {
+        let (count, max) = (self.common.taken, self.common.max_live_bytes);
+        let tables = &mut self.tables;
+        let mut greedy = Greedy::begin(self.lifetimes, tables, count, Order::Begin, max);
+        let work = greedy.go_on(self.lifetimes, tables, most);
+        if greedy.is_complete() {
+            self.keep_lower(false);
+        }
+        work
     }
 
     /// Goes on for about so many steps, until it [is done](Self::is_done). A step takes time in
     /// the number of lifetimes that meet, and never makes the packing worse. How the steps are
     /// divided among calls makes no difference.
     pub fn improve(&mut self, steps: u64) {
-        if self.orders == 0 {
+        if self.orders == 0 && self.greedy.is_none() {
             self.first();
         }
-        let mut left = steps;
+        let mut left = steps.saturating_mul(BUCKETS_PER_STEP);
         loop {
             let paid = self.debt.min(left);
             self.debt -= paid;
@@ -136,9 +184,11 @@ impl<'t> Packer<'t> {
                 return;
             }
             self.debt = if self.orders < Order::ALL.len() {
-                self.greedy() / BUCKETS_PER_STEP + 1
+                self.greedy(left)
             } else {
-                self.search(&mut left)
+                // Whole steps: what is left of one is owed.
+                let steps = left.div_ceil(BUCKETS_PER_STEP);
+                self.search(steps) * BUCKETS_PER_STEP
             };
         }
     }
@@ -178,6 +228,9 @@ impl<'t> Packer<'t> {
         if self.orders < Order::ALL.len() {
             return self.height() <= goal;
         }
+        if self.records >= self.most_records {
+            return true;
+        }
         let mut parts = self.tables.parts[..self.common.parts].iter();
         !parts.any(|part| part.height > goal && !part.too_wide)
     }
@@ -187,29 +240,49 @@ impl<'t> Packer<'t> {
         self.lower_bound().max(self.enough_bytes)
     }
 
-    /// One greedy packing; each part keeps the better one. Gives the buckets looked at.
-    fn greedy(&mut self) -> u64 {
-        let order = Order::ALL[self.orders];
-        self.orders += 1;
+    /// Goes on with the greedy packing under way or begins the next one, until `most` buckets were
+    /// looked at; gives how many were. Of a complete one each part keeps the better offsets.
+    pub(super) fn greedy(&mut self, most: u64) -> u64 {
         let tables = &mut self.tables;
-        let max = self.common.max_live_bytes;
-        let work = greedy::pack(self.lifetimes, tables, self.common.taken, order, max);
-        for part in &mut tables.parts[..self.common.parts] {
-            let ids = &tables.order[part.start as usize..part.end as usize];
-            let top = |&id: &u32| tables.trial[id as usize] + self.lifetimes[id as usize].bytes;
-            let height = ids.iter().map(top).max().unwrap_or(0);
-            if height < part.height {
-                part.height = height;
-                for &id in ids {
-                    tables.offsets[id as usize] = tables.trial[id as usize];
-                }
-            }
+        let (order, max) = (Order::ALL[self.orders], self.common.max_live_bytes);
+        let begin = || Greedy::begin(self.lifetimes, tables, self.common.taken, order, max);
+        let mut greedy = self.greedy.take().unwrap_or_else(begin);
+        let work = greedy.go_on(self.lifetimes, &mut self.tables, most);
+        if greedy.is_complete() {
+            self.orders += 1;
+            self.keep_lower(false);
+        } else {
+            self.greedy = Some(greedy);
         }
         work
     }
 
-    /// Searches for at most `left` steps, and less if something came of it; gives the debt.
-    fn search(&mut self, left: &mut u64) -> u64 {
+    /// Takes the heights of the parts over: of `offsets` if they are new, else of `trial` where they
+    /// are lower.
+    fn keep_lower(&mut self, stacked: bool) {
+        let tables = &mut self.tables;
+        for part in &mut tables.parts[..self.common.parts] {
+            let ids = &tables.order[part.start as usize..part.end as usize];
+            let new: &[u64] = if stacked {
+                tables.offsets
+            } else {
+                tables.trial
+            };
+            let top = |&id: &u32| new[id as usize] + self.lifetimes[id as usize].bytes;
+            let height = ids.iter().map(top).max().unwrap_or(0);
+            if height < part.height {
+                part.height = height;
+                if !stacked {
+                    for &id in ids {
+                        tables.offsets[id as usize] = tables.trial[id as usize];
+                    }
+                }
+            }
+        }
+    }
+
+    /// Searches for at most so many steps, and fewer if something came of it; gives how many it took.
+    fn search(&mut self, most: u64) -> u64 {
         let Some((index, mut search)) = self.load() else {
             return 1;
         };
@@ -218,9 +291,15 @@ impl<'t> Packer<'t> {
             None => self.start(index, &mut search),
         };
         let mut outcome = Outcome::Open;
-        while *left > 0 && steps > 0 && outcome == Outcome::Open {
+        let mut taken = 0;
+        while taken < most
+            && steps > 0
+            && outcome == Outcome::Open
+            && self.records < self.most_records
+        {
             outcome = search.step(&mut self.tables, &heuristic);
-            *left -= 1;
+            self.records += core::mem::take(&mut search.records);
+            taken += 1;
             steps -= 1;
         }
         if outcome == Outcome::Open && steps > 0 {
@@ -228,7 +307,7 @@ impl<'t> Packer<'t> {
         }
         self.settle(index, &search, outcome);
         self.loaded = Some((index, search));
-        0
+        taken
     }
 
     /// The highest part that the search can hold, in its tables.
@@ -251,9 +330,12 @@ impl<'t> Packer<'t> {
         self.loaded = None;
         let sizes = section::load(self.lifetimes, &mut self.tables, part, self.common.align);
         let Some((items, sections)) = sizes else {
+            self.records += self.tables.neighbours.len() as u64;
             self.tables.parts[index].too_wide = true;
             return None;
         };
+        let last = self.tables.items[..items].last();
+        self.records += last.map_or(0, |item| item.range().end as u64);
         Some((index, Search::new(items, sections, &self.common)))
     }
 

@@ -54,6 +54,8 @@ pub(super) struct Search {
     pub(super) died: usize,
     death: f64,
     no_room: bool,
+    /// Records looked at.
+    pub(super) records: u64,
 }
 
 impl Search {
@@ -74,6 +76,7 @@ impl Search {
             died: usize::MAX,
             death: 1.0,
             no_room: false,
+            records: 0,
         }
     }
 
@@ -124,7 +127,8 @@ impl Search {
             self.alive = false;
         }
         if self.alive {
-            let index = choose(self, tables, heuristic);
+            let (index, records) = choose(self, tables, heuristic);
+            self.records += records;
             let item = tables.items[index];
             if item.lowest > item.rest {
                 // Decided before: it does not lie where it rests.
@@ -184,6 +188,7 @@ impl Search {
         }
         self.soil(item.lo, item.hi);
         let top = item.top();
+        self.records += u64::from(item.neighbours);
         for at in item.range() {
             let neighbour = tables.neighbours[at] as usize;
             let other = tables.items[neighbour];
@@ -255,23 +260,26 @@ impl Search {
     }
 
     /// The lowest offset from `offset` on that is aligned and clear of unplaced pins.
-    fn lifted(&self, tables: &PackTables<'_>, index: usize, offset: u64) -> u64 {
+    fn lifted(&mut self, tables: &PackTables<'_>, index: usize, offset: u64) -> u64 {
         let item = &tables.items[index];
         let mut offset = aligned(offset, item.align);
         if !self.pins || item.pinned {
             return offset;
         }
         let neighbours = &tables.neighbours[item.range()];
-        let pins = neighbours
-            .iter()
-            .map(|&other| &tables.items[other as usize]);
-        let pins = pins.filter(|other| other.pinned && other.slot != PLACED);
+        // Pins in order of their offsets, as of what is in use already, take one round and a look.
         loop {
-            let in_the_way =
-                |pin: &&super::item::Item| offset < pin.top() && pin.lowest < offset + item.bytes;
-            match pins.clone().find(in_the_way) {
-                Some(pin) => offset = aligned(pin.top(), item.align),
-                None => return offset,
+            let before = offset;
+            for &other in neighbours {
+                let pin = &tables.items[other as usize];
+                let is_pin = pin.pinned && pin.slot != PLACED;
+                if is_pin && offset < pin.top() && pin.lowest < offset + item.bytes {
+                    offset = aligned(pin.top(), item.align);
+                }
+            }
+            self.records += neighbours.len() as u64;
+            if offset == before {
+                return offset;
             }
         }
     }
@@ -318,6 +326,7 @@ impl Search {
         for section in &mut tables.sections[dirty.clone()] {
             section.floor = u64::MAX;
         }
+        self.records += (self.unplaced + dirty.len()) as u64;
         for &index in &tables.unplaced[..self.unplaced] {
             let item = &tables.items[index as usize];
             if item.lo >= to || item.hi <= from {
@@ -328,6 +337,7 @@ impl Search {
                 return false;
             }
             let own = item.lo.max(from) as usize..item.hi.min(to) as usize;
+            self.records += own.len() as u64;
             for section in &mut tables.sections[own] {
                 section.floor = section.floor.min(item.lowest);
             }

@@ -55,6 +55,8 @@ pub(super) fn load(
     }
     let sections = cut(lifetimes, tables, count);
     let items = &mut tables.items[..count];
+    // First: an item has at most one section more than neighbours, so these bound what follows.
+    meet(items, tables.neighbours)?;
     for section in &mut tables.sections[..sections] {
         *section = Section::VACANT;
     }
@@ -67,7 +69,6 @@ pub(super) fn load(
         let own = &tables.sections[item.lo as usize..item.hi as usize];
         item.live = own.iter().map(|section| section.left).max().unwrap_or(0);
     }
-    meet(items, tables.neighbours)?;
     Some((count, sections))
 }
 

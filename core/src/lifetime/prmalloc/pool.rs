@@ -110,7 +110,8 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
     }
 
     /// Gives a block of at least `bytes` bytes at a multiple of `align`. From the plan it costs
-    /// O(log bins), otherwise a call of the backend.
+    /// O(log bins), and O(virtual blocks of the bin) once its own blocks are in use; otherwise a call of
+    /// the backend.
     ///
     /// # Errors
     /// The plan has no block, and the backend or the table of its blocks no room.
@@ -188,7 +189,7 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         Err(out)
     }
 
-    /// Takes a block back, wherever it came from.
+    /// Takes a block back, wherever it came from. O(slabs + log bins), or a call of the backend.
     ///
     /// # Errors
     /// No block in use begins there, or the backend refuses it. Nothing has changed then.

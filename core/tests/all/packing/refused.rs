@@ -3,6 +3,7 @@
 use larder_core::Align;
 use larder_core::lifetime::Lifetime;
 use larder_core::lifetime::pack::PackError;
+use larder_model::Random;
 
 use crate::packing::tables::Tables;
 
@@ -38,6 +39,46 @@ fn pins_that_overlap_are_named() {
         pinned(0, 5, 8, 0),
     ];
     assert_eq!(error(&beside), None);
+}
+
+#[test]
+fn pins_are_refused_if_and_only_if_two_of_them_overlap() {
+    let overlap = |one: &Lifetime, other: &Lifetime| {
+        let (at, then) = (one.pinned.unwrap(), other.pinned.unwrap());
+        one.meets(other) && at < then + other.bytes && then < at + one.bytes
+    };
+    let (mut refused, mut taken) = (0, 0);
+    for seed in 0..400 {
+        let mut random = Random::new(seed);
+        // Few pins in much room, up to many: more than a word of bits.
+        let count = 1 + random.below(200);
+        let mut pins: Vec<Lifetime> = Vec::new();
+        for _ in 0..count {
+            let begin = random.below(100) as u32;
+            let end = begin + 1 + random.below(20) as u32;
+            let pin = pinned(begin, end, 1 + random.below(9), random.below(2000));
+            // Most problems have no pair, and some have one late.
+            if random.below(100) == 0 || !pins.iter().any(|other| overlap(&pin, other)) {
+                pins.push(pin);
+            }
+        }
+        match error(&pins) {
+            Some(PackError::PinsOverlap { first, second }) => {
+                assert!(overlap(&pins[first], &pins[second]), "seed {seed}");
+                refused += 1;
+            }
+            None => {
+                let mut pairs = (0..pins.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
+                assert!(
+                    !pairs.any(|(a, b)| overlap(&pins[a], &pins[b])),
+                    "seed {seed}"
+                );
+                taken += 1;
+            }
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    assert!(refused > 5 && taken > 100, "{refused} and {taken}");
 }
 
 #[test]

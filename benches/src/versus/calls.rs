@@ -1,0 +1,148 @@
+//! The longest single call of an allocator on each workload: what a program waits for at worst.
+//!
+//! The workers are built with a feature that times each call from the process's first to its last.
+//! Calls that take long take so in every run, and what else the machine does comes and goes: so of
+//! the longest calls of the rounds the shortest counts.
+
+use serde::Serialize;
+
+use super::process::RunFault;
+use super::rounds::Runs;
+use super::workloads::Workload;
+use crate::numbers::in_order;
+use crate::report::{Table, none};
+
+/// The longest calls of one kind in microseconds: on the wall, and in the processor time of their thread.
+pub(crate) type Micros = [f64; 2];
+
+/// The share of the work where each call is timed: the clocks take up to a hundred times as long as a call.
+pub(super) const SHARE_OF_CALLS: f64 = 0.2;
+
+/// The kinds of calls, in the order in which a worker prints them.
+const KINDS: [&str; 3] = ["malloc", "realloc", "free"];
+const CLOCKS: [&str; 2] = ["wall", "processor"];
+
+/// One allocator on one workload: a line of JSON, cells of the table. The figures are missing where it failed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Calls {
+    /// Tells it from other lines.
+    pub(crate) measure: &'static str,
+    pub(crate) workload: &'static str,
+    pub(crate) allocator: &'static str,
+    pub(crate) longest_us: Option<[Micros; 3]>,
+    pub(crate) failed: Option<String>,
+}
+
+/// The longest calls of the workload's runs, of each allocator that the system let run it.
+pub(crate) fn longest(workload: &Workload, all: &[Runs]) -> Vec<Calls> {
+    let of = |runs: &Runs| Calls {
+        measure: "calls",
+        workload: workload.name,
+        allocator: runs.allocator,
+        longest_us: runs
+            .samples
+            .iter()
+            .filter_map(|sample| sample.calls)
+            .reduce(shorter)
+            .filter(|_| runs.fault.is_none()),
+        failed: runs.fault.as_ref().map(ToString::to_string),
+    };
+    let ran = |runs: &&Runs| !matches!(runs.fault, Some(RunFault::Skipped(_)));
+    all.iter().filter(ran).map(of).collect()
+}
+
+fn shorter(one: [Micros; 3], other: [Micros; 3]) -> [Micros; 3] {
+    let least = |kind: usize, clock: usize| one[kind][clock].min(other[kind][clock]);
+    [0, 1, 2].map(|kind| [0, 1].map(|clock| least(kind, clock)))
+}
+
+/// All longest calls as text: lines of a workload are its kinds of calls, by each clock.
+pub(crate) fn calls_table(all: &[Calls], width: usize) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let allocators = in_order(all.iter().map(|calls| calls.allocator));
+    let mut table = Table::new([&["workload", "call"], &allocators[..]].concat());
+    for workload in in_order(all.iter().map(|calls| calls.workload)) {
+        for (kind, name) in KINDS.iter().enumerate() {
+            for (clock, clock_name) in CLOCKS.iter().enumerate() {
+                let cell = |allocator: &&str| {
+                    let mut same = all.iter().filter(|calls| calls.workload == workload);
+                    let calls = same.find(|calls| calls.allocator == *allocator);
+                    calls.map_or_else(none, |calls| match calls.longest_us {
+                        Some(longest) => format!("{:.1}", longest[kind][clock]),
+                        None => "failed".to_owned(),
+                    })
+                };
+                let mut cells = vec![workload.to_owned(), format!("{name}, {clock_name}")];
+                cells.extend(allocators.iter().map(cell));
+                table.row(cells);
+            }
+        }
+    }
+    let title = "longest single call in microseconds, the shortest of the rounds; plain build";
+    let mut text = table.titled(title, width);
+    for calls in all {
+        if let Some(why) = &calls.failed {
+            let (workload, allocator) = (calls.workload, calls.allocator);
+            text.push_str(&format!(
+                "failed: calls of {workload} on {allocator}: {why}\n"
+            ));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::ANY_WIDTH;
+    use crate::versus::process::parse;
+    use crate::versus::{Profile, workloads};
+
+    fn runs(allocator: &'static str, calls: &[&str]) -> Runs {
+        let sample = |calls: &&str| {
+            let line = format!(
+                r#"{{"workload":"boxes","allocator":"{allocator}","seconds":1.0,"operations":1,"answer":7,"calls":{calls}}}"#
+            );
+            parse(&line, allocator, "boxes").unwrap()
+        };
+        Runs {
+            allocator,
+            profile: Profile::Calls,
+            samples: calls.iter().map(sample).collect(),
+            fault: None,
+        }
+    }
+
+    #[test]
+    fn of_the_longest_calls_of_the_rounds_the_shortest_counts_by_each_clock() {
+        let larder = runs("larder", &["[[9,3],[0,0],[5,5]]", "[[4,4],[0,0],[6,2]]"]);
+        let mut talc = runs("talc", &["[[1,1],[1,1],[1,1]]"]);
+        talc.fault = Some(RunFault::TimedOut { seconds: 9 });
+        let all = longest(workloads::find("boxes").unwrap(), &[larder, talc]);
+        assert_eq!(
+            all[0].longest_us,
+            Some([[4.0, 3.0], [0.0, 0.0], [5.0, 2.0]])
+        );
+        assert_eq!(all[1].longest_us, None);
+        let text = calls_table(&all, ANY_WIDTH);
+        let line = text.lines().find(|line| line.contains("malloc, wall"));
+        assert!(
+            line.is_some_and(|line| line.contains("4.0") && line.contains("failed")),
+            "{text}"
+        );
+        assert!(
+            text.contains("failed: calls of boxes on talc: did not end within 9 s"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_worker_that_times_no_calls_has_no_longest_one() {
+        let none = runs("larder", &["null"]);
+        let all = longest(workloads::find("boxes").unwrap(), &[none]);
+        assert_eq!((all[0].longest_us, &all[0].failed), (None, &None));
+        assert_eq!(calls_table(&[], ANY_WIDTH), "");
+    }
+}
