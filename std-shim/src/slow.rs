@@ -148,7 +148,10 @@ fn alloc_large(layout: Layout, config: &Config) -> *mut u8 {
 
 fn alloc_large_plain(layout: Layout) -> *mut u8 {
     match PROCESS.alloc_held(layout.size(), layout.align()) {
-        Held::Found(block) => return block.as_ptr(),
+        Held::Found(block) => {
+            purge::found(layout.size());
+            return block.as_ptr();
+        }
         // What is kept at hand for small blocks may do, before the heap grows.
         // SAFETY: called from the verbs below, which have left the thread's part.
         Held::Full => unsafe { with_local(|local| local.give_up(&PROCESS)) },

@@ -159,7 +159,7 @@ impl<O: Os> Process<O> {
     fn note_growth(&'static self) {
         if self.tuning.makes_up() {
             let held = self.arenas().map(|arena| arena.numbers().1).sum();
-            self.purger.grew(held);
+            self.purger.grew(held, self.os.coarse_ms());
         }
     }
 

@@ -3,7 +3,7 @@
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use crate::config::Tuning;
-use crate::os::background::{coarse_ms, sleep_ns};
+use crate::os::background::sleep_ns;
 use crate::os::{Os, WAKES, sleep_while, wake_one};
 
 /// So much must be freed past the caches before a tick is worth its time.
@@ -55,6 +55,8 @@ pub(crate) struct Purger {
     owed: AtomicU32,
     /// Whether growth is being made up for, a step in each call.
     making_up: AtomicU32,
+    /// When calls of the program were last given something to do, in milliseconds of the coarse clock.
+    asked: AtomicU64,
 }
 
 /// What the purge thread does next.
@@ -83,6 +85,7 @@ impl Purger {
             may_make_up: AtomicU64::new(0),
             owed: AtomicU32::new(0),
             making_up: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
         }
     }
 
@@ -116,7 +119,8 @@ impl Purger {
     }
 
     /// Told when the heap has grown: it holds so much now.
-    pub(crate) fn grew(&self, held: u64) {
+    pub(crate) fn grew(&self, held: u64, now: u64) {
+        self.asked.store(now, Ordering::Relaxed);
         // Relaxed: what two threads that grow at once count twice or not at all does not matter.
         let bound = self.bound.load(Ordering::Relaxed);
         if held > bound {
@@ -149,9 +153,23 @@ impl Purger {
     }
 
     /// Has calls of the program make ticks, a step in each.
-    pub(crate) fn owe_ticks(&self, ticks: u32) {
+    pub(crate) fn owe_ticks(&self, ticks: u32, now: u64) {
         // Relaxed: a tick more or less does not matter.
+        self.asked.store(now, Ordering::Relaxed);
         self.owed.fetch_max(ticks, Ordering::Relaxed);
+    }
+
+    /// Forgets what calls of the program were to do if none of them came for the time of a tick; returns whether that
+    /// was so. What a program frees and takes again at once would go back in between: ticks that follow each other
+    /// without time make everything old.
+    pub(super) fn lapses(&self, now: u64, tuning: &Tuning) -> bool {
+        let asked = self.asked.load(Ordering::Relaxed);
+        let lapses = now.saturating_sub(asked) > tick_ms(tuning);
+        if lapses {
+            self.grown.store(0, Ordering::Relaxed);
+            self.owed.store(0, Ordering::Relaxed);
+        }
+        lapses
     }
 
     /// Whether calls of the program are to go on with a tick.
@@ -282,8 +300,7 @@ impl Purger {
     }
 
     /// Whether a tick of the calling thread is due by the clock.
-    pub(super) fn is_due(&self, tuning: &Tuning) -> bool {
-        let now = coarse_ms();
+    pub(super) fn is_due(&self, now: u64, tuning: &Tuning) -> bool {
         let due = self.due.load(Ordering::Relaxed);
         if due != 0 && now < due {
             return false;
@@ -485,12 +502,24 @@ mod tests {
         assert!(!purger.is_inline());
         assert!(!purger.count(1, &tuning));
         assert!(purger.is_inline());
-        assert!(!purger.is_due(&tuning), "not due yet");
-        assert!(!purger.is_due(&tuning));
-        // Long ago.
-        purger.due.store(1, Ordering::Relaxed);
-        assert!(purger.is_due(&tuning));
-        assert!(!purger.is_due(&tuning), "once");
+        assert!(!purger.is_due(1000, &tuning), "not due yet");
+        let due = 1000 + tick_ms(&tuning);
+        assert!(!purger.is_due(due - 1, &tuning));
+        assert!(purger.is_due(due, &tuning));
+        assert!(!purger.is_due(due, &tuning), "once");
+    }
+
+    #[test]
+    fn what_calls_were_to_do_lapses_if_none_comes_for_the_time_of_a_tick() {
+        let tuning = tuned(Config::BALANCED);
+        let tick = tick_ms(&tuning);
+        let purger = Purger::new();
+        purger.grew(1 << 30, 1000);
+        purger.owe_ticks(2, 2000);
+        assert!(!purger.lapses(2000 + tick, &tuning));
+        assert!(purger.has_work() && purger.owes_ticks());
+        assert!(purger.lapses(2001 + tick, &tuning));
+        assert!(!purger.has_work());
     }
 
     #[test]
@@ -509,17 +538,17 @@ mod tests {
     #[test]
     fn growth_is_made_up_for_once_and_then_rests() {
         let purger = Purger::new();
-        purger.grew(START_BYTES);
+        purger.grew(START_BYTES, 0);
         assert_eq!(purger.take_grown(1), 0, "as little as any heap has");
-        purger.grew(3 * START_BYTES);
+        purger.grew(3 * START_BYTES, 0);
         assert_eq!(purger.take_grown(1), 2 * START_BYTES + GROWN_BYTES);
         assert_eq!(purger.take_grown(1), 0, "once");
         purger.made_up(2, 20 * MAKE_UP_MS_BLOCKS);
-        purger.grew(3 * START_BYTES + GROWN_BYTES);
-        purger.grew(1 << 30);
+        purger.grew(3 * START_BYTES + GROWN_BYTES, 0);
+        purger.grew(1 << 30, 0);
         assert_eq!(purger.take_grown(1 + 20), 0, "not yet");
         assert!(purger.take_grown(2 + 20) > 1 << 29);
-        purger.grew((1 << 30) + (1 << 20));
+        purger.grew((1 << 30) + (1 << 20), 0);
         assert_eq!(purger.take_grown(u64::MAX), 0, "too little beside 1 GiB");
     }
 

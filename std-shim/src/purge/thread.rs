@@ -48,11 +48,13 @@ pub(crate) fn found(bytes: usize) {
 #[inline(never)]
 fn work(bytes: usize) {
     let purger = &PROCESS.purger;
-    if purger.is_inline() && purger.is_due(&PROCESS.tuning) {
-        purger.owe_ticks(1);
+    let now = coarse_ms();
+    if purger.is_inline() && purger.is_due(now, &PROCESS.tuning) {
+        purger.lapses(now, &PROCESS.tuning);
+        purger.owe_ticks(1, now);
     }
     if purger.has_work() || PROCESS.within.is_due() {
-        PROCESS.work(bytes, coarse_ms());
+        PROCESS.work(bytes, now);
     }
 }
 
@@ -63,7 +65,7 @@ fn start() {
     if PROCESS.purger.begin_start() && !start_thread(run) {
         PROCESS.purger.refused();
         // Twice: what is young grows old, and goes.
-        PROCESS.purger.owe_ticks(2);
+        PROCESS.purger.owe_ticks(2, coarse_ms());
     }
 }
 

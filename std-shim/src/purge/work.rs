@@ -65,6 +65,9 @@ impl<O: Os> Process<O> {
     /// does one.
     pub(crate) fn work(&'static self, bytes: usize, now: u64) {
         let steps = |work: &mut Work| {
+            if self.purger.lapses(now, &self.tuning) {
+                work.growth.left = 0;
+            }
             for _ in 0..=bytes / STEP_BYTES {
                 if !self.work_some(work, now) {
                     break;
@@ -100,7 +103,7 @@ impl<O: Os> Process<O> {
                 growth.before = Some(self.purger.purged_bytes());
             }
         } else if growth.left > 0 {
-            self.discard_some(growth, &mut left);
+            self.discard_some(growth, &mut left, now);
         } else {
             self.tick_some(&mut work.tick, &mut left);
         }
@@ -116,11 +119,11 @@ impl<O: Os> Process<O> {
         growth.is_under_way = false;
     }
 
-    fn discard_some(&'static self, growth: &mut MakeUp, left: &mut usize) {
+    fn discard_some(&'static self, growth: &mut MakeUp, left: &mut usize, now: u64) {
         let Some(arena) = self.arenas().nth(growth.arena) else {
             // There is no more: what is young grows old, and goes.
             growth.left = 0;
-            return self.purger.owe_ticks(2);
+            return self.purger.owe_ticks(2, now);
         };
         let (given, more) = arena.discard_some_dirty(&mut growth.walk);
         self.purger.count_purged(given);

@@ -20,9 +20,13 @@ struct Calls {
 
 impl Calls {
     fn new() -> Self {
+        Self::with(&Config::BALANCED)
+    }
+
+    fn with(config: &Config) -> Self {
         let os = Faulty::new(Plan::Willing);
         Self {
-            world: World::with(os, 1, 1, ARENA_BYTES, &Config::BALANCED),
+            world: World::with(os, 1, 1, ARENA_BYTES, config),
             local: Local::new(),
         }
     }
@@ -70,7 +74,7 @@ fn a_tick_that_calls_make_gives_all_back_though_no_call_gives_much() {
     freed.iter().for_each(|(_, held)| calls.free(held));
     large.iter().for_each(|held| calls.free(held));
     let purger = &calls.world.verbs().process.purger;
-    purger.owe_ticks(2);
+    purger.owe_ticks(2, 0);
     let steps = calls.work();
     assert!(steps > 16, "256 spans take more than {steps} calls");
     // The thread's cache keeps some blocks.
@@ -92,7 +96,7 @@ fn no_look_follows_a_filter_that_comes_in_the_middle_of_a_tick() {
         freed.iter().for_each(|(_, held)| calls.free(held));
         let (process, os) = (calls.world.verbs().process, calls.world.os);
         process.tick();
-        process.purger.owe_ticks(2);
+        process.purger.owe_ticks(2, 0);
         let before = os.calls(Call::Discard);
         while os.calls(Call::Discard) == before {
             process.work(0, 0);
@@ -109,12 +113,36 @@ fn no_look_follows_a_filter_that_comes_in_the_middle_of_a_tick() {
 }
 
 #[test]
+fn growth_long_ago_gives_nothing_back_that_the_next_burst_takes() {
+    let config = Config {
+        background: false,
+        ..Config::BALANCED
+    };
+    for (pause_ms, gives) in [(0, true), (10_000, false)] {
+        let mut calls = Calls::with(&config);
+        let blocks: Vec<_> = (0..16 * MIB / 8192).map(|_| calls.alloc(8000)).collect();
+        let (kept, freed): (Vec<_>, Vec<_>) =
+            (blocks.into_iter().enumerate()).partition(|(number, _)| number % 8 == 0);
+        freed.iter().for_each(|(_, held)| calls.free(held));
+        let (process, os) = (calls.world.verbs().process, calls.world.os);
+        let before = os.calls(Call::Discard);
+        for _ in 0..200 {
+            process.work(0, pause_ms);
+        }
+        let discards = os.calls(Call::Discard) - before;
+        assert_eq!(discards > 0, gives, "{pause_ms} ms: {discards}");
+        let kept: Vec<_> = kept.into_iter().map(|(_, held)| held).collect();
+        calls.end(&kept);
+    }
+}
+
+#[test]
 fn a_process_that_forks_in_the_middle_of_a_tick_goes_on_with_it() {
     let mut calls = Calls::new();
     let large: Vec<_> = (0..200).map(|_| calls.alloc(200_000)).collect();
     large.iter().for_each(|held| calls.free(held));
     let process = calls.world.verbs().process;
-    process.purger.owe_ticks(2);
+    process.purger.owe_ticks(2, 0);
     process.work(0, 0);
     // SAFETY: the thread holds no lock of the process.
     unsafe { process.lock_all() };

@@ -299,7 +299,7 @@ fn child_leaves_alone_what_is_idle(steps: usize) {
         }
     }
     let process = ticks.world.verbs().process;
-    process.purger.owe_ticks(2);
+    process.purger.owe_ticks(2, 0);
     for _ in 0..steps {
         process.work(0, 0);
     }
