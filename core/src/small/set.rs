@@ -410,6 +410,28 @@ impl SpanSet {
         CLASSES
     }
 
+    /// Empties the bins of classes of which the set owns no span: their blocks are others'. O(classes + blocks in them).
+    ///
+    /// # Safety
+    /// The conditions of [`refill`](Self::refill), for those bins.
+    pub unsafe fn flush_foreign(
+        &mut self,
+        owner: *const RemoteQueue,
+        cache: &mut ThreadCache,
+        pages: &mut impl Pages,
+    ) {
+        for class in SizeClass::all() {
+            let bin = cache.of(class);
+            if bin.is_empty() || self.class(class).blocks > 0 {
+                continue;
+            }
+            let list = bin.take();
+            bin.put(0, ptr::null_mut(), 0);
+            // SAFETY: the list was the bin's.
+            unsafe { self.give_back(owner, list, pages) };
+        }
+    }
+
     /// Empties the bins of the long classes into the spans, where they have been idle for long.
     ///
     /// # Safety

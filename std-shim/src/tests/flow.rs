@@ -99,6 +99,23 @@ fn blocks_of_another_thread_go_home_in_lists_as_long_as_a_bin() {
 }
 
 #[test]
+fn a_thread_that_ends_sends_home_what_it_freed_of_others() {
+    let mut pipe = Pipe::new();
+    let blocks = pipe.produce(4000);
+    pipe.consume(&blocks);
+    assert!(pipe.consumer.ready_blocks(class()) > 0);
+    let verbs = pipe.verbs();
+    pipe.consumer.end(verbs.process);
+    // The next thread has the same heap.
+    pipe.consumer = Local::new();
+    let other = Layout::new::<[u8; 1000]>();
+    let block = verbs.alloc(&mut pipe.consumer, other, false);
+    assert_eq!(pipe.consumer.ready_blocks(class()), 0);
+    verbs.free(&mut pipe.consumer, block, other);
+    pipe.end();
+}
+
+#[test]
 fn a_thread_that_begins_to_allocate_keeps_whole_bins_from_then_on() {
     let mut pipe = Pipe::new();
     let blocks = pipe.produce(1000);

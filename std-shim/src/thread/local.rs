@@ -196,9 +196,16 @@ impl Local {
         }
     }
 
-    /// Ends the thread: its heap goes to the pool with what lies in its cache.
+    /// Ends the thread: its heap goes to the pool with what lies in its cache, but for what it freed of others.
     pub(crate) fn end<O: Os>(&mut self, process: &'static Process<O>) {
         let state = self.state();
+        // A hardened heap follows no link before it has looked at the block.
+        if !process.tuning.is_hardened() {
+            self.with_own(|owner, set, cache| {
+                // SAFETY: the set's own remote-free queue, and the cache that goes with it.
+                unsafe { set.flush_foreign(owner, cache, &mut process.pages()) };
+            });
+        }
         *self = Self {
             borrows: true,
             ..Self::new()

@@ -203,7 +203,10 @@ fn an_allocation_gives_up_a_bounded_number_of_lists_before_the_heap_grows() {
     let mut left = SPANS * BLOCKS;
     for allocation in 0..4 {
         // SAFETY: the set's own queue, cache and pages.
-        let found = unsafe { full.set.find_span(full.queue, other, &mut cache, full.pages) };
+        let found = unsafe {
+            full.set
+                .find_span(full.queue, other, &mut cache, full.pages)
+        };
         assert!(found.is_some(), "{allocation}");
         let lists = full.set.class(full.class).transfer_lists as usize;
         assert_eq!(left - lists, SpanSet::MOST_GIVEN_UP, "{allocation}");
