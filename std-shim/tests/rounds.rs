@@ -2,7 +2,7 @@
 //! hangs, with a thread of the heap's own and without.
 //!
 //! Each case runs in a process of its own. 300 rounds; 10,000 with `LARDER_ROUNDS=all`. Nothing is timed: the number of
-//! heaps and what is in memory are compared with those after a tenth of the rounds.
+//! heaps is bounded by the threads, and what is in memory by the most that was in the first half of the rounds.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -26,8 +26,9 @@ const CASE: &str = "HEAP_TEST_ROUNDS";
 /// The system ends a child that hangs.
 const LIMIT_SECONDS: libc::c_uint = 1200;
 
-/// What the system and the heap keep now and then: less than 300 bytes a round in the long form.
-const SLACK_BYTES: u64 = 2 * MIB as u64;
+/// What the system and the heap keep now and then, such as one idle block of the longest size: some 800 bytes a round in
+/// the long form.
+const SLACK_BYTES: u64 = 4 * MIB as u64;
 
 const THREADS: usize = 4;
 
@@ -43,7 +44,8 @@ fn blocks() -> Vec<Vec<u8>> {
 
 /// Makes all rounds. At most so many heaps are there for `threads` threads at work at once.
 fn repeat(threads: usize, mut round: impl FnMut()) {
-    let (all, first) = (rounds(), rounds() / 10);
+    // How many threads overlap varies from round to round, and so does how many heaps cache blocks.
+    let (all, first) = (rounds(), rounds() / 2);
     let mut most = 0;
     for number in 0..all {
         round();
@@ -59,7 +61,7 @@ fn repeat(threads: usize, mut round: impl FnMut()) {
     let left = resident_bytes();
     assert!(
         left <= most + SLACK_BYTES,
-        "{most} bytes after {first} rounds, {left} after {all}"
+        "at most {most} bytes in {first} rounds, {left} after {all}"
     );
 }
 

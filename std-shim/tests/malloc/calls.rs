@@ -51,7 +51,7 @@ fn threads_that_come_to_the_heap_at_their_very_end_leave_no_heap_behind() {
     assert_eq!(end.text(), "all ended\n", "{end:?}");
 }
 
-/// How many rounds leave as little behind as a tenth of them.
+/// How many rounds leave as little behind as half of them.
 fn many() -> String {
     if is_long() { 10_000 } else { 300 }.to_string()
 }

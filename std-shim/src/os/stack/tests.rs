@@ -50,21 +50,22 @@ fn by_pointer(f: &mut dyn FnMut()) {
     black_box(());
 }
 
-/// Calls by way of the C library.
+/// Calls by way of the C library, once however often that compares: sanitizers do so twice.
 #[inline(never)]
 fn sorts(depth: u32, random: &mut Random, wanted: usize) {
     struct Call<'a>(u32, &'a mut Random, usize);
     extern "C" fn compare(call: *const c_void, _: *const c_void) -> c_int {
         // SAFETY: an element of the array below.
-        let call = unsafe { call.cast::<*mut Call>().read() };
-        // SAFETY: of the function below, which waits.
-        let call = unsafe { &mut *call };
-        below(call.0 - 1, call.1, call.2);
+        let call = unsafe { call.cast::<*mut Option<Call>>().read() };
+        // SAFETY: of the function below, which waits. Its borrow ends before anything is called.
+        if let Some(Call(depth, random, wanted)) = unsafe { (*call).take() } {
+            below(depth - 1, random, wanted);
+        }
         0
     }
-    let mut call = Call(depth, random, wanted);
+    let mut call = Some(Call(depth, random, wanted));
     let mut two = [ptr::from_mut(&mut call); 2];
-    // SAFETY: two elements of that size, which are compared once.
+    // SAFETY: two elements of that size.
     unsafe {
         libc::qsort(
             two.as_mut_ptr().cast(),
