@@ -47,6 +47,7 @@
 //! a heap, with a span in its list (`SpanSet::settle`), with a chunk of an arena. The purge thread does one step after
 //! the other, and lets others have the locks in between. An allocation does one step and leaves the rest to the next ones
 //! that come to a slow path; only one that gets a block of several MiB does one more for each 4 MiB.
+//! If none comes for the time of a tick, what was due is forgotten, and the next tick goes on where this one stood.
 //!
 //! # Growth
 //!
@@ -55,7 +56,7 @@
 //! back, however young, and if there are fewer, two ticks follow. So memory that a program is done with makes room for
 //! what it needs next. Between two such looks lie MAKE_UP_MS at least and MAKE_UP_STEP_MS for each step that the first one
 //! took; a heap that no longer grows is left alone. Idle memory beside a limit on the memory of the process goes back in
-//! the same way (`process/within`).
+//! the same way (`process/within`), after a pause, too.
 //!
 //! A free costs one relaxed load for this, and an addition more while nobody ticks, in slow paths
 //! only. A tick is O(heaps x classes + spans of classes that something happened to + chunks + blocks that go back).

@@ -61,11 +61,21 @@ impl MakeUp {
 }
 
 impl<O: Os> Process<O> {
-    /// Does a step of what is due, and more where a block of so many bytes was found. Returns at once if another thread
-    /// does one.
+    /// Does a step of what is due, and more where a block of so many bytes was found. Returns at once if nothing is, or
+    /// another thread does one.
     pub(crate) fn work(&'static self, bytes: usize, now: u64) {
+        let purger = &self.purger;
+        let ticks = purger.is_inline() && purger.is_due(now, &self.tuning);
+        if !ticks && !purger.has_work() && !self.within.is_due() {
+            return;
+        }
+        let lapses = purger.lapses(now, &self.tuning);
+        if ticks {
+            purger.owe_ticks(1, now);
+        }
         let steps = |work: &mut Work| {
-            if self.purger.lapses(now, &self.tuning) {
+            // A limit stands after a pause, too.
+            if lapses && work.growth.before.is_none() {
                 work.growth.left = 0;
             }
             for _ in 0..=bytes / STEP_BYTES {

@@ -11,10 +11,12 @@ const MIB: usize = 1 << 20;
 const LIMIT: usize = 64 * MIB;
 /// What lives at a time.
 const LIVE: usize = LIMIT / 2;
+const HOUR_MS: u64 = 3_600_000;
 const SIZES: [usize; 5] = [100, 20_000, 100_000, MIB, 3_000_000];
 
-/// Bytes that are used, or free and perhaps written, when they were most.
+/// Bytes that are used, or free and perhaps written, when they were most. The system began to count time an hour before.
 fn peak(os: Faulty) -> (usize, World) {
+    os.pass(HOUR_MS);
     let world = World::with(os, 1, 1, 1 << 30, &Config::BALANCED);
     let (verbs, mut local) = (world.verbs(), Local::new());
     let process = verbs.process;
@@ -26,7 +28,7 @@ fn peak(os: Faulty) -> (usize, World) {
             let block = verbs.alloc(&mut local, layout, false);
             assert!(!block.is_null());
             if process.within.is_due() || process.purger.has_work() {
-                process.work(size, 0);
+                process.work(size, HOUR_MS);
             }
             blocks.push(block);
             if number * size % MIB < size {
