@@ -46,7 +46,8 @@
 //! A tick is made in steps of some 200 microseconds at most (STEP_BLOCKS). A step goes on where the last one ended: with
 //! a heap, with a span in its list (`SpanSet::settle`), with a chunk of an arena. The purge thread does one step after
 //! the other, and lets others have the locks in between. An allocation does one step and leaves the rest to the next ones
-//! that come to a slow path; only one that gets a block of several MiB does one more for each 4 MiB.
+//! that come to a slow path; only one that gets a block of several MiB does one more for each 4 MiB, and where too much
+//! idles beside a limit for each 64 KiB.
 //! If none comes for the time of a tick, what was due is forgotten, and the next tick goes on where this one stood.
 //!
 //! # Growth
