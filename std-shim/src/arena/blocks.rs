@@ -57,6 +57,10 @@ impl<O: Os> Arena<O> {
     /// there. The lock is held once. Who cannot have it without sleeping leaves the block to the next holder,
     /// and `true` is the answer.
     pub(crate) fn free(&self, block: *mut u8, bytes: usize) -> bool {
+        // For what is no block the marks may not be there (TABLE2).
+        if self.bytes_at(block).is_none() {
+            return false;
+        }
         self.mark_freed(block.addr(), bytes);
         self.free_in_bfc(block)
     }

@@ -57,6 +57,27 @@ fn number(root: &str, group: &str, file: &str) -> Option<u64> {
     write!(text, "{root}{group}/{file}\0").ok()?;
     let path = CStr::from_bytes_with_nul(text.written()).ok()?;
     let mut number = [0; 32];
-    let number = str::from_utf8(read(path, &mut number)?).ok()?;
-    number.trim().parse().ok()
+    bound(read(path, &mut number)?)
+}
+
+/// A limit in a file's words; `None` for `max`, and for whole pages of the highest signed number, by which the first
+/// version says that there is none.
+fn bound(text: &[u8]) -> Option<u64> {
+    let number = str::from_utf8(text).ok()?.trim().parse().ok();
+    number.filter(|bytes| *bytes < 1 << 62)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_without_a_limit_has_none_in_either_version() {
+        assert_eq!(bound(b"max\n"), None);
+        for page in [4 << 10, 64 << 10_i64] {
+            let most = (i64::MAX / page * page).to_string();
+            assert_eq!(bound(most.as_bytes()), None);
+        }
+        assert_eq!(bound(b"419430400\n"), Some(400 << 20));
+    }
 }

@@ -1,5 +1,8 @@
-//! Idle memory where the process may have so much only, as in a container: what the heap keeps idle never grows into the
-//! last part of it, however late the heap's thread comes. The kernel ends a process that touches more.
+//! Idle memory where the process may have so much only, as in a container: what the heap keeps idle goes back before it
+//! grows into the last part of it, however late the heap's thread comes. The kernel ends a process that touches more.
+//!
+//! What lies idle in arenas goes at once. Small blocks that were freed, and lie in lists and spans that count as used, need
+//! two ticks, which the calls make that take memory meanwhile: most of the last part is there for that.
 //!
 //! Whoever takes memory from the arenas counts it. Each time a part of the limit was taken, the bytes that are used or may
 //! have been written are counted ([`Look`]) and compared with the limit, and as many go back as are too many, in steps of

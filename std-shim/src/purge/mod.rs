@@ -46,7 +46,9 @@
 //! A tick is made in steps of some 200 microseconds at most (STEP_BLOCKS). A step goes on where the last one ended: with
 //! a heap, with a span in its list (`SpanSet::settle`), with a chunk of an arena. The purge thread does one step after
 //! the other, and lets others have the locks in between. An allocation does one step and leaves the rest to the next ones
-//! that come to a slow path; only one that gets a block of several MiB does one more for each 4 MiB.
+//! that come to a slow path; only one that gets a block of several MiB does one more for each 4 MiB, and where too much
+//! idles beside a limit for each 64 KiB.
+//! If none comes for the time of a tick, what was due is forgotten, and the next tick goes on where this one stood.
 //!
 //! # Growth
 //!
@@ -55,7 +57,7 @@
 //! back, however young, and if there are fewer, two ticks follow. So memory that a program is done with makes room for
 //! what it needs next. Between two such looks lie MAKE_UP_MS at least and MAKE_UP_STEP_MS for each step that the first one
 //! took; a heap that no longer grows is left alone. Idle memory beside a limit on the memory of the process goes back in
-//! the same way (`process/within`).
+//! the same way (`process/within`), after a pause, too.
 //!
 //! A free costs one relaxed load for this, and an addition more while nobody ticks, in slow paths
 //! only. A tick is O(heaps x classes + spans of classes that something happened to + chunks + blocks that go back).

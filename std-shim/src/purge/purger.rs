@@ -55,7 +55,7 @@ pub(crate) struct Purger {
     owed: AtomicU32,
     /// Whether growth is being made up for, a step in each call.
     making_up: AtomicU32,
-    /// When calls of the program were last given something to do, in milliseconds of the coarse clock.
+    /// When calls of the program were last given something to do, or came to do it, in milliseconds of the coarse clock.
     asked: AtomicU64,
 }
 
@@ -159,11 +159,11 @@ impl Purger {
         self.owed.fetch_max(ticks, Ordering::Relaxed);
     }
 
-    /// Forgets what calls of the program were to do if none of them came for the time of a tick; returns whether that
-    /// was so. What a program frees and takes again at once would go back in between: ticks that follow each other
-    /// without time make everything old.
+    /// Told when a call of the program comes to do something. Forgets what is to be done if none came for the time of a
+    /// tick; returns whether that was so. What a program frees and takes again at once would go back in between: ticks
+    /// that follow each other without time make everything old.
     pub(super) fn lapses(&self, now: u64, tuning: &Tuning) -> bool {
-        let asked = self.asked.load(Ordering::Relaxed);
+        let asked = self.asked.swap(now, Ordering::Relaxed);
         let lapses = now.saturating_sub(asked) > tick_ms(tuning);
         if lapses {
             self.grown.store(0, Ordering::Relaxed);
@@ -516,9 +516,11 @@ mod tests {
         let purger = Purger::new();
         purger.grew(1 << 30, 1000);
         purger.owe_ticks(2, 2000);
-        assert!(!purger.lapses(2000 + tick, &tuning));
-        assert!(purger.has_work() && purger.owes_ticks());
-        assert!(purger.lapses(2001 + tick, &tuning));
+        for calls in 1..4 {
+            assert!(!purger.lapses(2000 + calls * tick, &tuning));
+            assert!(purger.has_work() && purger.owes_ticks());
+        }
+        assert!(purger.lapses(2001 + 4 * tick, &tuning));
         assert!(!purger.has_work());
     }
 

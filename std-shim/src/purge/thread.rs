@@ -47,15 +47,7 @@ pub(crate) fn found(bytes: usize) {
 #[cold]
 #[inline(never)]
 fn work(bytes: usize) {
-    let purger = &PROCESS.purger;
-    let now = coarse_ms();
-    if purger.is_inline() && purger.is_due(now, &PROCESS.tuning) {
-        purger.lapses(now, &PROCESS.tuning);
-        purger.owe_ticks(1, now);
-    }
-    if purger.has_work() || PROCESS.within.is_due() {
-        PROCESS.work(bytes, now);
-    }
+    PROCESS.work(bytes, coarse_ms());
 }
 
 #[cold]

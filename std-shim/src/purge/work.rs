@@ -8,6 +8,8 @@ use crate::process::{Look, Process};
 
 /// A call that gets a block does one step more for so many bytes of it: less than it costs to touch them.
 const STEP_BYTES: usize = 4 << 20;
+/// And one for so many where too much idles beside a limit on memory, as calls do that take a span of small blocks.
+const LIMIT_STEP_BYTES: usize = 64 << 10;
 
 /// What is under way. Who holds its lock may take those of heaps and arenas.
 pub(crate) struct Work {
@@ -51,6 +53,14 @@ impl MakeUp {
         }
     }
 
+    /// For how many bytes of a block a step is done. The ticks that follow are part of it.
+    const fn step_bytes(&self) -> usize {
+        match self.before {
+            Some(_) if self.is_under_way => LIMIT_STEP_BYTES,
+            _ => STEP_BYTES,
+        }
+    }
+
     pub(crate) const fn begin(&mut self, bytes: u64) {
         *self = Self {
             is_under_way: true,
@@ -61,17 +71,26 @@ impl MakeUp {
 }
 
 impl<O: Os> Process<O> {
-    /// Does a step of what is due, and more where a block of so many bytes was found. Returns at once if another thread
-    /// does one.
+    /// Does a step of what is due, and more where a block of so many bytes was found. Returns at once if nothing is, or
+    /// another thread does one.
     pub(crate) fn work(&'static self, bytes: usize, now: u64) {
+        let purger = &self.purger;
+        let ticks = purger.is_inline() && purger.is_due(now, &self.tuning);
+        if !ticks && !purger.has_work() && !self.within.is_due() {
+            return;
+        }
+        let lapses = purger.lapses(now, &self.tuning);
+        if ticks {
+            purger.owe_ticks(1, now);
+        }
         let steps = |work: &mut Work| {
-            if self.purger.lapses(now, &self.tuning) {
+            // A limit stands after a pause, too.
+            if lapses && work.growth.before.is_none() {
                 work.growth.left = 0;
             }
-            for _ in 0..=bytes / STEP_BYTES {
-                if !self.work_some(work, now) {
-                    break;
-                }
+            let mut left = bytes;
+            while self.work_some(work, now) && left >= work.growth.step_bytes() {
+                left -= work.growth.step_bytes();
             }
         };
         self.work.try_with(steps);

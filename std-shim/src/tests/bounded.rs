@@ -137,6 +137,21 @@ fn growth_long_ago_gives_nothing_back_that_the_next_burst_takes() {
 }
 
 #[test]
+fn what_calls_have_begun_they_end_however_long_that_takes() {
+    let mut calls = Calls::new();
+    let large: Vec<_> = (0..200).map(|_| calls.alloc(200_000)).collect();
+    large.iter().for_each(|held| calls.free(held));
+    let process = calls.world.verbs().process;
+    process.purger.owe_ticks(2, 0);
+    for call in 0..100 {
+        process.work(0, 100 * call);
+    }
+    let purged = process.purger.purged_bytes();
+    assert!(purged > 38 * MIB as u64, "{purged} bytes");
+    calls.end(&[]);
+}
+
+#[test]
 fn a_process_that_forks_in_the_middle_of_a_tick_goes_on_with_it() {
     let mut calls = Calls::new();
     let large: Vec<_> = (0..200).map(|_| calls.alloc(200_000)).collect();

@@ -227,6 +227,25 @@ fn tables_are_committed_as_the_range_grows() {
 }
 
 #[test]
+fn an_address_where_nothing_was_ever_held_is_no_block_and_no_table_is_written_for_it() {
+    const BLOCK: usize = 100_000;
+    let world = World::with(
+        Faulty::new(Plan::Willing),
+        1,
+        1,
+        64 << 30,
+        &Config::BALANCED,
+    );
+    let process = world.verbs().process;
+    let block = process.alloc_large(BLOCK, 16).unwrap().as_ptr();
+    for at in (0..63 << 30).step_by(1 << 30).skip(1) {
+        assert!(!process.free_large(block.wrapping_add(at), BLOCK));
+    }
+    assert!(process.free_large(block, BLOCK));
+    world.end();
+}
+
+#[test]
 fn where_commits_count_arenas_double_so_that_tables_stay_short() {
     const GIB: usize = 1 << 30;
     const BLOCK: usize = 48 << 20;

@@ -9,24 +9,24 @@ use crate::thread::local::Local;
 
 const MIB: usize = 1 << 20;
 const LIMIT: usize = 64 * MIB;
-/// What lives at a time.
-const LIVE: usize = LIMIT / 2;
+const HOUR_MS: u64 = 3_600_000;
 const SIZES: [usize; 5] = [100, 20_000, 100_000, MIB, 3_000_000];
 
-/// Bytes that are used, or free and perhaps written, when they were most.
-fn peak(os: Faulty) -> (usize, World) {
+/// Bytes that are used, or free and perhaps written, when they were most. The system began to count time an hour before.
+fn peak(os: Faulty, sizes: &[usize], live: usize) -> (usize, World) {
+    os.pass(HOUR_MS);
     let world = World::with(os, 1, 1, 1 << 30, &Config::BALANCED);
     let (verbs, mut local) = (world.verbs(), Local::new());
     let process = verbs.process;
     let mut peak = 0;
-    for size in SIZES.into_iter().cycle().take(2 * SIZES.len()) {
+    for &size in sizes.iter().cycle().take(2 * sizes.len()) {
         let layout = Layout::from_size_align(size, 16).unwrap();
         let mut blocks = Vec::new();
-        for number in 0..LIVE / size {
+        for number in 0..live / size {
             let block = verbs.alloc(&mut local, layout, false);
             assert!(!block.is_null());
             if process.within.is_due() || process.purger.has_work() {
-                process.work(size, 0);
+                process.work(size, HOUR_MS);
             }
             blocks.push(block);
             if number * size % MIB < size {
@@ -46,12 +46,21 @@ fn peak(os: Faulty) -> (usize, World) {
 fn what_is_idle_never_grows_into_the_last_part_of_a_limit() {
     let os = Faulty::new(Plan::Willing);
     os.limit_memory(LIMIT);
-    let (limited, world) = peak(os);
+    let (limited, world) = peak(os, &SIZES, LIMIT / 2);
     assert!(limited < LIMIT / 16 * 15, "{limited} bytes");
     assert_eq!(world.os.reads_of_limit(), 1, "its clock stands");
     world.end();
-    let (free, world) = peak(Faulty::new(Plan::Willing));
+    let (free, world) = peak(Faulty::new(Plan::Willing), &SIZES, LIMIT / 2);
     assert!(free > LIMIT, "{free} bytes: the others need no room");
+    world.end();
+}
+
+#[test]
+fn small_blocks_that_were_freed_make_room_for_long_ones_before_the_limit_is_reached() {
+    let os = Faulty::new(Plan::Willing);
+    os.limit_memory(4 * LIMIT);
+    let (peak, world) = peak(os, &[300, 3_000_000], 4 * LIMIT / 100 * 65);
+    assert!(peak < 4 * LIMIT / 16 * 15, "{peak} bytes");
     world.end();
 }
 
