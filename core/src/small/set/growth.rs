@@ -17,7 +17,8 @@ const GIVEN_UP: usize = 8;
 
 impl SpanSet {
     /// Calls of [`give_up_some`](Self::give_up_some) before one allocation grows the heap, though there may be more to
-    /// give up: that is for the next one. A list has up to 256 blocks, so together some 100 microseconds.
+    /// give up: that is for the next one. A list has up to 256 blocks, each a cache miss or two where
+    /// they lie in random order: a few milliseconds at most.
     pub const MOST_GIVEN_UP: usize = 64;
 
     /// Memory for a span, of which pages that were written before go back if it is the class's first: the class
