@@ -20,7 +20,7 @@ pub(crate) enum Profile {
     Fat,
     /// Cargo's release profile as it is.
     Plain,
-    /// The same, and each call of the allocator is timed.
+    /// A plain build in which each call of the allocator is timed.
     Calls,
 }
 

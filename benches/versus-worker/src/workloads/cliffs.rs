@@ -70,7 +70,7 @@ fn finish(slot: &mut Option<Block>, tally: &mut Tally) {
     }
 }
 
-/// The same step again and again: so many blocks, of which each lives for a random part of it.
+/// One step again and again: so many blocks, of which each lives for a random part of it.
 pub fn long_steps(scale: Scale) -> Outcome {
     let count = scale.of(STEP_BLOCKS);
     let mut random = Random::new(72);

@@ -224,7 +224,7 @@ fn run(broken: Break, frees: &'static [(usize, usize)]) {
     });
 }
 
-/// The same, and the owner receives one span a call: once beside the frees, which may come to a span of the
+/// A queue whose owner receives one span a call: once beside the frees, which may come to a span of the
 /// rest, and then until all is home.
 fn run_in_parts(
     broken: Break,
