@@ -133,7 +133,7 @@ impl<'t> Packer<'t> {
         self.first_within(FIRST_WORK);
     }
 
-    /// Sets how many buckets a first packing may look at.
+    /// Makes the first packing, which looks at `most` buckets at most.
     pub(in crate::lifetime) fn first_within(&mut self, most: u64) {
         let mut left = most;
         let taken = self.common.taken as u64;
