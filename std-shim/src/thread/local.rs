@@ -225,21 +225,19 @@ impl Local {
         });
     }
 
-    /// Gives up some of what lies in the cache and the transfer caches behind it if it is their turn, in steps between
-    /// which other threads that share the set may work.
+    /// Gives up what lies in the cache and the transfer caches behind it if it is their turn, in steps between which
+    /// other threads that share the set may work.
     pub(crate) fn give_up<O: Os>(&mut self, process: &'static Process<O>) {
-        for _ in 0..SpanSet::MOST_GIVEN_UP {
-            let mut goes_on = false;
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = false;
             self.with_own(|owner, set, cache| {
-                goes_on = set.has_turn();
-                if goes_on {
+                if set.has_turn() {
                     // SAFETY: the set's own remote-free queue, and the cache that goes with it.
                     unsafe { set.give_up_some(owner, cache, &mut process.pages()) };
+                    goes_on = true;
                 }
             });
-            if !goes_on {
-                break;
-            }
         }
     }
 

@@ -7,12 +7,11 @@ use core::ptr::NonNull;
 use super::super::class::SizeClass;
 use super::super::pages::Pages;
 use super::super::remote::RemoteQueue;
-use super::super::slot::{Chain, Links};
+use super::super::slot::Chain;
 use super::super::span::{Span, SpanMemory};
 use super::super::thread_cache::{CacheBin, ThreadCache};
 use super::SpanSet;
 use super::give_back::RECEIVED;
-use super::growth::TURN_BYTES;
 use super::walk::Walk;
 
 const BLOCK_BYTES: usize = 256;
@@ -60,10 +59,6 @@ unsafe impl Pages for Region {
             base: self.memory.get_mut(number)?.0.as_mut_ptr().cast(),
             clean: false,
         })
-    }
-
-    fn alloc_held_span(&mut self, _: SizeClass) -> Option<SpanMemory> {
-        None
     }
 
     unsafe fn free_span(&mut self, _: *mut Span) {
@@ -180,38 +175,6 @@ fn spans_that_others_freed_blocks_of_are_received_a_bounded_number_at_a_time() {
     assert!(receive(&mut full));
     assert_eq!(full.pages.freed, SPANS - 1);
     assert!(full.set.is_sound());
-}
-
-#[test]
-fn an_allocation_gives_up_a_bounded_number_of_lists_before_the_heap_grows() {
-    let (queue, mut pages) = (RemoteQueue::new(), Region::new());
-    let mut full = Full::new(&queue, &mut pages);
-    // Lists of one block each, as many as there are.
-    for block in full.blocks {
-        let state = full.set.class(full.class);
-        // SAFETY: a block of ours, given up, with room for two words.
-        unsafe { Links::PLAIN.set_next(block.cast(), core::ptr::null_mut()) };
-        // SAFETY: as above.
-        unsafe { Links::PLAIN.set_below(block.cast(), state.transfer) };
-        state.transfer = block.cast();
-        state.transfer_lists += 1;
-    }
-    full.set.made_bytes = TURN_BYTES;
-    full.pages.given = 0;
-    let mut cache = ThreadCache::new();
-    let other = SizeClass::of(2 * BLOCK_BYTES, 8).unwrap();
-    let mut left = SPANS * BLOCKS;
-    for allocation in 0..4 {
-        // SAFETY: the set's own queue, cache and pages.
-        let found = unsafe {
-            full.set
-                .find_span(full.queue, other, &mut cache, full.pages)
-        };
-        assert!(found.is_some(), "{allocation}");
-        let lists = full.set.class(full.class).transfer_lists as usize;
-        assert_eq!(left - lists, SpanSet::MOST_GIVEN_UP, "{allocation}");
-        left = lists;
-    }
 }
 
 #[test]

@@ -16,11 +16,6 @@ pub(super) const TURN_BYTES: usize = 16 << 20;
 const GIVEN_UP: usize = 8;
 
 impl SpanSet {
-    /// Calls of [`give_up_some`](Self::give_up_some) before one allocation grows the heap, though there may be more to
-    /// give up: that is for the next one. A list has up to 256 blocks, each a cache miss or two where
-    /// they lie in random order: a few milliseconds at most.
-    pub const MOST_GIVEN_UP: usize = 64;
-
     /// Memory for a span, of which pages that were written before go back if it is the class's first: the class
     /// may need little of it, and they would stay in memory with it.
     ///
@@ -57,10 +52,7 @@ impl SpanSet {
         if let Some(memory) = pages.alloc_held_span(class) {
             return Some(memory);
         }
-        for _ in 0..Self::MOST_GIVEN_UP {
-            if !self.has_turn() {
-                break;
-            }
+        while self.has_turn() {
             // SAFETY: the caller's promise.
             unsafe { self.give_up_some(owner, cache, pages) };
             if let Some(memory) = pages.alloc_held_span(class) {
