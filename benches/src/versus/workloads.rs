@@ -96,7 +96,6 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         "one thread allocates batches of 256, another frees them",
     ),
     workload("pipe-2", 4, "two such pairs of threads"),
-    workload("pipe-32", 64, "32 such pairs of threads"),
     workload(
         "phases",
         2,

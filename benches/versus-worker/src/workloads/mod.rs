@@ -39,7 +39,6 @@ const RUNS: &[(&str, Run)] = &[
     ("larson-4", |scale| larson::larson(4, scale)),
     ("pipe-1", |scale| pipe::pipe(1, scale)),
     ("pipe-2", |scale| pipe::pipe(2, scale)),
-    ("pipe-32", |scale| pipe::pipe(32, scale)),
     ("phases", phases::phases),
     ("vec", grow::vec),
     ("vecs", grow::vecs),
