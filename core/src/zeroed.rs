@@ -51,7 +51,10 @@ unsafe impl Zeroed for Item {}
 
 /// The language does not say which bytes an option or an enumeration has. So the compiler makes these values of zeros for
 /// each target: it refuses what is no value.
-#[allow(dead_code, reason = "Rust 1.88 does not see the use in the constant below")]
+#[allow(
+    dead_code,
+    reason = "Rust 1.88 does not see the use in the constant below"
+)]
 const ZEROED: (Handle, Mapping, Shape, Lifetime) = {
     // SAFETY: if this were no value, it would not compile.
     unsafe { core::mem::zeroed() }
