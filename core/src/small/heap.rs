@@ -316,7 +316,7 @@ unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         self.0.with(|state| {
             if let Some(state) = state {
-                // SAFETY: the caller's promise.
+                // SAFETY: `dealloc` promises a block of this heap with its layout, and the heap is where it was.
                 unsafe { state.free(block, layout) };
             }
         });

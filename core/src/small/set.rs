@@ -402,12 +402,26 @@ impl SpanSet {
                 return class.index();
             }
             *budget = budget.saturating_sub(bin.len());
-            let list = bin.take();
-            bin.put(0, ptr::null_mut(), 0);
-            // SAFETY: the list was the bin's.
-            unsafe { self.give_back(owner, list, pages) };
+            // SAFETY: the caller's promise for each bin.
+            unsafe { self.empty_bin(owner, bin, pages) };
         }
         CLASSES
+    }
+
+    /// Gives the blocks of a bin back, which begins small again. O(blocks in it).
+    ///
+    /// # Safety
+    /// The conditions of [`refill`](Self::refill), for that bin.
+    unsafe fn empty_bin(
+        &mut self,
+        owner: *const RemoteQueue,
+        bin: &mut CacheBin,
+        pages: &mut impl Pages,
+    ) {
+        let list = bin.take();
+        bin.put(0, ptr::null_mut(), 0);
+        // SAFETY: the list was the bin's, whose blocks nobody else reaches.
+        unsafe { self.give_back(owner, list, pages) };
     }
 
     /// Empties the bins of classes of which the set owns no span: their blocks are others'. O(classes + blocks in them).
@@ -422,13 +436,10 @@ impl SpanSet {
     ) {
         for class in SizeClass::all() {
             let bin = cache.of(class);
-            if bin.is_empty() || self.class(class).blocks > 0 {
-                continue;
+            if !bin.is_empty() && self.class(class).blocks == 0 {
+                // SAFETY: the caller's promise for each bin.
+                unsafe { self.empty_bin(owner, bin, pages) };
             }
-            let list = bin.take();
-            bin.put(0, ptr::null_mut(), 0);
-            // SAFETY: the list was the bin's.
-            unsafe { self.give_back(owner, list, pages) };
         }
     }
 

@@ -161,11 +161,11 @@ impl<O: Os> Process<O> {
                     // SAFETY: the heap's own remote-free queue and set (HEAP3).
                     unsafe { set.settle(owner, left, &mut self.idle_pages()) }
                 };
-                // SAFETY: see above.
+                // SAFETY: the closure leaves the set where it is.
                 unsafe { heap.with(settle) }
             }
             Part::Again => {
-                // SAFETY: see above.
+                // SAFETY: the closure leaves the set where it is.
                 unsafe { heap.with(|_, set| set.forget_looks()) };
                 true
             }
