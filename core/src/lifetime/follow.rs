@@ -1,8 +1,8 @@
 //! Which shape a step follows, and where its layout lies.
 
 use super::below::Below;
-use super::layout::Effort;
-use super::shape::{Entry, ShapeId, Successors};
+use super::layout::{Effort, Unplaced};
+use super::shape::{Entry, LAYOUTS, Layout, ShapeId, Successors};
 use super::steps::Steps;
 use crate::units::AddrRange;
 
@@ -27,8 +27,8 @@ pub(super) struct Way {
     pub(super) cursor: u32,
     /// Whether it was only guessed: no such step came here before.
     pub(super) guessed: bool,
-    /// Whether there is a layout to serve from.
-    pub(super) placed: bool,
+    /// The layout that is served from, if there is one.
+    pub(super) layout: Option<usize>,
     /// Behind the places of so many allocations there is memory.
     pub(super) backed: u32,
     /// Allocations in a row that were not the shape's.
@@ -107,8 +107,10 @@ impl Steps<'_> {
                     }
                     return self.deviate(below, entry, way);
                 };
-                if way.placed && way.cursor >= way.backed {
-                    (way.placed, way.backed) = self.back(below, way.shape, way.cursor);
+                if let Some(layout) = way.layout.filter(|_| way.cursor >= way.backed) {
+                    let backed = self.back(below, way.shape, layout, way.cursor);
+                    (way.layout, way.backed) =
+                        backed.map_or((None, 0), |backed| (Some(layout), backed));
                 }
                 way.cursor += 1;
                 way.strayed = 0;
@@ -143,17 +145,14 @@ impl Steps<'_> {
     ) -> Option<Entry> {
         let guessed = !expected.contains(&Some(shape)) && self.key == 0;
         let trusted = !guessed || self.guesses.are_good();
-        let (placed, backed) = if trusted && self.lay_out(below, shape) {
-            self.back(below, shape, self.count)
-        } else {
-            (false, 0)
-        };
+        let layout = trusted.then(|| self.lay_out(below, shape)).flatten();
+        let backed = layout.and_then(|layout| self.back(below, shape, layout, self.count));
         self.state = StepState::Follows(Way {
             shape,
             cursor: self.count + 1,
             guessed,
-            placed,
-            backed,
+            layout: layout.filter(|_| backed.is_some()),
+            backed: backed.unwrap_or(0),
             strayed: 0,
         });
         self.shapes.entries(shape).get(self.count as usize).copied()
@@ -190,22 +189,29 @@ impl Steps<'_> {
 
     /// Puts memory behind a layout: all of it if the shape is known well or was met for long, else
     /// behind the places of twice as many allocations as were met, so that a plan that only looks
-    /// right costs little.
-    /// Whether it may be used, and for how many allocations.
-    fn back(&mut self, below: &mut impl Below, shape: ShapeId, met: u32) -> (bool, u32) {
+    /// right costs little. Gives for how many allocations it may be used.
+    fn back(
+        &mut self,
+        below: &mut impl Below,
+        shape: ShapeId,
+        layout: usize,
+        met: u32,
+    ) -> Option<u32> {
         let known = *self.shapes.get(shape);
+        let height = known.layouts[layout].height;
         let back = Back {
-            layout: known.height,
+            layout: height,
             max_bytes: below.granule().bytes_of(self.allowed(below)),
         };
         if known.confirmed || met >= MET_ENOUGH {
-            return (back.range(below, 0, known.height), known.len);
+            return back.range(below, 0, height).then_some(known.len);
         }
         let until = met.saturating_mul(2).max(MET_AT_FIRST).min(known.len);
         let entries = &self.shapes.entries(shape)[met as usize..until as usize];
         let (mut top, mut sum) = (0, 0_u32);
         for entry in entries {
-            top = entry.offset.saturating_add(entry.granules).max(top);
+            let end = entry.offsets[layout].saturating_add(entry.granules);
+            top = end.max(top);
             sum = sum.saturating_add(entry.granules);
         }
         // One call for all of them, unless they lie scattered in something much larger.
@@ -213,9 +219,9 @@ impl Steps<'_> {
             back.range(below, 0, top)
         } else {
             let mut places = entries.iter();
-            places.all(|entry| back.range(below, entry.offset, entry.granules))
+            places.all(|entry| back.range(below, entry.offsets[layout], entry.granules))
         };
-        (backed, until)
+        backed.then_some(until)
     }
 
     /// What may be held, in granules, when memory is put behind a layout: no more than is held now,
@@ -228,8 +234,9 @@ impl Steps<'_> {
         held.max(max.checked_next_multiple_of(page).unwrap_or(max))
     }
 
-    /// Makes the shape's offsets right for what is live now. Whether they may be used.
-    fn lay_out(&mut self, below: &mut impl Below, shape: ShapeId) -> bool {
+    /// The shape's layout that is right for what is live now, made if there is none; `None` if it may not
+    /// be used, or if layouts have to wait.
+    fn lay_out(&mut self, below: &mut impl Below, shape: ShapeId) -> Option<usize> {
         let granule = below.granule();
         let cap = granule.count_up(self.config.cap_bytes).unwrap_or(u32::MAX);
         // That height says that there is no layout.
@@ -242,32 +249,51 @@ impl Steps<'_> {
             (self.count, self.shapes.entries(shape)),
             self.shapes.inherited(shape),
         );
-        if self.shapes.get(shape).fingerprint != obstacles.fingerprint {
+        let known = self.shapes.get(shape);
+        let fingerprint = obstacles.fingerprint;
+        let mut layouts = known.layouts.iter();
+        let made = layouts.position(|layout| layout.fingerprint == fingerprint);
+        let layout = made.unwrap_or((known.recent() + 1) % LAYOUTS);
+        if made.is_none() {
+            if self.debt > self.config.packing_work {
+                return None;
+            }
             let from = self.count;
-            let effort = Effort {
+            let mut effort = Effort {
                 buckets: self.config.packing_work,
                 work: self.config.search_work,
                 enough: spared(self.shapes.max_live()),
+                spent: 0,
             };
-            let entries = self.shapes.entries_mut(shape);
-            let height = self.places.place(obstacles, entries, from, effort);
-            let known = self.shapes.get_mut(shape);
-            known.fingerprint = obstacles.fingerprint;
-            known.from = from;
-            known.height = height.unwrap_or(u32::MAX);
+            let unplaced = Unplaced {
+                entries: self.shapes.entries_mut(shape),
+                from,
+                layout,
+            };
+            let height = self.places.place(obstacles, unplaced, &mut effort);
+            self.shapes.get_mut(shape).layouts[layout] = Layout {
+                fingerprint,
+                from,
+                height: height.unwrap_or(u32::MAX),
+            };
             self.stats.layouts += 1;
+            self.stats.layout_work += effort.spent;
+            self.debt += effort.spent;
         }
-        let height = self.shapes.get(shape).height;
+        let known = self.shapes.get_mut(shape);
+        // There are few.
+        known.recent = layout as u8;
+        let height = known.layouts[layout].height;
         let range = AddrRange::new(below.addresses().start(), granule.bytes_of(height));
         let Some(range) = range.filter(|_| height <= cap) else {
             self.stats.rejected += 1;
-            return false;
+            return None;
         };
         let missing = granule.count_up(below.missing_bytes(range));
         let after = held.saturating_add(missing.unwrap_or(u32::MAX));
         let fits = after <= self.allowed(below);
         self.stats.rejected += u64::from(!fits);
-        fits
+        fits.then_some(layout)
     }
 }
 

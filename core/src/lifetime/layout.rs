@@ -67,6 +67,14 @@ pub(super) struct Obstacles {
     pub(super) fingerprint: u64,
 }
 
+/// What a layout places: a shape's allocations from `from` on.
+pub(super) struct Unplaced<'e> {
+    pub(super) entries: &'e mut [Entry],
+    pub(super) from: u32,
+    /// Which of their offsets are set.
+    pub(super) layout: usize,
+}
+
 /// How a layout is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
@@ -76,6 +84,8 @@ pub(super) struct Effort {
     pub(super) work: u64,
     /// Height that is low enough, in granules.
     pub(super) enough: u32,
+    /// What it took, in buckets.
+    pub(super) spent: u64,
 }
 
 impl Places<'_> {
@@ -137,40 +147,38 @@ impl Places<'_> {
         }
     }
 
-    /// Gives the entries from position `from` on their offsets; gives the height in granules, `None`
-    /// if a table is too short or the heights pass what granules are counted by.
+    /// Gives the entries their offsets; gives the height in granules, `None` if a table is too short or
+    /// the heights pass what granules are counted by.
     pub(super) fn place(
         &mut self,
         obstacles: Obstacles,
-        entries: &mut [Entry],
-        from: u32,
-        effort: Effort,
+        mut unplaced: Unplaced<'_>,
+        effort: &mut Effort,
     ) -> Option<u32> {
         if obstacles.overrun {
             return None;
         }
-        let some_stay = entries.iter().skip(from as usize).any(Entry::outlives);
-        let stacked = some_stay
-            .then(|| self.stack(obstacles.count, entries, from))
+        let mut entries = unplaced.entries.iter().skip(unplaced.from as usize);
+        let stacked = entries
+            .any(Entry::outlives)
+            .then(|| self.stack(obstacles.count, &mut unplaced))
             .flatten()
-            .and_then(|total| self.pack(obstacles.count, total, entries, from, effort));
+            .and_then(|total| self.pack(obstacles.count, total, &mut unplaced, effort));
         match stacked {
             Some(height) if height <= effort.enough => Some(height),
-            _ => self.pack(obstacles.count, obstacles.count, entries, from, effort),
+            _ => self.pack(obstacles.count, obstacles.count, &mut unplaced, effort),
         }
     }
 
     /// Puts what outlives the step into the lowest gaps between the first `count` obstacles, and
     /// adds it to them; gives how many there are then.
-    fn stack(&mut self, count: usize, entries: &mut [Entry], from: u32) -> Option<usize> {
+    fn stack(&mut self, count: usize, unplaced: &mut Unplaced<'_>) -> Option<usize> {
         let mut total = count;
         // The obstacles are in the order of their addresses, and so is what is stacked.
         let (mut at, mut next) = (0, 0);
-        for entry in entries.iter_mut().skip(from as usize) {
-            if !entry.outlives() {
-                continue;
-            }
-            loop {
+        let entries = unplaced.entries.iter_mut().skip(unplaced.from as usize);
+        for entry in entries.filter(|entry| entry.outlives()) {
+            let start = loop {
                 let start = round_up(at, entry.align_granules())?;
                 let end = start.checked_add(entry.granules)?;
                 match self.obstacles[..count].get(next) {
@@ -179,13 +187,13 @@ impl Places<'_> {
                         next += 1;
                     }
                     _ => {
-                        entry.offset = start;
                         at = end;
-                        break;
+                        break start;
                     }
                 }
-            }
-            let (start, end) = (entry.offset, at);
+            };
+            entry.offsets[unplaced.layout] = start;
+            let end = at;
             let stays = Obstacle {
                 start,
                 end,
@@ -210,10 +218,10 @@ impl Places<'_> {
         &mut self,
         count: usize,
         total: usize,
-        entries: &mut [Entry],
-        from: u32,
-        effort: Effort,
+        unplaced: &mut Unplaced<'_>,
+        effort: &mut Effort,
     ) -> Option<u32> {
+        let (entries, from) = (&mut *unplaced.entries, unplaced.from);
         let last = entries.len() as u32;
         let floor = self.floor(count, total, entries);
         let mut taken = 0;
@@ -248,10 +256,12 @@ impl Places<'_> {
         // Lower than what may be held anyway is not worth a search.
         packer.stop_at(u64::from(effort.enough.saturating_sub(floor)));
         packer.improve(effort.work / (all as u64 + 1));
+        effort.spent += packer.work();
         for (&position, &offset) in self.order[..taken].iter().zip(packer.offsets()) {
             let entry = &mut entries[position as usize];
-            entry.offset = floor.checked_add(u32::try_from(offset).ok()?)?;
-            height = height.max(entry.offset.checked_add(entry.granules)?);
+            let offset = floor.checked_add(u32::try_from(offset).ok()?)?;
+            entry.offsets[unplaced.layout] = offset;
+            height = height.max(offset.checked_add(entry.granules)?);
         }
         Some(height)
     }
@@ -280,7 +290,7 @@ const fn round_up(number: u32, multiple: u32) -> Option<u32> {
 
 /// When a block of the step before, of this position and size, goes.
 fn goes_at(inherited: &[Entry], position: u32, granules: u32) -> u32 {
-    let known = inherited.binary_search_by_key(&position, |entry| entry.offset);
+    let known = inherited.binary_search_by_key(&position, Entry::position);
     let known = known.ok().map(|index| Inherited::from(inherited[index]));
     known
         .filter(|known| known.granules == granules)

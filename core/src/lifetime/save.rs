@@ -12,7 +12,7 @@
 
 use core::fmt;
 
-use super::shape::{Entry, SUCCESSORS, Shape, ShapeId};
+use super::shape::{Entry, LAYOUTS, Layout, SUCCESSORS, Shape, ShapeId};
 use super::steps::Steps;
 
 const MAGIC: [u8; 8] = *b"larderpl";
@@ -141,8 +141,8 @@ impl Steps<'_> {
             for number in [
                 shape.len,
                 shape.inherited,
-                shape.from,
-                shape.height,
+                shape.layout().from,
+                shape.layout().height,
                 shape.peak,
             ] {
                 put(&number.to_le_bytes());
@@ -154,12 +154,13 @@ impl Steps<'_> {
                 put(&number.to_le_bytes());
             }
             put(&shape.key.to_le_bytes());
-            put(&shape.fingerprint.to_le_bytes());
+            put(&shape.layout().fingerprint.to_le_bytes());
         }
         for id in shapes.in_order(self.first()) {
+            let recent = shapes.get(id).recent();
             for entry in shapes.entries(id).iter().chain(shapes.inherited(id)) {
                 let align = u32::from(entry.align_log2);
-                for number in [entry.granules, entry.end, entry.offset, align] {
+                for number in [entry.granules, entry.end, entry.offsets[recent], align] {
                     put(&number.to_le_bytes());
                 }
             }
@@ -240,7 +241,7 @@ fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), SavedPlansError>
         left = left.checked_sub(count).ok_or(SavedPlansError::Damaged)?;
         let mut next = shape.next.into_iter().flatten();
         let named = next.all(|next| next.slot() < shapes as usize);
-        if shape.len == 0 || !named || shape.from > shape.len {
+        if shape.len == 0 || !named || shape.layout().from > shape.len {
             return Err(SavedPlansError::Damaged);
         }
     }
@@ -254,20 +255,25 @@ fn check(bytes: &[u8], shapes: u32, entries: u32) -> Result<(), SavedPlansError>
 fn read_shape(reader: &mut Reader<'_>) -> Result<Shape, SavedPlansError> {
     let (len, inherited) = (reader.u32()?, reader.u32()?);
     let (from, height, peak) = (reader.u32()?, reader.u32()?, reader.u32()?);
+    let mut layouts = [Layout::NONE; LAYOUTS];
     let mut next = [None; SUCCESSORS];
     for next in &mut next {
         let number = u16::try_from(reader.u32()?).map_err(|_| SavedPlansError::Damaged)?;
         *next = number.checked_sub(1).map(ShapeId::at);
     }
+    let key = reader.u64()?;
+    layouts[0] = Layout {
+        fingerprint: reader.u64()?,
+        from,
+        height,
+    };
     Ok(Shape {
         len,
         inherited,
         next,
-        from,
-        height,
+        layouts,
         peak,
-        key: reader.u64()?,
-        fingerprint: reader.u64()?,
+        key,
         ..Shape::EMPTY
     })
 }
@@ -276,7 +282,7 @@ fn read_entry(reader: &mut Reader<'_>) -> Result<Entry, SavedPlansError> {
     Ok(Entry {
         granules: reader.u32()?,
         end: reader.u32()?,
-        offset: reader.u32()?,
+        offsets: [reader.u32()?; LAYOUTS],
         align_log2: reader.u32()?.min(63) as u8,
     })
 }

@@ -14,15 +14,18 @@
 
 use core::num::NonZeroU16;
 
-/// One allocation of a step. 16 bytes.
+/// Layouts of a shape that are kept: programs that hold two inputs in turn go on between two.
+pub(super) const LAYOUTS: usize = 2;
+
+/// One allocation of a step. 20 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// Size in granules.
     pub(super) granules: u32,
     /// Tick of its free; [`Entry::OUTLIVES`] if the step ended before.
     pub(super) end: u32,
-    /// Where the plan puts it, in granules from the start of the addresses.
-    pub(super) offset: u32,
+    /// Where each layout puts it, in granules from the start of the addresses.
+    pub(super) offsets: [u32; LAYOUTS],
     /// Logarithm of the alignment in granules, 0 for up to one.
     pub(super) align_log2: u8,
 }
@@ -32,7 +35,7 @@ impl Entry {
     pub const EMPTY: Self = Self {
         granules: 0,
         end: 0,
-        offset: 0,
+        offsets: [0; LAYOUTS],
         align_log2: 0,
     };
 
@@ -52,6 +55,11 @@ impl Entry {
         } else {
             31
         }
+    }
+
+    /// The position of what was [`Inherited`].
+    pub(super) const fn position(&self) -> u32 {
+        self.offsets[0]
     }
 
     /// Whether the same was asked for.
@@ -75,7 +83,7 @@ impl From<Inherited> for Entry {
         Self {
             granules: inherited.granules,
             end: inherited.end,
-            offset: inherited.position,
+            offsets: [inherited.position; LAYOUTS],
             align_log2: 0,
         }
     }
@@ -84,7 +92,7 @@ impl From<Inherited> for Entry {
 impl From<Entry> for Inherited {
     fn from(entry: Entry) -> Self {
         Self {
-            position: entry.offset,
+            position: entry.position(),
             granules: entry.granules,
             end: entry.end,
         }
@@ -113,6 +121,25 @@ pub(super) const SUCCESSORS: usize = 4;
 /// Shapes that followed another, the last one first.
 pub(super) type Successors = [Option<ShapeId>; SUCCESSORS];
 
+/// What offsets hold for: see `layout`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    /// Stands for what is in the way; 0 for no layout.
+    pub(super) fingerprint: u64,
+    /// First allocation that the offsets are for.
+    pub(super) from: u32,
+    /// Highest end in granules; the largest number if none was found.
+    pub(super) height: u32,
+}
+
+impl Layout {
+    pub(super) const NONE: Self = Self {
+        fingerprint: 0,
+        from: 0,
+        height: 0,
+    };
+}
+
 /// What is known of one shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -128,12 +155,9 @@ pub struct Shape {
     pub(super) confirmed: bool,
     /// The shapes that followed it, the last one first.
     pub(super) next: Successors,
-    /// What the offsets hold for: see `layout`.
-    pub(super) fingerprint: u64,
-    /// First allocation that the offsets are for.
-    pub(super) from: u32,
-    /// Highest end of the plan in granules; 0 if there is none.
-    pub(super) height: u32,
+    pub(super) layouts: [Layout; LAYOUTS],
+    /// Which of them was followed last.
+    pub(super) recent: u8,
     /// Most granules live in the step, with what lived before it.
     pub(super) peak: u32,
 }
@@ -148,14 +172,23 @@ impl Shape {
         seen: 0,
         confirmed: false,
         next: [None; SUCCESSORS],
-        fingerprint: 0,
-        from: 0,
-        height: 0,
+        layouts: [Layout::NONE; LAYOUTS],
+        recent: 0,
         peak: 0,
     };
 
     const fn entries(&self) -> u32 {
         self.len + self.inherited
+    }
+
+    /// Which layout was followed last.
+    pub(super) const fn recent(&self) -> usize {
+        self.recent as usize % LAYOUTS
+    }
+
+    /// The layout that was followed last.
+    pub(super) const fn layout(&self) -> &Layout {
+        &self.layouts[self.recent()]
     }
 }
 
@@ -317,7 +350,7 @@ impl<'t> Shapes<'t> {
             raise(&mut known.end, seen.end);
         }
         for known in self.inherited_mut(id) {
-            let seen = inherited.binary_search_by_key(&known.offset, |seen| seen.offset);
+            let seen = inherited.binary_search_by_key(&known.position(), Entry::position);
             let seen = seen.ok().map(|index| inherited[index]);
             let seen = seen.filter(|seen| seen.granules == known.granules);
             raise(
@@ -403,7 +436,8 @@ impl<'t> Shapes<'t> {
 
     /// Where the highest layout ends.
     pub(super) fn max_height(&self) -> u32 {
-        let heights = self.shapes.iter().map(|shape| shape.height);
+        let layouts = self.shapes.iter().flat_map(|shape| shape.layouts);
+        let heights = layouts.map(|layout| layout.height);
         heights
             .filter(|height| *height < u32::MAX)
             .max()

@@ -11,6 +11,10 @@ pub struct StepConfig {
     /// it; a million are some 50 to 100 ms. Ten million, the default, pack by size what some 30,000
     /// allocations need that all live together; of more it is mostly the packing in the order of time,
     /// which is up to a sixth higher, and not used if it holds too much.
+    ///
+    /// Where what lives beside the steps lies elsewhere each time, each step wants a layout of its own. Once
+    /// they have looked at so many buckets together, allocations pay for what follows, 8 buckets each: a step
+    /// whose turn has not come goes on without a plan.
     pub packing_work: u64,
     /// How long a layout may be searched for after the greedy packings: steps times allocations. A
     /// million take about 10 ms.
@@ -66,6 +70,8 @@ pub struct StepStats {
     pub layouts: u64,
     /// Layouts not used, being larger than what is held or allowed.
     pub rejected: u64,
+    /// What layouts looked at, in buckets of [`packing_work`](StepConfig::packing_work).
+    pub layout_work: u64,
 }
 
 impl core::ops::AddAssign for StepStats {
@@ -82,5 +88,6 @@ impl core::ops::AddAssign for StepStats {
         self.deviations += other.deviations;
         self.layouts += other.layouts;
         self.rejected += other.rejected;
+        self.layout_work += other.layout_work;
     }
 }

@@ -20,12 +20,12 @@
 //! # Cost
 //! O(1) an allocation and the walk of [`Below::alloc_at`]; choosing a shape O(shapes) and the allocations compared,
 //! at the first of a step and at those that differ; ending a step O(allocations of all shapes); laying one out
-//! as in `layout`.
+//! as in `layout`, and all layouts together what [`StepConfig::packing_work`] says.
 
 use super::below::Below;
 use super::follow::{Guesses, StepState};
 use super::layout::Places;
-use super::shape::{Entry, Inherited, Shape, ShapeId, Shapes};
+use super::shape::{Entry, Inherited, LAYOUTS, Layout, Shape, ShapeId, Shapes};
 use super::step_stats::{StepConfig, StepStats};
 use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, FreeError, Rejected};
@@ -65,6 +65,10 @@ pub struct StepTables<'t> {
     /// For laying out: twice the allocations of a step and the blocks live beside it.
     pub places: Places<'t>,
 }
+
+/// Buckets of layouts that an allocation pays for: half a microsecond. What is in the way may be somewhere
+/// else at each step; so laying out anew costs no more in the long run than allocating does.
+const EARNED: u64 = 8;
 
 /// Chunks remembered as places from which to look for others.
 const LANDMARKS: usize = 256;
@@ -122,6 +126,8 @@ pub struct Steps<'t> {
     /// The next step is like the first one.
     pub(super) starts_over: bool,
     pub(super) guesses: Guesses,
+    /// Work of layouts that allocations have not paid for yet, in buckets.
+    pub(super) debt: u64,
     /// The last step was a known one, served from its layout.
     pub(super) served: bool,
     pub(super) landmarks: [u32; LANDMARKS],
@@ -149,6 +155,7 @@ impl<'t> Steps<'t> {
             peak: 0,
             starts_over: false,
             guesses: Guesses::new(),
+            debt: 0,
             served: false,
             landmarks: [0; LANDMARKS],
             stats: StepStats::default(),
@@ -163,25 +170,9 @@ impl<'t> Steps<'t> {
     pub fn check_layouts(&self) -> Result<(), &'static str> {
         for id in self.shapes.ids() {
             let shape = self.shapes.get(id);
-            if shape.fingerprint == 0 || shape.height == u32::MAX {
-                continue;
-            }
-            let entries = self.shapes.entries(id);
-            let placed = (shape.from as usize..).zip(&entries[shape.from as usize..]);
-            for (begin, entry) in placed.clone() {
-                if entry
-                    .offset
-                    .checked_add(entry.granules)
-                    .is_none_or(|end| end > shape.height)
-                {
-                    return Err("a layout is higher than it says");
-                }
-                for (other, later) in placed.clone().filter(|(other, _)| *other > begin) {
-                    let apart = entry.offset + entry.granules <= later.offset
-                        || later.offset + later.granules <= entry.offset;
-                    if entry.end as usize > other && !apart {
-                        return Err("two blocks of a layout live together in one place");
-                    }
+            for (number, layout) in shape.layouts.iter().enumerate() {
+                if layout.fingerprint != 0 && layout.height != u32::MAX {
+                    check_layout(layout, number, self.shapes.entries(id))?;
                 }
             }
         }
@@ -269,6 +260,7 @@ impl<'t> Steps<'t> {
         }
         let state = core::mem::replace(&mut self.state, StepState::Outside);
         self.stats.steps += 1;
+        self.debt = self.debt.saturating_sub(u64::from(self.count) * EARNED);
         self.served = false;
         let starts_over = core::mem::take(&mut self.starts_over);
         if self.count == 0 || self.overrun {
@@ -277,19 +269,19 @@ impl<'t> Steps<'t> {
         }
         let asked = &self.asked[..self.count as usize];
         let inherited = &mut self.inherited[..self.inherited_count as usize];
-        inherited.sort_unstable_by_key(|entry| entry.offset);
+        inherited.sort_unstable_by_key(Entry::position);
         let known = self.shapes.find(asked, self.key);
         let is_first = self.shapes.used() == 0;
         let id = if let Some(id) = known {
             self.stats.known_steps += 1;
             if let StepState::Follows(way) = state {
-                self.served = way.placed;
+                self.served = way.layout.is_some();
                 if way.guessed && way.shape == id {
                     self.guesses.note(true);
                 }
             }
             if self.shapes.learn(id, asked, inherited) {
-                self.shapes.get_mut(id).fingerprint = 0;
+                self.shapes.get_mut(id).layouts = [Layout::NONE; LAYOUTS];
             }
             Some(id)
         } else {
@@ -342,7 +334,7 @@ impl<'t> Steps<'t> {
         let entry = Entry {
             granules,
             end: Entry::OUTLIVES,
-            offset: 0,
+            offsets: [0; LAYOUTS],
             align_log2: request
                 .align
                 .log2()
@@ -387,17 +379,21 @@ impl<'t> Steps<'t> {
         request: &Request,
         known: Option<Entry>,
     ) -> Result<Grant, AllocError> {
-        let placed = matches!(self.state, StepState::Follows(way) if way.placed);
-        let Some(known) = known.filter(|_| placed) else {
+        let layout = match self.state {
+            StepState::Follows(way) => way.layout,
+            _ => None,
+        };
+        let Some((known, layout)) = known.zip(layout) else {
             self.stats.unplanned += 1;
             self.stats.unplanned_bytes += request.bytes;
             return below.alloc(request);
         };
         let start = below.addresses().start();
-        let start = start.checked_add(below.granule().bytes_of(known.offset));
+        let offset = known.offsets[layout % LAYOUTS];
+        let start = start.checked_add(below.granule().bytes_of(offset));
         let range = start.and_then(|start| AddrRange::new(start, request.bytes));
         let range = range.filter(|range| range.start().is_aligned(request.align));
-        let mark = self.landmark(below, known.offset);
+        let mark = self.landmark(below, offset);
         let near = ChunkHandle::new(self.landmarks[mark]);
         let placed = range.map(|range| below.alloc_at(range, near));
         if let Some(Ok(block)) = placed {
@@ -453,4 +449,24 @@ impl<'t> Steps<'t> {
         }
         Ok(())
     }
+}
+
+/// Compares every pair of allocations: those that live together must not overlap.
+fn check_layout(layout: &Layout, number: usize, entries: &[Entry]) -> Result<(), &'static str> {
+    let placed = (layout.from as usize..).zip(&entries[layout.from as usize..]);
+    for (begin, entry) in placed.clone() {
+        let start = entry.offsets[number];
+        let end = start.checked_add(entry.granules);
+        let Some(end) = end.filter(|end| *end <= layout.height) else {
+            return Err("a layout is higher than it says");
+        };
+        for (other, later) in placed.clone().filter(|(other, _)| *other > begin) {
+            let other_start = later.offsets[number];
+            let apart = end <= other_start || other_start + later.granules <= start;
+            if entry.end as usize > other && !apart {
+                return Err("two blocks of a layout live together in one place");
+            }
+        }
+    }
+    Ok(())
 }

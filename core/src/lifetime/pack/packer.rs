@@ -18,6 +18,10 @@ const FIRST_WORK: u64 = 10_000_000;
 const PAIRS_PER_BUCKET: u64 = 2 * 48;
 /// Buckets that cost as much as a step of the search.
 const BUCKETS_PER_STEP: u64 = 64;
+/// Buckets that cost as much as to prepare a lifetime.
+const BUCKETS_PER_LIFETIME: u64 = 4;
+/// Records that cost as much as a bucket.
+const RECORDS_PER_BUCKET: u64 = 48;
 /// Of so many runs one aims between the best height and the lower bound, the others at the bound.
 const RUNS_BETWEEN: u32 = 4;
 /// How close to the best height such a run may aim, as a power of two of what lies between.
@@ -75,6 +79,8 @@ pub struct Packer<'t> {
     greedy: Option<Greedy>,
     /// Buckets that past calls looked at beyond what they were allowed.
     debt: u64,
+    /// Buckets that the greedy packings have looked at.
+    looked: u64,
     /// Records that the search has looked at, and may look at.
     pub(super) records: u64,
     most_records: u64,
@@ -104,6 +110,7 @@ impl<'t> Packer<'t> {
             orders: 0,
             greedy: None,
             debt: 0,
+            looked: 0,
             records: 0,
             most_records: u64::MAX,
             restarts: Restarts::new(),
@@ -123,6 +130,12 @@ impl<'t> Packer<'t> {
     /// [`improve`](Self::improve) allows.
     pub(in crate::lifetime) const fn stop_after(&mut self, records: u64) {
         self.most_records = records;
+    }
+
+    /// What was done so far, in buckets.
+    pub(in crate::lifetime) const fn work(&self) -> u64 {
+        let prepared = self.lifetimes.len() as u64 * BUCKETS_PER_LIFETIME;
+        prepared + self.looked + self.records / RECORDS_PER_BUCKET
     }
 
     /// The first packing: by size, and if there is time in about half a second, by other orders as well.
@@ -162,6 +175,7 @@ impl<'t> Packer<'t> {
         let tables = &mut self.tables;
         let mut greedy = Greedy::begin(self.lifetimes, tables, count, Order::Begin, max);
         let work = greedy.go_on(self.lifetimes, tables, most);
+        self.looked += work;
         if greedy.is_complete() {
             self.keep_lower(false);
         }
@@ -248,6 +262,7 @@ impl<'t> Packer<'t> {
         let begin = || Greedy::begin(self.lifetimes, tables, self.common.taken, order, max);
         let mut greedy = self.greedy.take().unwrap_or_else(begin);
         let work = greedy.go_on(self.lifetimes, &mut self.tables, most);
+        self.looked += work;
         if greedy.is_complete() {
             self.orders += 1;
             self.keep_lower(false);

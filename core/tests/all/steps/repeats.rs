@@ -2,7 +2,7 @@
 
 use larder_core::Granule;
 use larder_core::lifetime::StepConfig;
-use larder_model::StepSizes;
+use larder_model::{Random, StepSizes};
 
 use crate::steps::world::{CONFIG, GRANULE, KIB, PLENTY, World};
 
@@ -406,4 +406,59 @@ fn a_shape_learns_what_the_step_before_leaves_also_after_its_first_time() {
     assert_eq!(stats.known_steps - before.known_steps, 2);
     assert_eq!(stats.hits - before.hits, 4);
     assert_eq!(world.steps.check_layouts(), Ok(()));
+}
+
+#[test]
+fn two_inputs_in_turn_leave_two_layouts() {
+    let mut world = World::new();
+    let mut input = world.alloc(40 * KIB);
+    for _ in 0..20 {
+        // As `input = load()` does: the new one is there before the old one goes.
+        let next = world.alloc(40 * KIB);
+        world.free(core::mem::replace(&mut input, next));
+        world.step(&STEP);
+    }
+    let stats = world.stats();
+    assert_eq!((stats.layouts, stats.misses), (2, 0));
+    assert_eq!(stats.unplanned, 4, "the first step");
+    assert_eq!(world.steps.check_layouts(), Ok(()));
+}
+
+#[test]
+fn layouts_that_never_last_are_paid_for_by_allocations() {
+    let config = StepConfig {
+        packing_work: 5_000,
+        ..CONFIG
+    };
+    let mut world = World::with(config, PLENTY);
+    let mut random = Random::new(1);
+    // Of all sizes, each with two others: no packing is as low as what is live.
+    let mut step = vec![37, 91];
+    for number in 2..60 {
+        step.extend([1 + number * 37 % 101, 1 - number]);
+    }
+    let (mut most, mut allocations) = (0, 0);
+    for _ in 0..500 {
+        // Something else is in the way at each step.
+        let mut any = || (1 + random.below(99)) * KIB;
+        let beside: Vec<_> = (0..8).map(|_| world.alloc(any())).collect();
+        let before = world.stats().layout_work;
+        for id in world.step(&step).0 {
+            world.free(id);
+        }
+        most = most.max(world.stats().layout_work - before);
+        allocations += 60;
+        for id in beside {
+            world.free(id);
+        }
+    }
+    let stats = world.stats();
+    assert!((20..400).contains(&stats.layouts), "{stats:?}");
+    // What may be owed, the layout that passes it, and 8 an allocation.
+    let bound = config.packing_work + most + 8 * allocations;
+    assert!(stats.layout_work <= bound, "{stats:?}, {bound}");
+    assert!(
+        stats.layout_work >= 8 * allocations,
+        "each turn is taken: {stats:?}"
+    );
 }
