@@ -80,6 +80,9 @@ const fn spared(max: u32) -> u32 {
     max.saturating_add(max / SPARE_DIVISOR)
 }
 
+/// Layouts may owe this part of what one may look at.
+const OWED_DIVISOR: u64 = 8;
+
 /// Allocations for which a shape that is unverified gets memory at first,
 const MET_AT_FIRST: u32 = 16;
 /// and how many of it must be met before all of it does.
@@ -255,7 +258,7 @@ impl Steps<'_> {
         let made = layouts.position(|layout| layout.fingerprint == fingerprint);
         let layout = made.unwrap_or((known.recent() + 1) % LAYOUTS);
         if made.is_none() {
-            if self.debt > self.config.packing_work {
+            if self.debt > self.config.packing_work / OWED_DIVISOR {
                 return None;
             }
             let from = self.count;

@@ -66,9 +66,9 @@ pub struct StepTables<'t> {
     pub places: Places<'t>,
 }
 
-/// Buckets of layouts that an allocation pays for: half a microsecond. What is in the way may be somewhere
+/// Buckets of layouts that an allocation pays for: half a microsecond or less. What is in the way may be somewhere
 /// else at each step; so laying out anew costs no more in the long run than allocating does.
-const EARNED: u64 = 8;
+const EARNED: u64 = 4;
 
 /// Chunks remembered as places from which to look for others.
 const LANDMARKS: usize = 256;

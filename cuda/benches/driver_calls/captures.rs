@@ -24,6 +24,8 @@ struct Rig<'a> {
     context: &'a Context,
     /// A stream that captures nothing.
     other: StreamHandle,
+    /// The one that does.
+    captured: StreamHandle,
     page_bytes: u64,
 }
 
@@ -283,6 +285,18 @@ const CALLS: &[Call] = &[
     Call::new("cuStreamGetId", nothing, |rig, _| {
         unsafe { rig.driver.stream_number(rig.other) }.map(drop)
     }),
+    Call::new("cuStreamGetId-captured", nothing, |rig, _| {
+        unsafe { rig.driver.stream_number(rig.captured) }.map(drop)
+    }),
+    Call::new("cuStreamGetCtx-captured", nothing, |rig, _| {
+        unsafe { rig.driver.stream_context(rig.captured) }.map(drop)
+    }),
+    Call::new("cuStreamIsCapturing-captured", nothing, |rig, _| {
+        unsafe { rig.driver.capture_status(rig.captured) }.map(drop)
+    }),
+    Call::new("cuMemAllocAsync-captured", nothing, |rig, _| {
+        unsafe { rig.driver.alloc_async(BYTES, rig.captured) }.map(drop)
+    }),
     Call::new("cuCtxSynchronize", nothing, |_, _| {
         raw("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }),
@@ -311,6 +325,7 @@ pub(crate) fn probe(context: &Context, name: &str) -> Result<(), Box<dyn Error>>
             driver,
             context,
             other: StreamHandle(other.cu_stream().expose_provenance()),
+            captured: StreamHandle(captured.cu_stream().expose_provenance()),
             page_bytes: driver.page_bytes(context.ordinal(), MemoryUse::default(), false)?,
         };
         // Something to capture.
@@ -362,8 +377,8 @@ pub(crate) fn probe(context: &Context, name: &str) -> Result<(), Box<dyn Error>>
 /// What is found of a call that is allowed and spoils nothing.
 const ALLOWED: &str = "allowed";
 
-/// What documents say that it spoils captures of its context in any mode.
-const SPOILS_ALWAYS: [&str; 1] = ["cuCtxSynchronize"];
+/// What spoils captures in any mode: of its context as documents say, and of its stream as was seen.
+const SPOILS_ALWAYS: [&str; 2] = ["cuCtxSynchronize", "cuStreamGetId-captured"];
 
 /// What became of a call and of the capture beside it.
 struct Found {

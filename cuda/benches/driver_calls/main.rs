@@ -39,7 +39,7 @@ type Outcome = Result<(), Box<dyn Error>>;
 type Probe = (&'static str, fn(&Context) -> Outcome);
 
 /// All probes but those of captures, which are one for each call.
-const PROBES: [Probe; 28] = [
+const PROBES: [Probe; 30] = [
     ("machine", machine::attributes),
     ("health", machine::health),
     ("reserve", machine::reserve),
@@ -81,6 +81,8 @@ const PROBES: [Probe; 28] = [
     ("times.10000", |context| times::probe(context, 10_000)),
     ("times.60000", |context| times::probe(context, 60_000)),
     ("times.allocations", times::allocations),
+    ("times.sizes", times::sizes),
+    ("times.pinning", times::pinning),
     ("sleep.1", |context| sleep::probe(context, 1)),
     ("sleep.8", |context| sleep::probe(context, 8)),
     ("sleep.40", |context| sleep::probe(context, 40)),

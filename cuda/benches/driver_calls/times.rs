@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use cudarc::driver::sys;
 use larder_cuda::driver::abi::{DevicePtr, MemoryHandle};
 use larder_cuda::driver::{Driver, MemoryUse};
 use larder_cuda::{Context, DriverPool, Event, EventConfig, StreamAllocator};
@@ -48,9 +49,13 @@ struct Range<'a> {
 }
 
 impl<'a> Range<'a> {
-    /// Maps one page so many times.
-    fn new(driver: &'a Driver, device: i32, mapped: u64) -> Result<Self, Box<dyn Error>> {
-        let page = driver.page_bytes(device, MemoryUse::default(), false)?;
+    /// Maps one page of so many bytes so many times.
+    fn new(
+        driver: &'a Driver,
+        device: i32,
+        page: u64,
+        mapped: u64,
+    ) -> Result<Self, Box<dyn Error>> {
         let start = driver.reserve((mapped + 1) * page, 0)?;
         let common = driver.create_memory(device, MemoryUse::default(), page)?;
         for number in 0..mapped {
@@ -124,7 +129,9 @@ pub(crate) fn probe(context: &Context, mapped: u64) -> Result<(), Box<dyn Error>
     kernels.spin(busy_stream.cu_stream(), Duration::ZERO)?;
     busy_stream.synchronize()?;
     context.with_current(|driver| -> Result<(), Box<dyn Error>> {
-        let range = Range::new(driver, context.ordinal(), mapped)?;
+        let device = context.ordinal();
+        let page = driver.page_bytes(device, MemoryUse::default(), false)?;
+        let range = Range::new(driver, device, page, mapped)?;
         for is_busy in [false, true] {
             let mut times = [const { Vec::<Duration>::new() }; CALLS.len()];
             for _ in 0..ROUNDS {
@@ -168,6 +175,101 @@ fn report(mapped: u64, is_busy: bool, medians: [Duration; CALLS.len()]) {
             say(&question, answer, micros(time));
         }
     }
+}
+
+/// Times page calls for handles of several sizes, and calls for several handles at once.
+pub(crate) fn sizes(context: &Context) -> Result<(), Box<dyn Error>> {
+    context.with_current(|driver| -> Result<(), Box<dyn Error>> {
+        let device = context.ordinal();
+        let page = driver.page_bytes(device, MemoryUse::default(), false)?;
+        for pages in [1, 10, 64, 512] {
+            let range = Range::new(driver, device, pages * page, 0)?;
+            let mut times = [const { Vec::<Duration>::new() }; PAGE_CALLS];
+            for _ in 0..ROUNDS {
+                for (times, time) in times.iter_mut().zip(range.page_calls()?) {
+                    times.push(time);
+                }
+            }
+            for (name, mut times) in CALLS.into_iter().zip(times) {
+                let question = format!("{name}, a handle of {} MiB", (pages * page) >> 20);
+                let answer = format!("median of {ROUNDS}");
+                say(&question, answer, micros(median(&mut times)));
+            }
+            range.give_back()?;
+        }
+        for mapped in [10, 64, 512] {
+            let mut times = [const { Vec::<Duration>::new() }; 2];
+            for _ in 0..ROUNDS {
+                let range = Range::new(driver, device, page, mapped)?;
+                let bytes = mapped * page;
+                // SAFETY: mapped just now, and nothing uses it.
+                let (unmap, unmapped) = timed(|| unsafe { driver.unmap(range.start, bytes) });
+                unmapped?;
+                for number in 0..mapped {
+                    // SAFETY: reserved, and mapped no more.
+                    unsafe { driver.map(range.start + number * page, page, range.common) }?;
+                }
+                // SAFETY: mapped just now, and ours.
+                let set = timed(|| unsafe { driver.set_access(range.start, bytes, &[device]) });
+                set.1?;
+                times[0].push(unmap);
+                times[1].push(set.0);
+                range.give_back()?;
+            }
+            for (name, mut times) in ["cuMemUnmap", "cuMemSetAccess"].into_iter().zip(times) {
+                let question = format!("{name} of {mapped} mappings in one call");
+                let answer = format!("median of {ROUNDS}");
+                say(&question, answer, micros(median(&mut times)));
+            }
+        }
+        Ok(())
+    })?
+}
+
+/// Times the pinning of memory that the program has, of pages of 4 KiB and of 2 MiB.
+pub(crate) fn pinning(context: &Context) -> Result<(), Box<dyn Error>> {
+    const BYTES: usize = 1 << 30;
+    for (advice, pages) in [
+        (libc::MADV_NOHUGEPAGE, "4 KiB"),
+        (libc::MADV_HUGEPAGE, "2 MiB"),
+    ] {
+        let (rights, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: it replaces nothing.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, rights, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        // SAFETY: mapped just now; advice.
+        unsafe { libc::madvise(at, BYTES, advice) };
+        // SAFETY: ours, of so many bytes.
+        let (touch, ()) = timed(|| unsafe { std::ptr::write_bytes(at.cast::<u8>(), 1, BYTES) });
+        let (pin, unpin) = context.with_current(|_| -> Result<_, Box<dyn Error>> {
+            // SAFETY: ours until it is unmapped below.
+            let (pin, pinned) = timed(|| unsafe { sys::cuMemHostRegister_v2(at, BYTES, 0) });
+            pinned.result()?;
+            // SAFETY: pinned just now, and nothing uses it.
+            let (unpin, unpinned) = timed(|| unsafe { sys::cuMemHostUnregister(at) });
+            unpinned.result()?;
+            Ok((pin, unpin))
+        })??;
+        // SAFETY: mapped above, and nothing uses it.
+        unsafe { libc::munmap(at, BYTES) };
+        for (name, time) in [
+            ("touching", touch),
+            ("cuMemHostRegister of", pin),
+            ("cuMemHostUnregister of", unpin),
+        ] {
+            say(
+                &format!("{name} 1 GiB in pages of {pages}"),
+                "once",
+                micros(time),
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Times memory in one call: plain, pinned, and of the driver's pool.

@@ -15,7 +15,9 @@
 //! queued on it is recorded, and the stream let go; once that work is done, the number is the next
 //! stream's. So what was freed or used under a number before is out of use for whoever has it later.
 //! STREAM4 handles are given again by the driver, values of cudarc that we hold are not: an allocation's
-//! stream is the one of a number if it is the same value, or else by `cuStreamGetId`.
+//! stream is the one of a number if it is the same value, or else by `cuStreamGetId`. Of a stream that captures
+//! that is not asked, for the question would end the capture (seen on an H200 with driver 580): it is taken for
+//! what its handle says, and asked once it records an event.
 //! STREAM5 no event is recorded for memory on a stream that a window is open for. The thread that has it may begin the
 //! capture between the question whether it captures and the event, which would be the graph's then: whoever
 //! asks for such an event spoils the capture.
@@ -198,9 +200,12 @@ impl Streams {
     fn is_same(&self, stream_id: StreamId, stream: &CudaStream) -> Result<bool, DriverError> {
         let known = locked(&self.slots[stream_id].queue).driver_id;
         // A driver of before 12.0 does not tell: streams are taken for what their handles say.
-        known.map_or(Ok(true), |known| {
-            Ok(self.context.stream_number(stream)? == known)
-        })
+        match known {
+            Some(known) if !self.captures(stream)? => {
+                Ok(self.context.stream_number(stream)? == known)
+            }
+            _ => Ok(true),
+        }
     }
 
     /// Numbers by their order in a search for a handle.
@@ -247,9 +252,10 @@ impl Streams {
         let stream_id = Self::numbers(handle).find(is_free);
         let stream_id = stream_id.ok_or(DeviceAllocError::Streams)?;
         let key = &self.slots[stream_id].key;
-        let driver_id = match is_default(handle) {
-            true => None,
-            false => self.context.stream_number(stream).ok(),
+        let asks = !is_default(handle) && self.captures(stream) == Ok(false);
+        let driver_id = match asks {
+            true => self.context.stream_number(stream).ok(),
+            false => None,
         };
         let mut queue = locked(&self.slots[stream_id].queue);
         queue.stream = Some(HeldStream::of(stream));
@@ -458,6 +464,9 @@ impl Streams {
         let leaves = by == WantedBy::Memory && queue.may_capture;
         if leaves || self.captures(&stream)? {
             return Ok(false);
+        }
+        if queue.driver_id.is_none() && !is_default(stream.cu_stream().addr()) {
+            queue.driver_id = self.context.stream_number(&stream).ok();
         }
         let mut spare = locked(&self.spare).pop();
         if spare.is_none() {

@@ -38,7 +38,7 @@ const MAPPING: [&str; 9] = [
 
 /// Other calls that documents neither allow nor forbid. Work that is queued on a stream which does not capture
 /// is allowed, but for the mode of the capture nobody says so.
-const SILENT: [&str; 14] = [
+const SILENT: [&str; 12] = [
     "cuMemGetInfo_v2",
     "cuMemHostGetDevicePointer_v2",
     "cuPointerGetAttribute",
@@ -50,8 +50,6 @@ const SILENT: [&str; 14] = [
     "cuEventRecord",
     "cuStreamGetId",
     "cuStreamWaitEvent",
-    "cuMemAllocAsync",
-    "cuMemFreeAsync",
     "cuMemsetD8Async",
 ];
 
@@ -74,6 +72,14 @@ impl Driver {
             return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
         }
         self.spoil_implicit(stream)
+    }
+
+    /// Refuses a question about a capturing stream, and invalidates the capture.
+    pub(crate) fn check_question(&mut self, stream: usize) -> Result<(), Code> {
+        match self.capture(stream) {
+            Some(_) => self.check_stream(stream),
+            None => Ok(()),
+        }
     }
 
     /// Refuses a wait for a whole context while a stream of it captures, and invalidates the captures.

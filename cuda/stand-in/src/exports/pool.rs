@@ -181,7 +181,16 @@ fn alloc(
         Some(pool) => pool.0,
         None => driver.current_pool(device),
     };
+    check_other(driver, stream)?;
     driver.alloc_pooled(pool, bytes as u64, stream)
+}
+
+/// Refuses memory of a pool in a stream that does not capture as an unsafe call: seen on an H200 with driver 580.
+fn check_other(driver: &mut Session, stream: usize) -> Result<(), Code> {
+    if driver.is_capturing(stream) {
+        return Ok(());
+    }
+    driver.unsafe_call()
 }
 
 #[unsafe(no_mangle)]
@@ -210,6 +219,7 @@ extern "C" fn cuMemFreeAsync(at: DevicePtr, stream: StreamHandle) -> Code {
         if at == 0 {
             return Ok(());
         }
+        check_other(driver, stream)?;
         driver.free_async(at, stream)
     })
 }

@@ -75,8 +75,12 @@ pub(crate) fn launch(
 pub(crate) fn launch_with_both(function: FunctionHandle) -> Answer {
     let mut word = 0_u64;
     let mut places: [*mut c_void; 3] = [(&raw mut word).cast(); 3];
-    // An empty list of further settings: only its end (CU_LAUNCH_PARAM_END).
-    let mut extra: [*mut c_void; 1] = [core::ptr::null_mut()];
+    let mut buffer = [0_u64; 2];
+    let mut bytes = size_of_val(&buffer);
+    // CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END.
+    let mark = core::ptr::without_provenance_mut::<c_void>;
+    let buffer = buffer.as_mut_ptr().cast();
+    let mut extra = [mark(1), buffer, mark(2), (&raw mut bytes).cast(), mark(0)];
     let function = function.0 as sys::CUfunction;
     let (places, extra) = (places.as_mut_ptr(), extra.as_mut_ptr());
     let stream = core::ptr::null_mut();

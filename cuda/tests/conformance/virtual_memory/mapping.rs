@@ -43,20 +43,21 @@ fn memory_is_mapped_at_reserved_addresses_only() {
 }
 
 /// Rule: address and size of a mapping are multiples of the granularity (source: CUDA Driver API,
-/// Virtual Memory Management, cuMemMap; of its errors CUDA_ERROR_INVALID_VALUE fits).
+/// Virtual Memory Management, cuMemMap; of its errors CUDA_ERROR_INVALID_VALUE fits, and of a size
+/// CUDA_ERROR_NOT_SUPPORTED was seen on an H200 with driver 580).
 #[test]
 fn mappings_are_whole_granules() {
     let _gpu = portable();
     let granule = granule();
     let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
-    let refused = Err(Code::INVALID_VALUE);
     let half = granule / 2;
-    assert_eq!(
-        vmm::map(range.plus(half), granule, 0, physical.handle),
-        refused
-    );
-    assert_eq!(vmm::map(range.at, half, 0, physical.handle), refused);
-    assert_eq!(vmm::map(range.at, 0, 0, physical.handle), refused);
+    let refused = vmm::map(range.plus(half), granule, 0, physical.handle);
+    assert_eq!(refused, Err(Code::INVALID_VALUE));
+    for bytes in [half, 0] {
+        let refused = vmm::map(range.at, bytes, 0, physical.handle);
+        let known = [Err(Code::INVALID_VALUE), Err(Code::NOT_SUPPORTED)];
+        assert!(known.contains(&refused), "{bytes}: {refused:?}");
+    }
 }
 
 /// Rule: the offset into a handle must be zero (source: CUDA Driver API, Virtual Memory Management,
@@ -172,16 +173,20 @@ fn several_mappings_are_unmapped_at_once() {
     drop(Mapped::new(range.at, &second));
 }
 
-/// Rule: what is not mapped is not unmapped (source: CUDA Driver API, Virtual Memory Management,
-/// cuMemUnmap, list of errors).
+/// Rule: an unmapped range has no memory and takes new one (source: CUDA Driver API, Virtual Memory Management,
+/// cuMemUnmap).
+/// Uncertain: whether unmapping what is not mapped is refused; seen not to be on an H200 with driver 580.
 #[test]
-fn what_is_not_mapped_is_not_unmapped() {
+fn what_is_not_mapped_stays_so_when_it_is_unmapped() {
     let _gpu = portable();
     let granule = granule();
     let (physical, range) = (Physical::new(granule), Reserved::new(2 * granule));
-    assert!(vmm::unmap(range.at, granule).is_err());
-    drop(Mapped::new(range.at, &physical));
-    assert!(vmm::unmap(range.at, granule).is_err(), "a second time");
+    let known = [Ok(()), Err(Code::INVALID_VALUE), Err(Code::NOT_MAPPED)];
+    for _ in 0..2 {
+        let answer = vmm::unmap(range.at, granule);
+        assert!(known.contains(&answer), "{answer:?}");
+        drop(Mapped::new(range.at, &physical));
+    }
 }
 
 /// Rule: memory keeps its bytes when it is mapped elsewhere (source: CUDA Driver API, Virtual Memory

@@ -22,16 +22,14 @@ fn granularities_are_powers_of_two() {
 }
 
 /// Rule: the location is a device that is there (source: CUDA Driver API, Virtual Memory
-/// Management, cuMemGetAllocationGranularity, cuMemCreate, lists of errors: CUDA_ERROR_INVALID_VALUE
-/// or CUDA_ERROR_INVALID_DEVICE).
+/// Management, cuMemCreate, list of errors: CUDA_ERROR_INVALID_VALUE or CUDA_ERROR_INVALID_DEVICE).
+/// Uncertain: whether a granularity is that of a device that is there; on an H200 with driver 580 any has one.
 #[test]
 fn physical_memory_is_of_a_device_that_is_there() {
     let _gpu = portable();
     let absent = basic::device_count().expect("a count") + 7;
     let absent = vmm::properties(absent, constants::MEM_HANDLE_TYPE_NONE);
     let known = [Err(Code::INVALID_VALUE), Err(Code::INVALID_DEVICE)];
-    let answer = vmm::granularity(&absent, constants::MEM_GRANULARITY_MINIMUM);
-    assert!(known.contains(&answer.map(|_| ())), "{answer:?}");
     let answer = vmm::create(granule(), &absent, 0);
     assert!(known.contains(&answer.map(|_| ())), "{answer:?}");
 }
