@@ -154,7 +154,7 @@ fn alloc_large_plain(layout: Layout) -> *mut u8 {
         }
         // What is kept at hand for small blocks may do, before the heap grows.
         // SAFETY: called from the verbs below, which have left the thread's part.
-        Held::Full => unsafe { with_local(|local| local.give_up(&PROCESS)) },
+        Held::Full => unsafe { with_local(|local| local.give_up(layout.size(), &PROCESS)) },
         Held::Busy => {}
     }
     let find = || PROCESS.alloc_large(layout.size(), layout.align());

@@ -29,6 +29,12 @@ pub unsafe trait Pages {
         self.alloc_span(class)
     }
 
+    /// Bytes that are held and free: when they come to an end, what is kept at hand is given up ahead of growth. The
+    /// largest number if that is not known. O(1).
+    fn free_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Takes the memory of a span back.
     ///
     /// # Safety

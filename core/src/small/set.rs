@@ -181,8 +181,8 @@ impl SpanSet {
 
     /// Finds a block for an empty bin, and more to put into it. `None` if there is no memory.
     ///
-    /// O(1), and for spans of which other threads freed blocks, 256 of them at most. Before the heap grows, once in
-    /// 16 MiB of new spans, lists kept for other classes are given up until there is a span: O(blocks in them).
+    /// O(1), and for spans of which other threads freed blocks, 256 of them at most. Once in 16 MiB of new spans lists
+    /// kept for other classes are given up, 4096 blocks at most in a call and those of one list.
     ///
     /// # Safety
     /// `owner` is the remote-free queue of this set, or null if it has none; `cache` belongs to whoever
@@ -199,6 +199,11 @@ impl SpanSet {
         let max = self.policy.bin_blocks(class);
         if let Some(list) = self.take_transfer(class) {
             return Some(first_of(bin, max, list, max, self.links()));
+        }
+        if self.has_turn(|| pages.free_bytes()) {
+            let bytes = max * class.block_bytes();
+            // SAFETY: the caller's promise.
+            unsafe { self.give_up_some(owner, cache, bytes, pages) };
         }
         // SAFETY: the caller's remote-free queue, of this set.
         unsafe { self.receive(owner, pages) };
@@ -227,23 +232,22 @@ impl SpanSet {
         unsafe { self.take_from_span(class, cache.of(class)) }
     }
 
-    /// Gives up what is kept at hand: lists of the transfer caches, and spans without a used block. Takes what that
-    /// costs from `budget`, in blocks; returns whether that was all.
+    /// Gives up what is kept at hand: lists of the transfer caches, and spans without a used block, as long as `pay`
+    /// allows it for so many blocks of a class; returns whether that was all.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
     pub unsafe fn give_up(
         &mut self,
         owner: *const RemoteQueue,
-        budget: &mut usize,
+        mut pay: impl FnMut(SizeClass, usize) -> bool,
         pages: &mut impl Pages,
     ) -> bool {
         for class in SizeClass::all() {
             while self.class(class).transfer_lists > 0 {
-                if *budget == 0 {
+                if !pay(class, self.policy.bin_blocks(class)) {
                     return false;
                 }
-                *budget = budget.saturating_sub(self.policy.bin_blocks(class));
                 if let Some(list) = self.take_transfer(class) {
                     // SAFETY: the list was the transfer cache's.
                     unsafe { self.give_back(owner, list, pages) };
@@ -483,8 +487,13 @@ impl SpanSet {
             *budget = budget.saturating_sub(RECEIVED);
             return false;
         }
+        let pay = |_, count| {
+            let may = *budget > 0;
+            *budget = budget.saturating_sub(count);
+            may
+        };
         // SAFETY: the caller's promise.
-        if !unsafe { self.give_up(owner, budget, pages) } {
+        if !unsafe { self.give_up(owner, pay, pages) } {
             return false;
         }
         // SAFETY: the caller passes the same `pages` at every call.
@@ -576,9 +585,13 @@ mod tests {
         let mut set = SpanSet::default();
         set.class(class).transfer_lists = 3;
         set.made_bytes = TURN_BYTES - 1;
-        assert!(!set.has_turn());
+        assert!(!set.has_turn(|| 0));
         set.made_bytes = TURN_BYTES;
-        assert!(set.has_turn());
+        // A quarter of what is at hand.
+        assert!(!set.has_turn(|| 24 << 10 | 1));
+        assert!(!set.has_turn(|| 0), "asked again after 1 MiB");
+        set.made_bytes += 1 << 20;
+        assert!(set.has_turn(|| 24 << 10));
         assert_eq!((set.turn, set.made_bytes), (4, 0));
     }
 

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use larder_core::small::{Pages, SizeClass, Span, SpanMemory};
 
 use super::Process;
-use crate::arena::{Held, SLICE_BYTES};
+use crate::arena::{Arena, Held, SLICE_BYTES};
 use crate::os::Os;
 
 /// Blocks of up to this size share spans of one slice, larger ones of eight.
@@ -54,6 +54,11 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
             // Another arena rather than a wait.
             Held::Busy => self.alloc_span(class),
         }
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let numbers = self.0.arenas().map(Arena::numbers);
+        numbers.map(|(used, held)| held - used).sum()
     }
 
     unsafe fn free_span(&mut self, span: *mut Span) {

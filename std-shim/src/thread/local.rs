@@ -225,20 +225,15 @@ impl Local {
         });
     }
 
-    /// Gives up what lies in the cache and the transfer caches behind it if it is their turn, in steps between which
-    /// other threads that share the set may work.
-    pub(crate) fn give_up<O: Os>(&mut self, process: &'static Process<O>) {
-        let mut goes_on = true;
-        while goes_on {
-            goes_on = false;
-            self.with_own(|owner, set, cache| {
-                if set.has_turn() {
-                    // SAFETY: the set's own remote-free queue, and the cache that goes with it.
-                    unsafe { set.give_up_some(owner, cache, &mut process.pages()) };
-                    goes_on = true;
-                }
-            });
-        }
+    /// Gives up some of what lies in the cache and the transfer caches behind it, for a block of so many bytes, if it is
+    /// their turn.
+    pub(crate) fn give_up<O: Os>(&mut self, bytes: usize, process: &'static Process<O>) {
+        self.with_own(|owner, set, cache| {
+            if set.has_turn(|| 0) {
+                // SAFETY: the set's own remote-free queue, and the cache that goes with it.
+                unsafe { set.give_up_some(owner, cache, bytes, &mut process.pages()) };
+            }
+        });
     }
 
     /// Runs `f` with the remote-free queue and set of an Attached thread, and its cache.

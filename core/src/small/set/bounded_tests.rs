@@ -12,6 +12,7 @@ use super::super::span::{Span, SpanMemory};
 use super::super::thread_cache::{CacheBin, ThreadCache};
 use super::SpanSet;
 use super::give_back::RECEIVED;
+use super::growth::TURN_BYTES;
 use super::walk::Walk;
 
 const BLOCK_BYTES: usize = 256;
@@ -220,4 +221,63 @@ fn spans_are_left_alone_a_bounded_number_at_a_time_and_scanned_no_more() {
         assert!(unsafe { full.set.settle(full.queue, &mut 8, full.pages) });
     }
     assert_eq!(full.pages.discards, 0);
+}
+
+#[test]
+fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
+    const COUNT: usize = SPANS * SPAN_BYTES / 16;
+    let (queue, mut pages) = (RemoteQueue::new(), Region::new());
+    let (mut set, mut cache) = (SpanSet::default(), ThreadCache::new());
+    let class = SizeClass::of(16, 8).unwrap();
+    let mut alloc = || {
+        // SAFETY: the cache's blocks are free blocks.
+        let block = unsafe { CacheBin::pop(cache.of(class)) };
+        if !block.is_null() {
+            return block;
+        }
+        // SAFETY: the set's own queue, cache and pages.
+        let fresh = unsafe { set.refill(&queue, class, &mut cache, &mut pages) };
+        fresh.unwrap().block.as_ptr()
+    };
+    // Each block has the one before.
+    let mut last = core::ptr::null_mut();
+    for _ in 0..COUNT {
+        let block: *mut *mut u8 = alloc().cast();
+        // SAFETY: a block of ours, of 16 bytes.
+        unsafe { block.write(last) };
+        last = block.cast();
+    }
+    while !last.is_null() {
+        let block = last;
+        // SAFETY: written above.
+        last = unsafe { block.cast::<*mut u8>().read() };
+        // SAFETY: a block of ours, given up.
+        while !unsafe { CacheBin::push(cache.of(class), block) } {
+            let bin = cache.of(class);
+            // SAFETY: the set's own queue, cache and pages.
+            unsafe { set.make_room(&queue, class, bin, &mut pages) };
+        }
+    }
+    let at_hand = |set: &SpanSet| set.usage(class, SPAN_BYTES).transfer_blocks as usize;
+    let bin = set.policy.bin_blocks(class);
+    assert!(at_hand(&set) >= COUNT / 2 - bin);
+    // For a call that gets much, and for one that gets little.
+    for (bytes, most) in [(usize::MAX, 4096 + bin), (1 << 10, 256 + bin)] {
+        set.made_bytes = TURN_BYTES;
+        assert!(set.has_turn(|| 0));
+        let before = at_hand(&set);
+        // SAFETY: the set's own queue, cache and pages.
+        unsafe { set.give_up_some(&queue, &mut cache, bytes, &mut pages) };
+        let given = before - at_hand(&set);
+        assert!((most / 2..=most).contains(&given), "{given} for {bytes}");
+    }
+    let mut calls = 0;
+    while set.has_turn(|| 0) {
+        // SAFETY: the set's own queue, cache and pages.
+        unsafe { set.give_up_some(&queue, &mut cache, 1 << 10, &mut pages) };
+        calls += 1;
+    }
+    assert!(calls > 20, "{calls}");
+    assert_eq!((at_hand(&set), pages.freed), (0, SPANS));
+    assert!(set.is_sound());
 }

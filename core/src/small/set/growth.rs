@@ -11,9 +11,15 @@ use super::class_spans::ClassSpans;
 /// See [`SpanSet::has_turn`].
 pub(super) const TURN_BYTES: usize = 16 << 20;
 
-/// Blocks that are given up, one list at least, before it is seen whether that was enough for a span. Few: with 1024 of
-/// them a program under a limit on memory was ended.
-const GIVEN_UP: usize = 8;
+/// Bytes of spans made before it is asked again whether it is time for a turn.
+const ASKED_AFTER: usize = 1 << 20;
+
+/// Blocks that one call gives up, but for the rest of its last list: some 200 µs at most.
+const GIVEN_UP: usize = 4096;
+
+/// While a turn lasts a call gives up so many times the bytes that it gets, so that a turn is over before the heap has
+/// grown by a quarter of what is given up.
+const GIVEN_UP_FOR_EACH: usize = 4;
 
 impl SpanSet {
     /// Memory for a span, of which pages that were written before go back if it is the class's first: the class
@@ -52,9 +58,10 @@ impl SpanSet {
         if let Some(memory) = pages.alloc_held_span(class) {
             return Some(memory);
         }
-        while self.has_turn() {
+        if self.has_turn(|| 0) {
+            let bytes = pages.span_bytes(class);
             // SAFETY: the caller's promise.
-            unsafe { self.give_up_some(owner, cache, pages) };
+            unsafe { self.give_up_some(owner, cache, bytes, pages) };
             if let Some(memory) = pages.alloc_held_span(class) {
                 return Some(memory);
             }
@@ -63,14 +70,27 @@ impl SpanSet {
     }
 
     /// Whether what is kept at hand is to be given up now. That has its turn once for each 16 MiB of spans made, when
-    /// the heap would grow, and then as many lists go as there were: so a program that needs again what it has at hand
-    /// does not give it up each time.
-    pub fn has_turn(&mut self) -> bool {
+    /// what is held and `free` comes to an end, and then as many lists go as there were, some with each refill and with
+    /// each growth: so a program that needs again what it has at hand does not give it up each time.
+    pub fn has_turn(&mut self, free: impl FnOnce() -> u64) -> bool {
         if self.turn == 0 && self.made_bytes >= TURN_BYTES {
+            if free() > self.list_bytes() / GIVEN_UP_FOR_EACH as u64 {
+                self.made_bytes = TURN_BYTES - ASKED_AFTER;
+                return false;
+            }
             self.made_bytes = 0;
             self.turn = 1 + self.lists();
         }
         self.turn > 0
+    }
+
+    /// Bytes in the transfer caches. O(classes).
+    fn list_bytes(&self) -> u64 {
+        let bytes = |class: SizeClass| {
+            let lists = self.classes[class.index()].transfer_lists as u64;
+            lists * (self.policy.bin_blocks(class) * class.block_bytes()) as u64
+        };
+        SizeClass::all().map(bytes).sum()
     }
 
     /// Lists in the transfer caches. O(classes).
@@ -79,8 +99,9 @@ impl SpanSet {
         self.classes.iter().map(lists).sum()
     }
 
-    /// Gives up a list of the transfer caches or a few, or in the end what the thread cache has: each block there may be
-    /// the only used one of its span. O(classes + blocks of one list, at least 8), in the end O(blocks in the cache).
+    /// Gives up lists of the transfer caches for a call that gets `bytes`, or in the end what the thread cache has: each
+    /// block there may be the only used one of its span. O(classes + 4096 blocks and one list), in the end O(blocks in
+    /// the cache).
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
@@ -88,11 +109,19 @@ impl SpanSet {
         &mut self,
         owner: *const RemoteQueue,
         cache: &mut ThreadCache,
+        bytes: usize,
         pages: &mut impl Pages,
     ) {
-        let (mut left, before) = (GIVEN_UP, self.lists());
+        let (mut blocks, mut bytes) = (GIVEN_UP, GIVEN_UP_FOR_EACH.saturating_mul(bytes));
+        let before = self.lists();
+        let pay = |class: SizeClass, count: usize| {
+            let may = blocks > 0 && bytes > 0;
+            blocks = blocks.saturating_sub(count);
+            bytes = bytes.saturating_sub(count * class.block_bytes());
+            may
+        };
         // SAFETY: the caller's promise.
-        let all = unsafe { self.give_up(owner, &mut left, pages) };
+        let all = unsafe { self.give_up(owner, pay, pages) };
         let given = before - self.lists();
         self.turn = self.turn.saturating_sub(given.max(1));
         if all || self.turn == 0 {
