@@ -33,6 +33,8 @@ mod walk;
 
 #[cfg(all(test, not(larder_loom)))]
 mod bounded_tests;
+#[cfg(all(test, not(larder_loom)))]
+mod tests;
 
 use core::ptr::{self, NonNull};
 
@@ -535,104 +537,5 @@ fn first_of(bin: &mut CacheBin, max: usize, list: *mut Slot, count: usize, links
     Fresh {
         block: NonNull::new(block).unwrap_or(NonNull::dangling()),
         clean: false,
-    }
-}
-
-#[cfg(all(test, not(larder_loom)))]
-mod tests {
-    use super::growth::TURN_BYTES;
-    use super::*;
-
-    #[test]
-    fn a_bin_holds_what_the_policy_allows_but_one_block_at_least_and_256_at_most() {
-        for (bytes, blocks) in [(16, 256), (128, 256), (256, 128), (1024, 32), (64 << 10, 1)] {
-            let class = SizeClass::of(bytes, 8).unwrap();
-            assert_eq!(Policy::BALANCED.bin_blocks(class), blocks, "{bytes}");
-        }
-    }
-
-    #[test]
-    fn a_set_counts_the_blocks_of_its_transfer_caches_and_the_bytes_of_its_spans() {
-        let class = SizeClass::of(1024, 8).unwrap();
-        let mut set = SpanSet::default();
-        let state = set.class(class);
-        (state.transfer_lists, state.spans, state.used) = (3, 5, 200);
-        let expected = ClassUsage {
-            spans: 5,
-            span_bytes: 5 << 16,
-            used_blocks: 200,
-            transfer_blocks: 96,
-        };
-        assert_eq!(set.usage(class, 1 << 16), expected);
-    }
-
-    #[test]
-    fn a_set_counts_more_blocks_than_32_bits_do() {
-        // The last span of 32 GiB in the shortest blocks, and some more.
-        let mut state = ClassSpans::NONE;
-        state.blocks = u32::MAX.into();
-        state.used = state.blocks;
-        state.blocks += 8192;
-        assert!(state.blocks > state.used);
-        let class = SizeClass::of(16, 8).unwrap();
-        state.transfer_lists = 1 << 20;
-        assert!(state.transfer_has_room(class, 256));
-    }
-
-    #[test]
-    fn what_is_at_hand_has_its_turn_once_in_16_mib_of_new_spans() {
-        let class = SizeClass::of(1024, 8).unwrap();
-        let mut set = SpanSet::default();
-        set.class(class).transfer_lists = 3;
-        set.made_bytes = TURN_BYTES - 1;
-        assert!(!set.has_turn(|| 0));
-        set.made_bytes = TURN_BYTES;
-        // A quarter of what is at hand.
-        assert!(!set.has_turn(|| 24 << 10 | 1));
-        assert!(!set.has_turn(|| 0), "asked again after 1 MiB");
-        set.made_bytes += 1 << 20;
-        assert!(set.has_turn(|| 24 << 10));
-        assert_eq!((set.turn, set.made_bytes), (4, 0));
-    }
-
-    #[test]
-    fn a_transfer_cache_holds_64_kib_or_half_of_what_the_set_owns() {
-        let class = SizeClass::of(1024, 8).unwrap();
-        let mut state = ClassSpans::NONE;
-        for (blocks, most_lists) in [(0, 0), (1, 2), (128, 2), (129, 2), (1024, 16), (1100, 17)] {
-            state.blocks = blocks;
-            for lists in 0..20 {
-                state.transfer_lists = lists;
-                let has_room = state.transfer_has_room(class, 32);
-                assert_eq!(
-                    has_room,
-                    lists < most_lists,
-                    "{lists} lists, {blocks} blocks"
-                );
-            }
-        }
-        // A block that cannot link lists has none.
-        state.transfer_lists = 0;
-        let has_room = state.transfer_has_room(SizeClass::EIGHT, 256);
-        assert_eq!(has_room, size_of::<*mut Slot>() <= 4);
-    }
-
-    #[test]
-    fn a_set_is_idle_where_something_lies_at_hand_or_has_changed() {
-        let class = SizeClass::of(1024, 8).unwrap();
-        let has_idle = |change: fn(&mut ClassSpans)| {
-            let mut set = SpanSet::default();
-            change(set.class(class));
-            set.has_idle()
-        };
-        assert!(!has_idle(|state| (state.spans, state.blocks) = (1, 64)));
-        assert!(has_idle(|state| state.transfer_lists = 1));
-        assert!(!has_idle(|state| (
-            state.transfer_lists,
-            state.left_lists
-        ) = (1, 1)));
-        assert!(has_idle(|state| state.empty = ptr::dangling_mut()));
-        assert!(has_idle(|state| state.touched = true));
-        assert!(has_idle(|state| state.to_scan = true));
     }
 }
