@@ -87,7 +87,7 @@ impl SpanSet {
     /// Bytes in the transfer caches. O(classes).
     fn list_bytes(&self) -> u64 {
         let bytes = |class: SizeClass| {
-            let lists = self.classes[class.index()].transfer_lists as u64;
+            let lists = u64::from(self.classes[class.index()].transfer_lists);
             lists * (self.policy.bin_blocks(class) * class.block_bytes()) as u64
         };
         SizeClass::all().map(bytes).sum()
