@@ -58,7 +58,7 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
 
     fn free_bytes(&self) -> u64 {
         let numbers = self.0.arenas().map(Arena::numbers);
-        numbers.map(|(used, held)| held - used).sum()
+        numbers.map(|(used, held)| held.saturating_sub(used)).sum()
     }
 
     unsafe fn free_span(&mut self, span: *mut Span) {

@@ -14,7 +14,7 @@ pub(super) const TURN_BYTES: usize = 16 << 20;
 /// Bytes of spans made before it is asked again whether it is time for a turn.
 const ASKED_AFTER: usize = 1 << 20;
 
-/// Blocks that one call gives up, but for the rest of its last list: some 200 µs at most.
+/// Blocks that one call gives up, but for the rest of its last list: 0.1 to 0.4 ms.
 const GIVEN_UP: usize = 4096;
 
 /// While a turn lasts a call gives up so many times the bytes that it gets, so that a turn is over before the heap has
