@@ -24,11 +24,18 @@ OTHERWISE = [
     ("capture.", {"LARDER_STAND_IN_CAPTURES": "merciless"}, "FALLS: a call in the relaxed mode spoils no capture"),
 ]
 #: Decided by a GPU alone; and a function that the captured work itself is made of is never refused.
-NOT_HERE = {"alias.early", "alias.waiting", "capture.cuMemsetD8Async"}
+NOT_HERE = {
+    "alias.early",
+    "alias.waiting",
+    "capture.cuMemAllocAsync-captured",
+    "capture.cuMemsetD8Async",
+    "capture.cuStreamGetCtx-captured",
+    "capture.cuStreamIsCapturing-captured",
+}
 
 
-#: Has no verdict: documents say that it spoils captures.
-SPOILS_ALWAYS = {"capture.cuCtxSynchronize"}
+#: Have no verdict: they spoil captures, as documents say or as was seen.
+SPOILS_ALWAYS = {"capture.cuCtxSynchronize", "capture.cuStreamGetId-captured"}
 
 
 def said(folder, name, environment):

@@ -76,9 +76,10 @@ impl Driver {
 
     /// Refuses a question about a capturing stream, and invalidates the capture.
     pub(crate) fn check_question(&mut self, stream: usize) -> Result<(), Code> {
+        let is_allowed = self.capture_rules == CaptureRules::Lenient;
         match self.capture(stream) {
-            Some(_) => self.check_stream(stream),
-            None => Ok(()),
+            Some(_) if !is_allowed => self.check_stream(stream),
+            _ => Ok(()),
         }
     }
 
