@@ -80,7 +80,7 @@ const fn spared(max: u32) -> u32 {
     max.saturating_add(max / SPARE_DIVISOR)
 }
 
-/// Layouts may owe this part of what one may look at.
+/// The layouts of a shape may owe this part of what one may look at.
 const OWED_DIVISOR: u64 = 8;
 
 /// Allocations for which a shape that is unverified gets memory at first,
@@ -258,7 +258,7 @@ impl Steps<'_> {
         let made = layouts.position(|layout| layout.fingerprint == fingerprint);
         let layout = made.unwrap_or((known.recent() + 1) % LAYOUTS);
         if made.is_none() {
-            if self.debt > self.config.packing_work / OWED_DIVISOR {
+            if known.debt > self.config.packing_work / OWED_DIVISOR {
                 return None;
             }
             let from = self.count;
@@ -274,14 +274,15 @@ impl Steps<'_> {
                 layout,
             };
             let height = self.places.place(obstacles, unplaced, &mut effort);
-            self.shapes.get_mut(shape).layouts[layout] = Layout {
+            let known = self.shapes.get_mut(shape);
+            known.debt += effort.spent;
+            known.layouts[layout] = Layout {
                 fingerprint,
                 from,
                 height: height.unwrap_or(u32::MAX),
             };
             self.stats.layouts += 1;
             self.stats.layout_work += effort.spent;
-            self.debt += effort.spent;
         }
         let known = self.shapes.get_mut(shape);
         // There are few.

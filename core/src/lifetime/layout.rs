@@ -19,6 +19,9 @@ use crate::units::Align;
 /// A step of the search, times lifetimes, looks at so many records at most, taken together.
 const RECORDS_PER_WORK: u64 = 8;
 
+/// Buckets that cost as much as to prepare a lifetime.
+const BUCKETS_PER_LIFETIME: u64 = 4;
+
 /// One range that is in use at the start of a layout, in granules from the start of the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Obstacle {
@@ -250,6 +253,7 @@ impl Places<'_> {
             };
             all += 1;
         }
+        effort.spent += all as u64 * BUCKETS_PER_LIFETIME;
         let mut packer = Packer::new(&self.lifetimes[..all], self.pack.lend()).ok()?;
         packer.first_within(effort.buckets);
         packer.stop_after(effort.work.saturating_mul(RECORDS_PER_WORK));

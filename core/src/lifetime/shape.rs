@@ -124,7 +124,7 @@ pub(super) type Successors = [Option<ShapeId>; SUCCESSORS];
 /// What offsets hold for: see `layout`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// Stands for what is in the way; 0 for no layout.
+    /// Stands for what is in the way; 0 for no layout, or one that is to be made anew.
     pub(super) fingerprint: u64,
     /// First allocation that the offsets are for.
     pub(super) from: u32,
@@ -160,6 +160,8 @@ pub struct Shape {
     pub(super) recent: u8,
     /// Most granules live in the step, with what lived before it.
     pub(super) peak: u32,
+    /// Work of its layouts that its allocations have not paid for yet, in buckets.
+    pub(super) debt: u64,
 }
 
 impl Shape {
@@ -175,6 +177,7 @@ impl Shape {
         layouts: [Layout::NONE; LAYOUTS],
         recent: 0,
         peak: 0,
+        debt: 0,
     };
 
     const fn entries(&self) -> u32 {

@@ -13,8 +13,8 @@ pub struct StepConfig {
     /// which is up to a sixth higher, and not used if it holds too much.
     ///
     /// Where what lives beside the steps lies elsewhere each time, each step wants a layout of its own. Once
-    /// they have looked at an eighth of so many buckets together, allocations pay for what follows, 4 buckets
-    /// each: a step whose turn has not come goes on without a plan.
+    /// those of a shape have looked at an eighth of so many buckets together, its allocations pay for what follows, 4
+    /// buckets each: a step whose turn has not come goes on without a plan.
     pub packing_work: u64,
     /// How long a layout may be searched for after the greedy packings: steps times allocations. A
     /// million take about 10 ms.

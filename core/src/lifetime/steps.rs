@@ -20,7 +20,7 @@
 //! # Cost
 //! O(1) an allocation and the walk of [`Below::alloc_at`]; choosing a shape O(shapes) and the allocations compared,
 //! at the first of a step and at those that differ; ending a step O(allocations of all shapes); laying one out
-//! as in `layout`, and all layouts together what [`StepConfig::packing_work`] says.
+//! as in `layout`, and all layouts of a shape together what [`StepConfig::packing_work`] says.
 
 use super::below::Below;
 use super::follow::{Guesses, StepState};
@@ -126,8 +126,6 @@ pub struct Steps<'t> {
     /// The next step is like the first one.
     pub(super) starts_over: bool,
     pub(super) guesses: Guesses,
-    /// Work of layouts that allocations have not paid for yet, in buckets.
-    pub(super) debt: u64,
     /// The last step was a known one, served from its layout.
     pub(super) served: bool,
     pub(super) landmarks: [u32; LANDMARKS],
@@ -155,7 +153,6 @@ impl<'t> Steps<'t> {
             peak: 0,
             starts_over: false,
             guesses: Guesses::new(),
-            debt: 0,
             served: false,
             landmarks: [0; LANDMARKS],
             stats: StepStats::default(),
@@ -260,7 +257,6 @@ impl<'t> Steps<'t> {
         }
         let state = core::mem::replace(&mut self.state, StepState::Outside);
         self.stats.steps += 1;
-        self.debt = self.debt.saturating_sub(u64::from(self.count) * EARNED);
         self.served = false;
         let starts_over = core::mem::take(&mut self.starts_over);
         if self.count == 0 || self.overrun {
@@ -280,8 +276,16 @@ impl<'t> Steps<'t> {
                     self.guesses.note(true);
                 }
             }
-            if self.shapes.learn(id, asked, inherited) {
-                self.shapes.get_mut(id).layouts = [Layout::NONE; LAYOUTS];
+            let learned = self.shapes.learn(id, asked, inherited);
+            let paid = u64::from(self.count) * EARNED;
+            let shape = self.shapes.get_mut(id);
+            shape.debt = shape.debt.saturating_sub(paid);
+            if learned {
+                // What lives longer than known is laid out anew, whatever is owed.
+                shape.debt = 0;
+                for layout in &mut shape.layouts {
+                    layout.fingerprint = 0;
+                }
             }
             Some(id)
         } else {

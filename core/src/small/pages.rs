@@ -30,7 +30,7 @@ pub unsafe trait Pages {
     }
 
     /// Bytes that are held and free: when they come to an end, what is kept at hand is given up ahead of growth. The
-    /// largest number if that is not known. O(1).
+    /// largest number if that is not known: then it is given up once the heap grows. O(1), without a wait.
     fn free_bytes(&self) -> u64 {
         u64::MAX
     }

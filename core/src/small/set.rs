@@ -117,6 +117,8 @@ pub struct SpanSet {
     walk: Walk,
     /// Length of the spans made since what is kept at hand was given up last.
     made_bytes: usize,
+    /// How many of them there are when it is asked next whether it is time for a turn.
+    asked_bytes: usize,
     /// Lists that are given up before the heap grows; see [`has_turn`](Self::has_turn).
     turn: usize,
     /// Spans that walks came to.
@@ -144,6 +146,7 @@ impl SpanSet {
             aging: false,
             walk: Walk::None,
             made_bytes: 0,
+            asked_bytes: 0,
             turn: 0,
             #[cfg(test)]
             looks: 0,
@@ -202,7 +205,7 @@ impl SpanSet {
         if let Some(list) = self.take_transfer(class) {
             return Some(first_of(bin, max, list, max, self.links()));
         }
-        if self.has_turn(|| pages.free_bytes()) {
+        if self.has_turn_ahead(|| pages.free_bytes()) {
             let bytes = max * class.block_bytes();
             // SAFETY: the caller's promise.
             unsafe { self.give_up_some(owner, cache, bytes, pages) };

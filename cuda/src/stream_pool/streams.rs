@@ -17,7 +17,7 @@
 //! STREAM4 handles are given again by the driver, values of cudarc that we hold are not: an allocation's
 //! stream is the one of a number if it is the same value, or else by `cuStreamGetId`. Of a stream that captures
 //! that is not asked, for the question would end the capture (seen on an H200 with driver 580): it is taken for
-//! what its handle says, and asked once it records an event.
+//! what its handle says. One that was seen first so, and comes by another value later, counts as another.
 //! STREAM5 no event is recorded for memory on a stream that a window is open for. The thread that has it may begin the
 //! capture between the question whether it captures and the event, which would be the graph's then: whoever
 //! asks for such an event spoils the capture.
@@ -199,12 +199,14 @@ impl Streams {
     /// Whether the stream is the one that has the number and the same handle (STREAM4).
     fn is_same(&self, stream_id: StreamId, stream: &CudaStream) -> Result<bool, DriverError> {
         let known = locked(&self.slots[stream_id].queue).driver_id;
+        if self.captures(stream)? {
+            return Ok(true);
+        }
         // A driver of before 12.0 does not tell: streams are taken for what their handles say.
         match known {
-            Some(known) if !self.captures(stream)? => {
-                Ok(self.context.stream_number(stream)? == known)
-            }
-            _ => Ok(true),
+            Some(known) => Ok(self.context.stream_number(stream)? == known),
+            // Seen first in a capture, and by another value now: it may be another stream.
+            None => Ok(self.context.stream_number(stream).is_err()),
         }
     }
 
@@ -464,9 +466,6 @@ impl Streams {
         let leaves = by == WantedBy::Memory && queue.may_capture;
         if leaves || self.captures(&stream)? {
             return Ok(false);
-        }
-        if queue.driver_id.is_none() && !is_default(stream.cu_stream().addr()) {
-            queue.driver_id = self.context.stream_number(&stream).ok();
         }
         let mut spare = locked(&self.spare).pop();
         if spare.is_none() {

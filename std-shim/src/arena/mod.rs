@@ -217,6 +217,15 @@ impl<O: Os> Arena<O> {
         self.with_bfc(|bfc| (bfc.stats().live_bytes, bfc.stats().reserved_bytes))
     }
 
+    /// Bytes committed and in no block or span; `None` if that could not be told without sleeping.
+    pub(crate) fn free_bytes_soon(&self) -> Option<u64> {
+        let free = |bfc: &mut ArenaBfc| {
+            let stats = bfc.stats();
+            stats.reserved_bytes.saturating_sub(stats.live_bytes)
+        };
+        self.with_bfc_soon(free)
+    }
+
     /// Bytes committed for the arena itself and for its tables.
     #[cfg(test)]
     pub(crate) fn table_bytes(&self) -> usize {

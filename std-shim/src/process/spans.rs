@@ -57,8 +57,9 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
     }
 
     fn free_bytes(&self) -> u64 {
-        let numbers = self.0.arenas().map(Arena::numbers);
-        numbers.map(|(used, held)| held.saturating_sub(used)).sum()
+        let free = self.0.arenas().map(Arena::free_bytes_soon);
+        // Of one that others work at it is asked again.
+        free.sum::<Option<u64>>().unwrap_or(u64::MAX)
     }
 
     unsafe fn free_span(&mut self, span: *mut Span) {

@@ -229,7 +229,7 @@ impl Local {
     /// their turn.
     pub(crate) fn give_up<O: Os>(&mut self, bytes: usize, process: &'static Process<O>) {
         self.with_own(|owner, set, cache| {
-            if set.has_turn(|| 0) {
+            if set.has_turn() {
                 // SAFETY: the set's own remote-free queue, and the cache that goes with it.
                 unsafe { set.give_up_some(owner, cache, bytes, &mut process.pages()) };
             }

@@ -18,8 +18,6 @@ const FIRST_WORK: u64 = 10_000_000;
 const PAIRS_PER_BUCKET: u64 = 2 * 48;
 /// Buckets that cost as much as a step of the search.
 const BUCKETS_PER_STEP: u64 = 64;
-/// Buckets that cost as much as to prepare a lifetime.
-const BUCKETS_PER_LIFETIME: u64 = 4;
 /// Records that cost as much as a bucket.
 const RECORDS_PER_BUCKET: u64 = 48;
 /// Of so many runs one aims between the best height and the lower bound, the others at the bound.
@@ -132,10 +130,9 @@ impl<'t> Packer<'t> {
         self.most_records = records;
     }
 
-    /// What was done so far, in buckets.
+    /// What was looked at so far, in buckets.
     pub(in crate::lifetime) const fn work(&self) -> u64 {
-        let prepared = self.lifetimes.len() as u64 * BUCKETS_PER_LIFETIME;
-        prepared + self.looked + self.records / RECORDS_PER_BUCKET
+        self.looked + self.records / RECORDS_PER_BUCKET
     }
 
     /// The first packing: by size, and if there is time in about half a second, by other orders as well.

@@ -264,7 +264,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
     // For a call that gets much, and for one that gets little.
     for (bytes, most) in [(usize::MAX, 4096 + bin), (1 << 10, 256 + bin)] {
         set.made_bytes = TURN_BYTES;
-        assert!(set.has_turn(|| 0));
+        assert!(set.has_turn());
         let before = at_hand(&set);
         // SAFETY: the set's own queue, cache and pages.
         unsafe { set.give_up_some(&queue, &mut cache, bytes, &mut pages) };
@@ -272,7 +272,7 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
         assert!((most / 2..=most).contains(&given), "{given} for {bytes}");
     }
     let mut calls = 0;
-    while set.has_turn(|| 0) {
+    while set.has_turn() {
         // SAFETY: the set's own queue, cache and pages.
         unsafe { set.give_up_some(&queue, &mut cache, 1 << 10, &mut pages) };
         calls += 1;

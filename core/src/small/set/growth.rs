@@ -18,7 +18,7 @@ const ASKED_AFTER: usize = 1 << 20;
 const GIVEN_UP: usize = 4096;
 
 /// While a turn lasts a call gives up so many times the bytes that it gets, so that a turn is over before the heap has
-/// grown by a quarter of what is given up.
+/// grown by a quarter of what is given up; by more where [`GIVEN_UP`] blocks are less than that.
 const GIVEN_UP_FOR_EACH: usize = 4;
 
 impl SpanSet {
@@ -58,7 +58,8 @@ impl SpanSet {
         if let Some(memory) = pages.alloc_held_span(class) {
             return Some(memory);
         }
-        if self.has_turn(|| 0) {
+        // One under way has had its part of this refill.
+        if self.turn == 0 && self.has_turn() {
             let bytes = pages.span_bytes(class);
             // SAFETY: the caller's promise.
             unsafe { self.give_up_some(owner, cache, bytes, pages) };
@@ -69,19 +70,29 @@ impl SpanSet {
         pages.alloc_span(class)
     }
 
-    /// Whether what is kept at hand is to be given up now. That has its turn once for each 16 MiB of spans made, when
-    /// what is held and `free` comes to an end, and then as many lists go as there were, some with each refill and with
-    /// each growth: so a program that needs again what it has at hand does not give it up each time.
-    pub fn has_turn(&mut self, free: impl FnOnce() -> u64) -> bool {
+    /// Whether what is kept at hand is to be given up, as the heap would grow. That has its turn once for each 16 MiB of
+    /// spans made, and then as many lists go as there were, some with each refill: so a program that needs again what
+    /// it has at hand does not give it up each time.
+    pub fn has_turn(&mut self) -> bool {
         if self.turn == 0 && self.made_bytes >= TURN_BYTES {
-            if free() > self.list_bytes() / GIVEN_UP_FOR_EACH as u64 {
-                self.made_bytes = TURN_BYTES - ASKED_AFTER;
-                return false;
-            }
-            self.made_bytes = 0;
+            (self.made_bytes, self.asked_bytes) = (0, 0);
             self.turn = 1 + self.lists();
         }
         self.turn > 0
+    }
+
+    /// The same before the heap would grow: where what is held and `free` is less than a quarter of what is at hand.
+    pub(super) fn has_turn_ahead(&mut self, free: impl FnOnce() -> u64) -> bool {
+        if self.turn == 0 {
+            if self.made_bytes < TURN_BYTES.max(self.asked_bytes) {
+                return false;
+            }
+            if free() > self.list_bytes() / GIVEN_UP_FOR_EACH as u64 {
+                self.asked_bytes = self.made_bytes + ASKED_AFTER;
+                return false;
+            }
+        }
+        self.has_turn()
     }
 
     /// Bytes in the transfer caches. O(classes).

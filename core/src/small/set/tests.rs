@@ -46,14 +46,18 @@ fn what_is_at_hand_has_its_turn_once_in_16_mib_of_new_spans() {
     let mut set = SpanSet::default();
     set.class(class).transfer_lists = 3;
     set.made_bytes = TURN_BYTES - 1;
-    assert!(!set.has_turn(|| 0));
+    assert!(!set.has_turn() && !set.has_turn_ahead(|| 0));
     set.made_bytes = TURN_BYTES;
     // A quarter of what is at hand.
-    assert!(!set.has_turn(|| 24 << 10 | 1));
-    assert!(!set.has_turn(|| 0), "asked again after 1 MiB");
+    assert!(!set.has_turn_ahead(|| 24 << 10 | 1));
+    assert!(!set.has_turn_ahead(|| 0), "asked again after 1 MiB");
     set.made_bytes += 1 << 20;
-    assert!(set.has_turn(|| 24 << 10));
-    assert_eq!((set.turn, set.made_bytes), (4, 0));
+    assert!(set.has_turn_ahead(|| 24 << 10));
+    assert_eq!((set.turn, set.made_bytes, set.asked_bytes), (4, 0, 0));
+    set.turn = 0;
+    // However much is free: what would grow found nothing there.
+    set.made_bytes = TURN_BYTES;
+    assert!(!set.has_turn_ahead(|| u64::MAX) && set.has_turn());
 }
 
 #[test]
