@@ -207,7 +207,7 @@ impl SpanSet {
         }
         if self.has_turn_ahead(|| pages.free_bytes()) {
             let bytes = max * class.block_bytes();
-            // SAFETY: the caller's promise.
+            // SAFETY: the queue, cache and pages that the caller promises to be of this set at every call.
             unsafe { self.give_up_some(owner, cache, bytes, pages) };
         }
         // SAFETY: the caller's remote-free queue, of this set.

@@ -177,6 +177,18 @@ fn report(mapped: u64, is_busy: bool, medians: [Duration; CALLS.len()]) {
     }
 }
 
+/// Says the median of each call's times.
+fn say_medians<const CALLS: usize>(
+    names: &[&str],
+    times: [Vec<Duration>; CALLS],
+    question: impl Fn(&str) -> String,
+) {
+    for (name, mut times) in names.iter().zip(times) {
+        let answer = format!("median of {}", times.len());
+        say(&question(name), answer, micros(median(&mut times)));
+    }
+}
+
 /// Times page calls for handles of several sizes, and calls for several handles at once.
 pub(crate) fn sizes(context: &Context) -> Result<(), Box<dyn Error>> {
     context.with_current(|driver| -> Result<(), Box<dyn Error>> {
@@ -190,11 +202,10 @@ pub(crate) fn sizes(context: &Context) -> Result<(), Box<dyn Error>> {
                     times.push(time);
                 }
             }
-            for (name, mut times) in CALLS.into_iter().zip(times) {
-                let question = format!("{name}, a handle of {} MiB", (pages * page) >> 20);
-                let answer = format!("median of {ROUNDS}");
-                say(&question, answer, micros(median(&mut times)));
-            }
+            let size = (pages * page) >> 20;
+            say_medians(&CALLS, times, |name| {
+                format!("{name}, a handle of {size} MiB")
+            });
             range.give_back()?;
         }
         for mapped in [10, 64, 512] {
@@ -216,11 +227,9 @@ pub(crate) fn sizes(context: &Context) -> Result<(), Box<dyn Error>> {
                 times[1].push(set.0);
                 range.give_back()?;
             }
-            for (name, mut times) in ["cuMemUnmap", "cuMemSetAccess"].into_iter().zip(times) {
-                let question = format!("{name} of {mapped} mappings in one call");
-                let answer = format!("median of {ROUNDS}");
-                say(&question, answer, micros(median(&mut times)));
-            }
+            say_medians(&["cuMemUnmap", "cuMemSetAccess"], times, |name| {
+                format!("{name} of {mapped} mappings in one call")
+            });
         }
         Ok(())
     })?
@@ -312,13 +321,7 @@ pub(crate) fn allocations(context: &Context) -> Result<(), Box<dyn Error>> {
             "cuMemAllocAsync, cold",
             "cuMemAllocAsync, warm",
         ];
-        for (name, mut times) in names.into_iter().zip(times) {
-            say(
-                &format!("{name}, {size}"),
-                "median of 5",
-                micros(median(&mut times)),
-            );
-        }
+        say_medians(&names, times, |name| format!("{name}, {size}"));
     }
     Ok(())
 }

@@ -254,8 +254,7 @@ impl Streams {
         let stream_id = Self::numbers(handle).find(is_free);
         let stream_id = stream_id.ok_or(DeviceAllocError::Streams)?;
         let key = &self.slots[stream_id].key;
-        let asks = !is_default(handle) && self.captures(stream) == Ok(false);
-        let driver_id = match asks {
+        let driver_id = match !is_default(handle) && self.captures(stream) == Ok(false) {
             true => self.context.stream_number(stream).ok(),
             false => None,
         };

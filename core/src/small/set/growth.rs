@@ -81,7 +81,8 @@ impl SpanSet {
         self.turn > 0
     }
 
-    /// The same before the heap would grow: where what is held and `free` is less than a quarter of what is at hand.
+    /// Whether what is kept at hand is to be given up before the heap would grow: while a turn lasts, and from when what
+    /// is held and `free` is less than a quarter of what is at hand.
     pub(super) fn has_turn_ahead(&mut self, free: impl FnOnce() -> u64) -> bool {
         if self.turn == 0 {
             if self.made_bytes < TURN_BYTES.max(self.asked_bytes) {
