@@ -45,7 +45,7 @@ pub(crate) fn check_block<O: Os>(process: &'static Process<O>, block: *mut u8, l
     };
     // SAFETY: the program holds a block of it, or breaks the contract that is looked at.
     let shape = unsafe { Span::shape(span.as_ptr()) };
-    if class != Some(shape.class) {
+    if class != Some(shape.class()) {
         fail(b"larder: freed a block with another layout than it was allocated with\n");
     }
     if !shape.is_block(block) {

@@ -227,7 +227,7 @@ impl HeapState {
             Some(span) => {
                 // SAFETY: spans of this heap are its own.
                 let shape = unsafe { Span::shape(span.as_ptr()) };
-                shape.class == class && shape.is_block(block)
+                shape.class() == class && shape.is_block(block)
             }
             None => self.pages.block_bytes(block) > 0,
         };

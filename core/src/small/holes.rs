@@ -1,7 +1,7 @@
 //! [`Holes`]: which parts of a span have gone back to the system while blocks of it are in use.
 //!
 //! One used block keeps the addresses of its span, but it need not keep all the pages. A span is cut
-//! into at most 16 units of whole pages. A unit in which every block is free may become a *hole*: its
+//! into at most 128 units of whole pages. A unit in which every block is free may become a *hole*: its
 //! memory is discarded, and the blocks that overlap it are in no list, since a list is kept in the
 //! blocks themselves. They are *holed*. When the span has nothing else to give, a hole is filled: its
 //! blocks are listed again, in the order of their addresses.
@@ -16,12 +16,13 @@
 use core::ops::Range;
 
 /// Most units of a span.
-const UNITS: usize = 16;
+const UNITS: usize = 128;
 
-/// A span's holes, one bit for each unit.
+/// A span's holes, one bit for each unit. Packed, since a record of a span has no byte to lose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(Rust, packed)]
 pub(super) struct Holes {
-    bits: u16,
+    bits: u128,
     /// Length of a unit, as a power of two; means nothing while there are no holes.
     unit_shift: u8,
 }

@@ -35,6 +35,11 @@ pub unsafe trait Pages {
         u64::MAX
     }
 
+    /// Whether there is pressure on memory: then a set keeps nothing at hand but what its bins hold. O(1), without a wait.
+    fn under_pressure(&self) -> bool {
+        false
+    }
+
     /// Takes the memory of a span back.
     ///
     /// # Safety
@@ -55,6 +60,9 @@ pub unsafe trait Pages {
     unsafe fn discard(&mut self, _start: *mut u8, _bytes: usize) -> bool {
         false
     }
+
+    /// Told that so many bytes of pages that were discarded are used again.
+    fn fill(&mut self, _bytes: usize) {}
 
     /// The span that contains `block`.
     fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>>;

@@ -205,7 +205,7 @@ impl SpanSet {
         if let Some(list) = self.take_transfer(class) {
             return Some(first_of(bin, max, list, max, self.links()));
         }
-        if self.has_turn_ahead(|| pages.free_bytes()) {
+        if self.has_turn_ahead(pages.under_pressure(), || pages.free_bytes()) {
             let bytes = max * class.block_bytes();
             // SAFETY: the queue, cache and pages that the caller promises to be of this set at every call.
             unsafe { self.give_up_some(owner, cache, bytes, pages) };
@@ -234,7 +234,7 @@ impl SpanSet {
             unsafe { self.adopt(memory.record) };
         }
         // SAFETY: a span is listed now.
-        unsafe { self.take_from_span(class, cache.of(class)) }
+        unsafe { self.take_from_span(class, cache.of(class), pages) }
     }
 
     /// Gives up what is kept at hand: lists of the transfer caches, and spans without a used block, as long as `pay`
@@ -272,7 +272,7 @@ impl SpanSet {
         // SAFETY: the caller's promise: the record is ours.
         let shape = *unsafe { Span::shape(span) };
         self.made_bytes += shape.bytes as usize;
-        let state = self.class(shape.class);
+        let state = self.class(shape.class());
         state.spans += 1;
         state.blocks += u64::from(shape.capacity);
         state.empty = span;
@@ -285,7 +285,12 @@ impl SpanSet {
     ///
     /// # Safety
     /// The class has a listed span.
-    unsafe fn take_from_span(&mut self, class: SizeClass, bin: &mut CacheBin) -> Option<Fresh> {
+    unsafe fn take_from_span(
+        &mut self,
+        class: SizeClass,
+        bin: &mut CacheBin,
+        pages: &mut impl Pages,
+    ) -> Option<Fresh> {
         let bin_blocks = self.next_capacity(class, bin);
         let state = self.class(class);
         let span = state.listed;
@@ -300,8 +305,12 @@ impl SpanSet {
         state.touched = true;
         // Half a bin, so that the next free finds room.
         let max = (bin_blocks as u32 / 2).max(1);
+        let holes = own.hole_bytes();
         // SAFETY: the span is listed, so it is ours, and this is its shape.
         let (list, count) = unsafe { own.take_free(shape, max) };
+        if own.hole_bytes() < holes {
+            pages.fill(holes - own.hole_bytes());
+        }
         let fresh = if list.is_null() {
             // SAFETY: its own shape. A listed span without free blocks has blocks to carve (SET2).
             let carved = unsafe { own.carve(shape, bin_blocks) }?;
@@ -348,7 +357,11 @@ impl SpanSet {
         if list.is_null() {
             return;
         }
-        if has_transfers && count == max && state.transfer_has_room(class, max) {
+        if has_transfers
+            && count == max
+            && state.transfer_has_room(class, max)
+            && !pages.under_pressure()
+        {
             // SAFETY: the list is ours and its blocks have room for two words (SET1).
             unsafe { links.set_below(list, state.transfer) };
             state.transfer = list;

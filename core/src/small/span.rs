@@ -73,8 +73,7 @@ pub struct SpanShape {
     pub block_bytes: u32,
     /// How many blocks fit.
     pub capacity: u32,
-    /// Class of its blocks.
-    pub class: SizeClass,
+    class: u8,
     /// How its free blocks are linked.
     pub links: Links,
 }
@@ -89,10 +88,11 @@ pub(super) struct Own {
     /// Blocks that others freed. They lie in another processor's cache, so nobody walks over them:
     /// the list is taken as a whole.
     received: *mut Slot,
-    free_count: u32,
-    received_count: u32,
-    carved: u32,
-    used: u32,
+    /// Counts of blocks, at most [`MAX_BLOCKS`].
+    free_count: u16,
+    received_count: u16,
+    carved: u16,
+    used: u16,
     pub(super) listed: bool,
     clean: bool,
     pub(super) rest: u8,
@@ -113,6 +113,12 @@ pub(super) struct Carved {
 const _: () = assert!(size_of::<Span>() == 128);
 
 impl SpanShape {
+    /// Class of its blocks.
+    #[inline]
+    pub const fn class(&self) -> SizeClass {
+        SizeClass::from_entry(self.class)
+    }
+
     /// The block with this number.
     const fn block(&self, number: usize) -> *mut u8 {
         self.base.wrapping_add(number * self.block_bytes as usize)
@@ -150,7 +156,7 @@ impl Span {
                 bytes: bytes as u32,
                 block_bytes: block_bytes as u32,
                 capacity: capacity as u32,
-                class,
+                class: class.index() as u8,
                 links,
             },
             own: Own {
@@ -293,7 +299,7 @@ impl Span {
 impl Own {
     /// Blocks not in the span's own list.
     pub(super) const fn used(&self) -> u32 {
-        self.used
+        self.used as u32
     }
 
     /// Blocks in its lists.
@@ -301,11 +307,16 @@ impl Own {
         (self.free_count + self.received_count) as usize
     }
 
+    /// Bytes of it that went back to the system.
+    pub(super) const fn hole_bytes(&self) -> usize {
+        self.holes.bytes()
+    }
+
     /// Whether the span has a block to give.
     pub(super) const fn has_blocks(&self, shape: &SpanShape) -> bool {
         self.free_count > 0
             || self.received_count > 0
-            || self.carved < shape.capacity
+            || (self.carved as u32) < shape.capacity
             || !self.holes.is_empty()
     }
 
@@ -332,10 +343,10 @@ impl Own {
         }
         let (list, count) = if self.received_count > 0 {
             let list = core::mem::replace(&mut self.received, ptr::null_mut());
-            (list, core::mem::take(&mut self.received_count))
-        } else if self.free_count <= max {
+            (list, u32::from(core::mem::take(&mut self.received_count)))
+        } else if u32::from(self.free_count) <= max {
             let list = core::mem::replace(&mut self.free, ptr::null_mut());
-            (list, core::mem::take(&mut self.free_count))
+            (list, u32::from(core::mem::take(&mut self.free_count)))
         } else {
             let mut last = self.free;
             for _ in 1..max {
@@ -346,10 +357,10 @@ impl Own {
             let rest = unsafe { shape.links.next(last) };
             // SAFETY: the slot is ours.
             unsafe { shape.links.set_next(last, ptr::null_mut()) };
-            self.free_count -= max;
+            self.free_count -= max as u16;
             (core::mem::replace(&mut self.free, rest), max)
         };
-        self.used += count;
+        self.used += count as u16;
         (list, count)
     }
 
@@ -364,7 +375,7 @@ impl Own {
             false => (self.carved as usize * block).clamp(*CARVE_BYTES.start(), *CARVE_BYTES.end()),
         };
         let max = (bytes / block).clamp(1, max) as u32;
-        let count = max.min(shape.capacity - self.carved);
+        let count = max.min(shape.capacity - u32::from(self.carved));
         if count == 0 {
             return None;
         }
@@ -376,8 +387,8 @@ impl Own {
             unsafe { shape.links.set_next(slot, rest) };
             rest = slot;
         }
-        self.carved += count;
-        self.used += count;
+        self.carved += count as u16;
+        self.used += count as u16;
         self.rest = 0;
         Some(Carved {
             first,
@@ -392,14 +403,14 @@ impl Own {
     /// # Safety
     /// `shape` is this span's; the blocks are of it and the caller's (SLOT1).
     unsafe fn receive(&mut self, shape: &SpanShape, chain: Chain) {
-        debug_assert!(chain.count <= self.used);
+        debug_assert!(chain.count <= self.used());
         if self.received_count > 0 {
             // SAFETY: the chain is ours.
             unsafe { shape.links.set_next(chain.tail, self.received) };
         }
         self.received = chain.head;
-        self.received_count += chain.count;
-        self.used -= chain.count;
+        self.received_count += chain.count as u16;
+        self.used -= chain.count as u16;
         self.rest = 0;
     }
 
@@ -408,12 +419,12 @@ impl Own {
     /// # Safety
     /// `shape` is this span's; the blocks are of it and the caller's (SLOT1).
     pub(super) unsafe fn give(&mut self, shape: &SpanShape, chain: Chain) {
-        debug_assert!(chain.count <= self.used);
+        debug_assert!(chain.count <= self.used());
         // SAFETY: the chain is ours.
         unsafe { shape.links.set_next(chain.tail, self.free) };
         self.free = chain.head;
-        self.free_count += chain.count;
-        self.used -= chain.count;
+        self.free_count += chain.count as u16;
+        self.used -= chain.count as u16;
         self.rest = 0;
     }
 
@@ -426,17 +437,17 @@ impl Own {
         let free = unsafe { self.is_list(self.free, self.free_count, shape) };
         // SAFETY: the caller's promise: `shape` is this span's.
         let received = unsafe { self.is_list(self.received, self.received_count, shape) };
-        let holed = self.holes.blocks(&self.grid(shape)) as u32;
+        let holed = self.holes.blocks(&self.grid(shape)) as u16;
         free && received
             && self.used + self.free_count + self.received_count + holed == self.carved
-            && self.carved <= shape.capacity
+            && u32::from(self.carved) <= shape.capacity
     }
 
     /// Whether the list has `count` slots, all blocks of the span and none of them holed.
     ///
     /// # Safety
     /// The list satisfies SLOT1 as far as it lies in the span.
-    unsafe fn is_list(&self, list: *mut Slot, count: u32, shape: &SpanShape) -> bool {
+    unsafe fn is_list(&self, list: *mut Slot, count: u16, shape: &SpanShape) -> bool {
         let grid = self.grid(shape);
         let (mut slot, mut found) = (list, 0);
         while !slot.is_null() && found <= count {
@@ -464,7 +475,7 @@ mod tests {
             bytes: 1000,
             block_bytes: 48,
             capacity: 20,
-            class: SizeClass::of(48, 16).unwrap(),
+            class: SizeClass::of(48, 16).unwrap().index() as u8,
             links: Links::PLAIN,
         };
         for at in 0..1100 {

@@ -32,6 +32,7 @@ struct Region {
     given: usize,
     freed: usize,
     discards: usize,
+    under_pressure: bool,
 }
 
 impl Region {
@@ -42,6 +43,7 @@ impl Region {
             given: 0,
             freed: 0,
             discards: 0,
+            under_pressure: false,
         }
     }
 }
@@ -60,6 +62,10 @@ unsafe impl Pages for Region {
             base: self.memory.get_mut(number)?.0.as_mut_ptr().cast(),
             clean: false,
         })
+    }
+
+    fn under_pressure(&self) -> bool {
+        self.under_pressure
     }
 
     unsafe fn free_span(&mut self, _: *mut Span) {
@@ -157,6 +163,24 @@ fn a_tick_comes_to_each_span_once_and_in_one_call_to_as_many_as_the_budget_says(
     }
     assert_eq!(full.pages.discards, SPANS, "one run of free pages each");
     assert!(!full.set.has_idle());
+}
+
+#[test]
+fn under_pressure_no_empty_span_is_kept_and_one_tick_scans_all_others() {
+    let (queue, mut pages) = (RemoteQueue::new(), Region::new());
+    let mut full = Full::new(&queue, &mut pages);
+    full.pages.under_pressure = true;
+    let (gone, rest) = full.blocks.split_at(BLOCKS);
+    for block in gone.iter().chain(rest.iter().step_by(BLOCKS)) {
+        // SAFETY: a block of ours, given up.
+        unsafe { full.set.free(full.queue, *block, full.pages) };
+    }
+    assert_eq!(full.pages.freed, 1, "the only one without a used block");
+    let mut all = usize::MAX;
+    // SAFETY: the set's own queue and pages.
+    assert!(unsafe { full.set.settle(full.queue, &mut all, full.pages) });
+    assert_eq!(full.pages.discards, SPANS - 1, "one block each");
+    assert!(full.set.is_sound());
 }
 
 #[test]
@@ -271,6 +295,12 @@ fn what_is_at_hand_is_given_up_a_bounded_number_of_blocks_at_a_time() {
         let given = before - at_hand(&set);
         assert!((most / 2..=most).contains(&given), "{given} for {bytes}");
     }
+    // Under pressure nothing comes to it.
+    pages.under_pressure = true;
+    let (bin, before) = (cache.of(class), at_hand(&set));
+    // SAFETY: the set's own queue, cache and pages.
+    unsafe { set.make_room(&queue, class, bin, &mut pages) };
+    assert_eq!(at_hand(&set), before);
     let mut calls = 0;
     while set.has_turn() {
         // SAFETY: the set's own queue, cache and pages.

@@ -123,7 +123,7 @@ impl SpanSet {
         let own = unsafe { Span::own(span) };
         let (idle, listed) = (own.used() == 0, own.listed);
         let aging = self.aging;
-        let state = self.class(shape.class);
+        let state = self.class(shape.class());
         state.used -= u64::from(count);
         if aging {
             own.rest = EXPIRED;
@@ -136,7 +136,7 @@ impl SpanSet {
             unsafe { state.list(span) };
         }
         // Where the last blocks were idle for long, the span is not kept either.
-        if idle && (aging || !state.empty.is_null()) {
+        if idle && (aging || !state.empty.is_null() || pages.under_pressure()) {
             // SAFETY: listed, without used blocks.
             unsafe { self.release(span, pages) };
         } else if idle {
@@ -152,7 +152,7 @@ impl SpanSet {
     unsafe fn release(&mut self, span: *mut Span, pages: &mut impl Pages) {
         // SAFETY: the caller's promise: the span is ours.
         let shape = *unsafe { Span::shape(span) };
-        let state = self.class(shape.class);
+        let state = self.class(shape.class());
         state.spans -= 1;
         state.blocks -= u64::from(shape.capacity);
         // SAFETY: it is listed.

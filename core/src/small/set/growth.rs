@@ -82,8 +82,17 @@ impl SpanSet {
     }
 
     /// Whether what is kept at hand is to be given up before the heap would grow: while a turn lasts, and from when what
-    /// is held and `free` is less than a quarter of what is at hand.
-    pub(super) fn has_turn_ahead(&mut self, free: impl FnOnce() -> u64) -> bool {
+    /// is held and `free` is less than a quarter of what is at hand, or at once under pressure.
+    pub(super) fn has_turn_ahead(
+        &mut self,
+        under_pressure: bool,
+        free: impl FnOnce() -> u64,
+    ) -> bool {
+        if self.turn == 0 && under_pressure {
+            let lists = self.lists();
+            self.turn = lists + usize::from(lists > 0);
+            return lists > 0;
+        }
         if self.turn == 0 {
             if self.made_bytes < TURN_BYTES.max(self.asked_bytes) {
                 return false;

@@ -46,18 +46,28 @@ fn what_is_at_hand_has_its_turn_once_in_16_mib_of_new_spans() {
     let mut set = SpanSet::default();
     set.class(class).transfer_lists = 3;
     set.made_bytes = TURN_BYTES - 1;
-    assert!(!set.has_turn() && !set.has_turn_ahead(|| 0));
+    assert!(!set.has_turn() && !set.has_turn_ahead(false, || 0));
     set.made_bytes = TURN_BYTES;
     // A quarter of what is at hand.
-    assert!(!set.has_turn_ahead(|| 24 << 10 | 1));
-    assert!(!set.has_turn_ahead(|| 0), "asked again after 1 MiB");
+    assert!(!set.has_turn_ahead(false, || 24 << 10 | 1));
+    assert!(!set.has_turn_ahead(false, || 0), "asked again after 1 MiB");
     set.made_bytes += 1 << 20;
-    assert!(set.has_turn_ahead(|| 24 << 10));
+    assert!(set.has_turn_ahead(false, || 24 << 10));
     assert_eq!((set.turn, set.made_bytes, set.asked_bytes), (4, 0, 0));
     set.turn = 0;
     // However much is free: what would grow found nothing there.
     set.made_bytes = TURN_BYTES;
-    assert!(!set.has_turn_ahead(|| u64::MAX) && set.has_turn());
+    assert!(!set.has_turn_ahead(false, || u64::MAX) && set.has_turn());
+}
+
+#[test]
+fn what_is_at_hand_is_given_up_at_once_under_pressure() {
+    let class = SizeClass::of(1024, 8).unwrap();
+    let mut set = SpanSet::default();
+    assert!(!set.has_turn_ahead(true, || 0), "there is nothing");
+    set.class(class).transfer_lists = 3;
+    assert!(set.has_turn_ahead(true, || u64::MAX));
+    assert_eq!(set.turn, 4);
 }
 
 #[test]

@@ -16,6 +16,11 @@ pub(super) const EXPIRED: u8 = 2;
 /// What it says when nothing happened to it since it was scanned.
 const SCANNED: u8 = u8::MAX;
 
+/// A span is dug for this part of its memory at least, as each hole costs a system call and may split a huge page; and
+/// for this part under pressure.
+const SCAN_PART: usize = 8;
+const PRESSURE_PART: usize = 64;
+
 /// What a scan costs beside the blocks that it looks at, in blocks: a few system calls.
 const SCAN_COST: usize = 64;
 
@@ -140,9 +145,9 @@ impl SpanSet {
         let shape = unsafe { Span::shape(span) };
         // SAFETY: listed spans are ours.
         let own = unsafe { Span::own(span) };
-        let is_trim = self.walk == Walk::Trim;
-        let state = self.class(shape.class);
-        if own.rest == 0 && !is_trim {
+        let (is_trim, under_pressure) = (self.walk == Walk::Trim, pages.under_pressure());
+        let state = self.class(shape.class());
+        if own.rest == 0 && !is_trim && !under_pressure {
             own.rest = 1;
             state.to_scan = true;
             return 1;
@@ -154,10 +159,16 @@ impl SpanSet {
         }
         own.rest = SCANNED;
         let cost = SCAN_COST + own.listed_blocks();
+        let part = if under_pressure {
+            PRESSURE_PART
+        } else {
+            SCAN_PART
+        };
+        let least = shape.bytes as usize / part;
         // SAFETY: in a hole, which nobody uses (SPAN6).
         let discard = |start, bytes| unsafe { pages.discard(start, bytes) };
         // SAFETY: its own shape, and the pages' answer.
-        unsafe { own.scan(shape, page_bytes, again, discard) };
+        unsafe { own.scan(shape, page_bytes, least, again, discard) };
         cost
     }
 }

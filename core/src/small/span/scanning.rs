@@ -5,10 +5,6 @@ use core::ptr;
 use super::super::slot::Slot;
 use super::{Own, SpanShape};
 
-/// A span is dug for this part of its memory at least: each hole costs a system call, and may split a
-/// huge page.
-const SCAN_PART: usize = 8;
-
 impl Own {
     /// Lists the blocks of the first hole, or of its first part.
     ///
@@ -16,7 +12,7 @@ impl Own {
     /// `shape` is this span's; no block is listed.
     pub(super) unsafe fn fill_hole(&mut self, shape: &SpanShape) {
         let blocks = self.holes.fill(&self.grid(shape));
-        self.free_count = blocks.len() as u32;
+        self.free_count = blocks.len() as u16;
         for number in blocks.rev() {
             let slot = shape.block(number).cast::<Slot>();
             // SAFETY: a carved block that is free (SPAN6), and holed no longer.
@@ -25,7 +21,7 @@ impl Own {
         }
     }
 
-    /// Makes holes where whole pages of free blocks lie, if that is worth it, and has `discard` take
+    /// Makes holes where whole pages of free blocks lie, if they are `least` bytes together, and has `discard` take
     /// their memory; that of the holes there are too, if `again`: the system may have put pages there.
     /// O(carved), touching free blocks only.
     ///
@@ -36,6 +32,7 @@ impl Own {
         &mut self,
         shape: &SpanShape,
         page_bytes: usize,
+        least: usize,
         again: bool,
         mut discard: impl FnMut(*mut u8, usize) -> bool,
     ) {
@@ -58,7 +55,7 @@ impl Own {
             }
         }
         let found = holes.candidates(&grid, &tally);
-        if found.is_empty() || found.bytes() < grid.span_bytes / SCAN_PART {
+        if found.is_empty() || found.bytes() < least {
             return;
         }
         self.holes = holes.and(found);
@@ -75,7 +72,7 @@ impl Own {
     ///
     /// # Safety
     /// The list satisfies SLOT1, and its blocks are the caller's.
-    unsafe fn without_holed(&self, list: *mut Slot, shape: &SpanShape) -> (*mut Slot, u32) {
+    unsafe fn without_holed(&self, list: *mut Slot, shape: &SpanShape) -> (*mut Slot, u16) {
         let grid = self.grid(shape);
         let (mut head, mut tail, mut count) = (ptr::null_mut(), ptr::null_mut(), 0);
         let mut slot = list;
