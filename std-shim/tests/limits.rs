@@ -9,9 +9,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::{env, fs, io, process, ptr, thread};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{env, fs, hint, io, process, ptr, thread};
 
+use common::{Random, is_long};
 use larder::Larder;
+
+mod common;
 
 #[global_allocator]
 static HEAP: Larder = Larder::new().with_environment();
@@ -267,7 +271,7 @@ struct Group {
 
 impl Group {
     /// `None` where this process may make no such group.
-    fn new(bytes: usize) -> Option<Self> {
+    fn new(name: &str, bytes: usize) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let path_of = |head: &str| {
             let line = own.lines().find_map(|line| line.split_once(head));
@@ -280,7 +284,7 @@ impl Group {
         places.into_iter().find_map(|(root, head, limit)| {
             let folder = PathBuf::from(root)
                 .join(path_of(head)?)
-                .join(format!("larder-limits-{}", process::id()));
+                .join(format!("larder-limits-{name}-{}", process::id()));
             fs::create_dir(&folder).ok()?;
             let group = Self { folder, limit };
             group.allow(bytes).ok()?;
@@ -299,36 +303,94 @@ impl Drop for Group {
     }
 }
 
+/// Waits until the parent has this process in the group, or has changed the limit.
+fn wait_for_a_line() {
+    io::stdin().lock().read_line(&mut String::new()).unwrap();
+}
+
 /// What a child does in a group with a limit; in the parent it does nothing.
 #[test]
 fn child_in_a_group() {
     let Some((limit, greed)) = task() else {
         return;
     };
-    // Not before this process is in the group.
-    let mut line = String::new();
-    io::stdin().lock().read_line(&mut line).unwrap();
+    wait_for_a_line();
     // Ten times as much as there may be, one after the other, in blocks of every length.
     for size in SIZES.into_iter().cycle().take(2 * SIZES.len()) {
         Blocks::up_to(size, limit / 2).touch();
     }
     if greed == 0 {
         println!("the limit may go");
-        io::stdin().lock().read_line(&mut line).unwrap();
+        wait_for_a_line();
     }
     let more = Blocks::up_to(SIZES[1], 2 * limit);
     more.touch();
     assert!(more.bytes() >= 2 * limit, "{} bytes", more.bytes());
 }
 
-/// Runs a child in a group; it is asked for more than the limit when that has gone, or before.
-fn run_in(group: &Group, limit: usize, greedy: bool) -> ExitStatus {
+/// Two threads that have `live` bytes together at most, in blocks from 16 KiB to 1 MiB that are written as a whole. By
+/// the seed they free a block at random when there is no room, or half of them, and take sizes of the lower and of the
+/// upper half in turn.
+#[test]
+fn child_of_random_sizes() {
+    let Some((live, seed)) = task() else {
+        return;
+    };
+    wait_for_a_line();
+    // Ten minutes for all of them, or some seconds.
+    let blocks = if is_long() { 600_000 } else { 5_000 };
+    thread::scope(|scope| {
+        for number in 0..2 {
+            scope.spawn(move || churn_within(live / 2, blocks, seed, number));
+        }
+    });
+}
+
+fn churn_within(live: usize, count: usize, seed: usize, thread: u64) {
+    let mut random = Random::new(1000 * thread + seed as u64);
+    let (halves, in_turn) = (seed % 2 == 1, seed / 2 % 2 == 1);
+    let (mut blocks, mut held, mut turn) = (Vec::new(), 0, 0);
+    for number in 0..count {
+        let doubling = match in_turn {
+            true => 3 * (turn % 2) + random.next(3),
+            false => random.next(6),
+        };
+        let bytes = (16 << 10 << doubling) + random.next(16 << 10 << doubling);
+        let layout = Layout::from_size_align(bytes, 16).unwrap();
+        // SAFETY: the layout is not empty.
+        let block = unsafe { HEAP.alloc(layout) };
+        assert!(!block.is_null());
+        let granted = HEAP.usable_size(block).unwrap();
+        let freed = match halves {
+            true if held + granted > live => blocks.len() / 2,
+            _ => 0,
+        };
+        turn += usize::from(freed > 0 || number % 10_000 == 0);
+        let mut left = blocks.len() - freed;
+        while blocks.len() > left || held + granted > live {
+            left = left.min(blocks.len());
+            let (block, layout, granted) = blocks.swap_remove(random.next(blocks.len()));
+            // SAFETY: ours, with this layout.
+            unsafe { HEAP.dealloc(block, layout) };
+            held -= granted;
+        }
+        // SAFETY: ours, that long.
+        unsafe { block.write_bytes(1, bytes) };
+        blocks.push((block, layout, granted));
+        held += granted;
+    }
+    for (block, layout, _) in blocks {
+        // SAFETY: ours, with this layout.
+        unsafe { HEAP.dealloc(block, layout) };
+    }
+}
+
+/// Runs a child in a group with this task; one that says so has eight times the limit then.
+fn run_in(group: &Group, limit: usize, child: &str, task: [usize; 2], mode: &str) -> ExitStatus {
     group.allow(limit).unwrap();
-    let mut command = itself("child_in_a_group");
-    command.env(TASK, format!("{limit} {}", usize::from(greedy)));
-    // What a call gives back before it takes more is counted. A thread beside it may be kept from its processor while it
-    // has the lock of that work, and calls do not wait for it.
-    command.env("LARDER_BACKGROUND_PURGE", "no");
+    let mut command = itself(child);
+    command.env(TASK, format!("{} {}", task[0], task[1]));
+    command.env("LARDER_MODE", mode);
     let processes = group.folder.join("cgroup.procs");
     let mut child = command
         .stdin(Stdio::piped())
@@ -351,13 +413,52 @@ fn run_in(group: &Group, limit: usize, greedy: bool) -> ExitStatus {
 #[test]
 fn a_program_in_a_group_with_little_memory_lives_and_has_more_once_the_limit_goes() {
     const LIMIT: usize = 96 << 20;
-    let Some(group) = Group::new(LIMIT) else {
+    let Some(group) = Group::new("little", LIMIT) else {
         println!("skipped: this process may make no group with a limit on memory");
         return;
     };
-    let status = run_in(&group, LIMIT, false);
+    let run = |greed| {
+        run_in(
+            &group,
+            LIMIT,
+            "child_in_a_group",
+            [LIMIT, greed],
+            "balanced",
+        )
+    };
+    let status = run(0);
     assert!(status.success(), "{status}");
     // The limit is one: the kernel ends who touches more.
-    let status = run_in(&group, LIMIT, true);
+    let status = run(1);
     assert_eq!(status.signal(), Some(libc::SIGKILL), "{status}");
+}
+
+#[test]
+fn programs_live_in_a_group_that_has_a_seventh_more_than_they_use() {
+    const LIMIT: usize = 138 << 20;
+    // 1.15 times.
+    let live = LIMIT / 23 * 20;
+    let Some(group) = Group::new("tight", LIMIT) else {
+        println!("skipped: this process may make no group with a limit on memory");
+        return;
+    };
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Neighbours that leave it little of the processors.
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while is_long() && !ended.load(Ordering::Relaxed) {
+                    hint::spin_loop();
+                }
+            });
+        }
+        let lives = ["balanced", "memory"].map(|mode| {
+            [0, 1, 2, 3].map(|seed| {
+                let child = "child_of_random_sizes";
+                run_in(&group, LIMIT, child, [live, seed], mode).success()
+            })
+        });
+        ended.store(true, Ordering::Relaxed);
+        assert_eq!(lives, [[true; 4]; 2]);
+    });
 }

@@ -57,6 +57,9 @@ impl<O: Os> Committed<O> {
             return;
         };
         let end = end.get() as usize - self.start.addr();
+        if self.is_beyond(end) {
+            return self.advise_short(end);
+        }
         let from = above.checked_next_multiple_of(GROWTH_BYTES).unwrap_or(end);
         if from < end && self.residency.is_dense(end, self.tuning.dense_percent()) {
             let start = self.start.wrapping_add(from);
@@ -75,36 +78,45 @@ impl<O: Os> Committed<O> {
         let above = self.tuning.huge_above();
         above != u64::MAX
             && held as u64 > above
+            && !self.is_beyond(held)
             && self.os.has_huge_pages()
             && !self.os.is_filtered()
     }
 
+    /// Whether so much is held that there are to be no huge pages: of one that is used in part the system has all in
+    /// memory, until it splits it, which is not as soon as a limit may need it.
+    fn is_beyond(&self, held: usize) -> bool {
+        held as u64 > self.tuning.huge_until()
+    }
+
     /// Takes the wish for huge pages back where what is held up to `end` has become holey, and makes it anew
-    /// where it is dense again. Whether it was taken back. The caller holds `growing`.
-    pub(super) fn review(&self, end: Addr) -> bool {
+    /// where it is dense again. The caller holds `growing`.
+    pub(super) fn review(&self, end: Addr) {
         let held = end.get() as usize - self.start.addr();
+        if self.is_beyond(held) && self.residency.advice() == HUGE {
+            return self.advise_short(held);
+        }
         if !self.should_look(held) {
-            return false;
+            return;
         }
         // SAFETY: what the caller says is committed.
         let is_holey = unsafe { self.residency.is_holey(self.os, self.start, held) };
         match is_holey {
-            Some(true) if self.residency.advice() != SHORT => {
-                self.advise_short(held);
-                true
-            }
+            Some(true) if self.residency.advice() != SHORT => self.advise_short(held),
             Some(false) if self.residency.advice() == SHORT => {
                 // SAFETY: what the caller says is committed.
                 unsafe { self.residency.look(self.os, self.start, held, self.bytes) };
                 self.advise(end);
-                false
             }
-            _ => false,
+            _ => {}
         }
     }
 
     /// Wishes for no huge pages, up to `end`; all of it each time, so that it stays one mapping.
     fn advise_short(&self, end: usize) {
+        if self.residency.advice() != SHORT {
+            self.residency.look_again();
+        }
         self.seams.mark(self.start.addr() + end);
         // SAFETY: committed. Refused, it has the pages it would have had.
         unsafe { self.os.advise_short(self.start, end) };

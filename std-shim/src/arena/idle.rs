@@ -119,8 +119,11 @@ impl<O: Os> Arena<O> {
     pub(crate) fn age_some(&self, aging: &mut Aging, decommits: bool) -> (u64, bool) {
         match aging {
             Aging::New => {
-                let again = self.again.swap(0, Ordering::Relaxed) > 0;
-                let which = if again { Idle::Old } else { Idle::NotYoung };
+                let which = if self.residency.take_again() {
+                    Idle::Old
+                } else {
+                    Idle::NotYoung
+                };
                 *aging = Aging::Discarding(which, Walk::new());
             }
             Aging::Discarding(which, walk) if !walk.ended => {
@@ -180,6 +183,11 @@ impl<O: Os> Arena<O> {
             unsafe { self.os.resident_bytes(start, bytes) }
         };
         let resident = asks.then(ask).flatten().unwrap_or(dirty) as u64;
+        // What goes back counts at once where the process may have so much only.
+        if self.tuning.huge_until() < u64::MAX && self.tuning.huge_above() < u64::MAX {
+            // SAFETY: the caller's promise.
+            unsafe { self.os.split(start, bytes) };
+        }
         // SAFETY: the caller's promise.
         if !unsafe { self.os.discard(start, bytes) } {
             return None;
@@ -194,18 +202,15 @@ impl<O: Os> Arena<O> {
     }
 
     /// Tells the system anew whether huge pages are wished for, by what is in memory now; whether that wish was
-    /// taken back. Up to a few dozen system calls, if anything went back or the wish is taken back already.
+    /// taken back, here or since the last call. Up to a few dozen system calls, if anything went back or the wish is taken back already.
     pub(crate) fn review_advice(&self) -> bool {
-        let taken_back = self.residency.is_due()
-            && self.growing.with(|()| {
+        if self.residency.is_due() {
+            self.growing.with(|()| {
                 let end = self.start.addr() + self.held_bytes();
-                self.bfc.source().review(Addr::new(end as u64))
+                self.bfc.source().review(Addr::new(end as u64));
             });
-        if taken_back {
-            // Relaxed: read by the thread that ticks, or under its locks.
-            self.again.store(1, Ordering::Relaxed);
         }
-        taken_back
+        self.residency.looks_again()
     }
 
     /// Whether something was freed since the last tick but one, so that ticks are due. Whoever freed
@@ -214,7 +219,7 @@ impl<O: Os> Arena<O> {
         let start = self.start.addr();
         let all = start..start + self.held_bytes();
         let expires = self.expires.load(Ordering::Relaxed) > 0;
-        let again = self.again.load(Ordering::Relaxed) > 0;
+        let again = self.residency.looks_again();
         expires
             || again
             || !self.deferred.is_empty()

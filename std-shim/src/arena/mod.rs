@@ -101,8 +101,6 @@ pub(crate) struct Arena<O: Os> {
     young: Marks,
     /// Whether the last tick found young memory, which the next one may discard.
     expires: AtomicU8,
-    /// Whether the next tick discards what is not known to be dirty, too.
-    again: AtomicU8,
     seams: Seams,
 }
 

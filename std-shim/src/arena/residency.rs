@@ -18,7 +18,7 @@
 
 use core::ops::RangeInclusive;
 
-use larder_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::{GROWTH_BYTES, SLICE_BYTES};
 use crate::os::Os;
@@ -56,6 +56,9 @@ pub(super) struct Residency {
     given: AtomicU64,
     /// What was wished for last: 0 for nothing, [`HUGE`] or [`SHORT`]. Changed by who holds `growing`.
     advice: AtomicU32,
+    /// Whether the next tick discards what is not known to be dirty, too. Relaxed: read by the thread that ticks, or under
+    /// its locks.
+    again: AtomicU8,
 }
 
 /// The system was told that huge pages are wished for, or that they are not.
@@ -116,6 +119,21 @@ impl Residency {
     pub(super) fn set_advice(&self, advice: u32) {
         self.given.store(0, Ordering::Relaxed);
         self.advice.store(advice, Ordering::Relaxed);
+    }
+
+    /// Has the next tick discard what is not known to be dirty, too: the system may have put pages there.
+    pub(super) fn look_again(&self) {
+        self.again.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether the next tick is to.
+    pub(super) fn looks_again(&self) -> bool {
+        self.again.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether this tick is to.
+    pub(super) fn take_again(&self) -> bool {
+        self.again.swap(0, Ordering::Relaxed) > 0
     }
 
     /// Whether the advice may have to change.

@@ -222,7 +222,6 @@ impl<O: Os> Arena<O> {
                 marks,
                 young,
                 expires: AtomicU8::new(0),
-                again: AtomicU8::new(0),
                 seams,
             });
         }

@@ -243,6 +243,13 @@ pub(crate) unsafe trait Os: Sync + 'static {
         false
     }
 
+    /// Has the system split the huge pages of which the range has a part: of one that is discarded in part it has all in
+    /// memory until then.
+    ///
+    /// # Safety
+    /// The range is committed.
+    unsafe fn split(&self, _start: *mut u8, _bytes: usize) {}
+
     /// How many bytes of a range are in memory; `None` if the system does not say. A system call for each
     /// 2 MiB.
     ///

@@ -334,6 +334,13 @@ unsafe impl Os for Native {
     }
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
+    unsafe fn split(&self, start: *mut u8, bytes: usize) {
+        let _keep = KeepErrno::new();
+        // SAFETY: the caller's range; the advice changes no contents. Linux splits the huge pages that lie in it in part.
+        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_COLD) };
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     unsafe fn advise_short(&self, start: *mut u8, bytes: usize) -> bool {
         let _keep = KeepErrno::new();
         // SAFETY: the caller's range; the advice changes no contents.

@@ -183,7 +183,10 @@ impl<O: Os> Process<O> {
     /// Takes a block without a class back; `false` if it is none of ours.
     pub(crate) fn free_large(&'static self, block: *mut u8, bytes: usize) -> bool {
         match self.arena_of(block) {
-            Some(arena) => arena.free(block, bytes),
+            Some(arena) => {
+                self.within.free(bytes);
+                arena.free(block, bytes)
+            }
             None => self.mappings.free(&self.os, block),
         }
     }

@@ -62,9 +62,15 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
         free.sum::<Option<u64>>().unwrap_or(u64::MAX)
     }
 
+    fn under_pressure(&self) -> bool {
+        self.0.within.under_pressure()
+    }
+
     unsafe fn free_span(&mut self, span: *mut Span) {
         // SAFETY: the record of a span in use.
-        let base = unsafe { Span::shape(span) }.base;
+        let shape = unsafe { Span::shape(span) };
+        let base = shape.base;
+        self.0.within.free(shape.bytes as usize);
         if let Some(arena) = self.0.arena_of(base) {
             // SAFETY: the caller's promise.
             unsafe { arena.free_span(span, IDLE) };
@@ -73,6 +79,10 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
 
     fn page_bytes(&self) -> usize {
         self.0.os.page_bytes()
+    }
+
+    fn fill(&mut self, bytes: usize) {
+        self.0.within.take(bytes);
     }
 
     unsafe fn discard(&mut self, start: *mut u8, bytes: usize) -> bool {

@@ -1,17 +1,21 @@
 //! Idle memory where the process may have so much only, as in a container: what the heap keeps idle goes back before it
 //! grows into the last part of it, however late the heap's thread comes. The kernel ends a process that touches more.
 //!
-//! What lies idle in arenas goes at once. Small blocks that were freed, and lie in lists and spans that count as used, need
-//! two ticks, which the calls make that take memory meanwhile: most of the last part is there for that.
+//! What lies idle in arenas goes at once. Small blocks that were freed, and lie in spans that count as used, go by a tick,
+//! which the calls make that take memory meanwhile: most of the last part is there for that. From when the last part is
+//! reached until there is as much again the heap is *under pressure*: sets keep no lists and no span without a used block,
+//! a tick scans all spans, and a call waits while another thread gives back. There are no huge pages in that part, and
+//! those of which a part goes back are split, since the system has all of one in memory until then.
 //!
-//! Whoever takes memory from the arenas counts it. Each time a part of the limit was taken, the bytes that are used or may
+//! Whoever takes memory from the arenas counts it, and who fills holes. Each time a part of the limit was taken, the bytes that are used or may
 //! have been written are counted ([`Look`]) and compared with the limit, and as many go back as are too many, in steps of
 //! the calls that take memory (`purge/work`). The limit is read when that is due, once in [`READ_MS`] at most.
 
-use larder_core::sync::{AtomicU64, Ordering};
+use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 
 use super::Process;
 use crate::arena::Walk;
+use crate::config::Tuning;
 use crate::os::Os;
 use crate::purge::LOOK_COST;
 
@@ -30,10 +34,14 @@ pub(crate) struct Within {
     taken: AtomicU64,
     /// So many may be.
     step: AtomicU64,
+    /// Bytes freed under pressure since that was the least.
+    freed: AtomicU64,
     /// The limit; `u64::MAX` for none.
     limit: AtomicU64,
     /// When it was read, in milliseconds of the coarse clock; 0 for never.
     read_at: AtomicU64,
+    /// Whether what is used and what idles come near the limit: 1, else 0.
+    pressure: AtomicU8,
 }
 
 impl Within {
@@ -41,8 +49,10 @@ impl Within {
         Self {
             taken: AtomicU64::new(0),
             step: AtomicU64::new(FIRST_LOOK_BYTES),
+            freed: AtomicU64::new(0),
             limit: AtomicU64::new(u64::MAX),
             read_at: AtomicU64::new(0),
+            pressure: AtomicU8::new(0),
         }
     }
 
@@ -51,10 +61,42 @@ impl Within {
         self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// Counts bytes that go back to an arena: where they are a step, a look is of use again.
+    #[inline]
+    pub(super) fn free(&self, bytes: usize) {
+        if self.under_pressure() {
+            let freed = self.freed.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+            let least = least_step(self.limit.load(Ordering::Relaxed));
+            if freed >= least {
+                self.freed.store(0, Ordering::Relaxed);
+                self.step.store(least, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Whether a look is due.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.taken.load(Ordering::Relaxed) >= self.step.load(Ordering::Relaxed)
+    }
+
+    /// Whether what is used and what idles come near the limit, so that nothing is kept at hand.
+    #[inline]
+    pub(crate) fn under_pressure(&self) -> bool {
+        self.pressure.load(Ordering::Relaxed) > 0
+    }
+
+    /// Told what is used and idles; returns the bytes that are too many.
+    fn counted(&self, bytes: u64) -> u64 {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let most = most(limit);
+        let least = match self.under_pressure() {
+            true => most - limit / FREE_PART,
+            false => most,
+        };
+        self.pressure
+            .store(u8::from(bytes > least), Ordering::Relaxed);
+        bytes.saturating_sub(most)
     }
 
     /// Told after too much was idle: whether any of it went back.
@@ -64,7 +106,7 @@ impl Within {
 
     /// When to look next: soon, and later where the last look was of no use.
     fn pace(&self, limit: u64, was_of_use: bool) {
-        let least = (limit / LOOK_PART).clamp(1, LOOK_BYTES);
+        let least = least_step(limit);
         let most = (limit / (2 * FREE_PART)).max(least);
         let step = match was_of_use {
             true => least,
@@ -74,10 +116,10 @@ impl Within {
     }
 
     /// The limit, read anew if that is due.
-    fn limit(&self, os: &impl Os) -> u64 {
+    fn limit(&self, os: &impl Os, tuning: &Tuning) -> u64 {
         let (now, read_at) = (os.coarse_ms().max(1), self.read_at.load(Ordering::Relaxed));
         if read_at == 0 || now.saturating_sub(read_at) >= READ_MS {
-            self.read(os, now);
+            self.read(os, tuning, now);
         }
         self.limit.load(Ordering::Relaxed)
     }
@@ -85,12 +127,26 @@ impl Within {
     // Not part of its caller, whose stack may be short: what is read lies there.
     #[cold]
     #[inline(never)]
-    fn read(&self, os: &impl Os, now: u64) {
+    fn read(&self, os: &impl Os, tuning: &Tuning, now: u64) {
         let limit = os.memory_limit().unwrap_or(u64::MAX);
+        tuning.set_huge_until(most(limit));
         self.read_at.store(now, Ordering::Relaxed);
         self.limit.store(limit, Ordering::Relaxed);
         self.pace(limit, true);
     }
+}
+
+/// What is used and what idles together may be so much; `u64::MAX` without a limit.
+fn most(limit: u64) -> u64 {
+    match limit {
+        u64::MAX => u64::MAX,
+        _ => limit - limit / FREE_PART,
+    }
+}
+
+/// The least that is taken between two looks.
+fn least_step(limit: u64) -> u64 {
+    (limit / LOOK_PART).clamp(1, LOOK_BYTES)
 }
 
 /// Where the count of idle bytes stands that are compared with the limit.
@@ -123,7 +179,7 @@ impl Look {
             return false;
         }
         within.taken.store(0, Ordering::Relaxed);
-        if within.limit(&process.os) == u64::MAX {
+        if within.limit(&process.os, &process.tuning) == u64::MAX {
             return false;
         }
         *self = Self {
@@ -142,10 +198,7 @@ impl Look {
         while *left > 0 {
             let Some(arena) = process.arenas().nth(self.arena) else {
                 self.is_under_way = false;
-                // Relaxed: it is read by whoever looks, under the lock of the work.
-                let limit = process.within.limit.load(Ordering::Relaxed);
-                let used = process.live_bytes();
-                return Some((used + self.idle).saturating_sub(limit - limit / FREE_PART));
+                return Some(process.within.counted(process.live_bytes() + self.idle));
             };
             let (bytes, more) = arena.idle_some(&mut self.walk);
             self.idle += bytes;

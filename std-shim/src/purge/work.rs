@@ -93,7 +93,11 @@ impl<O: Os> Process<O> {
                 left -= work.growth.step_bytes();
             }
         };
-        self.work.try_with(steps);
+        // Under pressure nobody goes on while another thread, which may have lost its processor, has too much to give back.
+        match self.within.under_pressure() {
+            true => self.work.with(steps),
+            false => drop(self.work.try_with(steps)),
+        }
     }
 
     /// Does a step of what is due; returns whether there was one.

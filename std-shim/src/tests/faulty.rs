@@ -80,6 +80,7 @@ struct State {
     has_huge_pages: bool,
     memory_limit: Option<u64>,
     reads_of_limit: usize,
+    splits: usize,
     now_ms: u64,
     complaints: Vec<String>,
 }
@@ -114,6 +115,7 @@ impl Faulty {
             has_huge_pages: true,
             memory_limit: None,
             reads_of_limit: 0,
+            splits: 0,
             now_ms: 0,
             complaints: Vec::new(),
         }))
@@ -155,6 +157,11 @@ impl Faulty {
     /// How often it was asked for that.
     pub(super) fn reads_of_limit(&self) -> usize {
         self.0.with(|state| state.reads_of_limit)
+    }
+
+    /// How often it was to split huge pages.
+    pub(super) fn splits(&self) -> usize {
+        self.0.with(|state| state.splits)
     }
 
     /// Has its clock go on.
@@ -535,6 +542,12 @@ unsafe impl Os for Below {
         self.0
             .0
             .with(|state| unsafe { state.advise_huge(start, bytes) })
+    }
+
+    unsafe fn split(&self, start: *mut u8, bytes: usize) {
+        self.0.0.with(|state| state.splits += 1);
+        // SAFETY: the caller's promise.
+        unsafe { Native.split(start, bytes) }
     }
 
     unsafe fn resident_bytes(&self, start: *mut u8, bytes: usize) -> Option<usize> {

@@ -3,7 +3,8 @@
 use std::alloc::Layout;
 
 use super::drive::World;
-use super::faulty::{Faulty, Plan};
+use super::faulty::{Call, Faulty, Plan};
+use super::random::Random;
 use crate::config::Config;
 use crate::thread::local::Local;
 
@@ -62,6 +63,91 @@ fn small_blocks_that_were_freed_make_room_for_long_ones_before_the_limit_is_reac
     let (peak, world) = peak(os, &[300, 3_000_000], 4 * LIMIT / 100 * 65);
     assert!(peak < 4 * LIMIT / 16 * 15, "{peak} bytes");
     world.end();
+}
+
+/// Bytes in memory when they are most, of a program that frees half of its blocks at random and takes others of another
+/// length, again and again, and writes them. Of its long blocks 3 pages are exactly the length of one.
+fn most_resident(limit: Option<usize>, seed: usize, live: usize) -> usize {
+    let os = Faulty::new(Plan::Willing);
+    if let Some(limit) = limit {
+        os.limit_memory(limit);
+    }
+    let world = World::with(os, 1, 1, 1 << 30, &Config::BALANCED);
+    let (verbs, mut local, mut random) = (world.verbs(), Local::new(), Random(seed as u64));
+    let process = verbs.process;
+    let (mut blocks, mut held, mut most) = (Vec::new(), 0, 0);
+    for size in [12_288, 49_152, 20_480, 12_288, 163_840, 28_672] {
+        let layout = Layout::from_size_align(size, 16).unwrap();
+        while held + size <= live {
+            let block = verbs.alloc(&mut local, layout, false);
+            assert!(!block.is_null());
+            process.work(size, HOUR_MS);
+            // SAFETY: that long.
+            unsafe { block.write_bytes(1, size) };
+            blocks.push((block, layout));
+            held += size;
+        }
+        let resident = process.arenas().map(|arena| arena.resident_bytes());
+        most = most.max(resident.sum::<Option<u64>>().unwrap() as usize);
+        for _ in 0..blocks.len() / 2 {
+            let (block, layout) = blocks.swap_remove(random.next(blocks.len()));
+            verbs.free(&mut local, block, layout);
+            held -= layout.size();
+        }
+    }
+    for (block, layout) in blocks {
+        verbs.free(&mut local, block, layout);
+    }
+    local.end(process);
+    let splits = world.os.splits();
+    assert_eq!(splits > 0, limit.is_some(), "{splits} calls");
+    world.end();
+    most
+}
+
+#[test]
+fn what_was_freed_between_used_blocks_makes_room_before_the_limit_is_reached() {
+    for seed in 1..4 {
+        let most = most_resident(Some(LIMIT), seed, LIMIT / 20 * 17);
+        assert!(most < LIMIT, "{seed}: {most} bytes");
+        let free = most_resident(None, seed, LIMIT / 20 * 17);
+        assert!(
+            free > LIMIT,
+            "{seed}: {free} bytes: the others need no room"
+        );
+    }
+}
+
+#[test]
+fn no_huge_pages_are_wished_for_in_the_last_part_of_a_limit() {
+    let advised = |limit: Option<usize>| {
+        let os = Faulty::new(Plan::Willing);
+        if let Some(limit) = limit {
+            os.limit_memory(limit);
+        }
+        let world = World::with(os, 1, 1, 1 << 30, &Config::BALANCED);
+        let process = world.verbs().process;
+        let mut blocks = Vec::new();
+        let wishes = [LIMIT, 2 * LIMIT].map(|until| {
+            while world.os.committed_bytes() < until {
+                let block = process.alloc_large(MIB, 16).unwrap();
+                process.work(MIB, HOUR_MS);
+                // SAFETY: that long.
+                unsafe { block.as_ptr().write_bytes(1, MIB) };
+                blocks.push(block);
+            }
+            world.os.calls(Call::Advise)
+        });
+        for block in blocks {
+            assert!(process.free_large(block.as_ptr(), MIB));
+        }
+        world.end();
+        wishes
+    };
+    let [before, after] = advised(None);
+    assert!(before > 0 && after > before, "{before}, {after}");
+    let [before, after] = advised(Some(LIMIT));
+    assert!(before > 0 && after == before, "{before}, {after}");
 }
 
 #[test]
