@@ -20,7 +20,7 @@ const TOTAL: u64 = 64 * MIB;
 const USES: u64 = 20 * MIB;
 
 /// No wait is meant to take this long.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(240);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(900);
 
 /// A process whose words go to a file; ended with its value.
 pub(crate) struct Process {
