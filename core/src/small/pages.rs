@@ -61,8 +61,11 @@ pub unsafe trait Pages {
         false
     }
 
-    /// Told that so many bytes of pages that were discarded are used again.
-    fn fill(&mut self, _bytes: usize) {}
+    /// Told that so many bytes of spans went back: pages were discarded, and their blocks are not given meanwhile.
+    fn dug(&mut self, _bytes: usize) {}
+
+    /// Told that so many of these bytes are given again, or that their span is.
+    fn filled(&mut self, _bytes: usize) {}
 
     /// The span that contains `block`.
     fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>>;

@@ -309,7 +309,7 @@ impl SpanSet {
         // SAFETY: the span is listed, so it is ours, and this is its shape.
         let (list, count) = unsafe { own.take_free(shape, max) };
         if own.hole_bytes() < holes {
-            pages.fill(holes - own.hole_bytes());
+            pages.filled(holes - own.hole_bytes());
         }
         let fresh = if list.is_null() {
             // SAFETY: its own shape. A listed span without free blocks has blocks to carve (SET2).

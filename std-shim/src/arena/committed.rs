@@ -93,7 +93,7 @@ impl<O: Os> Committed<O> {
     /// where it is dense again. The caller holds `growing`.
     pub(super) fn review(&self, end: Addr) {
         let held = end.get() as usize - self.start.addr();
-        if self.is_beyond(held) && self.residency.advice() == HUGE {
+        if self.is_beyond(held) && self.residency.advice() != SHORT {
             return self.advise_short(held);
         }
         if !self.should_look(held) {

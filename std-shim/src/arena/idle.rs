@@ -210,7 +210,7 @@ impl<O: Os> Arena<O> {
                 self.bfc.source().review(Addr::new(end as u64));
             });
         }
-        self.residency.looks_again()
+        self.residency.take_spans_again()
     }
 
     /// Whether something was freed since the last tick but one, so that ticks are due. Whoever freed

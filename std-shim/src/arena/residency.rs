@@ -56,14 +56,17 @@ pub(super) struct Residency {
     given: AtomicU64,
     /// What was wished for last: 0 for nothing, [`HUGE`] or [`SHORT`]. Changed by who holds `growing`.
     advice: AtomicU32,
-    /// Whether the next tick discards what is not known to be dirty, too. Relaxed: read by the thread that ticks, or under
-    /// its locks.
+    /// [`AGAIN`] and [`SPANS_AGAIN`]. Relaxed: read by the thread that ticks, or under its locks.
     again: AtomicU8,
 }
 
 /// The system was told that huge pages are wished for, or that they are not.
 pub(super) const HUGE: u32 = 1;
 pub(super) const SHORT: u32 = 2;
+
+/// The next tick is to discard what is not known to be dirty, and to have spans scanned again.
+const AGAIN: u8 = 1;
+const SPANS_AGAIN: u8 = 2;
 
 /// The wish for huge pages is taken back where less than so many percent of what is touched at all is resident:
 /// the system makes huge pages of what carries the wish by itself, gaps included.
@@ -121,19 +124,25 @@ impl Residency {
         self.advice.store(advice, Ordering::Relaxed);
     }
 
-    /// Has the next tick discard what is not known to be dirty, too: the system may have put pages there.
+    /// Has the next tick discard what is not known to be dirty, too, and spans scanned again: the system may have put pages
+    /// there.
     pub(super) fn look_again(&self) {
-        self.again.store(1, Ordering::Relaxed);
+        self.again.store(AGAIN | SPANS_AGAIN, Ordering::Relaxed);
     }
 
     /// Whether the next tick is to.
     pub(super) fn looks_again(&self) -> bool {
-        self.again.load(Ordering::Relaxed) > 0
+        self.again.load(Ordering::Relaxed) & AGAIN != 0
     }
 
     /// Whether this tick is to.
     pub(super) fn take_again(&self) -> bool {
-        self.again.swap(0, Ordering::Relaxed) > 0
+        self.again.fetch_and(!AGAIN, Ordering::Relaxed) & AGAIN != 0
+    }
+
+    /// Whether spans are to be scanned again.
+    pub(super) fn take_spans_again(&self) -> bool {
+        self.again.fetch_and(!SPANS_AGAIN, Ordering::Relaxed) & SPANS_AGAIN != 0
     }
 
     /// Whether the advice may have to change.

@@ -128,6 +128,7 @@ impl<O: Os> Process<O> {
         if let Some(arena) = self.arena_of(block) {
             let grown_bytes = new_bytes.saturating_sub(old_bytes);
             self.purger.taken(grown_bytes, &self.tuning);
+            self.within.take(grown_bytes);
             return arena.resize(block, old_bytes, new_bytes);
         }
         // SAFETY: the caller's block, whose end is given up; it stays under its address.
@@ -167,6 +168,7 @@ impl<O: Os> Process<O> {
         };
         let Some(to) = mapping else {
             self.purger.taken(new_bytes, &self.tuning);
+            self.within.take(new_bytes);
             // SAFETY: the caller's promise.
             return unsafe {
                 arena.grow_elsewhere(block, layout.size(), new_bytes, layout.align())

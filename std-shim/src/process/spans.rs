@@ -81,8 +81,12 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
         self.0.os.page_bytes()
     }
 
-    fn fill(&mut self, bytes: usize) {
-        self.0.within.take(bytes);
+    fn dug(&mut self, bytes: usize) {
+        self.0.within.dug(bytes);
+    }
+
+    fn filled(&mut self, bytes: usize) {
+        self.0.within.filled(bytes);
     }
 
     unsafe fn discard(&mut self, start: *mut u8, bytes: usize) -> bool {

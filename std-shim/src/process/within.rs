@@ -40,6 +40,8 @@ pub(crate) struct Within {
     limit: AtomicU64,
     /// When it was read, in milliseconds of the coarse clock; 0 for never.
     read_at: AtomicU64,
+    /// Bytes of spans that are holes.
+    holes: AtomicU64,
     /// Whether what is used and what idles come near the limit: 1, else 0.
     pressure: AtomicU8,
 }
@@ -52,6 +54,7 @@ impl Within {
             freed: AtomicU64::new(0),
             limit: AtomicU64::new(u64::MAX),
             read_at: AtomicU64::new(0),
+            holes: AtomicU64::new(0),
             pressure: AtomicU8::new(0),
         }
     }
@@ -59,6 +62,22 @@ impl Within {
     /// Counts bytes that are taken from an arena.
     pub(super) fn take(&self, bytes: usize) {
         self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts bytes of a span that become holes.
+    pub(super) fn dug(&self, bytes: usize) {
+        self.holes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts bytes of holes that are used again.
+    pub(super) fn filled(&self, bytes: usize) {
+        self.holes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        self.take(bytes);
+    }
+
+    /// In the child of a fork there is no pressure until it has counted: what goes back would be copied.
+    pub(crate) fn in_child(&self) {
+        self.pressure.store(0, Ordering::Relaxed);
     }
 
     /// Counts bytes that go back to an arena: where they are a step, a look is of use again.
@@ -87,15 +106,21 @@ impl Within {
     }
 
     /// Told what is used and idles; returns the bytes that are too many.
-    fn counted(&self, bytes: u64) -> u64 {
+    fn counted(&self, bytes: u64, tuning: &Tuning) -> u64 {
         let limit = self.limit.load(Ordering::Relaxed);
-        let most = most(limit);
+        let most = match limit {
+            u64::MAX => u64::MAX,
+            _ => limit - limit / FREE_PART,
+        };
         let least = match self.under_pressure() {
             true => most - limit / FREE_PART,
             false => most,
         };
         self.pressure
             .store(u8::from(bytes > least), Ordering::Relaxed);
+        // Where the limit is far away huge pages are as anywhere.
+        let is_near = bytes > most / 2;
+        tuning.set_huge_until(if is_near { most } else { u64::MAX });
         bytes.saturating_sub(most)
     }
 
@@ -116,10 +141,10 @@ impl Within {
     }
 
     /// The limit, read anew if that is due.
-    fn limit(&self, os: &impl Os, tuning: &Tuning) -> u64 {
+    fn limit(&self, os: &impl Os) -> u64 {
         let (now, read_at) = (os.coarse_ms().max(1), self.read_at.load(Ordering::Relaxed));
         if read_at == 0 || now.saturating_sub(read_at) >= READ_MS {
-            self.read(os, tuning, now);
+            self.read(os, now);
         }
         self.limit.load(Ordering::Relaxed)
     }
@@ -127,20 +152,11 @@ impl Within {
     // Not part of its caller, whose stack may be short: what is read lies there.
     #[cold]
     #[inline(never)]
-    fn read(&self, os: &impl Os, tuning: &Tuning, now: u64) {
+    fn read(&self, os: &impl Os, now: u64) {
         let limit = os.memory_limit().unwrap_or(u64::MAX);
-        tuning.set_huge_until(most(limit));
         self.read_at.store(now, Ordering::Relaxed);
         self.limit.store(limit, Ordering::Relaxed);
         self.pace(limit, true);
-    }
-}
-
-/// What is used and what idles together may be so much; `u64::MAX` without a limit.
-fn most(limit: u64) -> u64 {
-    match limit {
-        u64::MAX => u64::MAX,
-        _ => limit - limit / FREE_PART,
     }
 }
 
@@ -179,7 +195,8 @@ impl Look {
             return false;
         }
         within.taken.store(0, Ordering::Relaxed);
-        if within.limit(&process.os, &process.tuning) == u64::MAX {
+        if within.limit(&process.os) == u64::MAX {
+            within.counted(0, &process.tuning);
             return false;
         }
         *self = Self {
@@ -198,7 +215,9 @@ impl Look {
         while *left > 0 {
             let Some(arena) = process.arenas().nth(self.arena) else {
                 self.is_under_way = false;
-                return Some(process.within.counted(process.live_bytes() + self.idle));
+                let holes = process.within.holes.load(Ordering::Relaxed);
+                let used = process.live_bytes().saturating_sub(holes);
+                return Some(process.within.counted(used + self.idle, &process.tuning));
             };
             let (bytes, more) = arena.idle_some(&mut self.walk);
             self.idle += bytes;

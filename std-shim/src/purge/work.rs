@@ -72,31 +72,36 @@ impl MakeUp {
 
 impl<O: Os> Process<O> {
     /// Does a step of what is due, and more where a block of so many bytes was found. Returns at once if nothing is, or
-    /// another thread does one.
+    /// another thread does one; under pressure it waits for that step.
     pub(crate) fn work(&'static self, bytes: usize, now: u64) {
         let purger = &self.purger;
         let ticks = purger.is_inline() && purger.is_due(now, &self.tuning);
         if !ticks && !purger.has_work() && !self.within.is_due() {
             return;
         }
-        let lapses = purger.lapses(now, &self.tuning);
+        let (mut left, mut lapses) = (bytes, purger.lapses(now, &self.tuning));
         if ticks {
             purger.owe_ticks(1, now);
         }
-        let steps = |work: &mut Work| {
-            // A limit stands after a pause, too.
-            if lapses && work.growth.before.is_none() {
-                work.growth.left = 0;
+        loop {
+            let step = |work: &mut Work| {
+                // A limit stands after a pause, too.
+                if core::mem::take(&mut lapses) && work.growth.before.is_none() {
+                    work.growth.left = 0;
+                }
+                let more = self.work_some(work, now);
+                more.then(|| work.growth.step_bytes())
+            };
+            // Under pressure nobody goes on while another thread, which may have lost its processor, has too much to give
+            // back.
+            let step_bytes = match self.within.under_pressure() {
+                true => self.work.with(step),
+                false => self.work.try_with(step).flatten(),
+            };
+            match step_bytes {
+                Some(bytes) if bytes <= left => left -= bytes,
+                _ => return,
             }
-            let mut left = bytes;
-            while self.work_some(work, now) && left >= work.growth.step_bytes() {
-                left -= work.growth.step_bytes();
-            }
-        };
-        // Under pressure nobody goes on while another thread, which may have lost its processor, has too much to give back.
-        match self.within.under_pressure() {
-            true => self.work.with(steps),
-            false => drop(self.work.try_with(steps)),
         }
     }
 

@@ -54,7 +54,7 @@ impl SpanSet {
             }
         }
         for class in SizeClass::all() {
-            if self.class(class).idle {
+            if self.class(class).idle || pages.under_pressure() {
                 // SAFETY: the caller passes the same `pages` at every call.
                 unsafe { self.release_empty(class, pages) };
             }

@@ -175,8 +175,10 @@ fn under_pressure_no_empty_span_is_kept_and_one_tick_scans_all_others() {
         // SAFETY: a block of ours, given up.
         unsafe { full.set.free(full.queue, *block, full.pages) };
     }
-    assert_eq!(full.pages.freed, 1, "the only one without a used block");
     let mut all = usize::MAX;
+    // SAFETY: the set's own queue and pages.
+    assert!(unsafe { full.set.age(full.queue, &mut all, full.pages) });
+    assert_eq!(full.pages.freed, 1, "the only one without a used block");
     // SAFETY: the set's own queue and pages.
     assert!(unsafe { full.set.settle(full.queue, &mut all, full.pages) });
     assert_eq!(full.pages.discards, SPANS - 1, "one block each");

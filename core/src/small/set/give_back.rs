@@ -136,7 +136,7 @@ impl SpanSet {
             unsafe { state.list(span) };
         }
         // Where the last blocks were idle for long, the span is not kept either.
-        if idle && (aging || !state.empty.is_null() || pages.under_pressure()) {
+        if idle && (aging || !state.empty.is_null()) {
             // SAFETY: listed, without used blocks.
             unsafe { self.release(span, pages) };
         } else if idle {
@@ -152,6 +152,11 @@ impl SpanSet {
     unsafe fn release(&mut self, span: *mut Span, pages: &mut impl Pages) {
         // SAFETY: the caller's promise: the span is ours.
         let shape = *unsafe { Span::shape(span) };
+        // SAFETY: the caller's promise: the span is ours.
+        let holes = unsafe { Span::own(span) }.hole_bytes();
+        if holes > 0 {
+            pages.filled(holes);
+        }
         let state = self.class(shape.class());
         state.spans -= 1;
         state.blocks -= u64::from(shape.capacity);

@@ -21,8 +21,10 @@ const SCANNED: u8 = u8::MAX;
 const SCAN_PART: usize = 8;
 const PRESSURE_PART: usize = 64;
 
-/// What a scan costs beside the blocks that it looks at, in blocks: a few system calls.
-const SCAN_COST: usize = 64;
+/// What a scan costs beside the blocks that it looks at, in blocks, and each run of pages that it discards, which is up to
+/// three system calls.
+const SCAN_COST: usize = 32;
+const HOLE_COST: usize = 32;
 
 /// What the walk under way is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,17 +160,24 @@ impl SpanSet {
             return 1;
         }
         own.rest = SCANNED;
-        let cost = SCAN_COST + own.listed_blocks();
+        let (mut cost, holes) = (SCAN_COST + own.listed_blocks(), own.hole_bytes());
         let part = if under_pressure {
             PRESSURE_PART
         } else {
             SCAN_PART
         };
         let least = shape.bytes as usize / part;
-        // SAFETY: in a hole, which nobody uses (SPAN6).
-        let discard = |start, bytes| unsafe { pages.discard(start, bytes) };
+        let discard = |start, bytes| {
+            cost += HOLE_COST;
+            // SAFETY: in a hole, which nobody uses (SPAN6).
+            unsafe { pages.discard(start, bytes) }
+        };
         // SAFETY: its own shape, and the pages' answer.
         unsafe { own.scan(shape, page_bytes, least, again, discard) };
+        let dug = own.hole_bytes() - holes;
+        if dug > 0 {
+            pages.dug(dug);
+        }
         cost
     }
 }
