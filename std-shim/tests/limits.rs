@@ -338,7 +338,7 @@ fn child_of_random_sizes() {
     };
     wait_for_a_line();
     // Ten minutes for all of them, or some seconds.
-    let blocks = if is_long() { 600_000 } else { 5_000 };
+    let blocks = if is_long() { 150_000 } else { 5_000 };
     thread::scope(|scope| {
         for number in 0..2 {
             scope.spawn(move || churn_within(live / 2, blocks, seed, number));

@@ -186,8 +186,8 @@ impl SpanSet {
 
     /// Finds a block for an empty bin, and more to put into it. `None` if there is no memory.
     ///
-    /// O(1), and for spans of which other threads freed blocks, 256 of them at most. Once in 16 MiB of new spans lists
-    /// kept for other classes are given up, 4096 blocks at most in a call and those of one list.
+    /// O(1), and for spans of which other threads freed blocks, 256 of them at most. Once in 16 MiB of new spans, and under
+    /// pressure, lists kept for other classes are given up, 4096 blocks at most in a call and those of one list.
     ///
     /// # Safety
     /// `owner` is the remote-free queue of this set, or null if it has none; `cache` belongs to whoever

@@ -31,7 +31,7 @@ const HOLE_COST: usize = 32;
 pub(super) enum Walk {
     /// No walk is under way.
     None,
-    /// Scans spans that have been idle since the tick before, and has the others seen one tick more.
+    /// Scans spans that have been idle since the tick before, under pressure all, and has the others seen one tick more.
     Tick,
     /// Scans all spans that something happened to.
     Trim,
