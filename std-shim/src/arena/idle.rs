@@ -202,7 +202,8 @@ impl<O: Os> Arena<O> {
     }
 
     /// Tells the system anew whether huge pages are wished for, by what is in memory now; whether that wish was
-    /// taken back, here or since the last call. Up to a few dozen system calls, if anything went back or the wish is taken back already.
+    /// taken back, here or since the last call. Up to a few dozen system calls, if anything went back or the wish is taken
+    /// back already.
     pub(crate) fn review_advice(&self) -> bool {
         if self.residency.is_due() {
             self.growing.with(|()| {

@@ -7,9 +7,10 @@
 //! a tick scans all spans, and a call waits while another thread gives back. There are no huge pages in that part, and
 //! those of which a part goes back are split, since the system has all of one in memory until then.
 //!
-//! Whoever takes memory from the arenas counts it, and who fills holes. Each time a part of the limit was taken, the bytes that are used or may
-//! have been written are counted ([`Look`]) and compared with the limit, and as many go back as are too many, in steps of
-//! the calls that take memory (`purge/work`). The limit is read when that is due, once in [`READ_MS`] at most.
+//! Whoever takes memory from the arenas counts it, and who fills holes. Each time a part of the limit was taken, the bytes
+//! that are used or may have been written are counted ([`Look`]) and compared with the limit, and as many go back as are
+//! too many, in steps of the calls that take memory (`purge/work`). The limit is read when that is due, once in
+//! [`READ_MS`] at most.
 
 use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 

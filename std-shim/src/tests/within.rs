@@ -171,5 +171,13 @@ fn a_limit_that_changes_is_seen_after_a_second() {
     assert!(idle(40 * MIB) >= 40 * MIB, "not yet");
     world.os.pass(2000);
     assert!(idle(40 * MIB) <= 14 * MIB);
+    let block = process.alloc_large(16 * MIB, 16).unwrap();
+    idle(MIB);
+    assert!(process.within.under_pressure());
+    world.os.limit_memory(usize::MAX);
+    world.os.pass(2000);
+    idle(MIB);
+    assert!(!process.within.under_pressure(), "it has gone");
+    assert!(process.free_large(block.as_ptr(), 16 * MIB));
     world.end();
 }
