@@ -27,8 +27,14 @@ pub(super) struct Holes {
     unit_shift: u8,
 }
 
-/// Bytes of free blocks in each unit.
-pub(super) struct Tally([u32; UNITS]);
+/// Units counted at the same time: the stack may be short.
+const COUNTED: usize = 16;
+
+/// Bytes of free blocks in some units from the first on.
+pub(super) struct Tally {
+    first: usize,
+    bytes: [u32; COUNTED],
+}
 
 /// What a span is made of, as far as holes are concerned.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +87,11 @@ impl Holes {
         })
     }
 
+    /// None, with units of this length.
+    pub(super) const fn filled(self) -> Self {
+        Self { bits: 0, ..self }
+    }
+
     const fn unit_bytes(self) -> usize {
         1 << self.unit_shift
     }
@@ -111,9 +122,17 @@ impl Holes {
             .count()
     }
 
-    /// A count that knows of the holed blocks. O(carved), none of which is touched.
-    pub(super) fn tally(self, grid: &Grid) -> Tally {
-        let mut tally = Tally([0; UNITS]);
+    /// Where counts begin that are to come to all units.
+    pub(super) fn counts(self, grid: &Grid) -> impl Iterator<Item = usize> {
+        (0..grid.span_bytes >> self.unit_shift).step_by(COUNTED)
+    }
+
+    /// A count from a unit on that knows of the holed blocks. O(carved), none of which is touched.
+    pub(super) fn tally(self, grid: &Grid, first: usize) -> Tally {
+        let mut tally = Tally {
+            first,
+            bytes: [0; COUNTED],
+        };
         if !self.is_empty() {
             for number in (0..grid.carved).filter(|number| self.have_block(*number, grid)) {
                 self.count(number, grid, &mut tally);
@@ -128,18 +147,18 @@ impl Holes {
         for unit in self.units_of(number, grid) {
             let bytes = self.bytes_of(unit);
             let within = end.min(bytes.end) - start.max(bytes.start);
-            if let Some(sum) = tally.0.get_mut(unit) {
+            if let Some(sum) = tally.bytes.get_mut(unit.wrapping_sub(tally.first)) {
                 *sum += within as u32;
             }
         }
     }
 
-    /// The units that may become holes: carved to their end, or all there is to carve in them, and
-    /// all of it free.
+    /// Of the units that were counted those that may become holes: carved to their end, or all there is to carve in them,
+    /// and all of it free.
     pub(super) fn candidates(self, grid: &Grid, tally: &Tally) -> Self {
         let carved = grid.carved_bytes();
-        let mut found = Self { bits: 0, ..self };
-        for (unit, free) in tally.0.iter().enumerate() {
+        let mut found = self.filled();
+        for (unit, free) in (tally.first..).zip(&tally.bytes) {
             let bytes = self.bytes_of(unit);
             let filled = carved.min(bytes.end).saturating_sub(bytes.start);
             let whole = filled == self.unit_bytes() || grid.carved == grid.capacity;
@@ -221,13 +240,15 @@ mod tests {
     /// Scans where `used` says no, and looks at every byte.
     fn scan(grid: &Grid, holes: Holes, used: impl Fn(usize) -> bool) -> Holes {
         let holes = holes.with_pages(grid, PAGE).unwrap_or(Holes::NONE);
-        let mut tally = holes.tally(grid);
-        for number in (0..grid.carved).filter(|number| !used(*number)) {
-            if !holes.have_block(number, grid) {
-                holes.count(number, grid, &mut tally);
+        let found = holes.counts(grid).fold(holes.filled(), |found, first| {
+            let mut tally = holes.tally(grid, first);
+            for number in (0..grid.carved).filter(|number| !used(*number)) {
+                if !holes.have_block(number, grid) {
+                    holes.count(number, grid, &mut tally);
+                }
             }
-        }
-        let found = holes.candidates(grid, &tally);
+            found.and(holes.candidates(grid, &tally))
+        });
         for unit in 0..UNITS.min(grid.span_bytes >> holes.unit_shift) {
             let bytes = holes.bytes_of(unit);
             let end = grid.carved_bytes();

@@ -277,7 +277,9 @@ impl<O: Os> Arena<O> {
         given
     }
 
-    /// Discards the next idle pieces: they are taken, discarded without the BFC's lock, and freed.
+    /// Discards the next idle pieces: they are taken, discarded without the BFC's lock, and freed. Not part of its callers,
+    /// which do other things on stacks that may be short.
+    #[inline(never)]
     fn discard_some(&self, walk: &mut Walk, which: Idle) -> u64 {
         self.discarding.with(|()| {
             let (mut given, mut pieces) = (0, [const { None }; MAX_PIECES]);

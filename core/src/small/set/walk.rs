@@ -134,10 +134,12 @@ impl SpanSet {
         }
     }
 
-    /// Scans a span, or has it seen one tick more; returns the cost in blocks.
+    /// Scans a span, or has it seen one tick more; returns the cost in blocks. Not part of its callers, which do other things
+    /// on stacks that may be short.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill), for a listed span.
+    #[inline(never)]
     unsafe fn look_at(&mut self, span: *mut Span, pages: &mut impl Pages) -> usize {
         #[cfg(test)]
         {

@@ -2,6 +2,7 @@
 
 use core::ptr;
 
+use super::super::holes::Holes;
 use super::super::slot::Slot;
 use super::{Own, SpanShape};
 
@@ -45,16 +46,8 @@ impl Own {
                 discard(shape.base.wrapping_add(bytes.start), bytes.len());
             }
         }
-        let mut tally = holes.tally(&grid);
-        for list in [self.free, self.received] {
-            let mut slot = list;
-            while !slot.is_null() {
-                holes.count(shape.number(slot.cast()), &grid, &mut tally);
-                // SAFETY: SLOT1.
-                slot = unsafe { shape.links.next(slot) };
-            }
-        }
-        let found = holes.candidates(&grid, &tally);
+        // SAFETY: the caller's promise.
+        let found = unsafe { self.candidates(shape, holes) };
         if found.is_empty() || found.bytes() < least {
             return;
         }
@@ -66,6 +59,28 @@ impl Own {
         for bytes in found.runs() {
             discard(shape.base.wrapping_add(bytes.start), bytes.len());
         }
+    }
+
+    /// Units that may become holes. Not part of its caller, whose stack may be short.
+    ///
+    /// # Safety
+    /// `shape` is this span's.
+    #[inline(never)]
+    unsafe fn candidates(&self, shape: &SpanShape, holes: Holes) -> Holes {
+        let (grid, mut found) = (self.grid(shape), holes.filled());
+        for first in holes.counts(&grid) {
+            let mut tally = holes.tally(&grid, first);
+            for list in [self.free, self.received] {
+                let mut slot = list;
+                while !slot.is_null() {
+                    holes.count(shape.number(slot.cast()), &grid, &mut tally);
+                    // SAFETY: SLOT1.
+                    slot = unsafe { shape.links.next(slot) };
+                }
+            }
+            found = found.and(holes.candidates(&grid, &tally));
+        }
+        found
     }
 
     /// A list without the blocks that overlap a hole, in the same order, and its length.
