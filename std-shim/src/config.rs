@@ -178,8 +178,6 @@ pub(crate) struct Tuning {
     purge_ms: AtomicU64,
     /// `u64::MAX` for never.
     huge_above: AtomicU64,
-    /// No huge pages where more is committed, as the process may have so much only; `u64::MAX` for no such bound.
-    huge_until: AtomicU64,
     dense_percent: AtomicU32,
     bin_bytes: AtomicU32,
     /// 1 known, 2 background, 4 hardened, 8 allocated before it was known, 16 checking, 32 leaks, 64 explains faults,
@@ -211,7 +209,6 @@ impl Tuning {
         Self {
             purge_ms: AtomicU64::new(config.purge_ms),
             huge_above: AtomicU64::new(huge_above(&config)),
-            huge_until: AtomicU64::new(u64::MAX),
             dense_percent: AtomicU32::new(config.dense_percent),
             bin_bytes: AtomicU32::new(config.bin_bytes),
             flags: AtomicU32::new(flags(&config)),
@@ -278,16 +275,6 @@ impl Tuning {
     /// Committed bytes from which on huge pages are asked for; `u64::MAX` for never.
     pub(crate) fn huge_above(&self) -> u64 {
         self.huge_above.load(Ordering::Relaxed)
-    }
-
-    /// Committed bytes from which on no huge pages are asked for; `u64::MAX` for never.
-    pub(crate) fn huge_until(&self) -> u64 {
-        self.huge_until.load(Ordering::Relaxed)
-    }
-
-    /// Has no huge pages asked for where more is committed.
-    pub(crate) fn set_huge_until(&self, bytes: u64) {
-        self.huge_until.store(bytes, Ordering::Relaxed);
     }
 
     /// How many percent of what is held must be resident then, where that is small blocks mostly.

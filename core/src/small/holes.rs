@@ -88,7 +88,7 @@ impl Holes {
     }
 
     /// None, with units of this length.
-    pub(super) const fn filled(self) -> Self {
+    pub(super) const fn cleared(self) -> Self {
         Self { bits: 0, ..self }
     }
 
@@ -157,7 +157,7 @@ impl Holes {
     /// and all of it free.
     pub(super) fn candidates(self, grid: &Grid, tally: &Tally) -> Self {
         let carved = grid.carved_bytes();
-        let mut found = self.filled();
+        let mut found = self.cleared();
         for (unit, free) in (tally.first..).zip(&tally.bytes) {
             let bytes = self.bytes_of(unit);
             let filled = carved.min(bytes.end).saturating_sub(bytes.start);
@@ -240,7 +240,7 @@ mod tests {
     /// Scans where `used` says no, and looks at every byte.
     fn scan(grid: &Grid, holes: Holes, used: impl Fn(usize) -> bool) -> Holes {
         let holes = holes.with_pages(grid, PAGE).unwrap_or(Holes::NONE);
-        let found = holes.counts(grid).fold(holes.filled(), |found, first| {
+        let found = holes.counts(grid).fold(holes.cleared(), |found, first| {
             let mut tally = holes.tally(grid, first);
             for number in (0..grid.carved).filter(|number| !used(*number)) {
                 if !holes.have_block(number, grid) {

@@ -57,7 +57,7 @@ impl<O: Os> Committed<O> {
             return;
         };
         let end = end.get() as usize - self.start.addr();
-        if self.is_beyond(end) {
+        if self.residency.is_beyond(end) {
             return self.advise_short(end);
         }
         let from = above.checked_next_multiple_of(GROWTH_BYTES).unwrap_or(end);
@@ -78,22 +78,16 @@ impl<O: Os> Committed<O> {
         let above = self.tuning.huge_above();
         above != u64::MAX
             && held as u64 > above
-            && !self.is_beyond(held)
+            && !self.residency.is_beyond(held)
             && self.os.has_huge_pages()
             && !self.os.is_filtered()
-    }
-
-    /// Whether so much is held that there are to be no huge pages: of one that is used in part the system has all in
-    /// memory, until it splits it, which is not as soon as a limit may need it.
-    fn is_beyond(&self, held: usize) -> bool {
-        held as u64 > self.tuning.huge_until()
     }
 
     /// Takes the wish for huge pages back where what is held up to `end` has become holey, and makes it anew
     /// where it is dense again. The caller holds `growing`.
     pub(super) fn review(&self, end: Addr) {
         let held = end.get() as usize - self.start.addr();
-        if self.is_beyond(held) && self.residency.advice() != SHORT {
+        if self.residency.is_beyond(held) && self.residency.advice() != SHORT {
             return self.advise_short(held);
         }
         if !self.should_look(held) {

@@ -184,8 +184,8 @@ impl<O: Os> Arena<O> {
         };
         let resident = asks.then(ask).flatten().unwrap_or(dirty) as u64;
         // What goes back counts at once where the process may have so much only.
-        if self.tuning.huge_until() < u64::MAX && self.tuning.huge_above() < u64::MAX {
-            // SAFETY: the caller's promise.
+        if self.residency.is_bounded() && self.tuning.huge_above() < u64::MAX {
+            // SAFETY: committed, as the caller says.
             unsafe { self.os.split(start, bytes) };
         }
         // SAFETY: the caller's promise.
@@ -194,6 +194,11 @@ impl<O: Os> Arena<O> {
         }
         self.residency.count_given(resident);
         Some(resident)
+    }
+
+    /// Has no huge pages wished for where more is held, and those split of which a part goes back; or neither.
+    pub(crate) fn set_huge_until(&self, bytes: Option<u64>) {
+        self.residency.set_huge_until(bytes);
     }
 
     /// Whether the system may put pages where memory went back: as part of huge ones, unless it was told not to.

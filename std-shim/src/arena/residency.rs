@@ -56,6 +56,8 @@ pub(super) struct Residency {
     given: AtomicU64,
     /// What was wished for last: 0 for nothing, [`HUGE`] or [`SHORT`]. Changed by who holds `growing`.
     advice: AtomicU32,
+    /// No huge pages where more bytes are held, as the process may have so much only; 0 for no such bound. A hint.
+    huge_until: AtomicU64,
     /// [`AGAIN`] and [`SPANS_AGAIN`]. Relaxed: read by the thread that ticks, or under its locks.
     again: AtomicU8,
 }
@@ -122,6 +124,22 @@ impl Residency {
     pub(super) fn set_advice(&self, advice: u32) {
         self.given.store(0, Ordering::Relaxed);
         self.advice.store(advice, Ordering::Relaxed);
+    }
+
+    /// Has no huge pages wished for where more is held, and those split of which a part goes back; or neither.
+    pub(super) fn set_huge_until(&self, bytes: Option<u64>) {
+        self.huge_until.store(bytes.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Whether there is a bound on what is held with huge pages.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.huge_until.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether so much is held that there are to be no huge pages: of one that is used in part the system has all in
+    /// memory, until it splits it, which is not as soon as a limit may need it.
+    pub(super) fn is_beyond(&self, held: usize) -> bool {
+        self.is_bounded() && held as u64 > self.huge_until.load(Ordering::Relaxed)
     }
 
     /// Has the next tick discard what is not known to be dirty, too, and spans scanned again: the system may have put pages

@@ -16,7 +16,6 @@ use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 
 use super::Process;
 use crate::arena::Walk;
-use crate::config::Tuning;
 use crate::os::Os;
 use crate::purge::LOOK_COST;
 
@@ -107,12 +106,9 @@ impl Within {
     }
 
     /// Told what is used and idles; returns the bytes that are too many.
-    fn counted(&self, bytes: u64, tuning: &Tuning) -> u64 {
+    fn counted<O: Os>(&self, bytes: u64, process: &'static Process<O>) -> u64 {
         let limit = self.limit.load(Ordering::Relaxed);
-        let most = match limit {
-            u64::MAX => u64::MAX,
-            _ => limit - limit / FREE_PART,
-        };
+        let most = limit - limit / FREE_PART;
         let least = match self.under_pressure() {
             true => most - limit / FREE_PART,
             false => most,
@@ -120,8 +116,10 @@ impl Within {
         self.pressure
             .store(u8::from(bytes > least), Ordering::Relaxed);
         // Where the limit is far away huge pages are as anywhere.
-        let is_near = bytes > most / 2;
-        tuning.set_huge_until(if is_near { most } else { u64::MAX });
+        let until = (bytes > most / 2).then_some(most);
+        process
+            .arenas()
+            .for_each(|arena| arena.set_huge_until(until));
         bytes.saturating_sub(most)
     }
 
@@ -190,14 +188,14 @@ impl Look {
     }
 
     /// Begins to count if that is due and there is a limit; returns whether it did.
-    pub(crate) fn begin<O: Os>(&mut self, process: &Process<O>) -> bool {
+    pub(crate) fn begin<O: Os>(&mut self, process: &'static Process<O>) -> bool {
         let within = &process.within;
         if self.is_under_way || !within.is_due() {
             return false;
         }
         within.taken.store(0, Ordering::Relaxed);
         if within.limit(&process.os) == u64::MAX {
-            within.counted(0, &process.tuning);
+            within.counted(0, process);
             return false;
         }
         *self = Self {
@@ -218,7 +216,7 @@ impl Look {
                 self.is_under_way = false;
                 let holes = process.within.holes.load(Ordering::Relaxed);
                 let used = process.live_bytes().saturating_sub(holes);
-                return Some(process.within.counted(used + self.idle, &process.tuning));
+                return Some(process.within.counted(used + self.idle, process));
             };
             let (bytes, more) = arena.idle_some(&mut self.walk);
             self.idle += bytes;

@@ -57,7 +57,8 @@
 //! back, however young, and if there are fewer, two ticks follow. So memory that a program is done with makes room for
 //! what it needs next. Between two such looks lie MAKE_UP_MS at least and MAKE_UP_STEP_MS for each step that the first one
 //! took; a heap that no longer grows is left alone. Idle memory beside a limit on the memory of the process goes back in
-//! the same way (`process/within`), after a pause, too; under pressure calls wait for each other's steps, and a tick is enough where two are needed else.
+//! the same way (`process/within`), after a pause, too; under pressure calls wait for each other's steps, and a tick is
+//! enough where two are needed else.
 //!
 //! A free costs one relaxed load for this, and an addition more while nobody ticks, in slow paths
 //! only. A tick is O(heaps x classes + spans of classes that something happened to + chunks + blocks that go back).

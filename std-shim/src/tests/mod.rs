@@ -9,6 +9,7 @@
 )]
 
 mod bounded;
+mod contract;
 mod drive;
 mod faulty;
 mod flow;

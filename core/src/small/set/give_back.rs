@@ -152,7 +152,7 @@ impl SpanSet {
     unsafe fn release(&mut self, span: *mut Span, pages: &mut impl Pages) {
         // SAFETY: the caller's promise: the span is ours.
         let shape = *unsafe { Span::shape(span) };
-        // SAFETY: the caller's promise: the span is ours.
+        // SAFETY: the record of a span that is ours is touched by us alone (the shape above is a copy).
         let holes = unsafe { Span::own(span) }.hole_bytes();
         if holes > 0 {
             pages.filled(holes);

@@ -90,10 +90,11 @@ impl SpanSet {
     ) -> bool {
         if self.turn == 0 && under_pressure {
             let lists = self.lists();
-            self.turn = lists + usize::from(lists > 0);
-            return lists > 0;
-        }
-        if self.turn == 0 {
+            if lists == 0 {
+                return false;
+            }
+            self.turn = 1 + lists;
+        } else if self.turn == 0 {
             if self.made_bytes < TURN_BYTES.max(self.asked_bytes) {
                 return false;
             }

@@ -46,7 +46,7 @@ impl Own {
                 discard(shape.base.wrapping_add(bytes.start), bytes.len());
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: this span's shape, as the caller says.
         let found = unsafe { self.candidates(shape, holes) };
         if found.is_empty() || found.bytes() < least {
             return;
@@ -67,7 +67,7 @@ impl Own {
     /// `shape` is this span's.
     #[inline(never)]
     unsafe fn candidates(&self, shape: &SpanShape, holes: Holes) -> Holes {
-        let (grid, mut found) = (self.grid(shape), holes.filled());
+        let (grid, mut found) = (self.grid(shape), holes.cleared());
         for first in holes.counts(&grid) {
             let mut tally = holes.tally(&grid, first);
             for list in [self.free, self.received] {
