@@ -180,14 +180,22 @@ fn after_random_calls_nothing_is_left_and_all_works() {
     if let Some(seed) = number("LARDER_CHAOS_SEED") {
         return run(seed, 2000);
     }
-    for seed in 0..60 {
-        run(seed, 2000);
-    }
+    // The threads of a run share what they make, so what succeeds is another set each time, and a
+    // function that needs a graph succeeds two to five times in 60 runs.
     let all: BTreeSet<&str> = CALLS.iter().map(|(name, ..)| *name).collect();
-    let succeeded = SUCCEEDED.lock().unwrap().clone();
-    let never: Vec<_> = all.difference(&succeeded).copied().collect();
-    // It reads files only.
-    assert_eq!(never, ["cuModuleLoad"]);
+    let mut never = Vec::new();
+    for seed in 0..600 {
+        run(seed, 2000);
+        never = all
+            .difference(&SUCCEEDED.lock().unwrap())
+            .copied()
+            .collect();
+        // It reads files only.
+        if seed >= 59 && never == ["cuModuleLoad"] {
+            break;
+        }
+    }
+    assert_eq!(never, ["cuModuleLoad"], "succeeded in no run");
     let soak = Duration::from_secs(number("LARDER_CHAOS_SECONDS").unwrap_or(0));
     let start = Instant::now();
     let mut seed = number("LARDER_CHAOS_FROM").unwrap_or(1000);
