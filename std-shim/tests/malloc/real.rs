@@ -76,10 +76,13 @@ fn same(program: &str, arguments: &[&str]) {
         let end = end_in(mode, program, arguments, Preloaded);
         assert!(
             end == expected,
-            "{program} {mode}: {}\n{}{}",
+            "{program} {mode}: {}\n{}{}\nwithout Larder: {}\n{}{}",
             end.status,
             end.text(),
-            end.complaints()
+            end.complaints(),
+            expected.status,
+            expected.text(),
+            expected.complaints()
         );
     }
 }

@@ -1,5 +1,5 @@
 # A server on a loopback port, logins by key as the user who runs this, and data through the connection.
-set -e
+set -e -o pipefail
 sshd=$(PATH=$PATH:/usr/sbin:/sbin command -v sshd)
 # The server of a privileged user wants this folder.
 [ "$(id -u)" != 0 ] || mkdir -p /run/sshd
