@@ -52,13 +52,14 @@ pub unsafe trait Pages {
         0
     }
 
-    /// Takes the memory of whole pages; what they hold may be lost, and they can be written again. Whether they
-    /// read as zero now. Called only if there is a length of pages.
+    /// Takes the memory of whole pages; what they hold may be lost, and they can be written again. Returns what it cost
+    /// beyond a system call or two, in the blocks of [`SpanSet::settle`](super::SpanSet::settle)'s budget, or `None` if
+    /// the pages may not read as zero now. Called only if there is a length of pages.
     ///
     /// # Safety
     /// The pages lie in a span, and nobody uses a byte of them.
-    unsafe fn discard(&mut self, _start: *mut u8, _bytes: usize) -> bool {
-        false
+    unsafe fn discard(&mut self, _start: *mut u8, _bytes: usize) -> Option<usize> {
+        None
     }
 
     /// Told that so many bytes of spans went back: pages were discarded, and their blocks are not given meanwhile.

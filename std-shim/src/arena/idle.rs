@@ -20,6 +20,7 @@ use super::residency::SHORT;
 use super::{Arena, ArenaBfc, GROWTH_BYTES};
 use crate::os::Os;
 use crate::os::background::sleep_ns;
+use crate::purge::LOOK_COST;
 use crate::thread::wait::Sleep;
 
 /// Chunks looked at and pieces taken under the BFC's lock in one go.
@@ -27,6 +28,13 @@ const MAX_LOOKS: usize = 128;
 const MAX_PIECES: usize = 16;
 /// A piece is at most so long, and no more are taken when so much is held.
 const MAX_BYTES: usize = 4 << 20;
+/// No more are taken when so many huge pages will be split.
+const MAX_SPLITS: usize = 2;
+
+/// How many bytes it costs as much as a block to give back, and what it costs to split a huge page: 155 microseconds, in
+/// blocks.
+const GIVEN_BYTES: u64 = 4 << 10;
+const SPLIT_COST: usize = 1024;
 
 /// Between two goes, if somebody waited during the first: long enough for that thread to come in.
 pub(crate) const PAUSE_NS: u64 = 10_000;
@@ -45,6 +53,27 @@ pub(crate) enum Idle {
     NotYoung,
     /// Everything that has been free for a tick at least.
     Old,
+}
+
+/// What went back.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Given {
+    /// Bytes that were in memory.
+    pub(crate) bytes: u64,
+    /// Huge pages that were split for it.
+    splits: usize,
+}
+
+impl Given {
+    /// What it cost to split huge pages, in blocks.
+    pub(crate) const fn split_cost(&self) -> usize {
+        self.splits * SPLIT_COST
+    }
+
+    /// What a go over an arena cost that gave so much back, in blocks.
+    pub(crate) const fn go_cost(&self) -> usize {
+        LOOK_COST + (self.bytes / GIVEN_BYTES) as usize + self.split_cost()
+    }
 }
 
 /// Where a walk over the chunks of an arena stands.
@@ -105,18 +134,18 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Goes on giving dirty free memory back, however young: 16 pieces and a little more than 4 MiB at most. Returns the
-    /// bytes that were in memory, and whether there is more.
-    pub(crate) fn discard_some_dirty(&self, walk: &mut Walk) -> (u64, bool) {
+    /// Goes on giving dirty free memory back, however young: 16 pieces, a little more than 4 MiB and three split huge pages
+    /// at most. Returns what went back, and whether there is more.
+    pub(crate) fn discard_some_dirty(&self, walk: &mut Walk) -> (Given, bool) {
         walk.asks = None;
         let given = self.discard_some(walk, Idle::Dirty);
         (given, !walk.ended)
     }
 
     /// A part of a tick: discards what has been idle since the last tick at least, and ages the rest; `decommits` an idle
-    /// end of the range, too. Returns the bytes that were in memory, and whether the tick has ended. A part is 128 chunks,
-    /// 16 pieces, a little more than 4 MiB, or the marks of 1 GiB at most.
-    pub(crate) fn age_some(&self, aging: &mut Aging, decommits: bool) -> (u64, bool) {
+    /// end of the range, too. Returns what went back, and whether the tick has ended. A part is 128 chunks, 16 pieces, a
+    /// little more than 4 MiB, three split huge pages, or the marks of 1 GiB at most.
+    pub(crate) fn age_some(&self, aging: &mut Aging, decommits: bool) -> (Given, bool) {
         match aging {
             Aging::New => {
                 let which = if self.residency.take_again() {
@@ -144,15 +173,15 @@ impl<O: Os> Arena<O> {
                 if *at >= self.held_bytes() {
                     // Relaxed: read by the thread that ticks, or under its locks.
                     self.expires.store(u8::from(*any), Ordering::Relaxed);
-                    return (0, true);
+                    return (Given::default(), true);
                 }
             }
         }
-        (0, false)
+        (Given::default(), false)
     }
 
-    /// Discards the memory of pages in a span in which nothing is used. Returns the bytes that were in memory, all of
-    /// them unless `asks`; `None` if the system refuses.
+    /// Discards the memory of pages in a span in which nothing is used. What went back has all the bytes, unless it
+    /// `asks`; `None` if the system refuses.
     ///
     /// # Safety
     /// The pages are committed, and nobody uses them meanwhile.
@@ -161,9 +190,11 @@ impl<O: Os> Arena<O> {
         start: *mut u8,
         bytes: usize,
         asks: bool,
-    ) -> Option<u64> {
+    ) -> Option<Given> {
+        let splits = self.count_splits(start.addr(), bytes);
         // SAFETY: the caller's promise.
-        unsafe { self.discard_range(start, bytes, bytes, asks) }
+        let bytes = unsafe { self.discard_range(start, bytes, bytes, asks) }?;
+        Some(Given { bytes, splits })
     }
 
     /// Discards memory; how many bytes of it were in memory, or `dirty` where the system does not say, or is not asked.
@@ -183,8 +214,7 @@ impl<O: Os> Arena<O> {
             unsafe { self.os.resident_bytes(start, bytes) }
         };
         let resident = asks.then(ask).flatten().unwrap_or(dirty) as u64;
-        // What goes back counts at once where the process may have so much only.
-        if self.residency.is_bounded() && self.tuning.huge_above() < u64::MAX {
+        if self.splits() {
             // SAFETY: committed, as the caller says.
             unsafe { self.os.split(start, bytes) };
         }
@@ -193,7 +223,27 @@ impl<O: Os> Arena<O> {
             return None;
         }
         self.residency.count_given(resident);
+        // What it has as a whole may come again as huge pages.
+        let (first, end) = (
+            start.addr().next_multiple_of(GROWTH_BYTES),
+            start.addr() + bytes,
+        );
+        self.split
+            .clear(first, (end - end % GROWTH_BYTES).saturating_sub(first));
         Some(resident)
+    }
+
+    /// Whether huge pages are split of which a part goes back: that counts at once where the process may have so much only.
+    fn splits(&self) -> bool {
+        self.residency.is_bounded() && self.tuning.huge_above() < u64::MAX
+    }
+
+    /// Counts the huge pages that will be split for a range that goes back, two at most: of which it has a part, and which
+    /// are not known to be split. They are known from then on.
+    fn count_splits(&self, start: usize, bytes: usize) -> usize {
+        let ends = [start, start + bytes].into_iter();
+        let ends = ends.filter(|end| self.splits() && !end.is_multiple_of(GROWTH_BYTES));
+        ends.map(|end| self.split.insert(end)).sum()
     }
 
     /// Has no huge pages wished for where more is held, and those split of which a part goes back; or neither.
@@ -273,7 +323,7 @@ impl<O: Os> Arena<O> {
         let (mut given, mut walk) = (0, Walk::new());
         while !walk.ended {
             let sleeps = Sleep::count();
-            given += self.discard_some(&mut walk, which);
+            given += self.discard_some(&mut walk, which).bytes;
             if Sleep::count() != sleeps {
                 // Somebody waits, whom this thread would be ahead of again and again.
                 sleep_ns(PAUSE_NS);
@@ -285,10 +335,10 @@ impl<O: Os> Arena<O> {
     /// Discards the next idle pieces: they are taken, discarded without the BFC's lock, and freed. Not part of its callers,
     /// which do other things on stacks that may be short.
     #[inline(never)]
-    fn discard_some(&self, walk: &mut Walk, which: Idle) -> u64 {
+    fn discard_some(&self, walk: &mut Walk, which: Idle) -> Given {
         self.discarding.with(|()| {
-            let (mut given, mut pieces) = (0, [const { None }; MAX_PIECES]);
-            self.take_some(walk, which, &mut pieces);
+            let (mut given, mut pieces) = (Given::default(), [const { None }; MAX_PIECES]);
+            given.splits = self.take_some(walk, which, &mut pieces);
             for block in pieces.iter_mut().filter_map(Option::take) {
                 let (start, bytes) = (self.pointer(block.addr()), block.bytes() as usize);
                 let dirty = self.marks.count(start.addr(), bytes) * self.marks.unit();
@@ -296,7 +346,7 @@ impl<O: Os> Arena<O> {
                 // SAFETY: committed, and ours alone while we hold the block.
                 if let Some(resident) = unsafe { self.discard_range(start, bytes, dirty, asks) } {
                     self.marks.clear(start.addr(), bytes);
-                    given += resident;
+                    given.bytes += resident;
                 }
                 self.bfc.free(block).ok();
             }
@@ -304,10 +354,10 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Takes the next idle pieces, as many as there are places.
-    fn take_some(&self, walk: &mut Walk, which: Idle, pieces: &mut [Option<Block>]) {
+    /// Takes the next idle pieces, as many as there are places; returns the huge pages that will be split for them.
+    fn take_some(&self, walk: &mut Walk, which: Idle, pieces: &mut [Option<Block>]) -> usize {
         self.with_bfc(|bfc| {
-            let (mut bytes, mut looks) = (0, 0);
+            let (mut bytes, mut splits, mut looks) = (0, 0, 0);
             for place in pieces {
                 let mut found = None;
                 self.look(bfc, walk, which, &mut looks, |range, near| {
@@ -318,12 +368,15 @@ impl<O: Os> Arena<O> {
                     break;
                 };
                 *place = bfc.alloc_at_near(range, Some(near)).ok();
-                bytes += range.bytes() as usize;
-                if bytes >= MAX_BYTES {
+                let length = range.bytes() as usize;
+                bytes += length;
+                splits += self.count_splits(range.start().get() as usize, length);
+                if bytes >= MAX_BYTES || splits >= MAX_SPLITS {
                     break;
                 }
             }
-        });
+            splits
+        })
     }
 
     /// Goes on with a walk over a few chunks, counted in `looks`, and tells `f` the idle pieces, until it says `false`.

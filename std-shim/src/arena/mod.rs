@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   tables, committed with the range, touched where used   range, committed as the BFC grows
-//!   │ Arena │ chunks │ index │ records │ heads, classes, lengths │ dirty, young, seams │   │ spans and large blocks ... │ free │
+//!   │ Arena │ chunks │ index │ records │ heads, classes, lengths │ dirty, young, seams, split │   │ spans and large blocks ... │ free │
 //! ```
 //! All tables have addresses for what the range can ever need, so nothing here moves. They are committed as the
 //! range is (`table_memory`), and pages of them that were never touched cost nothing.
@@ -102,6 +102,8 @@ pub(crate) struct Arena<O: Os> {
     /// Whether the last tick found young memory, which the next one may discard.
     expires: AtomicU8,
     seams: Seams,
+    /// Huge pages that were split since they were discarded as a whole last; see `idle`.
+    split: Marks,
 }
 
 // SAFETY: the range is divided by the BFC behind its lock; records belong to the spans' owners;

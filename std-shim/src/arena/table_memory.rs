@@ -18,7 +18,7 @@ const STEP_BYTES: usize = 256 << 20;
 const SPARE: usize = 2;
 
 /// How many tables an arena has.
-pub(super) const TABLES: usize = 9;
+pub(super) const TABLES: usize = 10;
 
 /// Where a table lies, and how long it is.
 #[derive(Clone, Copy)]

@@ -84,6 +84,7 @@ impl Plan {
                 plan(64 * granule, size_of::<AtomicU64>())?,
                 plan(64 * granule, size_of::<AtomicU64>())?,
                 plan(64 * granule, size_of::<AtomicU64>())?,
+                plan(64 * GROWTH_BYTES, size_of::<AtomicU64>())?,
             ],
             bytes: at,
         })
@@ -160,6 +161,7 @@ impl<O: Os> Arena<O> {
             dirty,
             young,
             seams,
+            split,
         ] = plan.tables;
         // SAFETY: inside the tables; all zero is a vacant record, which VACANT is checked to be.
         let chunks = unsafe { table::<Chunk>(tables, chunks.start, chunks.count) };
@@ -181,6 +183,9 @@ impl<O: Os> Arena<O> {
         // SAFETY: inside the tables; 0 is a number.
         let seams = unsafe { table::<AtomicU64>(tables, seams.start, seams.count) };
         let seams = Marks::new(seams, start.addr(), granule.bytes() as usize);
+        // SAFETY: inside the tables; 0 is a number.
+        let split = unsafe { table::<AtomicU64>(tables, split.start, split.count) };
+        let split = Marks::new(split, start.addr(), GROWTH_BYTES);
         // SAFETY: inside the tables; all zero is an arena in which nothing has moved.
         let [moves] = (unsafe { table::<Moves>(tables, moves_at::<O>(), 1) }) else {
             return None;
@@ -223,6 +228,7 @@ impl<O: Os> Arena<O> {
                 young,
                 expires: AtomicU8::new(0),
                 seams,
+                split,
             });
         }
         // SAFETY: written above, and never released.

@@ -89,15 +89,13 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
         self.0.within.filled(bytes);
     }
 
-    unsafe fn discard(&mut self, start: *mut u8, bytes: usize) -> bool {
-        let Some(arena) = self.0.arena_of(start) else {
-            return false;
-        };
+    unsafe fn discard(&mut self, start: *mut u8, bytes: usize) -> Option<usize> {
+        let arena = self.0.arena_of(start)?;
         let asks = self.0.purger.asks(&self.0.os);
         // SAFETY: committed with the span, and the caller's promise.
-        let given = unsafe { arena.discard_hole(start, bytes, asks) };
-        self.0.purger.count_purged(given.unwrap_or(0));
-        given.is_some()
+        let given = unsafe { arena.discard_hole(start, bytes, asks) }?;
+        self.0.purger.count_purged(given.bytes);
+        Some(given.split_cost())
     }
 
     #[inline]

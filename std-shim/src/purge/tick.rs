@@ -21,14 +21,8 @@ const HEAP_COST: usize = 32;
 const REVIEW_COST: usize = 512;
 const RECEIVE_COST: usize = 256;
 const LONG_COST: usize = 256;
-/// What a look at 128 chunks of an arena costs, and how many bytes it costs as much as a block to give back.
+/// What a look at 128 chunks of an arena costs.
 pub(crate) const LOOK_COST: usize = 128;
-const GIVEN_BYTES: u64 = 4 << 10;
-
-/// What a go over an arena costs that gives so many bytes back, in blocks.
-pub(super) const fn go_cost(given: u64) -> usize {
-    LOOK_COST + (given / GIVEN_BYTES) as usize
-}
 
 /// Where the tick under way stands.
 pub(crate) struct Tick {
@@ -200,8 +194,8 @@ impl<O: Os> Process<O> {
             return self.end_part(tick);
         };
         let (given, done) = arena.age_some(&mut tick.aging, self.counts_commits());
-        self.purger.count_purged(given);
-        *left = left.saturating_sub(go_cost(given));
+        self.purger.count_purged(given.bytes);
+        *left = left.saturating_sub(given.go_cost());
         if done {
             tick.taken_back |= arena.review_advice();
             (tick.arena, tick.aging) = (tick.arena + 1, Aging::New);

@@ -1,7 +1,7 @@
 //! [`Work`]: what calls of the program do for the heap's upkeep, a bounded step in each, where no thread of the heap's own
 //! does it: ticks that are due, making up for growth, and for what idles where the process may have so much only.
 
-use super::tick::{STEP_BLOCKS, Tick, go_cost};
+use super::tick::{STEP_BLOCKS, Tick};
 use crate::arena::Walk;
 use crate::os::Os;
 use crate::process::{Look, Process};
@@ -154,9 +154,9 @@ impl<O: Os> Process<O> {
             return self.purger.owe_ticks(2, now);
         };
         let (given, more) = arena.discard_some_dirty(&mut growth.walk);
-        self.purger.count_purged(given);
-        *left = left.saturating_sub(go_cost(given));
-        growth.left = growth.left.saturating_sub(given);
+        self.purger.count_purged(given.bytes);
+        *left = left.saturating_sub(given.go_cost());
+        growth.left = growth.left.saturating_sub(given.bytes);
         if !more {
             (growth.arena, growth.walk) = (growth.arena + 1, Walk::new());
         }

@@ -12,6 +12,8 @@ const MIB: usize = 1 << 20;
 const ARENA_BYTES: usize = 256 * MIB;
 /// One step gives back the free pages of 16 spans, of which each has two runs, or 16 pieces of an arena.
 const MOST_DISCARDS: usize = 40;
+/// One go over an arena splits so many huge pages.
+const MOST_SPLITS: usize = 3;
 
 struct Calls {
     world: World,
@@ -47,10 +49,12 @@ impl Calls {
         let (process, os) = (self.world.verbs().process, self.world.os);
         let mut calls = 0;
         while process.purger.owes_ticks() {
-            let before = os.calls(Call::Discard);
+            let before = (os.calls(Call::Discard), os.splits());
             process.work(0, 0);
-            let discards = os.calls(Call::Discard) - before;
+            let discards = os.calls(Call::Discard) - before.0;
             assert!(discards <= MOST_DISCARDS, "{discards} in one call");
+            let splits = os.splits() - before.1;
+            assert!(splits <= MOST_SPLITS, "{splits} huge pages in one call");
             self.world.assert_sound();
             calls += 1;
         }
@@ -83,6 +87,32 @@ fn a_tick_that_calls_make_gives_all_back_though_no_call_gives_much() {
     let kept: Vec<_> = kept.into_iter().map(|(_, held)| held).collect();
     kept.iter().for_each(|held| held.check(held.layout.size()));
     calls.end(&kept);
+}
+
+#[test]
+fn no_call_splits_many_huge_pages_beside_a_limit() {
+    let mut calls = Calls::new();
+    calls.world.os.limit_memory(64 * MIB);
+    // Of spans most goes, and of large blocks one here and there.
+    for (bytes, are_freed) in [(8000, 1..8), (200_000, 1..2)] {
+        let blocks: Vec<_> = (0..48 * MIB / bytes)
+            .map(|_| {
+                let held = calls.alloc(bytes);
+                calls.world.verbs().process.work(bytes, 0);
+                held
+            })
+            .collect();
+        let before = calls.world.os.splits();
+        let (kept, freed): (Vec<_>, Vec<_>) = (blocks.into_iter().enumerate())
+            .partition(|(number, _)| !are_freed.contains(&(number % 8)));
+        freed.iter().for_each(|(_, held)| calls.free(held));
+        calls.world.verbs().process.purger.owe_ticks(2, 0);
+        calls.work();
+        let splits = calls.world.os.splits() - before;
+        assert!(splits > 16, "{bytes} bytes: {splits} huge pages");
+        kept.iter().for_each(|(_, held)| calls.free(held));
+    }
+    calls.end(&[]);
 }
 
 #[test]

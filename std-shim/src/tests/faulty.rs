@@ -3,6 +3,7 @@
 //! [`Os`] contract. Its pages may be longer than those below, so that systems with other pages are
 //! tried too.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -80,7 +81,8 @@ struct State {
     has_huge_pages: bool,
     memory_limit: Option<u64>,
     reads_of_limit: usize,
-    splits: usize,
+    /// Huge pages of which it was to split a part off.
+    split: BTreeSet<usize>,
     now_ms: u64,
     complaints: Vec<String>,
 }
@@ -115,7 +117,7 @@ impl Faulty {
             has_huge_pages: true,
             memory_limit: None,
             reads_of_limit: 0,
-            splits: 0,
+            split: BTreeSet::new(),
             now_ms: 0,
             complaints: Vec::new(),
         }))
@@ -159,9 +161,9 @@ impl Faulty {
         self.0.with(|state| state.reads_of_limit)
     }
 
-    /// How often it was to split huge pages.
+    /// How many huge pages it was to split.
     pub(super) fn splits(&self) -> usize {
-        self.0.with(|state| state.splits)
+        self.0.with(|state| state.split.len())
     }
 
     /// Has its clock go on.
@@ -545,7 +547,11 @@ unsafe impl Os for Below {
     }
 
     unsafe fn split(&self, start: *mut u8, bytes: usize) {
-        self.0.0.with(|state| state.splits += 1);
+        const HUGE: usize = 2 << 20;
+        let ends = [start.addr(), start.addr() + bytes].into_iter();
+        let ends = ends.filter(|end| !end.is_multiple_of(HUGE));
+        let pages = ends.map(|end| end / HUGE);
+        self.0.0.with(|state| state.split.extend(pages));
         // SAFETY: committed, as the caller says.
         unsafe { Native.split(start, bytes) }
     }

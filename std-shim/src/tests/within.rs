@@ -100,7 +100,7 @@ fn most_resident(limit: Option<usize>, seed: usize, live: usize) -> usize {
     }
     local.end(process);
     let splits = world.os.splits();
-    assert_eq!(splits > 0, limit.is_some(), "{splits} calls");
+    assert_eq!(splits > 0, limit.is_some(), "{splits} huge pages");
     world.end();
     most
 }

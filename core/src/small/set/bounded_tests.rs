@@ -32,6 +32,8 @@ struct Region {
     given: usize,
     freed: usize,
     discards: usize,
+    /// What each of them costs more.
+    discard_cost: usize,
     under_pressure: bool,
 }
 
@@ -43,6 +45,7 @@ impl Region {
             given: 0,
             freed: 0,
             discards: 0,
+            discard_cost: 0,
             under_pressure: false,
         }
     }
@@ -76,9 +79,9 @@ unsafe impl Pages for Region {
         BLOCK_BYTES
     }
 
-    unsafe fn discard(&mut self, _: *mut u8, _: usize) -> bool {
+    unsafe fn discard(&mut self, _: *mut u8, _: usize) -> Option<usize> {
         self.discards += 1;
-        true
+        Some(self.discard_cost)
     }
 
     fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
@@ -179,8 +182,15 @@ fn under_pressure_no_empty_span_is_kept_and_one_tick_scans_all_others() {
     // SAFETY: the set's own queue and pages.
     assert!(unsafe { full.set.age(full.queue, &mut all, full.pages) });
     assert_eq!(full.pages.freed, 1, "the only one without a used block");
-    // SAFETY: the set's own queue and pages.
-    assert!(unsafe { full.set.settle(full.queue, &mut all, full.pages) });
+    full.pages.discard_cost = 1000;
+    for span in 1.. {
+        // SAFETY: the set's own queue and pages.
+        let done = unsafe { full.set.settle(full.queue, &mut 1000, full.pages) };
+        if done {
+            break;
+        }
+        assert_eq!(full.pages.discards, span, "one costs all of the budget");
+    }
     assert_eq!(full.pages.discards, SPANS - 1, "one block each");
     assert!(full.set.is_sound());
 }

@@ -39,7 +39,7 @@ impl SpanSet {
         if !memory.clean && self.class(class).spans == 0 && pages.page_bytes() > 0 {
             let bytes = pages.span_bytes(class);
             // SAFETY: nobody has the span yet.
-            memory.clean = unsafe { pages.discard(memory.base, bytes) };
+            memory.clean = unsafe { pages.discard(memory.base, bytes) }.is_some();
         }
         Some(memory)
     }

@@ -170,9 +170,9 @@ impl SpanSet {
         };
         let least = shape.bytes as usize / part;
         let discard = |start, bytes| {
-            cost += HOLE_COST;
             // SAFETY: in a hole, which nobody uses (SPAN6).
-            unsafe { pages.discard(start, bytes) }
+            let more = unsafe { pages.discard(start, bytes) };
+            cost += HOLE_COST + more.unwrap_or(0);
         };
         // SAFETY: its own shape, and the pages' answer.
         unsafe { own.scan(shape, page_bytes, least, again, discard) };

@@ -35,7 +35,7 @@ impl Own {
         page_bytes: usize,
         least: usize,
         again: bool,
-        mut discard: impl FnMut(*mut u8, usize) -> bool,
+        mut discard: impl FnMut(*mut u8, usize),
     ) {
         let grid = self.grid(shape);
         let Some(holes) = self.holes.with_pages(&grid, page_bytes) else {
