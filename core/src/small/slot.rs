@@ -60,6 +60,19 @@ impl Slot {
         unsafe { Cell::write(Self::word(slot, 0), next) }
     }
 
+    /// Has the processor fetch the line that an address lies in, whatever is there.
+    #[inline(always)]
+    pub(super) fn prefetch(slot: *mut Self) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint, which reads nothing that a program sees and never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(slot.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = slot;
+    }
+
     /// The list below the one this slot heads.
     ///
     /// # Safety

@@ -15,6 +15,10 @@ use super::walk::EXPIRED;
 /// it has no used block any more, so together some 100 microseconds.
 pub(super) const RECEIVED: usize = 256;
 
+/// How many blocks ahead of the walk over a list are fetched: their links lie in no near cache, and blocks are often freed
+/// at equal distances.
+const AHEAD: usize = 4;
+
 impl SpanSet {
     /// Releases the span of a class without a used block, if there is one. O(1).
     ///
@@ -89,6 +93,8 @@ impl SpanSet {
             while !next.is_null()
                 && next.addr().wrapping_sub(shape.base.addr()) < shape.bytes as usize
             {
+                let stride = next.addr().wrapping_sub(chain.tail.addr());
+                Slot::prefetch(next.wrapping_byte_add(AHEAD.wrapping_mul(stride)));
                 chain.tail = next;
                 chain.count += 1;
                 // SAFETY: SLOT1.
