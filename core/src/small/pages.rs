@@ -53,7 +53,7 @@ pub unsafe trait Pages {
     }
 
     /// Takes the memory of whole pages; what they hold may be lost, and they can be written again. Returns what it cost
-    /// beyond a system call or two, in the blocks of [`SpanSet::settle`](super::SpanSet::settle)'s budget, or `None` if
+    /// beyond up to three system calls, in the blocks of [`SpanSet::settle`](super::SpanSet::settle)'s budget, or `None` if
     /// the pages may not read as zero now. Called only if there is a length of pages.
     ///
     /// # Safety

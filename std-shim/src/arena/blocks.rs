@@ -90,6 +90,7 @@ impl<O: Os> Arena<O> {
         let done = bytes > 0 && unsafe { self.os.discard(block, bytes) };
         if done {
             self.marks.clear(block.addr(), bytes);
+            self.split.clear_whole(block.addr(), bytes);
         }
         done
     }

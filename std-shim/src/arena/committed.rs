@@ -22,6 +22,7 @@ pub(super) struct Committed<O: Os> {
     start: *mut u8,
     bytes: usize,
     marks: Marks,
+    split: Marks,
     seams: Seams,
     tables: TableMemory<O>,
 }
@@ -33,7 +34,7 @@ impl<O: Os> Committed<O> {
         residency: &'static Residency,
         range: AddrRange,
         start: *mut u8,
-        marks: Marks,
+        [marks, split]: [Marks; 2],
         seams: Seams,
         tables: TableMemory<O>,
     ) -> Self {
@@ -45,6 +46,7 @@ impl<O: Os> Committed<O> {
             start,
             bytes: range.bytes() as usize,
             marks,
+            split,
             seams,
             tables,
         }
@@ -67,6 +69,9 @@ impl<O: Os> Committed<O> {
             self.seams.mark(start.addr() + end - from);
             // SAFETY: committed. Refused, it has the pages it would have had.
             unsafe { self.os.advise_huge(start, end - from) };
+            if self.residency.advice() != HUGE {
+                self.split.clear_whole(start.addr(), end - from);
+            }
             self.residency.set_advice(HUGE);
         } else if self.residency.advice() == SHORT {
             self.advise_short(end);
@@ -157,6 +162,7 @@ impl<O: Os> SubAllocator for Committed<O> {
         // SAFETY: nothing of it is used: the BFC gave it back.
         if unsafe { self.os.decommit(start, bytes) } {
             self.marks.clear(start.addr(), bytes);
+            self.split.clear_whole(start.addr(), bytes);
             self.seams.forget(start.addr(), bytes);
             return Ok(());
         }

@@ -31,8 +31,7 @@ const MAX_BYTES: usize = 4 << 20;
 /// No more are taken when so many huge pages will be split.
 const MAX_SPLITS: usize = 2;
 
-/// How many bytes it costs as much as a block to give back, and what it costs to split a huge page: 155 microseconds, in
-/// blocks.
+/// Giving so many bytes back costs as much as a block; and splitting a huge page, 155 microseconds, as so many blocks.
 const GIVEN_BYTES: u64 = 4 << 10;
 const SPLIT_COST: usize = 1024;
 
@@ -180,8 +179,8 @@ impl<O: Os> Arena<O> {
         (Given::default(), false)
     }
 
-    /// Discards the memory of pages in a span in which nothing is used. What went back has all the bytes, unless it
-    /// `asks`; `None` if the system refuses.
+    /// Discards the memory of pages in a span in which nothing is used. Unless it `asks`, all of it counts as having been in
+    /// memory. `None` if the system refuses.
     ///
     /// # Safety
     /// The pages are committed, and nobody uses them meanwhile.
@@ -223,13 +222,8 @@ impl<O: Os> Arena<O> {
             return None;
         }
         self.residency.count_given(resident);
-        // What it has as a whole may come again as huge pages.
-        let (first, end) = (
-            start.addr().next_multiple_of(GROWTH_BYTES),
-            start.addr() + bytes,
-        );
-        self.split
-            .clear(first, (end - end % GROWTH_BYTES).saturating_sub(first));
+        // What lies in it as a whole may come again as a huge page that is not split.
+        self.split.clear_whole(start.addr(), bytes);
         Some(resident)
     }
 
@@ -368,9 +362,11 @@ impl<O: Os> Arena<O> {
                     break;
                 };
                 *place = bfc.alloc_at_near(range, Some(near)).ok();
-                let length = range.bytes() as usize;
-                bytes += length;
-                splits += self.count_splits(range.start().get() as usize, length);
+                if place.is_some() {
+                    splits +=
+                        self.count_splits(range.start().get() as usize, range.bytes() as usize);
+                }
+                bytes += range.bytes() as usize;
                 if bytes >= MAX_BYTES || splits >= MAX_SPLITS {
                     break;
                 }
@@ -408,7 +404,11 @@ impl<O: Os> Arena<O> {
                         _ => self.marks.next_run(unless_young, rest, MAX_BYTES),
                     }
                 };
-                while let Some(found) = next(walk) {
+                while let Some(mut found) = next(walk) {
+                    // A long piece is not cut inside a huge page.
+                    if found.len() >= MAX_BYTES && found.end < end.get() as usize {
+                        found.end -= found.end % GROWTH_BYTES;
+                    }
                     walk.from = Addr::new(found.end as u64);
                     let piece = AddrRange::new(Addr::new(found.start as u64), found.len() as u64);
                     if !piece.is_none_or(|piece| f(piece, chunk.handle)) {

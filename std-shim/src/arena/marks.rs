@@ -1,5 +1,5 @@
-//! [`Marks`]: one bit for each granule of a range: where memory may not read as zero, or what was
-//! freed lately.
+//! [`Marks`]: one bit for each granule of a range: where memory may not read as zero, what was freed lately, or which huge
+//! pages were split.
 
 use core::cell::Cell;
 use core::ops::Range;
@@ -9,7 +9,8 @@ use larder_core::sync::{AtomicU64, Ordering};
 /// The bits of a range, shared by who allocates from it and who takes its memory away.
 ///
 /// All accesses are relaxed: a granule's mark is written and read by its holder only, and granules
-/// change hands under the BFC's lock. Words are shared with neighbours, so changes are atomic.
+/// change hands under the BFC's lock; that of a huge page, which has several holders, is a hint. Words are shared with
+/// neighbours, so changes are atomic.
 #[derive(Clone, Copy)]
 pub(super) struct Marks {
     words: &'static [AtomicU64],
@@ -157,6 +158,13 @@ impl Marks {
                 word.fetch_or(bits, Ordering::Relaxed);
             }
         });
+    }
+
+    /// Unmarks the granules that lie in a range as a whole.
+    pub(super) fn clear_whole(&self, addr: usize, bytes: usize) {
+        let first = addr.next_multiple_of(self.unit);
+        let end = (addr + bytes) / self.unit * self.unit;
+        self.clear(first, end.saturating_sub(first));
     }
 
     /// Unmarks them: they read as zero.

@@ -102,7 +102,8 @@ pub(crate) struct Arena<O: Os> {
     /// Whether the last tick found young memory, which the next one may discard.
     expires: AtomicU8,
     seams: Seams,
-    /// Huge pages that were split since they were discarded as a whole last; see `idle`.
+    /// Huge pages of which a part went back beside a limit, so that they are split, since they went as a whole last, or huge
+    /// pages were wished for. Hints; see `idle`.
     split: Marks,
 }
 

@@ -108,6 +108,7 @@ impl<O: Os> Arena<O> {
             }
         }
         self.marks.clear(block.addr(), gone);
+        self.split.clear_whole(block.addr(), gone);
         self.free_rest(block, gone, bytes);
     }
 
@@ -142,7 +143,13 @@ impl<O: Os> Arena<O> {
             // SAFETY: blocks are committed, and these are the caller's.
             let done = unsafe { self.os.move_pages(source, place, length) };
             match done {
-                Moved::Whole => self.seams.laid(place.addr(), length),
+                Moved::Whole => {
+                    self.seams.laid(place.addr(), length);
+                    // Huge pages move as such.
+                    for moved in [source, place] {
+                        self.split.clear_whole(moved.addr(), length);
+                    }
+                }
                 Moved::Unfit => return Ok(at),
                 Moved::Refused => {
                     self.seams.refuse();

@@ -199,7 +199,15 @@ impl<O: Os> Arena<O> {
             return None;
         };
         let residency = &*residency;
-        let source = Committed::new(tuning, residency, range, start, marks, seams, memory);
+        let source = Committed::new(
+            tuning,
+            residency,
+            range,
+            start,
+            [marks, split],
+            seams,
+            memory,
+        );
         let index = PageIndex::zeroed(first, granule, index);
         let bfc = tables.wrapping_add(bfc_at::<O>()).cast::<Allocator<O>>();
         // SAFETY: on the arena's pages, which read as zero, and nobody else's.

@@ -51,6 +51,7 @@ impl<O: Os> Arena<O> {
             true => whole,
             false => 0,
         };
+        self.split.clear_whole(start.addr(), gone);
         // SAFETY: inside the block.
         unsafe { start.wrapping_add(gone).write_bytes(0, bytes - gone) };
     }

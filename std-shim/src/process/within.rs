@@ -40,6 +40,8 @@ pub(crate) struct Within {
     limit: AtomicU64,
     /// When it was read, in milliseconds of the coarse clock; 0 for never.
     read_at: AtomicU64,
+    /// Whether the system had huge pages then: 1, else 0.
+    has_huge_pages: AtomicU8,
     /// Bytes of spans that are holes.
     holes: AtomicU64,
     /// Whether what is used and what idles come near the limit: 1, else 0.
@@ -54,6 +56,7 @@ impl Within {
             freed: AtomicU64::new(0),
             limit: AtomicU64::new(u64::MAX),
             read_at: AtomicU64::new(0),
+            has_huge_pages: AtomicU8::new(0),
             holes: AtomicU64::new(0),
             pressure: AtomicU8::new(0),
         }
@@ -116,7 +119,8 @@ impl Within {
         self.pressure
             .store(u8::from(bytes > least), Ordering::Relaxed);
         // Where the limit is far away huge pages are as anywhere.
-        let until = (bytes > most / 2).then_some(most);
+        let is_near = bytes > most / 2 && self.has_huge_pages.load(Ordering::Relaxed) > 0;
+        let until = is_near.then_some(most);
         process
             .arenas()
             .for_each(|arena| arena.set_huge_until(until));
@@ -154,6 +158,8 @@ impl Within {
     fn read(&self, os: &impl Os, now: u64) {
         let limit = os.memory_limit().unwrap_or(u64::MAX);
         self.read_at.store(now, Ordering::Relaxed);
+        let has_huge_pages = u8::from(limit < u64::MAX && os.has_huge_pages());
+        self.has_huge_pages.store(has_huge_pages, Ordering::Relaxed);
         self.limit.store(limit, Ordering::Relaxed);
         self.pace(limit, true);
     }

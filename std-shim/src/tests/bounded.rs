@@ -90,29 +90,32 @@ fn a_tick_that_calls_make_gives_all_back_though_no_call_gives_much() {
 }
 
 #[test]
-fn no_call_splits_many_huge_pages_beside_a_limit() {
-    let mut calls = Calls::new();
-    calls.world.os.limit_memory(64 * MIB);
+fn no_step_splits_many_huge_pages_beside_a_limit() {
     // Of spans most goes, and of large blocks one here and there.
     for (bytes, are_freed) in [(8000, 1..8), (200_000, 1..2)] {
-        let blocks: Vec<_> = (0..48 * MIB / bytes)
-            .map(|_| {
-                let held = calls.alloc(bytes);
+        let mut calls = Calls::new();
+        calls.world.os.limit_memory(64 * MIB);
+        // Huge pages that went as a whole come again, and are split again.
+        for round in 0..2 {
+            let mut blocks = Vec::new();
+            for _ in 0..48 * MIB / bytes {
+                blocks.push(calls.alloc(bytes));
                 calls.world.verbs().process.work(bytes, 0);
-                held
-            })
-            .collect();
-        let before = calls.world.os.splits();
-        let (kept, freed): (Vec<_>, Vec<_>) = (blocks.into_iter().enumerate())
-            .partition(|(number, _)| !are_freed.contains(&(number % 8)));
-        freed.iter().for_each(|(_, held)| calls.free(held));
-        calls.world.verbs().process.purger.owe_ticks(2, 0);
-        calls.work();
-        let splits = calls.world.os.splits() - before;
-        assert!(splits > 16, "{bytes} bytes: {splits} huge pages");
-        kept.iter().for_each(|(_, held)| calls.free(held));
+            }
+            let before = calls.world.os.splits();
+            let (freed, kept): (Vec<_>, Vec<_>) = (blocks.into_iter().enumerate())
+                .partition(|(number, _)| are_freed.contains(&(number % 8)));
+            freed.iter().for_each(|(_, held)| calls.free(held));
+            let process = calls.world.verbs().process;
+            process.purger.owe_ticks(2, 0);
+            calls.work();
+            let splits = calls.world.os.splits() - before;
+            assert!(splits > 16, "{bytes} bytes, {round}: {splits} huge pages");
+            kept.iter().for_each(|(_, held)| calls.free(held));
+            process.trim();
+        }
+        calls.end(&[]);
     }
-    calls.end(&[]);
 }
 
 #[test]

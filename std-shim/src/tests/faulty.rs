@@ -81,8 +81,9 @@ struct State {
     has_huge_pages: bool,
     memory_limit: Option<u64>,
     reads_of_limit: usize,
-    /// Huge pages of which it was to split a part off.
+    /// Huge pages that were split, and how often one was.
     split: BTreeSet<usize>,
+    splits: usize,
     now_ms: u64,
     complaints: Vec<String>,
 }
@@ -118,6 +119,7 @@ impl Faulty {
             memory_limit: None,
             reads_of_limit: 0,
             split: BTreeSet::new(),
+            splits: 0,
             now_ms: 0,
             complaints: Vec::new(),
         }))
@@ -161,9 +163,9 @@ impl Faulty {
         self.0.with(|state| state.reads_of_limit)
     }
 
-    /// How many huge pages it was to split.
+    /// How many huge pages it split.
     pub(super) fn splits(&self) -> usize {
-        self.0.with(|state| state.split.len())
+        self.0.with(|state| state.splits)
     }
 
     /// Has its clock go on.
@@ -385,6 +387,7 @@ impl State {
             return false;
         }
         self.ranges[index].pages[pages].fill(false);
+        self.may_be_huge(start.addr(), bytes);
         true
     }
 
@@ -399,9 +402,18 @@ impl State {
         // SAFETY: committed; unused, says the caller.
         let went_well = done == 0 || unsafe { Native.discard(start, done) };
         self.refusals += usize::from(!refused && !went_well);
+        self.may_be_huge(start.addr(), done);
         !refused && went_well
     }
+
+    /// Huge pages that are gone as a whole may come again, and are split again.
+    fn may_be_huge(&mut self, start: usize, bytes: usize) {
+        let whole = start.div_ceil(HUGE_BYTES)..(start + bytes) / HUGE_BYTES;
+        self.split.retain(|page| !whole.contains(page));
+    }
 }
+
+const HUGE_BYTES: usize = 2 << 20;
 
 impl State {
     /// # Safety
@@ -547,11 +559,13 @@ unsafe impl Os for Below {
     }
 
     unsafe fn split(&self, start: *mut u8, bytes: usize) {
-        const HUGE: usize = 2 << 20;
         let ends = [start.addr(), start.addr() + bytes].into_iter();
-        let ends = ends.filter(|end| !end.is_multiple_of(HUGE));
-        let pages = ends.map(|end| end / HUGE);
-        self.0.0.with(|state| state.split.extend(pages));
+        let ends = ends.filter(|end| !end.is_multiple_of(HUGE_BYTES));
+        self.0.0.with(|state| {
+            for end in ends {
+                state.splits += usize::from(state.split.insert(end / HUGE_BYTES));
+            }
+        });
         // SAFETY: committed, as the caller says.
         unsafe { Native.split(start, bytes) }
     }
