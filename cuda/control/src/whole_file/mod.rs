@@ -1,16 +1,30 @@
-//! Files that are read whole and replaced whole.
+//! Files that are read whole and replaced whole, in folders that others may write in.
 //!
-//! WHOLE1: a reader that opens the path sees the old content or the new one, all of it. The new content is
-//! written to a file of its own in the same folder and then renamed over the old one.
-//! WHOLE2: after any refusal before the renaming the old file is whole and the new one is removed.
-//! WHOLE3: the new content is never open to more users than the old one was.
+//! # Invariants
+//! * WHOLE1 a reader that opens the path sees the old content or the new one, all of it. The new content is
+//!   written to a file of its own in the same folder and then renamed over the old one.
+//! * WHOLE2 after any refusal before the renaming the old file is whole and the new one is removed.
+//! * WHOLE3 the new content belongs to the owner of the old one, and is never open to more users.
+//! * WHOLE4 whatever others put at the name meanwhile, no file outside of the folder is read or written, and nobody is
+//!   waited for: the folder is opened once, and a file is reached by its name in it, which is no link. (Not where the
+//!   system has no such calls, `elsewhere`.)
 
-use std::fs::{self, File, OpenOptions};
+#[cfg(not(unix))]
+mod elsewhere;
+#[cfg(unix)]
+mod unix;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+#[cfg(not(unix))]
+use elsewhere::{Folder, keep};
 use larder_core::sync::{AtomicU64, Ordering};
+#[cfg(unix)]
+use unix::{Folder, keep};
 
 /// Temporary names that are tried before giving up; each has 64 random bits.
 const TRIES: u32 = 16;
@@ -91,8 +105,8 @@ impl FileError {
 /// The content of a file, or `None` if there is no file at the path.
 ///
 /// # Errors
-/// The system refuses; the file is larger than `max` bytes; or the path is not a file (a pipe would block for
-/// ever).
+/// The system refuses; the file is larger than `max` bytes; or there is no file at the path, but a folder, a pipe, a
+/// symbolic link, or one of several names (hard links) of a file.
 pub fn read_whole(path: &Path, max: usize) -> Result<Option<Vec<u8>>, FileError> {
     match read(path, max) {
         Ok(content) => Ok(Some(content)),
@@ -102,12 +116,11 @@ pub fn read_whole(path: &Path, max: usize) -> Result<Option<Vec<u8>>, FileError>
 }
 
 fn read(path: &Path, max: usize) -> io::Result<Vec<u8>> {
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file"));
-    }
+    let name = name_in_folder(path)?;
+    let file = Folder::open(folder(path))?.read(name)?;
     let mut content = Vec::new();
     let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
-    File::open(path)?.take(limit).read_to_end(&mut content)?;
+    file.take(limit).read_to_end(&mut content)?;
     if content.len() > max {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
@@ -117,33 +130,27 @@ fn read(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Replaces a file's content in one step (WHOLE1). The file keeps its permissions (WHOLE3) and becomes owned by the
-/// writer; a symbolic link stays, and the file behind it is replaced. The temporary file's name begins with a
-/// point and ends in `.tmp`; a process that is killed may leave one, which does no harm.
+/// Replaces a file's content in one step (WHOLE1). The file keeps its owner and group, and who may read and write it
+/// (WHOLE3). The temporary file's name begins with a point and ends in `.tmp`; a process that is killed may leave one, which
+/// does no harm.
 ///
 /// # Errors
-/// The system refuses; the old content is whole then, and no temporary file is left (WHOLE2). Only
-/// [`FileAct::Store`] comes after the renaming.
+/// The system refuses; what is there is no file, but a folder, a pipe, a symbolic link, or one of several names (hard links)
+/// of a file; or it belongs to somebody to whom this process cannot leave the new one. The old content is whole then, and
+/// no temporary file is left (WHOLE2). Only [`FileAct::Store`] comes after the renaming.
 pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Result<(), FileError> {
     let failed = |act| FileError::at(path, act);
-    // A dangling link is itself replaced.
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let old = fs::metadata(&target).ok();
-    if old.as_ref().is_some_and(|old| !old.is_file()) {
-        let error = io::Error::new(io::ErrorKind::InvalidInput, "not a file");
-        return Err(failed(FileAct::Replace)(error));
-    }
-    // The folder is opened first, so that a missing permission is reported before anything changes.
-    let folder = match durability {
+    let name = name_in_folder(path).map_err(failed(FileAct::Replace))?;
+    let folder = Folder::open(folder(path)).map_err(failed(FileAct::Create))?;
+    let old = folder.look(name).map_err(failed(FileAct::Replace))?;
+    // A missing permission is reported before anything changes.
+    let stored = match durability {
         Durability::Seen => None,
-        Durability::Stored => Some(File::open(folder(&target)).map_err(failed(FileAct::Create))?),
+        Durability::Stored => Some(folder.file().map_err(failed(FileAct::Create))?),
     };
-    let made = create_beside(&target, old.is_some()).map_err(failed(FileAct::Create));
-    let (mut file, temporary) = made?;
+    let made = Temporary::create(&folder, name, old.is_some());
+    let (mut file, temporary) = made.map_err(failed(FileAct::Create))?;
     let write = |file: &mut File| {
-        if let Some(old) = &old {
-            file.set_permissions(old.permissions())?;
-        }
         file.write_all(content)?;
         match durability {
             Durability::Seen => file.flush(),
@@ -151,10 +158,12 @@ pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Res
         }
     };
     write(&mut file).map_err(failed(FileAct::Write))?;
+    if let Some(old) = old {
+        keep(&file, old).map_err(failed(FileAct::Replace))?;
+    }
     drop(file);
-    fs::rename(&temporary.path, &target).map_err(failed(FileAct::Replace))?;
-    temporary.keep();
-    match folder {
+    temporary.rename(name).map_err(failed(FileAct::Replace))?;
+    match stored {
         Some(folder) => folder.sync_all().map_err(failed(FileAct::Store)),
         None => Ok(()),
     }
@@ -168,61 +177,64 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Creates a new file in the folder of `target`; if `private`, only its owner may open it (WHOLE3).
-fn create_beside(target: &Path, private: bool) -> io::Result<(File, Temporary)> {
-    let Some(name) = target.file_name() else {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "the path names no file",
-        ));
-    };
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    if private {
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    }
-    #[cfg(not(unix))]
-    let _ = private;
-    let mut tries = 0;
-    loop {
-        // Several programs may share the folder, and several systems: process numbers are not enough.
-        let random = RandomState::new().build_hasher().finish();
-        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        let mut temporary = std::ffi::OsString::from(".");
-        temporary.push(name);
-        temporary.push(format!(
-            ".{}.{number}.{random:016x}.tmp",
-            std::process::id()
-        ));
-        let path = folder(target).join(temporary);
-        match options.open(&path) {
-            Ok(file) => return Ok((file, Temporary { path, keep: false })),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {
-                tries += 1;
+/// The name in its folder that a path ends with.
+fn name_in_folder(path: &Path) -> io::Result<&OsStr> {
+    let whole = path.as_os_str().as_encoded_bytes();
+    // Behind a separator at the end there is no name.
+    let ends = |name: &&OsStr| whole.ends_with(name.as_encoded_bytes());
+    path.file_name()
+        .filter(ends)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))
+}
+
+/// A file in a folder that is removed when this is dropped, unless it was renamed.
+struct Temporary<'a> {
+    folder: &'a Folder,
+    name: OsString,
+    is_renamed: bool,
+}
+
+impl<'a> Temporary<'a> {
+    /// Creates a new file beside `target`; if `private`, only its owner may open it (WHOLE3).
+    fn create(folder: &'a Folder, target: &OsStr, private: bool) -> io::Result<(File, Self)> {
+        let mut tries = 0;
+        loop {
+            // Several programs may share the folder, and several systems: process numbers are not enough.
+            let random = RandomState::new().build_hasher().finish();
+            let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+            let process = std::process::id();
+            let mut name = OsString::from(".");
+            name.push(target);
+            name.push(format!(".{process}.{number}.{random:016x}.tmp"));
+            match folder.create(&name, private) {
+                Ok(file) => {
+                    let temporary = Self {
+                        folder,
+                        name,
+                        is_renamed: false,
+                    };
+                    return Ok((file, temporary));
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => {
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
         }
     }
-}
 
-/// Removes its file when dropped, unless it was renamed.
-struct Temporary {
-    path: PathBuf,
-    keep: bool,
-}
-
-impl Temporary {
-    fn keep(mut self) {
-        self.keep = true;
+    fn rename(mut self, to: &OsStr) -> io::Result<()> {
+        self.folder.rename(&self.name, to)?;
+        self.is_renamed = true;
+        Ok(())
     }
 }
 
-impl Drop for Temporary {
+impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        if !self.keep {
+        if !self.is_renamed {
             // A drop cannot report the error, and no reader opens a file with this name.
-            let _ = fs::remove_file(&self.path);
+            let _ = self.folder.remove(&self.name);
         }
     }
 }

@@ -149,7 +149,7 @@ fn what_cannot_be_replaced_stays_and_no_temporary_file_is_left() {
     // There is no folder to write in.
     let error = replace_whole(&folder.file("none/a"), b"x", Durability::Seen).unwrap_err();
     assert_eq!(error.act, FileAct::Create);
-    // The temporary file can be made, and not renamed to a folder's name.
+    // The name is a folder's.
     let error = replace_whole(&folder.file("new/"), b"x", Durability::Seen).unwrap_err();
     assert_eq!(error.act, FileAct::Replace);
     // No name at all.
@@ -174,25 +174,6 @@ fn a_name_too_long_for_a_temporary_file_is_refused_and_the_old_file_stays() {
     assert_eq!(error.act, FileAct::Create);
     assert_eq!(fs::read(&path).unwrap(), b"old");
     assert_eq!(folder.names().len(), 1);
-}
-
-#[cfg(unix)]
-#[test]
-fn permissions_are_kept_and_a_link_leads_to_the_same_file() {
-    use std::os::unix::fs::{PermissionsExt, symlink};
-    let folder = Folder::new("link");
-    let (file, link) = (folder.file("file"), folder.file("link"));
-    fs::write(&file, "old").unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
-    symlink(&file, &link).unwrap();
-    replace_whole(&link, b"new", Durability::Seen).unwrap();
-    assert_eq!(fs::read(&file).unwrap(), b"new");
-    assert_eq!(
-        fs::metadata(&file).unwrap().permissions().mode() & 0o777,
-        0o640
-    );
-    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert_eq!(folder.names(), ["file", "link"]);
 }
 
 #[cfg(unix)]

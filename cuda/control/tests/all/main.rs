@@ -9,6 +9,8 @@ mod config;
 mod coordinate;
 mod coordinate_stubborn;
 mod files;
+#[cfg(unix)]
+mod hostile;
 mod listener;
 mod listener_threads;
 mod manage;

@@ -1,0 +1,136 @@
+//! [`Folder`]: a folder that is opened once, whose files are reached by their names in it.
+
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat, renameat, statat, unlinkat};
+use rustix::io::Errno;
+
+/// Read and write permissions, and no others: no execution, no set-user-ID.
+const MAY: u32 = 0o666;
+
+/// How often a file that was replaced between two looks is opened again.
+const LOOKS: usize = 100;
+
+/// What the file had that is replaced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Old {
+    user: u32,
+    group: u32,
+    mode: u32,
+}
+
+pub(super) struct Folder(OwnedFd);
+
+impl Folder {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        // A handle for names alone needs no permission to list them.
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let access = OFlags::PATH;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let access = OFlags::RDONLY;
+        let flags = access | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self(openat(CWD, path, flags, Mode::empty())?))
+    }
+
+    /// Opens a file for reading. Waits for nobody, as opening a pipe would; a link is not followed.
+    pub(super) fn read(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        for _ in 0..LOOKS {
+            let file = match openat(&self.0, name, OFlags::RDONLY | flags, Mode::empty()) {
+                Err(Errno::LOOP) => return Err(is_link()),
+                opened => File::from(opened?),
+            };
+            // How many names it had when it was opened is not known: one may be gone since. It has the one that is looked at
+            // now, and no other.
+            let (opened, found) = (file.metadata()?, self.stat(name)?);
+            if found
+                .is_some_and(|found| (found.st_dev, found.st_ino) == (opened.dev(), opened.ino()))
+            {
+                return Ok(file);
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::WouldBlock,
+            "it was another file at each look: it is replaced all the time",
+        ))
+    }
+
+    /// Looks at a file that will be replaced; `None` if there is none.
+    pub(super) fn look(&self, name: &OsStr) -> io::Result<Option<Old>> {
+        Ok(self.stat(name)?.map(|found| Old {
+            user: found.st_uid,
+            group: found.st_gid,
+            mode: found.st_mode & MAY,
+        }))
+    }
+
+    /// What is known of a regular file with one name; `None` if there is none.
+    fn stat(&self, name: &OsStr) -> io::Result<Option<Stat>> {
+        let found = match statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            found => found?,
+        };
+        let words = match FileType::from_raw_mode(found.st_mode) {
+            FileType::Symlink => return Err(is_link()),
+            // One that is being replaced has none any more.
+            FileType::RegularFile if found.st_nlink <= 1 => return Ok(Some(found)),
+            FileType::RegularFile => {
+                "it has several names (hard links), and may be a file of somebody else's"
+            }
+            _ => "not a file",
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidInput, words))
+    }
+
+    /// Makes a new file, which only its owner may open if it is `private`.
+    pub(super) fn create(&self, name: &OsStr, private: bool) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let mode = Mode::from_raw_mode(if private { 0o600 } else { MAY });
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&self.0, name, flags, mode)?.into())
+    }
+
+    pub(super) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        Ok(renameat(&self.0, from, &self.0, to)?)
+    }
+
+    pub(super) fn remove(&self, name: &OsStr) -> io::Result<()> {
+        Ok(unlinkat(&self.0, name, AtFlags::empty())?)
+    }
+
+    /// The folder itself, to wait for the disk.
+    pub(super) fn file(&self) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(openat(&self.0, ".", flags, Mode::empty())?.into())
+    }
+}
+
+/// Gives a new file the owner and the permissions of the one that it will replace.
+pub(super) fn keep(new: &File, old: Old) -> io::Result<()> {
+    let made: Metadata = new.metadata()?;
+    if (made.uid(), made.gid()) != (old.user, old.group) {
+        // What belongs to the writer is not named, since that is always allowed.
+        let user = (made.uid() != old.user).then_some(old.user);
+        fchown(new, user, Some(old.group)).map_err(|error| {
+            let (user, group) = (old.user, old.group);
+            let words = format!(
+                "it belongs to user {user} and group {group} and could not be left to them ({error}): write it as that \
+                 user or as the superuser, or remove it"
+            );
+            io::Error::new(io::ErrorKind::PermissionDenied, words)
+        })?;
+    }
+    new.set_permissions(PermissionsExt::from_mode(old.mode))
+}
+
+fn is_link() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "it is a symbolic link, which is not followed: name the file itself",
+    )
+}
