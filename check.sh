@@ -115,7 +115,7 @@ step_deps() {
     depends larder-trace 'thiserror zstd'
     depends larder-cuda 'cudarc larder-control larder-core larder-cuda-abi libc libloading thiserror'
     depends larder-cuda-c-api 'cudarc larder-core larder-cuda libc thiserror'
-    depends larder-control 'larder-core notify serde serde_json thiserror'
+    depends larder-control 'larder-core notify rustix serde serde_json thiserror'
     depends larder-jobs 'clap ctrlc cudarc larder-control larder-core larder-cuda larder-cuda-stand-in larder-trace ratatui rust-embed serde serde_json tempfile terminal_size thiserror'
     depends larder-cuda-abi ''
     depends larder-cuda-stand-in 'larder-cuda-abi libc'

@@ -151,18 +151,7 @@ impl<O: Os> Arena<O> {
         plan: &Plan,
     ) -> Option<&'static Self> {
         let tables = memory.arena();
-        let [
-            chunks,
-            index,
-            records,
-            heads,
-            classes,
-            lengths,
-            dirty,
-            young,
-            seams,
-            split,
-        ] = plan.tables;
+        let [chunks, index, records, heads, classes, lengths, marks @ ..] = plan.tables;
         // SAFETY: inside the tables; all zero is a vacant record, which VACANT is checked to be.
         let chunks = unsafe { table::<Chunk>(tables, chunks.start, chunks.count) };
         // SAFETY: inside the tables; 0 is a number.
@@ -173,19 +162,22 @@ impl<O: Os> Arena<O> {
         let classes = unsafe { table::<AtomicU8>(tables, classes.start, classes.count) };
         // SAFETY: inside the tables; 0 is a number.
         let lengths = unsafe { table::<AtomicU32>(tables, lengths.start, lengths.count) };
-        let lengths = Lengths::new(lengths, start.addr(), granule.bytes() as usize);
-        // SAFETY: inside the tables; 0 is a number.
-        let dirty = unsafe { table::<AtomicU64>(tables, dirty.start, dirty.count) };
-        let marks = Marks::new(dirty, start.addr(), granule.bytes() as usize);
-        // SAFETY: inside the tables; 0 is a number.
-        let young = unsafe { table::<AtomicU64>(tables, young.start, young.count) };
-        let young = Marks::new(young, start.addr(), granule.bytes() as usize);
-        // SAFETY: inside the tables; 0 is a number.
-        let seams = unsafe { table::<AtomicU64>(tables, seams.start, seams.count) };
-        let seams = Marks::new(seams, start.addr(), granule.bytes() as usize);
-        // SAFETY: inside the tables; 0 is a number.
-        let split = unsafe { table::<AtomicU64>(tables, split.start, split.count) };
-        let split = Marks::new(split, start.addr(), GROWTH_BYTES);
+        let granule_bytes = granule.bytes() as usize;
+        let lengths = Lengths::new(lengths, start.addr(), granule_bytes);
+        let marks_in = |words: Table, unit| {
+            // SAFETY: inside the tables; 0 is a number.
+            let words = unsafe { table::<AtomicU64>(tables, words.start, words.count) };
+            Marks::new(words, start.addr(), unit)
+        };
+        let [dirty, young, seams, split] = marks;
+        let (marks, young) = (
+            marks_in(dirty, granule_bytes),
+            marks_in(young, granule_bytes),
+        );
+        let (seams, split) = (
+            marks_in(seams, granule_bytes),
+            marks_in(split, GROWTH_BYTES),
+        );
         // SAFETY: inside the tables; all zero is an arena in which nothing has moved.
         let [moves] = (unsafe { table::<Moves>(tables, moves_at::<O>(), 1) }) else {
             return None;
