@@ -183,8 +183,7 @@ impl<O: Os> Arena<O> {
             return None;
         };
         let seams = Seams::new(seams, moves);
-        let first = Addr::new(start.addr() as u64);
-        let range = AddrRange::new(first, bytes as u64)?;
+        let range = AddrRange::new(Addr::new(start.addr() as u64), bytes as u64)?;
         let config = config(tuning, granule);
         // SAFETY: inside the tables; all zero is an arena nobody has looked at.
         let [residency] = (unsafe { table::<Residency>(tables, residency_at::<O>(), 1) }) else {
@@ -200,7 +199,7 @@ impl<O: Os> Arena<O> {
             seams,
             memory,
         );
-        let index = PageIndex::zeroed(first, granule, index);
+        let index = PageIndex::zeroed(range.start(), granule, index);
         let bfc = tables.wrapping_add(bfc_at::<O>()).cast::<Allocator<O>>();
         // SAFETY: on the arena's pages, which read as zero, and nobody else's.
         unsafe { Allocator::place(bfc, config, chunks, index, source) }.ok()?;
