@@ -7,7 +7,8 @@
 //! * WHOLE3 the new content belongs to the owner of the old one, and is never open to more users.
 //! * WHOLE4 whatever others put at the name meanwhile, no file outside of the folder is read or written, and nobody is
 //!   waited for: the folder is opened once, and a file is reached by its name in it, which is no link. (Not where the
-//!   system has no such calls, `elsewhere`.)
+//!   system has no such calls, `elsewhere`. Against a hard link that comes and goes between two looks only the system helps,
+//!   `fs.protected_hardlinks`, which Linux distributions set: nobody links what he may not write.)
 
 #[cfg(not(unix))]
 mod elsewhere;

@@ -45,12 +45,11 @@ impl Folder {
                 Err(Errno::LOOP) => return Err(is_link()),
                 opened => File::from(opened?),
             };
-            // How many names it had when it was opened is not known: one may be gone since. It has the one that is looked at
-            // now, and no other.
-            let (opened, found) = (file.metadata()?, self.stat(name)?);
-            if found
-                .is_some_and(|found| (found.st_dev, found.st_ino) == (opened.dev(), opened.ino()))
-            {
+            // How many names it had when it was opened is not known: one may be gone since. So it is to have one at most, and
+            // then to be what the name leads to still.
+            let opened = file.metadata()?;
+            let is_same = |now: Stat| (now.st_dev, now.st_ino) == (opened.dev(), opened.ino());
+            if self.stat(name)?.is_some_and(is_same) && opened.nlink() <= 1 {
                 return Ok(file);
             }
         }
