@@ -40,6 +40,9 @@ pub enum ParseError {
         /// What was found, and where.
         message: String,
     },
+    /// The text names no process ([`Life`](crate::Life)), so it is not known whom a control file is for.
+    #[error("not the life of a process: a job's status says it; leave it out of a file for any")]
+    Life,
     /// The text is not a place on the PCI bus.
     #[error("not a PCI bus id: write it like 00:1e.0 or 0000:00:1e.0")]
     BusId,

@@ -24,6 +24,7 @@ mod compat;
 mod control_file;
 mod coordinate;
 mod error;
+mod life;
 mod listener;
 mod manage;
 mod op_manager;
@@ -43,12 +44,15 @@ pub use control_file::{
     Changes, ControlFile, ControlState, GpuControl, Parsed, Problem, ProblemKind,
 };
 pub use error::ParseError;
+pub use life::Life;
 pub use listener::{Handle, Listener, ListenerConfig, ListenerStats, WatchMode};
 pub use statistics::{Peaks, Recorded, Statistics, StatusPath, StatusSink, UsageSource};
 pub use status_file::{
     DeviceUsage, GpuLimit, GpuStatus, JobStatus, SleepState, SleepStatus, StatusFile, SwapReason,
 };
-pub use whole_file::{Durability, FileAct, FileError, read_whole, replace_whole};
+pub use whole_file::{
+    Durability, FileAct, FileError, FileLock, Sharing, read_orders, read_whole, replace_whole,
+};
 
 pub use actions::{
     ActionFailed, ActionId, ActionInfo, ActionTiming, Group, OnError, Ran, RunActions,

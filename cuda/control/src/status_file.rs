@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::{BusId, ParseError};
+use crate::{BusId, Life, ParseError};
 
 /// A job's status. Unknown fields are kept and written back.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -101,6 +101,9 @@ pub enum SwapReason {
 pub struct JobStatus {
     /// The number of the job's process.
     pub pid: u32,
+    /// The process itself, which a later one of its number is not; absent where the system does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub life: Option<Life>,
     /// The job's name.
     pub name: String,
     /// The limit in force over all GPUs.

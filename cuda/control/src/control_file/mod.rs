@@ -5,7 +5,8 @@
 //!   "gpuConfigInfo": { "00:1e.0": { "maxDeviceMem": 1073741824 } },
 //!   "perfControl": 100 }
 //! ```
-//! Two fields are ours, which AntMan's jobs pass over: `controlVersion`, a number, and `asleep`, true or false.
+//! Four fields are ours, which AntMan's jobs pass over: `controlVersion`, a number; `life`, a text; `asleep`, true or
+//! false; and of a GPU `mayHold`, a number.
 //!
 //! This file has the values and writes them; `parse` reads them, and `state` keeps what is in force.
 
@@ -18,13 +19,15 @@ pub use parse::{Parsed, Problem, ProblemKind};
 use serde_json::{Map, Value};
 pub use state::{Changes, ControlState};
 
-use crate::BusId;
+use crate::{BusId, Life};
 
 pub(crate) const NAME: &str = "name";
 pub(crate) const VERSION: &str = "version";
 pub(crate) const CONTROL_VERSION: &str = "controlVersion";
+pub(crate) const LIFE: &str = "life";
 pub(crate) const GPUS: &str = "gpuConfigInfo";
 pub(crate) const LIMIT: &str = "maxDeviceMem";
+pub(crate) const MAY_HOLD: &str = "mayHold";
 pub(crate) const PERF: &str = "perfControl";
 pub(crate) const ASLEEP: &str = "asleep";
 
@@ -54,6 +57,8 @@ pub struct ControlFile {
     /// The number of a coordinator's order, from 1 upwards. A job repeats it in its status once the file's
     /// limits are in force; files of AntMan have none. It is not the format's version.
     pub control_version: Option<u64>,
+    /// Whom the file is for. Another run of the same job does not obey it; a file without one is for any.
+    pub life: Option<Life>,
     /// The orders for each GPU.
     pub gpus: BTreeMap<BusId, GpuControl>,
     /// The share of the time that the job may use, in percent: 0 to 100, where 0 suspends it. Under
@@ -70,6 +75,9 @@ pub struct ControlFile {
 pub struct GpuControl {
     /// Bytes of device memory that the job may hold.
     pub max_device_mem: Option<u64>,
+    /// Bytes that the job may hold before it has obeyed, by this order and the earlier ones that it may still be obeying.
+    /// A coordinator's note to the next one; jobs pass over it.
+    pub may_hold: Option<u64>,
     other: Map<String, Value>,
 }
 
@@ -85,6 +93,20 @@ impl ControlFile {
         self.gpus.entry(gpu).or_default().max_device_mem = Some(bytes);
     }
 
+    /// Whether a job of this life obeys the file. One that does not know its life obeys any.
+    pub fn is_for(&self, life: Option<Life>) -> bool {
+        self.life.is_none() || life.is_none() || self.life == life
+    }
+
+    /// Removes all that the file orders, and for whom. Unknown fields stay.
+    pub fn forget_orders(&mut self) {
+        (self.control_version, self.life) = (None, None);
+        (self.perf_control, self.asleep) = (None, None);
+        for gpu in self.gpus.values_mut() {
+            (gpu.max_device_mem, gpu.may_hold) = (None, None);
+        }
+    }
+
     /// The file's text, in JSON.
     pub fn to_text(&self) -> String {
         let mut root = Map::new();
@@ -96,6 +118,9 @@ impl ControlFile {
         }
         if let Some(version) = self.control_version {
             root.insert(CONTROL_VERSION.into(), version.into());
+        }
+        if let Some(life) = self.life {
+            root.insert(LIFE.into(), life.to_string().into());
         }
         if !self.gpus.is_empty() {
             let gpus = self
@@ -121,6 +146,9 @@ impl GpuControl {
         let mut entry = Map::new();
         if let Some(bytes) = self.max_device_mem {
             entry.insert(LIMIT.into(), bytes.into());
+        }
+        if let Some(bytes) = self.may_hold {
+            entry.insert(MAY_HOLD.into(), bytes.into());
         }
         entry.extend(self.other.clone());
         Value::Object(entry)

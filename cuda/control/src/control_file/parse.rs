@@ -7,8 +7,11 @@ use std::collections::btree_map::Entry;
 use larder_core::ByteCount;
 use serde_json::{Map, Number, Value};
 
-use super::{ASLEEP, CONTROL_VERSION, ControlFile, GPUS, GpuControl, LIMIT, NAME, PERF, VERSION};
-use crate::{BusId, Compat, ParseError};
+use super::{
+    ASLEEP, CONTROL_VERSION, ControlFile, GPUS, GpuControl, LIFE, LIMIT, MAY_HOLD, NAME, PERF,
+    VERSION,
+};
+use crate::{BusId, Compat, Life, ParseError};
 
 /// 2^53: above it a floating-point number does not name one integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -78,7 +81,8 @@ impl ControlFile {
     /// becomes 0 and suspends the job. Names of GPUs must be spelled as AntMan does.
     ///
     /// # Errors
-    /// The text is too large, not JSON, incomplete, or not an object. No value is taken.
+    /// The text is too large, not JSON, incomplete, or not an object; or it does not say whom it is for, but
+    /// something else. No value is taken.
     pub fn parse(text: impl AsRef<[u8]>, compat: Compat) -> Result<Parsed, ParseError> {
         let text = text.as_ref();
         if text.len() > Self::MAX_BYTES {
@@ -102,6 +106,7 @@ impl ControlFile {
             name: reader.name(root.shift_remove(NAME)),
             version: reader.version(root.shift_remove(VERSION)),
             control_version: reader.control_version(root.shift_remove(CONTROL_VERSION)),
+            life: life(root.shift_remove(LIFE))?,
             ..Self::default()
         };
         reader.gpus(root.shift_remove(GPUS), &mut file)?;
@@ -177,10 +182,13 @@ impl Reader {
             let Some(mut entry) = self.object(&path, Some(value))? else {
                 continue;
             };
-            let limit = entry.shift_remove(LIMIT);
+            let mut size = |name: &str| {
+                let value = entry.shift_remove(name)?;
+                self.size(&format!("{path}.{name}"), value)
+            };
             let gpu = GpuControl {
-                max_device_mem: limit
-                    .and_then(|limit| self.size(&format!("{path}.{LIMIT}"), limit)),
+                max_device_mem: size(LIMIT),
+                may_hold: size(MAY_HOLD),
                 other: entry,
             };
             match file.gpus.entry(id) {
@@ -242,6 +250,15 @@ impl Reader {
             _ => Err(ProblemKind::NotANumber),
         };
         number.map_err(|what| self.problem(path, what)).ok()
+    }
+}
+
+/// Whom a file is for. It is obeyed by nobody if that cannot be read.
+fn life(value: Option<Value>) -> Result<Option<Life>, ParseError> {
+    match value {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => text.parse().map(Some),
+        Some(_) => Err(ParseError::Life),
     }
 }
 

@@ -1,0 +1,169 @@
+//! [`Life`]: one run of a program, so that an order to it is not obeyed by the next of its name.
+//!
+//! A process number alone is not enough, since the system gives it again. With the ticks after the machine's start at
+//! which the process began, and the boot's random number, it names one process for ever, whatever the clock says.
+//!
+//! This works on Linux, among processes that see each other's numbers: one in a container with numbers of its own
+//! looks dead from outside.
+
+use core::fmt;
+use core::str::FromStr;
+use std::fs;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::ParseError;
+
+/// One process, from its start to its end. As text: its number, the tick of its start, the boot's id, as in
+/// `4711-8412345-0f8fad5bd9cb469fa16570867728950e`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Life {
+    pid: u32,
+    start_ticks: u64,
+    boot: u128,
+}
+
+impl Life {
+    /// The life of the process that has this number now; `None` if there is none, it has ended and was not waited for
+    /// yet, or the system does not tell. Reads two files of `/proc`.
+    ///
+    /// ```
+    /// use larder_control::Life;
+    ///
+    /// // The number of no process: the largest is below 2^22.
+    /// assert_eq!(Life::of(u32::MAX), None);
+    /// ```
+    pub fn of(pid: u32) -> Option<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Some(Self {
+            pid,
+            start_ticks: start_ticks(&stat)?,
+            boot: u128::from_str_radix(&boot.trim().replace('-', ""), 16).ok()?,
+        })
+    }
+
+    /// The life of this process; `None` where the system does not tell.
+    pub fn this() -> Option<Self> {
+        Self::of(std::process::id())
+    }
+
+    /// The number of its process.
+    pub const fn pid(self) -> u32 {
+        self.pid
+    }
+}
+
+/// When a process began, by its line of `/proc/<pid>/stat`; `None` if it has ended.
+fn start_ticks(stat: &str) -> Option<u64> {
+    // The name, in brackets, may have any characters.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    let threads: u64 = fields.nth(16)?.parse().ok()?;
+    // The first thread may have ended before the others.
+    let has_ended = matches!(state, "Z" | "X" | "x") && threads <= 1;
+    (!has_ended).then_some(fields.nth(1)?.parse().ok()?)
+}
+
+impl fmt::Display for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            pid,
+            start_ticks,
+            boot,
+        } = self;
+        write!(f, "{pid}-{start_ticks}-{boot:032x}")
+    }
+}
+
+impl FromStr for Life {
+    type Err = ParseError;
+
+    /// Reads what [`Display`](fmt::Display) writes, and nothing else.
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let parse = || {
+            let mut parts = text.splitn(3, '-');
+            Some(Self {
+                pid: parts.next()?.parse().ok()?,
+                start_ticks: parts.next()?.parse().ok()?,
+                boot: u128::from_str_radix(parts.next()?, 16).ok()?,
+            })
+        };
+        parse()
+            .filter(|life: &Self| life.to_string() == text)
+            .ok_or(ParseError::Life)
+    }
+}
+
+impl Serialize for Life {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Life {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line with this state, these threads and this start.
+    fn stat(state: &str, threads: u64, start: u64) -> String {
+        let between = ["1"; 16].join(" ");
+        format!("7 (a ) Z (b) {state} {between} {threads} 0 {start} 9 9")
+    }
+
+    #[test]
+    fn a_stat_line_is_read_behind_the_name_whatever_that_is() {
+        assert_eq!(start_ticks(&stat("S", 3, 500)), Some(500));
+        assert_eq!(start_ticks(&stat("Z", 1, 500)), None);
+        // Its first thread has ended, and another has the memory.
+        assert_eq!(start_ticks(&stat("Z", 2, 500)), Some(500));
+        assert_eq!(start_ticks("7 (a) S"), None);
+        assert_eq!(start_ticks(""), None);
+    }
+
+    #[test]
+    fn a_life_is_one_process_and_its_text_is_read_back() {
+        let Some(life) = Life::this() else {
+            return;
+        };
+        assert_eq!(Life::this(), Some(life));
+        assert_eq!(life.pid(), std::process::id());
+        assert_eq!(life.to_string().parse(), Ok(life));
+        let json = serde_json::to_string(&life).unwrap();
+        assert_eq!(serde_json::from_str::<Life>(&json).unwrap(), life);
+        let text = life.to_string();
+        for wrong in [
+            "",
+            "1",
+            "1-2",
+            "1-2-3",
+            "1-2-g",
+            &format!("+{text}"),
+            &text.to_uppercase(),
+        ] {
+            let is_same = *wrong == text;
+            assert!(is_same || wrong.parse::<Life>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_ended_has_no_life_even_before_its_parent_has_asked() {
+        if Life::this().is_none() {
+            return;
+        }
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while Life::of(child.id()).is_some() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert_eq!(Life::of(child.id()), None);
+    }
+}
