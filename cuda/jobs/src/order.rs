@@ -1,16 +1,20 @@
 //! [`Order`]: a person's change of a job's control file.
 //!
 //! ORDER1. A control file that cannot be read is not written, since its values would be lost.
-//! ORDER2. An order keeps all fields and GPUs that it does not name.
+//! ORDER2. An order keeps all fields and GPUs that it does not name, but for what was said to a run of the job that is over:
+//! nobody obeys that any more.
 //!
 //! Another program may write the file between the read and the write; the last write counts. Two writers
 //! would undo each other's limits, so a job should have one coordinator or one person.
 
+use std::path::Path;
+
 use larder_control::{
-    BusId, Compat, ControlFile, Durability, FileError, ParseError, PerfControl, read_whole,
+    BusId, Compat, ControlFile, Durability, FileError, ParseError, PerfControl, read_orders,
     replace_whole,
 };
 
+use crate::alive::{Alive, alive};
 use crate::arguments::{parse_limit, parse_perf};
 use crate::files::JobFiles;
 use crate::view::read_status;
@@ -71,7 +75,10 @@ impl Order {
         if self.limit_bytes.is_none() && self.perf.is_none() && self.asleep.is_none() {
             return Err(OrderError::Empty);
         }
-        let (mut file, dropped) = read(job)?;
+        let (mut file, dropped) = read(job, Some(&job.status))?;
+        if file.life.is_some() && alive(None, file.life) == Alive::No {
+            file.forget_orders();
+        }
         if let Some(bytes) = self.limit_bytes {
             file.limit(self.whose(job, &file)?, bytes);
         }
@@ -107,9 +114,13 @@ impl Order {
     }
 }
 
-/// A job's control file, an empty one if there is none, and the problems in it.
-pub(crate) fn read(job: &JobFiles) -> Result<(ControlFile, Vec<String>), OrderError> {
-    let Some(text) = read_whole(&job.control, ControlFile::MAX_BYTES)? else {
+/// A job's control file, an empty one if there is none, and the problems in it. It is of this process's user, or of a file
+/// `of` another's; or of whom every job obeys.
+pub(crate) fn read(
+    job: &JobFiles,
+    of: Option<&Path>,
+) -> Result<(ControlFile, Vec<String>), OrderError> {
+    let Some(text) = read_orders(&job.control, ControlFile::MAX_BYTES, of)? else {
         return Ok((ControlFile::default(), Vec::new()));
     };
     let parsed = ControlFile::parse(text, Compat::Corrected)?;

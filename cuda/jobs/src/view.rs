@@ -84,7 +84,7 @@ impl JobView {
             problems.push(problem);
             None
         });
-        let (control, dropped) = order::read(files).unwrap_or_else(|error| {
+        let (control, dropped) = order::read(files, Some(&files.status)).unwrap_or_else(|error| {
             let problem = match error {
                 // Nobody wanted to write it.
                 OrderError::Unreadable(error) => error.to_string(),
@@ -97,7 +97,8 @@ impl JobView {
         let written = own.map(|own| own.written_at_unix_ms).filter(|ms| *ms > 0);
         let written = written.or_else(|| changed_unix_ms(&files.status));
         let pid = own.map(|own| own.pid).filter(|pid| *pid > 0);
-        let (alive, ended) = (alive(pid, written), own.is_some_and(|own| own.ended));
+        let life = own.and_then(|own| own.life);
+        let (alive, ended) = (alive(pid, life), own.is_some_and(|own| own.ended));
         if let (Alive::No, false, Some(pid)) = (alive, ended, pid) {
             problems.push(not_there(pid, &files.name));
         }

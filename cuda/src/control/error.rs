@@ -10,6 +10,9 @@ use crate::DriverError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
+    /// Another job has the control file or the status file: one job at a time has a name.
+    #[error("{0}")]
+    Taken(#[source] FileError),
     /// The control file cannot be listened to.
     #[error("{0}")]
     Listen(#[source] FileError),

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_control::{
     Adjustment, BusId, Clock, ControlFile, ControlState, DeviceUsage, DutyCycleReader, FileError,
-    JobStatus, NoDevice, Peaks, Recorded, Statistics, StatusFile, StatusPath, StatusSink,
+    JobStatus, Life, NoDevice, Peaks, Recorded, Statistics, StatusFile, StatusPath, StatusSink,
     UsageAdjustment, UsageSource,
 };
 
@@ -38,6 +38,7 @@ pub(super) struct FileState {
 impl FileState {
     pub(super) fn new(
         config: &JobConfig,
+        life: Option<Life>,
         clock: Arc<dyn Clock>,
         managed: Arc<ManagedPools>,
         perf: DutyCycleReader,
@@ -49,6 +50,7 @@ impl FileState {
             perf,
             want,
             sleep,
+            life,
             name: config.name.clone(),
             priority: config.priority,
             version: None,
@@ -130,6 +132,7 @@ struct StatusSource {
     perf: DutyCycleReader,
     want: Arc<Want>,
     sleep: Arc<JobSleep>,
+    life: Option<Life>,
     name: String,
     priority: Option<i64>,
     version: Option<u64>,
@@ -145,6 +148,7 @@ impl UsageSource for StatusSource {
     fn job(&mut self) -> Option<JobStatus> {
         let mut job = JobStatus::default();
         job.pid = std::process::id();
+        job.life = self.life;
         job.name.clone_from(&self.name);
         job.priority = self.priority;
         job.perf_control = self.perf.perf().percent().into();
@@ -180,5 +184,9 @@ impl StatusSink for StatusOutput {
             Some(path) => path.write(status),
             None => Ok(()),
         }
+    }
+
+    fn is_gone(&mut self) -> bool {
+        self.0.as_mut().is_some_and(StatusSink::is_gone)
     }
 }

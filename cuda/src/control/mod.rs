@@ -82,7 +82,7 @@ pub use launch::{LaunchPaced, LaunchPacer};
 pub use runs::{Run, RunEnd};
 
 use larder_control::{
-    BusId, Clock, Handle, Listener, PerfControl, RunActions, SystemClock, WatchMode,
+    BusId, Clock, FileLock, Handle, Listener, PerfControl, RunActions, SystemClock, WatchMode,
 };
 use larder_core::sync::Ordering;
 
@@ -103,6 +103,8 @@ pub struct Job {
     handle: Option<Handle>,
     listener: Option<Listener>,
     thread: Option<JoinHandle<()>>,
+    /// The names of its files are its own; they are free after its last status.
+    _locks: Vec<FileLock>,
 }
 
 /// A job at one moment.
@@ -124,10 +126,12 @@ pub struct JobState {
 }
 
 impl Job {
-    /// Begins to obey the control file. What stands there is obeyed before the first run.
+    /// Begins to obey the control file. What stands there is obeyed before the first run, unless it is for another run of
+    /// the job. Both files' names are the job's as long as it lives; where they cannot be locked, because their folder
+    /// may not be written, [`state`](Self::state) says so.
     ///
     /// # Errors
-    /// If the path is none, or a thread cannot be started.
+    /// If another job has one of the files, the path is none, or a thread cannot be started.
     pub fn new(config: JobConfig) -> Result<Self, JobError> {
         Self::with_clock(config, Arc::new(SystemClock::new()))
     }
@@ -135,15 +139,17 @@ impl Job {
     /// Begins to obey the control file, with a given clock: runs are timed and pauses are made by it.
     ///
     /// # Errors
-    /// If the path is none, or a thread cannot be started.
+    /// As [`new`](Self::new).
     pub fn with_clock(config: JobConfig, clock: Arc<dyn Clock>) -> Result<Self, JobError> {
         let shared = JobShared::new(config, clock);
+        let locks = shared.lock_files()?;
         runs::add_actions(&shared);
         let mut job = Self {
             shared,
             handle: None,
             listener: None,
             thread: None,
+            _locks: locks,
         };
         let config = &job.shared.config;
         let by_hand = config.listener.watch_mode == WatchMode::Manual;
@@ -245,6 +251,7 @@ impl Job {
 
     /// The job's state now.
     pub fn state(&self) -> JobState {
+        let unread = self.listener.as_ref().and_then(Listener::problem);
         let report = locked(&self.shared.report);
         JobState {
             perf: self.shared.management.perf(),
@@ -252,7 +259,7 @@ impl Job {
             files: report.files,
             refused_files: report.refused_files,
             unwritten: report.unwritten,
-            problem: report.problem.clone(),
+            problem: unread.or_else(|| report.problem.clone()),
         }
     }
 

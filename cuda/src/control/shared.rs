@@ -1,9 +1,11 @@
 //! [`JobShared`]: what a job is for its thread, its listener and its actions.
 
+use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
 use larder_control::{
-    BusId, Clock, ControlFile, FileError, Pacer, PerfControl, ResourceManagement, RunActions,
+    BusId, Clock, ControlFile, FileError, FileLock, Life, Pacer, PerfControl, ResourceManagement,
+    RunActions, Sharing,
 };
 use larder_core::limits::LimitEventKind;
 use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
@@ -13,7 +15,7 @@ use super::device_time::QueuedRuns;
 use super::file_state::{FileState, Inbox};
 use super::managed::ManagedPools;
 use super::sleep::JobSleep;
-use super::{Apply, JobConfig, Run, runs, thread};
+use super::{Apply, JobConfig, JobError, Run, runs, thread};
 use crate::DeviceAllocator;
 use crate::driver::locked;
 use crate::limits::{Budget, LimitedPool};
@@ -21,6 +23,8 @@ use crate::limits::{Budget, LimitedPool};
 /// What a job is, for its thread, its listener and its actions.
 pub(super) struct JobShared {
     pub(super) config: JobConfig,
+    /// Whom orders are for.
+    pub(super) life: Option<Life>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) management: ResourceManagement<Arc<dyn Clock>>,
     pub(super) pacer: Arc<Pacer<Arc<dyn Clock>>>,
@@ -71,8 +75,10 @@ impl JobShared {
         let managed = Arc::<ManagedPools>::default();
         let want = Arc::new(Want(AtomicU64::new(Want::UNKNOWN)));
         let sleep = Arc::<JobSleep>::default();
+        let life = Life::this();
         let state = FileState::new(
             &config,
+            life,
             Arc::clone(&clock),
             Arc::clone(&managed),
             management.reader(),
@@ -90,12 +96,30 @@ impl JobShared {
             bell: thread::Bell::default(),
             ends: AtomicU8::new(0),
             config,
+            life,
             clock,
             management,
             managed,
             want,
             sleep,
         })
+    }
+
+    /// Locks the names of both files, and notes which could not be.
+    pub(super) fn lock_files(&self) -> Result<Vec<FileLock>, JobError> {
+        let files = &self.config.files;
+        let mut locks = Vec::new();
+        for path in [&files.control, &files.status].into_iter().flatten() {
+            match FileLock::take(path, Sharing::Nobody) {
+                Ok(lock) => locks.push(lock),
+                Err(error) if error.source.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(JobError::Taken(error));
+                }
+                // Limits are safe all the same: a coordinator's orders are for one life.
+                Err(error) => locked(&self.report).problem = Some(error.to_string()),
+            }
+        }
+        Ok(locks)
     }
 
     pub(super) fn cancel(&self) {
@@ -139,6 +163,11 @@ impl JobShared {
                 return;
             }
         };
+        if !parsed.file.is_for(self.life) {
+            let words = "the control file's orders are for an earlier run of this job, or another: new ones are waited for";
+            locked(&self.report).problem = Some(words.to_owned());
+            return;
+        }
         {
             let mut report = locked(&self.report);
             report.files += 1;

@@ -11,7 +11,7 @@ use core::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use larder_control::{Compat, ControlFile, Signal, SleepState, SleepStatus, read_whole};
+use larder_control::{Compat, ControlFile, Signal, SleepState, SleepStatus, read_orders};
 use larder_core::ByteCount;
 
 use super::JobShared;
@@ -272,12 +272,13 @@ impl JobShared {
         let Some(path) = &self.config.files.control else {
             return false;
         };
-        let text = match read_whole(path, ControlFile::MAX_BYTES) {
+        let text = match read_orders(path, ControlFile::MAX_BYTES, None) {
             Ok(Some(text)) => text,
             Ok(None) => return false,
             Err(_) => return true,
         };
         let parsed = ControlFile::parse(text, Compat::Corrected);
-        parsed.is_ok_and(|parsed| parsed.file.asleep == Some(true))
+        let is_told = |file: ControlFile| file.is_for(self.life) && file.asleep == Some(true);
+        parsed.is_ok_and(|parsed| is_told(parsed.file))
     }
 }

@@ -70,17 +70,17 @@ struct LowerWant {
 }
 
 impl Job {
-    /// A job that reported nothing. With turns it has no seat yet, and one from the beginning without.
-    pub(super) const fn new(id: JobId, policy: JobPolicy, has_turns: bool) -> Self {
+    /// A job that reported nothing, and may hold so much. With turns it has no seat yet, and one from the beginning without.
+    pub(super) const fn new(id: JobId, policy: JobPolicy, may_hold: u64, has_turns: bool) -> Self {
         Self {
             id,
             policy,
             sent: 0,
             confirmed: 0,
             sent_limit: 0,
-            limit: 0,
+            limit: may_hold,
             held: 0,
-            held_asleep: 0,
+            held_asleep: may_hold,
             want: 0,
             lower_want: None,
             answer: None,

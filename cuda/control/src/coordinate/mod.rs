@@ -199,6 +199,19 @@ impl Coordinator {
     ///
     /// The floors of all jobs would exceed the total. Nothing has changed.
     pub fn join(&mut self, policy: JobPolicy) -> Result<JobId, CoordinateError> {
+        self.join_with(policy, 0)
+    }
+
+    /// Adds a job that may hold so much by an earlier coordinator's orders: it is charged that until its first report.
+    ///
+    /// # Errors
+    ///
+    /// As [`join`](Self::join).
+    pub fn join_with(
+        &mut self,
+        policy: JobPolicy,
+        may_hold_bytes: u64,
+    ) -> Result<JobId, CoordinateError> {
         let promised: u64 = self.jobs.iter().map(|job| job.policy.floor_bytes).sum();
         let left_bytes = self.config.total_bytes - promised;
         if policy.floor_bytes > left_bytes {
@@ -206,8 +219,12 @@ impl Coordinator {
         }
         let id = JobId(self.next);
         self.next += 1;
-        self.jobs
-            .push(Job::new(id, policy, self.config.turn.is_some()));
+        self.jobs.push(Job::new(
+            id,
+            policy,
+            may_hold_bytes,
+            self.config.turn.is_some(),
+        ));
         Ok(id)
     }
 

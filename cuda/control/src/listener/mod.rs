@@ -20,7 +20,7 @@ use std::time::Duration;
 use registry::{FileContent, HandlerId, Registry, Turn};
 
 use crate::Compat;
-use crate::whole_file::{FileAct, FileError, read_whole};
+use crate::whole_file::{FileAct, FileError, read_orders};
 
 type Callback = Box<dyn FnMut(&[u8]) + Send>;
 
@@ -66,8 +66,8 @@ impl Default for ListenerConfig {
 ///
 /// A file changed if its content did: it is read whole and compared, so a file that was renamed over
 /// another, an older time or the same size do not matter. The removal of a file is no change; its return is
-/// one, whatever it holds. A file that cannot be read is tried again at the next poll. Contents that were
-/// there between two polls only are never seen.
+/// one, whatever it holds. A file that cannot be read, or is not of a user who may command ([`read_orders`]), is tried
+/// again at the next poll. Contents that were there between two polls only are never seen.
 ///
 /// Callbacks run one at a time, on the listener's thread or inside [`Self::poll_now`], never under a lock
 /// of the listener's: they may register and drop handles, their own too. A new handler gets the content at
@@ -151,6 +151,8 @@ struct ListenerState {
     woken: bool,
     /// Whether a watched folder was moved or removed.
     moved: bool,
+    /// Why the last file that could not be read could not; `None` once all could.
+    problem: Option<String>,
 }
 
 impl Listener {
@@ -166,6 +168,7 @@ impl Listener {
                     served: false,
                     woken: false,
                     moved: false,
+                    problem: None,
                 }),
                 wake: Condvar::new(),
                 turned: Condvar::new(),
@@ -223,6 +226,11 @@ impl Listener {
         self.shared.poll();
     }
 
+    /// Why a file could not be read at the last poll, in words; `None` if all could, or are not there.
+    pub fn problem(&self) -> Option<String> {
+        self.shared.lock().problem.clone()
+    }
+
     /// The counters so far.
     pub fn stats(&self) -> ListenerStats {
         let state = self.shared.lock();
@@ -258,19 +266,23 @@ impl ListenerShared {
         state.stats.polls += 1;
         let paths = state.registry.paths();
         drop(state);
+        let mut problem = None;
         for path in paths {
-            self.look(&path);
+            problem = self.look(&path).err().or(problem);
         }
-        self.lock().registry.end_turn();
+        let mut state = self.lock();
+        state.problem = problem.map(|error| error.to_string());
+        state.registry.end_turn();
+        drop(state);
         self.turned.notify_all();
     }
 
-    /// Reads one file and runs its handlers. The caller has the turn.
-    fn look(&self, path: &Path) {
-        let seen = match read_whole(path, self.config.max_bytes) {
-            Ok(Some(text)) => FileContent::Text(text),
-            Ok(None) => FileContent::Missing,
-            Err(_) => FileContent::Unreadable,
+    /// Reads one file and runs its handlers; why it could not be read. The caller has the turn.
+    fn look(&self, path: &Path) -> Result<(), FileError> {
+        let (seen, read) = match read_orders(path, self.config.max_bytes, None) {
+            Ok(Some(text)) => (FileContent::Text(text), Ok(())),
+            Ok(None) => (FileContent::Missing, Ok(())),
+            Err(error) => (FileContent::Unreadable, Err(error)),
         };
         let mut state = self.lock();
         state.stats.unreadable += u64::from(matches!(seen, FileContent::Unreadable));
@@ -292,6 +304,7 @@ impl ListenerShared {
             self.turned.notify_all();
             after = id;
         }
+        read
     }
 }
 

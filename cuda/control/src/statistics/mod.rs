@@ -4,6 +4,7 @@ mod history;
 
 use core::fmt;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,6 +50,11 @@ pub trait StatusSink {
     /// # Errors
     /// The last status stands then.
     fn write(&mut self, status: &StatusFile) -> Result<(), Self::Error>;
+
+    /// Whether what was written is there no more, so that the next check writes it again.
+    fn is_gone(&mut self) -> bool {
+        false
+    }
 }
 
 /// A status in a file, replaced by renaming.
@@ -65,6 +71,11 @@ impl StatusSink for StatusPath {
 
     fn write(&mut self, status: &StatusFile) -> Result<(), FileError> {
         replace_whole(&self.path, status.to_text().as_bytes(), self.durability)
+    }
+
+    fn is_gone(&mut self) -> bool {
+        std::fs::symlink_metadata(&self.path)
+            .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 }
 
@@ -85,10 +96,11 @@ pub enum Recorded {
 /// The first run brings a check; then the first run 10 s after the last check does, and any run that takes
 /// more than ten times as long as the oldest of the last nine of its graph, or less than a tenth of it. A
 /// check writes if the average of a graph moved by 1 % of what was written last, if a graph came or went (its
-/// last run was 100 s ago), or if one of the seven numbers of a GPU or the job's own part changed. After a
-/// failed write the next check writes. At most 4,096 graphs are remembered, those that ran last.
+/// last run was 100 s ago), if one of the seven numbers of a GPU or the job's own part changed, or if what was written last
+/// is gone. After a failed write the next check writes. At most 4,096 graphs are remembered, those that ran last.
 ///
-/// Upstream differs, and so does [`Compat::AntMan`]: peaks are since the start; graphs are never forgotten;
+/// Upstream differs, and so does [`Compat::AntMan`]: peaks are since the start; graphs are never forgotten, and what is gone
+/// is not noticed;
 /// an average is compared with that of the last check, so that slow drift is never written; and the reason
 /// why memory went to the host is the opposite.
 ///
@@ -105,6 +117,8 @@ pub struct Statistics<U, S, C> {
     last_check: Option<Duration>,
     /// Whether something changed that the sink has not written.
     unwritten: bool,
+    /// Whether the sink has written anything.
+    has_written: bool,
 }
 
 impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
@@ -120,6 +134,7 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
             job: None,
             last_check: None,
             unwritten: false,
+            has_written: false,
         }
     }
 
@@ -150,6 +165,7 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
         self.unwritten |= self.histories.average(now);
         if !self.compat.is_antman() {
             self.unwritten |= self.histories.forget(now);
+            self.unwritten |= self.has_written && self.sink.is_gone();
         }
         self.take_usage(refused_before);
         self.take_job();
@@ -158,7 +174,7 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
         }
         self.sink.write(&self.status(now))?;
         self.histories.written();
-        self.unwritten = false;
+        (self.unwritten, self.has_written) = (false, true);
         Ok(Recorded::Written)
     }
 

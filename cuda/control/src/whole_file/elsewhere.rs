@@ -1,5 +1,6 @@
 //! [`Folder`] where files are reached by their paths only: links are followed, and nobody's files are told apart.
 
+use core::fmt;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -8,6 +9,30 @@ use std::path::{Path, PathBuf};
 /// There was a file.
 #[derive(Clone, Copy)]
 pub(super) struct Old;
+
+/// Everybody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct User;
+
+impl User {
+    pub(super) fn of(_file: &File) -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    pub(super) const fn is_this(self) -> bool {
+        true
+    }
+
+    pub(super) const fn is_superuser(self) -> bool {
+        false
+    }
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("somebody")
+    }
+}
 
 pub(super) struct Folder(PathBuf);
 
@@ -44,9 +69,28 @@ impl Folder {
         fs::remove_file(self.0.join(name))
     }
 
+    pub(super) fn owner(&self) -> io::Result<User> {
+        Ok(User)
+    }
+
+    pub(super) fn open_lock(&self, name: &OsStr) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        options.open(self.0.join(name))
+    }
+
+    pub(super) fn is_at(&self, _name: &OsStr, _file: &File) -> io::Result<bool> {
+        Ok(true)
+    }
+
     pub(super) fn file(&self) -> io::Result<File> {
         File::open(&self.0)
     }
+}
+
+/// There are no locks here that a process loses with its end: whoever asks gets one.
+pub(super) fn try_lock(_file: &File, _shared: bool) -> io::Result<bool> {
+    Ok(true)
 }
 
 pub(super) fn keep(_new: &File, _old: Old) -> io::Result<()> {

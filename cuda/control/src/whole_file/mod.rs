@@ -9,6 +9,11 @@
 //!   waited for: the folder is opened once, and a file is reached by its name in it, which is no link. (Not where the
 //!   system has no such calls, `elsewhere`. Against a hard link that comes and goes between two looks only the system helps,
 //!   `fs.protected_hardlinks`, which Linux distributions set: nobody links what he may not write.)
+//! * WHOLE5 orders are read from a file of a user who may command: by the owner of what was opened, not of the name.
+//! * WHOLE6 a lock is held by one process at most, on a file of its own beside the locked one, which only its owner may
+//!   open; when the lock was taken, its name led to that file still.
+
+mod lock;
 
 #[cfg(not(unix))]
 mod elsewhere;
@@ -22,10 +27,11 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 #[cfg(not(unix))]
-use elsewhere::{Folder, keep};
+use elsewhere::{Folder, User, keep};
 use larder_core::sync::{AtomicU64, Ordering};
+pub use lock::{FileLock, Sharing};
 #[cfg(unix)]
-use unix::{Folder, keep};
+use unix::{Folder, User, keep};
 
 /// Temporary names that are tried before giving up; each has 64 random bits.
 const TRIES: u32 = 16;
@@ -59,6 +65,8 @@ pub enum FileAct {
     /// Waiting for the disk after the renaming: the new content is visible, but may not survive a power
     /// failure.
     Store,
+    /// Locking its name, so that one process at a time uses the file.
+    Lock,
     /// Finding its place, to listen to it: the path is empty, or the working folder is not known.
     Listen,
     /// Starting the thread that listens to it.
@@ -73,6 +81,7 @@ impl FileAct {
             Self::Write => "write a temporary file beside",
             Self::Replace => "replace",
             Self::Store => "wait for the disk after replacing",
+            Self::Lock => "lock",
             Self::Listen => "listen to the path",
             Self::Thread => "start the thread that listens to",
         }
@@ -109,16 +118,61 @@ impl FileError {
 /// The system refuses; the file is larger than `max` bytes; or there is no file at the path, but a folder, a pipe, a
 /// symbolic link, or one of several names (hard links) of a file.
 pub fn read_whole(path: &Path, max: usize) -> Result<Option<Vec<u8>>, FileError> {
-    match read(path, max) {
+    found(path, read(path, max, |_, _| Ok(())))
+}
+
+/// The content of a file that commands, or `None` if there is no file at the path. Its owner is this process's user, the
+/// superuser, or the owner of its folder, who may put any file there; or the owner of the file `of`, if one is named: in
+/// a folder where everybody may write, nobody else's orders count (WHOLE5). Not where the system has no owners.
+///
+/// # Errors
+/// As [`read_whole`]; or the file is somebody else's.
+pub fn read_orders(
+    path: &Path,
+    max: usize,
+    of: Option<&Path>,
+) -> Result<Option<Vec<u8>>, FileError> {
+    let may_command = of.and_then(|of| {
+        let file = Folder::open(folder(of))
+            .ok()?
+            .read(name_in_folder(of).ok()?)
+            .ok()?;
+        User::of(&file).ok()
+    });
+    found(
+        path,
+        read(path, max, |folder, file| {
+            let (owner, of_folder) = (User::of(file)?, folder.owner()?);
+            let is_known = owner.is_this() || owner.is_superuser() || may_command == Some(owner);
+            if is_known || owner == of_folder {
+                return Ok(());
+            }
+            let words = format!(
+                "it belongs to {owner}, who is neither the job's user, nor the superuser, nor {of_folder}, who owns the folder: \
+             it is not obeyed, remove it"
+            );
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, words))
+        }),
+    )
+}
+
+fn found(path: &Path, read: io::Result<Vec<u8>>) -> Result<Option<Vec<u8>>, FileError> {
+    match read {
         Ok(content) => Ok(Some(content)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(FileError::at(path, FileAct::Read)(error)),
     }
 }
 
-fn read(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+fn read(
+    path: &Path,
+    max: usize,
+    check: impl FnOnce(&Folder, &File) -> io::Result<()>,
+) -> io::Result<Vec<u8>> {
     let name = name_in_folder(path)?;
-    let file = Folder::open(folder(path))?.read(name)?;
+    let folder = Folder::open(folder(path))?;
+    let file = folder.read(name)?;
+    check(&folder, &file)?;
     let mut content = Vec::new();
     let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
     file.take(limit).read_to_end(&mut content)?;

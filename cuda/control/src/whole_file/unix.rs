@@ -1,5 +1,6 @@
 //! [`Folder`]: a folder that is opened once, whose files are reached by their names in it.
 
+use core::fmt;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
@@ -7,7 +8,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, renameat,
+    statat, unlinkat,
+};
 use rustix::io::Errno;
 
 /// Read and write permissions, and no others: no execution, no set-user-ID.
@@ -22,6 +26,30 @@ pub(super) struct Old {
     user: u32,
     group: u32,
     mode: u32,
+}
+
+/// Who owns a file, by the system's number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct User(u32);
+
+impl User {
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        Ok(Self(file.metadata()?.uid()))
+    }
+
+    pub(super) fn is_this(self) -> bool {
+        self.0 == rustix::process::geteuid().as_raw()
+    }
+
+    pub(super) const fn is_superuser(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "user {}", self.0)
+    }
 }
 
 pub(super) struct Folder(OwnedFd);
@@ -47,9 +75,8 @@ impl Folder {
             };
             // How many names it had when it was opened is not known: one may be gone since. So it is to have one at most, and
             // then to be what the name leads to still.
-            let opened = file.metadata()?;
-            let is_same = |now: Stat| (now.st_dev, now.st_ino) == (opened.dev(), opened.ino());
-            if self.stat(name)?.is_some_and(is_same) && opened.nlink() <= 1 {
+            let names = file.metadata()?.nlink();
+            if self.is_at(name, &file)? && names <= 1 {
                 return Ok(file);
             }
         }
@@ -102,10 +129,55 @@ impl Folder {
         Ok(unlinkat(&self.0, name, AtFlags::empty())?)
     }
 
+    pub(super) fn owner(&self) -> io::Result<User> {
+        Ok(User(fstat(&self.0)?.st_uid))
+    }
+
+    /// Opens the file that is locked, which only its owner may open, and makes it if there is none.
+    pub(super) fn open_lock(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        loop {
+            match openat(&self.0, name, flags | OFlags::NOCTTY, Mode::empty()) {
+                Err(Errno::NOENT) => {}
+                Err(Errno::LOOP) => return Err(is_link()),
+                opened => return Ok(opened?.into()),
+            }
+            // Apart, since nobody may open with the wish to make it what somebody else has in a folder for all.
+            match openat(
+                &self.0,
+                name,
+                flags | OFlags::CREATE | OFlags::EXCL,
+                Mode::from_raw_mode(0o600),
+            ) {
+                Err(Errno::EXIST) => {}
+                made => return Ok(made?.into()),
+            }
+        }
+    }
+
+    /// Whether a name leads to this file, which has no other.
+    pub(super) fn is_at(&self, name: &OsStr, file: &File) -> io::Result<bool> {
+        let opened = file.metadata()?;
+        let is_same = |now: Stat| (now.st_dev, now.st_ino) == (opened.dev(), opened.ino());
+        Ok(self.stat(name)?.is_some_and(is_same))
+    }
+
     /// The folder itself, to wait for the disk.
     pub(super) fn file(&self) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(openat(&self.0, ".", flags, Mode::empty())?.into())
+    }
+}
+
+/// Locks an open file; false if another open file has the lock.
+pub(super) fn try_lock(file: &File, shared: bool) -> io::Result<bool> {
+    let how = match shared {
+        true => FlockOperation::NonBlockingLockShared,
+        false => FlockOperation::NonBlockingLockExclusive,
+    };
+    match flock(file, how) {
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        locked => Ok(locked.map(|()| true)?),
     }
 }
 

@@ -1,33 +1,44 @@
-//! [`JoinedJob`]: what a coordination knows of a job, its numbers beside those of the files.
+//! [`JoinedJob`]: what a coordination knows of a job, its numbers beside those of the files, and how much of what its
+//! status says is believed.
 //!
-//! ROUND1, ROUND2 and ROUND4 are those of `rounds`.
+//! ROUND1, ROUND2 and ROUND4 to ROUND6 are those of `rounds`.
 
-use larder_control::{BusId, Command, JobId, JobReport, SleepState};
+use std::time::Duration;
+
+use larder_control::{BusId, Command, ControlFile, JobId, JobReport, Life, SleepState};
+use larder_core::ByteCount;
 use serde::Serialize;
 
 use crate::files::JobFiles;
 use crate::order;
 
 /// A job that joined.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct JoinedJob {
     pub(super) id: JobId,
     pub(super) pid: u32,
+    pub(super) life: Option<Life>,
     pub(super) gpu: BusId,
     pub(super) priority: u32,
     /// Orders up to this number came from earlier coordinators (ROUND1).
     pub(super) base: u64,
-    /// The limit of an order that was not confirmed when the job joined (ROUND2).
-    pub(super) unseen_limit: u64,
-    /// The last limit that this coordinator sent, which belongs in the control file (ROUND4).
-    pub(super) limit: Option<Command>,
+    /// What earlier coordinators' orders let it hold that were not confirmed when the job joined (ROUND2).
+    pub(super) unseen_bytes: u64,
+    /// What it was given and may hold still (ROUND5).
+    pub(super) given_bytes: u64,
+    /// When its status first said more than that.
+    pub(super) claims_since: Option<Duration>,
+    /// No status of it was read yet.
+    pub(super) is_by_orders_alone: bool,
+    /// The last limit that this coordinator sent, which belongs in the control file (ROUND4), and what the job may hold
+    /// until it obeys.
+    pub(super) limit: Option<(Command, u64)>,
     pub(super) perf: Option<Command>,
     /// The last word on its sleep, which belongs in the control file too.
     pub(super) asleep: Option<Command>,
     /// What was sent last is not in the control file.
     pub(super) is_unwritten: bool,
     pub(super) state: JobFigures,
-    pub(super) wrote_unix_ms: u64,
 }
 
 /// A job's figures, in bytes.
@@ -45,11 +56,21 @@ pub(crate) struct JobFigures {
     pub(super) charge_bytes: u64,
 }
 
+/// What the device has, and how long a job's own limit counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Belief {
+    pub(super) total_bytes: u64,
+    /// What no other job is charged.
+    pub(super) room_bytes: u64,
+    pub(super) calm: Duration,
+    pub(super) now: Duration,
+}
+
 impl JoinedJob {
     /// A report in this coordinator's numbers (ROUND1, ROUND2).
     pub(super) fn translate(&self, raw: JobReport) -> JobReport {
         let limit_bytes = if raw.version < self.base {
-            raw.limit_bytes.max(self.unseen_limit)
+            raw.limit_bytes.max(self.unseen_bytes)
         } else {
             raw.limit_bytes
         };
@@ -67,34 +88,124 @@ impl JoinedJob {
         }
     }
 
+    /// As much of a report as is believed, and in words what is not (ROUND5).
+    pub(super) fn believe(
+        &mut self,
+        report: JobReport,
+        belief: Belief,
+    ) -> (JobReport, Option<String>) {
+        let Belief {
+            total_bytes,
+            room_bytes,
+            calm,
+            now,
+        } = belief;
+        let to_return = report.limit_bytes.saturating_add(report.deferred_bytes);
+        let claimed = report.held_bytes.max(to_return);
+        let sent = self.last_sent();
+        self.given_bytes = self.given_bytes.min(claimed).max(sent);
+        if claimed <= self.given_bytes {
+            return (report, None);
+        }
+        let since = *self.claims_since.get_or_insert(now);
+        let can_be = report.held_bytes <= total_bytes;
+        let most = match can_be {
+            true => self.given_bytes.max(room_bytes),
+            false => self.given_bytes,
+        };
+        // A limit of its own counts until it had the time to obey.
+        let has_time = now.saturating_sub(since) < calm;
+        let limit_most = if has_time { most } else { self.given_bytes };
+        let limit_bytes = report.limit_bytes.min(limit_most);
+        let held_bytes = report.held_bytes.min(most);
+        let above = held_bytes.max(self.given_bytes).saturating_sub(limit_bytes);
+        let believed = JobReport {
+            limit_bytes,
+            held_bytes,
+            deferred_bytes: report.deferred_bytes.min(above),
+            ..report
+        };
+        let [holds, given, room, counted] =
+            [report.held_bytes, self.given_bytes, room_bytes, held_bytes].map(ByteCount);
+        let words = if !can_be {
+            format!(
+                "it says that it holds {holds}, of {} that there are: not believed",
+                ByteCount(total_bytes)
+            )
+        } else if report.held_bytes > most {
+            format!(
+                "it says that it holds {holds}; it was given {given}, and the others leave {room}: counted with {counted}"
+            )
+        } else if !has_time && report.limit_bytes > limit_bytes {
+            format!(
+                "it takes no limit but its own: counted with what it holds, {counted}, and not with what it may take; stop it"
+            )
+        } else {
+            return (believed, None);
+        };
+        (believed, Some(words))
+    }
+
+    /// The limit that this coordinator sent last, or that an earlier one may have.
+    fn last_sent(&self) -> u64 {
+        match self.limit {
+            Some((Command::SetLimit { limit_bytes, .. }, _)) => limit_bytes,
+            _ => self.unseen_bytes,
+        }
+    }
+
     /// The limit that the job was sent last, by this coordinator or an earlier one.
     pub(super) fn last_limit(&self) -> u64 {
         match self.limit {
-            Some(Command::SetLimit { limit_bytes, .. }) => limit_bytes,
+            Some((Command::SetLimit { limit_bytes, .. }, _)) => limit_bytes,
             _ => self.state.limit_bytes,
         }
     }
 
-    /// Writes the limit and the share into the control file if it has others (ROUND4).
-    pub(super) fn write(&mut self, job: &JobFiles) -> Result<(), String> {
+    /// The control file with what this coordinator sent last (ROUND4), for this life of the job (ROUND6); `None` if
+    /// nothing was sent.
+    pub(super) fn order(&self, before: &ControlFile) -> Option<ControlFile> {
         if self.limit.is_none() && self.perf.is_none() && self.asleep.is_none() {
-            return Ok(());
+            return None;
         }
-        self.is_unwritten = true;
-        let (before, _) = order::read(job).map_err(words)?;
         let mut file = before.clone();
-        for command in [&self.limit, &self.perf, &self.asleep]
+        if file.life.is_some() && file.life != self.life {
+            file.forget_orders();
+        }
+        file.life = self.life;
+        let limit = self.limit.as_ref().map(|(command, _)| command);
+        for command in [limit, self.perf.as_ref(), self.asleep.as_ref()]
             .into_iter()
             .flatten()
         {
             file.command(self.gpu, command);
         }
+        if let Some((_, may_hold)) = self.limit {
+            file.gpus.entry(self.gpu).or_default().may_hold = Some(may_hold);
+        }
+        Some(file)
+    }
+
+    /// Notes that what was sent is in the control file. A share is written once: a person may pause a job until the
+    /// share changes again.
+    pub(super) const fn written(&mut self) {
+        self.perf = None;
+        self.is_unwritten = false;
+    }
+
+    /// Writes what was sent last into the control file if it has something else.
+    pub(super) fn write(&mut self, job: &JobFiles) -> Result<(), String> {
+        if self.limit.is_some() || self.perf.is_some() || self.asleep.is_some() {
+            self.is_unwritten = true;
+        }
+        let (before, _) = order::read(job, None).map_err(words)?;
+        let Some(file) = self.order(&before) else {
+            return Ok(());
+        };
         if file != before {
             order::write(job, &file).map_err(words)?;
         }
-        // A share is written once: a person may pause a job until the share changes again.
-        self.perf = None;
-        self.is_unwritten = false;
+        self.written();
         Ok(())
     }
 }

@@ -1,29 +1,33 @@
 //! [`Coordination`]: larder-control's coordinator over the files of jobs.
 //!
-//! A round reads the status files, lets the coordinator decide, and writes the control files that changed.
-//! Between two rounds it holds no resource, so it may be ended at any moment: the jobs keep their last
+//! A round reads the files, lets the coordinator decide, and writes the control files that changed.
+//! Between two rounds it holds no resource but its locks, so it may be ended at any moment: the jobs keep their last
 //! limits, and another coordinator continues from the files.
 //!
 //! ROUND1. Numbers of orders continue from a job's files: an order of this coordinator has a higher number than
 //! anything in the files when the job joined, so an answer to an earlier coordinator is not mistaken.
-//! ROUND2. A job with an order that it has not confirmed counts with the larger of both limits.
+//! ROUND2. A job that has not confirmed the order in its control file counts with all that it may hold by that order and
+//! by earlier ones, which the file says; so it does if its status is gone.
 //! ROUND3. A job's memory counts until the job is gone: its status said that it ended and its process is gone,
-//! its status file was removed, or another process has taken its files over. A dead process alone is not
-//! enough, because a process may only look dead from here.
+//! its status file was removed and its process is gone, or another process has taken its files over. A dead process alone
+//! is not enough, because a process may only look dead from here.
 //! ROUND4. The limits in a control file are those that this coordinator sent last; it reverts changes by hand.
+//! ROUND5. What a coordinator gave counts always. What a status says beyond that counts as far as the total has room for
+//! it beside all other jobs, and a limit that nobody gave for the calm alone; so no status takes from another job.
+//! ROUND6. An order is for one life of a job. A job that starts again obeys none of them, and has nothing before a new one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use larder_control::{
-    BusId, Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobStatus,
-    StatusFile,
+    BusId, Command, ControlFile, CoordinateError, Coordinator, CoordinatorConfig, GpuLimit, JobId,
+    JobPolicy, JobStatus, Life, StatusFile,
 };
 use serde::Serialize;
 
 use super::CoordinationSettings;
-use super::joined::{JobFigures, JoinedJob, words};
+use super::joined::{Belief, JobFigures, JoinedJob, words};
 use crate::alive::{Alive, alive};
 use crate::files::{FilesError, JobFiles, find};
 use crate::order;
@@ -58,27 +62,41 @@ pub(crate) enum CoordinationEvent {
     Problem { job: String, problem: String },
 }
 
+/// A job's two files, as they were read; what is wrong with one comes in words.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    pub(super) status: Result<Option<StatusFile>, String>,
+    pub(super) control: Result<ControlFile, String>,
+}
+
+/// Whether a process exists, by its number or its life.
+pub(super) type IsAlive<'a> = &'a dyn Fn(Option<u32>, Option<Life>) -> Alive;
+
 /// Larder-control's coordinator over the files of jobs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Coordination {
     settings: CoordinationSettings,
-    coordinator: Coordinator,
+    /// One for each GPU: the total is that of one device.
+    coordinators: BTreeMap<BusId, Coordinator>,
     known: BTreeMap<JobFiles, JoinedJob>,
     /// The present problem of each job, so that each is reported once.
     problems: BTreeMap<String, String>,
 }
 
+impl Reading {
+    pub(super) fn of(job: &JobFiles) -> Self {
+        Self {
+            status: read_status(&job.status),
+            control: order::read(job, None).map(|(file, _)| file).map_err(words),
+        }
+    }
+}
+
 impl Coordination {
-    pub(crate) fn new(settings: CoordinationSettings) -> Self {
-        let coordinator = Coordinator::new(CoordinatorConfig {
-            total_bytes: settings.total_bytes,
-            step_bytes: settings.step_bytes,
-            calm: settings.calm,
-            turn: settings.turn,
-        });
+    pub(crate) const fn new(settings: CoordinationSettings) -> Self {
         Self {
             settings,
-            coordinator,
+            coordinators: BTreeMap::new(),
             known: BTreeMap::new(),
             problems: BTreeMap::new(),
         }
@@ -92,24 +110,18 @@ impl Coordination {
         now: Duration,
     ) -> Result<Vec<CoordinationEvent>, FilesError> {
         let found = find(places)?;
+        let readings: BTreeMap<_, _> = found
+            .into_iter()
+            .map(|job| {
+                let reading = Reading::of(&job);
+                (job, reading)
+            })
+            .collect();
         let mut said = Vec::new();
-        let mut wrong = BTreeMap::new();
-        for job in &found {
-            if let Err(problem) = self.look(job, now, &mut said) {
-                wrong.insert(job.name.clone(), problem);
-            }
-        }
-        self.remove_gone(&found, &mut said);
-        let commands = self.coordinator.decide(now);
-        self.take_down(&commands, &mut said);
+        let mut wrong = self.decide(&readings, &alive, now, &mut said);
         for (job, known) in &mut self.known {
             if let Err(problem) = known.write(job) {
                 wrong.insert(job.name.clone(), problem);
-            }
-            let charge = self.coordinator.charge_bytes(known.id).unwrap_or(0);
-            if known.state.charge_bytes != charge {
-                known.state.charge_bytes = charge;
-                said.push(CoordinationEvent::State(known.state.clone()));
             }
         }
         for (job, problem) in &wrong {
@@ -122,55 +134,109 @@ impl Coordination {
         Ok(said)
     }
 
-    /// Reads one job's status, which may be missing, incomplete, or another process's.
-    fn look(
+    /// Takes what was read and decides; what is wrong with whom.
+    pub(super) fn decide(
         &mut self,
-        job: &JobFiles,
+        readings: &BTreeMap<JobFiles, Reading>,
+        alive: IsAlive<'_>,
         now: Duration,
         said: &mut Vec<CoordinationEvent>,
-    ) -> Result<(), String> {
-        let Some(status) = read_status(&job.status)? else {
-            return Ok(());
+    ) -> BTreeMap<String, String> {
+        let mut wrong = BTreeMap::new();
+        self.remove_gone(readings, alive, said);
+        // What was given to all counts before what any of them says (ROUND5).
+        let mut present = Vec::new();
+        for (job, reading) in readings {
+            match self.look(job, reading, alive, said) {
+                Ok(status) => present.extend(status.map(|status| (job, status))),
+                Err(problem) => {
+                    wrong.insert(job.name.clone(), problem);
+                }
+            }
+        }
+        for (job, status) in present {
+            if let Err(problem) = self.report(job, status, alive, now, said) {
+                wrong.insert(job.name.clone(), problem);
+            }
+        }
+        let commands: Vec<_> = self
+            .coordinators
+            .iter_mut()
+            .map(|(gpu, coordinator)| (*gpu, coordinator.decide(now)))
+            .collect();
+        for (gpu, commands) in commands {
+            self.take_down(gpu, &commands, said);
+        }
+        for known in self.known.values_mut() {
+            let charge = self.coordinators.get(&known.gpu);
+            let charge = charge.and_then(|coordinator| coordinator.charge_bytes(known.id));
+            let charge = charge.unwrap_or(0);
+            if known.state.charge_bytes != charge {
+                known.state.charge_bytes = charge;
+                said.push(CoordinationEvent::State(known.state.clone()));
+            }
+        }
+        wrong
+    }
+
+    /// Lets a job join or go by its files, of which the status may be missing, incomplete, or another process's. The
+    /// status, if it is to be believed.
+    fn look<'r>(
+        &mut self,
+        job: &JobFiles,
+        reading: &'r Reading,
+        alive: IsAlive<'_>,
+        said: &mut Vec<CoordinationEvent>,
+    ) -> Result<Option<&'r StatusFile>, String> {
+        let ordered = reading.control.clone().unwrap_or_default();
+        if !self.known.contains_key(job) && alive(None, ordered.life) == Alive::Yes {
+            // Whatever its status says, or if there is none (ROUND2).
+            self.join_by_orders(job, &ordered, said)?;
+        }
+        let Some(status) = reading.status.as_ref().map_err(Clone::clone)? else {
+            return match self.known.contains_key(job) {
+                true => Err("its status is missing: it is counted with what it had".into()),
+                false => Ok(None),
+            };
         };
         let Some(own) = &status.larder else {
             return Err("it says nothing of limits, so its memory is not counted".into());
         };
-        if let Some(known) = self.known.get(job)
-            && known.pid != own.pid
-        {
-            if alive(Some(known.pid), Some(known.wrote_unix_ms)) == Alive::Yes {
+        let is_there = alive(Some(own.pid), own.life);
+        if let Some(known) = self.known.get(job) {
+            let is_same = (known.pid, known.life) == (own.pid, own.life);
+            if !is_same && alive(Some(known.pid), known.life) == Alive::Yes {
                 return Err(format!(
                     "process {} writes the status of process {}, which is there: give them names of their own",
                     own.pid, known.pid
                 ));
             }
-            self.gone(job, "another process has its files", said);
+            if !is_same {
+                self.gone(job, Some("another process has its files"), said);
+            } else if known.is_by_orders_alone {
+                // It joins again with what its status says of it.
+                self.gone(job, None, said);
+            }
         }
-        let is_there = alive(Some(own.pid), Some(own.written_at_unix_ms));
         if own.ended && is_there != Alive::Yes {
-            self.gone(job, "it ended", said);
-            return Ok(());
+            self.gone(job, Some("it ended"), said);
+            return Ok(None);
         }
         if !self.known.contains_key(job) {
             if own.gpus.is_empty() {
                 // The job has no memory yet.
-                return Ok(());
+                return Ok(None);
             }
             if is_there == Alive::No {
                 return Err("its process is gone, so it is not counted: remove its files".into());
             }
-            self.join(job, own, said)?;
+            self.join(job, own, &ordered, said)?;
         }
-        self.report(job, &status, now, said)?;
-        if is_there == Alive::No {
-            return Err(not_there(own.pid, &job.name));
-        }
-        Ok(())
+        Ok(Some(status))
     }
 
     /// The GPU that a job's memory is counted on; the job names at least one GPU.
-    fn gpu_of(&mut self, own: &JobStatus) -> Result<BusId, String> {
-        let mut gpus = own.gpus.keys().copied();
+    fn gpu_of(&self, mut gpus: impl Iterator<Item = BusId>) -> Result<BusId, String> {
         match self.settings.gpu {
             Some(gpu) if gpus.any(|other| other == gpu) => Ok(gpu),
             Some(gpu) => Err(format!("it is not on the GPU {gpu}: not counted")),
@@ -179,35 +245,72 @@ impl Coordination {
                 if gpus.next().is_some() {
                     return Err("it uses several GPUs: say which one is divided, by --gpu".into());
                 }
-                // The total is that of one device.
-                self.settings.gpu = Some(gpu);
                 Ok(gpu)
             }
         }
+    }
+
+    /// Counts a living job with what an earlier coordinator's orders let it hold.
+    fn join_by_orders(
+        &mut self,
+        job: &JobFiles,
+        ordered: &ControlFile,
+        said: &mut Vec<CoordinationEvent>,
+    ) -> Result<(), String> {
+        let limited = ordered.gpus.iter();
+        let mut limited = limited.filter(|(_, gpu)| gpu.max_device_mem.is_some());
+        let (Some(life), Some(_)) = (ordered.life, limited.clone().next()) else {
+            return Ok(());
+        };
+        let mut own = JobStatus::default();
+        (own.pid, own.life) = (life.pid(), Some(life));
+        own.gpus
+            .extend(limited.by_ref().map(|(gpu, _)| (*gpu, GpuLimit::default())));
+        self.join(job, &own, ordered, said)?;
+        if let Some(known) = self.known.get_mut(job) {
+            known.is_by_orders_alone = true;
+        }
+        Ok(())
     }
 
     fn join(
         &mut self,
         job: &JobFiles,
         own: &JobStatus,
+        ordered: &ControlFile,
         said: &mut Vec<CoordinationEvent>,
     ) -> Result<(), String> {
-        let gpu = self.gpu_of(own)?;
+        let gpu = self.gpu_of(own.gpus.keys().copied())?;
         let priority = u32::try_from(own.priority.unwrap_or(0).max(0)).unwrap_or(u32::MAX);
-        let commanded = order::read(job).map(|(file, _)| file).unwrap_or_default();
         let policy = JobPolicy {
             name: job.name.clone(),
             priority,
             floor_bytes: self.settings.floor_bytes,
             perf_beside: self.settings.perf_beside,
         };
-        let id = self.coordinator.join(policy).map_err(words)?;
+        let coordinator = self.coordinators.entry(gpu).or_insert_with(|| {
+            Coordinator::new(CoordinatorConfig {
+                total_bytes: self.settings.total_bytes,
+                step_bytes: self.settings.step_bytes,
+                calm: self.settings.calm,
+                turn: self.settings.turn,
+            })
+        });
+        // Orders for another life are nothing to this one (ROUND6).
+        let ordered = Some(ordered).filter(|ordered| ordered.is_for(own.life));
+        let given = ordered.and_then(|ordered| ordered.gpus.get(&gpu));
+        let last = given.map_or(0, |given| given.max_device_mem.unwrap_or(0));
+        let may_hold = given
+            .map_or(0, |given| given.may_hold.unwrap_or(0))
+            .max(last);
         let obeyed = own.control_version.unwrap_or(0);
-        let sent = commanded.control_version.unwrap_or(0);
-        let last_limit = commanded.gpus.get(&gpu).and_then(|gpu| gpu.max_device_mem);
-        let unseen_limit = last_limit.filter(|_| sent > obeyed).unwrap_or(0);
+        let sent = ordered
+            .and_then(|ordered| ordered.control_version)
+            .unwrap_or(0);
+        let unseen_bytes = if sent > obeyed { may_hold } else { 0 };
         let in_force = own.gpus.get(&gpu).map_or(0, |limit| limit.limit_bytes);
-        let limit_bytes = in_force.max(unseen_limit);
+        let limit_bytes = in_force.max(unseen_bytes);
+        let id = coordinator.join_with(policy, may_hold).map_err(words)?;
         said.push(CoordinationEvent::Joined {
             job: job.name.clone(),
             priority,
@@ -216,10 +319,14 @@ impl Coordination {
         let known = JoinedJob {
             id,
             pid: own.pid,
+            life: own.life,
             gpu,
             priority,
             base: obeyed.max(sent),
-            unseen_limit,
+            unseen_bytes,
+            given_bytes: may_hold,
+            claims_since: None,
+            is_by_orders_alone: false,
             limit: None,
             perf: None,
             asleep: None,
@@ -228,7 +335,6 @@ impl Coordination {
                 job: job.name.clone(),
                 ..JobFigures::default()
             },
-            wrote_unix_ms: own.written_at_unix_ms,
         };
         self.known.insert(job.clone(), known);
         Ok(())
@@ -238,6 +344,7 @@ impl Coordination {
         &mut self,
         job: &JobFiles,
         status: &StatusFile,
+        alive: IsAlive<'_>,
         now: Duration,
         said: &mut Vec<CoordinationEvent>,
     ) -> Result<(), String> {
@@ -247,9 +354,21 @@ impl Coordination {
         let Some(raw) = status.report(known.gpu) else {
             return Err(format!("it says nothing of the GPU {} any more", known.gpu));
         };
-        let report = known.translate(raw);
-        let result = self.coordinator.report(known.id, report, now);
-        let charge_bytes = self.coordinator.charge_bytes(known.id).unwrap_or(0);
+        let Some(coordinator) = self.coordinators.get_mut(&known.gpu) else {
+            return Ok(());
+        };
+        let total_bytes = self.settings.total_bytes;
+        let own = coordinator.charge_bytes(known.id).unwrap_or(0);
+        let others = coordinator.charged_bytes().saturating_sub(own);
+        let belief = Belief {
+            total_bytes,
+            room_bytes: total_bytes.saturating_sub(others),
+            calm: self.settings.calm,
+            now,
+        };
+        let (report, disbelieved) = known.believe(known.translate(raw), belief);
+        let result = coordinator.report(known.id, report, now);
+        let charge_bytes = coordinator.charge_bytes(known.id).unwrap_or(0);
         let state = JobFigures {
             job: job.name.clone(),
             limit_bytes: raw.limit_bytes,
@@ -258,51 +377,73 @@ impl Coordination {
             wanted_bytes: Some(raw.wanted_bytes).filter(|wanted| *wanted != u64::MAX),
             charge_bytes,
         };
-        if let Some(own) = &status.larder {
-            known.wrote_unix_ms = own.written_at_unix_ms;
-        }
         if state != known.state {
             known.state = state.clone();
             said.push(CoordinationEvent::State(state));
         }
+        if let Some(problem) = disbelieved {
+            return Err(problem);
+        }
         match result {
             // The job held that before it joined.
-            Err(CoordinateError::AboveLimit { .. }) if report.version == 0 => Ok(()),
-            result => result.map_err(words),
+            Err(CoordinateError::AboveLimit { .. }) if report.version == 0 => {}
+            result => result.map_err(words)?,
+        }
+        match alive(Some(known.pid), known.life) {
+            Alive::No => Err(not_there(known.pid, &job.name)),
+            Alive::Yes | Alive::Unknown => Ok(()),
         }
     }
 
     /// Removes jobs whose status files were removed and whose processes are gone (ROUND3).
-    fn remove_gone(&mut self, found: &[JobFiles], said: &mut Vec<CoordinationEvent>) {
+    fn remove_gone(
+        &mut self,
+        readings: &BTreeMap<JobFiles, Reading>,
+        alive: IsAlive<'_>,
+        said: &mut Vec<CoordinationEvent>,
+    ) {
+        let is_missing = |reading: &Reading| matches!(reading.status, Ok(None));
         let removed: Vec<_> = self
             .known
             .iter()
             .filter(|(job, known)| {
-                let has_status = found.contains(job) && job.status.exists();
-                !has_status && alive(Some(known.pid), Some(known.wrote_unix_ms)) != Alive::Yes
+                readings.get(*job).is_none_or(is_missing)
+                    && alive(Some(known.pid), known.life) != Alive::Yes
             })
             .map(|(job, _)| job.clone())
             .collect();
         for job in removed {
-            self.gone(&job, "its status file was removed", said);
+            self.gone(&job, Some("its status file was removed"), said);
         }
     }
 
-    fn gone(&mut self, job: &JobFiles, why: &'static str, said: &mut Vec<CoordinationEvent>) {
-        if let Some(known) = self.known.remove(job) {
-            let left = self.coordinator.gone(known.id);
+    /// Removes a job if it is known; said if there is a reason.
+    fn gone(
+        &mut self,
+        job: &JobFiles,
+        why: Option<&'static str>,
+        said: &mut Vec<CoordinationEvent>,
+    ) {
+        let Some(known) = self.known.remove(job) else {
+            return;
+        };
+        if let Some(coordinator) = self.coordinators.get_mut(&known.gpu) {
+            let left = coordinator.gone(known.id);
             debug_assert!(left.is_ok(), "it joined");
+        }
+        if let Some(why) = why {
             let job = job.name.clone();
             said.push(CoordinationEvent::Gone { job, why });
         }
     }
 
     /// Stores the commands in their jobs' records, and adds an event with the reason for each.
-    fn take_down(&mut self, commands: &[Command], said: &mut Vec<CoordinationEvent>) {
+    fn take_down(&mut self, gpu: BusId, commands: &[Command], said: &mut Vec<CoordinationEvent>) {
         for command in commands {
             let id = command.job();
-            let lacking = self.lacking(id);
-            let Some((files, known)) = self.known.iter_mut().find(|(_, known)| known.id == id)
+            let lacking = self.lacking(gpu, id);
+            let mut known = self.known.iter_mut();
+            let Some((files, known)) = known.find(|(_, known)| (known.gpu, known.id) == (gpu, id))
             else {
                 continue;
             };
@@ -327,11 +468,16 @@ impl Coordination {
                     to_bytes: limit_bytes,
                     why,
                 });
-                known.limit = Some(Command::SetLimit {
+                let command = Command::SetLimit {
                     job: id,
                     limit_bytes,
                     version: known.base.saturating_add(version),
-                });
+                };
+                let coordinator = self.coordinators.get(&gpu);
+                let charge = coordinator.and_then(|of_gpu| of_gpu.charge_bytes(id));
+                let may_hold = charge.unwrap_or(0).max(limit_bytes);
+                known.limit = Some((command, may_hold));
+                known.given_bytes = known.given_bytes.max(limit_bytes);
             } else if let Command::SetPerf { perf, .. } = *command {
                 let percent = perf.percent();
                 said.push(CoordinationEvent::Perf { job, percent });
@@ -343,13 +489,14 @@ impl Coordination {
         }
     }
 
-    /// The names of the other jobs that want more than they have, of the same priority or a higher one.
-    fn lacking(&self, of: JobId) -> Vec<String> {
-        let mut known = self.known.values();
-        let priority = known
+    /// The names of the other jobs on a GPU that want more than they have, of the same priority or a higher one.
+    fn lacking(&self, gpu: BusId, of: JobId) -> Vec<String> {
+        let mut all = self.known.values().filter(|known| known.gpu == gpu);
+        let priority = all
+            .clone()
             .find(|known| known.id == of)
             .map_or(0, |known| known.priority);
-        let lacking = self.known.values().filter(|known| {
+        let lacking = all.by_ref().filter(|known| {
             let wanted = known.state.wanted_bytes.unwrap_or(u64::MAX);
             known.id != of && known.priority >= priority && wanted > known.state.limit_bytes
         });
@@ -361,6 +508,9 @@ impl Coordination {
 impl Coordination {
     /// The sum of what all jobs can hold, in bytes.
     pub(crate) fn charged_bytes(&self) -> u64 {
-        self.coordinator.charged_bytes()
+        self.coordinators
+            .values()
+            .map(Coordinator::charged_bytes)
+            .sum()
     }
 }

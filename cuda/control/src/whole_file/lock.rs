@@ -1,0 +1,150 @@
+//! [`FileLock`]: one process at a time uses a name.
+
+use core::fmt;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+
+#[cfg(not(unix))]
+use super::elsewhere::{Folder, User, try_lock};
+#[cfg(unix)]
+use super::unix::{Folder, User, try_lock};
+use super::{FileAct, FileError, folder, name_in_folder};
+
+/// How often a lock is taken again whose file was removed meanwhile.
+const TRIES: usize = 100;
+
+/// With whom a lock is shared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sharing {
+    /// Nobody: there is one such lock at a time, and no other.
+    Nobody,
+    /// With others that are shared.
+    Shared,
+}
+
+/// A lock on a name in a folder, held until it is dropped or its process ends. Whoever locks the same name of the same
+/// folder meanwhile is refused, by whatever path. It is on a file beside the locked one, `.NAME.lock`, which holds the
+/// number of the process and is the owner's alone; it is removed at the end, and left by a process that is killed, which
+/// does no harm.
+///
+/// A child that was forked and did not execute another program holds the lock too.
+///
+/// ```
+/// use larder_control::{FileLock, Sharing};
+///
+/// # let folder = std::env::temp_dir().join(format!("lock-doc-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// let path = folder.join("night.status.json");
+/// let lock = FileLock::take(&path, Sharing::Nobody)?;
+/// # #[cfg(unix)]
+/// assert!(FileLock::take(&path, Sharing::Nobody).is_err());
+/// drop(lock);
+/// FileLock::take(&path, Sharing::Nobody)?;
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a lock that is dropped is free"]
+pub struct FileLock {
+    file: File,
+    folder: Folder,
+    name: OsString,
+    sharing: Sharing,
+}
+
+impl FileLock {
+    /// Locks a file's name, without waiting. The file itself is neither needed nor touched.
+    ///
+    /// # Errors
+    /// [`FileAct::Lock`]: another has the lock ([`io::ErrorKind::WouldBlock`], with its number if that is known), or the
+    /// system refuses the file of the lock, as it does where the folder may not be written or somebody else made it.
+    pub fn take(path: &Path, sharing: Sharing) -> Result<Self, FileError> {
+        let taken = name_in_folder(path).and_then(|name| {
+            let mut hidden = OsString::from(".");
+            hidden.push(name);
+            hidden.push(".lock");
+            Self::take_in(Folder::open(folder(path))?, &hidden, sharing)
+        });
+        taken.map_err(FileError::at(path, FileAct::Lock))
+    }
+
+    fn take_in(folder: Folder, name: &OsStr, sharing: Sharing) -> io::Result<Self> {
+        for _ in 0..TRIES {
+            let mut file = folder.open_lock(name)?;
+            let owner = User::of(&file)?;
+            if !owner.is_this() && !owner.is_superuser() {
+                let words = format!(
+                    "its lock, {}, belongs to {owner}: remove it",
+                    name.display()
+                );
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, words));
+            }
+            if !try_lock(&file, sharing == Sharing::Shared)? {
+                return Err(is_taken(&mut file));
+            }
+            // Whoever had it before may have removed it since it was opened (WHOLE6).
+            if !folder.is_at(name, &file)? {
+                continue;
+            }
+            if sharing == Sharing::Nobody {
+                file.set_len(0)?;
+                write!(file, "{}", std::process::id())?;
+            }
+            return Ok(Self {
+                file,
+                folder,
+                name: name.to_owned(),
+                sharing,
+            });
+        }
+        Err(io::Error::new(
+            io::ErrorKind::WouldBlock,
+            "its lock was another file at each look: it is replaced all the time",
+        ))
+    }
+
+    /// Whether the lock is what others ask for still: its folder and its file were not replaced.
+    pub fn holds(&self, path: &Path) -> bool {
+        let found = || {
+            let there = Folder::open(folder(path))?;
+            there.is_at(&self.name, &self.file)
+        };
+        found().unwrap_or(false)
+    }
+}
+
+/// Another has the lock.
+fn is_taken(file: &mut File) -> io::Error {
+    let mut pid = String::new();
+    let read = file
+        .rewind()
+        .and_then(|()| file.take(20).read_to_string(&mut pid));
+    let who = match (read, pid.parse::<u32>()) {
+        (Ok(_), Ok(pid)) => format!("process {pid}"),
+        _ => "another process".to_owned(),
+    };
+    let words = format!("{who} has it, or a child of it: end it first, or take another name");
+    io::Error::new(io::ErrorKind::WouldBlock, words)
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // Under the lock, so that nobody's is removed (WHOLE6). A drop cannot report the error, and one that stays does
+        // no harm.
+        if self.sharing == Sharing::Nobody
+            && self.folder.is_at(&self.name, &self.file).unwrap_or(false)
+        {
+            let _ = self.folder.remove(&self.name);
+        }
+    }
+}
+
+impl fmt::Debug for FileLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileLock")
+            .field("name", &self.name)
+            .field("sharing", &self.sharing)
+            .finish_non_exhaustive()
+    }
+}
