@@ -5,11 +5,11 @@ use std::time::SystemTime;
 use std::{fs, io};
 
 use clap::{Args, Subcommand};
-use larder_control::PerfControl;
+use larder_control::{FileLock, Life, PerfControl, Sharing};
 
-use crate::alive::Alive;
+use crate::alive::{Alive, alive};
 use crate::files::{JobFiles, default_folder, find_named};
-use crate::order::Order;
+use crate::order::{self, Order};
 use crate::view::JobView;
 use crate::{Failure, complain};
 
@@ -83,10 +83,24 @@ pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Removes the files of a job whose process is gone. Its names are locked meanwhile, so none starts under them.
 fn forget(job: &JobFiles) -> Result<(), Failure> {
+    let mut locks = Vec::new();
+    for path in [&job.status, &job.control] {
+        let lock = FileLock::take(path, Sharing::Nobody);
+        locks.push(lock.map_err(|error| Failure::Arguments(error.to_string()))?);
+    }
     let view = JobView::look(job, SystemTime::now());
-    if view.alive == Alive::Yes {
-        let pid = view.pid.unwrap_or(0);
+    // The status may be gone already, and the job still there.
+    let ordered = order::read(job, Some(&job.status)).ok();
+    let ordered = ordered.and_then(|(file, _)| file.life);
+    let pids = [
+        (view.alive == Alive::Yes).then_some(view.pid.unwrap_or(0)),
+        ordered
+            .filter(|life| alive(None, Some(*life)) == Alive::Yes)
+            .map(Life::pid),
+    ];
+    if let Some(pid) = pids.into_iter().flatten().next() {
         let error = format!("{} is there, process {pid}: end it first", job.name);
         return Err(Failure::Arguments(error));
     }

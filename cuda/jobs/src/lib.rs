@@ -36,7 +36,9 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde::Serialize;
 
+use coordinate::FolderError;
 use files::FilesError;
+use larder_cuda::control::JobError;
 use order::OrderError;
 
 /// What can be done with jobs.
@@ -72,6 +74,15 @@ impl From<FilesError> for Failure {
     }
 }
 
+impl From<FolderError> for Failure {
+    fn from(error: FolderError) -> Self {
+        match error {
+            FolderError::Missing { .. } => Self::Arguments(error.to_string()),
+            error => Self::Failed(error.to_string()),
+        }
+    }
+}
+
 impl From<OrderError> for Failure {
     fn from(error: OrderError) -> Self {
         match error {
@@ -83,7 +94,11 @@ impl From<OrderError> for Failure {
 
 impl From<Box<dyn Error>> for Failure {
     fn from(error: Box<dyn Error>) -> Self {
-        Self::Failed(error.to_string())
+        match error.downcast_ref() {
+            // Another name helps.
+            Some(JobError::Taken(_)) => Self::Arguments(error.to_string()),
+            _ => Self::Failed(error.to_string()),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `larder coordinate`: divides a device's memory among jobs, by priority.
 
+mod folders;
 mod joined;
 mod rounds;
 
@@ -17,6 +18,8 @@ use crate::files::default_folder;
 use crate::layout::{width, wrapped};
 use crate::view::unix_ms;
 use crate::{Failure, complain, print_json};
+pub(crate) use folders::FolderError;
+use folders::FolderLocks;
 pub(crate) use rounds::{Coordination, CoordinationEvent};
 
 /// Moves memory between the jobs on one GPU by priority, so that together they never hold more than a
@@ -93,7 +96,9 @@ struct TimedEvent<'a> {
 }
 
 pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
+    let gpu = args.settings.gpu;
     let mut coordination = Coordination::new(args.settings);
+    let mut locks = FolderLocks::default();
     let (end, ended) = mpsc::channel();
     ctrlc::set_handler(move || {
         let _ = end.send(());
@@ -102,11 +107,14 @@ pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
     let start = Instant::now();
     let mut first = true;
     loop {
-        match coordination.round(&args.places, start.elapsed()) {
+        let held = locks.hold(&args.places, gpu).map_err(Failure::from);
+        let round = held.and_then(|()| Ok(coordination.round(&args.places, start.elapsed())?));
+        match round {
             Ok(said) => print(&said, args.json)?,
             // The folder may come back later; at the beginning its absence is a mistake.
-            Err(error) if first => return Err(error.into()),
-            Err(error) => complain(&error),
+            Err(error) if first => return Err(error),
+            Err(Failure::Arguments(error) | Failure::Failed(error)) => complain(&error),
+            Err(error) => return Err(error),
         }
         first = false;
         if args.once {

@@ -10,7 +10,7 @@ mod script;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use larder_control::Ceiling;
@@ -18,11 +18,9 @@ use larder_cuda::control::{self as config, Apply, JobConfig};
 use larder_cuda::driver::Choice;
 use larder_trace::Trace;
 
-use crate::alive::Alive;
 use crate::arguments::{driver, parse_interval, parse_limit};
 use crate::carried::load;
 use crate::files::JobFiles;
-use crate::view::JobView;
 use crate::{Failure, print_json};
 use script::JobScript;
 
@@ -156,13 +154,6 @@ impl JobArgs {
             return Err(Failure::Arguments(error));
         }
         let files = JobFiles::ours(folder, name);
-        // Two with one control file would each hold its limit.
-        let view = JobView::look(&files, SystemTime::now());
-        if let (Alive::Yes, false, Some(pid)) = (view.alive, view.ended, view.pid) {
-            let error =
-                format!("{name} is there, process {pid}: end it first, or take another name");
-            return Err(Failure::Arguments(error));
-        }
         Ok((Some(files.control), Some(files.status)))
     }
 }
