@@ -52,6 +52,7 @@ pub use status_file::{
 };
 pub use whole_file::{
     Durability, FileAct, FileError, FileLock, Sharing, read_orders, read_whole, replace_whole,
+    sweep,
 };
 
 pub use actions::{

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use larder_control::{
     BusId, Clock, ControlFile, FileError, FileLock, Life, Pacer, PerfControl, ResourceManagement,
-    RunActions, Sharing,
+    RunActions, Sharing, sweep,
 };
 use larder_core::limits::LimitEventKind;
 use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
@@ -118,6 +118,9 @@ impl JobShared {
                 // Limits are safe all the same: a coordinator's orders are for one life.
                 Err(error) => locked(&self.report).problem = Some(error.to_string()),
             }
+        }
+        if let Some(status) = &files.status {
+            sweep(status);
         }
         Ok(locks)
     }

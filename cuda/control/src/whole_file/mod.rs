@@ -33,6 +33,8 @@ pub use lock::{FileLock, Sharing};
 #[cfg(unix)]
 use unix::{Folder, User, keep};
 
+use crate::Life;
+
 /// Temporary names that are tried before giving up; each has 64 random bits.
 const TRIES: u32 = 16;
 
@@ -186,8 +188,8 @@ fn read(
 }
 
 /// Replaces a file's content in one step (WHOLE1). The file keeps its owner and group, and who may read and write it
-/// (WHOLE3). The temporary file's name begins with a point and ends in `.tmp`; a process that is killed may leave one, which
-/// does no harm.
+/// (WHOLE3). The temporary file's name begins with a point and ends in `.tmp`; a process that is killed may leave one, for
+/// [`sweep`].
 ///
 /// # Errors
 /// The system refuses; what is there is no file, but a folder, a pipe, a symbolic link, or one of several names (hard links)
@@ -222,6 +224,38 @@ pub fn replace_whole(path: &Path, content: &[u8], durability: Durability) -> Res
         Some(folder) => folder.sync_all().map_err(failed(FileAct::Store)),
         None => Ok(()),
     }
+}
+
+/// Removes the temporary files beside a file that processes left which are gone. What cannot be removed, stays; so does all
+/// where the system does not tell which processes there are.
+pub fn sweep(path: &Path) {
+    let (Ok(target), Ok(opened)) = (name_in_folder(path), Folder::open(folder(path))) else {
+        return;
+    };
+    let names = std::fs::read_dir(folder(path)).into_iter().flatten();
+    for name in names.flatten().map(|entry| entry.file_name()) {
+        let is_left = writer(&name, target).is_some_and(|pid| Life::of(pid).is_none());
+        if is_left && Life::this().is_some() {
+            // Another may have swept it.
+            let _ = opened.remove(&name);
+        }
+    }
+}
+
+/// The number of the process that makes a temporary file beside `target`; `None` if this is none.
+fn writer(name: &OsStr, target: &OsStr) -> Option<u32> {
+    let rest = name
+        .to_str()?
+        .strip_prefix('.')?
+        .strip_prefix(target.to_str()?)?;
+    let mut parts = rest.strip_prefix('.')?.strip_suffix(".tmp")?.split('.');
+    let pid = parts.next()?.parse().ok()?;
+    let is_number =
+        |part: &str| !part.is_empty() && part.bytes().all(|digit| digit.is_ascii_hexdigit());
+    (parts.next().is_some_and(is_number)
+        && parts.next().is_some_and(is_number)
+        && parts.next().is_none())
+    .then_some(pid)
 }
 
 /// The folder that a path lies in.

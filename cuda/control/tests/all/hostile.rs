@@ -9,13 +9,16 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use larder_control::{Durability, FileAct, FileError, read_whole, replace_whole};
+use larder_control::{
+    Durability, FileAct, FileError, Listener, ListenerConfig, WatchMode, read_orders, read_whole,
+    replace_whole,
+};
 use rustix::fs::{CWD, FileType, Mode};
 
 use crate::common::Folder;
 
 /// Somebody else.
-const OTHER: u32 = 12345;
+pub(crate) const OTHER: u32 = 12345;
 
 /// Set for a child process that is somebody else; its value is the file.
 const AS_OTHER: &str = "LARDER_CONTROL_TEST_OTHER";
@@ -28,11 +31,11 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-fn set_mode(path: &Path, mode: u32) {
+pub(crate) fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-fn make_pipe(path: &Path) {
+pub(crate) fn make_pipe(path: &Path) {
     rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
 }
 
@@ -150,8 +153,59 @@ fn who_cannot_leave_a_file_to_its_owner_does_not_replace_it() {
     assert_eq!(folder.names(), ["night.control.json"]);
 }
 
+#[test]
+fn orders_are_the_jobs_users_the_superusers_or_the_folders_owners() {
+    let folder = Folder::new("orders");
+    let [path, status] = ["night.control.json", "night.status.json"].map(|name| folder.file(name));
+    for file in [&path, &status] {
+        fs::write(file, "own").unwrap();
+    }
+    set_mode(folder.path(), 0o1777);
+    let read = |of| read_orders(&path, 10, of);
+    assert_eq!(read(None).unwrap().unwrap(), b"own");
+    if chown(&path, Some(OTHER), None).is_err() {
+        println!("skipped: only the superuser gives files away");
+        return;
+    }
+    // Somebody took the name first.
+    let refused = read(Some(&status)).unwrap_err();
+    assert_eq!(refused.source.kind(), io::ErrorKind::PermissionDenied);
+    assert!(refused.to_string().contains("user 12345"), "{refused}");
+    assert_eq!(read_whole(&path, 10).unwrap().unwrap(), b"own");
+    chown(&status, Some(OTHER), None).unwrap();
+    assert_eq!(read(Some(&status)).unwrap().unwrap(), b"own");
+    assert!(read(None).is_err());
+    chown(folder.path(), Some(OTHER), None).unwrap();
+    assert_eq!(read(None).unwrap().unwrap(), b"own");
+}
+
+#[test]
+fn a_listener_obeys_nobody_who_took_the_name_first_and_says_so() {
+    let folder = Folder::new("squatted");
+    let path = folder.file("night.control.json");
+    fs::write(&path, "squatted").unwrap();
+    if chown(&path, Some(OTHER), None).is_err() {
+        println!("skipped: only the superuser gives files away");
+        return;
+    }
+    let mut config = ListenerConfig::default();
+    config.watch_mode = WatchMode::Manual;
+    let listener = Listener::new(config);
+    let (tell, told) = std::sync::mpsc::channel();
+    let handle = listener.register(&path, move |text| drop(tell.send(text.to_vec())));
+    listener.poll_now();
+    assert!(told.try_recv().is_err());
+    let problem = listener.problem().unwrap();
+    assert!(problem.contains("it is not obeyed"), "{problem}");
+    chown(&path, Some(0), None).unwrap();
+    listener.poll_now();
+    assert_eq!(told.try_recv().unwrap(), b"squatted");
+    assert_eq!(listener.problem(), None);
+    drop(handle);
+}
+
 /// How often something is swapped in: an attack that works does so within a few rounds.
-fn rounds() -> usize {
+pub(crate) fn rounds() -> usize {
     let is_long = std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all");
     if is_long { 100_000 } else { 2_000 }
 }

@@ -13,6 +13,8 @@ mod files;
 mod hostile;
 mod listener;
 mod listener_threads;
+#[cfg(unix)]
+mod locks;
 mod manage;
 mod pacer;
 mod relay;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use larder_control::{BusId, Command, ControlFile, JobId, JobReport, Life, SleepState};
+use larder_control::{BusId, Command, ControlFile, JobId, JobReport, Life, SleepState, sweep};
 use larder_core::ByteCount;
 use serde::Serialize;
 
@@ -38,6 +38,8 @@ pub(super) struct JoinedJob {
     pub(super) asleep: Option<Command>,
     /// What was sent last is not in the control file.
     pub(super) is_unwritten: bool,
+    /// What killed coordinators left of its control file was removed.
+    pub(super) has_swept: bool,
     pub(super) state: JobFigures,
 }
 
@@ -203,6 +205,10 @@ impl JoinedJob {
             return Ok(());
         };
         if file != before {
+            if !self.has_swept {
+                sweep(&job.control);
+                self.has_swept = true;
+            }
             order::write(job, &file).map_err(words)?;
         }
         self.written();

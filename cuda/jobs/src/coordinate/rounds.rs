@@ -331,6 +331,7 @@ impl Coordination {
             perf: None,
             asleep: None,
             is_unwritten: false,
+            has_swept: false,
             state: JobFigures {
                 job: job.name.clone(),
                 ..JobFigures::default()
