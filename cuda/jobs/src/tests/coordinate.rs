@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn settings(total_bytes: u64) -> CoordinationSettings {
+pub(super) fn settings(total_bytes: u64) -> CoordinationSettings {
     CoordinationSettings {
         total_bytes,
         step_bytes: MIB,
@@ -15,7 +15,7 @@ fn settings(total_bytes: u64) -> CoordinationSettings {
 }
 
 /// Rounds until nothing is said any more, each job obeying after each.
-fn settle(
+pub(super) fn settle(
     coordination: &mut Coordination,
     folder: &Path,
     jobs: &mut [(JobFiles, Status)],
@@ -105,10 +105,7 @@ fn another_coordinator_takes_over_and_no_old_answer_counts() {
 fn a_dead_jobs_memory_counts_until_it_is_reported_gone() {
     let folder = folder();
     let place = [folder.path().to_owned()];
-    let mut child = std::process::Command::new("sleep")
-        .arg("1000")
-        .spawn()
-        .unwrap();
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     let mut time = 0;
     let mut dead = Status::new(1, 60 * MIB);
     dead.pid = child.id();
@@ -146,10 +143,7 @@ fn a_dead_jobs_memory_counts_until_it_is_reported_gone() {
 #[test]
 fn a_job_that_said_its_end_is_gone_once_its_process_is() {
     let folder = folder();
-    let mut child = std::process::Command::new("sleep")
-        .arg("1000")
-        .spawn()
-        .unwrap();
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     let mut time = 0;
     let mut status = Status::new(1, 60 * MIB);
     status.pid = child.id();

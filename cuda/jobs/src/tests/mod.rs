@@ -3,12 +3,14 @@
 mod coordinate;
 mod files;
 mod screen;
+mod trust;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::time::{Duration, SystemTime};
 
-use larder_control::{BusId, Compat, ControlFile, PerfControl, StatusFile};
+use larder_control::{BusId, Compat, ControlFile, Life, PerfControl, StatusFile};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -32,8 +34,11 @@ fn folder() -> TempDir {
 }
 
 /// A job's status, as a job would write it now.
+#[derive(Clone)]
 struct Status {
     pid: u32,
+    life: Option<Life>,
+    gpu: &'static str,
     version: Option<u64>,
     limit: u64,
     held: u64,
@@ -46,6 +51,8 @@ impl Status {
     fn new(priority: i64, wanted: u64) -> Self {
         Self {
             pid: std::process::id(),
+            life: None,
+            gpu: GPU,
             version: None,
             limit: 0,
             held: 0,
@@ -57,17 +64,17 @@ impl Status {
 
     fn write(&self, job: &JobFiles) {
         let text = json!({
-            "gpuUsageInfo": { GPU: {
+            "gpuUsageInfo": { self.gpu: {
                 "deviceMemUsedMax": self.held, "deviceMemUsedMin": self.held,
                 "deviceMemPoolSize": self.held, "deviceMemStable": self.held,
                 "hostMemUsedMax": 0, "hostMemUsedMin": 0, "hostMemPoolSize": 0,
                 "swapReason": "OOM", "deviceMemUsedNvidia": -1 } },
             "miniBatchDuration": 2500, "Durations": null,
-            "larder": { "pid": self.pid, "name": job.name, "limitBytes": self.limit,
+            "larder": { "pid": self.pid, "life": self.life, "name": job.name, "limitBytes": self.limit,
                 "heldBytes": self.held, "perfControl": 100, "priority": self.priority,
                 "controlVersion": self.version, "ended": self.ended,
                 "writtenAtUnixMs": unix_ms(SystemTime::now()),
-                "gpus": { GPU: { "limitBytes": self.limit, "heldBytes": self.held,
+                "gpus": { self.gpu: { "limitBytes": self.limit, "heldBytes": self.held,
                     "deferredBytes": self.held.saturating_sub(self.limit),
                     "wantedBytes": self.wanted } } },
         });
@@ -76,16 +83,42 @@ impl Status {
         fs::write(&job.status, text).unwrap();
     }
 
+    /// The same job, started again.
+    fn again(&self, process: &Child) -> Self {
+        Self {
+            pid: process.id(),
+            life: Life::of(process.id()),
+            version: None,
+            limit: 0,
+            held: 0,
+            ..self.clone()
+        }
+    }
+
     /// Does what the control file says.
     fn obey(&mut self, job: &JobFiles) {
         if let Ok(text) = fs::read(&job.control) {
             let file = ControlFile::parse(text, Compat::Corrected).unwrap().file;
-            self.version = file.control_version;
-            self.limit = file.gpus[&gpu()].max_device_mem.unwrap();
+            if file.is_for(self.life) {
+                self.version = file.control_version;
+                self.limit = file.gpus[&self.gpu.parse().unwrap()]
+                    .max_device_mem
+                    .unwrap();
+            }
         }
         self.held = self.wanted.min(self.limit);
         self.write(job);
     }
+}
+
+/// A process that lives until it is killed.
+fn process() -> Child {
+    Command::new("sleep").arg("1000").spawn().unwrap()
+}
+
+fn kill(mut process: Child) {
+    process.kill().unwrap();
+    process.wait().unwrap();
 }
 
 fn gpu() -> BusId {

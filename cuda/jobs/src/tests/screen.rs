@@ -10,7 +10,7 @@ fn the_table_shows_the_living_the_dead_and_what_is_wrong_with_files() {
     let mut status = Status::new(3, 0);
     (status.limit, status.held) = (8 * MIB, 12 * MIB);
     status.write(&job);
-    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let mut child = Command::new("true").spawn().unwrap();
     let dead = JobFiles::ours(folder.path(), "dead");
     let mut status = Status::new(0, 0);
     status.pid = child.id();

@@ -1,0 +1,231 @@
+//! Jobs that start again, neighbours that lie, files that go: the total holds, and nobody takes from another.
+#![cfg(target_os = "linux")]
+
+use super::coordinate::{settings, settle};
+use super::*;
+use crate::alive::alive;
+
+/// A job of this process.
+fn own(priority: i64, wanted: u64) -> Status {
+    Status {
+        life: Life::this(),
+        ..Status::new(priority, wanted)
+    }
+}
+
+fn job(folder: &TempDir, name: &str) -> JobFiles {
+    JobFiles::ours(folder.path(), name)
+}
+
+fn places(folder: &TempDir) -> [PathBuf; 1] {
+    [folder.path().to_owned()]
+}
+
+fn control(job: &JobFiles) -> ControlFile {
+    let text = fs::read(&job.control).unwrap();
+    ControlFile::parse(text, Compat::Corrected).unwrap().file
+}
+
+/// What was said of a job's problem, if anything.
+fn problem(said: &[CoordinationEvent], of: &str) -> Option<String> {
+    said.iter().find_map(|said| match said {
+        CoordinationEvent::Problem { job, problem } if job == of => Some(problem.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_job_that_starts_again_has_nothing_before_an_order_of_its_own() {
+    let folder = folder();
+    let first = process();
+    let begun = own(1, 60 * MIB).again(&first);
+    let mut jobs = vec![
+        (job(&folder, "a"), begun),
+        (job(&folder, "b"), own(1, 90 * MIB)),
+    ];
+    let mut coordination = Coordination::new(settings(100 * MIB));
+    let mut time = 0;
+    jobs.iter().for_each(|(job, status)| status.write(job));
+    settle(&mut coordination, folder.path(), &mut jobs, &mut time);
+    assert_eq!((jobs[0].1.limit, jobs[1].1.limit), (50 * MIB, 50 * MIB));
+    assert_eq!(control(&jobs[0].0).life, jobs[0].1.life);
+    kill(first);
+    let second = process();
+    jobs[0].1 = jobs[0].1.again(&second);
+    // Its control file is that of its former life.
+    let (files, again) = &mut jobs[0];
+    again.obey(files);
+    assert_eq!((again.limit, again.version), (0, None));
+    // Nor does a coordinator that begins now give it more than there is.
+    let mut coordination = Coordination::new(settings(100 * MIB));
+    settle(&mut coordination, folder.path(), &mut jobs, &mut time);
+    assert_eq!((jobs[0].1.limit, jobs[1].1.limit), (50 * MIB, 50 * MIB));
+    assert_eq!(control(&jobs[0].0).life, Life::of(second.id()));
+    kill(second);
+}
+
+#[test]
+fn a_coordinator_that_begins_counts_a_living_job_whose_status_is_gone() {
+    let folder = folder();
+    let mut time = 0;
+    let mut jobs = vec![(job(&folder, "a"), own(1, 60 * MIB))];
+    let mut first = Coordination::new(settings(100 * MIB));
+    jobs[0].1.write(&jobs[0].0);
+    settle(&mut first, folder.path(), &mut jobs, &mut time);
+    // It is to have less now, and has not obeyed.
+    let files = jobs[0].0.clone();
+    let mut lowered = control(&files);
+    lowered.limit(gpu(), 20 * MIB);
+    lowered.control_version = lowered.control_version.map(|version| version + 1);
+    fs::write(&files.control, lowered.to_text()).unwrap();
+    fs::remove_file(&files.status).unwrap();
+    let mut second = Coordination::new(settings(100 * MIB));
+    let other = job(&folder, "b");
+    own(9, 90 * MIB).write(&other);
+    let said = second.round(&places(&folder), Duration::ZERO).unwrap();
+    assert_eq!(second.charged_bytes(), 100 * MIB);
+    assert_eq!(control(&other).gpus[&gpu()].max_device_mem, Some(40 * MIB));
+    assert!(
+        problem(&said, "a").unwrap().contains("status is missing"),
+        "{said:?}"
+    );
+    // It writes its status again, and obeys.
+    jobs[0].1.write(&files);
+    jobs.push((other, own(9, 90 * MIB)));
+    settle(&mut second, folder.path(), &mut jobs, &mut time);
+    assert_eq!((jobs[0].1.limit, jobs[1].1.limit), (10 * MIB, 90 * MIB));
+}
+
+#[test]
+fn a_status_that_says_what_cannot_be_takes_from_nobody() {
+    for lie in [u64::MAX, 1 << 60, 101 * MIB] {
+        let folder = folder();
+        let mut time = 0;
+        let mut coordination = Coordination::new(settings(100 * MIB));
+        let liar = Status {
+            limit: lie,
+            held: lie,
+            ..own(0, lie)
+        };
+        liar.write(&job(&folder, "a_liar"));
+        let mut jobs = vec![(job(&folder, "b"), own(1, 90 * MIB))];
+        jobs[0].1.write(&jobs[0].0);
+        let mut said = Vec::new();
+        // The liar says the same for ever, and its limit is its own.
+        for _ in 0..5 {
+            said.extend(settle(
+                &mut coordination,
+                folder.path(),
+                &mut jobs,
+                &mut time,
+            ));
+        }
+        assert!(
+            problem(&said, "a_liar").unwrap().contains("not believed"),
+            "{said:?}"
+        );
+        assert_eq!(jobs[0].1.limit, 90 * MIB, "{lie}");
+    }
+}
+
+#[test]
+fn a_limit_that_nobody_gave_counts_until_there_was_time_to_obey() {
+    let folder = folder();
+    let mut coordination = Coordination::new(settings(100 * MIB));
+    let liar = Status {
+        limit: u64::MAX,
+        ..own(0, 0)
+    };
+    liar.write(&job(&folder, "liar"));
+    let files = job(&folder, "b");
+    let mut honest = own(1, 90 * MIB);
+    honest.write(&files);
+    let round = |coordination: &mut Coordination, second| {
+        coordination
+            .round(&places(&folder), Duration::from_secs(second))
+            .unwrap()
+    };
+    round(&mut coordination, 0);
+    assert_eq!(
+        coordination.charged_bytes(),
+        100 * MIB,
+        "it may grow so far"
+    );
+    let said = round(&mut coordination, 1);
+    assert!(
+        problem(&said, "liar")
+            .unwrap()
+            .contains("takes no limit but its own"),
+        "{said:?}"
+    );
+    honest.obey(&files);
+    assert_eq!(honest.limit, 90 * MIB);
+}
+
+#[test]
+fn a_status_that_names_another_gpu_takes_from_nobody() {
+    let folder = folder();
+    let mut time = 0;
+    let mut coordination = Coordination::new(settings(100 * MIB));
+    let mut jobs = vec![
+        (
+            job(&folder, "a_liar"),
+            Status {
+                gpu: "fe:00.0",
+                ..own(9, 100 * MIB)
+            },
+        ),
+        (job(&folder, "b"), own(1, 90 * MIB)),
+    ];
+    jobs.iter().for_each(|(job, status)| status.write(job));
+    settle(&mut coordination, folder.path(), &mut jobs, &mut time);
+    assert_eq!(jobs[1].1.limit, 90 * MIB);
+}
+
+#[test]
+fn a_clock_that_is_moved_ends_nobody() {
+    let folder = folder();
+    let files = job(&folder, "a");
+    own(1, MIB).write(&files);
+    let text = fs::read_to_string(&files.status).unwrap();
+    let now = unix_ms(SystemTime::now());
+    for wrote in [1, now - 60_000, now + 60_000, u64::MAX] {
+        let mut status: serde_json::Value = serde_json::from_str(&text).unwrap();
+        status["larder"]["writtenAtUnixMs"] = wrote.into();
+        fs::write(&files.status, status.to_string()).unwrap();
+        assert_eq!(
+            JobView::look(&files, SystemTime::now()).alive,
+            Alive::Yes,
+            "{wrote}"
+        );
+    }
+}
+
+#[test]
+fn what_a_person_says_to_the_next_run_of_a_job_is_obeyed_by_it() {
+    let folder = folder();
+    let files = job(&folder, "a");
+    let first = process();
+    let mut said = ControlFile::default();
+    said.limit(gpu(), 60 * MIB);
+    said.life = Life::of(first.id());
+    said.control_version = Some(7);
+    fs::write(&files.control, said.to_text()).unwrap();
+    // To the run that is there, beside its limit.
+    Order::share(PerfControl::SUSPENDED).give(&files).unwrap();
+    let kept = control(&files);
+    assert_eq!((kept.life, kept.control_version), (said.life, Some(7)));
+    kill(first);
+    assert_eq!(alive(None, said.life), Alive::No);
+    Order::share(PerfControl::FULL).give(&files).unwrap();
+    let next = control(&files);
+    assert_eq!(
+        (next.life, next.control_version, next.perf_control),
+        (None, None, Some(100))
+    );
+    assert_eq!(
+        next.gpus[&gpu()].max_device_mem,
+        None,
+        "that was the former run's"
+    );
+}
