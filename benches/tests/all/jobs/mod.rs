@@ -4,6 +4,7 @@
 //! Waits are for conditions, with a deadline that only a hang reaches; nothing depends on how fast
 //! anything is.
 mod processes;
+mod restarts;
 mod serve;
 mod turns;
 
