@@ -14,6 +14,8 @@
 //! Exit codes: 0 all went well; 1 what was asked for did not work, or output could not be written; 2 wrong
 //! arguments.
 #![deny(unsafe_code)]
+// They would print a stranger's text as it is (VISIBLE1).
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod alive;
 mod arguments;
@@ -27,6 +29,7 @@ mod order;
 mod top;
 pub mod units;
 mod view;
+mod visible;
 
 use std::error::Error;
 use std::fmt::Display;
@@ -40,6 +43,7 @@ use coordinate::FolderError;
 use files::FilesError;
 use larder_cuda::control::JobError;
 use order::OrderError;
+use visible::{json, visible};
 
 /// What can be done with jobs.
 #[allow(missing_docs, reason = "help is taken from the arguments of each")]
@@ -125,17 +129,21 @@ pub fn run(command: Command) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Writes one line to stderr. A closed stderr is ignored.
+/// Writes one line to stderr that says what is wrong.
 fn complain(message: &dyn Display) {
-    let _ = writeln!(io::stderr(), "error: {message}");
+    note(&format_args!("error: {message}"));
+}
+
+/// Writes one line to stderr. A closed stderr is ignored.
+fn note(message: &dyn Display) {
+    let _ = writeln!(io::stderr(), "{}", visible(&message.to_string()));
 }
 
 /// Prints values as lines of JSON.
 fn print_json<T: Serialize>(values: impl IntoIterator<Item = T>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for value in values {
-        serde_json::to_writer(&mut out, &value)?;
-        out.write_all(b"\n")?;
+        writeln!(out, "{}", json(&value)?)?;
     }
     out.flush()
 }

@@ -6,6 +6,7 @@
 mod processes;
 mod restarts;
 mod serve;
+mod strangers;
 mod turns;
 
 use std::fmt::Write as _;

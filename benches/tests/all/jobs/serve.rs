@@ -119,7 +119,11 @@ fn every_job_that_lives_is_served_by_whatever_name_and_one_that_dies_disappears(
         "--priority",
         "3",
     ];
-    let names = ["plain", "a\"b\\n,c=\"\nd}", "ü \t{# EOF"];
+    let names = [
+        "plain",
+        "a\"b\\n,c=\"\nd}",
+        "ü \t{# EOF\r\u{1b}[2J\u{85}\u{2028}",
+    ];
     let mut jobs = names.map(|name| machine.job(name, &arguments));
     let (server, address) = serve(&machine);
     wait("all to be at work", || {

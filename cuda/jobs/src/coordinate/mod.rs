@@ -17,6 +17,7 @@ use crate::arguments::{parse_bytes, parse_interval, parse_limit, parse_perf, sho
 use crate::files::default_folder;
 use crate::layout::{width, wrapped};
 use crate::view::unix_ms;
+use crate::visible::visible;
 use crate::{Failure, complain, print_json};
 pub(crate) use folders::FolderError;
 use folders::FolderLocks;
@@ -134,7 +135,8 @@ fn print(said: &[CoordinationEvent], json: bool) -> io::Result<()> {
     }
     let mut out = io::stdout().lock();
     for text in said.iter().filter_map(in_words) {
-        out.write_all(wrapped(&format!("{text}\n"), width()).as_bytes())?;
+        let line = format!("{}\n", visible(&text));
+        out.write_all(wrapped(&line, width()).as_bytes())?;
     }
     out.flush()
 }

@@ -21,7 +21,7 @@ use larder_trace::Trace;
 use crate::arguments::{driver, parse_interval, parse_limit};
 use crate::carried::load;
 use crate::files::JobFiles;
-use crate::{Failure, print_json};
+use crate::{Failure, note, print_json};
 use script::JobScript;
 
 /// Replays traces as one of several jobs on a GPU: it obeys its control file, writes its status, and checks
@@ -99,8 +99,8 @@ pub(crate) fn run(args: &JobArgs) -> Result<(), Failure> {
     let traces: Result<Vec<_>, _> = args.traces.iter().map(|path| Trace::load(path)).collect();
     let traces = traces.map_err(|error| wrong(&error))?;
     for trace in &traces {
-        for note in trace.notes() {
-            eprintln!("{}: {note}", trace.name());
+        for said in trace.notes() {
+            note(&format_args!("{}: {said}", trace.name()));
         }
     }
     let scripts: Vec<_> = traces

@@ -25,6 +25,7 @@ use crate::order::{Order, OrderError};
 use crate::top::screen::{Act, Screen, look, send};
 use crate::top::table::{HEADINGS, table};
 use crate::view::{JobView, unix_ms};
+use crate::visible::json;
 
 const GPU: &str = "01:00.0";
 const MIB: u64 = 1 << 20;

@@ -248,3 +248,47 @@ fn the_selection_stays_with_its_job_when_others_come_and_go() {
     };
     assert_eq!(job.name, "c");
 }
+
+#[test]
+fn names_and_problems_that_a_terminal_obeys_are_shown_escaped_and_counted_so() {
+    let folder = folder();
+    let (name, shown) = (
+        "a\u{1b}[2J\n\u{9b}\u{202e}b",
+        "a\\u{1b}[2J\\u{a}\\u{9b}\\u{202e}b",
+    );
+    let job = JobFiles::ours(folder.path(), name);
+    let mut status = Status::new(7, 0);
+    status.limit = 512 * MIB;
+    status.write(&job);
+    fs::write(&job.control, "{").unwrap();
+    let jobs = look(&[folder.path().to_owned()]).unwrap();
+    let text = table(&jobs, &[], true, usize::MAX).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    assert!(lines[2].starts_with(shown), "{text}");
+    assert!(lines[3].starts_with(&format!("{shown}: ")), "{text}");
+    // Columns stand below their headings: both lines end with the last one.
+    assert_eq!(lines[0].chars().count(), lines[2].chars().count());
+    let drawn = drawn(&screen_of(folder.path()), 250);
+    assert!(drawn[1].starts_with(&format!("{shown} ")), "{drawn:?}");
+    assert!(drawn[2].starts_with(&format!("{shown}: ")), "{drawn:?}");
+    let line = json(&jobs[0]).unwrap();
+    assert!(!line.chars().any(char::is_control) && !line.contains('\u{202e}'));
+    let back: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(
+        (&back["name"], &back["says_name"]),
+        (&json!(name), &json!(name))
+    );
+}
+
+#[test]
+fn a_message_below_the_table_is_one_line_without_controls() {
+    let mut screen = Screen::new(1);
+    screen.say("b\u{1b}]0;x\u{7}\nc: sent");
+    let said = "b\\u{1b}]0;x\\u{7}\\u{a}c: sent";
+    assert!(
+        drawn(&screen, 60)
+            .iter()
+            .any(|line| line.trim_end() == said)
+    );
+}

@@ -15,6 +15,7 @@ use crate::Failure;
 use crate::files::{FilesError, JobFiles, find};
 use crate::order::Order;
 use crate::view::JobView;
+use crate::visible::visible;
 
 /// The content of the table, and the limit that is being typed.
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl Screen {
 
     /// Shows a message below the table.
     pub(crate) fn say(&mut self, message: impl Into<String>) {
-        self.message = message.into();
+        self.message = visible(&message.into());
     }
 
     fn whose(&self, line: &TableLine) -> (JobFiles, Option<larder_control::BusId>) {

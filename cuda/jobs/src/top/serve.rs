@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::metrics::open_metrics;
 use super::screen::look;
 use crate::Failure;
+use crate::visible::visible;
 
 /// Clients that are answered at once. Further ones wait in the system's queue.
 const CLIENTS: usize = 8;
@@ -97,7 +98,7 @@ fn answer(stream: TcpStream, places: &[PathBuf]) -> io::Result<()> {
             Err(error) => (
                 "500 Internal Server Error",
                 "text/plain",
-                format!("{error}\n"),
+                format!("{}\n", visible(&error.to_string())),
             ),
         },
         _ => (

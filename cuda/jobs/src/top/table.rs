@@ -6,6 +6,7 @@ use crate::alive::Alive;
 use crate::arguments::{show_bytes, show_micros};
 use crate::layout::{Column, lay_out, wrapped};
 use crate::view::{GpuView, JobView};
+use crate::visible::visible;
 
 /// The headings of the columns; the first column is text, the others are aligned to the right.
 pub(crate) const HEADINGS: [&str; 17] = [
@@ -88,7 +89,8 @@ fn line(job: usize, view: &JobView, gpu: Option<usize>) -> TableLine {
             },
             view.age_ms
                 .map_or_else(none, |ms| show_micros(ms.saturating_mul(1000))),
-        ],
+        ]
+        .map(|cell| visible(&cell)),
     }
 }
 
@@ -138,7 +140,8 @@ pub(super) fn problems<'a>(jobs: impl IntoIterator<Item = &'a JobView>) -> Strin
     let mut text = String::new();
     for job in jobs {
         for problem in &job.problems {
-            text.push_str(&format!("{}: {problem}\n", job.files.name));
+            let problem = format!("{}: {problem}", job.files.name);
+            text.push_str(&format!("{}\n", visible(&problem)));
         }
     }
     text

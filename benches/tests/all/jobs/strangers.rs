@@ -1,0 +1,43 @@
+//! Folders in which strangers write: what a terminal and a reader of JSON get of their names.
+
+use std::fs;
+
+use super::*;
+
+/// A job's name with what a terminal would obey, and what nobody would see.
+const NAME: &str =
+    "a\u{1b}[2J\r\n\t\u{7f}\u{85}\u{9b}\u{61c}\u{200b}\u{200f}\u{2028}\u{202e}\u{2066}\u{feff}b";
+
+/// Whether a text has any of these.
+fn is_raw(text: &str) -> bool {
+    let hidden = |letter: &char| NAME.contains(*letter) && !letter.is_ascii_graphic();
+    text.lines().any(|line| line.chars().any(|l| hidden(&l)))
+}
+
+#[test]
+fn whatever_a_name_holds_each_line_that_is_printed_is_whole_and_has_no_controls() {
+    let machine = Machine::new(TOTAL);
+    let jobs = text(&machine.jobs());
+    fs::write(machine.jobs().join(format!("{NAME}.status.json")), "{}").unwrap();
+    fs::write(machine.jobs().join(format!("{NAME}.control.json")), "{").unwrap();
+    assert!(is_raw(NAME), "the test looks");
+    for (arguments, count) in [
+        (&["top", "--once", "--wide"][..], 4),
+        (&["top", "--json"], 1),
+        (&["coordinate", "--once", "--total", "1GiB"], 1),
+        (&["coordinate", "--once", "--total", "1GiB", "--json"], 1),
+        (&["control", "pause", "other", "--in"], 1),
+        (&["control", "pause", NAME, "--in"], 1),
+    ] {
+        let output = machine.run(&[arguments, &[&jobs]].concat());
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8(said).unwrap();
+        assert!(!is_raw(&said), "{arguments:?}: {said:?}");
+        assert_eq!(said.lines().count(), count, "{arguments:?}: {said}");
+        if arguments.contains(&"--json") {
+            let line: Value = serde_json::from_str(&said).unwrap();
+            let name = line.get("name").or(line.get("job"));
+            assert_eq!(name.unwrap(), NAME);
+        }
+    }
+}
