@@ -15,7 +15,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// The pairs of endings of a job's files: status, control.
 const ENDINGS: [(&str, &str); 2] = [
@@ -28,8 +28,10 @@ const ENDINGS: [(&str, &str); 2] = [
 pub(crate) struct JobFiles {
     pub(crate) name: String,
     /// The file that the job writes.
+    #[serde(serialize_with = "as_text")]
     pub(crate) status: PathBuf,
     /// The file that the job reads.
+    #[serde(serialize_with = "as_text")]
     pub(crate) control: PathBuf,
 }
 
@@ -135,4 +137,9 @@ pub(crate) fn find_named(folder: &Path, name: &str) -> Result<JobFiles, FilesErr
             names.join(", ")
         },
     })
+}
+
+/// A path as text; what is no UTF-8 in it is replaced.
+fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }

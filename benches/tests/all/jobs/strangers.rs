@@ -1,6 +1,10 @@
 //! Folders in which strangers write: what a terminal and a reader of JSON get of their names.
 
+#[cfg(target_os = "linux")]
+use std::ffi::OsStr;
 use std::fs;
+#[cfg(target_os = "linux")]
+use std::os::unix::ffi::OsStrExt;
 
 use super::*;
 
@@ -40,4 +44,40 @@ fn whatever_a_name_holds_each_line_that_is_printed_is_whole_and_has_no_controls(
             assert_eq!(name.unwrap(), NAME);
         }
     }
+}
+
+// Other systems have no such names.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_folder_whose_name_is_no_utf_8_is_one_like_others() {
+    let machine = Machine::new(TOTAL);
+    let folder = machine.jobs().join(OsStr::from_bytes(b"x\xff"));
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("a.status.json"), "{}").unwrap();
+    for (arguments, said) in [
+        (&["top", "--json"][..], "x\u{fffd}/a.status.json"),
+        (&["top", "--once"], "a "),
+        (
+            &["coordinate", "--once", "--total", "1GiB"],
+            "a: it says nothing",
+        ),
+        (
+            &["coordinate", "--once", "--total", "1GiB", "--json"],
+            "\"job\":\"a\"",
+        ),
+        (&["control", "pause", "a", "--in"], ""),
+    ] {
+        let output = machine.command(arguments).arg(&folder).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(said), "{arguments:?}: {text}");
+    }
+    let control = fs::read_to_string(folder.join("a.control.json")).unwrap();
+    assert!(control.contains("\"perfControl\": 0"), "{control}");
+    let refused = machine
+        .command(&["control", "pause", "b", "--in"])
+        .arg(&folder)
+        .output();
+    let said = String::from_utf8(refused.unwrap().stderr).unwrap();
+    assert!(said.contains("x\u{fffd}; there are: a"), "{said}");
 }
