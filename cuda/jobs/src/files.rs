@@ -8,9 +8,10 @@
 //! | AntMan | `<name>_pai2sche.json` | `<name>_sche2pai.json` |
 //!
 //! Either file alone makes a job: it may not have written a status yet, or have no control file. Names that
-//! begin with a point are left out, temporary files among them.
+//! begin with a point are left out, temporary files among them. So is a control file alone if the folder has another
+//! pair of its name: one job would be two. Of two control files alone ours counts. Two statuses are two jobs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -106,9 +107,7 @@ pub(crate) fn find(places: &[PathBuf]) -> Result<Vec<JobFiles>, FilesError> {
         let is_folder = fs::metadata(place).map(|found| found.is_dir());
         match (is_folder, JobFiles::of(place)) {
             (Ok(true), _) => {
-                for entry in fs::read_dir(place).map_err(refused)? {
-                    jobs.extend(JobFiles::of(&entry.map_err(refused)?.path()));
-                }
+                jobs.extend(find_in(place).map_err(refused)?);
             }
             // One of the two files may not exist yet.
             (_, Some(job)) => {
@@ -119,6 +118,23 @@ pub(crate) fn find(places: &[PathBuf]) -> Result<Vec<JobFiles>, FilesError> {
         }
     }
     Ok(jobs.into_iter().collect())
+}
+
+/// The jobs in a folder.
+fn find_in(folder: &Path) -> io::Result<impl Iterator<Item = JobFiles>> {
+    let mut pairs = BTreeMap::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if let Some(job) = JobFiles::of(&path) {
+            let is_status = path == job.status;
+            *pairs.entry(job).or_insert(false) |= is_status;
+        }
+    }
+    // Behind a pair with a status, and of two without one behind ours, a control file alone is no other job.
+    let mut pairs: Vec<(JobFiles, bool)> = pairs.into_iter().collect();
+    pairs.sort_by(|(a, a_status), (b, b_status)| (&a.name, b_status).cmp(&(&b.name, a_status)));
+    pairs.dedup_by(|(job, has_status), (before, _)| !*has_status && job.name == before.name);
+    Ok(pairs.into_iter().map(|(job, _)| job))
 }
 
 /// The job of that name in a folder.

@@ -36,6 +36,34 @@ fn files_pair_up_by_our_names_and_by_those_of_antman() {
 }
 
 #[test]
+fn a_control_file_alone_is_no_second_job_beside_another_pair_of_its_name() {
+    let (ours, theirs) = ("x.status.json", "x_pai2sche.json");
+    let both = ["x.control.json", "x_sche2pai.json"];
+    for (statuses, found) in [
+        (&[][..], &[ours][..]),
+        (&[ours], &[ours]),
+        (&[theirs], &[theirs]),
+        (&[ours, theirs], &[ours, theirs]),
+    ] {
+        let folder = folder();
+        for name in both.iter().chain(statuses).chain(&["y_sche2pai.json"]) {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let place = folder.path().to_owned();
+        let jobs = find(std::slice::from_ref(&place)).unwrap();
+        let (other, pairs) = jobs.split_last().unwrap();
+        assert_eq!(other.name, "y");
+        let status: Vec<_> = pairs.iter().map(|job| job.status.clone()).collect();
+        let expected: Vec<_> = found.iter().map(|name| place.join(name)).collect();
+        assert_eq!(status, expected, "{statuses:?}");
+        assert_eq!(find_named(&place, "x").unwrap().status, expected[0]);
+        // A file that is named is meant.
+        let named = find(&both.map(|name| place.join(name))).unwrap();
+        assert_eq!(names(&named), ["x", "x"]);
+    }
+}
+
+#[test]
 fn an_order_changes_what_it_says_and_keeps_the_rest() {
     let folder = folder();
     let job = JobFiles::ours(folder.path(), "a");
