@@ -12,7 +12,7 @@
 //! terminals ([`layout`]) and byte counts ([`units`]).
 //!
 //! Exit codes: 0 all went well; 1 what was asked for did not work, or output could not be written; 2 wrong
-//! arguments.
+//! arguments. A reader who closes the pipe has seen enough, which is 0; but a coordination that ends by it is 1.
 #![deny(unsafe_code)]
 // They would print a stranger's text as it is (VISIBLE1).
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -332,3 +332,27 @@ fn wrong_words_end_with_2_and_write_nothing() {
     let said = String::from_utf8(once.stdout).unwrap();
     assert!(said.contains("a: it says nothing of limits"), "{said}");
 }
+
+#[test]
+fn a_coordination_whose_output_nobody_reads_ends_with_words_and_a_table_is_just_cut() {
+    let machine = Machine::new(TOTAL);
+    let jobs = text(&machine.jobs());
+    // Something to say in the first round.
+    machine.file("jobs/a.status.json", "{}");
+    let total = ["coordinate", "--total", "1GiB", &jobs];
+    let once = [&total[..], &["--once"]].concat();
+    for (arguments, code, words) in [
+        (&total[..], 1, "the coordination has ended"),
+        (&once, 0, ""),
+        (&["top", "--once", &jobs], 0, ""),
+        (&["top", "--json", &jobs], 0, ""),
+    ] {
+        let (read, write) = std::io::pipe().unwrap();
+        drop(read);
+        let output = machine.command(arguments).stdout(write).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(words), "{arguments:?}: {said}");
+        assert_eq!(said.is_empty(), words.is_empty(), "{arguments:?}: {said}");
+    }
+}

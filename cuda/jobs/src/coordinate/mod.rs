@@ -96,6 +96,10 @@ struct TimedEvent<'a> {
     said: &'a CoordinationEvent,
 }
 
+/// Unlike those who only show something, a coordinator that stops is missed.
+const UNREAD: &str =
+    "nobody reads what is printed, so the coordination has ended; the jobs keep their limits";
+
 pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
     let gpu = args.settings.gpu;
     let mut coordination = Coordination::new(args.settings);
@@ -111,7 +115,12 @@ pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
         let held = locks.hold(&args.places, gpu).map_err(Failure::from);
         let round = held.and_then(|()| Ok(coordination.round(&args.places, start.elapsed())?));
         match round {
-            Ok(said) => print(&said, args.json)?,
+            Ok(said) => match print(&said, args.json) {
+                Err(error) if !args.once && error.kind() == io::ErrorKind::BrokenPipe => {
+                    return Err(Failure::Failed(UNREAD.to_owned()));
+                }
+                printed => printed?,
+            },
             // The folder may come back later; at the beginning its absence is a mistake.
             Err(error) if first => return Err(error),
             Err(Failure::Arguments(error) | Failure::Failed(error)) => complain(&error),
