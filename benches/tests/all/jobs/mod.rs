@@ -356,3 +356,38 @@ fn a_coordination_whose_output_nobody_reads_ends_with_words_and_a_table_is_just_
         assert_eq!(said.is_empty(), words.is_empty(), "{arguments:?}: {said}");
     }
 }
+
+#[test]
+fn a_job_whose_status_cannot_be_written_says_so_once_and_goes_on() {
+    let machine = Machine::new(TOTAL);
+    let wide = machine.file("wide.trace", &trace(4, MIB, 12));
+    let arguments = ["--passes", "100000", "--limit", "32MiB", "--in"];
+    let (said, jobs) = (
+        machine.jobs().with_file_name("job.error"),
+        text(&machine.jobs()),
+    );
+    let mut command = machine.command(&["job", &wide, "--driver", "stand-in", "--name", "a"]);
+    command.args(arguments).arg(&jobs);
+    command.stderr(std::fs::File::create(&said).unwrap());
+    let mut job = machine.start_command("a", command);
+    let said = || std::fs::read_to_string(&said).unwrap();
+    wait("it to be at work", || {
+        machine.top("a")["mini_batch_micros"].as_u64() > Some(0)
+    });
+    assert_eq!(said(), "");
+    std::fs::rename(&jobs, machine.jobs().with_file_name("moved")).unwrap();
+    let line = "a.status.json: No such file or directory (os error 2); the job goes on\n";
+    wait("words about its status", || said().ends_with(line));
+    assert!(job.is_running());
+    job.terminate();
+    assert_eq!(job.end()["wrong_bytes"], 0);
+    let lines = said();
+    assert_eq!(lines.matches(line).count(), 1, "{lines}");
+    // A short one, that never had a folder.
+    let nowhere = format!("{jobs}/a.status.json");
+    let rest = ["--driver", "stand-in", "--status", &nowhere];
+    let output = machine.run(&[&["job", &wide][..], &rest].concat());
+    assert!(output.status.success(), "{output:?}");
+    let lines = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(lines.matches(line).count(), 1, "{lines}");
+}

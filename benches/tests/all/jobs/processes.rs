@@ -74,9 +74,14 @@ impl Machine {
 
     /// Starts the program; `name` is for the file that takes what it says.
     pub(super) fn start(&self, name: &str, arguments: &[&str]) -> Process {
+        self.start_command(name, self.command(arguments))
+    }
+
+    /// Starts a command that was made by [`command`](Self::command), and perhaps changed.
+    pub(super) fn start_command(&self, name: &str, mut command: Command) -> Process {
         let said = self.folder.path().join(format!("{name}.said"));
         let file = File::create(&said).unwrap();
-        let child = self.command(arguments).stdout(file).spawn().unwrap();
+        let child = command.stdout(file).spawn().unwrap();
         Process { child, said }
     }
 

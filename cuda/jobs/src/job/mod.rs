@@ -7,6 +7,7 @@
 mod blocks;
 mod play;
 mod script;
+mod status;
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;

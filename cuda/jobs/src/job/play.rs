@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::blocks::Blocks;
 use super::script::JobScript;
-use super::{Host, JobArgs};
+use super::{Host, JobArgs, status};
 use crate::complain;
 
 /// What a job did: the line of JSON at its end.
@@ -86,12 +86,12 @@ pub(super) fn play(
         complain(&format_args!("signals end it at once: {error}"));
     }
     let blocks = Blocks::new(&memory, &stream, job.pacer());
-    let figures = play_all(args, scripts, &job, blocks, &ended);
+    let figures = status::watched(&job, || play_all(args, scripts, &job, blocks, &ended));
     end_here(job);
     Ok(Figures {
         name,
         seconds: start.elapsed().as_secs_f64(),
-        ..figures?
+        ..figures??
     })
 }
 
