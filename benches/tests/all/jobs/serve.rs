@@ -1,10 +1,9 @@
 //! `larder top --serve` over real connections.
 
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use super::processes::DEADLINE;
 use super::*;
 
 /// A sample: its name, its labels, its number.
@@ -157,40 +156,6 @@ fn every_job_that_lives_is_served_by_whatever_name_and_one_that_dies_disappears(
     let samples = scrape(&address);
     assert_eq!(names.map(|name| of(&samples, name)), [false, false, true]);
     drop(server);
-}
-
-#[test]
-fn slow_clients_hold_up_nobody_and_are_let_go() {
-    let machine = Machine::new(TOTAL);
-    let (_server, address) = serve(&machine);
-    // One fewer than are answered at once: some say nothing, some begin, and some do not read.
-    let mut slow: Vec<_> = ["", "GET /met", "GET /metrics HTTP/1.1\r\nA: b\r\n"]
-        .into_iter()
-        .cycle()
-        .take(7)
-        .map(|begun| {
-            let mut stream = TcpStream::connect(&address).unwrap();
-            stream.write_all(begun.as_bytes()).unwrap();
-            stream
-        })
-        .collect();
-    assert!(scrape(&address).is_empty());
-    // Whoever came first has its time still.
-    slow[0].set_nonblocking(true).unwrap();
-    let waits = slow[0].read(&mut [0]).map_err(|error| error.kind());
-    assert_eq!(waits, Err(ErrorKind::WouldBlock), "it was waited for");
-    slow[0].set_nonblocking(false).unwrap();
-    for mut stream in slow {
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        // Ended, or reset with what it had sent.
-        let end = stream.read_to_end(&mut Vec::new());
-        let end = end.map_err(|error| error.kind());
-        assert!(
-            matches!(end, Ok(0) | Err(ErrorKind::ConnectionReset)),
-            "{end:?}"
-        );
-    }
-    assert!(scrape(&address).is_empty());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 pub(crate) mod screen;
 pub(crate) mod table;
 
+mod connections;
 mod draw;
 mod keys;
 mod metrics;

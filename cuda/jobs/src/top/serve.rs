@@ -1,29 +1,43 @@
 //! `larder top --serve`: answers `GET /metrics` with the jobs as OpenMetrics text, and nothing else.
 //!
-//! So many threads answer, each one client after the other. A client has so long for all of it: a slow one takes one
-//! thread for that time, and holds up nobody else. The small libraries for HTTP have no such limit.
+//! A thread for each connection, of which there is a bounded number. A client that is done in milliseconds, as each good
+//! one is, waits for no slow one, however many there are: where all places are taken the oldest is closed for it. One
+//! thread that polls would do the same, but the standard library has no such call. What a flood of clients can take:
+//!
+//! * [`CONNECTIONS`] threads and files, and besides the few files that one look at the jobs opens, since looks take
+//!   turns. That is half of the 1024 files that a process usually may open.
+//! * [`WRITTEN`] answers and one in the making; of clients that do not read theirs the oldest is closed, too.
+//! * [`PATIENCE`] for all of a connection. The small libraries for HTTP have no such limit.
 
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::connections::Connections;
 use super::metrics::open_metrics;
 use super::screen::look;
 use crate::Failure;
 use crate::visible::visible;
 
-/// Clients that are answered at once. Further ones wait in the system's queue.
-const CLIENTS: usize = 8;
+/// Connections that are held at once.
+const CONNECTIONS: usize = 512;
+
+/// Answers that are held at once until their clients have read them.
+const WRITTEN: usize = 16;
 
 /// How long a client may take: as long as Prometheus does.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest request that is read.
 const REQUEST_BYTES: u64 = 8 << 10;
+
+/// The stack of a thread. The deepest is the reading of a file of JSON, 128 values in each other at most, in a build
+/// without optimisation. Memory is what is used of it: some kilobytes.
+const STACK_BYTES: usize = 1 << 20;
 
 /// Reads where to listen: a port alone, with or without a colon, is one of this machine's own address.
 pub(super) fn parse_address(text: &str) -> Result<SocketAddr, String> {
@@ -43,17 +57,14 @@ pub(super) fn run(places: &[PathBuf], address: SocketAddr) -> Result<(), Failure
     let bound = TcpListener::bind(address).and_then(|bound| Ok((bound.local_addr()?, bound)));
     let (address, listener) =
         bound.map_err(|error| failed(&format!("listen on {address}"), &error))?;
-    let listener = Arc::new(listener);
     let (end, ended) = mpsc::channel();
     ctrlc::set_handler(move || {
         let _ = end.send(());
     })
     .map_err(|error| failed("take signals", &error))?;
-    for _ in 0..CLIENTS {
-        let (listener, places) = (listener.clone(), places.to_owned());
-        let thread = thread::Builder::new().spawn(move || serve(&listener, &places));
-        thread.map_err(|error| failed("start a thread", &error))?;
-    }
+    let server = Arc::new(Server::new(places.to_owned()));
+    let accepting = thread::Builder::new().spawn(move || server.serve(&listener));
+    accepting.map_err(|error| failed("start a thread", &error))?;
     let mut out = io::stdout().lock();
     writeln!(out, "http://{address}/metrics")?;
     out.flush()?;
@@ -62,65 +73,119 @@ pub(super) fn run(places: &[PathBuf], address: SocketAddr) -> Result<(), Failure
     Ok(())
 }
 
-fn serve(listener: &TcpListener, places: &[PathBuf]) {
-    loop {
-        match listener.accept() {
-            // What goes wrong with a client is its own business.
-            Ok((stream, _)) => drop(answer(stream, places)),
-            // Too many open files, perhaps.
-            Err(_) => thread::sleep(PATIENCE / 10),
+/// What the threads share.
+struct Server {
+    places: Vec<PathBuf>,
+    patience: Duration,
+    connections: Arc<Connections>,
+    /// Those whose answers are being written.
+    written: Arc<Connections>,
+    /// Taken while an answer is made.
+    turn: Mutex<()>,
+}
+
+impl Server {
+    fn new(places: Vec<PathBuf>) -> Self {
+        Self {
+            places,
+            patience: PATIENCE,
+            connections: Connections::new(CONNECTIONS),
+            written: Connections::new(WRITTEN),
+            turn: Mutex::default(),
         }
+    }
+
+    /// Accepts connections for ever.
+    fn serve(self: &Arc<Self>, listener: &TcpListener) {
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => self.begin(&Arc::new(stream)),
+                // Too many open files, perhaps: the oldest connection is one.
+                Err(_) if self.connections.close_oldest() => {}
+                Err(_) => thread::sleep(PATIENCE / 10),
+            }
+        }
+    }
+
+    /// Answers in a thread of its own. Where the system has no thread left, the oldest connection gives its own.
+    fn begin(self: &Arc<Self>, stream: &Arc<TcpStream>) {
+        let begun = || {
+            let held = self.connections.hold(Arc::clone(stream));
+            let server = Arc::clone(self);
+            let thread = thread::Builder::new().stack_size(STACK_BYTES);
+            // What goes wrong with a client is its own business.
+            thread.spawn(move || drop(server.answer(&held.stream)))
+        };
+        while begun().is_err() && self.connections.close_oldest() {}
+    }
+
+    fn answer(&self, stream: &Arc<TcpStream>) -> io::Result<()> {
+        let mut client = Client {
+            stream,
+            until: Instant::now() + self.patience,
+        };
+        let request = read_request(&mut client)?;
+        self.write(&mut client, || self.answer_to(&request))
+    }
+
+    /// Makes an answer when it is its turn, and writes it.
+    fn write(&self, client: &mut Client<'_>, answer: impl FnOnce() -> String) -> io::Result<()> {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = answer();
+        let _held = self.written.hold(Arc::clone(client.stream));
+        drop(turn);
+        client.write_all(answer.as_bytes())
+    }
+
+    /// The whole answer to a request.
+    fn answer_to(&self, request: &str) -> String {
+        let mut words = request.split([' ', '?']);
+        let (status, kind, body) = match (words.next(), words.next()) {
+            (Some("GET"), Some("/metrics")) => match look(&self.places) {
+                Ok(jobs) => (
+                    "200 OK",
+                    "application/openmetrics-text; version=1.0.0",
+                    open_metrics(&jobs),
+                ),
+                Err(error) => (
+                    "500 Internal Server Error",
+                    "text/plain",
+                    format!("{}\n", visible(&error.to_string())),
+                ),
+            },
+            _ => (
+                "404 Not Found",
+                "text/plain",
+                "GET /metrics is answered\n".to_owned(),
+            ),
+        };
+        format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        )
     }
 }
 
-fn answer(stream: TcpStream, places: &[PathBuf]) -> io::Result<()> {
-    let mut client = Client {
-        stream,
-        until: Instant::now() + PATIENCE,
+/// The first line of a request. All of it is read: what is unread when a connection ends may cost the client the answer.
+/// One that breaks off, or is too long, is refused.
+fn read_request(client: &mut Client<'_>) -> io::Result<String> {
+    let mut lines = BufReader::new(client.take(REQUEST_BYTES)).lines();
+    let mut line = || match lines.next() {
+        Some(line) => line,
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
     };
-    let mut lines = BufReader::new(Read::by_ref(&mut client).take(REQUEST_BYTES)).lines();
-    let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;
-    // All of it is read: what is unread when a connection ends may cost the client the answer.
-    while !lines
-        .next()
-        .unwrap_or_else(|| Ok(String::new()))?
-        .is_empty()
-    {}
-    drop(lines);
-    let mut words = request.split([' ', '?']);
-    let (status, kind, body) = match (words.next(), words.next()) {
-        (Some("GET"), Some("/metrics")) => match look(places) {
-            Ok(jobs) => (
-                "200 OK",
-                "application/openmetrics-text; version=1.0.0",
-                open_metrics(&jobs),
-            ),
-            Err(error) => (
-                "500 Internal Server Error",
-                "text/plain",
-                format!("{}\n", visible(&error.to_string())),
-            ),
-        },
-        _ => (
-            "404 Not Found",
-            "text/plain",
-            "GET /metrics is answered\n".to_owned(),
-        ),
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    client.write_all((head + &body).as_bytes())
+    let request = line()?;
+    while !line()?.is_empty() {}
+    Ok(request)
 }
 
 /// A connection that refuses once its time is over.
-struct Client {
-    stream: TcpStream,
+struct Client<'c> {
+    stream: &'c Arc<TcpStream>,
     until: Instant,
 }
 
-impl Client {
+impl Client<'_> {
     fn left(&self) -> io::Result<Option<Duration>> {
         match self.until.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
@@ -129,20 +194,193 @@ impl Client {
     }
 }
 
-impl Read for Client {
+impl Read for Client<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(self.left()?)?;
-        self.stream.read(buffer)
+        (&**self.stream).read(buffer)
     }
 }
 
-impl Write for Client {
+impl Write for Client<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(self.left()?)?;
-        self.stream.write(bytes)
+        (&**self.stream).write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
+        (&**self.stream).flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Longer than any wait, however busy the machine is.
+    const NEVER: Duration = Duration::from_secs(900);
+
+    /// What slow clients send: nothing, a part, and a part that ends with a line.
+    const PARTS: [&str; 3] = ["", "GET /met", "GET /metrics HTTP/1.1\r\nA: b\r\n"];
+
+    fn server(folder: &TempDir) -> Server {
+        Server {
+            patience: NEVER,
+            ..Server::new(vec![folder.path().to_owned()])
+        }
+    }
+
+    /// Serves until this process ends.
+    fn start(server: &Arc<Server>) -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = Arc::clone(server);
+        thread::spawn(move || server.serve(&listener));
+        address
+    }
+
+    fn come(address: SocketAddr, part: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(NEVER)).unwrap();
+        stream.write_all(part.as_bytes()).unwrap();
+        stream
+    }
+
+    fn slow(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+        let parts = PARTS.into_iter().cycle().take(count);
+        parts.map(|part| come(address, part)).collect()
+    }
+
+    fn answer_of(mut stream: TcpStream) -> String {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn get(address: SocketAddr) -> String {
+        answer_of(come(address, "GET /metrics HTTP/1.1\r\n\r\n"))
+    }
+
+    fn wait(mut is_so: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < NEVER, "waited in vain");
+            thread::yield_now();
+        }
+    }
+
+    fn is_answer(text: &str) -> bool {
+        text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("# EOF\n")
+    }
+
+    fn is_open(mut stream: &TcpStream) -> bool {
+        stream.set_nonblocking(true).unwrap();
+        let read = stream.read(&mut [0]).map_err(|error| error.kind());
+        stream.set_nonblocking(false).unwrap();
+        read == Err(io::ErrorKind::WouldBlock)
+    }
+
+    #[test]
+    fn a_client_is_answered_while_two_hundred_slow_ones_are_held() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = start(&Arc::new(server(&folder)));
+        let mut held = slow(address, 200);
+        assert!(is_answer(&get(address)));
+        assert!(held.iter().all(is_open));
+        // A slow one is answered, too, once it has asked.
+        let mut last = held.swap_remove(1);
+        last.write_all(b"rics HTTP/1.1\r\n\r\n").unwrap();
+        assert!(is_answer(&answer_of(last)));
+        assert!(held.iter().all(is_open));
+    }
+
+    #[test]
+    fn of_more_clients_than_are_held_as_many_are_closed_as_are_too_many() {
+        let folder = tempfile::tempdir().unwrap();
+        let few = Server {
+            connections: Connections::new(4),
+            ..server(&folder)
+        };
+        let address = start(&Arc::new(few));
+        let held = slow(address, 10);
+        assert!(is_answer(&get(address)));
+        let open = || held.iter().filter(|stream| is_open(stream)).count();
+        // What was closed has been: this waits for the system to carry it here.
+        wait(|| open() <= 3);
+        assert!(is_answer(&get(address)));
+        assert_eq!(open(), 3);
+    }
+
+    #[test]
+    fn whoever_takes_too_long_is_let_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let hasty = Arc::new(Server {
+            patience: Duration::from_millis(20),
+            ..server(&folder)
+        });
+        for mut stream in slow(start(&hasty), 6) {
+            // Ended, or reset with what it had sent.
+            let end = stream.read_to_end(&mut Vec::new());
+            let end = end.map_err(|error| error.kind());
+            let reset = Err(io::ErrorKind::ConnectionReset);
+            assert!(end == Ok(0) || end == reset, "{end:?}");
+        }
+        wait(|| hasty.connections.count() == 0);
+    }
+
+    #[test]
+    fn of_clients_that_do_not_read_their_answers_the_oldest_loses_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let few = Arc::new(Server {
+            written: Connections::new(2),
+            ..server(&folder)
+        });
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut clients = Vec::new();
+        // More than the system keeps for a connection.
+        let mut write = || {
+            clients.push(TcpStream::connect(address).unwrap());
+            let (stream, server) = (Arc::new(listener.accept().unwrap().0), Arc::clone(&few));
+            thread::spawn(move || {
+                let until = Instant::now() + NEVER;
+                let stream = &stream;
+                server.write(&mut Client { stream, until }, || "x".repeat(64 << 20))
+            })
+        };
+        let first = write();
+        wait(|| few.written.count() == 1);
+        let second = write();
+        wait(|| few.written.count() == 2);
+        assert!(!first.is_finished() && !second.is_finished());
+        let third = write();
+        assert!(first.join().unwrap().is_err());
+        assert!(!second.is_finished() && !third.is_finished());
+        let mut reader = clients.pop().unwrap();
+        let read = io::copy(&mut reader, &mut io::sink());
+        assert_eq!(read.unwrap(), 64 << 20);
+        third.join().unwrap().unwrap();
+        drop(clients);
+        assert!(second.join().unwrap().is_err());
+    }
+
+    #[test]
+    fn a_thread_has_stack_enough_for_files_of_any_depth() {
+        let folder = tempfile::tempdir().unwrap();
+        for depth in [120, 100_000] {
+            let text = "[".repeat(depth) + &"]".repeat(depth);
+            for kind in ["status", "control"] {
+                let path = folder.path().join(format!("{depth}.{kind}.json"));
+                fs::write(
+                    path,
+                    format!("{{\"x\": {text}, \"larder\": {{\"y\": {text}}}}}"),
+                )
+                .unwrap();
+            }
+        }
+        assert!(is_answer(&get(start(&Arc::new(server(&folder))))));
     }
 }

@@ -1,0 +1,122 @@
+//! [`Connections`]: a bounded number of connections, of which the oldest is closed for whoever comes next.
+//!
+//! CONN1. At most so many are held at once, each by one [`Held`], which is dropped by the thread that serves it. A
+//! closed one counts until then, so there are never more threads than that.
+//! CONN2. A connection is closed from outside by shutting it down: the thread that waits for it wakes with an error or
+//! an end, and drops its `Held`.
+
+use std::collections::VecDeque;
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+pub(super) struct Connections {
+    most: usize,
+    /// In the order in which they came.
+    held: Mutex<VecDeque<Arc<TcpStream>>>,
+    left: Condvar,
+}
+
+/// A connection that is held, and no longer once this is dropped.
+pub(super) struct Held {
+    connections: Arc<Connections>,
+    pub(super) stream: Arc<TcpStream>,
+}
+
+impl Connections {
+    /// None yet, and at most so many, at least 1.
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            most: most.max(1),
+            held: Mutex::default(),
+            left: Condvar::new(),
+        })
+    }
+
+    /// Holds one more. If all places are taken, closes the oldest, and waits until one is free.
+    pub(super) fn hold(self: &Arc<Self>, stream: Arc<TcpStream>) -> Held {
+        let mut held = self.lock();
+        while held.len() >= self.most {
+            held = self.close_one(held);
+        }
+        held.push_back(Arc::clone(&stream));
+        Held {
+            connections: Arc::clone(self),
+            stream,
+        }
+    }
+
+    /// Closes the oldest and waits until one has left. False if none is held.
+    pub(super) fn close_oldest(&self) -> bool {
+        let held = self.lock();
+        let is_any = !held.is_empty();
+        drop(self.close_one(held));
+        is_any
+    }
+
+    fn close_one<'h>(&self, held: Queue<'h>) -> Queue<'h> {
+        let before = held.len();
+        if let Some(oldest) = held.front() {
+            // Its client may be gone already.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        let stays = |held: &mut VecDeque<_>| held.len() == before && before > 0;
+        let waited = self.left.wait_while(held, stays);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> Queue<'_> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+}
+
+type Queue<'h> = MutexGuard<'h, VecDeque<Arc<TcpStream>>>;
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut held = self.connections.lock();
+        held.retain(|other| !Arc::ptr_eq(other, &self.stream));
+        self.connections.left.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_newcomer_closes_the_oldest_and_waits_until_its_thread_lets_go() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Connections::new(2);
+        assert!(!connections.close_oldest());
+        let mut clients = Vec::new();
+        let mut come = || {
+            clients.push(TcpStream::connect(address).unwrap());
+            let held = connections.hold(Arc::new(listener.accept().unwrap().0));
+            thread::spawn(move || (&*held.stream).read(&mut [0]).unwrap_or(0))
+        };
+        let first = come();
+        let second = come();
+        assert_eq!(connections.count(), 2);
+        let third = come();
+        assert_eq!(first.join().unwrap(), 0);
+        assert_eq!(connections.count(), 2);
+        assert!(!second.is_finished() && !third.is_finished());
+        assert!(connections.close_oldest());
+        assert_eq!(second.join().unwrap(), 0);
+        assert_eq!(connections.count(), 1);
+        assert!(!third.is_finished());
+        drop(clients);
+        third.join().unwrap();
+        assert_eq!(connections.count(), 0);
+    }
+}
