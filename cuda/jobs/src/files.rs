@@ -130,7 +130,7 @@ fn find_in(folder: &Path) -> io::Result<impl Iterator<Item = JobFiles>> {
             *pairs.entry(job).or_insert(false) |= is_status;
         }
     }
-    // Behind a pair with a status, and of two without one behind ours, a control file alone is no other job.
+    // Of one name those with a status come first, then ours: a control file alone behind another pair is left out.
     let mut pairs: Vec<(JobFiles, bool)> = pairs.into_iter().collect();
     pairs.sort_by(|(a, a_status), (b, b_status)| (&a.name, b_status).cmp(&(&b.name, a_status)));
     pairs.dedup_by(|(job, has_status), (before, _)| !*has_status && job.name == before.name);

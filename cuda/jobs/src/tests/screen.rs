@@ -210,6 +210,9 @@ fn keys_write_the_selected_jobs_control_file() {
         assert_eq!(press(&mut screen, KeyCode::Char(letter)), Act::Nothing);
     }
     assert!(drawn(&screen, 80).concat().contains("limit: 1GiBx"));
+    press(&mut screen, KeyCode::Char('\u{200b}'));
+    assert!(drawn(&screen, 80).concat().contains("1GiBx\\u{200b}█"));
+    press(&mut screen, KeyCode::Backspace);
     press(&mut screen, KeyCode::Backspace);
     assert_eq!(sent(&mut screen, KeyCode::Enter), (Some(1024), Some(100)));
     assert!(!JobFiles::ours(folder.path(), "a").control.exists());

@@ -10,6 +10,7 @@ use super::screen::Screen;
 use super::table::{HEADINGS, problems};
 use crate::alive::Alive;
 use crate::layout::wrapped;
+use crate::visible::visible;
 
 /// Columns that go where the terminal is narrow, these first. The job's name stays.
 const SPARED: [&str; 16] = [
@@ -25,7 +26,10 @@ impl Screen {
     pub(crate) fn draw(&self, frame: &mut Frame<'_>) {
         let width = usize::from(frame.area().width);
         let said = match &self.typed {
-            Some(typed) => format!("limit: {typed}█  (Enter sets it, Esc leaves it)"),
+            Some(typed) => {
+                let typed = visible(typed);
+                format!("limit: {typed}█  (Enter sets it, Esc leaves it)")
+            }
             None => self.message.clone(),
         };
         let (said, keys) = (wrapped(&said, width), wrapped(KEYS, width));
