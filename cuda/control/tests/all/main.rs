@@ -20,3 +20,5 @@ mod pacer;
 mod relay;
 mod statistics;
 mod status;
+#[cfg(target_os = "linux")]
+mod users;
