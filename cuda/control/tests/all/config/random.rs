@@ -4,7 +4,7 @@ use crate::config::property;
 use larder_model::Random;
 
 /// Pieces that make the property's corners likely.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 13] = [
     "name",
     "version",
     "gpuConfigInfo",
@@ -13,9 +13,13 @@ const KEYS: [&str; 9] = [
     "00:1e.0",
     "00:1E.0",
     "0000:3b:00.0",
+    "controlVersion",
+    "life",
+    "asleep",
+    "mayHold",
     "x",
 ];
-const VALUES: [&str; 18] = [
+const VALUES: [&str; 19] = [
     "0",
     "1",
     "50",
@@ -34,6 +38,7 @@ const VALUES: [&str; 18] = [
     "\"text\"",
     "[]",
     "3000000000",
+    "\"4711-8412345-0f8fad5bd9cb469fa16570867728950e\"",
 ];
 
 fn random_object(random: &mut Random, depth: usize) -> String {
