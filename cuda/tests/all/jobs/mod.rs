@@ -7,6 +7,7 @@ mod endings;
 mod files;
 mod foreign;
 mod limits;
+mod lives;
 mod pacing;
 mod queued;
 mod sleeping;
