@@ -27,7 +27,7 @@ pub(crate) use rounds::{Coordination, CoordinationEvent};
 /// total.
 ///
 /// Reads the jobs' status files, writes their control files, and says what it moved and why. Jobs have to
-/// begin with a limit of 0 (`larder job` does). It may be ended at any moment, by ctrl-c: the jobs keep
+/// begin with a limit of 0 (`larder job` does). A folder and a GPU have one coordinator at a time. It may be ended at any moment, by ctrl-c: the jobs keep
 /// their limits.
 #[derive(Debug, Args)]
 // One line would be broken in a narrow terminal.
@@ -56,11 +56,11 @@ pub struct CoordinateArgs {
 /// The memory to divide, and how.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CoordinationSettings {
-    /// What all jobs together may hold
+    /// What all jobs together may hold on a GPU
     #[arg(long = "total", value_name = "N", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub(crate) total_bytes: u64,
 
-    /// The GPU whose memory it is; not needed where all jobs have one and the same
+    /// The GPU whose memory it is; without it the memory of each is divided by itself, and jobs with several are left out
     #[arg(long, value_name = "ID")]
     pub(crate) gpu: Option<BusId>,
 
