@@ -44,15 +44,15 @@ pub use control_file::{
     Changes, ControlFile, ControlState, GpuControl, Parsed, Problem, ProblemKind,
 };
 pub use error::ParseError;
-pub use life::Life;
+pub use life::{Life, is_of_user};
 pub use listener::{Handle, Listener, ListenerConfig, ListenerStats, WatchMode};
 pub use statistics::{Peaks, Recorded, Statistics, StatusPath, StatusSink, UsageSource};
 pub use status_file::{
     DeviceUsage, GpuLimit, GpuStatus, JobStatus, SleepState, SleepStatus, StatusFile, SwapReason,
 };
 pub use whole_file::{
-    Durability, FileAct, FileError, FileLock, Sharing, read_orders, read_whole, replace_whole,
-    sweep,
+    Durability, FileAct, FileError, FileLock, Sharing, read_orders, read_owned, read_whole,
+    replace_whole, sweep,
 };
 
 pub use actions::{

@@ -35,10 +35,11 @@ impl Life {
     /// ```
     pub fn of(pid: u32) -> Option<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // Its name may end in the middle of a letter.
+        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         Some(Self {
             pid,
-            start_ticks: start_ticks(&stat)?,
+            start_ticks: start_ticks(&String::from_utf8_lossy(&stat))?,
             boot: u128::from_str_radix(&boot.trim().replace('-', ""), 16).ok()?,
         })
     }
@@ -52,6 +53,19 @@ impl Life {
     pub const fn pid(self) -> u32 {
         self.pid
     }
+}
+
+/// Whether a process of this number is one of a user's; `None` if there is none, or the system does not tell.
+pub fn is_of_user(pid: u32, user: u32) -> Option<bool> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    // The real one, the one that counts, the saved one, and that of new files.
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    Some(
+        users
+            .split_ascii_whitespace()
+            .any(|own| own.parse() == Ok(user)),
+    )
 }
 
 /// When a process began, by its line of `/proc/<pid>/stat`; `None` if it has ended.
@@ -125,6 +139,12 @@ mod tests {
         assert_eq!(start_ticks(&stat("Z", 1, 500)), None);
         // Its first thread has ended, and another has the memory.
         assert_eq!(start_ticks(&stat("Z", 2, 500)), Some(500));
+        let cut = [
+            b"7 (entrainement-n\xc3".as_slice(),
+            &stat("S", 3, 500).into_bytes()[6..],
+        ]
+        .concat();
+        assert_eq!(start_ticks(&String::from_utf8_lossy(&cut)), Some(500));
         assert_eq!(start_ticks("7 (a) S"), None);
         assert_eq!(start_ticks(""), None);
     }
@@ -152,6 +172,31 @@ mod tests {
             let is_same = *wrong == text;
             assert!(is_same || wrong.parse::<Life>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_thread_whose_name_ends_in_the_middle_of_a_letter_lives() {
+        // The name of the first thread is that of the process; any thread's number will do.
+        let named = std::thread::Builder::new().name("entrainement-n\u{e9}".to_owned());
+        let found = named.spawn(|| {
+            let own = fs::read_link("/proc/thread-self").unwrap();
+            let own: u32 = own.file_name().unwrap().to_str().unwrap().parse().unwrap();
+            assert!(String::from_utf8(fs::read(format!("/proc/{own}/stat")).unwrap()).is_err());
+            Life::of(own)
+        });
+        assert!(found.unwrap().join().unwrap().is_some());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_process_is_its_users_and_nobody_elses() {
+        use std::os::unix::fs::MetadataExt;
+        let own = fs::metadata("/proc/self").unwrap().uid();
+        let pid = std::process::id();
+        assert_eq!(is_of_user(pid, own), Some(true));
+        assert_eq!(is_of_user(pid, own + 1), Some(false));
+        assert_eq!(is_of_user(u32::MAX, own), None);
     }
 
     #[test]

@@ -215,6 +215,21 @@ impl StatusFile {
         })
     }
 
+    /// Drops the fields that are not known, which may be as large as the file.
+    pub fn forget_unknown(&mut self) {
+        self.other = Map::new();
+        self.gpus
+            .values_mut()
+            .for_each(|gpu| gpu.other = Map::new());
+        if let Some(job) = &mut self.larder {
+            job.other = Map::new();
+            job.gpus.values_mut().for_each(|gpu| gpu.other = Map::new());
+            if let Some(sleep) = &mut job.sleep {
+                sleep.other = Map::new();
+            }
+        }
+    }
+
     /// The file's text, in JSON.
     pub fn to_text(&self) -> String {
         // The value has text keys and numbers only, so the conversion cannot fail.

@@ -10,7 +10,7 @@ use larder_control::{FileLock, Life, PerfControl, Sharing};
 use crate::alive::{Alive, alive};
 use crate::files::{JobFiles, default_folder, find_named};
 use crate::order::{self, Order};
-use crate::view::JobView;
+use crate::view::{JobView, read_status};
 use crate::{Failure, complain};
 
 /// Changes a job's control file: its limit, its share of the time, its sleep.
@@ -87,12 +87,18 @@ pub(crate) fn run(args: &ControlArgs) -> Result<(), Failure> {
 fn forget(job: &JobFiles) -> Result<(), Failure> {
     let mut locks = Vec::new();
     for path in [&job.status, &job.control] {
-        let lock = FileLock::take(path, Sharing::Nobody);
-        locks.push(lock.map_err(|error| Failure::Arguments(error.to_string()))?);
+        match FileLock::take(path, Sharing::Nobody) {
+            Err(error) if error.source.kind() == io::ErrorKind::WouldBlock => {
+                return Err(Failure::Arguments(error.to_string()));
+            }
+            // One that was left by another user is free.
+            lock => locks.push(lock),
+        }
     }
     let view = JobView::look(job, SystemTime::now());
     // The status may be gone already, and the job still there.
-    let ordered = order::read(job, Some(&job.status)).ok();
+    let said = read_status(&job.status).ok().flatten();
+    let ordered = order::read(job, said.and_then(|(_, user)| user)).ok();
     let ordered = ordered.and_then(|(file, _)| file.life);
     let pids = [
         (view.alive == Alive::Yes).then_some(view.pid.unwrap_or(0)),

@@ -96,8 +96,17 @@ impl JobFiles {
     }
 }
 
+/// What becomes of a pair that has a control file alone, behind another pair of its name in the same folder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Twins {
+    /// It is left out: the job is one.
+    Hidden,
+    /// It is there: whoever counts memory believes no name.
+    All,
+}
+
 /// All jobs in folders and of files, by name. O(files in the folders).
-pub(crate) fn find(places: &[PathBuf]) -> Result<Vec<JobFiles>, FilesError> {
+pub(crate) fn find(places: &[PathBuf], twins: Twins) -> Result<Vec<JobFiles>, FilesError> {
     let mut jobs = BTreeSet::new();
     for place in places {
         let refused = |source| FilesError::Refused {
@@ -107,7 +116,7 @@ pub(crate) fn find(places: &[PathBuf]) -> Result<Vec<JobFiles>, FilesError> {
         let is_folder = fs::metadata(place).map(|found| found.is_dir());
         match (is_folder, JobFiles::of(place)) {
             (Ok(true), _) => {
-                jobs.extend(find_in(place).map_err(refused)?);
+                jobs.extend(find_in(place, twins).map_err(refused)?);
             }
             // One of the two files may not exist yet.
             (_, Some(job)) => {
@@ -121,7 +130,7 @@ pub(crate) fn find(places: &[PathBuf]) -> Result<Vec<JobFiles>, FilesError> {
 }
 
 /// The jobs in a folder.
-fn find_in(folder: &Path) -> io::Result<impl Iterator<Item = JobFiles>> {
+fn find_in(folder: &Path, twins: Twins) -> io::Result<impl Iterator<Item = JobFiles>> {
     let mut pairs = BTreeMap::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -133,13 +142,15 @@ fn find_in(folder: &Path) -> io::Result<impl Iterator<Item = JobFiles>> {
     // Of one name those with a status come first, then ours: a control file alone behind another pair is left out.
     let mut pairs: Vec<(JobFiles, bool)> = pairs.into_iter().collect();
     pairs.sort_by(|(a, a_status), (b, b_status)| (&a.name, b_status).cmp(&(&b.name, a_status)));
-    pairs.dedup_by(|(job, has_status), (before, _)| !*has_status && job.name == before.name);
+    if twins == Twins::Hidden {
+        pairs.dedup_by(|(job, has_status), (before, _)| !*has_status && job.name == before.name);
+    }
     Ok(pairs.into_iter().map(|(job, _)| job))
 }
 
 /// The job of that name in a folder.
 pub(crate) fn find_named(folder: &Path, name: &str) -> Result<JobFiles, FilesError> {
-    let jobs = find(&[folder.to_owned()])?;
+    let jobs = find(&[folder.to_owned()], Twins::Hidden)?;
     if let Some(job) = jobs.iter().find(|job| job.name == name) {
         return Ok(job.clone());
     }

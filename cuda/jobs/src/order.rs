@@ -7,11 +7,9 @@
 //! Another program may write the file between the read and the write; the last write counts. Two writers
 //! would undo each other's limits, so a job should have one coordinator or one person.
 
-use std::path::Path;
-
 use larder_control::{
-    BusId, Compat, ControlFile, Durability, FileError, ParseError, PerfControl, read_orders,
-    replace_whole,
+    BusId, Compat, ControlFile, Durability, FileError, ParseError, PerfControl, StatusFile,
+    read_orders, replace_whole,
 };
 
 use crate::alive::{Alive, alive};
@@ -75,12 +73,18 @@ impl Order {
         if self.limit_bytes.is_none() && self.perf.is_none() && self.asleep.is_none() {
             return Err(OrderError::Empty);
         }
-        let (mut file, dropped) = read(job, Some(&job.status))?;
-        if file.life.is_some() && alive(None, file.life) == Alive::No {
+        let said = read_status(&job.status).ok().flatten();
+        let user = said.as_ref().and_then(|(_, user)| *user);
+        let (mut file, dropped) = read(job, user)?;
+        let own = said.as_ref().and_then(|(status, _)| status.larder.as_ref());
+        let now = own.and_then(|own| own.life);
+        let is_another = now.is_some() && file.life != now && alive(None, now) == Alive::Yes;
+        if file.life.is_some() && (is_another || alive(None, file.life) == Alive::No) {
             file.forget_orders();
         }
         if let Some(bytes) = self.limit_bytes {
-            file.limit(self.whose(job, &file)?, bytes);
+            let status = said.as_ref().map(|(status, _)| status);
+            file.limit(self.whose(status, &file)?, bytes);
         }
         if let Some(perf) = self.perf {
             file.perf_control = Some(i32::from(perf.percent()));
@@ -91,15 +95,12 @@ impl Order {
     }
 
     /// The GPU that the order's limit is for.
-    fn whose(&self, job: &JobFiles, file: &ControlFile) -> Result<BusId, OrderError> {
+    fn whose(&self, status: Option<&StatusFile>, file: &ControlFile) -> Result<BusId, OrderError> {
         if let Some(gpu) = self.gpu {
             return Ok(gpu);
         }
-        let status = read_status(&job.status).ok().flatten();
-        let mut gpus: Vec<BusId> = status
-            .into_iter()
-            .flat_map(|s| s.gpus.into_keys())
-            .collect();
+        let gpus = status.into_iter().flat_map(|status| status.gpus.keys());
+        let mut gpus: Vec<BusId> = gpus.copied().collect();
         if gpus.is_empty() {
             gpus = file.gpus.keys().copied().collect();
         }
@@ -114,13 +115,13 @@ impl Order {
     }
 }
 
-/// A job's control file, an empty one if there is none, and the problems in it. It is of this process's user, or of a file
-/// `of` another's; or of whom every job obeys.
+/// A job's control file, an empty one if there is none, and the problems in it. It is whom every job obeys who wrote it, or
+/// the user `also`.
 pub(crate) fn read(
     job: &JobFiles,
-    of: Option<&Path>,
+    also: Option<u32>,
 ) -> Result<(ControlFile, Vec<String>), OrderError> {
-    let Some(text) = read_orders(&job.control, ControlFile::MAX_BYTES, of)? else {
+    let Some(text) = read_orders(&job.control, ControlFile::MAX_BYTES, also)? else {
         return Ok((ControlFile::default(), Vec::new()));
     };
     let parsed = ControlFile::parse(text, Compat::Corrected)?;

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_control::{
-    BusId, ControlFile, GpuLimit, GpuStatus, SleepState, StatusFile, SwapReason, read_whole,
+    BusId, ControlFile, GpuLimit, GpuStatus, SleepState, StatusFile, SwapReason, is_of_user,
+    read_owned,
 };
 use serde::Serialize;
 
@@ -80,11 +81,12 @@ impl JobView {
     /// Reads both files and looks up the process.
     pub(crate) fn look(files: &JobFiles, now: SystemTime) -> Self {
         let mut problems = Vec::new();
-        let status = read_status(&files.status).unwrap_or_else(|problem| {
+        let said = read_status(&files.status).unwrap_or_else(|problem| {
             problems.push(problem);
             None
         });
-        let (control, dropped) = order::read(files, Some(&files.status)).unwrap_or_else(|error| {
+        let (status, user) = said.map_or((None, None), |(status, user)| (Some(status), user));
+        let (control, dropped) = order::read(files, user).unwrap_or_else(|error| {
             let problem = match error {
                 // Nobody wanted to write it.
                 OrderError::Unreadable(error) => error.to_string(),
@@ -176,11 +178,41 @@ pub(crate) fn not_there(pid: u32, name: &str) -> String {
     )
 }
 
-/// A job's status; `None` if there is no file. What is wrong with one comes in words.
-pub(crate) fn read_status(path: &Path) -> Result<Option<StatusFile>, String> {
-    let text = read_whole(path, StatusFile::MAX_BYTES).map_err(|error| error.to_string())?;
-    let parse = |text: Vec<u8>| StatusFile::parse(text).map_err(|error| error.to_string());
-    text.map(parse).transpose()
+/// The most GPUs that a file may name: no machine has more, and each takes memory here.
+const MOST_GPUS: usize = 64;
+
+/// A status, and the number of the user whose it is, where the system has users.
+pub(crate) type Said = (StatusFile, Option<u32>);
+
+/// A job's status; `None` if there is no file. What is wrong with one comes in words: so it is with one that is another
+/// user's than its process, whom a neighbour could make say anything.
+pub(crate) fn read_status(path: &Path) -> Result<Option<Said>, String> {
+    let read = read_owned(path, StatusFile::MAX_BYTES).map_err(|error| error.to_string())?;
+    let Some((text, user)) = read else {
+        return Ok(None);
+    };
+    let status = StatusFile::parse(text).map_err(|error| error.to_string())?;
+    let own = status.larder.as_ref();
+    are_few(status.gpus.len().max(own.map_or(0, |own| own.gpus.len())))?;
+    if let (Some(own), Some(user)) = (own, user.filter(|user| *user != 0))
+        && is_of_user(own.pid, user) == Some(false)
+    {
+        return Err(format!(
+            "it belongs to user {user}, and process {} is another user's: not believed; remove it",
+            own.pid
+        ));
+    }
+    Ok(Some((status, user)))
+}
+
+/// Refuses a file that names more GPUs than there can be.
+pub(crate) fn are_few(gpus: usize) -> Result<(), String> {
+    match gpus {
+        0..=MOST_GPUS => Ok(()),
+        _ => Err(format!(
+            "it names {gpus} GPUs, of {MOST_GPUS} at most: not believed"
+        )),
+    }
 }
 
 fn changed_unix_ms(path: &Path) -> Option<u64> {

@@ -98,6 +98,14 @@ impl ControlFile {
         self.life.is_none() || life.is_none() || self.life == life
     }
 
+    /// Drops the fields that are not known, which may be as large as the file.
+    pub fn forget_unknown(&mut self) {
+        self.other = Map::new();
+        self.gpus
+            .values_mut()
+            .for_each(|gpu| gpu.other = Map::new());
+    }
+
     /// Removes all that the file orders, and for whom. Unknown fields stay.
     pub fn forget_orders(&mut self) {
         (self.control_version, self.life) = (None, None);

@@ -278,6 +278,13 @@ impl Coordinator {
         commands
     }
 
+    /// Sends a job the limit that it counts with, for one that says another. `None` while an order is on its way, or if there
+    /// is no such job.
+    pub fn restate(&mut self, job: JobId) -> Option<Command> {
+        let job = self.jobs.iter_mut().find(|other| other.id == job)?;
+        job.is_confirmed().then(|| job.send_limit(job.limit))
+    }
+
     /// The job's charge: the most it can hold from now on (COORD1). `None` if there is no such job.
     pub fn charge_bytes(&self, job: JobId) -> Option<u64> {
         let job = self.jobs.iter().find(|other| other.id == job)?;

@@ -11,6 +11,7 @@ use super::elsewhere::{Folder, User, try_lock};
 #[cfg(unix)]
 use super::unix::{Folder, User, try_lock};
 use super::{FileAct, FileError, folder, name_in_folder};
+use crate::Life;
 
 /// How often a lock is taken again whose file was removed meanwhile.
 const TRIES: usize = 100;
@@ -51,14 +52,17 @@ pub struct FileLock {
     folder: Folder,
     name: OsString,
     sharing: Sharing,
+    /// A forked child has the lock too, and does not remove it.
+    process: u32,
 }
 
 impl FileLock {
     /// Locks a file's name, without waiting. The file itself is neither needed nor touched.
     ///
     /// # Errors
-    /// [`FileAct::Lock`]: another has the lock ([`io::ErrorKind::WouldBlock`], with its number if that is known), or the
-    /// system refuses the file of the lock, as it does where the folder may not be written or somebody else made it.
+    /// [`FileAct::Lock`]: another has the lock ([`io::ErrorKind::WouldBlock`], with its number if that is known). Any other
+    /// kind: the system refuses the file of the lock, as it does where the folder may not be written, or somebody else
+    /// made it.
     pub fn take(path: &Path, sharing: Sharing) -> Result<Self, FileError> {
         let taken = name_in_folder(path).and_then(|name| {
             let mut hidden = OsString::from(".");
@@ -70,22 +74,30 @@ impl FileLock {
     }
 
     fn take_in(folder: Folder, name: &OsStr, sharing: Sharing) -> io::Result<Self> {
+        // Whatever the system says, that is not that another has the lock.
+        let refused = |error: io::Error| {
+            let kind = match error.kind() {
+                io::ErrorKind::WouldBlock => io::ErrorKind::Other,
+                kind => kind,
+            };
+            io::Error::new(kind, format!("its lock, {}: {error}", name.display()))
+        };
         for _ in 0..TRIES {
-            let mut file = folder.open_lock(name)?;
-            let owner = User::of(&file)?;
-            if !owner.is_this() && !owner.is_superuser() {
-                let words = format!(
-                    "its lock, {}, belongs to {owner}: remove it",
-                    name.display()
-                );
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, words));
-            }
-            if !try_lock(&file, sharing == Sharing::Shared)? {
+            let mut file = folder.open_lock(name).map_err(refused)?;
+            if !try_lock(&file, sharing == Sharing::Shared).map_err(refused)? {
                 return Err(is_taken(&mut file));
             }
             // Whoever had it before may have removed it since it was opened (WHOLE6).
-            if !folder.is_at(name, &file)? {
+            if !folder.is_at(name, &file).map_err(refused)? {
                 continue;
+            }
+            let owner = User::of(&file)?;
+            if !owner.is_this() && !owner.is_superuser() {
+                let words = format!("it is free and belongs to {owner}: remove it");
+                return Err(refused(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    words,
+                )));
             }
             if sharing == Sharing::Nobody {
                 file.set_len(0)?;
@@ -96,12 +108,10 @@ impl FileLock {
                 folder,
                 name: name.to_owned(),
                 sharing,
+                process: std::process::id(),
             });
         }
-        Err(io::Error::new(
-            io::ErrorKind::WouldBlock,
-            "its lock was another file at each look: it is replaced all the time",
-        ))
+        Err(refused(io::Error::other("it is replaced all the time")))
     }
 
     /// Whether the lock is what others ask for still: its folder and its file were not replaced.
@@ -120,8 +130,10 @@ fn is_taken(file: &mut File) -> io::Error {
     let read = file
         .rewind()
         .and_then(|()| file.take(20).read_to_string(&mut pid));
-    let who = match (read, pid.parse::<u32>()) {
-        (Ok(_), Ok(pid)) => format!("process {pid}"),
+    // One that shares it does not write its own, and the number may be that of an earlier one.
+    let pid = pid.parse().ok().filter(|pid| Life::of(*pid).is_some());
+    let who = match (read, pid) {
+        (Ok(_), Some(pid)) => format!("process {pid}"),
         _ => "another process".to_owned(),
     };
     let words = format!("{who} has it, or a child of it: end it first, or take another name");
@@ -132,9 +144,8 @@ impl Drop for FileLock {
     fn drop(&mut self) {
         // Under the lock, so that nobody's is removed (WHOLE6). A drop cannot report the error, and one that stays does
         // no harm.
-        if self.sharing == Sharing::Nobody
-            && self.folder.is_at(&self.name, &self.file).unwrap_or(false)
-        {
+        let is_own = self.sharing == Sharing::Nobody && self.process == std::process::id();
+        if is_own && self.folder.is_at(&self.name, &self.file).unwrap_or(false) {
             let _ = self.folder.remove(&self.name);
         }
     }

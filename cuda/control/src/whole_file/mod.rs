@@ -27,11 +27,11 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 #[cfg(not(unix))]
-use elsewhere::{Folder, User, keep};
+use elsewhere::{Folder, User, keep, may_anybody_write};
 use larder_core::sync::{AtomicU64, Ordering};
 pub use lock::{FileLock, Sharing};
 #[cfg(unix)]
-use unix::{Folder, User, keep};
+use unix::{Folder, User, keep, may_anybody_write};
 
 use crate::Life;
 
@@ -120,45 +120,50 @@ impl FileError {
 /// The system refuses; the file is larger than `max` bytes; or there is no file at the path, but a folder, a pipe, a
 /// symbolic link, or one of several names (hard links) of a file.
 pub fn read_whole(path: &Path, max: usize) -> Result<Option<Vec<u8>>, FileError> {
-    found(path, read(path, max, |_, _| Ok(())))
+    Ok(read_owned(path, max)?.map(|(content, _)| content))
+}
+
+/// The content of a file and its owner's number, or `None` if there is no file at the path. No number where the system has
+/// no owners.
+///
+/// # Errors
+/// As [`read_whole`].
+pub fn read_owned(path: &Path, max: usize) -> Result<Option<(Vec<u8>, Option<u32>)>, FileError> {
+    let owner = |_: &Folder, file: &File| Ok(User::of(file)?.number());
+    found(path, read(path, max, owner))
 }
 
 /// The content of a file that commands, or `None` if there is no file at the path. Its owner is this process's user, the
-/// superuser, or the owner of its folder, who may put any file there; or the owner of the file `of`, if one is named: in
+/// superuser, or the owner of its folder, who may put any file there; or the user `also`, if one is named: in
 /// a folder where everybody may write, nobody else's orders count (WHOLE5). Not where the system has no owners.
 ///
 /// # Errors
-/// As [`read_whole`]; or the file is somebody else's.
+/// As [`read_whole`]; or the file is somebody else's, or everybody's to write.
 pub fn read_orders(
     path: &Path,
     max: usize,
-    of: Option<&Path>,
+    also: Option<u32>,
 ) -> Result<Option<Vec<u8>>, FileError> {
-    let may_command = of.and_then(|of| {
-        let file = Folder::open(folder(of))
-            .ok()?
-            .read(name_in_folder(of).ok()?)
-            .ok()?;
-        User::of(&file).ok()
-    });
-    found(
-        path,
-        read(path, max, |folder, file| {
-            let (owner, of_folder) = (User::of(file)?, folder.owner()?);
-            let is_known = owner.is_this() || owner.is_superuser() || may_command == Some(owner);
-            if is_known || owner == of_folder {
-                return Ok(());
-            }
-            let words = format!(
-                "it belongs to {owner}, who is neither the job's user, nor the superuser, nor {of_folder}, who owns the folder: \
-             it is not obeyed, remove it"
-            );
-            Err(io::Error::new(io::ErrorKind::PermissionDenied, words))
-        }),
-    )
+    let check = |folder: &Folder, file: &File| {
+        let (owner, of_folder) = (User::of(file)?, folder.owner()?);
+        let is_also = also.is_some() && owner.number() == also;
+        let may_command = owner.is_this() || owner.is_superuser() || owner == of_folder || is_also;
+        let words = if !may_command {
+            format!(
+                "it belongs to {owner}, and orders here are those of this process's user, of the superuser and of {of_folder}, who \
+                 owns the folder: it is not obeyed; remove it"
+            )
+        } else if may_anybody_write(file)? {
+            "anybody may write it: it is not obeyed; take that permission away".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, words))
+    };
+    Ok(found(path, read(path, max, check))?.map(|(content, ())| content))
 }
 
-fn found(path: &Path, read: io::Result<Vec<u8>>) -> Result<Option<Vec<u8>>, FileError> {
+fn found<T>(path: &Path, read: io::Result<T>) -> Result<Option<T>, FileError> {
     match read {
         Ok(content) => Ok(Some(content)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -166,15 +171,16 @@ fn found(path: &Path, read: io::Result<Vec<u8>>) -> Result<Option<Vec<u8>>, File
     }
 }
 
-fn read(
+/// The content of a file, and what is to be known of it before it is read.
+fn read<T>(
     path: &Path,
     max: usize,
-    check: impl FnOnce(&Folder, &File) -> io::Result<()>,
-) -> io::Result<Vec<u8>> {
+    look: impl FnOnce(&Folder, &File) -> io::Result<T>,
+) -> io::Result<(Vec<u8>, T)> {
     let name = name_in_folder(path)?;
     let folder = Folder::open(folder(path))?;
     let file = folder.read(name)?;
-    check(&folder, &file)?;
+    let seen = look(&folder, &file)?;
     let mut content = Vec::new();
     let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
     file.take(limit).read_to_end(&mut content)?;
@@ -184,7 +190,7 @@ fn read(
             "larger than what is read",
         ));
     }
-    Ok(content)
+    Ok((content, seen))
 }
 
 /// Replaces a file's content in one step (WHOLE1). The file keeps its owner and group, and who may read and write it

@@ -17,6 +17,9 @@ use rustix::io::Errno;
 /// Read and write permissions, and no others: no execution, no set-user-ID.
 const MAY: u32 = 0o666;
 
+/// Those of a new file, whatever the process's mask is.
+const NEW: u32 = 0o664;
+
 /// How often a file that was replaced between two looks is opened again.
 const LOOKS: usize = 100;
 
@@ -35,6 +38,10 @@ pub(super) struct User(u32);
 impl User {
     pub(super) fn of(file: &File) -> io::Result<Self> {
         Ok(Self(file.metadata()?.uid()))
+    }
+
+    pub(super) const fn number(self) -> Option<u32> {
+        Some(self.0)
     }
 
     pub(super) fn is_this(self) -> bool {
@@ -116,7 +123,7 @@ impl Folder {
     /// Makes a new file, which only its owner may open if it is `private`.
     pub(super) fn create(&self, name: &OsStr, private: bool) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let mode = Mode::from_raw_mode(if private { 0o600 } else { MAY });
+        let mode = Mode::from_raw_mode(if private { 0o600 } else { NEW });
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.0, name, flags, mode)?.into())
     }
@@ -167,6 +174,10 @@ impl Folder {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(openat(&self.0, ".", flags, Mode::empty())?.into())
     }
+}
+
+pub(super) fn may_anybody_write(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.mode() & 0o002 != 0)
 }
 
 /// Locks an open file; false if another open file has the lock.

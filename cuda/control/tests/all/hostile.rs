@@ -10,8 +10,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use larder_control::{
-    Durability, FileAct, FileError, Listener, ListenerConfig, WatchMode, read_orders, read_whole,
-    replace_whole,
+    Durability, FileAct, FileError, Listener, ListenerConfig, WatchMode, read_orders, read_owned,
+    read_whole, replace_whole,
 };
 use rustix::fs::{CWD, FileType, Mode};
 
@@ -161,19 +161,28 @@ fn orders_are_the_jobs_users_the_superusers_or_the_folders_owners() {
         fs::write(file, "own").unwrap();
     }
     set_mode(folder.path(), 0o1777);
-    let read = |of| read_orders(&path, 10, of);
+    let read = |also| read_orders(&path, 10, also);
     assert_eq!(read(None).unwrap().unwrap(), b"own");
+    set_mode(&path, 0o646);
+    let refused = read(None).unwrap_err();
+    assert!(
+        refused.to_string().contains("anybody may write"),
+        "{refused}"
+    );
+    set_mode(&path, 0o644);
     if chown(&path, Some(OTHER), None).is_err() {
         println!("skipped: only the superuser gives files away");
         return;
     }
     // Somebody took the name first.
-    let refused = read(Some(&status)).unwrap_err();
+    let (_, owner) = read_owned(&status, 10).unwrap().unwrap();
+    let refused = read(owner).unwrap_err();
     assert_eq!(refused.source.kind(), io::ErrorKind::PermissionDenied);
     assert!(refused.to_string().contains("user 12345"), "{refused}");
     assert_eq!(read_whole(&path, 10).unwrap().unwrap(), b"own");
     chown(&status, Some(OTHER), None).unwrap();
-    assert_eq!(read(Some(&status)).unwrap().unwrap(), b"own");
+    let (_, owner) = read_owned(&status, 10).unwrap().unwrap();
+    assert_eq!(read(owner).unwrap().unwrap(), b"own");
     assert!(read(None).is_err());
     chown(folder.path(), Some(OTHER), None).unwrap();
     assert_eq!(read(None).unwrap().unwrap(), b"own");

@@ -118,6 +118,10 @@ fn a_lock_that_is_a_link_a_pipe_or_somebody_elses_is_refused() {
         return;
     }
     assert!(refusal().to_string().contains("belongs to user 12345"));
+    // While another has it, nobody is told to remove it.
+    let held = fs::File::open(&lock).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert_eq!(refusal().source.kind(), io::ErrorKind::WouldBlock);
 }
 
 #[test]

@@ -26,14 +26,16 @@ pub(crate) enum FolderError {
 pub(crate) struct FolderLocks(BTreeMap<PathBuf, Vec<FileLock>>);
 
 impl FolderLocks {
-    /// Locks the folders of these places that are not locked yet, or were replaced since.
+    /// Locks the folders of these places that are not locked yet, or were replaced since. True if there was such a one:
+    /// another coordinator may have been there meanwhile.
     pub(crate) fn hold(
         &mut self,
         places: &[PathBuf],
         gpu: Option<BusId>,
-    ) -> Result<(), FolderError> {
+    ) -> Result<bool, FolderError> {
         let folders: Result<BTreeSet<PathBuf>, _> =
             places.iter().map(|place| folder_of(place)).collect();
+        let mut is_new = false;
         for folder in folders? {
             let names = names(&folder, gpu);
             let holds = |locks: &Vec<FileLock>| {
@@ -58,8 +60,9 @@ impl FolderLocks {
                 _ => FolderError::File(source),
             })?;
             self.0.insert(folder, locks);
+            is_new = true;
         }
-        Ok(())
+        Ok(is_new)
     }
 }
 
@@ -104,7 +107,7 @@ mod tests {
         let [one, two]: [BusId; 2] = ["01:00.0", "02:00.0"].map(|gpu| gpu.parse().unwrap());
         let hold = |places: &[PathBuf], gpu| {
             let mut locks = FolderLocks::default();
-            locks.hold(places, gpu).map(|()| locks)
+            locks.hold(places, gpu).map(|_| locks)
         };
         let first = hold(&places, Some(one)).unwrap();
         let refused = hold(&by_file, Some(one)).unwrap_err();
@@ -123,14 +126,14 @@ mod tests {
             assert!(hold(&places, gpu).is_err());
         }
         // The same places again, and another path to them.
-        all.hold(&[places[0].clone(), by_file[0].clone()], None)
-            .unwrap();
+        let again = all.hold(&[places[0].clone(), by_file[0].clone()], None);
+        assert!(!again.unwrap());
         // A lock that somebody removed is taken again, and by one only.
         fs::remove_file(folder.path().join(".coordinator.lock")).unwrap();
         let other = hold(&places, None).unwrap();
         assert!(all.hold(&places, None).is_err());
         drop(other);
-        all.hold(&places, None).unwrap();
+        assert!(all.hold(&places, None).unwrap());
         let missing = hold(&[folder.path().join("nowhere/x")], None).unwrap_err();
         assert!(matches!(missing, FolderError::Missing { .. }), "{missing}");
     }

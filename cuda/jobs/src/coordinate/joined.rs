@@ -3,9 +3,12 @@
 //!
 //! ROUND1, ROUND2 and ROUND4 to ROUND6 are those of `rounds`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use larder_control::{BusId, Command, ControlFile, JobId, JobReport, Life, SleepState, sweep};
+use larder_control::{
+    BusId, Command, ControlFile, FileLock, JobId, JobReport, Life, Sharing, SleepState, sweep,
+};
 use larder_core::ByteCount;
 use serde::Serialize;
 
@@ -26,10 +29,16 @@ pub(super) struct JoinedJob {
     pub(super) unseen_bytes: u64,
     /// What it was given and may hold still (ROUND5).
     pub(super) given_bytes: u64,
+    /// Its status says a limit above what is believed, so it is to be told one.
+    pub(super) is_unlimited: bool,
     /// When its status first said more than that.
     pub(super) claims_since: Option<Duration>,
     /// No status of it was read yet.
     pub(super) is_by_orders_alone: bool,
+    /// Its files have one number for the orders of all its GPUs, so one coordinator is to write them.
+    pub(super) has_several_gpus: bool,
+    /// Says that it is this one.
+    pub(super) only: Option<Arc<FileLock>>,
     /// The last limit that this coordinator sent, which belongs in the control file (ROUND4), and what the job may hold
     /// until it obeys.
     pub(super) limit: Option<(Command, u64)>,
@@ -40,6 +49,8 @@ pub(super) struct JoinedJob {
     pub(super) is_unwritten: bool,
     /// What killed coordinators left of its control file was removed.
     pub(super) has_swept: bool,
+    /// Whose status it is, where the system has users.
+    pub(super) user: Option<u32>,
     pub(super) state: JobFigures,
 }
 
@@ -106,6 +117,7 @@ impl JoinedJob {
         let claimed = report.held_bytes.max(to_return);
         let sent = self.last_sent();
         self.given_bytes = self.given_bytes.min(claimed).max(sent);
+        self.is_unlimited = false;
         if claimed <= self.given_bytes {
             return (report, None);
         }
@@ -119,6 +131,7 @@ impl JoinedJob {
         let has_time = now.saturating_sub(since) < calm;
         let limit_most = if has_time { most } else { self.given_bytes };
         let limit_bytes = report.limit_bytes.min(limit_most);
+        self.is_unlimited = limit_bytes < report.limit_bytes;
         let held_bytes = report.held_bytes.min(most);
         let above = held_bytes.max(self.given_bytes).saturating_sub(limit_bytes);
         let believed = JobReport {
@@ -200,7 +213,16 @@ impl JoinedJob {
         if self.limit.is_some() || self.perf.is_some() || self.asleep.is_some() {
             self.is_unwritten = true;
         }
-        let (before, _) = order::read(job, None).map_err(words)?;
+        if self.has_several_gpus && self.only.is_none() {
+            let name = job
+                .control
+                .with_file_name(format!("{}.coordinator", job.name));
+            let lock = FileLock::take(&name, Sharing::Nobody);
+            self.only = Some(Arc::new(lock.map_err(|error| {
+                format!("it uses several GPUs and gets nothing here, since one coordinator writes its file: {error}")
+            })?));
+        }
+        let (before, _) = order::read(job, self.user).map_err(words)?;
         let Some(file) = self.order(&before) else {
             return Ok(());
         };

@@ -102,7 +102,7 @@ const UNREAD: &str =
 
 pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
     let gpu = args.settings.gpu;
-    let mut coordination = Coordination::new(args.settings);
+    let mut coordination = Coordination::new(args.settings.clone());
     let mut locks = FolderLocks::default();
     let (end, ended) = mpsc::channel();
     ctrlc::set_handler(move || {
@@ -113,7 +113,13 @@ pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
     let mut first = true;
     loop {
         let held = locks.hold(&args.places, gpu).map_err(Failure::from);
-        let round = held.and_then(|()| Ok(coordination.round(&args.places, start.elapsed())?));
+        let round = held.and_then(|is_new| {
+            if is_new {
+                // What it knew may be another's since.
+                coordination = Coordination::new(args.settings.clone());
+            }
+            Ok(coordination.round(&args.places, start.elapsed())?)
+        });
         match round {
             Ok(said) => match print(&said, args.json) {
                 Err(error) if !args.once && error.kind() == io::ErrorKind::BrokenPipe => {

@@ -12,7 +12,7 @@
 //! its status file was removed and its process is gone, or another process has taken its files over. A dead process alone
 //! is not enough, because a process may only look dead from here.
 //! ROUND4. The limits in a control file are those that this coordinator sent last; it reverts changes by hand.
-//! ROUND5. What a coordinator gave counts always. What a status says beyond that counts as far as the total has room for
+//! ROUND5. What a coordinator gave counts always, by a control file that is not the job's user's own. What a status says beyond that counts as far as the total has room for
 //! it beside all other jobs, and a limit that nobody gave for the calm alone; so no status takes from another job.
 //! ROUND6. An order is for one life of a job. A job that starts again obeys none of them, and has nothing before a new one.
 
@@ -29,9 +29,9 @@ use serde::Serialize;
 use super::CoordinationSettings;
 use super::joined::{Belief, JobFigures, JoinedJob, words};
 use crate::alive::{Alive, alive};
-use crate::files::{FilesError, JobFiles, find};
+use crate::files::{FilesError, JobFiles, Twins, find};
 use crate::order;
-use crate::view::{not_there, read_status};
+use crate::view::{are_few, not_there, read_status};
 
 /// Something that happened in a round; a line of JSON. `job` is the job's name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -67,7 +67,14 @@ pub(crate) enum CoordinationEvent {
 pub(super) struct Reading {
     pub(super) status: Result<Option<StatusFile>, String>,
     pub(super) control: Result<ControlFile, String>,
+    /// The control file is the job's user's, who may write into it what he was given.
+    pub(super) is_own_word: bool,
+    /// Whose the status is, where the system has users.
+    pub(super) user: Option<u32>,
 }
+
+/// The most jobs that the reason of a limit names.
+const NAMED: usize = 3;
 
 /// Whether a process exists, by its number or its life.
 pub(super) type IsAlive<'a> = &'a dyn Fn(Option<u32>, Option<Life>) -> Alive;
@@ -84,11 +91,40 @@ pub(crate) struct Coordination {
 }
 
 impl Reading {
-    pub(super) fn of(job: &JobFiles) -> Self {
+    /// Reads both, and keeps what is needed: all of a folder's are held at once.
+    fn of(job: &JobFiles) -> Self {
+        let said = read_status(&job.status);
+        let user = said.as_ref().ok().and_then(|said| said.as_ref()?.1);
+        let status = said.map(|said| {
+            said.map(|(mut status, _)| {
+                status.forget_unknown();
+                status.durations.clear();
+                status
+            })
+        });
+        let strict = order::read(job, None);
+        let is_own_word = strict.is_err() && user.is_some();
+        let read = if is_own_word {
+            order::read(job, user)
+        } else {
+            strict
+        };
+        let control = read.map_err(words).and_then(|(mut file, _)| {
+            are_few(file.gpus.len())?;
+            file.forget_unknown();
+            Ok(file)
+        });
         Self {
-            status: read_status(&job.status),
-            control: order::read(job, None).map(|(file, _)| file).map_err(words),
+            status,
+            control,
+            is_own_word,
+            user,
         }
+    }
+
+    /// Whose status it is, if it says so.
+    fn life(&self) -> Option<Life> {
+        self.status.as_ref().ok()?.as_ref()?.larder.as_ref()?.life
     }
 }
 
@@ -109,7 +145,7 @@ impl Coordination {
         places: &[PathBuf],
         now: Duration,
     ) -> Result<Vec<CoordinationEvent>, FilesError> {
-        let found = find(places)?;
+        let found = find(places, Twins::All)?;
         let readings: BTreeMap<_, _> = found
             .into_iter()
             .map(|job| {
@@ -144,13 +180,18 @@ impl Coordination {
     ) -> BTreeMap<String, String> {
         let mut wrong = BTreeMap::new();
         self.remove_gone(readings, alive, said);
-        // What was given to all counts before what any of them says (ROUND5).
+        // What was given to all counts before what any of them, or its user, says (ROUND5).
         let mut present = Vec::new();
-        for (job, reading) in readings {
-            match self.look(job, reading, alive, said) {
-                Ok(status) => present.extend(status.map(|status| (job, status))),
-                Err(problem) => {
-                    wrong.insert(job.name.clone(), problem);
+        for is_own_word in [false, true] {
+            for (job, reading) in readings {
+                if reading.is_own_word != is_own_word {
+                    continue;
+                }
+                match self.look(job, reading, alive, said) {
+                    Ok(status) => present.extend(status.map(|status| (job, status))),
+                    Err(problem) => {
+                        wrong.insert(job.name.clone(), problem);
+                    }
                 }
             }
         }
@@ -159,11 +200,16 @@ impl Coordination {
                 wrong.insert(job.name.clone(), problem);
             }
         }
-        let commands: Vec<_> = self
-            .coordinators
-            .iter_mut()
-            .map(|(gpu, coordinator)| (*gpu, coordinator.decide(now)))
-            .collect();
+        let mut commands = Vec::new();
+        for (gpu, coordinator) in &mut self.coordinators {
+            let mut of_gpu = coordinator.decide(now);
+            let unlimited = self
+                .known
+                .values()
+                .filter(|known| known.gpu == *gpu && known.is_unlimited);
+            of_gpu.extend(unlimited.filter_map(|known| coordinator.restate(known.id)));
+            commands.push((*gpu, of_gpu));
+        }
         for (gpu, commands) in commands {
             self.take_down(gpu, &commands, said);
         }
@@ -189,9 +235,13 @@ impl Coordination {
         said: &mut Vec<CoordinationEvent>,
     ) -> Result<Option<&'r StatusFile>, String> {
         let ordered = reading.control.clone().unwrap_or_default();
-        if !self.known.contains_key(job) && alive(None, ordered.life) == Alive::Yes {
-            // Whatever its status says, or if there is none (ROUND2).
-            self.join_by_orders(job, &ordered, said)?;
+        let is_anothers = reading.life().is_none_or(|life| ordered.life != Some(life));
+        if is_anothers && !self.known.contains_key(job) && alive(None, ordered.life) == Alive::Yes {
+            // Its status is missing, or that of another process (ROUND2).
+            let joined = self.join_by_orders(job, reading, &ordered, said);
+            if !matches!(reading.status, Ok(Some(_))) {
+                joined?;
+            }
         }
         let Some(status) = reading.status.as_ref().map_err(Clone::clone)? else {
             return match self.known.contains_key(job) {
@@ -230,7 +280,7 @@ impl Coordination {
             if is_there == Alive::No {
                 return Err("its process is gone, so it is not counted: remove its files".into());
             }
-            self.join(job, own, &ordered, said)?;
+            self.join(job, own, reading, &ordered, said)?;
         }
         Ok(Some(status))
     }
@@ -254,6 +304,7 @@ impl Coordination {
     fn join_by_orders(
         &mut self,
         job: &JobFiles,
+        reading: &Reading,
         ordered: &ControlFile,
         said: &mut Vec<CoordinationEvent>,
     ) -> Result<(), String> {
@@ -266,7 +317,7 @@ impl Coordination {
         (own.pid, own.life) = (life.pid(), Some(life));
         own.gpus
             .extend(limited.by_ref().map(|(gpu, _)| (*gpu, GpuLimit::default())));
-        self.join(job, &own, ordered, said)?;
+        self.join(job, &own, reading, ordered, said)?;
         if let Some(known) = self.known.get_mut(job) {
             known.is_by_orders_alone = true;
         }
@@ -277,6 +328,7 @@ impl Coordination {
         &mut self,
         job: &JobFiles,
         own: &JobStatus,
+        reading: &Reading,
         ordered: &ControlFile,
         said: &mut Vec<CoordinationEvent>,
     ) -> Result<(), String> {
@@ -300,9 +352,13 @@ impl Coordination {
         let ordered = Some(ordered).filter(|ordered| ordered.is_for(own.life));
         let given = ordered.and_then(|ordered| ordered.gpus.get(&gpu));
         let last = given.map_or(0, |given| given.max_device_mem.unwrap_or(0));
-        let may_hold = given
-            .map_or(0, |given| given.may_hold.unwrap_or(0))
-            .max(last);
+        let noted = given.map_or(0, |given| given.may_hold.unwrap_or(0));
+        let room = self.settings.total_bytes;
+        let room = room.saturating_sub(coordinator.charged_bytes());
+        let may_hold = match reading.is_own_word {
+            false => noted.max(last),
+            true => noted.max(last).min(room),
+        };
         let obeyed = own.control_version.unwrap_or(0);
         let sent = ordered
             .and_then(|ordered| ordered.control_version)
@@ -325,13 +381,17 @@ impl Coordination {
             base: obeyed.max(sent),
             unseen_bytes,
             given_bytes: may_hold,
+            is_unlimited: false,
             claims_since: None,
             is_by_orders_alone: false,
+            has_several_gpus: own.gpus.len() > 1,
+            only: None,
             limit: None,
             perf: None,
             asleep: None,
             is_unwritten: false,
             has_swept: false,
+            user: reading.user,
             state: JobFigures {
                 job: job.name.clone(),
                 ..JobFigures::default()
@@ -458,10 +518,11 @@ impl Coordination {
                 let from_bytes = known.last_limit();
                 let why = if limit_bytes >= from_bytes {
                     "it wants it, and it is free".to_owned()
-                } else if lacking.is_empty() {
-                    "all together have too much".to_owned()
                 } else {
-                    format!("for {}", lacking.join(", "))
+                    lacking.map_or_else(
+                        || "all together have too much".to_owned(),
+                        |names| format!("for {names}"),
+                    )
                 };
                 said.push(CoordinationEvent::Limit {
                     job,
@@ -490,18 +551,29 @@ impl Coordination {
         }
     }
 
-    /// The names of the other jobs on a GPU that want more than they have, of the same priority or a higher one.
-    fn lacking(&self, gpu: BusId, of: JobId) -> Vec<String> {
-        let mut all = self.known.values().filter(|known| known.gpu == gpu);
+    /// The names of the other jobs on a GPU that want more than they have, of the same priority or a higher one; a few of
+    /// them.
+    fn lacking(&self, gpu: BusId, of: JobId) -> Option<String> {
+        let all = self.known.values().filter(|known| known.gpu == gpu);
         let priority = all
             .clone()
             .find(|known| known.id == of)
             .map_or(0, |known| known.priority);
-        let lacking = all.by_ref().filter(|known| {
+        let mut lacking = all.filter(|known| {
             let wanted = known.state.wanted_bytes.unwrap_or(u64::MAX);
             known.id != of && known.priority >= priority && wanted > known.state.limit_bytes
         });
-        lacking.map(|known| known.state.job.clone()).collect()
+        let named: Vec<_> = lacking
+            .by_ref()
+            .take(NAMED)
+            .map(|known| known.state.job.as_str())
+            .collect();
+        let names = match lacking.count() {
+            _ if named.is_empty() => return None,
+            0 => named.join(", "),
+            others => format!("{} and {others} others", named.join(", ")),
+        };
+        Some(names)
     }
 }
 

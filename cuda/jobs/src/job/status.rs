@@ -1,4 +1,5 @@
-//! Says while a job is at work that its status cannot be written: who looks at the file sees an old one, or none.
+//! Says while a job is at work what is wrong with its files: that its status cannot be written, so who looks at it sees an
+//! old one, or none; that its control file is not obeyed; that its names are not its own.
 //!
 //! A thread looks, since the job may stand still in a run, or wait for a limit that nobody who misses its status sets.
 
@@ -18,7 +19,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Problems that are said. Each is about one file, so there are few, unless somebody makes up new ones.
 const MOST: usize = 16;
 
-/// Works, and says on stderr what keeps the status from being written meanwhile, each problem once. The work goes on.
+/// Works, and says on stderr what is wrong with the job's files meanwhile, each problem once. The work goes on.
 ///
 /// # Errors
 /// If the thread that looks cannot be started; nothing was done then.
@@ -43,26 +44,19 @@ pub(super) fn watched<R>(job: &Job, work: impl FnOnce() -> R) -> io::Result<R> {
 
 /// What was said.
 #[derive(Default)]
-struct Said {
-    unwritten: u64,
-    problems: BTreeSet<String>,
-}
+struct Said(BTreeSet<String>);
 
 impl Said {
     fn say(&mut self, state: &JobState) {
-        if let Some(problem) = self.new_problem(state.unwritten, state.problem.as_deref()) {
+        if let Some(problem) = self.new_problem(state.problem.as_deref()) {
             complain(&format_args!("{problem}; the job goes on"));
         }
     }
 
-    /// The problem, if the status could not be written again and it was not said before.
-    fn new_problem<'p>(&mut self, unwritten: u64, problem: Option<&'p str>) -> Option<&'p str> {
-        if unwritten <= self.unwritten {
-            return None;
-        }
-        self.unwritten = unwritten;
-        let problem = problem?;
-        let is_new = self.problems.len() < MOST && self.problems.insert(problem.to_owned());
+    /// The problem, if it was not said before.
+    fn new_problem<'p>(&mut self, problem: Option<&'p str>) -> Option<&'p str> {
+        let problem = problem.filter(|problem| !self.0.contains(*problem))?;
+        let is_new = self.0.len() < MOST && self.0.insert(problem.to_owned());
         is_new.then_some(problem)
     }
 }
@@ -72,17 +66,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_problem_of_the_status_is_said_once_and_not_without_end() {
+    fn each_problem_is_said_once_and_not_without_end() {
         let mut said = Said::default();
-        // Of a control file.
-        assert_eq!(said.new_problem(0, Some("torn")), None);
-        assert_eq!(said.new_problem(2, Some("full")), Some("full"));
-        assert_eq!(said.new_problem(2, Some("other")), None);
-        assert_eq!(said.new_problem(3, Some("full")), None);
-        assert_eq!(said.new_problem(4, Some("gone")), Some("gone"));
-        assert_eq!(said.new_problem(5, Some("full")), None);
-        let further =
-            (6..100).map(|count| said.new_problem(count, Some(&count.to_string())).is_some());
+        assert_eq!(said.new_problem(None), None);
+        for (problem, is_new) in [
+            ("torn", true),
+            ("torn", false),
+            ("full", true),
+            ("torn", false),
+        ] {
+            assert_eq!(said.new_problem(Some(problem)).is_some(), is_new);
+        }
+        let further = (0..100).map(|count| said.new_problem(Some(&count.to_string())).is_some());
         assert_eq!(further.filter(|is_said| *is_said).count(), MOST - 2);
     }
 }

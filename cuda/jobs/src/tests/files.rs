@@ -17,18 +17,22 @@ fn files_pair_up_by_our_names_and_by_those_of_antman() {
     ] {
         fs::write(folder.path().join(name), "").unwrap();
     }
-    let jobs = find(&[folder.path().to_owned()]).unwrap();
+    let jobs = find(&[folder.path().to_owned()], Twins::Hidden).unwrap();
     assert_eq!(names(&jobs), ["a", "b", "c"]);
     assert_eq!(jobs[1].status, folder.path().join("b_pai2sche.json"));
     assert_eq!(jobs[2].control, folder.path().join("c_sche2pai.json"));
-    let alone = find(&[jobs[0].control.clone(), jobs[0].status.clone()]).unwrap();
+    let alone = find(
+        &[jobs[0].control.clone(), jobs[0].status.clone()],
+        Twins::Hidden,
+    )
+    .unwrap();
     assert_eq!(names(&alone), ["a"]);
     assert!(matches!(
-        find(&[folder.path().join("notes.txt")]),
+        find(&[folder.path().join("notes.txt")], Twins::Hidden),
         Err(FilesError::NotNamed(_))
     ));
     assert!(matches!(
-        find(&[folder.path().join("nowhere")]),
+        find(&[folder.path().join("nowhere")], Twins::Hidden),
         Err(FilesError::Refused { .. })
     ));
     let error = find_named(folder.path(), "x").unwrap_err().to_string();
@@ -50,7 +54,7 @@ fn a_control_file_alone_is_no_second_job_beside_another_pair_of_its_name() {
             fs::write(folder.path().join(name), "").unwrap();
         }
         let place = folder.path().to_owned();
-        let jobs = find(std::slice::from_ref(&place)).unwrap();
+        let jobs = find(std::slice::from_ref(&place), Twins::Hidden).unwrap();
         let (other, pairs) = jobs.split_last().unwrap();
         assert_eq!(other.name, "y");
         let status: Vec<_> = pairs.iter().map(|job| job.status.clone()).collect();
@@ -58,7 +62,7 @@ fn a_control_file_alone_is_no_second_job_beside_another_pair_of_its_name() {
         assert_eq!(status, expected, "{statuses:?}");
         assert_eq!(find_named(&place, "x").unwrap().status, expected[0]);
         // A file that is named is meant.
-        let named = find(&both.map(|name| place.join(name))).unwrap();
+        let named = find(&both.map(|name| place.join(name)), Twins::Hidden).unwrap();
         assert_eq!(names(&named), ["x", "x"]);
     }
 }

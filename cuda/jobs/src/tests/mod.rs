@@ -6,8 +6,9 @@ mod screen;
 mod trust;
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use larder_control::{BusId, Compat, ControlFile, Life, PerfControl, StatusFile};
@@ -20,7 +21,7 @@ use tempfile::TempDir;
 use crate::alive::Alive;
 use crate::arguments::{parse_limit, show_bytes, show_micros};
 use crate::coordinate::{Coordination, CoordinationEvent, CoordinationSettings};
-use crate::files::{FilesError, JobFiles, find, find_named};
+use crate::files::{FilesError, JobFiles, Twins, find, find_named};
 use crate::order::{Order, OrderError};
 use crate::top::screen::{Act, Screen, look, send};
 use crate::top::table::{HEADINGS, table};
@@ -112,9 +113,18 @@ impl Status {
     }
 }
 
-/// A process that lives until it is killed.
-fn process() -> Child {
-    Command::new("sleep").arg("1000").spawn().unwrap()
+/// A process that lives until it is killed, of a user or of this one's.
+fn process(user: Option<u32>) -> io::Result<Child> {
+    let mut sleep = Command::new("sleep");
+    // Nobody waits for the end of what it has open, if the test fails.
+    sleep
+        .arg("1000")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    if let Some(user) = user {
+        std::os::unix::process::CommandExt::uid(&mut sleep, user);
+    }
+    sleep.spawn()
 }
 
 fn kill(mut process: Child) {

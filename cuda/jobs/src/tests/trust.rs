@@ -37,7 +37,7 @@ fn problem(said: &[CoordinationEvent], of: &str) -> Option<String> {
 #[test]
 fn a_job_that_starts_again_has_nothing_before_an_order_of_its_own() {
     let folder = folder();
-    let first = process();
+    let first = process(None).unwrap();
     let begun = own(1, 60 * MIB).again(&first);
     let mut jobs = vec![
         (job(&folder, "a"), begun),
@@ -50,7 +50,7 @@ fn a_job_that_starts_again_has_nothing_before_an_order_of_its_own() {
     assert_eq!((jobs[0].1.limit, jobs[1].1.limit), (50 * MIB, 50 * MIB));
     assert_eq!(control(&jobs[0].0).life, jobs[0].1.life);
     kill(first);
-    let second = process();
+    let second = process(None).unwrap();
     jobs[0].1 = jobs[0].1.again(&second);
     // Its control file is that of its former life.
     let (files, again) = &mut jobs[0];
@@ -205,7 +205,7 @@ fn a_clock_that_is_moved_ends_nobody() {
 fn what_a_person_says_to_the_next_run_of_a_job_is_obeyed_by_it() {
     let folder = folder();
     let files = job(&folder, "a");
-    let first = process();
+    let first = process(None).unwrap();
     let mut said = ControlFile::default();
     said.limit(gpu(), 60 * MIB);
     said.life = Life::of(first.id());
@@ -228,4 +228,153 @@ fn what_a_person_says_to_the_next_run_of_a_job_is_obeyed_by_it() {
         None,
         "that was the former run's"
     );
+}
+
+#[test]
+fn a_status_that_a_neighbour_wrote_for_a_process_of_another_user_is_not_believed() {
+    let folder = folder();
+    let files = job(&folder, "a");
+    own(1, 90 * MIB).write(&files);
+    if std::os::unix::fs::chown(&files.status, Some(12345), None).is_err() {
+        println!("skipped: only the superuser gives files away");
+        return;
+    }
+    let mut coordination = Coordination::new(settings(100 * MIB));
+    let said = coordination
+        .round(&places(&folder), Duration::ZERO)
+        .unwrap();
+    assert!(
+        problem(&said, "a").unwrap().contains("not believed"),
+        "{said:?}"
+    );
+    assert_eq!(coordination.charged_bytes(), 0);
+    assert!(!files.control.exists());
+    let view = JobView::look(&files, SystemTime::now());
+    assert!(view.problems[0].contains("user 12345"), "{view:?}");
+}
+
+#[test]
+fn a_users_own_control_file_is_written_and_counts_as_far_as_there_is_room() {
+    const USER: u32 = 12345;
+    let folder = folder();
+    let files = job(&folder, "a");
+    // A process of his.
+    let Ok(process) = process(Some(USER)) else {
+        println!("skipped: only the superuser becomes somebody else");
+        return;
+    };
+    let mut status = own(0, 50 * MIB).again(&process);
+    status.write(&files);
+    let mut said = ControlFile::default();
+    said.limit(gpu(), u64::MAX);
+    said.gpus.get_mut(&gpu()).unwrap().may_hold = Some(u64::MAX);
+    (said.life, said.control_version) = (status.life, Some(1));
+    fs::write(&files.control, said.to_text()).unwrap();
+    for file in [&files.status, &files.control] {
+        std::os::unix::fs::chown(file, Some(USER), Some(USER)).unwrap();
+    }
+    // Another was given most by a coordinator before.
+    let other = job(&folder, "b");
+    let mut given = Status {
+        limit: 70 * MIB,
+        held: 70 * MIB,
+        version: Some(1),
+        ..own(1, 70 * MIB)
+    };
+    given.write(&other);
+    let mut ordered = ControlFile::default();
+    ordered.limit(gpu(), 70 * MIB);
+    (ordered.life, ordered.control_version) = (given.life, Some(1));
+    fs::write(&other.control, ordered.to_text()).unwrap();
+    let mut coordination = Coordination::new(settings(100 * MIB));
+    for second in 0..5 {
+        coordination
+            .round(&places(&folder), Duration::from_secs(second))
+            .unwrap();
+        assert_eq!(coordination.charged_bytes(), 100 * MIB);
+        given.obey(&other);
+        status.obey(&files);
+        std::os::unix::fs::chown(&files.status, Some(USER), Some(USER)).unwrap();
+    }
+    assert_eq!((given.limit, status.limit), (70 * MIB, 30 * MIB));
+    kill(process);
+}
+
+#[test]
+fn a_file_of_antmans_name_hides_no_living_job() {
+    let folder = folder();
+    let files = job(&folder, "a");
+    let mut ordered = ControlFile::default();
+    ordered.limit(gpu(), 60 * MIB);
+    (ordered.life, ordered.control_version) = (Life::this(), Some(1));
+    fs::write(&files.control, ordered.to_text()).unwrap();
+    fs::write(folder.path().join("a_pai2sche.json"), "{}").unwrap();
+    let mut coordination = Coordination::new(settings(100 * MIB));
+    coordination
+        .round(&places(&folder), Duration::ZERO)
+        .unwrap();
+    assert_eq!(coordination.charged_bytes(), 60 * MIB);
+}
+
+#[test]
+fn a_job_of_two_gpus_counts_on_each_and_has_the_orders_of_one_coordinator() {
+    let folder = folder();
+    let files = job(&folder, "a");
+    let other: BusId = "02:00.0".parse().unwrap();
+    own(1, 50 * MIB).write(&files);
+    let mut status = fs::read_to_string(&files.status).unwrap();
+    let on_gpu = format!("\"gpus\":{{\"{GPU}\":");
+    let limit = "{\"limitBytes\":0,\"heldBytes\":0,\"deferredBytes\":0,\"wantedBytes\":9}";
+    status = status.replacen(
+        &on_gpu,
+        &format!("\"gpus\":{{\"{other}\":{limit},\"{GPU}\":"),
+        1,
+    );
+    fs::write(&files.status, status).unwrap();
+    // The coordinator of the other was first.
+    let of = |gpu| {
+        Coordination::new(CoordinationSettings {
+            gpu: Some(gpu),
+            ..settings(100 * MIB)
+        })
+    };
+    let (mut first, mut second) = (of(other), of(gpu()));
+    assert_eq!(
+        first.round(&places(&folder), Duration::ZERO).unwrap().len(),
+        4
+    );
+    let said = second.round(&places(&folder), Duration::ZERO).unwrap();
+    assert!(
+        matches!(said[0], CoordinationEvent::Joined { .. }),
+        "{said:?}"
+    );
+    assert!(
+        problem(&said, "a").unwrap().contains("several GPUs"),
+        "{said:?}"
+    );
+    assert_eq!(
+        control(&files).gpus.keys().copied().collect::<Vec<_>>(),
+        [other]
+    );
+    drop(first);
+    second.round(&places(&folder), Duration::ZERO).unwrap();
+    assert!(control(&files).gpus.contains_key(&gpu()));
+}
+
+#[test]
+fn what_is_said_to_a_job_reaches_it_though_an_earlier_ones_process_lives_on() {
+    let folder = folder();
+    let files = job(&folder, "a");
+    let earlier = process(None).unwrap();
+    let mut ordered = ControlFile::default();
+    (ordered.life, ordered.perf_control) = (Life::of(earlier.id()), Some(50));
+    fs::write(&files.control, ordered.to_text()).unwrap();
+    own(1, MIB).write(&files);
+    Order::share(PerfControl::SUSPENDED).give(&files).unwrap();
+    let said = control(&files);
+    assert!(
+        said.is_for(Life::this()) && said.perf_control == Some(0),
+        "{said:?}"
+    );
+    kill(earlier);
 }

@@ -12,7 +12,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use super::table::{TableLine, lines};
 use crate::Failure;
-use crate::files::{FilesError, JobFiles, find};
+use crate::files::{FilesError, JobFiles, Twins, find};
 use crate::order::Order;
 use crate::view::JobView;
 use crate::visible::visible;
@@ -131,6 +131,6 @@ pub(crate) fn send(job: &JobFiles, order: &Order) -> String {
 /// Reads the files of all jobs. A job's own files are never an error.
 pub(crate) fn look(places: &[PathBuf]) -> Result<Vec<JobView>, FilesError> {
     let now = SystemTime::now();
-    let jobs = find(places)?;
+    let jobs = find(places, Twins::Hidden)?;
     Ok(jobs.iter().map(|job| JobView::look(job, now)).collect())
 }

@@ -6,8 +6,9 @@
 //!
 //! * [`CONNECTIONS`] threads and files, and besides the few files that one look at the jobs opens, since looks take
 //!   turns. That is half of the 1024 files that a process usually may open.
+//! * One look at a time: all who asked before it began have its answer, so nobody waits for more than two.
 //! * [`WRITTEN`] answers and one in the making; of clients that do not read theirs the oldest is closed, too.
-//! * [`PATIENCE`] for all of a connection. The small libraries for HTTP have no such limit.
+//! * [`PATIENCE`] for all of a connection but that wait. The small libraries for HTTP have no such limit.
 
 use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -80,8 +81,19 @@ struct Server {
     connections: Arc<Connections>,
     /// Those whose answers are being written.
     written: Arc<Connections>,
-    /// Taken while an answer is made.
-    turn: Mutex<()>,
+    /// Held while an answer is made.
+    latest: Mutex<Latest>,
+}
+
+/// The answer that was made last.
+#[derive(Default)]
+struct Latest {
+    /// When the look at the jobs began that it is of.
+    began: Option<Instant>,
+    answer: Arc<str>,
+    /// How many were made.
+    #[cfg(test)]
+    made: u64,
 }
 
 impl Server {
@@ -91,7 +103,7 @@ impl Server {
             patience: PATIENCE,
             connections: Connections::new(CONNECTIONS),
             written: Connections::new(WRITTEN),
-            turn: Mutex::default(),
+            latest: Mutex::default(),
         }
     }
 
@@ -125,45 +137,55 @@ impl Server {
             until: Instant::now() + self.patience,
         };
         let request = read_request(&mut client)?;
-        self.write(&mut client, || self.answer_to(&request))
+        let mut words = request.split([' ', '?']);
+        match (words.next(), words.next()) {
+            (Some("GET"), Some("/metrics")) => self.write(&mut client, || self.metrics()),
+            _ => {
+                let words = "GET /metrics is answered\n";
+                client.write_all(response("404 Not Found", "text/plain", words).as_bytes())
+            }
+        }
     }
 
-    /// Makes an answer when it is its turn, and writes it.
-    fn write(&self, client: &mut Client<'_>, answer: impl FnOnce() -> String) -> io::Result<()> {
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = answer();
+    /// Makes an answer, unless one was begun since it is asked for, and writes it.
+    fn write(&self, client: &mut Client<'_>, make: impl FnOnce() -> String) -> io::Result<()> {
+        let asked = Instant::now();
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if latest.began.is_none_or(|began| began < asked) {
+            let began = Instant::now();
+            latest.answer = make().into();
+            latest.began = Some(began);
+            #[cfg(test)]
+            {
+                latest.made += 1;
+            }
+        }
+        let answer = Arc::clone(&latest.answer);
         let _held = self.written.hold(Arc::clone(client.stream));
-        drop(turn);
+        drop(latest);
         client.write_all(answer.as_bytes())
     }
 
-    /// The whole answer to a request.
-    fn answer_to(&self, request: &str) -> String {
-        let mut words = request.split([' ', '?']);
-        let (status, kind, body) = match (words.next(), words.next()) {
-            (Some("GET"), Some("/metrics")) => match look(&self.places) {
-                Ok(jobs) => (
-                    "200 OK",
-                    "application/openmetrics-text; version=1.0.0",
-                    open_metrics(&jobs),
-                ),
-                Err(error) => (
-                    "500 Internal Server Error",
-                    "text/plain",
-                    format!("{}\n", visible(&error.to_string())),
-                ),
-            },
-            _ => (
-                "404 Not Found",
-                "text/plain",
-                "GET /metrics is answered\n".to_owned(),
-            ),
-        };
-        format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
-        )
+    /// The whole answer, by a look at the jobs.
+    fn metrics(&self) -> String {
+        match look(&self.places) {
+            Ok(jobs) => {
+                let kind = "application/openmetrics-text; version=1.0.0";
+                response("200 OK", kind, &open_metrics(&jobs))
+            }
+            Err(error) => {
+                let words = format!("{}\n", visible(&error.to_string()));
+                response("500 Internal Server Error", "text/plain", &words)
+            }
+        }
     }
+}
+
+fn response(status: &str, kind: &str, body: &str) -> String {
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
 }
 
 /// The first line of a request. All of it is read: what is unread when a connection ends may cost the client the answer.
@@ -365,6 +387,30 @@ mod tests {
         third.join().unwrap().unwrap();
         drop(clients);
         assert!(second.join().unwrap().is_err());
+    }
+
+    #[test]
+    fn whoever_asked_before_a_look_began_has_its_answer() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Arc::new(server(&folder));
+        let address = start(&server);
+        // Nobody's look may begin.
+        let latest = server.latest.lock().unwrap();
+        let asked: Vec<_> = (0..60)
+            .map(|_| come(address, "GET /metrics HTTP/1.1\r\n\r\n"))
+            .collect();
+        wait(|| server.connections.count() == 60);
+        // They have been read once they are waited for no more: this gives them the time to ask, and if it is too short,
+        // there are more looks.
+        thread::sleep(Duration::from_millis(200));
+        drop(latest);
+        assert!(
+            asked
+                .into_iter()
+                .all(|stream| is_answer(&answer_of(stream)))
+        );
+        let made = server.latest.lock().unwrap().made;
+        assert!(made < 60, "{made} looks");
     }
 
     #[test]
