@@ -2,6 +2,8 @@
 
 mod folders;
 mod joined;
+#[cfg(test)]
+mod restarts;
 mod rounds;
 
 use std::io::{self, Write};

@@ -85,7 +85,7 @@ pub(crate) struct Coordination {
     settings: CoordinationSettings,
     /// One for each GPU: the total is that of one device.
     coordinators: BTreeMap<BusId, Coordinator>,
-    known: BTreeMap<JobFiles, JoinedJob>,
+    pub(super) known: BTreeMap<JobFiles, JoinedJob>,
     /// The present problem of each job, so that each is reported once.
     problems: BTreeMap<String, String>,
 }

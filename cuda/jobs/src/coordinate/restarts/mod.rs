@@ -1,0 +1,325 @@
+//! Coordinators, jobs and people who do all that they may in every order, down to single reads and writes: jobs are killed
+//! and start again, coordinators end in the middle of a round and others go on from the files, statuses are removed. What
+//! decides and what it writes is the real [`Coordination`](super::rounds::Coordination).
+//!
+//! RESTART1. What the processes that are there hold, may take by the limits in force, or have read that they may, is never
+//! more than the total together.
+//! RESTART2. From every world, once nothing goes wrong any more and all do what they do, all of the total is given out that
+//! somebody wants, and nobody is left without a share.
+//!
+//! Each broken twin must break RESTART1; most are what the coordination did once.
+
+mod model;
+mod moves;
+mod world;
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use model::{Model, Scenario, Twin, fingerprint};
+use moves::{Move, moves};
+use world::{Chances, Plan, Round, Step, World};
+
+/// What was walked.
+#[derive(Debug)]
+struct Walked {
+    worlds: usize,
+    known: usize,
+}
+
+/// A world that is not as it must be, and the shortest way there.
+#[derive(Debug)]
+struct Fault {
+    words: String,
+    steps: Vec<Step>,
+}
+
+/// Walks all worlds of a scenario, nearest first.
+fn explore(scenario: &Scenario, twin: Twin) -> Result<Walked, Fault> {
+    let mut model = Model::new(scenario.clone(), twin);
+    let moves = moves(&model);
+    let mut ends = HashSet::new();
+    // How each world was reached: from which one, and by what.
+    let mut ways: Vec<(u32, u16)> = vec![(0, 0)];
+    let mut seen: HashMap<u128, Vec<Chances>> = HashMap::new();
+    let mut nearest = vec![(0, model.beginning())];
+    while !nearest.is_empty() {
+        let mut further = Vec::new();
+        for (number, world) in nearest {
+            let mut passed = Vec::new();
+            for (index, one) in moves.iter().enumerate() {
+                let Some(next) = one.after(&world, &mut passed, &mut model) else {
+                    continue;
+                };
+                if !is_new(&mut seen, &next) {
+                    continue;
+                }
+                let reached = ways.len() as u32;
+                ways.push((number, index as u16));
+                check(&next, &model)
+                    .and_then(|()| match scenario.locks && twin == Twin::Faithful {
+                        true => ends_well(&next, &mut model, &mut ends),
+                        // Of two processes of one name only one gets anything.
+                        false => Ok(()),
+                    })
+                    .map_err(|words| Fault {
+                        words,
+                        steps: way(&ways, &moves, &mut model),
+                    })?;
+                further.push((reached, next));
+            }
+        }
+        nearest = further;
+    }
+    Ok(Walked {
+        worlds: ways.len(),
+        known: model.known(),
+    })
+}
+
+/// Notes a world; false if it was reached before, with as many chances.
+fn is_new(seen: &mut HashMap<u128, Vec<Chances>>, world: &World) -> bool {
+    let bare = World {
+        chances: Chances::default(),
+        ..*world
+    };
+    let before = seen.entry(fingerprint(&bare)).or_default();
+    if before.iter().any(|chances| chances.has(&world.chances)) {
+        return false;
+    }
+    before.push(world.chances);
+    true
+}
+
+/// The steps to the world that was reached last.
+fn way(ways: &[(u32, u16)], moves: &[Move], model: &mut Model) -> Vec<Step> {
+    let (mut reached, mut steps) = (ways.len() - 1, Vec::new());
+    while reached != 0 {
+        let (from, index) = ways[reached];
+        steps.extend(moves[usize::from(index)].steps.iter().rev());
+        reached = from as usize;
+    }
+    let mut world = model.beginning();
+    let happens = |step: &Step| match world.after(*step, model) {
+        Some(next) => {
+            world = next;
+            true
+        }
+        None => false,
+    };
+    steps.reverse();
+    steps.retain(happens);
+    steps
+}
+
+/// RESTART1.
+fn check(world: &World, model: &Model) -> Result<(), String> {
+    let sum: u8 = world
+        .processes
+        .iter()
+        .map(|process| process.may_hold())
+        .sum();
+    if sum > model.scenario.total {
+        return Err(format!("{sum} of {}: {:?}", model.scenario.total, world));
+    }
+    Ok(())
+}
+
+/// RESTART2.
+fn ends_well(world: &World, model: &mut Model, known: &mut HashSet<u128>) -> Result<(), String> {
+    let mut world = *world;
+    world.chances = Chances::default();
+    let mut passed = Vec::new();
+    for _ in 0..40 {
+        let mark = fingerprint(&world);
+        if known.contains(&mark) {
+            known.extend(passed);
+            return Ok(());
+        }
+        passed.push(mark);
+        let before = world;
+        fairly(&mut world, model);
+        if world == before {
+            let there = world.processes.iter().filter(|process| process.is_there);
+            let wanted: u8 = there.clone().map(|process| process.wants).sum();
+            let total = model.scenario.total;
+            let least = total / there.clone().count() as u8;
+            let held: u8 = there.clone().map(|process| process.held).sum();
+            let is_fair = there
+                .clone()
+                .all(|process| process.held >= least.min(process.wants));
+            if held == total.min(wanted) && is_fair {
+                known.extend(passed);
+                return Ok(());
+            }
+            break;
+        }
+    }
+    Err(format!("not all is given out: {world:?}"))
+}
+
+fn fairly(world: &mut World, model: &mut Model) {
+    let (jobs, plans) = (model.jobs(), model.scenario.plans.len());
+    let mut go = |step| {
+        if let Some(next) = world.after(step, model) {
+            *world = next;
+        }
+        world.round
+    };
+    for number in 0..plans {
+        for step in [
+            Step::Start,
+            Step::Read,
+            Step::Obey,
+            Step::Give,
+            Step::Take,
+            Step::Say,
+        ] {
+            go(step(number));
+        }
+    }
+    loop {
+        for job in 0..jobs {
+            go(Step::Look(job));
+        }
+        go(Step::Decide);
+        if go(Step::Write) == Round::Looks {
+            return;
+        }
+    }
+}
+
+/// Jobs of one priority that want so much of so much.
+fn jobs(total: u8, wants: &[u8], [kills, crashes, removals]: [u8; 3]) -> Scenario {
+    let plans = wants.iter().enumerate();
+    Scenario {
+        total,
+        plans: plans
+            .map(|(name, wants)| Plan {
+                name,
+                wants: *wants,
+                ..Plan::default()
+            })
+            .collect(),
+        chances: Chances {
+            kills,
+            crashes,
+            removals,
+            changes: 0,
+        },
+        locks: true,
+        is_merged: true,
+        obeys_late: true,
+        takes_late: false,
+    }
+}
+
+/// The same, each step by itself.
+fn apart(scenario: Scenario) -> Scenario {
+    Scenario {
+        is_merged: false,
+        takes_late: true,
+        ..scenario
+    }
+}
+
+fn walk(scenario: &Scenario) {
+    let start = Instant::now();
+    match explore(scenario, Twin::Faithful) {
+        Ok(Walked { worlds, known }) => {
+            let took = start.elapsed();
+            println!("{worlds} worlds, {known} of what is known, {took:.1?}: {scenario:?}");
+            assert!(worlds > 100);
+        }
+        Err(Fault { words, steps }) => panic!("{words}\nafter {steps:?}\nin {scenario:?}"),
+    }
+}
+
+#[test]
+fn three_jobs_fit_whatever_goes_wrong_once() {
+    for chances in [[1, 0, 0], [0, 1, 0], [0, 0, 1]] {
+        walk(&jobs(3, &[2, 2, 1], chances));
+    }
+}
+
+#[test]
+fn two_jobs_fit_whatever_goes_wrong_and_then_something_else() {
+    walk(&jobs(2, &[2, 1], [1, 1, 1]));
+    walk(&jobs(2, &[2, 2], [1, 1, 0]));
+}
+
+#[test]
+fn two_jobs_fit_step_by_step() {
+    for chances in [[1, 0, 0], [0, 1, 0], [0, 0, 1]] {
+        walk(&apart(jobs(2, &[2, 2], chances)));
+    }
+}
+
+#[test]
+fn memory_moves_to_the_more_important_and_to_who_wants_more_now() {
+    let mut moving = jobs(3, &[2, 2], [0, 1, 1]);
+    moving.plans[1].priority = 1;
+    walk(&moving);
+    moving.plans[1].changes_to = 1;
+    moving.plans[0].changes_to = 3;
+    moving.chances = Chances {
+        crashes: 1,
+        changes: 2,
+        ..Chances::default()
+    };
+    walk(&moving);
+}
+
+/// Two processes of one name, and one of another.
+fn namesakes(locks: bool, chances: [u8; 3]) -> Scenario {
+    let mut scenario = jobs(2, &[1, 1, 1], chances);
+    for (plan, name) in scenario.plans.iter_mut().zip([0, 0, 1]) {
+        plan.name = name;
+    }
+    scenario.locks = locks;
+    scenario
+}
+
+#[test]
+fn another_process_takes_over_a_name_after_the_first_or_beside_it() {
+    walk(&namesakes(true, [1, 0, 1]));
+    walk(&namesakes(true, [1, 1, 0]));
+    // Where nothing can be locked.
+    walk(&namesakes(false, [0, 1, 0]));
+    walk(&namesakes(false, [1, 0, 0]));
+}
+
+#[test]
+fn many_jobs_and_faults_in_the_long_form() {
+    if std::env::var_os("LARDER_ROUNDS").is_none_or(|word| word != "all") {
+        return;
+    }
+    for chances in [[1, 1, 0], [1, 0, 1], [0, 1, 1]] {
+        walk(&jobs(3, &[2, 2, 1], chances));
+        walk(&apart(jobs(2, &[2, 2], chances)));
+        walk(&namesakes(false, chances));
+    }
+    walk(&jobs(2, &[2, 2, 1], [1, 1, 1]));
+    walk(&jobs(3, &[2, 2], [2, 2, 1]));
+    walk(&apart(jobs(3, &[2, 2], [1, 1, 1])));
+}
+
+#[test]
+fn the_broken_twins_are_found_out() {
+    let two = jobs(2, &[2, 2], [1, 1, 1]);
+    let together = namesakes(false, [0, 0, 0]);
+    for (twin, scenario) in [
+        (Twin::ObeysFormerOrders, &two),
+        (Twin::ObeysTogether, &together),
+        (Twin::PassesOverMissing, &two),
+        (Twin::KnowsLastLimitOnly, &two),
+        (Twin::LooksGone, &two),
+    ] {
+        match explore(scenario, twin) {
+            Ok(walked) => panic!("{twin:?} passed: {walked:?}"),
+            Err(Fault { words, steps }) => {
+                println!("{twin:?} after {}: {steps:?}: {words}", steps.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! [`Model`]: a scenario, and the real coordination between what a world's files say and what they say then. What was
+//! asked once is remembered.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
+use std::path::Path;
+use std::time::Duration;
+
+use larder_control::{BusId, ControlFile, GpuLimit, JobStatus, Life, PerfControl, StatusFile};
+
+use super::super::CoordinationSettings;
+use super::super::joined::JobFigures;
+use super::super::rounds::{Coordination, Reading};
+use super::world::{Chances, Files, MOST, Orders, Plan, Process, Round, Status, Step, World};
+use crate::alive::Alive;
+use crate::files::JobFiles;
+
+/// What is changed in the protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Twin {
+    Faithful,
+    /// A job obeys what was ordered to an earlier run of it.
+    ObeysFormerOrders,
+    /// Two processes of a job are there, and both obey its control file.
+    ObeysTogether,
+    /// A job without a status is passed over by a coordinator that does not know it yet, whatever was ordered to it.
+    PassesOverMissing,
+    /// A coordinator takes the last limit for all that a job may hold.
+    KnowsLastLimitOnly,
+    /// Processes that are there may look gone.
+    LooksGone,
+}
+
+/// What there is at the beginning, and what can go wrong.
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    pub(super) total: u8,
+    pub(super) plans: Vec<Plan>,
+    pub(super) chances: Chances,
+    /// A process locks its job's names.
+    pub(super) locks: bool,
+    /// Steps that nobody sees are not taken by themselves.
+    pub(super) is_merged: bool,
+    /// A process obeys some time after it has read.
+    pub(super) obeys_late: bool,
+    /// A process takes memory some time after it was allowed to.
+    pub(super) takes_late: bool,
+}
+
+/// What the coordinator knew, had read, and who was there when it decided.
+type Question = (u32, [Option<Files>; MOST], [(u8, bool); MOST]);
+/// What the coordinator knew, and a job with its control file.
+type Change = (u32, usize, Option<Orders>);
+
+/// A scenario with all that its coordinators may know.
+pub(super) struct Model {
+    pub(super) scenario: Scenario,
+    pub(super) twin: Twin,
+    names: Vec<JobFiles>,
+    gpu: BusId,
+    known: Vec<Coordination>,
+    numbers: HashMap<u128, u32>,
+    decided: HashMap<Question, u32>,
+    written: HashMap<Change, (u32, Option<Orders>)>,
+}
+
+impl Twin {
+    pub(super) fn obeys_any(self) -> bool {
+        matches!(self, Self::ObeysFormerOrders | Self::ObeysTogether)
+    }
+}
+
+impl Model {
+    pub(super) fn new(scenario: Scenario, twin: Twin) -> Self {
+        let settings = CoordinationSettings {
+            total_bytes: scenario.total.into(),
+            gpu: None,
+            step_bytes: 1,
+            floor_bytes: 0,
+            calm: Duration::ZERO,
+            perf_beside: PerfControl::FULL,
+            turn: None,
+        };
+        let names = scenario.plans.iter().map(|plan| plan.name).max();
+        let names = 0..=names.unwrap();
+        let mut model = Self {
+            scenario,
+            twin,
+            names: names
+                .map(|name| JobFiles::ours(Path::new("/"), &name.to_string()))
+                .collect(),
+            gpu: "00:1e.0".parse().unwrap(),
+            known: Vec::new(),
+            numbers: HashMap::new(),
+            decided: HashMap::new(),
+            written: HashMap::new(),
+        };
+        model.keep(Coordination::new(settings));
+        model
+    }
+
+    /// The world before anything was started.
+    pub(super) fn beginning(&self) -> World {
+        World {
+            processes: [Process::default(); MOST],
+            files: [Files::default(); MOST],
+            read: [None; MOST],
+            round: Round::Looks,
+            known: 0,
+            chances: self.scenario.chances,
+            is_hidden: false,
+        }
+    }
+
+    /// All steps that may be possible.
+    pub(super) fn steps(&self) -> Vec<Step> {
+        let mut steps = vec![Step::Decide, Step::Write, Step::Crash];
+        let of_process = [
+            Step::Read,
+            Step::Obey,
+            Step::Take,
+            Step::Give,
+            Step::Say,
+            Step::Change,
+            Step::Kill,
+            Step::Start,
+        ];
+        for number in 0..self.scenario.plans.len() {
+            steps.extend(of_process.iter().map(|step| step(number)));
+        }
+        for job in 0..self.jobs() {
+            steps.extend([Step::Look(job), Step::Remove(job), Step::Forget(job)]);
+        }
+        if self.twin == Twin::LooksGone {
+            steps.push(Step::Hide);
+        }
+        steps
+    }
+
+    /// The number of names.
+    pub(super) fn jobs(&self) -> usize {
+        self.names.len()
+    }
+
+    /// How many different things the coordinators knew.
+    pub(super) fn known(&self) -> usize {
+        self.known.len()
+    }
+
+    /// What the coordinator knows once it has decided; `None` if it has not read all files.
+    pub(super) fn decided(&mut self, world: &World) -> Option<u32> {
+        let there = world
+            .processes
+            .map(|process| (process.start, process.is_there && !world.is_hidden));
+        let question = (world.known, world.read, there);
+        if let Some(known) = self.decided.get(&question) {
+            return Some(*known);
+        }
+        let readings: Option<BTreeMap<_, _>> = self
+            .names
+            .iter()
+            .zip(&world.read)
+            .map(|(name, files)| Some((name.clone(), self.reading((*files)?))))
+            .collect();
+        let alive = |_: Option<u32>, life: Option<Life>| match life {
+            None => Alive::Unknown,
+            Some(life) => {
+                let (number, start) = numbers(life);
+                match there[usize::from(number)] == (start, true) {
+                    true => Alive::Yes,
+                    false => Alive::No,
+                }
+            }
+        };
+        let mut coordination = self.known[world.known as usize].clone();
+        coordination.decide(&readings?, &alive, Duration::ZERO, &mut Vec::new());
+        let known = self.keep(coordination);
+        self.decided.insert(question, known);
+        Some(known)
+    }
+
+    /// What the coordinator knows and a job's control file has once it is written.
+    pub(super) fn written(&mut self, world: &World, job: usize) -> (u32, Option<Orders>) {
+        let before = world.files[job].control;
+        let change = (world.known, job, before);
+        if let Some(after) = self.written.get(&change) {
+            return *after;
+        }
+        let mut coordination = self.known[world.known as usize].clone();
+        let mut after = (world.known, before);
+        if let Some(known) = coordination.known.get_mut(&self.names[job]) {
+            let file = before.map_or_else(ControlFile::default, |orders| self.control(orders));
+            if let Some(file) = known.order(&file) {
+                after.1 = Some(self.orders(&file));
+                known.written();
+                after.0 = self.keep(coordination);
+            }
+        }
+        self.written.insert(change, after);
+        after
+    }
+
+    /// The number of what a coordinator knows, but for what it only says of it.
+    fn keep(&mut self, mut coordination: Coordination) -> u32 {
+        for known in coordination.known.values_mut() {
+            known.state = JobFigures::default();
+            // Without calm it makes no difference.
+            known.claims_since = None;
+        }
+        let next = self.known.len() as u32;
+        let number = *self
+            .numbers
+            .entry(fingerprint(&renumbered(&format!("{coordination:?}"))))
+            .or_insert(next);
+        if number == next {
+            self.known.push(coordination);
+        }
+        number
+    }
+
+    fn reading(&self, files: Files) -> Reading {
+        let mut orders = files.control;
+        if self.twin == Twin::PassesOverMissing && files.status.is_none() {
+            orders = None;
+        }
+        if self.twin == Twin::KnowsLastLimitOnly {
+            orders = orders.map(|orders| Orders {
+                may_hold: None,
+                ..orders
+            });
+        }
+        Reading {
+            status: Ok(files.status.map(|status| self.status(status))),
+            control: Ok(orders.map_or_else(ControlFile::default, |orders| self.control(orders))),
+        }
+    }
+
+    fn status(&self, status: Status) -> StatusFile {
+        let mut here = GpuLimit::default();
+        here.limit_bytes = status.limit.into();
+        here.held_bytes = status.held.into();
+        here.deferred_bytes = status.deferred.into();
+        here.wanted_bytes = Some(status.wants.into());
+        let mut own = JobStatus::default();
+        let life = life(status.by);
+        (own.pid, own.life) = (life.pid(), Some(life));
+        own.priority = Some(
+            self.scenario.plans[usize::from(status.by.0)]
+                .priority
+                .into(),
+        );
+        own.control_version = Some(status.version.into()).filter(|version| *version > 0);
+        own.gpus.insert(self.gpu, here);
+        let mut file = StatusFile::default();
+        file.larder = Some(own);
+        file
+    }
+
+    fn control(&self, orders: Orders) -> ControlFile {
+        let mut file = ControlFile::default();
+        file.life = Some(life(orders.of));
+        file.control_version = Some(orders.version.into());
+        file.limit(self.gpu, orders.limit.into());
+        file.gpus.entry(self.gpu).or_default().may_hold = orders.may_hold.map(u64::from);
+        file
+    }
+
+    fn orders(&self, file: &ControlFile) -> Orders {
+        let here = &file.gpus[&self.gpu];
+        let small = |number: Option<u64>| number.map(|number| u8::try_from(number).unwrap());
+        let orders = Orders {
+            of: numbers(file.life.unwrap()),
+            limit: small(here.max_device_mem).unwrap(),
+            may_hold: small(here.may_hold),
+            version: small(file.control_version).unwrap(),
+        };
+        assert_eq!(
+            self.control(orders),
+            *file,
+            "a world has all of a control file"
+        );
+        orders
+    }
+}
+
+/// A process's life, by its number and how often it started: its process number is the same each time.
+fn life((number, start): (u8, u8)) -> Life {
+    let boot = 1;
+    format!("{}-{start}-{boot:032x}", 100 + u32::from(number))
+        .parse()
+        .unwrap()
+}
+
+fn numbers(of: Life) -> (u8, u8) {
+    let number = (of.pid() - 100) as u8;
+    let text = of.to_string();
+    let start = text.split('-').nth(1).unwrap();
+    (number, start.parse().unwrap())
+}
+
+/// The text with the jobs' numbers counted from 0, without the next one: of those only the order matters.
+fn renumbered(text: &str) -> String {
+    let (mut parts, mut ids) = (Vec::new(), BTreeSet::new());
+    for part in text.split("JobId(") {
+        let part = part.split_once(')').unwrap_or(("", part));
+        let id = part.0.parse::<u64>().ok();
+        ids.extend(id);
+        parts.push((id, part.1));
+    }
+    let mut all = String::new();
+    for (id, part) in parts {
+        all.push_str(&id.map_or(0, |id| ids.range(..id).count()).to_string());
+        let (before, after) = part.split_once(", next: ").unwrap_or((part, ""));
+        all.push_str(before);
+        all.push_str(after.trim_start_matches(|letter: char| letter.is_ascii_digit()));
+    }
+    all
+}
+
+/// 128 bits that differ where values differ.
+pub(super) fn fingerprint(value: &impl Hash) -> u128 {
+    let mut hasher = Fnv(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+    value.hash(&mut hasher);
+    hasher.0
+}
+
+/// FNV-1a of 128 bits.
+struct Fnv(u128);
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u128::from(*byte)).wrapping_mul((1 << 88) + 0x13b);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 as u64
+    }
+}

@@ -1,0 +1,291 @@
+//! [`World`]: processes of jobs, the jobs' files, and a coordinator in the middle of a round; and [`Step`], what happens
+//! next. A number of a world is one byte of a device that has two or three.
+
+use super::model::Model;
+
+/// The most jobs, and processes, of a world.
+pub(super) const MOST: usize = 3;
+
+/// Something that happens at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// The coordinator reads a job's two files.
+    Look(usize),
+    /// The coordinator decides by what it read.
+    Decide,
+    /// The coordinator writes the next control file that changes.
+    Write,
+    /// The coordinator ends, and what it knows is lost. Another one may begin.
+    Crash,
+    /// A process reads its control file.
+    Read(usize),
+    /// A process puts what it read in force.
+    Obey(usize),
+    /// A process takes what it wants, up to its limit.
+    Take(usize),
+    /// A process gives back what is above its limit, or what it does not want.
+    Give(usize),
+    /// A process writes its status, also if that was removed.
+    Say(usize),
+    /// A process wants another amount from now on.
+    Change(usize),
+    /// A process ends, and its files stay.
+    Kill(usize),
+    /// A process begins: its job's first, or another one beside its job's old files.
+    Start(usize),
+    /// Somebody removes a job's status.
+    Remove(usize),
+    /// Somebody removes both files of a job that is not there.
+    Forget(usize),
+    /// From now on no process can be seen by the coordinator.
+    Hide,
+}
+
+/// A process that is to run a job, of a scenario.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Plan {
+    /// The number of its job's name. Two processes of one name are not there at once, if they lock it.
+    pub(super) name: usize,
+    pub(super) priority: u8,
+    pub(super) wants: u8,
+    /// What it may want one day instead.
+    pub(super) changes_to: u8,
+}
+
+/// What may still go wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Chances {
+    pub(super) kills: u8,
+    pub(super) crashes: u8,
+    pub(super) removals: u8,
+    pub(super) changes: u8,
+}
+
+/// A process. One that is not there has nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Process {
+    /// Which of its lives it has, or had; none before the first.
+    pub(super) start: u8,
+    pub(super) is_there: bool,
+    pub(super) limit: u8,
+    pub(super) held: u8,
+    pub(super) wants: u8,
+    /// The order that it obeys.
+    pub(super) version: u8,
+    /// The limit and the version that it read and did not obey yet.
+    pub(super) inbox: Option<(u8, u8)>,
+}
+
+/// A job's two files.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Files {
+    pub(super) status: Option<Status>,
+    pub(super) control: Option<Orders>,
+}
+
+/// A status file, and the number and the life of the process that wrote it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Status {
+    pub(super) by: (u8, u8),
+    pub(super) limit: u8,
+    pub(super) held: u8,
+    pub(super) deferred: u8,
+    pub(super) wants: u8,
+    pub(super) version: u8,
+}
+
+/// A control file, and the number and the life of the process that it is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Orders {
+    pub(super) of: (u8, u8),
+    pub(super) limit: u8,
+    pub(super) may_hold: Option<u8>,
+    pub(super) version: u8,
+}
+
+/// Where a round is: before its decision, or before the write of a job's order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Round {
+    Looks,
+    Writes(usize),
+}
+
+/// All that there is. Without a coordinator it is as with one that has done nothing yet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct World {
+    pub(super) processes: [Process; MOST],
+    pub(super) files: [Files; MOST],
+    /// What the coordinator read in this round.
+    pub(super) read: [Option<Files>; MOST],
+    pub(super) round: Round,
+    /// What the coordinator knows, by its number in the model.
+    pub(super) known: u32,
+    pub(super) chances: Chances,
+    pub(super) is_hidden: bool,
+}
+
+impl Chances {
+    /// Whether all that is left of another's is left.
+    pub(super) fn has(&self, other: &Self) -> bool {
+        self.kills >= other.kills
+            && self.crashes >= other.crashes
+            && self.removals >= other.removals
+            && self.changes >= other.changes
+    }
+}
+
+impl Process {
+    /// The most that it holds before its coordinator hears of it again.
+    pub(super) fn may_hold(&self) -> u8 {
+        let read = self.inbox.map_or(0, |(limit, _)| limit);
+        self.held.max(self.limit).max(read)
+    }
+
+    fn status(&self, number: usize) -> Status {
+        Status {
+            by: (number as u8, self.start),
+            limit: self.limit,
+            held: self.held,
+            deferred: self.held.saturating_sub(self.limit),
+            wants: self.wants,
+            version: self.version,
+        }
+    }
+
+    fn take(&mut self) {
+        self.held = self.held.max(self.limit.min(self.wants));
+    }
+
+    fn obey(&mut self, takes: bool) {
+        let Some((limit, version)) = self.inbox.take() else {
+            return;
+        };
+        (self.limit, self.version) = (limit, version);
+        if takes {
+            self.take();
+        }
+    }
+}
+
+impl World {
+    /// The world after a step; `None` if the step is not possible, or changes nothing.
+    pub(super) fn after(&self, step: Step, model: &mut Model) -> Option<Self> {
+        let mut next = *self;
+        match step {
+            Step::Look(_) | Step::Decide | Step::Write | Step::Crash => {
+                next.coordinate(step, model)?;
+            }
+            Step::Read(of)
+            | Step::Obey(of)
+            | Step::Take(of)
+            | Step::Give(of)
+            | Step::Say(of)
+            | Step::Change(of) => next.go_on(step, of, model)?,
+            Step::Kill(of) => {
+                next.chances.kills = self.chances.kills.checked_sub(1)?;
+                let process = &mut next.processes[of];
+                process.is_there.then_some(())?;
+                let start = process.start;
+                *process = Process {
+                    start,
+                    ..Process::default()
+                };
+            }
+            Step::Start(of) => {
+                let plan = model.scenario.plans[of];
+                let is_taken = model.scenario.locks && self.is_there(plan.name, model);
+                (!self.processes[of].is_there && !is_taken).then_some(())?;
+                next.processes[of] = Process {
+                    start: self.processes[of].start + 1,
+                    is_there: true,
+                    wants: plan.wants,
+                    ..Process::default()
+                };
+            }
+            Step::Remove(job) => {
+                next.chances.removals = self.chances.removals.checked_sub(1)?;
+                next.files[job].status.take()?;
+            }
+            Step::Forget(job) => {
+                next.chances.removals = self.chances.removals.checked_sub(1)?;
+                (self.is_hidden || !self.is_there(job, model)).then_some(())?;
+                next.files[job] = Files::default();
+            }
+            Step::Hide => next.is_hidden = true,
+        }
+        (next != *self).then_some(next)
+    }
+
+    fn is_there(&self, job: usize, model: &Model) -> bool {
+        let mut all = self.processes.iter().zip(&model.scenario.plans);
+        all.any(|(process, plan)| plan.name == job && process.is_there)
+    }
+
+    /// A step of a process that is there.
+    fn go_on(&mut self, step: Step, of: usize, model: &Model) -> Option<()> {
+        let process = &mut self.processes[of];
+        process.is_there.then_some(())?;
+        let plan = model.scenario.plans[of];
+        let files = &mut self.files[plan.name];
+        match step {
+            Step::Read(_) => {
+                let orders = files.control?;
+                let is_obeyed = orders.of == (of as u8, process.start);
+                (is_obeyed || model.twin.obeys_any()).then_some(())?;
+                let read = (orders.limit, orders.version);
+                // To read an order again changes nothing.
+                let last = process.inbox.unwrap_or((process.limit, process.version));
+                (read != last).then_some(())?;
+                process.inbox = Some(read);
+                if !model.scenario.obeys_late {
+                    process.obey(!model.scenario.takes_late);
+                }
+            }
+            Step::Obey(_) => process.obey(!model.scenario.takes_late),
+            Step::Take(_) => process.take(),
+            Step::Give(_) => process.held = process.held.min(process.limit).min(process.wants),
+            Step::Say(_) => files.status = Some(process.status(of)),
+            _ => {
+                self.chances.changes = self.chances.changes.checked_sub(1)?;
+                process.wants = plan.changes_to;
+            }
+        }
+        Some(())
+    }
+
+    /// A step of the coordinator.
+    fn coordinate(&mut self, step: Step, model: &mut Model) -> Option<()> {
+        match (step, self.round) {
+            (Step::Look(job), Round::Looks) if self.read[job].is_none() => {
+                self.read[job] = Some(self.files[job]);
+            }
+            (Step::Decide, Round::Looks) => {
+                self.known = model.decided(self)?;
+                self.read = [None; MOST];
+                self.round = self.next_write(0, model);
+            }
+            (Step::Write, Round::Writes(job)) => {
+                (self.known, self.files[job].control) = model.written(self, job);
+                self.round = self.next_write(job + 1, model);
+            }
+            // One that knows nothing is as good as the next.
+            (Step::Crash, round) if self.known != 0 || round != Round::Looks => {
+                self.chances.crashes = self.chances.crashes.checked_sub(1)?;
+                (self.known, self.round) = (0, Round::Looks);
+                self.read = [None; MOST];
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The next job whose control file changes. Writes that change nothing are no steps.
+    fn next_write(&self, from: usize, model: &mut Model) -> Round {
+        let mut rest = from..model.jobs();
+        let changes = |job: &usize| model.written(self, *job).1 != self.files[*job].control;
+        match rest.find(changes) {
+            Some(job) => Round::Writes(job),
+            None => Round::Looks,
+        }
+    }
+}
