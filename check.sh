@@ -274,6 +274,7 @@ step_long() {
     LARDER_ROUNDS=all cargo test -p larder-core --test all random
     LARDER_ROUNDS=all cargo test -p larder --test process --test purge --test programs --test malloc --test rounds
     LARDER_ROUNDS=all cargo test --release -p larder --test misuse_random --test guard_pages --test limits
+    LARDER_ROUNDS=all cargo test --release -p larder-jobs restarts
     LARDER_CUDA_DRIVER=stand-in LARDER_STAND_IN_MAPPING_WAITS=1 cargo test -p larder-cuda --tests
     LARDER_CUDA_DRIVER=stand-in LARDER_STAND_IN_SEED=3 cargo test -p larder-cuda --tests
     LARDER_STREAMS=1000000 cargo test --release -p larder-cuda --test all streams_come_and_go

@@ -51,7 +51,7 @@ pub use status_file::{
     DeviceUsage, GpuLimit, GpuStatus, JobStatus, SleepState, SleepStatus, StatusFile, SwapReason,
 };
 pub use whole_file::{
-    Durability, FileAct, FileError, FileLock, Sharing, read_orders, read_owned, read_whole,
+    Durability, FileAct, FileError, FileLock, OwnedContent, Sharing, read_orders, read_owned, read_whole,
     replace_whole, sweep,
 };
 

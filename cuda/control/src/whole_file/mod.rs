@@ -123,12 +123,15 @@ pub fn read_whole(path: &Path, max: usize) -> Result<Option<Vec<u8>>, FileError>
     Ok(read_owned(path, max)?.map(|(content, _)| content))
 }
 
+/// The content of a file, and its owner's number where the system has owners.
+pub type OwnedContent = (Vec<u8>, Option<u32>);
+
 /// The content of a file and its owner's number, or `None` if there is no file at the path. No number where the system has
 /// no owners.
 ///
 /// # Errors
 /// As [`read_whole`].
-pub fn read_owned(path: &Path, max: usize) -> Result<Option<(Vec<u8>, Option<u32>)>, FileError> {
+pub fn read_owned(path: &Path, max: usize) -> Result<Option<OwnedContent>, FileError> {
     let owner = |_: &Folder, file: &File| Ok(User::of(file)?.number());
     found(path, read(path, max, owner))
 }

@@ -27,7 +27,7 @@ struct Walked {
     known: usize,
 }
 
-/// A world that is not as it must be, and the shortest way there.
+/// A world that is not as it must be, and the way there in the fewest moves.
 #[derive(Debug)]
 struct Fault {
     words: String,
@@ -112,7 +112,7 @@ fn way(ways: &[(u32, u16)], moves: &[Move], model: &mut Model) -> Vec<Step> {
     steps
 }
 
-/// RESTART1.
+/// Whether the world keeps RESTART1.
 fn check(world: &World, model: &Model) -> Result<(), String> {
     let sum: u8 = world
         .processes
@@ -125,7 +125,7 @@ fn check(world: &World, model: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// RESTART2.
+/// Whether the world keeps RESTART2; `known` are those of which it is known.
 fn ends_well(world: &World, model: &mut Model, known: &mut HashSet<u128>) -> Result<(), String> {
     let mut world = *world;
     world.chances = Chances::default();
@@ -158,6 +158,7 @@ fn ends_well(world: &World, model: &mut Model, known: &mut HashSet<u128>) -> Res
     Err(format!("not all is given out: {world:?}"))
 }
 
+/// All processes do once what they can, then the coordinator finishes its round.
 fn fairly(world: &mut World, model: &mut Model) {
     let (jobs, plans) = (model.jobs(), model.scenario.plans.len());
     let mut go = |step| {
