@@ -51,8 +51,8 @@ pub use status_file::{
     DeviceUsage, GpuLimit, GpuStatus, JobStatus, SleepState, SleepStatus, StatusFile, SwapReason,
 };
 pub use whole_file::{
-    Durability, FileAct, FileError, FileLock, OwnedContent, Sharing, read_orders, read_owned, read_whole,
-    replace_whole, sweep,
+    Durability, FileAct, FileError, FileLock, OwnedContent, Sharing, read_orders, read_owned,
+    read_whole, replace_whole, sweep,
 };
 
 pub use actions::{

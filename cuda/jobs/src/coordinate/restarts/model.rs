@@ -232,6 +232,8 @@ impl Model {
         Reading {
             status: Ok(files.status.map(|status| self.status(status))),
             control: Ok(orders.map_or_else(ControlFile::default, |orders| self.control(orders))),
+            is_own_word: false,
+            user: None,
         }
     }
 
