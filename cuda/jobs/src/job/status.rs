@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use larder_cuda::control::{Job, JobState};
 
-use crate::complain;
+use crate::note;
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -49,7 +49,7 @@ struct Said(BTreeSet<String>);
 impl Said {
     fn say(&mut self, state: &JobState) {
         if let Some(problem) = self.new_problem(state.problem.as_deref()) {
-            complain(&format_args!("{problem}; the job goes on"));
+            note(&format_args!("{problem}; the job goes on"));
         }
     }
 
