@@ -1,6 +1,8 @@
 //! Jobs that start again, neighbours that lie, files that go: the total holds, and nobody takes from another.
 #![cfg(target_os = "linux")]
 
+use larder_model::Random;
+
 use super::coordinate::{settings, settle};
 use super::*;
 use crate::alive::alive;
@@ -377,4 +379,56 @@ fn what_is_said_to_a_job_reaches_it_though_an_earlier_ones_process_lives_on() {
         "{said:?}"
     );
     kill(earlier);
+}
+
+/// Any number of any size, those around the total among them.
+fn any(random: &mut Random) -> u64 {
+    match random.below(4) {
+        0 => random.below(120) * MIB,
+        1 => u64::MAX - random.below(3),
+        _ => random.next_u64() >> random.below(64),
+    }
+}
+
+#[test]
+fn no_lie_takes_what_another_was_given() {
+    let rounds = match std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all") {
+        true => 2_000,
+        false => 60,
+    };
+    for seed in 0..rounds {
+        println!("seed {seed}");
+        let mut random = Random::new(seed);
+        let folder = folder();
+        let mut coordination = Coordination::new(settings(100 * MIB));
+        let mut honest = ["b", "c"]
+            .map(|name| (job(&folder, name), own(1, 30 * MIB)))
+            .to_vec();
+        honest.iter().for_each(|(job, status)| status.write(job));
+        let mut time = 0;
+        settle(&mut coordination, folder.path(), &mut honest, &mut time);
+        for round in 0..20 {
+            for name in ["a_liar", "d_liar"] {
+                let lie = Status {
+                    version: Some(any(&mut random)).filter(|version| version % 3 > 0),
+                    limit: any(&mut random),
+                    held: any(&mut random),
+                    ended: random.below(9) == 0,
+                    ..own(0, any(&mut random))
+                };
+                lie.write(&job(&folder, name));
+            }
+            if random.below(5) == 0 {
+                coordination = Coordination::new(settings(100 * MIB));
+            }
+            time += random.below(2);
+            coordination
+                .round(&places(&folder), Duration::from_secs(time))
+                .unwrap();
+            for (job, status) in &mut honest {
+                status.obey(job);
+                assert_eq!(status.limit, 30 * MIB, "round {round}");
+            }
+        }
+    }
 }
