@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_control::{
-    BusId, ControlFile, GpuLimit, GpuStatus, SleepState, StatusFile, SwapReason, is_of_user,
-    read_owned,
+    BusId, ControlFile, GpuLimit, GpuStatus, JobStatus, Life, SleepState, StatusFile, SwapReason,
+    is_of_user, read_owned,
 };
 use serde::Serialize;
 
@@ -194,15 +194,29 @@ pub(crate) fn read_status(path: &Path) -> Result<Option<Said>, String> {
     let status = StatusFile::parse(text).map_err(|error| error.to_string())?;
     let own = status.larder.as_ref();
     are_few(status.gpus.len().max(own.map_or(0, |own| own.gpus.len())))?;
-    if let (Some(own), Some(user)) = (own, user.filter(|user| *user != 0))
-        && is_of_user(own.pid, user) == Some(false)
-    {
+    if let Some(own) = own {
+        believe(own, user)?;
+    }
+    Ok(Some((status, user)))
+}
+
+/// Refuses a status that is not its process's word.
+fn believe(own: &JobStatus, user: Option<u32>) -> Result<(), String> {
+    let pid = own.life.map_or(own.pid, Life::pid);
+    if pid != own.pid {
         return Err(format!(
-            "it belongs to user {user}, and process {} is another user's: not believed; remove it",
+            "it says process {} and the life of process {pid}: not believed",
             own.pid
         ));
     }
-    Ok(Some((status, user)))
+    // Of another process with that number here nothing follows.
+    let is_here = own.life.is_none_or(|life| Life::of(pid) == Some(life));
+    match user.filter(|user| *user != 0) {
+        Some(user) if is_here && is_of_user(pid, user) == Some(false) => Err(format!(
+            "it belongs to user {user}, and process {pid} is another user's: not believed; remove it"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a file that names more GPUs than there can be.

@@ -236,6 +236,15 @@ fn what_a_person_says_to_the_next_run_of_a_job_is_obeyed_by_it() {
 fn a_status_that_a_neighbour_wrote_for_a_process_of_another_user_is_not_believed() {
     let folder = folder();
     let files = job(&folder, "a");
+    // Nor one that is nobody's word: another's life beside the writer's own process.
+    let other = process(None).unwrap();
+    let borrowed = Status {
+        pid: other.id(),
+        ..own(1, 90 * MIB)
+    };
+    borrowed.write(&files);
+    assert!(JobView::look(&files, SystemTime::now()).problems[0].contains("not believed"));
+    kill(other);
     own(1, 90 * MIB).write(&files);
     if std::os::unix::fs::chown(&files.status, Some(12345), None).is_err() {
         println!("skipped: only the superuser gives files away");
