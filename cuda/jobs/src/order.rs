@@ -91,6 +91,8 @@ impl Order {
         }
         file.asleep = self.asleep.or(file.asleep);
         write(job, &file)?;
+        // Whoever made the file may be nobody whom the job obeys.
+        read(job, user)?;
         Ok(dropped)
     }
 
@@ -115,13 +117,13 @@ impl Order {
     }
 }
 
-/// A job's control file, an empty one if there is none, and the problems in it. It is whom every job obeys who wrote it, or
-/// the user `also`.
+/// A job's control file, an empty one if there is none, and the problems in it. A process of this user obeys it; of this
+/// process's, if none is named.
 pub(crate) fn read(
     job: &JobFiles,
-    also: Option<u32>,
+    user: Option<u32>,
 ) -> Result<(ControlFile, Vec<String>), OrderError> {
-    let Some(text) = read_orders(&job.control, ControlFile::MAX_BYTES, also)? else {
+    let Some(text) = read_orders(&job.control, ControlFile::MAX_BYTES, user)? else {
         return Ok((ControlFile::default(), Vec::new()));
     };
     let parsed = ControlFile::parse(text, Compat::Corrected)?;

@@ -92,7 +92,7 @@ impl FileLock {
                 continue;
             }
             let owner = User::of(&file)?;
-            if !owner.is_this() && !owner.is_superuser() {
+            if ![User::this(), User::SUPERUSER].contains(&owner) {
                 let words = format!("it is free and belongs to {owner}: remove it");
                 return Err(refused(io::Error::new(
                     io::ErrorKind::PermissionDenied,

@@ -136,25 +136,24 @@ pub fn read_owned(path: &Path, max: usize) -> Result<Option<OwnedContent>, FileE
     found(path, read(path, max, owner))
 }
 
-/// The content of a file that commands, or `None` if there is no file at the path. Its owner is this process's user, the
-/// superuser, or the owner of its folder, who may put any file there; or the user `also`, if one is named: in
-/// a folder where everybody may write, nobody else's orders count (WHOLE5). Not where the system has no owners.
+/// The content of a file that commands a user's process, this one's without a number, or `None` if there is no file at the
+/// path. It belongs to that user, the superuser, or the owner of its folder, who may put any file there: in a folder where
+/// everybody may write, nobody else's orders count (WHOLE5). Not where the system has no owners.
 ///
 /// # Errors
 /// As [`read_whole`]; or the file is somebody else's, or everybody's to write.
 pub fn read_orders(
     path: &Path,
     max: usize,
-    also: Option<u32>,
+    user: Option<u32>,
 ) -> Result<Option<Vec<u8>>, FileError> {
     let check = |folder: &Folder, file: &File| {
         let (owner, of_folder) = (User::of(file)?, folder.owner()?);
-        let is_also = also.is_some() && owner.number() == also;
-        let may_command = owner.is_this() || owner.is_superuser() || owner == of_folder || is_also;
-        let words = if !may_command {
+        let commanded = user.map_or_else(User::this, User::numbered);
+        let words = if ![commanded, User::SUPERUSER, of_folder].contains(&owner) {
             format!(
-                "it belongs to {owner}, and orders here are those of this process's user, of the superuser and of {of_folder}, who \
-                 owns the folder: it is not obeyed; remove it"
+                "it belongs to {owner}, and orders here are those of {commanded}, of the superuser, and of {of_folder}, who owns \
+                 the folder: it is not obeyed; remove it"
             )
         } else if may_anybody_write(file)? {
             "anybody may write it: it is not obeyed; take that permission away".to_owned()

@@ -36,20 +36,23 @@ pub(super) struct Old {
 pub(super) struct User(u32);
 
 impl User {
+    pub(super) const SUPERUSER: Self = Self(0);
+
     pub(super) fn of(file: &File) -> io::Result<Self> {
         Ok(Self(file.metadata()?.uid()))
     }
 
+    /// The one that this process is.
+    pub(super) fn this() -> Self {
+        Self(rustix::process::geteuid().as_raw())
+    }
+
+    pub(super) const fn numbered(number: u32) -> Self {
+        Self(number)
+    }
+
     pub(super) const fn number(self) -> Option<u32> {
         Some(self.0)
-    }
-
-    pub(super) fn is_this(self) -> bool {
-        self.0 == rustix::process::geteuid().as_raw()
-    }
-
-    pub(super) const fn is_superuser(self) -> bool {
-        self.0 == 0
     }
 }
 

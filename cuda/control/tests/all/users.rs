@@ -75,8 +75,10 @@ fn attack(folder: &Path) {
 /// Reads and replaces what is attacked, so many times.
 fn defend(folder: &Path) {
     let path = folder.join("night.control.json");
-    let mut has_read = false;
-    for _ in 0..rounds() {
+    let (mut has_read, mut round) = (false, 0);
+    // The neighbour may not have been on a processor meanwhile.
+    while round < rounds() || !has_read {
+        round += 1;
         if let Ok(Some(content)) = read_whole(&path, 100) {
             assert!(content == b"old" || content == b"new" || content.is_empty());
             has_read = true;
@@ -92,7 +94,6 @@ fn defend(folder: &Path) {
             "rights of the victim"
         );
     }
-    assert!(has_read, "the attack does nothing");
     println!("defended");
 }
 

@@ -403,7 +403,7 @@ fn any(random: &mut Random) -> u64 {
 fn no_lie_takes_what_another_was_given() {
     let rounds = match std::env::var_os("LARDER_ROUNDS").is_some_and(|word| word == "all") {
         true => 2_000,
-        false => 60,
+        false => 20,
     };
     for seed in 0..rounds {
         println!("seed {seed}");
@@ -440,4 +440,32 @@ fn no_lie_takes_what_another_was_given() {
             }
         }
     }
+}
+
+#[test]
+fn who_may_not_command_a_job_is_told_so() {
+    const USER: u32 = 12345;
+    let folder = folder();
+    let files = job(&folder, "a");
+    let Ok(process) = process(Some(USER)) else {
+        println!("skipped: only the superuser becomes somebody else");
+        return;
+    };
+    own(0, MIB).again(&process).write(&files);
+    fs::write(&files.control, "{}").unwrap();
+    std::os::unix::fs::chown(&files.status, Some(USER), None).unwrap();
+    // Of a third user; the superuser, who is this process, leaves it to him.
+    std::os::unix::fs::chown(&files.control, Some(USER + 1), None).unwrap();
+    let refused = Order::share(PerfControl::SUSPENDED)
+        .give(&files)
+        .unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("orders here are those of user 12345"),
+        "{refused}"
+    );
+    let view = JobView::look(&files, SystemTime::now());
+    assert!(view.problems[0].contains("it is not obeyed"), "{view:?}");
+    kill(process);
 }
