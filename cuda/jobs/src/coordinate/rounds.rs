@@ -334,27 +334,16 @@ impl Coordination {
     ) -> Result<(), String> {
         let gpu = self.gpu_of(own.gpus.keys().copied())?;
         let priority = u32::try_from(own.priority.unwrap_or(0).max(0)).unwrap_or(u32::MAX);
-        let policy = JobPolicy {
-            name: job.name.clone(),
-            priority,
-            floor_bytes: self.settings.floor_bytes,
-            perf_beside: self.settings.perf_beside,
-        };
-        let coordinator = self.coordinators.entry(gpu).or_insert_with(|| {
-            Coordinator::new(CoordinatorConfig {
-                total_bytes: self.settings.total_bytes,
-                step_bytes: self.settings.step_bytes,
-                calm: self.settings.calm,
-                turn: self.settings.turn,
-            })
-        });
         // Orders for another life are nothing to this one (ROUND6).
         let ordered = Some(ordered).filter(|ordered| ordered.is_for(own.life));
         let given = ordered.and_then(|ordered| ordered.gpus.get(&gpu));
         let last = given.map_or(0, |given| given.max_device_mem.unwrap_or(0));
         let noted = given.map_or(0, |given| given.may_hold.unwrap_or(0));
-        let room = self.settings.total_bytes;
-        let room = room.saturating_sub(coordinator.charged_bytes());
+        let charged = self
+            .coordinators
+            .get(&gpu)
+            .map_or(0, Coordinator::charged_bytes);
+        let room = self.settings.total_bytes.saturating_sub(charged);
         let may_hold = match reading.is_own_word {
             false => noted.max(last),
             true => noted.max(last).min(room),
@@ -366,7 +355,7 @@ impl Coordination {
         let unseen_bytes = if sent > obeyed { may_hold } else { 0 };
         let in_force = own.gpus.get(&gpu).map_or(0, |limit| limit.limit_bytes);
         let limit_bytes = in_force.max(unseen_bytes);
-        let id = coordinator.join_with(policy, may_hold).map_err(words)?;
+        let id = self.admit(job, gpu, priority, may_hold).map_err(words)?;
         said.push(CoordinationEvent::Joined {
             job: job.name.clone(),
             priority,
@@ -399,6 +388,38 @@ impl Coordination {
         };
         self.known.insert(job.clone(), known);
         Ok(())
+    }
+
+    /// Lets a job join its GPU's coordinator with what it may hold already.
+    fn admit(
+        &mut self,
+        job: &JobFiles,
+        gpu: BusId,
+        priority: u32,
+        may_hold: u64,
+    ) -> Result<JobId, CoordinateError> {
+        let settings = &self.settings;
+        let coordinator = self.coordinators.entry(gpu).or_insert_with(|| {
+            Coordinator::new(CoordinatorConfig {
+                total_bytes: settings.total_bytes,
+                step_bytes: settings.step_bytes,
+                calm: settings.calm,
+                turn: settings.turn,
+            })
+        });
+        let policy = |floor_bytes| JobPolicy {
+            name: job.name.clone(),
+            priority,
+            floor_bytes,
+            perf_beside: settings.perf_beside,
+        };
+        match coordinator.join_with(policy(settings.floor_bytes), may_hold) {
+            // It has memory, and counts whatever is promised to others.
+            Err(CoordinateError::FloorsExceedTotal { .. }) if may_hold > 0 => {
+                coordinator.join_with(policy(0), may_hold)
+            }
+            joined => joined,
+        }
     }
 
     fn report(

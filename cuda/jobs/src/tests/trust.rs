@@ -328,6 +328,25 @@ fn a_file_of_antmans_name_hides_no_living_job() {
 }
 
 #[test]
+fn a_job_that_has_memory_counts_though_the_new_floors_leave_none_for_it() {
+    let folder = folder();
+    let mut time = 0;
+    let mut jobs = ["a", "b"]
+        .map(|name| (job(&folder, name), own(1, 50 * MIB)))
+        .to_vec();
+    jobs.iter().for_each(|(job, status)| status.write(job));
+    let mut first = Coordination::new(settings(100 * MIB));
+    settle(&mut first, folder.path(), &mut jobs, &mut time);
+    let floor_bytes = 80 * MIB;
+    let mut second = Coordination::new(CoordinationSettings {
+        floor_bytes,
+        ..settings(100 * MIB)
+    });
+    second.round(&places(&folder), Duration::ZERO).unwrap();
+    assert_eq!(second.charged_bytes(), 100 * MIB);
+}
+
+#[test]
 fn a_job_of_two_gpus_counts_on_each_and_has_the_orders_of_one_coordinator() {
     let folder = folder();
     let files = job(&folder, "a");
