@@ -89,7 +89,7 @@ fn forget(job: &JobFiles) -> Result<(), Failure> {
     for path in [&job.status, &job.control] {
         match FileLock::take(path, Sharing::Nobody) {
             Err(error) if error.source.kind() == io::ErrorKind::WouldBlock => {
-                return Err(Failure::Arguments(error.to_string()));
+                return Err(Failure::Arguments(format!("{error}; end it first")));
             }
             // One that was left by another user is free.
             lock => locks.push(lock),

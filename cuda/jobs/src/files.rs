@@ -8,8 +8,8 @@
 //! | AntMan | `<name>_pai2sche.json` | `<name>_sche2pai.json` |
 //!
 //! Either file alone makes a job: it may not have written a status yet, or have no control file. Names that
-//! begin with a point are left out, temporary files among them. So is a control file alone if the folder has another
-//! pair of its name: one job would be two. Of two control files alone ours counts. Two statuses are two jobs.
+//! begin with a point are left out, temporary files among them. So is a control file alone under AntMan's name, if the folder
+//! has a pair of ours of that name: one job would be two. Two statuses are two jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -96,7 +96,7 @@ impl JobFiles {
     }
 }
 
-/// What becomes of a pair that has a control file alone, behind another pair of its name in the same folder.
+/// What becomes of a control file alone under AntMan's name, beside a pair of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Twins {
     /// It is left out: the job is one.
@@ -139,9 +139,8 @@ fn find_in(folder: &Path, twins: Twins) -> io::Result<impl Iterator<Item = JobFi
             *pairs.entry(job).or_insert(false) |= is_status;
         }
     }
-    // Of one name those with a status come first, then ours: a control file alone behind another pair is left out.
+    // By name, ours before AntMan's, so that ours is never the one that is left out.
     let mut pairs: Vec<(JobFiles, bool)> = pairs.into_iter().collect();
-    pairs.sort_by(|(a, a_status), (b, b_status)| (&a.name, b_status).cmp(&(&b.name, a_status)));
     if twins == Twins::Hidden {
         pairs.dedup_by(|(job, has_status), (before, _)| !*has_status && job.name == before.name);
     }

@@ -43,6 +43,11 @@ pub(crate) enum OrderError {
     NoGpu,
     #[error("the job has several GPUs, name one of them: {0}")]
     SeveralGpus(String),
+    #[error(
+        "the control file is for process {0}, which is there, and the status is that of process {1}: end one of them, or \
+         give them names of their own"
+    )]
+    TwoProcesses(u32, u32),
     /// The control file exists and cannot be parsed (ORDER1).
     #[error("{0}; nothing was written, mend the file or remove it")]
     Unreadable(#[from] ParseError),
@@ -78,9 +83,14 @@ impl Order {
         let (mut file, dropped) = read(job, user)?;
         let own = said.as_ref().and_then(|(status, _)| status.larder.as_ref());
         let now = own.and_then(|own| own.life);
-        let is_another = now.is_some() && file.life != now && alive(None, now) == Alive::Yes;
-        if file.life.is_some() && (is_another || alive(None, file.life) == Alive::No) {
-            file.forget_orders();
+        if let Some(ordered) = file.life {
+            match (alive(None, file.life), now) {
+                (Alive::No, _) => file.forget_orders(),
+                (_, Some(now)) if ordered != now => {
+                    return Err(OrderError::TwoProcesses(ordered.pid(), now.pid()));
+                }
+                _ => {}
+            }
         }
         if let Some(bytes) = self.limit_bytes {
             let status = said.as_ref().map(|(status, _)| status);

@@ -11,7 +11,7 @@ use crate::DriverError;
 #[non_exhaustive]
 pub enum JobError {
     /// Another job has the control file or the status file: one job at a time has a name.
-    #[error("{0}")]
+    #[error("{0}: end it first, or take another name")]
     Taken(#[source] FileError),
     /// The control file cannot be listened to.
     #[error("{0}")]

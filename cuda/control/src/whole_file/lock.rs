@@ -11,7 +11,7 @@ use super::elsewhere::{Folder, User, try_lock};
 #[cfg(unix)]
 use super::unix::{Folder, User, try_lock};
 use super::{FileAct, FileError, folder, name_in_folder};
-use crate::Life;
+use crate::life::is_of_user;
 
 /// How often a lock is taken again whose file was removed meanwhile.
 const TRIES: usize = 100;
@@ -130,13 +130,15 @@ fn is_taken(file: &mut File) -> io::Error {
     let read = file
         .rewind()
         .and_then(|()| file.take(20).read_to_string(&mut pid));
-    // One that shares it does not write its own, and the number may be that of an earlier one.
-    let pid = pid.parse().ok().filter(|pid| Life::of(*pid).is_some());
+    // One that shares it does not write its own; so the number may be that of an earlier one, or anybody's.
+    let owner = User::of(file).ok().and_then(User::number);
+    let is_owners = |pid: &u32| owner.is_some_and(|owner| is_of_user(*pid, owner) == Some(true));
+    let pid = pid.parse().ok().filter(is_owners);
     let who = match (read, pid) {
         (Ok(_), Some(pid)) => format!("process {pid}"),
         _ => "another process".to_owned(),
     };
-    let words = format!("{who} has it, or a child of it: end it first, or take another name");
+    let words = format!("{who} has it, or a child of it");
     io::Error::new(io::ErrorKind::WouldBlock, words)
 }
 

@@ -13,7 +13,7 @@ use larder_control::{BusId, FileError, FileLock, Sharing};
 /// Another coordinator divides these jobs' memory, or the lock was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FolderError {
-    #[error("the jobs in {} have a coordinator: {source}", folder.display())]
+    #[error("the jobs in {} have a coordinator: {source}; end it first", folder.display())]
     Taken { folder: PathBuf, source: FileError },
     #[error(transparent)]
     File(FileError),

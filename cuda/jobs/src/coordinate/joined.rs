@@ -33,8 +33,8 @@ pub(super) struct JoinedJob {
     pub(super) is_unlimited: bool,
     /// When its status first said more than that.
     pub(super) claims_since: Option<Duration>,
-    /// No status of it was read yet.
-    pub(super) is_by_orders_alone: bool,
+    /// No status of it was read yet, or what was sent was not written: its files say more.
+    pub(super) joins_again: bool,
     /// Its files have one number for the orders of all its GPUs, so one coordinator is to write them.
     pub(super) has_several_gpus: bool,
     /// Says that it is this one.
@@ -208,19 +208,33 @@ impl JoinedJob {
         self.is_unwritten = false;
     }
 
+    /// Whether this coordinator writes its file.
+    pub(super) const fn is_ours(&self) -> bool {
+        !self.has_several_gpus || self.only.is_some()
+    }
+
+    /// Makes this coordinator the one that writes a file with the orders of several GPUs, if there is no other yet.
+    pub(super) fn claim(&mut self, job: &JobFiles) -> Result<(), String> {
+        let name = format!("{}.coordinator", job.name);
+        let lock = FileLock::take(&job.control.with_file_name(name), Sharing::Nobody);
+        let lock = lock.map_err(|error| {
+            format!("it uses several GPUs and gets nothing here, since one coordinator writes its file: {error}")
+        })?;
+        self.only = Some(Arc::new(lock));
+        self.forget_sent();
+        Ok(())
+    }
+
+    /// Nothing that was sent and not written counts: the file may say something else since.
+    pub(super) fn forget_sent(&mut self) {
+        (self.limit, self.perf, self.asleep) = (None, None, None);
+        self.joins_again = true;
+    }
+
     /// Writes what was sent last into the control file if it has something else.
     pub(super) fn write(&mut self, job: &JobFiles) -> Result<(), String> {
         if self.limit.is_some() || self.perf.is_some() || self.asleep.is_some() {
             self.is_unwritten = true;
-        }
-        if self.has_several_gpus && self.only.is_none() {
-            let name = job
-                .control
-                .with_file_name(format!("{}.coordinator", job.name));
-            let lock = FileLock::take(&name, Sharing::Nobody);
-            self.only = Some(Arc::new(lock.map_err(|error| {
-                format!("it uses several GPUs and gets nothing here, since one coordinator writes its file: {error}")
-            })?));
         }
         let (before, _) = order::read(job, self.user).map_err(words)?;
         let Some(file) = self.order(&before) else {

@@ -112,7 +112,7 @@ pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
     })
     .map_err(|error| Failure::Failed(format!("cannot take signals: {error}")))?;
     let start = Instant::now();
-    let mut first = true;
+    let (mut first, mut complained) = (true, None);
     loop {
         let held = locks.hold(&args.places, gpu).map_err(Failure::from);
         let round = held.and_then(|is_new| {
@@ -131,7 +131,12 @@ pub(crate) fn run(args: CoordinateArgs) -> Result<(), Failure> {
             },
             // The folder may come back later; at the beginning its absence is a mistake.
             Err(error) if first => return Err(error),
-            Err(Failure::Arguments(error) | Failure::Failed(error)) => complain(&error),
+            Err(Failure::Arguments(error) | Failure::Failed(error)) => {
+                // Once, however long it lasts.
+                if complained.replace(error.clone()) != Some(error.clone()) {
+                    complain(&error);
+                }
+            }
             Err(error) => return Err(error),
         }
         first = false;

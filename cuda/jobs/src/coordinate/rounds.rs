@@ -87,7 +87,7 @@ pub(crate) struct Coordination {
     coordinators: BTreeMap<BusId, Coordinator>,
     pub(super) known: BTreeMap<JobFiles, JoinedJob>,
     /// The present problem of each job, so that each is reported once.
-    problems: BTreeMap<String, String>,
+    problems: BTreeMap<JobFiles, String>,
 }
 
 impl Reading {
@@ -122,6 +122,12 @@ impl Reading {
         }
     }
 
+    fn has_several_gpus(&self) -> bool {
+        let status = self.status.as_ref().ok().and_then(Option::as_ref);
+        let own = status.and_then(|status| status.larder.as_ref());
+        own.is_some_and(|own| own.gpus.len() > 1)
+    }
+
     /// Whose status it is, if it says so.
     fn life(&self) -> Option<Life> {
         self.status.as_ref().ok()?.as_ref()?.larder.as_ref()?.life
@@ -153,16 +159,27 @@ impl Coordination {
                 (job, reading)
             })
             .collect();
+        for (job, known) in &mut self.known {
+            known.has_several_gpus |= readings.get(job).is_some_and(Reading::has_several_gpus);
+            if !known.is_ours() {
+                known.forget_sent();
+            }
+        }
         let mut said = Vec::new();
         let mut wrong = self.decide(&readings, &alive, now, &mut said);
         for (job, known) in &mut self.known {
-            if let Err(problem) = known.write(job) {
-                wrong.insert(job.name.clone(), problem);
+            let written = match known.is_ours() {
+                true => known.write(job),
+                // From the next round on it may be.
+                false => known.claim(job),
+            };
+            if let Err(problem) = written {
+                wrong.insert(job.clone(), problem);
             }
         }
         for (job, problem) in &wrong {
             if self.problems.get(job) != Some(problem) {
-                let (job, problem) = (job.clone(), problem.clone());
+                let (job, problem) = (job.name.clone(), problem.clone());
                 said.push(CoordinationEvent::Problem { job, problem });
             }
         }
@@ -177,7 +194,7 @@ impl Coordination {
         alive: IsAlive<'_>,
         now: Duration,
         said: &mut Vec<CoordinationEvent>,
-    ) -> BTreeMap<String, String> {
+    ) -> BTreeMap<JobFiles, String> {
         let mut wrong = BTreeMap::new();
         self.remove_gone(readings, alive, said);
         // What was given to all counts before what any of them, or its user, says (ROUND5).
@@ -190,14 +207,14 @@ impl Coordination {
                 match self.look(job, reading, alive, said) {
                     Ok(status) => present.extend(status.map(|status| (job, status))),
                     Err(problem) => {
-                        wrong.insert(job.name.clone(), problem);
+                        wrong.insert(job.clone(), problem);
                     }
                 }
             }
         }
         for (job, status) in present {
             if let Err(problem) = self.report(job, status, alive, now, said) {
-                wrong.insert(job.name.clone(), problem);
+                wrong.insert(job.clone(), problem);
             }
         }
         let mut commands = Vec::new();
@@ -253,6 +270,7 @@ impl Coordination {
             return Err("it says nothing of limits, so its memory is not counted".into());
         };
         let is_there = alive(Some(own.pid), own.life);
+        let (mut is_again, mut only) = (false, None);
         if let Some(known) = self.known.get(job) {
             let is_same = (known.pid, known.life) == (own.pid, own.life);
             if !is_same && alive(Some(known.pid), known.life) == Alive::Yes {
@@ -263,9 +281,11 @@ impl Coordination {
             }
             if !is_same {
                 self.gone(job, Some("another process has its files"), said);
-            } else if known.is_by_orders_alone {
-                // It joins again with what its status says of it.
+            } else if known.joins_again {
+                // With what its files say of it.
+                only = known.only.clone();
                 self.gone(job, None, said);
+                is_again = true;
             }
         }
         if own.ended && is_there != Alive::Yes {
@@ -278,9 +298,19 @@ impl Coordination {
                 return Ok(None);
             }
             if is_there == Alive::No {
-                return Err("its process is gone, so it is not counted: remove its files".into());
+                return Err(format!(
+                    "its process is gone, so it is not counted: `larder control forget {}` removes its files",
+                    job.name
+                ));
             }
             self.join(job, own, reading, &ordered, said)?;
+            if is_again {
+                // It was said before.
+                said.pop();
+            }
+            if let Some(known) = self.known.get_mut(job) {
+                known.only = only;
+            }
         }
         Ok(Some(status))
     }
@@ -319,7 +349,7 @@ impl Coordination {
             .extend(limited.by_ref().map(|(gpu, _)| (*gpu, GpuLimit::default())));
         self.join(job, &own, reading, ordered, said)?;
         if let Some(known) = self.known.get_mut(job) {
-            known.is_by_orders_alone = true;
+            known.joins_again = true;
         }
         Ok(())
     }
@@ -372,7 +402,7 @@ impl Coordination {
             given_bytes: may_hold,
             is_unlimited: false,
             claims_since: None,
-            is_by_orders_alone: false,
+            joins_again: false,
             has_several_gpus: own.gpus.len() > 1,
             only: None,
             limit: None,

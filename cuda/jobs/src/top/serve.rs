@@ -6,7 +6,9 @@
 //!
 //! * [`CONNECTIONS`] threads and files, and besides the few files that one look at the jobs opens, since looks take
 //!   turns. That is half of the 1024 files that a process usually may open.
-//! * One look at a time: all who asked before it began have its answer, so nobody waits for more than two.
+//! * One look at a time: all who asked before it began have its answer, so nobody waits for more than two. Of those who
+//!   wait for one there are [`WAITING`] at most, since closing their connections does not wake them; others are told to
+//!   come later.
 //! * [`WRITTEN`] answers and one in the making; of clients that do not read theirs the oldest is closed, too.
 //! * [`PATIENCE`] for all of a connection but that wait. The small libraries for HTTP have no such limit.
 
@@ -14,7 +16,7 @@ use std::fmt::Display;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,9 @@ use crate::visible::visible;
 
 /// Connections that are held at once.
 const CONNECTIONS: usize = 512;
+
+/// Clients that wait for a look at the jobs at once.
+const WAITING: usize = 128;
 
 /// Answers that are held at once until their clients have read them.
 const WRITTEN: usize = 16;
@@ -83,6 +88,8 @@ struct Server {
     written: Arc<Connections>,
     /// Held while an answer is made.
     latest: Mutex<Latest>,
+    /// How many hold it or wait for it.
+    waiting: Mutex<usize>,
 }
 
 /// The answer that was made last.
@@ -104,6 +111,7 @@ impl Server {
             connections: Connections::new(CONNECTIONS),
             written: Connections::new(WRITTEN),
             latest: Mutex::default(),
+            waiting: Mutex::default(),
         }
     }
 
@@ -139,7 +147,16 @@ impl Server {
         let request = read_request(&mut client)?;
         let mut words = request.split([' ', '?']);
         match (words.next(), words.next()) {
-            (Some("GET"), Some("/metrics")) => self.write(&mut client, || self.metrics()),
+            (Some("GET"), Some("/metrics")) if self.may_wait() => {
+                let written = self.write(&mut client, || self.metrics());
+                *locked(&self.waiting) -= 1;
+                written
+            }
+            (Some("GET"), Some("/metrics")) => {
+                let words = "too many ask at once: ask again\n";
+                let busy = response("503 Service Unavailable", "text/plain", words);
+                client.write_all(busy.as_bytes())
+            }
             _ => {
                 let words = "GET /metrics is answered\n";
                 client.write_all(response("404 Not Found", "text/plain", words).as_bytes())
@@ -147,10 +164,18 @@ impl Server {
         }
     }
 
+    /// Counts one more that waits for a look, unless there are too many.
+    fn may_wait(&self) -> bool {
+        let mut waiting = locked(&self.waiting);
+        let may = *waiting < WAITING;
+        *waiting += usize::from(may);
+        may
+    }
+
     /// Makes an answer, unless one was begun since it is asked for, and writes it.
     fn write(&self, client: &mut Client<'_>, make: impl FnOnce() -> String) -> io::Result<()> {
         let asked = Instant::now();
-        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = locked(&self.latest);
         if latest.began.is_none_or(|began| began < asked) {
             let began = Instant::now();
             latest.answer = make().into();
@@ -179,6 +204,10 @@ impl Server {
             }
         }
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn response(status: &str, kind: &str, body: &str) -> String {
@@ -411,6 +440,26 @@ mod tests {
         );
         let made = server.latest.lock().unwrap().made;
         assert!(made < 60, "{made} looks");
+    }
+
+    #[test]
+    fn of_more_who_ask_at_once_than_may_wait_the_others_are_told_to_come_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Arc::new(server(&folder));
+        let address = start(&server);
+        let latest = server.latest.lock().unwrap();
+        let ask = || come(address, "GET /metrics HTTP/1.1\r\n\r\n");
+        let waiting: Vec<_> = (0..WAITING).map(|_| ask()).collect();
+        wait(|| *server.waiting.lock().unwrap() == WAITING);
+        assert!(answer_of(ask()).starts_with("HTTP/1.1 503 "));
+        drop(latest);
+        assert!(
+            waiting
+                .into_iter()
+                .all(|stream| is_answer(&answer_of(stream)))
+        );
+        wait(|| *server.waiting.lock().unwrap() == 0);
+        assert!(is_answer(&get(address)));
     }
 
     #[test]
