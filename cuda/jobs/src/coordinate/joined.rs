@@ -29,7 +29,7 @@ pub(super) struct JoinedJob {
     pub(super) unseen_bytes: u64,
     /// What it was given and may hold still (ROUND5).
     pub(super) given_bytes: u64,
-    /// Its status says a limit above what is believed, so it is to be told one.
+    /// Its status says a limit above what is believed, so it is to be told one, as long as it may be going to obey.
     pub(super) is_unlimited: bool,
     /// When its status first said more than that.
     pub(super) claims_since: Option<Duration>,
@@ -131,7 +131,8 @@ impl JoinedJob {
         let has_time = now.saturating_sub(since) < calm;
         let limit_most = if has_time { most } else { self.given_bytes };
         let limit_bytes = report.limit_bytes.min(limit_most);
-        self.is_unlimited = limit_bytes < report.limit_bytes;
+        let may_obey = has_time || self.limit.is_none();
+        self.is_unlimited = may_obey && limit_bytes < report.limit_bytes;
         let held_bytes = report.held_bytes.min(most);
         let above = held_bytes.max(self.given_bytes).saturating_sub(limit_bytes);
         let believed = JobReport {
