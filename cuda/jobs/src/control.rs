@@ -47,7 +47,7 @@ enum Change {
 struct JobSelector {
     /// The job's name, or one of its two files
     #[arg(value_name = "JOB")]
-    job: String,
+    job: PathBuf,
     /// Where its files are; without it, `antman` in the temporary directory
     #[arg(long = "in", value_name = "FOLDER")]
     folder: Option<PathBuf>,
@@ -56,13 +56,15 @@ struct JobSelector {
 impl JobSelector {
     /// A name in the folder, or a path by its ending.
     fn find(&self) -> Result<JobFiles, Failure> {
+        // No job's name is other than UTF-8, but that of its folder may be.
+        let name = self.job.to_string_lossy();
         if let Some(folder) = &self.folder {
-            return Ok(find_named(folder, &self.job)?);
+            return Ok(find_named(folder, &name)?);
         }
-        match JobFiles::of(self.job.as_ref()) {
+        match JobFiles::of(&self.job) {
             Some(job) if job.status.exists() || job.control.exists() => Ok(job),
-            Some(_) => Err(Failure::Arguments(format!("there is no {}", self.job))),
-            None => Ok(find_named(&default_folder(), &self.job)?),
+            Some(_) => Err(Failure::Arguments(format!("there is no {name}"))),
+            None => Ok(find_named(&default_folder(), &name)?),
         }
     }
 }

@@ -74,6 +74,14 @@ fn a_folder_whose_name_is_no_utf_8_is_one_like_others() {
     }
     let control = fs::read_to_string(folder.join("a.control.json")).unwrap();
     assert!(control.contains("\"perfControl\": 0"), "{control}");
+    // A job by one of its files.
+    let resumed = machine
+        .command(&["control", "resume"])
+        .arg(folder.join("a.status.json"))
+        .output();
+    assert!(resumed.unwrap().status.success());
+    let control = fs::read_to_string(folder.join("a.control.json")).unwrap();
+    assert!(control.contains("\"perfControl\": 100"), "{control}");
     let refused = machine
         .command(&["control", "pause", "b", "--in"])
         .arg(&folder)
