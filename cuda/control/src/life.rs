@@ -9,6 +9,7 @@
 use core::fmt;
 use core::str::FromStr;
 use std::fs;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -25,7 +26,7 @@ pub struct Life {
 
 impl Life {
     /// The life of the process that has this number now; `None` if there is none, it has ended and was not waited for
-    /// yet, or the system does not tell. Reads two files of `/proc`.
+    /// yet, or the system does not tell. Reads a file of `/proc`, and another the first time.
     ///
     /// ```
     /// use larder_control::Life;
@@ -34,13 +35,14 @@ impl Life {
     /// assert_eq!(Life::of(u32::MAX), None);
     /// ```
     pub fn of(pid: u32) -> Option<Self> {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        static BOOT: OnceLock<Option<u128>> = OnceLock::new();
+        let boot = (*BOOT.get_or_init(boot))?;
         // Its name may end in the middle of a letter.
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         Some(Self {
             pid,
             start_ticks: start_ticks(&String::from_utf8_lossy(&stat))?,
-            boot: u128::from_str_radix(&boot.trim().replace('-', ""), 16).ok()?,
+            boot,
         })
     }
 
@@ -66,6 +68,12 @@ pub fn is_of_user(pid: u32, user: u32) -> Option<bool> {
             .split_ascii_whitespace()
             .any(|own| own.parse() == Ok(user)),
     )
+}
+
+/// The random number of this boot.
+fn boot() -> Option<u128> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
 }
 
 /// When a process began, by its line of `/proc/<pid>/stat`; `None` if it has ended.

@@ -139,7 +139,7 @@ impl Job {
     /// Begins to obey the control file, with a given clock: runs are timed and pauses are made by it.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// If another job has one of the files, the path is none, or a thread cannot be started.
     pub fn with_clock(config: JobConfig, clock: Arc<dyn Clock>) -> Result<Self, JobError> {
         let shared = JobShared::new(config, clock);
         let locks = shared.lock_files()?;

@@ -206,7 +206,7 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// As [`join`](Self::join).
+    /// The floors of all jobs would exceed the total. Nothing has changed.
     pub fn join_with(
         &mut self,
         policy: JobPolicy,

@@ -130,7 +130,8 @@ pub type OwnedContent = (Vec<u8>, Option<u32>);
 /// no owners.
 ///
 /// # Errors
-/// As [`read_whole`].
+/// The system refuses; the file is larger than `max` bytes; or it is no file, but a folder, a pipe, a symbolic link, or one
+/// of several names (hard links) of a file.
 pub fn read_owned(path: &Path, max: usize) -> Result<Option<OwnedContent>, FileError> {
     let owner = |_: &Folder, file: &File| Ok(User::of(file)?.number());
     found(path, read(path, max, owner))
@@ -141,7 +142,8 @@ pub fn read_owned(path: &Path, max: usize) -> Result<Option<OwnedContent>, FileE
 /// everybody may write, nobody else's orders count (WHOLE5). Not where the system has no owners.
 ///
 /// # Errors
-/// As [`read_whole`]; or the file is somebody else's, or everybody's to write.
+/// The file is somebody else's, or everybody's to write; the system refuses; the file is larger than `max` bytes; or it is
+/// no file, but a folder, a pipe, a symbolic link, or one of several names (hard links) of a file.
 pub fn read_orders(
     path: &Path,
     max: usize,

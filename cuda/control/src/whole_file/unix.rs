@@ -20,7 +20,7 @@ const MAY: u32 = 0o666;
 /// Those of a new file, whatever the process's mask is.
 const NEW: u32 = 0o664;
 
-/// How often a file that was replaced between two looks is opened again.
+/// How often a file that came, went or was replaced between two looks is opened again.
 const LOOKS: usize = 100;
 
 /// What the file had that is replaced.
@@ -146,7 +146,7 @@ impl Folder {
     /// Opens the file that is locked, which only its owner may open, and makes it if there is none.
     pub(super) fn open_lock(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        loop {
+        for _ in 0..LOOKS {
             match openat(&self.0, name, flags | OFlags::NOCTTY, Mode::empty()) {
                 Err(Errno::NOENT) => {}
                 Err(Errno::LOOP) => return Err(is_link()),
@@ -163,6 +163,7 @@ impl Folder {
                 made => return Ok(made?.into()),
             }
         }
+        Err(io::Error::other("it comes and goes all the time"))
     }
 
     /// Whether a name leads to this file, which has no other.

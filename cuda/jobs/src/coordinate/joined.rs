@@ -115,7 +115,7 @@ impl JoinedJob {
         } = belief;
         let to_return = report.limit_bytes.saturating_add(report.deferred_bytes);
         let claimed = report.held_bytes.max(to_return);
-        let sent = self.last_sent();
+        let sent = self.sent_bytes().unwrap_or(self.unseen_bytes);
         self.given_bytes = self.given_bytes.min(claimed).max(sent);
         self.is_unlimited = false;
         if claimed <= self.given_bytes {
@@ -162,19 +162,11 @@ impl JoinedJob {
         (believed, Some(words))
     }
 
-    /// The limit that this coordinator sent last, or that an earlier one may have.
-    fn last_sent(&self) -> u64 {
+    /// The limit that this coordinator sent last; `None` if it sent none.
+    pub(super) const fn sent_bytes(&self) -> Option<u64> {
         match self.limit {
-            Some((Command::SetLimit { limit_bytes, .. }, _)) => limit_bytes,
-            _ => self.unseen_bytes,
-        }
-    }
-
-    /// The limit that the job was sent last, by this coordinator or an earlier one.
-    pub(super) fn last_limit(&self) -> u64 {
-        match self.limit {
-            Some((Command::SetLimit { limit_bytes, .. }, _)) => limit_bytes,
-            _ => self.state.limit_bytes,
+            Some((Command::SetLimit { limit_bytes, .. }, _)) => Some(limit_bytes),
+            _ => None,
         }
     }
 

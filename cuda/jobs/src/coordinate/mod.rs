@@ -2,6 +2,8 @@
 
 mod folders;
 mod joined;
+mod members;
+mod reading;
 #[cfg(test)]
 mod restarts;
 mod rounds;

@@ -1,4 +1,4 @@
-//! [`Coordination`]: larder-control's coordinator over the files of jobs.
+//! [`Coordination`]: larder-control's coordinator over the files of jobs; `members` says which it counts.
 //!
 //! A round reads the files, lets the coordinator decide, and writes the control files that changed.
 //! Between two rounds it holds no resource but its locks, so it may be ended at any moment: the jobs keep their last
@@ -12,26 +12,24 @@
 //! its status file was removed and its process is gone, or another process has taken its files over. A dead process alone
 //! is not enough, because a process may only look dead from here.
 //! ROUND4. The limits in a control file are those that this coordinator sent last; it reverts changes by hand.
-//! ROUND5. What a coordinator gave counts always, by a control file that is not the job's user's own. What a status says beyond that counts as far as the total has room for
-//! it beside all other jobs, and a limit that nobody gave for the calm alone; so no status takes from another job.
+//! ROUND5. What a coordinator gave counts always, by a control file that is not the job's user's own. What a status says
+//! beyond that counts as far as the total has room for it beside all other jobs, and a limit that nobody gave for the
+//! calm alone; so no status takes from another job.
 //! ROUND6. An order is for one life of a job. A job that starts again obeys none of them, and has nothing before a new one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use larder_control::{
-    BusId, Command, ControlFile, CoordinateError, Coordinator, CoordinatorConfig, GpuLimit, JobId,
-    JobPolicy, JobStatus, Life, StatusFile,
-};
+use larder_control::{BusId, Command, CoordinateError, Coordinator, JobId, Life, StatusFile};
 use serde::Serialize;
 
 use super::CoordinationSettings;
 use super::joined::{Belief, JobFigures, JoinedJob, words};
+use super::reading::Reading;
 use crate::alive::{Alive, alive};
 use crate::files::{FilesError, JobFiles, Twins, find};
-use crate::order;
-use crate::view::{are_few, not_there, read_status};
+use crate::view::not_there;
 
 /// Something that happened in a round; a line of JSON. `job` is the job's name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -62,17 +60,6 @@ pub(crate) enum CoordinationEvent {
     Problem { job: String, problem: String },
 }
 
-/// A job's two files, as they were read; what is wrong with one comes in words.
-#[derive(Clone, Debug)]
-pub(super) struct Reading {
-    pub(super) status: Result<Option<StatusFile>, String>,
-    pub(super) control: Result<ControlFile, String>,
-    /// The control file is the job's user's, who may write into it what he was given.
-    pub(super) is_own_word: bool,
-    /// Whose the status is, where the system has users.
-    pub(super) user: Option<u32>,
-}
-
 /// The most jobs that the reason of a limit names.
 const NAMED: usize = 3;
 
@@ -82,56 +69,12 @@ pub(super) type IsAlive<'a> = &'a dyn Fn(Option<u32>, Option<Life>) -> Alive;
 /// Larder-control's coordinator over the files of jobs.
 #[derive(Clone, Debug)]
 pub(crate) struct Coordination {
-    settings: CoordinationSettings,
+    pub(super) settings: CoordinationSettings,
     /// One for each GPU: the total is that of one device.
-    coordinators: BTreeMap<BusId, Coordinator>,
+    pub(super) coordinators: BTreeMap<BusId, Coordinator>,
     pub(super) known: BTreeMap<JobFiles, JoinedJob>,
     /// The present problem of each job, so that each is reported once.
     problems: BTreeMap<JobFiles, String>,
-}
-
-impl Reading {
-    /// Reads both, and keeps what is needed: all of a folder's are held at once.
-    fn of(job: &JobFiles) -> Self {
-        let said = read_status(&job.status);
-        let user = said.as_ref().ok().and_then(|said| said.as_ref()?.1);
-        let status = said.map(|said| {
-            said.map(|(mut status, _)| {
-                status.forget_unknown();
-                status.durations.clear();
-                status
-            })
-        });
-        let strict = order::read(job, None);
-        let is_own_word = strict.is_err() && user.is_some();
-        let read = if is_own_word {
-            order::read(job, user)
-        } else {
-            strict
-        };
-        let control = read.map_err(words).and_then(|(mut file, _)| {
-            are_few(file.gpus.len())?;
-            file.forget_unknown();
-            Ok(file)
-        });
-        Self {
-            status,
-            control,
-            is_own_word,
-            user,
-        }
-    }
-
-    fn has_several_gpus(&self) -> bool {
-        let status = self.status.as_ref().ok().and_then(Option::as_ref);
-        let own = status.and_then(|status| status.larder.as_ref());
-        own.is_some_and(|own| own.gpus.len() > 1)
-    }
-
-    /// Whose status it is, if it says so.
-    fn life(&self) -> Option<Life> {
-        self.status.as_ref().ok()?.as_ref()?.larder.as_ref()?.life
-    }
 }
 
 impl Coordination {
@@ -242,216 +185,6 @@ impl Coordination {
         wrong
     }
 
-    /// Lets a job join or go by its files, of which the status may be missing, incomplete, or another process's. The
-    /// status, if it is to be believed.
-    fn look<'r>(
-        &mut self,
-        job: &JobFiles,
-        reading: &'r Reading,
-        alive: IsAlive<'_>,
-        said: &mut Vec<CoordinationEvent>,
-    ) -> Result<Option<&'r StatusFile>, String> {
-        let ordered = reading.control.clone().unwrap_or_default();
-        let is_anothers = reading.life().is_none_or(|life| ordered.life != Some(life));
-        if is_anothers && !self.known.contains_key(job) && alive(None, ordered.life) == Alive::Yes {
-            // Its status is missing, or that of another process (ROUND2).
-            let joined = self.join_by_orders(job, reading, &ordered, said);
-            if !matches!(reading.status, Ok(Some(_))) {
-                joined?;
-            }
-        }
-        let Some(status) = reading.status.as_ref().map_err(Clone::clone)? else {
-            return match self.known.contains_key(job) {
-                true => Err("its status is missing: it is counted with what it had".into()),
-                false => Ok(None),
-            };
-        };
-        let Some(own) = &status.larder else {
-            return Err("it says nothing of limits, so its memory is not counted".into());
-        };
-        let is_there = alive(Some(own.pid), own.life);
-        let (mut is_again, mut only) = (false, None);
-        if let Some(known) = self.known.get(job) {
-            let is_same = (known.pid, known.life) == (own.pid, own.life);
-            if !is_same && alive(Some(known.pid), known.life) == Alive::Yes {
-                return Err(format!(
-                    "process {} writes the status of process {}, which is there: give them names of their own",
-                    own.pid, known.pid
-                ));
-            }
-            if !is_same {
-                self.gone(job, Some("another process has its files"), said);
-            } else if known.joins_again {
-                // With what its files say of it.
-                only = known.only.clone();
-                self.gone(job, None, said);
-                is_again = true;
-            }
-        }
-        if own.ended && is_there != Alive::Yes {
-            self.gone(job, Some("it ended"), said);
-            return Ok(None);
-        }
-        if !self.known.contains_key(job) {
-            if own.gpus.is_empty() {
-                // The job has no memory yet.
-                return Ok(None);
-            }
-            if is_there == Alive::No {
-                return Err(format!(
-                    "its process is gone, so it is not counted: `larder control forget {}` removes its files",
-                    job.name
-                ));
-            }
-            self.join(job, own, reading, &ordered, said)?;
-            if is_again {
-                // It was said before.
-                said.pop();
-            }
-            if let Some(known) = self.known.get_mut(job) {
-                known.only = only;
-            }
-        }
-        Ok(Some(status))
-    }
-
-    /// The GPU that a job's memory is counted on; the job names at least one GPU.
-    fn gpu_of(&self, mut gpus: impl Iterator<Item = BusId>) -> Result<BusId, String> {
-        match self.settings.gpu {
-            Some(gpu) if gpus.any(|other| other == gpu) => Ok(gpu),
-            Some(gpu) => Err(format!("it is not on the GPU {gpu}: not counted")),
-            None => {
-                let gpu = gpus.next().ok_or("it has not said which GPU it uses")?;
-                if gpus.next().is_some() {
-                    return Err("it uses several GPUs: say which one is divided, by --gpu".into());
-                }
-                Ok(gpu)
-            }
-        }
-    }
-
-    /// Counts a living job with what an earlier coordinator's orders let it hold.
-    fn join_by_orders(
-        &mut self,
-        job: &JobFiles,
-        reading: &Reading,
-        ordered: &ControlFile,
-        said: &mut Vec<CoordinationEvent>,
-    ) -> Result<(), String> {
-        let limited = ordered.gpus.iter();
-        let mut limited = limited.filter(|(_, gpu)| gpu.max_device_mem.is_some());
-        let (Some(life), Some(_)) = (ordered.life, limited.clone().next()) else {
-            return Ok(());
-        };
-        let mut own = JobStatus::default();
-        (own.pid, own.life) = (life.pid(), Some(life));
-        own.gpus
-            .extend(limited.by_ref().map(|(gpu, _)| (*gpu, GpuLimit::default())));
-        self.join(job, &own, reading, ordered, said)?;
-        if let Some(known) = self.known.get_mut(job) {
-            known.joins_again = true;
-        }
-        Ok(())
-    }
-
-    fn join(
-        &mut self,
-        job: &JobFiles,
-        own: &JobStatus,
-        reading: &Reading,
-        ordered: &ControlFile,
-        said: &mut Vec<CoordinationEvent>,
-    ) -> Result<(), String> {
-        let gpu = self.gpu_of(own.gpus.keys().copied())?;
-        let priority = u32::try_from(own.priority.unwrap_or(0).max(0)).unwrap_or(u32::MAX);
-        // Orders for another life are nothing to this one (ROUND6).
-        let ordered = Some(ordered).filter(|ordered| ordered.is_for(own.life));
-        let given = ordered.and_then(|ordered| ordered.gpus.get(&gpu));
-        let last = given.map_or(0, |given| given.max_device_mem.unwrap_or(0));
-        let noted = given.map_or(0, |given| given.may_hold.unwrap_or(0));
-        let charged = self
-            .coordinators
-            .get(&gpu)
-            .map_or(0, Coordinator::charged_bytes);
-        let room = self.settings.total_bytes.saturating_sub(charged);
-        let may_hold = match reading.is_own_word {
-            false => noted.max(last),
-            true => noted.max(last).min(room),
-        };
-        let obeyed = own.control_version.unwrap_or(0);
-        let sent = ordered
-            .and_then(|ordered| ordered.control_version)
-            .unwrap_or(0);
-        let unseen_bytes = if sent > obeyed { may_hold } else { 0 };
-        let in_force = own.gpus.get(&gpu).map_or(0, |limit| limit.limit_bytes);
-        let limit_bytes = in_force.max(unseen_bytes);
-        let id = self.admit(job, gpu, priority, may_hold).map_err(words)?;
-        said.push(CoordinationEvent::Joined {
-            job: job.name.clone(),
-            priority,
-            limit_bytes,
-        });
-        let known = JoinedJob {
-            id,
-            pid: own.pid,
-            life: own.life,
-            gpu,
-            priority,
-            base: obeyed.max(sent),
-            unseen_bytes,
-            given_bytes: may_hold,
-            is_unlimited: false,
-            claims_since: None,
-            joins_again: false,
-            has_several_gpus: own.gpus.len() > 1,
-            only: None,
-            limit: None,
-            perf: None,
-            asleep: None,
-            is_unwritten: false,
-            has_swept: false,
-            user: reading.user,
-            state: JobFigures {
-                job: job.name.clone(),
-                ..JobFigures::default()
-            },
-        };
-        self.known.insert(job.clone(), known);
-        Ok(())
-    }
-
-    /// Lets a job join its GPU's coordinator with what it may hold already.
-    fn admit(
-        &mut self,
-        job: &JobFiles,
-        gpu: BusId,
-        priority: u32,
-        may_hold: u64,
-    ) -> Result<JobId, CoordinateError> {
-        let settings = &self.settings;
-        let coordinator = self.coordinators.entry(gpu).or_insert_with(|| {
-            Coordinator::new(CoordinatorConfig {
-                total_bytes: settings.total_bytes,
-                step_bytes: settings.step_bytes,
-                calm: settings.calm,
-                turn: settings.turn,
-            })
-        });
-        let policy = |floor_bytes| JobPolicy {
-            name: job.name.clone(),
-            priority,
-            floor_bytes,
-            perf_beside: settings.perf_beside,
-        };
-        match coordinator.join_with(policy(settings.floor_bytes), may_hold) {
-            // It has memory, and counts whatever is promised to others.
-            Err(CoordinateError::FloorsExceedTotal { .. }) if may_hold > 0 => {
-                coordinator.join_with(policy(0), may_hold)
-            }
-            joined => joined,
-        }
-    }
-
     fn report(
         &mut self,
         job: &JobFiles,
@@ -507,48 +240,6 @@ impl Coordination {
         }
     }
 
-    /// Removes jobs whose status files were removed and whose processes are gone (ROUND3).
-    fn remove_gone(
-        &mut self,
-        readings: &BTreeMap<JobFiles, Reading>,
-        alive: IsAlive<'_>,
-        said: &mut Vec<CoordinationEvent>,
-    ) {
-        let is_missing = |reading: &Reading| matches!(reading.status, Ok(None));
-        let removed: Vec<_> = self
-            .known
-            .iter()
-            .filter(|(job, known)| {
-                readings.get(*job).is_none_or(is_missing)
-                    && alive(Some(known.pid), known.life) != Alive::Yes
-            })
-            .map(|(job, _)| job.clone())
-            .collect();
-        for job in removed {
-            self.gone(&job, Some("its status file was removed"), said);
-        }
-    }
-
-    /// Removes a job if it is known; said if there is a reason.
-    fn gone(
-        &mut self,
-        job: &JobFiles,
-        why: Option<&'static str>,
-        said: &mut Vec<CoordinationEvent>,
-    ) {
-        let Some(known) = self.known.remove(job) else {
-            return;
-        };
-        if let Some(coordinator) = self.coordinators.get_mut(&known.gpu) {
-            let left = coordinator.gone(known.id);
-            debug_assert!(left.is_ok(), "it joined");
-        }
-        if let Some(why) = why {
-            let job = job.name.clone();
-            said.push(CoordinationEvent::Gone { job, why });
-        }
-    }
-
     /// Stores the commands in their jobs' records, and adds an event with the reason for each.
     fn take_down(&mut self, gpu: BusId, commands: &[Command], said: &mut Vec<CoordinationEvent>) {
         for command in commands {
@@ -566,7 +257,7 @@ impl Coordination {
                 ..
             } = *command
             {
-                let from_bytes = known.last_limit();
+                let from_bytes = known.sent_bytes().unwrap_or(known.state.limit_bytes);
                 let why = if limit_bytes >= from_bytes {
                     "it wants it, and it is free".to_owned()
                 } else {

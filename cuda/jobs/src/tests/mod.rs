@@ -85,7 +85,7 @@ impl Status {
         fs::write(&job.status, text).unwrap();
     }
 
-    /// The same job, started again.
+    /// The job once it was started again, as another process.
     fn again(&self, process: &Child) -> Self {
         Self {
             pid: process.id(),

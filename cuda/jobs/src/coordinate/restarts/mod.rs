@@ -215,7 +215,7 @@ fn jobs(total: u8, wants: &[u8], [kills, crashes, removals]: [u8; 3]) -> Scenari
     }
 }
 
-/// The same, each step by itself.
+/// The scenario with each small step by itself, and memory that may be taken late.
 fn apart(scenario: Scenario) -> Scenario {
     Scenario {
         is_merged: false,

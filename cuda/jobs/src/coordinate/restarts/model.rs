@@ -10,7 +10,8 @@ use larder_control::{BusId, ControlFile, GpuLimit, JobStatus, Life, PerfControl,
 
 use super::super::CoordinationSettings;
 use super::super::joined::JobFigures;
-use super::super::rounds::{Coordination, Reading};
+use super::super::reading::Reading;
+use super::super::rounds::Coordination;
 use super::world::{Chances, Files, MOST, Orders, Plan, Process, Round, Status, Step, World};
 use crate::alive::Alive;
 use crate::files::JobFiles;

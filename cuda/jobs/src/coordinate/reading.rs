@@ -1,0 +1,64 @@
+//! [`Reading`]: what a round keeps of a job's two files.
+
+use larder_control::{ControlFile, Life, StatusFile};
+
+use super::joined::words;
+use crate::files::JobFiles;
+use crate::order;
+use crate::view::{are_few, read_status};
+
+/// A job's two files, as they were read; what is wrong with one comes in words.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    pub(super) status: Result<Option<StatusFile>, String>,
+    pub(super) control: Result<ControlFile, String>,
+    /// The control file is the job's user's, who may write into it what he was given.
+    pub(super) is_own_word: bool,
+    /// Whose the status is, where the system has users.
+    pub(super) user: Option<u32>,
+}
+
+impl Reading {
+    /// Reads both, and keeps what is needed: all of a folder's are held at once.
+    pub(super) fn of(job: &JobFiles) -> Self {
+        let said = read_status(&job.status);
+        let user = said.as_ref().ok().and_then(|said| said.as_ref()?.1);
+        let status = said.map(|said| {
+            said.map(|(mut status, _)| {
+                status.forget_unknown();
+                status.durations.clear();
+                status
+            })
+        });
+        let strict = order::read(job, None);
+        let is_own_word = strict.is_err() && user.is_some();
+        let read = if is_own_word {
+            order::read(job, user)
+        } else {
+            strict
+        };
+        let control = read.map_err(words).and_then(|(mut file, _)| {
+            are_few(file.gpus.len())?;
+            file.forget_unknown();
+            Ok(file)
+        });
+        Self {
+            status,
+            control,
+            is_own_word,
+            user,
+        }
+    }
+
+    /// Whether the job says that it uses several.
+    pub(super) fn has_several_gpus(&self) -> bool {
+        let status = self.status.as_ref().ok().and_then(Option::as_ref);
+        let own = status.and_then(|status| status.larder.as_ref());
+        own.is_some_and(|own| own.gpus.len() > 1)
+    }
+
+    /// Whose status it is, if it says so.
+    pub(super) fn life(&self) -> Option<Life> {
+        self.status.as_ref().ok()?.as_ref()?.larder.as_ref()?.life
+    }
+}
