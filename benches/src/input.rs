@@ -59,7 +59,7 @@ pub(crate) fn tapes(path: &Path) -> Result<(Tapes, Option<TraceError>), TraceErr
         if writers.len() <= trace {
             writers.resize_with(trace + 1, Writer::new);
         }
-        writers[trace].write(event);
+        writers[trace].write(event, 0);
     })?;
     let written = writers.into_iter().map(Writer::finish);
     Ok((traces.into_iter().zip(written).collect(), cut))

@@ -9,6 +9,7 @@
 //! * `replay` drives one contender through one trace and measures it.
 //! * `ours`, `paged`, `planned` and `prmalloc` put `larder-core` into the same replay, `device` what runs on a
 //!   driver, `peers` models of other allocators, independent of `larder-core`.
+//! * `families` makes programs up, and `streams` is the order of those on several streams.
 //! * `snapshot` writes a replay for PyTorch's viewer.
 //! * [`plan`] packs lifetimes from CSV files and from the steps of traces.
 //! * `versus` builds and runs those programs, one for each global allocator.
@@ -17,6 +18,7 @@
 
 mod cli;
 mod device;
+mod families;
 mod input;
 mod interrupt;
 pub mod numbers;
@@ -31,6 +33,7 @@ pub mod random;
 mod replay;
 mod report;
 mod snapshot;
+mod streams;
 mod versus;
 
 pub use cli::run;

@@ -7,12 +7,13 @@ use std::cell::Cell;
 use std::num::NonZeroU32;
 
 use larder_core::{
-    Addr, AddrRange, Bfc, BfcConfig, Chunk, ChunkState, FixedRange, GrowRequest, Growth, Request,
+    Addr, AddrRange, Bfc, BfcConfig, Chunk, ChunkState, FixedRange, GrowRequest, Growth,
     SubAllocError, SubAllocator,
 };
 
 use crate::replay::{Contender, Slot, Spare};
 use crate::snapshot::Span;
+use crate::streams::Streams;
 
 /// Growth ahead of [`larder_ahead`]: a 64th of what is held.
 const AHEAD_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
@@ -46,6 +47,7 @@ pub(crate) struct Core {
     /// Always there, except while it is dropped.
     bfc: Option<Bfc<'static>>,
     device: CountedRange,
+    streams: Streams,
 }
 
 impl Core {
@@ -62,6 +64,15 @@ impl Core {
                 grown: Cell::new(0),
                 released: Cell::new(0),
             },
+            streams: Streams::new(RECORDS),
+        }
+    }
+}
+
+impl Core {
+    fn next_operation(&mut self) {
+        if let (Some(done), Some(bfc)) = (self.streams.next_operation(), &mut self.bfc) {
+            bfc.complete(done.stream, done.event);
         }
     }
 }
@@ -76,15 +87,28 @@ impl Drop for Core {
 
 impl Contender for Core {
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+        self.alloc_on(0, bytes)
+    }
+
+    fn alloc_on(&mut self, stream: u8, bytes: u64) -> Option<Slot> {
+        self.next_operation();
         let bfc = self.bfc.as_mut()?;
-        let grant = bfc.alloc_over(&self.device, &Request::new(bytes)).ok()?;
-        Some(Slot::of(grant.block))
+        let request = Streams::request(stream, bytes);
+        let grant = bfc.alloc_over(&self.device, &request).ok()?;
+        let slot = Slot::of(grant.block);
+        self.streams.came(slot, stream);
+        Some(slot)
     }
 
     fn free(&mut self, slot: Slot) {
+        self.next_operation();
+        let point = self.streams.freed(slot);
         let freed = self.bfc.as_mut().zip(slot.raw()).is_some_and(|(bfc, raw)| {
             let block = bfc.block_from_raw(raw);
-            block.is_ok_and(|block| bfc.free(block).is_ok())
+            block.is_ok_and(|block| match point {
+                Some(point) => bfc.free_after(block, point).is_ok(),
+                None => bfc.free(block).is_ok(),
+            })
         });
         assert!(freed, "the replay frees only live blocks");
     }

@@ -7,13 +7,14 @@
 
 use larder_core::lifetime::{OverPages, Steps};
 use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
-use larder_core::{Addr, AddrRange, Chunk, Granule, Request, StreamId};
+use larder_core::{Addr, AddrRange, Chunk, Granule};
 use larder_model::PageDevice;
 
 use crate::ours::backed;
 use crate::planned;
 use crate::replay::{Contender, DriverCalls, Slot, Spare, StepFigures};
 use crate::snapshot::Span;
+use crate::streams::Streams;
 
 /// What the device maps at least.
 const PAGE_BYTES: u64 = 2 << 20;
@@ -58,6 +59,7 @@ struct Paged {
     /// The steps, if they are planned.
     steps: Option<Steps<'static>>,
     device: PageDevice,
+    streams: Streams,
     judged: bool,
 }
 
@@ -77,19 +79,34 @@ impl Paged {
             paged: Some(paged),
             steps: None,
             device: PageDevice::new(PAGE_BYTES, capacity_bytes),
+            streams: Streams::new(CHUNKS),
             judged: false,
+        }
+    }
+
+    fn next_operation(&mut self) {
+        if let (Some(done), Some(paged)) = (self.streams.next_operation(), &mut self.paged) {
+            paged.complete(done.stream, done.event);
+            if self.judged {
+                self.device.complete(done);
+            }
         }
     }
 
     /// `None` if it is no live block.
     fn try_free(&mut self, slot: Slot) -> Option<()> {
+        self.next_operation();
+        let point = self.streams.freed(slot);
         let paged = self.paged.as_mut()?;
         let block = paged.block_from_raw(slot.raw()?).ok()?;
         if self.judged {
-            self.device.end_use(block.range(), None);
+            self.device.end_use(block.range(), point);
         }
         let Some(steps) = &mut self.steps else {
-            return paged.free(block).ok();
+            return match point {
+                Some(point) => paged.free_after(block, point).ok(),
+                None => paged.free(block).ok(),
+            };
         };
         let driver = &self.device;
         steps.free(&mut OverPages { paged, driver }, block).ok()
@@ -107,8 +124,15 @@ impl Drop for Paged {
 
 impl Contender for Paged {
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
+        self.alloc_on(0, bytes)
+    }
+
+    fn alloc_on(&mut self, stream: u8, bytes: u64) -> Option<Slot> {
+        // Steps are of one stream.
+        let stream = self.steps.as_ref().map_or(stream, |_| 0);
+        self.next_operation();
         let (paged, driver) = (self.paged.as_mut()?, &self.device);
-        let request = Request::new(bytes);
+        let request = Streams::request(stream, bytes);
         let grant = match &mut self.steps {
             Some(steps) => {
                 let mut below = OverPages { paged, driver };
@@ -117,9 +141,11 @@ impl Contender for Paged {
             None => paged.alloc_over(driver, &request).ok()?,
         };
         if self.judged {
-            driver.begin_use(grant.block.range(), StreamId::MAIN);
+            driver.begin_use(grant.block.range(), request.stream);
         }
-        Some(Slot::of(grant.block))
+        let slot = Slot::of(grant.block);
+        self.streams.came(slot, stream);
+        Some(slot)
     }
 
     fn free(&mut self, slot: Slot) {

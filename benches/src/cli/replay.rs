@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::BufWriter;
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -13,11 +13,12 @@ use larder_cuda::driver::Choice;
 
 use super::{Failure, complain, warn, warn_of_cut};
 use crate::device;
+use crate::families::{self, Family};
 use crate::peers::{self, PytorchConfig};
 use crate::planned;
 use crate::replay::report::Report;
 use crate::replay::{
-    CONTENDERS, ContenderSpec, Options, PYTORCH_SET, ReplayError, ReplayScript, SHOWN,
+    CONTENDERS, ContenderSpec, Options, PYTORCH_SET, ReplayError, ReplayScript, SHOWN, Written,
     program_number, record, replay_watched,
 };
 use crate::report::page::try_write;
@@ -32,8 +33,24 @@ pub(super) struct ReplayArgs {
     ///
     /// Traces in format v1, what torch.cuda.memory's _dump_snapshot writes, and the CSV of RMM's logging adaptor, each
     /// plain, gzip, xz or zstd; what a file is shows by its content.
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "families", value_name = "FILE")]
     files: Vec<PathBuf>,
+
+    /// Also replay programs made up at random, those with FILTER in their name
+    ///
+    /// Each has its name from its sizes, lives, live bytes, streams and seed, such as uniform-tail-3GiB-8s-7.
+    #[arg(
+        long,
+        value_name = "FILTER",
+        num_args = 0..=1,
+        default_missing_value = "",
+        conflicts_with_all = ["plan", "save_plans", "snapshot"]
+    )]
+    families: Option<String>,
+
+    /// How long those programs are
+    #[arg(long, value_name = "N", requires = "families", default_value_t = families::OPERATIONS)]
+    operations: u32,
 
     /// Replay only this allocator; may be given more than once
     #[arg(long = "allocator", value_name = "NAME", value_parser = known_names())]
@@ -135,6 +152,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         }
         peers::configure(config);
     }
+    let families = wanted_families(args)?;
     let chosen = chosen(args)?;
     check_snapshot(args, &chosen)?;
     let options = Options {
@@ -151,12 +169,8 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
             Ok((traces, cut)) => {
                 progress.suspend(|| cut.iter().for_each(warn_of_cut));
                 check_only(args, file, traces.len())?;
-                for (trace, written) in traces {
-                    let written = written.map_err(ReplayError::NoTape)?;
-                    progress.inc_length(written.tape.events() * chosen.len() as u64);
-                    let script = ReplayScript::new(trace, written, options.passes, options.repeat);
-                    let mut script = script.map_err(ReplayError::NoTape)?;
-                    replay_all(&mut script, &chosen, args, &options, &progress, &mut report)?;
+                for tape in traces {
+                    replay_all(tape, &chosen, args, &options, &progress, &mut report)?;
                 }
             }
             Err(error) => {
@@ -164,6 +178,11 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
                 progress.suspend(|| complain(&error));
             }
         }
+    }
+    for family in families.iter().take_while(|_| !interrupt::asked()) {
+        let tape = family.tape(args.operations);
+        let tape = tape.map_err(|error| Failure::Failed(error.to_string()))?;
+        replay_all(tape, &chosen, args, &options, &progress, &mut report)?;
     }
     progress.finish_and_clear();
     if !report.rows.is_empty() {
@@ -188,13 +207,17 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
 
 /// Replays one trace, until somebody presses Ctrl-C.
 fn replay_all(
-    script: &mut ReplayScript,
+    (trace, written): (Trace, io::Result<Written>),
     chosen: &[&ContenderSpec],
     args: &ReplayArgs,
     options: &Options,
     progress: &ProgressBar,
     report: &mut Report,
 ) -> Result<(), Failure> {
+    let written = written.map_err(ReplayError::NoTape)?;
+    progress.inc_length(written.tape.events() * chosen.len() as u64);
+    let script = ReplayScript::new(trace, written, options.passes, options.repeat);
+    let script = &mut script.map_err(ReplayError::NoTape)?;
     let trace = script.trace().name().to_owned();
     for spec in chosen {
         progress.set_message(format!("{trace} {}", spec.name));
@@ -219,6 +242,21 @@ fn replay_all(
         progress.set_position(before + events);
     }
     Ok(())
+}
+
+/// The families that were asked for; an error if none has such a name.
+fn wanted_families(args: &ReplayArgs) -> Result<Vec<Family>, Failure> {
+    let Some(filter) = &args.families else {
+        return Ok(Vec::new());
+    };
+    let mut families = families::all();
+    families.retain(|family| family.to_string().contains(filter.as_str()));
+    if families.is_empty() {
+        return Err(Failure::Arguments(format!(
+            "no family has `{filter}` in its name: they are named as uniform-tail-3GiB-8s-7"
+        )));
+    }
+    Ok(families)
 }
 
 /// An error if `--snapshot` is not of one trace and one allocator that says where it holds memory.

@@ -109,6 +109,12 @@ pub(crate) trait Contender {
     /// Live blocks never overlap.
     fn alloc(&mut self, bytes: u64) -> Option<Slot>;
 
+    /// As [`alloc`](Self::alloc), for work on a stream, on which the block is freed as well. Contenders that know no
+    /// streams take all of them for one.
+    fn alloc_on(&mut self, _stream: u8, bytes: u64) -> Option<Slot> {
+        self.alloc(bytes)
+    }
+
     /// Takes back a live block that [`alloc`](Self::alloc) returned. The replay
     /// never frees a block twice.
     fn free(&mut self, slot: Slot);

@@ -70,7 +70,9 @@ impl History {
         self.ticks += 1;
         let tick = self.ticks;
         match act {
-            Act::Alloc { id, place, bytes } => {
+            Act::Alloc {
+                id, place, bytes, ..
+            } => {
                 self.live.insert(place, self.blocks.len());
                 self.blocks.push(Served {
                     id,

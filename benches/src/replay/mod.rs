@@ -505,7 +505,12 @@ impl Timed {
         let start = Instant::now();
         for event in events {
             match event.act {
-                Act::Alloc { place, bytes, .. } => match contender.alloc(bytes) {
+                Act::Alloc {
+                    place,
+                    bytes,
+                    stream,
+                    ..
+                } => match contender.alloc_on(stream, bytes) {
                     Some(slot) => slots[place] = slot,
                     None => {
                         self.completed = false;
@@ -553,7 +558,12 @@ impl Samples {
     ) -> Result<bool, ReplayFault> {
         let mut served = true;
         match act {
-            Act::Alloc { id, place, bytes } => match contender.alloc(bytes) {
+            Act::Alloc {
+                id,
+                place,
+                bytes,
+                stream,
+            } => match contender.alloc_on(stream, bytes) {
                 Some(slot) => {
                     slots[place] = slot;
                     self.live.insert(id, slot.address, bytes)?;

@@ -86,7 +86,12 @@ impl Recorded {
     fn play(&mut self, act: Act, event: Place) -> Result<bool, String> {
         let mut refused = None;
         match act {
-            Act::Alloc { place, bytes, .. } => match self.contender.alloc(bytes) {
+            Act::Alloc {
+                place,
+                bytes,
+                stream,
+                ..
+            } => match self.contender.alloc_on(stream, bytes) {
                 Some(slot) => self.slots[place] = slot,
                 None => refused = Some(bytes),
             },

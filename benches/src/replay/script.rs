@@ -85,7 +85,8 @@ impl ReplayScript {
     #[cfg(test)]
     pub(super) fn of(trace: &Trace, passes: NonZeroU32, repeat: Repeat) -> Self {
         let mut writer = Writer::new();
-        trace.events().iter().for_each(|event| writer.write(*event));
+        let events = trace.events().iter();
+        events.for_each(|event| writer.write(*event, 0));
         let written = writer.finish().unwrap();
         Self::new(trace.clone(), written, passes, repeat).unwrap()
     }
@@ -196,10 +197,21 @@ impl Again {
                 }
                 self.write(event.number, event.act)
             }
-            Act::Alloc { id, place, bytes } => {
+            Act::Alloc {
+                id,
+                place,
+                bytes,
+                stream,
+            } => {
                 self.came[place] = true;
                 let place = self.places + place;
-                self.write(event.number, Act::Alloc { id, place, bytes })
+                let again = Act::Alloc {
+                    id,
+                    place,
+                    bytes,
+                    stream,
+                };
+                self.write(event.number, again)
             }
             Act::Free { place } => {
                 if std::mem::take(&mut self.came[place]) {

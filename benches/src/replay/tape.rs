@@ -27,6 +27,8 @@ const FREE: u8 = 1;
 const STEP: u8 = 2;
 /// The number of no step.
 const START_OVER: u64 = 1 << 32;
+/// The number of an allocation's stream stands in its place's bits from this one on, and costs nothing where it is 0.
+const STREAM_BIT: u32 = 56;
 /// By how much the number of the next event is above the last one's, and the id of its block above the next one.
 const LEAP: u8 = 3;
 
@@ -48,6 +50,8 @@ pub(super) enum Act {
         id: u32,
         place: usize,
         bytes: u64,
+        /// 0 in recorded traces.
+        stream: u8,
     },
     Free {
         place: usize,
@@ -98,7 +102,15 @@ impl Tape {
         }
         let batch = &mut self.batch;
         match act {
-            Act::Alloc { place, bytes, .. } => push(batch, ALLOC, place as u64, Some(bytes)),
+            Act::Alloc {
+                place,
+                bytes,
+                stream,
+                ..
+            } => {
+                let place = place as u64 | u64::from(stream) << STREAM_BIT;
+                push(batch, ALLOC, place, Some(bytes));
+            }
             Act::Free { place } => push(batch, FREE, place as u64, None),
             Act::Step { number } => push(batch, STEP, number.into(), None),
             Act::StartOver => push(batch, STEP, START_OVER, None),
@@ -191,8 +203,9 @@ impl Last {
                 self.next_id += 1;
                 Act::Alloc {
                     id,
-                    place: first as usize,
+                    place: (first & ((1 << STREAM_BIT) - 1)) as usize,
                     bytes: pull(bytes, second_length(head))?,
+                    stream: (first >> STREAM_BIT) as u8,
                 }
             }
             FREE => Act::Free {
@@ -261,8 +274,8 @@ impl Writer {
         }
     }
 
-    /// Writes the next event of a well-formed trace.
-    pub(crate) fn write(&mut self, event: Event) {
+    /// Writes the next event of a well-formed trace, of an allocation with its stream.
+    pub(crate) fn write(&mut self, event: Event, stream: u8) {
         if self.failed.is_some() {
             return;
         }
@@ -273,7 +286,12 @@ impl Writer {
                 self.live.insert(id, (place, bytes));
                 self.live_bytes += bytes;
                 self.peak_live_bytes = self.peak_live_bytes.max(self.live_bytes);
-                Act::Alloc { id, place, bytes }
+                Act::Alloc {
+                    id,
+                    place,
+                    bytes,
+                    stream,
+                }
             }
             Event::Free { id } => {
                 let (place, bytes) = self.live.remove(&id).unwrap_or_default();
@@ -310,7 +328,7 @@ pub(crate) struct Written {
     /// Most blocks that are live at once.
     pub(super) places: usize,
     /// Most bytes that are live at once.
-    pub(super) peak_live_bytes: u64,
+    pub(crate) peak_live_bytes: u64,
     /// The blocks that are live at the end, by id.
     pub(super) kept: Vec<(u32, usize)>,
 }
@@ -344,6 +362,7 @@ mod tests {
                     id,
                     place: id as usize % 9000,
                     bytes: 1 << (round % 61),
+                    stream: 0,
                 },
                 Act::Step { number: round },
                 Act::StartOver,
@@ -351,6 +370,7 @@ mod tests {
                     id: id + 1,
                     place: 0,
                     bytes: u64::from(round) + 1,
+                    stream: (round % 256) as u8,
                 },
                 Act::Free {
                     place: (1 << 33) + 7,
@@ -377,9 +397,9 @@ mod tests {
     fn places_are_as_many_as_blocks_live_at_once() {
         let mut writer = Writer::new();
         for id in 0..1000 {
-            writer.write(Event::Alloc { id, bytes: 1 });
+            writer.write(Event::Alloc { id, bytes: 1 }, 0);
             if id >= 3 {
-                writer.write(Event::Free { id: id - 3 });
+                writer.write(Event::Free { id: id - 3 }, 0);
             }
         }
         let mut written = writer.finish().unwrap();

@@ -89,27 +89,6 @@ impl Pytorch {
         }
     }
 
-    /// A block for work on `stream`.
-    fn alloc_on(&mut self, stream: u32, bytes: u64) -> Option<Slot> {
-        let bytes = self.config.rounded(bytes)?;
-        let small = bytes <= SMALL_MAX_BYTES;
-        let pool = if small { Pool::Small } else { Pool::Large };
-        let lane = Lane { pool, stream };
-        let request = Request { lane, bytes };
-        let record = match self.cached(request) {
-            Some(record) => record,
-            None => self.uncached(request)?,
-        };
-        if self.splits(self.chunks.get(record).bytes, request) {
-            self.chunks.split(record, bytes)?;
-        }
-        self.chunks.take(record);
-        Some(Slot {
-            address: self.chunks.get(record).address,
-            handle: record,
-        })
-    }
-
     /// The free chunk that fits best.
     fn cached(&mut self, request: Request) -> Option<u32> {
         if request.lane.pool == Pool::Large {
@@ -187,6 +166,27 @@ impl Pytorch {
 impl Contender for Pytorch {
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
         self.alloc_on(0, bytes)
+    }
+
+    fn alloc_on(&mut self, stream: u8, bytes: u64) -> Option<Slot> {
+        let bytes = self.config.rounded(bytes)?;
+        let small = bytes <= SMALL_MAX_BYTES;
+        let pool = if small { Pool::Small } else { Pool::Large };
+        let stream = stream.into();
+        let lane = Lane { pool, stream };
+        let request = Request { lane, bytes };
+        let record = match self.cached(request) {
+            Some(record) => record,
+            None => self.uncached(request)?,
+        };
+        if self.splits(self.chunks.get(record).bytes, request) {
+            self.chunks.split(record, bytes)?;
+        }
+        self.chunks.take(record);
+        Some(Slot {
+            address: self.chunks.get(record).address,
+            handle: record,
+        })
     }
 
     fn free(&mut self, slot: Slot) {

@@ -74,3 +74,32 @@ fn pytorch_can_be_set_as_its_variable_says() {
         stderr(&wrong)
     );
 }
+
+#[test]
+fn families_are_replayed_beside_files_and_named_by_what_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = file(&folder, "good.trace", GOOD);
+    let replayed = |families: &[&str]| {
+        let arguments = ["--json", "--allocator", "xla"];
+        let output = larder(&[&arguments[..], families].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        json(&output)
+    };
+    let beside = replayed(&[&good, "--operations", "1000", "--families", "growing-step"]);
+    let names = beside.iter().map(|row| row["trace"].as_str().unwrap());
+    let names: Vec<&str> = names.collect();
+    assert_eq!(names[0], "good");
+    assert!(names.len() > 1);
+    assert!(
+        names[1..]
+            .iter()
+            .all(|name| name.starts_with("growing-step-"))
+    );
+    let alone = replayed(&["--families", names[1]]);
+    assert_eq!(alone[0]["trace"], beside[1]["trace"]);
+    let allocations = |row: &Value| row["allocations"].as_u64().unwrap();
+    assert!(allocations(&alone[0]) > 2 * allocations(&beside[1]));
+    for wrong in [["--families", "nonesuch"], ["--operations", "9"]] {
+        assert_eq!(larder(&wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}

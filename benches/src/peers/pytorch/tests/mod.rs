@@ -57,7 +57,7 @@ fn random_run(seed: u64, settings: &str) {
             let log2 = 1 + random.below(27);
             let bytes = 1 + random.below(1 << log2);
             let stream = random.below(3) as u32;
-            let slot = allocator.alloc_on(stream, bytes);
+            let slot = allocator.alloc_on(stream as u8, bytes);
             live.extend(slot.map(|slot| (slot, bytes)));
         } else if !live.is_empty() {
             let which = random.index(live.len());

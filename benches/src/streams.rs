@@ -1,0 +1,106 @@
+//! The order of a program on several streams: each free is an event of its block's stream, and the stream has
+//! completed it [`DELAY`] operations later.
+//!
+//! Until a second stream comes, frees are no events.
+
+use std::collections::VecDeque;
+
+use larder_core::{EventNumber, Request, StreamId, StreamPoint};
+
+use crate::replay::Slot;
+
+/// After so many operations of the program an event is completed.
+const DELAY: u64 = 64;
+
+/// What a contender keeps of the streams.
+pub(crate) struct Streams {
+    /// The stream of each block by its handle.
+    of: Vec<u8>,
+    several: bool,
+    operations: u64,
+    queued: VecDeque<StreamPoint>,
+}
+
+impl Streams {
+    /// For blocks whose handles are below a number.
+    pub(crate) fn new(handles: usize) -> Self {
+        Self {
+            of: vec![0; handles],
+            several: false,
+            operations: 0,
+            queued: VecDeque::new(),
+        }
+    }
+
+    /// What is asked of the core. No stream waits for another one, as in PyTorch.
+    pub(crate) const fn request(stream: u8, bytes: u64) -> Request {
+        Request::new(bytes).on(StreamId::new(stream)).without_wait()
+    }
+
+    /// The next operation begins; gives what is completed by then.
+    pub(crate) fn next_operation(&mut self) -> Option<StreamPoint> {
+        self.operations += 1;
+        // An operation adds one at most.
+        let oldest = self.queued.front()?;
+        if oldest.event.number() + DELAY > self.operations {
+            return None;
+        }
+        self.queued.pop_front()
+    }
+
+    /// A block came.
+    pub(crate) fn came(&mut self, slot: Slot, stream: u8) {
+        self.several |= stream > 0;
+        if self.several {
+            self.of[slot.handle as usize] = stream;
+        }
+    }
+
+    /// A block is freed in this operation; gives what it must wait for elsewhere.
+    pub(crate) fn freed(&mut self, slot: Slot) -> Option<StreamPoint> {
+        if !self.several {
+            return None;
+        }
+        let point = StreamPoint {
+            stream: StreamId::new(self.of[slot.handle as usize]),
+            event: EventNumber::new(self.operations),
+        };
+        self.queued.push_back(point);
+        Some(point)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::BfcConfig;
+
+    use super::*;
+    use crate::ours::Core;
+    use crate::replay::Contender;
+
+    #[test]
+    fn memory_is_free_at_once_on_its_stream_and_later_on_another() {
+        let mut core = Core::new(BfcConfig::new(u64::MAX));
+        let first = core.alloc_on(1, 2 << 20).unwrap();
+        core.free(first);
+        assert_eq!(core.alloc_on(1, 2 << 20), Some(first));
+        core.free(first);
+        let freed_at = core.reserved_bytes();
+        for operation in 1..DELAY {
+            let other = core.alloc_on(2, 2 << 20).unwrap();
+            assert_ne!(other, first, "{operation}");
+        }
+        assert_eq!(core.reserved_bytes(), freed_at + (DELAY - 1) * (2 << 20));
+        assert_eq!(core.alloc_on(2, 2 << 20).unwrap().address, first.address);
+    }
+
+    #[test]
+    fn one_stream_frees_without_events() {
+        let mut streams = Streams::new(8);
+        let slot = Slot::default();
+        streams.came(slot, 0);
+        assert_eq!(streams.freed(slot), None);
+        streams.came(slot, 3);
+        assert_eq!(streams.freed(slot).unwrap().stream, StreamId::new(3));
+    }
+}
