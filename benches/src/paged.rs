@@ -2,8 +2,9 @@
 //! a device that maps pages.
 //!
 //! The device counts every driver call. When [judged](Contender::judge) it also learns which blocks
-//! are live, and says when a live byte has no memory behind it or shares it with another. The
-//! simulated device's own work is inside the times: a few table writes for each page mapped.
+//! are live, and says when a live byte has no memory behind it or shares it with another.
+
+use std::time::Duration;
 
 use larder_core::lifetime::{OverPages, Steps};
 use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
@@ -73,12 +74,14 @@ impl Paged {
         let mut config = PagedConfig::new(addresses, backing);
         config.page_bytes = PAGE_BYTES;
         config.bfc.limit_bytes = capacity_bytes;
+        let device = PageDevice::new(PAGE_BYTES, capacity_bytes);
+        device.time_calls();
         let (chunks, tables) = TABLES.take(new_tables);
         let paged = PagedBfc::with_tables(config, chunks, tables).expect("the policies agree");
         Self {
             paged: Some(paged),
             steps: None,
-            device: PageDevice::new(PAGE_BYTES, capacity_bytes),
+            device,
             streams: Streams::new(CHUNKS),
             judged: false,
         }
@@ -170,6 +173,10 @@ impl Contender for Paged {
             release: calls.release,
             set_access: calls.set_access,
         })
+    }
+
+    fn driver_time(&self) -> Duration {
+        self.device.time_in_calls()
     }
 
     fn end_step(&mut self) {

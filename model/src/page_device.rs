@@ -13,6 +13,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use larder_core::paged::{PageDriver, PageStep};
 use larder_core::{AddrRange, StreamId, StreamPoint, SubAllocError};
@@ -70,9 +71,16 @@ struct Queued {
     point: StreamPoint,
 }
 
+#[derive(Debug)]
+struct Handle {
+    bytes: u64,
+    /// Pages of addresses that it is behind.
+    mapped: u64,
+}
+
 #[derive(Debug, Default)]
 struct State {
-    handles: HashMap<u32, u64>,
+    handles: HashMap<u32, Handle>,
     pages: HashMap<u64, Page>,
     /// Memory of live blocks by handle and page, and through which page of addresses.
     used: HashMap<(u32, u64), u64>,
@@ -81,6 +89,10 @@ struct State {
     peak_bytes: u64,
     calls: PageCalls,
     refuse_in: Option<u64>,
+    /// Whether anything was ever pinned.
+    pins: bool,
+    /// Time in calls, if it is taken.
+    time: Option<Duration>,
     violation: Option<String>,
 }
 
@@ -131,6 +143,17 @@ impl PageDevice {
         self.state().violation.clone()
     }
 
+    /// Takes the time of each call from now on.
+    pub fn time_calls(&self) {
+        self.state().time = Some(Duration::ZERO);
+    }
+
+    /// Time in calls; nothing unless it is [taken](Self::time_calls).
+    #[must_use]
+    pub fn time_in_calls(&self) -> Duration {
+        self.state().time.unwrap_or_default()
+    }
+
     /// Refuses the call after so many more; `None` for no call.
     pub fn refuse_in(&self, calls: Option<u64>) {
         self.state().refuse_in = calls;
@@ -158,6 +181,7 @@ impl PageDevice {
 
     fn change_pins(&self, range: AddrRange, change: impl Fn(u32) -> u32) {
         let mut state = self.state();
+        state.pins = true;
         for page in pages(self.page_bytes, range) {
             if let Some(entry) = state.pages.get_mut(&page) {
                 entry.pins = change(entry.pins);
@@ -176,6 +200,17 @@ impl PageDevice {
 impl PageDriver for PageDevice {
     fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
         let mut state = self.state();
+        let began = state.time.is_some().then(Instant::now);
+        let outcome = self.make(&mut state, step);
+        if let (Some(time), Some(began)) = (&mut state.time, began) {
+            *time += began.elapsed();
+        }
+        outcome
+    }
+}
+
+impl PageDevice {
+    fn make(&self, state: &mut State, step: PageStep) -> Result<(), SubAllocError> {
         if let Some(left) = state.refuse_in {
             state.refuse_in = left.checked_sub(1);
             if left == 0 {
@@ -187,16 +222,21 @@ impl PageDriver for PageDevice {
                 if state.held_bytes + bytes > self.capacity_bytes {
                     return Err(SubAllocError);
                 }
-                let known = state.handles.insert(handle, bytes).is_some();
+                let new = Handle { bytes, mapped: 0 };
+                let known = state.handles.insert(handle, new).is_some();
                 state.rule(!known && bytes.is_multiple_of(self.page_bytes), step);
                 state.held_bytes += bytes;
                 state.peak_bytes = state.peak_bytes.max(state.held_bytes);
                 state.calls.create += 1;
             }
             PageStep::Map { handle, range } => {
-                let whole = state.handles.get(&handle) == Some(&range.bytes());
                 let pinned = |page: &Page| page.handle == handle && page.pins > 0;
-                let pinned = state.pages.values().any(pinned);
+                let pinned = state.pins && state.pages.values().any(pinned);
+                let entry = state.handles.get_mut(&handle);
+                let whole = entry.is_some_and(|entry| {
+                    entry.mapped += pages(self.page_bytes, range).count() as u64;
+                    entry.bytes == range.bytes()
+                });
                 state.rule(whole && !pinned, step);
                 for (index, page) in pages(self.page_bytes, range).enumerate() {
                     let new = Page {
@@ -226,9 +266,9 @@ impl PageDriver for PageDevice {
                 state.calls.unmap += 1;
             }
             PageStep::Release { handle, bytes } => {
-                let known = state.handles.remove(&handle) == Some(bytes);
-                let mapped = state.pages.values().any(|page| page.handle == handle);
-                state.rule(known && !mapped, step);
+                let gone = state.handles.remove(&handle);
+                let kept = gone.is_some_and(|gone| gone.bytes == bytes && gone.mapped == 0);
+                state.rule(kept, step);
                 state.held_bytes -= bytes;
                 state.calls.release += 1;
             }
@@ -250,9 +290,14 @@ impl State {
 
     /// Whether all of it was the handle's, in order, and nothing uses it.
     fn unmap(&mut self, page_bytes: u64, handle: u32, range: AddrRange) -> bool {
-        let mut kept = self.handles.get(&handle) == Some(&range.bytes());
+        let entry = self.handles.get(&handle);
+        let mut kept = entry.is_some_and(|entry| entry.bytes == range.bytes());
         for (index, page) in pages(page_bytes, range).enumerate() {
             let old = self.pages.remove(&page);
+            let entry = old.and_then(|old| self.handles.get_mut(&old.handle));
+            if let Some(entry) = entry {
+                entry.mapped = entry.mapped.saturating_sub(1);
+            }
             kept &= old.is_some_and(|old| {
                 (old.handle, old.index, old.live, old.pins) == (handle, index as u64, 0, 0)
             });
@@ -343,5 +388,61 @@ impl State {
             result.push((memory, start));
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::Addr;
+
+    use super::*;
+
+    /// A device with a page that is mapped.
+    fn mapped() -> (PageDevice, AddrRange) {
+        let device = PageDevice::new(4096, 1 << 20);
+        let range = AddrRange::new(Addr::new(1 << 20), 4096).unwrap();
+        let bytes = 4096;
+        device.call(PageStep::Create { handle: 7, bytes }).unwrap();
+        device.call(PageStep::Map { handle: 7, range }).unwrap();
+        (device, range)
+    }
+
+    #[test]
+    fn a_handle_is_released_once_nothing_is_mapped_to_it() {
+        let release = PageStep::Release {
+            handle: 7,
+            bytes: 4096,
+        };
+        let (device, range) = mapped();
+        device.call(PageStep::Unmap { handle: 7, range }).unwrap();
+        device.call(release).unwrap();
+        assert_eq!(device.violation(), None);
+        let (device, _) = mapped();
+        device.call(release).unwrap();
+        assert!(device.violation().is_some());
+    }
+
+    #[test]
+    fn pinned_memory_is_mapped_nowhere_else() {
+        for pinned in [false, true] {
+            let (device, range) = mapped();
+            if pinned {
+                device.pin(range);
+            }
+            let range = AddrRange::new(Addr::new(2 << 20), 4096).unwrap();
+            device.call(PageStep::Map { handle: 7, range }).unwrap();
+            assert_eq!(device.violation().is_some(), pinned);
+        }
+    }
+
+    #[test]
+    fn calls_take_time_once_it_is_asked_for() {
+        let (device, range) = mapped();
+        assert_eq!(device.time_in_calls(), Duration::ZERO);
+        device.time_calls();
+        for _ in 0..1000 {
+            device.call(PageStep::SetAccess { range }).unwrap();
+        }
+        assert!(device.time_in_calls() > Duration::ZERO);
     }
 }

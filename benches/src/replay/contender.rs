@@ -4,6 +4,7 @@
 //! simulates, and never touches memory at them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use larder_core::lifetime::{StepStats, Steps};
 use larder_core::{Addr, Block, ChunkHandle, RawBlock};
@@ -141,6 +142,11 @@ pub(crate) trait Contender {
     /// Calls of the driver so far, for contenders whose device maps pages.
     fn driver_calls(&self) -> Option<DriverCalls> {
         None
+    }
+
+    /// Time that was spent in the calls of a simulated driver, which is no work of the allocator's.
+    fn driver_time(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Which driver it runs on, `real` or `stand-in`; `None` if its device is simulated.

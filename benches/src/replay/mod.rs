@@ -1,8 +1,12 @@
 //! Drives one contender through one trace and measures it.
 //!
-//! Two kinds of runs, each with a fresh contender:
+//! Three kinds of runs, each with a fresh contender:
 //! * *timed*: nothing but the contender's `alloc` and `free` between two looks
-//!   at the clock; the tables of the loop are allocated before;
+//!   at the clock; the tables of the loop are allocated before. What a simulated
+//!   driver needs for its calls is taken off;
+//! * *timed one by one*: as timed, with two looks at the clock for each event. Of
+//!   each the least time of several runs counts, since another process disturbs
+//!   the same event in all of them hardly ever;
 //! * *sampled*: after every event live and reserved bytes are noted, and every
 //!   block is checked against all live ones. What it finds wrong is a
 //!   [`Violation`], never a figure in a table.
@@ -48,6 +52,7 @@ mod verdict_tests;
 use std::hint::black_box;
 use std::io;
 use std::num::NonZeroU32;
+use std::slice;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -78,8 +83,11 @@ use tape::{Act, Played};
 /// run (another process, a page fault) only ever makes it slower.
 const TIMED_RUNS: u32 = 3;
 
-/// All runs of a replay, with the sampled one.
-const RUNS: f64 = 1.0 + TIMED_RUNS as f64;
+/// All runs of a replay: the sampled one, those that are timed, and as many in which each event is.
+const RUNS: f64 = 1.0 + 2.0 * TIMED_RUNS as f64;
+
+/// So many events are timed one by one: of a longer replay the first, since a time of each is kept.
+const TIMED_EVENTS: usize = 1 << 20;
 
 /// Events between two looks at who watches.
 const EVENTS_PER_LOOK: u64 = 1 << 12;
@@ -139,6 +147,8 @@ impl Options {
 pub(crate) struct Outcome {
     /// Blocks served: all of the trace's, if it completed.
     pub(crate) allocations: u64,
+    /// Streams of the program.
+    pub(crate) streams: u32,
     /// Most requested bytes live at once, unrounded.
     pub(crate) peak_live_bytes: u64,
     /// Most bytes the contender held from its device at once.
@@ -168,6 +178,9 @@ pub(crate) struct Outcome {
     /// Wall time of one `alloc` or `free`, averaged over the fastest timed
     /// run; `None` if there was no operation.
     pub(crate) ns_per_operation: Option<f64>,
+    /// The longest `alloc`, `free` or end of a step, of each the least of the runs in which they are timed one
+    /// by one.
+    pub(crate) worst_ns: Option<u32>,
     /// Whether every block was served. If not, the replay stopped at the first
     /// refusal, and the other figures are those up to there.
     pub(crate) completed: bool,
@@ -329,6 +342,7 @@ pub(crate) fn replay_watched(
     }
     outcome.ns_per_operation =
         fastest.map(|run| run.time.as_nanos() as f64 / run.operations as f64);
+    outcome.worst_ns = replay.worst_ns(options.device_bytes, &mut slots)?;
     if options.smallest_device && outcome.completed {
         outcome.smallest_device = replay.smallest_device(outcome.peak_live_bytes, &mut slots)?;
     }
@@ -363,11 +377,53 @@ impl Replay<'_> {
 
     fn timed_run(&mut self, device_bytes: Option<u64>, slots: &mut [Slot]) -> io::Result<Timed> {
         let mut contender = self.build(device_bytes);
-        let mut timed = Timed {
-            time: Duration::ZERO,
-            operations: 0,
-            completed: true,
-        };
+        let mut timed = Timed::new();
+        self.each_batch(|batch| {
+            timed.play(contender.as_mut(), batch, slots);
+            timed.completed
+        })?;
+        timed.time = timed.time.saturating_sub(contender.driver_time());
+        Ok(timed)
+    }
+
+    /// The longest time of an event; see [`Outcome::worst_ns`].
+    fn worst_ns(
+        &mut self,
+        device_bytes: Option<u64>,
+        slots: &mut [Slot],
+    ) -> io::Result<Option<u32>> {
+        let mut least: Vec<u32> = Vec::new();
+        for run in 0..TIMED_RUNS {
+            (self.watch)(f64::from(1 + TIMED_RUNS + run) / RUNS);
+            let mut contender = self.build(device_bytes);
+            let mut place = 0;
+            self.each_batch(|batch| {
+                for event in batch {
+                    let mut timed = Timed::new();
+                    let before = contender.driver_time();
+                    timed.play(contender.as_mut(), slice::from_ref(event), slots);
+                    if !timed.completed || place == TIMED_EVENTS {
+                        return false;
+                    }
+                    let own = timed.time.saturating_sub(contender.driver_time() - before);
+                    let own = match event.act {
+                        Act::StartOver => 0,
+                        _ => u32::try_from(own.as_nanos()).unwrap_or(u32::MAX),
+                    };
+                    match least.get_mut(place) {
+                        Some(least) => *least = own.min(*least),
+                        None => least.push(own),
+                    }
+                    place += 1;
+                }
+                true
+            })?;
+        }
+        Ok(least.into_iter().max())
+    }
+
+    /// Gives the batches of all passes, until the player has enough.
+    fn each_batch(&mut self, mut play: impl FnMut(&[Played]) -> bool) -> io::Result<()> {
         for pass in self.script.passes() {
             let mut batches = self.script.tape(pass).batches()?;
             loop {
@@ -375,13 +431,12 @@ impl Replay<'_> {
                 if batch.is_empty() {
                     break;
                 }
-                timed.play(contender.as_mut(), batch, slots);
-                if !timed.completed {
-                    return Ok(timed);
+                if !play(batch) {
+                    return Ok(());
                 }
             }
         }
-        Ok(timed)
+        Ok(())
     }
 
     fn sampled_run(
@@ -427,6 +482,7 @@ impl Replay<'_> {
         let driver_calls = contender.driver_calls();
         Ok(Outcome {
             allocations: samples.allocations,
+            streams: self.script.streams(),
             peak_live_bytes: samples.peak_live_bytes,
             peak_reserved_bytes: samples.peak_reserved_bytes.max(max_reserved_bytes),
             driver_allocations: contender.driver_allocations(),
@@ -440,6 +496,7 @@ impl Replay<'_> {
             steps: contender.steps(),
             plans,
             ns_per_operation: None,
+            worst_ns: None,
             completed: stopped.is_none(),
             stopped_at_event: stopped.map(|(event, ..)| event),
             stopped_in_pass: stopped.map(|(_, pass, _)| pass),
@@ -500,6 +557,14 @@ impl Replay<'_> {
 }
 
 impl Timed {
+    const fn new() -> Self {
+        Self {
+            time: Duration::ZERO,
+            operations: 0,
+            completed: true,
+        }
+    }
+
     /// Plays events until one is refused. Nothing in here but the contender's own work and one table write a block.
     fn play(&mut self, contender: &mut dyn Contender, events: &[Played], slots: &mut [Slot]) {
         let start = Instant::now();

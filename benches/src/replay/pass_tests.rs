@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::time::Duration;
 
 use super::script::ReplayScript;
 use super::tape::{Act, Played};
@@ -199,6 +200,11 @@ impl Contender for Fickle {
         })
     }
 
+    /// An hour for each byte.
+    fn driver_time(&self) -> Duration {
+        Duration::from_secs(3600 * self.live)
+    }
+
     fn end_step(&mut self) {
         self.steps += 1;
     }
@@ -291,6 +297,15 @@ fn the_smallest_device_is_the_least_that_completes() {
 fn the_maximum_held_inside_a_call_counts_as_reserved() {
     let outcome = replay(&FICKLE, &trace("s 0\na 0 10\ns 1\n"), &Options::new(None)).unwrap();
     assert_eq!(outcome.peak_reserved_bytes, 7777);
+}
+
+#[test]
+fn what_a_simulated_driver_needs_is_in_no_time() {
+    let blocks = trace("s 0\na 0 10\na 1 10\ns 1\n");
+    let outcome = replay(&FICKLE, &blocks, &Options::new(None)).unwrap();
+    assert_eq!(outcome.ns_per_operation, Some(0.0));
+    // The step's end calls nothing.
+    assert!(outcome.worst_ns.unwrap() < 1_000_000_000);
 }
 
 #[test]

@@ -13,6 +13,9 @@ use crate::report::page::{escape, list, page};
 use crate::report::picture::{Blocks, Drawn, Picture, Words, pictures};
 use crate::report::{Alignment, Cell, Left, Right, Shown, Table, count, decimals};
 
+/// Beside which the others may be worse.
+const BESIDE: &str = "pytorch-expandable";
+
 /// One replay: a line of JSON, a line of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ReplayRow {
@@ -122,6 +125,35 @@ impl Report {
         }
     }
 
+    /// A line for each allocator but [`BESIDE`] on how many traces it is worse; nothing where that did not run, and
+    /// for fewer than two traces.
+    fn worse(&self) -> Vec<String> {
+        let rows = |name: &'static str| self.rows.iter().filter(move |row| row.allocator == name);
+        let means = self.means();
+        let others = means.iter().filter(|mean| mean.allocator != BESIDE);
+        let others = others.filter(|_| rows(BESIDE).next().is_some());
+        let width = means.iter().map(|mean| mean.allocator.len()).max();
+        let width = width.unwrap_or(0);
+        let lines = others.map(|mean| {
+            // Each trace has one row of each.
+            let both = rows(mean.allocator).zip(rows(BESIDE));
+            let both = both.filter(|(row, peer)| row.outcome.completed && peer.outcome.completed);
+            let both: Vec<_> = both.collect();
+            let count = |worse: fn(&ReplayRow, &ReplayRow) -> bool| {
+                both.iter().filter(|(row, peer)| worse(row, peer)).count()
+            };
+            format!(
+                "{:width$}  reserves more on {}, calls more on {}, takes longer on {} of {} traces",
+                mean.allocator,
+                count(ReplayRow::reserves_more),
+                count(|row, peer| row.calls_or_regions() > peer.calls_or_regions()),
+                count(|row, peer| row.outcome.ns_per_operation > peer.outcome.ns_per_operation),
+                both.len()
+            )
+        });
+        lines.collect()
+    }
+
     /// A line for each replay.
     fn table(&self) -> Table {
         let columns = self.columns();
@@ -164,6 +196,10 @@ impl Report {
         columns.push(("ns/op", Right, |row| {
             decimals(row.outcome.ns_per_operation, 1).into()
         }));
+        columns.push(("worst us", Right, |row| {
+            let worst = row.outcome.worst_ns.map(|ns| f64::from(ns) / 1000.0);
+            decimals(worst, 1).into()
+        }));
         if self.options.smallest_device {
             columns.push(("smallest/live", Right, |row| {
                 decimals(row.smallest_over_live, 4).into()
@@ -203,6 +239,10 @@ impl Report {
         let mut lists = vec![
             ("what did not fit", refusals.collect()),
             ("geometric mean of reserved/live", means.collect()),
+            (
+                "worse than pytorch-expandable, in memory by more than 2 MiB a stream",
+                self.worse(),
+            ),
             (of_calls, calls.collect()),
             ("Notes on the recordings", notes.collect()),
         ];
@@ -333,6 +373,19 @@ fn completed(row: &ReplayRow) -> Cell {
 }
 
 impl ReplayRow {
+    /// Whether it holds more than another by more than a page of 2 MiB a stream.
+    fn reserves_more(&self, other: &Self) -> bool {
+        let slack = u64::from(self.outcome.streams) << 21;
+        self.outcome.peak_reserved_bytes > other.outcome.peak_reserved_bytes + slack
+    }
+
+    /// Driver calls; where no pages are mapped what was taken and given back.
+    fn calls_or_regions(&self) -> u64 {
+        let outcome = &self.outcome;
+        let regions = outcome.driver_allocations + outcome.driver_frees;
+        self.driver_calls.unwrap_or(regions)
+    }
+
     /// Which block did not fit, and why.
     fn refusal(&self) -> Option<String> {
         let (refused, event) = (self.outcome.refused?, self.outcome.stopped_at_event?);

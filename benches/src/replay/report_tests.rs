@@ -9,6 +9,7 @@ use crate::report::Shown;
 pub(super) fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
     Outcome {
         allocations: 7,
+        streams: 1,
         peak_live_bytes: live,
         trace_live_bytes: live,
         peak_reserved_bytes: reserved,
@@ -23,6 +24,7 @@ pub(super) fn outcome(live: u64, reserved: u64, completed: bool) -> Outcome {
         steps: None,
         plans: None,
         ns_per_operation: Some(12.34),
+        worst_ns: Some(5678),
         completed,
         stopped_at_event: (!completed).then_some(123),
         stopped_in_pass: (!completed).then_some(1),
@@ -194,4 +196,31 @@ fn no_name_ends_the_data_of_a_page() {
     let page = report.page().unwrap();
     assert!(!page.contains("</script><b>"), "{page}");
     assert!(page.contains("\\u003c/script>\\u003cb>") || page.contains("u003c/script>"));
+}
+
+#[test]
+fn each_allocator_says_on_how_many_traces_it_is_worse_than_expandable_segments() {
+    let mut report = Report::new(Options::new(None));
+    for (trace, over, streams, calls, ns) in [
+        ("one", (2 << 20) + 1, 1, 4, 12.34),
+        ("two", 4 << 20, 2, 5, 12.35),
+    ] {
+        let peer = outcome(1 << 20, 9 << 20, true);
+        report.add(trace, "pytorch-expandable", peer);
+        let ours = Outcome {
+            streams,
+            driver_allocations: calls,
+            driver_frees: 0,
+            ns_per_operation: Some(ns),
+            ..outcome(1 << 20, (9 << 20) + over, true)
+        };
+        report.add(trace, "first", ours);
+    }
+    let text = report.text(&Shown::all()).unwrap();
+    let line = "reserves more on 1, calls more on 1, takes longer on 1 of 2 traces";
+    assert!(text.contains(line), "{text}");
+    assert_eq!(text.matches("takes longer").count(), 1, "{text}");
+    report.rows.retain(|row| row.allocator == "first");
+    let text = report.text(&Shown::all()).unwrap();
+    assert!(!text.contains("takes longer"), "{text}");
 }

@@ -40,6 +40,7 @@ pub(crate) struct ReplayScript {
     leftovers: u64,
     places: usize,
     peak_live_bytes: u64,
+    streams: u32,
 }
 
 impl ReplayScript {
@@ -54,6 +55,7 @@ impl ReplayScript {
             tape: mut first,
             places,
             peak_live_bytes,
+            streams,
             kept,
         } = written;
         let mut again = Again::new(places, &kept);
@@ -75,6 +77,7 @@ impl ReplayScript {
             first,
             places: 2 * places,
             peak_live_bytes,
+            streams,
             again: again.tape,
             passes,
             leftovers,
@@ -117,6 +120,11 @@ impl ReplayScript {
     /// Most bytes that are live at once in the trace.
     pub(super) const fn peak_live_bytes(&self) -> u64 {
         self.peak_live_bytes
+    }
+
+    /// Streams of its allocations, those of lower numbers included.
+    pub(super) const fn streams(&self) -> u32 {
+        self.streams
     }
 
     /// How many events at the start of a pass only end the one before.

@@ -256,6 +256,7 @@ pub(crate) struct Writer {
     live: IdMap<(usize, u64)>,
     live_bytes: u64,
     peak_live_bytes: u64,
+    streams: u32,
     /// Places that no block has at the moment.
     vacant: Vec<usize>,
     /// The first write that failed; nothing is written behind it.
@@ -269,6 +270,7 @@ impl Writer {
             live: IdMap::default(),
             live_bytes: 0,
             peak_live_bytes: 0,
+            streams: 1,
             vacant: Vec::new(),
             failed: None,
         }
@@ -284,6 +286,7 @@ impl Writer {
                 let unused = self.live.len();
                 let place = self.vacant.pop().unwrap_or(unused);
                 self.live.insert(id, (place, bytes));
+                self.streams = self.streams.max(u32::from(stream) + 1);
                 self.live_bytes += bytes;
                 self.peak_live_bytes = self.peak_live_bytes.max(self.live_bytes);
                 Act::Alloc {
@@ -316,6 +319,7 @@ impl Writer {
                 tape: self.tape,
                 places,
                 peak_live_bytes: self.peak_live_bytes,
+                streams: self.streams,
                 kept,
             }),
         }
@@ -329,6 +333,7 @@ pub(crate) struct Written {
     pub(super) places: usize,
     /// Most bytes that are live at once.
     pub(crate) peak_live_bytes: u64,
+    pub(super) streams: u32,
     /// The blocks that are live at the end, by id.
     pub(super) kept: Vec<(u32, usize)>,
 }

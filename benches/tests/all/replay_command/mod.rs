@@ -100,6 +100,8 @@ fn json_lines_have_every_promised_key() {
         }
         assert!(row["reserved_over_live"].as_f64().unwrap() > 1.0);
         assert!(row["ns_per_operation"].as_f64().unwrap() > 0.0);
+        assert!(row["worst_ns"].as_u64().unwrap() > 0);
+        assert_eq!(row["streams"], 1);
     }
 }
 
