@@ -4,19 +4,15 @@
 //! consecutive addresses, as a reserved range of virtual addresses does.
 
 use std::cell::Cell;
-use std::num::NonZeroU32;
 
 use larder_core::{
-    Addr, AddrRange, Bfc, BfcConfig, Chunk, ChunkState, FixedRange, GrowRequest, Growth,
-    SubAllocError, SubAllocator,
+    Addr, AddrRange, Bfc, BfcConfig, Chunk, ChunkState, FixedRange, GrowRequest, SubAllocError,
+    SubAllocator,
 };
 
 use crate::replay::{Contender, Slot, Spare};
 use crate::snapshot::Span;
 use crate::streams::Streams;
-
-/// Growth ahead of [`larder_ahead`]: a 64th of what is held.
-const AHEAD_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
 /// Records lent to each allocator: 4 MiB of table, far more than any trace has chunks at once.
 const RECORDS: usize = 1 << 17;
@@ -27,18 +23,9 @@ const BASE: u64 = 1 << 32;
 /// Bytes of a device without a limit.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
-/// Larder's default as a contender: one range that grows by what is missing, in units of 2 MiB.
-pub(crate) fn larder(device_bytes: Option<u64>) -> Box<dyn Contender> {
+/// Larder without pages that move: one range that grows by what is missing, in units of 2 MiB.
+pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let config = BfcConfig::new(device_bytes.unwrap_or(u64::MAX));
-    Box::new(Core::new(config))
-}
-
-/// Larder over one range that grows by at least a 64th of what is held.
-pub(crate) fn larder_ahead(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    let mut config = BfcConfig::new(device_bytes.unwrap_or(u64::MAX));
-    if let Growth::Range { ahead_divisor, .. } = &mut config.growth {
-        *ahead_divisor = Some(AHEAD_DIVISOR);
-    }
     Box::new(Core::new(config))
 }
 

@@ -36,7 +36,7 @@ const MAPPINGS: usize = 1 << 17;
 const CHUNKS: usize = 1 << 17;
 
 /// Pages move before more memory is asked for.
-pub(crate) fn larder_billed(device_bytes: Option<u64>) -> Box<dyn Contender> {
+pub(crate) fn larder(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Paged::new(Backing::Billed, device_bytes))
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn larder_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Paged::new(backing, device_bytes))
 }
 
-/// Steps are planned; pages move as in [`larder_billed`].
+/// Steps are planned; pages move as in [`larder`].
 pub(crate) fn planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let mut planned = Paged::new(Backing::Billed, device_bytes);
     planned.steps = Some(planned::steps());

@@ -59,12 +59,12 @@ pub(crate) fn save(steps: &Steps<'_>, program: u64) -> Vec<u8> {
 const BASE: u64 = 1 << 32;
 /// Its length: what granules of 256 bytes counted in 32 bits allow, less a little.
 const RANGE_BYTES: u64 = 768 << 30;
-/// What the plain range grows by, as `larder`.
+/// What the plain range grows by, as `larder-no-moves`.
 const GROWTH_BYTES: u64 = 2 << 20;
 
-/// Steps are planned over one range that grows, as in `larder`.
+/// Steps are planned over one range that grows, as in `larder-no-moves`.
 #[expect(clippy::expect_used, reason = "policies are constants of this program")]
-pub(crate) fn planned_plain(device_bytes: Option<u64>) -> Box<dyn Contender> {
+pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let given = device_bytes.unwrap_or(RANGE_BYTES).min(RANGE_BYTES) / GROWTH_BYTES * GROWTH_BYTES;
     let addresses = AddrRange::new(Addr::new(BASE), given.max(GROWTH_BYTES));
     let addresses = addresses.expect("ends below 2^64");

@@ -321,12 +321,13 @@ fn read_plans(
     let uses_plans = args.plan.is_some() || args.save_plans.is_some();
     if uses_plans && (planners.is_empty() || args.files.len() > 1) {
         return Err(Failure::Arguments(
-            "plans are of one trace and need an allocator that plans: give one FILE and --allocator planned".to_owned(),
+            "plans are of one trace and need an allocator that plans: give one FILE and --allocator larder-planned".to_owned(),
         ));
     }
     if args.save_plans.is_some() && planners.len() > 1 {
         return Err(Failure::Arguments(
-            "--save-plans writes what one allocator learned: give --allocator planned".to_owned(),
+            "--save-plans writes what one allocator learned: give --allocator larder-planned"
+                .to_owned(),
         ));
     }
     let Some(path) = &args.plan else {

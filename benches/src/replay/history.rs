@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn pages_that_move_are_told_from_pages_that_are_new() {
-        let history = history("larder-billed");
+        let history = history("larder");
         assert_eq!(history.reserved.last(), Some(&(8, 8 * PAGE)));
         let moved: Vec<_> = history
             .held
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn nothing_moves_where_no_pages_are_mapped() {
-        let history = history("larder");
+        let history = history("larder-no-moves");
         assert!(!history.held.is_empty());
         assert!(history.held.iter().all(|held| held.moved_bytes == 0));
         assert_eq!(history.reserved.last(), Some(&(13, 12 * PAGE)));

@@ -324,12 +324,7 @@ pub(crate) fn replay_watched(
     watch: &dyn Fn(f64),
 ) -> Result<Outcome, ReplayError> {
     let mut slots = vec![Slot::default(); script.places()];
-    let mut replay = Replay {
-        spec,
-        script,
-        plans: options.plans,
-        watch,
-    };
+    let mut replay = Replay::new(spec, script, options, watch, &mut slots)?;
     let history = options.history.then(History::default);
     let mut outcome = replay.sampled_run(options.device_bytes, &mut slots, history)?;
     let mut fastest: Option<Timed> = None;
@@ -353,7 +348,8 @@ pub(crate) fn replay_watched(
 struct Replay<'r> {
     spec: &'r ContenderSpec,
     script: &'r mut ReplayScript,
-    plans: Option<&'static [u8]>,
+    /// For contenders whose plans can be saved.
+    plans: Option<Vec<u8>>,
     watch: &'r dyn Fn(f64),
 }
 
@@ -364,11 +360,48 @@ struct Timed {
     completed: bool,
 }
 
+impl<'r> Replay<'r> {
+    /// Without plans from outside, those of a run without limit that is not shown: what needs them is to be seen with them, and a
+    /// program plays its steps thousands of times.
+    fn new(
+        spec: &'r ContenderSpec,
+        script: &'r mut ReplayScript,
+        options: &Options,
+        watch: &'r dyn Fn(f64),
+        slots: &mut [Slot],
+    ) -> io::Result<Self> {
+        let plans = options.plans.map(<[u8]>::to_vec);
+        let mut replay = Self {
+            spec,
+            script,
+            plans,
+            watch,
+        };
+        let mut first = replay.build(None);
+        if replay.plans.is_none() && first.planner().is_some() {
+            let mut timed = Timed::new();
+            replay.each_batch(|batch| {
+                timed.play(first.as_mut(), batch, slots);
+                timed.completed
+            })?;
+            replay.plans = replay.saved(first.as_mut());
+        }
+        Ok(replay)
+    }
+
+    /// What a contender has learned, if its plans can be saved.
+    fn saved(&self, contender: &mut dyn Contender) -> Option<Vec<u8>> {
+        let program = program_number(self.script.trace().name());
+        let steps = contender.planner()?;
+        Some(planned::save(steps, program))
+    }
+}
+
 impl Replay<'_> {
     /// A fresh contender that knows the plans, if there are any and it plans.
     fn build(&self, device_bytes: Option<u64>) -> Box<dyn Contender> {
         let mut contender = (self.spec.build)(device_bytes);
-        if let (Some(plans), Some(steps)) = (self.plans, contender.planner()) {
+        if let (Some(plans), Some(steps)) = (&self.plans, contender.planner()) {
             // The reader of the file has validated the plans.
             let _ = planned::load(steps, program_number(self.script.trace().name()), plans);
         }
@@ -475,9 +508,7 @@ impl Replay<'_> {
                 break;
             }
         }
-        let planner = contender.planner();
-        let plans =
-            planner.map(|steps| planned::save(steps, program_number(self.script.trace().name())));
+        let plans = self.saved(contender.as_mut());
         let max_reserved_bytes = contender.max_reserved_bytes().unwrap_or(0);
         let driver_calls = contender.driver_calls();
         Ok(Outcome {

@@ -11,12 +11,9 @@ pub(crate) fn record(
     script: &mut ReplayScript,
     options: &Options,
 ) -> Result<Snapshot, String> {
-    let mut replay = Replay {
-        spec,
-        script,
-        plans: options.plans,
-        watch: &|_| {},
-    };
+    let mut slots = vec![Slot::default(); script.places()];
+    let replay = Replay::new(spec, script, options, &|_| {}, &mut slots);
+    let mut replay = replay.map_err(|error| no_tape(&error))?;
     replay.recorded_run(options.device_bytes)
 }
 

@@ -11,7 +11,7 @@ pub(crate) const PYTORCH_SET: ContenderSpec = ContenderSpec {
 };
 
 /// What is replayed unless something else is asked for: what people have, and what they could have.
-pub(crate) const SHOWN: [&str; 4] = ["pytorch", "pytorch-expandable", "larder-billed", "planned"];
+pub(crate) const SHOWN: [&str; 4] = ["pytorch", "pytorch-expandable", "larder", "larder-planned"];
 
 /// Every contender that needs nothing else to be given, in the order of the table.
 pub(crate) const CONTENDERS: &[ContenderSpec] = &[
@@ -27,33 +27,28 @@ pub(crate) const CONTENDERS: &[ContenderSpec] = &[
     },
     ContenderSpec {
         name: "larder",
-        about: "ours: one range growing by what is missing in 2 MiB, exact splits, tail last",
-        build: ours::larder,
+        about: "ours, as DeviceAllocator is by default: idle pages of 2 MiB move before more is asked for",
+        build: paged::larder,
     },
     ContenderSpec {
-        name: "larder-ahead",
-        about: "the same, growing by at least a 64th of what is held",
-        build: ours::larder_ahead,
-    },
-    ContenderSpec {
-        name: "larder-billed",
-        about: "ours: idle pages of 2 MiB move before more is asked for",
-        build: paged::larder_billed,
+        name: "larder-no-moves",
+        about: "the same without moves: one range growing by what is missing in 2 MiB, exact splits, tail last",
+        build: ours::no_moves,
     },
     ContenderSpec {
         name: "larder-budget",
-        about: "the same, moving pages once three quarters of the device are held",
+        about: "larder, moving pages once three quarters of the device are held",
         build: paged::larder_budget,
     },
     ContenderSpec {
-        name: "planned",
-        about: "ours: steps served from plans of their shapes, over larder-billed",
+        name: "larder-planned",
+        about: "larder that knows the steps of the whole trace from a first pass, which is not shown, and serves them from plans",
         build: paged::planned,
     },
     ContenderSpec {
-        name: "planned-plain",
-        about: "the same over larder's range that grows, whose pages do not move",
-        build: planned::planned_plain,
+        name: "larder-planned-no-moves",
+        about: "the same over larder-no-moves",
+        build: planned::no_moves,
     },
     ContenderSpec {
         name: "prmalloc",

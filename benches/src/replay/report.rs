@@ -143,7 +143,7 @@ impl Report {
                 both.iter().filter(|(row, peer)| worse(row, peer)).count()
             };
             format!(
-                "{:width$}  reserves more on {}, calls more on {}, takes longer on {} of {} traces",
+                "{:width$}  memory on {}, calls on {}, time on {} of {} traces",
                 mean.allocator,
                 count(ReplayRow::reserves_more),
                 count(|row, peer| row.calls_or_regions() > peer.calls_or_regions()),

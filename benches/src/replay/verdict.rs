@@ -6,13 +6,12 @@ use super::report::{ReplayRow, Report};
 use crate::numbers::geometric_mean;
 
 /// Ours in the sentence: the first of them that was replayed.
-const OURS: [&str; 6] = [
-    "larder-billed",
-    "planned",
-    "larder-budget",
+const OURS: [&str; 5] = [
     "larder",
-    "larder-ahead",
-    "planned-plain",
+    "larder-planned",
+    "larder-budget",
+    "larder-no-moves",
+    "larder-planned-no-moves",
 ];
 
 /// PyTorch's in the sentence, first that as somebody set it, and their names there.

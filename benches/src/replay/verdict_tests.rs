@@ -36,17 +36,17 @@ fn verdict(rows: &[(&str, &'static str, u64, u64, bool)]) -> Option<String> {
 fn one_trace_has_its_own_bytes_in_the_sentence() {
     let rows = |theirs, ours| {
         let theirs = ("one", "pytorch", 100, theirs, true);
-        verdict(&[theirs, ("one", "larder-billed", 100, ours, true)]).unwrap()
+        verdict(&[theirs, ("one", "larder", 100, ours, true)]).unwrap()
     };
     let sentence = rows(8090, 6144);
     assert_eq!(
         sentence,
-        "At the peak PyTorch holds 7.9 GiB, Larder (larder-billed) 6 GiB: 24 % less."
+        "At the peak PyTorch holds 7.9 GiB, Larder (larder) 6 GiB: 24 % less."
     );
     let sentence = rows(103, 100);
     assert_eq!(
         sentence,
-        "At the peak PyTorch holds 103 MiB, Larder (larder-billed) 100 MiB: 2.9 % less."
+        "At the peak PyTorch holds 103 MiB, Larder (larder) 100 MiB: 2.9 % less."
     );
     assert!(rows(100, 125).ends_with(": 25 % more."));
     assert!(rows(100_000, 100_001).ends_with(": as much."));
@@ -58,10 +58,10 @@ fn expandable_segments_have_a_sentence_of_their_own() {
         verdict(&[
             ("one", "pytorch", 100, 200, true),
             ("one", "pytorch-expandable", 100, 125, true),
-            ("one", "larder-billed", 100, 100, true),
+            ("one", "larder", 100, 100, true),
             ("two", "pytorch", 100, 200, true),
             ("two", "pytorch-expandable", 100, 500, completes),
-            ("two", "larder-billed", 100, 100, true),
+            ("two", "larder", 100, 100, true),
         ])
         .unwrap()
     };
@@ -74,7 +74,7 @@ fn expandable_segments_are_not_named_twice() {
     let rows = |theirs| {
         verdict(&[
             ("one", "pytorch-expandable", 100, 125, true),
-            ("one", "larder-billed", 100, 100, true),
+            ("one", "larder", 100, 100, true),
             ("one", "pytorch-set", 100, theirs, true),
         ])
         .unwrap()
@@ -93,12 +93,12 @@ fn what_ran_is_compared() {
         .unwrap()
     };
     assert_eq!(
-        rows("pytorch", "planned"),
-        "At the peak PyTorch holds 200 MiB, Larder (planned) 100 MiB: 50 % less."
+        rows("pytorch", "larder-planned"),
+        "At the peak PyTorch holds 200 MiB, Larder (larder-planned) 100 MiB: 50 % less."
     );
     assert_eq!(
-        rows("pytorch-expandable", "larder"),
-        "At the peak PyTorch with expandable segments holds 200 MiB, Larder (larder) 100 MiB: 50 % less."
+        rows("pytorch-expandable", "larder-no-moves"),
+        "At the peak PyTorch with expandable segments holds 200 MiB, Larder (larder-no-moves) 100 MiB: 50 % less."
     );
 }
 
@@ -106,7 +106,7 @@ fn what_ran_is_compared() {
 fn a_device_below_what_is_live_fits_no_allocator() {
     let sentence = |device| {
         let mut report = Report::new(Options::new(Some(device * MIB)));
-        for allocator in ["pytorch", "larder-billed"] {
+        for allocator in ["pytorch", "larder"] {
             report.add("one", allocator, outcome(1884 * MIB, 1500 * MIB, false));
         }
         report.verdict().unwrap()
@@ -122,13 +122,13 @@ fn a_device_below_what_is_live_fits_no_allocator() {
 fn several_traces_are_compared_by_geometric_means() {
     let sentence = verdict(&[
         ("one", "pytorch", 100, 100, true),
-        ("one", "larder-billed", 100, 100, true),
+        ("one", "larder", 100, 100, true),
         ("two", "pytorch", 100, 400, true),
-        ("two", "larder-billed", 100, 100, true),
+        ("two", "larder", 100, 100, true),
     ]);
     assert_eq!(
         sentence.unwrap(),
-        "At the peak PyTorch holds 2.000 times what is live, Larder (larder-billed) 1.000: 50 % less (geometric means over 2 traces)."
+        "At the peak PyTorch holds 2.000 times what is live, Larder (larder) 1.000: 50 % less (geometric means over 2 traces)."
     );
 }
 
@@ -136,45 +136,44 @@ fn several_traces_are_compared_by_geometric_means() {
 fn who_runs_out_of_memory_is_named_and_left_out_of_means() {
     let one = |theirs, ours| {
         let theirs = ("one", "pytorch", 100, 100, theirs);
-        verdict(&[theirs, ("one", "larder-billed", 100, 100, ours)]).unwrap()
+        verdict(&[theirs, ("one", "larder", 100, 100, ours)]).unwrap()
     };
     assert_eq!(
         one(false, true),
-        "PyTorch runs out of memory, Larder (larder-billed) does not."
+        "PyTorch runs out of memory, Larder (larder) does not."
     );
     assert_eq!(
         one(true, false),
-        "Larder (larder-billed) runs out of memory, PyTorch does not."
+        "Larder (larder) runs out of memory, PyTorch does not."
     );
     assert_eq!(
         one(false, false),
-        "Both PyTorch and Larder (larder-billed) run out of memory."
+        "Both PyTorch and Larder (larder) run out of memory."
     );
     let two = |completed| {
         let rows = [
             ("one", "pytorch", 100, 200, completed),
-            ("one", "larder-billed", 100, 100, true),
+            ("one", "larder", 100, 100, true),
             ("two", "pytorch", 100, 400, false),
-            ("two", "larder-billed", 100, 100, true),
+            ("two", "larder", 100, 100, true),
         ];
         verdict(&rows).unwrap()
     };
     let sentence = two(true);
     assert!(
-        sentence.starts_with(
-            "PyTorch completes 1 of 2 traces, Larder (larder-billed) 2. At the peak PyTorch"
-        ),
+        sentence
+            .starts_with("PyTorch completes 1 of 2 traces, Larder (larder) 2. At the peak PyTorch"),
         "{sentence}"
     );
     assert!(
         sentence.ends_with(
-            "2.000 times what is live, Larder (larder-billed) 1.000: 50 % less (geometric means over 1 trace)."
+            "2.000 times what is live, Larder (larder) 1.000: 50 % less (geometric means over 1 trace)."
         ),
         "{sentence}"
     );
     assert_eq!(
         two(false),
-        "PyTorch completes 0 of 2 traces, Larder (larder-billed) 2."
+        "PyTorch completes 0 of 2 traces, Larder (larder) 2."
     );
 }
 
@@ -182,7 +181,7 @@ fn who_runs_out_of_memory_is_named_and_left_out_of_means() {
 fn settings_of_ones_own_go_before_the_defaults() {
     let sentence = verdict(&[
         ("one", "pytorch", 100, 800, true),
-        ("one", "larder-billed", 100, 100, true),
+        ("one", "larder", 100, 100, true),
         ("one", "pytorch-set", 100, 200, true),
     ]);
     let sentence = sentence.unwrap();
@@ -194,6 +193,6 @@ fn settings_of_ones_own_go_before_the_defaults() {
 
 #[test]
 fn without_both_there_is_no_sentence() {
-    assert_eq!(verdict(&[("one", "larder-billed", 100, 100, true)]), None);
+    assert_eq!(verdict(&[("one", "larder", 100, 100, true)]), None);
     assert_eq!(verdict(&[("one", "pytorch", 100, 100, true)]), None);
 }

@@ -203,7 +203,7 @@ fn ctrl_c_leaves_what_was_measured() {
             "replay",
             "--json",
             "--allocator",
-            "larder",
+            "larder-no-moves",
             "--smallest-device",
         ])
         .args(["--passes", "500", &carried("resnet50_train"), &trace])

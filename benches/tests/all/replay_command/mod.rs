@@ -15,15 +15,14 @@ use tempfile::TempDir;
 
 pub(crate) const GOOD: &str =
     "# alloc-trace v1: a <id> <bytes>\na 0 1000\ns 0\na 1 3000\nf 0\na 2 500\ns 1\n";
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 13] = [
     "pytorch",
     "pytorch-expandable",
     "larder",
-    "larder-ahead",
-    "larder-billed",
+    "larder-no-moves",
     "larder-budget",
-    "planned",
-    "planned-plain",
+    "larder-planned",
+    "larder-planned-no-moves",
     "prmalloc",
     "prmalloc-upstream",
     "xla",
@@ -33,7 +32,7 @@ const NAMES: [&str; 14] = [
 ];
 
 /// What is replayed unless something else is asked for.
-const SHOWN: [&str; 4] = ["pytorch", "pytorch-expandable", "larder-billed", "planned"];
+const SHOWN: [&str; 4] = ["pytorch", "pytorch-expandable", "larder", "larder-planned"];
 
 pub(crate) fn larder(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_larder"))
@@ -135,9 +134,9 @@ fn driver_calls_are_known_where_pages_are_mapped_and_nowhere_else() {
         let name = row["allocator"].as_str().unwrap();
         assert_eq!(row["passes"], 3);
         let mapped = [
-            "larder-billed",
+            "larder",
             "larder-budget",
-            "planned",
+            "larder-planned",
             "pytorch-expandable",
         ];
         if mapped.contains(&name) {
@@ -249,7 +248,7 @@ fn a_small_device_stops_the_replay_and_says_so() {
         let output = larder(&["--json", "--all", "--device-bytes", device, &trace]);
         assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
         assert!(
-            stderr(&output).contains("14 of 14 replays"),
+            stderr(&output).contains("13 of 13 replays"),
             "{}",
             stderr(&output)
         );

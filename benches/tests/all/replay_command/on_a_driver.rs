@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn on_the_stand_in_driver_the_calls_are_those_of_the_simulation() {
     let trace = carried("gpt2s_train");
-    let allocators = ["--allocator", "larder-billed", "--allocator", "device"];
+    let allocators = ["--allocator", "larder", "--allocator", "device"];
     let arguments = [&["--driver", "stand-in", "--json", &trace], &allocators[..]].concat();
     let output = larder(&arguments);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -130,7 +130,7 @@ fn the_table_lists_the_calls_of_a_driver_and_whose_time_it_is() {
             "{line}"
         );
     }
-    let without = larder(&["--allocator", "larder", &trace]);
+    let without = larder(&["--allocator", "larder-no-moves", &trace]);
     assert!(
         !stdout(&without).contains("calls of the"),
         "{}",

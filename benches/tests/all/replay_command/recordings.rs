@@ -41,7 +41,7 @@ fn a_snapshot_of_pytorch_is_replayed_each_device_by_itself() {
     let output = larder(&[
         "--json",
         "--allocator",
-        "larder",
+        "larder-no-moves",
         "--allocator",
         "xla",
         &path,
@@ -72,7 +72,13 @@ fn a_snapshot_of_pytorch_is_replayed_each_device_by_itself() {
 fn what_a_recording_does_not_say_stands_once_below_the_table_and_in_each_line_of_json() {
     let path = fixture("protocol4.pickle");
     let said = "protocol4.dev0: 2 blocks of 2.64 KiB older than the history";
-    let output = larder(&["--allocator", "larder", "--allocator", "xla", &path]);
+    let output = larder(&[
+        "--allocator",
+        "larder-no-moves",
+        "--allocator",
+        "xla",
+        &path,
+    ]);
     assert_eq!(
         stdout(&output).matches(said).count(),
         1,
@@ -101,7 +107,7 @@ fn a_log_of_rmm_is_known_by_its_header_whatever_its_name() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["run.dev0.csv", "run.trace"] {
         let path = file(&folder, name, LOG);
-        let output = larder(&["--json", "--allocator", "larder", &path]);
+        let output = larder(&["--json", "--allocator", "larder-no-moves", &path]);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let row = &json(&output)[0];
         assert_eq!(
@@ -152,9 +158,8 @@ fn a_replay_of_its_own_snapshot_needs_the_same() {
     let out = folder.path().join("out.pickle");
     let out = out.to_str().unwrap();
     let allocators = [
+        "larder-no-moves",
         "larder",
-        "larder-ahead",
-        "larder-billed",
         "larder-budget",
         "xla",
         "xla-one-region",
@@ -196,7 +201,12 @@ fn allocators_that_plan_and_those_on_a_driver_have_snapshots_too() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.pickle");
     let (out, trace) = (out.to_str().unwrap(), carried("resnet50_train"));
-    for name in ["planned", "planned-plain", "device", "device-planned"] {
+    for name in [
+        "larder-planned",
+        "larder-planned-no-moves",
+        "device",
+        "device-planned",
+    ] {
         let output = larder(&[
             "--json",
             "--passes",
@@ -211,7 +221,7 @@ fn allocators_that_plan_and_those_on_a_driver_have_snapshots_too() {
         ]);
         assert_eq!(output.status.code(), Some(0), "{name}: {}", stderr(&output));
         let row = &json(&output)[0];
-        let again = &json(&larder(&["--json", "--allocator", "larder", out]))[0];
+        let again = &json(&larder(&["--json", "--allocator", "larder-no-moves", out]))[0];
         for key in ["allocations", "peak_live_bytes"] {
             assert_eq!(row[key], again[key], "{name}: {key}");
         }
@@ -226,7 +236,7 @@ fn a_snapshot_is_of_one_trace_and_one_allocator_that_says_what_it_holds() {
     let good = file(&folder, "good.trace", GOOD);
     let other = file(&folder, "other.trace", GOOD);
     refused(&["--snapshot", out, &good], "one --allocator");
-    let one = ["--allocator", "larder", "--snapshot"];
+    let one = ["--allocator", "larder-no-moves", "--snapshot"];
     refused(
         &[&one, [out, &good, &other].as_slice()].concat(),
         "give one FILE",

@@ -24,8 +24,7 @@ fn the_default_is_pytorch_beside_ours_and_ends_with_what_that_saves() {
     }
     assert!(text.contains("over 2 completed of 2 traces"), "{text}");
     let last = text.lines().last().unwrap();
-    let sentence =
-        "At the peak PyTorch holds 1.161 times what is live, Larder (larder-billed) 1.00";
+    let sentence = "At the peak PyTorch holds 1.161 times what is live, Larder (larder) 1.00";
     assert!(last.starts_with(sentence), "{last}");
     for part in [
         " % less (geometric means over 2 traces). ",
