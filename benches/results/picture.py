@@ -13,8 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PICTURE = HERE.parent.parent / "docs/guide/src/pictures/results.svg"
 VERSUS = "2026-11-25-versus.jsonl"
-PYTORCH = "2026-11-24-replay-pytorch.jsonl"
-PLANNED = "2026-11-21-planned.jsonl"
+MOVING = "2026-11-27-moving.jsonl"
 
 WIDTH, HEIGHT, ROW = 760, 352, 30
 # Told apart by lightness too, for who does not see the colours.
@@ -32,22 +31,16 @@ def mean(values):
 
 def device_memory():
     """Name, geometric mean of reserved over live, whether it is ours."""
-    first, again = rows(PYTORCH), rows(PLANNED)
-
-    def of(found, allocator):
-        return [row for row in found if row["allocator"] == allocator]
+    carried = [row for row in rows(MOVING) if row["carried"]]
 
     def once(allocator):
-        return [row["reserved_over_live"] for row in of(first, allocator)]
-
-    def second_pass(row):
-        return row["reserved_by_pass"][1] / row["peak_live_bytes"]
+        return [row["reserved_over_live"] for row in carried if row["allocator"] == allocator]
 
     answer = [
         ("PyTorch", once("pytorch"), False),
         ("PyTorch, expandable", once("pytorch-expandable"), False),
-        ("Larder", once("larder-billed"), True),
-        ("Larder, steps seen once", [second_pass(row) for row in of(again, "planned") if row["passes"] == 2], True),
+        ("Larder", once("larder"), True),
+        ("Larder, steps seen once", once("larder-planned"), True),
     ]
     for name, ratios, _ in answer:
         assert len(ratios) == 8, f"{name}: {len(ratios)} traces instead of 8"
@@ -127,7 +120,7 @@ def picture():
     draw_device(out, 20)
     draw_heap(out, 390)
     out.append(f'<line x1="374" y1="16" x2="374" y2="{HEIGHT - 40}" stroke="{LINE}"/>')
-    sources = ", ".join(name.removesuffix(".jsonl") for name in (PYTORCH, PLANNED, VERSUS))
+    sources = ", ".join(name.removesuffix(".jsonl") for name in (MOVING, VERSUS))
     out.append(text(20, HEIGHT - 14, f"Geometric means. From benches/results: {sources}", 11, fill="#5a606a"))
     out.append("</svg>")
     return "\n".join(out) + "\n"

@@ -40,7 +40,7 @@ pub(crate) fn larder(device_bytes: Option<u64>) -> Box<dyn Contender> {
     Box::new(Paged::new(Backing::Billed, device_bytes))
 }
 
-/// The device's memory is ours anyway: pages move from three quarters of it on.
+/// The device's memory is ours anyway: pages move once all of it is held.
 pub(crate) fn larder_budget(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let backing = Backing::Budget(device_bytes.unwrap_or(u64::MAX));
     Box::new(Paged::new(backing, device_bytes))

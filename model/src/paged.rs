@@ -8,8 +8,8 @@ use larder_core::paged::{
     PagedConfig, Place,
 };
 use larder_core::{
-    Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, ChunkState, EventNumber,
-    Request, Step, StreamId, StreamPoint,
+    Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, EventNumber, Request, Step,
+    StreamId, StreamPoint,
 };
 
 use crate::PageDevice;
@@ -261,14 +261,8 @@ impl Run<'_, '_> {
             event: EventNumber::new(self.streams[stream].0),
         });
         let mapped = self.paged.back_over(self.device, range, range, max, point);
-        let mut unmapped = None;
-        self.paged.for_each_chunk(|chunk| {
-            if chunk.state == ChunkState::Unmapped && chunk.range.overlaps(range) {
-                unmapped = Some(chunk);
-            }
-        });
-        if let Some(unmapped) = unmapped.filter(|_| mapped) {
-            return Err(format!("{range:?} is not mapped at {unmapped:?}"));
+        if mapped && !self.paged.is_mapped(range) {
+            return Err(format!("{range:?} is not mapped"));
         }
         if self.device.held_bytes() > held.max(max) {
             return Err(format!("{range:?} mapped above {max}"));

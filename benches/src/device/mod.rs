@@ -37,12 +37,12 @@ const ADDRESS_BYTES: u64 = 768 << 30;
 pub(crate) const CONTENDERS: &[ContenderSpec] = &[
     ContenderSpec {
         name: "device",
-        about: "larder-cuda's device memory, in stream order: pages move before more is asked for",
+        about: "larder-cuda's device memory, in stream order, by its default: pages move where memory is short, and early while that takes few calls",
         build: device,
     },
     ContenderSpec {
         name: "device-budget",
-        about: "the same, moving pages once three quarters of the device are held",
+        about: "the same, moving pages only once all of the device is held",
         build: device_budget,
     },
     ContenderSpec {

@@ -27,7 +27,7 @@ pub(crate) const CONTENDERS: &[ContenderSpec] = &[
     },
     ContenderSpec {
         name: "larder",
-        about: "ours, as DeviceAllocator is by default: idle pages of 2 MiB move before more is asked for",
+        about: "ours, as DeviceAllocator is by default: pages move where memory is short, and early while that takes few calls",
         build: paged::larder,
     },
     ContenderSpec {
@@ -37,7 +37,7 @@ pub(crate) const CONTENDERS: &[ContenderSpec] = &[
     },
     ContenderSpec {
         name: "larder-budget",
-        about: "larder, moving pages once three quarters of the device are held",
+        about: "larder, moving pages only once all of the device is held",
         build: paged::larder_budget,
     },
     ContenderSpec {

@@ -65,18 +65,29 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         Some(self.mark_used(used, request.bytes))
     }
 
-    /// FIT1 and FIT2, on whatever is joined by now.
+    /// FIT1 and FIT2, on whatever is joined by now, if memory is known to be behind what they find.
     #[inline]
     pub(super) fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
         self.streams.meet(request.stream);
-        self.search(need, request)
+        let found = self.search(need, request)?;
+        self.is_backed(&found).then_some(found)
+    }
+
+    /// Whether memory is known to be behind all of a chunk.
+    #[inline]
+    pub(super) fn is_backed(&self, found: &Found) -> bool {
+        !M::HOLLOW || !self.table.at(found.link).is_hollow()
     }
 
     /// The last resorts before an error: join what streams have left, look at everything.
     #[cold]
     fn alloc_slowly(&mut self, request: &Request) -> Result<Grant, AllocError> {
         let need = self.need(request)?;
-        match self.search_fully(need, request) {
+        let mut found = self.search_fully(need, request);
+        if found.is_some_and(|found| !self.is_backed(&found)) {
+            found = self.search_backed(need, request);
+        }
+        match found {
             Some(found) => self.take(found, need, request),
             None => {
                 let growth = match self.config.growth {
@@ -281,6 +292,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Makes the last `rest` granules of what `old` was a free chunk behind `used`.
     fn insert_rest(&mut self, used: Link, rest: u32, old: &Chunk) -> Option<()> {
         let link = self.split_off(used, rest, old, old.point())?;
+        self.table.at_mut(link).join_hollow(old);
         self.list(link);
         Some(())
     }

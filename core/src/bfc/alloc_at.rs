@@ -115,6 +115,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         need: Need,
         request: &Request,
     ) -> Result<Block, AllocError> {
+        let found = found.filter(|found| self.is_backed(found));
         let found = found.ok_or(AllocError::PlaceTaken)?;
         // A place asked for exactly is always cut out exactly.
         let whole = self.table.at(found.link).size;
@@ -128,7 +129,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     }
 
     /// The free, settled chunk that holds `size` granules from the start of `range`.
-    fn free_chunk_over(
+    pub(super) fn free_chunk_over(
         &self,
         range: AddrRange,
         size: u32,
@@ -143,7 +144,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// The chunk that holds `size` granules from the start of `range` where queued work of one stream may
     /// use it; free chunks side by side are joined if all of them serve.
     #[inline]
-    fn join_over(
+    pub(super) fn join_over(
         &mut self,
         range: AddrRange,
         size: u32,
@@ -170,7 +171,13 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             self.settle(self.table.at(found.link).next);
             self.force_join_behind(found.link);
         }
-        Some(found)
+        if joins == 0 {
+            return Some(found);
+        }
+        // What was settled may join what lies beside it.
+        self.unlist(found.link);
+        self.join_and_list(found.link);
+        self.chunk_at(range, near)
     }
 
     /// The chunk in which `range` starts, and how far.

@@ -65,6 +65,23 @@ impl Bins {
         ))
     }
 
+    /// The last class below `from` that has a chunk.
+    pub(crate) const fn class_below(&self, from: usize) -> Option<Class> {
+        let word = (from / 64) & (WORDS - 1);
+        let here = self.words[word] & !(u64::MAX << (from % 64));
+        if here != 0 {
+            let bit = 63 - here.leading_zeros() as usize;
+            return Some(Class::from_index(word * 64 + bit));
+        }
+        let below = self.summary & !(u32::MAX << word);
+        if below == 0 {
+            return None;
+        }
+        let word = 31 - below.leading_zeros() as usize;
+        let bit = 63 - self.words[word & (WORDS - 1)].leading_zeros() as usize;
+        Some(Class::from_index(word * 64 + bit))
+    }
+
     /// Puts a free chunk at the front of its class.
     #[inline]
     pub(crate) fn insert(&mut self, table: &mut Slab<'_, Chunk>, link: Link) {

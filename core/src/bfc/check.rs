@@ -59,8 +59,6 @@ struct ChunkSums {
     live: u64,
     leaving: u64,
     held: u64,
-    /// Addresses without memory: of `held`, what is not reserved.
-    unmapped: u64,
     slack_bytes: u64,
     with_point: u32,
 }
@@ -160,12 +158,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
                 check(chunk.point().is_none(), "BFC3", link)?;
                 check(indexed.is_none(), "BFC9", link)?;
             }
-            State::Moving => {
-                found.with_point += u32::from(chunk.point().is_some());
-                check(indexed.is_none(), "BFC9", link)?;
-            }
-            State::Unmapped | State::Filling => {
-                found.unmapped += size;
+            State::Filling => {
                 check(chunk.point().is_none(), "BFC3", link)?;
                 check(indexed.is_none(), "BFC9", link)?;
             }
@@ -236,7 +229,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         let counters = &self.counters;
         let agree = counters.live == found.live
             && counters.leaving == found.leaving
-            && counters.reserved == found.held - found.unmapped
+            && (M::HOLLOW || counters.reserved == found.held)
             && counters.slack_bytes == found.slack_bytes
             && self.streams.with_point() == found.with_point
             && counters.peak_live >= counters.live

@@ -10,8 +10,8 @@
 //! `start` and `size` count granules; `prev` and `next` are the address neighbours in the same
 //! region; next and previous of a free chunk are its neighbours in the list of its class. 32
 //! bytes on a 32-byte boundary: one cache line a record, where 40 would straddle two every other
-//! time. Free chunks without memory behind them are linked as free ones are; what is known of the
-//! memory itself stands in the tables of pages (`paged/table.rs`).
+//! time. Of a free chunk without memory behind all of it only that is noted; which pages have some stands
+//! in the tables of pages (`paged/table.rs`).
 
 use crate::region::RegionId;
 use crate::stream::StreamId;
@@ -64,16 +64,13 @@ pub(crate) enum State {
     Free = 2,
     /// Free, on its way back to the sub-allocator: nobody may have it.
     Leaving = 3,
-    /// Free addresses without memory behind them ([`paged`](super::paged)).
-    Unmapped = 4,
-    /// Free, with memory behind it that a plan under way moves, uses or gives back.
-    Moving = 5,
-    /// Unmapped, and a plan under way puts memory behind it.
-    Filling = 6,
+    /// Free, and a plan under way puts memory behind it ([`paged`](super::paged)).
+    Filling = 4,
 }
 
 const STATE_MASK: u32 = 0b111;
 const HAS_POINT: u32 = 1 << 3;
+const HOLLOW: u32 = 1 << 4;
 const STREAM_SHIFT: u32 = 8;
 const REGION_SHIFT: u32 = 16;
 
@@ -120,9 +117,7 @@ impl Chunk {
             1 => State::Used,
             2 => State::Free,
             3 => State::Leaving,
-            4 => State::Unmapped,
-            5 => State::Moving,
-            6 => State::Filling,
+            4 => State::Filling,
             _ => State::Vacant,
         }
     }
@@ -137,9 +132,20 @@ impl Chunk {
         self.kind & STATE_MASK == State::Free as u32
     }
 
-    /// Whether there are addresses only.
-    pub(crate) const fn is_unmapped(&self) -> bool {
-        self.kind & STATE_MASK == State::Unmapped as u32
+    /// Whether some page of a free chunk may have no memory behind it ([`paged`](super::paged)).
+    #[inline]
+    pub(crate) const fn is_hollow(&self) -> bool {
+        self.kind & HOLLOW != 0
+    }
+
+    pub(crate) const fn set_hollow(&mut self, hollow: bool) {
+        self.kind = (self.kind & !HOLLOW) | if hollow { HOLLOW } else { 0 };
+    }
+
+    /// Becomes hollow if the other is.
+    #[inline]
+    pub(crate) const fn join_hollow(&mut self, other: &Self) {
+        self.kind |= other.kind & HOLLOW;
     }
 
     /// Changes the state and nothing else: a point stays.
@@ -251,7 +257,7 @@ impl Sink for Chunk {
     }
 }
 
-/// The links of a free chunk: in the bin of its class, or among the unmapped ones.
+/// The links of a free chunk, in the bin of its class.
 impl Linked for Chunk {
     #[inline]
     fn next(&self) -> Link {

@@ -270,7 +270,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     }
 
     /// Of two stored points of one stream the later.
-    fn later(&self, a: (StreamId, u32), b: (StreamId, u32)) -> (StreamId, u32) {
+    pub(super) fn later(&self, a: (StreamId, u32), b: (StreamId, u32)) -> (StreamId, u32) {
         if self.streams.ahead(a.0, a.1) >= self.streams.ahead(b.0, b.1) {
             a
         } else {
@@ -296,6 +296,9 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         result.start = chunk.start;
         result.size += chunk.size;
         result.prev = chunk.prev;
+        if M::HOLLOW {
+            result.join_hollow(&chunk);
+        }
         self.link_after(chunk.prev, next, &chunk);
         self.table.remove(link);
         if self.wilderness != next {
@@ -322,6 +325,9 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         let chunk = self.table.at_mut(link);
         chunk.size += behind.size;
         chunk.next = behind.next;
+        if M::HOLLOW {
+            chunk.join_hollow(&behind);
+        }
         self.link_before(behind.next, link, &behind);
         self.table.remove(next);
     }

@@ -9,6 +9,7 @@ use super::check::Violation;
 use super::drive::Reach;
 use super::grow::GrowTicket;
 use super::index::AddressIndex;
+use super::report::ChunkInfo;
 use super::shrink::ReleaseTicket;
 use super::step::Attempt;
 use crate::block::{Grant, Request};
@@ -35,6 +36,10 @@ pub trait Memory: Sized {
     /// Calls to make, and leave to make them.
     type Plan;
 
+    /// Whether a free chunk may have no memory behind some of it.
+    #[doc(hidden)]
+    const HOLLOW: bool = false;
+
     /// See [`Bfc::step`].
     #[doc(hidden)]
     fn step<I: AddressIndex>(
@@ -52,6 +57,24 @@ pub trait Memory: Sized {
     /// See [`Bfc::pool_stats`].
     #[doc(hidden)]
     fn pool_stats<I: AddressIndex>(bfc: &mut Bfc<'_, I, Self>) -> PoolStats;
+
+    /// Whether memory stands behind these granules of a region, for chunks that may lack some.
+    #[doc(hidden)]
+    fn is_backed<I: AddressIndex>(bfc: &Bfc<'_, I, Self>, start: u32, end: u32) -> bool {
+        let _ = (bfc, start, end);
+        true
+    }
+
+    /// Calls `f` with what a chunk is, a piece at a time.
+    #[doc(hidden)]
+    fn for_each_piece<I: AddressIndex>(
+        bfc: &Bfc<'_, I, Self>,
+        chunk: ChunkInfo,
+        f: &mut impl FnMut(ChunkInfo),
+    ) {
+        let _ = bfc;
+        f(chunk);
+    }
 
     /// Walks the invariants that are this memory's own.
     #[doc(hidden)]

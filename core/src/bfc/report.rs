@@ -120,7 +120,7 @@ pub enum ChunkState {
     },
     /// On its way back to the sub-allocator.
     Leaving,
-    /// Free addresses without memory behind them.
+    /// Free pages without memory behind them.
     Unmapped,
     /// In a plan under way that maps, moves or gives back memory.
     Planned,
@@ -225,13 +225,14 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         }
     }
 
-    /// Calls `f` with every chunk, in address order.
+    /// Calls `f` with every chunk, in address order; with a free one that has memory behind some of its pages only, a
+    /// piece at a time.
     pub fn for_each_chunk(&self, mut f: impl FnMut(ChunkInfo)) {
         for id in self.regions.ids() {
             let mut link = Link(self.regions.get(id).first());
             while link.is_some() {
                 if let Some(info) = self.chunk_info(link) {
-                    f(info);
+                    M::for_each_piece(self, info, &mut f);
                 }
                 link = self.table.at(link).next;
             }
@@ -251,8 +252,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
                 pending: self.streams.pending(chunk.point()).is_some(),
             },
             State::Leaving => ChunkState::Leaving,
-            State::Unmapped => ChunkState::Unmapped,
-            State::Moving | State::Filling => ChunkState::Planned,
+            State::Filling => ChunkState::Planned,
         };
         let range = AddrRange::new(Addr::new(self.addr_of(link)), bytes)?;
         Some(ChunkInfo {

@@ -169,7 +169,8 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         while size < missing {
             let chunk = self.table.at(next);
             let pending = self.streams.pending(chunk.point());
-            if !chunk.is_free() || pending.is_some_and(|point| point.stream != stream) {
+            let is_barred = pending.is_some_and(|point| point.stream != stream);
+            if !chunk.is_free() || is_barred || M::HOLLOW && chunk.is_hollow() {
                 break;
             }
             // Chunks of one region: their sum is countable.

@@ -30,6 +30,10 @@ use crate::stream::{StreamId, StreamPoint};
 /// reserves the same memory (docs/DECISIONS.md, 1).
 const SCAN: u32 = 4;
 
+/// Chunks and handles that one search for memory looks at in vain: some 20 ns each, so that it stays below what a
+/// driver call takes.
+pub(super) const LOOKS: u32 = 1024;
+
 /// A chunk that serves, and how.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
@@ -128,6 +132,31 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         }
         self.search_upward(need, request, u32::MAX)
             .or_else(|| self.judge(self.wilderness, need, request))
+    }
+
+    /// A chunk that serves and has memory where the block would lie: the first in FIT1's order, of so many at most as
+    /// one search looks at.
+    pub(super) fn search_backed(&self, need: Need, request: &Request) -> Option<Found> {
+        let serves = |link: Link| {
+            let found = self.judge(link, need, request)?;
+            let start = self.table.at(link).start + found.padding;
+            let backed = self.is_backed(&found) || M::is_backed(self, start, start + need.size);
+            backed.then_some(found)
+        };
+        let mut looks = LOOKS;
+        let mut from = Class::of(need.size).index();
+        while let Some(class) = self.bins.next_class(from) {
+            let mut link = self.bins.head(class);
+            while link.is_some() && looks > 0 {
+                if let Some(found) = serves(link) {
+                    return Some(found);
+                }
+                looks -= 1;
+                link = self.table.at(link).next_free();
+            }
+            from = class.index() + 1;
+        }
+        serves(self.wilderness)
     }
 
     /// FIT1 in one class, when every chunk may be used at once and nothing needs padding.

@@ -26,7 +26,6 @@ pub struct DeviceConfig {
     pub limit_bytes: u64,
     /// Addresses reserved, 1023 GiB at most; 0 for eight times the device's memory, or that most. Where the
     /// system does not give eight times, 0 accepts less, down to five quarters of the device's memory.
-    /// With few addresses long blocks find a place only after more pages have moved.
     pub address_bytes: u64,
     /// Which streams get pieces of 2 MiB of their own for blocks of up to 64 KiB.
     pub arenas: ArenaPolicy,
@@ -51,7 +50,7 @@ pub struct DeviceConfig {
 }
 
 impl DeviceConfig {
-    /// No limit; what is held costs, so idle pages move before more is created.
+    /// No limit; what is held costs, so idle pages move before more is created, as long as that takes few driver calls.
     pub const fn new() -> Self {
         Self {
             backing: Backing::Billed,
@@ -65,7 +64,7 @@ impl DeviceConfig {
         }
     }
 
-    /// This many bytes are ours: nothing moves until most of them are held.
+    /// This many bytes are ours: nothing moves before they are held.
     pub const fn with_budget(bytes: u64) -> Self {
         let mut config = Self::new();
         config.backing = Backing::Budget(bytes);

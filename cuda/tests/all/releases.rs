@@ -52,7 +52,8 @@ fn a_second_release_does_not_forget_the_first() {
     };
     let mut later = 0;
     for seed in 0..SEEDS {
-        let setup = Setup::new(2, DeviceConfig::new());
+        // Beside a limit memory comes in pieces of a page.
+        let setup = Setup::new(2, DeviceConfig::with_budget(16 * MIB));
         let blocks = [setup.alloc(1, 6 * MIB, 1), setup.alloc(0, 2 * MIB, 1)];
         control.schedule_deferred(seed);
         let [busy, other] = blocks;
@@ -354,4 +355,25 @@ fn a_window_opens_and_closes_inside_a_step() {
         drop(setup);
         assert_clean(control);
     }
+}
+
+/// What two streams freed side by side is one piece when both have passed, also where addresses without memory
+/// would be long enough.
+#[test]
+fn neighbours_of_two_streams_that_have_passed_serve_before_a_limit_refuses() {
+    alone_and_clean(|_| {
+        let setup = Setup::new(3, DeviceConfig::with_budget(8 * MIB));
+        let blocks = [(0, 1), (1, 3), (2, 3), (0, 1)];
+        let [first, left, right, last] =
+            blocks.map(|(stream, mib)| setup.alloc(stream, mib * MIB, 1));
+        // All is held, and the range is longer from here on.
+        assert!(setup.memory.alloc(&setup.streams[0], 6 * MIB).is_err());
+        setup.free(1, left);
+        setup.free(2, right);
+        setup.context.synchronize().unwrap();
+        let both = setup.alloc(0, 6 * MIB, 2);
+        for block in [first, both, last] {
+            setup.free(0, block);
+        }
+    });
 }

@@ -8,12 +8,10 @@ use crate::units::AddrRange;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backing {
     /// What is held costs, as where several processes share a device: idle pages are moved before
-    /// more is asked for. A size of request for which pages were moved in two
-    /// [steps](super::PagedBfc::end_step) on end grows instead from then on, so that a program that
-    /// repeats itself comes to rest.
+    /// more is asked for, as long as that takes fewer driver calls than memory of this size is worth; from
+    /// then on only where memory is short.
     Billed,
-    /// This many bytes are ours anyway: memory is created and nothing moves until three quarters of
-    /// them are held; then as if billed, and at the budget everything moves that helps. The limit
+    /// This many bytes are ours anyway: nothing moves before they are held, and no more are. The limit
     /// counts if it is lower.
     Budget(u64),
     /// Pages never move: memory is created where it is needed, in the middle of the range before
@@ -27,8 +25,8 @@ pub enum Backing {
 pub struct PagedConfig {
     /// Granule, fit, coalescing and limit. Growth must be [`Growth::Fixed`]: memory comes by plans.
     pub bfc: BfcConfig,
-    /// The addresses, reserved already. At least four times the memory that may be held; eight
-    /// times where sizes vary from step to step. Start and length are multiples of the page.
+    /// The addresses, reserved already: twice the memory that may be held, or four times where programs vary
+    /// much. Start and length are multiples of the page.
     pub addresses: AddrRange,
     /// What the driver maps at least, 2 MiB on most devices; a multiple of the granule.
     pub page_bytes: u64,
@@ -37,6 +35,9 @@ pub struct PagedConfig {
     /// Idle memory is given back down to this much held, and no further; what makes room for other
     /// memory is not counted.
     pub floor_bytes: u64,
+    /// Memory of this size pays for two driver calls, in whatever order they come: what PyTorch's expandable segments
+    /// create and map at once. 20 MiB unless calls are to be fewer or more.
+    pub unit_bytes: u64,
 }
 
 impl PagedConfig {
@@ -51,6 +52,7 @@ impl PagedConfig {
             page_bytes: 2 << 20,
             backing,
             floor_bytes: 0,
+            unit_bytes: 20 << 20,
         }
     }
 

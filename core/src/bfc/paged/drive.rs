@@ -60,8 +60,8 @@ impl<'p, D: PageDriver> Source<Paged<'p>> for D {
         &self,
         bfc: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
     ) -> u64 {
-        let plan = bfc.reach(|bfc| bfc.plan_release(bfc.excess_bytes()));
-        give_back(bfc, self, plan);
+        let excess = bfc.reach(|bfc| bfc.excess_bytes());
+        release(bfc, self, excess);
         bfc.reach(|bfc| bfc.excess_bytes())
     }
 }
@@ -82,6 +82,31 @@ fn make_calls<'t, 'p, I: AddressIndex>(
             paged.next_step(plan)
         });
     }
+}
+
+/// Gives idle memory back, in as many plans as that takes, so that no search is long. If there is not as much as is
+/// wanted, cached mappings go too. Gives the bytes.
+fn release<'t, 'p, I: AddressIndex>(
+    paged: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
+    driver: &impl PageDriver,
+    wanted_bytes: u64,
+) -> u64 {
+    let mut bytes = 0;
+    while bytes < wanted_bytes {
+        let plan = paged.reach(|paged| paged.plan_release(wanted_bytes - bytes));
+        let more = give_back(paged, driver, plan);
+        if more == 0 {
+            let mut left = paged.reach(|paged| paged.searches_for_cached());
+            while left > 0 {
+                let plan = paged.reach(|paged| paged.plan_forgetting());
+                give_back(paged, driver, plan);
+                left -= 1;
+            }
+            break;
+        }
+        bytes += more;
+    }
+    bytes
 }
 
 /// Carries a plan out that gives memory back; gives the bytes.
@@ -221,11 +246,10 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         back.over(self, driver)
     }
 
-    /// Gives `bytes` of idle memory back, or what there is; gives the bytes. See
-    /// [`plan_release`](Self::plan_release).
+    /// Gives `bytes` of idle memory back, or what there is; then the old mappings of what moved go too. Gives the
+    /// bytes. See [`plan_release`](Self::plan_release).
     pub fn release_over(&mut self, driver: &impl PageDriver, bytes: u64) -> u64 {
-        let plan = self.plan_release(bytes);
-        give_back(self, driver, plan)
+        release(self, driver, bytes)
     }
 
     /// Gives back what the last `steps` steps did not need; see
@@ -284,8 +308,7 @@ impl<D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'_, D, I, W> {
 
     /// Gives idle memory back; see [`PagedBfc::plan_release`]. Returns the bytes.
     pub fn release(&self, bytes: u64) -> u64 {
-        let plan = self.bfc.with(|paged| paged.plan_release(bytes));
-        give_back(&mut &self.bfc, &self.source, plan)
+        release(&mut &self.bfc, &self.source, bytes)
     }
 
     /// Counters of pages.

@@ -1,54 +1,55 @@
 //! One range of addresses, and physical pages that move inside it.
 //!
 //! Most device memory is lost to physical pages that lie idle in holes while the driver is asked
-//! for more. Here a free chunk is *mapped* (memory stands behind it) or *unmapped* (addresses only).
-//! Best fit looks at mapped chunks alone. When nothing fits, the memory of idle pages is mapped
-//! where it is needed, and only what is still missing is created.
+//! for more. Here addresses and memory are two things. *Addresses* are laid out by best fit, word by word
+//! as over a plain range that grows. *Memory* comes to a block's pages when the block is placed there:
+//! pages that have none get that of idle ones elsewhere, or new one. A free chunk of which some page may
+//! have no memory is *hollow*; a block is cut out of it as out of any other, by a [`PagePlan`].
+//!
+//! So never more is held than the range that grows would hold, whenever moving is begun and whenever it
+//! ends; what moves is won on top of that. When it pays is `policy`'s affair.
 //!
 //! **Moving costs one map.** CUDA and Vulkan let one piece of memory stand at several addresses.
-//! So the old mapping of a moved piece is not undone: it stays *cached*, and when a later request
-//! fits there and the piece is idle again, it is reused without any driver call. A program that swings
+//! So the old mapping of a moved piece is not undone: it stays *cached*, and when a block comes
+//! there and the piece is idle again, it is reused without any driver call. A program that swings
 //! between two layouts pays once. It also keeps stream order: an unmap would have to wait for work
 //! that is still queued, a second mapping does not. (The idea of moving idle pages under a best-fit
 //! allocator is GMLake's and expandable segments'; cached mappings are ours.)
 //!
-//! It performs no I/O. A [`PagePlan`] is a sequence of driver calls ([`PageStep`]); whoever drives
+//! It performs no I/O. A plan is a sequence of driver calls ([`PageStep`]); whoever drives
 //! the allocator makes them one by one and reports each. A refused call undoes the plan.
 //!
 //! # Files
-//! `config` policies · `table` handles and mappings · `place` where a block that fits nowhere
-//! goes · `policy` what to move and how much to create · `plan` when a plan is made and what its end
-//! means · `target` the chunks it fills · `move_or_create` where its memory comes from · `unmapped` their list ·
-//! `steps` the calls of a plan in order · `release` giving idle memory back · `check` the
-//! invariants · `drive` the loops over a driver.
+//! `config` policies · `table` handles and mappings · `policy` what to move and how much to create ·
+//! `hollow` addresses without memory · `idle` handles that nothing uses · `plan` when a plan is made and what
+//! its end means · `move_or_create` where its memory comes from · `steps` the calls of a plan in order ·
+//! `release` giving idle memory back · `check` the invariants · `drive` the loops over a driver.
 //!
 //! # Invariants ([`PagedBfc::check_invariants`] walks them, and those of [`bfc`](crate::bfc))
-//! * PAGE1 to PAGE4: `table`.
-//! * PAGE5 a page of addresses has an active mapping exactly if a used, mapped or moving chunk has a
-//!   granule in it; unmapped and filling chunks begin and end at pages.
-//! * PAGE6 unmapped chunks are linked in one list, and no two are neighbours.
+//! * PAGE1 to PAGE3: `table`.
+//! * PAGE5 all pages that a used chunk touches have an active mapping of a live handle.
+//! * PAGE6 so have those of a free chunk that is not hollow.
 //! * PAGE7 the pages of all handles that exist, and were not created by a plan still under way, are
 //!   what is reserved.
-//! * PAGE8 only plans under way have moving and filling chunks, and handles and mappings that are not
+//! * PAGE8 only plans under way have filling chunks, and handles and mappings that are not
 //!   live, active or cached (but lost ones).
 //!
 //! # Cost
-//! While something fits, the cost of [`bfc`](crate::bfc): no page is looked at. Else O(free chunks of a page
-//! or more + unmapped chunks + pages of the block), once for each plan. Records: 32 bytes a chunk, 40 a
-//! handle, 32 a mapping, 4 a page of addresses.
+//! While what fits best has memory, the cost of [`bfc`](crate::bfc): no page is looked at. Else a plan: O(pages of the
+//! block), at most 1,024 looks in vain for idle handles, and the work of a driver call for each handle that moves or
+//! is created. Records: 32 bytes a chunk, 40 a handle, 32 a mapping, 4 a page of addresses.
 
 mod check;
 mod config;
 mod drive;
+mod hollow;
+mod idle;
 mod move_or_create;
-mod place;
 mod plan;
 mod policy;
 mod release;
 mod steps;
 mod table;
-mod target;
-mod unmapped;
 
 pub use config::{Backing, PagedConfig};
 pub use drive::{PageDriver, PagedAllocator};
@@ -59,15 +60,14 @@ pub use table::{Handle, Mapping, PageTables, Place};
 
 use super::chunk::{Chunk, Link, State};
 use super::index::{AddressIndex, NoIndex};
-use super::{Bfc, Memory, Step, Violation};
+use super::{Bfc, ChunkInfo, Memory, Step, Violation};
 use crate::block::{AllocatorId, Block};
 use crate::error::{ConfigError, FreeError};
 use crate::region::RegionId;
 use crate::stats::PoolStats;
 use crate::sync::number_given_once;
 use crate::units::AddrRange;
-use policy::Hysteresis;
-use table::{HandleLink, Pages};
+use table::Pages;
 
 /// A best-fit allocator over one range of addresses whose physical pages can move; for one thread
 /// at a time. [`PagedAllocator`] shares it and drives it over a [`PageDriver`].
@@ -107,15 +107,20 @@ pub struct Paged<'t> {
     max_pages: u32,
     /// The region, once it has a chunk.
     region: Option<RegionId>,
-    /// Head of the unmapped chunks.
-    unmapped: Link,
     /// Bytes ever freed, as granted.
     freed_bytes: u64,
-    /// Bytes the driver neither uses for us nor took back.
+    /// Bytes the driver neither uses for us nor took back, their handles, and mappings it did not undo.
     lost: u64,
-    /// Number of the present step of the program.
-    step: u32,
-    hysteresis: Hysteresis,
+    lost_handles: u32,
+    lost_mappings: u32,
+    /// Driver calls made.
+    calls: u64,
+    /// What was held when the driver refused memory.
+    refused_bytes: u64,
+    /// Looks of searches so far.
+    looks: u64,
+    /// The record of a mapping up to which cached ones were unmapped to make room.
+    forgotten: u32,
     /// Number of the newest search for idle handles.
     search: u32,
     /// Plans begun and not ended.
@@ -128,6 +133,8 @@ impl<'t> Memory for Paged<'t> {
     type Attempt = PagedAttempt;
     type Plan = PagePlan;
 
+    const HOLLOW: bool = true;
+
     fn step<I: AddressIndex>(
         bfc: &mut Bfc<'_, I, Self>,
         attempt: &mut PagedAttempt,
@@ -138,6 +145,18 @@ impl<'t> Memory for Paged<'t> {
     #[inline(always)]
     fn note_freed(&mut self, bytes: u64) {
         self.freed_bytes = self.freed_bytes.saturating_add(bytes);
+    }
+
+    fn is_backed<I: AddressIndex>(bfc: &Bfc<'_, I, Self>, start: u32, end: u32) -> bool {
+        bfc.is_backed_between(start, end)
+    }
+
+    fn for_each_piece<I: AddressIndex>(
+        bfc: &Bfc<'_, I, Self>,
+        chunk: ChunkInfo,
+        f: &mut impl FnMut(ChunkInfo),
+    ) {
+        bfc.for_each_piece_of_pages(chunk, f);
     }
 
     fn pool_stats<I: AddressIndex>(bfc: &mut Bfc<'_, I, Self>) -> PoolStats {
@@ -171,11 +190,14 @@ impl<'t> PagedBfc<'t> {
             page,
             max_pages,
             region: None,
-            unmapped: Link::NIL,
             freed_bytes: 0,
             lost: 0,
-            step: 0,
-            hysteresis: Hysteresis::new(),
+            lost_handles: 0,
+            lost_mappings: 0,
+            calls: 0,
+            refused_bytes: u64::MAX,
+            looks: 0,
+            forgotten: 0,
             search: 0,
             plans: 0,
             window: release::LastSteps::new(),
@@ -249,22 +271,9 @@ impl<'t, I: AddressIndex> PagedBfc<'t, I> {
 
     /// A step of the program ends: what it repeats is counted by these. O(1).
     pub fn end_step(&mut self) {
-        self.memory.step = self.memory.step.wrapping_add(1);
         let counters = &mut self.counters;
         self.memory.window.end_step(counters.step_peak());
         counters.start_step();
-    }
-
-    /// Pages that a range of granules touches.
-    fn touched(&self, chunk: &Chunk) -> (u32, u32) {
-        (
-            chunk.start / self.memory.page,
-            chunk.end().div_ceil(self.memory.page),
-        )
-    }
-
-    fn state(&self, link: Link) -> State {
-        self.table.at(link).state()
     }
 
     /// Bytes of so many pages.

@@ -1,265 +1,200 @@
 //! Where a plan's memory comes from: cached mappings that are reused, idle handles that move, and what is
 //! created; and the handles it releases.
 
-use super::place::Idle;
-use super::plan::Bar;
+use core::ops::Range;
+
+use super::idle::{Idle, Wanted};
+use super::plan::{Bar, PagePlan};
 use super::steps::MappingList;
-use super::table::{HandleLink, HandleState, MappingLink, MappingState};
-use super::{Backing, Bfc, Link, PagePlan, Paged, State};
+use super::table::{HandleLink, HandleState, MAPPINGS_A_HANDLE, MappingLink, MappingState};
+use super::{Backing, Bfc, Link, Paged};
 use crate::bfc::index::AddressIndex;
+use crate::bfc::search::LOOKS;
 use crate::error::Cause;
 
+/// Looks in vain for what may move although more can be created: a hundredth of what a driver call takes.
+const FEW_LOOKS: u32 = LOOKS / 16;
+
 impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
-    /// Reuses the cached mappings under the block that can be, and lets the others be unmapped.
-    pub(super) fn reuse_and_clear(&mut self, plan: &mut PagePlan) -> Result<(), Bar> {
-        let mut from = 0;
-        while let Some((mut page, end)) = self.filling_run(plan, from) {
-            from = end;
-            while page < end {
-                let mapping = self.memory.pages.at(page);
-                if !mapping.is_some() {
-                    page += 1;
-                    continue;
-                }
-                let next = self.memory.pages.end(mapping);
-                if self.can_reuse(mapping, page, plan.start, plan.end) {
-                    let handle = self.memory.pages.mapping(mapping).handle;
-                    self.take_source(handle, HandleState::Chosen)
-                        .ok_or(Bar::Table)?;
-                    self.memory.pages.mapping_mut(mapping).state = MappingState::Reused;
-                    self.push(&mut plan.maps, mapping);
-                } else if !self.can_unmap(mapping) {
-                    return Err(Bar::Memory(Cause::Pending));
-                } else {
-                    self.memory.pages.mapping_mut(mapping).state = MappingState::Leaving;
-                    self.push(&mut plan.unmaps, mapping);
-                }
-                page = next;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes the chunk of an idle handle out of the free one it lies in. `None` if the chunk table
-    /// is full.
-    pub(super) fn take_source(&mut self, handle: HandleLink, state: HandleState) -> Option<()> {
-        let record = *self.memory.pages.handle(handle);
-        let from = self.memory.pages.mapping(record.active).page * self.memory.page;
-        let to = from + record.pages * self.memory.page;
-        // Others may have been taken out of the same chunk since it was seen: what is left of it
-        // begins there or follows.
-        let mut link = Link(record.source);
-        while link.is_some() && self.table.at(link).end() <= from {
-            link = self.table.at(link).next;
-        }
-        let taken = self.take_out(link, from, to)?;
-        let record = self.memory.pages.handle_mut(handle);
-        record.source = taken.0;
-        record.state = state;
-        Some(())
-    }
-
-    /// Finds memory for what the target still lacks: moved, and created.
+    /// Finds memory for all pages of the target.
     pub(super) fn back_target(
         &mut self,
         plan: &mut PagePlan,
-        idle: Idle,
-        size: u32,
+        wanted: Wanted<'_>,
         squeeze: bool,
     ) -> Result<(), Bar> {
-        let gap = self.count_gap(plan);
-        let (mut sorted, idle_pages) = self.sort_idle(plan, idle);
-        let room =
-            u32::try_from(self.room_bytes() / self.memory.config.page_bytes).unwrap_or(u32::MAX);
-        let short = gap > room;
-        if short && gap - room > idle_pages {
-            return Err(Bar::Memory(Cause::Limit));
-        }
+        // What is beside the block can carry one stream's point only.
+        let user = wanted.user.filter(|_| plan.wait.is_none());
+        let wanted = Wanted { user, ..wanted };
+        let mut page = self.table.at(plan.target).start / self.memory.page;
+        let behind = plan.behind.div_ceil(self.memory.page);
+        let gap = self.reuse_and_clear(plan, wanted, page, behind)?;
         let can_move = self.memory.config.backing != Backing::InPlace;
-        let moves = can_move && (squeeze || short || self.moves_early(size));
-        let mut left_to_move = match self.memory.config.backing {
-            _ if !moves => 0,
-            Backing::Budget(_) if !squeeze && !self.moves_early(size) => gap.saturating_sub(room),
-            _ => gap,
-        };
-        let (mut from, mut moved) = (0, false);
-        while let Some((mut page, mut end)) = self.filling_run(plan, from) {
-            while page < end {
-                if self.is_reused_at(page) {
-                    page = self.memory.pages.end(self.memory.pages.at(page));
-                    continue;
-                }
-                let behind = (page..end)
-                    .find(|page| self.is_reused_at(*page))
-                    .unwrap_or(end);
-                let rest = behind - page;
-                let got = self.move_into(plan, &mut sorted, page, rest, &mut left_to_move);
-                let got = got?;
-                moved |= got > 0;
-                let mut pages = rest - got;
-                if pages > 0 {
-                    let open = behind == end && behind * self.memory.page == self.end();
-                    if open && !moved && !squeeze && !short && !plan.coarse {
-                        pages = self.fill_ahead(plan, pages);
-                        end = self.end() / self.memory.page;
-                    }
-                    self.create_into(plan, page + got, pages)
-                        .ok_or(Bar::Pages)?;
-                }
-                page += got + pages;
+        let must_move = squeeze || gap > self.room_pages() || plan.of_layout;
+        let mut idle = Idle::default();
+        if can_move && (must_move || self.moves_early(gap)) {
+            idle = self.find_idle(Wanted {
+                // What queued work uses moves only if it must: its old place cannot be used until that is done.
+                user: wanted.user.filter(|_| must_move),
+                pages: gap,
+                most: gap,
+                looks: if must_move { LOOKS } else { FEW_LOOKS },
+                ..wanted
+            });
+        }
+        let mut misses = LOOKS;
+        while let Some((start, end)) = self.next_gap(page, behind) {
+            let moved = self.move_into(plan, &mut idle, start..end, &mut misses)?;
+            self.create_into(plan, moved, end).ok_or(Bar::Pages)?;
+            page = end;
+        }
+        self.release_for(plan, wanted, squeeze)
+    }
+
+    /// Reuses the cached mappings under the target that can be, and lets the others be unmapped. Gives the pages that
+    /// still lack memory.
+    fn reuse_and_clear(
+        &mut self,
+        plan: &mut PagePlan,
+        wanted: Wanted<'_>,
+        first: u32,
+        behind: u32,
+    ) -> Result<u32, Bar> {
+        let (mut page, mut gap, mut searched) = (first, 0, false);
+        while page < behind {
+            let mapping = self.memory.pages.at(page);
+            if !mapping.is_some() {
+                let next = self.memory.pages.next_mapped(page, behind);
+                gap += next - page;
+                page = next;
+                continue;
             }
-            from = end;
-        }
-        if moved {
-            self.memory.hysteresis.note(size, self.memory.step);
-        }
-        self.release_for(plan, sorted, squeeze)
-    }
-
-    fn is_reused_at(&self, page: u32) -> bool {
-        self.memory.pages.mapping(self.memory.pages.at(page)).state == MappingState::Reused
-    }
-
-    fn count_gap(&self, plan: &PagePlan) -> u32 {
-        let (mut from, mut gap) = (0, 0);
-        while let Some((page, end)) = self.filling_run(plan, from) {
-            from = end;
-            gap += (page..end).filter(|page| !self.is_reused_at(*page)).count() as u32;
-        }
-        gap
-    }
-
-    /// The idle handles that the target does not use itself, the largest first, and their pages.
-    pub(super) fn sort_idle(&mut self, plan: &PagePlan, idle: Idle) -> (HandleLink, u32) {
-        let (mut sorted, mut pages) = (HandleLink::NIL, 0);
-        let mut handle = idle.first;
-        while handle.is_some() {
-            let next = self.memory.pages.handle(handle).chain;
-            if self.is_idle_outside(handle, plan.start, plan.end) {
-                pages += self.memory.pages.handle(handle).pages;
-                self.memory.pages.handle_mut(handle).chain = sorted;
-                sorted = handle;
+            let end = self.memory.pages.end(mapping).min(behind);
+            if self.memory.pages.is_backed(page) {
+                page = end;
+                continue;
             }
-            handle = next;
-        }
-        (self.sort_by_size(sorted), pages)
-    }
-
-    /// Merges runs of the list by size, largest first: O(n log n), nothing but the links.
-    fn sort_by_size(&mut self, list: HandleLink) -> HandleLink {
-        // Sorted lists of 1, 2, 4 ... handles, as the digits of a binary number.
-        let mut digits = [HandleLink::NIL; 32];
-        let mut handle = list;
-        while handle.is_some() {
-            let next = self.memory.pages.handle(handle).chain;
-            self.memory.pages.handle_mut(handle).chain = HandleLink::NIL;
-            let mut carry = handle;
-            for digit in &mut digits {
-                if !digit.is_some() {
-                    *digit = carry;
-                    break;
-                }
-                carry = self.merge(core::mem::take(digit), carry);
+            if !core::mem::replace(&mut searched, true) {
+                self.find_idle(Wanted {
+                    pages: behind - first,
+                    ..wanted
+                });
             }
-            handle = next;
-        }
-        digits
-            .into_iter()
-            .fold(HandleLink::NIL, |sorted, digit| self.merge(sorted, digit))
-    }
-
-    fn merge(&mut self, a: HandleLink, b: HandleLink) -> HandleLink {
-        let (mut a, mut b, mut first, mut last) = (a, b, HandleLink::NIL, HandleLink::NIL);
-        while a.is_some() || b.is_some() {
-            let from_a = a.is_some()
-                && (!b.is_some()
-                    || self.memory.pages.handle(a).pages >= self.memory.pages.handle(b).pages);
-            let from = if from_a { &mut a } else { &mut b };
-            let handle = *from;
-            *from = self.memory.pages.handle(handle).chain;
-            if last.is_some() {
-                self.memory.pages.handle_mut(last).chain = handle;
+            if self.can_reuse(plan, mapping) {
+                let handle = self.memory.pages.mapping(mapping).handle;
+                self.take_idle(handle, HandleState::Chosen);
+                self.memory.pages.mapping_mut(mapping).state = MappingState::Reused;
+                self.push(&mut plan.maps, mapping);
+            } else if self.can_unmap(mapping) {
+                self.unmap_by(plan, mapping);
+                gap += end - page;
             } else {
-                first = handle;
+                return Err(Bar::Busy);
             }
-            last = handle;
+            page = end;
         }
-        if last.is_some() {
-            self.memory.pages.handle_mut(last).chain = HandleLink::NIL;
-        }
-        first
+        Ok(gap)
     }
 
-    /// Moves the largest idle handles that fit into `rest` pages from `page` on, until `left` pages
-    /// are moved. Gives the pages.
+    /// Whether a mapping is cached and the last search saw its handle idle.
+    fn can_reuse(&self, plan: &PagePlan, mapping: MappingLink) -> bool {
+        let record = self.memory.pages.mapping(mapping);
+        let handle = self.memory.pages.handle(record.handle);
+        record.state == MappingState::Cached
+            && handle.mark == self.memory.search
+            && handle.state == HandleState::Live
+            && self.may_lie(plan, record.handle, record.page)
+    }
+
+    /// Whether an idle handle may lie at a page: all of its pages are the target's, which has what queued work uses
+    /// of it, or none uses it.
+    fn may_lie(&self, plan: &PagePlan, handle: HandleLink, page: u32) -> bool {
+        let record = self.memory.pages.handle(handle);
+        let source = self.table.at(Link(record.source));
+        let from = self.table.at(plan.target).start;
+        let inside = page * self.memory.page >= from
+            && (page + record.pages) * self.memory.page <= plan.behind;
+        inside || self.streams.pending(source.point()).is_none()
+    }
+
+    /// The next pages side by side that lack memory.
+    fn next_gap(&self, from: u32, behind: u32) -> Option<(u32, u32)> {
+        let pages = &self.memory.pages;
+        let state = |page: u32| pages.mapping(pages.at(page)).state;
+        let mut first = from;
+        while first < behind && pages.at(first).is_some() && state(first) != MappingState::Leaving {
+            first = pages.end(pages.at(first));
+        }
+        let mut end = first;
+        while end < behind && (!pages.at(end).is_some() || state(end) == MappingState::Leaving) {
+            end = pages.next_mapped(end + 1, behind);
+        }
+        (first < behind).then_some((first, end))
+    }
+
+    /// Moves idle handles that fit to some pages. Gives the first one that gets none.
     fn move_into(
         &mut self,
         plan: &mut PagePlan,
-        sorted: &mut HandleLink,
-        page: u32,
-        rest: u32,
-        left: &mut u32,
+        idle: &mut Idle,
+        pages: Range<u32>,
+        misses: &mut u32,
     ) -> Result<u32, Bar> {
-        let mut got = 0;
-        let (mut previous, mut handle) = (HandleLink::NIL, *sorted);
-        while handle.is_some() && got < rest && *left > 0 {
-            let (pages, next) = (
-                self.memory.pages.handle(handle).pages,
-                self.memory.pages.handle(handle).chain,
-            );
-            if pages > rest - got {
+        let Range {
+            start: mut page,
+            end,
+        } = pages;
+        let (mut previous, mut handle) = (HandleLink::NIL, idle.first);
+        while handle.is_some() && page < end && *misses > 0 {
+            let record = *self.memory.pages.handle(handle);
+            let next = record.chain;
+            if record.pages > end - page
+                || !self.may_lie(plan, handle, page)
+                || !self.make_room_for_mapping(plan, handle)
+            {
+                *misses -= 1;
                 previous = handle;
                 handle = next;
                 continue;
             }
-            let mapping = self
-                .memory
-                .pages
-                .add_mapping(handle, page + got)
-                .ok_or(Bar::Pages)?;
-            // In the chain before anything else can fail, so that undoing finds it.
-            self.push(&mut plan.maps, mapping);
-            self.take_source(handle, HandleState::Chosen)
-                .ok_or(Bar::Table)?;
-            got += pages;
-            *left = left.saturating_sub(pages);
+            let mapping = self.memory.pages.add_mapping(handle, page);
+            self.push(&mut plan.maps, mapping.ok_or(Bar::Pages)?);
+            self.take_idle(handle, HandleState::Chosen);
+            page += record.pages;
             if previous.is_some() {
                 self.memory.pages.handle_mut(previous).chain = next;
             } else {
-                *sorted = next;
+                idle.first = next;
             }
             handle = next;
         }
-        Ok(got)
+        Ok(page)
     }
 
-    /// Lengthens the target at the end of the range for growth ahead; gives the pages to create.
-    fn fill_ahead(&mut self, plan: &mut PagePlan, pages: u32) -> u32 {
-        let end = self.end() / self.memory.page;
-        let wanted = self
-            .pages_ahead(pages)
-            .min(pages + (self.memory.max_pages - end));
-        let Some(extra) = wanted.checked_sub(pages).filter(|extra| *extra > 0) else {
-            return pages;
-        };
-        match self.add_at_end(extra * self.memory.page, State::Filling) {
-            Some(_) => {
-                plan.behind = self.end();
-                wanted
+    /// Whether a handle may have one more mapping: it has few, or its oldest cached one can go.
+    fn make_room_for_mapping(&mut self, plan: &mut PagePlan, handle: HandleLink) -> bool {
+        let (mut mapping, mut oldest) = (self.memory.pages.handle(handle).first, MappingLink::NIL);
+        let mut mappings = 0;
+        while mapping.is_some() {
+            mappings += 1;
+            if self.can_unmap(mapping) {
+                oldest = mapping;
             }
-            None => pages,
+            mapping = self.memory.pages.mapping(mapping).sibling;
         }
+        if mappings < MAPPINGS_A_HANDLE {
+            return true;
+        }
+        if oldest.is_some() {
+            self.unmap_by(plan, oldest);
+        }
+        oldest.is_some()
     }
 
-    /// Creates memory for so many pages, in handles of about equal size.
-    fn create_into(&mut self, plan: &mut PagePlan, page: u32, pages: u32) -> Option<()> {
-        let max = if plan.coarse {
-            self.pages_of_coarse_handle(pages)
-        } else {
-            self.max_pages_of_handle(pages)
-        };
-        let (mut page, mut left) = (page, pages);
-        let mut pieces = pages.div_ceil(max);
+    /// Creates memory for the pages from `start` on, in handles of about equal size.
+    fn create_into(&mut self, plan: &mut PagePlan, start: u32, end: u32) -> Option<()> {
+        let (mut page, mut left) = (start, end - start);
+        let mut pieces = left.div_ceil(self.max_pages_of_handle(left, plan.of_layout));
         while left > 0 {
             let size = left.div_ceil(pieces.max(1));
             let handle = self.memory.pages.add_handle(size)?;
@@ -276,37 +211,29 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         Some(())
     }
 
-    /// Releases idle handles that fitted nowhere, as far as creating would else pass what may be
-    /// held, or what the driver has. Counts what is created from now on.
+    /// Releases idle handles as far as creating would else pass what may be held, or what the driver has. Counts
+    /// what is created from now on.
     fn release_for(
         &mut self,
         plan: &mut PagePlan,
-        sorted: HandleLink,
+        wanted: Wanted<'_>,
         squeeze: bool,
     ) -> Result<(), Bar> {
-        let room = self.room_bytes();
+        let (taken, max) = (self.taken_bytes(), self.max_bytes());
         // If the driver has no more, whatever is idle makes room.
-        let wanted = if squeeze {
-            plan.creating
-        } else {
-            plan.creating.saturating_sub(room)
+        let bytes = match plan.creating {
+            0 => 0,
+            creating if squeeze => creating,
+            creating => (taken + creating).saturating_sub(max),
         };
-        let mut handle = sorted;
-        // The smallest first: they are the last of the list, so what is too much is skipped.
-        let mut surplus = self.list_bytes(sorted).saturating_sub(wanted);
-        while handle.is_some() && plan.releasing < wanted {
-            let (bytes, next) = (
-                self.page_bytes(self.memory.pages.handle(handle).pages),
-                self.memory.pages.handle(handle).chain,
-            );
-            if bytes <= surplus {
-                surplus -= bytes;
-            } else if self.can_release(handle) {
-                self.release_with(plan, handle).ok_or(Bar::Table)?;
-            }
-            handle = next;
-        }
-        if plan.creating > room + plan.releasing {
+        self.release_idle(
+            plan,
+            Wanted {
+                outside: wanted.outside,
+                ..self.releasable(plan, bytes, u64::MAX)
+            },
+        );
+        if plan.creating > 0 && taken + plan.creating - plan.releasing > max {
             return Err(Bar::Memory(Cause::Limit));
         }
         plan.departed = plan.creating.saturating_sub(plan.releasing);
@@ -314,46 +241,51 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         Ok(())
     }
 
-    fn list_bytes(&self, sorted: HandleLink) -> u64 {
-        let (mut handle, mut bytes) = (sorted, 0);
-        while handle.is_some() {
-            bytes += self.page_bytes(self.memory.pages.handle(handle).pages);
-            handle = self.memory.pages.handle(handle).chain;
+    /// What a plan releases until it is so much, but no more than `most`.
+    pub(super) fn releasable(&self, plan: &PagePlan, bytes: u64, most: u64) -> Wanted<'static> {
+        let page_bytes = self.memory.config.page_bytes;
+        let pages = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let wanted = bytes.saturating_sub(plan.releasing).div_ceil(page_bytes);
+        Wanted {
+            most: pages(most.saturating_sub(plan.releasing) / page_bytes),
+            to_release: true,
+            ..Wanted::new(None, pages(wanted))
         }
-        bytes
     }
 
-    /// Whether no queued work can still use an idle handle, through whichever mapping.
-    pub(super) fn can_release(&self, handle: HandleLink) -> bool {
-        let record = self.memory.pages.handle(handle);
-        let chunk = self.table.at(Link(record.source));
-        let mut mapping = record.first;
-        let mut done = self.streams.pending(chunk.point()).is_none();
-        while mapping.is_some() {
-            done &= mapping == record.active || self.can_unmap(mapping);
-            mapping = self.memory.pages.mapping(mapping).sibling;
+    /// Lets the plan release idle handles.
+    pub(super) fn release_idle(&mut self, plan: &mut PagePlan, wanted: Wanted<'_>) {
+        let idle = self.find_idle(wanted);
+        let mut handle = idle.first;
+        while handle.is_some() {
+            let next = self.memory.pages.handle(handle).chain;
+            self.release_with(plan, handle);
+            handle = next;
         }
-        done && record.state == HandleState::Live
     }
 
     /// Lets the plan release an idle handle: unmaps its cached mappings, then the active one.
-    pub(super) fn release_with(&mut self, plan: &mut PagePlan, handle: HandleLink) -> Option<()> {
-        self.take_source(handle, HandleState::Leaving)?;
+    fn release_with(&mut self, plan: &mut PagePlan, handle: HandleLink) {
+        self.take_idle(handle, HandleState::Leaving);
         let record = *self.memory.pages.handle(handle);
         let mut mapping = record.first;
         while mapping.is_some() {
-            self.memory.pages.mapping_mut(mapping).state = MappingState::Leaving;
             if mapping != record.active {
-                self.push(&mut plan.unmaps, mapping);
+                self.unmap_by(plan, mapping);
             }
             mapping = self.memory.pages.mapping(mapping).sibling;
         }
-        self.push(&mut plan.unmaps, record.active);
+        self.unmap_by(plan, record.active);
         plan.releasing += self.page_bytes(record.pages);
-        Some(())
     }
 
-    pub(super) fn push(&mut self, chain: &mut MappingList, mapping: MappingLink) {
+    /// Lets the plan unmap a mapping.
+    pub(super) fn unmap_by(&mut self, plan: &mut PagePlan, mapping: MappingLink) {
+        self.memory.pages.mapping_mut(mapping).state = MappingState::Leaving;
+        self.push(&mut plan.unmaps, mapping);
+    }
+
+    fn push(&mut self, chain: &mut MappingList, mapping: MappingLink) {
         self.memory.pages.mapping_mut(mapping).chain = MappingLink::NIL;
         if chain.last.is_some() {
             self.memory.pages.mapping_mut(chain.last).chain = mapping;

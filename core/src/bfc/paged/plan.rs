@@ -1,22 +1,22 @@
 //! A plan of driver calls: when one is made, and what its end means.
 //!
-//! A plan owns what it touches from the moment it is built: the chunks of its *target*, the place
-//! of the block (moving if mapped, filling if unmapped), and the *sources*, the mapped chunks whose
-//! handles it moves, reuses or releases (moving). No two plans share a chunk, a handle or a page.
-//! Building needs every chunk record that the plan will ever need, so that neither its success nor
-//! its failure can want for one.
+//! A plan owns what it touches from the moment it is built: the chunks of its *target*, the block and what its first
+//! and last page have beside it; the pages under them; and the handles that it moves, reuses or releases. The pages
+//! where these lie have no memory from then on, for whoever finds them meanwhile. Building needs every record that
+//! the plan will ever need, so that neither its success nor its failure can want for one.
 //!
-//! Success: the memory of the sources is at the target, their places are unmapped, their old mappings
-//! are cached. Failure: every chunk is as before; but free chunks may have been cut where unmapped addresses
-//! were added at the end of the range, and cached mappings that were in the way are gone.
+//! Success: the memory is at the target, the old mappings of what moved are cached. Failure: every chunk is as before,
+//! but marked as hollow; the range may have grown by addresses without memory, and cached mappings that were in the way
+//! are gone.
 
-use super::place::{Candidates, Idle, Spot};
+use super::idle::Wanted;
 use super::steps::{MappingList, Phase};
 use super::table::{HandleState, MappingState};
-use super::{Backing, Bfc, Link, Paged, State};
+use super::{Bfc, Link, Paged};
 use crate::bfc::Step;
+use crate::bfc::free::Stored;
 use crate::bfc::index::AddressIndex;
-use crate::bfc::search::Need;
+use crate::bfc::search::{Found, LOOKS, Need};
 use crate::block::{ChunkHandle, Grant, Request};
 use crate::error::{AllocError, Cause};
 use crate::stream::{StreamId, StreamPoint};
@@ -110,12 +110,13 @@ pub struct PagePlan {
     pub(super) unmaps: MappingList,
     /// To reuse, then to map by address.
     pub(super) maps: MappingList,
-    /// First chunk of the target, and the granule behind its last one.
+    /// First chunk of the target, the granule behind its last one, and the chunk of the block.
     pub(super) target: Link,
     pub(super) behind: u32,
-    /// The block's granules.
-    pub(super) start: u32,
-    pub(super) end: u32,
+    pub(super) block: Link,
+    /// What the free chunk had that the target was cut out of, and what the block waits for.
+    pub(super) point: Stored,
+    pub(super) wait: Option<StreamPoint>,
     request: Option<Request>,
     /// Bytes to create, and how many of them count as under way.
     pub(super) creating: u64,
@@ -125,7 +126,9 @@ pub struct PagePlan {
     pub(super) released: u64,
     pub(super) owner: u32,
     /// What is created comes in few pieces: it is there to stay.
-    pub(super) coarse: bool,
+    pub(super) of_layout: bool,
+    /// The driver refused to undo a mapping of the target, whose addresses are of no use any more.
+    pub(super) lost: bool,
 }
 
 impl PagePlan {
@@ -136,15 +139,17 @@ impl PagePlan {
             maps: MappingList::EMPTY,
             target: Link::NIL,
             behind: 0,
-            start: 0,
-            end: 0,
+            block: Link::NIL,
+            point: None,
+            wait: None,
             request: None,
             creating: 0,
             departed: 0,
             releasing: 0,
             released: 0,
             owner,
-            coarse: false,
+            of_layout: false,
+            lost: false,
         }
     }
 
@@ -172,7 +177,23 @@ pub(super) enum Bar {
     Table,
     /// The tables of pages have none.
     Pages,
+    /// Another plan, or queued work, has a page of the place.
+    Busy,
     Memory(Cause),
+}
+
+/// A place for a block, and what may be done for it.
+#[derive(Clone, Copy)]
+struct Place<'r> {
+    found: Found,
+    need: Need,
+    request: &'r Request,
+    /// Whose idle memory may come to it: the request's own stream's, or what nobody uses.
+    user: Option<&'r Request>,
+    /// Pages behind it that are to get memory, too.
+    ahead: u32,
+    /// The driver has no more memory.
+    squeeze: bool,
 }
 
 impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
@@ -183,15 +204,6 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             Ok(need) => need,
             Err(error) => return Step::Failed(error),
         };
-        if let Some(at) = attempt.place {
-            return self.step_at(attempt, need, at);
-        }
-        if let Some(found) = self.search_fully(need, &request) {
-            return match self.take(found, need, &request) {
-                Ok(grant) => Step::Ready(grant),
-                Err(error) => Step::Failed(error),
-            };
-        }
         if attempt.refusals > 1 || self.exceeds_limit(need) {
             // The driver said no, unless it was a limit lowered meanwhile.
             let cause = if self.room_bytes() == 0 {
@@ -201,76 +213,162 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             };
             return self.failed(need, &request, Bar::Memory(cause));
         }
-        let planned = match self.plan_for(need, &request, attempt.refusals > 0) {
+        let squeeze = attempt.refusals > 0;
+        if squeeze {
+            self.memory.refused_bytes = self.taken_bytes();
+        }
+        let step = match attempt.place {
+            Some(at) => self.step_at(need, &request, at, squeeze),
+            None => self.step_anywhere(need, &request, squeeze),
+        };
+        match step {
+            Ok(step) => step,
+            Err(Bar::Busy) if attempt.place.is_some() => Step::Failed(AllocError::PlaceTaken),
             // Cached mappings use the records: those of some are enough for this attempt.
             Err(Bar::Pages) if !attempt.forgot => {
                 attempt.forgot = true;
-                self.plan_forgetting().ok_or(Bar::Pages)
+                match self.plan_forgetting() {
+                    Some(plan) => Step::Plan(plan),
+                    None => self.failed(need, &request, Bar::Pages),
+                }
             }
-            planned => planned,
-        };
-        self.begin_plan(planned, need, &request)
+            Err(bar) => self.failed(need, &request, bar),
+        }
     }
 
-    /// The plan, or its outcome if it needs no call.
-    fn begin_plan(
+    /// The best place, wherever memory is; where memory is short, one that has some.
+    fn step_anywhere(
         &mut self,
-        planned: Result<PagePlan, Bar>,
         need: Need,
         request: &Request,
-    ) -> Step<PagePlan> {
-        match planned {
-            Ok(mut plan) => {
-                if self.next_step(&mut plan).is_some() {
-                    return Step::Plan(plan);
+        squeeze: bool,
+    ) -> Result<Step<PagePlan>, Bar> {
+        let pages = need.size.div_ceil(self.memory.page);
+        let short = squeeze || pages > self.room_pages();
+        if short && self.streams.with_point() > 0 && self.streams.moved() {
+            self.sweep();
+        }
+        let (found, ahead) = match self.search_fully(need, request) {
+            Some(found) => (found, 0),
+            None => self.grow_range(need, request, false)?,
+        };
+        let place = Place {
+            found,
+            need,
+            request,
+            user: Some(request),
+            ahead,
+            squeeze,
+        };
+        if short && let Some(step) = self.step_backed(place) {
+            return step;
+        }
+        match self.serve(place) {
+            Err(Bar::Busy) => self.step_elsewhere(place),
+            Err(Bar::Memory(cause)) => {
+                if self.join_for(need, request)
+                    && let Some(step) = self.step_backed(place)
+                {
+                    return step;
                 }
-                match self.finish(plan) {
-                    Some(grant) => Step::Ready(grant),
-                    None => self.failed(need, request, Bar::Memory(Cause::Limit)),
-                }
+                Err(Bar::Memory(cause))
             }
-            Err(bar) => self.failed(need, request, bar),
+            served => served,
         }
     }
 
-    /// Goes on with an allocation at one place.
-    fn step_at(&mut self, attempt: &mut PagedAttempt, need: Need, at: At) -> Step<PagePlan> {
-        let request = attempt.request;
+    /// A place that has memory.
+    fn step_backed(&mut self, place: Place<'_>) -> Option<Result<Step<PagePlan>, Bar>> {
+        let found = self.search_backed(place.need, place.request)?;
+        Some(self.serve(Place {
+            found,
+            ahead: 0,
+            ..place
+        }))
+    }
+
+    /// A place that has memory, or the end of the range, as if what is free there were in use.
+    fn step_elsewhere(&mut self, place: Place<'_>) -> Result<Step<PagePlan>, Bar> {
+        if let Some(step) = self.step_backed(place) {
+            return step;
+        }
+        let (found, ahead) = self
+            .grow_range(place.need, place.request, true)
+            .map_err(|_| Bar::Busy)?;
+        self.serve(Place {
+            found,
+            ahead,
+            ..place
+        })
+    }
+
+    /// One place.
+    fn step_at(
+        &mut self,
+        need: Need,
+        request: &Request,
+        at: At,
+        squeeze: bool,
+    ) -> Result<Step<PagePlan>, Bar> {
         let range = AddrRange::of_chunk(at.start, request.bytes);
-        let taken = if at.on_stream {
-            self.alloc_at_on(range, at.near, request.stream)
+        if !self.memory.config.addresses.contains(range) {
+            return Err(Bar::Busy);
+        }
+        let (_, end) = self.granules_of(range);
+        self.grow_range_to(end).ok_or(Bar::Table)?;
+        let found = if at.on_stream {
+            self.join_over(range, need.size, at.near, request.stream)
         } else {
-            self.alloc_at_near(range, at.near)
+            self.sweep();
+            self.free_chunk_over(range, need.size, at.near)
         };
-        match taken {
-            Ok(block) => return Step::Ready(Grant { block, wait: None }),
-            Err(AllocError::PlaceTaken) => {}
-            Err(error) => return Step::Failed(error),
-        }
-        if attempt.refusals > 1 {
-            return self.failed(need, &request, Bar::Memory(Cause::SubAllocator));
-        }
-        // Only what no queued work uses, as in a `Bfc`, if nobody said on which stream the block will be.
-        let user = at.on_stream.then_some(&request);
-        let idle = self.find_idle(user);
-        let Some(spot) = self.spot_at(range, need, at.near, user) else {
-            return Step::Failed(AllocError::PlaceTaken);
-        };
-        let plan = PagePlan::new(self.table.owner());
-        let planned = self.build(plan, spot, need, &request, idle, attempt.refusals > 0);
-        self.begin_plan(planned, need, &request)
+        self.serve(Place {
+            found: found.ok_or(Bar::Busy)?,
+            need,
+            request,
+            user: at.on_stream.then_some(request),
+            ahead: 0,
+            squeeze,
+        })
     }
 
-    /// A plan that unmaps cached mappings, a quarter of all records at most, so that others can
-    /// be mapped. O(mappings).
-    fn plan_forgetting(&mut self) -> Option<PagePlan> {
+    /// The block, or the plan for it.
+    fn serve(&mut self, place: Place<'_>) -> Result<Step<PagePlan>, Bar> {
+        let chunk = self.table.at(place.found.link);
+        let start = chunk.start + place.found.padding;
+        if !chunk.is_hollow() || self.is_backed_between(start, start + place.need.size) {
+            // With memory behind the whole range no mark is of use any more.
+            let hollow = self.memory.plans > 0 || self.counters.reserved < u64::from(self.end());
+            self.table.at_mut(place.found.link).set_hollow(hollow);
+            let taken = self.take(place.found, place.need, place.request);
+            return taken.map(Step::Ready).map_err(|_| Bar::Table);
+        }
+        let mut plan = self.build(place, (0, 0), false)?;
+        if self.next_step(&mut plan).is_some() {
+            return Ok(Step::Plan(plan));
+        }
+        let cause = Bar::Memory(Cause::Limit);
+        self.finish(plan).map(Step::Ready).ok_or(cause)
+    }
+
+    /// How many times [`plan_forgetting`](Self::plan_forgetting) sees all cached mappings; 0 if there is none.
+    pub(super) fn searches_for_cached(&self) -> u32 {
+        let mappings = &self.memory.pages.mappings;
+        if mappings.in_use() == self.memory.pages.handles.in_use() {
+            return 0;
+        }
+        mappings.capacity().div_ceil(LOOKS)
+    }
+
+    /// A plan that unmaps cached mappings of the next records; as many are looked at as a search looks at chunks.
+    pub(super) fn plan_forgetting(&mut self) -> Option<PagePlan> {
         let mut plan = PagePlan::new(self.table.owner());
-        let mut left = (self.memory.pages.mappings.capacity() + 1).div_ceil(4);
-        for mapping in self.memory.pages.mappings.links() {
-            if left > 0 && self.can_unmap(mapping) {
-                self.memory.pages.mapping_mut(mapping).state = MappingState::Leaving;
-                self.push(&mut plan.unmaps, mapping);
-                left -= 1;
+        let records = self.memory.pages.mappings.capacity();
+        for _ in 0..LOOKS.min(records) {
+            self.memory.forgotten = self.memory.forgotten % records + 1;
+            let mapping = self.memory.forgotten.into();
+            if self.can_unmap(mapping) {
+                self.unmap_by(&mut plan, mapping);
             }
         }
         if !plan.unmaps.first.is_some() {
@@ -287,30 +385,9 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
                 handles: self.memory.pages.handles.capacity(),
                 mappings: self.memory.pages.mappings.capacity(),
             },
+            Bar::Busy => self.out_of_memory(need, request, Cause::Pending),
             Bar::Memory(cause) => self.out_of_memory(need, request, cause),
         })
-    }
-
-    /// A plan whose success serves the request.
-    fn plan_for(&mut self, need: Need, request: &Request, squeeze: bool) -> Result<PagePlan, Bar> {
-        let mut bar = Bar::Memory(Cause::Addresses);
-        let in_place = self.memory.config.backing == Backing::InPlace;
-        for reach in [Candidates::End, Candidates::Anywhere] {
-            if (squeeze || in_place) && reach == Candidates::End {
-                continue;
-            }
-            let idle = self.find_idle(Some(request));
-            let Some(spot) = self.find_spot(need, request, idle, reach) else {
-                continue;
-            };
-            let plan = PagePlan::new(self.table.owner());
-            match self.build(plan, spot, need, request, idle, squeeze) {
-                Ok(plan) => return Ok(plan),
-                Err(Bar::Memory(cause)) => bar = Bar::Memory(cause),
-                Err(full) => return Err(full),
-            }
-        }
-        Err(bar)
     }
 
     /// A plan that puts memory behind unmapped addresses of a layout by giving a block there. Its memory
@@ -323,41 +400,46 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     ) -> Option<PagePlan> {
         let request = Request::new(unmapped.bytes()).on(stream.unwrap_or(StreamId::MAIN));
         let need = self.need(&request).ok()?;
+        let (_, end) = self.granules_of(unmapped);
+        self.grow_range_to(end)?;
         // Without a stream only what no queued work uses: the block is free again at once, without a
         // point. And nothing of the layout itself, which is to have memory everywhere.
-        let user = stream.is_some().then_some(&request);
-        let idle = self.find_idle(user);
-        self.unmark_idle_in(layout, idle);
-        let spot = self.spot_at(unmapped, need, None, user)?;
-        let mut plan = PagePlan::new(self.table.owner());
-        plan.coarse = true;
-        self.build(plan, spot, need, &request, idle, false).ok()
+        let found = match stream {
+            Some(stream) => self.join_over(unmapped, need.size, None, stream),
+            None => self.free_chunk_over(unmapped, need.size, None),
+        };
+        let place = Place {
+            found: found?,
+            need,
+            request: &request,
+            user: stream.is_some().then_some(&request),
+            ahead: 0,
+            squeeze: false,
+        };
+        let outside = self.granules_of(layout);
+        self.build(place, outside, true).ok()
     }
 
     fn build(
         &mut self,
-        mut plan: PagePlan,
-        spot: Spot,
-        need: Need,
-        request: &Request,
-        idle: Idle,
-        squeeze: bool,
+        place: Place<'_>,
+        outside: (u32, u32),
+        of_layout: bool,
     ) -> Result<PagePlan, Bar> {
-        plan.request = Some(*request);
-        (plan.start, plan.end) = (spot.start, spot.start + need.size);
+        let mut plan = PagePlan::new(self.table.owner());
+        plan.request = Some(*place.request);
+        plan.of_layout = of_layout;
+        self.take_target(&mut plan, &place.found, place.need, place.ahead)
+            .ok_or(Bar::Table)?;
         self.memory.plans += 1;
-        let built = self
-            .take_target(&mut plan, spot)
-            .ok_or(Bar::Table)
-            .and_then(|()| {
-                self.reuse_and_clear(&mut plan)?;
-                self.back_target(&mut plan, idle, need.size, squeeze)
-            });
-        if let Err(bar) = built {
+        let wanted = Wanted {
+            outside,
+            ..Wanted::new(place.user, 0)
+        };
+        if let Err(bar) = self.back_target(&mut plan, wanted, place.squeeze) {
             self.abandon(plan);
             return Err(bar);
         }
-        plan.phase = Phase::Begin;
         Ok(plan)
     }
 
@@ -379,10 +461,14 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         if plan.owner != self.table.owner() || self.next_step(&mut plan).is_some() {
             return None;
         }
-        self.memory.plans = self.memory.plans.saturating_sub(1);
         self.growth.arrive(plan.departed);
+        if plan.lost {
+            // The target stays what it is, as that of a plan that was dropped.
+            return None;
+        }
+        self.memory.plans = self.memory.plans.saturating_sub(1);
         if !plan.succeeded() {
-            self.restore_target(&plan);
+            self.free_target(&plan, Link::NIL, plan.point);
             return None;
         }
         self.commit_plan(&plan)
@@ -394,22 +480,18 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         let mut latest: Option<StreamPoint> = None;
         while mapping.is_some() {
             let record = *self.memory.pages.mapping(mapping);
-            let handle = *self.memory.pages.handle(record.handle);
-            if handle.active.is_some() {
-                let source = Link(handle.source);
-                let point = self.streams.pending(self.table.at(source).point());
-                let old = self.memory.pages.mapping_mut(handle.active);
+            let old = self.memory.pages.handle(record.handle).active;
+            if old.is_some() {
+                let old = self.memory.pages.mapping_mut(old);
                 old.state = MappingState::Cached;
-                old.set_point(point);
-                if latest.is_none_or(|latest| point.is_some_and(|point| point.event > latest.event))
-                {
-                    latest = point;
+                let point = old.point();
+                if latest.is_none_or(|latest| point.event > latest.event) {
+                    latest = Some(point);
                 }
-                self.empty(source);
             }
-            let record = self.memory.pages.handle_mut(record.handle);
-            record.active = mapping;
-            record.state = HandleState::Live;
+            let handle = self.memory.pages.handle_mut(record.handle);
+            handle.active = mapping;
+            handle.state = HandleState::Live;
             let record = self.memory.pages.mapping_mut(mapping);
             record.state = MappingState::Active;
             record.set_point(None);
@@ -418,22 +500,26 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         let counters = &mut self.counters;
         counters.reserved += plan.creating / self.granule.bytes();
         counters.peak_reserved = counters.peak_reserved.max(counters.reserved);
+        if self.reserved_bytes() > self.memory.refused_bytes {
+            self.memory.refused_bytes = u64::MAX;
+        }
         self.note_limit();
-        self.commit_target(plan, latest)
+        let moved = latest.and_then(|latest| self.stored(latest).flatten());
+        let request = plan.request?;
+        let point = match (plan.point, moved) {
+            (Some(one), Some(other)) => Some(self.later(one, other)),
+            (one, other) => one.or(other),
+        };
+        self.free_target(plan, plan.block, point);
+        Some(Grant {
+            block: self.mark_used(plan.block, request.bytes),
+            wait: plan.wait,
+        })
     }
 
-    /// A source loses its memory: its addresses are unmapped.
-    pub(super) fn empty(&mut self, link: Link) {
-        self.set_stored(link, None);
-        self.table.at_mut(link).set_state(State::Unmapped);
-        self.join_unmapped(link);
-    }
-
-    /// The parts under the block become one used chunk, the others free ones, which work up to
-    /// `latest` may still use.
-    fn commit_target(&mut self, plan: &PagePlan, latest: Option<StreamPoint>) -> Option<Grant> {
-        let point = latest.and_then(|latest| self.stored(latest).flatten());
-        let (mut link, mut block) = (plan.target, Link::NIL);
+    /// The chunks of the target are free again, with this point; but not the one of the block.
+    fn free_target(&mut self, plan: &PagePlan, block: Link, point: Stored) {
+        let mut link = plan.target;
         while link.is_some() {
             let chunk = *self.table.at(link);
             // What follows the last part may be joined to it.
@@ -442,48 +528,14 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             } else {
                 Link::NIL
             };
-            self.set_stored(link, None);
-            if chunk.start < plan.start || chunk.start >= plan.end {
-                self.table.at_mut(link).set_free();
+            if link != block {
+                let chunk = self.table.at_mut(link);
+                chunk.set_free();
+                chunk.set_hollow(block.is_nil());
                 self.set_stored(link, point);
                 self.join_and_list(link);
-            } else if block.is_nil() {
-                block = link;
-            } else {
-                self.absorb_next(block, link);
             }
             link = next;
         }
-        let request = plan.request?;
-        Some(Grant {
-            block: self.mark_used(block, request.bytes),
-            wait: None,
-        })
-    }
-
-    /// The parts become what they were.
-    fn restore_target(&mut self, plan: &PagePlan) {
-        let mut link = plan.target;
-        while link.is_some() {
-            let chunk = *self.table.at(link);
-            self.restore(link);
-            // What follows the last part may have been joined to it.
-            link = if chunk.end() < plan.behind {
-                chunk.next
-            } else {
-                Link::NIL
-            };
-        }
-    }
-
-    /// A chunk of a plan becomes free or unmapped again.
-    pub(super) fn restore(&mut self, link: Link) {
-        if self.state(link) == State::Filling {
-            self.table.at_mut(link).set_state(State::Unmapped);
-            return self.join_unmapped(link);
-        }
-        let chunk = self.table.at_mut(link);
-        chunk.set_state(State::Free);
-        self.join_and_list(link);
     }
 }

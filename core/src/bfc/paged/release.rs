@@ -7,8 +7,8 @@
 //! Addresses are kept, and so is what the floor says. Pinned memory stays, and memory that queued
 //! work may still use through any of its mappings, as an unmap does not wait for it.
 
-use super::table::{HandleState, MappingState};
-use super::{Bfc, HandleLink, PagePlan, Paged};
+use super::idle::Wanted;
+use super::{Bfc, PagePlan, Paged};
 use crate::bfc::index::AddressIndex;
 use crate::stats::PoolStats;
 
@@ -59,13 +59,15 @@ pub struct PageStats {
     pub cached_mappings: u32,
     /// Mappings that the driver refused to undo; their handles cannot be released.
     pub lost_mappings: u32,
-    /// Bytes of handles that no block touches and no pin holds: what could move.
+    /// Bytes of handles that no block touches and no pin holds: what could move, as far as one search sees.
     pub idle_bytes: u64,
     /// Bytes of addresses ever used, mapped or unmapped.
     pub address_bytes: u64,
     /// Bytes the driver neither uses for us nor took back, after it refused to undo a plan. They
     /// count against the limit.
     pub lost_bytes: u64,
+    /// Chunks, handles and stretches of pages that searches have looked at in vain so far.
+    pub looks: u64,
 }
 
 impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
@@ -85,32 +87,15 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             return None;
         }
         self.sweep();
-        let idle = self.find_idle(None);
         let mut plan = PagePlan::new(self.table.owner());
-        let (mut sorted, _) = self.sort_idle(&plan, idle);
         self.memory.plans += 1;
-        let mut least = HandleLink::NIL;
-        while sorted.is_some() && plan.releasing < wanted {
-            let record = *self.memory.pages.handle(sorted);
-            let bytes = self.page_bytes(record.pages);
-            if self.can_release(sorted) {
-                if plan.releasing + bytes <= wanted {
-                    // Else the chunk table is full, and what is planned so far goes.
-                    if self.release_with(&mut plan, sorted).is_none() {
-                        break;
-                    }
-                } else if more && plan.releasing + bytes <= max {
-                    least = sorted;
-                }
-            }
-            sorted = record.chain;
-        }
-        if plan.releasing < wanted
-            && least.is_some()
-            && plan.releasing + self.page_bytes(self.memory.pages.handle(least).pages) <= max
-        {
-            // The smallest of those that give more than is wanted.
-            let _ = self.release_with(&mut plan, least);
+        for most in [wanted, if more { max } else { wanted }] {
+            // The last one may give more than is wanted.
+            let wanted = Wanted {
+                counts_all: true,
+                ..self.releasable(&plan, wanted, most)
+            };
+            self.release_idle(&mut plan, wanted);
         }
         if plan.releasing == 0 {
             self.abandon(plan);
@@ -125,19 +110,10 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     pub(super) fn pool_stats_of_pages(&mut self) -> PoolStats {
         let held = self.reserved_bytes();
         let max = held.saturating_sub(self.memory.config.floor_bytes);
-        let plan = PagePlan::new(self.table.owner());
         self.sweep();
-        let idle = self.find_idle(None);
-        let (mut sorted, _) = self.sort_idle(&plan, idle);
-        let mut releasable = 0;
-        while sorted.is_some() {
-            let record = *self.memory.pages.handle(sorted);
-            let bytes = self.page_bytes(record.pages);
-            if self.can_release(sorted) && releasable + bytes <= max {
-                releasable += bytes;
-            }
-            sorted = record.chain;
-        }
+        let all = self.releasable(&PagePlan::new(self.table.owner()), u64::MAX, max);
+        let idle = self.find_idle(all);
+        let releasable = self.page_bytes(idle.pages);
         let pool_bytes = self.taken_bytes();
         PoolStats {
             pool_bytes,
@@ -162,28 +138,21 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         self.memory.lost
     }
 
-    /// Counters of pages. O(handles + mappings + large free chunks).
+    /// Counters of pages; those that a plan under way creates are counted. O(idle handles).
     pub fn page_stats(&mut self) -> PageStats {
-        let idle = self.find_idle(None);
-        let mut stats = PageStats {
+        let idle = self.find_idle(Wanted::new(None, u32::MAX));
+        let (handles, mappings) = (&self.memory.pages.handles, &self.memory.pages.mappings);
+        let lost = self.memory.lost_mappings;
+        let active = handles.in_use() - self.memory.lost_handles;
+        PageStats {
+            handles: handles.in_use(),
+            active_mappings: active,
+            cached_mappings: mappings.in_use().saturating_sub(active + lost),
+            lost_mappings: lost,
             idle_bytes: self.page_bytes(idle.pages),
             address_bytes: self.granule.bytes_of(self.end()),
             lost_bytes: self.memory.lost,
-            ..PageStats::default()
-        };
-        for link in self.memory.pages.handles.links() {
-            let state = self.memory.pages.handle(link).state;
-            let held = !matches!(state, HandleState::Vacant | HandleState::Planned);
-            stats.handles += u32::from(held);
+            looks: self.memory.looks,
         }
-        for link in self.memory.pages.mappings.links() {
-            match self.memory.pages.mapping(link).state {
-                MappingState::Active => stats.active_mappings += 1,
-                MappingState::Cached => stats.cached_mappings += 1,
-                MappingState::Lost => stats.lost_mappings += 1,
-                _ => {}
-            }
-        }
-        stats
     }
 }

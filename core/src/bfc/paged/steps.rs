@@ -9,7 +9,7 @@
 //! driver refuses that too, the memory is *lost*: counted as held for good, never used.
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
-use super::{Bfc, Link, PagePlan, Paged};
+use super::{Bfc, PagePlan, Paged};
 use crate::bfc::index::AddressIndex;
 use crate::units::{Addr, AddrRange};
 
@@ -150,6 +150,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         if plan.owner != self.table.owner() {
             return;
         }
+        self.memory.calls += 1;
         plan.phase = match plan.phase {
             Phase::Unmap(mapping) => self.unmapped(plan, mapping),
             Phase::Release(handle, next) => {
@@ -162,7 +163,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
                 Phase::Map(mapping)
             }
             Phase::Map(mapping) => {
-                self.memory.pages.enter(mapping);
+                self.memory.pages.mapping_mut(mapping).state = MappingState::Mapped;
                 self.next_map(plan, self.memory.pages.mapping(mapping).chain)
             }
             Phase::Access(mapping) => {
@@ -189,9 +190,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         match plan.phase {
             Phase::Release(handle, next) => {
                 // Mapped nowhere, and not taken back.
-                let source = Link(self.memory.pages.handle(handle).source);
-                let pages = self.memory.pages.handle(handle).pages;
-                self.empty_and_count(source, pages);
+                self.uncount(self.memory.pages.handle(handle).pages);
                 self.lose(handle);
                 plan.phase = Phase::Unmap(next);
                 self.fail_plan(plan);
@@ -200,8 +199,10 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
                 plan.maps.first = self.memory.pages.mapping(mapping).chain;
                 let handle = self.memory.pages.mapping(mapping).handle;
                 self.memory.pages.mapping_mut(mapping).state = MappingState::Lost;
+                self.memory.lost_mappings += 1;
+                plan.lost = true;
                 if self.memory.pages.handle(handle).active.is_some() {
-                    self.give_source_back(handle);
+                    self.memory.pages.handle_mut(handle).state = HandleState::Live;
                 } else {
                     self.lose_created(plan, handle);
                 }
@@ -231,6 +232,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         let bytes = self.page_bytes(self.memory.pages.handle(handle).pages);
         self.growth.depart(bytes);
         self.memory.lost += bytes;
+        self.memory.lost_handles += 1;
     }
 
     fn range_of(&self, mapping: MappingLink) -> AddrRange {
@@ -266,7 +268,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     fn took_back(&mut self, plan: &mut PagePlan, handle: HandleLink) {
         let record = *self.memory.pages.handle(handle);
         let bytes = self.page_bytes(record.pages);
-        self.empty_and_count(Link(record.source), record.pages);
+        self.uncount(record.pages);
         self.memory.pages.remove_handle(handle);
         plan.released += bytes;
         // What is created in its place counts from now on.
@@ -275,8 +277,8 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         self.growth.depart(more);
     }
 
-    fn empty_and_count(&mut self, source: Link, pages: u32) {
-        self.empty(source);
+    /// So many pages are not held any more.
+    fn uncount(&mut self, pages: u32) {
         self.counters.reserved -= u64::from(pages) * u64::from(self.memory.page);
         if self.counters.reserved == 0 {
             // What is held next was never freed over.
@@ -306,7 +308,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         let mut mapping = next;
         while mapping.is_some() {
             let record = self.memory.pages.mapping(mapping);
-            if record.state == MappingState::Planned {
+            if record.state == MappingState::Mapped {
                 return Phase::Access(mapping);
             }
             mapping = record.chain;
@@ -321,7 +323,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             let next = self.memory.pages.mapping(last).chain;
             let record = self.memory.pages.mapping(next);
             let adjacent = next.is_some()
-                && record.state == MappingState::Planned
+                && record.state == MappingState::Mapped
                 && record.page == self.memory.pages.end(last);
             if !adjacent {
                 return last;
@@ -345,18 +347,13 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             } else {
                 MappingState::Cached
             };
+            self.memory.pages.show(mapping);
             if active {
-                self.give_source_back(record.handle);
+                self.memory.pages.handle_mut(record.handle).state = HandleState::Live;
             }
             mapping = record.chain;
         }
         plan.phase = Phase::Undo;
-    }
-
-    fn give_source_back(&mut self, handle: HandleLink) {
-        let source = Link(self.memory.pages.handle(handle).source);
-        self.memory.pages.handle_mut(handle).state = HandleState::Live;
-        self.restore(source);
     }
 
     fn next_undo(&mut self, plan: &mut PagePlan) -> Phase {
@@ -367,8 +364,8 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         let record = *self.memory.pages.mapping(mapping);
         if record.state == MappingState::Reused {
             self.memory.pages.mapping_mut(mapping).state = MappingState::Cached;
-            self.give_source_back(record.handle);
-        } else if self.memory.pages.at(record.page) == mapping {
+            self.memory.pages.handle_mut(record.handle).state = HandleState::Live;
+        } else if record.state == MappingState::Mapped {
             return Phase::UndoMap(mapping);
         } else {
             plan.maps.first = record.chain;
@@ -385,7 +382,9 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         let record = self.memory.pages.handle(handle);
         match record.state {
             HandleState::Planned => self.memory.pages.remove_handle(handle),
-            HandleState::Chosen if record.active.is_some() => self.give_source_back(handle),
+            HandleState::Chosen if record.active.is_some() => {
+                self.memory.pages.handle_mut(handle).state = HandleState::Live;
+            }
             HandleState::Chosen => return Phase::UndoCreate(handle),
             _ => {}
         }

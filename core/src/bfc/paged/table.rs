@@ -8,18 +8,21 @@
 //!
 //! Invariants:
 //! * PAGE1 handles and mappings stand in [slabs](crate::table::slab), whose vacant ones use `chain`.
-//! * PAGE2 a page's place names the mapping that the driver has there, active, cached or on its way
-//!   out, and each such mapping stands in all the places of its pages and in no other.
-//! * PAGE3 the mappings of a handle are linked by `sibling` from `first`; `active` is one of them, or
-//!   0 while a plan creates the handle.
-//! * PAGE4 two handles never share a place.
+//! * PAGE2 a page's place names the mapping that the driver has there or a plan will put there. A mapping
+//!   stands in places of its pages only: in all of them, unless it is on its way out, or is planned by
+//!   a plan that failed.
+//! * PAGE3 the mappings of a handle are linked by `sibling` from `first`, the newest first and
+//!   [`MAPPINGS_A_HANDLE`] at most; `active` is one of them, or 0 while a plan creates the handle.
 //!
 //! A foreign number reaches an empty record, never a panic. All operations O(pages of the
-//! handle) or better, but for `remove_mapping`: O(mappings of the handle).
+//! handle) or better.
 
 use crate::error::ConfigError;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::table::slab::{Record, Sink, Slab};
+
+/// Mappings of one handle at most: cached ones are at most three times the active ones.
+pub(super) const MAPPINGS_A_HANDLE: usize = 4;
 
 /// Number of a handle, 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -103,7 +106,7 @@ pub struct Handle {
     pub(crate) active: MappingLink,
     /// Head of its mappings.
     pub(crate) first: MappingLink,
-    /// The chunk it lies idle in, or was taken out of by a plan.
+    /// The chunk it lies idle in, as the last search saw it.
     pub(crate) source: u32,
     /// Next in the list of idle handles, or of vacant records.
     pub(crate) chain: HandleLink,
@@ -156,6 +159,8 @@ pub(crate) enum MappingState {
     Vacant,
     /// A plan will map it.
     Planned,
+    /// A plan has mapped it.
+    Mapped,
     /// The place where its handle is used.
     Active,
     /// Known to the driver, and the handle is used elsewhere.
@@ -168,6 +173,13 @@ pub(crate) enum MappingState {
     Lost,
 }
 
+impl MappingState {
+    /// Whether the driver has the mapping and nothing takes its place.
+    pub(super) const fn stands(self) -> bool {
+        !matches!(self, Self::Vacant | Self::Planned | Self::Leaving)
+    }
+}
+
 /// One place of a handle. A record of a lent table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mapping {
@@ -178,8 +190,8 @@ pub struct Mapping {
     pub(crate) sibling: MappingLink,
     /// Next in a plan, or of the vacant records.
     pub(crate) chain: MappingLink,
-    /// Of a cached mapping: the last work that uses the memory through it, by stream and event; 0 if
-    /// none does.
+    /// The last work that uses the memory through it, by stream and event, once the handle has left it or
+    /// a plan takes it away; 0 if none does.
     event: u64,
     stream: StreamId,
     pub(crate) state: MappingState,
@@ -322,7 +334,7 @@ impl<'t> Pages<'t> {
         })
     }
 
-    /// A record for a place that a plan will map; it stands in no place yet.
+    /// A record for a place that a plan will map; its pages show it from now on.
     pub(crate) fn add_mapping(&mut self, handle: HandleLink, page: u32) -> Option<MappingLink> {
         let link = self.mappings.insert(Mapping {
             page,
@@ -332,31 +344,45 @@ impl<'t> Pages<'t> {
             ..Mapping::VACANT
         })?;
         self.handle_mut(handle).first = link;
+        self.show(link);
         Some(link)
     }
 
-    /// The driver has mapped it: its pages show it from now on.
-    pub(crate) fn enter(&mut self, link: MappingLink) {
-        self.show(link, Place(link));
+    /// The pages of a mapping show it.
+    pub(crate) fn show(&mut self, link: MappingLink) {
+        self.pages_of(link).fill(Place(link));
     }
 
-    fn show(&mut self, link: MappingLink, place: Place) {
+    fn pages_of(&mut self, link: MappingLink) -> &mut [Place] {
         let range = self.mapping(link).page as usize..self.end(link) as usize;
-        if let Some(places) = self.places.get_mut(range) {
-            places.fill(place);
-        }
+        self.places.get_mut(range).unwrap_or_default()
     }
 
-    /// Forgets a mapping; if the driver had it, its pages are empty from now on.
+    /// The first of some pages at which something is mapped, or the page behind them.
+    pub(crate) fn next_mapped(&self, page: u32, behind: u32) -> u32 {
+        let places = self.places.get(page as usize..behind as usize);
+        let found = places.and_then(|places| places.iter().position(|place| place.0.is_some()));
+        found.map_or(behind, |found| page + found as u32)
+    }
+
+    /// Whether there is memory at a page, and no plan takes it away.
+    pub(crate) fn is_backed(&self, page: u32) -> bool {
+        let link = self.at(page);
+        let mapping = self.mapping(link);
+        link.is_some()
+            && mapping.state == MappingState::Active
+            && self.handle(mapping.handle).state == HandleState::Live
+    }
+
+    /// Forgets a mapping; the pages that show it are empty from now on.
     pub(crate) fn remove_mapping(&mut self, link: MappingLink) {
         let Mapping {
-            page,
-            handle,
-            sibling,
-            ..
+            handle, sibling, ..
         } = *self.mapping(link);
-        if self.at(page) == link {
-            self.show(link, Place::EMPTY);
+        for place in self.pages_of(link) {
+            if place.0 == link {
+                *place = Place::EMPTY;
+            }
         }
         if self.handle(handle).first == link {
             self.handle_mut(handle).first = sibling;

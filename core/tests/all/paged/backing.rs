@@ -1,8 +1,8 @@
 //! Blocks at places that a layout chose, and memory put behind such places ahead of time.
 
 use super::bench::{BASE, Bench, PAGE, config, pages, point};
-use larder_core::paged::Backing;
-use larder_core::{Addr, AddrRange, AllocError, Block, Request, StreamId};
+use larder_core::paged::{Backing, PagedAttempt};
+use larder_core::{Addr, AddrRange, AllocError, Block, Request, Step, StreamId};
 
 /// So many pages from a page of the addresses on.
 fn range(first: u64, count: u64) -> AddrRange {
@@ -213,4 +213,35 @@ fn a_stream_moves_what_its_own_work_uses_and_its_places_may_be_pending() {
         let created = bench.held() - held;
         assert_eq!(created, 4 - u64::from(moves));
     }
+}
+
+#[test]
+fn what_a_layout_has_is_not_given_back_to_fill_the_rest_of_it() {
+    let mut bench = Bench::new(config(8, Backing::Billed));
+    let [idle] = bench.blocks([1]);
+    bench.free(idle);
+    // One page may be held, and the layout has it.
+    assert!(!back(&mut bench, range(0, 2), 1));
+    assert!(bench.paged.is_mapped(range(0, 1)));
+    assert!(back(&mut bench, range(0, 2), 2));
+    assert!(bench.paged.is_mapped(range(0, 2)));
+}
+
+#[test]
+fn a_place_over_a_part_of_what_a_stream_has_left_is_joined_with_what_is_free_behind_it() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [front, middle, behind, _stay] = bench.blocks([1, 2, 1, 1]);
+    // So that there are several streams.
+    let other = bench.alloc(&pages(1).on(StreamId::new(2)));
+    bench.free_after(other, point(2, 1));
+    bench.free_after(middle, point(1, 1));
+    bench.free(front);
+    bench.free(behind);
+    bench.complete(point(1, 1));
+    let stream = StreamId::new(1);
+    let mut attempt = PagedAttempt::at_on(range(0, 2), None, stream);
+    let Step::Ready(_grant) = bench.paged.step(&mut attempt) else {
+        panic!("all of it has memory");
+    };
+    bench.check();
 }

@@ -23,6 +23,7 @@ pub(crate) fn config(pages: u64, backing: Backing) -> PagedConfig {
     let addresses = AddrRange::new(Addr::new(BASE), pages * PAGE).unwrap();
     PagedConfig {
         page_bytes: PAGE,
+        unit_bytes: PAGE / 64,
         ..PagedConfig::new(addresses, backing)
     }
 }
@@ -110,6 +111,34 @@ impl Bench {
     #[track_caller]
     pub(crate) fn blocks<const N: usize>(&mut self, sizes: [u64; N]) -> [Block; N] {
         sizes.map(|size| self.alloc(&pages(size)))
+    }
+
+    /// A block whose memory is one handle, at the end of the range: memory for a layout comes in handles of up to a
+    /// 16th of what is held.
+    #[track_caller]
+    pub(crate) fn piece(&mut self, count: u64) -> Block {
+        let end = BASE + self.paged.page_stats().address_bytes;
+        let range = AddrRange::new(Addr::new(end), count * PAGE).unwrap();
+        let handles = self.paged.page_stats().handles;
+        let paged = &mut self.paged;
+        assert!(paged.back_over(&self.device, range, range, u64::MAX, None));
+        assert_eq!(self.paged.page_stats().handles, handles + 1);
+        let block = self.alloc(&pages(count));
+        assert_eq!(block.range(), range);
+        block
+    }
+
+    /// Blocks of so many pages each, in this order; one of several pages is a [`piece`](Self::piece), but for the first.
+    #[track_caller]
+    pub(crate) fn pieces<const N: usize>(&mut self, sizes: [u64; N]) -> [Block; N] {
+        let mut first = true;
+        sizes.map(|size| {
+            if core::mem::take(&mut first) || size == 1 {
+                self.alloc(&pages(size))
+            } else {
+                self.piece(size)
+            }
+        })
     }
 
     /// Why the request cannot be served.

@@ -1,6 +1,6 @@
 //! The limit: never passed for a moment, and obeyed by what is under way.
 
-use super::bench::{Bench, PAGE, config, pages};
+use super::bench::{Bench, PAGE, config, page_of, pages};
 use super::scenes::{SCENES, releasing};
 use larder_core::Cause;
 use larder_core::paged::{Backing, PageDriver, PageStep, PagedAllocator};
@@ -22,8 +22,8 @@ fn memory_goes_back_before_more_is_created() {
 
 #[test]
 fn an_idle_handle_too_large_to_move_makes_room_for_smaller_ones() {
-    let mut bench = limited(Backing::Billed, 42);
-    let [_ballast, three, _guard, two] = bench.blocks([36, 3, 1, 2]);
+    let mut bench = limited(Backing::Billed, 54);
+    let [_ballast, three, _guard, two] = bench.pieces([48, 3, 1, 2]);
     bench.free(three);
     bench.free(two);
     let held = bench.held();
@@ -63,8 +63,8 @@ fn what_a_plan_released_is_its_own_to_replace() {
 
 #[test]
 fn what_a_plan_released_above_its_need_is_for_others() {
-    let mut bench = limited(Backing::Billed, 42);
-    let [_ballast, three, _guard, two] = bench.blocks([36, 3, 1, 2]);
+    let mut bench = limited(Backing::Billed, 54);
+    let [_ballast, three, _guard, two] = bench.pieces([48, 3, 1, 2]);
     bench.free(three);
     bench.free(two);
     // Two pages are missing, and the idle piece has three.
@@ -73,13 +73,13 @@ fn what_a_plan_released_above_its_need_is_for_others() {
     assert_eq!(bench.cause(&pages(2)), Cause::Limit);
     let _other = bench.alloc(&pages(1));
     assert!(bench.finish(plan).is_some());
-    assert_eq!((bench.held(), bench.device.peak_bytes()), (42, 42 * PAGE));
+    assert_eq!((bench.held(), bench.device.peak_bytes()), (54, 54 * PAGE));
 }
 
 #[test]
 fn what_several_pieces_of_a_plan_leave_above_its_need_is_for_others() {
-    let mut bench = limited(Backing::InPlace, 44);
-    let [_ballast, front, _guard, back, _last] = bench.blocks([36, 3, 1, 3, 1]);
+    let mut bench = limited(Backing::InPlace, 56);
+    let [_ballast, front, _guard, back, _last] = bench.pieces([48, 3, 1, 3, 1]);
     bench.free(front);
     bench.free(back);
     // Five pages are missing, and both idle pieces together have six.
@@ -89,7 +89,7 @@ fn what_several_pieces_of_a_plan_leave_above_its_need_is_for_others() {
     assert_eq!(bench.cause(&pages(2)), Cause::Limit);
     let _other = bench.alloc(&pages(1));
     assert!(bench.finish(plan).is_some());
-    assert_eq!((bench.held(), bench.device.peak_bytes()), (44, 44 * PAGE));
+    assert_eq!((bench.held(), bench.device.peak_bytes()), (56, 56 * PAGE));
 }
 
 #[test]
@@ -219,4 +219,16 @@ fn adjust_counts_what_the_device_does_not_take_back() {
     assert_eq!(pool.adjust(PAGE), PAGE);
     assert_eq!(pool.page_stats().lost_bytes, PAGE);
     assert_eq!(pool.source().0.held_bytes(), 2 * PAGE);
+}
+
+#[test]
+fn where_memory_is_short_what_has_some_serves_before_a_closer_fit_without() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [hole, _a, larger, _b] = bench.blocks([2, 1, 4, 1]);
+    bench.free(hole);
+    assert_eq!(bench.release(2), 2);
+    bench.free(larger);
+    bench.paged.set_limit(6 * PAGE);
+    let (calls, block) = bench.calls_of(|bench| bench.alloc(&pages(2)));
+    assert_eq!((calls.total(), page_of(&block)), (0, 3));
 }

@@ -4,6 +4,7 @@ mod backing;
 mod bench;
 mod growth;
 mod limits;
+mod looks;
 mod moves;
 mod order;
 mod pins;

@@ -1,19 +1,18 @@
 //! When memory moves, what it costs, and that it comes back for nothing.
 
-use super::bench::{BASE, Bench, PAGE, config, page_of, pages};
-use super::scenes::{FOUR, SIX, swing};
-use larder_core::Block;
+use super::bench::{BASE, Bench, PAGE, PLENTY, config, page_of, pages};
+use super::scenes::{ONE, SIX, THREE, TWO, swing};
 use larder_core::paged::{Backing, PageStep};
+use larder_core::{Addr, AddrRange, Block};
 
 #[test]
 fn a_moved_handle_stays_mapped_where_it_was_and_is_reused_without_a_call() {
     let mut swing = swing();
     let bench = &mut swing.bench;
-    let stats = bench.paged.page_stats();
-    assert_eq!(stats.cached_mappings, 3);
+    assert_eq!(bench.paged.page_stats().cached_mappings, 3);
     let held = bench.held();
-    let (calls, four) = bench.calls_of(|bench| bench.alloc(&pages(4)));
-    assert_eq!((calls.total(), page_of(&four)), (0, FOUR));
+    let (calls, three) = bench.calls_of(|bench| bench.alloc(&pages(3)));
+    assert_eq!((calls.total(), page_of(&three)), (0, THREE));
     assert_eq!(bench.held(), held);
     assert_eq!(bench.paged.page_stats().cached_mappings, 3);
 }
@@ -21,20 +20,15 @@ fn a_moved_handle_stays_mapped_where_it_was_and_is_reused_without_a_call() {
 #[test]
 fn a_program_that_swings_between_two_layouts_pays_once() {
     let mut swing = swing();
-    let mut middle = swing.middle;
+    let bench = &mut swing.bench;
     for _ in 0..5 {
-        let bench = &mut swing.bench;
         let (calls, ()) = bench.calls_of(|bench| {
-            let four = bench.alloc(&pages(4));
-            assert_eq!(page_of(&four), FOUR);
-            bench.free(four);
-            bench.free(middle.take().unwrap());
+            let holes = bench.blocks([3, 2, 1]);
+            assert_eq!(holes.each_ref().map(page_of), [THREE, TWO, ONE]);
+            holes.into_iter().for_each(|block| bench.free(block));
             let six = bench.alloc(&pages(6));
             assert_eq!(page_of(&six), SIX);
             bench.free(six);
-            let [front, again] = bench.blocks([3, 2]);
-            bench.free(front);
-            middle = Some(again);
         });
         assert_eq!(calls.total(), 0);
     }
@@ -44,11 +38,13 @@ fn a_program_that_swings_between_two_layouts_pays_once() {
 fn a_place_is_reused_only_when_all_of_its_memory_is_idle() {
     let mut swing = swing();
     let bench = &mut swing.bench;
-    // One page of the piece of three, at page 44.
-    let _one = bench.alloc(&pages(3));
-    let (calls, four) = bench.calls_of(|bench| bench.alloc(&pages(4)));
-    assert!(calls.create > 0, "{calls:?}");
-    assert_ne!(page_of(&four), FOUR);
+    // One page of the piece of three, at the front of the six.
+    let range = AddrRange::new(Addr::new(BASE + SIX * PAGE), PAGE).unwrap();
+    let _one = bench.paged.alloc_at_over(&bench.device, range, None);
+    let (calls, three) = bench.calls_of(|bench| bench.alloc(&pages(3)));
+    // Its old place gets the other two, and what is created.
+    assert_eq!((calls.unmap, calls.map, calls.create), (1, 2, 0));
+    assert_eq!(page_of(&three), THREE);
 }
 
 #[test]
@@ -97,81 +93,103 @@ fn billed_moves_before_it_creates() {
 }
 
 #[test]
-fn a_size_that_moved_in_two_steps_on_end_grows_from_the_third() {
-    let (mut bench, mut teeth) = torn(Backing::Billed);
-    let mut created = Vec::new();
-    for _ in 0..4 {
-        created.push(tear(&mut bench, &mut teeth));
-        created.push(tear(&mut bench, &mut teeth));
-        bench.paged.end_step();
-    }
-    // From the third step on the first request of a step creates; the holes serve nobody else.
-    assert_eq!(created, [0, 0, 0, 0, 2, 2, 2, 2]);
-}
-
-#[test]
-fn a_step_without_a_move_starts_the_count_anew() {
-    let (mut bench, mut teeth) = torn(Backing::Billed);
-    let mut created = Vec::new();
-    for step in 0..6 {
-        if step != 1 {
-            created.push(tear(&mut bench, &mut teeth));
-        }
-        bench.paged.end_step();
-    }
-    assert_eq!(created, [0, 0, 0, 2, 2]);
-}
-
-#[test]
-fn one_size_at_rest_leaves_the_others_alone() {
-    let (mut bench, mut teeth) = torn(Backing::Billed);
-    for _ in 0..3 {
-        tear(&mut bench, &mut teeth);
-        bench.paged.end_step();
-    }
-    let held = bench.held();
-    // Two holes are left of the last step; a third comes.
-    let block = teeth.pop().unwrap();
-    bench.free(block);
-    let _three = bench.alloc(&pages(3));
-    assert_eq!(bench.held(), held);
-}
-
-#[test]
-fn a_size_at_rest_moves_again_when_the_limit_wants_it() {
-    let (mut bench, mut teeth) = torn(Backing::Billed);
-    for _ in 0..2 {
-        tear(&mut bench, &mut teeth);
-        bench.paged.end_step();
-    }
+fn moves_stop_once_the_calls_made_exceed_what_is_held_pays_for_and_go_on_when_a_limit_wants_it() {
+    let mut config = config(256, Backing::Billed);
+    // 100 calls and more for 35 pages: 16 for each ten units are 112.
+    config.unit_bytes = PAGE / 2;
+    let mut bench = Bench::new(config);
+    let mut teeth = comb(&mut bench, 33);
+    let _end = teeth.pop();
+    // Each move takes three calls.
+    let created = [(); 5].map(|()| tear(&mut bench, &mut teeth));
+    assert_eq!(
+        (created, bench.device.calls().total()),
+        ([0, 0, 0, 0, 2], 116)
+    );
     bench.paged.set_limit(bench.held() * PAGE);
-    assert_eq!(tear(&mut bench, &mut teeth), 0);
+    let (calls, created) = bench.calls_of(|bench| tear(bench, &mut teeth));
+    assert_eq!((created, calls.map, calls.create), (0, 2, 0));
 }
 
 #[test]
-fn nothing_moves_until_three_quarters_of_a_budget_are_held() {
-    let (mut bench, mut teeth) = torn(Backing::Budget(48 * PAGE));
-    let created: Vec<_> = (0..4).map(|_| tear(&mut bench, &mut teeth)).collect();
-    assert_eq!((created, bench.held()), (vec![2, 2, 0, 0], 37));
+fn what_is_idle_moves_when_the_device_refuses_memory() {
+    let (mut bench, mut teeth) = torn(Backing::Budget(PLENTY * PAGE));
+    assert_eq!(tear(&mut bench, &mut teeth), 2);
+    bench.device.refuse_in(Some(0));
+    let (calls, created) = bench.calls_of(|bench| tear(bench, &mut teeth));
+    assert_eq!((created, calls.map, calls.create), (0, 2, 0));
 }
 
 #[test]
-fn at_rest_a_budget_is_used_up_before_anything_moves() {
+fn nothing_moves_before_a_budget_is_reached() {
     let (mut bench, mut teeth) = torn(Backing::Budget(40 * PAGE));
-    for _ in 0..2 {
-        assert_eq!(tear(&mut bench, &mut teeth), 0);
-        bench.paged.end_step();
-    }
     let mut tear_of = |created, map| {
         let (calls, pages) = bench.calls_of(|bench| tear(bench, &mut teeth));
         assert_eq!((pages, calls.create, calls.map), (created, created, map));
-        bench.paged.end_step();
     };
     (0..3).for_each(|_| tear_of(2, 2));
-    // One page is left, and one moves.
-    tear_of(1, 2);
+    // One page is left, which is not enough.
     tear_of(0, 2);
+    assert_eq!(bench.held(), 39);
+    let block = teeth.pop().unwrap();
+    bench.free(block);
+    // Of what is idle by now all moves, and the last page is created.
+    let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(8)));
+    assert_eq!((calls.map, calls.create), (8, 1));
     assert_eq!(bench.device.peak_bytes(), 40 * PAGE);
+}
+
+/// One idle page that was at the end of five holes in turn, so that it has four mappings.
+struct FourMappings {
+    bench: Bench,
+    /// First pages of the holes.
+    places: [u64; 5],
+    /// Cached mappings, and the unmaps it took, after each move.
+    moves: [(u32, u64); 5],
+    _stay: Vec<Block>,
+}
+
+fn four_mappings() -> FourMappings {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let sizes = [1, 2, 3, 4, 5];
+    let mut stay = Vec::new();
+    let holes = sizes.map(|size| {
+        let hole = bench.alloc(&pages(size));
+        stay.push(bench.alloc(&pages(1)));
+        hole
+    });
+    let places = holes.each_ref().map(page_of);
+    for block in holes.into_iter().rev() {
+        bench.free(block);
+    }
+    assert_eq!(bench.release(14), 14);
+    bench.paged.set_limit(bench.held() * PAGE);
+    let moves = sizes.map(|size| {
+        let last = BASE + (places[size as usize - 1] + size - 1) * PAGE;
+        let range = AddrRange::new(Addr::new(last), PAGE).unwrap();
+        let (calls, block) =
+            bench.calls_of(|bench| bench.paged.alloc_at_over(&bench.device, range, None));
+        let block = block.unwrap();
+        bench.begin(&block, &pages(1));
+        bench.free(block);
+        (bench.paged.page_stats().cached_mappings, calls.unmap)
+    });
+    FourMappings {
+        bench,
+        places,
+        moves,
+        _stay: stay,
+    }
+}
+
+#[test]
+fn a_handle_has_four_mappings_at_most_and_the_oldest_goes() {
+    let mut four = four_mappings();
+    let (bench, places) = (&mut four.bench, four.places);
+    assert_eq!(four.moves, [(0, 0), (1, 0), (2, 0), (3, 0), (3, 1)]);
+    // The first hole was the oldest place.
+    let (calls, first) = bench.calls_of(|bench| bench.alloc(&pages(1)));
+    assert_eq!((page_of(&first), calls.map, calls.unmap), (places[0], 1, 1));
 }
 
 #[test]
@@ -204,7 +222,7 @@ fn each_run_of_new_places_is_made_accessible_once() {
             _ => {}
         }
     }
-    assert_eq!((mapped, accessible), (5 * PAGE, 5 * PAGE));
+    assert_eq!((mapped, accessible), (2 * PAGE, 2 * PAGE));
     assert!(bench.finish(plan).is_some());
 }
 
@@ -212,10 +230,10 @@ fn each_run_of_new_places_is_made_accessible_once() {
 fn access_is_set_between_two_places_that_are_reused_and_not_on_them() {
     let mut swing = swing();
     let bench = &mut swing.bench;
-    let four = bench.alloc(&pages(4));
-    bench.free(four);
-    bench.free(swing.middle.take().unwrap());
-    // Of the second layout two cached mappings are left, and nothing between them.
+    let [three, one] = bench.blocks([3, 1]);
+    bench.free(three);
+    bench.free(one);
+    // Of the six pages two cached mappings are left, and nothing between them.
     assert_eq!(bench.release(2), 2);
     let mut plan = bench.plan(&pages(6));
     let mut accessible = Vec::new();
@@ -234,12 +252,23 @@ fn access_is_set_between_two_places_that_are_reused_and_not_on_them() {
 #[test]
 fn a_handle_with_a_block_at_its_end_neither_moves_nor_goes() {
     let mut bench = Bench::new(config(256, Backing::Billed));
-    let [_ballast, three, _guard] = bench.blocks([36, 3, 1]);
+    let [_ballast, three, _guard] = bench.pieces([48, 3, 1]);
     bench.free(three);
     let [front, _end] = bench.blocks([2, 1]);
     bench.free(front);
     assert_eq!(bench.release(100), 0);
     let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(3)));
     assert_eq!((calls.create, calls.map), (3, 3));
-    assert_eq!(bench.held(), 43);
+    assert_eq!(bench.held(), 55);
+}
+
+#[test]
+fn when_the_unmap_that_makes_room_for_a_fifth_mapping_is_refused_the_handle_has_four() {
+    let mut four = four_mappings();
+    let bench = &mut four.bench;
+    let mut plan = bench.plan(&pages(1));
+    bench.device.refuse_in(Some(0));
+    bench.call(&mut plan);
+    assert!(bench.finish(plan).is_none());
+    assert_eq!(bench.paged.page_stats().cached_mappings, 3);
 }

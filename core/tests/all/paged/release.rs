@@ -9,11 +9,11 @@ fn pieces(floor: u64) -> (Bench, Vec<Block>) {
     let mut config = config(256, Backing::Billed);
     config.floor_bytes = floor * PAGE;
     let mut bench = Bench::new(config);
-    let [ballast, three, a, two, b, one, c] = bench.blocks([36, 3, 1, 2, 1, 1, 1]);
+    let [ballast, three, a, two, b, one, c] = bench.pieces([48, 3, 1, 2, 1, 1, 1]);
     [three, two, one]
         .into_iter()
         .for_each(|block| bench.free(block));
-    assert_eq!(bench.held(), 45);
+    assert_eq!(bench.held(), 57);
     (bench, vec![ballast, a, b, c])
 }
 
@@ -31,7 +31,7 @@ fn at_least_what_is_wanted_goes_and_the_least_that_will_do() {
     ] {
         let (mut bench, _live) = pieces(0);
         assert_eq!(bench.release(wanted), given);
-        assert_eq!(bench.held(), 45 - given);
+        assert_eq!(bench.held(), 57 - given);
     }
 }
 
@@ -58,36 +58,36 @@ fn large_handles_go_first() {
 }
 
 #[test]
-fn if_no_small_handle_is_idle_a_larger_one_goes() {
+fn if_no_small_handle_is_idle_the_first_of_the_largest_chunk_goes() {
     let (mut bench, _live) = pieces(0);
     assert_eq!(bench.release(1), 1);
-    assert_eq!(bench.release(1), 2);
     assert_eq!(bench.release(1), 3);
+    assert_eq!(bench.release(1), 2);
     assert!(bench.paged.plan_release(PAGE).is_none());
 }
 
 #[test]
 fn never_less_is_held_than_the_floor() {
-    for floor in 38..=45 {
+    for floor in 50..=57 {
         let (mut bench, _live) = pieces(floor);
         while bench.release(100) > 0 {}
         let least = bench.held();
-        assert!(least >= floor && least >= 39, "{least} of {floor}");
+        assert!(least >= floor && least >= 51, "{least} of {floor}");
         // One page is idle to the last, unless the floor keeps it.
-        assert_eq!(least, floor.max(39));
+        assert_eq!(least, floor.max(51));
     }
-    let (mut bench, _live) = pieces(44);
+    let (mut bench, _live) = pieces(56);
     assert_eq!(bench.release(1), 1);
     assert!(bench.paged.plan_release(1).is_none());
 }
 
 #[test]
 fn a_floor_that_no_idle_handle_is_small_enough_for_keeps_them_all() {
-    let (mut bench, _live) = pieces(43);
+    let (mut bench, _live) = pieces(55);
     assert_eq!(bench.release(1), 1);
     // One page may go still, and the pieces have two and three.
     assert!(bench.paged.plan_release(PAGE).is_none());
-    assert_eq!(bench.held(), 44);
+    assert_eq!(bench.held(), 56);
 }
 
 #[test]
@@ -136,6 +136,7 @@ fn memory_whose_old_place_queued_work_still_uses_stays() {
     let [a, _b, c, _d] = bench.blocks([2, 1, 2, 1]);
     bench.free_after(a, point(0, 3));
     bench.free_after(c, point(0, 4));
+    bench.paged.set_limit(6 * PAGE);
     // Moved at once, as it is the same stream; out of use again before its old work is done.
     let moved = bench.alloc(&pages(4));
     bench.free(moved);
@@ -158,12 +159,29 @@ fn a_handle_is_unmapped_everywhere_before_it_is_released() {
 }
 
 #[test]
+fn giving_all_back_leaves_no_cached_mapping_that_no_work_uses() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [a, _b, c, _d] = bench.blocks([2, 1, 2, 1]);
+    bench.free_after(a, point(0, 5));
+    bench.free_after(c, point(0, 6));
+    bench.paged.set_limit(6 * PAGE);
+    let _moved = bench.alloc(&pages(4));
+    let cached = [4, 5, 6].map(|event| {
+        bench.complete(point(0, event));
+        assert_eq!(bench.paged.release_over(&bench.device, u64::MAX), 0);
+        bench.check();
+        bench.paged.page_stats().cached_mappings
+    });
+    assert_eq!((cached, bench.held()), ([4, 2, 0], 6));
+}
+
+#[test]
 fn what_the_device_refuses_to_unmap_is_idle_as_before() {
     let (mut bench, _live) = pieces(0);
     let picture = bench.picture();
     bench.device.refuse_in(Some(0));
     assert_eq!(bench.release(6), 0);
-    assert_eq!((bench.held(), bench.picture()), (45, picture));
+    assert_eq!((bench.held(), bench.picture()), (57, picture));
     assert_eq!(bench.release(6), 6);
 }
 
@@ -217,16 +235,17 @@ fn what_the_present_step_needs_is_kept_too() {
 
 #[test]
 fn what_the_last_steps_needed_is_kept_where_handles_are_large() {
-    let mut bench = Bench::new(config(256, Backing::Billed));
+    let mut bench = Bench::with_tables(config(1024, Backing::Billed), 256, 512, 2048);
     // Pieces of four pages.
-    let block = bench.alloc(&pages(48));
+    let block = bench.alloc(&pages(1024));
+    assert_eq!(bench.paged.page_stats().handles, 256);
     bench.free(block);
     bench.paged.end_step();
-    let block = bench.alloc(&pages(46));
+    let block = bench.alloc(&pages(1022));
     bench.free(block);
     bench.paged.end_step();
     bench.paged.release_unneeded_over(&bench.device, 1);
-    assert!(bench.held() >= 46, "{}", bench.held());
+    assert!(bench.held() >= 1022, "{}", bench.held());
 }
 
 #[test]
@@ -243,7 +262,7 @@ fn clearing_the_statistics_does_not_forget_what_a_step_needed() {
 
 #[test]
 fn am_4_stable_is_what_a_release_of_all_leaves() {
-    for floor in [0, 41, 43, 45, 60] {
+    for floor in [0, 53, 55, 57, 72] {
         for (pin, used) in [(false, false), (true, false), (false, true), (true, true)] {
             let (mut bench, mut live) = pieces(floor);
             if pin {

@@ -4,36 +4,36 @@ use super::bench::{Bench, PAGE, config, pages};
 use larder_core::paged::Backing;
 use larder_core::{Block, Request};
 
-/// Two layouts that share their memory: four pages at page 36, made of pieces of 3 and 1, and six
-/// at page 44, made of the same and a piece of 2 between them.
+/// Two layouts that share their memory: three holes, and six pages at the end of the range. It is made of handles of 3,
+/// 2 and 1 pages, in this order in both.
 pub(crate) struct Swing {
     pub(crate) bench: Bench,
-    /// At the end of the second layout's middle piece, pages 47 and 48.
-    pub(crate) middle: Option<Block>,
+    /// One page, in a hole of its own if it is freed.
+    pub(crate) spare: Option<Block>,
     /// Everything else that is live.
     pub(crate) live: Vec<Block>,
 }
 
-/// The first page of either layout.
-pub(crate) const FOUR: u64 = 36;
-pub(crate) const SIX: u64 = 44;
+/// The first pages of the holes, and of the other layout.
+pub(crate) const THREE: u64 = 48;
+pub(crate) const TWO: u64 = 52;
+pub(crate) const ONE: u64 = 55;
+pub(crate) const SIX: u64 = 59;
 
-/// The memory lies in the second layout, free but for the middle piece.
+/// The memory lies in the second layout, idle.
 pub(crate) fn swing() -> Swing {
     let mut bench = Bench::new(config(256, Backing::Billed));
-    // A large pool makes pieces of up to three pages.
-    let [ballast, three, one, guard, two, last] = bench.blocks([36, 3, 1, 1, 2, 1]);
-    [three, one, two]
+    let [ballast, three, a, two, b, one, c, spare, last] =
+        bench.pieces([48, 3, 1, 2, 1, 1, 1, 1, 1]);
+    [three, two, one]
         .into_iter()
         .for_each(|block| bench.free(block));
-    let six = bench.alloc(&pages(6));
+    let [six, behind] = bench.blocks([6, 4]);
     bench.free(six);
-    let [front, middle] = bench.blocks([3, 2]);
-    bench.free(front);
     Swing {
         bench,
-        middle: Some(middle),
-        live: vec![ballast, guard, last],
+        spare: Some(spare),
+        live: vec![ballast, a, b, c, last, behind],
     }
 }
 
@@ -54,16 +54,20 @@ pub(crate) fn moving() -> Scene {
     (bench, pages(5), vec![b, d])
 }
 
-/// Reuses one page at the end, moves three behind it, and creates two.
+/// Reuses four pages, at both ends; unmaps a place between them whose memory is in use, moves one page there, and
+/// creates one.
 pub(crate) fn waking() -> Scene {
     let Swing {
         mut bench,
-        middle,
+        mut spare,
         mut live,
     } = swing();
-    let four = bench.alloc(&pages(4));
-    bench.free(four);
-    live.extend(middle);
+    let [three, two, one] = bench.blocks([3, 2, 1]);
+    [three, one]
+        .into_iter()
+        .chain(spare.take())
+        .for_each(|block| bench.free(block));
+    live.push(two);
     (bench, pages(6), live)
 }
 

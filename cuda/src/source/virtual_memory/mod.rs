@@ -43,7 +43,7 @@ pub(crate) use watch::{RegionWatch, RegionWatcher};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VirtualConfig {
     /// Addresses to reserve, rounded up to pages. They cost nothing but a line in the driver's
-    /// tables: take four to eight times the memory that may be held.
+    /// tables: take two to four times the memory that may be held.
     pub address_bytes: u64,
     /// What is mapped at least; a multiple of what the device maps at least, and 0 for just that,
     /// which is 2 MiB on most devices.
