@@ -81,7 +81,14 @@ impl Contender for Core {
         self.next_operation();
         let bfc = self.bfc.as_mut()?;
         let request = Streams::request(stream, bytes);
-        let grant = bfc.alloc_over(&self.device, &request).ok()?;
+        let mut given = bfc.alloc_over(&self.device, &request);
+        if given.is_err() {
+            for done in self.streams.wait() {
+                bfc.complete(done.stream, done.event);
+            }
+            given = bfc.alloc_over(&self.device, &request);
+        }
+        let grant = given.ok()?;
         let slot = Slot::of(grant.block);
         self.streams.came(slot, stream);
         Some(slot)

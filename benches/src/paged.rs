@@ -141,7 +141,18 @@ impl Contender for Paged {
                 let mut below = OverPages { paged, driver };
                 steps.alloc(&mut below, &request).ok()??
             }
-            None => paged.alloc_over(driver, &request).ok()?,
+            None => match paged.alloc_over(driver, &request) {
+                Ok(grant) => grant,
+                Err(_) => {
+                    for done in self.streams.wait() {
+                        paged.complete(done.stream, done.event);
+                        if self.judged {
+                            driver.complete(done);
+                        }
+                    }
+                    paged.alloc_over(driver, &request).ok()?
+                }
+            },
         };
         if self.judged {
             driver.begin_use(grant.block.range(), request.stream);

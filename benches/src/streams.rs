@@ -1,5 +1,5 @@
 //! The order of a program on several streams: each free is an event of its block's stream, and the stream has
-//! completed it [`DELAY`] operations later.
+//! completed it [`DELAY`] operations later, or when an allocation would fail otherwise.
 //!
 //! Until a second stream comes, frees are no events.
 
@@ -46,6 +46,11 @@ impl Streams {
             return None;
         }
         self.queued.pop_front()
+    }
+
+    /// The host waits for all streams, as PyTorch does before it gives up; gives what is completed by then.
+    pub(crate) fn wait(&mut self) -> Vec<StreamPoint> {
+        self.queued.drain(..).collect()
     }
 
     /// A block came.
