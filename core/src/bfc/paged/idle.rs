@@ -12,6 +12,8 @@ use crate::block::Request;
 
 /// Pages without memory that count as one look: 4 bytes each, side by side.
 const PAGES_A_LOOK: u32 = 4096;
+/// And cached mappings: of the address space of what moves much they are the most.
+const CACHED_A_LOOK: u32 = 16;
 
 /// Which idle handles are looked for.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +103,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             chunk.start.div_ceil(self.memory.page),
             chunk.end() / self.memory.page,
         );
+        let mut cached = 0;
         while page < last && idle.pages < wanted.pages && *looks > 0 {
             let mapping = self.memory.pages.at(page);
             if !mapping.is_some() {
@@ -119,6 +122,9 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             {
                 self.add_idle(idle, self.memory.pages.mapping(mapping).handle, link);
                 *looks -= u32::from(wanted.counts_all);
+            } else if self.memory.pages.mapping(mapping).state == MappingState::Cached {
+                cached += 1;
+                *looks -= u32::from(cached % CACHED_A_LOOK == 0);
             } else {
                 *looks -= 1;
             }
