@@ -200,7 +200,7 @@ mod tests {
     const PAGE: u64 = 2 << 20;
 
     /// Eight blocks of a page; every other one goes, and a block of four pages comes.
-    fn history(allocator: &str) -> History {
+    fn history(allocator: &str, device_bytes: Option<u64>) -> History {
         let mut text: String = (0..8).map(|id| format!("a {id} {PAGE}\n")).collect();
         text.extend((0..4).map(|id| format!("f {}\n", 2 * id)));
         text.push_str(&format!("a 8 {}\n", 4 * PAGE));
@@ -208,7 +208,7 @@ mod tests {
         let spec = CONTENDERS.iter().find(|spec| spec.name == allocator);
         let options = Options {
             history: true,
-            ..Options::new(None)
+            ..Options::new(device_bytes)
         };
         let outcome = replay(spec.unwrap(), &trace, &options).unwrap();
         outcome.history.unwrap()
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn pages_that_move_are_told_from_pages_that_are_new() {
-        let history = history("larder");
+        let history = history("larder", Some(8 * PAGE));
         assert_eq!(history.reserved.last(), Some(&(8, 8 * PAGE)));
         let moved: Vec<_> = history
             .held
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn nothing_moves_where_no_pages_are_mapped() {
-        let history = history("larder-no-moves");
+        let history = history("larder-no-moves", None);
         assert!(!history.held.is_empty());
         assert!(history.held.iter().all(|held| held.moved_bytes == 0));
         assert_eq!(history.reserved.last(), Some(&(13, 12 * PAGE)));

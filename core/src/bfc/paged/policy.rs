@@ -8,9 +8,10 @@ use crate::bfc::index::AddressIndex;
 /// While fewer calls than these were made for each unit held, in tenths, growth creates what is missing and no more:
 /// in a pool that is young, which less was freed of than is held, so that a program's first blocks come cheaply,
 const YOUNG_CALLS: u64 = 14;
-/// and in one that is not: two calls a unit, which expandable segments need at least.
+/// and in one that is not: what expandable segments make, a create and a map, and access for most units alone.
 const EXACT_CALLS: u64 = 28;
-/// As long, idle handles move although more could be created; this is four fifths of what expandable segments need.
+/// While fewer than these were made idle handles move although more could be created: four fifths of what expandable
+/// segments need at least.
 const MOVING_CALLS: u64 = 16;
 /// Where calls are to be saved, what is held grows to a multiple of so many tenths of a unit.
 const AHEAD: u64 = 13;
