@@ -26,11 +26,12 @@ const BUDGET: &str = "LARDER_CUDA_BUDGET";
 
 #[test]
 fn pages_move_as_the_environment_or_the_program_says() {
-    // Idle pages lie apart, and a block asks for as many in one piece: they move, or others are made.
-    let (moved, made) = ("32 and more", "48 and more");
+    // Idle pages lie apart, and a block asks for as many in one piece: others are made, some ahead; within a budget
+    // they move.
+    let made = "52 and more";
     let cases: [Case; 9] = [
-        (&[], &[], moved),
-        (&[(IN_PLACE, "0"), (BUDGET, "")], &[], moved),
+        (&[], &[], made),
+        (&[(IN_PLACE, "0"), (BUDGET, "")], &[], made),
         (&[(IN_PLACE, "1")], &[], made),
         (&[(BUDGET, "1GiB")], &[], made),
         (&[(BUDGET, "32MiB")], &[], "32 and no more"),
