@@ -110,7 +110,7 @@ pub(crate) trait Contender {
     /// Live blocks never overlap.
     fn alloc(&mut self, bytes: u64) -> Option<Slot>;
 
-    /// As [`alloc`](Self::alloc), for work on a stream, on which the block is freed as well. Contenders that know no
+    /// A block of at least `bytes` for work on a stream, on which it is freed as well, or `None` if it does not fit. Contenders that know no
     /// streams take all of them for one.
     fn alloc_on(&mut self, _stream: u8, bytes: u64) -> Option<Slot> {
         self.alloc(bytes)

@@ -292,7 +292,9 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Makes the last `rest` granules of what `old` was a free chunk behind `used`.
     fn insert_rest(&mut self, used: Link, rest: u32, old: &Chunk) -> Option<()> {
         let link = self.split_off(used, rest, old, old.point())?;
-        self.table.at_mut(link).join_hollow(old);
+        if M::HOLLOW {
+            self.table.at_mut(link).join_hollow(old);
+        }
         self.list(link);
         Some(())
     }

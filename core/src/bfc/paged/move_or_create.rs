@@ -12,7 +12,7 @@ use crate::bfc::index::AddressIndex;
 use crate::bfc::search::LOOKS;
 use crate::error::Cause;
 
-/// Looks in vain for what may move although more can be created: a hundredth of what a driver call takes.
+/// Looks in vain for what may move although more can be created: a small part of what a driver call takes.
 const FEW_LOOKS: u32 = LOOKS / 16;
 
 impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {

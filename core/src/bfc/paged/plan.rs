@@ -184,7 +184,7 @@ pub(super) enum Bar {
 
 /// A place for a block, and what may be done for it.
 #[derive(Clone, Copy)]
-struct Place<'r> {
+struct Spot<'r> {
     found: Found,
     need: Need,
     request: &'r Request,
@@ -252,7 +252,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             Some(found) => (found, 0),
             None => self.grow_range(need, request, false)?,
         };
-        let place = Place {
+        let place = Spot {
             found,
             need,
             request,
@@ -278,9 +278,9 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     }
 
     /// A place that has memory.
-    fn step_backed(&mut self, place: Place<'_>) -> Option<Result<Step<PagePlan>, Bar>> {
+    fn step_backed(&mut self, place: Spot<'_>) -> Option<Result<Step<PagePlan>, Bar>> {
         let found = self.search_backed(place.need, place.request)?;
-        Some(self.serve(Place {
+        Some(self.serve(Spot {
             found,
             ahead: 0,
             ..place
@@ -288,14 +288,14 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     }
 
     /// A place that has memory, or the end of the range, as if what is free there were in use.
-    fn step_elsewhere(&mut self, place: Place<'_>) -> Result<Step<PagePlan>, Bar> {
+    fn step_elsewhere(&mut self, place: Spot<'_>) -> Result<Step<PagePlan>, Bar> {
         if let Some(step) = self.step_backed(place) {
             return step;
         }
         let (found, ahead) = self
             .grow_range(place.need, place.request, true)
             .map_err(|_| Bar::Busy)?;
-        self.serve(Place {
+        self.serve(Spot {
             found,
             ahead,
             ..place
@@ -322,7 +322,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             self.sweep();
             self.free_chunk_over(range, need.size, at.near)
         };
-        self.serve(Place {
+        self.serve(Spot {
             found: found.ok_or(Bar::Busy)?,
             need,
             request,
@@ -333,7 +333,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     }
 
     /// The block, or the plan for it.
-    fn serve(&mut self, place: Place<'_>) -> Result<Step<PagePlan>, Bar> {
+    fn serve(&mut self, place: Spot<'_>) -> Result<Step<PagePlan>, Bar> {
         let chunk = self.table.at(place.found.link);
         let start = chunk.start + place.found.padding;
         if !chunk.is_hollow() || self.is_backed_between(start, start + place.need.size) {
@@ -408,7 +408,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             Some(stream) => self.join_over(unmapped, need.size, None, stream),
             None => self.free_chunk_over(unmapped, need.size, None),
         };
-        let place = Place {
+        let place = Spot {
             found: found?,
             need,
             request: &request,
@@ -422,7 +422,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
 
     fn build(
         &mut self,
-        place: Place<'_>,
+        place: Spot<'_>,
         outside: (u32, u32),
         of_layout: bool,
     ) -> Result<PagePlan, Bar> {

@@ -1,6 +1,6 @@
 //! What to move and how much to create: the figures.
 //!
-//! Each has its reason in docs/MOVING.md; none was chosen on a trace.
+//! docs/MOVING.md has their reasons.
 
 use super::{Backing, Bfc, Paged};
 use crate::bfc::index::AddressIndex;

@@ -72,8 +72,8 @@ pub struct PageStats {
 
 impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     /// A plan that gives back at least `wanted_bytes` of idle memory, as far as there is so much
-    /// and the floor allows; `None` if nothing can go. Large handles go first.
-    /// O(free chunks of a page or more + their handles).
+    /// and the floor allows; `None` if nothing can go. What lies in the largest chunks goes first. A plan is of one
+    /// search, which ends after 1,024 handles: with more idle, the next plan gives the rest.
     pub fn plan_release(&mut self, wanted_bytes: u64) -> Option<PagePlan> {
         self.plan_release_of(wanted_bytes, true)
     }
@@ -106,7 +106,8 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
 
     /// How far the limit could be lowered now: what is held or under way, and what of it would stay if
     /// [`plan_release`](Self::plan_release) were asked for all: what blocks and queued work use, pins, the
-    /// floor, and what was lost. Exact as long as the table of chunks has records left. Cost as that.
+    /// floor, and what was lost. Exact unless a search ends before it has seen all. O(idle handles), and O(chunks) if streams
+    /// have points.
     pub(super) fn pool_stats_of_pages(&mut self) -> PoolStats {
         let held = self.reserved_bytes();
         let max = held.saturating_sub(self.memory.config.floor_bytes);
