@@ -110,8 +110,8 @@ pub(crate) trait Contender {
     /// Live blocks never overlap.
     fn alloc(&mut self, bytes: u64) -> Option<Slot>;
 
-    /// A block of at least `bytes` for work on a stream, on which it is freed as well, or `None` if it does not fit. Contenders that know no
-    /// streams take all of them for one.
+    /// A block of at least `bytes` for work on a stream, on which it is freed as well, or `None` if it does not fit.
+    /// Contenders that know no streams take all of them for one.
     fn alloc_on(&mut self, _stream: u8, bytes: u64) -> Option<Slot> {
         self.alloc(bytes)
     }
