@@ -223,7 +223,7 @@ impl Device {
                 Err(DeviceAllocError::Asleep) if job::waits_for_waking() => continue,
                 Err(error) => return Err(error.into()),
             };
-            if !patience.waits_for(self, bytes) {
+            if !patience.waits_for(self, &error, bytes) {
                 self.counts.out_of_memory.fetch_add(1, Ordering::Relaxed);
                 return Err(Refused::OutOfMemory {
                     device: self.ordinal,

@@ -11,9 +11,9 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_core::ByteCount;
-use larder_cuda::DeviceAllocator;
+use larder_core::{AllocError, ByteCount};
 use larder_cuda::control::{Apply, Job, JobConfig, JobFiles, LaunchPacer, larder_control::Ceiling};
+use larder_cuda::{DeviceAllocError, DeviceAllocator};
 
 use crate::device::Device;
 use crate::outcome::{Refused, not_obeyed, status};
@@ -201,10 +201,24 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// Waits a little, where a higher limit could serve what was refused. False if it is no use to ask again.
-    pub(crate) fn waits_for(&mut self, device: &Device, bytes: u64) -> bool {
+    pub(crate) fn waits_for(
+        &mut self,
+        device: &Device,
+        error: &DeviceAllocError,
+        bytes: u64,
+    ) -> bool {
         let own = device.limits.process().usage().config.hard_bytes;
-        let of_job = device.memory.limit_bytes();
-        let held = device.memory.stats().reserved_bytes;
+        // As it was when it refused: it may have risen since.
+        let (of_job, held) = match error {
+            DeviceAllocError::Memory {
+                reason: AllocError::OutOfMemory(out),
+                ..
+            } => (out.limit_bytes, out.reserved_bytes),
+            _ => {
+                let held = device.memory.stats().reserved_bytes;
+                (device.memory.limit_bytes(), held)
+            }
+        };
         let wanted = held.saturating_add(bytes.saturating_add(PAGE_BYTES));
         of_job < own && wanted > of_job && self.waits()
     }

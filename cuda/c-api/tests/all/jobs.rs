@@ -184,6 +184,7 @@ fn two_processes_are_balanced_and_one_is_suspended_and_goes_on() {
 
     let mut first = machine.job("first", on_stand_in(&program), &[]);
     wait("the first to have it all", || {
+        assert!(first.is_running());
         limit(&coordinator, "first") == TOTAL && first.steps() > 5
     });
     let second = of_python.unwrap_or_else(|| on_stand_in(&program));
