@@ -5,7 +5,9 @@
 //! markdown table. Each thread keeps so many blocks, frees one at random and allocates another of a
 //! random size, 256 bytes to 64 KiB, as many of each power of two. All contenders take turns in each round.
 //! Only where captures are looked for does a pair call the driver, once (`DeviceConfig::check_captures`): else the
-//! driver hardly matters. A few seconds.
+//! driver hardly matters. A few seconds. A second table has how long a thread's calls take beside one that moves pages.
+
+mod beside;
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -17,7 +19,7 @@ use larder_core::paged::{
     PagedConfig, Place,
 };
 use larder_core::{
-    Addr, AddrRange, Bfc, BfcConfig, Block, BlockAllocator, Chunk, Request, SubAllocError,
+    Addr, AddrRange, Bfc, BfcConfig, Block, BlockAllocator, Chunk, Request, StreamId, SubAllocError,
 };
 use larder_cuda::driver::load_from_env;
 use larder_cuda::{ArenaPolicy, Context, CudaStream, DeviceAllocator, DeviceConfig};
@@ -123,11 +125,37 @@ impl PageDriver for Yes {
     }
 }
 
-struct Locked(PagedAllocator<'static, Yes>);
+/// Over pages, on a stream.
+struct Locked<'p>(&'p PagedAllocator<'static, Yes>, StreamId);
 
-impl Side for Locked {
+impl Locked<'_> {
+    fn pool(limit_bytes: u64) -> Option<PagedAllocator<'static, Yes>> {
+        let pages = (RANGE_BYTES / PAGE_BYTES) as usize;
+        let tables = PageTables {
+            places: vec![Place::EMPTY; pages].leak(),
+            handles: vec![Handle::VACANT; pages + 1].leak(),
+            mappings: vec![Mapping::VACANT; CHUNKS].leak(),
+        };
+        let config = PagedConfig::new(addresses()?, Backing::Billed);
+        let chunks = vec![Chunk::VACANT; CHUNKS].leak();
+        let mut paged = PagedBfc::with_tables(config, chunks, tables).ok()?;
+        paged.set_limit(limit_bytes);
+        Some(PagedAllocator::new(paged, Yes))
+    }
+
+    fn give(pool: PagedAllocator<'static, Yes>) {
+        let (chunks, tables) = pool.into_parts().0.into_tables();
+        give(chunks);
+        give(tables.places);
+        give(tables.handles);
+        give(tables.mappings);
+    }
+}
+
+impl Side for Locked<'_> {
     fn alloc(&mut self, bytes: u64) -> Option<Block> {
-        Some(self.0.alloc(&Request::new(bytes)).ok()?.block)
+        let request = Request::new(bytes).on(self.1);
+        Some(self.0.alloc(&request).ok()?.block)
     }
 
     fn free(&mut self, block: Block) {
@@ -202,22 +230,10 @@ impl Contender {
                 Some(ended - begun)
             }
             Self::Locked => {
-                let pages = (RANGE_BYTES / PAGE_BYTES) as usize;
-                let tables = PageTables {
-                    places: vec![Place::EMPTY; pages].leak(),
-                    handles: vec![Handle::VACANT; pages + 1].leak(),
-                    mappings: vec![Mapping::VACANT; CHUNKS].leak(),
-                };
-                let config = PagedConfig::new(addresses()?, Backing::Billed);
-                let chunks = vec![Chunk::VACANT; CHUNKS].leak();
-                let paged = PagedBfc::with_tables(config, chunks, tables).ok()?;
-                let mut side = Locked(PagedAllocator::new(paged, Yes));
+                let pool = Locked::pool(u64::MAX)?;
+                let mut side = Locked(&pool, StreamId::MAIN);
                 let (begun, ended) = run(&mut side, scripts.first()?, &Barrier::new(1))?;
-                let (chunks, tables) = side.0.into_parts().0.into_tables();
-                give(chunks);
-                give(tables.places);
-                give(tables.handles);
-                give(tables.mappings);
+                Locked::give(pool);
                 Some(ended - begun)
             }
             Self::Device {
@@ -374,7 +390,7 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
     );
     println!("|---:|---|---:|---:|---:|");
     let one = r_one(&args);
-    for live in args.live {
+    for &live in &args.live {
         let max = args.threads.iter().copied().max().unwrap_or(1);
         let scripts: Vec<_> = (0..max.max(1) as u64)
             .map(|seed| Script::new(live, args.pairs, seed + 1))
@@ -403,5 +419,8 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
             );
         }
     }
-    Ok(())
+    match args.only {
+        Some(_) => Ok(()),
+        None => beside::table(&context, &Script::new(args.live[0], 10 * args.pairs, 1)),
+    }
 }

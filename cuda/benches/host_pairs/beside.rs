@@ -1,0 +1,121 @@
+//! How long a thread's calls take beside another thread for which pages move all the time.
+//!
+//! That one frees and allocates blocks of 1 to 64 MiB up to a limit, less an eighth. The other makes pairs of small
+//! blocks on a stream of its own, and each of its calls is timed, with whatever else the machine does with the thread.
+//! Over the driver its own driver calls are in its times; without one driver calls cost nothing.
+
+use std::error::Error;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use larder_core::{Block, StreamId};
+use larder_cuda::{Context, DeviceAllocator, DeviceConfig};
+
+use crate::{Locked, OnStream, RANGE_BYTES, Random, Script, Side};
+
+const MIB: u64 = 1 << 20;
+const LIMIT_BYTES: u64 = 2048 * MIB;
+const MOST_BYTES: u64 = LIMIT_BYTES / 8 * 7;
+
+/// Frees and allocates large blocks until the other thread is done. Gives how many it allocated since that began.
+fn move_pages(side: &mut impl Side, start: &Barrier, done: &AtomicBool) -> u64 {
+    let mut random = Random(7);
+    let mut blocks: Vec<(Block, u64)> = Vec::new();
+    let (mut live, mut count, mut fills) = (0, 0, true);
+    while !done.load(Ordering::Relaxed) {
+        let bytes = MIB + random.next() % (63 * MIB);
+        if live + bytes <= MOST_BYTES
+            && let Some(block) = side.alloc(bytes)
+        {
+            blocks.push((block, bytes));
+            live += bytes;
+            count += 1;
+            continue;
+        }
+        if std::mem::take(&mut fills) {
+            start.wait();
+            count = 0;
+        }
+        let (block, bytes) = blocks.swap_remove(random.next() as usize % blocks.len());
+        side.free(block);
+        live -= bytes;
+    }
+    blocks.into_iter().for_each(|(block, _)| side.free(block));
+    count
+}
+
+/// Makes pairs of small blocks; gives the nanoseconds of each call, the least first.
+fn time_calls(side: &mut impl Side, script: &Script, start: &Barrier) -> Vec<u64> {
+    let blocks = script.first.iter().map(|bytes| side.alloc(*bytes));
+    let mut blocks: Vec<Option<Block>> = blocks.collect();
+    start.wait();
+    let mut times = Vec::with_capacity(2 * script.pairs.len());
+    for (index, bytes) in &script.pairs {
+        let slot = &mut blocks[*index];
+        let begun = Instant::now();
+        if let Some(block) = slot.take() {
+            side.free(block);
+        }
+        times.push(begun.elapsed().as_nanos() as u64);
+        let begun = Instant::now();
+        *slot = side.alloc(*bytes);
+        times.push(begun.elapsed().as_nanos() as u64);
+    }
+    let left = blocks.into_iter().flatten();
+    left.for_each(|block| side.free(block));
+    times.sort_unstable();
+    times
+}
+
+/// Prints a row with nothing beside the thread, and one with the other.
+fn rows<S: Side + Send>(
+    name: &str,
+    script: &Script,
+    side: impl Fn(usize) -> S,
+) -> Result<(), Box<dyn Error>> {
+    for moves in [false, true] {
+        let (mut small, mut large) = (side(1), side(2));
+        let (start, done) = (Barrier::new(1 + usize::from(moves)), AtomicBool::new(false));
+        let (times, blocks) = std::thread::scope(|scope| {
+            let mover = moves.then(|| scope.spawn(|| move_pages(&mut large, &start, &done)));
+            let times = time_calls(&mut small, script, &start);
+            done.store(true, Ordering::Relaxed);
+            (times, mover.map_or(Ok(0), |mover| mover.join()))
+        });
+        let blocks = blocks.map_err(|_| "the thread that moves pages panicked")?;
+        let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize] as f64 / 1e3;
+        let [half, hundredth, thousandth, longest] = [0.5, 0.99, 0.999, 1.0].map(at);
+        println!(
+            "| {name} | {blocks} | {half:.1} | {hundredth:.1} | {thousandth:.1} | {longest:.1} |"
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn table(context: &Context, script: &Script) -> Result<(), Box<dyn Error>> {
+    let calls = 2 * script.pairs.len();
+    println!(
+        "\nMicroseconds of {calls} calls of a thread, and large blocks that another allocates meanwhile.\n"
+    );
+    println!("| | large blocks | median | 99 % | 99.9 % | longest |");
+    println!("|---|---:|---:|---:|---:|---:|");
+    let config = DeviceConfig {
+        address_bytes: RANGE_BYTES,
+        limit_bytes: LIMIT_BYTES,
+        ..DeviceConfig::new()
+    };
+    let memory = DeviceAllocator::with_config(context, config)?;
+    let streams = [(); 3].map(|()| context.cudarc().new_stream());
+    let streams = streams.into_iter().collect::<Result<Vec<_>, _>>()?;
+    rows("DeviceAllocator", script, |number| OnStream {
+        memory: memory.clone(),
+        stream: streams[number].clone(),
+    })?;
+    let pool = Locked::pool(LIMIT_BYTES).ok_or("the tables are too small")?;
+    rows("over pages, without a driver", script, |number| {
+        Locked(&pool, StreamId::new(number as u8))
+    })?;
+    Locked::give(pool);
+    Ok(())
+}
