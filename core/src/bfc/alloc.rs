@@ -83,7 +83,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     #[cold]
     fn alloc_slowly(&mut self, request: &Request) -> Result<Grant, AllocError> {
         let need = self.need(request)?;
-        let mut found = self.search_fully(need, request);
+        let mut found = self.search_fully(need, request, u32::MAX);
         if found.is_some_and(|found| !self.is_backed(&found)) {
             found = self.search_backed(need, request);
         }
@@ -100,23 +100,24 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     }
 
     /// FIT1 and FIT2; again after clearing and joining what streams have left, if any have; then FIT3 and FIT4.
-    pub(super) fn search_fully(&mut self, need: Need, request: &Request) -> Option<Found> {
+    /// Each of these but the first search looks at so many chunks at most.
+    pub(super) fn search_fully(
+        &mut self,
+        need: Need,
+        request: &Request,
+        looks: u32,
+    ) -> Option<Found> {
         if let Some(found) = self.search(need, request) {
             return Some(found);
         }
         if self.streams.with_point() > 0 && self.streams.moved() {
-            self.sweep();
+            self.sweep_some(looks);
             if let Some(found) = self.search(need, request) {
                 return Some(found);
             }
         }
-        if let Some(found) = self.search_everything(need, request) {
-            return Some(found);
-        }
-        if self.join_for(need, request) {
-            return self.search_everything(need, request);
-        }
-        None
+        self.search_everything(need, request, looks)
+            .or_else(|| self.join_for(need, request, looks))
     }
 
     /// Whether the block would pass a limit that was lowered below what is held.

@@ -345,6 +345,25 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         self.apart = false;
     }
 
+    /// Sweeps, if there are no more chunks than so many; else looks at so many records, from where it ended last.
+    pub(super) fn sweep_some(&mut self, looks: u32) {
+        if self.table.in_use() <= looks {
+            return self.sweep();
+        }
+        for _ in 0..looks {
+            let link = self.streams.next_to_sweep(self.table.used()).into();
+            let chunk = self.table.at(link);
+            if chunk.is_free()
+                && chunk.point().is_some()
+                && self.streams.pending(chunk.point()).is_none()
+            {
+                self.set_stored(link, None);
+                self.unlist(link);
+                self.join_with_point(link);
+            }
+        }
+    }
+
     /// First chunk of the region at this place in address order.
     pub(super) fn first_of_region(&self, place: usize) -> Link {
         let id = self.regions.ids().nth(place);

@@ -12,6 +12,8 @@
 //! * FIT4 Else the first free chunks side by side, in address order, that together serve: at most one
 //!   stream uses any of them, and the request may use what it uses. They are joined and taken.
 //!
+//! FIT3 and FIT4 look at all chunks, or at so many as the caller says.
+//!
 //! Nothing serves that would pass a limit lowered below what is held.
 //!
 //! Unless other streams have chunks with a point or the request is aligned beyond the granule, every
@@ -99,7 +101,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             // A copy, so that a request need not stand in memory for this.
             let request = *request;
             return self
-                .search_upward(need, &request, SCAN)
+                .search_upward(need, &request, SCAN, u32::MAX)
                 .or_else(|| self.judge(self.wilderness, need, &request));
         }
         let class = Class::of(need.size);
@@ -125,12 +127,17 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             && self.streams.points_of(request.stream) == self.streams.with_point()
     }
 
-    /// FIT3. O(free chunks).
-    pub(super) fn search_everything(&self, need: Need, request: &Request) -> Option<Found> {
+    /// FIT3, of so many chunks at most.
+    pub(super) fn search_everything(
+        &self,
+        need: Need,
+        request: &Request,
+        looks: u32,
+    ) -> Option<Found> {
         if self.exceeds_limit(need) {
             return None;
         }
-        self.search_upward(need, request, u32::MAX)
+        self.search_upward(need, request, u32::MAX, looks)
             .or_else(|| self.judge(self.wilderness, need, request))
     }
 
@@ -196,13 +203,19 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         self.regions.get(chunk.region()).base() < self.regions.get(other.region()).base()
     }
 
-    /// FIT1 in full, when not every large enough chunk serves.
-    fn search_upward(&self, need: Need, request: &Request, scan: u32) -> Option<Found> {
-        let mut from = Class::of(need.size).index();
-        while let Some(class) = self.bins.next_class(from) {
-            if let Some(found) = self.best_of_class(class, need, request, scan) {
-                return Some(found);
+    /// FIT1 in full, when not every large enough chunk serves: so many chunks of each class, and of all together.
+    fn search_upward(&self, need: Need, request: &Request, scan: u32, most: u32) -> Option<Found> {
+        let (mut from, mut looks) = (Class::of(need.size).index(), most);
+        while looks > 0
+            && let Some(class) = self.bins.next_class(from)
+        {
+            let mut left = scan.min(looks);
+            looks -= left;
+            let found = self.best_of_class(class, need, request, &mut left);
+            if found.is_some() {
+                return found;
             }
+            looks += left;
             from = class.index() + 1;
         }
         None
@@ -214,12 +227,11 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         class: Class,
         need: Need,
         request: &Request,
-        scan: u32,
+        left: &mut u32,
     ) -> Option<Found> {
         let mut best: Option<(Found, (bool, u32, u64))> = None;
         let mut link = self.bins.head(class);
-        let mut left = scan;
-        while link.is_some() && left > 0 {
+        while link.is_some() && *left > 0 {
             if let Some(found) = self.judge(link, need, request) {
                 let size = self.table.at(link).size;
                 if size == need.size && found.padding == 0 && found.wait.is_none() {
@@ -231,13 +243,13 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
                 }
             }
             link = self.table.at(link).next_free();
-            left -= 1;
+            *left -= 1;
         }
         best.map(|(found, _)| found)
     }
 
     /// Whether one free chunk can serve, and how.
-    fn judge(&self, link: Link, need: Need, request: &Request) -> Option<Found> {
+    pub(super) fn judge(&self, link: Link, need: Need, request: &Request) -> Option<Found> {
         let chunk = self.table.at(link);
         if !chunk.is_free() {
             return None;
@@ -258,31 +270,38 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         })
     }
 
-    /// FIT4: joins the chunks, if there are any. O(chunks).
-    pub(super) fn join_for(&mut self, need: Need, request: &Request) -> bool {
+    /// FIT4, of so many chunks of each region at most: joins the chunks, if there are any.
+    pub(super) fn join_for(&mut self, need: Need, request: &Request, looks: u32) -> Option<Found> {
         if self.streams.with_point() == 0 || self.exceeds_limit(need) {
-            return false;
+            return None;
         }
         for place in 0..self.regions.len() {
             let from = self.first_of_region(place);
-            if let Some((link, joins)) = self.chunks_to_join(from, need, request) {
+            if let Some((link, joins)) = self.chunks_to_join(from, need, request, looks) {
                 for _ in 0..joins {
                     self.settle(link);
                     self.settle(self.table.at(link).next);
                     self.force_join_behind(link);
                 }
-                return true;
+                return self.judge(link, need, request);
             }
         }
-        false
+        None
     }
 
     /// The first free chunks from one on that may be joined and serve the request together: the lowest of them, and how
-    /// many lie behind it. O(chunks): both ends of the run that is looked at only move up. A later first chunk needs no
-    /// lower end, since the alignment of its start is no lower.
-    fn chunks_to_join(&self, from: Link, need: Need, request: &Request) -> Option<(Link, u32)> {
-        let mut run = Run::at(from);
-        while run.first.is_some() {
+    /// many lie behind it. Both ends of the run that is looked at only move up. A later first chunk needs no lower end,
+    /// since the alignment of its start is no lower.
+    fn chunks_to_join(
+        &self,
+        from: Link,
+        need: Need,
+        request: &Request,
+        looks: u32,
+    ) -> Option<(Link, u32)> {
+        let (mut run, mut left) = (Run::at(from), looks);
+        while run.first.is_some() && left > 0 {
+            left -= 1;
             let padding = u64::from(self.padding(run.first, need));
             if run.chunks > 0 && run.size >= u64::from(need.size) + padding {
                 return Some((run.first, run.chunks - 1));

@@ -121,7 +121,7 @@ impl<I: AddressIndex> Bfc<'_, I, Regions> {
 
     fn step_search(&mut self, attempt: &mut Attempt, need: Need) -> Step<RegionPlan> {
         let request = attempt.request;
-        if let Some(found) = self.search_fully(need, &request) {
+        if let Some(found) = self.search_fully(need, &request, u32::MAX) {
             return self.ready(found, need, &request);
         }
         match self.plan_growth(need, &request, !attempt.asked) {

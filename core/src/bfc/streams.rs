@@ -21,6 +21,8 @@ pub(crate) struct Streams {
     many: bool,
     /// How far all streams together have moved on since the last sweep.
     advanced: u64,
+    /// The record that was looked at last by a sweep of some.
+    swept: u32,
     /// How often a point was looked at.
     #[cfg(test)]
     pub(super) looks: core::cell::Cell<usize>,
@@ -35,6 +37,7 @@ impl Streams {
             named: 0,
             many: false,
             advanced: 0,
+            swept: 0,
             #[cfg(test)]
             looks: core::cell::Cell::new(0),
         }
@@ -132,6 +135,16 @@ impl Streams {
     /// Whether any stream moved on since the last sweep.
     pub(crate) const fn moved(&self) -> bool {
         self.advanced > 0
+    }
+
+    /// The next record to look at, of so many.
+    pub(crate) const fn next_to_sweep(&mut self, records: u32) -> u32 {
+        self.swept = if self.swept < records {
+            self.swept + 1
+        } else {
+            1
+        };
+        self.swept
     }
 
     /// Every point of a completed event has been cleared.

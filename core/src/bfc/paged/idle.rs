@@ -78,7 +78,9 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         let mut looks = wanted.looks;
         let least = Class::of(self.memory.page).index();
         let mut below = Class::COUNT;
-        while let Some(class) = self.bins.class_below(below)
+        while idle.pages < wanted.pages
+            && looks > 0
+            && let Some(class) = self.bins.class_below(below)
             && class.index() >= least
         {
             let mut link = self.bins.head(class);

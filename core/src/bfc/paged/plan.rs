@@ -248,9 +248,14 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         if short && self.streams.with_point() > 0 && self.streams.moved() {
             self.sweep();
         }
-        let (found, ahead) = match self.search_fully(need, request) {
+        // Where it would fail, all chunks are looked at; else so many as a driver call pays for.
+        let looks = if short { u32::MAX } else { LOOKS };
+        let (found, ahead) = match self.search_fully(need, request, looks) {
             Some(found) => (found, 0),
-            None => self.grow_range(need, request, false)?,
+            None => self.grow_range(need, request, false).or_else(|bar| {
+                let found = self.search_fully(need, request, u32::MAX);
+                found.map(|found| (found, 0)).ok_or(bar)
+            })?,
         };
         let place = Spot {
             found,
@@ -266,7 +271,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         match self.serve(place) {
             Err(Bar::Busy) => self.step_elsewhere(place),
             Err(Bar::Memory(cause)) => {
-                if self.join_for(need, request)
+                if self.join_for(need, request, u32::MAX).is_some()
                     && let Some(step) = self.step_backed(place)
                 {
                     return step;
@@ -537,5 +542,67 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             }
             link = next;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::bfc::Chunk;
+    use crate::bfc::paged::{
+        Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedBfc, PagedConfig, Place,
+    };
+    use crate::bfc::search::LOOKS;
+    use crate::block::Request;
+    use crate::stream::{EventNumber, StreamId, StreamPoint};
+    use crate::sub_allocator::SubAllocError;
+    use crate::units::{Addr, AddrRange};
+
+    struct Yes;
+
+    impl PageDriver for Yes {
+        fn call(&self, _: PageStep) -> Result<(), SubAllocError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn before_growth_a_bounded_number_of_chunks_is_looked_at_and_in_the_end_all_are_joined() {
+        const BLOCKS: usize = 4 * LOOKS as usize;
+        let mut chunks = [Chunk::VACANT; 2 * BLOCKS];
+        let (mut places, mut handles) = ([Place::EMPTY; 64], [Handle::VACANT; 65]);
+        let mut mappings = [Mapping::VACANT; 256];
+        let tables = PageTables {
+            places: &mut places,
+            handles: &mut handles,
+            mappings: &mut mappings,
+        };
+        let addresses = AddrRange::new(Addr::new(1 << 32), 128 << 20).unwrap();
+        let config = PagedConfig::new(addresses, Backing::Billed);
+        let mut paged = PagedBfc::with_tables(config, &mut chunks, tables).unwrap();
+        let (streams, event) = ([0, 2].map(StreamId::new), EventNumber::new(1));
+        let small = Request::new(2048);
+        let blocks = [(); BLOCKS].map(|()| paged.alloc_over(&Yes, &small).unwrap().block);
+        for (block, stream) in blocks.into_iter().zip(streams.into_iter().cycle()) {
+            paged
+                .free_after(block, StreamPoint { stream, event })
+                .unwrap();
+        }
+        let request = Request::new(3 << 20).on(StreamId::new(1));
+        let looks = |paged: &mut PagedBfc<'_>| {
+            paged.streams.looks.set(0);
+            let _block = paged.alloc_over(&Yes, &request).unwrap();
+            paged.streams.looks.get() as u32
+        };
+        assert!(looks(&mut paged) < 4 * LOOKS, "all in use");
+        for stream in streams {
+            paged.complete(stream, event);
+        }
+        let apart = paged.table.in_use();
+        for _ in 0..5 {
+            let seen = looks(&mut paged);
+            assert!(seen < 8 * LOOKS, "{seen} looks");
+        }
+        paged.check_invariants().unwrap();
+        assert!(apart as usize > BLOCKS && paged.table.in_use() < 100);
     }
 }
