@@ -8,8 +8,8 @@ use larder_core::paged::{
     PagedConfig, Place,
 };
 use larder_core::{
-    Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, EventNumber, Request, Step,
-    StreamId, StreamPoint,
+    Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, EventNumber, Request, Resize,
+    ResizeError, Step, StreamId, StreamPoint,
 };
 
 use crate::PageDevice;
@@ -153,10 +153,11 @@ impl Run<'_, '_> {
             22..=23 => self.complete(usize::from(a), u64::from(b % 4)),
             24 => self.give_back(u64::from(a) * self.config.page_bytes / 8),
             25 => self.give_back_unneeded(usize::from(a % 4)),
-            26..=27 => {
+            26 => {
                 self.paged.end_step();
                 Ok(())
             }
+            27 => self.resize(usize::from(a), u16::from_le_bytes([b, c])),
             28 => self.pin(usize::from(a), b.is_multiple_of(2)),
             29 => self.limit(u64::from(a) * self.config.page_bytes / 4),
             30 => self.allocate_at_once(u16::from_le_bytes([a, b]), c, d),
@@ -288,6 +289,48 @@ impl Run<'_, '_> {
         self.device.end_use(block.range(), pending);
         let freed = self.paged.free_after(block, point);
         freed.map_err(|rejected| rejected.error.to_string())
+    }
+
+    /// Grows a block into what is free behind it, or cuts its end off, which its stream may use still.
+    fn resize(&mut self, which: usize, size: u16) -> Result<(), String> {
+        // Pins are of whole blocks.
+        let which = which % self.live.len().max(1);
+        if self.live.get(which).is_none_or(|live| live.pins > 0) {
+            return Ok(());
+        }
+        let Live { block, stream, .. } = self.live.swap_remove(which);
+        let old = block.range();
+        let event = EventNumber::new(self.streams[usize::from(stream.number())].0);
+        let bytes = self.request(size, 0, 1).bytes;
+        let to = Resize::to(bytes).on(stream).used_until(event);
+        let (block, error) = match self.paged.resize(block, to) {
+            Ok(block) => (block, None),
+            Err(rejected) => (rejected.value, Some(rejected.error)),
+        };
+        let range = block.range();
+        self.device.end_use(old, None);
+        let cut = old.end().get().saturating_sub(range.end().get());
+        if let Some(end) = AddrRange::new(range.end(), cut) {
+            let (_, completed) = self.streams[usize::from(stream.number())];
+            let is_pending = event.number() > completed;
+            self.device.begin_use(end, stream);
+            let pending = is_pending.then_some(StreamPoint { stream, event });
+            self.device.end_use(end, pending);
+        }
+        self.device.begin_use(range, stream);
+        let moved = range.start() != old.start() || error.is_some() && range != old;
+        self.live.push(Live {
+            block,
+            stream,
+            pins: 0,
+        });
+        match error {
+            Some(ResizeError::Unknown | ResizeError::ZeroSize) => {
+                Err(format!("{old:?}: {error:?}"))
+            }
+            _ if moved => Err(format!("{old:?} became {range:?}")),
+            _ => Ok(()),
+        }
     }
 
     /// One call of a plan under way, or all that are left.
