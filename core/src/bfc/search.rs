@@ -36,6 +36,9 @@ const SCAN: u32 = 4;
 /// driver call takes.
 pub(super) const LOOKS: u32 = 1024;
 
+/// Chunks that one search looks at where memory can be had instead: three such searches stay below 100 µs.
+pub(super) const LOOKS_BEFORE_GROWTH: u32 = 2048;
+
 /// A chunk that serves, and how.
 #[derive(Clone, Copy)]
 pub(super) struct Found {

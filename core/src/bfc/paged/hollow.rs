@@ -7,7 +7,7 @@ use super::{Bfc, Link, Paged, State};
 use crate::bfc::chunk::Chunk;
 use crate::bfc::index::AddressIndex;
 use crate::bfc::report::{ChunkInfo, ChunkState};
-use crate::bfc::search::{Found, LOOKS, Need};
+use crate::bfc::search::{Found, LOOKS_BEFORE_GROWTH, Need};
 use crate::block::Request;
 use crate::error::Cause;
 use crate::stream::StreamId;
@@ -43,13 +43,17 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         self.add_at_end((pages + ahead) * self.memory.page - end)
             .ok_or(Bar::Table)?;
         let link = self.last_chunk();
-        let chunk = *self.table.at(link);
+        let chunk = self.table.at(link);
         if chunk.start > start {
             // Points keep it apart from what was free at the end.
-            let found = self.search_fully(need, request, LOOKS).or_else(|| {
-                self.force_join_behind(chunk.prev);
-                self.judge(chunk.prev, need, request)
-            });
+            let found = self
+                .search_fully(need, request, LOOKS_BEFORE_GROWTH)
+                .or_else(|| {
+                    let last = self.last_chunk();
+                    let tail = self.table.at(last).prev;
+                    let is_joined = self.force_join_behind(tail);
+                    self.judge(if is_joined { tail } else { last }, need, request)
+                });
             return Ok((found.ok_or(no_room)?, 0));
         }
         let found = Found {

@@ -16,7 +16,7 @@ use super::{Bfc, Link, Paged};
 use crate::bfc::Step;
 use crate::bfc::free::Stored;
 use crate::bfc::index::AddressIndex;
-use crate::bfc::search::{Found, LOOKS, Need};
+use crate::bfc::search::{Found, LOOKS, LOOKS_BEFORE_GROWTH, Need};
 use crate::block::{ChunkHandle, Grant, Request};
 use crate::error::{AllocError, Cause};
 use crate::stream::{StreamId, StreamPoint};
@@ -248,8 +248,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         if short && self.streams.with_point() > 0 && self.streams.moved() {
             self.sweep();
         }
-        // Where it would fail, all chunks are looked at; else so many as a driver call pays for.
-        let looks = if short { u32::MAX } else { LOOKS };
+        let looks = if short { u32::MAX } else { LOOKS_BEFORE_GROWTH };
         let (found, ahead) = match self.search_fully(need, request, looks) {
             Some(found) => (found, 0),
             None => self.grow_range(need, request, false).or_else(|bar| {
@@ -551,7 +550,7 @@ mod tests {
     use crate::bfc::paged::{
         Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedBfc, PagedConfig, Place,
     };
-    use crate::bfc::search::LOOKS;
+    use crate::bfc::search::LOOKS_BEFORE_GROWTH as LOOKS;
     use crate::block::Request;
     use crate::stream::{EventNumber, StreamId, StreamPoint};
     use crate::sub_allocator::SubAllocError;
