@@ -7,7 +7,7 @@
 //! have no memory is *hollow*; a block is cut out of it as out of any other, by a [`PagePlan`].
 //!
 //! So never more is held than the range that grows would hold, whenever moving is begun and whenever it
-//! ends; what moves is won on top of that. When it pays is `policy`'s affair.
+//! ends, unless a search came to its bound; what moves is won on top of that. When it pays is `policy`'s affair.
 //!
 //! **Moving costs one map.** CUDA and Vulkan let one piece of memory stand at several addresses.
 //! So the old mapping of a moved piece is not undone: it stays *cached*, and when a block comes
