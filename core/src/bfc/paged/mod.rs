@@ -38,7 +38,8 @@
 //! While what fits best has memory, the cost of [`bfc`](crate::bfc): no page is looked at. Else a plan: O(pages of the
 //! block), at most 1,024 looks in vain for idle handles, and the work of a driver call for each handle that moves or
 //! is created. Where points keep free chunks apart, before the range grows FIT3, FIT4 and the clearing of points look
-//! at 2,048 chunks each; where memory is short, at all. Records: 32 bytes a chunk, 40 a handle, 32 a mapping, 4 a page of addresses.
+//! at 2,048 chunks each; where memory is short, at all. Records: 32 bytes a chunk, 40 a handle, 32 a mapping, 4 a
+//! page of addresses.
 
 mod check;
 mod config;
