@@ -111,7 +111,12 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             return Some(found);
         }
         if self.streams.with_point() > 0 && self.streams.moved() {
-            self.sweep_some(looks);
+            // Of regions the order of the lists is promised word by word.
+            if M::HOLLOW {
+                self.sweep_some(looks);
+            } else {
+                self.sweep();
+            }
             if let Some(found) = self.search(need, request) {
                 return Some(found);
             }
