@@ -122,7 +122,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             }
         }
         self.search_everything(need, request, looks)
-            .or_else(|| self.join_for(need, request, looks))
+            .or_else(|| self.join_for(need, request, looks, false))
     }
 
     /// Whether the block would pass a limit that was lowered below what is held.

@@ -273,14 +273,21 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         })
     }
 
-    /// FIT4, of so many chunks of each region at most: joins the chunks, if there are any.
-    pub(super) fn join_for(&mut self, need: Need, request: &Request, looks: u32) -> Option<Found> {
+    /// FIT4, of so many chunks of each region at most: joins the chunks, if there are any. Of `backed` ones only those
+    /// count that have memory.
+    pub(super) fn join_for(
+        &mut self,
+        need: Need,
+        request: &Request,
+        looks: u32,
+        backed: bool,
+    ) -> Option<Found> {
         if self.streams.with_point() == 0 || self.exceeds_limit(need) {
             return None;
         }
         for place in 0..self.regions.len() {
             let from = self.first_of_region(place);
-            if let Some((link, joins)) = self.chunks_to_join(from, need, request, looks) {
+            if let Some((link, joins)) = self.chunks_to_join(from, need, request, looks, backed) {
                 for _ in 0..joins {
                     self.settle(link);
                     self.settle(self.table.at(link).next);
@@ -301,6 +308,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         need: Need,
         request: &Request,
         looks: u32,
+        backed: bool,
     ) -> Option<(Link, u32)> {
         let (mut run, mut left) = (Run::at(from), looks);
         while run.first.is_some() && left > 0 {
@@ -315,7 +323,9 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
             let chunk = self.table.at(run.end);
             let point = self.streams.pending(chunk.point());
             let is_refused = point.is_some_and(|point| !may_use(point, request));
-            if !chunk.is_free() || is_refused {
+            let is_bare =
+                backed && chunk.is_hollow() && !M::is_backed(self, chunk.start, chunk.end());
+            if !chunk.is_free() || is_refused || is_bare {
                 run = Run::at(chunk.next);
             } else if let Some(point) = point
                 && run.pending > 0

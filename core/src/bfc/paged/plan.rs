@@ -270,12 +270,13 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         match self.serve(place) {
             Err(Bar::Busy) => self.step_elsewhere(place),
             Err(Bar::Memory(cause)) => {
-                if self.join_for(need, request, u32::MAX).is_some()
-                    && let Some(step) = self.step_backed(place)
-                {
-                    return step;
-                }
-                Err(Bar::Memory(cause))
+                let found = self.join_for(need, request, u32::MAX, true);
+                let found = found.ok_or(Bar::Memory(cause))?;
+                self.serve(Spot {
+                    found,
+                    ahead: 0,
+                    ..place
+                })
             }
             served => served,
         }

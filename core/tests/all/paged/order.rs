@@ -1,6 +1,6 @@
 //! Stream order: memory that queued work uses, and the places it used it through.
 
-use super::bench::{Bench, GRANULE, PAGE, config, page_of, pages, point};
+use super::bench::{BASE, Bench, GRANULE, PAGE, config, page_of, pages, point};
 use larder_core::paged::Backing;
 use larder_core::{Cause, EventNumber, Request, StreamId};
 
@@ -207,4 +207,23 @@ fn what_queued_work_uses_does_not_make_room_for_its_own_stream_either() {
     bench.complete(point(0, 5));
     let _block = bench.alloc(&pages(3));
     assert_eq!(bench.device.peak_bytes(), 5 * PAGE);
+}
+
+#[test]
+fn at_the_limit_what_points_keep_apart_is_joined_above_a_hole_without_memory() {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let stream = StreamId::new(1);
+    let quarter = Request::new(PAGE / 4).on(stream).without_wait();
+    let hole = bench.alloc(&pages(2).on(stream));
+    let [_before, mine, nobodys] = [(); 3].map(|()| bench.alloc(&quarter));
+    let _behind = bench.alloc(&quarter.on(StreamId::new(2)));
+    bench.free(hole);
+    assert_eq!(bench.release(2), 2);
+    bench.paged.set_limit(bench.held() * PAGE);
+    bench.free_after(mine, point(1, 1));
+    bench.free(nobodys);
+    let half = Request::new(PAGE / 2).on(stream).without_wait();
+    let block = bench.alloc(&half);
+    assert_eq!(block.addr().get(), BASE + 2 * PAGE + PAGE / 4);
+    bench.check();
 }
