@@ -49,7 +49,13 @@ pub(super) struct ReplayArgs {
     families: Option<String>,
 
     /// How long those programs are
-    #[arg(long, value_name = "N", requires = "families", default_value_t = families::OPERATIONS)]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "families",
+        default_value_t = families::OPERATIONS,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     operations: u32,
 
     /// Replay only this allocator; may be given more than once
@@ -253,7 +259,8 @@ fn wanted_families(args: &ReplayArgs) -> Result<Vec<Family>, Failure> {
     families.retain(|family| family.to_string().contains(filter.as_str()));
     if families.is_empty() {
         return Err(Failure::Arguments(format!(
-            "no family has `{filter}` in its name: they are named as uniform-tail-3GiB-8s-7"
+            "no family has `{filter}` in its name: they are named as uniform-tail-3GiB-8s-7; files go in front of \
+             --families"
         )));
     }
     Ok(families)

@@ -308,20 +308,22 @@ fn args() -> Result<Args, String> {
     let mut words = std::env::args().skip(1);
     let mut is_bench = false;
     while let Some(word) = words.next() {
-        let mut numbers = || -> Result<Vec<usize>, String> {
+        let mut numbers = |least: usize| -> Result<Vec<usize>, String> {
             let text = words.next().ok_or(format!("{word} wants a number"))?;
-            let numbers = text.split(',').map(str::parse);
+            let numbers = text
+                .split(',')
+                .map(|number| number.parse().ok().filter(|number| *number >= least));
             numbers
-                .collect::<Result<_, _>>()
-                .map_err(|_| format!("{word} {text}: not a number"))
+                .collect::<Option<_>>()
+                .ok_or(format!("{word} {text}: give numbers of {least} or more"))
         };
         match word.as_str() {
             "--bench" => is_bench = true,
-            "--live" => args.live = numbers()?,
-            "--threads" => args.threads = numbers()?,
-            "--only" => args.only = numbers()?.first().copied(),
-            "--rounds" => args.rounds = *numbers()?.first().unwrap_or(&15),
-            "--pairs" => args.pairs = *numbers()?.first().unwrap_or(&200_000),
+            "--live" => args.live = numbers(1)?,
+            "--threads" => args.threads = numbers(1)?,
+            "--only" => args.only = numbers(0)?.first().copied(),
+            "--rounds" => args.rounds = *numbers(1)?.first().unwrap_or(&15),
+            "--pairs" => args.pairs = *numbers(1)?.first().unwrap_or(&200_000),
             other => {
                 return Err(format!(
                     "{other}: not known; --live, --rounds, --pairs, --threads, --only"

@@ -1,13 +1,14 @@
 //! One range of addresses, and physical pages that move inside it.
 //!
 //! Most device memory is lost to physical pages that lie idle in holes while the driver is asked
-//! for more. Here addresses and memory are two things. *Addresses* are laid out by best fit, word by word
-//! as over a plain range that grows. *Memory* comes to a block's pages when the block is placed there:
+//! for more. Here addresses and memory are two things. *Addresses* are laid out by best fit, as
+//! over a plain range that grows, word by word while there is one stream. *Memory* comes to a block's pages when the block is placed there:
 //! pages that have none get that of idle ones elsewhere, or new one. A free chunk of which some page may
 //! have no memory is *hollow*; a block is cut out of it as out of any other, by a [`PagePlan`].
 //!
-//! So never more is held than the range that grows would hold, whenever moving is begun and whenever it
-//! ends, unless a search came to its bound; what moves is won on top of that. When it pays is `policy`'s affair.
+//! So what moves is won on top of what the range that grows would hold, whenever moving is begun and whenever it
+//! ends. More is held only by growth ahead, and with several streams where queued work keeps a place busy or a search
+//! comes to its bound. When moving pays is `policy`'s affair.
 //!
 //! **Moving costs one map.** CUDA and Vulkan let one piece of memory stand at several addresses.
 //! So the old mapping of a moved piece is not undone: it stays *cached*, and when a block comes
