@@ -17,7 +17,7 @@ cd "$tree"
 
 # Rust files of ours; not what is measured or built apart.
 sources() {
-    find core std-shim cuda benches model loom-tests fuzz examples -name '*.rs' \
+    find core std-shim cuda cli benches model loom-tests fuzz examples -name '*.rs' \
         -not -path '*/target/*' -not -path '*/corpus/*' "$@"
 }
 is_test='/tests?/|_tests?\.rs$|/tests\.rs$|^(model|loom-tests|fuzz)/'
@@ -46,4 +46,4 @@ row 'words of docs/ but its guide' "$(cat docs/*.md | wc -w)"
 row 'rows of the glossary' "$(grep -cE '^\| [^-w]' docs/GLOSSARY.md)"
 row 'decisions' "$(grep -cE '^(#+ |\*\*)?[0-9]+\. ' docs/DECISIONS.md)"
 row 'test programs (files and folders in tests/)' \
-    "$(find core std-shim cuda benches loom-tests -path '*/tests/*' \( -path '*/tests/*.rs' -o -name main.rs \) -not -path '*/src/*' -not -path '*/target/*' | grep -cE '/tests/[^/]+\.rs$|/tests/[^/]+/main\.rs$')"
+    "$(find core std-shim cuda cli benches loom-tests -path '*/tests/*' \( -path '*/tests/*.rs' -o -name main.rs \) -not -path '*/src/*' -not -path '*/target/*' | grep -cE '/tests/[^/]+\.rs$|/tests/[^/]+/main\.rs$')"

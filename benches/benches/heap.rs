@@ -1,6 +1,6 @@
 //! Time of one request to a heap without an operating system, by criterion.
 //!
-//! `cargo bench -p larder-cli --bench heap [-- FILTER --quick]`. One thread, each heap behind its
+//! `cargo bench -p larder-benches --bench heap [-- FILTER --quick]`. One thread, each heap behind its
 //! lock; what is asked: `heap/script.rs`. Every contender first runs each script once with all
 //! contents checked.
 //!

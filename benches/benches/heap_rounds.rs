@@ -1,6 +1,6 @@
 //! Heaps without an operating system in alternated rounds, and how much of a region they can use.
 //!
-//! `cargo bench -p larder-cli --bench heap_rounds [-- --regions-mib 1,64 --rounds 15]` prints two
+//! `cargo bench -p larder-benches --bench heap_rounds [-- --regions-mib 1,64 --rounds 15]` prints two
 //! markdown tables. One thread, each heap behind its lock; what is asked: `heap/script.rs`. Each
 //! contender first runs each script once with all contents checked, and is warm from it.
 //!

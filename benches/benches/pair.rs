@@ -1,6 +1,6 @@
 //! Host time of one pair, a free and an alloc, by criterion.
 //!
-//! `cargo bench -p larder-cli --bench pair [-- --quick]`. One thread, no lock;
+//! `cargo bench -p larder-benches --bench pair [-- --quick]`. One thread, no lock;
 //! what is asked and how it is checked: `larder_cli::pair`.
 //!
 //! Good for finding out what a change to one contender does on a quiet machine.

@@ -1,6 +1,6 @@
 //! Host time of one pair, a free and an alloc, in alternated rounds.
 //!
-//! `cargo bench -p larder-cli --bench pair_rounds [-- --live 100,1000 --rounds 15]`
+//! `cargo bench -p larder-benches --bench pair_rounds [-- --live 100,1000 --rounds 15]`
 //! prints a markdown table. One thread, no lock; what is asked and how it is
 //! checked: `larder_cli::pair`. `gpu-allocator`, whose time grows with the live
 //! blocks, is left out above 10 000 of them.

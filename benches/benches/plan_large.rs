@@ -1,6 +1,6 @@
 //! The first packing of 60,000 lifetimes: how long it takes, and how much memory.
 //!
-//! `cargo bench -p larder-cli --bench plan_large`
+//! `cargo bench -p larder-benches --bench plan_large`
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //! turn, with limits of 1, 100 and ones that grow. Upstream's rows are of its model, whose few kept
 //! buffers stand in a vector, and take no lock.
 //!
-//! `cargo bench -p larder-cli --bench pool [-- --quick]`. One thread; ours takes its lock. The
+//! `cargo bench -p larder-benches --bench pool [-- --quick]`. One thread; ours takes its lock. The
 //! sub-allocator adds and subtracts numbers, so a miss shows the pool's own cost and none of a driver's.
 
 #![deny(unsafe_code)]

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../benches/src/plan/csv.rs"]
+#[path = "../../cli/src/plan/csv.rs"]
 mod csv_file;
 
 fuzz_target!(|data: &[u8]| {

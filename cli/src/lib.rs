@@ -5,7 +5,7 @@
 //! nothing here touches the memory that the numbers name. Process heaps are
 //! measured in programs of their own.
 //!
-//! * `cli` is the command line; `report` writes what was measured.
+//! * `commands` is the command line; `report` writes what was measured.
 //! * `replay` drives one contender through one trace and measures it.
 //! * `ours`, `paged`, `planned` and `prmalloc` put `larder-core` into the same replay, `device` what runs on a
 //!   driver, `peers` models of other allocators, independent of `larder-core`.
@@ -16,7 +16,7 @@
 //! * [`pair`] is what benches measure beside other crates.
 #![deny(unsafe_code)]
 
-mod cli;
+mod commands;
 mod device;
 mod families;
 mod input;
@@ -36,7 +36,7 @@ mod snapshot;
 mod streams;
 mod versus;
 
-pub use cli::run;
+pub use commands::run;
 pub use report::Table;
 
 /// The README's samples, of the process heap and of GPU memory, compiled with the tests.

@@ -3,7 +3,7 @@
 use indicatif::ProgressBar;
 
 use super::VersusArgs;
-use crate::cli::{Failure, complain};
+use crate::commands::{Failure, complain};
 use crate::versus::allocators::LARDER;
 use crate::versus::rounds::takes_part;
 use crate::versus::workers::built_earlier;

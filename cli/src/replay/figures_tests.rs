@@ -40,7 +40,7 @@ const MEANS: [f64; 6] = [1.437, 1.052, 1.020, 1.166, 1.026, 1.709];
 const TOLERANCE: f64 = 0.001;
 
 fn load(name: &str) -> Trace {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/traces");
     Trace::load(&folder.join(format!("{name}.trace.zst"))).unwrap()
 }
 

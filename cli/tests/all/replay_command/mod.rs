@@ -45,7 +45,7 @@ pub(crate) fn larder(arguments: &[&str]) -> Output {
 pub(crate) fn carried(name: &str) -> String {
     let path: PathBuf = [
         env!("CARGO_MANIFEST_DIR"),
-        "traces",
+        "../benches/traces",
         &format!("{name}.trace.zst"),
     ]
     .iter()

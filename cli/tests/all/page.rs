@@ -297,7 +297,7 @@ fn kept_rows_of_versus_give_a_page_as_well() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html");
     let rows = format!(
-        "{}/results/2026-11-25-versus.jsonl",
+        "{}/../benches/results/2026-11-25-versus.jsonl",
         env!("CARGO_MANIFEST_DIR")
     );
     let kept = fs::read_to_string(&rows).unwrap();

@@ -75,14 +75,15 @@ pub(crate) struct Package {
 }
 
 impl Package {
-    /// The package beside this one, in the checkout where this program was compiled.
+    /// The package in the checkout where this program was compiled.
     pub(crate) fn beside_this() -> Result<Self, String> {
-        let benches = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
         let target = match env::var_os("CARGO_TARGET_DIR") {
             Some(target) if !target.is_empty() => PathBuf::from(target),
-            _ => benches.with_file_name("target"),
+            _ => package.with_file_name("target"),
         };
-        Self::at(benches.join("versus-worker"), target.join("versus"))
+        let workers = package.with_file_name("benches").join("versus-worker");
+        Self::at(workers, target.join("versus"))
     }
 
     /// The package in this folder.
@@ -90,7 +91,7 @@ impl Package {
         if !folder.join("Cargo.toml").is_file() {
             let folder = folder.display();
             return Err(format!(
-                "no worker package in {folder}; install `larder` from a checkout: `cargo install --locked --path benches`"
+                "no worker package in {folder}; install `larder` from a checkout: `cargo install --locked --path cli`"
             ));
         }
         // Cargo is run in another folder than this process.
