@@ -255,19 +255,19 @@ fn new_tables() -> Tables {
 
 #[cfg(test)]
 mod tests {
-    use larder_core::paged::{PageDriver, PageStep};
+    use larder_core::paged::{PageCall, PageDriver};
 
     use super::*;
 
     /// The first block is one page, and so is the memory behind it.
-    fn first_block(judged: bool) -> (Paged, Slot, PageStep) {
+    fn first_block(judged: bool) -> (Paged, Slot, PageCall) {
         let mut paged = Paged::new(Backing::Billed, None);
         if judged {
             paged.judge();
         }
         let slot = paged.alloc(PAGE_BYTES).unwrap();
         let range = AddrRange::new(Addr::new(slot.address), PAGE_BYTES).unwrap();
-        (paged, slot, PageStep::Unmap { handle: 1, range })
+        (paged, slot, PageCall::Unmap { handle: 1, range })
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
     fn bytes_that_are_counted_wrong_break_a_rule() {
         let (paged, _, _) = first_block(false);
         let bytes = PAGE_BYTES;
-        let create = PageStep::Create { handle: 99, bytes };
+        let create = PageCall::Create { handle: 99, bytes };
         paged.device.call(create).unwrap();
         let rule = paged.broken_rule().unwrap();
         assert!(rule.starts_with("2097152 bytes are counted"), "{rule}");

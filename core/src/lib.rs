@@ -106,8 +106,8 @@ pub use attributes::{AllocatorAttributes, ScopesDiffer};
 pub use bfc::paged;
 pub use bfc::{
     AddressIndex, Attempt, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo, ChunkState,
-    GrowTicket, Growth, HashIndex, Memory, NoIndex, PageIndex, RegionInfo, RegionPlan, Regions,
-    ReleaseTicket, Report, Source, Step, Violation,
+    GrowTicket, Growth, HashIndex, Memory, NoIndex, PageIndex, Progress, RegionInfo, RegionPlan,
+    Regions, ReleaseTicket, Report, Source, Violation,
 };
 pub use block::{
     AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize,

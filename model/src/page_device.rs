@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use larder_core::paged::{PageDriver, PageStep};
+use larder_core::paged::{PageCall, PageDriver};
 use larder_core::{AddrRange, StreamId, StreamPoint, SubAllocError};
 
 /// Driver calls made, by kind.
@@ -198,7 +198,7 @@ impl PageDevice {
 }
 
 impl PageDriver for PageDevice {
-    fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
+    fn call(&self, step: PageCall) -> Result<(), SubAllocError> {
         let mut state = self.state();
         let began = state.time.is_some().then(Instant::now);
         let outcome = self.make(&mut state, step);
@@ -210,7 +210,7 @@ impl PageDriver for PageDevice {
 }
 
 impl PageDevice {
-    fn make(&self, state: &mut State, step: PageStep) -> Result<(), SubAllocError> {
+    fn make(&self, state: &mut State, step: PageCall) -> Result<(), SubAllocError> {
         if let Some(left) = state.refuse_in {
             state.refuse_in = left.checked_sub(1);
             if left == 0 {
@@ -218,7 +218,7 @@ impl PageDevice {
             }
         }
         match step {
-            PageStep::Create { handle, bytes } => {
+            PageCall::Create { handle, bytes } => {
                 if state.held_bytes + bytes > self.capacity_bytes {
                     return Err(SubAllocError);
                 }
@@ -229,7 +229,7 @@ impl PageDevice {
                 state.peak_bytes = state.peak_bytes.max(state.held_bytes);
                 state.calls.create += 1;
             }
-            PageStep::Map { handle, range } => {
+            PageCall::Map { handle, range } => {
                 let pinned = |page: &Page| page.handle == handle && page.pins > 0;
                 let pinned = state.pins && state.pages.values().any(pinned);
                 let entry = state.handles.get_mut(&handle);
@@ -251,7 +251,7 @@ impl PageDevice {
                 }
                 state.calls.map += 1;
             }
-            PageStep::SetAccess { range } => {
+            PageCall::SetAccess { range } => {
                 for page in pages(self.page_bytes, range) {
                     let mapped = state.pages.get_mut(&page);
                     let new =
@@ -260,12 +260,12 @@ impl PageDevice {
                 }
                 state.calls.set_access += 1;
             }
-            PageStep::Unmap { handle, range } => {
+            PageCall::Unmap { handle, range } => {
                 let kept = state.unmap(self.page_bytes, handle, range);
                 state.rule(kept, step);
                 state.calls.unmap += 1;
             }
-            PageStep::Release { handle, bytes } => {
+            PageCall::Release { handle, bytes } => {
                 let gone = state.handles.remove(&handle);
                 let kept = gone.is_some_and(|gone| gone.bytes == bytes && gone.mapped == 0);
                 state.rule(kept, step);
@@ -402,19 +402,19 @@ mod tests {
         let device = PageDevice::new(4096, 1 << 20);
         let range = AddrRange::new(Addr::new(1 << 20), 4096).unwrap();
         let bytes = 4096;
-        device.call(PageStep::Create { handle: 7, bytes }).unwrap();
-        device.call(PageStep::Map { handle: 7, range }).unwrap();
+        device.call(PageCall::Create { handle: 7, bytes }).unwrap();
+        device.call(PageCall::Map { handle: 7, range }).unwrap();
         (device, range)
     }
 
     #[test]
     fn a_handle_is_released_once_nothing_is_mapped_to_it() {
-        let release = PageStep::Release {
+        let release = PageCall::Release {
             handle: 7,
             bytes: 4096,
         };
         let (device, range) = mapped();
-        device.call(PageStep::Unmap { handle: 7, range }).unwrap();
+        device.call(PageCall::Unmap { handle: 7, range }).unwrap();
         device.call(release).unwrap();
         assert_eq!(device.violation(), None);
         let (device, _) = mapped();
@@ -430,7 +430,7 @@ mod tests {
                 device.pin(range);
             }
             let range = AddrRange::new(Addr::new(2 << 20), 4096).unwrap();
-            device.call(PageStep::Map { handle: 7, range }).unwrap();
+            device.call(PageCall::Map { handle: 7, range }).unwrap();
             assert_eq!(device.violation().is_some(), pinned);
         }
     }
@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(device.time_in_calls(), Duration::ZERO);
         device.time_calls();
         for _ in 0..1000 {
-            device.call(PageStep::SetAccess { range }).unwrap();
+            device.call(PageCall::SetAccess { range }).unwrap();
         }
         assert!(device.time_in_calls() > Duration::ZERO);
     }

@@ -8,8 +8,8 @@ use larder_core::paged::{
     PagedConfig, Place,
 };
 use larder_core::{
-    Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, EventNumber, Request, Resize,
-    ResizeError, Step, StreamId, StreamPoint,
+    Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, EventNumber, Progress, Request,
+    Resize, ResizeError, StreamId, StreamPoint,
 };
 
 use crate::PageDevice;
@@ -189,10 +189,10 @@ impl Run<'_, '_> {
 
     /// Goes on with an allocation until it is done or has a plan.
     fn advance(&mut self, mut attempt: PagedAttempt) -> Result<(), String> {
-        match self.paged.step(&mut attempt) {
-            Step::Ready(grant) => self.granted(grant.block, attempt.request()),
-            Step::Failed(error) => self.failed(&error),
-            Step::Plan(plan) => {
+        match self.paged.advance(&mut attempt) {
+            Progress::Ready(grant) => self.granted(grant.block, attempt.request()),
+            Progress::Failed(error) => self.failed(&error),
+            Progress::Plan(plan) => {
                 let attempt = Some(attempt);
                 self.open.push(Open { plan, attempt });
                 if self.open.len() > PLANS {
@@ -343,7 +343,7 @@ impl Run<'_, '_> {
             return self.finish(which);
         }
         let open = &mut self.open[which];
-        match self.paged.next_step(&mut open.plan) {
+        match self.paged.next_call(&mut open.plan) {
             Some(step) => {
                 match self.device.call(step) {
                     Ok(()) => self.paged.done(&mut open.plan),
@@ -357,7 +357,7 @@ impl Run<'_, '_> {
 
     fn finish(&mut self, which: usize) -> Result<(), String> {
         let Open { mut plan, attempt } = self.open.remove(which);
-        while let Some(step) = self.paged.next_step(&mut plan) {
+        while let Some(step) = self.paged.next_call(&mut plan) {
             match self.device.call(step) {
                 Ok(()) => self.paged.done(&mut plan),
                 Err(_) => self.paged.refused(&mut plan),

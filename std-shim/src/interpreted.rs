@@ -4,7 +4,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-use crate::larder::Larder;
+use crate::global_alloc::Larder;
 
 // SAFETY: each call is the other allocator's.
 unsafe impl GlobalAlloc for Larder {

@@ -49,7 +49,7 @@ compile_error!(
 compile_error!("larder needs its feature `std` on systems other than Unix");
 
 // Rooms:
-// * `larder` the allocator's verbs, `slow` what they leave, `by_address` blocks without a layout; `check` broken contracts, `config` what a program
+// * `global_alloc` the allocator's verbs, `cold_path` what they leave, `free_without_layout` frees by an address alone; `check` broken contracts, `config` what a program
 //   chooses, `stats` numbers, `end` what is said when the process ends, `text` where it is made; `hardened` verbs that look at every block
 // * `thread` what one thread has, and what runs when it ends
 // * `process` what all share: arenas, heaps, mappings; what runs around a fork
@@ -66,21 +66,21 @@ compile_error!("larder needs its feature `std` on systems other than Unix");
 
 mod arena;
 mod block_table;
-mod by_address;
 mod check;
+mod cold_path;
 mod config;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod end;
+mod free_without_layout;
+mod global_alloc;
 mod hardened;
 #[cfg(miri)]
 mod interpreted;
-mod larder;
 #[cfg(feature = "std")]
 mod observe;
 mod os;
 mod process;
 mod purge;
-mod slow;
 mod stats;
 mod step;
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod thread;
 mod value_heap;
 
 pub use config::{HugePages, OnMisuse};
-pub use larder::Larder;
+pub use global_alloc::Larder;
 /// How the blocks of [`step`]s were served, in [`Stats::steps`].
 pub use larder_core::lifetime::StepStats;
 #[cfg(feature = "heap-profile")]

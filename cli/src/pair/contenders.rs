@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use larder_core::paged::{
-    Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedBfc, PagedConfig, Place,
+    Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedBfc, PagedConfig, Place,
 };
 use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Block, Chunk, Request, SubAllocError};
 
@@ -85,7 +85,7 @@ const PAGE_BYTES: u64 = 2 << 20;
 struct Willing;
 
 impl PageDriver for Willing {
-    fn call(&self, _step: PageStep) -> Result<(), SubAllocError> {
+    fn call(&self, _step: PageCall) -> Result<(), SubAllocError> {
         Ok(())
     }
 }

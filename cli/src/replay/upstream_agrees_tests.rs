@@ -93,7 +93,10 @@ impl Pair {
 #[test]
 fn s8_recorded_traces_get_the_addresses_of_the_ordered_set_bfc() {
     for name in ["bert_infer", "gpt2s_train", "resnet50_train"] {
-        let file = format!("{}/../benches/traces/{name}.trace.zst", env!("CARGO_MANIFEST_DIR"));
+        let file = format!(
+            "{}/../benches/traces/{name}.trace.zst",
+            env!("CARGO_MANIFEST_DIR")
+        );
         let trace = Trace::load(Path::new(&file)).expect("a carried trace");
         let mut pair = Pair::new(None);
         let mut blocks = vec![Block::default(); trace.allocations() as usize];

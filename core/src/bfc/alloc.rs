@@ -17,7 +17,7 @@ use crate::units::Addr;
 impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Gives memory from the regions held, or says why not; never asks for more.
     ///
-    /// For growth see [`step`](Self::step). O(1) while no other stream has chunks with a point and the
+    /// For growth see [`advance`](Self::advance). O(1) while no other stream has chunks with a point and the
     /// alignment is at most the granule; otherwise at most one look at four chunks of each size class,
     /// and before failing one at all free chunks.
     ///

@@ -153,7 +153,7 @@ impl<S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'_, S, I, W> {
 impl<S: Source<M>, I: AddressIndex, W: Wait, M: Memory> BlockAllocator
     for BfcAllocator<'_, S, I, W, M>
 {
-    /// O(1) while held memory serves; see [`Bfc::alloc`] and [`Bfc::step`].
+    /// O(1) while held memory serves; see [`Bfc::alloc`] and [`Bfc::advance`].
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         match self.bfc.with(|bfc| bfc.alloc_now(request))? {
             Some(grant) => Ok(grant),

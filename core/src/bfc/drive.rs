@@ -6,11 +6,11 @@
 
 use super::Bfc;
 use super::grow::GrowTicket;
+use super::grow_or_collect::Attempt;
 use super::index::AddressIndex;
-use super::memory::{Memory, RegionPlan, Regions, Source, Step};
+use super::memory::{Memory, Progress, RegionPlan, Regions, Source};
 use super::resize::{Placed, ResizeStep};
 use super::shrink::ReleaseTicket;
-use super::step::Attempt;
 use crate::block::{Block, Grant, Request, Resize};
 use crate::error::{AllocError, RegionError, Rejected, ResizeError};
 use crate::sub_allocator::SubAllocator;
@@ -43,10 +43,10 @@ pub(super) fn alloc<'t, I: AddressIndex, M: Memory, S: Source<M>>(
     mut attempt: M::Attempt,
 ) -> Result<Grant, AllocError> {
     loop {
-        match bfc.reach(|bfc| bfc.step(&mut attempt)) {
-            Step::Ready(grant) => return Ok(grant),
-            Step::Failed(error) => return Err(error),
-            Step::Plan(plan) => {
+        match bfc.reach(|bfc| bfc.advance(&mut attempt)) {
+            Progress::Ready(grant) => return Ok(grant),
+            Progress::Failed(error) => return Err(error),
+            Progress::Plan(plan) => {
                 if let Some(grant) = source.carry_out(bfc, &mut attempt, plan) {
                     return Ok(grant);
                 }

@@ -1,17 +1,17 @@
 //! What stands behind the chunks: ranges of a sub-allocator ([`Regions`]), or pages that a driver maps
-//! ([`Paged`](super::paged::Paged)). And [`Step`], one transition of an allocation over either.
+//! ([`Paged`](super::paged::Paged)). And [`Progress`], one transition of an allocation over either.
 //!
 //! An allocation that nothing held serves is a loop ([`drive`](super::drive)): under the lock
-//! [`Bfc::step`] gives a plan, without it the calls of the plan are made, and [`Bfc::step`] goes on.
+//! [`Bfc::advance`] gives a plan, without it the calls of the plan are made, and [`Bfc::advance`] goes on.
 
 use super::Bfc;
 use super::check::Violation;
 use super::drive::Reach;
 use super::grow::GrowTicket;
+use super::grow_or_collect::Attempt;
 use super::index::AddressIndex;
 use super::report::ChunkInfo;
 use super::shrink::ReleaseTicket;
-use super::step::Attempt;
 use crate::block::{Grant, Request};
 use crate::error::AllocError;
 use crate::stats::PoolStats;
@@ -19,10 +19,10 @@ use crate::stats::PoolStats;
 /// What an allocation comes to.
 #[derive(Debug)]
 #[must_use]
-pub enum Step<P> {
+pub enum Progress<P> {
     /// Done: the block.
     Ready(Grant),
-    /// Calls are to be made, those of the plan; then [`Bfc::step`] again.
+    /// Calls are to be made, those of the plan; then [`Bfc::advance`] again.
     Plan(P),
     /// Done: there is no memory.
     Failed(AllocError),
@@ -40,12 +40,12 @@ pub trait Memory: Sized {
     #[doc(hidden)]
     const HOLLOW: bool = false;
 
-    /// See [`Bfc::step`].
+    /// See [`Bfc::advance`].
     #[doc(hidden)]
-    fn step<I: AddressIndex>(
+    fn advance<I: AddressIndex>(
         bfc: &mut Bfc<'_, I, Self>,
         attempt: &mut Self::Attempt,
-    ) -> Step<Self::Plan>;
+    ) -> Progress<Self::Plan>;
 
     /// A block of so many bytes came back.
     #[doc(hidden)]
@@ -119,7 +119,10 @@ impl Memory for Regions {
     type Attempt = Attempt;
     type Plan = RegionPlan;
 
-    fn step<I: AddressIndex>(bfc: &mut Bfc<'_, I>, attempt: &mut Attempt) -> Step<RegionPlan> {
+    fn advance<I: AddressIndex>(
+        bfc: &mut Bfc<'_, I>,
+        attempt: &mut Attempt,
+    ) -> Progress<RegionPlan> {
         bfc.step_regions(attempt)
     }
 
@@ -132,8 +135,8 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Goes on with an allocation until it is done or needs calls.
     ///
     /// Cost as [`alloc`](Self::alloc); O(chunks) when memory is short.
-    pub fn step(&mut self, attempt: &mut M::Attempt) -> Step<M::Plan> {
-        M::step(self, attempt)
+    pub fn advance(&mut self, attempt: &mut M::Attempt) -> Progress<M::Plan> {
+        M::advance(self, attempt)
     }
 
     /// How far the limit could be lowered now: what is held, and what of it cannot go back because a

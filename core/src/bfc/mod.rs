@@ -6,13 +6,13 @@
 //!
 //! What it is not: it performs no I/O and touches none of the memory it manages. Behind its chunks
 //! stand ranges of a sub-allocator ([`Regions`]) or pages that a driver maps ([`paged`]). When calls
-//! are needed, [`Bfc::step`] gives them as a plan, and whoever drives it makes them without holding a
+//! are needed, [`Bfc::advance`] gives them as a plan, and whoever drives it makes them without holding a
 //! lock: [`BfcAllocator`] does that for any [`Source`].
 //!
 //! # Files
 //! `config` policies · `chunk` the record · `class`, `bins` free chunks by size · `streams` stream order ·
 //! `search` which chunk · `alloc` cutting it · `alloc_at` at a given place · `free` freeing and merging · `resize` a block in place · `memory` what stands behind the chunks, and one step of an allocation ·
-//! `grow`, `shrink` tickets and limits, `step` the states of an allocation: all three of regions ·
+//! `grow`, `shrink` tickets and limits, `grow_or_collect` the states of an allocation: all three of regions ·
 //! `paged` pages · `index` blocks by address · `report`, `dump` for people · `check` the invariants ·
 //! `drive` the loops over a source · `allocator` a lock around it all · `in_place` made where it is to lie.
 //!
@@ -49,6 +49,7 @@ mod drive;
 mod dump;
 mod free;
 mod grow;
+mod grow_or_collect;
 #[cfg(not(larder_loom))]
 #[allow(unsafe_code, reason = "fields are written in place: docs/UNSAFE.md")]
 mod in_place;
@@ -59,7 +60,6 @@ mod report;
 mod resize;
 mod search;
 mod shrink;
-mod step;
 mod streams;
 
 pub use allocator::BfcAllocator;
@@ -67,11 +67,11 @@ pub use check::Violation;
 pub use chunk::Chunk;
 pub use config::{BfcConfig, Growth};
 pub use grow::GrowTicket;
+pub use grow_or_collect::Attempt;
 pub use index::{AddressIndex, HashIndex, NoIndex, PageIndex};
-pub use memory::{Memory, RegionPlan, Regions, Source, Step};
+pub use memory::{Memory, Progress, RegionPlan, Regions, Source};
 pub use report::{BinSummary, ChunkInfo, ChunkState, RegionInfo, Report};
 pub use shrink::ReleaseTicket;
-pub use step::Attempt;
 
 use crate::block::{AllocatorId, Block, ChunkHandle, RawBlock};
 use crate::error::{ConfigError, FreeError};

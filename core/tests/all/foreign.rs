@@ -6,7 +6,7 @@ use larder_core::paged::{
 };
 use larder_core::{
     Addr, AddrRange, Attempt, Bfc, BfcConfig, Cause, Chunk, FixedRange, FreeError, GrowTicket,
-    Growth, HashIndex, RegionError, RegionPlan, ReleaseTicket, Request, Step, SubAllocator,
+    Growth, HashIndex, Progress, RegionError, RegionPlan, ReleaseTicket, Request, SubAllocator,
 };
 
 const GRANULE: u64 = 256;
@@ -33,8 +33,8 @@ fn ranged(limit_bytes: u64) -> BfcConfig {
 }
 
 fn grow_ticket(bfc: &mut Bfc<'_>, bytes: u64) -> GrowTicket {
-    match bfc.step(&mut Attempt::new(Request::new(bytes))) {
-        Step::Plan(RegionPlan::Grow(ticket)) => ticket,
+    match bfc.advance(&mut Attempt::new(Request::new(bytes))) {
+        Progress::Plan(RegionPlan::Grow(ticket)) => ticket,
         other => panic!("{other:?}"),
     }
 }
@@ -156,8 +156,8 @@ fn a_plan_of_the_former_owner_of_tables_makes_no_call() {
     let config = PagedConfig::new(range(1 << 32, 128 << 20), Backing::Billed);
     let plan_of = |paged: &mut PagedBfc| {
         let mut attempt = PagedAttempt::new(Request::new(3 << 20));
-        match paged.step(&mut attempt) {
-            Step::Plan(plan) => plan,
+        match paged.advance(&mut attempt) {
+            Progress::Plan(plan) => plan,
             other => panic!("{other:?}"),
         }
     };
@@ -167,10 +167,10 @@ fn a_plan_of_the_former_owner_of_tables_makes_no_call() {
     let (chunks, tables) = former.into_tables();
     let mut later = PagedBfc::with_tables(config, chunks, tables).unwrap();
     let mut own = plan_of(&mut later);
-    assert!(later.next_step(&mut plan).is_none());
+    assert!(later.next_call(&mut plan).is_none());
     later.done(&mut plan);
     assert!(later.finish(plan).is_none());
-    while later.next_step(&mut own).is_some() {
+    while later.next_call(&mut own).is_some() {
         later.done(&mut own);
     }
     let _live = later.finish(own).unwrap();
@@ -182,8 +182,8 @@ fn what_is_asked_for_counts_against_the_limit_before_it_is_there() {
     let mut table = [Chunk::VACANT; 8];
     let mut bfc = Bfc::new(ranged(8192), &mut table).unwrap();
     let first = grow_ticket(&mut bfc, 8192);
-    match bfc.step(&mut Attempt::new(Request::new(GRANULE))) {
-        Step::Failed(larder_core::AllocError::OutOfMemory(out)) => {
+    match bfc.advance(&mut Attempt::new(Request::new(GRANULE))) {
+        Progress::Failed(larder_core::AllocError::OutOfMemory(out)) => {
             assert_eq!((out.cause, out.reserved_bytes), (Cause::Limit, 8192));
         }
         other => panic!("{other:?}"),

@@ -15,7 +15,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use larder_core::paged::{
-    Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedAllocator, PagedBfc,
+    Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedAllocator, PagedBfc,
     PagedConfig, Place,
 };
 use larder_core::{
@@ -120,7 +120,7 @@ impl Side for Bare {
 struct Yes;
 
 impl PageDriver for Yes {
-    fn call(&self, _: PageStep) -> Result<(), SubAllocError> {
+    fn call(&self, _: PageCall) -> Result<(), SubAllocError> {
         Ok(())
     }
 }

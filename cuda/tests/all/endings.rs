@@ -10,7 +10,7 @@ use std::thread;
 use common::{MIB, alone, alone_and_clean, assert_clean, fill, request};
 use cudarc::driver::{CudaStream, sys};
 use larder_core::SubAllocator;
-use larder_core::paged::{PageDriver, PageStep};
+use larder_core::paged::{PageCall, PageDriver};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
     Context, DeviceMemory, DriverPool, Event, EventConfig, ManagedMemory, PinnedMemory,
@@ -52,7 +52,7 @@ impl Objects {
         let pages = VirtualMemory::new(&context, 64 * MIB).unwrap();
         let bytes = pages.page_bytes();
         for handle in 0..4 {
-            pages.call(PageStep::Create { handle, bytes }).unwrap();
+            pages.call(PageCall::Create { handle, bytes }).unwrap();
         }
         Self {
             events: (0..MANY).map(event).collect(),
@@ -74,7 +74,7 @@ impl Objects {
             let _ = source.grow(request(MIB));
         }
         let bytes = self.pages.page_bytes();
-        let _ = self.pages.call(PageStep::Release { handle: 1, bytes });
+        let _ = self.pages.call(PageCall::Release { handle: 1, bytes });
         let _ = self.context.synchronize();
         let _ = self.context.settle();
     }

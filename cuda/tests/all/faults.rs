@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::{MIB, alone, assert_clean};
 use cudarc::driver::CudaStream;
 use larder_core::paged::{
-    Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedAllocator, PagedBfc,
+    Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedAllocator, PagedBfc,
     PagedConfig, Place,
 };
 use larder_core::{
@@ -25,7 +25,7 @@ use larder_cuda_abi::Code;
 struct Shared(Arc<VirtualMemory>);
 
 impl PageDriver for Shared {
-    fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
+    fn call(&self, step: PageCall) -> Result<(), SubAllocError> {
         self.0.call(step)
     }
 }

@@ -5,7 +5,7 @@ use crate::common;
 
 use common::{MIB, alone_and_clean, assert_filled, fill, regions_of, request, together};
 use larder_core::paged::{
-    Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedAllocator, PagedBfc,
+    Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedAllocator, PagedBfc,
     PagedConfig, Place,
 };
 use larder_core::{
@@ -352,16 +352,16 @@ fn pages_at(memory: &VirtualMemory, index: u64, pages: u64) -> AddrRange {
     AddrRange::new(Addr::new(start), pages * page).unwrap()
 }
 
-fn create(handle: u32, bytes: u64) -> PageStep {
-    PageStep::Create { handle, bytes }
+fn create(handle: u32, bytes: u64) -> PageCall {
+    PageCall::Create { handle, bytes }
 }
 
-fn map(handle: u32, range: AddrRange) -> PageStep {
-    PageStep::Map { handle, range }
+fn map(handle: u32, range: AddrRange) -> PageCall {
+    PageCall::Map { handle, range }
 }
 
-fn unmap(handle: u32, range: AddrRange) -> PageStep {
-    PageStep::Unmap { handle, range }
+fn unmap(handle: u32, range: AddrRange) -> PageCall {
+    PageCall::Unmap { handle, range }
 }
 
 #[test]
@@ -373,7 +373,7 @@ fn steps_that_name_what_is_not_there_are_refused_and_change_nothing() {
     let at = |index, pages| pages_at(&memory, index, pages);
     let good = |step| assert_eq!(memory.call(step), Ok(()), "{step:?}");
     let bad = |step| assert_eq!(memory.call(step), Err(SubAllocError), "{step:?}");
-    let release = |handle, bytes| PageStep::Release { handle, bytes };
+    let release = |handle, bytes| PageCall::Release { handle, bytes };
     bad(map(0, at(0, 1)));
     bad(release(0, page));
     bad(unmap(0, at(0, 1)));
@@ -382,7 +382,7 @@ fn steps_that_name_what_is_not_there_are_refused_and_change_nothing() {
     bad(map(0, at(0, 1)));
     good(map(0, at(0, 2)));
     bad(map(0, at(1, 2)));
-    bad(PageStep::SetAccess { range: at(8, 1) });
+    bad(PageCall::SetAccess { range: at(8, 1) });
     bad(unmap(1, at(0, 2)));
     bad(unmap(0, at(0, 1)));
     assert_eq!((memory.held_bytes(), memory.mappings()), (2 * page, 1));
@@ -403,7 +403,7 @@ fn one_memory_stands_at_two_addresses() {
     memory.call(create(0, 2 * page)).unwrap();
     for range in [one, two] {
         memory.call(map(0, range)).unwrap();
-        memory.call(PageStep::SetAccess { range }).unwrap();
+        memory.call(PageCall::SetAccess { range }).unwrap();
     }
     fill(&stream, one.start().get(), 2 * page, 42);
     stream.synchronize().unwrap();

@@ -6,7 +6,7 @@
 
 use larder_core::limits::{BudgetConfig, BudgetId, BudgetNode, LimitAnswer, LimitTree};
 use larder_core::paged::{
-    Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedAllocator, PagedBfc,
+    Backing, Handle, Mapping, PageDriver, PageCall, PageTables, PagedAllocator, PagedBfc,
     PagedConfig, Place,
 };
 use larder_core::sync::{Locked, Spin};
@@ -53,10 +53,10 @@ struct Driver {
 }
 
 impl PageDriver for Driver {
-    fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
+    fn call(&self, step: PageCall) -> Result<(), SubAllocError> {
         let world = &*self.world;
         match step {
-            PageStep::Create { bytes, .. } => {
+            PageCall::Create { bytes, .. } => {
                 if world.way == Way::ChargeAfterCreate {
                     world.create(bytes);
                 }
@@ -71,7 +71,7 @@ impl PageDriver for Driver {
                     world.create(bytes);
                 }
             }
-            PageStep::Release { bytes, .. } => {
+            PageCall::Release { bytes, .. } => {
                 let credit = || world.tree.with(|tree| tree.credit(self.id, bytes)).unwrap();
                 if world.way == Way::CreditBeforeRelease {
                     credit();

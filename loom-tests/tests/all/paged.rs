@@ -2,7 +2,7 @@
 //! let go before each driver call, so everything may happen between two calls of a plan.
 
 use larder_core::paged::{
-    Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedAllocator, PagedBfc,
+    Backing, Handle, Mapping, PageDriver, PageCall, PageTables, PagedAllocator, PagedBfc,
     PagedConfig, Place,
 };
 use larder_core::sync::Spin;
@@ -20,13 +20,13 @@ struct Watched {
 }
 
 impl PageDriver for Watched {
-    fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
+    fn call(&self, step: PageCall) -> Result<(), SubAllocError> {
         match step {
-            PageStep::Create { bytes, .. } => {
+            PageCall::Create { bytes, .. } => {
                 let held = self.held.fetch_add(bytes, Ordering::SeqCst) + bytes;
                 assert!(held <= self.max, "more is held than the limit allows");
             }
-            PageStep::Release { bytes, .. } => {
+            PageCall::Release { bytes, .. } => {
                 self.held.fetch_sub(bytes, Ordering::SeqCst);
             }
             _ => {}

@@ -3,8 +3,8 @@
 use core::ptr::NonNull;
 
 use larder_core::{
-    Addr, Align, Attempt, Block, BlockAllocator, ChunkState, Grant, RegionPlan, Rejected, Request,
-    ResizeError, Step,
+    Addr, Align, Attempt, Block, BlockAllocator, ChunkState, Grant, Progress, RegionPlan, Rejected,
+    Request, ResizeError,
 };
 
 use super::{Arena, ArenaBfc, Held};
@@ -147,11 +147,11 @@ impl<O: Os> Arena<O> {
 
 /// A block from what is committed already.
 fn held_memory(bfc: &mut ArenaBfc, request: &Request) -> Option<Grant> {
-    match bfc.step(&mut Attempt::new(*request)) {
-        Step::Ready(grant) => return Some(grant),
-        Step::Plan(RegionPlan::Grow(ticket)) => bfc.abort(ticket),
-        Step::Plan(RegionPlan::Release(ticket)) => bfc.release_refused(ticket),
-        Step::Failed(_) => {}
+    match bfc.advance(&mut Attempt::new(*request)) {
+        Progress::Ready(grant) => return Some(grant),
+        Progress::Plan(RegionPlan::Grow(ticket)) => bfc.abort(ticket),
+        Progress::Plan(RegionPlan::Release(ticket)) => bfc.release_refused(ticket),
+        Progress::Failed(_) => {}
     }
     None
 }

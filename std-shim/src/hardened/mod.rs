@@ -41,11 +41,11 @@ mod tests;
 use core::alloc::Layout;
 use core::ptr;
 
-use crate::by_address::{find, free_plain};
+use crate::cold_path::{alloc_zeroed_plain, no_memory, reclaim};
 use crate::config::Config;
+use crate::free_without_layout::{find, free_plain};
 use crate::os::abort;
 use crate::process::PROCESS;
-use crate::slow::{alloc_zeroed_plain, no_memory, reclaim};
 
 pub(crate) use blocks::Blocks;
 use blocks::{Facts, Known, Leaver, State, Written, mend};

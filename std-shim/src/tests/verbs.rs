@@ -69,7 +69,7 @@ impl Held {
     }
 }
 
-/// The verbs of the allocator, as `larder.rs` has them, for any process and any thread's part.
+/// The verbs of the allocator, as `global_alloc.rs` has them, for any process and any thread's part.
 #[derive(Clone, Copy)]
 pub(super) struct Verbs {
     pub(super) process: &'static Process<Below>,

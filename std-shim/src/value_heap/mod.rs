@@ -29,8 +29,8 @@ use allocator_api2::alloc::{AllocError, Allocator};
 use larder_core::small::{CacheBin, Fresh, SizeClass, SpanSet, ThreadCache};
 use larder_core::sync::{AtomicU8, Ordering};
 
+use crate::cold_path::reclaim;
 use crate::process::span_bytes;
-use crate::slow::reclaim;
 use crate::thread::end::prepare;
 use kept::Kept;
 

@@ -17,9 +17,7 @@ const LOG: &str = "Thread,Time,Action,Pointer,Size,Stream\r
 
 fn fixture(name: &str) -> String {
     let folder = env!("CARGO_MANIFEST_DIR");
-    let path: PathBuf = [folder, "trace/fixtures", name]
-        .iter()
-        .collect();
+    let path: PathBuf = [folder, "trace/fixtures", name].iter().collect();
     path.into_os_string().into_string().unwrap()
 }
 

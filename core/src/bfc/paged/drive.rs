@@ -4,7 +4,7 @@
 //! The lock is held for bookkeeping only; the driver is called without it. Several plans may be
 //! under way at once: each owns what it touches.
 
-use super::{Bfc, PagePlan, PageStats, PageStep, Paged, PagedAttempt, PagedBfc};
+use super::{Bfc, PageCall, PagePlan, PageStats, Paged, PagedAttempt, PagedBfc};
 use crate::bfc::drive::{self, Reach};
 use crate::bfc::index::{AddressIndex, NoIndex};
 use crate::bfc::{BfcAllocator, Source};
@@ -29,12 +29,12 @@ pub trait PageDriver {
     ///
     /// # Errors
     /// If the driver refused it; nothing has changed then.
-    fn call(&self, step: PageStep) -> Result<(), SubAllocError>;
+    fn call(&self, call: PageCall) -> Result<(), SubAllocError>;
 }
 
 impl<D: PageDriver + ?Sized> PageDriver for &D {
-    fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
-        (**self).call(step)
+    fn call(&self, call: PageCall) -> Result<(), SubAllocError> {
+        (**self).call(call)
     }
 }
 
@@ -71,15 +71,15 @@ fn make_calls<'t, 'p, I: AddressIndex>(
     driver: &impl PageDriver,
     plan: &mut PagePlan,
 ) {
-    let mut call = paged.reach(|paged| paged.next_step(plan));
-    while let Some(step) = call {
-        let outcome = driver.call(step);
-        call = paged.reach(|paged| {
+    let mut next = paged.reach(|paged| paged.next_call(plan));
+    while let Some(call) = next {
+        let outcome = driver.call(call);
+        next = paged.reach(|paged| {
             match outcome {
                 Ok(()) => paged.done(plan),
                 Err(SubAllocError) => paged.refused(plan),
             }
-            paged.next_step(plan)
+            paged.next_call(plan)
         });
     }
 }

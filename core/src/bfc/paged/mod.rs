@@ -17,13 +17,13 @@
 //! that is still queued, a second mapping does not. (The idea of moving idle pages under a best-fit
 //! allocator is GMLake's and expandable segments'; cached mappings are ours.)
 //!
-//! It performs no I/O. A plan is a sequence of driver calls ([`PageStep`]); whoever drives
+//! It performs no I/O. A plan is a sequence of driver calls ([`PageCall`]); whoever drives
 //! the allocator makes them one by one and reports each. A refused call undoes the plan.
 //!
 //! # Files
 //! `config` policies · `table` handles and mappings · `policy` what to move and how much to create ·
 //! `hollow` addresses without memory · `idle` handles that nothing uses · `plan` when a plan is made and what
-//! its end means · `move_or_create` where its memory comes from · `steps` the calls of a plan in order ·
+//! its end means · `move_or_create` where its memory comes from · `page_calls` the calls of a plan in order ·
 //! `release` giving idle memory back · `check` the invariants · `drive` the loops over a driver.
 //!
 //! # Invariants ([`PagedBfc::check_invariants`] walks them, and those of [`bfc`](crate::bfc))
@@ -48,22 +48,22 @@ mod drive;
 mod hollow;
 mod idle;
 mod move_or_create;
+mod page_calls;
 mod plan;
 mod policy;
 mod release;
-mod steps;
 mod table;
 
 pub use config::{Backing, PagedConfig};
 pub use drive::{PageDriver, PagedAllocator};
+pub use page_calls::PageCall;
 pub use plan::{PagePlan, PagedAttempt};
 pub use release::PageStats;
-pub use steps::PageStep;
 pub use table::{Handle, Mapping, PageTables, Place};
 
 use super::chunk::{Chunk, Link, State};
 use super::index::{AddressIndex, NoIndex};
-use super::{Bfc, ChunkInfo, Memory, Step, Violation};
+use super::{Bfc, ChunkInfo, Memory, Progress, Violation};
 use crate::block::{AllocatorId, Block};
 use crate::error::{ConfigError, FreeError};
 use crate::region::RegionId;
@@ -78,7 +78,7 @@ use table::Pages;
 /// ```
 /// use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedAttempt, PagedBfc};
 /// use larder_core::paged::{PagedConfig, Place};
-/// use larder_core::{Addr, AddrRange, Chunk, Request, Step};
+/// use larder_core::{Addr, AddrRange, Chunk, Request, Progress};
 /// let mut chunks = [Chunk::VACANT; 64];
 /// let (mut places, mut handles) = ([Place::EMPTY; 64], [Handle::VACANT; 17]);
 /// let mut mappings = [Mapping::VACANT; 64];
@@ -88,8 +88,8 @@ use table::Pages;
 /// let mut paged = PagedBfc::with_tables(config, &mut chunks, tables)?;
 ///
 /// let mut attempt = PagedAttempt::new(Request::new(3 << 20));
-/// let Step::Plan(mut plan) = paged.step(&mut attempt) else { panic!() };
-/// while let Some(call) = paged.next_step(&mut plan) {
+/// let Progress::Plan(mut plan) = paged.advance(&mut attempt) else { panic!() };
+/// while let Some(call) = paged.next_call(&mut plan) {
 ///     println!("{call:?}"); // create, map, set access: here the driver would be called
 ///     paged.done(&mut plan);
 /// }
@@ -138,11 +138,11 @@ impl<'t> Memory for Paged<'t> {
 
     const HOLLOW: bool = true;
 
-    fn step<I: AddressIndex>(
+    fn advance<I: AddressIndex>(
         bfc: &mut Bfc<'_, I, Self>,
         attempt: &mut PagedAttempt,
-    ) -> Step<PagePlan> {
-        bfc.step_pages(attempt)
+    ) -> Progress<PagePlan> {
+        bfc.advance_pages(attempt)
     }
 
     #[inline(always)]

@@ -4,8 +4,8 @@
 use core::ops::Range;
 
 use super::idle::{Idle, Wanted};
+use super::page_calls::MappingList;
 use super::plan::{Bar, PagePlan};
-use super::steps::MappingList;
 use super::table::{HandleLink, HandleState, MAPPINGS_A_HANDLE, MappingLink, MappingState};
 use super::{Backing, Bfc, Link, Paged};
 use crate::bfc::index::AddressIndex;

@@ -10,10 +10,10 @@
 //! are gone.
 
 use super::idle::Wanted;
-use super::steps::{MappingList, Phase};
+use super::page_calls::{MappingList, Phase};
 use super::table::{HandleState, MappingState};
 use super::{Bfc, Link, Paged};
-use crate::bfc::Step;
+use crate::bfc::Progress;
 use crate::bfc::free::Stored;
 use crate::bfc::index::AddressIndex;
 use crate::bfc::search::{Found, LOOKS, LOOKS_BEFORE_GROWTH, Need};
@@ -198,11 +198,11 @@ struct Spot<'r> {
 
 impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     /// Goes on with an allocation.
-    pub(super) fn step_pages(&mut self, attempt: &mut PagedAttempt) -> Step<PagePlan> {
+    pub(super) fn advance_pages(&mut self, attempt: &mut PagedAttempt) -> Progress<PagePlan> {
         let request = attempt.request;
         let need = match self.meet(&request) {
             Ok(need) => need,
-            Err(error) => return Step::Failed(error),
+            Err(error) => return Progress::Failed(error),
         };
         if attempt.refusals > 1 || self.exceeds_limit(need) {
             // The driver said no, unless it was a limit lowered meanwhile.
@@ -217,18 +217,18 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         if squeeze {
             self.memory.refused_bytes = self.taken_bytes();
         }
-        let step = match attempt.place {
-            Some(at) => self.step_at(need, &request, at, squeeze),
-            None => self.step_anywhere(need, &request, squeeze),
+        let progress = match attempt.place {
+            Some(at) => self.advance_at(need, &request, at, squeeze),
+            None => self.advance_anywhere(need, &request, squeeze),
         };
-        match step {
-            Ok(step) => step,
-            Err(Bar::Busy) if attempt.place.is_some() => Step::Failed(AllocError::PlaceTaken),
+        match progress {
+            Ok(progress) => progress,
+            Err(Bar::Busy) if attempt.place.is_some() => Progress::Failed(AllocError::PlaceTaken),
             // Cached mappings use the records: those of some are enough for this attempt.
             Err(Bar::Pages) if !attempt.forgot => {
                 attempt.forgot = true;
                 match self.plan_forgetting() {
-                    Some(plan) => Step::Plan(plan),
+                    Some(plan) => Progress::Plan(plan),
                     None => self.failed(need, &request, Bar::Pages),
                 }
             }
@@ -237,12 +237,12 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     }
 
     /// The best place, wherever memory is; where memory is short, one that has some.
-    fn step_anywhere(
+    fn advance_anywhere(
         &mut self,
         need: Need,
         request: &Request,
         squeeze: bool,
-    ) -> Result<Step<PagePlan>, Bar> {
+    ) -> Result<Progress<PagePlan>, Bar> {
         let pages = need.size.div_ceil(self.memory.page);
         let short = squeeze || pages > self.room_pages();
         if short && self.streams.with_point() > 0 && self.streams.moved() {
@@ -264,11 +264,11 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             ahead,
             squeeze,
         };
-        if short && let Some(step) = self.step_backed(place) {
-            return step;
+        if short && let Some(progress) = self.advance_backed(place) {
+            return progress;
         }
         match self.serve(place) {
-            Err(Bar::Busy) => self.step_elsewhere(place),
+            Err(Bar::Busy) => self.advance_elsewhere(place),
             Err(Bar::Memory(cause)) => {
                 let found = self.join_for(need, request, u32::MAX, true);
                 let found = found.ok_or(Bar::Memory(cause))?;
@@ -283,7 +283,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     }
 
     /// A place that has memory.
-    fn step_backed(&mut self, place: Spot<'_>) -> Option<Result<Step<PagePlan>, Bar>> {
+    fn advance_backed(&mut self, place: Spot<'_>) -> Option<Result<Progress<PagePlan>, Bar>> {
         let found = self.search_backed(place.need, place.request)?;
         Some(self.serve(Spot {
             found,
@@ -293,9 +293,9 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     }
 
     /// A place that has memory, or the end of the range, as if what is free there were in use.
-    fn step_elsewhere(&mut self, place: Spot<'_>) -> Result<Step<PagePlan>, Bar> {
-        if let Some(step) = self.step_backed(place) {
-            return step;
+    fn advance_elsewhere(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, Bar> {
+        if let Some(progress) = self.advance_backed(place) {
+            return progress;
         }
         let (found, ahead) = self
             .grow_range(place.need, place.request, true)
@@ -308,13 +308,13 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     }
 
     /// One place.
-    fn step_at(
+    fn advance_at(
         &mut self,
         need: Need,
         request: &Request,
         at: At,
         squeeze: bool,
-    ) -> Result<Step<PagePlan>, Bar> {
+    ) -> Result<Progress<PagePlan>, Bar> {
         let range = AddrRange::of_chunk(at.start, request.bytes);
         if !self.memory.config.addresses.contains(range) {
             return Err(Bar::Busy);
@@ -338,7 +338,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     }
 
     /// The block, or the plan for it.
-    fn serve(&mut self, place: Spot<'_>) -> Result<Step<PagePlan>, Bar> {
+    fn serve(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, Bar> {
         let chunk = self.table.at(place.found.link);
         let start = chunk.start + place.found.padding;
         if !chunk.is_hollow() || self.is_backed_between(start, start + place.need.size) {
@@ -346,14 +346,14 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             let hollow = self.memory.plans > 0 || self.counters.reserved < u64::from(self.end());
             self.table.at_mut(place.found.link).set_hollow(hollow);
             let taken = self.take(place.found, place.need, place.request);
-            return taken.map(Step::Ready).map_err(|_| Bar::Table);
+            return taken.map(Progress::Ready).map_err(|_| Bar::Table);
         }
         let mut plan = self.build(place, (0, 0), false)?;
-        if self.next_step(&mut plan).is_some() {
-            return Ok(Step::Plan(plan));
+        if self.next_call(&mut plan).is_some() {
+            return Ok(Progress::Plan(plan));
         }
         let cause = Bar::Memory(Cause::Limit);
-        self.finish(plan).map(Step::Ready).ok_or(cause)
+        self.finish(plan).map(Progress::Ready).ok_or(cause)
     }
 
     /// How many times [`plan_forgetting`](Self::plan_forgetting) sees all cached mappings; 0 if there is none.
@@ -383,8 +383,8 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
         Some(plan)
     }
 
-    fn failed(&mut self, need: Need, request: &Request, bar: Bar) -> Step<PagePlan> {
-        Step::Failed(match bar {
+    fn failed(&mut self, need: Need, request: &Request, bar: Bar) -> Progress<PagePlan> {
+        Progress::Failed(match bar {
             Bar::Table => self.table_full(),
             Bar::Pages => AllocError::PagesFull {
                 handles: self.memory.pages.handles.capacity(),
@@ -452,7 +452,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     pub(super) fn abandon(&mut self, mut plan: PagePlan) {
         self.fail_plan(&mut plan);
         // Nothing was mapped or created, so there is nothing to call.
-        let call = self.next_step(&mut plan);
+        let call = self.next_call(&mut plan);
         debug_assert!(call.is_none(), "an abandoned plan wants a call: {call:?}");
         self.finish(plan);
     }
@@ -463,7 +463,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     /// stays out of use. A plan of another allocator changes nothing.
     pub fn finish(&mut self, plan: PagePlan) -> Option<Grant> {
         let mut plan = plan;
-        if plan.owner != self.table.owner() || self.next_step(&mut plan).is_some() {
+        if plan.owner != self.table.owner() || self.next_call(&mut plan).is_some() {
             return None;
         }
         self.growth.arrive(plan.departed);
@@ -549,7 +549,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
 mod tests {
     use crate::bfc::Chunk;
     use crate::bfc::paged::{
-        Backing, Handle, Mapping, PageDriver, PageStep, PageTables, PagedBfc, PagedConfig, Place,
+        Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedBfc, PagedConfig, Place,
     };
     use crate::bfc::search::LOOKS_BEFORE_GROWTH as LOOKS;
     use crate::block::Request;
@@ -560,7 +560,7 @@ mod tests {
     struct Yes;
 
     impl PageDriver for Yes {
-        fn call(&self, _: PageStep) -> Result<(), SubAllocError> {
+        fn call(&self, _: PageCall) -> Result<(), SubAllocError> {
             Ok(())
         }
     }

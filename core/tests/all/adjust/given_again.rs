@@ -6,7 +6,7 @@ use std::cell::{Cell, OnceCell};
 use crate::common::{GIB, KIB, MIB, range, table};
 use larder_core::{
     AddrRange, Attempt, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, FixedRange,
-    GrowRequest, GrowTicket, Growth, NoIndex, RegionError, RegionPlan, Request, Step,
+    GrowRequest, GrowTicket, Growth, NoIndex, Progress, RegionError, RegionPlan, Request,
     SubAllocError, SubAllocator,
 };
 
@@ -35,15 +35,15 @@ fn alloc(bfc: &mut Bfc<'_, NoIndex>, source: &FixedRange, bytes: u64) -> Block {
 }
 
 fn step_to_growth(bfc: &mut Bfc<'_, NoIndex>, attempt: &mut Attempt) -> GrowTicket {
-    match bfc.step(attempt) {
-        Step::Plan(RegionPlan::Grow(ticket)) => ticket,
+    match bfc.advance(attempt) {
+        Progress::Plan(RegionPlan::Grow(ticket)) => ticket,
         step => panic!("growth was expected, not {step:?}"),
     }
 }
 
 fn step_to_block(bfc: &mut Bfc<'_, NoIndex>, attempt: &mut Attempt) -> Block {
-    match bfc.step(attempt) {
-        Step::Ready(grant) => grant.block,
+    match bfc.advance(attempt) {
+        Progress::Ready(grant) => grant.block,
         step => panic!("a block was expected, not {step:?}"),
     }
 }

@@ -3,7 +3,7 @@
 use super::{BASE, FIXED, GRANULE, fixed, out_of_memory, ranged};
 use crate::common::{GIB, KIB, Pool, Source, range};
 use larder_core::{
-    AllocError, Attempt, BfcConfig, Cause, MAX_REGIONS, RegionError, RegionPlan, Request, Step,
+    AllocError, Attempt, BfcConfig, Cause, MAX_REGIONS, Progress, RegionError, RegionPlan, Request,
 };
 
 #[track_caller]
@@ -157,10 +157,10 @@ fn one_region_more_than_the_table_holds_is_refused() {
 
 /// The ticket a request asks for.
 fn ticket(pool: &mut Pool, attempt: &mut Attempt) -> larder_core::GrowTicket {
-    let step = pool.bfc.step(attempt);
+    let progress = pool.bfc.advance(attempt);
     pool.check();
-    match step {
-        Step::Plan(RegionPlan::Grow(ticket)) => ticket,
+    match progress {
+        Progress::Plan(RegionPlan::Grow(ticket)) => ticket,
         other => panic!("{other:?}"),
     }
 }
@@ -198,7 +198,7 @@ fn a_commit_is_refused_when_the_range_is_too_small_or_the_limit_was_lowered() {
         .commit(ticket, range(BASE, 128 * KIB))
         .expect("as asked");
     pool.check();
-    assert!(matches!(pool.bfc.step(&mut attempt), Step::Ready(_)));
+    assert!(matches!(pool.bfc.advance(&mut attempt), Progress::Ready(_)));
     pool.check();
 }
 
@@ -235,8 +235,8 @@ fn a_commit_is_refused_when_tables_have_filled_up_meanwhile() {
     pool.check();
     assert_eq!(rejected.error, RegionError::RegionsFull);
     attempt.growth_rejected(rejected.error);
-    match pool.bfc.step(&mut attempt) {
-        Step::Failed(AllocError::OutOfMemory(out)) => assert_eq!(out.cause, Cause::Regions),
+    match pool.bfc.advance(&mut attempt) {
+        Progress::Failed(AllocError::OutOfMemory(out)) => assert_eq!(out.cause, Cause::Regions),
         other => panic!("{other:?}"),
     }
     pool.check();

@@ -2,7 +2,7 @@
 
 use super::bench::{BASE, Bench, PAGE, config, pages, point};
 use larder_core::paged::{Backing, PagedAttempt};
-use larder_core::{Addr, AddrRange, AllocError, Block, Request, Step, StreamId};
+use larder_core::{Addr, AddrRange, AllocError, Block, Progress, Request, StreamId};
 
 /// So many pages from a page of the addresses on.
 fn range(first: u64, count: u64) -> AddrRange {
@@ -240,7 +240,7 @@ fn a_place_over_a_part_of_what_a_stream_has_left_is_joined_with_what_is_free_beh
     bench.complete(point(1, 1));
     let stream = StreamId::new(1);
     let mut attempt = PagedAttempt::at_on(range(0, 2), None, stream);
-    let Step::Ready(_grant) = bench.paged.step(&mut attempt) else {
+    let Progress::Ready(_grant) = bench.paged.advance(&mut attempt) else {
         panic!("all of it has memory");
     };
     bench.check();

@@ -2,11 +2,11 @@
 //! after each operation.
 
 use larder_core::paged::{
-    Backing, Handle, Mapping, PageDriver, PagePlan, PageStep, PageTables, PagedAttempt, PagedBfc,
+    Backing, Handle, Mapping, PageCall, PageDriver, PagePlan, PageTables, PagedAttempt, PagedBfc,
     PagedConfig, Place,
 };
 use larder_core::{
-    Addr, AddrRange, AllocError, Block, Cause, Chunk, ChunkState, EventNumber, Request, Step,
+    Addr, AddrRange, AllocError, Block, Cause, Chunk, ChunkState, EventNumber, Progress, Request,
     StreamId, StreamPoint,
 };
 use larder_model::{PageCalls, PageDevice};
@@ -180,16 +180,16 @@ impl Bench {
     /// The plan of a request that needs one.
     #[track_caller]
     pub(crate) fn plan(&mut self, request: &Request) -> PagePlan {
-        match self.paged.step(&mut PagedAttempt::new(*request)) {
-            Step::Plan(plan) => plan,
+        match self.paged.advance(&mut PagedAttempt::new(*request)) {
+            Progress::Plan(plan) => plan,
             other => panic!("{other:?}"),
         }
     }
 
     /// Makes the next call of a plan, if there is one, and reports its outcome.
     #[track_caller]
-    pub(crate) fn call(&mut self, plan: &mut PagePlan) -> Option<PageStep> {
-        let step = self.paged.next_step(plan)?;
+    pub(crate) fn call(&mut self, plan: &mut PagePlan) -> Option<PageCall> {
+        let step = self.paged.next_call(plan)?;
         match self.device.call(step) {
             Ok(()) => self.paged.done(plan),
             Err(_) => self.paged.refused(plan),

@@ -1,7 +1,7 @@
 //! How much is created at once, and in how many pieces: the figures.
 
 use super::bench::{BASE, Bench, PAGE, config, pages};
-use larder_core::paged::{Backing, PageStep};
+use larder_core::paged::{Backing, PageCall};
 use larder_core::{Addr, AddrRange, Request};
 
 /// Pages of each piece that a request makes the allocator create.
@@ -9,7 +9,7 @@ fn created(bench: &mut Bench, request: &Request) -> Vec<u64> {
     let mut plan = bench.plan(request);
     let mut created = Vec::new();
     while let Some(step) = bench.call(&mut plan) {
-        if let PageStep::Create { bytes, .. } = step {
+        if let PageCall::Create { bytes, .. } = step {
             created.push(bytes / PAGE);
         }
     }

@@ -3,7 +3,7 @@
 use super::bench::{Bench, PAGE, config, page_of, pages};
 use super::scenes::{SCENES, releasing};
 use larder_core::Cause;
-use larder_core::paged::{Backing, PageDriver, PageStep, PagedAllocator};
+use larder_core::paged::{Backing, PageCall, PageDriver, PagedAllocator};
 use larder_model::PageDevice;
 
 fn limited(backing: Backing, limit: u64) -> Bench {
@@ -126,7 +126,7 @@ fn a_limit_lowered_between_two_calls_undoes_what_the_plan_created() {
         assert_eq!(bench.paged.set_limit(PAGE), 2 * PAGE);
         // A map and an access may follow what is created already, but no other create.
         while let Some(step) = bench.call(&mut plan) {
-            assert!(!matches!(step, PageStep::Create { .. }), "{step:?}");
+            assert!(!matches!(step, PageCall::Create { .. }), "{step:?}");
         }
         assert!(!plan.succeeded());
         assert!(bench.finish(plan).is_none());
@@ -181,9 +181,9 @@ fn a_part_of_a_page_above_the_limit_does_not_count() {
 struct Holds(PageDevice);
 
 impl PageDriver for Holds {
-    fn call(&self, step: PageStep) -> Result<(), larder_core::SubAllocError> {
+    fn call(&self, step: PageCall) -> Result<(), larder_core::SubAllocError> {
         match step {
-            PageStep::Release { .. } => Err(larder_core::SubAllocError),
+            PageCall::Release { .. } => Err(larder_core::SubAllocError),
             step => self.0.call(step),
         }
     }

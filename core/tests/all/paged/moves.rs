@@ -2,7 +2,7 @@
 
 use super::bench::{BASE, Bench, PAGE, PLENTY, config, page_of, pages};
 use super::scenes::{ONE, SIX, THREE, TWO, swing};
-use larder_core::paged::{Backing, PageStep};
+use larder_core::paged::{Backing, PageCall};
 use larder_core::{Addr, AddrRange, Block};
 
 #[test]
@@ -217,8 +217,8 @@ fn each_run_of_new_places_is_made_accessible_once() {
     let (mut mapped, mut accessible) = (0, 0);
     while let Some(step) = bench.call(&mut plan) {
         match step {
-            PageStep::Map { range, .. } => mapped += range.bytes(),
-            PageStep::SetAccess { range } => accessible += range.bytes(),
+            PageCall::Map { range, .. } => mapped += range.bytes(),
+            PageCall::SetAccess { range } => accessible += range.bytes(),
             _ => {}
         }
     }
@@ -238,7 +238,7 @@ fn access_is_set_between_two_places_that_are_reused_and_not_on_them() {
     let mut plan = bench.plan(&pages(6));
     let mut accessible = Vec::new();
     while let Some(step) = bench.call(&mut plan) {
-        if let PageStep::SetAccess { range } = step {
+        if let PageCall::SetAccess { range } = step {
             accessible.push((
                 range.start().get() / PAGE - BASE / PAGE,
                 range.bytes() / PAGE,

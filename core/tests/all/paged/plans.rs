@@ -12,7 +12,7 @@ fn a_plan_of_another_allocator_changes_nothing() {
     let [block] = other.blocks([1]);
     let mut plan = ours.plan(&pages(3));
     let picture = other.picture();
-    assert_eq!(other.paged.next_step(&mut plan), None);
+    assert_eq!(other.paged.next_call(&mut plan), None);
     other.paged.done(&mut plan);
     other.paged.refused(&mut plan);
     assert_eq!((other.picture(), other.held()), (picture.clone(), 1));
@@ -32,9 +32,9 @@ fn a_plan_of_another_allocator_changes_nothing() {
 fn the_next_call_stays_the_same_until_its_outcome_is_reported() {
     let mut bench = Bench::new(config(64, Backing::Billed));
     let mut plan = bench.plan(&pages(2));
-    let call = bench.paged.next_step(&mut plan);
+    let call = bench.paged.next_call(&mut plan);
     assert!(call.is_some());
-    assert_eq!(bench.paged.next_step(&mut plan), call);
+    assert_eq!(bench.paged.next_call(&mut plan), call);
     assert!(bench.finish(plan).is_some());
 }
 

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, PAGE, config, pages};
 use super::scenes::{SCENES, Scene, clearing, creating, moving, releasing, waking};
-use larder_core::paged::{Backing, PageStep};
+use larder_core::paged::{Backing, PageCall};
 use larder_core::{AllocError, Cause};
 use larder_model::{PageCalls, PageDevice};
 
@@ -35,7 +35,7 @@ struct Refused {
     picture: Vec<(char, u64, u64)>,
     held: u64,
     released: u64,
-    call: PageStep,
+    call: PageCall,
 }
 
 fn refuse(scene: fn() -> Scene, which: u64) -> Refused {
@@ -68,7 +68,7 @@ fn whichever_call_is_refused_every_chunk_is_as_before() {
             let (bench, ..) = &refused.scene;
             // What is not taken back is mapped nowhere any more.
             let lost = match refused.call {
-                PageStep::Release { bytes, .. } => bytes,
+                PageCall::Release { bytes, .. } => bytes,
                 _ => 0,
             };
             assert_eq!(bench.paged.lost_bytes(), lost);
@@ -115,7 +115,7 @@ fn two_refusals_fail_it() {
     bench.device.refuse_in(Some(0));
     while bench.call(&mut plan).is_some() {}
     assert!(bench.paged.finish(plan).is_none());
-    let larder_core::Step::Failed(error) = bench.paged.step(&mut attempt) else {
+    let larder_core::Progress::Failed(error) = bench.paged.advance(&mut attempt) else {
         panic!("a third plan");
     };
     let AllocError::OutOfMemory(out) = error else {
@@ -126,7 +126,7 @@ fn two_refusals_fail_it() {
 
 /// Refuses one call of the plan, and then one call of those that undo it. Gives the allocator and
 /// the refused undo, if there was one.
-fn refuse_twice(scene: fn() -> Scene, first: u64, second: u64) -> Option<(Scene, PageStep)> {
+fn refuse_twice(scene: fn() -> Scene, first: u64, second: u64) -> Option<(Scene, PageCall)> {
     let (mut bench, request, live) = scene();
     let mut plan = bench.plan(&request);
     for _ in 0..first {
@@ -162,8 +162,8 @@ fn what_the_device_refuses_to_undo_is_lost_and_nothing_else() {
                 bench.held();
                 let lost = bench.paged.lost_bytes();
                 match undo {
-                    PageStep::Release { bytes, .. } => assert_eq!(lost, bytes),
-                    PageStep::Unmap { range, .. } => {
+                    PageCall::Release { bytes, .. } => assert_eq!(lost, bytes),
+                    PageCall::Unmap { range, .. } => {
                         assert!(lost == 0 || lost == range.bytes());
                         assert_eq!(bench.paged.page_stats().lost_mappings, 1);
                     }

@@ -1,7 +1,7 @@
 //! Giving idle memory back: how much, which, and what stays.
 
 use super::bench::{Bench, PAGE, config, pages, point};
-use larder_core::paged::{Backing, PageStep};
+use larder_core::paged::{Backing, PageCall};
 use larder_core::{Block, StreamId};
 
 /// Idle pieces of 3, 2 and 1 pages, each in a hole of its own, and all that is live.
@@ -49,7 +49,7 @@ fn large_handles_go_first() {
     let mut plan = bench.paged.plan_release(5 * PAGE).unwrap();
     let mut released = Vec::new();
     while let Some(step) = bench.call(&mut plan) {
-        if let PageStep::Release { bytes, .. } = step {
+        if let PageCall::Release { bytes, .. } = step {
             released.push(bytes / PAGE);
         }
     }

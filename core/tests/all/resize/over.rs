@@ -5,7 +5,7 @@ use core::num::NonZeroU32;
 use super::{GRANULE, UNIT, ranged, refused, resized};
 use crate::common::{Call, GIB, KIB, MIB, Pool, Source, range};
 use larder_core::{
-    Attempt, BfcConfig, Block, Growth, RegionPlan, Rejected, Request, ResizeError, Step,
+    Attempt, BfcConfig, Block, Growth, Progress, RegionPlan, Rejected, Request, ResizeError,
     SubAllocError,
 };
 
@@ -172,7 +172,8 @@ fn a_range_that_lies_elsewhere_goes_back_or_is_held_for_others() {
 fn what_is_on_its_way_to_another_request_is_waited_for_by_nobody_else() {
     let mut pool = pool(GIB);
     let block = pool.alloc(UNIT);
-    let Step::Plan(RegionPlan::Grow(ticket)) = pool.bfc.step(&mut Attempt::new(Request::new(UNIT)))
+    let Progress::Plan(RegionPlan::Grow(ticket)) =
+        pool.bfc.advance(&mut Attempt::new(Request::new(UNIT)))
     else {
         panic!("it has to grow");
     };

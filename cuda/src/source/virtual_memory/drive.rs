@@ -9,7 +9,7 @@
 
 use std::sync::PoisonError;
 
-use larder_core::paged::{PageDriver, PageStep, Paged};
+use larder_core::paged::{PageCall, PageDriver, Paged};
 use larder_core::{AddrRange, SubAllocError};
 use larder_cuda_abi::MemoryHandle;
 
@@ -46,12 +46,12 @@ impl PoolSource<Paged<'static>> for VirtualMemory {
 
 impl PageDriver for VirtualMemory {
     /// O(log handles + log mappings) and one driver call.
-    fn call(&self, step: PageStep) -> Result<(), SubAllocError> {
+    fn call(&self, step: PageCall) -> Result<(), SubAllocError> {
         let outcome = self.carry_out(step);
         match step {
-            PageStep::SetAccess { range } if outcome.is_ok() => self.notify_held(range),
+            PageCall::SetAccess { range } if outcome.is_ok() => self.notify_held(range),
             // It stays, and may be in use.
-            PageStep::Unmap { range, .. } if outcome.is_err() => self.notify_held(range),
+            PageCall::Unmap { range, .. } if outcome.is_err() => self.notify_held(range),
             _ => {}
         }
         if outcome == Err(DriverError::Asleep) {
@@ -70,20 +70,20 @@ const fn unknown(handle: u32) -> DriverError {
 }
 
 impl VirtualMemory {
-    fn carry_out(&self, step: PageStep) -> Result<(), DriverError> {
-        if let PageStep::Unmap { range, .. } = step
+    fn carry_out(&self, step: PageCall) -> Result<(), DriverError> {
+        if let PageCall::Unmap { range, .. } = step
             && self.is_present(range.start().get())
         {
             self.watcher.leaving(range);
         }
         let asleep = self.asleep.read().unwrap_or_else(PoisonError::into_inner);
         match step {
-            PageStep::Unmap { handle, range } => self.unmap_handle(handle, range),
-            PageStep::Release { handle, .. } => self.release_handle(handle),
+            PageCall::Unmap { handle, range } => self.unmap_handle(handle, range),
+            PageCall::Release { handle, .. } => self.release_handle(handle),
             _ if *asleep => Err(DriverError::Asleep),
-            PageStep::Create { handle, bytes } => self.create_handle(handle, bytes),
-            PageStep::Map { handle, range } => self.map_handle(handle, range),
-            PageStep::SetAccess { range } => self.set_access(range),
+            PageCall::Create { handle, bytes } => self.create_handle(handle, bytes),
+            PageCall::Map { handle, range } => self.map_handle(handle, range),
+            PageCall::SetAccess { range } => self.set_access(range),
         }
     }
 

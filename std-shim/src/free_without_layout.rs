@@ -3,10 +3,10 @@
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
 use crate::check;
+use crate::cold_path::{free_alone, free_of_step, free_past_bin};
 use crate::hardened::{self, guarded};
 use crate::os::Native;
 use crate::process::PROCESS;
-use crate::slow::{free_alone, free_of_step, free_past_bin};
 use crate::step::StepHeap;
 use crate::thread::tls;
 

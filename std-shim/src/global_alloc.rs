@@ -6,13 +6,13 @@ use core::time::Duration;
 
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
-use crate::by_address::{find, free_by_address};
-use crate::config::{Config, HugePages, OnMisuse};
-use crate::hardened::{self, guarded};
-use crate::process::{PROCESS, may_start};
-use crate::slow::{
+use crate::cold_path::{
     alloc_any, alloc_zeroed_any, free_any, malloc_any, malloc_zeroed_any, no_memory, realloc_other,
 };
+use crate::config::{Config, HugePages, OnMisuse};
+use crate::free_without_layout::{find, free_by_address};
+use crate::hardened::{self, guarded};
+use crate::process::{PROCESS, may_start};
 use crate::stats::Stats;
 use crate::thread::{tls, with_local};
 

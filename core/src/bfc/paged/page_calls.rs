@@ -16,7 +16,7 @@ use crate::units::{Addr, AddrRange};
 /// One driver call. Handles are numbers below the length of the table of handles; the front end keeps
 /// what the driver calls them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PageStep {
+pub enum PageCall {
     /// Create so many bytes of memory.
     Create {
         /// What it will be called.
@@ -91,7 +91,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
     /// The call to make next, the same until [`done`](Self::done) or [`refused`](Self::refused)
     /// reports its outcome; `None` when nothing is left but [`finish`](Self::finish). O(1), and a
     /// step for each mapping that is reused.
-    pub fn next_step(&mut self, plan: &mut PagePlan) -> Option<PageStep> {
+    pub fn next_call(&mut self, plan: &mut PagePlan) -> Option<PageCall> {
         if plan.owner != self.table.owner() {
             return None;
         }
@@ -99,13 +99,13 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
             match plan.phase {
                 Phase::Begin => plan.phase = self.next_unmap(plan, plan.unmaps.first),
                 Phase::Unmap(mapping) | Phase::UndoMap(mapping) => {
-                    return Some(PageStep::Unmap {
+                    return Some(PageCall::Unmap {
                         handle: self.memory.pages.mapping(mapping).handle.0,
                         range: self.range_of(mapping),
                     });
                 }
                 Phase::Release(handle, _) | Phase::UndoCreate(handle) => {
-                    return Some(PageStep::Release {
+                    return Some(PageCall::Release {
                         handle: handle.0,
                         bytes: self.page_bytes(self.memory.pages.handle(handle).pages),
                     });
@@ -114,13 +114,13 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
                 Phase::Create(_) | Phase::Done if self.passes_limit(plan) => self.fail_plan(plan),
                 Phase::Create(mapping) => {
                     let handle = self.memory.pages.mapping(mapping).handle;
-                    return Some(PageStep::Create {
+                    return Some(PageCall::Create {
                         handle: handle.0,
                         bytes: self.page_bytes(self.memory.pages.handle(handle).pages),
                     });
                 }
                 Phase::Map(mapping) => {
-                    return Some(PageStep::Map {
+                    return Some(PageCall::Map {
                         handle: self.memory.pages.mapping(mapping).handle.0,
                         range: self.range_of(mapping),
                     });
@@ -128,7 +128,7 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
                 Phase::Access(mapping) => {
                     let end = self.memory.pages.end(self.last_of_run(mapping));
                     let page = self.memory.pages.mapping(mapping).page;
-                    return Some(PageStep::SetAccess {
+                    return Some(PageCall::SetAccess {
                         range: self.page_range(page, end),
                     });
                 }

@@ -1,6 +1,6 @@
 //! One allocation over regions as a state machine without I/O.
 //!
-//! The driver calls [`Bfc::step`] under its lock, does without it what the answer says, reports
+//! The driver calls [`Bfc::advance`] under its lock, does without it what the answer says, reports
 //! the outcome, and calls again:
 //!
 //! ```text
@@ -18,7 +18,7 @@ use super::Bfc;
 use super::config::Growth;
 use super::grow::{GrowTicket, GrowthBar};
 use super::index::AddressIndex;
-use super::memory::{Memory, RegionPlan, Regions, Step};
+use super::memory::{Memory, Progress, RegionPlan, Regions};
 use super::search::{Found, Need};
 use crate::block::Request;
 use crate::error::{AllocError, Cause, OutOfMemory, RegionError};
@@ -91,22 +91,22 @@ impl From<Request> for Attempt {
 
 impl<I: AddressIndex> Bfc<'_, I, Regions> {
     /// Goes on with an allocation.
-    pub(super) fn step_regions(&mut self, attempt: &mut Attempt) -> Step<RegionPlan> {
+    pub(super) fn step_regions(&mut self, attempt: &mut Attempt) -> Progress<RegionPlan> {
         let request = attempt.request;
         let need = match self.meet(&request) {
             Ok(need) => need,
-            Err(error) => return Step::Failed(error),
+            Err(error) => return Progress::Failed(error),
         };
         match attempt.stage {
-            Stage::Search | Stage::Regrow => self.step_search(attempt, need),
-            Stage::Short => self.step_short(attempt, need),
-            Stage::Collect => self.step_collect(attempt, need),
+            Stage::Search | Stage::Regrow => self.advance_search(attempt, need),
+            Stage::Short => self.advance_short(attempt, need),
+            Stage::Collect => self.advance_collect(attempt, need),
             Stage::Fail => self.fail(attempt, need),
         }
     }
 
     /// The sub-allocator refused the ticket of `attempt`: gives a smaller one to try at once, or
-    /// `None`; then go on with [`step`](Self::step).
+    /// `None`; then go on with [`advance`](Self::advance).
     pub fn growth_refused(
         &mut self,
         attempt: &mut Attempt,
@@ -119,7 +119,7 @@ impl<I: AddressIndex> Bfc<'_, I, Regions> {
         smaller
     }
 
-    fn step_search(&mut self, attempt: &mut Attempt, need: Need) -> Step<RegionPlan> {
+    fn advance_search(&mut self, attempt: &mut Attempt, need: Need) -> Progress<RegionPlan> {
         let request = attempt.request;
         if let Some(found) = self.search_fully(need, &request, u32::MAX) {
             return self.ready(found, need, &request);
@@ -127,50 +127,50 @@ impl<I: AddressIndex> Bfc<'_, I, Regions> {
         match self.plan_growth(need, &request, !attempt.asked) {
             Ok(ticket) => {
                 attempt.asked = true;
-                Step::Plan(RegionPlan::Grow(ticket))
+                Progress::Plan(RegionPlan::Grow(ticket))
             }
-            Err(GrowthBar::Table) => Step::Failed(self.table_full()),
-            Err(GrowthBar::TooLarge) => Step::Failed(AllocError::TooLarge {
+            Err(GrowthBar::Table) => Progress::Failed(self.table_full()),
+            Err(GrowthBar::TooLarge) => Progress::Failed(AllocError::TooLarge {
                 requested_bytes: request.bytes,
             }),
             Err(GrowthBar::Memory(cause)) => {
                 attempt.cause = cause;
                 match attempt.stage {
-                    Stage::Search => self.step_short(attempt, need),
+                    Stage::Search => self.advance_short(attempt, need),
                     _ => self.fail(attempt, need),
                 }
             }
         }
     }
 
-    fn step_short(&mut self, attempt: &mut Attempt, need: Need) -> Step<RegionPlan> {
+    fn advance_short(&mut self, attempt: &mut Attempt, need: Need) -> Progress<RegionPlan> {
         if !self.collection_helps(attempt, need) {
             return self.fail(attempt, need);
         }
         attempt.stage = Stage::Collect;
-        self.step_collect(attempt, need)
+        self.advance_collect(attempt, need)
     }
 
-    fn step_collect(&mut self, attempt: &mut Attempt, need: Need) -> Step<RegionPlan> {
+    fn advance_collect(&mut self, attempt: &mut Attempt, need: Need) -> Progress<RegionPlan> {
         match self.take_free_region() {
-            Some(ticket) => Step::Plan(RegionPlan::Release(ticket)),
+            Some(ticket) => Progress::Plan(RegionPlan::Release(ticket)),
             None => {
                 attempt.stage = Stage::Regrow;
-                self.step_search(attempt, need)
+                self.advance_search(attempt, need)
             }
         }
     }
 
-    fn ready(&mut self, found: Found, need: Need, request: &Request) -> Step<RegionPlan> {
+    fn ready(&mut self, found: Found, need: Need, request: &Request) -> Progress<RegionPlan> {
         match self.take(found, need, request) {
-            Ok(grant) => Step::Ready(grant),
-            Err(error) => Step::Failed(error),
+            Ok(grant) => Progress::Ready(grant),
+            Err(error) => Progress::Failed(error),
         }
     }
 
-    fn fail(&mut self, attempt: &mut Attempt, need: Need) -> Step<RegionPlan> {
+    fn fail(&mut self, attempt: &mut Attempt, need: Need) -> Progress<RegionPlan> {
         attempt.stage = Stage::Fail;
-        Step::Failed(self.out_of_memory(need, &attempt.request, attempt.cause))
+        Progress::Failed(self.out_of_memory(need, &attempt.request, attempt.cause))
     }
 
     /// Whether giving every wholly free region back would make room for one that serves.
