@@ -17,9 +17,9 @@ use larder_core::{
 };
 
 use crate::lock_wait::Yield;
-use crate::owning::{Owning, Tables};
 use crate::per_stream::OneStream;
 use crate::stream_allocator::{Live, StreamAllocator};
+use crate::with_tables::{Tables, WithTables};
 use crate::{
     DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeError, DriverError, StreamMemory,
 };
@@ -130,7 +130,7 @@ enum Stack {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct CheckedMemory {
-    stack: Owning<Stack>,
+    stack: WithTables<Stack>,
     access: DeviceAccess,
 }
 
@@ -147,7 +147,7 @@ pub fn checked(
     let below = memory.on(stream)?;
     let access = memory.access_on(stream);
     // SAFETY: the tables go into the decorators, which lend them to nobody.
-    let stack = unsafe { Owning::try_new(|tables| stack(below, &access, &config, tables)) };
+    let stack = unsafe { WithTables::try_new(|tables| stack(below, &access, &config, tables)) };
     Ok(CheckedMemory {
         stack: stack.map_err(DeviceAllocError::Config)?,
         access,

@@ -77,7 +77,6 @@ mod checked;
 mod driver_pool;
 mod error;
 mod lock_wait;
-mod owning;
 mod per_stream;
 mod pinned_buffer;
 mod source;
@@ -86,6 +85,7 @@ mod stream_memory;
 mod stream_pool;
 mod tensor_pool;
 mod vmem;
+mod with_tables;
 
 /// cudarc's stream, which this crate's functions take.
 pub use cudarc::driver::CudaStream;

@@ -1,7 +1,7 @@
 //! Which shape a step follows, and where its layout lies.
 
-use super::below::Below;
 use super::layout::{Effort, Unplaced};
+use super::place_allocator::PlaceAllocator;
 use super::shape::{Entry, LAYOUTS, Layout, ShapeId, Successors};
 use super::steps::Steps;
 use crate::units::AddrRange;
@@ -90,7 +90,11 @@ const MET_ENOUGH: u32 = 32;
 
 impl Steps<'_> {
     /// What is known of the present allocation, if it is one of the shape followed.
-    pub(super) fn follow(&mut self, below: &mut impl Below, entry: Entry) -> Option<Entry> {
+    pub(super) fn follow(
+        &mut self,
+        below: &mut impl PlaceAllocator,
+        entry: Entry,
+    ) -> Option<Entry> {
         match self.state {
             StepState::Outside | StepState::Lost => None,
             StepState::Begun => {
@@ -142,7 +146,7 @@ impl Steps<'_> {
     /// right.
     fn take_up(
         &mut self,
-        below: &mut impl Below,
+        below: &mut impl PlaceAllocator,
         shape: ShapeId,
         expected: Successors,
     ) -> Option<Entry> {
@@ -162,7 +166,12 @@ impl Steps<'_> {
     }
 
     /// The allocation is not the one of the shape followed.
-    fn deviate(&mut self, below: &mut impl Below, entry: Entry, mut way: Way) -> Option<Entry> {
+    fn deviate(
+        &mut self,
+        below: &mut impl PlaceAllocator,
+        entry: Entry,
+        mut way: Way,
+    ) -> Option<Entry> {
         // A key may be refined in the middle of a step.
         if self.count == way.cursor && way.strayed == 0 {
             let expected = self.expected();
@@ -195,7 +204,7 @@ impl Steps<'_> {
     /// right costs little. Gives for how many allocations it may be used.
     fn back(
         &mut self,
-        below: &mut impl Below,
+        below: &mut impl PlaceAllocator,
         shape: ShapeId,
         layout: usize,
         met: u32,
@@ -229,7 +238,7 @@ impl Steps<'_> {
 
     /// What may be held, in granules, when memory is put behind a layout: no more than is held now,
     /// or was live in some step, in whole pages.
-    fn allowed(&self, below: &impl Below) -> u32 {
+    fn allowed(&self, below: &impl PlaceAllocator) -> u32 {
         let granule = below.granule();
         let held = granule.count_up(below.held_bytes()).unwrap_or(u32::MAX);
         let page = granule.count_up(below.page_bytes()).unwrap_or(1);
@@ -239,7 +248,7 @@ impl Steps<'_> {
 
     /// The shape's layout that is right for what is live now, made if there is none; `None` if it may not
     /// be used, or if layouts have to wait.
-    fn lay_out(&mut self, below: &mut impl Below, shape: ShapeId) -> Option<usize> {
+    fn lay_out(&mut self, below: &mut impl PlaceAllocator, shape: ShapeId) -> Option<usize> {
         let granule = below.granule();
         let cap = granule.count_up(self.config.cap_bytes).unwrap_or(u32::MAX);
         // That height says that there is no layout.
@@ -311,7 +320,7 @@ struct Back {
 
 impl Back {
     /// Puts memory behind so many granules; whether that succeeded.
-    fn range(&self, below: &mut impl Below, start: u32, granules: u32) -> bool {
+    fn range(&self, below: &mut impl PlaceAllocator, start: u32, granules: u32) -> bool {
         let granule = below.granule();
         let base = below.addresses().start();
         let part = |start: u32, granules: u32| {

@@ -9,9 +9,9 @@
 //! # Cost
 //! O(chunks + allocations log allocations), and what [`StepConfig`](super::StepConfig) allows.
 
-use super::below::Below;
 use super::block_life::Lifetime;
 use super::pack::{PackTables, Packer};
+use super::place_allocator::PlaceAllocator;
 use super::shape::{Entry, Inherited};
 use super::steps::Tag;
 use crate::units::Align;
@@ -95,7 +95,7 @@ impl Places<'_> {
     /// Notes what is in use, and until when as far as the shape knows. O(chunks).
     pub(super) fn collect(
         &mut self,
-        below: &impl Below,
+        below: &impl PlaceAllocator,
         tags: &[Tag],
         step: u32,
         (from, entries): (u32, &[Entry]),

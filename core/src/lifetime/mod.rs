@@ -6,25 +6,25 @@
 //!
 //! * [`pack`] finds offsets for lifetimes: any planner's core, of use alone.
 //! * [`Steps`] recognises the steps of one stream of allocations and serves them at planned places of
-//!   an allocator [below](Below).
+//!   an allocator [below](PlaceAllocator).
 //! * [`prmalloc`] is DeepRec's PRMalloc: bins whose blocks are shared over time, for many threads.
 //!
 //! All is numbers, tables are lent, and there is no clock: ticks are counts.
 
-mod below;
 mod block_life;
 mod follow;
 mod layout;
 pub mod pack;
+mod place_allocator;
 pub mod prmalloc;
 mod save;
 mod shape;
 mod step_stats;
 mod steps;
 
-pub use below::{Below, InRange, OverPages};
 pub use block_life::Lifetime;
 pub use layout::{Obstacle, Places};
+pub use place_allocator::{InRange, OverPages, PlaceAllocator};
 pub use save::SavedPlansError;
 pub use shape::{Entry, Shape};
 pub use step_stats::{StepConfig, StepStats};

@@ -1,7 +1,7 @@
 //! Steps: recognise what a step allocates, and serve it from the plan of its shape.
 //!
 //! One [`Steps`] belongs to one stream of allocations in order: a GPU stream's, a thread's. It has
-//! no memory of its own: blocks come from an allocator [below](Below), at the plan's places where
+//! no memory of its own: blocks come from an allocator [below](PlaceAllocator), at the plan's places where
 //! these are free and anywhere else.
 //!
 //! # A step
@@ -18,13 +18,13 @@
 //! * At its end the step is learned: a new shape, or longer lives for a known one.
 //!
 //! # Cost
-//! O(1) an allocation and the walk of [`Below::alloc_at`]; choosing a shape O(shapes) and the allocations compared,
+//! O(1) an allocation and the walk of [`PlaceAllocator::alloc_at`]; choosing a shape O(shapes) and the allocations compared,
 //! at the first of a step and at those that differ; ending a step O(allocations of all shapes); laying one out
 //! as in `layout`, and all layouts of a shape together what [`StepConfig::packing_work`] says.
 
-use super::below::Below;
 use super::follow::{Guesses, StepState};
 use super::layout::Places;
+use super::place_allocator::PlaceAllocator;
 use super::shape::{Entry, Inherited, LAYOUTS, Layout, Shape, ShapeId, Shapes};
 use super::step_stats::{StepConfig, StepStats};
 use crate::block::{Block, ChunkHandle, Grant, Request};
@@ -327,7 +327,7 @@ impl<'t> Steps<'t> {
     #[inline(always)]
     pub fn alloc(
         &mut self,
-        below: &mut impl Below,
+        below: &mut impl PlaceAllocator,
         request: &Request,
     ) -> Result<Option<Grant>, AllocError> {
         let granules = below.granule().count_up(request.bytes);
@@ -379,7 +379,7 @@ impl<'t> Steps<'t> {
     #[inline(always)]
     fn serve(
         &mut self,
-        below: &mut impl Below,
+        below: &mut impl PlaceAllocator,
         request: &Request,
         known: Option<Entry>,
     ) -> Result<Grant, AllocError> {
@@ -411,7 +411,7 @@ impl<'t> Steps<'t> {
         below.alloc(request)
     }
 
-    fn landmark(&self, below: &impl Below, offset: u32) -> usize {
+    fn landmark(&self, below: &impl PlaceAllocator, offset: u32) -> usize {
         let height = below.granule().count_up(below.held_bytes());
         let height = u64::from(height.unwrap_or(u32::MAX).max(1));
         (u64::from(offset) * LANDMARKS as u64 / height).min(LANDMARKS as u64 - 1) as usize
@@ -423,7 +423,7 @@ impl<'t> Steps<'t> {
     /// Gives the block back if it is not one of the allocator below.
     pub fn free(
         &mut self,
-        below: &mut impl Below,
+        below: &mut impl PlaceAllocator,
         block: Block,
     ) -> Result<(), Rejected<FreeError>> {
         let handle = block.handle().get() as usize;

@@ -36,7 +36,7 @@ impl DeviceAllocator {
     /// [`DeviceAllocError`].
     #[inline]
     pub fn alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
-        self.0.alloc_for(stream, bytes, HostWait::Waits)
+        self.0.alloc_for(stream, bytes, HostWait::MayBlock)
     }
 
     /// Takes a block back. Work that uses it is queued on `stream` already, or is ordered before what

@@ -32,8 +32,8 @@ use larder_core::{
 use super::{ArenaPolicy, DeviceInner};
 use crate::driver::locked;
 use crate::lock_wait::Yield;
-use crate::owning::Owning;
 use crate::stream_pool::{ByStream, HostWait, StreamCounts};
+use crate::with_tables::WithTables;
 
 /// Largest block of an arena.
 pub(super) const MAX_BYTES: u64 = 64 << 10;
@@ -111,7 +111,7 @@ impl SubAllocator for Pieces {
                         .ok_or(SubAllocError)?,
                     self.stream_id,
                     &wanted,
-                    HostWait::GoesOn,
+                    HostWait::MustNotBlock,
                     &inner,
                 )
                 .map_err(|_| SubAllocError)?,
@@ -146,7 +146,7 @@ impl SubAllocator for Pieces {
 
 /// The arena of one stream.
 pub(super) struct Arena {
-    best_fit: Owning<BfcAllocator<'static, Pieces, NoIndex, Yield>>,
+    best_fit: WithTables<BfcAllocator<'static, Pieces, NoIndex, Yield>>,
     id: AllocatorId,
     account: StreamCounts,
     /// Another stream freed a block of it: what is free may be pending.
@@ -348,7 +348,7 @@ impl Arenas {
         };
         // SAFETY: the table goes into the best fit, which nobody takes apart.
         let made = unsafe {
-            Owning::try_new(|tables| {
+            WithTables::try_new(|tables| {
                 let bfc = Bfc::new(config, tables.lend_zeroed(CHUNKS))?;
                 Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, pieces))
             })

@@ -22,7 +22,7 @@ impl StreamAllocator for DeviceAllocator {
         stream: &Arc<CudaStream>,
         request: &Request,
     ) -> Result<Block, DeviceAllocError> {
-        self.0.alloc_in_core(stream, request, HostWait::Waits)
+        self.0.alloc_in_core(stream, request, HostWait::MayBlock)
     }
 
     fn alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
@@ -90,9 +90,11 @@ impl DeviceAllocator {
     ) -> Result<Block, DeviceAllocError> {
         // Arenas align to that, too.
         if request.may_wait && request.align <= BLOCK_ALIGN {
-            return self.0.alloc_for(stream, request.bytes, HostWait::HasOther);
+            return self
+                .0
+                .alloc_for(stream, request.bytes, HostWait::HasFallback);
         }
-        self.0.alloc_in_core(stream, request, HostWait::HasOther)
+        self.0.alloc_in_core(stream, request, HostWait::HasFallback)
     }
 
     /// Reads and writes memory of this allocator, in the order of a stream.

@@ -27,15 +27,15 @@ use larder_core::{
 use super::{AllocRoute, DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner};
 use crate::DriverError;
 use crate::driver::locked;
-use crate::owning::Owning;
 use crate::stream_pool::HostWait;
+use crate::with_tables::WithTables;
 
 /// Blocks and gaps between them in a window, at most.
 const CHUNKS: usize = 1 << 12;
 
 /// What a window holds.
 struct Room {
-    bfc: Owning<Bfc<'static>>,
+    bfc: WithTables<Bfc<'static>>,
     /// The memory; gone once it was given back.
     block: Option<Block>,
     stream_id: StreamId,
@@ -195,14 +195,14 @@ impl DeviceAllocator {
             stream,
             stream_id,
             &Request::new(bytes).on(stream_id),
-            HostWait::Waits,
+            HostWait::MayBlock,
         );
         inner.pool.node().shared().notify();
         let block = given?;
         let (range, bytes) = (block.range(), block.bytes());
         // SAFETY: the table goes into the best fit, which nobody takes apart.
         let made = unsafe {
-            Owning::try_new(|tables| {
+            WithTables::try_new(|tables| {
                 let table = tables.lend_zeroed(CHUNKS);
                 let mut bfc = Bfc::new(BfcConfig::fixed(), table).map_err(drop)?;
                 bfc.add_region(range).map_err(drop)?;

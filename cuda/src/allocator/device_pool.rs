@@ -16,9 +16,9 @@ use larder_core::{
 use super::{DeviceChunk, DeviceConfig, DeviceInner, tables};
 use crate::limits::TreeNode;
 use crate::limits::unmet::Shrinking;
-use crate::owning::Owning;
 use crate::source::virtual_memory::RegionWatch;
-use crate::stream_pool::{Bounded, HostWait, StreamPool, Streams};
+use crate::stream_pool::{BudgetedPool, HostWait, StreamPool, Streams};
+use crate::with_tables::WithTables;
 use crate::{
     Context, DeviceAllocError, DeviceMemory, DriverError, VirtualCalls, VirtualConfig,
     VirtualMemory,
@@ -85,7 +85,7 @@ impl DevicePool {
         let bytes = memory.page_bytes();
         // SAFETY: the tables go into the allocator, which nobody takes apart.
         let pool = unsafe {
-            Owning::try_new(|tables| {
+            WithTables::try_new(|tables| {
                 let (chunks, tables) = tables::lend(tables, &paged);
                 let paged = PagedBfc::with_tables(paged, chunks, tables)?;
                 Ok::<_, ConfigError>(PagedAllocator::with_wait(paged, memory))
@@ -93,7 +93,7 @@ impl DevicePool {
         };
         // Only a page that is no multiple of the granule, which no driver has.
         let pool = pool.map_err(|_| DriverError::Size { bytes })?;
-        let pool = Bounded::new(context, pool, node.clone());
+        let pool = BudgetedPool::new(context, pool, node.clone());
         Ok(Self::Pages(StreamPool::new(pool)))
     }
 
@@ -106,7 +106,7 @@ impl DevicePool {
         let bytes = config.limit_bytes;
         // SAFETY: the table goes into the allocator, which nobody takes apart.
         let pool = unsafe {
-            Owning::try_new(|tables| {
+            WithTables::try_new(|tables| {
                 let table = tables.lend_zeroed(tables::CHUNKS);
                 let bfc = Bfc::new(BfcConfig::new(bytes), table)?;
                 Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, regions))
@@ -114,7 +114,7 @@ impl DevicePool {
         };
         // Only a configuration or a table that cannot be; both are fixed.
         let pool = pool.map_err(|_| DriverError::Size { bytes })?;
-        let pool = Bounded::new(context, pool, node.clone());
+        let pool = BudgetedPool::new(context, pool, node.clone());
         Ok(Self::Regions(StreamPool::new(pool)))
     }
 

@@ -65,7 +65,7 @@ impl DeviceAllocator {
                 return Err(error);
             }
             // Idle pages may be in the way.
-            inner.pool.collect(HostWait::Waits, inner);
+            inner.pool.collect(HostWait::MayBlock, inner);
             inner.pool.release(u64::MAX);
             source.make_fixed(bytes)
         };

@@ -313,8 +313,8 @@ impl Above for DeviceInner {
     /// What arenas do not use (ARENAS3).
     fn give_back(&self, host: HostWait) -> bool {
         match host {
-            HostWait::Waits | HostWait::HasOther => self.arenas.trim(),
-            HostWait::GoesOn => self.arenas.trim_excess(),
+            HostWait::MayBlock | HostWait::HasFallback => self.arenas.trim(),
+            HostWait::MustNotBlock => self.arenas.trim_excess(),
         }
     }
 

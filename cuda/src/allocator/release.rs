@@ -22,7 +22,7 @@ impl DeviceAllocator {
     /// for all. Of [regions](super::DeviceBacking::Regions), any number is all that are idle. Nothing is waited for: what queued work still uses goes later. O(chunks) and the calls.
     pub fn release(&self, bytes: u64) -> Released {
         let inner = &*self.0;
-        inner.pool.collect(HostWait::Waits, inner);
+        inner.pool.collect(HostWait::MayBlock, inner);
         let (now_bytes, later_bytes) = inner.release_with_deferred(bytes);
         inner.pool.node().shared().notify();
         Released {

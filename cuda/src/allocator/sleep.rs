@@ -344,7 +344,7 @@ impl DeviceInner {
 
     /// Gives back what no work uses any more.
     fn release_idle(&self) {
-        self.pool.collect(HostWait::Waits, self);
+        self.pool.collect(HostWait::MayBlock, self);
         self.pool.release(u64::MAX);
     }
 

@@ -4,7 +4,7 @@ use larder_core::lifetime::pack::{PackSizes, PackTables};
 use larder_core::lifetime::{Places, StepTables};
 
 use super::tables::CHUNKS;
-use crate::owning::Tables;
+use crate::with_tables::Tables;
 
 /// Allocations of one step at most.
 const ALLOCATIONS: usize = 1 << 14;

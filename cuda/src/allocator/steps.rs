@@ -11,7 +11,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cudarc::driver::CudaStream;
-use larder_core::lifetime::{Below, StepConfig, StepStats, Steps};
+use larder_core::lifetime::{PlaceAllocator, StepConfig, StepStats, Steps};
 use larder_core::{
     AddrRange, AllocError, Block, ChunkHandle, ChunkInfo, ChunkState, FreeError, Grant, Granule,
     Rejected, Request, StreamId,
@@ -20,12 +20,12 @@ use larder_core::{
 use super::device_pool::Pages;
 use super::{DeviceAllocError, DeviceAllocator, DeviceInner, step_tables};
 use crate::driver::locked;
-use crate::owning::Owning;
 use crate::stream_pool::{ByStream, HostWait};
+use crate::with_tables::WithTables;
 
 /// The steps of one stream.
 struct Planned {
-    steps: Owning<Steps<'static>>,
+    steps: WithTables<Steps<'static>>,
     /// Steps begun, one inside another.
     depth: usize,
     /// How many streams had the number before the one whose steps these are.
@@ -36,7 +36,9 @@ impl Planned {
     fn new(config: StepConfig) -> Self {
         Self {
             // SAFETY: the tables go into the steps, which nobody takes apart.
-            steps: unsafe { Owning::new(|tables| Steps::new(config, step_tables::lend(tables))) },
+            steps: unsafe {
+                WithTables::new(|tables| Steps::new(config, step_tables::lend(tables)))
+            },
             depth: 0,
             before: 0,
         }
@@ -207,7 +209,7 @@ impl DeviceInner {
             return self.alloc(stream, stream_id, request, host);
         };
         let mut planned = locked(planned);
-        let mut below = BelowPlans {
+        let mut below = DevicePlaces {
             inner: self,
             pages,
             stream: Some(stream),
@@ -236,12 +238,12 @@ impl DeviceInner {
             return self.free_to_pool(stream_id, block);
         };
         let mut planned = locked(planned);
-        let mut below = BelowPlans {
+        let mut below = DevicePlaces {
             inner: self,
             pages,
             stream: None,
             stream_id,
-            host: HostWait::GoesOn,
+            host: HostWait::MustNotBlock,
             failed: None,
         };
         planned.steps.free(&mut below, block)
@@ -249,7 +251,7 @@ impl DeviceInner {
 }
 
 /// The allocator below a stream's plans.
-struct BelowPlans<'a> {
+struct DevicePlaces<'a> {
     inner: &'a DeviceInner,
     pages: &'a Pages,
     /// None while a block is freed.
@@ -260,7 +262,7 @@ struct BelowPlans<'a> {
     failed: Option<DeviceAllocError>,
 }
 
-impl BelowPlans<'_> {
+impl DevicePlaces<'_> {
     /// Whether pages may be mapped now: not into a capture.
     fn may_map(&self) -> bool {
         self.stream
@@ -268,7 +270,7 @@ impl BelowPlans<'_> {
     }
 }
 
-impl Below for BelowPlans<'_> {
+impl PlaceAllocator for DevicePlaces<'_> {
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
         let Some(stream) = self.stream else {
             return Err(AllocError::PlaceTaken);

@@ -3,7 +3,7 @@
 use larder_core::Chunk;
 use larder_core::paged::{PageTables, PagedConfig};
 
-use crate::owning::Tables;
+use crate::with_tables::Tables;
 
 /// Blocks and gaps between them, at most.
 pub(super) const CHUNKS: usize = 1 << 16;

@@ -18,7 +18,7 @@ use larder_core::{AllocError, ByteCount, Cause, Locked};
 use super::LimitedPool;
 use super::watch::{LimitEvent, Watchers};
 use crate::lock_wait::Yield;
-use crate::owning::Owning;
+use crate::with_tables::WithTables;
 
 /// A budget's name; of a long one its first 23 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -89,7 +89,7 @@ pub struct OverBudget {
 
 /// A tree of budgets and the names in it.
 pub(super) struct BudgetTable {
-    pub(super) tree: Owning<LimitTree<'static>>,
+    pub(super) tree: WithTables<LimitTree<'static>>,
     /// By the index in the tree; none where no budget has that index.
     names: Vec<Option<BudgetName>>,
 }
@@ -129,7 +129,7 @@ impl SharedTree {
         let config = BudgetConfig { name: 0, ..root };
         // SAFETY: the table goes into the tree, which nobody takes apart.
         let tree = unsafe {
-            Owning::try_new(|tables| {
+            WithTables::try_new(|tables| {
                 let table = tables.lend(vec![BudgetNode::VACANT; budgets]);
                 LimitTree::new(table, config)
             })?

@@ -19,8 +19,8 @@ use crate::driver::locked;
 #[cfg(feature = "control")]
 use crate::limits::LimitedPool;
 use crate::limits::{self, Budget};
-use crate::owning::Owning;
-use crate::stream_pool::{Bounded, PoolSource};
+use crate::stream_pool::{BudgetedPool, PoolSource};
+use crate::with_tables::WithTables;
 use crate::{
     CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig, PinnedConfig,
     PinnedMemory,
@@ -51,7 +51,7 @@ const CHUNKS: usize = 1 << 14;
 pub struct PinnedAllocator(pub(super) Arc<PinnedInner>);
 
 pub(super) struct PinnedInner {
-    pub(super) pool: Bounded<PinnedMemory, Regions>,
+    pub(super) pool: BudgetedPool<PinnedMemory, Regions>,
     events: Events,
     /// Streams that may use buffers without an end of their use being waited for at once.
     streams: Mutex<Vec<Weak<CudaStream>>>,
@@ -91,7 +91,7 @@ impl PinnedAllocator {
         let memory = PinnedMemory::with_config(context, config).charged_to(node.clone());
         // SAFETY: the table goes into the pool, which nobody takes apart.
         let pool = unsafe {
-            Owning::try_new(|tables| {
+            WithTables::try_new(|tables| {
                 let table = tables.lend_zeroed(CHUNKS);
                 let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)?;
                 Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, memory))
@@ -103,7 +103,7 @@ impl PinnedAllocator {
             events: Events::new(context),
             streams: Mutex::default(),
             waiting: Mutex::default(),
-            pool: Bounded::new(context, pool, node),
+            pool: BudgetedPool::new(context, pool, node),
         });
         let pool: Weak<PinnedInner> = Arc::downgrade(&inner);
         limits::enter(pool, &inner.pool.node);

@@ -13,11 +13,11 @@ use super::cpu_memory::{Binding, CpuMemory};
 use super::host::HostBlocks;
 use super::watch::{Watch, Watched};
 use crate::lock_wait::Yield;
-use crate::owning::Owning;
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
+use crate::with_tables::WithTables;
 use crate::{Context, CudaStream, DeviceAllocError, DeviceFreeError, ManagedMemory, PinnedMemory};
 
-type RegionPool<S> = Owning<BfcAllocator<'static, Watched<S>, NoIndex, Yield>>;
+type RegionPool<S> = WithTables<BfcAllocator<'static, Watched<S>, NoIndex, Yield>>;
 
 /// Blocks and gaps between them, at most: 4 MiB of records, touched as they are used.
 const CHUNKS: usize = 1 << 17;

@@ -9,7 +9,7 @@ use super::cpu_memory::{Binding, CpuMemory};
 use super::host::HostBlocks;
 use super::watch::{Watch, Watched};
 use crate::lock_wait::Yield;
-use crate::owning::Owning;
+use crate::with_tables::WithTables;
 
 /// Idle buffers to begin with; upstream's, which grows by itself as ours does.
 const IDLE: u32 = 100;
@@ -24,7 +24,7 @@ const BUFFERS: usize = 1 << 16;
 /// as the process lives.
 pub(super) struct HostPool {
     /// Dropped in `drop`.
-    pool: ManuallyDrop<Owning<PoolAllocator<'static, Watched<CpuMemory>, Yield>>>,
+    pool: ManuallyDrop<WithTables<PoolAllocator<'static, Watched<CpuMemory>, Yield>>>,
 }
 
 impl HostPool {
@@ -36,7 +36,7 @@ impl HostPool {
         };
         // SAFETY: the tables go into the pool, which nobody takes apart.
         let pool = unsafe {
-            Owning::try_new(|tables| {
+            WithTables::try_new(|tables| {
                 let buffers = tables.lend(vec![Buffer::VACANT; BUFFERS]);
                 let slots = tables.lend(vec![0; 2 * BUFFERS + 1]);
                 // Only a configuration or tables that cannot be, and all are fixed.

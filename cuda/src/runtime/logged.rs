@@ -6,7 +6,7 @@ use larder_core::BlockAllocator;
 use larder_core::decorate::{Ticks, TrackRecord, Tracked};
 
 use crate::lock_wait::Yield;
-use crate::owning::Owning;
+use crate::with_tables::WithTables;
 
 /// Records that are kept: the newest.
 const RECORDS: usize = 1 << 12;
@@ -21,7 +21,7 @@ impl Ticks for Clock {
 }
 
 /// An allocator, its records, and the ring that holds them.
-pub(super) type Logged<A> = Owning<Tracked<'static, A, Clock, Yield>>;
+pub(super) type Logged<A> = WithTables<Tracked<'static, A, Clock, Yield>>;
 
 /// Records each call of an allocator.
 pub(super) fn logged<A: BlockAllocator>(inner: A) -> Logged<A> {
@@ -29,7 +29,7 @@ pub(super) fn logged<A: BlockAllocator>(inner: A) -> Logged<A> {
     // Sizes are tracked below, so no rows are needed.
     // SAFETY: the ring goes into the decorator, which nobody takes apart.
     unsafe {
-        Owning::new(|tables| {
+        WithTables::new(|tables| {
             let ring: &mut [Option<TrackRecord>] = tables.lend(vec![None; RECORDS]);
             Tracked::with_ticks(inner, clock, ring, None)
         })

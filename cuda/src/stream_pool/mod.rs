@@ -10,7 +10,7 @@
 //! That of the core for bookkeeping; those of the streams, also while an event is recorded. No thread holds
 //! both.
 
-mod bounded;
+mod budgeted_pool;
 mod by_stream;
 mod counts;
 mod held;
@@ -28,7 +28,7 @@ use larder_core::{
     StreamPoint,
 };
 
-pub(crate) use bounded::{Bounded, Core, PoolSource};
+pub(crate) use budgeted_pool::{BudgetedPool, Core, PoolSource};
 pub(crate) use by_stream::ByStream;
 pub(crate) use counts::StreamCounts;
 pub use counts::StreamStats;
@@ -40,9 +40,9 @@ use crate::DeviceAllocError;
 /// block that can be had elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HostWait {
-    Waits,
-    GoesOn,
-    HasOther,
+    MayBlock,
+    MustNotBlock,
+    HasFallback,
 }
 
 /// The stages above a pool. What they hold is in use to the pool.
@@ -99,12 +99,12 @@ impl Above for () {
 /// Memory in the order of streams.
 pub(crate) struct StreamPool<S: PoolSource<M>, M: Memory> {
     /// In front of the streams: their work may use it until it is gone.
-    core: Bounded<S, M>,
+    core: BudgetedPool<S, M>,
     pub(crate) streams: Streams,
 }
 
 impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
-    pub(crate) fn new(core: Bounded<S, M>) -> Self {
+    pub(crate) fn new(core: BudgetedPool<S, M>) -> Self {
         Self {
             streams: Streams::new(core.context()),
             core,
@@ -185,10 +185,10 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
 }
 
 impl<S: PoolSource<M>, M: Memory> Deref for StreamPool<S, M> {
-    type Target = Bounded<S, M>;
+    type Target = BudgetedPool<S, M>;
 
     #[inline]
-    fn deref(&self) -> &Bounded<S, M> {
+    fn deref(&self) -> &BudgetedPool<S, M> {
         &self.core
     }
 }

@@ -45,7 +45,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
 
     /// Takes over what may be live, and gives back what is idle above it. Nothing is waited for.
     pub(crate) fn shrink(&self, above: &impl Above) {
-        self.core.shrink(|| self.collect(HostWait::Waits, above));
+        self.core.shrink(|| self.collect(HostWait::MayBlock, above));
         // What the driver did not take is charged still.
         if self.context().deferred_frees() > 0 && self.core.node.is_in_excess() {
             self.context().settle_at_once();
@@ -56,7 +56,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
     /// What is held, and what of it would stay if the limit were 0. Memory that events say is out of use is
     /// noticed on the way.
     pub(crate) fn pool_stats(&self, above: &impl Above) -> PoolStats {
-        self.collect(HostWait::Waits, above);
+        self.collect(HostWait::MayBlock, above);
         self.core.pool_stats()
     }
 }

@@ -86,7 +86,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         above: &impl Above,
     ) -> Result<Grant, DeviceAllocError> {
         let mut outcome = self.core.alloc(request);
-        let mut rounds = if host == HostWait::Waits {
+        let mut rounds = if host == HostWait::MayBlock {
             MAX_WAITS
         } else {
             0
@@ -116,7 +116,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         for (stream_id, _) in self.streams.ids() {
             if self.streams.wait_for(stream_id)? {
                 self.poll(above);
-                above.give_back(HostWait::Waits);
+                above.give_back(HostWait::MayBlock);
                 if let Ok(grant) = self.core.alloc(request) {
                     return Ok(Ok(grant));
                 }
@@ -124,7 +124,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         }
         // What a thread that waited as well found, or freed.
         self.poll(above);
-        above.give_back(HostWait::Waits);
+        above.give_back(HostWait::MayBlock);
         Ok(self.core.alloc(request))
     }
 

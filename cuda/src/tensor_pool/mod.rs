@@ -31,9 +31,9 @@ use on_stream::StreamSource;
 
 use crate::driver::locked;
 use crate::lock_wait::Yield;
-use crate::owning::Owning;
 use crate::per_stream::OneStream;
 use crate::stream_allocator::{BLOCK_ALIGN, Live};
+use crate::with_tables::WithTables;
 use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
 /// Pools made so far; which one a block is of.
@@ -70,7 +70,7 @@ static MADE: AtomicU32 = AtomicU32::new(1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct DeviceTensorPool {
-    pool: Owning<TensorPool<'static, StreamSource, Yield>>,
+    pool: WithTables<TensorPool<'static, StreamSource, Yield>>,
     /// What its blocks carry for a handle.
     number: ChunkHandle,
     live_blocks: AtomicU64,
@@ -97,7 +97,7 @@ impl DeviceTensorPool {
         let backend = StreamSource::new(memory.clone(), stream.clone());
         // SAFETY: the tables go into the pool, which nobody takes apart.
         let pool = unsafe {
-            Owning::new(|tables| {
+            WithTables::new(|tables| {
                 TensorPool::new(config.pool, tables::lend(tables, &config), backend)
             })
         };

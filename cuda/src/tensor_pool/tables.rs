@@ -7,7 +7,7 @@ use larder_core::lifetime::prmalloc::{
 
 use super::TensorPoolConfig;
 use crate::lock_wait::Yield;
-use crate::owning::Tables;
+use crate::with_tables::Tables;
 
 /// Tables as long as the configuration says.
 pub(super) fn lend(tables: &mut Tables, config: &TensorPoolConfig) -> PoolTables<'static, Yield> {

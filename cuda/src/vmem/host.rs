@@ -26,12 +26,12 @@ use larder_core::{
 
 use super::HostSide;
 use crate::limits::{self, Budget};
-use crate::owning::Owning;
 use crate::source::managed::ManagedSource;
 use crate::source::pinned::PinnedSource;
 use crate::source::ranges::{RangeSource, Ranges};
 use crate::stream_allocator::{BlockInfo, Live, StreamAllocator};
-use crate::stream_pool::{Bounded, HostWait, StreamPool};
+use crate::stream_pool::{BudgetedPool, HostWait, StreamPool};
+use crate::with_tables::WithTables;
 use crate::{Context, DeviceAllocError, DeviceFreeError, DriverError, PinnedConfig};
 
 /// Blocks and gaps between them, at most.
@@ -75,7 +75,7 @@ pub(super) fn make(
     let limit_bytes = node.usage().config.hard_bytes;
     // SAFETY: the table goes into the pool, which nobody takes apart.
     let pool = unsafe {
-        Owning::try_new(|tables| {
+        WithTables::try_new(|tables| {
             let table = tables.lend_zeroed(CHUNKS);
             let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)?;
             Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, regions))
@@ -83,7 +83,7 @@ pub(super) fn make(
     };
     // Only a configuration or a table that cannot be; both are fixed.
     let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
-    let host = Arc::new(VmemHost::new(Bounded::new(context, pool, node)));
+    let host = Arc::new(VmemHost::new(BudgetedPool::new(context, pool, node)));
     let pool: Weak<VmemHost> = Arc::downgrade(&host);
     limits::enter(pool, &host.node);
     // A budget above may be in excess.
@@ -94,7 +94,7 @@ pub(super) fn make(
 impl VmemHost {
     /// Gives idle regions back to the driver; the bytes.
     pub(super) fn release(&self) -> u64 {
-        self.collect(HostWait::Waits, &());
+        self.collect(HostWait::MayBlock, &());
         let released = self.trim();
         self.node.shared().notify();
         released
@@ -103,7 +103,7 @@ impl VmemHost {
 
 impl StreamAllocator for VmemHost {
     fn context(&self) -> &Context {
-        Bounded::context(self)
+        BudgetedPool::context(self)
     }
 
     fn alloc_as(
@@ -116,7 +116,7 @@ impl StreamAllocator for VmemHost {
             freed_by: None,
             ..*request
         };
-        let host = HostWait::Waits;
+        let host = HostWait::MayBlock;
         let given = self.alloc_more(stream, request.stream, &request, host, &());
         self.node.shared().notify();
         given
@@ -155,11 +155,11 @@ impl StreamAllocator for VmemHost {
     }
 
     fn stats(&self) -> Stats {
-        Bounded::stats(self)
+        BudgetedPool::stats(self)
     }
 
     fn clear_stats(&self) {
-        Bounded::clear_stats(self);
+        BudgetedPool::clear_stats(self);
     }
 
     fn live(&self) -> Live {
@@ -174,7 +174,7 @@ impl fmt::Debug for VmemHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VmemHost")
             .field("context", self.context())
-            .field("stats", &Bounded::stats(self))
+            .field("stats", &BudgetedPool::stats(self))
             .finish_non_exhaustive()
     }
 }

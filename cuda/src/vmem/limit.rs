@@ -11,7 +11,7 @@ use larder_core::{PoolStats, Stats};
 use super::host::VmemHost;
 use super::{VmemAllocator, VmemConfig};
 use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode, set_own};
-use crate::stream_pool::Bounded;
+use crate::stream_pool::BudgetedPool;
 use crate::{DeviceAllocError, DeviceAllocator};
 
 impl VmemAllocator {
@@ -82,10 +82,10 @@ impl LimitedPool for VmemHost {
     }
 
     fn stats(&self) -> Stats {
-        Bounded::stats(self)
+        BudgetedPool::stats(self)
     }
 
     fn take_peak(&self) -> u64 {
-        Bounded::take_peak(self)
+        BudgetedPool::take_peak(self)
     }
 }

@@ -9,7 +9,7 @@ use crate::units::{AddrRange, Granule};
 
 /// An allocator below a plan. The plan's blocks lie in the allocator's own range, and so its idle
 /// space serves what the plan does not know.
-pub trait Below {
+pub trait PlaceAllocator {
     /// A block anywhere.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ pub struct InRange<'a, 't, I: AddressIndex> {
     pub held_bytes: u64,
 }
 
-impl<I: AddressIndex> Below for InRange<'_, '_, I> {
+impl<I: AddressIndex> PlaceAllocator for InRange<'_, '_, I> {
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
         self.bfc.alloc(request)
     }
@@ -136,7 +136,7 @@ pub struct OverPages<'a, 't, D, I: AddressIndex> {
     pub driver: &'a D,
 }
 
-impl<D: PageDriver, I: AddressIndex> Below for OverPages<'_, '_, D, I> {
+impl<D: PageDriver, I: AddressIndex> PlaceAllocator for OverPages<'_, '_, D, I> {
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
         self.paged.alloc_over(self.driver, request)
     }

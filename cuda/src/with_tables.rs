@@ -1,11 +1,11 @@
-//! [`Owning`]: a value together with the tables that it borrows.
+//! [`WithTables`]: a value together with the tables that it borrows.
 //!
 //! The algorithms of the core borrow their tables, so that programs without a heap can lend static ones.
 //! Here the tables are boxes that go when the value does; large ones of zeros are mappings of their own, since
 //! an allocator that has such memory from earlier would write all of it, and keep it.
 //!
 //! # Invariants
-//! * OWN1 a table is a box or a mapping of its own, lent once, to the value that stands with it in one [`Owning`].
+//! * OWN1 a table is a box or a mapping of its own, lent once, to the value that stands with it in one [`WithTables`].
 //! * OWN2 the value is dropped before its tables, and nothing that borrows them leaves it.
 
 use core::convert::Infallible;
@@ -16,7 +16,7 @@ use std::alloc::{Layout, alloc_zeroed};
 use larder_core::Zeroed;
 
 /// A value, and what it borrows.
-pub(crate) struct Owning<A> {
+pub(crate) struct WithTables<A> {
     /// In front of the tables, so that it is dropped first (OWN2).
     value: A,
     _tables: Tables,
@@ -136,7 +136,7 @@ fn zeroed<T: Zeroed>(count: usize) -> Box<[T]> {
     unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start, count)) }
 }
 
-impl<A> Owning<A> {
+impl<A> WithTables<A> {
     /// A value that `make` makes of the tables it has lent.
     ///
     /// # Safety
@@ -166,7 +166,7 @@ impl<A> Owning<A> {
     }
 }
 
-impl<A> Deref for Owning<A> {
+impl<A> Deref for WithTables<A> {
     type Target = A;
 
     #[inline]
@@ -175,7 +175,7 @@ impl<A> Deref for Owning<A> {
     }
 }
 
-impl<A> DerefMut for Owning<A> {
+impl<A> DerefMut for WithTables<A> {
     #[inline]
     fn deref_mut(&mut self) -> &mut A {
         &mut self.value
@@ -247,16 +247,16 @@ mod tests {
         let one = Arc::new(7);
         let records = || vec![one.clone(); 3];
         // SAFETY: the table goes into the value, and stays there.
-        let mut owning = unsafe { Owning::new(|tables| Looks(tables.lend(records()))) };
-        assert_eq!((owning.0.len(), Arc::strong_count(&one)), (3, 4));
-        owning.0[1] = one.clone();
-        let moved = Box::new(owning);
+        let mut with_tables = unsafe { WithTables::new(|tables| Looks(tables.lend(records()))) };
+        assert_eq!((with_tables.0.len(), Arc::strong_count(&one)), (3, 4));
+        with_tables.0[1] = one.clone();
+        let moved = Box::new(with_tables);
         assert_eq!(*moved.0[2], 7);
         drop(moved);
         assert_eq!(Arc::strong_count(&one), 1);
         // SAFETY: no value is made.
         let refused = unsafe {
-            Owning::try_new(|tables| {
+            WithTables::try_new(|tables| {
                 assert!(tables.lend(Vec::<u32>::new()).is_empty());
                 Err::<Looks, _>(tables.lend(records()).len())
             })

@@ -1,4 +1,4 @@
-//! [`Bounded`]: the core's best fit over a source, charged to a budget.
+//! [`BudgetedPool`]: the core's best fit over a source, charged to a budget.
 
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
@@ -12,7 +12,7 @@ use crate::driver::owed::Unwaited;
 use crate::limits::unmet::Shrinking;
 use crate::limits::{OverBudget, TreeNode};
 use crate::lock_wait::Yield;
-use crate::owning::Owning;
+use crate::with_tables::WithTables;
 use crate::{Context, DeviceAllocError, DriverError};
 
 /// The core's best fit, shared by threads.
@@ -37,7 +37,7 @@ pub(crate) trait PoolSource<M: Memory>: Source<M> + Send + Sync + Sized {
 }
 
 /// The core's best fit, with a limit that can move, budgets above it, and counters by intervals.
-pub(crate) struct Bounded<S: PoolSource<M>, M: Memory> {
+pub(crate) struct BudgetedPool<S: PoolSource<M>, M: Memory> {
     /// What is held is charged to it.
     pub(crate) node: Arc<TreeNode>,
     pub(crate) shrinking: Shrinking,
@@ -46,11 +46,15 @@ pub(crate) struct Bounded<S: PoolSource<M>, M: Memory> {
     unwaited: Vec<Unwaited>,
     context: Context,
     /// Dropped in `drop`, before others hear of it.
-    core: ManuallyDrop<Owning<Core<S, M>>>,
+    core: ManuallyDrop<WithTables<Core<S, M>>>,
 }
 
-impl<S: PoolSource<M>, M: Memory> Bounded<S, M> {
-    pub(crate) fn new(context: &Context, core: Owning<Core<S, M>>, node: Arc<TreeNode>) -> Self {
+impl<S: PoolSource<M>, M: Memory> BudgetedPool<S, M> {
+    pub(crate) fn new(
+        context: &Context,
+        core: WithTables<Core<S, M>>,
+        node: Arc<TreeNode>,
+    ) -> Self {
         Self {
             unwaited: Vec::new(),
             context: context.clone(),
@@ -172,7 +176,7 @@ impl<S: PoolSource<M>, M: Memory> Bounded<S, M> {
     }
 }
 
-impl<S: PoolSource<M>, M: Memory> Deref for Bounded<S, M> {
+impl<S: PoolSource<M>, M: Memory> Deref for BudgetedPool<S, M> {
     type Target = Core<S, M>;
 
     #[inline]
@@ -181,7 +185,7 @@ impl<S: PoolSource<M>, M: Memory> Deref for Bounded<S, M> {
     }
 }
 
-impl<S: PoolSource<M>, M: Memory> Drop for Bounded<S, M> {
+impl<S: PoolSource<M>, M: Memory> Drop for BudgetedPool<S, M> {
     fn drop(&mut self) {
         let unwaited = core::mem::take(&mut self.unwaited);
         let core = &mut self.core;
