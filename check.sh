@@ -70,6 +70,7 @@ step_layers() {
         grep -B1 -E "^(pub )?mod $module;" core/src/lib.rs | grep -q 'forbid(unsafe_code)' \
             || fail "core/src/lib.rs must forbid unsafe code in $module"
     done
+    ./mutants/run.sh --check
     # Long files are named, so that somebody thinks of splitting them.
     git ls-files '*.rs' | xargs wc -l | awk '$2 != "total" && $1 > 400 { print "note: " $2 " has " $1 " lines" }'
 }

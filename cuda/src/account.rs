@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use larder_core::{Cause, OutOfMemory, Stats};
 
-use crate::stream_allocator::Live;
+use crate::stream::allocator::Live;
 
 /// Invariant: `live_bytes` is the sum of what was taken and not returned, and is never above the limit.
 #[derive(Debug)]

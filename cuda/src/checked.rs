@@ -17,8 +17,8 @@ use larder_core::{
 };
 
 use crate::lock_wait::Yield;
-use crate::per_stream::OneStream;
-use crate::stream_allocator::{Live, StreamAllocator};
+use crate::stream::allocator::{Live, StreamAllocator};
+use crate::stream::per_stream::OneStream;
 use crate::with_tables::{Tables, WithTables};
 use crate::{
     DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeError, DriverError, StreamMemory,
@@ -53,7 +53,7 @@ impl CheckedConfig {
     }
 
     /// TensorFlow's `memory_guard`, with blocks aligned as asked. What a
-    /// [runtime](crate::runtime::RuntimeConfig::memory_guard) guards with where nothing else is said.
+    /// [runtime](crate::tensorflow::runtime::RuntimeConfig::memory_guard) guards with where nothing else is said.
     pub const fn memory_guard() -> Self {
         Self {
             guards: GuardConfig {

@@ -66,65 +66,60 @@
 pub mod control;
 pub mod driver;
 pub mod limits;
-pub mod runtime;
-pub mod synced;
 
 mod access;
 mod account;
-mod allocator;
-mod buffer;
 mod checked;
-mod driver_pool;
+mod device;
 mod error;
 mod lock_wait;
-mod per_stream;
-mod pinned_buffer;
 mod source;
-mod stream_allocator;
-mod stream_memory;
-mod stream_pool;
-mod tensor_pool;
-mod vmem;
+mod stream;
+mod tensorflow;
+mod typed;
 mod with_tables;
+
+pub use tensorflow::runtime;
+pub use typed::synced;
 
 /// cudarc's stream, which this crate's functions take.
 pub use cudarc::driver::CudaStream;
 
 pub use access::DeviceAccess;
-pub use allocator::{
+pub use checked::{CheckedConfig, CheckedMemory, checked};
+pub use device::{
     ArenaPolicy, CaptureWindow, DeviceAllocator, DeviceBacking, DeviceChunk, DeviceConfig,
     DeviceSnapshot, DeviceStep, FixedBlock, Released, SleepError, Slept,
 };
 #[cfg(unix)]
-pub use allocator::{ExportError, ExportedBlock};
-pub use buffer::dlpack;
-pub use buffer::{
-    AdoptError, BufferSlice, BufferView, BufferViewMut, DeviceBuffer, Launch, RawDeviceBuffer,
-};
-pub use checked::{CheckedConfig, CheckedMemory, checked};
+pub use device::{ExportError, ExportedBlock};
 pub use driver::CaptureStatus;
 pub use driver::context::Context;
 pub use driver::event::{Event, EventConfig};
 pub use driver::{DriverError, LoadError};
-pub use driver_pool::{DriverPool, DriverPoolStats};
 pub use error::{DeviceAllocError, DeviceFreeError, Returned};
 pub use limits::{
     Budget, BudgetName, ForeignCharge, ForeignMemory, LimitEvent, LimitWatch, Limits, OverBudget,
 };
-pub use pinned_buffer::{PinnedAllocator, PinnedBuffer};
-pub use runtime::{Runtime, RuntimeConfig};
 pub use source::{
     DeviceMemory, ManagedMemory, PinnedConfig, PinnedMemory, Ranges, VirtualCalls, VirtualConfig,
     VirtualMemory,
 };
 #[cfg(unix)]
 pub use source::{ImportError, ImportedBlock, SharedLayout};
-pub use stream_allocator::{BlockInfo, Live, StreamAllocator};
-pub use stream_memory::StreamMemory;
-pub use stream_pool::StreamStats;
-pub use synced::SyncedMemory;
-pub use tensor_pool::{DeviceTensorPool, TensorPoolConfig, TensorStep};
-pub use vmem::{HostSide, Migrated, Movable, VmemAllocator, VmemBuffer, VmemConfig};
+pub use stream::allocator::{BlockInfo, Live, StreamAllocator};
+pub use stream::memory::StreamMemory;
+pub use stream::pool::StreamStats;
+pub use tensorflow::driver_pool::{DriverPool, DriverPoolStats};
+pub use tensorflow::runtime::{Runtime, RuntimeConfig};
+pub use tensorflow::tensor_pool::{DeviceTensorPool, TensorPoolConfig, TensorStep};
+pub use typed::buffer::dlpack;
+pub use typed::buffer::{
+    AdoptError, BufferSlice, BufferView, BufferViewMut, DeviceBuffer, Launch, RawDeviceBuffer,
+};
+pub use typed::pinned::{PinnedAllocator, PinnedBuffer};
+pub use typed::synced::SyncedMemory;
+pub use typed::vmem::{HostSide, Migrated, Movable, VmemAllocator, VmemBuffer, VmemConfig};
 
 /// The guide's samples, compiled with the tests.
 #[cfg(doctest)]

@@ -9,7 +9,7 @@ use larder_core::limits::LimitAnswer;
 use larder_core::sync::{AtomicU64, Ordering};
 
 use crate::DeviceAllocator;
-use crate::allocator::WeakDevice;
+use crate::device::WeakDevice;
 use crate::driver::locked;
 use crate::limits::{LimitWatch, LimitedPool, set_own};
 

@@ -20,7 +20,7 @@ use crate::driver::deferred_free::DeferredFree;
 use crate::driver::{DriverError, locked};
 use crate::limits::{Charge, OverBudget, TreeNode};
 use crate::source::virtual_memory::{RegionWatch, RegionWatcher};
-use crate::stream_pool::{Core, PoolSource};
+use crate::stream::pool::{Core, PoolSource};
 
 /// What makes and takes single allocations.
 pub trait RangeSource: Send + Sync {

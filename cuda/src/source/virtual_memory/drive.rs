@@ -18,7 +18,7 @@ use crate::DriverError;
 use crate::driver::deferred_free::DeferredFree;
 use crate::driver::locked;
 use crate::limits::OverBudget;
-use crate::stream_pool::{Core, PoolSource};
+use crate::stream::pool::{Core, PoolSource};
 
 impl PoolSource<Paged<'static>> for VirtualMemory {
     fn last_error(&self) -> Option<DriverError> {

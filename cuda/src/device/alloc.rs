@@ -1,0 +1,66 @@
+//! A device's memory as programs meet it first: made, allocated from, given back.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use larder_core::{Block, Rejected};
+
+use super::{DeviceAllocError, DeviceAllocator, DeviceConfig, DeviceFreeError};
+use crate::driver::context::Context;
+use crate::stream::pool::HostWait;
+
+impl DeviceAllocator {
+    /// Makes an allocator of all of the device's memory. Where there is no virtual memory it takes
+    /// [regions](super::DeviceBacking::Regions).
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn new(context: &Context) -> Result<Self, DeviceAllocError> {
+        Self::with_config(context, DeviceConfig::new())
+    }
+
+    /// Makes an allocator as the configuration says.
+    ///
+    /// # Errors
+    /// If the driver refuses; [`DriverError::Unsupported`](crate::DriverError::Unsupported) if a peer cannot reach
+    /// the memory or it cannot be shareable.
+    pub fn with_config(context: &Context, config: DeviceConfig) -> Result<Self, DeviceAllocError> {
+        Self::make(context, config, None)
+    }
+
+    /// Gives memory for work that is queued on `stream` from now on. O(1) while something fits that this stream,
+    /// or none, used last; one wait of the stream if another did. One driver call
+    /// ([`check_captures`](DeviceConfig::check_captures)).
+    ///
+    /// # Errors
+    /// [`DeviceAllocError`].
+    #[inline]
+    pub fn alloc(&self, stream: &Arc<CudaStream>, bytes: u64) -> Result<Block, DeviceAllocError> {
+        self.0.alloc_for(stream, bytes, HostWait::MayBlock)
+    }
+
+    /// Takes a block back. Work that uses it is queued on `stream` already, or is ordered before what
+    /// is queued there now. O(1), no driver call.
+    ///
+    /// A stream of another context, or one more than can be told apart, is waited for.
+    ///
+    /// # Errors
+    /// Gives the block back if it is not one of ours, or waiting was refused.
+    #[inline]
+    pub fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
+        let inner = &*self.0;
+        let Ok(stream_id) = inner.pool.streams().id(stream) else {
+            return inner.free_elsewhere(stream, block);
+        };
+        let bytes = block.bytes();
+        inner.free_on(stream_id, block)?;
+        if inner.pool.shrinking().is_on() {
+            inner.pool.freed_while_shrinking(Some(stream), bytes, inner);
+        }
+        Ok(())
+    }
+}

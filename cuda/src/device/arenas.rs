@@ -1,0 +1,450 @@
+//! Arenas: small blocks of a stream whose thread meets others in the allocator.
+//!
+//! Threads that take turns at the core pay for its lock, and more for what they fetch from each
+//! other's caches. A stream to which that happens often gets a best fit of its own for blocks of up to 64 KiB,
+//! behind a lock of its own, over pieces of 2 MiB that it allocates from the core like any block. In
+//! order on its stream, what is freed there is free at once, without points. Programs whose threads do
+//! not meet have no arena, and the memory of one best fit over everything.
+//!
+//! ARENAS1 A piece is in use to the core; what is free in it is no one else's, and not live.
+//! ARENAS2 An arena gives memory to its own stream only. A block freed on another stream carries that
+//! stream's point inside the arena, and is given again when it has passed: an arena never waits.
+//! ARENAS3 Before memory is created, moved, waited for or given back for a block, pieces that are wholly free go
+//! back to the core, and the search is made again; for a piece of an arena, those of arenas that have far more
+//! than they use. Pieces side by side are one region, of which only the free end goes.
+//! ARENAS4 Before an arena takes one more piece it looks what other streams that freed its blocks have passed.
+//! For a piece nobody waits on the host.
+//! ARENAS5 Once a stream has steps, every other stream has an arena. A plan goes around what is live when the step
+//! begins, so a small input elsewhere in each step would have each laid out anew; a piece with a block in it stays.
+//!
+//! An arena's lock is held for bookkeeping only, and no other lock of ours is wanted meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, OnceLock, Weak};
+
+use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use larder_core::{
+    AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError,
+    EventNumber, FreeError, Granule, GrowRequest, Growth, NoIndex, Rejected, Request, StreamId,
+    StreamPoint, SubAllocError, SubAllocator,
+};
+
+use super::{ArenaPolicy, DeviceInner};
+use crate::driver::locked;
+use crate::lock_wait::Yield;
+use crate::stream::pool::{ByStream, HostWait, StreamCounts};
+use crate::with_tables::WithTables;
+
+/// Largest block of an arena.
+pub(super) const MAX_BYTES: u64 = 64 << 10;
+
+/// What an arena grows by.
+const PIECE_BYTES: u64 = 2 << 20;
+
+/// The end of a piece that is not used, so that pieces side by side are regions apart, each of which goes back
+/// by itself.
+const GAP_BYTES: u64 = Granule::DEFAULT.bytes();
+
+/// Blocks and gaps between them in an arena, at most.
+const CHUNKS: usize = 1 << 15;
+
+/// What an allocation adds to a stream's score if the one looked at before was another thread's on another
+/// stream, of which every other one takes 1 off; and the score at which the stream gets an arena.
+const MET: u32 = 32;
+const ENOUGH: u32 = 256;
+
+/// Small blocks between two that are looked at for whom they meet, a power of two.
+const LOOK_EVERY: u32 = 8;
+
+/// A thread and a stream, as a number.
+#[derive(Clone, Copy)]
+struct Caller(usize);
+
+impl Caller {
+    /// The calling thread, by the address of something of its own.
+    #[inline]
+    fn now(stream_id: StreamId) -> Self {
+        thread_local! {
+            static HERE: u128 = const { 0 };
+        }
+        let thread = HERE.try_with(|here| (&raw const *here).addr());
+        Self(thread.unwrap_or(0) << 8 | usize::from(stream_id.number()))
+    }
+
+    /// Whether they differ in both.
+    #[inline]
+    const fn meets(self, other: Self) -> bool {
+        self.0 >> 8 != other.0 >> 8 && self.0 & 0xff != other.0 & 0xff
+    }
+}
+
+/// What an arena has of a piece: all but the last granule.
+fn apart(piece: &Block) -> Option<AddrRange> {
+    let bytes = piece.bytes().checked_sub(GAP_BYTES)?;
+    AddrRange::new(piece.addr(), bytes)
+}
+
+/// Pieces of the core's memory as a source of regions.
+struct Pieces {
+    inner: Weak<DeviceInner>,
+    stream_id: StreamId,
+    /// By their first address.
+    blocks: Mutex<BTreeMap<u64, Block>>,
+    /// Bytes of them, changed under their mutex.
+    bytes: AtomicU64,
+}
+
+impl SubAllocator for Pieces {
+    fn grow(&self, request: GrowRequest) -> Result<AddrRange, SubAllocError> {
+        let inner = self.inner.upgrade().ok_or(SubAllocError)?;
+        let bytes = request.bytes.checked_add(GAP_BYTES).ok_or(SubAllocError)?;
+        let wanted = Request::new(bytes).on(self.stream_id);
+        let block = match inner.pool.find_at_once(&wanted) {
+            Some(block) => block,
+            None => inner
+                .pool
+                .alloc_more(
+                    &inner
+                        .pool
+                        .streams()
+                        .stream(self.stream_id)
+                        .ok_or(SubAllocError)?,
+                    self.stream_id,
+                    &wanted,
+                    HostWait::MustNotBlock,
+                    &inner,
+                )
+                .map_err(|_| SubAllocError)?,
+        };
+        // Blocks of the program are counted when they are cut from it.
+        let account = inner.pool.streams().account(self.stream_id);
+        inner.pool.count(|| account.withdrawn(block.bytes()));
+        let range = apart(&block).ok_or(SubAllocError)?;
+        let mut blocks = locked(&self.blocks);
+        self.bytes.fetch_add(block.bytes(), Ordering::Relaxed);
+        blocks.insert(range.start().get(), block);
+        Ok(range)
+    }
+
+    /// Takes one whole piece back.
+    fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
+        let inner = self.inner.upgrade().ok_or(SubAllocError)?;
+        let mut blocks = locked(&self.blocks);
+        let start = range.start().get();
+        if blocks.get(&start).and_then(apart) != Some(range) {
+            return Err(SubAllocError);
+        }
+        let block = blocks.remove(&start).ok_or(SubAllocError)?;
+        self.bytes.fetch_sub(block.bytes(), Ordering::Relaxed);
+        drop(blocks);
+        let point = inner.pool.streams().point(self.stream_id);
+        let freed = inner.pool.blocks().free_at(block, Some(point));
+        debug_assert!(freed.is_ok(), "a piece of ours");
+        Ok(())
+    }
+}
+
+/// The arena of one stream.
+pub(super) struct Arena {
+    best_fit: WithTables<BfcAllocator<'static, Pieces, NoIndex, Yield>>,
+    id: AllocatorId,
+    account: StreamCounts,
+    /// Another stream freed a block of it: what is free may be pending.
+    met_others: AtomicU8,
+}
+
+impl Arena {
+    /// Gives memory that is free in it, and that no stream uses any more or only the arena's own.
+    #[inline]
+    fn find(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
+        self.best_fit.with(|bfc| {
+            let request = Request::new(bytes).on(stream_id).without_wait();
+            let block = bfc.alloc_at_once(&request)?;
+            self.account.allocated(block.bytes());
+            Some(block)
+        })
+    }
+
+    /// Takes one more piece and gives memory as [`find`](Self::find) does. `None` if there is no piece.
+    #[cold]
+    fn grow(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
+        let request = Request::new(bytes).on(stream_id).without_wait();
+        let block = self.best_fit.alloc(&request).ok()?.block;
+        let bytes = block.bytes();
+        self.best_fit.with(|_| self.account.allocated(bytes));
+        Some(block)
+    }
+
+    /// Whether the block is one of its own.
+    #[inline]
+    pub(super) fn owns(&self, block: &Block) -> bool {
+        block.is_of(self.id)
+    }
+
+    /// Takes a block back: with the point of another stream, or of its own with none.
+    #[inline]
+    pub(super) fn free(
+        &self,
+        block: Block,
+        point: Option<StreamPoint>,
+    ) -> Result<(), Rejected<FreeError>> {
+        self.best_fit.with(|bfc| {
+            let bytes = block.bytes();
+            match point {
+                Some(point) => {
+                    bfc.free_after(block, point)?;
+                    self.met_others.store(1, Ordering::Relaxed);
+                }
+                None => bfc.free(block)?,
+            }
+            self.account.freed(bytes);
+            Ok(())
+        })
+    }
+
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut Bfc<'static>) -> R) -> R {
+        self.best_fit.with(f)
+    }
+
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.best_fit.source().bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) const fn account(&self) -> &StreamCounts {
+        &self.account
+    }
+}
+
+/// What one stream has.
+#[derive(Default)]
+#[repr(align(128))]
+struct ArenaSlot {
+    /// Small blocks that needed the core.
+    turn: AtomicU32,
+    /// How often its threads came behind others lately.
+    score: AtomicU32,
+    /// Elsewhere: with its heads of lists it has kilobytes, and few streams have one.
+    arena: OnceLock<Box<Arena>>,
+}
+
+/// The arenas of all streams.
+pub(super) struct Arenas {
+    inner: Weak<DeviceInner>,
+    policy: ArenaPolicy,
+    /// The bits of a turn that must be 0 for a look at it; 0 while every stream gets an arena.
+    passed_over: AtomicU32,
+    /// Who allocated a small block from the core last.
+    last: AtomicUsize,
+    /// Who made the newest arena; 0 while there is none.
+    maker: AtomicUsize,
+    slots: ByStream<ArenaSlot>,
+    /// How many there are.
+    count: AtomicUsize,
+}
+
+impl Arenas {
+    pub(super) fn new(inner: &Weak<DeviceInner>, policy: ArenaPolicy) -> Self {
+        Self {
+            inner: inner.clone(),
+            policy,
+            passed_over: AtomicU32::new(match policy {
+                ArenaPolicy::Always => 0,
+                _ => LOOK_EVERY - 1,
+            }),
+            last: AtomicUsize::new(0),
+            maker: AtomicUsize::new(0),
+            slots: ByStream::default(),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    /// Gives each stream without steps an arena with its next small block (ARENAS5).
+    pub(super) fn keep_apart_from_steps(&self) {
+        if self.policy != ArenaPolicy::Never {
+            self.passed_over.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The arena of a stream, if it has one.
+    #[inline]
+    pub(super) fn of(&self, stream_id: StreamId) -> Option<&Arena> {
+        self.slots[stream_id].arena.get().map(Box::as_ref)
+    }
+
+    /// All there are, with their streams.
+    pub(super) fn all(&self) -> impl Iterator<Item = (StreamId, &Arena)> {
+        let none = self.count.load(Ordering::Acquire) == 0;
+        let slots = self
+            .slots
+            .iter()
+            .take(if none { 0 } else { StreamId::COUNT });
+        slots.filter_map(|(stream_id, slot)| Some((stream_id, slot.arena.get()?.as_ref())))
+    }
+
+    /// The arena that a block is of.
+    pub(super) fn owner(&self, block: &Block) -> Option<(StreamId, &Arena)> {
+        self.all().find(|(_, arena)| arena.owns(block))
+    }
+
+    /// The arena for a small block of a stream. Where there is none, looks at one block in [`LOOK_EVERY`] for
+    /// whether there should be; gives the arena if that was enough.
+    #[inline]
+    pub(super) fn of_small(&self, stream_id: StreamId) -> Option<&Arena> {
+        let place = &self.slots[stream_id];
+        if let Some(arena) = place.arena.get() {
+            return Some(arena);
+        }
+        // Threads on one stream may lose a count.
+        let turn = place.turn.load(Ordering::Relaxed).wrapping_add(1);
+        place.turn.store(turn, Ordering::Relaxed);
+        if turn & self.passed_over.load(Ordering::Relaxed) == 0 {
+            self.look(place, stream_id)
+        } else {
+            None
+        }
+    }
+
+    #[inline(never)]
+    fn look<'a>(&'a self, place: &'a ArenaSlot, stream_id: StreamId) -> Option<&'a Arena> {
+        if self.policy == ArenaPolicy::Never {
+            return None;
+        }
+        let now = Caller::now(stream_id);
+        let before = Caller(self.last.swap(now.0, Ordering::Relaxed));
+        let score = place.score.load(Ordering::Relaxed);
+        let score = if now.meets(before) {
+            score.saturating_add(MET)
+        } else {
+            score.saturating_sub(1)
+        };
+        place.score.store(score, Ordering::Relaxed);
+        // Whom a stream met that has an arena now, it meets no more; but the core is slower for both ever
+        // since there were two streams.
+        let maker = Caller(self.maker.load(Ordering::Relaxed));
+        let met = maker.0 != 0 && now.meets(maker);
+        if score >= ENOUGH || met || self.passed_over.load(Ordering::Relaxed) == 0 {
+            self.maker.store(now.0, Ordering::Relaxed);
+            self.make(place, stream_id);
+        }
+        place.arena.get().map(Box::as_ref)
+    }
+
+    #[cold]
+    fn make(&self, place: &ArenaSlot, stream_id: StreamId) {
+        place.score.store(0, Ordering::Relaxed);
+        let pieces = Pieces {
+            inner: self.inner.clone(),
+            stream_id,
+            blocks: Mutex::default(),
+            bytes: AtomicU64::new(0),
+        };
+        // A table that is not empty, and policies of our own.
+        let config = BfcConfig {
+            growth: Growth::Range {
+                unit_bytes: PIECE_BYTES - GAP_BYTES,
+                ahead_divisor: None,
+            },
+            ..BfcConfig::new(u64::MAX)
+        };
+        // SAFETY: the table goes into the best fit, which nobody takes apart.
+        let made = unsafe {
+            WithTables::try_new(|tables| {
+                let bfc = Bfc::new(config, tables.lend_zeroed(CHUNKS))?;
+                Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, pieces))
+            })
+        };
+        if let Ok(best_fit) = made {
+            let arena = Box::new(Arena {
+                id: best_fit.with(|bfc| bfc.id()),
+                best_fit,
+                account: StreamCounts::default(),
+                met_others: AtomicU8::new(0),
+            });
+            if place.arena.set(arena).is_ok() {
+                self.count.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// Work up to an event is done.
+    pub(super) fn complete(&self, stream_id: StreamId, number: EventNumber) {
+        self.all()
+            .for_each(|(_, arena)| arena.best_fit.complete(stream_id, number));
+    }
+
+    /// Gives pieces that are wholly free back to the core. Returns whether any went.
+    pub(super) fn trim(&self) -> bool {
+        self.all()
+            .fold(false, |any, (_, arena)| arena.best_fit.trim() > 0 || any)
+    }
+
+    /// Whether any has memory that work of other streams may still use. O(chunks).
+    pub(super) fn holds_pending(&self) -> bool {
+        self.all().any(|(_, arena)| {
+            let met = arena.met_others.load(Ordering::Relaxed) != 0;
+            met && arena.with(|bfc| bfc.report().pending_bytes > 0)
+        })
+    }
+
+    /// Gives wholly free pieces back to the core, of arenas that have far more than they use: so arenas that
+    /// grow take no pieces from each other that these will want again at once.
+    pub(super) fn trim_excess(&self) -> bool {
+        self.all().fold(false, |any, (_, arena)| {
+            let live_bytes = arena.best_fit.stats().live_bytes;
+            let idle = arena.held_bytes().saturating_sub(live_bytes);
+            let excess = idle > live_bytes / 4 + 2 * PIECE_BYTES;
+            excess && arena.best_fit.trim() > 0 || any
+        })
+    }
+
+    /// Bytes of pieces that no block has.
+    pub(super) fn free_bytes(&self) -> u64 {
+        let free = |arena: &Arena| {
+            let live_bytes = arena.best_fit.stats().live_bytes;
+            arena.held_bytes().saturating_sub(live_bytes)
+        };
+        self.all().map(|(_, arena)| free(arena)).sum()
+    }
+}
+
+impl DeviceInner {
+    /// Gives memory from a stream's arena. `None` if that takes more than there is without waiting.
+    #[inline]
+    pub(super) fn alloc_in_arena(
+        &self,
+        arena: &Arena,
+        stream_id: StreamId,
+        bytes: u64,
+    ) -> Option<Block> {
+        match arena.find(stream_id, bytes) {
+            Some(block) => Some(block),
+            None => self.alloc_in_larger_arena(arena, stream_id, bytes),
+        }
+    }
+
+    #[cold]
+    fn alloc_in_larger_arena(
+        &self,
+        arena: &Arena,
+        stream_id: StreamId,
+        bytes: u64,
+    ) -> Option<Block> {
+        if arena.met_others.load(Ordering::Relaxed) != 0 {
+            // No event may be asked in a capture.
+            let stream = self.pool.streams().stream(stream_id)?;
+            if self.pool.streams().captures(&stream) != Ok(false) {
+                return None;
+            }
+            // Else it would take all that is free elsewhere before it looked what has passed.
+            self.pool.streams().close_all();
+            self.pool.poll(self);
+            if let Some(block) = arena.find(stream_id, bytes) {
+                return Some(block);
+            }
+        }
+        let grown = arena.grow(stream_id, bytes);
+        // No lock is held here.
+        self.pool.node().shared().notify();
+        grown
+    }
+}

@@ -1,0 +1,320 @@
+//! [`CaptureWindow`]: memory for work that becomes part of a graph.
+//!
+//! A graph runs again and again after it was captured, on the addresses that it was captured with. So what
+//! is allocated inside a capture must not be given to anybody else as long as the graph may run. A
+//! *window* is one block, set aside before the capture begins, with a best fit of its own over it. While
+//! it is open, all allocations of its stream come from it, without any driver call; what is freed comes
+//! back to it, to be used again inside the same graph. Closed, it keeps its memory until it is dropped and
+//! its last block has come back. It is cut from the core, never from an arena or a plan: a place is inside
+//! one block only.
+//!
+//! WINDOW1 A window's blocks carry the number of its own best fit, by which a free finds it.
+//! WINDOW2 A window that is closed gives no more blocks.
+//! WINDOW3 Its memory goes back once, when it is closed, dropped and empty: in the order of its stream, and
+//! behind what other streams had queued when they freed blocks of it.
+//! WINDOW4 What another stream freed is not given again inside: whether the window's own stream has joined
+//! that one is the program's, and a graph has no events that could be asked.
+//!
+//! The lock of the list of windows comes before a window's own; the core's comes after both.
+
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::CudaStream;
+use larder_core::{
+    AllocError, Bfc, BfcConfig, Block, FreeError, Rejected, Request, StreamId, StreamPoint,
+};
+
+use super::{AllocRoute, DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner};
+use crate::DriverError;
+use crate::driver::locked;
+use crate::stream::pool::HostWait;
+use crate::with_tables::WithTables;
+
+/// Blocks and gaps between them in a window, at most.
+const CHUNKS: usize = 1 << 12;
+
+/// What a window holds.
+struct Room {
+    bfc: WithTables<Bfc<'static>>,
+    /// The memory; gone once it was given back.
+    block: Option<Block>,
+    stream_id: StreamId,
+    open: bool,
+    /// Its [`CaptureWindow`] still exists.
+    held: bool,
+    live: usize,
+    /// What other streams had queued when they freed blocks, one point for each (WINDOW3).
+    others: Vec<StreamPoint>,
+}
+
+impl Room {
+    /// Takes a block back that these points' work uses.
+    fn free(&mut self, block: Block, points: &[StreamPoint]) -> Result<(), Rejected<FreeError>> {
+        let stream_id = self.stream_id;
+        let others = points.iter().filter(|point| point.stream != stream_id);
+        match others.clone().next() {
+            Some(point) => self.bfc.free_after(block, *point)?,
+            None => self.bfc.free(block)?,
+        }
+        self.live = self.live.saturating_sub(1);
+        others.for_each(|point| {
+            self.others.retain(|older| older.stream != point.stream);
+            self.others.push(*point);
+        });
+        Ok(())
+    }
+}
+
+/// All windows of an allocator.
+#[derive(Default)]
+pub(super) struct Windows(Mutex<Vec<Arc<Mutex<Room>>>>);
+
+impl Windows {
+    /// The first that `look` finds something in.
+    pub(super) fn find<R>(&self, look: impl Fn(&Bfc<'static>) -> Option<R>) -> Option<R> {
+        let rooms = locked(&self.0);
+        rooms.iter().find_map(|room| look(&locked(room).bfc))
+    }
+
+    fn open_on(&self, stream_id: StreamId) -> Option<Arc<Mutex<Room>>> {
+        open_among(&locked(&self.0), stream_id)
+    }
+}
+
+fn open_among(rooms: &[Arc<Mutex<Room>>], stream_id: StreamId) -> Option<Arc<Mutex<Room>>> {
+    let open = |room: &&Arc<Mutex<Room>>| {
+        let room = locked(room);
+        room.open && room.stream_id == stream_id
+    };
+    rooms.iter().find(open).cloned()
+}
+
+/// Memory for work that becomes part of a graph, from [`DeviceAllocator::prime`]. Keep it as long as the
+/// graph.
+///
+/// ```no_run
+/// # let context = larder_cuda::Context::new(0)?;
+/// # let stream = context.cudarc().new_stream()?;
+/// let memory = larder_cuda::DeviceAllocator::new(&context)?;
+/// let window = memory.prime(&stream, 64 << 20)?;
+/// // begin the capture of `stream`
+/// let scratch = memory.alloc(&stream, 1 << 20)?; // from the window
+/// memory.free(&stream, scratch)?;
+/// // end the capture
+/// window.close();
+/// // launch the graph, as often as wanted; then
+/// drop(window);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the memory goes back where this is dropped"]
+pub struct CaptureWindow {
+    memory: DeviceAllocator,
+    room: Arc<Mutex<Room>>,
+    stream_id: StreamId,
+    /// So that the number stays the stream's.
+    _stream: Arc<CudaStream>,
+    bytes: u64,
+}
+
+impl core::fmt::Debug for CaptureWindow {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("CaptureWindow")
+            .field("bytes", &self.bytes)
+            .field("peak_bytes", &self.peak_bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+impl CaptureWindow {
+    /// Bytes set aside.
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Most bytes that were live in it at a time: what the next capture of the same work needs at
+    /// least.
+    pub fn peak_bytes(&self) -> u64 {
+        locked(&self.room).bfc.stats().peak_live_bytes
+    }
+
+    /// The capture is over: allocations of the stream go the usual way again. Blocks of the window that
+    /// are live stay valid, and come back to it. Dropping closes as well.
+    pub fn close(&self) {
+        let inner = &*self.memory.0;
+        // The list is held so that no other window of the stream opens before the route says that this
+        // one is closed.
+        let _rooms = locked(&inner.windows.0);
+        let was_open = core::mem::replace(&mut locked(&self.room).open, false);
+        if was_open {
+            inner.pool.streams().set_may_capture(self.stream_id, false);
+            inner.routes.set_window(self.stream_id, false);
+        }
+    }
+}
+
+impl Drop for CaptureWindow {
+    fn drop(&mut self) {
+        self.close();
+        locked(&self.room).held = false;
+        let inner = &*self.memory.0;
+        inner.end_window(&self.room);
+        inner.came_back_on(self.stream_id, self.bytes);
+    }
+}
+
+impl DeviceAllocator {
+    /// Sets memory aside for work of a stream that a graph captures, and opens it: from now on, until
+    /// the window is [closed](CaptureWindow::close), allocations of the stream come from it and from
+    /// nowhere else. Blocks inside are reused in the order of the stream, without driver calls; what
+    /// another stream freed, or was said to use, is not used again inside.
+    ///
+    /// From now on other threads' allocations leave the stream alone too, so that none spoils a capture that
+    /// begins meanwhile: what the stream freed before is given to no other one until the window is closed. Close
+    /// it when the capture has ended, not earlier.
+    ///
+    /// When the window is dropped the graph must not run any more, or its runs be ordered before what is
+    /// queued on `stream` then.
+    ///
+    /// # Errors
+    /// The errors of [`alloc`](Self::alloc); [`DeviceAllocError::Capturing`] if the stream captures
+    /// already or has an open window.
+    pub fn prime(
+        &self,
+        stream: &Arc<CudaStream>,
+        bytes: u64,
+    ) -> Result<CaptureWindow, DeviceAllocError> {
+        let inner = &*self.0;
+        let stream_id = inner.pool.streams().id(stream)?;
+        if inner.pool.streams().captures(stream)? || inner.windows.open_on(stream_id).is_some() {
+            return Err(DeviceAllocError::Capturing);
+        }
+        if inner.routes.of(stream_id) == AllocRoute::Asleep {
+            return Err(DeviceAllocError::Asleep);
+        }
+        let given = inner.alloc(
+            stream,
+            stream_id,
+            &Request::new(bytes).on(stream_id),
+            HostWait::MayBlock,
+        );
+        inner.pool.node().shared().notify();
+        let block = given?;
+        let (range, bytes) = (block.range(), block.bytes());
+        // SAFETY: the table goes into the best fit, which nobody takes apart.
+        let made = unsafe {
+            WithTables::try_new(|tables| {
+                let table = tables.lend_zeroed(CHUNKS);
+                let mut bfc = Bfc::new(BfcConfig::fixed(), table).map_err(drop)?;
+                bfc.add_region(range).map_err(drop)?;
+                Ok::<_, ()>(bfc)
+            })
+        };
+        let Ok(bfc) = made else {
+            // No policy that could be refused, and the first region: a size then.
+            let _ = inner.free_to_pool(stream_id, block);
+            return Err(DriverError::Size { bytes }.into());
+        };
+        let room = Arc::new(Mutex::new(Room {
+            bfc,
+            block: Some(block),
+            stream_id,
+            open: true,
+            held: true,
+            live: 0,
+            others: Vec::new(),
+        }));
+        let mut rooms = locked(&inner.windows.0);
+        if open_among(&rooms, stream_id).is_some() {
+            drop(rooms);
+            // Another thread was faster.
+            if let Some(block) = locked(&room).block.take() {
+                let _ = inner.free_to_pool(stream_id, block);
+            }
+            return Err(DeviceAllocError::Capturing);
+        }
+        rooms.push(room.clone());
+        inner.pool.streams().set_may_capture(stream_id, true);
+        inner.routes.set_window(stream_id, true);
+        drop(rooms);
+        Ok(CaptureWindow {
+            memory: self.clone(),
+            room,
+            stream_id,
+            _stream: stream.clone(),
+            bytes,
+        })
+    }
+}
+
+impl DeviceInner {
+    /// Gives memory from the open window of a stream; nothing if there is none any more.
+    #[cold]
+    pub(super) fn alloc_in_window(
+        &self,
+        stream_id: StreamId,
+        request: &Request,
+    ) -> Option<Result<Block, DeviceAllocError>> {
+        let room = self.windows.open_on(stream_id)?;
+        let mut room = locked(&room);
+        if !room.open {
+            return None;
+        }
+        let given = room.bfc.alloc(&request.without_wait());
+        Some(match given {
+            Ok(grant) => {
+                room.live += 1;
+                Ok(grant.block)
+            }
+            Err(reason @ AllocError::OutOfMemory(_)) => Err(DeviceAllocError::Window { reason }),
+            Err(reason) => Err(self.pool.refusal(reason, self)),
+        })
+    }
+
+    /// Takes a block back that is neither the core's nor an arena's: a window's, or nobody's. The points
+    /// are those of all streams that use it.
+    #[cold]
+    pub(super) fn free_in_window(
+        &self,
+        points: &[StreamPoint],
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
+        let rooms = locked(&self.windows.0);
+        let is_its = |room: &&Arc<Mutex<Room>>| block.is_of(locked(room).bfc.id());
+        let found = rooms.iter().find(is_its).cloned();
+        drop(rooms);
+        let Some(found) = found else {
+            // The core says what is wrong with it.
+            return self
+                .pool
+                .blocks()
+                .free(block)
+                .map_err(DeviceFreeError::from_core);
+        };
+        locked(&found)
+            .free(block, points)
+            .map_err(DeviceFreeError::from_core)?;
+        self.end_window(&found);
+        Ok(())
+    }
+
+    /// Gives a window's memory back if nobody needs it any more (WINDOW3).
+    fn end_window(&self, ended: &Arc<Mutex<Room>>) {
+        let mut room = locked(ended);
+        if room.held || room.open || room.live > 0 {
+            return;
+        }
+        let (block, stream_id) = (room.block.take(), room.stream_id);
+        let others = core::mem::take(&mut room.others);
+        drop(room);
+        if let Some(block) = block {
+            locked(&self.windows.0).retain(|room| !Arc::ptr_eq(room, ended));
+            if others.is_empty() {
+                let freed = self.free_to_pool(stream_id, block);
+                debug_assert!(freed.is_ok(), "the window's own block");
+            } else {
+                self.deferred
+                    .defer(block, self.pool.streams().point(stream_id), others);
+            }
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! [`DeviceAllocator`]: a device's memory in the order of streams.
+//!
+//! A `device_pool` of pages that can move, or of regions that cannot, and above it what only a device's memory
+//! has: `arenas` of small blocks by stream, `steps` planned ahead, the `capture_window`s, and blocks that
+//! several streams used (`deferred_blocks`). Which of them serves a stream says its route (`routes`). All of it can
+//! be given up for a while (`sleep`).
+//!
+//! # Locks
+//! Those of the pool, and that of blocks which several streams used, which comes before them.
+
+mod alloc;
+mod arenas;
+mod as_stream;
+mod by_address;
+mod capture_window;
+mod config;
+mod deferred_blocks;
+mod device_pool;
+#[cfg(unix)]
+mod export;
+mod fixed;
+mod free;
+mod host_copy;
+mod host_memory;
+mod limit;
+mod order;
+mod release;
+mod report;
+mod routes;
+mod sleep;
+mod step_tables;
+mod steps;
+pub(crate) mod tables;
+
+use core::fmt;
+use std::sync::{Arc, Weak};
+
+use cudarc::driver::CudaStream;
+use larder_core::sync::AtomicU64;
+use larder_core::{AllocatorId, Block, EventNumber, Request, StreamId};
+
+use arenas::{Arenas, MAX_BYTES};
+use by_address::ByAddress;
+pub use capture_window::CaptureWindow;
+use capture_window::Windows;
+pub use config::{ArenaPolicy, DeviceConfig};
+use deferred_blocks::DeferredBlocks;
+pub use device_pool::DeviceBacking;
+use device_pool::DevicePool;
+#[cfg(unix)]
+pub use export::{ExportError, ExportedBlock};
+pub use fixed::FixedBlock;
+pub(crate) use order::Ordered;
+pub use release::Released;
+pub use report::{DeviceChunk, DeviceSnapshot};
+use routes::{AllocRoute, Routes};
+use sleep::SleepState;
+pub use sleep::{SleepError, Slept};
+pub use steps::DeviceStep;
+use steps::StepStreams;
+
+#[cfg(feature = "control")]
+use crate::limits::LimitedPool;
+use crate::limits::{self, Budget};
+use crate::stream::pool::{Above, HostWait, StreamStats};
+use crate::{Context, DeviceAllocError, DeviceFreeError};
+
+/// Where small blocks come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Small {
+    /// From what the stream has to itself, if it has anything.
+    MayBeInArena,
+    /// From where all others come: so they are numbered with them, and aligned as asked.
+    IsInCore,
+}
+
+/// A device's memory, shared by threads and streams. A clone is the same allocator.
+///
+/// ```no_run
+/// use larder_cuda::{Context, DeviceAllocator};
+///
+/// let context = Context::new(0)?;
+/// let memory = DeviceAllocator::new(&context)?;
+/// let stream = context.cudarc().new_stream()?;
+/// let block = memory.alloc(&stream, 1 << 20)?;
+/// // kernels on `stream` use `block.addr()`
+/// memory.free(&stream, block)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// [`DeviceBuffer`](crate::DeviceBuffer)s are typed blocks that go back where they are dropped:
+/// [`upload`](Self::upload), [`zeros`](Self::zeros).
+///
+/// # Kernels that do not run in the order of their stream
+///
+/// What a stream freed is given again while its work is still queued, and pages that moved stay mapped where
+/// they were, so that memory may have two addresses. A driver keeps it one memory from one operation of a
+/// stream to the next (CUDA Programming Guide, *Virtual Aliasing Support*). Work that overlaps what is ahead
+/// of it has no such border:
+///
+/// * A kernel of a programmatic dependent launch touches, before its `griddepcontrol.wait`
+///   (`cudaGridDependencySynchronize`), only blocks that were allocated before the launches that it may
+///   overlap.
+/// * A kernel that keeps running (a persistent kernel) touches only blocks that were allocated before its
+///   launch and are freed after its end.
+///
+/// Where such a kernel must take new blocks, [`Backing::InPlace`](larder_core::paged::Backing) as
+/// [`DeviceConfig::backing`] maps no page twice: then the program's own order of frees and allocations is all
+/// that counts, at the price of more memory held.
+///
+/// # What is lost
+///
+/// Blocks are values without a destructor: one that is not freed is lost until the allocator is
+/// dropped with its last clone. That waits for the streams and gives everything back to the driver.
+#[derive(Clone)]
+pub struct DeviceAllocator(Arc<DeviceInner>);
+
+struct DeviceInner {
+    /// In front of the others: it waits for the streams when it goes.
+    pool: DevicePool,
+    /// What its own blocks carry.
+    id: AllocatorId,
+    check_captures: bool,
+    routes: Routes,
+    arenas: Arenas,
+    deferred: DeferredBlocks,
+    steps: StepStreams,
+    windows: Windows,
+    sleep: SleepState,
+    /// Bytes that a release has still to give back.
+    releasing: AtomicU64,
+    by_address: ByAddress,
+}
+
+impl DeviceAllocator {
+    fn make(
+        context: &Context,
+        config: DeviceConfig,
+        budget: Option<&Budget>,
+    ) -> Result<Self, DeviceAllocError> {
+        let node = limits::pool_node(budget, "device memory", config.limit_bytes)
+            .map_err(DeviceAllocError::Budgets)?;
+        let pool = DevicePool::new(context, &config, &node)?;
+        let inner = Arc::new_cyclic(|inner| DeviceInner {
+            id: pool.id(),
+            check_captures: config.check_captures,
+            routes: Routes::default(),
+            arenas: Arenas::new(inner, config.arenas),
+            deferred: DeferredBlocks::default(),
+            steps: StepStreams::new(config.steps),
+            windows: Windows::default(),
+            sleep: SleepState::default(),
+            releasing: AtomicU64::new(0),
+            by_address: ByAddress::default(),
+            pool,
+        });
+        let pool: Weak<DeviceInner> = Arc::downgrade(&inner);
+        limits::enter(pool, inner.pool.node());
+        // A budget above may be in excess.
+        inner.pool.take_limit_over();
+        Ok(Self(inner))
+    }
+
+    /// What the memory is taken from: pages that move, or regions where there is no virtual memory.
+    pub fn backing(&self) -> DeviceBacking {
+        self.0.pool.backing()
+    }
+
+    /// Where the memory lives.
+    pub fn context(&self) -> &Context {
+        self.0.pool.context()
+    }
+
+    /// This, by its limit.
+    #[cfg(feature = "control")]
+    pub(crate) fn as_pool(&self) -> Arc<dyn LimitedPool> {
+        self.0.clone()
+    }
+
+    /// This, for as long as it is there.
+    #[cfg(feature = "control")]
+    pub(crate) fn downgrade(&self) -> WeakDevice {
+        WeakDevice(Arc::downgrade(&self.0))
+    }
+}
+
+/// An allocator that is not kept alive.
+#[cfg(feature = "control")]
+#[derive(Clone)]
+pub(crate) struct WeakDevice(Weak<DeviceInner>);
+
+#[cfg(feature = "control")]
+impl WeakDevice {
+    pub(crate) fn upgrade(&self) -> Option<DeviceAllocator> {
+        self.0.upgrade().map(DeviceAllocator)
+    }
+}
+
+impl DeviceInner {
+    #[inline]
+    fn alloc_for(
+        &self,
+        stream: &Arc<CudaStream>,
+        bytes: u64,
+        host: HostWait,
+    ) -> Result<Block, DeviceAllocError> {
+        let stream_id = self.pool.streams().id(stream)?;
+        if self.routes.of(stream_id) != AllocRoute::Plain {
+            let request = Request::new(bytes).on(stream_id);
+            return self.alloc_routed(stream, stream_id, &request, Small::MayBeInArena, host);
+        }
+        self.refuse_capture(stream)?;
+        self.alloc_plain(stream, stream_id, bytes, host)
+    }
+
+    /// Refuses memory for a stream that captures, which the graph and the program would share.
+    #[inline]
+    fn refuse_capture(&self, stream: &CudaStream) -> Result<(), DeviceAllocError> {
+        if self.check_captures && self.pool.streams().makes_graph(stream)? {
+            return Err(DeviceAllocError::Capturing);
+        }
+        Ok(())
+    }
+
+    /// Gives memory to a stream that has steps or a window, or to any stream as a request says.
+    #[cold]
+    fn alloc_routed(
+        &self,
+        stream: &Arc<CudaStream>,
+        stream_id: StreamId,
+        request: &Request,
+        small: Small,
+        host: HostWait,
+    ) -> Result<Block, DeviceAllocError> {
+        let route = self.routes.of(stream_id);
+        if route == AllocRoute::Asleep {
+            return Err(DeviceAllocError::Asleep);
+        }
+        if route == AllocRoute::Window
+            && let Some(given) = self.alloc_in_window(stream_id, request)
+        {
+            return given;
+        }
+        self.refuse_capture(stream)?;
+        let given = match (route, small) {
+            (AllocRoute::Plain, Small::MayBeInArena) => {
+                return self.alloc_plain(stream, stream_id, request.bytes, host);
+            }
+            (AllocRoute::Plain, Small::IsInCore) => self.alloc(stream, stream_id, request, host),
+            _ => self.alloc_in_step(stream, stream_id, request, host),
+        };
+        self.pool.node().shared().notify();
+        given
+    }
+
+    /// Gives memory to a stream, from its arena or the core.
+    #[inline]
+    fn alloc_plain(
+        &self,
+        stream: &Arc<CudaStream>,
+        stream_id: StreamId,
+        bytes: u64,
+        host: HostWait,
+    ) -> Result<Block, DeviceAllocError> {
+        // What arenas hold is live to the core: while the limit is not met, only that may grant.
+        if bytes <= MAX_BYTES
+            && !self.pool.shrinking().is_on()
+            && let Some(arena) = self.arenas.of_small(stream_id)
+            && let Some(block) = self.alloc_in_arena(arena, stream_id, bytes)
+        {
+            return Ok(block);
+        }
+        match self.pool.find_at_once(&Request::new(bytes).on(stream_id)) {
+            Some(block) => Ok(block),
+            None => self.alloc_short(stream, stream_id, bytes, host),
+        }
+    }
+
+    /// Gives memory to a stream for which nothing fits at once.
+    #[cold]
+    fn alloc_short(
+        &self,
+        stream: &Arc<CudaStream>,
+        stream_id: StreamId,
+        bytes: u64,
+        host: HostWait,
+    ) -> Result<Block, DeviceAllocError> {
+        let request = Request::new(bytes).on(stream_id);
+        let given = self
+            .pool
+            .alloc_more(stream, stream_id, &request, host, self);
+        self.pool.node().shared().notify();
+        given
+    }
+
+    /// Gives memory to a stream, from the core.
+    #[inline]
+    fn alloc(
+        &self,
+        stream: &Arc<CudaStream>,
+        stream_id: StreamId,
+        request: &Request,
+        host: HostWait,
+    ) -> Result<Block, DeviceAllocError> {
+        match self.pool.find_at_once(request) {
+            Some(block) => Ok(block),
+            None => self.pool.alloc_more(stream, stream_id, request, host, self),
+        }
+    }
+}
+
+impl Above for DeviceInner {
+    /// What arenas do not use (ARENAS3).
+    fn give_back(&self, host: HostWait) -> bool {
+        match host {
+            HostWait::MayBlock | HostWait::HasFallback => self.arenas.trim(),
+            HostWait::MustNotBlock => self.arenas.trim_excess(),
+        }
+    }
+
+    fn completed(&self, stream_id: StreamId, number: EventNumber) {
+        self.arenas.complete(stream_id, number);
+    }
+
+    fn polled(&self) {
+        let free = |block, freed_on| {
+            let freed = self.free_anywhere(block, freed_on);
+            debug_assert!(freed.is_ok(), "a block that was ours when it was deferred");
+        };
+        self.deferred
+            .free_passed(|point| self.pool.streams().is_done(point), free);
+    }
+
+    fn holds_pending(&self) -> bool {
+        self.arenas.trim() || !self.deferred.is_empty() || self.arenas.holds_pending()
+    }
+
+    fn idle_bytes(&self) -> u64 {
+        self.arenas.free_bytes()
+    }
+
+    fn deferred_bytes(&self) -> u64 {
+        self.deferred.bytes()
+    }
+
+    fn device_bytes(&self) -> u64 {
+        let context = self.pool.context();
+        let bytes = context.driver().device_bytes(context.device());
+        bytes.unwrap_or(u64::MAX)
+    }
+}
+
+impl fmt::Debug for DeviceAllocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceAllocator")
+            .field("context", self.context())
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

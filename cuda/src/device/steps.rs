@@ -1,0 +1,359 @@
+//! Steps of streams: what a stream allocates again and again gets planned places.
+//!
+//! Each stream that begins a step has a [`Steps`] of its own behind a lock of its own, which sees every
+//! block of the stream from then on. Its blocks lie in the allocator's own range, so that nothing is set
+//! aside: what no plan knows, and other streams, use the same addresses. A place serves if it is free or
+//! used last by the stream itself; never with a wait.
+//!
+//! The lock of a stream's steps comes before all others, and is held while the driver is called for
+//! its stream: only threads that allocate or free on that stream want it.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use cudarc::driver::CudaStream;
+use larder_core::lifetime::{PlaceAllocator, StepConfig, StepStats, Steps};
+use larder_core::{
+    AddrRange, AllocError, Block, ChunkHandle, ChunkInfo, ChunkState, FreeError, Grant, Granule,
+    Rejected, Request, StreamId,
+};
+
+use super::device_pool::Pages;
+use super::{DeviceAllocError, DeviceAllocator, DeviceInner, step_tables};
+use crate::driver::locked;
+use crate::stream::pool::{ByStream, HostWait};
+use crate::with_tables::WithTables;
+
+/// The steps of one stream.
+struct Planned {
+    steps: WithTables<Steps<'static>>,
+    /// Steps begun, one inside another.
+    depth: usize,
+    /// How many streams had the number before the one whose steps these are.
+    before: u64,
+}
+
+impl Planned {
+    fn new(config: StepConfig) -> Self {
+        Self {
+            // SAFETY: the tables go into the steps, which nobody takes apart.
+            steps: unsafe {
+                WithTables::new(|tables| Steps::new(config, step_tables::lend(tables)))
+            },
+            depth: 0,
+            before: 0,
+        }
+    }
+}
+
+/// The steps of all streams, by number.
+pub(super) struct StepStreams {
+    config: StepConfig,
+    by_stream: ByStream<OnceLock<Mutex<Planned>>>,
+}
+
+impl StepStreams {
+    pub(super) fn new(config: StepConfig) -> Self {
+        Self {
+            config,
+            by_stream: ByStream::default(),
+        }
+    }
+
+    /// The steps of a stream, if it has begun one.
+    fn of(&self, stream_id: StreamId) -> Option<&Mutex<Planned>> {
+        self.by_stream[stream_id].get()
+    }
+
+    fn make(&self, stream_id: StreamId) -> &Mutex<Planned> {
+        self.by_stream[stream_id].get_or_init(|| Mutex::new(Planned::new(self.config)))
+    }
+}
+
+/// A step of a stream, from [`DeviceAllocator::step`] to where this is dropped.
+#[must_use = "the step ends where this is dropped"]
+#[derive(Debug)]
+pub struct DeviceStep {
+    memory: DeviceAllocator,
+    stream_id: StreamId,
+    /// So that the number stays the stream's.
+    _stream: Arc<CudaStream>,
+}
+
+impl Drop for DeviceStep {
+    fn drop(&mut self) {
+        let inner = &*self.memory.0;
+        if let Some(planned) = inner.steps.of(self.stream_id) {
+            let mut planned = locked(planned);
+            planned.depth = planned.depth.saturating_sub(1);
+            if planned.depth == 0 {
+                planned.steps.end();
+                inner.end_step();
+            }
+        }
+        inner.pool.node().shared().notify();
+    }
+}
+
+impl DeviceAllocator {
+    /// Begins a step of a stream: a training step, a request; anything that allocates nearly the same
+    /// blocks on the stream again and again. The first time it is learned when each block begins and
+    /// ends; from then on a step that begins alike is served from a plan in which blocks that never live
+    /// together share memory. What differs from the plan is served all the same. Blocks may outlive
+    /// their step, and be freed on any stream.
+    ///
+    /// A step begun inside another of the same stream is part of it. The first step of a stream takes
+    /// tables of about a hundred megabytes of addresses, of which what is used gets memory. Afterwards an
+    /// allocation of the stream costs a lock and a walk to its place more; the first of a step that is
+    /// known also a walk over what is live, and laying out if that has changed. Blocks of other streams that
+    /// are longer than 64 KiB are in the way of a plan where they are when it is made; shorter ones lie together in
+    /// pieces of 2 MiB that are their stream's, unless [`ArenaPolicy::Never`](super::ArenaPolicy::Never) forbids it. Where
+    /// blocks [freed for several streams](Self::free_used_on) wait, a step begins with a few driver
+    /// calls that ask whether they are done.
+    ///
+    /// Memory in [regions](super::DeviceBacking::Regions) is not planned: a step serves as if there were none.
+    ///
+    /// ```no_run
+    /// # let context = larder_cuda::Context::new(0)?;
+    /// # let stream = context.cudarc().new_stream()?;
+    /// let memory = larder_cuda::DeviceAllocator::new(&context)?;
+    /// for _ in 0..100 {
+    ///     let _step = memory.step(&stream)?;
+    ///     // allocate, launch, free
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
+    pub fn step(&self, stream: &Arc<CudaStream>) -> Result<DeviceStep, DeviceAllocError> {
+        self.step_keyed(stream, 0)
+    }
+
+    /// Begins a step of a kind that the program can name: it is compared only with others of this number.
+    /// 0 is for steps without a name. See [`step`](Self::step).
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::Stream`], [`DeviceAllocError::Streams`].
+    pub fn step_keyed(
+        &self,
+        stream: &Arc<CudaStream>,
+        key: u64,
+    ) -> Result<DeviceStep, DeviceAllocError> {
+        let inner = &*self.0;
+        let stream_id = inner.pool.streams().id(stream)?;
+        let step = DeviceStep {
+            memory: self.clone(),
+            stream_id,
+            _stream: stream.clone(),
+        };
+        if inner.pool.pages().is_none() {
+            return Ok(step);
+        }
+        let planned = inner.steps.make(stream_id);
+        // It sees every block of the stream from now on.
+        inner.routes.set_steps(stream_id);
+        inner.arenas.keep_apart_from_steps();
+        // What the other streams have passed by now is in no plan's way. No event may be asked in a capture.
+        if !inner.deferred.is_empty() && inner.pool.streams().captures(stream) == Ok(false) {
+            inner.pool.streams().close_all();
+            inner.pool.poll(inner);
+        }
+        let mut planned = locked(planned);
+        let before = inner.pool.streams().before(stream_id);
+        if planned.before != before {
+            planned.before = before;
+            planned.steps.start_over();
+        }
+        planned.depth += 1;
+        if planned.depth == 1 {
+            planned.steps.begin(key);
+        }
+        drop(planned);
+        Ok(step)
+    }
+
+    /// What the stream does begins anew, as when a program trains another model: the step after the
+    /// present one is expected to be what the stream's first one was.
+    pub fn start_over(&self, stream: &Arc<CudaStream>) {
+        self.with_steps(stream, Steps::start_over);
+    }
+
+    /// Counters of a stream's steps; `None` if it never began one.
+    pub fn step_stats(&self, stream: &Arc<CudaStream>) -> Option<StepStats> {
+        self.with_steps(stream, |steps| steps.stats())
+    }
+
+    fn with_steps<R>(
+        &self,
+        stream: &Arc<CudaStream>,
+        act: impl FnOnce(&mut Steps<'static>) -> R,
+    ) -> Option<R> {
+        let inner = &*self.0;
+        let stream_id = inner.pool.streams().known(stream).ok()??;
+        let mut planned = locked(inner.steps.of(stream_id)?);
+        Some(act(&mut planned.steps))
+    }
+}
+
+impl DeviceInner {
+    /// Gives memory to a stream that has steps.
+    #[cold]
+    pub(super) fn alloc_in_step(
+        &self,
+        stream: &Arc<CudaStream>,
+        stream_id: StreamId,
+        request: &Request,
+        host: HostWait,
+    ) -> Result<Block, DeviceAllocError> {
+        let (Some(planned), Some(pages)) = (self.steps.of(stream_id), self.pool.pages()) else {
+            return self.alloc(stream, stream_id, request, host);
+        };
+        let mut planned = locked(planned);
+        let mut below = DevicePlaces {
+            inner: self,
+            pages,
+            stream: Some(stream),
+            stream_id,
+            host,
+            failed: None,
+        };
+        match planned.steps.alloc(&mut below, request) {
+            Ok(Some(grant)) => Ok(grant.block),
+            // Only where outliving blocks are kept out of plans: theirs is any other place.
+            Ok(None) => self.alloc(stream, stream_id, request, host),
+            Err(reason) => Err(below
+                .failed
+                .unwrap_or_else(|| self.pool.refusal(reason, self))),
+        }
+    }
+
+    /// Takes a block back on a stream that has steps.
+    #[cold]
+    pub(super) fn free_in_step(
+        &self,
+        stream_id: StreamId,
+        block: Block,
+    ) -> Result<(), Rejected<FreeError>> {
+        let (Some(planned), Some(pages)) = (self.steps.of(stream_id), self.pool.pages()) else {
+            return self.free_to_pool(stream_id, block);
+        };
+        let mut planned = locked(planned);
+        let mut below = DevicePlaces {
+            inner: self,
+            pages,
+            stream: None,
+            stream_id,
+            host: HostWait::MustNotBlock,
+            failed: None,
+        };
+        planned.steps.free(&mut below, block)
+    }
+}
+
+/// The allocator below a stream's plans.
+struct DevicePlaces<'a> {
+    inner: &'a DeviceInner,
+    pages: &'a Pages,
+    /// None while a block is freed.
+    stream: Option<&'a Arc<CudaStream>>,
+    stream_id: StreamId,
+    host: HostWait,
+    /// Why no memory was given at last.
+    failed: Option<DeviceAllocError>,
+}
+
+impl DevicePlaces<'_> {
+    /// Whether pages may be mapped now: not into a capture.
+    fn may_map(&self) -> bool {
+        self.stream
+            .is_some_and(|stream| self.inner.pool.streams().captures(stream) == Ok(false))
+    }
+}
+
+impl PlaceAllocator for DevicePlaces<'_> {
+    fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
+        let Some(stream) = self.stream else {
+            return Err(AllocError::PlaceTaken);
+        };
+        match self.inner.alloc(stream, self.stream_id, request, self.host) {
+            Ok(block) => Ok(Grant { block, wait: None }),
+            Err(error) => {
+                let reason = match error {
+                    DeviceAllocError::Memory { reason, .. } => reason,
+                    // Not looked at: the caller has the error itself.
+                    _ => AllocError::PlaceTaken,
+                };
+                self.failed = Some(error);
+                Err(reason)
+            }
+        }
+    }
+
+    fn alloc_at(
+        &mut self,
+        range: AddrRange,
+        near: Option<ChunkHandle>,
+    ) -> Result<Block, AllocError> {
+        let pool = self.pages;
+        let mapped = pool.with(|paged| paged.alloc_at_on(range, near, self.stream_id));
+        let block = match mapped {
+            Err(AllocError::PlaceTaken) if self.may_map() => {
+                pool.alloc_at(range, near, self.stream_id)?
+            }
+            mapped => mapped?,
+        };
+        let bytes = block.bytes();
+        let account = pool.streams.account(self.stream_id);
+        pool.with(|_| account.allocated(bytes));
+        Ok(block)
+    }
+
+    fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
+        self.inner.free_to_pool(self.stream_id, block)
+    }
+
+    fn missing_bytes(&mut self, range: AddrRange) -> u64 {
+        let stream_id = Some(self.stream_id);
+        self.pages
+            .with(|paged| paged.missing_bytes(range, stream_id))
+    }
+
+    fn prepare(&mut self, range: AddrRange, layout: AddrRange, max_bytes: u64) -> bool {
+        let pool = self.pages;
+        if pool.with(|paged| paged.is_mapped(range)) {
+            return true;
+        }
+        let point = self.inner.pool.streams().point(self.stream_id);
+        self.may_map() && pool.back(range, layout, max_bytes, point)
+    }
+
+    fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {
+        self.pages.with(|paged| {
+            paged.for_each_chunk(|info: ChunkInfo| {
+                if matches!(info.state, ChunkState::Used { .. }) {
+                    f(info.handle, info.range);
+                }
+            });
+        });
+    }
+
+    fn addresses(&self) -> AddrRange {
+        self.pages.source().addresses()
+    }
+
+    fn granule(&self) -> Granule {
+        Granule::DEFAULT
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.pages.source().page_bytes()
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.pages.with(|paged| paged.stats().live_bytes)
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.pages.with(|paged| paged.stats().reserved_bytes)
+    }
+}

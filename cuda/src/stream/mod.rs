@@ -1,0 +1,6 @@
+//! Memory in the order of streams: the trait of what gives it, and the pool over any source.
+
+pub(crate) mod allocator;
+pub(crate) mod memory;
+pub(crate) mod per_stream;
+pub(crate) mod pool;

@@ -1,0 +1,326 @@
+//! [`DriverPool`]: the driver's own allocator, to be compared with ours or used beside it.
+
+use core::fmt;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::CudaStream;
+use larder_core::{
+    Addr, AddrRange, AllocError, AllocatorId, Block, Cause, ChunkHandle, OutOfMemory, Rejected,
+    Request, Stats,
+};
+use larder_cuda_abi::{DevicePtr, PoolHandle, constants};
+
+use crate::account::Account;
+use crate::driver::deferred_free::DeferredFree;
+use crate::driver::owed::Unwaited;
+use crate::driver::{POOLS_SINCE, locked};
+use crate::source::virtual_memory::RegionWatch;
+use crate::stream::allocator::{BLOCK_ALIGN, BlockInfo, Live, StreamAllocator};
+use crate::{Context, DeviceAllocError, DeviceFreeError, DriverError};
+
+/// What all blocks carry for a handle: they are known by their addresses.
+const HANDLE: Option<ChunkHandle> = ChunkHandle::new(1);
+
+/// What a pool holds now and held at most, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct DriverPoolStats {
+    /// Held from the device.
+    pub reserved_bytes: u64,
+    /// Most bytes that were, so far.
+    pub peak_reserved_bytes: u64,
+    /// Bytes in blocks.
+    pub used_bytes: u64,
+    /// Most bytes that were, so far.
+    pub peak_used_bytes: u64,
+}
+
+/// A pool of the driver's own, over one device: memory in the order of a stream, by
+/// `cuMemAllocFromPoolAsync`.
+///
+/// It keeps what it has got, unless [`trim`](Self::trim)med: the driver's default gives all unused
+/// memory back whenever a stream is waited for, which costs milliseconds.
+///
+/// Any thread may call it. Cost: the driver's calls, and a look into a table of the blocks. Blocks that
+/// are left go back in [`drop`], which waits for the context then, and the pool with them; work of
+/// other contexts must not use them any more. While a stream is captured the driver refuses to wait,
+/// and ends the capture: free all blocks before.
+pub struct DriverPool {
+    context: Context,
+    /// None: each block is an allocation by itself.
+    pool: Option<PoolHandle>,
+    /// The blocks, by address; and their bytes.
+    blocks: Mutex<HashMap<DevicePtr, u64>>,
+    account: Account,
+    /// Sees blocks: the driver does not say which regions it holds.
+    watch: Option<Box<dyn RegionWatch>>,
+}
+
+impl DriverPool {
+    /// An empty pool that keeps all it gets.
+    ///
+    /// # Errors
+    /// If the driver is older than 11.2, the device has no pools, or the driver refuses.
+    pub fn new(context: &Context) -> Result<Self, DriverError> {
+        Self::with_threshold(context, u64::MAX)
+    }
+
+    /// An empty pool that keeps so many unused bytes when a stream is waited for.
+    ///
+    /// # Errors
+    /// If the driver is older than 11.2, the device has no pools, or the driver refuses.
+    pub fn with_threshold(context: &Context, bytes: u64) -> Result<Self, DriverError> {
+        // A driver that is too old says so itself.
+        if context.driver().version() >= POOLS_SINCE && !context.device_info()?.pools {
+            return Err(DriverError::Unsupported {
+                what: "memory pools",
+                device: context.ordinal(),
+            });
+        }
+        let pool = context.try_current(|driver| driver.create_pool(context.ordinal()))?;
+        let made = Self::over(context, Some(pool));
+        context.try_current(|driver| {
+            // SAFETY: the pool is ours; if this fails it goes with `made`.
+            unsafe { driver.set_pool_threshold(pool, bytes) }
+        })?;
+        Ok(made)
+    }
+
+    /// No pool: each block is one `cuMemAlloc`, and a free one `cuMemFree`, which waits for the device. For tools
+    /// that check memory.
+    pub fn unpooled(context: &Context) -> Self {
+        Self::over(context, None)
+    }
+
+    fn over(context: &Context, pool: Option<PoolHandle>) -> Self {
+        Self {
+            context: context.clone(),
+            pool,
+            blocks: Mutex::default(),
+            account: Account::new(u64::MAX),
+            watch: None,
+        }
+    }
+
+    /// This pool with a limit of bytes in blocks. Nothing is given yet.
+    pub fn with_limit(mut self, limit_bytes: u64) -> Self {
+        self.account = Account::new(limit_bytes);
+        self
+    }
+
+    /// This pool with a watch that sees each block come and go. Nothing is given yet.
+    pub(crate) fn watched(mut self, watch: Box<dyn RegionWatch>) -> Self {
+        self.watch = Some(watch);
+        self
+    }
+
+    /// One call of the driver, and one more if a deferred free could be made in between.
+    fn call_alloc(&self, stream: &CudaStream, bytes: u64) -> Result<DevicePtr, DriverError> {
+        let call = || match self.pool {
+            Some(pool) => self.context.try_on(stream, |driver, stream| {
+                // SAFETY: pool and stream exist: we hold one, the caller the other.
+                unsafe { driver.alloc_from_pool(bytes, pool, stream) }
+            }),
+            None => self
+                .context
+                .try_current(|driver| driver.alloc_device(bytes)),
+        };
+        match call() {
+            Err(error) if error.is_out_of_memory() && self.context.deferred_frees() > 0 => {
+                self.context.settle_at_once();
+                call()
+            }
+            other => other,
+        }
+    }
+
+    fn call_free(&self, stream: &CudaStream, address: DevicePtr) -> Result<(), DriverError> {
+        if self.pool.is_none() {
+            return self.context.try_give_back(DeferredFree::Device(address));
+        }
+        self.context.try_on(stream, |driver, stream| {
+            // SAFETY: it was in the table, so it is a block; the stream exists.
+            unsafe { driver.free_async(address, stream) }
+        })
+    }
+
+    /// What the driver's refusal means: memory is short, or something else is wrong.
+    fn refusal(&self, bytes: u64, error: DriverError) -> DeviceAllocError {
+        if !error.is_out_of_memory() {
+            return error.into();
+        }
+        let stats = self.account.stats();
+        let mut out = OutOfMemory::of(Cause::SubAllocator, bytes);
+        out.limit_bytes = stats.limit_bytes;
+        out.reserved_bytes = stats.reserved_bytes;
+        out.live_bytes = stats.live_bytes;
+        DeviceAllocError::Memory {
+            reason: AllocError::OutOfMemory(out),
+            driver: Some(error),
+        }
+    }
+
+    /// Gives unused memory back to the device down to so many bytes held.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn trim(&self, keep_bytes: u64) -> Result<(), DriverError> {
+        let Some(pool) = self.pool else {
+            return Ok(());
+        };
+        self.context.try_current(|driver| {
+            // SAFETY: `self` holds the pool, which `drop` gives back.
+            unsafe { driver.trim_pool(pool, keep_bytes) }
+        })
+    }
+
+    /// What the driver says that the pool holds. Four driver calls. Without a pool, what is in blocks.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn driver_stats(&self) -> Result<DriverPoolStats, DriverError> {
+        let Some(pool) = self.pool else {
+            let stats = self.account.stats();
+            return Ok(DriverPoolStats {
+                reserved_bytes: stats.reserved_bytes,
+                peak_reserved_bytes: stats.peak_reserved_bytes,
+                used_bytes: stats.live_bytes,
+                peak_used_bytes: stats.peak_live_bytes,
+            });
+        };
+        let number = |attribute| {
+            self.context.try_current(|driver| {
+                // SAFETY: `self` holds the pool, which `drop` gives back.
+                unsafe { driver.pool_bytes(pool, attribute) }
+            })
+        };
+        Ok(DriverPoolStats {
+            reserved_bytes: number(constants::POOL_RESERVED_CURRENT)?,
+            peak_reserved_bytes: number(constants::POOL_RESERVED_HIGH)?,
+            used_bytes: number(constants::POOL_USED_CURRENT)?,
+            peak_used_bytes: number(constants::POOL_USED_HIGH)?,
+        })
+    }
+}
+
+impl StreamAllocator for DriverPool {
+    fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// One call of the driver. Refuses an alignment above 256, to which the driver aligns.
+    fn alloc_as(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
+        let bytes = request.bytes;
+        let too_large = DeviceAllocError::reason(AllocError::TooLarge {
+            requested_bytes: bytes,
+        });
+        if bytes == 0 {
+            return Err(DeviceAllocError::reason(AllocError::ZeroSize));
+        }
+        let (Some(handle), true) = (HANDLE, request.align <= BLOCK_ALIGN) else {
+            return Err(too_large);
+        };
+        let taken = self.account.take(bytes);
+        taken.map_err(|out| DeviceAllocError::reason(AllocError::OutOfMemory(out)))?;
+        let given = self.call_alloc(stream, bytes).map_err(|error| {
+            self.account.refused(bytes);
+            self.refusal(bytes, error)
+        })?;
+        self.account.gave(bytes);
+        locked(&self.blocks).insert(given, bytes);
+        let range = AddrRange::new(Addr::new(given), bytes).ok_or(too_large)?;
+        if let Some(watch) = &self.watch {
+            watch.held(range);
+        }
+        Ok(Block::outside(range, handle))
+    }
+
+    /// Takes a block back once the work queued on the stream before is done. The caller sees to it that no other
+    /// work uses it, or that the stream waits for that.
+    fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
+        let (address, bytes) = (block.addr().get(), block.bytes());
+        match locked(&self.blocks).entry(address) {
+            Entry::Occupied(entry) if self.is_ours(&block, *entry.get()) => entry.remove(),
+            _ => return Err(DeviceFreeError::unknown(block)),
+        };
+        if let Some(watch) = &self.watch {
+            watch.leaving(block.range());
+        }
+        if let Err(error) = self.call_free(stream, address) {
+            locked(&self.blocks).insert(address, bytes);
+            if let Some(watch) = &self.watch {
+                watch.held(block.range());
+            }
+            return Err(DeviceFreeError::driver(block, error));
+        }
+        self.account.freed(bytes);
+        Ok(())
+    }
+
+    fn info(&self, block: &Block) -> Option<BlockInfo> {
+        let bytes = *locked(&self.blocks).get(&block.addr().get())?;
+        self.is_ours(block, bytes)
+            .then_some(BlockInfo::of_device(bytes))
+    }
+
+    /// Counters of blocks: live and reserved bytes are the same. What else the driver keeps is in
+    /// [`driver_stats`](Self::driver_stats).
+    fn stats(&self) -> Stats {
+        self.account.stats()
+    }
+
+    fn clear_stats(&self) {
+        self.account.clear();
+    }
+
+    fn live(&self) -> Live {
+        self.account.live()
+    }
+}
+
+impl DriverPool {
+    /// Whether a block is the one of so many bytes that the table has at its address.
+    fn is_ours(&self, block: &Block, bytes: u64) -> bool {
+        block.is_of(AllocatorId::OUTSIDE) && block.bytes() == bytes
+    }
+}
+
+impl Drop for DriverPool {
+    fn drop(&mut self) {
+        let blocks = core::mem::take(&mut *locked(&self.blocks));
+        // The driver does not wait when it takes a pool's block back outside of a stream.
+        let waits = || blocks.is_empty() || self.context.synchronize().is_ok();
+        // A refusal for no reason may pass.
+        let unwaited = match waits() || waits() {
+            true => Vec::new(),
+            false => vec![Unwaited::Context],
+        };
+        self.context.owe(unwaited, || {
+            for address in blocks.into_keys() {
+                self.context.give_back(DeferredFree::Device(address));
+            }
+            if let Some(pool) = self.pool {
+                self.context.give_back(DeferredFree::Pool(pool));
+            }
+        });
+    }
+}
+
+impl fmt::Debug for DriverPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DriverPool")
+            .field("context", &self.context)
+            .field("live", &self.live())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,240 @@
+//! [`GpuAllocator`]: the memory of one logical device, by whichever allocator was chosen for it.
+//!
+//! GPU1 an allocator with blocks in use when its last clone goes is left alone, and its context with it.
+
+use core::fmt;
+use core::ops::Deref;
+use std::sync::Arc;
+
+use larder_core::Block;
+use larder_core::decorate::{CheckError, FindingCounts};
+
+use super::config::GpuKind;
+use super::shutdown::Left;
+use crate::stream::per_stream::{OneStream, PerStream};
+use crate::{
+    CheckedMemory, CudaStream, DeviceAllocator, DeviceTensorPool, StreamAllocator, VmemAllocator,
+};
+
+/// The memory of one logical device: a [`StreamAllocator`], whose methods it has, and what else there is by kind.
+/// A clone is the same allocator; it lives as long as its last clone.
+///
+/// Blocks are given and taken in the order of streams, whatever the kind. They are values without a destructor: if
+/// some are out when the last clone goes, their memory is left alone for as long as the process lives.
+///
+/// A free of managed memory waits for the stream, one of `cuda_malloc` for the device. With guards the host waits
+/// for the stream that the block was given for, which is first ordered behind the other one; the block goes back to
+/// its own. Damage does not stop a free: [`take_finding`](Self::take_finding).
+#[derive(Clone)]
+pub struct GpuAllocator(Arc<GpuInner>);
+
+struct GpuInner {
+    id: usize,
+    ordinal: i32,
+    kind: GpuKind,
+    name: String,
+    /// What it was asked for first.
+    made_bytes: u64,
+    memory: GpuMemory,
+}
+
+/// An allocator, and what it is by its type.
+pub(super) struct GpuMemory {
+    pub(super) all: Arc<dyn StreamAllocator>,
+    pub(super) device: Option<DeviceAllocator>,
+    pub(super) vmem: Option<VmemAllocator>,
+    pub(super) tensor: Option<Arc<PerStream<DeviceTensorPool>>>,
+    pub(super) checked: Option<Arc<PerStream<CheckedMemory>>>,
+}
+
+impl GpuMemory {
+    /// Of no type that anybody asks for.
+    pub(super) fn of(all: impl StreamAllocator + 'static) -> Self {
+        Self::shared(Arc::new(all))
+    }
+
+    /// One that somebody knows by its type too.
+    pub(super) fn shared(all: Arc<dyn StreamAllocator>) -> Self {
+        Self {
+            all,
+            device: None,
+            vmem: None,
+            tensor: None,
+            checked: None,
+        }
+    }
+}
+
+impl Drop for GpuInner {
+    fn drop(&mut self) {
+        // GPU1.
+        if self.memory.all.live().blocks > 0 {
+            core::mem::forget(self.memory.all.clone());
+        }
+    }
+}
+
+impl Deref for GpuAllocator {
+    type Target = dyn StreamAllocator;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0.memory.all
+    }
+}
+
+impl GpuAllocator {
+    pub(super) fn new(
+        id: usize,
+        ordinal: i32,
+        kind: GpuKind,
+        made_bytes: u64,
+        memory: GpuMemory,
+    ) -> Self {
+        let (prefix, suffix) = match kind {
+            _ if memory.vmem.is_some() => ("GPUVMem", "bfc"),
+            GpuKind::Default | GpuKind::MemoryGuard => ("GPU", "bfc"),
+            GpuKind::CudaMalloc => ("GPU", "cuda_malloc"),
+            GpuKind::CudaMallocAsync => ("GPU", "cuda_malloc_async"),
+            GpuKind::TensorPool => ("GPU", "tensorpool"),
+        };
+        Self(Arc::new(GpuInner {
+            id,
+            ordinal,
+            kind,
+            name: format!("{prefix}_{id}_{suffix}"),
+            made_bytes,
+            memory,
+        }))
+    }
+
+    /// The allocator, to be kept by whoever knows no runtime. Its memory goes with it even if blocks are in use,
+    /// once the runtime's is gone.
+    pub fn memory(&self) -> &Arc<dyn StreamAllocator> {
+        &self.0.memory.all
+    }
+
+    /// What it is called: `GPU_0_bfc`, `GPUVMem_0_bfc` with the host behind it.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The logical device.
+    pub fn id(&self) -> usize {
+        self.0.id
+    }
+
+    /// The device's place among the driver's.
+    pub fn ordinal(&self) -> i32 {
+        self.0.ordinal
+    }
+
+    /// What serves its memory.
+    pub fn kind(&self) -> GpuKind {
+        self.0.kind
+    }
+
+    /// The limit in force, as its counters report it. That is the device's limit.
+    pub fn limit_bytes(&self) -> u64 {
+        self.stats().limit_bytes
+    }
+
+    /// What the first request for it asked for.
+    pub fn made_bytes(&self) -> u64 {
+        self.0.made_bytes
+    }
+
+    /// The allocator in the order of streams, where the kind has one: for typed buffers, steps and windows. A
+    /// block of one may not be a block of the other, and what it gives has no guards.
+    pub fn device_allocator(&self) -> Option<&DeviceAllocator> {
+        self.0.memory.device.as_ref()
+    }
+
+    /// The allocator with host memory behind the device's, where there is some: for typed buffers that move.
+    pub fn vmem_allocator(&self) -> Option<&VmemAllocator> {
+        self.0.memory.vmem.as_ref()
+    }
+
+    /// The tensor pool of a stream, for its steps: where the kind has such and the stream has allocated.
+    pub fn tensor_pool(&self, stream: &Arc<CudaStream>) -> Option<Arc<DeviceTensorPool>> {
+        self.0.memory.tensor.as_ref()?.of(stream)
+    }
+
+    /// The checked memory of a stream: with [`GpuKind::MemoryGuard`], once the stream has allocated.
+    pub fn checked_memory(&self, stream: &Arc<CudaStream>) -> Option<Arc<CheckedMemory>> {
+        self.0.memory.checked.as_ref()?.of(stream)
+    }
+
+    /// The checked memory of all streams, in the order of their first allocation.
+    fn all_checked(&self) -> Vec<Arc<CheckedMemory>> {
+        let checked = self.0.memory.checked.as_ref();
+        checked.map(|checked| checked.all()).unwrap_or_default()
+    }
+
+    /// Compares the guards of a block, behind the work of the stream it was given for.
+    ///
+    /// # Errors
+    /// [`CheckError`], [`CheckError::Unknown`] for a block of another allocator or of a kind without guards. The
+    /// block is as it was.
+    pub fn check(&self, block: &Block) -> Result<(), CheckError> {
+        let all = self.all_checked();
+        let owner = all
+            .iter()
+            .find(|one| OneStream::requested_bytes(&***one, block).is_some());
+        owner.ok_or(CheckError::Unknown)?.check(block)
+    }
+
+    /// Compares the guards of all blocks, stream by stream, and what waits; calls `found` for each that is not well
+    /// and returns how many those were: 0 for a kind without guards. It runs [`CheckedMemory::check_all`] on every
+    /// stream.
+    pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
+        let all = self.all_checked();
+        all.iter().map(|one| one.check_all(&mut found)).sum()
+    }
+
+    /// A find of a free that nobody has taken yet: the oldest of its stream; streams in the order of their first
+    /// allocation.
+    pub fn take_finding(&self) -> Option<CheckError> {
+        self.all_checked().iter().find_map(|one| one.take_finding())
+    }
+
+    /// How much frees found so far, all streams together.
+    pub fn finding_counts(&self) -> FindingCounts {
+        let mut sum = FindingCounts::default();
+        for one in self.all_checked() {
+            for counts in [one.guard_counts(), one.freed_counts()] {
+                sum.damaged += counts.damaged;
+                sum.unreachable += counts.unreachable;
+                sum.unlisted += counts.unlisted;
+                sum.kept_blocks += counts.kept_blocks;
+                sum.kept_bytes += counts.kept_bytes;
+            }
+        }
+        sum
+    }
+
+    /// Whether both are the same allocator.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(super) fn left(&self) -> Left {
+        let live = self.live();
+        Left {
+            name: self.0.name.clone(),
+            blocks: live.blocks,
+            bytes: live.bytes,
+            shared: Arc::strong_count(&self.0) > 1,
+        }
+    }
+}
+
+impl fmt::Debug for GpuAllocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GpuAllocator")
+            .field("name", &self.name())
+            .field("kind", &self.kind())
+            .field("context", self.context())
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

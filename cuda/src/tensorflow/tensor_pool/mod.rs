@@ -1,0 +1,318 @@
+//! [`DeviceTensorPool`]: a device's memory planned from a program's steps, after DeepRec's PRMalloc.
+//!
+//! The core's [`TensorPool`] over a [`DeviceAllocator`], so that slabs, and blocks that the plan has no
+//! place for, come from the same memory as everything else and in the order of the pool's stream.
+//!
+//! # One stream
+//! TENSOR1 A block of the plan that is freed may be given again by the next call, without a wait: whoever
+//! gets it queues its work on the same stream, behind the work that used it before. So a pool belongs
+//! to one stream. Work on another stream that uses a block is ordered by the caller: it waits for the
+//! pool's stream before, and the pool's stream waits for it before the block is freed.
+
+mod config;
+mod on_stream;
+mod tables;
+
+use core::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::CudaStream;
+use larder_core::lifetime::prmalloc::{
+    OpenStep, PlanError, PoolCounts, Progress, Round, TensorPool,
+};
+use larder_core::{
+    AddrRange, Align, AllocError, AllocatorId, Block, ChunkHandle, FreeError, Rejected, Request,
+};
+use larder_cuda_abi::StreamHandle;
+
+pub use config::TensorPoolConfig;
+use on_stream::StreamSource;
+
+use crate::driver::locked;
+use crate::lock_wait::Yield;
+use crate::stream::allocator::{BLOCK_ALIGN, Live};
+use crate::stream::per_stream::OneStream;
+use crate::with_tables::WithTables;
+use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError};
+
+/// Pools made so far; which one a block is of.
+static MADE: AtomicU32 = AtomicU32::new(1);
+
+/// Memory of one stream, planned from a program's steps.
+///
+/// The first steps are watched while the device's allocator serves them. When nothing new comes any
+/// more, or enough was seen, one slab is taken for all sizes above 32 KiB and one for those below, and
+/// from then on blocks are popped off stacks: no driver call, no search. What a step needs beyond the
+/// plan comes from the device's allocator; if that goes on, the steps are watched anew. See
+/// [`larder_core::lifetime::prmalloc`] for what a plan promises.
+///
+/// Any thread may call it, but all work on its blocks is of its stream: a freed block is given again at
+/// once, to work queued behind (see [`free`](Self::free)).
+///
+/// Blocks are values without a destructor. Dropping the pool gives everything back to the device's
+/// allocator in the order of the stream, blocks in use too.
+///
+/// ```no_run
+/// use larder_cuda::{Context, DeviceAllocator, DeviceTensorPool, TensorPoolConfig};
+///
+/// let context = Context::new(0)?;
+/// let memory = DeviceAllocator::new(&context)?;
+/// let stream = context.cudarc().new_stream()?;
+/// let pool = DeviceTensorPool::new(&memory, &stream, TensorPoolConfig::new())?;
+/// for _ in 0..1000 {
+///     let _step = pool.step();
+///     let block = pool.alloc(1 << 20)?;
+///     // kernels on `stream` use `block.addr()`
+///     pool.free(block)?;
+/// }
+/// println!("{:?}", pool.counts());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct DeviceTensorPool {
+    pool: WithTables<TensorPool<'static, StreamSource, Yield>>,
+    /// What its blocks carry for a handle.
+    number: ChunkHandle,
+    live_blocks: AtomicU64,
+    live_bytes: AtomicU64,
+    plan_error: Mutex<Option<PlanError>>,
+}
+
+impl DeviceTensorPool {
+    /// A pool at step 0 that has no plan yet. Takes its tables from the host, nothing from the device.
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::Stream`] if the stream is of another context than the memory, or the default
+    /// stream that each thread has of its own.
+    pub fn new(
+        memory: &DeviceAllocator,
+        stream: &Arc<CudaStream>,
+        config: TensorPoolConfig,
+    ) -> Result<Self, DeviceAllocError> {
+        let is_ours = stream.context().cu_ctx() == memory.context().cudarc().cu_ctx();
+        if !is_ours || stream.cu_stream().addr() == StreamHandle::PER_THREAD.0 {
+            return Err(DeviceAllocError::Stream);
+        }
+        let number = ChunkHandle::new(MADE.fetch_add(1, Ordering::Relaxed));
+        let backend = StreamSource::new(memory.clone(), stream.clone());
+        // SAFETY: the tables go into the pool, which nobody takes apart.
+        let pool = unsafe {
+            WithTables::new(|tables| {
+                TensorPool::new(config.pool, tables::lend(tables, &config), backend)
+            })
+        };
+        Ok(Self {
+            pool,
+            // 0 comes once in 2^32 pools.
+            number: number.ok_or(DeviceAllocError::Stream)?,
+            live_blocks: AtomicU64::new(0),
+            live_bytes: AtomicU64::new(0),
+            plan_error: Mutex::new(None),
+        })
+    }
+
+    /// Gives memory at a multiple of 256 for work that is queued on the stream from now on. From the
+    /// plan O(log bins), and no driver call but that of
+    /// [`check_captures`](crate::DeviceConfig::check_captures); otherwise as [`DeviceAllocator::alloc`].
+    ///
+    /// # Errors
+    /// [`DeviceAllocError::Capturing`] if the stream captures: plans have no windows.
+    /// [`DeviceAllocError::Memory`] where the request or the pool's tables forbid it, and as
+    /// [`DeviceAllocator::alloc`].
+    pub fn alloc(&self, bytes: u64) -> Result<Block, DeviceAllocError> {
+        self.alloc_aligned(bytes, BLOCK_ALIGN)
+    }
+
+    /// Gives memory at a multiple of `align` for work that is queued on the stream from now on. Less
+    /// than 256 packs small blocks of a plan more closely; more costs as many bytes again of a block
+    /// that is not the plan's.
+    ///
+    /// # Errors
+    /// Those of [`alloc`](Self::alloc).
+    pub fn alloc_aligned(&self, bytes: u64, align: Align) -> Result<Block, DeviceAllocError> {
+        self.memory().refuse_capture(self.stream())?;
+        let addr = self.pool.alloc(bytes, align).map_err(|error| {
+            let below = match error {
+                AllocError::OutOfMemory(_) => self.pool.backend().refusal(),
+                _ => None,
+            };
+            below.unwrap_or(DeviceAllocError::reason(error))
+        })?;
+        let too_large = AllocError::TooLarge {
+            requested_bytes: bytes,
+        };
+        let range = AddrRange::new(addr, bytes);
+        let range = range.ok_or(DeviceAllocError::reason(too_large))?;
+        self.live_blocks.fetch_add(1, Ordering::Relaxed);
+        self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Block::outside(range, self.number))
+    }
+
+    /// Takes a block back, wherever it came from and whatever has been planned since. All work that uses
+    /// it is queued on the pool's stream already, or that stream waits for it: the block may be given
+    /// again at once (TENSOR1). O(log bins) for one of the plan, otherwise as [`DeviceAllocator::free`].
+    ///
+    /// # Errors
+    /// Gives the block back if it is not one of this pool's.
+    pub fn free(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>> {
+        if !self.owns(&block) {
+            return Err(DeviceFreeError::unknown(block));
+        }
+        if let Err(error) = self.pool.free(block.addr()) {
+            let below = match error {
+                FreeError::SubAllocator => self.pool.backend().free_refusal(),
+                _ => None,
+            };
+            let error = below.unwrap_or(DeviceFreeError::Block(error));
+            return Err(Rejected::new(block, error));
+        }
+        self.live_blocks.fetch_sub(1, Ordering::Relaxed);
+        self.live_bytes.fetch_sub(block.bytes(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the block says that this pool gave it.
+    fn owns(&self, block: &Block) -> bool {
+        block.is_of(AllocatorId::OUTSIDE) && block.handle() == self.number
+    }
+
+    /// Begins a step, which ends when the answer is dropped. A planning round may run then: O(n log n)
+    /// in blocks freed since the last one, and the slabs if it was the last. Why it gave no plan is then
+    /// in [`plan_error`](Self::plan_error), and the pool serves on.
+    pub fn step(&self) -> TensorStep<'_> {
+        TensorStep {
+            pool: self,
+            step: Some(self.pool.start()),
+        }
+    }
+
+    fn run(&self, round: Option<Round>) -> Result<(), PlanError> {
+        let Some(round) = round else {
+            return Ok(());
+        };
+        let outcome = self.pool.run(round).map(|_| ());
+        *locked(&self.plan_error) = outcome.err();
+        outcome
+    }
+
+    /// Whether a plan serves.
+    pub fn is_planned(&self) -> bool {
+        self.pool.serving().is_some()
+    }
+
+    /// Why the last round gave no plan; `None` if it gave one, or is still to come.
+    pub fn plan_error(&self) -> Option<PlanError> {
+        *locked(&self.plan_error)
+    }
+
+    /// What it served and holds. O(1).
+    pub fn counts(&self) -> PoolCounts {
+        self.pool.counts()
+    }
+
+    /// How far the planner is.
+    pub fn progress(&self) -> Progress {
+        self.pool.planner().progress()
+    }
+
+    /// Begins to watch steps for another plan now, if the planner is done and no older plan has blocks
+    /// in use. Says whether it did. What serves goes on until then.
+    pub fn replan(&self) -> bool {
+        self.pool.replan()
+    }
+
+    /// Puts the planner back to step 0 with nothing recorded. What serves goes on.
+    pub fn reset(&self) {
+        self.pool.planner().reset();
+    }
+
+    /// The stream it serves.
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        self.pool.backend().stream()
+    }
+
+    /// The allocator it takes memory from.
+    pub fn memory(&self) -> &DeviceAllocator {
+        self.pool.backend().memory()
+    }
+}
+
+impl OneStream for DeviceTensorPool {
+    type Config = TensorPoolConfig;
+
+    fn make(
+        memory: &DeviceAllocator,
+        stream: &Arc<CudaStream>,
+        config: TensorPoolConfig,
+    ) -> Result<Self, DeviceAllocError> {
+        Self::new(memory, stream, config)
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        Self::stream(self)
+    }
+
+    fn alloc_as(&self, request: &Request) -> Result<Block, DeviceAllocError> {
+        self.alloc_aligned(request.bytes, request.align)
+    }
+
+    fn free(&self, block: Block) -> Result<(), Rejected<DeviceFreeError>> {
+        Self::free(self, block)
+    }
+
+    fn requested_bytes(&self, block: &Block) -> Option<u64> {
+        self.owns(block).then_some(block.bytes())
+    }
+
+    /// Slabs of a plan are no blocks.
+    fn live(_: &DeviceAllocator, pools: &[Arc<Self>]) -> Live {
+        let sum = |count: fn(&Self) -> &AtomicU64| {
+            let counts = pools.iter().map(|pool| count(pool).load(Ordering::Relaxed));
+            counts.sum()
+        };
+        Live {
+            blocks: sum(|pool| &pool.live_blocks),
+            bytes: sum(|pool| &pool.live_bytes),
+        }
+    }
+}
+
+impl fmt::Debug for DeviceTensorPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceTensorPool")
+            .field("is_planned", &self.is_planned())
+            .field("counts", &self.counts())
+            .field("progress", &self.progress())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A step of a [`DeviceTensorPool`] that ends when this is dropped.
+#[derive(Debug)]
+#[must_use = "dropped at once, the step ends at once"]
+pub struct TensorStep<'p> {
+    pool: &'p DeviceTensorPool,
+    step: Option<OpenStep>,
+}
+
+impl TensorStep<'_> {
+    /// Ends the step and says whether a plan that was due could be made.
+    ///
+    /// # Errors
+    /// Why it could not. The pool serves on from the plan it had, or without.
+    pub fn end(mut self) -> Result<(), PlanError> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Result<(), PlanError> {
+        let round = self.step.take().and_then(|step| self.pool.pool.stop(step));
+        self.pool.run(round)
+    }
+}
+
+impl Drop for TensorStep<'_> {
+    fn drop(&mut self) {
+        // What went wrong stands in `plan_error`.
+        let _ = self.stop();
+    }
+}

@@ -1,0 +1,163 @@
+//! [`Uses`]: which streams use a buffer, and what a further one must wait for.
+//!
+//! A use is noted before its work is queued, since that is when cudarc asks for the address; nothing is
+//! recorded then. Whoever comes later orders itself behind all that is queued on the stream by that
+//! time, once. The borrow checker sees to it that the work is queued by then: reads borrow the buffer,
+//! and a write borrows it alone.
+//!
+//! USE1 a read comes after all writes: its stream waits for every other stream in `writers`.
+//! USE2 a write comes after all writes and all reads. After one of the whole buffer the earlier uses are
+//!    forgotten: whoever waits for it waits for them.
+//! USE3 `seen` are streams that waited for all writes so far; any write empties it.
+//! USE4 `written` stands for all writes of its stream. It was taken while no work could be unqueued.
+//! USE5 a view that others can stand *beside* (parts that were split may be used by threads at once, and
+//!    their work be queued in any order) forgets nothing, and takes no point for later: of its
+//!    neighbours' work some may not be queued yet.
+//! USE6 what could not be ordered (during captures, or refused) counts as unordered for whoever comes
+//!    later.
+
+use cudarc::driver::{self as cuda, CudaStream};
+use larder_core::{StreamId, StreamPoint};
+
+use super::stream_set::StreamSet;
+use crate::DeviceAllocator;
+use crate::device::Ordered;
+
+/// One use.
+#[derive(Clone, Copy)]
+pub(super) struct Use<'a> {
+    pub(super) memory: &'a DeviceAllocator,
+    pub(super) stream: &'a CudaStream,
+    /// The stream's; none if the allocator does not know it.
+    pub(super) stream_id: Option<StreamId>,
+    /// Others may use their part at once (USE5).
+    pub(super) beside: bool,
+}
+
+/// Who uses a buffer.
+#[derive(Debug)]
+pub(super) struct Uses {
+    writers: StreamSet,
+    readers: StreamSet,
+    /// USE3.
+    seen: StreamSet,
+    /// USE4.
+    written: Option<StreamPoint>,
+}
+
+impl Uses {
+    /// Of a block that was given just now: it is there for work that is queued on its stream.
+    pub(super) fn new(origin: StreamId) -> Self {
+        Self {
+            writers: StreamSet::one(origin),
+            readers: StreamSet::EMPTY,
+            seen: StreamSet::EMPTY,
+            written: None,
+        }
+    }
+
+    /// Streams whose work may still use the buffer, all but the one it was allocated on.
+    pub(super) fn others(&self, origin: StreamId) -> StreamSet {
+        self.writers.with(&self.readers).without(origin)
+    }
+
+    /// Notes a read of work that is queued next. Nothing is called if the stream wrote last, or reads
+    /// again.
+    ///
+    /// # Errors
+    /// If the read could not be ordered behind the writes; it is noted nevertheless.
+    pub(super) fn read(&mut self, by: Use<'_>) -> Result<(), cuda::DriverError> {
+        let Some(stream_id) = by.stream_id else {
+            return wait(by.memory, &self.writers);
+        };
+        self.readers.insert(stream_id);
+        if self.seen.has(stream_id) {
+            return Ok(());
+        }
+        let seen = self.after_writers(by, stream_id)?;
+        if seen && !by.beside {
+            self.seen.insert(stream_id);
+        }
+        Ok(())
+    }
+
+    /// Notes a write of work that is queued next. Nothing is called if only this stream used the buffer
+    /// since it wrote last.
+    ///
+    /// # Errors
+    /// If the write could not be ordered behind all other uses; it is noted nevertheless.
+    pub(super) fn write(&mut self, by: Use<'_>) -> Result<(), cuda::DriverError> {
+        let outcome = match by.stream_id {
+            Some(stream_id) => self.after_all(by, stream_id),
+            None => wait(by.memory, &self.writers.with(&self.readers)).map(|()| true),
+        };
+        if outcome == Ok(true) && !by.beside {
+            // USE2.
+            self.writers = StreamSet::EMPTY;
+            self.readers = StreamSet::EMPTY;
+        }
+        self.seen = StreamSet::EMPTY;
+        self.written = None;
+        if let Some(stream_id) = by.stream_id {
+            self.writers.insert(stream_id);
+        }
+        outcome.map(drop)
+    }
+
+    /// USE1; whether all is ordered.
+    fn after_writers(
+        &mut self,
+        by: Use<'_>,
+        stream_id: StreamId,
+    ) -> Result<bool, cuda::DriverError> {
+        let writers = self.writers.without(stream_id);
+        all(writers.iter().map(|writer| {
+            let noted = self.written.filter(|point| point.stream == writer);
+            let point = noted.unwrap_or_else(|| by.memory.known_streams().point(writer));
+            if !by.beside {
+                self.written = Some(point);
+            }
+            by.memory.order_stream_id(by.stream, stream_id, point)
+        }))
+    }
+
+    /// USE2; whether all is ordered.
+    fn after_all(&mut self, by: Use<'_>, stream_id: StreamId) -> Result<bool, cuda::DriverError> {
+        let readers = self.readers.without(stream_id);
+        let after_readers = all(readers.iter().map(|reader| {
+            let point = by.memory.known_streams().point(reader);
+            by.memory.order_stream_id(by.stream, stream_id, point)
+        }));
+        // A reader that waited for the writers stands for them.
+        let through_readers = self.seen.has(stream_id) || self.seen.meets(&readers);
+        let after_writers = if through_readers {
+            Ok(true)
+        } else {
+            self.after_writers(by, stream_id)
+        };
+        Ok(after_readers? && after_writers?)
+    }
+}
+
+/// The host waits for all of these.
+fn wait(memory: &DeviceAllocator, stream_ids: &StreamSet) -> Result<(), cuda::DriverError> {
+    let waits = stream_ids
+        .iter()
+        .map(|stream_id| memory.wait_for_stream(stream_id));
+    all(waits.map(|waited| waited.map(|()| Ordered::Yes))).map(drop)
+}
+
+/// Does all of them, whatever one of them answers; the first error, or whether all are ordered.
+fn all(
+    acts: impl Iterator<Item = Result<Ordered, cuda::DriverError>>,
+) -> Result<bool, cuda::DriverError> {
+    let mut outcome = Ok(true);
+    for act in acts {
+        outcome = match (outcome, act) {
+            (Ok(sofar), Ok(ordered)) => Ok(sofar && ordered == Ordered::Yes),
+            (Ok(_), Err(error)) => Err(error),
+            (refused, _) => refused,
+        };
+    }
+    outcome
+}

@@ -1,0 +1,6 @@
+//! Values in device memory, pinned memory and both: buffers, and memory that moves between host and device.
+
+pub(crate) mod buffer;
+pub(crate) mod pinned;
+pub mod synced;
+pub(crate) mod vmem;

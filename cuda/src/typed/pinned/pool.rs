@@ -1,0 +1,349 @@
+//! [`PinnedAllocator`]: pinned memory of the host, in blocks.
+//!
+//! The core's best fit over regions of [`PinnedMemory`]. A block that streams still use when it is dropped
+//! waits for them here and is looked at by the next allocations; the host waits only when there is no other
+//! memory. Streams would not serve: memory that a stream's next work may use is not memory that the host may.
+
+use core::fmt;
+use std::sync::{Arc, Mutex, Weak};
+
+use cudarc::driver::CudaStream;
+use larder_core::{
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, Regions, Request,
+    Stats,
+};
+use larder_cuda_abi::StreamHandle;
+
+use super::uses::PinnedUses;
+use crate::driver::locked;
+#[cfg(feature = "control")]
+use crate::limits::LimitedPool;
+use crate::limits::{self, Budget};
+use crate::stream::pool::{BudgetedPool, PoolSource};
+use crate::with_tables::WithTables;
+use crate::{
+    CaptureStatus, Context, DeviceAllocError, DriverError, Event, EventConfig, PinnedConfig,
+    PinnedMemory,
+};
+
+/// Blocks and gaps between them, at most.
+const CHUNKS: usize = 1 << 14;
+
+/// A pool of pinned host memory, shared by threads. A clone is the same pool.
+///
+/// It keeps what it got: pinning costs about a second for 3 GiB. [`release`](Self::release) gives idle
+/// regions back. Dropping the last clone waits for the streams that use dropped buffers.
+///
+/// ```no_run
+/// use larder_cuda::{Context, DeviceAllocator, PinnedAllocator};
+///
+/// let context = Context::new(0)?;
+/// let (device, host) = (DeviceAllocator::new(&context)?, PinnedAllocator::new(&context)?);
+/// let stream = context.cudarc().new_stream()?;
+/// let mut numbers = host.zeros::<f32>(1000)?;
+/// numbers.as_mut_slice()?.fill(0.5);
+/// let mut there = device.zeros::<f32>(&stream, 1000)?;
+/// numbers.copy_to(&stream, &mut there)?; // goes on while the host does other things
+/// numbers.as_mut_slice()?.fill(1.5);     // waits for the copy, and for nothing behind it
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct PinnedAllocator(pub(super) Arc<PinnedInner>);
+
+pub(super) struct PinnedInner {
+    pub(super) pool: BudgetedPool<PinnedMemory, Regions>,
+    events: Events,
+    /// Streams that may use buffers without an end of their use being waited for at once.
+    streams: Mutex<Vec<Weak<CudaStream>>>,
+    /// Blocks that streams use still.
+    waiting: Mutex<Vec<(Block, PinnedUses)>>,
+}
+
+impl PinnedAllocator {
+    /// Holds nothing yet, and will hold as much as it needs. No driver call.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn new(context: &Context) -> Result<Self, DeviceAllocError> {
+        Self::with_limit(context, PinnedConfig::default(), u64::MAX)
+    }
+
+    /// Makes a pool of memory made as the configuration says, never more than so many bytes. No driver call.
+    ///
+    /// # Errors
+    /// None today.
+    pub fn with_limit(
+        context: &Context,
+        config: PinnedConfig,
+        limit_bytes: u64,
+    ) -> Result<Self, DeviceAllocError> {
+        Self::make(context, config, limit_bytes, None)
+    }
+
+    pub(super) fn make(
+        context: &Context,
+        config: PinnedConfig,
+        limit_bytes: u64,
+        budget: Option<&Budget>,
+    ) -> Result<Self, DeviceAllocError> {
+        let node = limits::pool_node(budget, "pinned memory", limit_bytes)
+            .map_err(DeviceAllocError::Budgets)?;
+        let memory = PinnedMemory::with_config(context, config).charged_to(node.clone());
+        // SAFETY: the table goes into the pool, which nobody takes apart.
+        let pool = unsafe {
+            WithTables::try_new(|tables| {
+                let table = tables.lend_zeroed(CHUNKS);
+                let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)?;
+                Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, memory))
+            })
+        };
+        // Only a configuration or a table that cannot be; both are fixed.
+        let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
+        let inner = Arc::new(PinnedInner {
+            events: Events::new(context),
+            streams: Mutex::default(),
+            waiting: Mutex::default(),
+            pool: BudgetedPool::new(context, pool, node),
+        });
+        let pool: Weak<PinnedInner> = Arc::downgrade(&inner);
+        limits::enter(pool, &inner.pool.node);
+        // A budget above may be in excess.
+        inner.pool.take_limit_over();
+        Ok(Self(inner))
+    }
+
+    /// Makes the stream known: from then on cudarc's copies of buffers on it are waited for when the host
+    /// needs the memory, and not at once. The buffers' own copies do this.
+    /// One of another context stays unknown: our events are none of its.
+    pub fn add_stream(&self, stream: &Arc<CudaStream>) {
+        if stream.context().cu_ctx() != self.context().cudarc().cu_ctx() {
+            return;
+        }
+        let mut streams = locked(&self.0.streams);
+        streams.retain(|known| known.strong_count() > 0);
+        let is_known = |known: &Weak<CudaStream>| known.as_ptr() == Arc::as_ptr(stream);
+        if !streams.iter().any(is_known) {
+            streams.push(Arc::downgrade(stream));
+        }
+    }
+
+    /// Who uses a buffer on the stream.
+    pub(super) fn user(&self, stream: &CudaStream) -> User {
+        let status = self.context().capture_status(stream);
+        if status.is_ok_and(|status| status != CaptureStatus::None) {
+            return User::Capture;
+        }
+        if stream.cu_stream().addr() == StreamHandle::PER_THREAD.0 {
+            return User::Unknown;
+        }
+        let streams = locked(&self.0.streams);
+        let mut known = streams.iter().filter_map(Weak::upgrade);
+        let known = known.find(|known| **known == *stream);
+        known.map_or(User::Unknown, User::Known)
+    }
+
+    /// Gives a block that nobody uses. O(1) and no driver call while something fits and no dropped buffer
+    /// waits for its streams; else a few calls for each that is out of use, and for each stream at work.
+    /// No block of the pool carries a point, so all fit all requests.
+    pub(super) fn take(&self, request: &Request) -> Result<Block, DeviceAllocError> {
+        let inner = &*self.0;
+        inner.poll();
+        if inner.pool.shrinking.is_on() {
+            // Dropped buffers are looked at here too.
+            self.freed_while_shrinking(0);
+            inner.pool.take_limit_over();
+        }
+        inner.pool.source().forget_over_budget();
+        let found = match inner.pool.alloc(request) {
+            Err(AllocError::OutOfMemory(_)) if inner.wait_for_one() => {
+                inner.poll();
+                inner.pool.alloc(request)
+            }
+            other => other,
+        };
+        inner.pool.node.shared().notify();
+        match found {
+            Ok(grant) => Ok(grant.block),
+            Err(reason) => Err(inner.pool.refusal(reason, &())),
+        }
+    }
+
+    /// Takes a block back once its uses are over. The host does not wait.
+    pub(super) fn take_back(&self, block: Block, mut uses: PinnedUses) {
+        let bytes = block.bytes();
+        if uses.is_empty() {
+            self.0.free(block);
+        } else {
+            uses.end_all(&self.0.events);
+            locked(&self.0.waiting).push((block, uses));
+        }
+        if self.0.pool.shrinking.is_on() {
+            self.freed_while_shrinking(bytes);
+        }
+    }
+
+    /// What kernels take for an address of a block.
+    pub(super) fn device_address(&self, address: u64) -> Result<u64, DriverError> {
+        self.0.pool.source().source().device_address(address)
+    }
+
+    pub(super) fn pool(&self) -> &impl BlockAllocator {
+        &*self.0.pool
+    }
+
+    /// Whether events can stand for what is queued on the stream.
+    pub(super) fn can_follow(&self, stream: &CudaStream) -> bool {
+        let is_ours = stream.context().cu_ctx() == self.context().cudarc().cu_ctx();
+        is_ours && stream.cu_stream().addr() != StreamHandle::PER_THREAD.0
+    }
+
+    pub(super) fn events(&self) -> &Events {
+        &self.0.events
+    }
+
+    /// Where the memory lives.
+    pub fn context(&self) -> &Context {
+        self.0.events.context()
+    }
+
+    /// Counters now; blocks that wait for streams count as live.
+    pub fn stats(&self) -> Stats {
+        self.0.pool.stats()
+    }
+
+    /// The most live bytes since this was last asked for, or since the beginning; now the next interval
+    /// begins. [`stats`](Self::stats) counts on as if nobody had asked.
+    pub fn take_peak(&self) -> u64 {
+        self.0.pool.take_peak()
+    }
+
+    /// This, by its limit, for as long as it is there.
+    #[cfg(feature = "control")]
+    pub(crate) fn as_pool(&self) -> Weak<dyn LimitedPool> {
+        let pool: Weak<PinnedInner> = Arc::downgrade(&self.0);
+        pool
+    }
+
+    /// Starts the counters anew; see [`Stats::clear`](larder_core::Stats::clear).
+    pub fn clear_stats(&self) {
+        self.0.pool.clear_stats();
+    }
+
+    /// Gives idle regions back to the driver; the bytes.
+    pub fn release(&self) -> u64 {
+        self.0.poll();
+        let released = self.0.pool.trim();
+        self.0.pool.node.shared().notify();
+        released
+    }
+}
+
+impl PinnedInner {
+    fn free(&self, block: Block) {
+        let freed = self.pool.free(block);
+        debug_assert!(freed.is_ok(), "a block of this pool");
+    }
+
+    /// Whether the program has freed all blocks, though streams may use some still.
+    pub(super) fn none_live(&self) -> bool {
+        let waiting = locked(&self.waiting);
+        let freed: u64 = waiting.iter().map(|(block, _)| block.bytes()).sum();
+        self.pool.stats().live_bytes <= freed
+    }
+
+    /// Frees what is out of use. A few driver calls for each block that is, and for each stream at work.
+    pub(super) fn poll(&self) {
+        let mut waiting = locked(&self.waiting);
+        if waiting.is_empty() {
+            return;
+        }
+        let mut busy = Vec::new();
+        // Without the driver's leave nothing is asked; it is tried again with the next block.
+        let _ = self.events.context().driver().relaxed(|| {
+            let over = waiting.extract_if(.., |(_, uses)| uses.are_over(&self.events, &mut busy));
+            for (block, _) in over {
+                self.free(block);
+            }
+            Ok(())
+        });
+    }
+
+    /// The host waits for everybody; whether there was anybody.
+    fn wait_for_one(&self) -> bool {
+        let mut waiting = locked(&self.waiting);
+        let mut waited = false;
+        for (_, uses) in waiting.iter_mut() {
+            waited |= uses.wait(&self.events, true).is_ok();
+        }
+        waited
+    }
+}
+
+impl Drop for PinnedInner {
+    fn drop(&mut self) {
+        self.wait_for_one();
+        self.poll();
+        let left = core::mem::take(&mut *locked(&self.waiting));
+        let unwaited = left.into_iter().flat_map(|(_, uses)| uses.into_unwaited());
+        self.pool.ends_behind(unwaited.collect());
+    }
+}
+
+impl fmt::Debug for PinnedAllocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedAllocator")
+            .field("context", self.context())
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Who uses a buffer.
+pub(super) enum User {
+    /// A stream that can be waited for later.
+    Known(Arc<CudaStream>),
+    /// One that is waited for at once.
+    Unknown,
+    /// A graph: its runs are the program's.
+    Capture,
+}
+
+impl User {
+    pub(super) const fn captures(&self) -> bool {
+        matches!(self, Self::Capture)
+    }
+}
+
+/// Events, kept to be recorded again.
+pub(super) struct Events {
+    context: Context,
+    spare: Mutex<Vec<Event>>,
+}
+
+impl Events {
+    fn new(context: &Context) -> Self {
+        Self {
+            context: context.clone(),
+            spare: Mutex::default(),
+        }
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(super) fn take(&self) -> Result<Event, DriverError> {
+        match locked(&self.spare).pop() {
+            Some(event) => Ok(event),
+            None => Event::new(&self.context, EventConfig::default()),
+        }
+    }
+
+    pub(super) fn give_some(&self, event: Option<Event>) {
+        locked(&self.spare).extend(event);
+    }
+
+    pub(super) fn give(&self, event: Event) {
+        locked(&self.spare).push(event);
+    }
+}

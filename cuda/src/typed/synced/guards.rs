@@ -1,0 +1,180 @@
+//! What [`SyncedMemory`](super::SyncedMemory) lends: copies under way, and memory to be written whole.
+
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, DeviceRepr, DeviceSlice, HostSlice, ValidAsZeroBits};
+
+use super::pair::SyncedPair;
+use super::pools::Pools;
+use super::sides::DeviceValues;
+use crate::typed::buffer::in_our_words;
+use crate::{BufferViewMut, DeviceAllocError, DeviceBuffer, DriverError};
+
+/// A copy under way. Dropping it waits; the next access returns what goes wrong then. If it is forgotten, the
+/// next access waits.
+#[must_use = "dropping it waits for the copy"]
+pub struct InFlight<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
+    pair: &'m mut SyncedPair<Pools<'a, T>>,
+}
+
+impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> InFlight<'m, 'a, T> {
+    pub(super) const fn new(pair: &'m mut SyncedPair<Pools<'a, T>>) -> Self {
+        Self { pair }
+    }
+
+    /// Waits until the copy is done.
+    ///
+    /// # Errors
+    /// If the driver refuses, or the copy failed; it counts as under way still.
+    pub fn wait(self) -> Result<(), DeviceAllocError> {
+        self.pair.settle()
+    }
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits + Copy> Drop for InFlight<'_, '_, T> {
+    fn drop(&mut self) {
+        // The next access waits again, and has somebody to tell.
+        let _ = self.pair.settle();
+    }
+}
+
+/// The host's memory, to be written whole. If it goes without [`written`](Self::written), values that only the
+/// host had are gone, and others are where they were.
+pub struct CpuOverwrite<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
+    pair: &'m mut SyncedPair<Pools<'a, T>>,
+    /// The host's side, which no stream uses; the pair is borrowed.
+    place: NonNull<[T]>,
+}
+
+impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> CpuOverwrite<'m, 'a, T> {
+    pub(super) const fn new(pair: &'m mut SyncedPair<Pools<'a, T>>, place: NonNull<[T]>) -> Self {
+        Self { pair, place }
+    }
+
+    /// The host is newest.
+    ///
+    /// # Safety
+    /// Every value was written.
+    pub unsafe fn written(self) {
+        self.pair.host_written();
+    }
+
+    /// Writes all values; the host is newest.
+    ///
+    /// # Errors
+    /// [`DriverError::Size`] inside if there are not as many.
+    pub fn copy_from_slice(mut self, values: &[T]) -> Result<(), DeviceAllocError> {
+        if values.len() != self.len() {
+            let bytes = size_of_val(values) as u64;
+            return Err(DriverError::Size { bytes }.into());
+        }
+        for (place, value) in self.iter_mut().zip(values) {
+            place.write(*value);
+        }
+        // SAFETY: the lines above wrote as many values as there are.
+        unsafe { self.written() };
+        Ok(())
+    }
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits + Copy> Deref for CpuOverwrite<'_, '_, T> {
+    type Target = [MaybeUninit<T>];
+
+    fn deref(&self) -> &[MaybeUninit<T>] {
+        let first = self.place.cast().as_ptr();
+        // SAFETY: the side is borrowed with the pair; what it holds is left open.
+        unsafe { core::slice::from_raw_parts(first, self.place.len()) }
+    }
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits + Copy> DerefMut for CpuOverwrite<'_, '_, T> {
+    fn deref_mut(&mut self) -> &mut [MaybeUninit<T>] {
+        let first = self.place.cast().as_ptr();
+        // SAFETY: the side is borrowed mutably with the pair; what it holds is left open.
+        unsafe { core::slice::from_raw_parts_mut(first, self.place.len()) }
+    }
+}
+
+/// The device's memory, to be written whole. If it goes without [`written`](Self::written), values that only
+/// the device had are gone, and others are where they were.
+pub struct GpuOverwrite<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> {
+    pair: &'m mut SyncedPair<Pools<'a, T>>,
+    nothing: &'m mut DeviceBuffer<T>,
+}
+
+impl<'m, 'a, T: DeviceRepr + ValidAsZeroBits + Copy> GpuOverwrite<'m, 'a, T> {
+    pub(super) const fn new(
+        pair: &'m mut SyncedPair<Pools<'a, T>>,
+        nothing: &'m mut DeviceBuffer<T>,
+    ) -> Self {
+        Self { pair, nothing }
+    }
+
+    /// The memory, for a kernel's argument.
+    pub fn view(&mut self) -> BufferViewMut<'_, MaybeUninit<T>> {
+        self.values().into_uninit()
+    }
+
+    /// The device is newest.
+    ///
+    /// # Safety
+    /// Work that writes every value is queued through [`view`](Self::view).
+    pub unsafe fn written(self) {
+        self.pair.device_written();
+    }
+
+    /// Copies all values in the order of the stream; the device is newest.
+    ///
+    /// # Errors
+    /// [`DriverError::Size`] inside if there are not as many; if the driver refuses.
+    pub fn copy_from<S: HostSlice<T> + ?Sized>(
+        mut self,
+        stream: &Arc<CudaStream>,
+        values: &S,
+    ) -> Result<(), DeviceAllocError> {
+        let memory = self.pair.backend().memory.clone();
+        let mut to = self.values();
+        if values.len() != to.len() {
+            let bytes = values.len().saturating_mul(size_of::<T>()) as u64;
+            return Err(DriverError::Size { bytes }.into());
+        }
+        if to.num_bytes() > 0 {
+            to.as_view().refuse_asleep()?;
+            let copy = |_, _| Ok(stream.memcpy_htod(values, &mut to));
+            let answer = memory.context().try_on(stream, copy)?;
+            answer.map_err(|error| in_our_words("cuMemcpyHtoDAsync_v2", error))?;
+        }
+        // SAFETY: the copy writes as many as there are.
+        unsafe { self.written() };
+        Ok(())
+    }
+
+    fn values(&mut self) -> BufferViewMut<'_, T> {
+        match &mut self.pair.device {
+            Some(device) => DeviceValues::view_mut(device),
+            None => self.nothing.as_view_mut(),
+        }
+    }
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits + Copy> fmt::Debug for InFlight<'_, '_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InFlight")
+    }
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits + Copy> fmt::Debug for CpuOverwrite<'_, '_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CpuOverwrite({})", self.len())
+    }
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits + Copy> fmt::Debug for GpuOverwrite<'_, '_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GpuOverwrite({})", self.pair.backend().len)
+    }
+}

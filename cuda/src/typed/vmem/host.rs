@@ -1,0 +1,180 @@
+//! [`VmemHost`]: memory of the host that devices use, in the order of streams.
+//!
+//! The core's best fit over pinned or managed regions, with streams by number, as the device's allocator
+//! has them: only devices use these blocks, so what a stream freed may be given to the same stream at
+//! once, and to another one after a wait that the device makes.
+//!
+//! VMHOST1 the address of a block is good for the device: pinned memory has one address on both sides where
+//! addresses are unified and it is not write-combined, managed memory has one always.
+//!
+//! # When nothing fits that the stream may use at once
+//! What another stream used last is given, and the stream waits for it; what events have passed counts
+//! as free for all; regions are got from the driver; and if that fails while freed memory is pending, the
+//! host waits for it.
+//!
+//! # Locks
+//! The core's for bookkeeping; the streams', also while an event is recorded. No thread holds both.
+
+use core::fmt;
+use std::sync::{Arc, Weak};
+
+use cudarc::driver::CudaStream;
+use larder_core::{
+    Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, Placement, Regions, Rejected,
+    Request, Stats,
+};
+
+use super::HostSide;
+use crate::limits::{self, Budget};
+use crate::source::managed::ManagedSource;
+use crate::source::pinned::PinnedSource;
+use crate::source::ranges::{RangeSource, Ranges};
+use crate::stream::allocator::{BlockInfo, Live, StreamAllocator};
+use crate::stream::pool::{BudgetedPool, HostWait, StreamPool};
+use crate::with_tables::WithTables;
+use crate::{Context, DeviceAllocError, DeviceFreeError, DriverError, PinnedConfig};
+
+/// Blocks and gaps between them, at most.
+const CHUNKS: usize = 1 << 14;
+
+/// Pinned or managed regions.
+type HostRanges = Ranges<Box<dyn RangeSource>>;
+
+/// The host's side.
+pub(super) type VmemHost = StreamPool<HostRanges, Regions>;
+
+/// Holds nothing yet; `None` for no host side.
+pub(super) fn make(
+    context: &Context,
+    side: HostSide,
+    budget: Option<&Budget>,
+) -> Result<Option<Arc<VmemHost>>, DeviceAllocError> {
+    let (source, limit_bytes): (Box<dyn RangeSource>, u64) = match side {
+        HostSide::None => return Ok(None),
+        HostSide::Pinned(limit_bytes) => {
+            // VMHOST1.
+            if !context.device_info()?.unified_addressing {
+                return Err(DriverError::Unsupported {
+                    what: "unified addressing",
+                    device: context.ordinal(),
+                }
+                .into());
+            }
+            let source = PinnedSource::new(context, PinnedConfig::default());
+            (Box::new(source), limit_bytes)
+        }
+        HostSide::Managed => {
+            let source = ManagedSource::new(context)?;
+            let max_bytes = source.max_bytes;
+            (Box::new(source), max_bytes)
+        }
+    };
+    let node =
+        limits::pool_node(budget, "host memory", limit_bytes).map_err(DeviceAllocError::Budgets)?;
+    let regions = HostRanges::over(source).charged_to(node.clone());
+    let limit_bytes = node.usage().config.hard_bytes;
+    // SAFETY: the table goes into the pool, which nobody takes apart.
+    let pool = unsafe {
+        WithTables::try_new(|tables| {
+            let table = tables.lend_zeroed(CHUNKS);
+            let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)?;
+            Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, regions))
+        })
+    };
+    // Only a configuration or a table that cannot be; both are fixed.
+    let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
+    let host = Arc::new(VmemHost::new(BudgetedPool::new(context, pool, node)));
+    let pool: Weak<VmemHost> = Arc::downgrade(&host);
+    limits::enter(pool, &host.node);
+    // A budget above may be in excess.
+    host.take_limit_over();
+    Ok(Some(host))
+}
+
+impl VmemHost {
+    /// Gives idle regions back to the driver; the bytes.
+    pub(super) fn release(&self) -> u64 {
+        self.collect(HostWait::MayBlock, &());
+        let released = self.trim();
+        self.node.shared().notify();
+        released
+    }
+}
+
+impl StreamAllocator for VmemHost {
+    fn context(&self) -> &Context {
+        BudgetedPool::context(self)
+    }
+
+    fn alloc_as(
+        &self,
+        stream: &Arc<CudaStream>,
+        request: &Request,
+    ) -> Result<Block, DeviceAllocError> {
+        let request = Request {
+            stream: self.streams.id(stream)?,
+            freed_by: None,
+            ..*request
+        };
+        let host = HostWait::MayBlock;
+        let given = self.alloc_more(stream, request.stream, &request, host, &());
+        self.node.shared().notify();
+        given
+    }
+
+    /// O(1), no driver call; a stream of another context is waited for.
+    fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
+        let bytes = block.bytes();
+        match self.streams.id(stream) {
+            Ok(stream_id) => self
+                .free_at(block, self.streams.point(stream_id))
+                .map_err(DeviceFreeError::from_core)?,
+            Err(_) => {
+                let block = self.context().wait_before_free(stream, block)?;
+                BlockAllocator::free(&***self, block).map_err(DeviceFreeError::from_core)?;
+            }
+        }
+        if self.shrinking.is_on() {
+            self.freed_while_shrinking(Some(stream), bytes, &());
+        }
+        Ok(())
+    }
+
+    fn info(&self, block: &Block) -> Option<BlockInfo> {
+        self.with(|bfc| {
+            Some(BlockInfo {
+                requested_bytes: bfc.requested_bytes(block)?,
+                allocation_id: bfc.allocation_id(block),
+                placement: Placement::Host,
+            })
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        BudgetedPool::stats(self)
+    }
+
+    fn clear_stats(&self) {
+        BudgetedPool::clear_stats(self);
+    }
+
+    fn live(&self) -> Live {
+        self.with(|bfc| Live {
+            blocks: u64::from(bfc.report().used_chunks),
+            bytes: bfc.stats().live_bytes,
+        })
+    }
+}
+
+impl fmt::Debug for VmemHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VmemHost")
+            .field("context", self.context())
+            .field("stats", &BudgetedPool::stats(self))
+            .finish_non_exhaustive()
+    }
+}
