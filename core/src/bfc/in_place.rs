@@ -14,10 +14,6 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
     ///
     /// # Safety
     /// `at` is aligned and valid for writes, and all its bytes are 0.
-    #[expect(
-        clippy::multiple_unsafe_ops_per_block,
-        reason = "one argument for all fields"
-    )]
     unsafe fn place(
         at: *mut Self,
         config: BfcConfig,
@@ -52,10 +48,6 @@ impl<'t, S, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
     ///
     /// # Safety
     /// `at` is aligned and valid for writes, and all its bytes are 0.
-    #[expect(
-        clippy::multiple_unsafe_ops_per_block,
-        reason = "one argument for all fields"
-    )]
     pub unsafe fn place(
         at: *mut Self,
         config: BfcConfig,

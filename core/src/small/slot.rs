@@ -112,7 +112,7 @@ impl Links {
     /// SLOT1 holds for `slot`, and the caller owns its list.
     #[inline(always)]
     pub(super) unsafe fn next(self, slot: *mut Slot) -> *mut Slot {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller owns the list that `slot` is in (SLOT1), so its first word is a link.
         let word = unsafe { Slot::next(slot) };
         self.read(slot, word)
     }
@@ -123,7 +123,7 @@ impl Links {
     /// `slot` is a free block that the caller owns alone, aligned for a pointer.
     #[inline(always)]
     pub(super) unsafe fn set_next(self, slot: *mut Slot, next: *mut Slot) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the block is free, the caller's alone and aligned for a pointer; a masked link is as long as a plain one.
         unsafe { Slot::set_next(slot, self.written(slot, next)) }
     }
 
@@ -132,7 +132,7 @@ impl Links {
     /// # Safety
     /// SLOT1 holds for `slot`, the caller owns its list, and [`set_below`](Self::set_below) was called for it.
     pub(super) unsafe fn below(self, slot: *mut Slot) -> *mut Slot {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller owns the list that `slot` heads, and `set_below` wrote its second word.
         let word = unsafe { Slot::below(slot) };
         self.read(slot, word)
     }
@@ -142,7 +142,7 @@ impl Links {
     /// # Safety
     /// `slot` is a free block that the caller owns alone, aligned for a pointer, with room for two words.
     pub(super) unsafe fn set_below(self, slot: *mut Slot, below: *mut Slot) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the block is free, the caller's alone, aligned for a pointer and two words long.
         unsafe { Slot::set_below(slot, self.written(slot, below)) }
     }
 
@@ -190,7 +190,7 @@ impl Chain {
     /// # Safety
     /// `slot` is a free block that the caller owns alone, aligned for a pointer.
     pub unsafe fn push(&mut self, slot: *mut Slot) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the block is free, the caller's alone and aligned for a pointer.
         unsafe { Slot::set_next(slot, self.head) };
         self.head = slot;
         self.count += 1;

@@ -46,7 +46,7 @@ impl CacheBin {
     /// empty for ever.
     #[inline(always)]
     pub unsafe fn pop(bin: *mut Self) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises what `pop_linked` asks for, and that the links are plain.
         unsafe { Self::pop_linked(bin, Links::PLAIN) }
     }
 
@@ -56,17 +56,16 @@ impl CacheBin {
     /// Those of [`pop`](Self::pop), and the bin's blocks have these links.
     #[inline(always)]
     pub unsafe fn pop_linked(bin: *mut Self, links: Links) -> *mut u8 {
-        // SAFETY: the caller's bin, here and below.
-        let slot = unsafe { (*bin).head.get() };
-        if !slot.is_null() {
-            // SAFETY: SLOT1 for a slot of this list.
-            let next = unsafe { links.next(slot) };
-            // SAFETY: a bin with a block is the caller's alone.
-            unsafe { (*bin).head.set(next) };
-            // SAFETY: a bin with a block is the caller's alone.
-            unsafe { (*bin).room += 1 };
+        // SAFETY: the bin is valid. One that others share is empty for ever, so a bin with a block is the caller's alone:
+        // its slots are in a list of the caller's (SLOT1), and no one else reads what is written.
+        unsafe {
+            let slot = (*bin).head.get();
+            if !slot.is_null() {
+                (*bin).head.set(links.next(slot));
+                (*bin).room += 1;
+            }
+            slot.cast()
         }
-        slot.cast()
     }
 
     /// The block that was put in last, or null.
@@ -75,7 +74,7 @@ impl CacheBin {
     /// The bin is valid, and the caller's alone or one that stays empty for ever.
     #[inline(always)]
     pub unsafe fn newest(bin: *mut Self) -> *mut u8 {
-        // SAFETY: the caller's bin.
+        // SAFETY: the bin is valid, and nobody writes to one that others share.
         unsafe { (*bin).head.get() }.cast()
     }
 
@@ -86,7 +85,7 @@ impl CacheBin {
     /// `block` is a block of the bin's class, given up by the caller.
     #[inline(always)]
     pub unsafe fn push(bin: *mut Self, block: *mut u8) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises what `push_linked` asks for, and that the links are plain.
         unsafe { Self::push_linked(bin, block, Links::PLAIN) }
     }
 
@@ -96,19 +95,17 @@ impl CacheBin {
     /// Those of [`push`](Self::push), and the bin's blocks have these links.
     #[inline(always)]
     pub unsafe fn push_linked(bin: *mut Self, block: *mut u8, links: Links) -> bool {
-        // SAFETY: the caller's bin, here and below.
-        if unsafe { (*bin).room } <= 0 {
-            return false;
-        }
         let slot = block.cast::<Slot>();
-        // SAFETY: a bin with room is the caller's alone.
-        let head = unsafe { (*bin).head.get() };
-        // SAFETY: the caller gave the block up.
-        unsafe { links.set_next(slot, head) };
-        // SAFETY: a bin with room is the caller's alone.
-        unsafe { (*bin).head.set(slot) };
-        // SAFETY: a bin with room is the caller's alone.
-        unsafe { (*bin).room -= 1 };
+        // SAFETY: the bin is valid. One that others share has no room, so a bin with room is the caller's alone. The
+        // block is free, as its owner gave it up, and as large and aligned as its class says: a pointer at least.
+        unsafe {
+            if (*bin).room <= 0 {
+                return false;
+            }
+            links.set_next(slot, (*bin).head.get());
+            (*bin).head.set(slot);
+            (*bin).room -= 1;
+        }
         true
     }
 
@@ -223,10 +220,10 @@ impl ThreadCache {
     #[inline(always)]
     pub unsafe fn pop(cache: *mut Self, class: SizeClass) -> *mut u8 {
         let pop = |bin| {
-            // SAFETY: the caller's promise.
+            // SAFETY: a bin of a valid cache; `with_bin` runs this only while the bin is the caller's, or empty for ever.
             unsafe { CacheBin::pop(bin) }
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the cache is valid, and the caller's or empty for ever.
         unsafe { Self::with_bin(cache, class, pop) }.unwrap_or(core::ptr::null_mut())
     }
 
@@ -237,10 +234,10 @@ impl ThreadCache {
     #[inline(always)]
     pub unsafe fn push(cache: *mut Self, class: SizeClass, block: *mut u8) -> bool {
         let push = |bin| {
-            // SAFETY: the caller's promise.
+            // SAFETY: as in `pop`, and the caller gave the block up.
             unsafe { CacheBin::push(bin, block) }
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the cache is valid, and the caller's or empty for ever.
         unsafe { Self::with_bin(cache, class, push) }.unwrap_or(false)
     }
 
@@ -258,7 +255,7 @@ impl ThreadCache {
         if !class.is_of_long() {
             return Some(f(bin));
         }
-        // SAFETY: the caller's promise; the lock is shared by its nature.
+        // SAFETY: the cache is valid, and a lock may be shared.
         let long = unsafe { &(*cache).long };
         if !long.enter() {
             return None;
@@ -273,7 +270,7 @@ impl ThreadCache {
     /// # Safety
     /// The cache is valid.
     pub(super) unsafe fn long<'c>(cache: *mut Self) -> &'c BiasedLock {
-        // SAFETY: the caller's promise.
+        // SAFETY: the cache is valid, and a lock may be shared.
         unsafe { &(*cache).long }
     }
 
@@ -289,7 +286,7 @@ impl ThreadCache {
     /// The cache is valid.
     pub(super) unsafe fn first_long(cache: *mut Self) -> usize {
         SizeClass::long().fold(0, |seen, class| {
-            // SAFETY: the caller's promise; the first block's address is read at once.
+            // SAFETY: the cache is valid; the head is one word, which the owner writes at once.
             let first = unsafe { (*Self::place(cache, class)).head.get() }.addr();
             seen.rotate_left(7) ^ first
         })

@@ -79,10 +79,6 @@ impl<'a> Page<'a> {
 
     /// # Safety
     /// What becomes of a kernel that uses the page is what is asked.
-    #[expect(
-        clippy::multiple_unsafe_ops_per_block,
-        reason = "one argument for all arms"
-    )]
     unsafe fn act(&self, act: Act) -> Result<(), DriverError> {
         // SAFETY: the page's own addresses and handle, and the caller's promise.
         unsafe {

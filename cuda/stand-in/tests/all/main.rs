@@ -1,7 +1,6 @@
 //! Tests of the stand-in through its exported functions. They share one driver, so they take turns.
 
 #![allow(
-    clippy::multiple_unsafe_ops_per_block,
     clippy::undocumented_unsafe_blocks,
     clashing_extern_declarations,
     reason = "calls of the driver's C interface"
