@@ -107,7 +107,7 @@ impl<W: Wait> Heap<W> {
             if state.is_some() {
                 return Err(RegionError::Claimed);
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the bytes are valid and no one else's for ever, and no state has been made over them.
             *state = Some(unsafe { HeapState::new(start, bytes) }?);
             Ok(())
         })
@@ -147,7 +147,7 @@ impl HeapState {
         Ok(Self {
             cache: ThreadCache::new(),
             set: SpanSet::without_transfer_caches(),
-            // SAFETY: the caller's promise.
+            // SAFETY: the bytes are valid and no one else's for ever.
             pages: unsafe { RegionPages::new(start, bytes) }?,
             refused_frees: 0,
         })
@@ -213,7 +213,7 @@ impl HeapState {
         let bin = self.cache.of(class);
         // SAFETY: this heap's sets have no remote-free queue; the bin goes with the set.
         unsafe { self.set.make_room(ptr::null(), class, bin, &mut self.pages) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the bin is this heap's own, under its lock, and the caller gave up a block of its class.
         if !unsafe { CacheBin::push(bin, block) } {
             // A bin that was never refilled has no room of its own yet.
             // SAFETY: the bin did not take the block, so it is still ours.
@@ -336,14 +336,14 @@ unsafe impl<W: Wait> GlobalAlloc for Heap<W> {
             let stays = moved == block || moved.is_null();
             if !stays && kept <= COPIED_UNDER_LOCK {
                 copy(moved);
-                // SAFETY: the caller's promise; the contents have moved.
+                // SAFETY: a block of this heap with this layout, whose contents have moved, so nothing uses it.
                 unsafe { state.free(block, layout) };
             }
             (moved, !stays && kept > COPIED_UNDER_LOCK)
         });
         if is_pending {
             copy(moved);
-            // SAFETY: the caller's promise; the contents have moved.
+            // SAFETY: a block of this heap with this layout, whose contents have moved, so nothing uses it.
             unsafe { self.dealloc(block, layout) };
         }
         moved
@@ -419,7 +419,7 @@ impl<const BYTES: usize, W: Wait> StaticHeap<BYTES, W> {
 #[cold]
 #[inline(never)]
 unsafe fn claim_at_first(state: &mut Option<HeapState>, start: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the bytes are valid and no one else's for ever.
     *state = unsafe { HeapState::new(start, bytes) }.ok();
 }
 
@@ -448,7 +448,7 @@ unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         self.with(|state| {
             if let Some(state) = state {
-                // SAFETY: the caller's promise.
+                // SAFETY: `GlobalAlloc`: a block of this heap, which is not moved while blocks live, with its layout.
                 unsafe { state.free(block, layout) };
             }
         });
@@ -458,7 +458,7 @@ unsafe impl<const BYTES: usize, W: Wait> GlobalAlloc for StaticHeap<BYTES, W> {
         if self.with(|state| state.is_none()) {
             return ptr::null_mut();
         }
-        // SAFETY: the caller's promise; the heap has its region, and is not moved during a call.
+        // SAFETY: `GlobalAlloc`: a block of this heap with its layout. The heap has its region, and no call moves it.
         unsafe { self.heap.realloc(block, layout, new_size) }
     }
 }

@@ -269,7 +269,7 @@ impl SpanSet {
     /// # Safety
     /// The record is ours and fresh.
     unsafe fn adopt(&mut self, span: *mut Span) {
-        // SAFETY: the caller's promise: the record is ours.
+        // SAFETY: a record that is ours has a shape.
         let shape = *unsafe { Span::shape(span) };
         self.made_bytes += shape.bytes as usize;
         let state = self.class(shape.class());
@@ -400,7 +400,7 @@ impl SpanSet {
         pages: &mut impl Pages,
     ) {
         let mut all = usize::MAX;
-        // SAFETY: the caller's promise.
+        // SAFETY: what holds for every bin holds for those from the first class on.
         unsafe { self.flush_from(0, owner, cache, &mut all, pages) };
     }
 
@@ -424,7 +424,7 @@ impl SpanSet {
                 return class.index();
             }
             *budget = budget.saturating_sub(bin.len());
-            // SAFETY: the caller's promise for each bin.
+            // SAFETY: the conditions of `refill` hold for each bin of this cache.
             unsafe { self.empty_bin(owner, bin, pages) };
         }
         CLASSES
@@ -459,7 +459,7 @@ impl SpanSet {
         for class in SizeClass::all() {
             let bin = cache.of(class);
             if !bin.is_empty() && self.class(class).blocks == 0 {
-                // SAFETY: the caller's promise for each bin.
+                // SAFETY: the conditions of `refill` hold for each bin of this cache.
                 unsafe { self.empty_bin(owner, bin, pages) };
             }
         }
@@ -510,7 +510,7 @@ impl SpanSet {
             *budget = budget.saturating_sub(count);
             may
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: `owner` is this set's remote-free queue, or null, and `pages` are those of every call.
         if !unsafe { self.give_up(owner, pay, pages) } {
             return false;
         }

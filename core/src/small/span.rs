@@ -227,18 +227,15 @@ impl Span {
     /// # Safety
     /// `span` is the record of a span in use; the chain's blocks are of it and the caller's.
     pub unsafe fn give_remote(span: *mut Self, chain: Chain) {
-        // SAFETY: the caller holds blocks of it.
+        // SAFETY: the record is that of a span in use, whose shape and remote list may be read by whoever holds a block of it.
+        let (shape, remote) = unsafe { (*Self::shape(span), &(*span).remote) };
         let SpanShape {
             base, owner, links, ..
-        } = *unsafe { Self::shape(span) };
-        // SAFETY: the list may be reached by anybody who holds a block of the span.
-        let remote = unsafe { &(*span).remote };
-        // SAFETY: the caller's promise.
+        } = shape;
+        // SAFETY: the chain's blocks lie in this span and are the caller's.
         if unsafe { remote.push(base, chain, links) } {
-            // SAFETY: the record is there.
-            let tail = unsafe { &raw const (*span).remote_tail };
-            // SAFETY: REMOTE1: ours, since our push made the list non-empty.
-            unsafe { Cell::write(tail, chain.tail) };
+            // SAFETY: REMOTE1: the tail is ours, since our push made the list non-empty.
+            unsafe { Cell::write(&raw const (*span).remote_tail, chain.tail) };
             // SAFETY: an owner outlives its spans; REMOTE2 keeps the span until it is announced.
             let owner = unsafe { &*owner };
             // SAFETY: our push made the list non-empty.
@@ -338,7 +335,7 @@ impl Own {
     pub(super) unsafe fn take_free(&mut self, shape: &SpanShape, max: u32) -> (*mut Slot, u32) {
         self.rest = 0;
         if self.free_count + self.received_count == 0 && !self.holes.is_empty() {
-            // SAFETY: the caller's promise.
+            // SAFETY: `shape` is this span's, and it has holes.
             unsafe { self.fill_hole(shape) };
         }
         let (list, count) = if self.received_count > 0 {
@@ -433,10 +430,13 @@ impl Own {
     /// # Safety
     /// `shape` is this span's.
     pub(super) unsafe fn is_sound(&self, shape: &SpanShape) -> bool {
-        // SAFETY: the caller's promise.
-        let free = unsafe { self.is_list(self.free, self.free_count, shape) };
-        // SAFETY: the caller's promise: `shape` is this span's.
-        let received = unsafe { self.is_list(self.received, self.received_count, shape) };
+        // SAFETY: both lists are this span's, and so is `shape`.
+        let (free, received) = unsafe {
+            (
+                self.is_list(self.free, self.free_count, shape),
+                self.is_list(self.received, self.received_count, shape),
+            )
+        };
         let holed = self.holes.blocks(&self.grid(shape)) as u16;
         free && received
             && self.used + self.free_count + self.received_count + holed == self.carved

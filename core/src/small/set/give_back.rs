@@ -46,7 +46,7 @@ impl SpanSet {
             if remote_queue.is_empty() {
                 return true;
             }
-            // SAFETY: the caller's promise: the queue is this set's own.
+            // SAFETY: the queue is this set's own, so nobody else takes from it.
             self.received = unsafe { remote_queue.take() };
         }
         for _ in 0..RECEIVED {
@@ -123,10 +123,8 @@ impl SpanSet {
         if count == 0 {
             return;
         }
-        // SAFETY: the caller's promise: the span is ours.
-        let shape = unsafe { Span::shape(span) };
-        // SAFETY: the caller's promise: the span is ours.
-        let own = unsafe { Span::own(span) };
+        // SAFETY: the span is ours: its record is touched by us alone, but for the remote list.
+        let (shape, own) = unsafe { (Span::shape(span), Span::own(span)) };
         let (idle, listed) = (own.used() == 0, own.listed);
         let aging = self.aging;
         let state = self.class(shape.class());
@@ -156,10 +154,8 @@ impl SpanSet {
     /// # Safety
     /// The span is ours, listed, and has no used block; `empty` is another one.
     unsafe fn release(&mut self, span: *mut Span, pages: &mut impl Pages) {
-        // SAFETY: the caller's promise: the span is ours.
-        let shape = *unsafe { Span::shape(span) };
-        // SAFETY: the record of a span that is ours is touched by us alone (the shape above is a copy).
-        let holes = unsafe { Span::own(span) }.hole_bytes();
+        // SAFETY: the span is ours: its record is touched by us alone, but for the remote list.
+        let (shape, holes) = unsafe { (*Span::shape(span), Span::own(span).hole_bytes()) };
         if holes > 0 {
             pages.filled(holes);
         }

@@ -34,7 +34,7 @@ impl SpanSet {
         cache: &mut ThreadCache,
         pages: &mut impl Pages,
     ) -> Option<SpanMemory> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the conditions of `refill`, which `find_memory` asks for, too.
         let mut memory = unsafe { self.find_memory(owner, class, cache, pages) }?;
         if !memory.clean && self.class(class).spans == 0 && pages.page_bytes() > 0 {
             let bytes = pages.span_bytes(class);
@@ -61,7 +61,7 @@ impl SpanSet {
         // One under way has had its part of this refill.
         if self.turn == 0 && self.has_turn() {
             let bytes = pages.span_bytes(class);
-            // SAFETY: the caller's promise.
+            // SAFETY: the conditions of `refill`: the queue and the pages are this set's, the cache is the caller's.
             unsafe { self.give_up_some(owner, cache, bytes, pages) };
             if let Some(memory) = pages.alloc_held_span(class) {
                 return Some(memory);
