@@ -28,10 +28,8 @@ impl<T, W: Wait> Locked<T, W> {
     /// `at` is aligned and valid for writes.
     #[cfg(not(larder_loom))]
     pub(crate) unsafe fn place(at: *mut Self) -> *mut T {
-        // SAFETY: the caller's promise, here and below.
-        let lock = unsafe { &raw mut (*at).0 };
-        // SAFETY: see above.
-        unsafe { RawLock::place(lock) }
+        // SAFETY: `at` is aligned and valid for writes, and so is its field.
+        unsafe { RawLock::place(&raw mut (*at).0) }
     }
 
     /// The value, for whoever owns the lock.
@@ -84,7 +82,7 @@ impl<T, W: Wait> Locked<T, W> {
     /// # Safety
     /// The lock is held by `lock_across_fork` of this thread, for as long as the reference lives.
     pub(crate) unsafe fn peek(&self) -> &T {
-        // SAFETY: the caller's promise.
+        // SAFETY: this thread holds the lock across a fork while the reference lives.
         unsafe { self.0.peek() }
     }
 }

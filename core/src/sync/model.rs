@@ -158,7 +158,7 @@ impl<T: Copy> Cell<T> {
     /// # Safety
     /// `cell` points to a cell that lives.
     pub(crate) unsafe fn read(cell: *const Self) -> T {
-        // SAFETY: the caller's promise.
+        // SAFETY: the cell lives.
         let cell = unsafe { &*cell };
         // SAFETY: loom checks that nobody writes at the same time.
         cell.0.with(|value| unsafe { *value })
@@ -169,7 +169,7 @@ impl<T: Copy> Cell<T> {
     /// # Safety
     /// `cell` points to a cell that lives.
     pub(crate) unsafe fn write(cell: *const Self, value: T) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the cell lives.
         let cell = unsafe { &*cell };
         // SAFETY: loom checks that nobody else is here.
         cell.0.with_mut(|place| unsafe { *place = value });

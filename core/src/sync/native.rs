@@ -138,7 +138,7 @@ impl<T, W: Wait> RawLock<T, W> {
     /// # Safety
     /// The lock is held by `lock_and_keep` of this thread while the reference lives.
     pub(crate) unsafe fn peek(&self) -> &T {
-        // SAFETY: the caller's promise: nobody else reaches the value.
+        // SAFETY: this thread holds the lock while the reference lives, so nobody else reaches the value.
         unsafe { &*self.value.get() }
     }
 }
@@ -163,7 +163,7 @@ impl<T: Copy> Cell<T> {
     /// `cell` is valid for reads and nobody writes at the same time.
     #[inline(always)]
     pub(crate) unsafe fn read(cell: *const Self) -> T {
-        // SAFETY: the caller's promise; the cell is as its contents.
+        // SAFETY: a cell is laid out as its contents, valid for reads, and nobody writes at the same time.
         unsafe { cell.cast::<T>().read() }
     }
 
@@ -173,7 +173,7 @@ impl<T: Copy> Cell<T> {
     /// `cell` is valid for writes and nobody else reads or writes at the same time.
     #[inline(always)]
     pub(crate) unsafe fn write(cell: *const Self, value: T) {
-        // SAFETY: the caller's promise; the cell is as its contents.
+        // SAFETY: a cell is laid out as its contents, valid for writes, and nobody else is at it.
         unsafe { cell.cast_mut().cast::<T>().write(value) }
     }
 }

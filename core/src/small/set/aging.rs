@@ -156,10 +156,11 @@ impl SpanSet {
             if first.is_null() {
                 return;
             }
-            // SAFETY: as above.
-            unsafe { links.set_next(last, ptr::null_mut()) };
-            // SAFETY: the caller's promise; linked just now.
-            unsafe { self.give_back(owner, first, pages) };
+            // SAFETY: the last of a list of ours, linked just now, all of whose blocks `owner`'s set may give back.
+            unsafe {
+                links.set_next(last, ptr::null_mut());
+                self.give_back(owner, first, pages);
+            }
         }
     }
 }

@@ -116,7 +116,7 @@ impl ClassSpans {
     /// # Safety
     /// The span is ours and not listed.
     pub(super) unsafe fn list(&mut self, span: *mut Span) {
-        // SAFETY: the caller's promise: the span is ours.
+        // SAFETY: the span is ours, so nobody else touches what its owner keeps in it.
         let own = unsafe { Span::own(span) };
         debug_assert!(!own.listed);
         own.listed = true;
@@ -134,7 +134,7 @@ impl ClassSpans {
     /// # Safety
     /// The span is ours and listed.
     pub(super) unsafe fn unlist(&mut self, span: *mut Span) {
-        // SAFETY: the caller's promise: the span is ours.
+        // SAFETY: the span is ours, so nobody else touches what its owner keeps in it.
         let own = unsafe { Span::own(span) };
         debug_assert!(own.listed);
         let (next, prev) = (own.next, own.prev);

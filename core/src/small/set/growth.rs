@@ -142,7 +142,7 @@ impl SpanSet {
             bytes = bytes.saturating_sub(count * class.block_bytes());
             may
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the queue and the pages are this set's.
         let all = unsafe { self.give_up(owner, pay, pages) };
         let given = before - self.lists();
         self.turn = self.turn.saturating_sub(given.max(1));

@@ -244,12 +244,13 @@ impl<W: Wait> HeapPool<W> {
     /// The caller's thread holds none of these locks, and calls nothing that wants one before it
     /// unlocks.
     pub unsafe fn lock_all(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this thread does not hold the pool's lock, and unlocks it by `unlock_all`.
         unsafe { self.0.lock_across_fork() };
         for secondaries in [true, false] {
             self.each_locked(|heap| {
                 if heap.secondary == secondaries {
-                    // SAFETY: the caller's promise; secondary heaps before primary heaps.
+                    // SAFETY: this thread holds no heap's lock, and unlocks by `unlock_all`. Secondary heaps come before
+                    // primary ones, as everywhere.
                     unsafe { heap.parts.lock_across_fork() };
                 }
             });
@@ -263,7 +264,7 @@ impl<W: Wait> HeapPool<W> {
     pub unsafe fn unlock_all(&self) {
         // SAFETY: the pool's lock is ours, and so is each heap's.
         self.each_locked(|heap| unsafe { heap.parts.unlock_across_fork() });
-        // SAFETY: the caller's promise.
+        // SAFETY: this thread locked the pool by `lock_all`, itself or before the fork.
         unsafe { self.0.unlock_across_fork() };
     }
 
