@@ -14,7 +14,7 @@ mod calls;
 mod clock;
 mod idle;
 #[allow(dead_code)] // the command uses more of the list than a worker does
-#[path = "../../src/versus/workloads.rs"]
+#[path = "../../../cli/src/versus/workloads.rs"]
 mod list;
 mod long;
 mod memory;
