@@ -349,6 +349,10 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// where it ended last.
     pub(super) fn sweep_some(&mut self, looks: u32) {
         let records = self.table.used();
+        if self.table.in_use() <= looks && looks < records {
+            // Most records are vacant.
+            return self.sweep();
+        }
         for _ in 0..looks.min(records) {
             let link = self.streams.next_to_sweep(records).into();
             let chunk = self.table.at(link);

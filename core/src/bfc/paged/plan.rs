@@ -587,22 +587,39 @@ mod tests {
                 .free_after(block, StreamPoint { stream, event })
                 .unwrap();
         }
-        let request = Request::new(3 << 20).on(StreamId::new(1));
-        let looks = |paged: &mut PagedBfc<'_>| {
+        let looks = |paged: &mut PagedBfc<'_>, mib: u64| {
+            let request = Request::new(mib << 20).on(StreamId::new(1));
             paged.streams.looks.set(0);
             let _block = paged.alloc_over(&Yes, &request).unwrap();
             paged.streams.looks.get() as u32
         };
-        assert!(looks(&mut paged) < 4 * LOOKS, "all in use");
+        assert!(looks(&mut paged, 3) < 4 * LOOKS, "all in use");
         for stream in streams {
             paged.complete(stream, event);
         }
         let apart = paged.table.in_use();
         for _ in 0..5 {
-            let seen = looks(&mut paged);
+            let seen = looks(&mut paged, 3);
             assert!(seen < 8 * LOOKS, "{seen} looks");
         }
         paged.check_invariants().unwrap();
-        assert!(apart as usize > BLOCKS && paged.table.in_use() < 100);
+        let joined = paged.table.in_use();
+        assert!(apart as usize > BLOCKS && joined < 100);
+        // With as few chunks as that one search clears them all, however many there were.
+        for first in [0, 1] {
+            let blocks = [(); 40].map(|()| paged.alloc_over(&Yes, &small).unwrap().block);
+            let event = EventNumber::new(2 + first);
+            for (block, stream) in blocks.into_iter().zip(streams.into_iter().cycle()) {
+                paged
+                    .free_after(block, StreamPoint { stream, event })
+                    .unwrap();
+            }
+            assert!(paged.table.in_use() > joined + 20);
+            for stream in streams {
+                paged.complete(stream, event);
+            }
+            looks(&mut paged, 24 + 2 * first);
+            assert!(paged.table.in_use() < joined + 20, "{first}");
+        }
     }
 }
