@@ -4,7 +4,7 @@
 use larder_core::sync::Spin;
 use larder_core::{
     Addr, AddrRange, Attempt, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk,
-    FixedRange, GrowRequest, Growth, NoIndex, RegionPlan, Request, Progress, SubAllocError,
+    FixedRange, GrowRequest, Growth, NoIndex, Progress, RegionPlan, Request, SubAllocError,
     SubAllocator,
 };
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -244,7 +244,9 @@ fn broken_twin_a_growth_that_proves_no_release_is_found() {
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || {
             let mut attempt = Attempt::new(Request::new(UNIT));
-            if let Progress::Plan(RegionPlan::Grow(ticket)) = other.with(|bfc| bfc.advance(&mut attempt)) {
+            if let Progress::Plan(RegionPlan::Grow(ticket)) =
+                other.with(|bfc| bfc.advance(&mut attempt))
+            {
                 let request = ticket.request();
                 other.with(|bfc| bfc.abort(ticket));
                 let range = other.source().grow(request).unwrap();
@@ -262,7 +264,9 @@ fn broken_twin_a_growth_that_proves_no_release_is_found() {
 fn broken_twin_a_ticket_that_does_not_count_is_found() {
     fn alloc_uncounted(allocator: &Allocator, bytes: u64) {
         let mut attempt = Attempt::new(Request::new(bytes));
-        if let Progress::Plan(RegionPlan::Grow(ticket)) = allocator.with(|bfc| bfc.advance(&mut attempt)) {
+        if let Progress::Plan(RegionPlan::Grow(ticket)) =
+            allocator.with(|bfc| bfc.advance(&mut attempt))
+        {
             let request = ticket.request();
             allocator.with(|bfc| bfc.abort(ticket));
             let range = allocator.source().grow(request).unwrap();

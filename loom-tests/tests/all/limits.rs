@@ -6,7 +6,7 @@
 
 use larder_core::limits::{BudgetConfig, BudgetId, BudgetNode, LimitAnswer, LimitTree};
 use larder_core::paged::{
-    Backing, Handle, Mapping, PageDriver, PageCall, PageTables, PagedAllocator, PagedBfc,
+    Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedAllocator, PagedBfc,
     PagedConfig, Place,
 };
 use larder_core::sync::{Locked, Spin};

@@ -2,7 +2,7 @@
 //! let go before each driver call, so everything may happen between two calls of a plan.
 
 use larder_core::paged::{
-    Backing, Handle, Mapping, PageDriver, PageCall, PageTables, PagedAllocator, PagedBfc,
+    Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedAllocator, PagedBfc,
     PagedConfig, Place,
 };
 use larder_core::sync::Spin;
