@@ -345,8 +345,8 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         self.apart = false;
     }
 
-    /// As [`sweep`](Self::sweep), of so many records at most, in the order of the table, which is cheaper; goes on
-    /// where it ended last.
+    /// Clears the points of completed events and joins what they kept apart, record by record in the order of the
+    /// table, which reads memory in order. Looks at so many at most, from where it ended last.
     pub(super) fn sweep_some(&mut self, looks: u32) {
         let records = self.table.used();
         if self.table.in_use() <= looks && looks < records {

@@ -2,9 +2,10 @@
 //!
 //! Most device memory is lost to physical pages that lie idle in holes while the driver is asked
 //! for more. Here addresses and memory are two things. *Addresses* are laid out by best fit, as
-//! over a plain range that grows, word by word while there is one stream. *Memory* comes to a block's pages when the block is placed there:
-//! pages that have none get that of idle ones elsewhere, or new one. A free chunk of which some page may
-//! have no memory is *hollow*; a block is cut out of it as out of any other, by a [`PagePlan`].
+//! over a plain range that grows, word by word while there is one stream. *Memory* comes to a block's
+//! pages when the block is placed there: pages that have none get that of idle ones elsewhere, or new
+//! one. A free chunk of which some page may have no memory is *hollow*; a block is cut out of it as out
+//! of any other, by a [`PagePlan`].
 //!
 //! So what moves is won on top of what the range that grows would hold, whenever moving is begun and whenever it
 //! ends. More is held only by growth ahead, and with several streams where queued work keeps a place busy or a search
@@ -42,6 +43,8 @@
 //! at 2,048 chunks each; where memory is short, at all. Records: 32 bytes a chunk, 40 a handle, 32 a mapping, 4 a
 //! page of addresses.
 
+#[cfg(test)]
+mod bound_tests;
 mod check;
 mod config;
 mod drive;
