@@ -4,7 +4,7 @@
 //! Each step mark of a trace begins a step.
 
 use larder_core::lifetime::{InRange, StepConfig, StepTables, Steps, Tag};
-use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Granule, NoIndex, Request};
+use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Granule, Request};
 use larder_model::StepSizes;
 
 use crate::ours;
@@ -92,7 +92,7 @@ struct PlannedPlain {
 
 impl PlannedPlain {
     /// The steps, and what is below them.
-    fn parts(&mut self) -> Option<(&mut Steps<'static>, InRange<'_, 'static, NoIndex>)> {
+    fn parts(&mut self) -> Option<(&mut Steps<'static>, InRange<'_, 'static>)> {
         let (steps, bfc) = self.parts.as_mut()?;
         let below = InRange {
             bfc,

@@ -434,7 +434,7 @@ pub enum ConfigError {
     GrowthUnit,
     /// The chunk table is empty, or has more records than 32 bits count.
     Table,
-    /// The address index does not suit the table or the granule.
+    /// The hash index of a pool has fewer than two slots for each record.
     Index,
     /// A paged allocator with a growth policy of its own.
     PagedGrowth,
@@ -470,10 +470,7 @@ impl fmt::Display for ConfigError {
             Self::Granule => "the granule must be a power of two of at most 1 GiB",
             Self::GrowthUnit => "the growth unit must be a multiple of the granule and not zero",
             Self::Table => "the chunk table must have from 2 to 2^32 - 1 records",
-            Self::Index => {
-                "the index does not fit: by hash it needs two slots a record of the chunk table, by page \
-                 pages of at most a granule and a base that is a multiple of it"
-            }
+            Self::Index => "the index of a pool needs two slots for each record of its table",
             Self::PagedGrowth => {
                 "a paged allocator takes `Growth::Fixed`: its memory comes by plans"
             }

@@ -68,6 +68,8 @@ pub mod lifetime;
 #[forbid(unsafe_code)]
 pub mod limits;
 #[forbid(unsafe_code)]
+mod page_index;
+#[forbid(unsafe_code)]
 pub mod pool;
 #[forbid(unsafe_code)]
 mod region;
@@ -105,9 +107,9 @@ pub use access::{MemoryAccess, Pattern, SliceAccess};
 pub use attributes::{AllocatorAttributes, ScopesDiffer};
 pub use bfc::paged;
 pub use bfc::{
-    AddressIndex, Attempt, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo, ChunkState,
-    GrowTicket, Growth, HashIndex, Memory, NoIndex, PageIndex, Progress, RegionInfo, RegionPlan,
-    Regions, ReleaseTicket, Report, Source, Violation,
+    Attempt, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo, ChunkState, GrowTicket,
+    Growth, Memory, Progress, RegionInfo, RegionPlan, Regions, ReleaseTicket, Report, Source,
+    Violation,
 };
 pub use block::{
     AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize,
@@ -118,6 +120,7 @@ pub use error::{
     ResizeError,
 };
 pub use host_access::HostAccess;
+pub use page_index::PageIndex;
 pub use region::{FixedRange, MAX_REGIONS, RegionId};
 #[cfg(not(larder_loom))]
 pub use small::{Heap, HeapStats, StaticHeap};

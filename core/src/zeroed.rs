@@ -15,6 +15,9 @@ pub unsafe trait Zeroed: Send + Sync + 'static {}
 // SAFETY: a number, of which zero is a value.
 unsafe impl Zeroed for u32 {}
 // SAFETY: a number, of which zero is a value.
+#[cfg(not(larder_loom))]
+unsafe impl Zeroed for crate::sync::AtomicU32 {}
+// SAFETY: a number, of which zero is a value.
 unsafe impl Zeroed for u64 {}
 // SAFETY: a number, of which zero is a value.
 unsafe impl Zeroed for f64 {}

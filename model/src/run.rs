@@ -1,8 +1,8 @@
 //! Drives the real allocator beside the model and compares everything they say.
 
 use larder_core::{
-    Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, ChunkState, EventNumber, Grant,
-    HashIndex, Request, Resize, StreamId, StreamPoint,
+    Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, ChunkState, EventNumber, Grant, RawBlock,
+    Request, Resize, StreamId, StreamPoint,
 };
 
 use crate::bfc::ModelError;
@@ -30,7 +30,7 @@ const STREAMS: u8 = 3;
 
 /// Both allocators, and the blocks that are out.
 struct Pair<'t> {
-    real: Bfc<'t, HashIndex<'t>>,
+    real: Bfc<'t>,
     source: Source,
     model: ModelBfc,
     live: Vec<Block>,
@@ -51,10 +51,8 @@ pub fn run_bfc(
     ops: impl IntoIterator<Item = Op>,
 ) -> Result<(), Mismatch> {
     let mut table = vec![Chunk::VACANT; records];
-    let mut slots = vec![0; 2 * records];
-    let index = HashIndex::new(&mut slots);
     let mut pair = Pair {
-        real: Bfc::with_index(config, &mut table, index).expect("a valid configuration"),
+        real: Bfc::new(config, &mut table).expect("a valid configuration"),
         source: source.clone(),
         model: ModelBfc::new(config, records, source.clone()),
         live: Vec::new(),
@@ -81,6 +79,14 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, real: &T, model: &T) -> Resu
         return Ok(());
     }
     Err(format!("{what}: real {real:?}, model {model:?}"))
+}
+
+/// What a block is when it is taken apart.
+fn raw(block: &Block) -> RawBlock {
+    RawBlock {
+        addr: block.addr(),
+        handle: block.handle(),
+    }
 }
 
 impl Pair<'_> {
@@ -190,8 +196,8 @@ impl Pair<'_> {
         }
         let block = self.live.swap_remove(usize::from(which) % self.live.len());
         let addr = block.addr();
-        let restored = self.real.block_from_addr(addr);
-        same("block_from_addr", &restored.as_ref(), &Ok(&block))?;
+        let restored = self.real.block_from_raw(raw(&block));
+        same("block_from_raw", &restored.as_ref(), &Ok(&block))?;
         let freed = match point {
             None => self.real.free(block),
             Some((stream, event)) => {
@@ -213,8 +219,8 @@ impl Pair<'_> {
         let block = self.live.swap_remove(usize::from(which) % self.live.len());
         let to = self.new_size(op, block.bytes());
         // A second value for the block, as it is before.
-        let before = self.real.block_from_addr(block.addr());
-        let before = before.map_err(|error| format!("block_from_addr: {error}"))?;
+        let before = self.real.block_from_raw(raw(&block));
+        let before = before.map_err(|error| format!("block_from_raw: {error}"))?;
         let addr = block.addr().get();
         let (real, model) = if how & 4 == 0 {
             (self.real.resize(block, to), self.model.resize(addr, &to))

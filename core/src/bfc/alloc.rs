@@ -7,14 +7,13 @@ use super::Bfc;
 use super::chunk::{Chunk, Link};
 use super::config::Growth;
 use super::free::Stored;
-use super::index::AddressIndex;
 use super::memory::Memory;
 use super::search::{Found, Need};
 use crate::block::{Block, ChunkHandle, Grant, Request};
 use crate::error::{AllocError, Cause};
 use crate::units::Addr;
 
-impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+impl<M: Memory> Bfc<'_, M> {
     /// Gives memory from the regions held, or says why not; never asks for more.
     ///
     /// For growth see [`advance`](Self::advance). O(1) while no other stream has chunks with a point and the
@@ -359,8 +358,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
         counters.largest = counters.largest.max(size);
         counters.slack_bytes += slack_bytes;
         let id = counters.last_id;
-        // Before the record's state is written, which the index's read of it would wait for.
-        let addr = self.enter_index(link);
+        let addr = self.addr_of(link);
         // Less than a granule, and that fits 32 bits (units.rs).
         self.table.at_mut(link).set_used(slack_bytes as u32, id);
         Block::new(

@@ -3,7 +3,6 @@
 
 use super::Bfc;
 use super::chunk::{Link, State};
-use super::index::AddressIndex;
 use super::memory::Memory;
 use super::report::ChunkInfo;
 use super::search::{Found, Need};
@@ -13,7 +12,7 @@ use crate::region::RegionId;
 use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
-impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+impl<M: Memory> Bfc<'_, M> {
     /// Gives the block at exactly this place: `range` rounded up to granules, if all of it is
     /// free now and no stream still uses it.
     ///

@@ -5,7 +5,6 @@
 
 use super::Bfc;
 use super::drive;
-use super::index::{AddressIndex, NoIndex};
 use super::memory::{Memory, Regions, Source};
 use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request, Resize};
 use crate::error::{AllocError, FreeError, Rejected, ResizeError};
@@ -13,7 +12,6 @@ use crate::stats::{PoolStats, Stats};
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::sub_allocator::SubAllocator;
 use crate::sync::{Locked, Spin, Wait};
-use crate::units::Addr;
 
 /// A BFC whose memory comes from `S`, shared by reference; `W` says how threads wait for its lock, `M`
 /// what stands behind its chunks.
@@ -38,24 +36,24 @@ use crate::units::Addr;
 /// allocator.free(block)?;
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct BfcAllocator<'t, S, I: AddressIndex = NoIndex, W: Wait = Spin, M: Memory = Regions> {
-    pub(super) bfc: Locked<Bfc<'t, I, M>, W>,
+pub struct BfcAllocator<'t, S, W: Wait = Spin, M: Memory = Regions> {
+    pub(super) bfc: Locked<Bfc<'t, M>, W>,
     pub(super) source: S,
     /// What its blocks carry, readable without the lock.
     pub(super) id: AllocatorId,
 }
 
-impl<'t, S, I: AddressIndex, M: Memory> BfcAllocator<'t, S, I, Spin, M> {
+impl<'t, S, M: Memory> BfcAllocator<'t, S, Spin, M> {
     /// Drives `bfc` over `source`; threads spin for the lock.
-    pub fn new(bfc: Bfc<'t, I, M>, source: S) -> Self {
+    pub fn new(bfc: Bfc<'t, M>, source: S) -> Self {
         Self::with_wait(bfc, source)
     }
 }
 
-impl<'t, S, I: AddressIndex, W: Wait, M: Memory> BfcAllocator<'t, S, I, W, M> {
+impl<'t, S, W: Wait, M: Memory> BfcAllocator<'t, S, W, M> {
     /// Drives `bfc` over `source`; threads wait for the lock as `W` says. In a process a thread
     /// that holds the lock may be preempted, so `W` should yield there.
-    pub fn with_wait(bfc: Bfc<'t, I, M>, source: S) -> Self {
+    pub fn with_wait(bfc: Bfc<'t, M>, source: S) -> Self {
         Self {
             id: bfc.id(),
             bfc: Locked::new(bfc),
@@ -64,7 +62,7 @@ impl<'t, S, I: AddressIndex, W: Wait, M: Memory> BfcAllocator<'t, S, I, W, M> {
     }
 
     /// Takes the allocator apart. What is held from the source stays out.
-    pub fn into_parts(self) -> (Bfc<'t, I, M>, S) {
+    pub fn into_parts(self) -> (Bfc<'t, M>, S) {
         (self.bfc.into_inner(), self.source)
     }
 
@@ -75,32 +73,19 @@ impl<'t, S, I: AddressIndex, W: Wait, M: Memory> BfcAllocator<'t, S, I, W, M> {
 
     /// The lock, for a process that forks while other threads run.
     #[doc(hidden)]
-    pub const fn lock(&self) -> &Locked<Bfc<'t, I, M>, W> {
+    pub const fn lock(&self) -> &Locked<Bfc<'t, M>, W> {
         &self.bfc
     }
 
     /// Runs `f` with the algorithm under the lock, for reports, dumps and look-ups. `f` must not
     /// use this allocator, nor put another [`Bfc`] in its place.
-    pub fn with<R>(&self, f: impl FnOnce(&mut Bfc<'t, I, M>) -> R) -> R {
+    pub fn with<R>(&self, f: impl FnOnce(&mut Bfc<'t, M>) -> R) -> R {
         self.bfc.with(f)
     }
 
     /// The algorithm, for whoever owns the allocator exclusively: no locking.
-    pub fn get_mut(&mut self) -> &mut Bfc<'t, I, M> {
+    pub fn get_mut(&mut self) -> &mut Bfc<'t, M> {
         self.bfc.get_mut()
-    }
-
-    /// Frees the block that starts at an address; see [`Bfc::free_addr`]. Takes the lock once.
-    ///
-    /// # Errors
-    /// [`FreeError::Unknown`] if no block starts there, or there is no index.
-    pub fn free_addr(&self, addr: Addr) -> Result<u64, FreeError> {
-        self.bfc.with(|bfc| bfc.free_addr(addr))
-    }
-
-    /// Granted size of the block that starts at an address; see [`Bfc::bytes_at`].
-    pub fn bytes_at(&self, addr: Addr) -> Option<u64> {
-        self.bfc.with(|bfc| bfc.bytes_at(addr))
     }
 
     /// Tells that the events of `stream` up to this one are completed; see [`Bfc::complete`].
@@ -109,7 +94,7 @@ impl<'t, S, I: AddressIndex, W: Wait, M: Memory> BfcAllocator<'t, S, I, W, M> {
     }
 }
 
-impl<S: Source<M>, I: AddressIndex, W: Wait, M: Memory> BfcAllocator<'_, S, I, W, M> {
+impl<S: Source<M>, W: Wait, M: Memory> BfcAllocator<'_, S, W, M> {
     /// How far the limit could be lowered now; see [`Bfc::pool_stats`].
     pub fn pool_stats(&self) -> PoolStats {
         self.bfc.with(Bfc::pool_stats)
@@ -128,7 +113,7 @@ impl<S: Source<M>, I: AddressIndex, W: Wait, M: Memory> BfcAllocator<'_, S, I, W
     }
 }
 
-impl<S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'_, S, I, W> {
+impl<S: SubAllocator, W: Wait> BfcAllocator<'_, S, W> {
     /// Gives the block another size without moving it, growing from the source behind it if need
     /// be; see [`Bfc::resize_over`]. The block is the caller's throughout, so no other thread can
     /// take it or what it has meanwhile; memory behind it may go to whoever is faster.
@@ -150,9 +135,7 @@ impl<S: SubAllocator, I: AddressIndex, W: Wait> BfcAllocator<'_, S, I, W> {
     }
 }
 
-impl<S: Source<M>, I: AddressIndex, W: Wait, M: Memory> BlockAllocator
-    for BfcAllocator<'_, S, I, W, M>
-{
+impl<S: Source<M>, W: Wait, M: Memory> BlockAllocator for BfcAllocator<'_, S, W, M> {
     /// O(1) while held memory serves; see [`Bfc::alloc`] and [`Bfc::advance`].
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         match self.bfc.with(|bfc| bfc.alloc_now(request))? {

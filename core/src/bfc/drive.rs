@@ -7,7 +7,6 @@
 use super::Bfc;
 use super::grow::GrowTicket;
 use super::grow_or_collect::Attempt;
-use super::index::AddressIndex;
 use super::memory::{Memory, Progress, RegionPlan, Regions, Source};
 use super::resize::{Placed, ResizeStep};
 use super::shrink::ReleaseTicket;
@@ -37,8 +36,8 @@ impl<A, W: Wait> Reach<A> for &Locked<A, W> {
 
 /// Goes on with one allocation until it is done.
 #[cold]
-pub(super) fn alloc<'t, I: AddressIndex, M: Memory, S: Source<M>>(
-    bfc: &mut impl Reach<Bfc<'t, I, M>>,
+pub(super) fn alloc<'t, M: Memory, S: Source<M>>(
+    bfc: &mut impl Reach<Bfc<'t, M>>,
     source: &S,
     mut attempt: M::Attempt,
 ) -> Result<Grant, AllocError> {
@@ -56,9 +55,9 @@ pub(super) fn alloc<'t, I: AddressIndex, M: Memory, S: Source<M>>(
 }
 
 impl<S: SubAllocator> Source<Regions> for S {
-    fn carry_out<'t, I: AddressIndex>(
+    fn carry_out<'t>(
         &self,
-        bfc: &mut impl Reach<Bfc<'t, I>>,
+        bfc: &mut impl Reach<Bfc<'t>>,
         attempt: &mut Attempt,
         plan: RegionPlan,
     ) -> Option<Grant> {
@@ -71,7 +70,7 @@ impl<S: SubAllocator> Source<Regions> for S {
         None
     }
 
-    fn release_excess<'t, I: AddressIndex>(&self, bfc: &mut impl Reach<Bfc<'t, I>>) -> u64 {
+    fn release_excess<'t>(&self, bfc: &mut impl Reach<Bfc<'t>>) -> u64 {
         bfc.reach(Bfc::forget_refusals);
         while release_one(bfc, self, Bfc::excess_bytes).is_some() {}
         bfc.reach(|bfc| bfc.excess_bytes())
@@ -79,8 +78,8 @@ impl<S: SubAllocator> Source<Regions> for S {
 }
 
 /// Asks the sub-allocator for the ticket's memory, and for less as long as that helps.
-fn grow<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<Bfc<'t, I>>,
+fn grow<'t>(
+    bfc: &mut impl Reach<Bfc<'t>>,
     source: &impl SubAllocator,
     attempt: &mut Attempt,
     mut ticket: GrowTicket,
@@ -101,8 +100,8 @@ fn grow<'t, I: AddressIndex>(
 }
 
 /// Changes a block's size in place, asking the sub-allocator once for what is missing behind it.
-pub(super) fn resize<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<Bfc<'t, I>>,
+pub(super) fn resize<'t>(
+    bfc: &mut impl Reach<Bfc<'t>>,
     source: &impl SubAllocator,
     block: Block,
     to: &Resize,
@@ -114,8 +113,8 @@ pub(super) fn resize<'t, I: AddressIndex>(
 }
 
 #[cold]
-fn grow_behind<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<Bfc<'t, I>>,
+fn grow_behind<'t>(
+    bfc: &mut impl Reach<Bfc<'t>>,
     source: &impl SubAllocator,
     mut ticket: GrowTicket,
     block: Block,
@@ -159,8 +158,8 @@ fn release_rejected(source: &impl SubAllocator, rejected: Rejected<RegionError, 
 }
 
 /// Gives a range to the sub-allocator, or learns that it does not take it. Returns the bytes taken.
-fn give_back<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<Bfc<'t, I>>,
+fn give_back<'t>(
+    bfc: &mut impl Reach<Bfc<'t>>,
     source: &impl SubAllocator,
     ticket: ReleaseTicket,
 ) -> u64 {
@@ -175,10 +174,10 @@ fn give_back<'t, I: AddressIndex>(
 
 /// Offers one range towards the bytes that `wanted` says: the bytes taken, or `None` if there was
 /// nothing to offer.
-fn release_one<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<Bfc<'t, I>>,
+fn release_one<'t>(
+    bfc: &mut impl Reach<Bfc<'t>>,
     source: &impl SubAllocator,
-    wanted: impl Fn(&Bfc<'t, I>) -> u64,
+    wanted: impl Fn(&Bfc<'t>) -> u64,
 ) -> Option<u64> {
     let ticket = bfc.reach(|bfc| match (wanted(bfc), source.takes_ends()) {
         (wanted, true) => bfc.take_releasable(wanted),
@@ -188,8 +187,8 @@ fn release_one<'t, I: AddressIndex>(
 }
 
 /// Sets the limit and releases what is above it. Returns the bytes that stay above it for now.
-pub(super) fn adjust<'t, I: AddressIndex, M: Memory, S: Source<M>>(
-    bfc: &mut impl Reach<Bfc<'t, I, M>>,
+pub(super) fn adjust<'t, M: Memory, S: Source<M>>(
+    bfc: &mut impl Reach<Bfc<'t, M>>,
     source: &S,
     limit_bytes: u64,
 ) -> u64 {
@@ -201,10 +200,7 @@ pub(super) fn adjust<'t, I: AddressIndex, M: Memory, S: Source<M>>(
 
 /// Releases all that is free, but no more than was held at the start: others may grow as fast as
 /// this releases. Returns the bytes.
-pub(super) fn trim<'t, I: AddressIndex>(
-    bfc: &mut impl Reach<Bfc<'t, I>>,
-    source: &impl SubAllocator,
-) -> u64 {
+pub(super) fn trim<'t>(bfc: &mut impl Reach<Bfc<'t>>, source: &impl SubAllocator) -> u64 {
     let before = bfc.reach(|bfc| {
         bfc.forget_refusals();
         bfc.reserved_bytes()
@@ -219,7 +215,7 @@ pub(super) fn trim<'t, I: AddressIndex>(
     released
 }
 
-impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+impl<M: Memory> Bfc<'_, M> {
     /// Gives memory; where nothing held serves, `source` makes the calls. Cost as
     /// [`alloc`](Self::alloc) while something held serves.
     ///
@@ -250,7 +246,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     }
 }
 
-impl<I: AddressIndex> Bfc<'_, I> {
+impl Bfc<'_> {
     /// Gives the block another size without moving it, as [`resize`](Self::resize); if the block is
     /// the last of the growing range, or only free memory lies behind it, what is missing is got
     /// from `source`. One sub-allocator call, or two if it refuses the first.

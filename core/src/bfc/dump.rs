@@ -3,7 +3,6 @@
 use core::fmt;
 
 use super::Bfc;
-use super::index::AddressIndex;
 use super::memory::Memory;
 use super::report::ChunkState;
 use crate::units::AddrRange;
@@ -12,9 +11,9 @@ use crate::units::AddrRange;
 const MAP_CELLS: u64 = 80;
 
 /// What [`Bfc::dump`] shows.
-struct Dump<'a, 't, I: AddressIndex, M: Memory>(&'a Bfc<'t, I, M>);
+struct Dump<'a, 't, M: Memory>(&'a Bfc<'t, M>);
 
-impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
+impl<'t, M: Memory> Bfc<'t, M> {
     /// A human-readable picture: totals, bins that hold anything, and a map of each region in
     /// which `#` is in use, `+` granted but not requested, `~` free but used by queued work, `.`
     /// free, `<` on its way back; a cell shows the first of these that occurs in it. O(chunks x regions)
@@ -24,7 +23,7 @@ impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
     }
 }
 
-impl<I: AddressIndex, M: Memory> fmt::Display for Dump<'_, '_, I, M> {
+impl<M: Memory> fmt::Display for Dump<'_, '_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bfc = self.0;
         let (report, stats) = (bfc.report(), bfc.stats());
@@ -65,7 +64,7 @@ impl<I: AddressIndex, M: Memory> fmt::Display for Dump<'_, '_, I, M> {
     }
 }
 
-impl<I: AddressIndex, M: Memory> Dump<'_, '_, I, M> {
+impl<M: Memory> Dump<'_, '_, M> {
     fn bins(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (log2, bin) in self.0.bin_summaries().iter().enumerate() {
             if bin.used_chunks + bin.free_chunks > 0 {

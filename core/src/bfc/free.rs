@@ -15,17 +15,15 @@
 
 use super::Bfc;
 use super::chunk::Link;
-use super::index::AddressIndex;
 use super::memory::Memory;
 use crate::block::Block;
 use crate::error::{FreeError, Rejected};
 use crate::stream::{EventNumber, StreamId, StreamPoint};
-use crate::units::Addr;
 
 /// A point as a free chunk stores it.
 pub(super) type Stored = Option<(StreamId, u32)>;
 
-impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+impl<M: Memory> Bfc<'_, M> {
     /// Takes a block back that nothing uses any more. O(1) and one step for each free neighbour
     /// that points kept apart and no longer do: amortised over the frees that left them.
     ///
@@ -43,22 +41,6 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
                 error: FreeError::Unknown,
             }),
         }
-    }
-
-    /// Frees the block that starts at an address, for front ends whose frees bring nothing else: finds
-    /// it by the address index and gives its granted size. The promise is that of
-    /// [`block_from_addr`](Self::block_from_addr). Costs one look-up more than
-    /// [`free`](Self::free).
-    ///
-    /// # Errors
-    /// [`FreeError::Unknown`] if no block starts there, or there is no index; nothing has changed
-    /// then.
-    #[inline]
-    pub fn free_addr(&mut self, addr: Addr) -> Result<u64, FreeError> {
-        let link = self.link_at(addr).ok_or(FreeError::Unknown)?;
-        let bytes = self.granule.bytes_of(self.table.at(link).size);
-        self.give(link, None);
-        Ok(bytes)
     }
 
     /// Takes a block back that work queued on `point.stream` may use until `point.event`. Cost as [`free`](Self::free).
@@ -106,7 +88,6 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
 
     #[inline]
     fn give(&mut self, link: Link, point: Stored) {
-        self.leave_index(link);
         let chunk = self.table.at_mut(link);
         let slack_bytes = chunk.slack_bytes();
         let size = chunk.size;
@@ -124,7 +105,6 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     /// Frees a chunk while there is one stream only: whatever is free joins, and carries the latest point.
     #[inline]
     fn give_in_order(&mut self, link: Link, (stream, event): (StreamId, u32)) {
-        self.leave_index(link);
         let chunk = self.table.at(link);
         let (prev, next) = (chunk.prev, chunk.next);
         self.memory.note_freed(self.granule.bytes_of(chunk.size));

@@ -7,7 +7,6 @@
 use super::Bfc;
 use super::chunk::{Chunk, Link};
 use super::config::Growth;
-use super::index::AddressIndex;
 use super::memory::{Memory, Regions};
 use super::search::Need;
 use crate::block::Request;
@@ -98,7 +97,7 @@ impl GrowthState {
     }
 }
 
-impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+impl<M: Memory> Bfc<'_, M> {
     /// Bytes held.
     pub(super) fn reserved_bytes(&self) -> u64 {
         self.counters.reserved * self.granule.bytes()
@@ -116,7 +115,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     }
 }
 
-impl<I: AddressIndex> Bfc<'_, I, Regions> {
+impl Bfc<'_, Regions> {
     /// Bytes that may still be asked for, whole granules.
     pub(super) fn available_bytes(&self) -> u64 {
         self.available_without(0)

@@ -17,7 +17,6 @@
 use super::Bfc;
 use super::config::Growth;
 use super::grow::{GrowTicket, GrowthBar};
-use super::index::AddressIndex;
 use super::memory::{Memory, Progress, RegionPlan, Regions};
 use super::search::{Found, Need};
 use crate::block::Request;
@@ -89,7 +88,7 @@ impl From<Request> for Attempt {
     }
 }
 
-impl<I: AddressIndex> Bfc<'_, I, Regions> {
+impl Bfc<'_, Regions> {
     /// Goes on with an allocation.
     pub(super) fn step_regions(&mut self, attempt: &mut Attempt) -> Progress<RegionPlan> {
         let request = attempt.request;
@@ -202,7 +201,7 @@ impl<I: AddressIndex> Bfc<'_, I, Regions> {
     }
 }
 
-impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+impl<M: Memory> Bfc<'_, M> {
     /// The error with the numbers of this moment. `growth` says why growing did not help.
     pub(super) fn out_of_memory(&self, need: Need, request: &Request, growth: Cause) -> AllocError {
         let report = self.report();

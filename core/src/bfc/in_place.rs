@@ -4,13 +4,13 @@
 use heapless::Vec;
 
 use super::chunk::{Chunk, Link};
-use super::{AddressIndex, Bfc, BfcAllocator, BfcConfig, Counters, Regions};
+use super::{Bfc, BfcAllocator, BfcConfig, Counters, Regions};
 use crate::bfc::grow::GrowthState;
 use crate::error::ConfigError;
 use crate::sync::{Locked, Wait};
 
-impl<'t, I: AddressIndex> Bfc<'t, I> {
-    /// Makes what [`with_index`](Self::with_index) returns.
+impl<'t> Bfc<'t> {
+    /// Makes what [`new`](Self::new) returns.
     ///
     /// # Safety
     /// `at` is aligned and valid for writes, and all its bytes are 0.
@@ -18,9 +18,8 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
         at: *mut Self,
         config: BfcConfig,
         table: &'t mut [Chunk],
-        index: I,
     ) -> Result<(), ConfigError> {
-        let (granule, table, index) = Self::parts(&config, table, index)?;
+        let (granule, table) = Self::parts(&config, table)?;
         // SAFETY: the caller's place. What is not written are numbers, which are 0 when they are new: the bins, the streams,
         // the regions but for their order, and the rest.
         unsafe {
@@ -33,18 +32,17 @@ impl<'t, I: AddressIndex> Bfc<'t, I> {
             (&raw mut (*at).wilderness).write(Link::NIL);
             (&raw mut (*at).table).write(table);
             (&raw mut (*at).regions.order).write(Vec::new());
-            (&raw mut (*at).index).write(index);
             (&raw mut (*at).memory).write(Regions);
         }
         Ok(())
     }
 }
 
-impl<'t, S, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
-    /// Makes at `at` what [`with_wait`](Self::with_wait) of [`Bfc::with_index`] returns, with little stack.
+impl<'t, S, W: Wait> BfcAllocator<'t, S, W> {
+    /// Makes at `at` what [`with_wait`](Self::with_wait) of [`Bfc::new`] returns, with little stack.
     ///
     /// # Errors
-    /// Those of [`Bfc::with_index`]; nothing is made then.
+    /// Those of [`Bfc::new`]; nothing is made then.
     ///
     /// # Safety
     /// `at` is aligned and valid for writes, and all its bytes are 0.
@@ -52,7 +50,6 @@ impl<'t, S, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
         at: *mut Self,
         config: BfcConfig,
         table: &'t mut [Chunk],
-        index: I,
         source: S,
     ) -> Result<(), ConfigError> {
         // SAFETY: the caller's place.
@@ -61,7 +58,7 @@ impl<'t, S, I: AddressIndex, W: Wait> BfcAllocator<'t, S, I, W> {
         // SAFETY: a part of it.
         let bfc = unsafe { Locked::place(lock) };
         // SAFETY: a part of it, beside which the lock's word was written.
-        unsafe { Bfc::place(bfc, config, table, index) }?;
+        unsafe { Bfc::place(bfc, config, table) }?;
         // SAFETY: made just now.
         let made = unsafe { &*bfc };
         // SAFETY: a part of the caller's place.
@@ -90,7 +87,6 @@ const _: fn(Bfc<'_>) = |bfc| {
         wilderness: _,
         table: _,
         regions: _,
-        index: _,
         memory: _,
     } = bfc;
 };
@@ -101,14 +97,13 @@ mod tests {
 
     use core::mem::MaybeUninit;
 
-    use super::super::index::NoIndex;
     use super::*;
     use crate::block::{BlockAllocator, Request};
     use crate::region::FixedRange;
     use crate::units::{Addr, AddrRange};
     use crate::{Growth, Spin};
 
-    type Allocator<'t> = BfcAllocator<'t, FixedRange, NoIndex, Spin>;
+    type Allocator<'t> = BfcAllocator<'t, FixedRange, Spin>;
 
     #[test]
     fn an_allocator_made_in_place_is_as_any_other() {
@@ -123,8 +118,7 @@ mod tests {
         let (mut table, mut other_table) = ([Chunk::VACANT; 64], [Chunk::VACANT; 64]);
         let mut place = MaybeUninit::<Allocator<'_>>::zeroed();
         // SAFETY: zero bytes, and ours.
-        unsafe { Allocator::place(place.as_mut_ptr(), config, &mut table, NoIndex, source()) }
-            .unwrap();
+        unsafe { Allocator::place(place.as_mut_ptr(), config, &mut table, source()) }.unwrap();
         // SAFETY: made just now.
         let placed = unsafe { place.assume_init_ref() };
         let other = BfcAllocator::new(Bfc::new(config, &mut other_table).unwrap(), source());
@@ -146,8 +140,7 @@ mod tests {
         let source = FixedRange::new(AddrRange::new(Addr::new(0x10000), 0x8000).unwrap());
         let config = BfcConfig::default();
         // SAFETY: zero bytes, and ours.
-        let made =
-            unsafe { Allocator::place(place.as_mut_ptr(), config, &mut [], NoIndex, source) };
+        let made = unsafe { Allocator::place(place.as_mut_ptr(), config, &mut [], source) };
         assert!(made.is_err());
     }
 }

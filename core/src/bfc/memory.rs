@@ -9,7 +9,6 @@ use super::check::Violation;
 use super::drive::Reach;
 use super::grow::GrowTicket;
 use super::grow_or_collect::Attempt;
-use super::index::AddressIndex;
 use super::report::ChunkInfo;
 use super::shrink::ReleaseTicket;
 use crate::block::{Grant, Request};
@@ -42,10 +41,7 @@ pub trait Memory: Sized {
 
     /// See [`Bfc::advance`].
     #[doc(hidden)]
-    fn advance<I: AddressIndex>(
-        bfc: &mut Bfc<'_, I, Self>,
-        attempt: &mut Self::Attempt,
-    ) -> Progress<Self::Plan>;
+    fn advance(bfc: &mut Bfc<'_, Self>, attempt: &mut Self::Attempt) -> Progress<Self::Plan>;
 
     /// A block of so many bytes came back.
     #[doc(hidden)]
@@ -56,29 +52,25 @@ pub trait Memory: Sized {
 
     /// See [`Bfc::pool_stats`].
     #[doc(hidden)]
-    fn pool_stats<I: AddressIndex>(bfc: &mut Bfc<'_, I, Self>) -> PoolStats;
+    fn pool_stats(bfc: &mut Bfc<'_, Self>) -> PoolStats;
 
     /// Whether memory stands behind these granules of a region, for chunks that may lack some.
     #[doc(hidden)]
-    fn is_backed<I: AddressIndex>(bfc: &Bfc<'_, I, Self>, start: u32, end: u32) -> bool {
+    fn is_backed(bfc: &Bfc<'_, Self>, start: u32, end: u32) -> bool {
         let _ = (bfc, start, end);
         true
     }
 
     /// Calls `f` with what a chunk is, a piece at a time.
     #[doc(hidden)]
-    fn for_each_piece<I: AddressIndex>(
-        bfc: &Bfc<'_, I, Self>,
-        chunk: ChunkInfo,
-        f: &mut impl FnMut(ChunkInfo),
-    ) {
+    fn for_each_piece(bfc: &Bfc<'_, Self>, chunk: ChunkInfo, f: &mut impl FnMut(ChunkInfo)) {
         let _ = bfc;
         f(chunk);
     }
 
     /// Walks the invariants that are this memory's own.
     #[doc(hidden)]
-    fn check<I: AddressIndex>(bfc: &Bfc<'_, I, Self>) -> Result<(), Violation> {
+    fn check(bfc: &Bfc<'_, Self>) -> Result<(), Violation> {
         let _ = bfc;
         Ok(())
     }
@@ -90,16 +82,16 @@ pub trait Source<M: Memory> {
     /// Makes the calls of a plan, none of them under a lock, and reports each. The block, if the plan
     /// itself has it.
     #[doc(hidden)]
-    fn carry_out<'t, I: AddressIndex>(
+    fn carry_out<'t>(
         &self,
-        bfc: &mut impl Reach<Bfc<'t, I, M>>,
+        bfc: &mut impl Reach<Bfc<'t, M>>,
         attempt: &mut M::Attempt,
         plan: M::Plan,
     ) -> Option<Grant>;
 
     /// Gives back what is idle of the bytes held above the limit. Returns the bytes that stay above it.
     #[doc(hidden)]
-    fn release_excess<'t, I: AddressIndex>(&self, bfc: &mut impl Reach<Bfc<'t, I, M>>) -> u64;
+    fn release_excess<'t>(&self, bfc: &mut impl Reach<Bfc<'t, M>>) -> u64;
 }
 
 /// Ranges of a [`SubAllocator`](crate::SubAllocator), got and given back as a whole or at an end.
@@ -119,19 +111,16 @@ impl Memory for Regions {
     type Attempt = Attempt;
     type Plan = RegionPlan;
 
-    fn advance<I: AddressIndex>(
-        bfc: &mut Bfc<'_, I>,
-        attempt: &mut Attempt,
-    ) -> Progress<RegionPlan> {
+    fn advance(bfc: &mut Bfc<'_>, attempt: &mut Attempt) -> Progress<RegionPlan> {
         bfc.step_regions(attempt)
     }
 
-    fn pool_stats<I: AddressIndex>(bfc: &mut Bfc<'_, I>) -> PoolStats {
+    fn pool_stats(bfc: &mut Bfc<'_>) -> PoolStats {
         bfc.pool_stats_of_regions()
     }
 }
 
-impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+impl<M: Memory> Bfc<'_, M> {
     /// Goes on with an allocation until it is done or needs calls.
     ///
     /// Cost as [`alloc`](Self::alloc); O(chunks) when memory is short.

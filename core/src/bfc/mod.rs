@@ -13,7 +13,7 @@
 //! `config` policies · `chunk` the record · `class`, `bins` free chunks by size · `streams` stream order ·
 //! `search` which chunk · `alloc` cutting it · `alloc_at` at a given place · `free` freeing and merging · `resize` a block in place · `memory` what stands behind the chunks, and one step of an allocation ·
 //! `grow`, `shrink` tickets and limits, `grow_or_collect` the states of an allocation: all three of regions ·
-//! `paged` pages · `index` blocks by address · `report`, `dump` for people · `check` the invariants ·
+//! `paged` pages · `report`, `dump` for people · `check` the invariants ·
 //! `drive` the loops over a source · `allocator` a lock around it all · `in_place` made where it is to lie.
 //!
 //! # Invariants ([`Bfc::check_invariants`] walks them all)
@@ -31,8 +31,7 @@
 //! * BFC7 `reserved + in flight <= limit`, unless the limit was lowered below what is held.
 //! * BFC8 ids of used chunks are distinct, at most the last one given, and the slack is smaller
 //!   than the chunk.
-//! * BFC9 the address index finds each used chunk and no other.
-//! * BFC10 regions do not overlap and stand in address order (REGION1, REGION2).
+//! * BFC9 regions do not overlap and stand in address order (REGION1, REGION2).
 //!
 //! # Cost
 //! `alloc` and `free` O(1); table 32 bytes a chunk, nothing per byte of pool.
@@ -53,7 +52,6 @@ mod grow_or_collect;
 #[cfg(not(larder_loom))]
 #[allow(unsafe_code, reason = "fields are written in place: docs/UNSAFE.md")]
 mod in_place;
-mod index;
 mod memory;
 pub mod paged;
 mod report;
@@ -68,7 +66,6 @@ pub use chunk::Chunk;
 pub use config::{BfcConfig, Growth};
 pub use grow::GrowTicket;
 pub use grow_or_collect::Attempt;
-pub use index::{AddressIndex, HashIndex, NoIndex, PageIndex};
 pub use memory::{Memory, Progress, RegionPlan, Regions, Source};
 pub use report::{BinSummary, ChunkInfo, ChunkState, RegionInfo, Report};
 pub use shrink::ReleaseTicket;
@@ -136,8 +133,7 @@ impl Counters {
 
 /// The algorithm: chunks, bins and policies, over numbers, for one thread at a time.
 ///
-/// `'t` is the life of the lent table; `I` says how blocks are found by address
-/// ([`NoIndex`]: not at all), `M` what stands behind the chunks.
+/// `'t` is the life of the lent table, `M` what stands behind the chunks.
 ///
 /// ```
 /// use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Chunk, Request};
@@ -150,7 +146,7 @@ impl Counters {
 /// assert_eq!(bfc.stats().live_bytes, 0);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Bfc<'t, I: AddressIndex = NoIndex, M: Memory = Regions> {
+pub struct Bfc<'t, M: Memory = Regions> {
     config: BfcConfig,
     granule: Granule,
     limit_bytes: u64,
@@ -169,7 +165,6 @@ pub struct Bfc<'t, I: AddressIndex = NoIndex, M: Memory = Regions> {
     bins: Bins,
     regions: RegionTable,
     streams: Streams,
-    index: I,
     /// What stands behind the chunks.
     memory: M,
 }
@@ -183,32 +178,13 @@ impl<'t> Bfc<'t> {
     /// # Errors
     /// If the configuration contradicts itself or the table has fewer than two records.
     pub fn new(config: BfcConfig, table: &'t mut [Chunk]) -> Result<Self, ConfigError> {
-        Bfc::with_index(config, table, NoIndex)
+        Self::over(config, table, Regions)
     }
 }
 
-impl<'t, I: AddressIndex> Bfc<'t, I> {
-    /// An allocator with an index that finds blocks by address.
-    ///
-    /// # Errors
-    /// The errors of [`Bfc::new`], and one if the index cannot hold as many blocks as the table has records.
-    pub fn with_index(
-        config: BfcConfig,
-        table: &'t mut [Chunk],
-        index: I,
-    ) -> Result<Self, ConfigError> {
-        Self::over(config, table, index, Regions)
-    }
-}
-
-impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
-    fn over(
-        config: BfcConfig,
-        table: &'t mut [Chunk],
-        index: I,
-        memory: M,
-    ) -> Result<Self, ConfigError> {
-        let (granule, table, index) = Self::parts(&config, table, index)?;
+impl<'t, M: Memory> Bfc<'t, M> {
+    fn over(config: BfcConfig, table: &'t mut [Chunk], memory: M) -> Result<Self, ConfigError> {
+        let (granule, table) = Self::parts(&config, table)?;
         Ok(Self {
             limit_bytes: config.limit_bytes,
             excused_bytes: 0,
@@ -223,7 +199,6 @@ impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
             bins: Bins::new(),
             regions: RegionTable::new(),
             streams: Streams::new(),
-            index,
             config,
             memory,
         })
@@ -233,18 +208,13 @@ impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
     fn parts(
         config: &BfcConfig,
         table: &'t mut [Chunk],
-        mut index: I,
-    ) -> Result<(Granule, Slab<'t, Chunk>, I), ConfigError> {
+    ) -> Result<(Granule, Slab<'t, Chunk>), ConfigError> {
         let granule = config.validate()?;
         let table = Slab::new(table);
         if table.capacity() == 0 {
             return Err(ConfigError::Table);
         }
-        if !index.holds(table.capacity(), granule) {
-            return Err(ConfigError::Index);
-        }
-        index.clear();
-        Ok((granule, table, index))
+        Ok((granule, table))
     }
 
     /// Gives the lent table back; blocks not freed are forgotten. An allocator made over the same
@@ -325,25 +295,6 @@ impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
         Ok(self.block_of(link))
     }
 
-    /// Restores a block from its first address alone, through the address index; the same promise
-    /// as [`block_from_raw`](Self::block_from_raw). Costs one look-up.
-    ///
-    /// # Errors
-    /// [`FreeError::Unknown`] if no block starts there, or there is no index.
-    pub fn block_from_addr(&self, addr: Addr) -> Result<Block, FreeError> {
-        self.link_at(addr)
-            .map(|link| self.block_of(link))
-            .ok_or(FreeError::Unknown)
-    }
-
-    /// Granted size of the block that starts there, by the address index; `None` if none does or
-    /// there is no index. Costs one look-up.
-    #[inline]
-    pub fn bytes_at(&self, addr: Addr) -> Option<u64> {
-        let link = self.link_at(addr)?;
-        Some(self.granule.bytes_of(self.table.at(link).size))
-    }
-
     /// Tells that all work up to `event` on `stream` is done: memory that carries such a point is out of
     /// use. Events below what was reported before change nothing. O(1), except once every 2^30 events.
     ///
@@ -381,16 +332,6 @@ impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
         ours.then_some(link)
     }
 
-    /// The used chunk that starts there, by the index, and checked.
-    #[inline]
-    fn link_at(&self, addr: Addr) -> Option<Link> {
-        let handle = self
-            .index
-            .find(addr.get(), |handle| self.addr_of(Link(handle)))?;
-        let link = Link(handle);
-        self.starts_at(link, addr).then_some(link)
-    }
-
     /// Whether a used chunk of the present owner's with this link starts there.
     #[inline]
     fn starts_at(&self, link: Link, addr: Addr) -> bool {
@@ -413,30 +354,9 @@ impl<'t, I: AddressIndex, M: Memory> Bfc<'t, I, M> {
     fn addr_of(&self, link: Link) -> u64 {
         addr_in(&self.table, &self.regions, self.granule, link)
     }
-
-    /// Makes a used chunk findable by its address, which is returned.
-    #[inline]
-    fn enter_index(&mut self, link: Link) -> u64 {
-        let (table, regions, granule) = (&self.table, &self.regions, self.granule);
-        let addr = addr_in(table, regions, granule, link);
-        self.index.insert(addr, link.0, |handle| {
-            addr_in(table, regions, granule, Link(handle))
-        });
-        addr
-    }
-
-    /// The reverse, while the chunk is still used.
-    #[inline]
-    fn leave_index(&mut self, link: Link) {
-        let (table, regions, granule) = (&self.table, &self.regions, self.granule);
-        let addr = addr_in(table, regions, granule, link);
-        self.index.remove(addr, link.0, |handle| {
-            addr_in(table, regions, granule, Link(handle))
-        });
-    }
 }
 
-impl<I: AddressIndex, M: Memory> core::fmt::Debug for Bfc<'_, I, M> {
+impl<M: Memory> core::fmt::Debug for Bfc<'_, M> {
     /// The counters; [`dump`](Bfc::dump) shows the rest.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Bfc")

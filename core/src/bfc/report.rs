@@ -2,7 +2,6 @@
 
 use super::Bfc;
 use super::chunk::{Link, State};
-use super::index::AddressIndex;
 use super::memory::Memory;
 use crate::block::ChunkHandle;
 use crate::region::RegionId;
@@ -138,7 +137,7 @@ pub struct RegionInfo {
     pub live_bytes: u64,
 }
 
-impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+impl<M: Memory> Bfc<'_, M> {
     /// Occupancy and fragmentation now.
     pub fn report(&self) -> Report {
         let mut report = Report {

@@ -15,7 +15,6 @@ use super::chunk::Link;
 use super::config::Growth;
 use super::free::Stored;
 use super::grow::GrowTicket;
-use super::index::AddressIndex;
 use super::memory::{Memory, Regions};
 use super::search::Need;
 use crate::block::{Block, Resize};
@@ -53,7 +52,7 @@ pub(super) struct Committed {
     pub(super) rejected: Option<Rejected<RegionError, AddrRange>>,
 }
 
-impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+impl<M: Memory> Bfc<'_, M> {
     /// Gives the block another size without moving it, from the memory held. The block that comes
     /// back replaces the one given; it starts at the same address and has the same handle and
     /// number.
@@ -212,7 +211,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     }
 }
 
-impl<I: AddressIndex> Bfc<'_, I, Regions> {
+impl Bfc<'_, Regions> {
     /// Resizes from the memory held, or says what to ask the sub-allocator for.
     pub(super) fn resize_or_grow(&mut self, block: Block, to: &Resize) -> ResizeStep {
         let rejected = match self.resize(block, *to) {

@@ -23,7 +23,6 @@
 use super::Bfc;
 use super::chunk::{Chunk, Link};
 use super::class::Class;
-use super::index::AddressIndex;
 use super::memory::Memory;
 use crate::block::Request;
 use crate::stream::{StreamId, StreamPoint};
@@ -93,7 +92,7 @@ fn may_use(point: StreamPoint, request: &Request) -> bool {
     request.freed_by.is_none_or(|by| point.event <= by)
 }
 
-impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+impl<M: Memory> Bfc<'_, M> {
     /// FIT1 and FIT2.
     #[inline]
     pub(super) fn search(&self, need: Need, request: &Request) -> Option<Found> {

@@ -8,7 +8,6 @@
 use super::Bfc;
 use super::chunk::{Chunk, Link, State};
 use super::config::Growth;
-use super::index::AddressIndex;
 use super::memory::{Memory, Regions};
 use crate::region::RegionId;
 use crate::stats::PoolStats;
@@ -34,7 +33,7 @@ impl ReleaseTicket {
     }
 }
 
-impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
+impl<M: Memory> Bfc<'_, M> {
     /// Sets the limit. From this call on nothing is asked of the sub-allocator above it, and while
     /// more is held, no block is given that would bring the live bytes above it. O(regions).
     ///
@@ -65,7 +64,7 @@ impl<I: AddressIndex, M: Memory> Bfc<'_, I, M> {
     }
 }
 
-impl<I: AddressIndex> Bfc<'_, I, Regions> {
+impl Bfc<'_, Regions> {
     /// Memory that can go back now to bring the held bytes down by `wanted_bytes`, piece by
     /// piece; `None` when that much is on its way or nothing more is free.
     ///

@@ -1,6 +1,5 @@
 //! What a plan is served from: an allocator of blocks that can also give a block at one place.
 
-use crate::bfc::AddressIndex;
 use crate::bfc::paged::{PageDriver, PagedBfc};
 use crate::bfc::{Bfc, ChunkInfo, ChunkState};
 use crate::block::{Block, ChunkHandle, Grant, Request};
@@ -68,16 +67,16 @@ fn used(f: &mut dyn FnMut(ChunkHandle, AddrRange)) -> impl FnMut(ChunkInfo) {
 
 /// A [`Bfc`] that was given its one region as a whole.
 #[derive(Debug)]
-pub struct InRange<'a, 't, I: AddressIndex> {
+pub struct InRange<'a, 't> {
     /// The allocator.
-    pub bfc: &'a mut Bfc<'t, I>,
+    pub bfc: &'a mut Bfc<'t>,
     /// Its region.
     pub addresses: AddrRange,
     /// How much of it was touched so far, from its start.
     pub held_bytes: u64,
 }
 
-impl<I: AddressIndex> PlaceAllocator for InRange<'_, '_, I> {
+impl PlaceAllocator for InRange<'_, '_> {
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
         self.bfc.alloc(request)
     }
@@ -129,14 +128,14 @@ impl<I: AddressIndex> PlaceAllocator for InRange<'_, '_, I> {
 
 /// A [`PagedBfc`] and its driver.
 #[derive(Debug)]
-pub struct OverPages<'a, 't, D, I: AddressIndex> {
+pub struct OverPages<'a, 't, D> {
     /// The allocator.
-    pub paged: &'a mut PagedBfc<'t, I>,
+    pub paged: &'a mut PagedBfc<'t>,
     /// What maps its pages.
     pub driver: &'a D,
 }
 
-impl<D: PageDriver, I: AddressIndex> PlaceAllocator for OverPages<'_, '_, D, I> {
+impl<D: PageDriver> PlaceAllocator for OverPages<'_, '_, D> {
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
         self.paged.alloc_over(self.driver, request)
     }

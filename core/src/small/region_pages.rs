@@ -19,9 +19,11 @@ use core::ptr::NonNull;
 use super::class::{CLASSES, MAX_SMALL_ALIGN, SizeClass};
 use super::pages::Pages;
 use super::span::{Span, SpanMemory};
-use crate::bfc::{Bfc, BfcConfig, Chunk, PageIndex};
-use crate::block::Request;
+use crate::bfc::{Bfc, BfcConfig, Chunk};
+use crate::block::{Block, Request};
 use crate::error::RegionError;
+use crate::page_index::PageIndex;
+use crate::sync::AtomicU32;
 use crate::units::{Addr, AddrRange, Align, Granule};
 
 /// Smallest region that is worth its tables.
@@ -94,7 +96,9 @@ impl Lengths {
 
 /// The memory below a heap that has one region.
 pub(super) struct RegionPages {
-    bfc: Bfc<'static, PageIndex<'static>>,
+    bfc: Bfc<'static>,
+    /// Every block, by its address.
+    index: PageIndex<'static>,
     /// The region, for pointers into it.
     region: *mut u8,
     bytes: usize,
@@ -170,7 +174,7 @@ impl RegionPages {
         let chunks =
             unsafe { cursor.table(bytes / BYTES_PER_CHUNK + LEAST_CHUNKS, || Chunk::VACANT) };
         // SAFETY: the caller's memory, behind the table before.
-        let entries = unsafe { cursor.table(granules, || 0u32) };
+        let entries = unsafe { cursor.table(granules, || AtomicU32::new(0)) };
         // SAFETY: the caller's memory, behind the table before.
         let heads = unsafe { cursor.table(pages, || 0u8) };
         let (Some(chunks), Some(entries), Some(heads), Some(records)) =
@@ -182,8 +186,7 @@ impl RegionPages {
             granule_bytes: granule.bytes(),
             ..BfcConfig::fixed()
         };
-        let index = PageIndex::new(first, granule, entries);
-        let mut bfc = Bfc::with_index(config, chunks, index).map_err(|_| RegionError::NoRoom)?;
+        let mut bfc = Bfc::new(config, chunks).map_err(|_| RegionError::NoRoom)?;
         let pad = cursor.at.align_offset(lengths.granule);
         let base = cursor.at.wrapping_add(pad);
         let left = cursor.left.saturating_sub(pad) & !(lengths.granule - 1);
@@ -192,6 +195,7 @@ impl RegionPages {
         bfc.add_region(range).map_err(|_| RegionError::NoRoom)?;
         Ok(Self {
             bfc,
+            index: PageIndex::new(first, granule, entries),
             region: start,
             bytes,
             table_bytes: bytes - left,
@@ -237,11 +241,10 @@ impl RegionPages {
 
     /// Changes the length of a single block in place; whether that was possible.
     pub(super) fn resize_block(&mut self, block: *mut u8, bytes: usize) -> bool {
-        let addr = Addr::new(block.addr() as u64);
-        let Ok(block) = self.bfc.block_from_addr(addr) else {
+        let Some(block) = self.block_at(block) else {
             return false;
         };
-        // Either way the block stays in the table under its address.
+        // Either way the block keeps its address and handle.
         self.bfc.resize(block, bytes as u64).is_ok()
     }
 
@@ -254,8 +257,13 @@ impl RegionPages {
 
     /// Length of the single block that starts here, or 0.
     pub(super) fn block_bytes(&self, block: *mut u8) -> u64 {
-        let addr = Addr::new(block.addr() as u64);
-        self.bfc.bytes_at(addr).unwrap_or(0)
+        self.block_at(block).map_or(0, |block| block.bytes())
+    }
+
+    /// The single block that starts here.
+    fn block_at(&self, block: *mut u8) -> Option<Block> {
+        let found = self.index.find(Addr::new(block.addr() as u64))?;
+        self.bfc.block_from_raw(found).ok()
     }
 
     /// The region's first byte.
@@ -265,7 +273,8 @@ impl RegionPages {
 
     /// Takes a single block back; `false` if there is none at this address.
     pub(super) fn free_single(&mut self, block: *mut u8) -> bool {
-        self.bfc.free_addr(Addr::new(block.addr() as u64)).is_ok()
+        let block = self.block_at(block);
+        block.is_some_and(|block| self.bfc.free(block).is_ok())
     }
 
     fn pointer(&self, addr: Addr) -> *mut u8 {
@@ -339,8 +348,9 @@ unsafe impl Pages for RegionPages {
 
     fn alloc_block(&mut self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let request = Request::new(bytes.max(1) as u64).aligned(Align::new(align as u64)?);
-        let grant = self.bfc.alloc(&request).ok()?;
-        NonNull::new(self.pointer(grant.block.into_raw().addr))
+        let block = self.bfc.alloc(&request).ok()?.block;
+        self.index.enter(&block);
+        NonNull::new(self.pointer(block.into_raw().addr))
     }
 
     unsafe fn free_block(&mut self, block: *mut u8) {

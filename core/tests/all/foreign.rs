@@ -6,7 +6,7 @@ use larder_core::paged::{
 };
 use larder_core::{
     Addr, AddrRange, Attempt, Bfc, BfcConfig, Cause, Chunk, FixedRange, FreeError, GrowTicket,
-    Growth, HashIndex, Progress, RegionError, RegionPlan, ReleaseTicket, Request, SubAllocator,
+    Growth, Progress, RegionError, RegionPlan, ReleaseTicket, Request, SubAllocator,
 };
 
 const GRANULE: u64 = 256;
@@ -73,23 +73,6 @@ fn blocks_of_a_tables_former_owner_are_forgotten() {
         assert_eq!(second.check_invariants(), Ok(()));
     }
     assert_eq!(second.report().largest_free_bytes, 1 << 16);
-}
-
-#[test]
-fn slots_that_a_former_index_left_do_not_matter() {
-    let mut table = [Chunk::VACANT; 8];
-    let mut slots = [7u32; 14];
-    for generation in 0..4 {
-        let index = HashIndex::new(&mut slots);
-        let mut bfc = Bfc::with_index(BfcConfig::fixed(), &mut table, index).unwrap();
-        bfc.add_region(range(generation << 20, 1 << 16)).unwrap();
-        for _ in 0..5 {
-            let block = bfc.alloc(&Request::new(GRANULE)).unwrap().block;
-            let found = bfc.block_from_addr(block.addr()).unwrap();
-            assert_eq!(found, block);
-            assert_eq!(bfc.check_invariants(), Ok(()));
-        }
-    }
 }
 
 #[test]

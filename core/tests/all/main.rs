@@ -8,7 +8,6 @@ mod common;
 mod decorate;
 mod errors;
 mod foreign;
-mod fresh_pages;
 mod limits;
 mod model;
 mod packing;

@@ -25,8 +25,8 @@ use std::sync::{Mutex, OnceLock, Weak};
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use larder_core::{
     AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError,
-    EventNumber, FreeError, Granule, GrowRequest, Growth, NoIndex, Rejected, Request, StreamId,
-    StreamPoint, SubAllocError, SubAllocator,
+    EventNumber, FreeError, Granule, GrowRequest, Growth, Rejected, Request, StreamId, StreamPoint,
+    SubAllocError, SubAllocator,
 };
 
 use super::{ArenaPolicy, DeviceInner};
@@ -146,7 +146,7 @@ impl SubAllocator for Pieces {
 
 /// The arena of one stream.
 pub(super) struct Arena {
-    best_fit: WithTables<BfcAllocator<'static, Pieces, NoIndex, Yield>>,
+    best_fit: WithTables<BfcAllocator<'static, Pieces, Yield>>,
     id: AllocatorId,
     account: StreamCounts,
     /// Another stream freed a block of it: what is free may be pending.

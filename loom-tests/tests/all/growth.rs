@@ -4,7 +4,7 @@
 use larder_core::sync::Spin;
 use larder_core::{
     Addr, AddrRange, Attempt, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk,
-    FixedRange, GrowRequest, Growth, NoIndex, Progress, RegionPlan, Request, SubAllocError,
+    FixedRange, GrowRequest, Growth, Progress, RegionPlan, Request, SubAllocError,
     SubAllocator,
 };
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -56,7 +56,7 @@ impl SubAllocator for Watched {
     }
 }
 
-type Allocator = BfcAllocator<'static, Watched, NoIndex, Spin>;
+type Allocator = BfcAllocator<'static, Watched, Spin>;
 
 /// One range growing at its end.
 const RANGE: Growth = Growth::Range {
@@ -204,7 +204,7 @@ fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
 }
 
 /// Over a source that gives at once what it has taken back.
-fn allocator_over_range() -> Arc<BfcAllocator<'static, FixedRange, NoIndex, Spin>> {
+fn allocator_over_range() -> Arc<BfcAllocator<'static, FixedRange, Spin>> {
     let range = AddrRange::new(Addr::new(UNIT), 8 * UNIT).unwrap();
     let bfc = Bfc::new(config(8 * UNIT), vec![Chunk::VACANT; 16].leak()).unwrap();
     Arc::new(BfcAllocator::new(bfc, FixedRange::new(range)))

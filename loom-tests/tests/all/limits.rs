@@ -10,7 +10,7 @@ use larder_core::paged::{
     PagedConfig, Place,
 };
 use larder_core::sync::{Locked, Spin};
-use larder_core::{Addr, AddrRange, Block, BlockAllocator, Chunk, NoIndex, Request, SubAllocError};
+use larder_core::{Addr, AddrRange, Block, BlockAllocator, Chunk, Request, SubAllocError};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
@@ -87,7 +87,7 @@ impl PageDriver for Driver {
     }
 }
 
-type Allocator = PagedAllocator<'static, Driver, NoIndex, Spin>;
+type Allocator = PagedAllocator<'static, Driver, Spin>;
 
 #[derive(Clone)]
 struct Pool(Arc<Allocator>);

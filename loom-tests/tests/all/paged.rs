@@ -6,7 +6,7 @@ use larder_core::paged::{
     PagedConfig, Place,
 };
 use larder_core::sync::Spin;
-use larder_core::{Addr, AddrRange, Block, BlockAllocator, Chunk, NoIndex, Request, SubAllocError};
+use larder_core::{Addr, AddrRange, Block, BlockAllocator, Chunk, Request, SubAllocError};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
@@ -35,7 +35,7 @@ impl PageDriver for Watched {
     }
 }
 
-type Allocator = PagedAllocator<'static, Watched, NoIndex, Spin>;
+type Allocator = PagedAllocator<'static, Watched, Spin>;
 
 fn allocator(limit_bytes: u64, max: u64) -> Arc<Allocator> {
     let addresses = AddrRange::new(Addr::new(PAGE), 16 * PAGE).unwrap();

@@ -4,7 +4,7 @@
 use larder_core::sync::Spin;
 use larder_core::{
     Addr, AddrRange, Align, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, FixedRange,
-    GrowRequest, Growth, NoIndex, Request, ResizeError, SubAllocError, SubAllocator,
+    GrowRequest, Growth, Request, ResizeError, SubAllocError, SubAllocator,
 };
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ impl SubAllocator for Counted {
     }
 }
 
-type Allocator = BfcAllocator<'static, Counted, NoIndex, Spin>;
+type Allocator = BfcAllocator<'static, Counted, Spin>;
 
 /// One range growing by units, up to `limit_bytes`.
 fn allocator(limit_bytes: u64) -> Arc<Allocator> {

@@ -3,8 +3,8 @@
 use core::ptr::NonNull;
 
 use larder_core::{
-    Addr, Align, Attempt, Block, BlockAllocator, ChunkState, Grant, Progress, RegionPlan, Rejected,
-    Request, ResizeError,
+    Addr, Align, Attempt, Block, BlockAllocator, ChunkState, Grant, PageIndex, Progress,
+    RegionPlan, Rejected, Request, ResizeError,
 };
 
 use super::{Arena, ArenaBfc, Held};
@@ -29,6 +29,7 @@ impl<O: Os> Arena<O> {
     /// A block that the BFC gave.
     fn given(&self, block: Block) -> Option<NonNull<u8>> {
         self.lengths.set(block.addr().get() as usize, block.bytes());
+        self.index.enter(&block);
         NonNull::new(self.pointer(block.into_raw().addr))
     }
 
@@ -70,8 +71,7 @@ impl<O: Os> Arena<O> {
         if !self.lengths.forget(block.addr()) {
             return false;
         }
-        let addr = Addr::new(block.addr() as u64);
-        match self.with_bfc_soon(|bfc| bfc.free_addr(addr).is_ok()) {
+        match self.with_bfc_soon(|bfc| free_at(bfc, self.index, block)) {
             Some(freed) => freed,
             None => {
                 // Its first words hold a link until then.
@@ -105,9 +105,9 @@ impl<O: Os> Arena<O> {
             self.mark_freed(block.addr(), old_bytes);
         }
         // Either way the block stays under its address.
-        let (addr, to) = (Addr::new(block.addr() as u64), new_bytes as u64);
+        let to = new_bytes as u64;
         let resized = self.with_bfc(|bfc| {
-            let held = bfc.block_from_addr(addr).ok()?;
+            let held = block_at(bfc, self.index, block)?;
             Some(bfc.resize(held, to))
         });
         let resized = match resized {
@@ -115,7 +115,7 @@ impl<O: Os> Arena<O> {
                 value: block,
                 error: ResizeError::NoRoom,
             })) => self.growing.with(|()| {
-                if self.is_last(block.addr()) {
+                if self.is_last(&block) {
                     self.count_vacant();
                 }
                 self.bfc.resize(block, to)
@@ -130,11 +130,8 @@ impl<O: Os> Arena<O> {
     }
 
     /// Whether nothing used lies behind a block, so that it grows where memory is committed.
-    fn is_last(&self, addr: Addr) -> bool {
+    fn is_last(&self, held: &Block) -> bool {
         self.with_bfc(|bfc| {
-            let Ok(held) = bfc.block_from_addr(addr) else {
-                return false;
-            };
             let mut is_last = true;
             bfc.chunks_from(held.range().end(), Some(held.handle()), |chunk| {
                 is_last &= matches!(chunk.state, ChunkState::Free { .. });
@@ -143,6 +140,18 @@ impl<O: Os> Arena<O> {
             is_last
         })
     }
+}
+
+/// The block that starts at an address.
+fn block_at(bfc: &ArenaBfc, index: PageIndex<'_>, addr: *mut u8) -> Option<Block> {
+    let found = index.find(Addr::new(addr.addr() as u64))?;
+    bfc.block_from_raw(found).ok()
+}
+
+/// Frees the block that starts at an address; returns `false` if none does.
+pub(super) fn free_at(bfc: &mut ArenaBfc, index: PageIndex<'_>, addr: *mut u8) -> bool {
+    let block = block_at(bfc, index, addr);
+    block.is_some_and(|block| bfc.free(block).is_ok())
 }
 
 /// A block from what is committed already.

@@ -9,10 +9,11 @@
 
 use core::ptr::{self, NonNull};
 
-use larder_core::Addr;
+use larder_core::PageIndex;
 use larder_core::sync::{AtomicPtr, Ordering, fence};
 
 use super::ArenaBfc;
+use super::blocks::free_at;
 use crate::check;
 
 /// The first word of a deferred block.
@@ -72,14 +73,14 @@ impl Deferred {
 
     /// Frees some of them. The caller holds the lock of `bfc`.
     #[inline]
-    pub(super) fn free_some(&self, bfc: &mut ArenaBfc) {
+    pub(super) fn free_some(&self, bfc: &mut ArenaBfc, index: PageIndex<'_>) {
         if !self.is_empty() {
-            self.free_taken(bfc);
+            self.free_taken(bfc, index);
         }
     }
 
     #[cold]
-    fn free_taken(&self, bfc: &mut ArenaBfc) {
+    fn free_taken(&self, bfc: &mut ArenaBfc, index: PageIndex<'_>) {
         // Relaxed: the lock orders it.
         let mut at = self.taken.load(Ordering::Relaxed);
         if at.is_null() {
@@ -92,7 +93,7 @@ impl Deferred {
             };
             // SAFETY: DEFER1: ours, and read before the block is free.
             at = unsafe { link.read() }.next;
-            if bfc.free_addr(Addr::new(link.addr().get() as u64)).is_err() {
+            if !free_at(bfc, index, link.as_ptr().cast()) {
                 check::fail(b"larder: freed an address where no block of this heap starts\n");
             }
         }

@@ -64,8 +64,8 @@ pub(crate) const GROWTH_BYTES: usize = 2 << 20;
 /// How much is looked at under a lock for a number.
 pub(crate) const PIECE_BYTES: usize = 64 << 20;
 
-type ArenaBfc = Bfc<'static, PageIndex<'static>>;
-type Allocator<O> = BfcAllocator<'static, Committed<O>, PageIndex<'static>, Sleep>;
+type ArenaBfc = Bfc<'static>;
+type Allocator<O> = BfcAllocator<'static, Committed<O>, Sleep>;
 
 /// What came of looking for memory without growth and without sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +85,8 @@ pub(crate) struct Arena<O: Os> {
     bytes: usize,
     granule: Granule,
     bfc: &'static Allocator<O>,
+    /// Every block, by its address.
+    index: PageIndex<'static>,
     /// Blocks that were freed while the BFC's lock could not be had (DEFER1).
     deferred: Deferred,
     /// Whatever makes the committed range longer or shorter holds this, system calls included.
@@ -136,7 +138,7 @@ impl<O: Os> Arena<O> {
     /// Runs `f` with the BFC, after some of the frees that wait for it.
     fn with_bfc<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> R {
         self.bfc.with(|bfc| {
-            self.deferred.free_some(bfc);
+            self.deferred.free_some(bfc, self.index);
             f(bfc)
         })
     }
@@ -145,7 +147,7 @@ impl<O: Os> Arena<O> {
     /// sleeping.
     fn with_bfc_soon<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> Option<R> {
         self.bfc.lock().try_with(|bfc| {
-            self.deferred.free_some(bfc);
+            self.deferred.free_some(bfc, self.index);
             f(bfc)
         })
     }

@@ -155,7 +155,7 @@ impl<O: Os> Arena<O> {
         // SAFETY: inside the tables; all zero is a vacant record, which VACANT is checked to be.
         let chunks = unsafe { table::<Chunk>(tables, chunks.start, chunks.count) };
         // SAFETY: inside the tables; 0 is a number.
-        let index = unsafe { table::<u32>(tables, index.start, index.count) };
+        let index = unsafe { table::<AtomicU32>(tables, index.start, index.count) };
         // SAFETY: inside the tables; 0 is a number.
         let heads = unsafe { table::<AtomicU8>(tables, heads.start, heads.count) };
         // SAFETY: inside the tables; 0 is a number.
@@ -199,10 +199,9 @@ impl<O: Os> Arena<O> {
             seams,
             memory,
         );
-        let index = PageIndex::zeroed(range.start(), granule, index);
         let bfc = tables.wrapping_add(bfc_at::<O>()).cast::<Allocator<O>>();
         // SAFETY: on the arena's pages, which read as zero, and nobody else's.
-        unsafe { Allocator::place(bfc, config, chunks, index, source) }.ok()?;
+        unsafe { Allocator::place(bfc, config, chunks, source) }.ok()?;
         // SAFETY: made just now, and never released.
         let bfc = unsafe { &*bfc };
         let arena = tables.cast::<Self>();
@@ -215,6 +214,7 @@ impl<O: Os> Arena<O> {
                 bytes,
                 granule,
                 bfc,
+                index: PageIndex::new(range.start(), granule, index),
                 deferred: Deferred::new(),
                 growing: Locked::new(()),
                 residency,

@@ -21,7 +21,7 @@ use core::ptr::NonNull;
 use larder_core::lifetime::{InRange, StepConfig, StepStats, Steps};
 use larder_core::sync::{AtomicU8, Ordering};
 use larder_core::{
-    Addr, AddrRange, Align, Bfc, BfcConfig, ChunkState, Granule, Locked, PageIndex, Request,
+    Addr, AddrRange, Align, Bfc, BfcConfig, Block, ChunkState, Granule, Locked, PageIndex, Request,
 };
 
 use super::tables::Carve;
@@ -36,10 +36,20 @@ const COMMIT_BYTES: usize = 32 << 20;
 
 /// The numbers behind the lock.
 struct Inner {
-    bfc: Bfc<'static, PageIndex<'static>>,
+    bfc: Bfc<'static>,
+    /// Every block, by its address.
+    index: PageIndex<'static>,
     steps: Steps<'static>,
     committed: usize,
     touched: usize,
+}
+
+impl Inner {
+    /// The block that starts there.
+    fn block_at(&self, block: *mut u8) -> Option<Block> {
+        let found = self.index.find(Addr::new(block.addr() as u64))?;
+        self.bfc.block_from_raw(found).ok()
+    }
 }
 
 /// What other places than `step` call of the code that plans.
@@ -124,8 +134,7 @@ impl<O: Os> StepHeap<O> {
             granule_bytes: granule.bytes(),
             ..BfcConfig::fixed()
         };
-        let index = PageIndex::zeroed(first, granule, index);
-        let mut bfc = Bfc::with_index(config_of_bfc, chunks, index).ok()?;
+        let mut bfc = Bfc::new(config_of_bfc, chunks).ok()?;
         let addresses = AddrRange::new(first, bytes as u64)?;
         bfc.add_region(addresses).ok()?;
         let least_bytes = config.threshold_bytes;
@@ -141,6 +150,7 @@ impl<O: Os> StepHeap<O> {
             least_bytes,
             inner: Locked::new(Inner {
                 bfc,
+                index: PageIndex::new(first, granule, index),
                 steps,
                 committed: 0,
                 touched: 0,
@@ -245,7 +255,7 @@ impl<O: Os> StepHeap<O> {
     fn over<R>(
         &self,
         inner: &mut Inner,
-        f: impl FnOnce(&mut Steps<'static>, &mut InRange<'_, 'static, PageIndex<'static>>) -> R,
+        f: impl FnOnce(&mut Steps<'static>, &mut InRange<'_, 'static>) -> R,
     ) -> R {
         let mut below = InRange {
             bfc: &mut inner.bfc,
@@ -269,6 +279,7 @@ impl<O: Os> StepHeap<O> {
         self.inner.with(|inner| {
             let grant = self.over(inner, |steps, below| steps.alloc(below, &request));
             let block = grant.ok()??.block;
+            inner.index.enter(&block);
             let end = block.range().end().get() as usize - self.start.addr();
             if end > self.cap || !self.commit(inner, end) {
                 // The block is ours, so it can be freed.
@@ -308,21 +319,20 @@ impl<O: Os> StepHeap<O> {
     }
 
     fn free_by_plan(&self, block: *mut u8) -> bool {
-        let addr = Addr::new(block.addr() as u64);
         self.inner.with(|inner| {
-            let held = inner.bfc.block_from_addr(addr);
+            let held = inner.block_at(block);
             let free = |held| {
                 self.over(inner, |steps, below| steps.free(below, held))
                     .is_ok()
             };
-            held.is_ok_and(free)
+            held.is_some_and(free)
         })
     }
 
     /// Granted length of the block that starts there.
     pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<u64> {
-        let addr = Addr::new(block.addr() as u64);
-        self.inner.with(|inner| inner.bfc.bytes_at(addr))
+        self.inner
+            .with(|inner| Some(inner.block_at(block)?.bytes()))
     }
 
     /// Counters, live bytes, committed and reserved bytes.

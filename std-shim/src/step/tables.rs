@@ -4,6 +4,7 @@ use core::ptr;
 
 use larder_core::lifetime::pack::{PackSizes, PackTables};
 use larder_core::lifetime::{Places, StepTables};
+use larder_core::sync::AtomicU32;
 use larder_core::{Chunk, Zeroed};
 
 /// Blocks live in a range at most.
@@ -70,7 +71,7 @@ impl Carve {
     }
 
     /// Records and index of a best fit over so many granules.
-    pub(crate) fn bfc(&mut self, granules: usize) -> (&'static mut [Chunk], &'static mut [u32]) {
+    pub(crate) fn bfc(&mut self, granules: usize) -> (&'static mut [Chunk], &'static [AtomicU32]) {
         (self.zeroed(CHUNKS), self.zeroed(granules))
     }
 

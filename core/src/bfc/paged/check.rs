@@ -4,9 +4,8 @@ use super::table::{HandleState, MAPPINGS_A_HANDLE, MappingState};
 use super::{Bfc, Link, Paged, State};
 use crate::bfc::Violation;
 use crate::bfc::check::check;
-use crate::bfc::index::AddressIndex;
 
-impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
+impl Bfc<'_, Paged<'_>> {
     /// Walks the invariants of the pages.
     pub(super) fn check_pages(&self) -> Result<(), Violation> {
         self.check_handles()?;

@@ -6,7 +6,6 @@
 
 use super::{Bfc, PageCall, PagePlan, PageStats, Paged, PagedAttempt, PagedBfc};
 use crate::bfc::drive::{self, Reach};
-use crate::bfc::index::{AddressIndex, NoIndex};
 use crate::bfc::{BfcAllocator, Source};
 use crate::block::{Block, ChunkHandle, Grant};
 use crate::error::AllocError;
@@ -41,9 +40,9 @@ impl<D: PageDriver + ?Sized> PageDriver for &D {
 static_assertions::assert_obj_safe!(PageDriver);
 
 impl<'p, D: PageDriver> Source<Paged<'p>> for D {
-    fn carry_out<'t, I: AddressIndex>(
+    fn carry_out<'t>(
         &self,
-        bfc: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
+        bfc: &mut impl Reach<Bfc<'t, Paged<'p>>>,
         attempt: &mut PagedAttempt,
         mut plan: PagePlan,
     ) -> Option<Grant> {
@@ -56,18 +55,15 @@ impl<'p, D: PageDriver> Source<Paged<'p>> for D {
         grant
     }
 
-    fn release_excess<'t, I: AddressIndex>(
-        &self,
-        bfc: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
-    ) -> u64 {
+    fn release_excess<'t>(&self, bfc: &mut impl Reach<Bfc<'t, Paged<'p>>>) -> u64 {
         let excess = bfc.reach(|bfc| bfc.excess_bytes());
         release(bfc, self, excess);
         bfc.reach(|bfc| bfc.excess_bytes())
     }
 }
 
-fn make_calls<'t, 'p, I: AddressIndex>(
-    paged: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
+fn make_calls<'t, 'p>(
+    paged: &mut impl Reach<Bfc<'t, Paged<'p>>>,
     driver: &impl PageDriver,
     plan: &mut PagePlan,
 ) {
@@ -86,8 +82,8 @@ fn make_calls<'t, 'p, I: AddressIndex>(
 
 /// Gives idle memory back, in as many plans as that takes, so that no search is long. If there is not as much as is
 /// wanted, cached mappings go too. Gives the bytes.
-fn release<'t, 'p, I: AddressIndex>(
-    paged: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
+fn release<'t, 'p>(
+    paged: &mut impl Reach<Bfc<'t, Paged<'p>>>,
     driver: &impl PageDriver,
     wanted_bytes: u64,
 ) -> u64 {
@@ -110,8 +106,8 @@ fn release<'t, 'p, I: AddressIndex>(
 }
 
 /// Carries a plan out that gives memory back; gives the bytes.
-fn give_back<'t, 'p, I: AddressIndex>(
-    paged: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
+fn give_back<'t, 'p>(
+    paged: &mut impl Reach<Bfc<'t, Paged<'p>>>,
     driver: &impl PageDriver,
     plan: Option<PagePlan>,
 ) -> u64 {
@@ -134,9 +130,9 @@ struct LayoutBacking {
 }
 
 impl LayoutBacking {
-    fn over<'t, 'p, I: AddressIndex>(
+    fn over<'t, 'p>(
         &self,
-        paged: &mut impl Reach<Bfc<'t, I, Paged<'p>>>,
+        paged: &mut impl Reach<Bfc<'t, Paged<'p>>>,
         driver: &impl PageDriver,
     ) -> bool {
         let Some(plans) = paged.reach(|paged| self.plan(paged)) else {
@@ -155,10 +151,7 @@ impl LayoutBacking {
     }
 
     /// All plans are made before the first call, so that nothing has moved if one cannot be made.
-    fn plan<I: AddressIndex>(
-        &self,
-        paged: &mut Bfc<'_, I, Paged<'_>>,
-    ) -> Option<Vec<PagePlan, MAX_GAPS>> {
+    fn plan(&self, paged: &mut Bfc<'_, Paged<'_>>) -> Option<Vec<PagePlan, MAX_GAPS>> {
         if !paged.memory.config.addresses.contains(self.range) {
             return None;
         }
@@ -187,7 +180,7 @@ impl LayoutBacking {
     }
 
     /// The block that stood in for those to come is nobody's: it is free again, and was never counted.
-    fn finish<I: AddressIndex>(&self, paged: &mut Bfc<'_, I, Paged<'_>>, plan: PagePlan) -> bool {
+    fn finish(&self, paged: &mut Bfc<'_, Paged<'_>>, plan: PagePlan) -> bool {
         let (before, freed_bytes) = (paged.counters, paged.memory.freed_bytes);
         let Some(grant) = paged.finish(plan) else {
             return false;
@@ -206,7 +199,7 @@ impl LayoutBacking {
     }
 }
 
-impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
+impl Bfc<'_, Paged<'_>> {
     /// Gives the block at exactly this place, mapping and moving pages by `driver` if need be; see
     /// [`PagedAttempt::at`].
     ///
@@ -265,9 +258,9 @@ impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
 ///
 /// Dropping it gives nothing back to the driver, because blocks may still be in use: free them and
 /// [`release`](Self::release) first.
-pub type PagedAllocator<'t, D, I = NoIndex, W = Spin> = BfcAllocator<'t, D, I, W, Paged<'t>>;
+pub type PagedAllocator<'t, D, W = Spin> = BfcAllocator<'t, D, W, Paged<'t>>;
 
-impl<D: PageDriver, I: AddressIndex, W: Wait> PagedAllocator<'_, D, I, W> {
+impl<D: PageDriver, W: Wait> PagedAllocator<'_, D, W> {
     /// Gives the block at exactly this place for use on a stream, mapping and moving pages if need be;
     /// see [`PagedAttempt::at_on`].
     ///

@@ -5,7 +5,6 @@ use super::idle::Wanted;
 use super::plan::{Bar, PagePlan};
 use super::{Bfc, Link, Paged, State};
 use crate::bfc::chunk::Chunk;
-use crate::bfc::index::AddressIndex;
 use crate::bfc::report::{ChunkInfo, ChunkState};
 use crate::bfc::search::{Found, LOOKS_BEFORE_GROWTH, Need};
 use crate::block::Request;
@@ -13,7 +12,7 @@ use crate::error::Cause;
 use crate::stream::StreamId;
 use crate::units::{Addr, AddrRange};
 
-impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
+impl Bfc<'_, Paged<'_>> {
     /// Lengthens the range for a block that no free chunk holds: by what the free chunk at its end lacks, or as if
     /// that were in use. Gives the place, and the pages that are to get memory besides.
     pub(super) fn grow_range(

@@ -6,7 +6,6 @@
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Bfc, Link, Paged};
 use crate::bfc::class::Class;
-use crate::bfc::index::AddressIndex;
 use crate::bfc::search::LOOKS;
 use crate::block::Request;
 
@@ -57,7 +56,7 @@ pub(super) struct Idle {
     pub(super) pages: u32,
 }
 
-impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
+impl Bfc<'_, Paged<'_>> {
     /// Whether a chunk's memory can be used by the request, in order on its own stream; for no
     /// request, whether no queued work uses it.
     pub(super) fn is_usable(&self, link: Link, request: Option<&Request>) -> bool {

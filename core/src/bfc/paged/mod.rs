@@ -65,7 +65,6 @@ pub use release::PageStats;
 pub use table::{Handle, Mapping, PageTables, Place};
 
 use super::chunk::{Chunk, Link, State};
-use super::index::{AddressIndex, NoIndex};
 use super::{Bfc, ChunkInfo, Memory, Progress, Violation};
 use crate::block::{AllocatorId, Block};
 use crate::error::{ConfigError, FreeError};
@@ -101,7 +100,7 @@ use table::Pages;
 /// # paged.free(grant.block)?;
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub type PagedBfc<'t, I = NoIndex> = Bfc<'t, I, Paged<'t>>;
+pub type PagedBfc<'t> = Bfc<'t, Paged<'t>>;
 
 /// Pages of memory behind one range of addresses.
 pub struct Paged<'t> {
@@ -141,10 +140,7 @@ impl<'t> Memory for Paged<'t> {
 
     const HOLLOW: bool = true;
 
-    fn advance<I: AddressIndex>(
-        bfc: &mut Bfc<'_, I, Self>,
-        attempt: &mut PagedAttempt,
-    ) -> Progress<PagePlan> {
+    fn advance(bfc: &mut Bfc<'_, Self>, attempt: &mut PagedAttempt) -> Progress<PagePlan> {
         bfc.advance_pages(attempt)
     }
 
@@ -153,23 +149,19 @@ impl<'t> Memory for Paged<'t> {
         self.freed_bytes = self.freed_bytes.saturating_add(bytes);
     }
 
-    fn is_backed<I: AddressIndex>(bfc: &Bfc<'_, I, Self>, start: u32, end: u32) -> bool {
+    fn is_backed(bfc: &Bfc<'_, Self>, start: u32, end: u32) -> bool {
         bfc.is_backed_between(start, end)
     }
 
-    fn for_each_piece<I: AddressIndex>(
-        bfc: &Bfc<'_, I, Self>,
-        chunk: ChunkInfo,
-        f: &mut impl FnMut(ChunkInfo),
-    ) {
+    fn for_each_piece(bfc: &Bfc<'_, Self>, chunk: ChunkInfo, f: &mut impl FnMut(ChunkInfo)) {
         bfc.for_each_piece_of_pages(chunk, f);
     }
 
-    fn pool_stats<I: AddressIndex>(bfc: &mut Bfc<'_, I, Self>) -> PoolStats {
+    fn pool_stats(bfc: &mut Bfc<'_, Self>) -> PoolStats {
         bfc.pool_stats_of_pages()
     }
 
-    fn check<I: AddressIndex>(bfc: &Bfc<'_, I, Self>) -> Result<(), Violation> {
+    fn check(bfc: &Bfc<'_, Self>) -> Result<(), Violation> {
         bfc.check_pages()
     }
 }
@@ -208,7 +200,7 @@ impl<'t> PagedBfc<'t> {
             plans: 0,
             window: release::LastSteps::new(),
         };
-        let mut bfc = Bfc::over(config.bfc, chunks, NoIndex, memory)?;
+        let mut bfc = Bfc::over(config.bfc, chunks, memory)?;
         // Plans outlive their allocator, and are not compared with what is under way: those of a former one over the
         // same tables must have another number.
         let number = number_given_once(AllocatorId::GIVEN_ONCE).ok_or(ConfigError::Numbers)?;
@@ -217,7 +209,7 @@ impl<'t> PagedBfc<'t> {
     }
 }
 
-impl<'t, I: AddressIndex> PagedBfc<'t, I> {
+impl<'t> PagedBfc<'t> {
     /// Gives the lent tables back; blocks not freed and memory not released are forgotten.
     pub fn into_tables(self) -> (&'t mut [Chunk], PageTables<'t>) {
         (self.table.into_records(), self.memory.pages.into_tables())

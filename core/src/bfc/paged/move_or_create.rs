@@ -8,14 +8,13 @@ use super::page_calls::MappingList;
 use super::plan::{Bar, PagePlan};
 use super::table::{HandleLink, HandleState, MAPPINGS_A_HANDLE, MappingLink, MappingState};
 use super::{Backing, Bfc, Link, Paged};
-use crate::bfc::index::AddressIndex;
 use crate::bfc::search::LOOKS;
 use crate::error::Cause;
 
 /// Looks in vain for what may move although more can be created: a small part of what a driver call takes.
 const FEW_LOOKS: u32 = LOOKS / 16;
 
-impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
+impl Bfc<'_, Paged<'_>> {
     /// Finds memory for all pages of the target.
     pub(super) fn back_target(
         &mut self,

@@ -10,7 +10,6 @@
 
 use super::table::{HandleLink, HandleState, MappingLink, MappingState};
 use super::{Bfc, PagePlan, Paged};
-use crate::bfc::index::AddressIndex;
 use crate::units::{Addr, AddrRange};
 
 /// One driver call. Handles are numbers below the length of the table of handles; the front end keeps
@@ -87,7 +86,7 @@ pub(super) enum Phase {
     Failed,
 }
 
-impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
+impl Bfc<'_, Paged<'_>> {
     /// The call to make next, the same until [`done`](Self::done) or [`refused`](Self::refused)
     /// reports its outcome; `None` when nothing is left but [`finish`](Self::finish). O(1), and a
     /// step for each mapping that is reused.

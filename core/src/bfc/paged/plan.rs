@@ -15,7 +15,6 @@ use super::table::{HandleState, MappingState};
 use super::{Bfc, Link, Paged};
 use crate::bfc::Progress;
 use crate::bfc::free::Stored;
-use crate::bfc::index::AddressIndex;
 use crate::bfc::search::{Found, LOOKS, LOOKS_BEFORE_GROWTH, Need};
 use crate::block::{ChunkHandle, Grant, Request};
 use crate::error::{AllocError, Cause};
@@ -196,7 +195,7 @@ struct Spot<'r> {
     squeeze: bool,
 }
 
-impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
+impl Bfc<'_, Paged<'_>> {
     /// Goes on with an allocation.
     pub(super) fn advance_pages(&mut self, attempt: &mut PagedAttempt) -> Progress<PagePlan> {
         let request = attempt.request;

@@ -3,7 +3,6 @@
 //! docs/MOVING.md has their reasons.
 
 use super::{Backing, Bfc, Paged};
-use crate::bfc::index::AddressIndex;
 
 /// While fewer calls than these were made for each unit held, in tenths, growth creates what is missing and no more:
 /// in a pool that is young, which less was freed of than is held, so that a program's first blocks come cheaply,
@@ -32,7 +31,7 @@ const LAYOUT_DIVISOR: u64 = 16;
 /// No plan creates more handles than this for one run of pages: those of large blocks are larger.
 const HANDLES_A_RUN: u32 = 256;
 
-impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
+impl Bfc<'_, Paged<'_>> {
     /// Bytes held that count against the limit, plans under way included.
     pub(super) fn taken_bytes(&self) -> u64 {
         self.reserved_bytes() + self.growth.in_flight_bytes()

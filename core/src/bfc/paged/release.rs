@@ -9,7 +9,6 @@
 
 use super::idle::Wanted;
 use super::{Bfc, PagePlan, Paged};
-use crate::bfc::index::AddressIndex;
 use crate::stats::PoolStats;
 
 /// How many steps are remembered.
@@ -70,7 +69,7 @@ pub struct PageStats {
     pub looks: u64,
 }
 
-impl<I: AddressIndex> Bfc<'_, I, Paged<'_>> {
+impl Bfc<'_, Paged<'_>> {
     /// A plan that gives back at least `wanted_bytes` of idle memory, as far as there is so much
     /// and the floor allows; `None` if nothing can go. What lies in the largest chunks goes first. A plan is of one
     /// search, which ends after 1,024 handles: with more idle, the next plan gives the rest.

@@ -6,8 +6,8 @@ use std::cell::{Cell, OnceCell};
 use crate::common::{GIB, KIB, MIB, range, table};
 use larder_core::{
     AddrRange, Attempt, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, FixedRange,
-    GrowRequest, GrowTicket, Growth, NoIndex, Progress, RegionError, RegionPlan, Request,
-    SubAllocError, SubAllocator,
+    GrowRequest, GrowTicket, Growth, Progress, RegionError, RegionPlan, Request, SubAllocError,
+    SubAllocator,
 };
 
 const START: u64 = 0x7000_0000_0000;
@@ -24,24 +24,24 @@ fn ranged() -> BfcConfig {
     }
 }
 
-fn new() -> (Bfc<'static, NoIndex>, FixedRange) {
+fn new() -> (Bfc<'static>, FixedRange) {
     let bfc = Bfc::new(ranged(), table(32)).expect("a good configuration");
     (bfc, FixedRange::new(range(START, 64 * MIB)))
 }
 
-fn alloc(bfc: &mut Bfc<'_, NoIndex>, source: &FixedRange, bytes: u64) -> Block {
+fn alloc(bfc: &mut Bfc<'_>, source: &FixedRange, bytes: u64) -> Block {
     let grant = bfc.alloc_over(source, &Request::new(bytes));
     grant.expect("there is room").block
 }
 
-fn step_to_growth(bfc: &mut Bfc<'_, NoIndex>, attempt: &mut Attempt) -> GrowTicket {
+fn step_to_growth(bfc: &mut Bfc<'_>, attempt: &mut Attempt) -> GrowTicket {
     match bfc.advance(attempt) {
         Progress::Plan(RegionPlan::Grow(ticket)) => ticket,
         step => panic!("growth was expected, not {step:?}"),
     }
 }
 
-fn step_to_block(bfc: &mut Bfc<'_, NoIndex>, attempt: &mut Attempt) -> Block {
+fn step_to_block(bfc: &mut Bfc<'_>, attempt: &mut Attempt) -> Block {
     match bfc.advance(attempt) {
         Progress::Ready(grant) => grant.block,
         step => panic!("a block was expected, not {step:?}"),

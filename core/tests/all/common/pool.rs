@@ -2,9 +2,8 @@
 
 use super::{MIB, RECORDS, Source, point, range};
 use larder_core::{
-    AddressIndex, AllocError, Bfc, BfcConfig, Block, Chunk, ChunkInfo, ChunkState, EventNumber,
-    FreeError, Grant, Growth, NoIndex, RegionInfo, Rejected, Report, Request, Resize, ResizeError,
-    Stats, StreamId,
+    AllocError, Bfc, BfcConfig, Block, Chunk, ChunkInfo, ChunkState, EventNumber, FreeError, Grant,
+    Growth, RegionInfo, Rejected, Report, Request, Resize, ResizeError, Stats, StreamId,
 };
 
 /// The four numbers of TensorFlow's statistics (CONFORMANCE 0.2).
@@ -30,8 +29,8 @@ pub struct LimitChange {
 }
 
 /// A BFC over a [`Source`]; every call is followed by a walk over the invariants.
-pub struct Pool<I: AddressIndex = NoIndex> {
-    pub bfc: Bfc<'static, I>,
+pub struct Pool {
+    pub bfc: Bfc<'static>,
     pub source: Source,
 }
 
@@ -81,7 +80,7 @@ pub fn at_once(limit_bytes: u64) -> BfcConfig {
     ranged(limit_bytes, limit_bytes)
 }
 
-impl<I: AddressIndex> Pool<I> {
+impl Pool {
     #[track_caller]
     pub fn check(&self) {
         if let Err(violation) = self.bfc.check_invariants() {
@@ -258,19 +257,19 @@ impl<I: AddressIndex> Pool<I> {
     }
 }
 
-fn chunks_of<I: AddressIndex>(bfc: &Bfc<'_, I>) -> Vec<ChunkInfo> {
+fn chunks_of(bfc: &Bfc<'_>) -> Vec<ChunkInfo> {
     let mut chunks = Vec::new();
     bfc.for_each_chunk(|chunk| chunks.push(chunk));
     chunks
 }
 
-pub fn regions_of<I: AddressIndex>(bfc: &Bfc<'_, I>) -> Vec<RegionInfo> {
+pub fn regions_of(bfc: &Bfc<'_>) -> Vec<RegionInfo> {
     let mut regions = Vec::new();
     bfc.for_each_region(|region| regions.push(region));
     regions
 }
 
-pub fn picture_of<I: AddressIndex>(bfc: &Bfc<'_, I>) -> Picture {
+pub fn picture_of(bfc: &Bfc<'_>) -> Picture {
     Picture {
         stats: bfc.stats(),
         report: bfc.report(),

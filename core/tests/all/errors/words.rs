@@ -163,7 +163,7 @@ fn a_refused_configuration_says_what_would_be_taken() {
             "multiple of the granule and not zero",
         ),
         (ConfigError::Table, "from 2 to 2^32 - 1 records"),
-        (ConfigError::Index, "two slots a record"),
+        (ConfigError::Index, "two slots for each record"),
         (ConfigError::PoolLimit, "a limit above 0"),
     ] {
         assert!(error.to_string().contains(advice), "{error}");

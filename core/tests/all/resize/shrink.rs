@@ -1,8 +1,8 @@
 //! Smaller: the end is cut off, freed and joined.
 
 use super::{BASE, GRANULE, blocks, free_granules, refused, resized};
-use crate::common::{MIB, Pool, Source, range, table};
-use larder_core::{Addr, Bfc, BfcConfig, Block, FreeError, HashIndex, Resize, ResizeError};
+use crate::common::{Pool, Source, table};
+use larder_core::{Bfc, BfcConfig, Block, FreeError, ResizeError};
 
 #[test]
 fn the_end_that_is_cut_off_is_free_between_two_blocks() {
@@ -132,25 +132,4 @@ fn cutting_an_end_off_takes_a_record_and_growing_gives_one_back() {
     let first = resized(&mut pool, first, 1);
     assert_eq!(free_granules(&pool), [(1, 5)]);
     pool.free_all([first, third]);
-}
-
-#[test]
-fn the_index_finds_a_resized_block_at_its_address_with_its_new_size() {
-    let index = HashIndex::new(Box::leak(Box::new([0; 32])));
-    let mut bfc = Bfc::with_index(BfcConfig::fixed(), table(16), index).expect("it holds");
-    bfc.add_region(range(BASE, MIB)).expect("a good region");
-    let mut pool = Pool {
-        bfc,
-        source: Source::new(),
-    };
-    let mut block = pool.alloc(8 * GRANULE);
-    for granules in [3, 1, 64, 4096, 7] {
-        block = pool.resize(block, granules * GRANULE).expect("room");
-        assert_eq!(pool.bfc.block_from_addr(block.addr()).as_ref(), Ok(&block));
-        assert_eq!(pool.bfc.bytes_at(block.addr()), Some(granules * GRANULE));
-        let end = Addr::new(BASE + granules * GRANULE);
-        assert_eq!(pool.bfc.bytes_at(end), None);
-    }
-    let block = pool.resize(block, Resize::to(1)).expect("smaller");
-    assert_eq!(pool.bfc.free_addr(block.addr()), Ok(GRANULE));
 }

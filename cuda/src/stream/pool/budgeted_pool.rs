@@ -4,7 +4,7 @@ use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use std::sync::Arc;
 
-use larder_core::{AllocError, BfcAllocator, Cause, Memory, NoIndex, PoolStats, Source, Stats};
+use larder_core::{AllocError, BfcAllocator, Cause, Memory, PoolStats, Source, Stats};
 
 use super::Above;
 use super::peaks::Earlier;
@@ -16,7 +16,7 @@ use crate::with_tables::WithTables;
 use crate::{Context, DeviceAllocError, DriverError};
 
 /// The core's best fit, shared by threads.
-pub(crate) type Core<S, M> = BfcAllocator<'static, S, NoIndex, Yield, M>;
+pub(crate) type Core<S, M> = BfcAllocator<'static, S, Yield, M>;
 
 /// Where a pool's memory comes from: what is said about calls that were refused and about bytes that the
 /// core does not know of.

@@ -5,8 +5,8 @@ use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, NoIndex,
-    Rejected, Request, Stats, SubAllocator,
+    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, Rejected,
+    Request, Stats, SubAllocator,
 };
 
 use super::cpu_memory::{Binding, CpuMemory};
@@ -17,7 +17,7 @@ use crate::stream::allocator::{BlockInfo, Live, StreamAllocator};
 use crate::with_tables::WithTables;
 use crate::{Context, CudaStream, DeviceAllocError, DeviceFreeError, ManagedMemory, PinnedMemory};
 
-type RegionPool<S> = WithTables<BfcAllocator<'static, Watched<S>, NoIndex, Yield>>;
+type RegionPool<S> = WithTables<BfcAllocator<'static, Watched<S>, Yield>>;
 
 /// Blocks and gaps between them, at most: 4 MiB of records, touched as they are used.
 const CHUNKS: usize = 1 << 17;
