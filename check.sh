@@ -26,22 +26,22 @@ step_fmt() {
 step_layers() {
     local words='core/src/units.rs core/src/stream.rs core/src/block.rs core/src/byte_count.rs core/src/error.rs core/src/stats.rs core/src/attributes.rs'
     # shellcheck disable=SC2086
-    if grep -nE '^use crate::(bfc|region|sync|sub_allocator)' $words; then
+    if grep -nE '^use crate::(best_fit|engine|regions|pages|shared|sync|sub_allocator)' $words; then
         fail 'a word uses a layer above it'
     fi
     if grep -rnE '^use crate::' core/src/table | grep -v 'use crate::block::'; then
         fail 'the structures over tables use a layer above them'
     fi
-    if grep -rnE '^use crate::small' core/src/bfc core/src/region core/src/sync; then
+    if grep -rnE '^use crate::small' core/src/engine core/src/regions core/src/pages core/src/sync; then
         fail 'a layer uses the small blocks above it'
     fi
-    if grep -rnE '^use crate::(bfc|region|sub_allocator)' core/src/sync core/src/sub_allocator.rs; then
+    if grep -rnE '^use crate::(best_fit|engine|regions|pages|shared|sub_allocator)' core/src/sync core/src/sub_allocator.rs; then
         fail 'sync or the sub-allocator trait uses a layer above it'
     fi
-    if grep -rnE '^use crate::bfc' core/src/region; then
-        fail 'regions use the algorithms above them'
+    if grep -rnE '^use crate::(regions|pages|shared)' core/src/engine | grep -v tests; then
+        fail 'the engine uses the pools above it'
     fi
-    if grep -nE '^use crate::(bfc|region|sub_allocator)' core/src/access.rs core/src/host_access.rs; then
+    if grep -nE '^use crate::(best_fit|engine|regions|pages|shared|sub_allocator)' core/src/access.rs core/src/host_access.rs; then
         fail 'access to memory uses a layer above it'
     fi
     if grep -rnE '^use crate::decorate' core/src --include='*.rs' | grep -v '^core/src/decorate/'; then
@@ -66,7 +66,7 @@ step_layers() {
         done | grep yes >/dev/null || fail "unsafe in $file, which docs/UNSAFE.md does not list"
     done < <(git ls-files --cached --others --exclude-standard '*.rs' \
         | xargs grep -lE '\bunsafe\b' | xargs grep -LE 'forbid\(unsafe_code\)' || true)
-    for module in access attributes block byte_count decorate error lifetime limits pool region stats stream sub_allocator table units vmem; do
+    for module in access attributes best_fit block byte_count decorate engine error lifetime limits page_index pages pool shared stats stream sub_allocator table units vmem; do
         grep -B1 -E "^(pub )?mod $module;" core/src/lib.rs | grep -q 'forbid(unsafe_code)' \
             || fail "core/src/lib.rs must forbid unsafe code in $module"
     done

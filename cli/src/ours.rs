@@ -6,8 +6,8 @@
 use std::cell::Cell;
 
 use larder_core::{
-    Addr, AddrRange, Bfc, BfcConfig, Chunk, ChunkState, FixedRange, GrowRequest, SubAllocError,
-    SubAllocator,
+    Addr, AddrRange, BestFit, BlockAllocator, Chunk, ChunkInfo, ChunkState, FixedRange,
+    GrowRequest, RegionConfig, RegionPool, Shared, SubAllocError, SubAllocator,
 };
 
 use crate::replay::{Contender, Slot, Spare};
@@ -25,15 +25,14 @@ const UNLIMITED_BYTES: u64 = 1 << 62;
 
 /// Larder without pages that move: one range that grows by what is missing, in units of 2 MiB.
 pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
-    let config = BfcConfig::new(device_bytes.unwrap_or(u64::MAX));
+    let config = RegionConfig::new(device_bytes.unwrap_or(u64::MAX));
     Box::new(Core::new(config))
 }
 
 /// A BFC of the core under any policies, as a contender.
 pub(crate) struct Core {
     /// Always there, except while it is dropped.
-    bfc: Option<Bfc<'static>>,
-    device: CountedRange,
+    pool: Option<Shared<RegionPool<'static>, CountedRange>>,
     streams: Streams,
 }
 
@@ -41,16 +40,16 @@ impl Core {
     /// A fresh allocator with these policies on a device without a limit of its own. The policies must not
     /// contradict each other.
     #[expect(clippy::expect_used, reason = "constants of this program")]
-    pub(crate) fn new(config: BfcConfig) -> Self {
-        let bfc = Bfc::new(config, TABLES.take(table)).expect("the policies agree");
+    pub(crate) fn new(config: RegionConfig) -> Self {
+        let pool = RegionPool::new(config, TABLES.take(table)).expect("the policies agree");
         let range = AddrRange::new(Addr::new(BASE), UNLIMITED_BYTES);
+        let device = CountedRange {
+            range: FixedRange::new(range.expect("ends below 2^64")),
+            grown: Cell::new(0),
+            released: Cell::new(0),
+        };
         Self {
-            bfc: Some(bfc),
-            device: CountedRange {
-                range: FixedRange::new(range.expect("ends below 2^64")),
-                grown: Cell::new(0),
-                released: Cell::new(0),
-            },
+            pool: Some(Shared::new(pool, device)),
             streams: Streams::new(RECORDS),
         }
     }
@@ -58,16 +57,16 @@ impl Core {
 
 impl Core {
     fn next_operation(&mut self) {
-        if let (Some(done), Some(bfc)) = (self.streams.next_operation(), &mut self.bfc) {
-            bfc.complete(done.stream, done.event);
+        if let (Some(done), Some(pool)) = (self.streams.next_operation(), &mut self.pool) {
+            pool.get_mut().complete(done.stream, done.event);
         }
     }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
-        if let Some(bfc) = self.bfc.take() {
-            TABLES.give(bfc.into_table());
+        if let Some(pool) = self.pool.take() {
+            TABLES.give(pool.into_parts().0.into_table());
         }
     }
 }
@@ -79,16 +78,19 @@ impl Contender for Core {
 
     fn alloc_on(&mut self, stream: u8, bytes: u64) -> Option<Slot> {
         self.next_operation();
-        let bfc = self.bfc.as_mut()?;
+        let pool = self.pool.as_mut()?;
         let request = Streams::request(stream, bytes);
-        let mut given = bfc.alloc_over(&self.device, &request);
-        if given.is_err() {
-            for done in self.streams.wait() {
-                bfc.complete(done.stream, done.event);
-            }
-            given = bfc.alloc_over(&self.device, &request);
+        let mut given = pool.get_mut().try_alloc_now(&request);
+        if given.is_none() {
+            given = pool.alloc(&request).ok();
         }
-        let grant = given.ok()?;
+        if given.is_none() {
+            for done in self.streams.wait() {
+                pool.get_mut().complete(done.stream, done.event);
+            }
+            given = pool.alloc(&request).ok();
+        }
+        let grant = given?;
         let slot = Slot::of(grant.block);
         self.streams.came(slot, stream);
         Some(slot)
@@ -97,33 +99,41 @@ impl Contender for Core {
     fn free(&mut self, slot: Slot) {
         self.next_operation();
         let point = self.streams.freed(slot);
-        let freed = self.bfc.as_mut().zip(slot.raw()).is_some_and(|(bfc, raw)| {
-            let block = bfc.block_from_raw(raw);
-            block.is_ok_and(|block| match point {
-                Some(point) => bfc.free_after(block, point).is_ok(),
-                None => bfc.free(block).is_ok(),
-            })
-        });
+        let freed = self
+            .pool
+            .as_mut()
+            .zip(slot.raw())
+            .is_some_and(|(pool, raw)| {
+                let pool = pool.get_mut();
+                let block = pool.block_from_raw(raw);
+                block.is_ok_and(|block| match point {
+                    Some(point) => pool.free_after(block, point).is_ok(),
+                    None => pool.free(block).is_ok(),
+                })
+            });
         assert!(freed, "the replay frees only live blocks");
     }
 
     fn reserved_bytes(&self) -> u64 {
-        let bfc = self.bfc.as_ref();
-        bfc.map_or(0, |bfc| bfc.stats().reserved_bytes)
+        let pool = self.pool.as_ref();
+        pool.map_or(0, |pool| pool.stats().reserved_bytes)
     }
 
     fn driver_allocations(&self) -> u64 {
-        self.device.grown.get()
+        let pool = self.pool.as_ref();
+        pool.map_or(0, |pool| pool.source().grown.get())
     }
 
     fn driver_frees(&self) -> u64 {
-        self.device.released.get()
+        let pool = self.pool.as_ref();
+        pool.map_or(0, |pool| pool.source().released.get())
     }
 
     fn held(&self) -> Option<Vec<Span>> {
         let mut held = Vec::new();
-        let bfc = self.bfc.as_ref()?;
-        bfc.for_each_chunk(|chunk| held.extend(backed(chunk.range, chunk.state)));
+        let pool = self.pool.as_ref()?;
+        let mut hold = |chunk: ChunkInfo| held.extend(backed(chunk.range, chunk.state));
+        pool.with(|pool| pool.for_each_chunk(&mut hold));
         Some(held)
     }
 }

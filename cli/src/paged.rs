@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use larder_core::lifetime::{OverPages, Steps};
-use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
-use larder_core::{Addr, AddrRange, Chunk, Granule};
+use larder_core::lifetime::Steps;
+use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
+use larder_core::{Addr, AddrRange, BestFit, BlockAllocator, Chunk, ChunkInfo, Granule, Shared};
 use larder_model::PageDevice;
 
 use crate::ours::backed;
@@ -56,10 +56,9 @@ pub(crate) fn planned(device_bytes: Option<u64>) -> Box<dyn Contender> {
 /// A paged allocator of the core, as a contender.
 struct Paged {
     /// Always there, except while it is dropped.
-    paged: Option<PagedBfc<'static>>,
+    pool: Option<Shared<PagePool<'static>, PageDevice>>,
     /// The steps, if they are planned.
     steps: Option<Steps<'static>>,
-    device: PageDevice,
     streams: Streams,
     judged: bool,
 }
@@ -71,27 +70,30 @@ impl Paged {
         let capacity_bytes = device_bytes.unwrap_or(u64::MAX);
         let addresses = AddrRange::new(Addr::new(BASE), ADDRESS_BYTES);
         let addresses = addresses.expect("ends below 2^64");
-        let mut config = PagedConfig::new(addresses, backing);
+        let mut config = PageConfig::new(addresses, backing);
         config.page_bytes = PAGE_BYTES;
-        config.bfc.limit_bytes = capacity_bytes;
+        config.limit_bytes = capacity_bytes;
         let device = PageDevice::new(PAGE_BYTES, capacity_bytes);
         device.time_calls();
         let (chunks, tables) = TABLES.take(new_tables);
-        let paged = PagedBfc::with_tables(config, chunks, tables).expect("the policies agree");
+        let pool = PagePool::new(config, chunks, tables).expect("the policies agree");
         Self {
-            paged: Some(paged),
+            pool: Some(Shared::new(pool, device)),
             steps: None,
-            device,
             streams: Streams::new(CHUNKS),
             judged: false,
         }
     }
 
+    fn device(&self) -> Option<&PageDevice> {
+        Some(self.pool.as_ref()?.source())
+    }
+
     fn next_operation(&mut self) {
-        if let (Some(done), Some(paged)) = (self.streams.next_operation(), &mut self.paged) {
-            paged.complete(done.stream, done.event);
+        if let (Some(done), Some(pool)) = (self.streams.next_operation(), &mut self.pool) {
+            pool.get_mut().complete(done.stream, done.event);
             if self.judged {
-                self.device.complete(done);
+                pool.source().complete(done);
             }
         }
     }
@@ -100,26 +102,27 @@ impl Paged {
     fn try_free(&mut self, slot: Slot) -> Option<()> {
         self.next_operation();
         let point = self.streams.freed(slot);
-        let paged = self.paged.as_mut()?;
-        let block = paged.block_from_raw(slot.raw()?).ok()?;
+        let shared = self.pool.as_mut()?;
+        let pool = shared.get_mut();
+        let block = pool.block_from_raw(slot.raw()?).ok()?;
         if self.judged {
-            self.device.end_use(block.range(), point);
+            shared.source().end_use(block.range(), point);
         }
         let Some(steps) = &mut self.steps else {
+            let pool = shared.get_mut();
             return match point {
-                Some(point) => paged.free_after(block, point).ok(),
-                None => paged.free(block).ok(),
+                Some(point) => pool.free_after(block, point).ok(),
+                None => pool.free(block).ok(),
             };
         };
-        let driver = &self.device;
-        steps.free(&mut OverPages { paged, driver }, block).ok()
+        steps.free(&mut &*shared, block).ok()
     }
 }
 
 impl Drop for Paged {
     fn drop(&mut self) {
-        if let Some(paged) = self.paged.take() {
-            TABLES.give(paged.into_tables());
+        if let Some(pool) = self.pool.take() {
+            TABLES.give(pool.into_parts().0.into_tables());
         }
         planned::give(self.steps.take());
     }
@@ -134,28 +137,28 @@ impl Contender for Paged {
         // Steps are of one stream.
         let stream = self.steps.as_ref().map_or(stream, |_| 0);
         self.next_operation();
-        let (paged, driver) = (self.paged.as_mut()?, &self.device);
+        let pool = self.pool.as_mut()?;
         let request = Streams::request(stream, bytes);
         let grant = match &mut self.steps {
-            Some(steps) => {
-                let mut below = OverPages { paged, driver };
-                steps.alloc(&mut below, &request).ok()??
-            }
-            None => match paged.alloc_over(driver, &request) {
-                Ok(grant) => grant,
-                Err(_) => {
-                    for done in self.streams.wait() {
-                        paged.complete(done.stream, done.event);
-                        if self.judged {
-                            driver.complete(done);
+            Some(steps) => steps.alloc(&mut &*pool, &request).ok()??,
+            None => match pool.get_mut().try_alloc_now(&request) {
+                Some(grant) => grant,
+                None => pool
+                    .alloc(&request)
+                    .or_else(|_| {
+                        for done in self.streams.wait() {
+                            pool.complete(done.stream, done.event);
+                            if self.judged {
+                                pool.source().complete(done);
+                            }
                         }
-                    }
-                    paged.alloc_over(driver, &request).ok()?
-                }
+                        pool.alloc(&request)
+                    })
+                    .ok()?,
             },
         };
         if self.judged {
-            driver.begin_use(grant.block.range(), request.stream);
+            pool.source().begin_use(grant.block.range(), request.stream);
         }
         let slot = Slot::of(grant.block);
         self.streams.came(slot, stream);
@@ -168,15 +171,15 @@ impl Contender for Paged {
     }
 
     fn reserved_bytes(&self) -> u64 {
-        self.device.held_bytes()
+        self.device().map_or(0, PageDevice::held_bytes)
     }
 
     fn max_reserved_bytes(&self) -> Option<u64> {
-        Some(self.device.peak_bytes())
+        Some(self.device()?.peak_bytes())
     }
 
     fn driver_calls(&self) -> Option<DriverCalls> {
-        let calls = self.device.calls();
+        let calls = self.device()?.calls();
         Some(DriverCalls {
             create: calls.create,
             map: calls.map,
@@ -187,21 +190,19 @@ impl Contender for Paged {
     }
 
     fn driver_time(&self) -> Duration {
-        self.device.time_in_calls()
+        self.device()
+            .map_or(Duration::ZERO, PageDevice::time_in_calls)
     }
 
     fn end_step(&mut self) {
-        if let Some(paged) = &mut self.paged {
-            paged.end_step();
-        }
         if let Some(steps) = &mut self.steps {
             steps.begin(0);
         }
     }
 
     fn start_over(&mut self) {
-        if let (Some(paged), Some(steps)) = (&mut self.paged, &mut self.steps) {
-            paged.release_over(&self.device, u64::MAX);
+        if let (Some(pool), Some(steps)) = (&self.pool, &mut self.steps) {
+            pool.release(u64::MAX);
             steps.start_over();
         }
     }
@@ -212,8 +213,9 @@ impl Contender for Paged {
 
     fn held(&self) -> Option<Vec<Span>> {
         let mut held = Vec::new();
-        let paged = self.paged.as_ref()?;
-        paged.for_each_chunk(|chunk| held.extend(backed(chunk.range, chunk.state)));
+        let mut hold = |chunk: ChunkInfo| held.extend(backed(chunk.range, chunk.state));
+        let pool = self.pool.as_ref()?;
+        pool.with(|pool| pool.for_each_chunk(&mut hold));
         Some(held)
     }
 
@@ -230,9 +232,10 @@ impl Contender for Paged {
     }
 
     fn broken_rule(&self) -> Option<String> {
-        let counted = self.paged.as_ref()?.stats().reserved_bytes;
-        let held = self.device.held_bytes();
-        self.device.violation().or_else(|| {
+        let pool = self.pool.as_ref()?;
+        let (counted, device) = (pool.stats().reserved_bytes, pool.source());
+        let held = device.held_bytes();
+        device.violation().or_else(|| {
             (counted != held)
                 .then(|| format!("{counted} bytes are counted as reserved, the device gave {held}"))
         })
@@ -246,7 +249,7 @@ static TABLES: Spare<Tables> = Spare::new();
 
 fn new_tables() -> Tables {
     let tables = PageTables {
-        places: vec![Place::EMPTY; PLACES].leak(),
+        entries: vec![PageEntry::EMPTY; PLACES].leak(),
         handles: vec![Handle::VACANT; HANDLES].leak(),
         mappings: vec![Mapping::VACANT; MAPPINGS].leak(),
     };
@@ -255,7 +258,7 @@ fn new_tables() -> Tables {
 
 #[cfg(test)]
 mod tests {
-    use larder_core::paged::{PageCall, PageDriver};
+    use larder_core::pages::{PageCall, PageDriver};
 
     use super::*;
 
@@ -275,7 +278,7 @@ mod tests {
         for judged in [true, false] {
             let (paged, _, unmap) = first_block(judged);
             assert_eq!(paged.broken_rule(), None);
-            paged.device.call(unmap).unwrap();
+            paged.device().unwrap().call(unmap).unwrap();
             assert_eq!(paged.broken_rule().is_some(), judged);
         }
     }
@@ -284,7 +287,7 @@ mod tests {
     fn a_judged_device_knows_what_was_freed() {
         let (mut paged, slot, unmap) = first_block(true);
         paged.free(slot);
-        paged.device.call(unmap).unwrap();
+        paged.device().unwrap().call(unmap).unwrap();
         assert_eq!(paged.broken_rule(), None);
     }
 
@@ -293,7 +296,7 @@ mod tests {
         let (paged, _, _) = first_block(false);
         let bytes = PAGE_BYTES;
         let create = PageCall::Create { handle: 99, bytes };
-        paged.device.call(create).unwrap();
+        paged.device().unwrap().call(create).unwrap();
         let rule = paged.broken_rule().unwrap();
         assert!(rule.starts_with("2097152 bytes are counted"), "{rule}");
     }

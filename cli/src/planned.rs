@@ -4,7 +4,7 @@
 //! Each step mark of a trace begins a step.
 
 use larder_core::lifetime::{InRange, StepConfig, StepTables, Steps, Tag};
-use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Granule, Request};
+use larder_core::{Addr, AddrRange, BestFit, Granule, RegionConfig, RegionPool, Request};
 use larder_model::StepSizes;
 
 use crate::ours;
@@ -69,7 +69,7 @@ pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let addresses = AddrRange::new(Addr::new(BASE), given.max(GROWTH_BYTES));
     let addresses = addresses.expect("ends below 2^64");
     let table = ours::TABLES.take(ours::table);
-    let mut bfc = Bfc::new(BfcConfig::fixed(), table).expect("the policies agree");
+    let mut bfc = RegionPool::new(RegionConfig::fixed(), table).expect("the policies agree");
     if given > 0 {
         bfc.add_region(addresses).expect("it is the first region");
     }
@@ -84,7 +84,7 @@ pub(crate) fn no_moves(device_bytes: Option<u64>) -> Box<dyn Contender> {
 /// What is held is the range up to the highest address used in this pass over the trace.
 struct PlannedPlain {
     /// Always there, except while it is dropped.
-    parts: Option<(Steps<'static>, Bfc<'static>)>,
+    parts: Option<(Steps<'static>, RegionPool<'static>)>,
     addresses: AddrRange,
     held_bytes: u64,
     growths: u64,
@@ -95,7 +95,7 @@ impl PlannedPlain {
     fn parts(&mut self) -> Option<(&mut Steps<'static>, InRange<'_, 'static>)> {
         let (steps, bfc) = self.parts.as_mut()?;
         let below = InRange {
-            bfc,
+            pool: bfc,
             addresses: self.addresses,
             held_bytes: self.held_bytes,
         };
@@ -105,7 +105,7 @@ impl PlannedPlain {
     /// `None` if it is no live block.
     fn try_free(&mut self, slot: Slot) -> Option<()> {
         let (steps, mut below) = self.parts()?;
-        let block = below.bfc.block_from_raw(slot.raw()?).ok()?;
+        let block = below.pool.block_from_raw(slot.raw()?).ok()?;
         steps.free(&mut below, block).ok()
     }
 }

@@ -77,7 +77,7 @@ impl Streams {
 
 #[cfg(test)]
 mod tests {
-    use larder_core::BfcConfig;
+    use larder_core::RegionConfig;
 
     use super::*;
     use crate::ours::Core;
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn memory_is_free_at_once_on_its_stream_and_later_on_another() {
-        let mut core = Core::new(BfcConfig::new(u64::MAX));
+        let mut core = Core::new(RegionConfig::new(u64::MAX));
         let first = core.alloc_on(1, 2 << 20).unwrap();
         core.free(first);
         assert_eq!(core.alloc_on(1, 2 << 20), Some(first));

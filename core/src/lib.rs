@@ -14,26 +14,26 @@
 //!
 //! Best fit over memory that has numbers, such as a buffer, a device's memory, a file:
 //! ```
-//! use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Chunk, Request};
+//! use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Request};
 //!
 //! let mut buffer = [0u8; 16 * 1024];
 //! let mut table = [Chunk::VACANT; 32];
-//! let mut bfc = Bfc::new(BfcConfig::fixed(), &mut table)?;
-//! bfc.add_region(AddrRange::new(Addr::new(0), buffer.len() as u64).unwrap())?;
+//! let mut pool = RegionPool::new(RegionConfig::fixed(), &mut table)?;
+//! pool.add_region(AddrRange::new(Addr::new(0), buffer.len() as u64).unwrap())?;
 //!
-//! let block = bfc.alloc(&Request::new(300))?.block;
+//! let block = pool.alloc(&Request::new(300))?.block;
 //! let start = block.addr().get() as usize;
 //! buffer[start..start + 300].fill(7);
-//! bfc.free(block)?;
+//! pool.free(block)?;
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
 //! | you want | take |
 //! |---|---|
 //! | a heap without an OS | [`StaticHeap`], or [`Heap`] over a region of yours |
-//! | best fit with coalescing, for one thread | [`Bfc`] |
-//! | the same for several threads, over memory that grows | [`BfcAllocator`] over a [`SubAllocator`] |
-//! | pages that move where a driver can map them | [`paged`] |
+//! | best fit with coalescing, for one thread | [`RegionPool`] |
+//! | the same for several threads, over memory that grows | [`Shared`] over a [`SubAllocator`] |
+//! | pages that move where a driver can map them | [`pages`] |
 //! | steps that repeat, recorded and planned | [`lifetime`] |
 //! | freed buffers kept for requests of the same size | [`pool`] |
 //! | counts, guards, quarantine around an allocator | [`decorate`] |
@@ -49,13 +49,16 @@
 mod access;
 #[forbid(unsafe_code)]
 mod attributes;
-pub mod bfc;
+#[forbid(unsafe_code)]
+mod best_fit;
 #[forbid(unsafe_code)]
 mod block;
 #[forbid(unsafe_code)]
 mod byte_count;
 #[forbid(unsafe_code)]
 pub mod decorate;
+#[forbid(unsafe_code)]
+mod engine;
 #[forbid(unsafe_code)]
 mod error;
 #[allow(
@@ -70,9 +73,12 @@ pub mod limits;
 #[forbid(unsafe_code)]
 mod page_index;
 #[forbid(unsafe_code)]
-pub mod pool;
+pub mod pages;
 #[forbid(unsafe_code)]
-mod region;
+pub mod pool;
+mod regions;
+#[forbid(unsafe_code)]
+mod shared;
 #[allow(
     unsafe_code,
     reason = "free blocks are linked through themselves: docs/UNSAFE.md"
@@ -105,23 +111,25 @@ mod zeroed;
 
 pub use access::{MemoryAccess, Pattern, SliceAccess};
 pub use attributes::{AllocatorAttributes, ScopesDiffer};
-pub use bfc::paged;
-pub use bfc::{
-    Attempt, Bfc, BfcAllocator, BfcConfig, BinSummary, Chunk, ChunkInfo, ChunkState, GrowTicket,
-    Growth, Memory, Progress, RegionInfo, RegionPlan, Regions, ReleaseTicket, Report, Source,
-    Violation,
-};
+pub use best_fit::{BestFit, Progress};
 pub use block::{
     AllocatorId, Block, BlockAllocator, ChunkHandle, Grant, RawBlock, Request, Resize,
 };
 pub use byte_count::ByteCount;
+pub use engine::{
+    BinSummary, Chunk, ChunkInfo, ChunkState, MAX_REGIONS, RegionId, RegionInfo, Report, Violation,
+};
 pub use error::{
     AccessError, AllocError, Cause, ConfigError, FreeError, OutOfMemory, RegionError, Rejected,
     ResizeError,
 };
 pub use host_access::HostAccess;
 pub use page_index::PageIndex;
-pub use region::{FixedRange, MAX_REGIONS, RegionId};
+pub use regions::{
+    FixedRange, GrowTicket, Growth, RegionAttempt, RegionConfig, RegionPlan, RegionPool,
+    ReleaseTicket,
+};
+pub use shared::{Shared, Source};
 #[cfg(not(larder_loom))]
 pub use small::{Heap, HeapStats, StaticHeap};
 pub use stats::{PoolStats, Stats};

@@ -1,7 +1,7 @@
 //! [`PageIndex`]: blocks by address alone, for front ends whose frees bring nothing but a pointer.
 //!
 //! It stands beside the allocator, which knows nothing of it. What it finds need not be true: the
-//! allocator compares it with its own records ([`Bfc::block_from_raw`](crate::Bfc::block_from_raw)).
+//! allocator compares it with its own records ([`RegionPool::block_from_raw`](crate::RegionPool::block_from_raw)).
 //! So an entry is written when a block is given, never cleared, and any entries will do at first.
 
 use crate::block::{Block, ChunkHandle, RawBlock};
@@ -15,18 +15,18 @@ use crate::units::{Addr, Granule};
 /// got it from whoever entered it.
 ///
 /// ```
-/// use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Chunk, Granule, PageIndex, Request};
+/// use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Granule, PageIndex, Request};
 /// use larder_core::sync::AtomicU32;
 /// let mut table = [Chunk::VACANT; 64];
 /// let entries = [const { AtomicU32::new(0) }; 16];
-/// let mut bfc = Bfc::new(BfcConfig::fixed(), &mut table)?;
-/// bfc.add_region(AddrRange::new(Addr::new(0x10000), 0x1000).unwrap())?;
+/// let mut pool = RegionPool::new(RegionConfig::fixed(), &mut table)?;
+/// pool.add_region(AddrRange::new(Addr::new(0x10000), 0x1000).unwrap())?;
 /// let index = PageIndex::new(Addr::new(0x10000), Granule::DEFAULT, &entries);
-/// let block = bfc.alloc(&Request::new(1000))?.block;
+/// let block = pool.alloc(&Request::new(1000))?.block;
 /// index.enter(&block);
 /// let addr = block.into_raw().addr; // all that is left of it
 /// let found = index.find(addr).unwrap();
-/// bfc.free(bfc.block_from_raw(found)?)?;
+/// pool.free(pool.block_from_raw(found)?)?;
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,9 @@
 //! [`Zeroed`]: records of which a table may be memory fresh from the system, that nobody has written.
 
-use crate::bfc::Chunk;
-use crate::bfc::paged::{Handle, Mapping, Place};
+use crate::engine::Chunk;
 use crate::lifetime::pack::{Bucket, Item, Part, Section, UndoRecord};
 use crate::lifetime::{Entry, Lifetime, Obstacle, Shape, Tag};
+use crate::pages::{Handle, Mapping, PageEntry};
 
 /// Types of which all zero bytes are a value. A table of them costs nothing before it is used: the system
 /// gives zero pages on first touch.
@@ -30,7 +30,7 @@ unsafe impl Zeroed for Handle {}
 // SAFETY: numbers, and an enumeration; ZEROED.
 unsafe impl Zeroed for Mapping {}
 // SAFETY: a number, of which zero is a value.
-unsafe impl Zeroed for Place {}
+unsafe impl Zeroed for PageEntry {}
 // SAFETY: numbers, of which zero is a value.
 unsafe impl Zeroed for Tag {}
 // SAFETY: numbers, of which zero is a value.

@@ -25,11 +25,11 @@
 //! | [`DeviceBuffer`] | a device's, typed and freed when dropped | cudarc's functions, kernels |
 //! | [`SyncedMemory`] | both, copied when the other side wants it | programs that use both in turn |
 //! | [`VmemAllocator`], [`VmemBuffer`] | a device's, and the host's where that is full | programs that must not fail |
-//! | [`DeviceMemory`] | a device's, whole regions | `BfcAllocator` |
-//! | [`VirtualMemory`] | a device's, mapped by pages that can move | `PagedAllocator`, `BfcAllocator` |
+//! | [`DeviceMemory`] | a device's, whole regions | `Shared` |
+//! | [`VirtualMemory`] | a device's, mapped by pages that can move | `Shared`, `Shared` |
 //! | [`PinnedBuffer`] | the host's, pinned, typed, from a [`PinnedAllocator`] | copies beside other work |
-//! | [`PinnedMemory`] | the host's, pinned | `BfcAllocator` |
-//! | [`ManagedMemory`] | the host's and the device's | `BfcAllocator` |
+//! | [`PinnedMemory`] | the host's, pinned | `Shared` |
+//! | [`ManagedMemory`] | the host's and the device's | `Shared` |
 //! | [`DriverPool`] | a device's, by the driver's own allocator | itself |
 //! | `ExportedBlock`, `ImportedBlock` | a block that several processes use (Unix) | programs, communication libraries |
 //!

@@ -40,14 +40,14 @@ pub struct Placed {
 ///
 /// ```
 /// use larder_core::{
-///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Placement, Request,
+///     Addr, AddrRange, RegionPool, Shared, RegionConfig, BlockAllocator, Chunk, FixedRange, Placement, Request,
 /// };
 /// use larder_model::antman::Vmem;
 ///
-/// fn side(start: u64, table: &mut [Chunk]) -> BfcAllocator<'_, FixedRange> {
+/// fn side(start: u64, table: &mut [Chunk]) -> Shared<RegionPool<'_>, FixedRange> {
 ///     let range = AddrRange::new(Addr::new(start), 2 << 20).unwrap();
-///     let bfc = Bfc::new(BfcConfig::new(2 << 20), table).unwrap();
-///     BfcAllocator::new(bfc, FixedRange::new(range))
+///     let bfc = RegionPool::new(RegionConfig::new(2 << 20), table).unwrap();
+///     Shared::new(bfc, FixedRange::new(range))
 /// }
 /// let (mut one, mut two) = ([Chunk::VACANT; 16], [Chunk::VACANT; 16]);
 /// let vmem = Vmem::new(side(2 << 20, &mut one), side(1 << 30, &mut two));

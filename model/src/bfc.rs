@@ -1,9 +1,9 @@
-//! The slow, obvious best fit with coalescing: what [`Bfc`](larder_core::Bfc) must answer.
+//! The slow, obvious best fit with coalescing: what [`RegionPool`](larder_core::RegionPool) must answer.
 //!
 //! Regions are vectors of pieces. A free piece has a *rank*: the moment it entered its class's
 //! list, so that "newest first" is "highest rank first". Nothing is cached and nothing is linked;
 //! every question is a walk. What the policies mean is told in the documentation of
-//! `larder_core::bfc` (search FIT1 to FIT3, what joins, growth, release), and this follows it word by
+//! `larder-core`'s engine (search FIT1 to FIT3, what joins, growth, release), and this follows it word by
 //! word.
 
 mod grow;
@@ -12,7 +12,7 @@ mod resize;
 mod search;
 
 use larder_core::{
-    AddrRange, AllocError, BfcConfig, Cause, EventNumber, Request, Stats, SubAllocator,
+    AddrRange, AllocError, Cause, EventNumber, RegionConfig, Request, Stats, SubAllocator,
 };
 
 use crate::Source;
@@ -72,7 +72,7 @@ pub(crate) type Place = (usize, usize);
 /// The model.
 #[derive(Clone, Debug)]
 pub struct ModelBfc {
-    config: BfcConfig,
+    config: RegionConfig,
     limit: u64,
     capacity: usize,
     /// In address order.
@@ -150,7 +150,7 @@ pub(crate) type ModelGrant = (u64, u64, Option<(u8, u64)>);
 
 impl ModelBfc {
     /// A model of an allocator with these policies and a table of `records` records.
-    pub fn new(config: BfcConfig, records: usize, source: Source) -> Self {
+    pub fn new(config: RegionConfig, records: usize, source: Source) -> Self {
         Self {
             limit: config.limit_bytes,
             capacity: records - 1,

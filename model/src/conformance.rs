@@ -4,8 +4,9 @@
 //! allocators, on real memory. It gives back all it takes, so an allocator can run it again.
 
 use larder_core::{
-    Addr, AddrRange, Align, AllocError, Bfc, BfcConfig, Block, BlockAllocator, Chunk, EventNumber,
-    FreeError, MemoryAccess, Pattern, Rejected, Request, StreamId, StreamPoint,
+    Addr, AddrRange, Align, AllocError, BestFit, Block, BlockAllocator, Chunk, EventNumber,
+    FreeError, MemoryAccess, Pattern, RegionConfig, RegionPool, Rejected, Request, StreamId,
+    StreamPoint,
 };
 
 use crate::Random;
@@ -195,11 +196,11 @@ impl<A: BlockAllocator, M: MemoryAccess> Suite<'_, A, M> {
     fn foreign_blocks_come_back(&self) {
         let first = self.alloc(&self.request(300));
         let mut table = [Chunk::VACANT; 8];
-        let config = BfcConfig {
+        let config = RegionConfig {
             granule_bytes: 1,
-            ..BfcConfig::fixed()
+            ..RegionConfig::fixed()
         };
-        let mut other = Bfc::new(config, &mut table).expect("a table for a few chunks");
+        let mut other = RegionPool::new(config, &mut table).expect("a table for a few chunks");
         let range = AddrRange::new(first.addr(), 300).expect("a block is a range");
         other.add_region(range).expect("the first region");
         let foreign = other.alloc(&Request::new(300)).expect("it is free").block;

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use larder_core::paged::{PageCall, PageDriver};
+use larder_core::pages::{PageCall, PageDriver};
 use larder_core::{AddrRange, StreamId, StreamPoint, SubAllocError};
 
 /// Driver calls made, by kind.

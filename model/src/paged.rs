@@ -3,13 +3,13 @@
 //! Several plans are under way at once, calls are refused, limits change between two calls of a
 //! plan. Bytes say what happens, so that seeded tests and the fuzzer share it.
 
-use larder_core::paged::{
-    Backing, Handle, Mapping, PageDriver, PagePlan, PageTables, PagedAttempt, PagedBfc,
-    PagedConfig, Place,
+use larder_core::pages::{
+    Backing, Handle, Mapping, PageAttempt, PageConfig, PageDriver, PageEntry, PagePlan, PagePool,
+    PageTables,
 };
 use larder_core::{
-    Addr, AddrRange, Align, AllocError, Block, Chunk, ChunkHandle, EventNumber, Progress, Request,
-    Resize, ResizeError, StreamId, StreamPoint,
+    Addr, AddrRange, Align, AllocError, BestFit, Block, BlockAllocator, Chunk, ChunkHandle,
+    EventNumber, Progress, Request, Resize, ResizeError, Shared, StreamId, StreamPoint,
 };
 
 use crate::PageDevice;
@@ -49,13 +49,13 @@ struct Live {
 /// A plan under way, for an allocation or for giving memory back.
 struct Open {
     plan: PagePlan,
-    attempt: Option<PagedAttempt>,
+    attempt: Option<PageAttempt>,
 }
 
 struct Run<'t, 'd> {
-    paged: PagedBfc<'t>,
+    paged: Shared<PagePool<'t>, &'d PageDevice>,
     device: &'d PageDevice,
-    config: PagedConfig,
+    config: PageConfig,
     live: Vec<Live>,
     /// Pinned addresses whose blocks were freed.
     pinned: Vec<AddrRange>,
@@ -70,7 +70,7 @@ struct Run<'t, 'd> {
 /// The policies that the bytes mean: configuration, bytes of the device, and records of chunks,
 /// handles and mappings.
 #[must_use]
-fn decode(head: PagedHead) -> (PagedConfig, u64, [usize; 3]) {
+fn decode(head: PagedHead) -> (PageConfig, u64, [usize; 3]) {
     let page = GRANULE << (head[0] % 5);
     let capacity = page * (4 + u64::from(head[1] % 32));
     let places = capacity / page * u64::from(1 + head[2] % 6);
@@ -81,10 +81,10 @@ fn decode(head: PagedHead) -> (PagedConfig, u64, [usize; 3]) {
         2 => Backing::InPlace,
         _ => Backing::Billed,
     };
-    let mut config = PagedConfig::new(addresses.expect("not empty"), backing);
+    let mut config = PageConfig::new(addresses.expect("not empty"), backing);
     config.page_bytes = page;
     if head[4].is_multiple_of(2) {
-        config.bfc.limit_bytes = capacity * u64::from(head[5]) / 128;
+        config.limit_bytes = capacity * u64::from(head[5]) / 128;
     }
     config.floor_bytes = page * u64::from(head[6] % 4);
     // Every invariant is walked after every operation: small tables make many operations.
@@ -109,17 +109,20 @@ pub fn run_paged(
     let (config, capacity, [chunks, handles, mappings]) = decode(head);
     let places = config.addresses.bytes() / config.page_bytes;
     let mut chunks = vec![Chunk::VACANT; chunks];
-    let mut places = vec![Place::EMPTY; places as usize];
+    let mut entries = vec![PageEntry::EMPTY; places as usize];
     let mut handles = vec![Handle::VACANT; handles];
     let mut mappings = vec![Mapping::VACANT; mappings];
     let tables = PageTables {
-        places: &mut places,
+        entries: &mut entries,
         handles: &mut handles,
         mappings: &mut mappings,
     };
     let device = PageDevice::new(config.page_bytes, capacity);
     let mut run = Run {
-        paged: PagedBfc::with_tables(config, &mut chunks, tables).expect("a valid configuration"),
+        paged: Shared::new(
+            PagePool::new(config, &mut chunks, tables).expect("a valid configuration"),
+            &device,
+        ),
         device: &device,
         config,
         live: Vec::new(),
@@ -151,12 +154,7 @@ impl Run<'_, '_> {
             10..=16 => self.free(usize::from(a)),
             17..=21 => self.call(usize::from(a), b),
             22..=23 => self.complete(usize::from(a), u64::from(b % 4)),
-            24 => self.give_back(u64::from(a) * self.config.page_bytes / 8),
-            25 => self.give_back_unneeded(usize::from(a % 4)),
-            26 => {
-                self.paged.end_step();
-                Ok(())
-            }
+            24..=26 => self.give_back(u64::from(a) * self.config.page_bytes / 8),
             27 => self.resize(usize::from(a), u16::from_le_bytes([b, c])),
             28 => self.pin(usize::from(a), b.is_multiple_of(2)),
             29 => self.limit(u64::from(a) * self.config.page_bytes / 4),
@@ -183,13 +181,13 @@ impl Run<'_, '_> {
     }
 
     fn allocate(&mut self, size: u16, stream: u8, align: u8) -> Result<(), String> {
-        let attempt = PagedAttempt::new(self.request(size, stream, align));
+        let attempt = PageAttempt::new(self.request(size, stream, align));
         self.advance(attempt)
     }
 
     /// Goes on with an allocation until it is done or has a plan.
-    fn advance(&mut self, mut attempt: PagedAttempt) -> Result<(), String> {
-        match self.paged.advance(&mut attempt) {
+    fn advance(&mut self, mut attempt: PageAttempt) -> Result<(), String> {
+        match self.paged.get_mut().advance(&mut attempt) {
             Progress::Ready(grant) => self.granted(grant.block, attempt.request()),
             Progress::Failed(error) => self.failed(&error),
             Progress::Plan(plan) => {
@@ -228,7 +226,7 @@ impl Run<'_, '_> {
 
     fn allocate_at_once(&mut self, size: u16, stream: u8, align: u8) -> Result<(), String> {
         let request = self.request(size, stream, align);
-        match self.paged.alloc_over(self.device, &request) {
+        match self.paged.alloc(&request) {
             Ok(grant) => self.granted(grant.block, &request),
             Err(error) => self.failed(&error),
         }
@@ -242,11 +240,9 @@ impl Run<'_, '_> {
         let range = AddrRange::new(Addr::new(start), request.bytes).expect("far from the end");
         let chunk = ChunkHandle::new(u32::from(near));
         // For anybody, or for one stream.
-        if place.is_multiple_of(2) {
-            return self.advance(PagedAttempt::at(range, chunk));
-        }
-        let stream = StreamId::new(near % self.streams_used as u8);
-        self.advance(PagedAttempt::at_on(range, chunk, stream))
+        let stream =
+            (!place.is_multiple_of(2)).then(|| StreamId::new(near % self.streams_used as u8));
+        self.advance(PageAttempt::at(range, chunk, stream))
     }
 
     fn back(&mut self, first: u8, pages: u8, max: u8) -> Result<(), String> {
@@ -261,8 +257,8 @@ impl Run<'_, '_> {
             stream: StreamId::new(stream as u8),
             event: EventNumber::new(self.streams[stream].0),
         });
-        let mapped = self.paged.back_over(self.device, range, range, max, point);
-        if mapped && !self.paged.is_mapped(range) {
+        let mapped = self.paged.back(range, range, max, point);
+        if mapped && !self.paged.get_mut().is_mapped(range) {
             return Err(format!("{range:?} is not mapped"));
         }
         if self.device.held_bytes() > held.max(max) {
@@ -287,7 +283,7 @@ impl Run<'_, '_> {
         let point = StreamPoint { stream, event };
         let pending = (newest > completed).then_some(point);
         self.device.end_use(block.range(), pending);
-        let freed = self.paged.free_after(block, point);
+        let freed = self.paged.free_at(block, Some(point));
         freed.map_err(|rejected| rejected.error.to_string())
     }
 
@@ -303,7 +299,7 @@ impl Run<'_, '_> {
         let event = EventNumber::new(self.streams[usize::from(stream.number())].0);
         let bytes = self.request(size, 0, 1).bytes;
         let to = Resize::to(bytes).on(stream).used_until(event);
-        let (block, error) = match self.paged.resize(block, to) {
+        let (block, error) = match self.paged.get_mut().resize(block, to) {
             Ok(block) => (block, None),
             Err(rejected) => (rejected.value, Some(rejected.error)),
         };
@@ -343,11 +339,11 @@ impl Run<'_, '_> {
             return self.finish(which);
         }
         let open = &mut self.open[which];
-        match self.paged.next_call(&mut open.plan) {
+        match self.paged.get_mut().next_call(&mut open.plan) {
             Some(step) => {
                 match self.device.call(step) {
-                    Ok(()) => self.paged.done(&mut open.plan),
-                    Err(_) => self.paged.refused(&mut open.plan),
+                    Ok(()) => self.paged.get_mut().done(&mut open.plan),
+                    Err(_) => self.paged.get_mut().refused(&mut open.plan),
                 }
                 Ok(())
             }
@@ -357,14 +353,14 @@ impl Run<'_, '_> {
 
     fn finish(&mut self, which: usize) -> Result<(), String> {
         let Open { mut plan, attempt } = self.open.remove(which);
-        while let Some(step) = self.paged.next_call(&mut plan) {
+        while let Some(step) = self.paged.get_mut().next_call(&mut plan) {
             match self.device.call(step) {
-                Ok(()) => self.paged.done(&mut plan),
-                Err(_) => self.paged.refused(&mut plan),
+                Ok(()) => self.paged.get_mut().done(&mut plan),
+                Err(_) => self.paged.get_mut().refused(&mut plan),
             }
         }
         let succeeded = plan.succeeded();
-        let grant = self.paged.finish(plan);
+        let grant = self.paged.get_mut().finish(plan);
         match (grant, attempt) {
             (Some(grant), Some(attempt)) => self.granted(grant.block, attempt.request()),
             (Some(grant), None) => Err(format!("{:?} for nobody", grant.block)),
@@ -389,12 +385,7 @@ impl Run<'_, '_> {
     }
 
     fn give_back(&mut self, bytes: u64) -> Result<(), String> {
-        let plan = self.paged.plan_release(bytes);
-        self.keep(plan)
-    }
-
-    fn give_back_unneeded(&mut self, steps: usize) -> Result<(), String> {
-        let plan = self.paged.plan_release_unneeded(steps);
+        let plan = self.paged.get_mut().plan_release(bytes);
         self.keep(plan)
     }
 
@@ -411,7 +402,7 @@ impl Run<'_, '_> {
     fn pin(&mut self, which: usize, pin: bool) -> Result<(), String> {
         if !pin && let Some(range) = self.pinned.pop() {
             self.device.unpin(range);
-            self.paged.unpin(range);
+            self.paged.get_mut().unpin(range);
         }
         if self.live.is_empty() {
             return Ok(());
@@ -423,25 +414,26 @@ impl Run<'_, '_> {
             self.device.pin(live.block.range());
             return self
                 .paged
+                .get_mut()
                 .pin(&live.block)
                 .map_err(|error| error.to_string());
         }
         if live.pins > 0 {
             live.pins -= 1;
             self.device.unpin(live.block.range());
-            self.paged.unpin(live.block.range());
+            self.paged.get_mut().unpin(live.block.range());
         }
         Ok(())
     }
 
     fn limit(&mut self, bytes: u64) -> Result<(), String> {
-        self.excused = bytes + self.paged.set_limit(bytes);
+        self.excused = bytes + self.paged.get_mut().set_limit(bytes);
         Ok(())
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&mut self) -> Result<(), String> {
         self.paged
-            .check_invariants()
+            .with(|pool| pool.check_invariants())
             .map_err(|broken| broken.to_string())?;
         if let Some(violation) = self.device.violation() {
             return Err(violation);
@@ -452,7 +444,8 @@ impl Run<'_, '_> {
         if held > max {
             return Err(format!("{held} bytes are held, {max} is the most"));
         }
-        if self.open.is_empty() && held != stats.reserved_bytes + self.paged.lost_bytes() {
+        if self.open.is_empty() && held != stats.reserved_bytes + self.paged.get_mut().lost_bytes()
+        {
             return Err(format!("{held} bytes are held: {stats:?}"));
         }
         Ok(())
@@ -470,7 +463,7 @@ impl Run<'_, '_> {
         }
         while let Some(range) = self.pinned.pop() {
             self.device.unpin(range);
-            self.paged.unpin(range);
+            self.paged.get_mut().unpin(range);
         }
         for stream in 0..STREAMS {
             let (newest, _) = self.streams[stream];
@@ -479,14 +472,14 @@ impl Run<'_, '_> {
             self.paged.complete(stream, event);
         }
         self.check()?;
-        while self.paged.release_over(self.device, u64::MAX) > 0 {
+        while self.paged.release(u64::MAX) > 0 {
             self.check()?;
         }
         self.check()?;
         let left = self.paged.stats().reserved_bytes;
         // Cutting handles out of a free chunk takes records.
-        let roomy =
-            self.paged.report().vacant_records > 2 && self.paged.page_stats().lost_mappings == 0;
+        let roomy = self.paged.get_mut().report().vacant_records > 2
+            && self.paged.page_stats().lost_mappings == 0;
         if self.config.floor_bytes == 0 && left > 0 && roomy {
             return Err(format!("{left} bytes do not go back"));
         }

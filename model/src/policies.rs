@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use larder_core::{BfcConfig, Growth};
+use larder_core::{Growth, RegionConfig};
 
 use crate::Random;
 
@@ -10,7 +10,7 @@ use crate::Random;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policies {
     /// The policies.
-    pub config: BfcConfig,
+    pub config: RegionConfig,
     /// Records of the chunk table.
     pub records: usize,
     /// First address of the device.
@@ -33,7 +33,7 @@ impl Policies {
         let ahead = NonZeroU32::new(1 + u32::from(unit / 32));
         let bytes = [1 << 14, 1 << 18, 1 << 24, 1 << 40][usize::from(size % 4)];
         Self {
-            config: BfcConfig {
+            config: RegionConfig {
                 granule_bytes: GRANULE,
                 growth: Growth::Range {
                     unit_bytes: GRANULE * (1 + u64::from(unit % 24)),

@@ -1,8 +1,8 @@
 //! Drives the real allocator beside the model and compares everything they say.
 
 use larder_core::{
-    Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, ChunkState, EventNumber, Grant, RawBlock,
-    Request, Resize, StreamId, StreamPoint,
+    Addr, AddrRange, Align, BestFit, Block, BlockAllocator, Chunk, ChunkState, EventNumber, Grant,
+    RawBlock, RegionConfig, RegionPool, Request, Resize, Shared, StreamId, StreamPoint,
 };
 
 use crate::bfc::ModelError;
@@ -30,8 +30,7 @@ const STREAMS: u8 = 3;
 
 /// Both allocators, and the blocks that are out.
 struct Pair<'t> {
-    real: Bfc<'t>,
-    source: Source,
+    real: Shared<RegionPool<'t>, Source>,
     model: ModelBfc,
     live: Vec<Block>,
 }
@@ -45,15 +44,18 @@ struct Pair<'t> {
 /// # Panics
 /// If the configuration contradicts itself.
 pub fn run_bfc(
-    config: BfcConfig,
+    config: RegionConfig,
     records: usize,
     source: &Source,
     ops: impl IntoIterator<Item = Op>,
 ) -> Result<(), Mismatch> {
     let mut table = vec![Chunk::VACANT; records];
     let mut pair = Pair {
-        real: Bfc::new(config, &mut table).expect("a valid configuration"),
-        source: source.clone(),
+        real: Shared::new(
+            RegionPool::new(config, &mut table).expect("a valid configuration"),
+            source.clone(),
+        ),
+
         model: ModelBfc::new(config, records, source.clone()),
         live: Vec::new(),
     };
@@ -115,28 +117,24 @@ impl Pair<'_> {
             Op::Adjust { share } => {
                 let limit = self.real.stats().reserved_bytes / 16 * u64::from(share % 33);
                 let limit = if share >= 224 { 1 << 40 } else { limit };
-                self.real.adjust_over(&self.source, limit);
+                self.real.adjust(limit);
                 let real = self.real.stats().limit_bytes;
                 same("adjust", &real, &self.model.adjust(limit))
             }
-            Op::Trim => same(
-                "trim",
-                &self.real.trim_over(&self.source),
-                &self.model.trim(),
-            ),
+            Op::Trim => same("trim", &self.real.trim(), &self.model.trim()),
             Op::RefuseGrow { calls } => {
-                self.source.refuse_grow(u32::from(calls % 4));
+                self.real.source().refuse_grow(u32::from(calls % 4));
                 self.model.source().refuse_grow(u32::from(calls % 4));
                 Ok(())
             }
             Op::RefuseRelease { calls } => {
-                self.source.refuse_release(u32::from(calls % 4));
+                self.real.source().refuse_release(u32::from(calls % 4));
                 self.model.source().refuse_release(u32::from(calls % 4));
                 Ok(())
             }
             Op::Gap => {
-                let bytes = self.real.config().granule_bytes;
-                self.source.skip(bytes);
+                let bytes = self.real.with(|pool| pool.config().granule_bytes);
+                self.real.source().skip(bytes);
                 self.model.source().skip(bytes);
                 Ok(())
             }
@@ -145,7 +143,7 @@ impl Pair<'_> {
 
     fn alloc(&mut self, op: Op) -> Result<(), String> {
         let request = self.request(op);
-        let real = self.real.alloc_over(&self.source, &request);
+        let real = self.real.alloc(&request);
         let model = self.model.alloc(&request);
         match (real, model) {
             (Ok(Grant { block, wait }), Ok(model)) => {
@@ -170,7 +168,7 @@ impl Pair<'_> {
         else {
             return Request::new(0);
         };
-        let granule = self.real.config().granule_bytes;
+        let granule = self.real.with(|pool| pool.config().granule_bytes);
         let bytes = (u64::from(granules) * granule).saturating_sub(u64::from(less) % granule);
         let stream = stream % STREAMS;
         let mut request = Request::new(bytes).on(StreamId::new(stream));
@@ -196,13 +194,14 @@ impl Pair<'_> {
         }
         let block = self.live.swap_remove(usize::from(which) % self.live.len());
         let addr = block.addr();
-        let restored = self.real.block_from_raw(raw(&block));
+        let restored = self.real.get_mut().block_from_raw(raw(&block));
         same("block_from_raw", &restored.as_ref(), &Ok(&block))?;
         let freed = match point {
             None => self.real.free(block),
             Some((stream, event)) => {
                 let (stream, event) = (StreamId::new(stream), EventNumber::new(event));
-                self.real.free_after(block, StreamPoint { stream, event })
+                self.real
+                    .free_at(block, Some(StreamPoint { stream, event }))
             }
         };
         self.model.free(addr.get(), point);
@@ -219,14 +218,17 @@ impl Pair<'_> {
         let block = self.live.swap_remove(usize::from(which) % self.live.len());
         let to = self.new_size(op, block.bytes());
         // A second value for the block, as it is before.
-        let before = self.real.block_from_raw(raw(&block));
+        let before = self.real.get_mut().block_from_raw(raw(&block));
         let before = before.map_err(|error| format!("block_from_raw: {error}"))?;
         let addr = block.addr().get();
         let (real, model) = if how & 4 == 0 {
-            (self.real.resize(block, to), self.model.resize(addr, &to))
+            (
+                self.real.get_mut().resize(block, to),
+                self.model.resize(addr, &to),
+            )
         } else {
             (
-                self.real.resize_over(&self.source, block, to),
+                self.real.resize(block, to),
                 self.model.resize_over(addr, &to),
             )
         };
@@ -258,7 +260,7 @@ impl Pair<'_> {
         else {
             return Resize::to(0);
         };
-        let granule = self.real.config().granule_bytes;
+        let granule = self.real.with(|pool| pool.config().granule_bytes);
         let more = if how & 8 == 0 { 0 } else { old_bytes };
         let bytes = more + u64::from(granules) * granule;
         let stream = (how & 3) % STREAMS;
@@ -290,14 +292,14 @@ impl Pair<'_> {
     }
 
     fn alloc_at(&mut self, offset: u16, granules: u8) -> Result<(), String> {
-        let granule = self.real.config().granule_bytes;
+        let granule = self.real.with(|pool| pool.config().granule_bytes);
         let base = self.model.first_base().unwrap_or(0);
         let start = base + u64::from(offset) * granule + u64::from(offset == 7);
         let bytes = u64::from(granules.max(1)) * granule;
         let Some(range) = AddrRange::new(Addr::new(start), bytes) else {
             return Ok(());
         };
-        let real = self.real.alloc_at(range);
+        let real = self.real.get_mut().alloc_at(range, None, None);
         let model = self.model.alloc_at(range);
         match (real, model) {
             (Ok(block), Ok(addr)) => {
@@ -312,13 +314,13 @@ impl Pair<'_> {
         }
     }
 
-    fn compare(&self) -> Result<(), String> {
-        self.real
-            .check_invariants()
-            .map_err(|violation| format!("{violation}\n{}", self.real.dump()))?;
+    fn compare(&mut self) -> Result<(), String> {
+        let real = self.real.get_mut();
+        real.check_invariants()
+            .map_err(|violation| format!("{violation}\n{}", real.dump()))?;
         same("stats", &self.real.stats(), &self.model.stats())?;
         let mut blocks = Vec::new();
-        self.real.for_each_chunk(|chunk| {
+        self.real.get_mut().for_each_chunk(|chunk| {
             if let ChunkState::Used {
                 requested_bytes,
                 id,
@@ -332,7 +334,7 @@ impl Pair<'_> {
         let calls = |source: &Source| (source.grows(), source.releases());
         same(
             "sub-allocator calls",
-            &calls(&self.source),
+            &calls(&self.real.source()),
             &calls(self.model.source()),
         )
     }

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use larder_core::lifetime::{OverPages, StepConfig, Steps};
-use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
-use larder_core::{Addr, AddrRange, Align, Block, Chunk, Granule, Request, StreamId};
+use larder_core::lifetime::{StepConfig, Steps};
+use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
+use larder_core::{
+    Addr, AddrRange, Align, BestFit, Block, BlockAllocator, Chunk, Granule, Request, Shared,
+    StreamId,
+};
 
 use crate::{OwnedTables, PageDevice, StepSizes};
 
@@ -48,21 +51,25 @@ pub fn run_steps(head: StepsHead, ops: impl IntoIterator<Item = StepsOp>) -> Res
         threshold_bytes: u64::from(head[3] & 64) * 8,
         ..StepConfig::new()
     };
-    let (mut chunks, mut places) = (vec![Chunk::VACANT; 256], vec![Place::EMPTY; PAGES as usize]);
+    let (mut chunks, mut entries) = (
+        vec![Chunk::VACANT; 256],
+        vec![PageEntry::EMPTY; PAGES as usize],
+    );
     let (mut handles, mut mappings) = (vec![Handle::VACANT; 128], vec![Mapping::VACANT; 512]);
     let page_tables = PageTables {
-        places: &mut places,
+        entries: &mut entries,
         handles: &mut handles,
         mappings: &mut mappings,
     };
     let addresses = AddrRange::new(Addr::new(BASE), PAGES * PAGE).expect("far from the end");
-    let mut paged = PagedConfig::new(addresses, Backing::Billed);
+    let mut paged = PageConfig::new(addresses, Backing::Billed);
     paged.page_bytes = PAGE;
     let mut run = Run {
         steps: Steps::new(config, tables.lend()),
-        paged: PagedBfc::with_tables(paged, &mut chunks, page_tables)
-            .expect("a valid configuration"),
-        device: PageDevice::new(PAGE, PAGES * PAGE / 4),
+        paged: Shared::new(
+            PagePool::new(paged, &mut chunks, page_tables).expect("a valid configuration"),
+            PageDevice::new(PAGE, PAGES * PAGE / 4),
+        ),
         live: BTreeMap::new(),
         script: Vec::new(),
         old: Vec::new(),
@@ -76,8 +83,7 @@ pub fn run_steps(head: StepsHead, ops: impl IntoIterator<Item = StepsOp>) -> Res
 
 struct Run<'t> {
     steps: Steps<'t>,
-    paged: PagedBfc<'t>,
-    device: PageDevice,
+    paged: Shared<PagePool<'t>, PageDevice>,
     live: BTreeMap<u64, Block>,
     /// What this step did, and what the last ones did.
     script: Vec<StepsOp>,
@@ -107,17 +113,13 @@ impl Run<'_> {
     fn begin(&mut self, key: u64) {
         let script = std::mem::take(&mut self.script);
         self.old.push(script);
-        self.paged.end_step();
         self.steps.begin(key);
     }
 
     /// An allocation or a free.
     fn play(&mut self, [kind, value]: StepsOp) -> Result<(), String> {
         self.script.push([kind, value]);
-        let mut below = OverPages {
-            paged: &mut self.paged,
-            driver: &self.device,
-        };
+        let mut below = &self.paged;
         if kind % 16 < 10 {
             let mut request = Request::new((u64::from(value) + 1) * 1000);
             if kind >= 240 {
@@ -134,7 +136,7 @@ impl Run<'_> {
             if under.is_some_and(|(_, block)| block.range().end() > range.start()) {
                 return Err(format!("{:?} overlaps", grant.block));
             }
-            self.device.begin_use(range, StreamId::MAIN);
+            self.paged.source().begin_use(range, StreamId::MAIN);
             self.live.insert(range.start().get(), grant.block);
         } else if let Some((&start, _)) = self
             .live
@@ -142,7 +144,7 @@ impl Run<'_> {
             .nth(usize::from(value) % self.live.len().max(1))
         {
             let block = self.live.remove(&start).expect("seen just now");
-            self.device.end_use(block.range(), None);
+            self.paged.source().end_use(block.range(), None);
             let freed = self.steps.free(&mut below, block);
             freed.map_err(|rejected| rejected.error.to_string())?;
         }
@@ -165,11 +167,11 @@ impl Run<'_> {
     }
 
     fn check(&self) -> Result<(), String> {
-        if let Some(violation) = self.device.violation() {
+        if let Some(violation) = self.paged.source().violation() {
             return Err(violation);
         }
         self.paged
-            .check_invariants()
+            .with(|pool| pool.check_invariants())
             .map_err(|broken| broken.to_string())?;
         self.steps.check_layouts().map_err(str::to_owned)
     }
@@ -177,11 +179,8 @@ impl Run<'_> {
     fn end(mut self) -> Result<(), String> {
         self.steps.end();
         for block in std::mem::take(&mut self.live).into_values() {
-            self.device.end_use(block.range(), None);
-            let mut below = OverPages {
-                paged: &mut self.paged,
-                driver: &self.device,
-            };
+            self.paged.source().end_use(block.range(), None);
+            let mut below = &self.paged;
             let freed = self.steps.free(&mut below, block);
             freed.map_err(|rejected| rejected.error.to_string())?;
         }

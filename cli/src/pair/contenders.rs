@@ -3,10 +3,13 @@
 
 use std::ops::Range;
 
-use larder_core::paged::{
-    Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedBfc, PagedConfig, Place,
+use larder_core::pages::{
+    Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
 };
-use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Block, Chunk, Request, SubAllocError};
+use larder_core::{
+    Addr, AddrRange, BestFit, Block, BlockAllocator, Chunk, RegionConfig, RegionPool, Request,
+    Shared, SubAllocError,
+};
 
 use super::{PairContender, PairScript};
 use crate::peers::{Device, OrderedSet, RegionPolicy, SplitRule, XLA_SPLIT};
@@ -17,7 +20,7 @@ const REGION_START: u64 = 0x10000;
 
 /// `larder-core`'s BFC over one region; blocks are freed by handle.
 pub struct Larder<'t> {
-    bfc: Bfc<'t>,
+    bfc: RegionPool<'t>,
     pool: Range<u64>,
 }
 
@@ -30,7 +33,8 @@ impl<'t> Larder<'t> {
     pub fn try_new(script: &PairScript, table: &'t mut Vec<Chunk>) -> Result<Self, String> {
         table.clear();
         table.resize(script.records(), Chunk::VACANT);
-        let mut bfc = Bfc::new(BfcConfig::fixed(), table).map_err(|error| error.to_string())?;
+        let mut bfc =
+            RegionPool::new(RegionConfig::fixed(), table).map_err(|error| error.to_string())?;
         let pool_bytes = script.pool_bytes();
         let range = AddrRange::new(Addr::new(REGION_START), pool_bytes).ok_or("no such range")?;
         bfc.add_region(range)
@@ -93,7 +97,7 @@ impl PageDriver for Willing {
 /// `larder-core`'s BFC over pages that may move, and need not: the whole pool is mapped before the
 /// first pair.
 pub struct LarderPaged<'t> {
-    paged: PagedBfc<'t>,
+    paged: Shared<PagePool<'t>, Willing>,
     pool: Range<u64>,
 }
 
@@ -109,15 +113,15 @@ impl<'t> LarderPaged<'t> {
         let pages = usize::try_from(pool_bytes / PAGE_BYTES).map_err(|error| error.to_string())?;
         let range = AddrRange::new(Addr::new(PAGE_BYTES), pool_bytes).ok_or("no such range")?;
         let tables = PageTables {
-            places: vec![Place::EMPTY; pages].leak(),
+            entries: vec![PageEntry::EMPTY; pages].leak(),
             handles: vec![Handle::VACANT; pages + 1].leak(),
             mappings: vec![Mapping::VACANT; pages + 1].leak(),
         };
-        let config = PagedConfig::new(range, Backing::Billed);
-        let mut paged =
-            PagedBfc::with_tables(config, table, tables).map_err(|error| error.to_string())?;
+        let config = PageConfig::new(range, Backing::Billed);
+        let pool = PagePool::new(config, table, tables).map_err(|error| error.to_string())?;
+        let paged = Shared::new(pool, Willing);
         let all = paged
-            .alloc_over(&Willing, &Request::new(pool_bytes))
+            .alloc(&Request::new(pool_bytes))
             .map_err(|error| error.to_string())?;
         paged
             .free(all.block)
@@ -135,13 +139,12 @@ impl PairContender for LarderPaged<'_> {
     #[inline]
     fn alloc(&mut self, bytes: u32) -> Option<Block> {
         let request = Request::new(u64::from(bytes));
-        let grant = self.paged.alloc_over(&Willing, &request).ok()?;
-        Some(grant.block)
+        Some(self.paged.get_mut().try_alloc_now(&request)?.block)
     }
 
     #[inline]
     fn free(&mut self, block: Block) -> Option<()> {
-        self.paged.free(block).ok()
+        self.paged.get_mut().free(block).ok()
     }
 
     fn address(&self, block: &Block) -> u64 {
@@ -153,10 +156,10 @@ impl PairContender for LarderPaged<'_> {
     }
 
     fn check_empty(&mut self) -> Result<(), String> {
-        self.paged
-            .check_invariants()
+        let pool = self.paged.get_mut();
+        pool.check_invariants()
             .map_err(|violation| format!("{violation:?}"))?;
-        let report = self.paged.report();
+        let report = pool.report();
         let whole = report.largest_free_bytes == self.pool.end - self.pool.start;
         if report.used_chunks == 0 && report.free_chunks == 1 && whole {
             return Ok(());

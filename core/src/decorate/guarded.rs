@@ -55,16 +55,16 @@ struct GuardState<'t> {
 /// ```
 /// use larder_core::decorate::{GuardConfig, Guarded, Row, Which, CheckError};
 /// use larder_core::{
-///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth, StreamId,
+///     Addr, AddrRange, RegionPool, Shared, RegionConfig, BlockAllocator, Chunk, FixedRange, Growth, StreamId,
 ///     MemoryAccess, Request, SliceAccess,
 /// };
 /// let (mut memory, mut table) = ([0u8; 4096], [Chunk::VACANT; 8]);
 /// let range = AddrRange::new(Addr::new(0), 4096).unwrap();
 /// let growth = Growth::Range { unit_bytes: 4096, ahead_divisor: None };
-/// let bfc = Bfc::new(BfcConfig { growth, ..BfcConfig::default() }, &mut table)?;
+/// let pool = RegionPool::new(RegionConfig { growth, ..RegionConfig::default() }, &mut table)?;
 /// let access = SliceAccess::new(range.start(), &mut memory);
 /// let mut rows = [const { Row::VACANT }; 8];
-/// let allocator = BfcAllocator::new(bfc, FixedRange::new(range));
+/// let allocator = Shared::new(pool, FixedRange::new(range));
 /// let allocator = Guarded::new(allocator, &access, GuardConfig::new(), &mut rows);
 /// let block = allocator.alloc(&Request::new(100))?.block;
 /// // One byte too many.

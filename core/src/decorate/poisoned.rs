@@ -18,15 +18,15 @@ use crate::units::AddrRange;
 /// ```
 /// use larder_core::decorate::Poisoned;
 /// use larder_core::{
-///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth, StreamId,
+///     Addr, AddrRange, RegionPool, Shared, RegionConfig, BlockAllocator, Chunk, FixedRange, Growth, StreamId,
 ///     MemoryAccess, Pattern, Request, SliceAccess,
 /// };
 /// let (mut memory, mut table) = ([0u8; 4096], [Chunk::VACANT; 8]);
 /// let range = AddrRange::new(Addr::new(0), 4096).unwrap();
 /// let growth = Growth::Range { unit_bytes: 4096, ahead_divisor: None };
-/// let bfc = Bfc::new(BfcConfig { growth, ..BfcConfig::default() }, &mut table)?;
+/// let pool = RegionPool::new(RegionConfig { growth, ..RegionConfig::default() }, &mut table)?;
 /// let access = SliceAccess::new(range.start(), &mut memory);
-/// let allocator = BfcAllocator::new(bfc, FixedRange::new(range));
+/// let allocator = Shared::new(pool, FixedRange::new(range));
 /// let allocator = Poisoned::new(allocator, &access, Pattern::F32_NAN)?;
 /// let block = allocator.alloc(&Request::new(12))?.block;
 /// let mut float = [0; 4];

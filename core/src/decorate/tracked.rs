@@ -56,14 +56,14 @@ impl core::error::Error for RecordsTaken {}
 /// ```
 /// use larder_core::decorate::Tracked;
 /// use larder_core::{
-///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth, Request,
+///     Addr, AddrRange, RegionPool, Shared, RegionConfig, BlockAllocator, Chunk, FixedRange, Growth, Request,
 /// };
 /// let mut table = [Chunk::VACANT; 8];
 /// let growth = Growth::Range { unit_bytes: 4096, ahead_divisor: None };
-/// let bfc = Bfc::new(BfcConfig { growth, ..BfcConfig::default() }, &mut table)?;
+/// let pool = RegionPool::new(RegionConfig { growth, ..RegionConfig::default() }, &mut table)?;
 /// let range = AddrRange::new(Addr::new(0), 4096).unwrap();
 /// let mut ring = [None; 16];
-/// let allocator = Tracked::new(BfcAllocator::new(bfc, FixedRange::new(range)), &mut ring);
+/// let allocator = Tracked::new(Shared::new(pool, FixedRange::new(range)), &mut ring);
 /// let block = allocator.alloc(&Request::new(1000))?.block;
 /// allocator.free(block)?;
 /// allocator.take_records(|record| println!("{:+} bytes", record.bytes))?;

@@ -24,7 +24,7 @@ mod steps;
 
 pub use block_life::Lifetime;
 pub use layout::{Obstacle, Places};
-pub use place_allocator::{InRange, OverPages, PlaceAllocator};
+pub use place_allocator::{InRange, PlaceAllocator};
 pub use save::SavedPlansError;
 pub use shape::{Entry, Shape};
 pub use step_stats::{StepConfig, StepStats};

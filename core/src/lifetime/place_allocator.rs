@@ -1,9 +1,13 @@
 //! What a plan is served from: an allocator of blocks that can also give a block at one place.
 
-use crate::bfc::paged::{PageDriver, PagedBfc};
-use crate::bfc::{Bfc, ChunkInfo, ChunkState};
-use crate::block::{Block, ChunkHandle, Grant, Request};
+use crate::best_fit::BestFit;
+use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
+use crate::engine::{ChunkInfo, ChunkState};
 use crate::error::{AllocError, FreeError, Rejected};
+use crate::pages::{PageDriver, PagePool};
+use crate::regions::RegionPool;
+use crate::shared::Shared;
+use crate::sync::Wait;
 use crate::units::{AddrRange, Granule};
 
 /// An allocator below a plan. The plan's blocks lie in the allocator's own range, and so its idle
@@ -65,11 +69,11 @@ fn used(f: &mut dyn FnMut(ChunkHandle, AddrRange)) -> impl FnMut(ChunkInfo) {
     }
 }
 
-/// A [`Bfc`] that was given its one region as a whole.
+/// A [`RegionPool`] that was given its one region as a whole.
 #[derive(Debug)]
 pub struct InRange<'a, 't> {
     /// The allocator.
-    pub bfc: &'a mut Bfc<'t>,
+    pub pool: &'a mut RegionPool<'t>,
     /// Its region.
     pub addresses: AddrRange,
     /// How much of it was touched so far, from its start.
@@ -78,7 +82,7 @@ pub struct InRange<'a, 't> {
 
 impl PlaceAllocator for InRange<'_, '_> {
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
-        self.bfc.alloc(request)
+        self.pool.alloc(request)
     }
 
     fn alloc_at(
@@ -86,11 +90,11 @@ impl PlaceAllocator for InRange<'_, '_> {
         range: AddrRange,
         near: Option<ChunkHandle>,
     ) -> Result<Block, AllocError> {
-        self.bfc.alloc_at_near(range, near)
+        self.pool.alloc_at(range, near, None)
     }
 
     fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
-        self.bfc.free(block)
+        self.pool.free(block)
     }
 
     fn missing_bytes(&mut self, range: AddrRange) -> u64 {
@@ -102,7 +106,7 @@ impl PlaceAllocator for InRange<'_, '_> {
     }
 
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {
-        self.bfc.for_each_chunk(used(f));
+        self.pool.for_each_chunk(used(f));
     }
 
     fn addresses(&self) -> AddrRange {
@@ -110,7 +114,7 @@ impl PlaceAllocator for InRange<'_, '_> {
     }
 
     fn granule(&self) -> Granule {
-        self.bfc.granule()
+        self.pool.granule()
     }
 
     fn page_bytes(&self) -> u64 {
@@ -118,7 +122,7 @@ impl PlaceAllocator for InRange<'_, '_> {
     }
 
     fn live_bytes(&self) -> u64 {
-        self.bfc.stats().live_bytes
+        self.pool.stats().live_bytes
     }
 
     fn held_bytes(&self) -> u64 {
@@ -126,18 +130,9 @@ impl PlaceAllocator for InRange<'_, '_> {
     }
 }
 
-/// A [`PagedBfc`] and its driver.
-#[derive(Debug)]
-pub struct OverPages<'a, 't, D> {
-    /// The allocator.
-    pub paged: &'a mut PagedBfc<'t>,
-    /// What maps its pages.
-    pub driver: &'a D,
-}
-
-impl<D: PageDriver> PlaceAllocator for OverPages<'_, '_, D> {
+impl<D: PageDriver, W: Wait> PlaceAllocator for &Shared<PagePool<'_>, D, W> {
     fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
-        self.paged.alloc_over(self.driver, request)
+        BlockAllocator::alloc(*self, request)
     }
 
     fn alloc_at(
@@ -145,43 +140,42 @@ impl<D: PageDriver> PlaceAllocator for OverPages<'_, '_, D> {
         range: AddrRange,
         near: Option<ChunkHandle>,
     ) -> Result<Block, AllocError> {
-        self.paged.alloc_at_over(self.driver, range, near)
+        Shared::alloc_at(self, range, near, None)
     }
 
     fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
-        self.paged.free(block)
+        self.free_at(block, None)
     }
 
     fn missing_bytes(&mut self, range: AddrRange) -> u64 {
-        self.paged.missing_bytes(range, None)
+        self.with(|pool| pool.missing_bytes(range, None))
     }
 
     fn prepare(&mut self, range: AddrRange, layout: AddrRange, max_bytes: u64) -> bool {
-        self.paged
-            .back_over(self.driver, range, layout, max_bytes, None)
+        self.back(range, layout, max_bytes, None)
     }
 
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {
-        self.paged.for_each_chunk(used(f));
+        self.with(|pool| pool.for_each_chunk(used(f)));
     }
 
     fn addresses(&self) -> AddrRange {
-        self.paged.paged_config().addresses
+        self.with(|pool| pool.config().addresses)
     }
 
     fn granule(&self) -> Granule {
-        self.paged.granule()
+        self.with(|pool| pool.granule())
     }
 
     fn page_bytes(&self) -> u64 {
-        self.paged.paged_config().page_bytes
+        self.with(|pool| pool.config().page_bytes)
     }
 
     fn live_bytes(&self) -> u64 {
-        self.paged.stats().live_bytes
+        self.stats().live_bytes
     }
 
     fn held_bytes(&self) -> u64 {
-        self.paged.stats().reserved_bytes
+        self.stats().reserved_bytes
     }
 }

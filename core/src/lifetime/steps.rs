@@ -77,17 +77,17 @@ const LANDMARKS: usize = 256;
 ///
 /// ```
 /// use larder_core::lifetime::{InRange, StepConfig, Steps};
-/// use larder_core::{Addr, AddrRange, Bfc, BfcConfig, Chunk, Request};
+/// use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Request};
 /// # let mut lent = larder_model::OwnedTables::new(larder_model::StepSizes {
 /// #     tags: 64, asked: 64, inherited: 8, shapes: 4, entries: 256, obstacles: 16,
 /// # });
 /// # let tables = lent.lend();
 /// let mut chunks = [Chunk::VACANT; 64];
-/// let mut bfc = Bfc::new(BfcConfig::fixed(), &mut chunks)?;
+/// let mut pool = RegionPool::new(RegionConfig::fixed(), &mut chunks)?;
 /// let addresses = AddrRange::new(Addr::new(0), 1 << 20).unwrap();
-/// bfc.add_region(addresses)?;
+/// pool.add_region(addresses)?;
 /// let mut steps = Steps::new(StepConfig::new(), tables); // a `StepTables`
-/// let mut below = InRange { bfc: &mut bfc, addresses, held_bytes: 1 << 20 };
+/// let mut below = InRange { pool: &mut pool, addresses, held_bytes: 1 << 20 };
 /// for _ in 0..4 {
 ///     steps.begin(7); // steps of one kind
 ///     let first = steps.alloc(&mut below, &Request::new(30_000))?.unwrap().block;
@@ -323,7 +323,7 @@ impl<'t> Steps<'t> {
     ///
     /// # Errors
     /// [`AllocError`]; nothing was given.
-    // Inlined for the reason given at `Bfc::alloc_at_near`, here and in `serve`.
+    // Inlined for the reason given at `RegionPool::alloc_at_near`, here and in `serve`.
     #[inline(always)]
     pub fn alloc(
         &mut self,

@@ -1,7 +1,7 @@
 //! An LRU pool: buffers that were freed are kept and given again to requests of exactly their size.
 //!
 //! What it is not: it cuts and joins nothing. It suits memory that is dear to get and asked for in few
-//! sizes (pinned memory, registered or shared buffers); for the rest take [`Bfc`](crate::Bfc). It works
+//! sizes (pinned memory, registered or shared buffers); for the rest take [`RegionPool`](crate::RegionPool). It works
 //! on numbers: nothing is written into the memory, which may be a device's. The idea and the counters
 //! are those of TensorFlow 1.15's `PoolAllocator`.
 //!

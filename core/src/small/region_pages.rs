@@ -19,10 +19,12 @@ use core::ptr::NonNull;
 use super::class::{CLASSES, MAX_SMALL_ALIGN, SizeClass};
 use super::pages::Pages;
 use super::span::{Span, SpanMemory};
-use crate::bfc::{Bfc, BfcConfig, Chunk};
+use crate::best_fit::BestFit;
 use crate::block::{Block, Request};
+use crate::engine::Chunk;
 use crate::error::RegionError;
 use crate::page_index::PageIndex;
+use crate::regions::{RegionConfig, RegionPool};
 use crate::sync::AtomicU32;
 use crate::units::{Addr, AddrRange, Align, Granule};
 
@@ -96,7 +98,7 @@ impl Lengths {
 
 /// The memory below a heap that has one region.
 pub(super) struct RegionPages {
-    bfc: Bfc<'static>,
+    bfc: RegionPool<'static>,
     /// Every block, by its address.
     index: PageIndex<'static>,
     /// The region, for pointers into it.
@@ -182,11 +184,11 @@ impl RegionPages {
         else {
             return Err(RegionError::NoRoom);
         };
-        let config = BfcConfig {
+        let config = RegionConfig {
             granule_bytes: granule.bytes(),
-            ..BfcConfig::fixed()
+            ..RegionConfig::fixed()
         };
-        let mut bfc = Bfc::new(config, chunks).map_err(|_| RegionError::NoRoom)?;
+        let mut bfc = RegionPool::new(config, chunks).map_err(|_| RegionError::NoRoom)?;
         let pad = cursor.at.align_offset(lengths.granule);
         let base = cursor.at.wrapping_add(pad);
         let left = cursor.left.saturating_sub(pad) & !(lengths.granule - 1);

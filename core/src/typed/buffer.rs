@@ -7,22 +7,24 @@ use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 
 use super::HostMemory;
-use crate::bfc::{Bfc, BfcConfig, Chunk};
+use crate::best_fit::BestFit;
 use crate::block::{AllocatorId, Block, BlockAllocator, Grant, Request};
+use crate::engine::Chunk;
 use crate::error::{AllocError, ConfigError, FreeError, Rejected};
+use crate::regions::{RegionConfig, RegionPool};
 use crate::stats::Stats;
 use crate::stream::{EventNumber, StreamId, StreamPoint};
 use crate::sync::{Locked, Spin, Wait, number_given_once};
 use crate::units::{Addr, AddrRange, Granule, round_down, round_up};
 
-/// A [`Bfc`] over one buffer, behind a lock; `W` says how threads wait for it.
+/// A [`RegionPool`] over one buffer, behind a lock; `W` says how threads wait for it.
 ///
 /// It gives whole granules of the buffer: what lies before the first and behind the last is left out.
 /// The algorithm itself is not lent out, since it frees by address, and blocks are memory here (TYPED5 of
 /// the [module](super)). For the same reason its number is given once in the life of the process: a
 /// block left from a former allocator over the same table or buffer is foreign here.
 pub struct HostBuffer<'t, 'm, W: Wait = Spin> {
-    bfc: Locked<Bfc<'t>, W>,
+    bfc: Locked<RegionPool<'t>, W>,
     id: AllocatorId,
     /// May reach all of the buffer.
     start: NonNull<u8>,
@@ -42,10 +44,10 @@ impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
     /// [`ConfigError`].
     pub fn new(
         buffer: &'m mut [MaybeUninit<u8>],
-        config: BfcConfig,
+        config: RegionConfig,
         table: &'t mut [Chunk],
     ) -> Result<Self, ConfigError> {
-        let mut bfc = Bfc::new(config, table)?;
+        let mut bfc = RegionPool::new(config, table)?;
         let number = number_given_once(AllocatorId::GIVEN_ONCE).ok_or(ConfigError::Numbers)?;
         bfc.set_id(AllocatorId::once(number));
         let granule = bfc.granule();
@@ -62,7 +64,7 @@ impl<'t, 'm, W: Wait> HostBuffer<'t, 'm, W> {
         })
     }
 
-    /// Tells that the events of `stream` up to this one are completed; see [`Bfc::complete`].
+    /// Tells that the events of `stream` up to this one are completed; see [`RegionPool::complete`].
     pub fn complete(&self, stream: StreamId, event: EventNumber) {
         self.bfc.with(|bfc| bfc.complete(stream, event));
     }
@@ -107,7 +109,7 @@ impl<W: Wait> BlockAllocator for HostBuffer<'_, '_, W> {
     }
 
     fn clear_stats(&self) {
-        self.bfc.with(Bfc::clear_stats);
+        self.bfc.with(RegionPool::clear_stats);
     }
 }
 

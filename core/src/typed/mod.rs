@@ -106,11 +106,11 @@ mod zeroable {
 /// ```
 /// use core::mem::MaybeUninit;
 /// use larder_core::typed::{HostBuffer, alloc_slice_with};
-/// use larder_core::{BfcConfig, Chunk};
+/// use larder_core::{RegionConfig, Chunk};
 ///
 /// let mut buffer = [MaybeUninit::uninit(); 4096];
 /// let mut table = [Chunk::VACANT; 8];
-/// let memory: HostBuffer = HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table)?;
+/// let memory: HostBuffer = HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table)?;
 /// let squares = alloc_slice_with(&memory, 10, |index| index * index)?;
 /// assert_eq!(squares[3], 9);
 /// # Ok::<(), Box<dyn core::error::Error>>(())

@@ -1,12 +1,13 @@
 //! What belongs to another allocator, or to a former owner of the same table: refused, and nothing
 //! changes.
 
-use larder_core::paged::{
-    Backing, Handle, Mapping, PageTables, PagedAttempt, PagedBfc, PagedConfig, Place,
+use larder_core::pages::{
+    Backing, Handle, Mapping, PageAttempt, PageConfig, PageEntry, PagePool, PageTables,
 };
 use larder_core::{
-    Addr, AddrRange, Attempt, Bfc, BfcConfig, Cause, Chunk, FixedRange, FreeError, GrowTicket,
-    Growth, Progress, RegionError, RegionPlan, ReleaseTicket, Request, SubAllocator,
+    Addr, AddrRange, BestFit, BlockAllocator, Cause, Chunk, FixedRange, FreeError, GrowTicket,
+    Growth, Progress, RegionAttempt, RegionConfig, RegionError, RegionPlan, RegionPool,
+    ReleaseTicket, Request, Shared, SubAllocator,
 };
 
 const GRANULE: u64 = 256;
@@ -16,24 +17,24 @@ fn range(start: u64, bytes: u64) -> AddrRange {
 }
 
 /// An allocator of 64 KiB of offsets, as the guide (core.md) has it.
-fn offsets(table: &mut [Chunk]) -> Bfc<'_> {
-    let mut bfc = Bfc::new(BfcConfig::fixed(), table).unwrap();
+fn offsets(table: &mut [Chunk]) -> RegionPool<'_> {
+    let mut bfc = RegionPool::new(RegionConfig::fixed(), table).unwrap();
     bfc.add_region(range(0, 1 << 16)).unwrap();
     bfc
 }
 
-fn ranged(limit_bytes: u64) -> BfcConfig {
-    BfcConfig {
+fn ranged(limit_bytes: u64) -> RegionConfig {
+    RegionConfig {
         growth: Growth::Range {
             unit_bytes: 4096,
             ahead_divisor: None,
         },
-        ..BfcConfig::new(limit_bytes)
+        ..RegionConfig::new(limit_bytes)
     }
 }
 
-fn grow_ticket(bfc: &mut Bfc<'_>, bytes: u64) -> GrowTicket {
-    match bfc.advance(&mut Attempt::new(Request::new(bytes))) {
+fn grow_ticket(bfc: &mut RegionPool<'_>, bytes: u64) -> GrowTicket {
+    match bfc.advance(&mut RegionAttempt::new(Request::new(bytes))) {
         Progress::Plan(RegionPlan::Grow(ticket)) => ticket,
         other => panic!("{other:?}"),
     }
@@ -78,8 +79,8 @@ fn blocks_of_a_tables_former_owner_are_forgotten() {
 #[test]
 fn a_grow_ticket_of_another_allocator_changes_nothing() {
     let (mut a, mut b) = ([Chunk::VACANT; 8], [Chunk::VACANT; 8]);
-    let mut a = Bfc::new(ranged(1 << 20), &mut a).unwrap();
-    let mut b = Bfc::new(ranged(1 << 20), &mut b).unwrap();
+    let mut a = RegionPool::new(ranged(1 << 20), &mut a).unwrap();
+    let mut b = RegionPool::new(ranged(1 << 20), &mut b).unwrap();
     let before = format!("{}", b.dump());
     // One of its own is out, so that the sums alone would not tell.
     let own = grow_ticket(&mut b, 1000);
@@ -92,15 +93,15 @@ fn a_grow_ticket_of_another_allocator_changes_nothing() {
     b.commit(own, range(0x20_0000, 4096)).unwrap();
     assert_eq!(b.check_invariants(), Ok(()));
     let source = FixedRange::new(range(0x1000, 1 << 20));
-    let _block = b.alloc_over(&source, &Request::new(1000)).unwrap();
+    let _block = Shared::new(b, source).alloc(&Request::new(1000)).unwrap();
 }
 
 #[test]
 fn grow_tickets_of_a_tables_former_owner_never_bring_a_count_below_0() {
     let mut table = [Chunk::VACANT; 8];
-    let mut former = Bfc::new(ranged(1 << 20), &mut table).unwrap();
+    let mut former = RegionPool::new(ranged(1 << 20), &mut table).unwrap();
     let tickets = [(); 2].map(|()| grow_ticket(&mut former, 1000));
-    let mut later = Bfc::new(ranged(1 << 20), former.into_table()).unwrap();
+    let mut later = RegionPool::new(ranged(1 << 20), former.into_table()).unwrap();
     let own = grow_ticket(&mut later, 8000);
     for ticket in tickets {
         later.abort(ticket);
@@ -113,7 +114,7 @@ fn grow_tickets_of_a_tables_former_owner_never_bring_a_count_below_0() {
 
 #[test]
 fn a_release_ticket_of_another_allocator_changes_nothing() {
-    fn leaving(bfc: &mut Bfc<'_>) -> ReleaseTicket {
+    fn leaving(bfc: &mut RegionPool<'_>) -> ReleaseTicket {
         bfc.take_releasable(u64::MAX).unwrap()
     }
     let (mut a, mut b) = ([Chunk::VACANT; 8], [Chunk::VACANT; 8]);
@@ -129,26 +130,26 @@ fn a_release_ticket_of_another_allocator_changes_nothing() {
 
 #[test]
 fn a_plan_of_the_former_owner_of_tables_makes_no_call() {
-    let (mut places, mut handles) = ([Place::EMPTY; 64], [Handle::VACANT; 17]);
+    let (mut entries, mut handles) = ([PageEntry::EMPTY; 64], [Handle::VACANT; 17]);
     let mut mappings = [Mapping::VACANT; 64];
     let tables = PageTables {
-        places: &mut places,
+        entries: &mut entries,
         handles: &mut handles,
         mappings: &mut mappings,
     };
-    let config = PagedConfig::new(range(1 << 32, 128 << 20), Backing::Billed);
-    let plan_of = |paged: &mut PagedBfc| {
-        let mut attempt = PagedAttempt::new(Request::new(3 << 20));
+    let config = PageConfig::new(range(1 << 32, 128 << 20), Backing::Billed);
+    let plan_of = |paged: &mut PagePool| {
+        let mut attempt = PageAttempt::new(Request::new(3 << 20));
         match paged.advance(&mut attempt) {
             Progress::Plan(plan) => plan,
             other => panic!("{other:?}"),
         }
     };
     let mut chunks = [Chunk::VACANT; 64];
-    let mut former = PagedBfc::with_tables(config, &mut chunks, tables).unwrap();
+    let mut former = PagePool::new(config, &mut chunks, tables).unwrap();
     let mut plan = plan_of(&mut former);
     let (chunks, tables) = former.into_tables();
-    let mut later = PagedBfc::with_tables(config, chunks, tables).unwrap();
+    let mut later = PagePool::new(config, chunks, tables).unwrap();
     let mut own = plan_of(&mut later);
     assert!(later.next_call(&mut plan).is_none());
     later.done(&mut plan);
@@ -163,9 +164,9 @@ fn a_plan_of_the_former_owner_of_tables_makes_no_call() {
 #[test]
 fn what_is_asked_for_counts_against_the_limit_before_it_is_there() {
     let mut table = [Chunk::VACANT; 8];
-    let mut bfc = Bfc::new(ranged(8192), &mut table).unwrap();
+    let mut bfc = RegionPool::new(ranged(8192), &mut table).unwrap();
     let first = grow_ticket(&mut bfc, 8192);
-    match bfc.advance(&mut Attempt::new(Request::new(GRANULE))) {
+    match bfc.advance(&mut RegionAttempt::new(Request::new(GRANULE))) {
         Progress::Failed(larder_core::AllocError::OutOfMemory(out)) => {
             assert_eq!((out.cause, out.reserved_bytes), (Cause::Limit, 8192));
         }

@@ -1,19 +1,19 @@
 //! Random operations beside the slow, obvious model, which predicts every answer exactly.
 
-use larder_core::{BfcConfig, Growth};
+use larder_core::{Growth, RegionConfig};
 use larder_model::{Op, Policies, Random, Source, run_bfc};
 
 /// Runs one seed with policies that `change` may set; a failure names the seed.
-fn run(seed: u64, change: impl Fn(BfcConfig) -> BfcConfig) {
+fn run(seed: u64, change: impl Fn(RegionConfig) -> RegionConfig) {
     run_ops(seed, change, |op| op);
 }
 
 /// Runs a mixture of policies with operations that `map` may alter.
-fn run_ops(seed: u64, change: impl Fn(BfcConfig) -> BfcConfig, map: impl Fn(Op) -> Op) {
+fn run_ops(seed: u64, change: impl Fn(RegionConfig) -> RegionConfig, map: impl Fn(Op) -> Op) {
     let mut random = Random::new(seed);
     let mut policies = Policies::random(&mut random);
     let limit_bytes = policies.config.limit_bytes;
-    policies.config = BfcConfig {
+    policies.config = RegionConfig {
         limit_bytes,
         ..change(policies.config)
     };
@@ -81,13 +81,13 @@ fn one_stream_answers_as_the_model_predicts() {
 
 #[test]
 fn the_default_answers_as_the_model_predicts() {
-    (10_000..10_100).for_each(|seed| run(seed, |_| BfcConfig::default()));
-    let small_units = |_| BfcConfig {
+    (10_000..10_100).for_each(|seed| run(seed, |_| RegionConfig::default()));
+    let small_units = |_| RegionConfig {
         growth: Growth::Range {
             unit_bytes: 16 * 256,
             ahead_divisor: None,
         },
-        ..BfcConfig::default()
+        ..RegionConfig::default()
     };
     (11_000..11_400).for_each(|seed| run(seed, small_units));
 }
@@ -109,7 +109,7 @@ fn mostly_growing(op: Op) -> Op {
 #[test]
 fn blocks_that_grow_again_and_again_answer_as_the_model_predicts() {
     (40_000..40_200).for_each(|seed| run_ops(seed, |config| config, mostly_growing));
-    let one_range = |config| BfcConfig {
+    let one_range = |config| RegionConfig {
         growth: Growth::Range {
             unit_bytes: 16 * 256,
             ahead_divisor: None,

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use larder_core::{
-    Addr, AddrRange, Bfc, BfcConfig, Chunk, GrowRequest, MAX_REGIONS, Request, SubAllocError,
-    SubAllocator,
+    Addr, AddrRange, BestFit, BlockAllocator, Chunk, GrowRequest, MAX_REGIONS, RegionConfig,
+    RegionPool, Request, Shared, SubAllocError, SubAllocator,
 };
 
 /// Leaves a hole behind each range.
@@ -25,18 +25,16 @@ impl SubAllocator for Scattered {
 #[test]
 fn the_region_table_does_not_fill_before_the_memory_does() {
     let mut table = vec![Chunk::VACANT; 1 << 17];
-    let mut bfc = Bfc::new(BfcConfig::new(64 << 30), &mut table).unwrap();
-    let source = Scattered(Cell::new(1 << 30));
+    let pool = RegionPool::new(RegionConfig::new(64 << 30), &mut table).unwrap();
+    let mut shared = Shared::new(pool, Scattered(Cell::new(1 << 30)));
     let mut live = 0;
     // In 2 MiB steps 256 regions would end at half a GiB.
     while live < 48 << 30 {
-        let block = bfc
-            .alloc_over(&source, &Request::new(1 << 20))
-            .unwrap()
-            .block;
+        let block = shared.alloc(&Request::new(1 << 20)).unwrap().block;
         live += block.bytes();
     }
-    let regions = bfc.report().regions as usize;
+    let pool = shared.get_mut();
+    let regions = pool.report().regions as usize;
     assert!(regions < MAX_REGIONS / 2, "{regions} regions");
-    assert_eq!(bfc.check_invariants(), Ok(()));
+    assert_eq!(pool.check_invariants(), Ok(()));
 }

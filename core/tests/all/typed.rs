@@ -8,8 +8,8 @@ use larder_core::typed::{
     HostBuffer, HostMemory, TypedBox, alloc_slice_uninit, alloc_slice_with, alloc_slice_zeroed,
 };
 use larder_core::{
-    Addr, AddrRange, AllocError, Bfc, BfcConfig, BlockAllocator, Chunk, ConfigError, EventNumber,
-    FreeError, Request, StreamId, StreamPoint,
+    Addr, AddrRange, AllocError, BestFit, BlockAllocator, Chunk, ConfigError, EventNumber,
+    FreeError, RegionConfig, RegionPool, Request, StreamId, StreamPoint,
 };
 
 const BYTES: usize = 64 * 1024;
@@ -18,7 +18,7 @@ const BYTES: usize = 64 * 1024;
 fn over_buffer(f: impl FnOnce(&HostBuffer<'_, '_>)) {
     let mut buffer = vec![MaybeUninit::new(0xa5u8); BYTES];
     let mut table = vec![Chunk::VACANT; 64];
-    let memory = HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table).unwrap();
+    let memory = HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table).unwrap();
     f(&memory);
     assert_eq!(memory.stats().live_bytes, 0, "everything came back");
 }
@@ -246,7 +246,7 @@ fn memory_of_a_buffer_begins_and_ends_on_whole_granules_inside_it() {
     let mut buffer = vec![MaybeUninit::new(0u8); 1025];
     let (start, end) = (buffer.as_ptr().addr(), buffer.as_ptr().addr() + 1025);
     let memory: HostBuffer<'_, '_> =
-        HostBuffer::new(&mut buffer[1..], BfcConfig::fixed(), &mut table).unwrap();
+        HostBuffer::new(&mut buffer[1..], RegionConfig::fixed(), &mut table).unwrap();
     let max = memory.stats().reserved_bytes;
     assert!(max == 768 || max == 512, "{max}");
     let block = memory.alloc(&Request::new(max)).unwrap().block;
@@ -258,11 +258,11 @@ fn memory_of_a_buffer_begins_and_ends_on_whole_granules_inside_it() {
 
     for len in [0, 1, 255] {
         let small: Result<HostBuffer<'_, '_>, _> =
-            HostBuffer::new(&mut buffer[..len], BfcConfig::fixed(), &mut table);
+            HostBuffer::new(&mut buffer[..len], RegionConfig::fixed(), &mut table);
         assert_eq!(small.err(), Some(ConfigError::Buffer));
     }
     let none: Result<HostBuffer<'_, '_>, _> =
-        HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut []);
+        HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut []);
     assert_eq!(none.err(), Some(ConfigError::Table));
 }
 
@@ -271,7 +271,7 @@ fn memory_that_queued_work_may_use_becomes_no_values() {
     let mut table = vec![Chunk::VACANT; 8];
     let mut buffer = vec![MaybeUninit::new(0u8); 4096];
     let memory: HostBuffer<'_, '_> =
-        HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table).unwrap();
+        HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table).unwrap();
     let max = memory.stats().reserved_bytes;
     for stream in [StreamId::MAIN, StreamId::new(3)] {
         let block = memory.alloc(&Request::new(max)).unwrap().block;
@@ -296,12 +296,12 @@ fn a_block_of_a_former_buffer_frees_no_values_over_the_same_memory_and_table() {
     let mut table = vec![Chunk::VACANT; 8];
     let mut buffer = vec![MaybeUninit::new(0u8); 4096];
     let former: HostBuffer<'_, '_> =
-        HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table).unwrap();
+        HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table).unwrap();
     let stale = former.alloc(&Request::new(1024)).unwrap().block;
     drop(former);
 
     let memory: HostBuffer<'_, '_> =
-        HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table).unwrap();
+        HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table).unwrap();
     let values = alloc_slice_with(&memory, 1024, |_| 1u8).unwrap();
     assert_eq!(values.as_ptr().addr() as u64, stale.addr().get());
     assert!(!memory.owns(&stale));
@@ -324,13 +324,13 @@ fn a_block_made_over_the_same_numbers_and_table_frees_no_values() {
     let mut buffer = vec![MaybeUninit::new(0u8); 4096];
     let start = (buffer.as_ptr().addr() as u64).next_multiple_of(256);
     // Numbers alone: nothing here is memory.
-    let mut numbers = Bfc::new(BfcConfig::fixed(), &mut table).unwrap();
+    let mut numbers = RegionPool::new(RegionConfig::fixed(), &mut table).unwrap();
     let range = AddrRange::new(Addr::new(start), 2048).unwrap();
     numbers.add_region(range).unwrap();
     let stale = numbers.alloc(&Request::new(1024)).unwrap().block;
 
     let memory: HostBuffer<'_, '_> =
-        HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table).unwrap();
+        HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table).unwrap();
     let values = alloc_slice_with(&memory, 1024, |_| 1u8).unwrap();
     assert_eq!(values.as_ptr().addr() as u64, stale.addr().get());
     assert!(memory.free(stale).is_err());
@@ -342,7 +342,7 @@ fn s3_8_slices_of_1_to_1023_bytes_lie_apart_and_a_million_doubles_are_zeros() {
     let mut table = vec![Chunk::VACANT; 2048];
     let mut buffer = vec![MaybeUninit::new(0xa5u8); 9 << 20];
     let memory: HostBuffer<'_, '_> =
-        HostBuffer::new(&mut buffer, BfcConfig::fixed(), &mut table).unwrap();
+        HostBuffer::new(&mut buffer, RegionConfig::fixed(), &mut table).unwrap();
     let mut ranges = Vec::new();
     let slices: Vec<_> = (1..1024)
         .map(|len| alloc_slice_with(&memory, len, |_| 7u8).unwrap())

@@ -14,12 +14,12 @@ use std::process::ExitCode;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use larder_core::paged::{
-    Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedAllocator, PagedBfc,
-    PagedConfig, Place,
+use larder_core::pages::{
+    Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
 };
 use larder_core::{
-    Addr, AddrRange, Bfc, BfcConfig, Block, BlockAllocator, Chunk, Request, StreamId, SubAllocError,
+    Addr, AddrRange, BestFit, Block, BlockAllocator, Chunk, RegionConfig, RegionPool, Request,
+    Shared, StreamId, SubAllocError,
 };
 use larder_cuda::driver::load_from_env;
 use larder_cuda::{ArenaPolicy, Context, CudaStream, DeviceAllocator, DeviceConfig};
@@ -104,7 +104,7 @@ fn addresses() -> Option<AddrRange> {
     AddrRange::new(Addr::new(1 << 32), RANGE_BYTES)
 }
 
-struct Bare(Bfc<'static>);
+struct Bare(RegionPool<'static>);
 
 impl Side for Bare {
     fn alloc(&mut self, bytes: u64) -> Option<Block> {
@@ -126,27 +126,27 @@ impl PageDriver for Yes {
 }
 
 /// Over pages, on a stream.
-struct Locked<'p>(&'p PagedAllocator<'static, Yes>, StreamId);
+struct Locked<'p>(&'p Shared<PagePool<'static>, Yes>, StreamId);
 
 impl Locked<'_> {
-    fn pool(limit_bytes: u64) -> Option<PagedAllocator<'static, Yes>> {
+    fn pool(limit_bytes: u64) -> Option<Shared<PagePool<'static>, Yes>> {
         let pages = (RANGE_BYTES / PAGE_BYTES) as usize;
         let tables = PageTables {
-            places: vec![Place::EMPTY; pages].leak(),
+            entries: vec![PageEntry::EMPTY; pages].leak(),
             handles: vec![Handle::VACANT; pages + 1].leak(),
             mappings: vec![Mapping::VACANT; CHUNKS].leak(),
         };
-        let config = PagedConfig::new(addresses()?, Backing::Billed);
+        let config = PageConfig::new(addresses()?, Backing::Billed);
         let chunks = vec![Chunk::VACANT; CHUNKS].leak();
-        let mut paged = PagedBfc::with_tables(config, chunks, tables).ok()?;
+        let mut paged = PagePool::new(config, chunks, tables).ok()?;
         paged.set_limit(limit_bytes);
-        Some(PagedAllocator::new(paged, Yes))
+        Some(Shared::new(paged, Yes))
     }
 
-    fn give(pool: PagedAllocator<'static, Yes>) {
+    fn give(pool: Shared<PagePool<'static>, Yes>) {
         let (chunks, tables) = pool.into_parts().0.into_tables();
         give(chunks);
-        give(tables.places);
+        give(tables.entries);
         give(tables.handles);
         give(tables.mappings);
     }
@@ -222,7 +222,7 @@ impl Contender {
         match self {
             Self::Bare => {
                 let table = vec![Chunk::VACANT; CHUNKS].leak();
-                let mut bfc = Bfc::new(BfcConfig::fixed(), table).ok()?;
+                let mut bfc = RegionPool::new(RegionConfig::fixed(), table).ok()?;
                 bfc.add_region(addresses()?).ok()?;
                 let mut side = Bare(bfc);
                 let (begun, ended) = run(&mut side, scripts.first()?, &Barrier::new(1))?;

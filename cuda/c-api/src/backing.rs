@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 
 use larder_core::ByteCount;
-use larder_core::paged::Backing;
+use larder_core::pages::Backing;
 
 use crate::device;
 use crate::job::{PAGE_BYTES, variable};

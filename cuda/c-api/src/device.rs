@@ -14,7 +14,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use larder_core::FreeError;
-use larder_core::paged::Backing;
+use larder_core::pages::Backing;
 use larder_core::sync::{AtomicU64, AtomicUsize, Ordering};
 use larder_cuda::driver::abi::StreamHandle;
 use larder_cuda::{

@@ -24,9 +24,9 @@ use std::sync::{Mutex, OnceLock, Weak};
 
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use larder_core::{
-    AddrRange, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError,
-    EventNumber, FreeError, Granule, GrowRequest, Growth, Rejected, Request, StreamId, StreamPoint,
-    SubAllocError, SubAllocator,
+    AddrRange, AllocatorId, BestFit, Block, BlockAllocator, ConfigError, EventNumber, FreeError,
+    Granule, GrowRequest, Growth, RegionConfig, RegionPool, Rejected, Request, Shared, StreamId,
+    StreamPoint, SubAllocError, SubAllocator,
 };
 
 use super::{ArenaPolicy, DeviceInner};
@@ -146,7 +146,7 @@ impl SubAllocator for Pieces {
 
 /// The arena of one stream.
 pub(super) struct Arena {
-    best_fit: WithTables<BfcAllocator<'static, Pieces, Yield>>,
+    best_fit: WithTables<Shared<RegionPool<'static>, Pieces, Yield>>,
     id: AllocatorId,
     account: StreamCounts,
     /// Another stream freed a block of it: what is free may be pending.
@@ -159,7 +159,7 @@ impl Arena {
     fn find(&self, stream_id: StreamId, bytes: u64) -> Option<Block> {
         self.best_fit.with(|bfc| {
             let request = Request::new(bytes).on(stream_id).without_wait();
-            let block = bfc.alloc_at_once(&request)?;
+            let block = bfc.try_alloc_now(&request)?.block;
             self.account.allocated(block.bytes());
             Some(block)
         })
@@ -202,7 +202,7 @@ impl Arena {
         })
     }
 
-    pub(super) fn with<R>(&self, f: impl FnOnce(&mut Bfc<'static>) -> R) -> R {
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut RegionPool<'static>) -> R) -> R {
         self.best_fit.with(f)
     }
 
@@ -339,18 +339,18 @@ impl Arenas {
             bytes: AtomicU64::new(0),
         };
         // A table that is not empty, and policies of our own.
-        let config = BfcConfig {
+        let config = RegionConfig {
             growth: Growth::Range {
                 unit_bytes: PIECE_BYTES - GAP_BYTES,
                 ahead_divisor: None,
             },
-            ..BfcConfig::new(u64::MAX)
+            ..RegionConfig::new(u64::MAX)
         };
         // SAFETY: the table goes into the best fit, which nobody takes apart.
         let made = unsafe {
             WithTables::try_new(|tables| {
-                let bfc = Bfc::new(config, tables.lend_zeroed(CHUNKS))?;
-                Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, pieces))
+                let bfc = RegionPool::new(config, tables.lend_zeroed(CHUNKS))?;
+                Ok::<_, ConfigError>(Shared::with_wait(bfc, pieces))
             })
         };
         if let Ok(best_fit) = made {

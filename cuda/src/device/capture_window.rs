@@ -21,7 +21,8 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcConfig, Block, FreeError, Rejected, Request, StreamId, StreamPoint,
+    AllocError, BestFit, Block, FreeError, RegionConfig, RegionPool, Rejected, Request, StreamId,
+    StreamPoint,
 };
 
 use super::{AllocRoute, DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner};
@@ -35,7 +36,7 @@ const CHUNKS: usize = 1 << 12;
 
 /// What a window holds.
 struct Room {
-    bfc: WithTables<Bfc<'static>>,
+    bfc: WithTables<RegionPool<'static>>,
     /// The memory; gone once it was given back.
     block: Option<Block>,
     stream_id: StreamId,
@@ -71,7 +72,7 @@ pub(super) struct Windows(Mutex<Vec<Arc<Mutex<Room>>>>);
 
 impl Windows {
     /// The first that `look` finds something in.
-    pub(super) fn find<R>(&self, look: impl Fn(&Bfc<'static>) -> Option<R>) -> Option<R> {
+    pub(super) fn find<R>(&self, look: impl Fn(&RegionPool<'static>) -> Option<R>) -> Option<R> {
         let rooms = locked(&self.0);
         rooms.iter().find_map(|room| look(&locked(room).bfc))
     }
@@ -204,7 +205,7 @@ impl DeviceAllocator {
         let made = unsafe {
             WithTables::try_new(|tables| {
                 let table = tables.lend_zeroed(CHUNKS);
-                let mut bfc = Bfc::new(BfcConfig::fixed(), table).map_err(drop)?;
+                let mut bfc = RegionPool::new(RegionConfig::fixed(), table).map_err(drop)?;
                 bfc.add_region(range).map_err(drop)?;
                 Ok::<_, ()>(bfc)
             })

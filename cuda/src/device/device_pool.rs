@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::paged::{PageStats, Paged, PagedAllocator, PagedBfc, PagedConfig};
+use larder_core::pages::{PageConfig, PagePool, PageStats};
 use larder_core::{
-    AllocError, AllocatorId, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ChunkInfo,
-    ConfigError, FreeError, PoolStats, RawBlock, Regions, Rejected, Report, Request, Stats,
+    AllocError, AllocatorId, BestFit, Block, BlockAllocator, ChunkInfo, ConfigError, FreeError,
+    PoolStats, RawBlock, RegionConfig, RegionPool, Rejected, Report, Request, Shared, Stats,
     StreamId, StreamPoint,
 };
 
@@ -43,7 +43,7 @@ pub enum DeviceBacking {
 }
 
 /// Pages that can move.
-pub(super) type Pages = StreamPool<VirtualMemory, Paged<'static>>;
+pub(super) type Pages = StreamPool<VirtualMemory, PagePool<'static>>;
 
 /// A device's memory in the order of streams.
 #[expect(
@@ -52,7 +52,7 @@ pub(super) type Pages = StreamPool<VirtualMemory, Paged<'static>>;
 )]
 pub(super) enum DevicePool {
     Pages(Pages),
-    Regions(StreamPool<DeviceMemory, Regions>),
+    Regions(StreamPool<DeviceMemory, RegionPool<'static>>),
 }
 
 impl DevicePool {
@@ -79,16 +79,16 @@ impl DevicePool {
         mut memory: VirtualMemory,
     ) -> Result<Self, DriverError> {
         memory.charge_to(node.clone());
-        let mut paged = PagedConfig::new(memory.addresses(), config.backing);
+        let mut paged = PageConfig::new(memory.addresses(), config.backing);
         paged.page_bytes = memory.page_bytes();
-        paged.bfc.limit_bytes = config.limit_bytes;
+        paged.limit_bytes = config.limit_bytes;
         let bytes = memory.page_bytes();
         // SAFETY: the tables go into the allocator, which nobody takes apart.
         let pool = unsafe {
             WithTables::try_new(|tables| {
                 let (chunks, tables) = tables::lend(tables, &paged);
-                let paged = PagedBfc::with_tables(paged, chunks, tables)?;
-                Ok::<_, ConfigError>(PagedAllocator::with_wait(paged, memory))
+                let paged = PagePool::new(paged, chunks, tables)?;
+                Ok::<_, ConfigError>(Shared::with_wait(paged, memory))
             })
         };
         // Only a page that is no multiple of the granule, which no driver has.
@@ -108,8 +108,8 @@ impl DevicePool {
         let pool = unsafe {
             WithTables::try_new(|tables| {
                 let table = tables.lend_zeroed(tables::CHUNKS);
-                let bfc = Bfc::new(BfcConfig::new(bytes), table)?;
-                Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, regions))
+                let bfc = RegionPool::new(RegionConfig::new(bytes), table)?;
+                Ok::<_, ConfigError>(Shared::with_wait(bfc, regions))
             })
         };
         // Only a configuration or a table that cannot be; both are fixed.
@@ -242,7 +242,7 @@ impl DevicePool {
         }
     }
 
-    /// See [`Bfc::report`].
+    /// See [`RegionPool::report`].
     pub(super) fn report(&self) -> Report {
         match self {
             Self::Pages(pool) => pool.with(|bfc| bfc.report()),

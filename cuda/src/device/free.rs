@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::{Bfc, Block, FreeError, RawBlock, Rejected, StreamId, StreamPoint};
+use larder_core::{
+    BestFit, Block, FreeError, RawBlock, RegionPool, Rejected, StreamId, StreamPoint,
+};
 
 use super::routes::AllocRoute;
 use super::{DeviceAllocError, DeviceAllocator, DeviceFreeError, DeviceInner};
@@ -215,7 +217,7 @@ impl DeviceInner {
 }
 
 /// The block that was taken apart, if it is one of these and in use.
-fn in_use(bfc: &Bfc<'_>, raw: RawBlock) -> Option<(Block, u64)> {
+fn in_use(bfc: &RegionPool<'_>, raw: RawBlock) -> Option<(Block, u64)> {
     let block = bfc.block_from_raw(raw).ok()?;
     let bytes = bfc.requested_bytes(&block)?;
     Some((block, bytes))

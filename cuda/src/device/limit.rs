@@ -30,7 +30,7 @@ impl DeviceAllocator {
     /// blocks are refused even where held memory could serve them. Idle memory above it goes back now, as little too
     /// much as may be; the rest as blocks are freed and their streams pass. Nothing is waited for.
     ///
-    /// A raised limit ends what a lowered one wanted. Under [`Backing::Budget`](larder_core::paged::Backing)
+    /// A raised limit ends what a lowered one wanted. Under [`Backing::Budget`](larder_core::pages::Backing)
     /// no more is held than that says, whatever the limit. O(chunks) and the calls.
     pub fn set_limit(&self, bytes: u64) -> LimitAnswer {
         set_own(&*self.0, bytes)

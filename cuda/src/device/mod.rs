@@ -104,7 +104,7 @@ enum Small {
 /// * A kernel that keeps running (a persistent kernel) touches only blocks that were allocated before its
 ///   launch and are freed after its end.
 ///
-/// Where such a kernel must take new blocks, [`Backing::InPlace`](larder_core::paged::Backing) as
+/// Where such a kernel must take new blocks, [`Backing::InPlace`](larder_core::pages::Backing) as
 /// [`DeviceConfig::backing`] maps no page twice: then the program's own order of frees and allocations is all
 /// that counts, at the price of more memory held.
 ///

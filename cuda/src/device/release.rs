@@ -31,8 +31,8 @@ impl DeviceAllocator {
         }
     }
 
-    /// A step of the program ends: what it repeats is counted by these. No driver call, unless a
-    /// [release](Self::release) is not over.
+    /// Ends a step of the program: what a [release](Self::release) or a lowered limit still owes goes back, as far
+    /// as its work is done. Otherwise no driver call.
     pub fn end_step(&self) {
         self.0.end_step();
         self.0.pool.node().shared().notify();
@@ -41,9 +41,6 @@ impl DeviceAllocator {
 
 impl DeviceInner {
     pub(super) fn end_step(&self) {
-        if let Some(pages) = self.pool.pages() {
-            pages.end_step();
-        }
         if self.releasing.load(Ordering::Relaxed) > 0 {
             self.pool.poll(self);
             self.release_with_deferred(0);

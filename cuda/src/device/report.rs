@@ -1,7 +1,7 @@
 //! What an allocator did and holds, as plain values.
 
-use larder_core::paged::PageStats;
-use larder_core::{AddrRange, Block, ChunkState, Stats, StreamId};
+use larder_core::pages::PageStats;
+use larder_core::{AddrRange, BestFit, Block, ChunkState, Stats, StreamId};
 
 use super::{DeviceAllocator, DeviceInner};
 use crate::{StreamStats, VirtualCalls};

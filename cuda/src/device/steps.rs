@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use cudarc::driver::CudaStream;
 use larder_core::lifetime::{PlaceAllocator, StepConfig, StepStats, Steps};
 use larder_core::{
-    AddrRange, AllocError, Block, ChunkHandle, ChunkInfo, ChunkState, FreeError, Grant, Granule,
-    Rejected, Request, StreamId,
+    AddrRange, AllocError, BestFit, Block, ChunkHandle, ChunkInfo, ChunkState, FreeError, Grant,
+    Granule, Rejected, Request, StreamId,
 };
 
 use super::device_pool::Pages;
@@ -295,10 +295,10 @@ impl PlaceAllocator for DevicePlaces<'_> {
         near: Option<ChunkHandle>,
     ) -> Result<Block, AllocError> {
         let pool = self.pages;
-        let mapped = pool.with(|paged| paged.alloc_at_on(range, near, self.stream_id));
+        let mapped = pool.with(|paged| paged.alloc_at(range, near, Some(self.stream_id)));
         let block = match mapped {
             Err(AllocError::PlaceTaken) if self.may_map() => {
-                pool.alloc_at(range, near, self.stream_id)?
+                pool.alloc_at(range, near, Some(self.stream_id))?
             }
             mapped => mapped?,
         };
@@ -324,7 +324,7 @@ impl PlaceAllocator for DevicePlaces<'_> {
             return true;
         }
         let point = self.inner.pool.streams().point(self.stream_id);
-        self.may_map() && pool.back(range, layout, max_bytes, point)
+        self.may_map() && pool.back(range, layout, max_bytes, Some(point))
     }
 
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {

@@ -1,7 +1,7 @@
 //! The tables of a paged allocator.
 
 use larder_core::Chunk;
-use larder_core::paged::{PageTables, PagedConfig};
+use larder_core::pages::{PageConfig, PageTables};
 
 use crate::with_tables::Tables;
 
@@ -15,12 +15,12 @@ const MAPPINGS: usize = 1 << 16;
 /// Records of chunks and of pages.
 pub(super) fn lend(
     tables: &mut Tables,
-    config: &PagedConfig,
+    config: &PageConfig,
 ) -> (&'static mut [Chunk], PageTables<'static>) {
     let pages = config.addresses.bytes() / config.page_bytes.max(1);
     let pages = usize::try_from(pages).unwrap_or(usize::MAX);
     let of_pages = PageTables {
-        places: tables.lend_zeroed(pages),
+        entries: tables.lend_zeroed(pages),
         handles: tables.lend_zeroed(HANDLES.min(pages + 1)),
         mappings: tables.lend_zeroed(MAPPINGS),
     };

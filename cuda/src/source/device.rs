@@ -8,13 +8,13 @@ use crate::{Context, DriverError};
 /// [`VirtualMemory`](crate::VirtualMemory)'s task. Both calls may wait for the device.
 ///
 /// ```no_run
-/// use larder_core::{BfcAllocator, Bfc, BfcConfig, BlockAllocator, Chunk, Request};
+/// use larder_core::{Shared, RegionPool, RegionConfig, BlockAllocator, Chunk, Request};
 /// use larder_cuda::{Context, DeviceMemory};
 ///
 /// let context = Context::new(0)?;
 /// let mut table = [Chunk::VACANT; 1024];
-/// let bfc = Bfc::new(BfcConfig::default(), &mut table)?;
-/// let pool: BfcAllocator<_> = BfcAllocator::new(bfc, DeviceMemory::new(&context));
+/// let bfc = RegionPool::new(RegionConfig::default(), &mut table)?;
+/// let pool = Shared::new(bfc, DeviceMemory::new(&context));
 /// let block = pool.alloc(&Request::new(1 << 20))?.block;
 /// println!("1 MiB at {}", block.addr());
 /// pool.free(block)?;

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use larder_core::{
-    Addr, AddrRange, Align, ChunkState, GrowRequest, MAX_REGIONS, Regions, SubAllocError,
-    SubAllocator, round_up,
+    Addr, AddrRange, Align, BestFit, ChunkState, GrowRequest, MAX_REGIONS, RegionPool,
+    SubAllocError, SubAllocator, round_up,
 };
 
 use crate::Context;
@@ -324,7 +324,7 @@ impl<S: RangeSource> SubAllocator for Ranges<S> {
     }
 }
 
-impl<S: RangeSource> PoolSource<Regions> for Ranges<S> {
+impl<S: RangeSource> PoolSource<RegionPool<'static>> for Ranges<S> {
     fn last_error(&self) -> Option<DriverError> {
         Self::last_error(self)
     }
@@ -345,7 +345,7 @@ impl<S: RangeSource> PoolSource<Regions> for Ranges<S> {
     }
 
     /// Allocations of which no block and no queued work uses anything.
-    fn idle_bytes(core: &Core<Self, Regions>) -> u64 {
+    fn idle_bytes(core: &Core<Self, RegionPool<'static>>) -> u64 {
         // Room before the lock: nothing is asked of the host while it is held.
         let mut idle: Vec<AddrRange> = Vec::with_capacity(MAX_REGIONS);
         core.with(|bfc| {

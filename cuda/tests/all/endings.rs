@@ -10,7 +10,7 @@ use std::thread;
 use common::{MIB, alone, alone_and_clean, assert_clean, fill, request};
 use cudarc::driver::{CudaStream, sys};
 use larder_core::SubAllocator;
-use larder_core::paged::{PageCall, PageDriver};
+use larder_core::pages::{PageCall, PageDriver};
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
     Context, DeviceMemory, DriverPool, Event, EventConfig, ManagedMemory, PinnedMemory,

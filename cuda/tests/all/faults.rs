@@ -7,12 +7,11 @@ use std::sync::Arc;
 
 use common::{MIB, alone, assert_clean};
 use cudarc::driver::CudaStream;
-use larder_core::paged::{
-    Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedAllocator, PagedBfc,
-    PagedConfig, Place,
+use larder_core::pages::{
+    Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
 };
 use larder_core::{
-    Align, Block, BlockAllocator, Chunk, GrowRequest, Request, SubAllocError, SubAllocator,
+    Align, Block, BlockAllocator, Chunk, GrowRequest, Request, Shared, SubAllocError, SubAllocator,
 };
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{
@@ -22,9 +21,9 @@ use larder_cuda::{
 use larder_cuda_abi::Code;
 
 /// Pages that a paged allocator drives, shared with who asks for errors.
-struct Shared(Arc<VirtualMemory>);
+struct SharedPages(Arc<VirtualMemory>);
 
-impl PageDriver for Shared {
+impl PageDriver for SharedPages {
     fn call(&self, step: PageCall) -> Result<(), SubAllocError> {
         self.0.call(step)
     }
@@ -38,7 +37,7 @@ struct Objects {
     managed: ManagedMemory,
     growing: VirtualMemory,
     pages: Arc<VirtualMemory>,
-    paged: PagedAllocator<'static, Shared>,
+    paged: Shared<PagePool<'static>, SharedPages>,
     pool: DriverPool,
     event: Event,
 }
@@ -53,7 +52,7 @@ impl Objects {
             pinned: PinnedMemory::new(context),
             managed: ManagedMemory::new(context)?,
             growing: VirtualMemory::new(context, 64 * MIB)?,
-            paged: PagedAllocator::new(paged, Shared(pages.clone())),
+            paged: Shared::new(paged, SharedPages(pages.clone())),
             pages,
             pool: DriverPool::new(context)?,
             event: Event::new(context, EventConfig::default())?,
@@ -145,18 +144,18 @@ impl Objects {
     }
 }
 
-fn paged_over(memory: &VirtualMemory) -> PagedBfc<'static> {
-    let mut config = PagedConfig::new(memory.addresses(), Backing::Billed);
+fn paged_over(memory: &VirtualMemory) -> PagePool<'static> {
+    let mut config = PageConfig::new(memory.addresses(), Backing::Billed);
     config.page_bytes = memory.page_bytes();
     let pages = (memory.addresses().bytes() / memory.page_bytes()) as usize;
     // A few kilobytes for each run of the test.
     let tables = PageTables {
-        places: Box::leak(vec![Place::EMPTY; pages].into_boxed_slice()),
+        entries: Box::leak(vec![PageEntry::EMPTY; pages].into_boxed_slice()),
         handles: Box::leak(vec![Handle::VACANT; 32].into_boxed_slice()),
         mappings: Box::leak(vec![Mapping::VACANT; 64].into_boxed_slice()),
     };
     let chunks = Box::leak(vec![Chunk::VACANT; 32].into_boxed_slice());
-    PagedBfc::with_tables(config, chunks, tables).unwrap()
+    PagePool::new(config, chunks, tables).unwrap()
 }
 
 /// Two ranges, one of which goes back while the other is held.

@@ -8,12 +8,10 @@ use std::sync::Arc;
 
 use common::{MIB, alone, assert_clean, ran_in_child, regions_of};
 use cudarc::driver::{CudaStream, result};
-use larder_core::paged::{
-    Backing, Handle, Mapping, PageTables, PagedAllocator, PagedBfc, PagedConfig, Place,
-};
+use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
 use larder_core::{
-    Align, Bfc, BfcAllocator, Block, BlockAllocator, Chunk, EventNumber, GrowRequest, Request,
-    StreamId, StreamPoint, SubAllocator,
+    Align, BestFit, Block, BlockAllocator, Chunk, EventNumber, GrowRequest, RegionPool, Request,
+    Shared, StreamId, StreamPoint, SubAllocator,
 };
 use larder_cuda::driver::{Rule, StandIn};
 use larder_cuda::{Context, Event, EventConfig, PinnedMemory, VirtualMemory};
@@ -33,32 +31,26 @@ const ACTS: usize = 80;
 const WRITTEN: u64 = 64;
 
 /// An allocator of a program.
-trait Shared: BlockAllocator {
+trait AnyPool: BlockAllocator {
     fn complete(&self, stream_id: StreamId, number: EventNumber);
 
     /// Gives idle memory back.
     fn relieve(&self, bytes: u64);
-
-    fn end_step(&self) {}
 }
 
-impl Shared for PagedAllocator<'_, &VirtualMemory> {
+impl AnyPool for Shared<PagePool<'_>, &VirtualMemory> {
     fn complete(&self, stream_id: StreamId, number: EventNumber) {
-        PagedAllocator::complete(self, stream_id, number);
+        Shared::complete(self, stream_id, number);
     }
 
     fn relieve(&self, bytes: u64) {
         self.release(bytes);
     }
-
-    fn end_step(&self) {
-        PagedAllocator::end_step(self);
-    }
 }
 
-impl Shared for BfcAllocator<'_, &VirtualMemory> {
+impl AnyPool for Shared<RegionPool<'_>, &VirtualMemory> {
     fn complete(&self, stream_id: StreamId, number: EventNumber) {
-        BfcAllocator::complete(self, stream_id, number);
+        Shared::complete(self, stream_id, number);
     }
 
     fn relieve(&self, _bytes: u64) {
@@ -103,7 +95,7 @@ struct Held {
 
 struct Program<'a> {
     context: &'a Context,
-    pool: &'a dyn Shared,
+    pool: &'a dyn AnyPool,
     queues: Vec<Queue>,
     held: Vec<Held>,
     /// Where what is read goes, what it must be, and how much is used.
@@ -121,9 +113,8 @@ impl Program<'_> {
             0..=3 => self.alloc(),
             4 | 5 => self.free(),
             6 => self.complete(),
-            _ => match self.random.below(3) {
+            _ => match self.random.below(2) {
                 0 => self.pool.relieve(self.page),
-                1 => self.pool.end_step(),
                 _ => self.settle_all(),
             },
         }
@@ -239,7 +230,7 @@ fn places(block: &Block, page: u64) -> impl Iterator<Item = u64> + use<> {
 }
 
 /// One program: how many bytes were wrong.
-fn play(control: &StandIn, seed: u64, manner: Manner, pool: &dyn Shared, page: u64) -> usize {
+fn play(control: &StandIn, seed: u64, manner: Manner, pool: &dyn AnyPool, page: u64) -> usize {
     let context = Context::new(0).unwrap();
     let pinned = PinnedMemory::new(&context);
     let room = GrowRequest {
@@ -288,20 +279,20 @@ fn run(control: &StandIn, seed: u64, manner: Manner) -> (usize, u64) {
     let context = Context::new(0).unwrap();
     let memory = VirtualMemory::new(&context, 256 * MIB).unwrap();
     let page = memory.page_bytes();
-    let mut config = PagedConfig::new(memory.addresses(), manner.backing);
+    let mut config = PageConfig::new(memory.addresses(), manner.backing);
     config.page_bytes = page;
-    config.bfc.limit_bytes = 14 * page;
+    config.limit_bytes = 14 * page;
     let mut chunks = vec![Chunk::VACANT; 512];
     let pages = (memory.addresses().bytes() / page) as usize;
-    let (mut places, mut handles) = (vec![Place::EMPTY; pages], vec![Handle::VACANT; 256]);
+    let (mut entries, mut handles) = (vec![PageEntry::EMPTY; pages], vec![Handle::VACANT; 256]);
     let mut mappings = vec![Mapping::VACANT; 1024];
     let tables = PageTables {
-        places: &mut places,
+        entries: &mut entries,
         handles: &mut handles,
         mappings: &mut mappings,
     };
-    let paged = PagedBfc::with_tables(config, &mut chunks, tables).unwrap();
-    let pool: PagedAllocator<_> = PagedAllocator::new(paged, &memory);
+    let paged = PagePool::new(config, &mut chunks, tables).unwrap();
+    let pool = Shared::new(paged, &memory);
     let wrong = play(control, seed, manner, &pool, page);
     pool.with(|paged| paged.check_invariants().unwrap());
     let moved = u64::from(pool.page_stats().cached_mappings);
@@ -321,8 +312,8 @@ fn run_growing(control: &StandIn, seed: u64, manner: Manner) -> (usize, u64) {
     let memory = VirtualMemory::new(&context, 256 * MIB).unwrap();
     let page = memory.page_bytes();
     let mut chunks = vec![Chunk::VACANT; 512];
-    let bfc = Bfc::new(regions_of(page, 14 * page), &mut chunks).unwrap();
-    let pool: BfcAllocator<_> = BfcAllocator::new(bfc, &memory);
+    let bfc = RegionPool::new(regions_of(page, 14 * page), &mut chunks).unwrap();
+    let pool = Shared::new(bfc, &memory);
     let wrong = play(control, seed, manner, &pool, page);
     pool.with(|bfc| bfc.check_invariants().unwrap());
     pool.trim();

@@ -4,13 +4,12 @@
 use crate::common;
 
 use common::{MIB, alone_and_clean, assert_filled, fill, regions_of, request, together};
-use larder_core::paged::{
-    Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedAllocator, PagedBfc,
-    PagedConfig, Place,
+use larder_core::pages::{
+    Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
 };
 use larder_core::{
-    Addr, AddrRange, Align, Bfc, BfcAllocator, Block, BlockAllocator, Chunk, EventNumber,
-    FreeError, GrowRequest, Request, StreamId, StreamPoint, SubAllocError, SubAllocator,
+    Addr, AddrRange, Align, Block, BlockAllocator, Chunk, EventNumber, FreeError, GrowRequest,
+    RegionPool, Request, Shared, StreamId, StreamPoint, SubAllocError, SubAllocator,
 };
 use larder_cuda::driver::PointerKind;
 use larder_cuda::{
@@ -22,8 +21,8 @@ use larder_cuda::{
 fn blocks_over<S: SubAllocator>(context: &Context, source: S) {
     let stream = context.cudarc().new_stream().unwrap();
     let mut table = vec![Chunk::VACANT; 256];
-    let bfc = Bfc::new(regions_of(2 * MIB, 64 * MIB), &mut table).unwrap();
-    let pool: BfcAllocator<_> = BfcAllocator::new(bfc, source);
+    let bfc = RegionPool::new(regions_of(2 * MIB, 64 * MIB), &mut table).unwrap();
+    let pool = Shared::new(bfc, source);
     let sizes = [MIB, 256, 3 * MIB, 100_000, 5 * MIB];
     for round in 0..3u8 {
         let blocks: Vec<_> = sizes
@@ -235,7 +234,7 @@ fn a_region_starts_where_its_alignment_says() {
 /// Tables for so many pages of addresses.
 struct Tables {
     chunks: Vec<Chunk>,
-    places: Vec<Place>,
+    entries: Vec<PageEntry>,
     handles: Vec<Handle>,
     mappings: Vec<Mapping>,
 }
@@ -245,22 +244,22 @@ impl Tables {
         let pages = (memory.addresses().bytes() / memory.page_bytes()) as usize;
         Self {
             chunks: vec![Chunk::VACANT; 512],
-            places: vec![Place::EMPTY; pages],
+            entries: vec![PageEntry::EMPTY; pages],
             handles: vec![Handle::VACANT; 256],
             mappings: vec![Mapping::VACANT; 1024],
         }
     }
 
-    fn paged(&mut self, memory: &VirtualMemory, limit_bytes: u64) -> PagedBfc<'_> {
-        let mut config = PagedConfig::new(memory.addresses(), Backing::Billed);
+    fn paged(&mut self, memory: &VirtualMemory, limit_bytes: u64) -> PagePool<'_> {
+        let mut config = PageConfig::new(memory.addresses(), Backing::Billed);
         config.page_bytes = memory.page_bytes();
-        config.bfc.limit_bytes = limit_bytes;
+        config.limit_bytes = limit_bytes;
         let tables = PageTables {
-            places: &mut self.places,
+            entries: &mut self.entries,
             handles: &mut self.handles,
             mappings: &mut self.mappings,
         };
-        PagedBfc::with_tables(config, &mut self.chunks, tables).unwrap()
+        PagePool::new(config, &mut self.chunks, tables).unwrap()
     }
 }
 
@@ -273,7 +272,7 @@ fn pages_move_between_addresses_and_keep_what_others_wrote() {
     let page = memory.page_bytes();
     let mut tables = Tables::for_memory(&memory);
     let paged = tables.paged(&memory, 8 * page);
-    let pool: PagedAllocator<_> = PagedAllocator::new(paged, &memory);
+    let pool = Shared::new(paged, &memory);
 
     // Eight single pages, every second one freed: 4 idle pages in holes, and the limit is reached.
     let mut small: Vec<_> = (0..8)
@@ -321,7 +320,7 @@ fn pages_move_between_stream_ids_once_the_stream_id_has_passed() {
     let page = memory.page_bytes();
     let mut tables = Tables::for_memory(&memory);
     let paged = tables.paged(&memory, 4 * page);
-    let pool: PagedAllocator<_> = PagedAllocator::new(paged, &memory);
+    let pool = Shared::new(paged, &memory);
 
     let (one, two) = (StreamId::new(1), StreamId::new(2));
     let first = pool.alloc(&Request::new(4 * page).on(one)).unwrap().block;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use common::{MIB, alone, alone_and_clean, driver, ran_in_child, regions_of, request, together};
-use larder_core::{Bfc, BfcAllocator, BlockAllocator, Chunk, Request, SubAllocator};
+use larder_core::{BlockAllocator, Chunk, RegionPool, Request, Shared, SubAllocator};
 use larder_cuda::driver::Rule;
 use larder_cuda::{
     Context, DeviceMemory, DriverError, Event, EventConfig, PinnedMemory, VirtualMemory,
@@ -162,8 +162,8 @@ fn many_threads_share_one_allocator() {
         let context = Context::new(0).unwrap();
         let source = DeviceMemory::new(&context);
         let mut table = vec![Chunk::VACANT; 1024];
-        let bfc = Bfc::new(regions_of(MIB, 256 * MIB), &mut table).unwrap();
-        let pool: BfcAllocator<_> = BfcAllocator::new(bfc, &source);
+        let bfc = RegionPool::new(regions_of(MIB, 256 * MIB), &mut table).unwrap();
+        let pool = Shared::new(bfc, &source);
         thread::scope(|scope| {
             for worker in 0..4u64 {
                 let pool = &pool;

@@ -3,8 +3,8 @@
 
 use larder_core::sync::Spin;
 use larder_core::{
-    Addr, AddrRange, Attempt, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk,
-    FixedRange, GrowRequest, Growth, Progress, RegionPlan, Request, SubAllocError,
+    Addr, AddrRange, BestFit, Block, BlockAllocator, Chunk, FixedRange, GrowRequest, Growth,
+    Progress, RegionAttempt, RegionConfig, RegionPlan, RegionPool, Request, Shared, SubAllocError,
     SubAllocator,
 };
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -56,7 +56,7 @@ impl SubAllocator for Watched {
     }
 }
 
-type Allocator = BfcAllocator<'static, Watched, Spin>;
+type Allocator = Shared<RegionPool<'static>, Watched, Spin>;
 
 /// One range growing at its end.
 const RANGE: Growth = Growth::Range {
@@ -74,17 +74,17 @@ fn one_range(limit_bytes: u64) -> Arc<Allocator> {
     allocator_over(Watched::new(limit_bytes, false), limit_bytes)
 }
 
-fn config(limit_bytes: u64) -> BfcConfig {
-    BfcConfig {
+fn config(limit_bytes: u64) -> RegionConfig {
+    RegionConfig {
         growth: RANGE,
-        ..BfcConfig::new(limit_bytes)
+        ..RegionConfig::new(limit_bytes)
     }
 }
 
 fn allocator_over(source: Watched, limit_bytes: u64) -> Arc<Allocator> {
     let table = vec![Chunk::VACANT; 16].leak();
-    let bfc = Bfc::new(config(limit_bytes), table).unwrap();
-    Arc::new(BfcAllocator::new(bfc, source))
+    let bfc = RegionPool::new(config(limit_bytes), table).unwrap();
+    Arc::new(Shared::new(bfc, source))
 }
 
 fn alloc(allocator: &Allocator, bytes: u64) -> Option<Block> {
@@ -204,10 +204,10 @@ fn the_end_of_a_range_cut_off_while_another_thread_grows_it_is_never_given() {
 }
 
 /// Over a source that gives at once what it has taken back.
-fn allocator_over_range() -> Arc<BfcAllocator<'static, FixedRange, Spin>> {
+fn allocator_over_range() -> Arc<Shared<RegionPool<'static>, FixedRange, Spin>> {
     let range = AddrRange::new(Addr::new(UNIT), 8 * UNIT).unwrap();
-    let bfc = Bfc::new(config(8 * UNIT), vec![Chunk::VACANT; 16].leak()).unwrap();
-    Arc::new(BfcAllocator::new(bfc, FixedRange::new(range)))
+    let bfc = RegionPool::new(config(8 * UNIT), vec![Chunk::VACANT; 16].leak()).unwrap();
+    Arc::new(Shared::new(bfc, FixedRange::new(range)))
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn broken_twin_a_growth_that_proves_no_release_is_found() {
         allocator.free(block).unwrap();
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || {
-            let mut attempt = Attempt::new(Request::new(UNIT));
+            let mut attempt = RegionAttempt::new(Request::new(UNIT));
             if let Progress::Plan(RegionPlan::Grow(ticket)) =
                 other.with(|bfc| bfc.advance(&mut attempt))
             {
@@ -263,7 +263,7 @@ fn broken_twin_a_growth_that_proves_no_release_is_found() {
 #[should_panic(expected = "more is held than the limit allows")]
 fn broken_twin_a_ticket_that_does_not_count_is_found() {
     fn alloc_uncounted(allocator: &Allocator, bytes: u64) {
-        let mut attempt = Attempt::new(Request::new(bytes));
+        let mut attempt = RegionAttempt::new(Request::new(bytes));
         if let Progress::Plan(RegionPlan::Grow(ticket)) =
             allocator.with(|bfc| bfc.advance(&mut attempt))
         {

@@ -5,12 +5,13 @@
 //! is read under that pool's own lock. Each twin breaks one of these.
 
 use larder_core::limits::{BudgetConfig, BudgetId, BudgetNode, LimitAnswer, LimitTree};
-use larder_core::paged::{
-    Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedAllocator, PagedBfc,
-    PagedConfig, Place,
+use larder_core::pages::{
+    Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
 };
 use larder_core::sync::{Locked, Spin};
-use larder_core::{Addr, AddrRange, Block, BlockAllocator, Chunk, Request, SubAllocError};
+use larder_core::{
+    Addr, AddrRange, BestFit, Block, BlockAllocator, Chunk, Request, Shared, SubAllocError,
+};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
@@ -87,7 +88,7 @@ impl PageDriver for Driver {
     }
 }
 
-type Allocator = PagedAllocator<'static, Driver, Spin>;
+type Allocator = Shared<PagePool<'static>, Driver, Spin>;
 
 #[derive(Clone)]
 struct Pool(Arc<Allocator>);
@@ -99,20 +100,19 @@ impl Pool {
             .tree
             .with(|tree| tree.add(root, BudgetConfig::new(u64::MAX)));
         let start = Addr::new((1 + 16 * number) * PAGE);
-        let mut config =
-            PagedConfig::new(AddrRange::new(start, 8 * PAGE).unwrap(), Backing::Billed);
+        let mut config = PageConfig::new(AddrRange::new(start, 8 * PAGE).unwrap(), Backing::Billed);
         config.page_bytes = PAGE;
         let tables = PageTables {
-            places: vec![Place::EMPTY; 8].leak(),
+            entries: vec![PageEntry::EMPTY; 8].leak(),
             handles: vec![Handle::VACANT; 6].leak(),
             mappings: vec![Mapping::VACANT; 8].leak(),
         };
-        let paged = PagedBfc::with_tables(config, vec![Chunk::VACANT; 10].leak(), tables).unwrap();
+        let paged = PagePool::new(config, vec![Chunk::VACANT; 10].leak(), tables).unwrap();
         let driver = Driver {
             world: world.clone(),
             id: added.unwrap(),
         };
-        Self(Arc::new(PagedAllocator::new(paged, driver)))
+        Self(Arc::new(Shared::new(paged, driver)))
     }
 
     fn take_limit(&self) {

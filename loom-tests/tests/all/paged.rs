@@ -1,12 +1,13 @@
 //! Plans of a paged allocator under way while others free, allocate and lower the limit. The lock is
 //! let go before each driver call, so everything may happen between two calls of a plan.
 
-use larder_core::paged::{
-    Backing, Handle, Mapping, PageCall, PageDriver, PageTables, PagedAllocator, PagedBfc,
-    PagedConfig, Place,
+use larder_core::pages::{
+    Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
 };
 use larder_core::sync::Spin;
-use larder_core::{Addr, AddrRange, Block, BlockAllocator, Chunk, Request, SubAllocError};
+use larder_core::{
+    Addr, AddrRange, BestFit, Block, BlockAllocator, Chunk, Request, Shared, SubAllocError,
+};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
@@ -35,21 +36,21 @@ impl PageDriver for Watched {
     }
 }
 
-type Allocator = PagedAllocator<'static, Watched, Spin>;
+type Allocator = Shared<PagePool<'static>, Watched, Spin>;
 
 fn allocator(limit_bytes: u64, max: u64) -> Arc<Allocator> {
     let addresses = AddrRange::new(Addr::new(PAGE), 16 * PAGE).unwrap();
-    let mut config = PagedConfig::new(addresses, Backing::Billed);
+    let mut config = PageConfig::new(addresses, Backing::Billed);
     config.page_bytes = PAGE;
-    config.bfc.limit_bytes = limit_bytes;
+    config.limit_bytes = limit_bytes;
     let tables = PageTables {
-        places: vec![Place::EMPTY; 16].leak(),
+        entries: vec![PageEntry::EMPTY; 16].leak(),
         handles: vec![Handle::VACANT; 9].leak(),
         mappings: vec![Mapping::VACANT; 17].leak(),
     };
-    let paged = PagedBfc::with_tables(config, vec![Chunk::VACANT; 24].leak(), tables).unwrap();
+    let paged = PagePool::new(config, vec![Chunk::VACANT; 24].leak(), tables).unwrap();
     let held = AtomicU64::new(0);
-    Arc::new(PagedAllocator::new(paged, Watched { held, max }))
+    Arc::new(Shared::new(paged, Watched { held, max }))
 }
 
 /// A thread whose stack holds a few copies of an allocator.

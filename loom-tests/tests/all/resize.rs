@@ -3,8 +3,8 @@
 
 use larder_core::sync::Spin;
 use larder_core::{
-    Addr, AddrRange, Align, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Chunk, FixedRange,
-    GrowRequest, Growth, Request, ResizeError, SubAllocError, SubAllocator,
+    Addr, AddrRange, Align, BestFit, Block, BlockAllocator, Chunk, FixedRange, GrowRequest, Growth,
+    RegionConfig, RegionPool, Request, ResizeError, Shared, SubAllocError, SubAllocator,
 };
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -33,16 +33,16 @@ impl SubAllocator for Counted {
     }
 }
 
-type Allocator = BfcAllocator<'static, Counted, Spin>;
+type Allocator = Shared<RegionPool<'static>, Counted, Spin>;
 
 /// One range growing by units, up to `limit_bytes`.
 fn allocator(limit_bytes: u64) -> Arc<Allocator> {
-    let config = BfcConfig {
+    let config = RegionConfig {
         growth: Growth::Range {
             unit_bytes: UNIT,
             ahead_divisor: None,
         },
-        ..BfcConfig::new(limit_bytes)
+        ..RegionConfig::new(limit_bytes)
     };
     let table = vec![Chunk::VACANT; 16].leak();
     let source = Counted {
@@ -50,7 +50,7 @@ fn allocator(limit_bytes: u64) -> Arc<Allocator> {
         held: AtomicU64::new(0),
         max: limit_bytes,
     };
-    Arc::new(BfcAllocator::new(Bfc::new(config, table).unwrap(), source))
+    Arc::new(Shared::new(RegionPool::new(config, table).unwrap(), source))
 }
 
 fn alloc(allocator: &Allocator, bytes: u64) -> Option<Block> {
@@ -197,10 +197,10 @@ fn broken_twin_a_resize_that_does_not_look_again_is_found() {
         let thread = thread::spawn(move || alloc(&other, UNIT / 2));
         let behind = AddrRange::new(block.range().end(), UNIT / 2).unwrap();
         let free = allocator.with(|bfc| {
-            let seen = bfc.alloc_at(behind);
+            let seen = bfc.alloc_at(behind, None, None);
             seen.map(|block| bfc.free(block).unwrap()).is_ok()
         });
-        let taken = free.then(|| allocator.with(|bfc| bfc.alloc_at(behind)));
+        let taken = free.then(|| allocator.with(|bfc| bfc.alloc_at(behind, None, None)));
         assert!(
             !matches!(taken, Some(Err(_))),
             "another thread took what was free"
@@ -220,7 +220,7 @@ fn broken_twin_a_block_let_go_while_it_is_resized_is_found() {
         let other = Arc::clone(&allocator);
         let thread = thread::spawn(move || alloc(&other, UNIT / 2));
         allocator.free(block).unwrap();
-        let again = allocator.with(|bfc| bfc.alloc_at(larger));
+        let again = allocator.with(|bfc| bfc.alloc_at(larger, None, None));
         assert!(again.is_ok(), "another thread took the block");
         thread.join().unwrap();
     });

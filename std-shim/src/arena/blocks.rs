@@ -3,8 +3,8 @@
 use core::ptr::NonNull;
 
 use larder_core::{
-    Addr, Align, Attempt, Block, BlockAllocator, ChunkState, Grant, PageIndex, Progress,
-    RegionPlan, Rejected, Request, ResizeError,
+    Addr, Align, BestFit, Block, BlockAllocator, ChunkState, Grant, PageIndex, Progress,
+    RegionAttempt, RegionPlan, Rejected, Request, ResizeError,
 };
 
 use super::{Arena, ArenaBfc, Held};
@@ -156,7 +156,7 @@ pub(super) fn free_at(bfc: &mut ArenaBfc, index: PageIndex<'_>, addr: *mut u8) -
 
 /// A block from what is committed already.
 fn held_memory(bfc: &mut ArenaBfc, request: &Request) -> Option<Grant> {
-    match bfc.advance(&mut Attempt::new(*request)) {
+    match bfc.advance(&mut RegionAttempt::new(*request)) {
         Progress::Ready(grant) => return Some(grant),
         Progress::Plan(RegionPlan::Grow(ticket)) => bfc.abort(ticket),
         Progress::Plan(RegionPlan::Release(ticket)) => bfc.release_refused(ticket),

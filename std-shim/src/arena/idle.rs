@@ -13,7 +13,7 @@
 //! What is held at a time is short against what the BFC has, and for the time of one system call.
 
 use larder_core::sync::Ordering;
-use larder_core::{Addr, AddrRange, Block, BlockAllocator, ChunkHandle, ChunkState};
+use larder_core::{Addr, AddrRange, BestFit, Block, BlockAllocator, ChunkHandle, ChunkState};
 
 use super::marks::Marks;
 use super::residency::SHORT;
@@ -361,7 +361,7 @@ impl<O: Os> Arena<O> {
                 let Some((range, near)) = found else {
                     break;
                 };
-                *place = bfc.alloc_at_near(range, Some(near)).ok();
+                *place = bfc.alloc_at(range, Some(near), None).ok();
                 if place.is_some() {
                     splits +=
                         self.count_splits(range.start().get() as usize, range.bytes() as usize);

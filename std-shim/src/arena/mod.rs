@@ -40,7 +40,7 @@ mod zero;
 
 use larder_core::small::Span;
 use larder_core::sync::AtomicU8;
-use larder_core::{Addr, Bfc, BfcAllocator, BlockAllocator, Granule, Locked, PageIndex};
+use larder_core::{Addr, BestFit, BlockAllocator, Granule, Locked, PageIndex, RegionPool, Shared};
 
 use crate::config::Tuning;
 use crate::os::Os;
@@ -64,8 +64,8 @@ pub(crate) const GROWTH_BYTES: usize = 2 << 20;
 /// How much is looked at under a lock for a number.
 pub(crate) const PIECE_BYTES: usize = 64 << 20;
 
-type ArenaBfc = Bfc<'static>;
-type Allocator<O> = BfcAllocator<'static, Committed<O>, Sleep>;
+type ArenaBfc = RegionPool<'static>;
+type Allocator<O> = Shared<RegionPool<'static>, Committed<O>, Sleep>;
 
 /// What came of looking for memory without growth and without sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@ use core::ptr;
 
 use larder_core::small::Span;
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64};
-use larder_core::{Addr, AddrRange, BfcConfig, Chunk, Granule, Growth, Locked, PageIndex};
+use larder_core::{Addr, AddrRange, Chunk, Granule, Growth, Locked, PageIndex, RegionConfig};
 
 use super::committed::Committed;
 use super::deferred_frees::Deferred;
@@ -235,8 +235,8 @@ impl<O: Os> Arena<O> {
     }
 }
 
-fn config(tuning: &Tuning, granule: Granule) -> BfcConfig {
-    BfcConfig {
+fn config(tuning: &Tuning, granule: Granule) -> RegionConfig {
+    RegionConfig {
         granule_bytes: granule.bytes(),
         growth: Growth::Range {
             unit_bytes: (GROWTH_BYTES as u64).max(granule.bytes()),
@@ -245,7 +245,7 @@ fn config(tuning: &Tuning, granule: Granule) -> BfcConfig {
                 false => GROWTH_DIVISOR,
             }),
         },
-        ..BfcConfig::default()
+        ..RegionConfig::default()
     }
 }
 

@@ -21,7 +21,8 @@ use core::ptr::NonNull;
 use larder_core::lifetime::{InRange, StepConfig, StepStats, Steps};
 use larder_core::sync::{AtomicU8, Ordering};
 use larder_core::{
-    Addr, AddrRange, Align, Bfc, BfcConfig, Block, ChunkState, Granule, Locked, PageIndex, Request,
+    Addr, AddrRange, Align, BestFit, Block, ChunkState, Granule, Locked, PageIndex, RegionConfig,
+    RegionPool, Request,
 };
 
 use super::tables::Carve;
@@ -36,7 +37,7 @@ const COMMIT_BYTES: usize = 32 << 20;
 
 /// The numbers behind the lock.
 struct Inner {
-    bfc: Bfc<'static>,
+    bfc: RegionPool<'static>,
     /// Every block, by its address.
     index: PageIndex<'static>,
     steps: Steps<'static>,
@@ -130,11 +131,11 @@ impl<O: Os> StepHeap<O> {
         let (chunks, index) = carve.bfc(granules);
         let step_tables = carve.steps();
         let first = Addr::new(start.addr() as u64);
-        let config_of_bfc = BfcConfig {
+        let config_of_bfc = RegionConfig {
             granule_bytes: granule.bytes(),
-            ..BfcConfig::fixed()
+            ..RegionConfig::fixed()
         };
-        let mut bfc = Bfc::new(config_of_bfc, chunks).ok()?;
+        let mut bfc = RegionPool::new(config_of_bfc, chunks).ok()?;
         let addresses = AddrRange::new(first, bytes as u64)?;
         bfc.add_region(addresses).ok()?;
         let least_bytes = config.threshold_bytes;
@@ -258,7 +259,7 @@ impl<O: Os> StepHeap<O> {
         f: impl FnOnce(&mut Steps<'static>, &mut InRange<'_, 'static>) -> R,
     ) -> R {
         let mut below = InRange {
-            bfc: &mut inner.bfc,
+            pool: &mut inner.bfc,
             addresses: self.addresses,
             held_bytes: inner.touched as u64,
         };

@@ -1,6 +1,6 @@
 //! Upstream's rules of CONFORMANCE 7.2 one by one, and stable bytes of upstream's and ours.
 
-use crate::common::{BestFit, Call, GIB, KIB, MIB, Random, Upstream, both, both_with_regions};
+use crate::common::{Alike, Call, GIB, KIB, MIB, Random, Upstream, both, both_with_regions};
 use larder_core::{Block, PoolStats};
 
 #[test]
@@ -114,7 +114,7 @@ fn s7_2_stable_is_the_sum_of_regions_with_something_in_use() {
     let regions = [1, 2, 4].map(|mib| (mib * GIB, mib * MIB));
     for mut pool in both_with_regions(&regions) {
         let [a, b, c] = [MIB, 2 * MIB, 256].map(|bytes| pool.alloc(bytes));
-        let stats = |pool: &mut dyn BestFit| {
+        let stats = |pool: &mut dyn Alike| {
             let stats = pool.pool_stats();
             (stats.pool_bytes / MIB, stats.stable_bytes / MIB)
         };
@@ -129,7 +129,7 @@ fn s7_2_stable_is_the_sum_of_regions_with_something_in_use() {
 }
 
 /// A heap after some hundred random allocations and frees.
-fn random_heap(pool: &mut dyn BestFit, seed: u64) -> Vec<Block> {
+fn random_heap(pool: &mut dyn Alike, seed: u64) -> Vec<Block> {
     println!("seed {seed}");
     let mut random = Random::new(seed);
     let mut live = Vec::new();

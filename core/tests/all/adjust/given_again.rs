@@ -5,43 +5,52 @@ use std::cell::{Cell, OnceCell};
 
 use crate::common::{GIB, KIB, MIB, range, table};
 use larder_core::{
-    AddrRange, Attempt, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, FixedRange,
-    GrowRequest, GrowTicket, Growth, Progress, RegionError, RegionPlan, Request, SubAllocError,
-    SubAllocator,
+    AddrRange, BestFit, Block, BlockAllocator, FixedRange, GrowRequest, GrowTicket, Growth,
+    Progress, RegionAttempt, RegionConfig, RegionError, RegionPlan, RegionPool, Request, Shared,
+    SubAllocError, SubAllocator,
 };
 
 const START: u64 = 0x7000_0000_0000;
 const UNIT: u64 = 64 * KIB;
 
 /// One range growing at its end.
-fn ranged() -> BfcConfig {
-    BfcConfig {
+fn ranged() -> RegionConfig {
+    RegionConfig {
         growth: Growth::Range {
             unit_bytes: UNIT,
             ahead_divisor: None,
         },
-        ..BfcConfig::new(GIB)
+        ..RegionConfig::new(GIB)
     }
 }
 
-fn new() -> (Bfc<'static>, FixedRange) {
-    let bfc = Bfc::new(ranged(), table(32)).expect("a good configuration");
+fn new() -> (RegionPool<'static>, FixedRange) {
+    let bfc = RegionPool::new(ranged(), table(32)).expect("a good configuration");
     (bfc, FixedRange::new(range(START, 64 * MIB)))
 }
 
-fn alloc(bfc: &mut Bfc<'_>, source: &FixedRange, bytes: u64) -> Block {
-    let grant = bfc.alloc_over(source, &Request::new(bytes));
-    grant.expect("there is room").block
+fn alloc(bfc: &mut RegionPool<'_>, source: &FixedRange, bytes: u64) -> Block {
+    let mut attempt = RegionAttempt::new(Request::new(bytes));
+    loop {
+        match bfc.advance(&mut attempt) {
+            Progress::Ready(grant) => return grant.block,
+            Progress::Plan(RegionPlan::Grow(ticket)) => {
+                let range = source.grow(ticket.request()).expect("there is room");
+                bfc.commit(ticket, range).expect("a good range");
+            }
+            step => panic!("a block was expected, not {step:?}"),
+        }
+    }
 }
 
-fn step_to_growth(bfc: &mut Bfc<'_>, attempt: &mut Attempt) -> GrowTicket {
+fn step_to_growth(bfc: &mut RegionPool<'_>, attempt: &mut RegionAttempt) -> GrowTicket {
     match bfc.advance(attempt) {
         Progress::Plan(RegionPlan::Grow(ticket)) => ticket,
         step => panic!("growth was expected, not {step:?}"),
     }
 }
 
-fn step_to_block(bfc: &mut Bfc<'_>, attempt: &mut Attempt) -> Block {
+fn step_to_block(bfc: &mut RegionPool<'_>, attempt: &mut RegionAttempt) -> Block {
     match bfc.advance(attempt) {
         Progress::Ready(grant) => grant.block,
         step => panic!("a block was expected, not {step:?}"),
@@ -56,7 +65,7 @@ fn a_whole_region_given_again_serves_and_the_late_report_is_void() {
     let ticket = bfc.take_releasable(u64::MAX).expect("a free region");
     source.release(ticket.range()).expect("it is the end");
 
-    let mut attempt = Attempt::new(Request::new(UNIT));
+    let mut attempt = RegionAttempt::new(Request::new(UNIT));
     let growth = step_to_growth(&mut bfc, &mut attempt);
     let given = source.grow(growth.request()).expect("room");
     assert!(given.overlaps(ticket.range()));
@@ -70,7 +79,9 @@ fn a_whole_region_given_again_serves_and_the_late_report_is_void() {
     bfc.check_invariants().unwrap();
     assert_eq!(bfc.stats().reserved_bytes, source.used_bytes());
     bfc.free(block).unwrap();
-    bfc.trim_over(&source);
+    let shared = Shared::new(bfc, source);
+    shared.trim();
+    let (bfc, source) = shared.into_parts();
     assert_eq!((bfc.stats().reserved_bytes, source.used_bytes()), (0, 0));
 }
 
@@ -84,7 +95,7 @@ fn the_end_of_a_range_given_again_joins_what_lies_in_front_of_it() {
     assert_eq!(ticket.range(), range(START + UNIT, 2 * UNIT));
     source.release(ticket.range()).expect("it is the end");
 
-    let mut attempt = Attempt::new(Request::new(3 * UNIT));
+    let mut attempt = RegionAttempt::new(Request::new(3 * UNIT));
     let growth = step_to_growth(&mut bfc, &mut attempt);
     let given = source.grow(growth.request()).expect("room");
     assert_eq!(given, range(START + UNIT, 3 * UNIT));
@@ -108,7 +119,7 @@ fn several_ranges_given_again_as_one_are_all_gone() {
         bfc.add_region(place).expect("a good region");
     }
     let tickets = [(); 3].map(|()| bfc.take_releasable(u64::MAX).expect("a free region"));
-    let mut attempt = Attempt::new(Request::new(9 * UNIT));
+    let mut attempt = RegionAttempt::new(Request::new(9 * UNIT));
     let growth = step_to_growth(&mut bfc, &mut attempt);
     let given = range(START, 9 * UNIT);
     assert!(tickets.iter().all(|ticket| given.overlaps(ticket.range())));
@@ -127,7 +138,7 @@ fn a_range_over_a_live_block_is_refused_although_it_lies_over_a_leaving_one_too(
     let free = alloc(&mut bfc, &source, 2 * UNIT);
     bfc.free(free).unwrap();
     let ticket = bfc.take_releasable(u64::MAX).expect("a free region");
-    let mut attempt = Attempt::new(Request::new(3 * UNIT));
+    let mut attempt = RegionAttempt::new(Request::new(3 * UNIT));
     let growth = step_to_growth(&mut bfc, &mut attempt);
     let wrong = range(START, growth.request().bytes);
     let rejected = bfc.commit(growth, wrong).expect_err("a source that lies");
@@ -148,7 +159,7 @@ fn a_range_over_part_of_a_region_whose_end_is_leaving_is_refused() {
     let end = alloc(&mut bfc, &source, UNIT);
     bfc.free(end).unwrap();
     let ticket = bfc.take_releasable(u64::MAX).expect("a free end");
-    let mut attempt = Attempt::new(Request::new(2 * UNIT));
+    let mut attempt = RegionAttempt::new(Request::new(2 * UNIT));
     let growth = step_to_growth(&mut bfc, &mut attempt);
     let wrong = range(START + UNIT / 2, growth.request().bytes);
     let rejected = bfc.commit(growth, wrong).expect_err("a source that lies");
@@ -168,7 +179,7 @@ fn a_late_report_does_not_end_a_later_release_of_the_same_addresses() {
         let ticket = bfc.take_releasable(u64::MAX).expect("a free region");
         source.release(ticket.range()).expect("it is the end");
         let growth = {
-            let mut attempt = Attempt::new(Request::new(1));
+            let mut attempt = RegionAttempt::new(Request::new(1));
             step_to_growth(&mut bfc, &mut attempt)
         };
         let given = source.grow(growth.request()).expect("room");
@@ -208,7 +219,7 @@ fn a_block_that_grows_gets_a_range_that_was_on_its_way_back_and_gives_it_back() 
             Ok(())
         }
     }
-    let mut bfc = Bfc::new(ranged(), table(32)).expect("a good configuration");
+    let mut bfc = RegionPool::new(ranged(), table(32)).expect("a good configuration");
     let source = Source {
         first: FixedRange::new(range(START, 64 * MIB)),
         given: Cell::new(None),
@@ -216,21 +227,23 @@ fn a_block_that_grows_gets_a_range_that_was_on_its_way_back_and_gives_it_back() 
     };
     // A free region elsewhere, then the range that grows.
     bfc.add_region(range(START + GIB, UNIT)).unwrap();
-    let far = bfc.alloc_over(&source, &Request::new(UNIT)).unwrap().block;
-    let block = bfc.alloc_over(&source, &Request::new(UNIT)).unwrap().block;
+    let mut shared = Shared::new(bfc, source);
+    let [far, block] = [(); 2].map(|()| shared.alloc(&Request::new(UNIT)).unwrap().block);
+    let bfc = shared.get_mut();
     bfc.free(far).unwrap();
     let ticket = bfc.take_releasable(u64::MAX).expect("a free region");
     assert_eq!(ticket.range(), range(START + GIB, UNIT));
-    source.given.set(Some(ticket.range()));
+    shared.source().given.set(Some(ticket.range()));
     let before = block.range();
-    let rejected = bfc.resize_over(&source, block, 2 * UNIT);
+    let rejected = shared.resize(block, 2 * UNIT);
     let block = rejected.expect_err("it lies elsewhere").value;
     assert_eq!(block.range(), before);
     assert_eq!(
-        source.taken.get(),
+        shared.source().taken.get(),
         Some(ticket.range()),
         "given back, of no use for this block"
     );
+    let bfc = shared.get_mut();
     bfc.released(ticket);
     bfc.check_invariants().unwrap();
     assert_eq!(bfc.stats().reserved_bytes, UNIT);
@@ -240,7 +253,7 @@ fn a_block_that_grows_gets_a_range_that_was_on_its_way_back_and_gives_it_back() 
 /// A sub-allocator beside which another thread grows as fast as this one releases.
 struct Chased {
     range: FixedRange,
-    allocator: OnceCell<&'static BfcAllocator<'static, Chased>>,
+    allocator: OnceCell<&'static Shared<RegionPool<'static>, Chased>>,
     releases: Cell<u32>,
 }
 
@@ -270,9 +283,9 @@ fn trim_ends_although_another_thread_grows_as_fast_as_it_releases() {
         allocator: OnceCell::new(),
         releases: Cell::new(0),
     };
-    let bfc = Bfc::new(ranged(), table(32)).expect("a good configuration");
-    let allocator: &'static BfcAllocator<'static, Chased> =
-        Box::leak(Box::new(BfcAllocator::new(bfc, source)));
+    let bfc = RegionPool::new(ranged(), table(32)).expect("a good configuration");
+    let allocator: &'static Shared<RegionPool<'static>, Chased> =
+        Box::leak(Box::new(Shared::new(bfc, source)));
     let block = allocator.alloc(&Request::new(UNIT)).unwrap().block;
     allocator.free(block).unwrap();
     let held = allocator.stats().reserved_bytes;

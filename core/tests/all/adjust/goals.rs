@@ -1,16 +1,17 @@
 //! What becomes of a new limit, goal by goal, under both ways of shrinking: upstream's, which clamps the
 //! limit to what is held, and ours, which waits for blocks to come back.
 
-use crate::common::{BestFit, GIB, KIB, MIB, Pool, Source, Upstream, ranged};
+use crate::common::{Alike, GIB, KIB, MIB, Pool, Source, Upstream, ranged};
+use larder_core::BestFit;
 
 /// Both, upstream's first, and which way each shrinks.
-fn ways() -> [(&'static str, Box<dyn BestFit>); 2] {
+fn ways() -> [(&'static str, Box<dyn Alike>); 2] {
     let [clamp, pending] = crate::common::both(GIB);
     [("clamp", clamp), ("pending", pending)]
 }
 
 /// The limit in force, what is still to go, and what is held, in MiB.
-fn adjusted(pool: &mut dyn BestFit, limit_mib: u64) -> (u64, u64, u64) {
+fn adjusted(pool: &mut dyn Alike, limit_mib: u64) -> (u64, u64, u64) {
     let change = pool.adjust(limit_mib * MIB);
     let held = pool.reserved_bytes();
     (
@@ -93,7 +94,7 @@ fn am_3_10_000_changes_of_the_limit_need_no_more_records_than_one() {
     let mut pool = Pool::over(ranged(MIB, GIB), Source::new(), 5);
     let mut records = None;
     let mut vacant = |pool: &Pool, round: u64| {
-        let vacant = pool.bfc.report().vacant_records;
+        let vacant = pool.shared.with(|pool| pool.report().vacant_records);
         assert_eq!(*records.get_or_insert(vacant), vacant, "round {round}");
     };
     let _stays = pool.alloc(MIB);
@@ -101,7 +102,7 @@ fn am_3_10_000_changes_of_the_limit_need_no_more_records_than_one() {
         change_the_limit(&mut pool, round);
         vacant(&pool, round);
     }
-    assert_eq!(pool.source.out_bytes(), MIB);
+    assert_eq!(pool.source().out_bytes(), MIB);
     let mut upstream = Upstream::new(GIB);
     let _stays = upstream.alloc(MIB);
     for round in 0..10_000u64 {
@@ -112,7 +113,7 @@ fn am_3_10_000_changes_of_the_limit_need_no_more_records_than_one() {
 }
 
 /// One block comes and goes beside one of 1 MiB, and the limit goes down and up.
-fn change_the_limit(pool: &mut dyn BestFit, round: u64) {
+fn change_the_limit(pool: &mut dyn Alike, round: u64) {
     let block = pool.alloc(MIB + 256 * (round % 7));
     pool.free(block);
     let limit = [0, MIB, MIB + KIB][(round % 3) as usize];

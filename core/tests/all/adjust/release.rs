@@ -1,7 +1,9 @@
 //! Giving regions back: their records serve again, and a refusal loses nothing.
 
 use crate::common::{self, GIB, KIB, MIB, Pool, Source, ranged};
-use larder_core::{Addr, BfcConfig, FixedRange, Growth, Request};
+use larder_core::{
+    Addr, BestFit, BlockAllocator, FixedRange, Growth, RegionConfig, RegionPool, Request, Shared,
+};
 
 #[test]
 fn s7_2_records_of_released_regions_are_used_again_over_10_000_rounds() {
@@ -14,22 +16,25 @@ fn s7_2_records_of_released_regions_are_used_again_over_10_000_rounds() {
         let limit = if round % 2 == 0 { 0 } else { 100 };
         assert_eq!(pool.adjust(limit).limit_bytes, limit);
         assert_eq!(
-            (pool.reserved_bytes(), pool.bfc.report().vacant_records),
+            (
+                pool.reserved_bytes(),
+                pool.shared.get_mut().report().vacant_records
+            ),
             (0, 3)
         );
         pool.adjust(GIB);
     }
-    assert_eq!(pool.source.out_bytes(), 0);
+    assert_eq!(pool.source().out_bytes(), 0);
 }
 
 #[test]
 fn s7_2_records_of_trimmed_ends_are_used_again_over_1000_rounds() {
-    let config = BfcConfig {
+    let config = RegionConfig {
         growth: Growth::Range {
             unit_bytes: 64 * KIB,
             ahead_divisor: None,
         },
-        ..BfcConfig::new(GIB)
+        ..RegionConfig::new(GIB)
     };
     let mut pool = Pool::over(config, Source::contiguous(), 4);
     let _anchor = pool.alloc(256);
@@ -38,7 +43,7 @@ fn s7_2_records_of_trimmed_ends_are_used_again_over_1000_rounds() {
         pool.free(block);
         assert_eq!(pool.trim(), MIB);
         assert_eq!(pool.region_bytes(), [64 * KIB]);
-        assert_eq!(pool.bfc.report().vacant_records, 1);
+        assert_eq!(pool.shared.get_mut().report().vacant_records, 1);
     }
 }
 
@@ -48,17 +53,17 @@ fn s7_2_a_refused_release_leaves_everything_usable() {
     let blocks = [1, 2, 4].map(|mib| pool.alloc(mib * MIB));
     pool.free_all(blocks);
     let before = pool.picture();
-    pool.source.refuse_releases.set(u32::MAX);
+    pool.source().refuse_releases.set(u32::MAX);
     let change = pool.adjust(0);
     assert_eq!(change.limit_bytes + change.excess_bytes, 7 * MIB);
     assert_eq!(pool.trim(), 0);
-    pool.bfc.set_limit(GIB);
+    pool.shared.get_mut().set_limit(GIB);
     pool.check();
     assert_eq!(pool.picture(), before);
     let blocks = [4, 2, 1].map(|mib| pool.alloc(mib * MIB));
     assert_eq!(pool.reserved_bytes(), 7 * MIB, "all of it serves again");
     pool.free_all(blocks);
-    pool.source.refuse_releases.set(0);
+    pool.source().refuse_releases.set(0);
     assert_eq!(pool.trim(), 7 * MIB);
 }
 
@@ -68,7 +73,8 @@ fn s7_2_a_release_refused_in_the_middle_keeps_what_went_before_it() {
     let blocks = [1, 2, 4].map(|mib| pool.alloc(mib * MIB));
     pool.free_all(blocks);
     let ticket = pool
-        .bfc
+        .shared
+        .get_mut()
         .take_releasable(u64::MAX)
         .expect("the largest but the newest");
     assert_eq!(ticket.range().bytes(), 2 * MIB);
@@ -77,14 +83,15 @@ fn s7_2_a_release_refused_in_the_middle_keeps_what_went_before_it() {
         pool.try_alloc(MIB).is_some(),
         "others serve while it is on its way"
     );
-    pool.bfc.released(ticket);
+    pool.shared.get_mut().released(ticket);
     pool.check();
     let ticket = pool
-        .bfc
+        .shared
+        .get_mut()
         .take_releasable(u64::MAX)
         .expect("the 4 MiB are free");
     assert_eq!(ticket.range().bytes(), 4 * MIB);
-    pool.bfc.release_refused(ticket);
+    pool.shared.get_mut().release_refused(ticket);
     pool.check();
     assert_eq!(pool.region_mib(), [1, 4]);
     assert!(pool.try_alloc(4 * MIB).is_some());
@@ -94,16 +101,20 @@ fn s7_2_a_release_refused_in_the_middle_keeps_what_went_before_it() {
 /// end of what is out, so the first region is refused until the last has gone.
 #[test]
 fn a_region_that_cannot_go_back_does_not_keep_the_others() {
-    let mut pool = Pool::of_regions(GIB);
-    let source = FixedRange::new(common::range(0x10_0000, 64 * MIB));
+    let config = common::ranged(MIB, GIB);
+    let pool = RegionPool::new(config, common::table(16)).expect("good");
+    let range = common::range(0x10_0000, 64 * MIB);
+    let mut shared = Shared::new(pool, FixedRange::new(range));
     let blocks = [1, 2, 4].map(|mib| {
-        let grant = pool.bfc.alloc_over(&source, &Request::new(mib * MIB));
+        let grant = shared.alloc(&Request::new(mib * MIB));
         grant.expect("room").block
     });
     assert_eq!(blocks[0].addr(), Addr::new(0x10_0000));
-    pool.free_all(blocks);
-    while pool.bfc.trim_over(&source) > 0 {
-        pool.check();
+    for block in blocks {
+        shared.free(block).expect("its block");
     }
-    assert_eq!(source.used_bytes(), 0);
+    while shared.trim() > 0 {
+        shared.get_mut().check_invariants().expect("sound");
+    }
+    assert_eq!(shared.source().used_bytes(), 0);
 }

@@ -5,14 +5,16 @@
 use std::cell::RefCell;
 use std::fmt::Debug;
 
-use crate::common::upstream::{BestFit, Upstream, UpstreamPicture, UpstreamSide};
+use crate::common::upstream::{Alike, Upstream, UpstreamPicture, UpstreamSide};
 use crate::common::{self, Call, GIB, MIB, Picture, Source, Tuple, picture_of, table, tuple_of};
-use larder_core::{Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, Placement, Request};
+use larder_core::{
+    BestFit, Block, BlockAllocator, Placement, RegionConfig, RegionPool, Request, Shared,
+};
 use larder_model::antman::{Vmem, VmemError};
 use larder_model::tensorflow::Bfc as Tensorflow;
 
 /// One of ours.
-pub(crate) type OurSide = BfcAllocator<'static, Source>;
+pub(crate) type OurSide = Shared<RegionPool<'static>, Source>;
 
 /// What the cases ask of a side beyond what [`Vmem`] does.
 pub(crate) trait Side: BlockAllocator {
@@ -57,14 +59,14 @@ pub(crate) struct Sides<S: Side = OurSide> {
 /// Upstream's on both sides.
 pub(crate) type UpstreamSides = Sides<UpstreamSide>;
 
-fn side(config: BfcConfig, source: Source) -> OurSide {
-    let bfc = Bfc::new(config, table(common::RECORDS)).expect("the configuration is good");
-    BfcAllocator::new(bfc, source)
+fn side(config: RegionConfig, source: Source) -> OurSide {
+    let bfc = RegionPool::new(config, table(common::RECORDS)).expect("the configuration is good");
+    Shared::new(bfc, source)
 }
 
 impl Sides {
     /// Ours, the host growing by MiB.
-    pub(crate) fn new(device: BfcConfig, host_limit: u64) -> Self {
+    pub(crate) fn new(device: RegionConfig, host_limit: u64) -> Self {
         let device = side(device, Source::new());
         let host = common::ranged(MIB, host_limit);
         let host = side(host, Source::from_address(0x1_0000_0000));
@@ -73,7 +75,7 @@ impl Sides {
         }
     }
 
-    pub(crate) fn device_only(device: BfcConfig) -> Self {
+    pub(crate) fn device_only(device: RegionConfig) -> Self {
         Self {
             vmem: Vmem::device_only(side(device, Source::new())),
         }

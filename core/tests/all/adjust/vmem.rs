@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use crate::adjust::sides::Sides;
 use crate::common::{self, GIB, KIB, MIB, Random, Source, at_once, point, tuple_of};
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, Block, BlockAllocator, Cause, FreeError, OutOfMemory, Placement,
-    Request,
+    AllocError, BestFit, Block, BlockAllocator, Cause, FreeError, OutOfMemory, Placement,
+    RegionPool, Request, Shared,
 };
 use larder_model::antman::{Vmem, VmemError};
 
@@ -208,8 +208,8 @@ fn a_refused_free_leaves_the_joint_count_as_it_was() {
 #[test]
 fn an_allocator_shared_by_reference_is_one_too() {
     let table = common::table(64);
-    let bfc = Bfc::new(common::ranged(MIB, MIB), table).expect("good");
-    let device = BfcAllocator::<Source>::new(bfc, Source::new());
+    let bfc = RegionPool::new(common::ranged(MIB, MIB), table).expect("good");
+    let device = Shared::new(bfc, Source::new());
     let vmem = Vmem::<&dyn BlockAllocator>::device_only(&device);
     let block = vmem.alloc(&Request::new(1000)).expect("memory").block;
     assert!(device.owns(&block) && vmem.owns(&block));

@@ -19,7 +19,7 @@ pub use pool::{
     LimitChange, Picture, Pool, Tuple, at_once, picture_of, ranged, regions_of, table, tuple_of,
 };
 pub use source::{Call, Source};
-pub use upstream::{BestFit, Upstream, both, both_at_once, both_with_regions};
+pub use upstream::{Alike, Upstream, both, both_at_once, both_with_regions};
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;

@@ -2,8 +2,9 @@
 
 use super::{MIB, RECORDS, Source, point, range};
 use larder_core::{
-    AllocError, Bfc, BfcConfig, Block, Chunk, ChunkInfo, ChunkState, EventNumber, FreeError, Grant,
-    Growth, RegionInfo, Rejected, Report, Request, Resize, ResizeError, Stats, StreamId,
+    AllocError, BestFit, Block, BlockAllocator, Chunk, ChunkInfo, ChunkState, EventNumber,
+    FreeError, Grant, Growth, RegionConfig, RegionInfo, RegionPool, Rejected, Report, Request,
+    Resize, ResizeError, Shared, Stats, StreamId,
 };
 
 /// The four numbers of TensorFlow's statistics (CONFORMANCE 0.2).
@@ -30,8 +31,7 @@ pub struct LimitChange {
 
 /// A BFC over a [`Source`]; every call is followed by a walk over the invariants.
 pub struct Pool {
-    pub bfc: Bfc<'static>,
-    pub source: Source,
+    pub shared: Shared<RegionPool<'static>, Source>,
 }
 
 pub fn table(records: usize) -> &'static mut [Chunk] {
@@ -39,13 +39,15 @@ pub fn table(records: usize) -> &'static mut [Chunk] {
 }
 
 impl Pool {
-    pub fn new(config: BfcConfig) -> Self {
+    pub fn new(config: RegionConfig) -> Self {
         Self::over(config, Source::new(), RECORDS)
     }
 
-    pub fn over(config: BfcConfig, source: Source, records: usize) -> Self {
-        let bfc = Bfc::new(config, table(records)).expect("the configuration is good");
-        Self { bfc, source }
+    pub fn over(config: RegionConfig, source: Source, records: usize) -> Self {
+        let pool = RegionPool::new(config, table(records)).expect("the configuration is good");
+        Self {
+            shared: Shared::new(pool, source),
+        }
     }
 
     /// Ours with several regions: it grows by MiB, over a source that leaves gaps.
@@ -54,7 +56,7 @@ impl Pool {
     }
 
     /// An allocator that is handed its regions `(start, bytes)`.
-    pub fn with_regions(config: BfcConfig, regions: &[(u64, u64)]) -> Self {
+    pub fn with_regions(config: RegionConfig, regions: &[(u64, u64)]) -> Self {
         let mut pool = Self::new(config);
         for (start, bytes) in regions {
             pool.add_region(*start, *bytes);
@@ -64,33 +66,36 @@ impl Pool {
 }
 
 /// Ours growing by units of so many bytes.
-pub fn ranged(unit_bytes: u64, limit_bytes: u64) -> BfcConfig {
+pub fn ranged(unit_bytes: u64, limit_bytes: u64) -> RegionConfig {
     let ahead_divisor = None;
-    BfcConfig {
+    RegionConfig {
         growth: Growth::Range {
             unit_bytes,
             ahead_divisor,
         },
-        ..BfcConfig::new(limit_bytes)
+        ..RegionConfig::new(limit_bytes)
     }
 }
 
 /// Ours taking the whole limit with the first region.
-pub fn at_once(limit_bytes: u64) -> BfcConfig {
+pub fn at_once(limit_bytes: u64) -> RegionConfig {
     ranged(limit_bytes, limit_bytes)
 }
 
 impl Pool {
     #[track_caller]
     pub fn check(&self) {
-        if let Err(violation) = self.bfc.check_invariants() {
-            panic!("{violation}\n{}", self.bfc.dump());
-        }
+        self.shared.with(|pool| {
+            if let Err(violation) = pool.check_invariants() {
+                panic!("{violation}\n{}", pool.dump());
+            }
+        });
     }
 
     #[track_caller]
     pub fn add_region(&mut self, start: u64, bytes: u64) {
-        self.bfc
+        self.shared
+            .get_mut()
             .add_region(range(start, bytes))
             .expect("a good region");
         self.check();
@@ -98,7 +103,7 @@ impl Pool {
 
     #[track_caller]
     pub fn try_grant(&mut self, request: &Request) -> Result<Grant, AllocError> {
-        let result = self.bfc.alloc_over(&self.source, request);
+        let result = self.shared.alloc(request);
         self.check();
         result
     }
@@ -115,7 +120,7 @@ impl Pool {
     pub fn grant(&mut self, request: &Request) -> Grant {
         match self.try_grant(request) {
             Ok(grant) => grant,
-            Err(error) => panic!("{error}\n{}", self.bfc.dump()),
+            Err(error) => panic!("{error}\n{}", self.shared.get_mut().dump()),
         }
     }
 
@@ -126,7 +131,7 @@ impl Pool {
 
     #[track_caller]
     pub fn free(&mut self, block: Block) {
-        self.bfc.free(block).expect("a block of this pool");
+        self.shared.free(block).expect("a block of this pool");
         self.check();
     }
 
@@ -150,7 +155,10 @@ impl Pool {
         stream: u8,
         event: u64,
     ) -> Result<(), Rejected<FreeError>> {
-        let result = self.bfc.free_after(block, point(stream, event));
+        let result = self
+            .shared
+            .get_mut()
+            .free_after(block, point(stream, event));
         self.check();
         result
     }
@@ -162,7 +170,7 @@ impl Pool {
         block: Block,
         to: impl Into<Resize>,
     ) -> Result<Block, Rejected<ResizeError>> {
-        let result = self.bfc.resize(block, to);
+        let result = self.shared.get_mut().resize(block, to);
         self.check();
         result
     }
@@ -173,23 +181,23 @@ impl Pool {
         block: Block,
         to: impl Into<Resize>,
     ) -> Result<Block, Rejected<ResizeError>> {
-        let result = self.bfc.resize_over(&self.source, block, to);
+        let result = self.shared.resize(block, to);
         self.check();
         result
     }
 
     #[track_caller]
     pub fn complete(&mut self, stream: u8, event: u64) {
-        self.bfc
+        self.shared
             .complete(StreamId::new(stream), EventNumber::new(event));
         self.check();
     }
 
     #[track_caller]
     pub fn adjust(&mut self, limit_bytes: u64) -> LimitChange {
-        let excess_bytes = self.bfc.adjust_over(&self.source, limit_bytes);
+        let excess_bytes = self.shared.adjust(limit_bytes);
         self.check();
-        assert_eq!(self.bfc.stats().limit_bytes, limit_bytes);
+        assert_eq!(self.shared.stats().limit_bytes, limit_bytes);
         LimitChange {
             limit_bytes,
             excess_bytes,
@@ -198,21 +206,25 @@ impl Pool {
 
     #[track_caller]
     pub fn trim(&mut self) -> u64 {
-        let released = self.bfc.trim_over(&self.source);
+        let released = self.shared.trim();
         self.check();
         released
     }
 
+    pub fn source(&self) -> &Source {
+        self.shared.source()
+    }
+
     pub fn tuple(&self) -> Tuple {
-        tuple_of(&self.bfc.stats())
+        tuple_of(&self.shared.stats())
     }
 
     pub fn reserved_bytes(&self) -> u64 {
-        self.bfc.stats().reserved_bytes
+        self.shared.stats().reserved_bytes
     }
 
     pub fn regions(&self) -> Vec<RegionInfo> {
-        regions_of(&self.bfc)
+        self.shared.with(|pool| regions_of(pool))
     }
 
     /// Sizes of the regions in address order.
@@ -228,7 +240,7 @@ impl Pool {
     }
 
     pub fn chunks(&self) -> Vec<ChunkInfo> {
-        chunks_of(&self.bfc)
+        self.shared.with(|pool| chunks_of(pool))
     }
 
     /// `(address, bytes)` of the free chunks in address order.
@@ -243,7 +255,7 @@ impl Pool {
     }
 
     pub fn picture(&self) -> Picture {
-        picture_of(&self.bfc)
+        self.shared.with(|pool| picture_of(pool))
     }
 
     /// Runs `f` and asserts that nothing can be seen of it.
@@ -257,19 +269,19 @@ impl Pool {
     }
 }
 
-fn chunks_of(bfc: &Bfc<'_>) -> Vec<ChunkInfo> {
+fn chunks_of(bfc: &RegionPool<'_>) -> Vec<ChunkInfo> {
     let mut chunks = Vec::new();
     bfc.for_each_chunk(|chunk| chunks.push(chunk));
     chunks
 }
 
-pub fn regions_of(bfc: &Bfc<'_>) -> Vec<RegionInfo> {
+pub fn regions_of(bfc: &RegionPool<'_>) -> Vec<RegionInfo> {
     let mut regions = Vec::new();
     bfc.for_each_region(|region| regions.push(region));
     regions
 }
 
-pub fn picture_of(bfc: &Bfc<'_>) -> Picture {
+pub fn picture_of(bfc: &RegionPool<'_>) -> Picture {
     Picture {
         stats: bfc.stats(),
         report: bfc.report(),

@@ -1,11 +1,11 @@
 //! TensorFlow 1.15's BFC over a [`Source`], with the methods of the [`Pool`] over ours, and what both
-//! can be asked alike ([`BestFit`]).
+//! can be asked alike ([`Alike`]).
 
 use std::cell::RefCell;
 
 use larder_core::{
-    Addr, AddrRange, AllocError, BfcConfig, Block, BlockAllocator, Cause, ChunkHandle, FreeError,
-    Grant, OutOfMemory, PoolStats, Rejected, Request, Stats, StreamPoint,
+    Addr, AddrRange, AllocError, BestFit, Block, BlockAllocator, Cause, ChunkHandle, FreeError,
+    Grant, OutOfMemory, PoolStats, RegionConfig, Rejected, Request, Stats, StreamPoint,
 };
 use larder_model::tensorflow::Bfc;
 use larder_model::tensorflow::bfc::Chunk;
@@ -167,7 +167,7 @@ impl BlockAllocator for UpstreamSide {
 }
 
 /// What the cases that hold for upstream's and ours ask of both.
-pub trait BestFit {
+pub trait Alike {
     fn source(&self) -> &Source;
     fn try_alloc(&mut self, bytes: u64) -> Option<Block>;
     fn free(&mut self, block: Block);
@@ -217,7 +217,7 @@ pub trait BestFit {
     }
 }
 
-impl BestFit for Upstream {
+impl Alike for Upstream {
     fn source(&self) -> &Source {
         &self.source
     }
@@ -279,9 +279,9 @@ impl BestFit for Upstream {
     }
 }
 
-impl BestFit for Pool {
+impl Alike for Pool {
     fn source(&self) -> &Source {
-        &self.source
+        &self.source()
     }
 
     fn try_alloc(&mut self, bytes: u64) -> Option<Block> {
@@ -298,26 +298,26 @@ impl BestFit for Pool {
     }
 
     fn stats(&self) -> Stats {
-        self.bfc.stats()
+        self.shared.stats()
     }
 
     fn clear_stats(&mut self) {
-        self.bfc.clear_stats();
+        self.shared.get_mut().clear_stats();
         self.check();
     }
 
     fn pool_stats(&mut self) -> PoolStats {
-        let stats = self.bfc.pool_stats();
+        let stats = self.shared.get_mut().pool_stats();
         self.check();
         stats
     }
 
     fn requested_bytes(&self, block: &Block) -> Option<u64> {
-        self.bfc.requested_bytes(block)
+        self.shared.requested_bytes(block)
     }
 
     fn allocation_id(&self, block: &Block) -> Option<u64> {
-        self.bfc.allocation_id(block)
+        self.shared.allocation_id(block)
     }
 
     fn region_bytes(&self) -> Vec<u64> {
@@ -334,25 +334,25 @@ impl BestFit for Pool {
 }
 
 /// Upstream's and ours, each growing region by region.
-pub fn both(limit_bytes: u64) -> [Box<dyn BestFit>; 2] {
+pub fn both(limit_bytes: u64) -> [Box<dyn Alike>; 2] {
     let (upstream, ours) = (Upstream::new(limit_bytes), Pool::of_regions(limit_bytes));
     [Box::new(upstream), Box::new(ours)]
 }
 
 /// Upstream's and ours, each taking the whole limit with the first region.
-pub fn both_at_once(limit_bytes: u64) -> [Box<dyn BestFit>; 2] {
+pub fn both_at_once(limit_bytes: u64) -> [Box<dyn Alike>; 2] {
     let upstream = Upstream::at_once(limit_bytes);
     let ours = Pool::new(super::at_once(limit_bytes));
     [Box::new(upstream), Box::new(ours)]
 }
 
 /// Upstream's and ours, each handed these regions `(start, bytes)`.
-pub fn both_with_regions(regions: &[(u64, u64)]) -> [Box<dyn BestFit>; 2] {
+pub fn both_with_regions(regions: &[(u64, u64)]) -> [Box<dyn Alike>; 2] {
     let upstream = Upstream::with_regions(u64::MAX, regions);
-    let ours = Pool::with_regions(BfcConfig::fixed(), regions);
+    let ours = Pool::with_regions(RegionConfig::fixed(), regions);
     for (start, bytes) in regions {
         upstream.source.hand_out(range(*start, *bytes));
-        ours.source.hand_out(range(*start, *bytes));
+        ours.source().hand_out(range(*start, *bytes));
     }
     [Box::new(upstream), Box::new(ours)]
 }

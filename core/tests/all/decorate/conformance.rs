@@ -4,10 +4,10 @@ use super::ground::{BASE, Untracked, best_fit, buffer, places, rows};
 use larder_core::decorate::{
     GuardConfig, Guarded, Poisoned, QuarantineConfig, Quarantined, Tracked,
 };
-use larder_core::paged::{
-    Backing, Handle, Mapping, PageTables, PagedAllocator, PagedBfc, PagedConfig, Place,
+use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
+use larder_core::{
+    Addr, AddrRange, Align, BestFit, BlockAllocator, Chunk, MemoryAccess, Pattern, Request, Shared,
 };
-use larder_core::{Addr, AddrRange, Align, BlockAllocator, Chunk, MemoryAccess, Pattern, Request};
 use larder_model::PageDevice;
 use larder_model::conformance::{Expect, run};
 
@@ -20,23 +20,20 @@ const KEEPS_BACK: Expect = Expect {
     ..Expect::strict()
 };
 
-fn paged(device: &PageDevice) -> PagedAllocator<'static, &PageDevice> {
+fn paged(device: &PageDevice) -> Shared<PagePool<'static>, &PageDevice> {
     let page_bytes = 4096;
     let addresses = AddrRange::new(Addr::new(BASE), BYTES).unwrap();
-    let config = PagedConfig {
+    let config = PageConfig {
         page_bytes,
-        ..PagedConfig::new(addresses, Backing::Billed)
+        ..PageConfig::new(addresses, Backing::Billed)
     };
     let tables = PageTables {
-        places: vec![Place::EMPTY; (BYTES / page_bytes) as usize].leak(),
+        entries: vec![PageEntry::EMPTY; (BYTES / page_bytes) as usize].leak(),
         handles: vec![Handle::VACANT; 1024].leak(),
         mappings: vec![Mapping::VACANT; 4096].leak(),
     };
     let chunks = vec![Chunk::VACANT; 512].leak();
-    PagedAllocator::new(
-        PagedBfc::with_tables(config, chunks, tables).unwrap(),
-        device,
-    )
+    Shared::new(PagePool::new(config, chunks, tables).unwrap(), device)
 }
 
 /// Each decorator alone over an allocator, then stacks; twice, so that what is left over shows.

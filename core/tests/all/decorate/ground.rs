@@ -4,30 +4,30 @@ use std::cell::{Cell, RefCell};
 
 use larder_core::decorate::Row;
 use larder_core::{
-    AccessError, Addr, AddrRange, AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator,
-    Chunk, FixedRange, FreeError, Grant, Growth, MemoryAccess, Pattern, Rejected, Request,
+    AccessError, Addr, AddrRange, AllocError, Block, BlockAllocator, Chunk, FixedRange, FreeError,
+    Grant, Growth, MemoryAccess, Pattern, RegionConfig, RegionPool, Rejected, Request, Shared,
     SliceAccess, Stats, StreamId, StreamPoint,
 };
 
 /// First address of the buffer; every alignment of the tests divides it.
 pub(crate) const BASE: u64 = 1 << 32;
 
-pub(crate) type Best = BfcAllocator<'static, FixedRange>;
+pub(crate) type Best = Shared<RegionPool<'static>, FixedRange>;
 
 /// Best fit over so many bytes from [`BASE`], with a table of so many records.
 pub(crate) fn best_fit(bytes: u64, granule_bytes: u64, records: usize) -> Best {
-    let config = BfcConfig {
+    let config = RegionConfig {
         growth: Growth::Range {
             unit_bytes: bytes,
             ahead_divisor: None,
         },
         granule_bytes,
-        ..BfcConfig::default()
+        ..RegionConfig::default()
     };
     let table = vec![Chunk::VACANT; records].leak();
-    let bfc = Bfc::new(config, table).unwrap();
+    let bfc = RegionPool::new(config, table).unwrap();
     let range = AddrRange::new(Addr::new(BASE), bytes).unwrap();
-    BfcAllocator::new(bfc, FixedRange::new(range))
+    Shared::new(bfc, FixedRange::new(range))
 }
 
 /// A buffer of zeros behind those addresses.

@@ -7,8 +7,8 @@ use larder_core::decorate::{
     CheckError, GuardConfig, Guarded, Poisoned, QuarantineConfig, Quarantined, Which,
 };
 use larder_core::{
-    Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth,
-    HostAccess, MemoryAccess, Pattern, Request, StreamId,
+    Addr, AddrRange, BlockAllocator, Chunk, FixedRange, Growth, HostAccess, MemoryAccess, Pattern,
+    RegionConfig, RegionPool, Request, Shared, StreamId,
 };
 use larder_model::conformance::{Expect, run};
 
@@ -22,16 +22,16 @@ fn memory_of_this_process_is_guarded_reset_and_kept_back_like_a_buffer() {
     // SAFETY: the vector outlives the access and is touched through it alone.
     let access = unsafe { HostAccess::new(first, memory.len() as u64) }.unwrap();
     let start = (first.addr().get() as u64).next_multiple_of(64 << 10);
-    let config = BfcConfig {
+    let config = RegionConfig {
         growth: Growth::Range {
             unit_bytes: BYTES,
             ahead_divisor: None,
         },
-        ..BfcConfig::default()
+        ..RegionConfig::default()
     };
     let mut table = vec![Chunk::VACANT; 512];
     let source = FixedRange::new(AddrRange::new(Addr::new(start), BYTES).unwrap());
-    let inner = BfcAllocator::new(Bfc::new(config, &mut table).unwrap(), source);
+    let inner = Shared::new(RegionPool::new(config, &mut table).unwrap(), source);
     run(&inner, &access, Expect::strict());
     let guarded = Guarded::new(&inner, access, GuardConfig::new(), rows(48));
     run(&guarded, &access, Expect::strict());

@@ -3,7 +3,8 @@
 use super::{BASE, FIXED, GRANULE, fixed, numbers, out_of_memory, ranged, refused};
 use crate::common::{GIB, KIB, MIB, Pool, Source};
 use larder_core::{
-    Align, AllocError, BfcConfig, Block, Cause, Growth, MAX_REGIONS, Request, SubAllocError,
+    Align, AllocError, BestFit, Block, Cause, Growth, MAX_REGIONS, RegionConfig, Request,
+    SubAllocError,
 };
 
 #[test]
@@ -19,7 +20,7 @@ fn zero_bytes_are_refused_with_every_alignment_and_stream() {
 fn sizes_and_alignments_past_what_32_bits_count_are_too_large() {
     let max = u64::from(u32::MAX) * GRANULE;
     let align = |log2: u32| Align::new(1 << log2).expect("a power of two");
-    for config in [FIXED, BfcConfig::default()] {
+    for config in [FIXED, RegionConfig::default()] {
         let mut pool = Pool::new(config);
         for request in [
             Request::new(u64::MAX),
@@ -34,7 +35,7 @@ fn sizes_and_alignments_past_what_32_bits_count_are_too_large() {
             let expected = AllocError::TooLarge { requested_bytes };
             assert_eq!(refused(&mut pool, &request), expected, "{request:?}");
         }
-        assert_eq!(pool.source.take_log(), [], "nobody was asked");
+        assert_eq!(pool.source().take_log(), [], "nobody was asked");
     }
 }
 
@@ -73,7 +74,7 @@ fn a_full_table_refuses_to_split_and_serves_again_after_a_free() {
     let b = pool.alloc(GRANULE);
     pool.free_all([a, b, rest]);
     assert_eq!(pool.free_chunks(), [(BASE, 16 * GRANULE)]);
-    assert_eq!(pool.bfc.report().vacant_records, 2);
+    assert_eq!(pool.shared.get_mut().report().vacant_records, 2);
 }
 
 #[test]
@@ -81,10 +82,10 @@ fn a_full_table_cannot_grow_and_asks_nobody() {
     // The sink and two blocks that are whole regions.
     let mut pool = Pool::over(ranged(GIB), Source::new(), 3);
     let [a, b] = [0, 1].map(|_| pool.alloc(64 * KIB));
-    pool.source.take_log();
+    pool.source().take_log();
     let full = AllocError::TableFull { records: 2 };
     assert_eq!(refused(&mut pool, &Request::new(1)), full);
-    assert_eq!(pool.source.take_log(), []);
+    assert_eq!(pool.source().take_log(), []);
     pool.free_all([a, b]);
     assert_eq!(
         refused(&mut pool, &Request::new(1)),
@@ -121,7 +122,7 @@ fn a_sub_allocator_that_refuses_is_the_cause_with_its_numbers() {
     let mut pool = Pool::new(ranged(GIB));
     let _block = pool.alloc(60 * KIB);
     let reserved = pool.reserved_bytes();
-    pool.source.refuse_grows.set(u32::MAX);
+    pool.source().refuse_grows.set(u32::MAX);
     let out = out_of_memory(&mut pool, &Request::new(2 * MIB));
     assert_eq!(
         (out.cause, out.rounded_bytes),
@@ -196,17 +197,17 @@ fn without_growth_the_cause_is_that() {
         numbers(&out),
         [u64::MAX, 2 * GRANULE, 0, 2 * GRANULE, 2 * GRANULE, 0]
     );
-    assert_eq!(pool.source.take_log(), []);
+    assert_eq!(pool.source().take_log(), []);
 }
 
 #[test]
 fn a_full_region_table_is_the_cause_and_one_released_region_makes_room() {
-    let config = BfcConfig {
+    let config = RegionConfig {
         growth: Growth::Range {
             unit_bytes: GRANULE,
             ahead_divisor: None,
         },
-        ..BfcConfig::new(GIB)
+        ..RegionConfig::new(GIB)
     };
     // Added by hand: growth by itself takes larger steps long before the table is full.
     let places: Vec<(u64, u64)> = (0..MAX_REGIONS as u64)
@@ -215,18 +216,22 @@ fn a_full_region_table_is_the_cause_and_one_released_region_makes_room() {
     let mut pool = Pool::with_regions(config, &places);
     let mut blocks: Vec<Block> = (0..MAX_REGIONS).map(|_| pool.alloc(GRANULE)).collect();
     assert_eq!(pool.regions().len(), MAX_REGIONS);
-    pool.source.take_log();
+    pool.source().take_log();
     let out = out_of_memory(&mut pool, &Request::new(GRANULE));
     let all = MAX_REGIONS as u64 * GRANULE;
     assert_eq!(
         (out.cause, numbers(&out)),
         (Cause::Regions, [GIB, all, all, 0, 0, 0])
     );
-    assert_eq!(pool.source.take_log(), [], "nobody was asked");
+    assert_eq!(pool.source().take_log(), [], "nobody was asked");
     pool.free(blocks.swap_remove(77));
-    let ticket = pool.bfc.take_releasable(u64::MAX).expect("a free region");
+    let ticket = pool
+        .shared
+        .get_mut()
+        .take_releasable(u64::MAX)
+        .expect("a free region");
     assert_eq!(ticket.range().bytes(), GRANULE);
-    pool.bfc.released(ticket);
+    pool.shared.get_mut().released(ticket);
     pool.check();
     assert!(pool.try_alloc(GRANULE).is_some());
 }
@@ -234,10 +239,13 @@ fn a_full_region_table_is_the_cause_and_one_released_region_makes_room() {
 /// Without growth a collected region never comes back, so collecting serves nobody.
 #[test]
 fn without_growth_no_region_is_given_away_for_a_request_that_cannot_be_served() {
-    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE, 4 * GRANULE)]);
-    pool.source.answer_by(|_| Err(SubAllocError));
+    let mut pool = Pool::with_regions(RegionConfig::fixed(), &[(BASE, 4 * GRANULE)]);
+    pool.source().answer_by(|_| Err(SubAllocError));
     let out = out_of_memory(&mut pool, &Request::new(5 * GRANULE));
-    assert_eq!((out.cause, pool.source.take_log()), (Cause::Fixed, vec![]));
+    assert_eq!(
+        (out.cause, pool.source().take_log()),
+        (Cause::Fixed, vec![])
+    );
     assert!(pool.try_alloc(4 * GRANULE).is_some());
 }
 
@@ -248,9 +256,12 @@ fn no_region_is_collected_for_a_request_whose_units_pass_the_limit_all_the_same(
     let mut pool = Pool::new(ranged(96 * KIB));
     let block = pool.alloc(64 * KIB);
     pool.free(block);
-    pool.source.take_log();
+    pool.source().take_log();
     let out = out_of_memory(&mut pool, &Request::new(80 * KIB));
-    assert_eq!((out.cause, pool.source.take_log()), (Cause::Limit, vec![]));
+    assert_eq!(
+        (out.cause, pool.source().take_log()),
+        (Cause::Limit, vec![])
+    );
 }
 
 /// CONFORMANCE 8.6 compares with `limit - T + free`, which is below 0 here.
@@ -259,9 +270,9 @@ fn s8_6_under_a_limit_below_what_is_held_no_region_is_collected_that_makes_no_ro
     let mut pool = Pool::of_regions(8 * MIB);
     let [a, b, _c] = [1, 2, 4].map(|mib| pool.alloc(mib * MIB));
     pool.free_all([a, b]);
-    pool.bfc.set_limit(MIB);
-    pool.source.take_log();
+    pool.shared.get_mut().set_limit(MIB);
+    pool.source().take_log();
     let out = out_of_memory(&mut pool, &Request::new(3 * MIB - GRANULE));
     assert_eq!(out.cause, Cause::Limit);
-    assert_eq!(pool.source.take_log(), []);
+    assert_eq!(pool.source().take_log(), []);
 }

@@ -2,10 +2,10 @@
 
 use super::FIXED;
 use crate::common::{Pool, assert_disjoint, table};
-use larder_core::{Bfc, BfcConfig, Block, ConfigError, Growth};
+use larder_core::{Block, ConfigError, Growth, RegionConfig, RegionPool};
 
-fn config_error(config: BfcConfig) -> Option<ConfigError> {
-    Bfc::new(config, table(4)).err()
+fn config_error(config: RegionConfig) -> Option<ConfigError> {
+    RegionPool::new(config, table(4)).err()
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn each_bad_setting_is_refused_and_its_limit_is_not() {
         (1 << 31, true),
         (u64::MAX, true),
     ] {
-        let config = BfcConfig {
+        let config = RegionConfig {
             granule_bytes,
             ..good
         };
@@ -41,7 +41,7 @@ fn each_bad_setting_is_refused_and_its_limit_is_not() {
         (ranged(256), false),
         (ranged(768), false),
     ] {
-        let config = BfcConfig { growth, ..good };
+        let config = RegionConfig { growth, ..good };
         assert_eq!(
             config_error(config),
             bad.then_some(ConfigError::GrowthUnit),
@@ -49,7 +49,7 @@ fn each_bad_setting_is_refused_and_its_limit_is_not() {
         );
     }
     for (records, bad) in [(0, true), (1, true), (2, false)] {
-        let result = Bfc::new(good, table(records)).err();
+        let result = RegionPool::new(good, table(records)).err();
         assert_eq!(result, bad.then_some(ConfigError::Table), "{records}");
     }
 }
@@ -57,7 +57,7 @@ fn each_bad_setting_is_refused_and_its_limit_is_not() {
 #[test]
 fn granules_other_than_256_work_from_one_byte_to_1_gib() {
     for granule_bytes in [1, 16, 4096, 1 << 30] {
-        let config = BfcConfig {
+        let config = RegionConfig {
             granule_bytes,
             ..FIXED
         };

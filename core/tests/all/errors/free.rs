@@ -2,7 +2,7 @@
 
 use super::{BASE, FIXED, GRANULE, fixed};
 use crate::common::{Pool, point};
-use larder_core::{Addr, Block, ChunkHandle, EventNumber, FreeError, RawBlock};
+use larder_core::{Addr, BestFit, Block, ChunkHandle, EventNumber, FreeError, RawBlock};
 
 #[test]
 fn a_double_free_through_raw_is_unknown_until_the_place_is_used_again() {
@@ -10,14 +10,14 @@ fn a_double_free_through_raw_is_unknown_until_the_place_is_used_again() {
     let block = pool.alloc(GRANULE);
     let kept = pool.alloc(GRANULE);
     let raw = block.into_raw();
-    let block = pool.bfc.block_from_raw(raw).expect("in use");
+    let block = pool.shared.get_mut().block_from_raw(raw).expect("in use");
     assert_eq!((block.addr(), block.bytes()), (raw.addr, GRANULE));
     pool.free(block);
-    let again = pool.unchanged(|pool| pool.bfc.block_from_raw(raw));
+    let again = pool.unchanged(|pool| pool.shared.get_mut().block_from_raw(raw));
     assert_eq!(again, Err(FreeError::Unknown));
     pool.free(kept);
     assert_eq!(
-        pool.bfc.block_from_raw(raw),
+        pool.shared.get_mut().block_from_raw(raw),
         Err(FreeError::Unknown),
         "merged away"
     );
@@ -27,19 +27,23 @@ fn a_double_free_through_raw_is_unknown_until_the_place_is_used_again() {
 fn two_blocks_for_one_chunk_free_it_once() {
     let mut pool = fixed(4);
     let raw = pool.alloc(GRANULE).into_raw();
-    let [one, two] = [0, 1].map(|_| pool.bfc.block_from_raw(raw).expect("in use"));
+    let [one, two] = [0, 1].map(|_| pool.shared.get_mut().block_from_raw(raw).expect("in use"));
     pool.free(one);
     let rejected = pool
-        .unchanged(|pool| pool.bfc.free(two))
+        .unchanged(|pool| pool.shared.get_mut().free(two))
         .expect_err("freed already");
     assert_eq!(
         (rejected.error, rejected.value.addr()),
         (FreeError::Unknown, raw.addr)
     );
-    assert_eq!(pool.bfc.requested_bytes(&rejected.value), None);
-    assert_eq!(pool.bfc.allocation_id(&rejected.value), None);
+    assert_eq!(pool.shared.get_mut().requested_bytes(&rejected.value), None);
+    assert_eq!(pool.shared.get_mut().allocation_id(&rejected.value), None);
     let rejected = pool
-        .unchanged(|pool| pool.bfc.free_after(rejected.value, point(1, 1)))
+        .unchanged(|pool| {
+            pool.shared
+                .get_mut()
+                .free_after(rejected.value, point(1, 1))
+        })
         .expect_err("freed already");
     assert_eq!(rejected.error, FreeError::Unknown);
 }
@@ -72,11 +76,15 @@ fn foreign_handles_and_wrong_addresses_are_unknown() {
     }
     for (addr, handle) in wrong {
         let raw = RawBlock { addr, handle };
-        let result = pool.unchanged(|pool| pool.bfc.block_from_raw(raw));
+        let result = pool.unchanged(|pool| pool.shared.get_mut().block_from_raw(raw));
         assert_eq!(result, Err(FreeError::Unknown), "{raw:?}");
     }
     for raw in raws {
-        let block = pool.bfc.block_from_raw(raw).expect("still in use");
+        let block = pool
+            .shared
+            .get_mut()
+            .block_from_raw(raw)
+            .expect("still in use");
         pool.free(block);
     }
     assert_eq!(ChunkHandle::new(0), None);
@@ -89,16 +97,20 @@ fn a_block_of_another_allocator_comes_back() {
     let mut other = Pool::with_regions(FIXED, &[(16 * BASE, 4 * GRANULE)]);
     let foreign = other.alloc(GRANULE);
     let addr = foreign.addr();
-    assert_eq!(ours.bfc.requested_bytes(&foreign), None);
+    assert_eq!(ours.shared.get_mut().requested_bytes(&foreign), None);
     let rejected = ours
-        .unchanged(|pool| pool.bfc.free(foreign))
+        .unchanged(|pool| pool.shared.get_mut().free(foreign))
         .expect_err("foreign");
     assert_eq!(
         (rejected.error, rejected.value.addr()),
         (FreeError::Unknown, addr)
     );
     let rejected = ours
-        .unchanged(|pool| pool.bfc.free_after(rejected.value, point(3, 1)))
+        .unchanged(|pool| {
+            pool.shared
+                .get_mut()
+                .free_after(rejected.value, point(3, 1))
+        })
         .expect_err("foreign");
     assert_eq!(
         (rejected.error, rejected.value.addr()),
@@ -113,7 +125,8 @@ fn an_event_too_far_gives_the_block_back() {
     let block = pool.alloc(GRANULE);
     let rejected = pool
         .unchanged(|pool| {
-            pool.bfc
+            pool.shared
+                .get_mut()
                 .free_after(block, point(1, EventNumber::WINDOW + 1))
         })
         .expect_err("too far");

@@ -3,7 +3,7 @@
 use super::{BASE, FIXED, GRANULE, ranged};
 use crate::common::{GIB, KIB, MIB, Pool, Random, Source, range};
 use larder_core::sync::AtomicU32;
-use larder_core::{Addr, Align, Block, FreeError, Granule, PageIndex, Request};
+use larder_core::{Addr, Align, BestFit, Block, FreeError, Granule, PageIndex, Request};
 
 const PAGES: usize = 128;
 
@@ -20,7 +20,7 @@ fn index(number: u32) -> PageIndex<'static> {
 /// The block that starts at an address.
 fn block_at(pool: &Pool, index: PageIndex<'_>, addr: Addr) -> Result<Block, FreeError> {
     let found = index.find(addr).ok_or(FreeError::Unknown)?;
-    pool.bfc.block_from_raw(found)
+    pool.shared.with(|pool| pool.block_from_raw(found))
 }
 
 #[test]
@@ -78,7 +78,11 @@ fn an_index_finds_blocks_through_shrinking_growing_wanted_places_and_alignment()
     let mut pool = Pool::over(ranged(GIB), Source::contiguous(), 65);
     pool.add_region(BASE + GRANULE, 16 * GRANULE);
     let place = range(BASE + 4 * GRANULE, 300);
-    let at = pool.bfc.alloc_at(place).expect("free");
+    let at = pool
+        .shared
+        .get_mut()
+        .alloc_at(place, None, None)
+        .expect("free");
     pool.check();
     let align = Align::new(4 * KIB).expect("a power of two");
     let aligned = pool.grant(&Request::new(1000).aligned(align)).block;

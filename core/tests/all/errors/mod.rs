@@ -15,28 +15,28 @@ mod sub_allocator;
 mod words;
 
 use common::{KIB, Pool};
-use larder_core::{AllocError, BfcConfig, Growth, OutOfMemory, Request};
+use larder_core::{AllocError, Growth, OutOfMemory, RegionConfig, Request};
 
 const BASE: u64 = 0x10_0000;
 const GRANULE: u64 = 256;
 
 /// No growth, and no region is given away to make room for one.
-const FIXED: BfcConfig = BfcConfig {
+const FIXED: RegionConfig = RegionConfig {
     collect_regions: false,
-    ..BfcConfig::fixed()
+    ..RegionConfig::fixed()
 };
 
 fn fixed(granules: u64) -> Pool {
     Pool::with_regions(FIXED, &[(BASE, granules * GRANULE)])
 }
 
-fn ranged(limit: u64) -> BfcConfig {
-    BfcConfig {
+fn ranged(limit: u64) -> RegionConfig {
+    RegionConfig {
         growth: Growth::Range {
             unit_bytes: 64 * KIB,
             ahead_divisor: None,
         },
-        ..BfcConfig::new(limit)
+        ..RegionConfig::new(limit)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{BASE, FIXED, GRANULE, fixed, out_of_memory, ranged};
 use crate::common::{GIB, KIB, MIB, Pool, Source, assert_disjoint, range};
-use larder_core::{Align, AllocError, Block, Cause, Request};
+use larder_core::{Align, AllocError, BestFit, Block, Cause, Request};
 
 #[test]
 fn a_wanted_place_is_cut_out_of_the_front_the_middle_and_the_end() {
@@ -15,12 +15,16 @@ fn a_wanted_place_is_cut_out_of_the_front_the_middle_and_the_end() {
     ] {
         let mut pool = Pool::with_regions(FIXED, &[(BASE, 8 * GRANULE)]);
         let place = range(BASE + first * GRANULE, granules * GRANULE - 1);
-        let block = pool.bfc.alloc_at(place).expect("all is free");
+        let block = pool
+            .shared
+            .get_mut()
+            .alloc_at(place, None, None)
+            .expect("all is free");
         pool.check();
         assert_eq!(block.addr(), place.start());
         assert_eq!(block.bytes(), granules * GRANULE, "rounded up");
         assert_eq!(
-            pool.bfc.requested_bytes(&block),
+            pool.shared.get_mut().requested_bytes(&block),
             Some(granules * GRANULE - 1)
         );
         let free: Vec<(u64, u64)> = left
@@ -63,12 +67,16 @@ fn a_place_that_is_not_wholly_in_one_free_chunk_is_taken() {
         (BASE + 6 * GRANULE, 1 << 39),
     ] {
         let place = range(start, bytes);
-        let result = pool.unchanged(|pool| pool.bfc.alloc_at(place));
+        let result = pool.unchanged(|pool| pool.shared.get_mut().alloc_at(place, None, None));
         assert_eq!(result, Err(AllocError::PlaceTaken), "{place:?}");
     }
     for (first, granules) in [(1, 2), (4, 1), (7, 1), (6, 1), (9, 2)] {
         let place = range(BASE + first * GRANULE, granules * GRANULE);
-        let block = pool.bfc.alloc_at(place).expect("free");
+        let block = pool
+            .shared
+            .get_mut()
+            .alloc_at(place, None, None)
+            .expect("free");
         pool.check();
         assert_eq!(block.range(), place);
     }
@@ -88,13 +96,16 @@ fn a_wanted_place_needs_records_for_what_is_cut_off() {
         pool.add_region(BASE, 8 * GRANULE);
         let place = range(BASE + first * GRANULE, granules * GRANULE);
         if needed <= records - 2 {
-            assert!(pool.bfc.alloc_at(place).is_ok());
+            assert!(pool.shared.get_mut().alloc_at(place, None, None).is_ok());
             pool.check();
         } else {
             let full = AllocError::TableFull {
                 records: records as u32 - 1,
             };
-            assert_eq!(pool.unchanged(|pool| pool.bfc.alloc_at(place)), Err(full));
+            assert_eq!(
+                pool.unchanged(|pool| pool.shared.get_mut().alloc_at(place, None, None)),
+                Err(full)
+            );
         }
     }
 }
@@ -103,13 +114,17 @@ fn a_wanted_place_needs_records_for_what_is_cut_off() {
 fn a_wanted_place_that_was_taken_serves_after_it_is_freed() {
     let mut pool = fixed(4);
     let place = range(BASE + GRANULE, GRANULE);
-    let block = pool.bfc.alloc_at(place).expect("free");
+    let block = pool
+        .shared
+        .get_mut()
+        .alloc_at(place, None, None)
+        .expect("free");
     assert_eq!(
-        pool.unchanged(|pool| pool.bfc.alloc_at(place)),
+        pool.unchanged(|pool| pool.shared.get_mut().alloc_at(place, None, None)),
         Err(AllocError::PlaceTaken)
     );
     pool.free(block);
-    assert!(pool.bfc.alloc_at(place).is_ok());
+    assert!(pool.shared.get_mut().alloc_at(place, None, None).is_ok());
     pool.check();
 }
 
@@ -131,7 +146,7 @@ fn every_alignment_up_to_1_mib_is_honoured_over_odd_regions_and_nothing_is_lost(
             blocks.push(block);
         }
         assert_disjoint(&blocks);
-        let report = pool.bfc.report();
+        let report = pool.shared.get_mut().report();
         assert_eq!(report.live_bytes + report.free_bytes, bytes);
         pool.free_all(blocks);
         assert_eq!(pool.free_chunks(), [(base, bytes)]);
@@ -149,10 +164,10 @@ fn an_aligned_request_grows_by_enough_wherever_the_memory_lies() {
             for log2 in [8, 12, 16, 20, 20, 18, 9] {
                 let align = Align::new(1 << log2).expect("a power of two");
                 let request = Request::new(100 * KIB).aligned(align);
-                pool.source.take_log();
+                pool.source().take_log();
                 let block = pool.grant(&request).block;
                 assert!(block.addr().is_aligned(align));
-                let calls = pool.source.take_log();
+                let calls = pool.source().take_log();
                 let max = if contiguous { 1 } else { 2 };
                 assert!(calls.len() <= max, "{calls:?} for {request:?}");
             }

@@ -3,14 +3,15 @@
 use super::{BASE, FIXED, GRANULE, fixed, out_of_memory, ranged};
 use crate::common::{GIB, KIB, Pool, Source, range};
 use larder_core::{
-    AllocError, Attempt, BfcConfig, Cause, MAX_REGIONS, Progress, RegionError, RegionPlan, Request,
+    AllocError, BestFit, Cause, MAX_REGIONS, Progress, RegionAttempt, RegionConfig, RegionError,
+    RegionPlan, Request,
 };
 
 #[track_caller]
 fn region_error(pool: &mut Pool, start: u64, bytes: u64) -> RegionError {
     let place = range(start, bytes);
     let rejected = pool
-        .unchanged(|pool| pool.bfc.add_region(place))
+        .unchanged(|pool| pool.shared.get_mut().add_region(place))
         .expect_err("a bad region");
     assert_eq!(rejected.value, place, "it comes back");
     rejected.error
@@ -36,7 +37,7 @@ fn regions_off_the_granule_are_misaligned_at_either_end() {
 
 #[test]
 fn regions_that_overlap_another_are_refused_and_those_that_touch_are_not() {
-    for config in [FIXED, BfcConfig::new(u64::MAX)] {
+    for config in [FIXED, RegionConfig::new(u64::MAX)] {
         let (start, bytes) = (BASE, 4 * GRANULE);
         let regions = [(start, bytes), (start + 16 * GRANULE, bytes)];
         let mut pool = Pool::with_regions(config, &regions);
@@ -88,7 +89,7 @@ fn a_region_of_more_granules_than_32_bits_count_is_too_large() {
 
 #[test]
 fn a_region_past_the_limit_is_refused_and_one_up_to_it_is_held() {
-    let config = BfcConfig {
+    let config = RegionConfig {
         limit_bytes: 8 * GRANULE + 100,
         ..FIXED
     };
@@ -107,12 +108,12 @@ fn a_region_past_the_limit_is_refused_and_one_up_to_it_is_held() {
         region_error(&mut pool, 3 * BASE, GRANULE),
         RegionError::Limit
     );
-    pool.bfc.set_limit(GRANULE);
+    pool.shared.get_mut().set_limit(GRANULE);
     assert_eq!(
         region_error(&mut pool, 3 * BASE, GRANULE),
         RegionError::Limit
     );
-    pool.bfc.set_limit(u64::MAX);
+    pool.shared.get_mut().set_limit(u64::MAX);
     pool.add_region(3 * BASE, GRANULE);
 }
 
@@ -142,22 +143,23 @@ fn a_region_without_a_record_left_is_refused() {
 fn one_region_more_than_the_table_holds_is_refused() {
     let mut pool = Pool::new(FIXED);
     for i in 0..MAX_REGIONS as u64 {
-        pool.bfc
+        pool.shared
+            .get_mut()
             .add_region(range(i * 2 * GRANULE, GRANULE))
             .expect("room");
     }
     pool.check();
-    let records = pool.bfc.report().vacant_records;
+    let records = pool.shared.get_mut().report().vacant_records;
     assert_eq!(
         region_error(&mut pool, 1 << 40, GRANULE),
         RegionError::RegionsFull
     );
-    assert_eq!(pool.bfc.report().vacant_records, records);
+    assert_eq!(pool.shared.get_mut().report().vacant_records, records);
 }
 
 /// The ticket a request asks for.
-fn ticket(pool: &mut Pool, attempt: &mut Attempt) -> larder_core::GrowTicket {
-    let progress = pool.bfc.advance(attempt);
+fn ticket(pool: &mut Pool, attempt: &mut RegionAttempt) -> larder_core::GrowTicket {
+    let progress = pool.shared.get_mut().advance(attempt);
     pool.check();
     match progress {
         Progress::Plan(RegionPlan::Grow(ticket)) => ticket,
@@ -168,7 +170,7 @@ fn ticket(pool: &mut Pool, attempt: &mut Attempt) -> larder_core::GrowTicket {
 #[test]
 fn a_commit_is_refused_when_the_range_is_too_small_or_the_limit_was_lowered() {
     let mut pool = Pool::new(ranged(GIB));
-    let mut attempt = Attempt::new(Request::new(100 * KIB));
+    let mut attempt = RegionAttempt::new(Request::new(100 * KIB));
     let before = pool.picture();
     for (bytes, limit, error) in [
         (128 * KIB - GRANULE, GIB, RegionError::TooSmall),
@@ -180,13 +182,17 @@ fn a_commit_is_refused_when_the_range_is_too_small_or_the_limit_was_lowered() {
             (ticket.bytes(), ticket.least_bytes()),
             (128 * KIB, 128 * KIB)
         );
-        pool.bfc.set_limit(limit);
+        pool.shared.get_mut().set_limit(limit);
         pool.check();
         let given = range(BASE, bytes);
-        let rejected = pool.bfc.commit(ticket, given).expect_err("a bad range");
+        let rejected = pool
+            .shared
+            .get_mut()
+            .commit(ticket, given)
+            .expect_err("a bad range");
         pool.check();
         assert_eq!((rejected.error, rejected.value), (error, given));
-        pool.bfc.set_limit(GIB);
+        pool.shared.get_mut().set_limit(GIB);
         assert_eq!(
             pool.picture(),
             before,
@@ -194,11 +200,15 @@ fn a_commit_is_refused_when_the_range_is_too_small_or_the_limit_was_lowered() {
         );
     }
     let ticket = ticket(&mut pool, &mut attempt);
-    pool.bfc
+    pool.shared
+        .get_mut()
         .commit(ticket, range(BASE, 128 * KIB))
         .expect("as asked");
     pool.check();
-    assert!(matches!(pool.bfc.advance(&mut attempt), Progress::Ready(_)));
+    assert!(matches!(
+        pool.shared.get_mut().advance(&mut attempt),
+        Progress::Ready(_)
+    ));
     pool.check();
 }
 
@@ -206,36 +216,39 @@ fn a_commit_is_refused_when_the_range_is_too_small_or_the_limit_was_lowered() {
 fn a_commit_is_refused_when_tables_have_filled_up_meanwhile() {
     let mut pool = Pool::over(ranged(GIB), Source::new(), 3);
     pool.add_region(BASE, 4 * GRANULE);
-    let mut attempt = Attempt::new(Request::new(64 * KIB));
+    let mut attempt = RegionAttempt::new(Request::new(64 * KIB));
     let waiting = ticket(&mut pool, &mut attempt);
     let _block = pool.alloc(GRANULE);
     let rejected = pool
-        .bfc
+        .shared
+        .get_mut()
         .commit(waiting, range(16 * BASE, 64 * KIB))
         .expect_err("no record");
     pool.check();
     assert_eq!(rejected.error, RegionError::TableFull);
 
-    let mut pool = Pool::new(BfcConfig {
+    let mut pool = Pool::new(RegionConfig {
         collect_regions: false,
         ..ranged(GIB)
     });
     for i in 1..MAX_REGIONS as u64 {
-        pool.bfc
+        pool.shared
+            .get_mut()
             .add_region(range(i * 2 * GRANULE, GRANULE))
             .expect("room");
     }
-    let mut attempt = Attempt::new(Request::new(100 * KIB));
+    let mut attempt = RegionAttempt::new(Request::new(100 * KIB));
     let waiting = ticket(&mut pool, &mut attempt);
     pool.add_region(1 << 40, GRANULE);
     let rejected = pool
-        .bfc
+        .shared
+        .get_mut()
         .commit(waiting, range(1 << 41, 128 * KIB))
         .expect_err("no region");
     pool.check();
     assert_eq!(rejected.error, RegionError::RegionsFull);
     attempt.growth_rejected(rejected.error);
-    match pool.bfc.advance(&mut attempt) {
+    match pool.shared.get_mut().advance(&mut attempt) {
         Progress::Failed(AllocError::OutOfMemory(out)) => assert_eq!(out.cause, Cause::Regions),
         other => panic!("{other:?}"),
     }
@@ -245,7 +258,7 @@ fn a_commit_is_refused_when_tables_have_filled_up_meanwhile() {
 #[test]
 fn a_ticket_counts_against_the_limit_until_it_is_aborted() {
     let mut pool = Pool::new(ranged(128 * KIB));
-    let mut attempt = Attempt::new(Request::new(64 * KIB));
+    let mut attempt = RegionAttempt::new(Request::new(64 * KIB));
     let [one, two] = [0, 1].map(|_| ticket(&mut pool, &mut attempt));
     let out = out_of_memory(&mut pool, &Request::new(1));
     assert_eq!(
@@ -254,15 +267,15 @@ fn a_ticket_counts_against_the_limit_until_it_is_aborted() {
         "growth under way"
     );
     assert_eq!(region_error(&mut pool, BASE, GRANULE), RegionError::Limit);
-    pool.bfc.abort(one);
+    pool.shared.get_mut().abort(one);
     pool.check();
     pool.add_region(BASE, GRANULE);
     assert_eq!(
-        pool.bfc.retry_smaller(two),
+        pool.shared.get_mut().retry_smaller(two),
         None,
         "nothing smaller helps; it is aborted"
     );
     pool.check();
-    assert_eq!(pool.bfc.excess_bytes(), 0);
+    assert_eq!(pool.shared.get_mut().excess_bytes(), 0);
     pool.add_region(16 * BASE, 128 * KIB - GRANULE);
 }

@@ -1,17 +1,17 @@
-//! Errors and answers through `BfcAllocator`, the allocator behind a lock, are those of the `Bfc`.
+//! Errors and answers through `Shared`, the allocator behind a lock, are those of the `RegionPool`.
 
 use super::ranged;
 use crate::common::{GIB, KIB, MIB, Source, point, table};
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BlockAllocator, Cause, EventNumber, FreeError, Request,
+    AllocError, BestFit, BlockAllocator, Cause, EventNumber, FreeError, RegionPool, Request, Shared,
 };
 
 #[test]
 fn the_shared_allocator_gives_the_same_errors_and_answers() {
     let source = Source::contiguous();
     source.capacity_bytes.set(128 * KIB);
-    let bfc = Bfc::new(ranged(GIB), table(64)).expect("a good configuration");
-    let allocator: BfcAllocator<'_, _> = BfcAllocator::new(bfc, source);
+    let bfc = RegionPool::new(ranged(GIB), table(64)).expect("a good configuration");
+    let allocator: Shared<RegionPool<'_>, _> = Shared::new(bfc, source);
     let check = || allocator.with(|bfc| bfc.check_invariants()).expect("sound");
     assert_eq!(allocator.alloc(&Request::new(0)), Err(AllocError::ZeroSize));
     let block = allocator.alloc(&Request::new(1000)).expect("room").block;

@@ -6,16 +6,16 @@ use std::rc::Rc;
 
 use super::{BASE, GRANULE, out_of_memory, ranged};
 use crate::common::{Call, GIB, KIB, MIB, Pool, Random, Source, assert_disjoint, range};
-use larder_core::{AllocError, BfcConfig, Block, Cause, Growth, Request};
+use larder_core::{AllocError, Block, Cause, Growth, RegionConfig, Request};
 
 #[test]
 fn answers_that_are_not_adjacent_become_regions_and_cost_at_most_two_calls() {
     let mut pool = Pool::new(ranged(GIB));
     let _small = pool.alloc(GRANULE);
-    pool.source.take_log();
+    pool.source().take_log();
     // 63.75 KiB are free at the end, but what is asked for to go with them lies elsewhere.
     let _large = pool.alloc(96 * KIB);
-    let calls = pool.source.take_log();
+    let calls = pool.source().take_log();
     assert!(calls.len() <= 2, "{calls:?}");
     assert!(pool.reserved_bytes() <= (64 + 128 + 128) * KIB);
     assert!(pool.regions().len() <= 3);
@@ -29,13 +29,13 @@ fn a_source_that_is_adjacent_now_and_then_neither_hoards_nor_loses() {
         let mut pool = Pool::over(ranged(16 * MIB), Source::contiguous(), 1024);
         let mut live: Vec<Block> = Vec::new();
         for _ in 0..200 {
-            pool.source.contiguous.set(random.below(2) == 0);
+            pool.source().contiguous.set(random.below(2) == 0);
             match random.below(8) {
                 0..4 => {
                     let log2 = random.below(20);
-                    pool.source.take_log();
+                    pool.source().take_log();
                     live.extend(pool.try_alloc(1 + random.below(1 << log2)));
-                    let grows = pool.source.take_log();
+                    let grows = pool.source().take_log();
                     let grows = grows.iter().filter(|call| matches!(call, Call::Grow(_)));
                     assert!(grows.count() <= 2);
                 }
@@ -46,22 +46,22 @@ fn a_source_that_is_adjacent_now_and_then_neither_hoards_nor_loses() {
                 _ => drop(pool.trim()),
             }
             assert_disjoint(&live);
-            assert_eq!(pool.reserved_bytes(), pool.source.out_bytes());
+            assert_eq!(pool.reserved_bytes(), pool.source().out_bytes());
         }
         pool.free_all(live);
         pool.trim();
-        assert_eq!((pool.reserved_bytes(), pool.source.out_bytes()), (0, 0));
+        assert_eq!((pool.reserved_bytes(), pool.source().out_bytes()), (0, 0));
     }
 }
 
 /// An allocator with one block, over a source that from now on answers with what `f` makes of the
 /// wished bytes; more than 100 answers are taken for a hang.
-fn broken(config: BfcConfig, f: fn(u64) -> (u64, u64)) -> (Pool, Rc<Cell<u32>>) {
+fn broken(config: RegionConfig, f: fn(u64) -> (u64, u64)) -> (Pool, Rc<Cell<u32>>) {
     let mut pool = Pool::new(config);
     let _block = pool.alloc(64 * KIB);
     let calls = Rc::new(Cell::new(0));
     let counter = Rc::clone(&calls);
-    pool.source.answer_by(move |request| {
+    pool.source().answer_by(move |request| {
         counter.set(counter.get() + 1);
         assert!(
             counter.get() < 100,
@@ -73,12 +73,12 @@ fn broken(config: BfcConfig, f: fn(u64) -> (u64, u64)) -> (Pool, Rc<Cell<u32>>) 
     (pool, calls)
 }
 
-fn growing_configs(limit: u64) -> [BfcConfig; 2] {
+fn growing_configs(limit: u64) -> [RegionConfig; 2] {
     let collecting = ranged(limit);
     let collect_regions = false;
     [
         collecting,
-        BfcConfig {
+        RegionConfig {
             collect_regions,
             ..collecting
         },
@@ -100,14 +100,14 @@ fn a_sub_allocator_that_breaks_its_promises_is_an_error_and_nothing_is_lost() {
             println!("{name}");
             let (mut pool, calls) = broken(config, answer);
             let before = pool.picture();
-            pool.source.take_log();
+            pool.source().take_log();
             let out = out_of_memory(&mut pool, &Request::new(2 * MIB));
             let told = matches!(out.cause, Cause::Rejected(_));
             assert!(told, "{name}: {:?}", out.cause);
             assert_eq!(pool.picture(), before);
             assert!(calls.get() <= 2, "{name}: {} calls", calls.get());
             // Each range that is not held goes back, unless blocks may live in it.
-            let log = pool.source.take_log();
+            let log = pool.source().take_log();
             let grown = log
                 .iter()
                 .filter(|call| matches!(call, Call::Grow(_)))
@@ -118,7 +118,7 @@ fn a_sub_allocator_that_breaks_its_promises_is_an_error_and_nothing_is_lost() {
                 .count();
             let expected = if name == "overlapping" { 0 } else { grown };
             assert_eq!(released, expected, "{name}: {log:?}");
-            pool.source.answer_by_rule();
+            pool.source().answer_by_rule();
             assert!(pool.try_alloc(2 * MIB).is_some(), "it serves again");
         }
     }
@@ -145,9 +145,9 @@ fn an_answer_longer_than_asked_within_the_limit_is_held_whole() {
     for config in growing_configs(GIB) {
         let (mut pool, _) = broken(config, |bytes| (BASE, bytes + MIB));
         let before = pool.reserved_bytes();
-        pool.source.take_log();
+        pool.source().take_log();
         let _block = pool.alloc(2 * MIB);
-        let asked = match pool.source.take_log()[..] {
+        let asked = match pool.source().take_log()[..] {
             [Call::Grow(bytes)] => bytes,
             ref other => panic!("{other:?}"),
         };
@@ -162,9 +162,9 @@ fn an_answer_shorter_than_asked_that_still_serves_is_held() {
         unit_bytes: 1024,
         ahead_divisor: NonZeroU32::new(1),
     };
-    let config = BfcConfig {
+    let config = RegionConfig {
         growth,
-        ..BfcConfig::new(GIB)
+        ..RegionConfig::new(GIB)
     };
     let (mut pool, _) = broken(config, |bytes| (BASE, bytes / 64));
     let before = pool.reserved_bytes();
@@ -176,7 +176,7 @@ fn an_answer_shorter_than_asked_that_still_serves_is_held() {
 /// The unit rounds a request near the largest region past what a region can hold.
 #[test]
 fn a_request_that_its_unit_rounds_past_the_largest_region_is_served_or_refused_in_words() {
-    let config = BfcConfig::new(u64::MAX);
+    let config = RegionConfig::new(u64::MAX);
     let mut pool = Pool::new(config);
     let bytes = u64::from(u32::MAX) * GRANULE - GRANULE;
     match pool.try_grant(&Request::new(bytes)) {

@@ -3,15 +3,15 @@
 use super::{BASE, GRANULE, fixed, numbers, out_of_memory};
 use crate::common::{GIB, Pool, point, range};
 use larder_core::{
-    AllocError, Block, ByteCount, Cause, Chunk, ConfigError, FreeError, OutOfMemory, RegionError,
-    Request, ResizeError, SubAllocError, Violation,
+    AllocError, BestFit, Block, ByteCount, Cause, Chunk, ConfigError, FreeError, OutOfMemory,
+    RegionError, Request, ResizeError, SubAllocError, Violation,
 };
 
 /// Every `OutOfMemory`, one for each cause.
 fn all_causes() -> Vec<OutOfMemory> {
     let limit = out_of_memory(&mut Pool::of_regions(256), &Request::new(257));
     let mut exhausted = Pool::of_regions(GIB);
-    exhausted.source.refuse_grows.set(u32::MAX);
+    exhausted.source().refuse_grows.set(u32::MAX);
     let sub_allocator = out_of_memory(&mut exhausted, &Request::new(1));
     let mut pieces = fixed(3);
     let [a, _b, c] = [0, 1, 2].map(|_| pieces.alloc(GRANULE));
@@ -134,14 +134,16 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
     assert_eq!(violation.to_string(), "invariant BFC3 broken at chunk 17");
     let mut pool = fixed(1);
     let rejected = pool
-        .bfc
+        .shared
+        .get_mut()
         .add_region(range(BASE, GRANULE))
         .expect_err("overlaps");
     let text = rejected.to_string();
     assert!(text.contains("256") && text.contains("0x100000") && text.contains("overlaps"));
     let block = pool.alloc(1);
     let rejected = pool
-        .bfc
+        .shared
+        .get_mut()
         .free_after(block, point(1, u64::MAX))
         .expect_err("far");
     let text = rejected.to_string();
@@ -149,7 +151,11 @@ fn every_other_error_says_what_is_wrong_and_what_to_do() {
         text.contains("0x100000") && text.contains("event"),
         "{text}"
     );
-    let rejected = pool.bfc.resize(rejected.value, 0).expect_err("nothing");
+    let rejected = pool
+        .shared
+        .get_mut()
+        .resize(rejected.value, 0)
+        .expect_err("nothing");
     let text = rejected.to_string();
     assert!(text.contains("0x100000") && text.contains("zero"), "{text}");
 }

@@ -1,8 +1,8 @@
 //! Blocks at places that a layout chose, and memory put behind such places ahead of time.
 
 use super::bench::{BASE, Bench, PAGE, config, pages, point};
-use larder_core::paged::{Backing, PagedAttempt};
-use larder_core::{Addr, AddrRange, AllocError, Block, Progress, Request, StreamId};
+use larder_core::pages::{Backing, PageAttempt};
+use larder_core::{Addr, AddrRange, AllocError, BestFit, Block, Progress, Request, StreamId};
 
 /// So many pages from a page of the addresses on.
 fn range(first: u64, count: u64) -> AddrRange {
@@ -10,15 +10,13 @@ fn range(first: u64, count: u64) -> AddrRange {
 }
 
 fn at(bench: &mut Bench, range: AddrRange) -> Result<Block, AllocError> {
-    let block = bench.paged.alloc_at_over(&bench.device, range, None);
+    let block = bench.paged.alloc_at(range, None, None);
     bench.check();
     block
 }
 
 fn back(bench: &mut Bench, range: AddrRange, max: u64) -> bool {
-    let mapped = bench
-        .paged
-        .back_over(&bench.device, range, range, max * PAGE, None);
+    let mapped = bench.paged.back(range, range, max * PAGE, None);
     bench.check();
     mapped
 }
@@ -67,24 +65,13 @@ fn memory_that_queued_work_still_uses_does_not_move_to_a_place() {
 fn backing_counts_no_allocation_and_no_live_bytes() {
     let mut bench = Bench::new(config(64, Backing::Billed));
     let _block = bench.alloc(&pages(1));
-    let before = bench.paged.stats();
+    let before = bench.paged.get_mut().stats();
     assert!(back(&mut bench, range(0, 32), 32));
-    let stats = bench.paged.stats();
+    let stats = bench.paged.get_mut().stats();
     assert_eq!(bench.held(), 32);
     assert_eq!(stats.peak_live_bytes, before.peak_live_bytes);
     assert_eq!(stats.allocations, before.allocations);
     assert_eq!(stats.largest_bytes, before.largest_bytes);
-}
-
-#[test]
-fn what_was_only_mapped_is_not_needed() {
-    let mut bench = Bench::new(config(64, Backing::Billed));
-    let _block = bench.alloc(&pages(1));
-    bench.paged.end_step();
-    assert!(back(&mut bench, range(0, 32), 32));
-    let given = bench.paged.release_unneeded_over(&bench.device, 1);
-    bench.check();
-    assert!(given > 0);
 }
 
 #[test]
@@ -96,10 +83,13 @@ fn a_range_that_is_not_all_inside_the_addresses_is_not_backed() {
     for range in [below, range(7, 2), range(8, 1), huge, all] {
         assert!(!back(&mut bench, range, 64), "{range:?}");
         assert_eq!(bench.held(), 0, "{range:?}");
-        assert!(bench.paged.missing_bytes(range, None) > 0, "{range:?}");
+        assert!(
+            bench.paged.get_mut().missing_bytes(range, None) > 0,
+            "{range:?}"
+        );
     }
     assert!(back(&mut bench, range(0, 8), 8));
-    assert_eq!(bench.paged.missing_bytes(range(0, 8), None), 0);
+    assert_eq!(bench.paged.get_mut().missing_bytes(range(0, 8), None), 0);
 }
 
 #[test]
@@ -131,9 +121,9 @@ fn idle_memory_of_the_range_stays_where_it_is() {
     }
     bench.begin(&outside, &pages(1));
     bench.free(outside);
-    assert_eq!(bench.paged.missing_bytes(range(0, 8), None), PAGE);
+    assert_eq!(bench.paged.get_mut().missing_bytes(range(0, 8), None), PAGE);
     assert!(back(&mut bench, range(0, 8), 8));
-    assert_eq!(bench.paged.missing_bytes(range(0, 8), None), 0);
+    assert_eq!(bench.paged.get_mut().missing_bytes(range(0, 8), None), 0);
     assert_eq!(bench.held(), 8, "the page behind the range moved");
     let (calls, _) = bench.calls_of(|bench| at(bench, range(0, 1)).unwrap());
     assert_eq!(calls.map, 0);
@@ -155,10 +145,10 @@ fn a_driver_that_refuses_any_call_of_a_backing_leaves_nothing_out_of_use() {
     for refused in 0..40 {
         let mut bench = Bench::new(config(64, Backing::Billed));
         let stay = gaps(&mut bench, 16);
-        bench.device.refuse_in(Some(refused));
+        bench.paged.source().refuse_in(Some(refused));
         let mapped = back(&mut bench, range(0, 16), 16);
-        bench.device.refuse_in(None);
-        assert_eq!(bench.paged.lost_bytes(), 0);
+        bench.paged.source().refuse_in(None);
+        assert_eq!(bench.paged.get_mut().lost_bytes(), 0);
         if !mapped {
             assert!(bench.held() < 16);
             assert!(back(&mut bench, range(0, 16), 16), "the next time");
@@ -199,15 +189,15 @@ fn a_stream_moves_what_its_own_work_uses_and_its_places_may_be_pending() {
         bench.begin(&outside, &user);
         bench.free_after(outside, point(1, 5));
         let stream = StreamId::new(number);
-        let missing = bench.paged.missing_bytes(range(0, 8), Some(stream));
-        let least = bench.paged.missing_bytes(range(0, 8), None);
+        let missing = bench
+            .paged
+            .get_mut()
+            .missing_bytes(range(0, 8), Some(stream));
+        let least = bench.paged.get_mut().missing_bytes(range(0, 8), None);
         assert_eq!(least - missing, if moves { PAGE } else { 0 });
         let point = Some(point(number, 6));
         let held = bench.held();
-        let mapped =
-            bench
-                .paged
-                .back_over(&bench.device, range(0, 8), range(0, 8), 16 * PAGE, point);
+        let mapped = bench.paged.back(range(0, 8), range(0, 8), 16 * PAGE, point);
         assert!(mapped);
         bench.check();
         let created = bench.held() - held;
@@ -222,9 +212,9 @@ fn what_a_layout_has_is_not_given_back_to_fill_the_rest_of_it() {
     bench.free(idle);
     // One page may be held, and the layout has it.
     assert!(!back(&mut bench, range(0, 2), 1));
-    assert!(bench.paged.is_mapped(range(0, 1)));
+    assert!(bench.paged.get_mut().is_mapped(range(0, 1)));
     assert!(back(&mut bench, range(0, 2), 2));
-    assert!(bench.paged.is_mapped(range(0, 2)));
+    assert!(bench.paged.get_mut().is_mapped(range(0, 2)));
 }
 
 #[test]
@@ -239,8 +229,8 @@ fn a_place_over_a_part_of_what_a_stream_has_left_is_joined_with_what_is_free_beh
     bench.free(behind);
     bench.complete(point(1, 1));
     let stream = StreamId::new(1);
-    let mut attempt = PagedAttempt::at_on(range(0, 2), None, stream);
-    let Progress::Ready(_grant) = bench.paged.advance(&mut attempt) else {
+    let mut attempt = PageAttempt::at(range(0, 2), None, Some(stream));
+    let Progress::Ready(_grant) = bench.paged.get_mut().advance(&mut attempt) else {
         panic!("all of it has memory");
     };
     bench.check();

@@ -1,13 +1,13 @@
 //! What the directed tests share: an allocator over a device that judges every call, both walked
 //! after each operation.
 
-use larder_core::paged::{
-    Backing, Handle, Mapping, PageCall, PageDriver, PagePlan, PageTables, PagedAttempt, PagedBfc,
-    PagedConfig, Place,
+use larder_core::pages::{
+    Backing, Handle, Mapping, PageAttempt, PageCall, PageConfig, PageDriver, PageEntry, PagePlan,
+    PagePool, PageTables,
 };
 use larder_core::{
-    Addr, AddrRange, AllocError, Block, Cause, Chunk, ChunkState, EventNumber, Progress, Request,
-    StreamId, StreamPoint,
+    Addr, AddrRange, AllocError, BestFit, Block, BlockAllocator, Cause, Chunk, ChunkInfo,
+    ChunkState, EventNumber, Progress, Request, Shared, StreamId, StreamPoint,
 };
 use larder_model::{PageCalls, PageDevice};
 
@@ -19,12 +19,12 @@ pub(crate) const BASE: u64 = 1000 * PAGE;
 pub(crate) const PLENTY: u64 = 1 << 20;
 
 /// Pages of 4 KiB over so many pages of addresses.
-pub(crate) fn config(pages: u64, backing: Backing) -> PagedConfig {
+pub(crate) fn config(pages: u64, backing: Backing) -> PageConfig {
     let addresses = AddrRange::new(Addr::new(BASE), pages * PAGE).unwrap();
-    PagedConfig {
+    PageConfig {
         page_bytes: PAGE,
         unit_bytes: PAGE / 64,
-        ..PagedConfig::new(addresses, backing)
+        ..PageConfig::new(addresses, backing)
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn tables(
     mappings: usize,
 ) -> (&'static mut [Chunk], PageTables<'static>) {
     let tables = PageTables {
-        places: vec![Place::EMPTY; places].leak(),
+        entries: vec![PageEntry::EMPTY; places].leak(),
         handles: vec![Handle::VACANT; handles].leak(),
         mappings: vec![Mapping::VACANT; mappings].leak(),
     };
@@ -57,17 +57,27 @@ pub(crate) fn tables(
 
 /// An allocator and its device.
 pub(crate) struct Bench {
-    pub(crate) paged: PagedBfc<'static>,
-    pub(crate) device: PageDevice,
+    pub(crate) paged: Shared<PagePool<'static>, PageDevice>,
 }
 
 impl Bench {
-    pub(crate) fn new(config: PagedConfig) -> Self {
+    pub(crate) fn new(config: PageConfig) -> Self {
         Self::with_tables(config, 256, 256, 1024)
     }
 
     pub(crate) fn with_tables(
-        config: PagedConfig,
+        config: PageConfig,
+        chunks: usize,
+        handles: usize,
+        mappings: usize,
+    ) -> Self {
+        let device = PageDevice::new(config.page_bytes, PLENTY * PAGE);
+        Self::on(device, config, chunks, handles, mappings)
+    }
+
+    pub(crate) fn on(
+        device: PageDevice,
+        config: PageConfig,
         chunks: usize,
         handles: usize,
         mappings: usize,
@@ -75,21 +85,20 @@ impl Bench {
         let places = (config.addresses.bytes() / config.page_bytes) as usize;
         let (chunks, tables) = tables(chunks, places, handles, mappings);
         Self {
-            paged: PagedBfc::with_tables(config, chunks, tables).unwrap(),
-            device: PageDevice::new(config.page_bytes, PLENTY * PAGE),
+            paged: Shared::new(PagePool::new(config, chunks, tables).unwrap(), device),
         }
     }
 
     #[track_caller]
     pub(crate) fn check(&self) {
-        self.paged.check_invariants().unwrap();
-        assert_eq!(self.device.violation(), None);
+        self.paged.with(|pool| pool.check_invariants()).unwrap();
+        assert_eq!(self.paged.source().violation(), None);
     }
 
     /// Asks, and lets the device see the block.
     #[track_caller]
     pub(crate) fn try_alloc(&mut self, request: &Request) -> Result<Block, AllocError> {
-        let grant = self.paged.alloc_over(&self.device, request);
+        let grant = self.paged.alloc(request);
         self.check();
         let block = grant?.block;
         self.begin(&block, request);
@@ -98,7 +107,7 @@ impl Bench {
 
     #[track_caller]
     pub(crate) fn begin(&self, block: &Block, request: &Request) {
-        self.device.begin_use(block.range(), request.stream);
+        self.paged.source().begin_use(block.range(), request.stream);
         self.check();
     }
 
@@ -121,7 +130,7 @@ impl Bench {
         let range = AddrRange::new(Addr::new(end), count * PAGE).unwrap();
         let handles = self.paged.page_stats().handles;
         let paged = &mut self.paged;
-        assert!(paged.back_over(&self.device, range, range, u64::MAX, None));
+        assert!(paged.back(range, range, u64::MAX, None));
         assert_eq!(self.paged.page_stats().handles, handles + 1);
         let block = self.alloc(&pages(count));
         assert_eq!(block.range(), range);
@@ -152,27 +161,27 @@ impl Bench {
 
     #[track_caller]
     pub(crate) fn free(&mut self, block: Block) {
-        self.device.end_use(block.range(), None);
+        self.paged.source().end_use(block.range(), None);
         self.paged.free(block).unwrap();
         self.check();
     }
 
     #[track_caller]
     pub(crate) fn free_after(&mut self, block: Block, point: StreamPoint) {
-        self.device.end_use(block.range(), Some(point));
-        self.paged.free_after(block, point).unwrap();
+        self.paged.source().end_use(block.range(), Some(point));
+        self.paged.get_mut().free_after(block, point).unwrap();
         self.check();
     }
 
     pub(crate) fn complete(&mut self, point: StreamPoint) {
-        self.device.complete(point);
-        self.paged.complete(point.stream, point.event);
+        self.paged.source().complete(point);
+        self.paged.get_mut().complete(point.stream, point.event);
     }
 
     /// Gives so many pages back; gives the pages.
     #[track_caller]
     pub(crate) fn release(&mut self, count: u64) -> u64 {
-        let bytes = self.paged.release_over(&self.device, count * PAGE);
+        let bytes = self.paged.release(count * PAGE);
         self.check();
         bytes / PAGE
     }
@@ -180,7 +189,11 @@ impl Bench {
     /// The plan of a request that needs one.
     #[track_caller]
     pub(crate) fn plan(&mut self, request: &Request) -> PagePlan {
-        match self.paged.advance(&mut PagedAttempt::new(*request)) {
+        match self
+            .paged
+            .get_mut()
+            .advance(&mut PageAttempt::new(*request))
+        {
             Progress::Plan(plan) => plan,
             other => panic!("{other:?}"),
         }
@@ -189,10 +202,10 @@ impl Bench {
     /// Makes the next call of a plan, if there is one, and reports its outcome.
     #[track_caller]
     pub(crate) fn call(&mut self, plan: &mut PagePlan) -> Option<PageCall> {
-        let step = self.paged.next_call(plan)?;
-        match self.device.call(step) {
-            Ok(()) => self.paged.done(plan),
-            Err(_) => self.paged.refused(plan),
+        let step = self.paged.get_mut().next_call(plan)?;
+        match self.paged.source().call(step) {
+            Ok(()) => self.paged.get_mut().done(plan),
+            Err(_) => self.paged.get_mut().refused(plan),
         }
         self.check();
         Some(step)
@@ -202,7 +215,7 @@ impl Bench {
     #[track_caller]
     pub(crate) fn finish(&mut self, mut plan: PagePlan) -> Option<Block> {
         while self.call(&mut plan).is_some() {}
-        let grant = self.paged.finish(plan);
+        let grant = self.paged.get_mut().finish(plan);
         self.check();
         grant.map(|grant| grant.block)
     }
@@ -211,15 +224,18 @@ impl Bench {
     #[track_caller]
     pub(crate) fn held(&self) -> u64 {
         let held = self.paged.stats().reserved_bytes;
-        assert_eq!(held + self.paged.lost_bytes(), self.device.held_bytes());
+        assert_eq!(
+            held + self.paged.with(|pool| pool.lost_bytes()),
+            self.paged.source().held_bytes()
+        );
         held / PAGE
     }
 
     /// Calls that `f` makes.
     pub(crate) fn calls_of<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> (PageCalls, R) {
-        let before = self.device.calls();
+        let before = self.paged.source().calls();
         let result = f(self);
-        let after = self.device.calls();
+        let after = self.paged.source().calls();
         let calls = PageCalls {
             create: after.create - before.create,
             map: after.map - before.map,
@@ -234,7 +250,7 @@ impl Bench {
     /// neighbours are one.
     pub(crate) fn picture(&self) -> Vec<(char, u64, u64)> {
         let mut picture: Vec<(char, u64, u64)> = Vec::new();
-        self.paged.for_each_chunk(|chunk| {
+        let mut see = |chunk: ChunkInfo| {
             let kind = match chunk.state {
                 ChunkState::Used { .. } => 'U',
                 ChunkState::Free { pending: false } => 'F',
@@ -248,7 +264,8 @@ impl Bench {
                 Some((last, _, before)) if *last == kind && kind != 'U' => *before += size,
                 _ => picture.push((kind, start, size)),
             }
-        });
+        };
+        self.paged.with(|pool| pool.for_each_chunk(&mut see));
         picture
     }
 

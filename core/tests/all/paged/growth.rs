@@ -1,7 +1,7 @@
 //! How much is created at once, and in how many pieces: the figures.
 
 use super::bench::{BASE, Bench, PAGE, config, pages};
-use larder_core::paged::{Backing, PageCall};
+use larder_core::pages::{Backing, PageCall};
 use larder_core::{Addr, AddrRange, Request};
 
 /// Pages of each piece that a request makes the allocator create.
@@ -29,7 +29,7 @@ fn the_first_memory_is_what_is_asked_for_in_whole_pages() {
 fn large(unit: u64, limit: u64) -> Bench {
     let mut config = config(8192, Backing::Billed);
     config.unit_bytes = unit * PAGE;
-    config.bfc.limit_bytes = limit.saturating_mul(PAGE);
+    config.limit_bytes = limit.saturating_mul(PAGE);
     Bench::with_tables(config, 64, 1024, 2048)
 }
 
@@ -77,7 +77,7 @@ fn after_a_refusal_handles_are_as_small_as_if_what_was_held_were_the_limit() {
     for (refused, creates) in [(None, 2), (Some(0), 9)] {
         let mut bench = large(4, u64::MAX);
         let _ballast = bench.alloc(&pages(40));
-        bench.device.refuse_in(refused);
+        bench.paged.source().refuse_in(refused);
         let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(9)));
         assert_eq!(calls.create, creates);
     }
@@ -95,9 +95,9 @@ fn a_handle_of_a_layout_is_at_most_a_16th_of_what_will_be_held() {
     let mut bench = Bench::new(config(128, Backing::Billed));
     let _ballast = bench.alloc(&pages(48));
     let behind = AddrRange::new(Addr::new(BASE + 48 * PAGE), 16 * PAGE).unwrap();
-    let paged = &mut bench.paged;
-    let (handles, device) = (paged.page_stats().handles, &bench.device);
-    assert!(paged.back_over(device, behind, behind, u64::MAX, None));
+    let paged = &bench.paged;
+    let handles = paged.page_stats().handles;
+    assert!(paged.back(behind, behind, u64::MAX, None));
     assert_eq!(paged.page_stats().handles, handles + 4);
 }
 
@@ -105,7 +105,7 @@ fn a_handle_of_a_layout_is_at_most_a_16th_of_what_will_be_held() {
 fn young(pages: u64, limit: u64) -> Bench {
     let mut config = config(pages, Backing::Billed);
     config.unit_bytes = 10 * PAGE;
-    config.bfc.limit_bytes = limit.saturating_mul(PAGE);
+    config.limit_bytes = limit.saturating_mul(PAGE);
     Bench::new(config)
 }
 

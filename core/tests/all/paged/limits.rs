@@ -2,13 +2,15 @@
 
 use super::bench::{Bench, PAGE, config, page_of, pages};
 use super::scenes::{SCENES, releasing};
+use larder_core::BestFit;
 use larder_core::Cause;
-use larder_core::paged::{Backing, PageCall, PageDriver, PagedAllocator};
+use larder_core::Shared;
+use larder_core::pages::{Backing, PageCall, PageDriver};
 use larder_model::PageDevice;
 
 fn limited(backing: Backing, limit: u64) -> Bench {
     let mut config = config(256, backing);
-    config.bfc.limit_bytes = limit * PAGE;
+    config.limit_bytes = limit * PAGE;
     Bench::new(config)
 }
 
@@ -17,7 +19,10 @@ fn memory_goes_back_before_more_is_created() {
     let (mut bench, request, _live) = releasing();
     let plan = bench.plan(&request);
     assert!(bench.finish(plan).is_some());
-    assert_eq!((bench.held(), bench.device.peak_bytes()), (5, 5 * PAGE));
+    assert_eq!(
+        (bench.held(), bench.paged.source().peak_bytes()),
+        (5, 5 * PAGE)
+    );
 }
 
 #[test]
@@ -31,7 +36,7 @@ fn an_idle_handle_too_large_to_move_makes_room_for_smaller_ones() {
     let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(4)));
     assert_eq!((calls.release, calls.unmap), (1, 1));
     assert_eq!(
-        (bench.held(), bench.device.peak_bytes()),
+        (bench.held(), bench.paged.source().peak_bytes()),
         (held - 1, held * PAGE)
     );
 }
@@ -43,9 +48,12 @@ fn plans_under_way_count_what_they_will_create() {
     assert_eq!(bench.cause(&pages(3)), Cause::Limit);
     let second = bench.plan(&pages(2));
     assert_eq!(bench.cause(&pages(1)), Cause::Limit);
-    assert_eq!(bench.paged.report().planned_bytes, 5 * PAGE);
+    assert_eq!(bench.paged.get_mut().report().planned_bytes, 5 * PAGE);
     assert!(bench.finish(second).is_some() && bench.finish(first).is_some());
-    assert_eq!((bench.held(), bench.device.peak_bytes()), (5, 5 * PAGE));
+    assert_eq!(
+        (bench.held(), bench.paged.source().peak_bytes()),
+        (5, 5 * PAGE)
+    );
 }
 
 #[test]
@@ -53,12 +61,15 @@ fn what_a_plan_released_is_its_own_to_replace() {
     let (mut bench, request, _live) = releasing();
     let mut plan = bench.plan(&request);
     while plan.released_bytes() == 0 && bench.call(&mut plan).is_some() {}
-    assert_eq!(bench.device.held_bytes(), 4 * PAGE);
+    assert_eq!(bench.paged.source().held_bytes(), 4 * PAGE);
     // One page is idle still; a second one would be that of the plan.
     let _last = bench.alloc(&pages(1));
     assert_eq!(bench.cause(&pages(1)), Cause::Limit);
     assert!(bench.finish(plan).is_some());
-    assert_eq!((bench.held(), bench.device.peak_bytes()), (5, 5 * PAGE));
+    assert_eq!(
+        (bench.held(), bench.paged.source().peak_bytes()),
+        (5, 5 * PAGE)
+    );
 }
 
 #[test]
@@ -73,7 +84,10 @@ fn what_a_plan_released_above_its_need_is_for_others() {
     assert_eq!(bench.cause(&pages(2)), Cause::Limit);
     let _other = bench.alloc(&pages(1));
     assert!(bench.finish(plan).is_some());
-    assert_eq!((bench.held(), bench.device.peak_bytes()), (54, 54 * PAGE));
+    assert_eq!(
+        (bench.held(), bench.paged.source().peak_bytes()),
+        (54, 54 * PAGE)
+    );
 }
 
 #[test]
@@ -89,7 +103,10 @@ fn what_several_pieces_of_a_plan_leave_above_its_need_is_for_others() {
     assert_eq!(bench.cause(&pages(2)), Cause::Limit);
     let _other = bench.alloc(&pages(1));
     assert!(bench.finish(plan).is_some());
-    assert_eq!((bench.held(), bench.device.peak_bytes()), (56, 56 * PAGE));
+    assert_eq!(
+        (bench.held(), bench.paged.source().peak_bytes()),
+        (56, 56 * PAGE)
+    );
 }
 
 #[test]
@@ -107,10 +124,10 @@ fn a_plan_undone_gives_its_share_of_the_limit_back() {
     for scene in SCENES {
         let (mut bench, request, _live) = scene();
         let plan = bench.plan(&request);
-        bench.device.refuse_in(Some(0));
+        bench.paged.source().refuse_in(Some(0));
         assert!(bench.finish(plan).is_none());
-        let held = bench.held() * PAGE + bench.paged.lost_bytes();
-        assert_eq!(bench.paged.set_limit(0), held);
+        let held = bench.held() * PAGE + bench.paged.get_mut().lost_bytes();
+        assert_eq!(bench.paged.get_mut().set_limit(0), held);
     }
 }
 
@@ -122,16 +139,19 @@ fn a_limit_lowered_between_two_calls_undoes_what_the_plan_created() {
         for _ in 0..calls {
             bench.call(&mut plan);
         }
-        let created = bench.device.held_bytes();
-        assert_eq!(bench.paged.set_limit(PAGE), 2 * PAGE);
+        let created = bench.paged.source().held_bytes();
+        assert_eq!(bench.paged.get_mut().set_limit(PAGE), 2 * PAGE);
         // A map and an access may follow what is created already, but no other create.
         while let Some(step) = bench.call(&mut plan) {
             assert!(!matches!(step, PageCall::Create { .. }), "{step:?}");
         }
         assert!(!plan.succeeded());
         assert!(bench.finish(plan).is_none());
-        assert_eq!((bench.held(), bench.device.peak_bytes()), (0, created));
-        assert_eq!(bench.paged.excess_bytes(), 0);
+        assert_eq!(
+            (bench.held(), bench.paged.source().peak_bytes()),
+            (0, created)
+        );
+        assert_eq!(bench.paged.get_mut().excess_bytes(), 0);
     }
 }
 
@@ -140,9 +160,12 @@ fn a_limit_lowered_after_a_plan_was_agreed_on_does_not_break_it() {
     let mut bench = limited(Backing::Billed, 64);
     let mut plan = bench.plan(&pages(3));
     while bench.call(&mut plan).is_some() {}
-    bench.paged.set_limit(PAGE);
+    bench.paged.get_mut().set_limit(PAGE);
     assert!(bench.finish(plan).is_some());
-    assert_eq!((bench.held(), bench.paged.excess_bytes()), (3, 2 * PAGE));
+    assert_eq!(
+        (bench.held(), bench.paged.get_mut().excess_bytes()),
+        (3, 2 * PAGE)
+    );
 }
 
 #[test]
@@ -152,7 +175,7 @@ fn a_plan_that_only_moves_ignores_a_lowered_limit() {
     bench.free(a);
     bench.free(c);
     let plan = bench.plan(&pages(4));
-    bench.paged.set_limit(PAGE);
+    bench.paged.get_mut().set_limit(PAGE);
     assert!(bench.finish(plan).is_some());
     assert_eq!(bench.held(), 6);
 }
@@ -164,14 +187,14 @@ fn the_budget_binds_where_it_is_lower_than_the_limit() {
         assert_eq!(bench.cause(&pages(4)), Cause::Limit);
         let _block = bench.alloc(&pages(3));
         assert_eq!(bench.cause(&pages(1)), Cause::Limit);
-        assert_eq!(bench.device.peak_bytes(), 3 * PAGE);
+        assert_eq!(bench.paged.source().peak_bytes(), 3 * PAGE);
     }
 }
 
 #[test]
 fn a_part_of_a_page_above_the_limit_does_not_count() {
     let mut config = config(64, Backing::Billed);
-    config.bfc.limit_bytes = 3 * PAGE - 1;
+    config.limit_bytes = 3 * PAGE - 1;
     let mut bench = Bench::new(config);
     assert_eq!(bench.cause(&pages(3)), Cause::Limit);
     let _block = bench.alloc(&pages(2));
@@ -194,8 +217,7 @@ fn adjust_gives_back_what_is_idle_and_answers_with_the_excess() {
     let mut bench = limited(Backing::Billed, 64);
     let [a, b, c] = bench.blocks([2, 1, 3]);
     bench.free(a);
-    let Bench { paged, device } = bench;
-    let pool = PagedAllocator::new(paged, device);
+    let pool = bench.paged;
     let stats = pool.pool_stats();
     assert_eq!((stats.pool_bytes, stats.stable_bytes), (6 * PAGE, 4 * PAGE));
     assert_eq!(pool.adjust(5 * PAGE), 0);
@@ -214,10 +236,10 @@ fn adjust_counts_what_the_device_does_not_take_back() {
     let mut bench = limited(Backing::Billed, 64);
     let [a, _b] = bench.blocks([1, 1]);
     bench.free(a);
-    let Bench { paged, device } = bench;
-    let pool = PagedAllocator::new(paged, Holds(device));
+    let (paged, device) = bench.paged.into_parts();
+    let mut pool = Shared::new(paged, Holds(device));
     assert_eq!(pool.adjust(PAGE), PAGE);
-    assert_eq!(pool.page_stats().lost_bytes, PAGE);
+    assert_eq!(pool.get_mut().page_stats().lost_bytes, PAGE);
     assert_eq!(pool.source().0.held_bytes(), 2 * PAGE);
 }
 
@@ -228,7 +250,7 @@ fn where_memory_is_short_what_has_some_serves_before_a_closer_fit_without() {
     bench.free(hole);
     assert_eq!(bench.release(2), 2);
     bench.free(larger);
-    bench.paged.set_limit(6 * PAGE);
+    bench.paged.get_mut().set_limit(6 * PAGE);
     let (calls, block) = bench.calls_of(|bench| bench.alloc(&pages(2)));
     assert_eq!((calls.total(), page_of(&block)), (0, 3));
 }

@@ -1,8 +1,8 @@
 //! The bound of what one search looks at, however many chunks are free.
 
 use super::bench::{Bench, PAGE, config, pages};
-use larder_core::Request;
-use larder_core::paged::Backing;
+use larder_core::pages::Backing;
+use larder_core::{BestFit, BlockAllocator, Request};
 
 /// What one search looks at in vain.
 const LOOKS: u64 = 1024;
@@ -22,23 +22,23 @@ fn holes(count: u64, full: bool) -> Bench {
     bench.free(all);
     let paged = &mut bench.paged;
     let blocks: Vec<_> = (0..2 * count)
-        .map(|_| paged.alloc(&pages(1)).unwrap().block)
+        .map(|_| paged.get_mut().alloc(&pages(1)).unwrap().block)
         .collect();
     blocks
         .into_iter()
         .step_by(2)
-        .for_each(|block| paged.free(block).unwrap());
+        .for_each(|block| paged.get_mut().free(block).unwrap());
     if full {
-        paged.set_limit(2 * count * PAGE);
+        paged.get_mut().set_limit(2 * count * PAGE);
     }
-    assert_eq!(u64::from(paged.report().free_chunks), count);
+    assert_eq!(u64::from(paged.get_mut().report().free_chunks), count);
     bench
 }
 
 /// Looks of the searches for one request; to ask for their number is a search, too.
 fn looks_of(bench: &mut Bench, request: &Request) -> u64 {
     let before = bench.paged.page_stats().looks;
-    let _block = bench.paged.alloc_over(&bench.device, request);
+    let _block = bench.paged.alloc(request);
     let after = [(), ()].map(|()| bench.paged.page_stats().looks);
     after[0] - before - (after[1] - after[0])
 }
@@ -78,7 +78,7 @@ fn addresses_without_memory_are_looked_at_by_the_4096_pages() {
 fn more_idle_handles_than_one_search_finds_are_given_back_by_several_plans() {
     for by_one_plan in [true, false] {
         let mut config = config(2048, Backing::Billed);
-        config.bfc.limit_bytes = 2048 * PAGE;
+        config.limit_bytes = 2048 * PAGE;
         let mut bench = Bench::with_tables(config, 64, 2048, 4096);
         let blocks = bench.blocks([256; 7]);
         blocks.into_iter().for_each(|block| bench.free(block));
@@ -86,7 +86,7 @@ fn more_idle_handles_than_one_search_finds_are_given_back_by_several_plans() {
         assert!(handles > LOOKS);
         let (calls, ()) = bench.calls_of(|bench| {
             if by_one_plan {
-                let plan = bench.paged.plan_release(u64::MAX).unwrap();
+                let plan = bench.paged.get_mut().plan_release(u64::MAX).unwrap();
                 bench.finish(plan);
             } else {
                 bench.release(u64::MAX / PAGE);

@@ -2,8 +2,8 @@
 
 use super::bench::{BASE, Bench, PAGE, PLENTY, config, page_of, pages};
 use super::scenes::{ONE, SIX, THREE, TWO, swing};
-use larder_core::paged::{Backing, PageCall};
-use larder_core::{Addr, AddrRange, Block};
+use larder_core::pages::{Backing, PageCall};
+use larder_core::{Addr, AddrRange, BestFit, Block};
 
 #[test]
 fn a_moved_handle_stays_mapped_where_it_was_and_is_reused_without_a_call() {
@@ -40,7 +40,7 @@ fn a_place_is_reused_only_when_all_of_its_memory_is_idle() {
     let bench = &mut swing.bench;
     // One page of the piece of three, at the front of the six.
     let range = AddrRange::new(Addr::new(BASE + SIX * PAGE), PAGE).unwrap();
-    let _one = bench.paged.alloc_at_over(&bench.device, range, None);
+    let _one = bench.paged.alloc_at(range, None, None);
     let (calls, three) = bench.calls_of(|bench| bench.alloc(&pages(3)));
     // Its old place gets the other two, and what is created.
     assert_eq!((calls.unmap, calls.map, calls.create), (1, 2, 0));
@@ -103,10 +103,11 @@ fn moves_stop_once_the_calls_made_exceed_what_is_held_pays_for_and_go_on_when_a_
     // Each move takes three calls.
     let created = [(); 5].map(|()| tear(&mut bench, &mut teeth));
     assert_eq!(
-        (created, bench.device.calls().total()),
+        (created, bench.paged.source().calls().total()),
         ([0, 0, 0, 0, 2], 116)
     );
-    bench.paged.set_limit(bench.held() * PAGE);
+    let held = bench.held();
+    bench.paged.get_mut().set_limit(held * PAGE);
     let (calls, created) = bench.calls_of(|bench| tear(bench, &mut teeth));
     assert_eq!((created, calls.map, calls.create), (0, 2, 0));
 }
@@ -115,7 +116,7 @@ fn moves_stop_once_the_calls_made_exceed_what_is_held_pays_for_and_go_on_when_a_
 fn what_is_idle_moves_when_the_device_refuses_memory() {
     let (mut bench, mut teeth) = torn(Backing::Budget(PLENTY * PAGE));
     assert_eq!(tear(&mut bench, &mut teeth), 2);
-    bench.device.refuse_in(Some(0));
+    bench.paged.source().refuse_in(Some(0));
     let (calls, created) = bench.calls_of(|bench| tear(bench, &mut teeth));
     assert_eq!((created, calls.map, calls.create), (0, 2, 0));
 }
@@ -136,7 +137,7 @@ fn nothing_moves_before_a_budget_is_reached() {
     // Of what is idle by now all moves, and the last page is created.
     let (calls, _block) = bench.calls_of(|bench| bench.alloc(&pages(8)));
     assert_eq!((calls.map, calls.create), (8, 1));
-    assert_eq!(bench.device.peak_bytes(), 40 * PAGE);
+    assert_eq!(bench.paged.source().peak_bytes(), 40 * PAGE);
 }
 
 /// One idle page that was at the end of five holes in turn, so that it has four mappings.
@@ -163,12 +164,12 @@ fn four_mappings() -> FourMappings {
         bench.free(block);
     }
     assert_eq!(bench.release(14), 14);
-    bench.paged.set_limit(bench.held() * PAGE);
+    let held = bench.held();
+    bench.paged.get_mut().set_limit(held * PAGE);
     let moves = sizes.map(|size| {
         let last = BASE + (places[size as usize - 1] + size - 1) * PAGE;
         let range = AddrRange::new(Addr::new(last), PAGE).unwrap();
-        let (calls, block) =
-            bench.calls_of(|bench| bench.paged.alloc_at_over(&bench.device, range, None));
+        let (calls, block) = bench.calls_of(|bench| bench.paged.alloc_at(range, None, None));
         let block = block.unwrap();
         bench.begin(&block, &pages(1));
         bench.free(block);
@@ -195,7 +196,7 @@ fn a_handle_has_four_mappings_at_most_and_the_oldest_goes() {
 #[test]
 fn in_place_never_maps_what_is_mapped() {
     let (mut bench, mut teeth) = torn(Backing::InPlace);
-    bench.paged.set_limit(36 * PAGE);
+    bench.paged.get_mut().set_limit(36 * PAGE);
     for _ in 0..8 {
         for _ in 0..2 {
             let block = teeth.pop().unwrap();
@@ -207,7 +208,7 @@ fn in_place_never_maps_what_is_mapped() {
         let _block = block.unwrap();
     }
     assert_eq!(bench.paged.page_stats().cached_mappings, 0);
-    assert_eq!(bench.device.peak_bytes(), 36 * PAGE);
+    assert_eq!(bench.paged.source().peak_bytes(), 36 * PAGE);
 }
 
 #[test]
@@ -267,7 +268,7 @@ fn when_the_unmap_that_makes_room_for_a_fifth_mapping_is_refused_the_handle_has_
     let mut four = four_mappings();
     let bench = &mut four.bench;
     let mut plan = bench.plan(&pages(1));
-    bench.device.refuse_in(Some(0));
+    bench.paged.source().refuse_in(Some(0));
     bench.call(&mut plan);
     assert!(bench.finish(plan).is_none());
     assert_eq!(bench.paged.page_stats().cached_mappings, 3);

@@ -1,8 +1,8 @@
 //! Stream order: memory that queued work uses, and the places it used it through.
 
 use super::bench::{BASE, Bench, GRANULE, PAGE, config, page_of, pages, point};
-use larder_core::paged::Backing;
-use larder_core::{Cause, EventNumber, Request, StreamId};
+use larder_core::pages::Backing;
+use larder_core::{BestFit, Cause, EventNumber, Request, StreamId};
 
 const A: StreamId = StreamId::new(1);
 const B: StreamId = StreamId::new(2);
@@ -14,7 +14,7 @@ fn pending(room: u64) -> Bench {
     let [a, _b, c, _d] = [2, 1, 2, 1].map(|size| bench.alloc(&pages(size).on(A)));
     bench.free_after(a, point(1, 5));
     bench.free_after(c, point(1, 6));
-    bench.paged.set_limit((6 + room) * PAGE);
+    bench.paged.get_mut().set_limit((6 + room) * PAGE);
     bench
 }
 
@@ -66,7 +66,7 @@ fn what_a_block_leaves_of_moved_memory_waits_for_the_stream_too() {
     let half = PAGE / 2;
     let moved = bench.alloc(&Request::new(4 * PAGE - half).on(A).without_wait());
     assert_eq!(page_of(&moved), 6);
-    bench.paged.set_limit(u64::MAX);
+    bench.paged.get_mut().set_limit(u64::MAX);
     let _behind = bench.alloc(&pages(3).on(B));
     let surplus = moved.addr().get() + 4 * PAGE - half;
     // The later of the two events counts.
@@ -83,7 +83,7 @@ fn what_a_block_leaves_of_moved_memory_waits_for_the_stream_too() {
 fn the_same_stream_has_the_rest_at_once() {
     let mut bench = pending(0);
     let moved = bench.alloc(&Request::new(4 * PAGE - GRANULE).on(A).without_wait());
-    bench.paged.set_limit(u64::MAX);
+    bench.paged.get_mut().set_limit(u64::MAX);
     let _behind = bench.alloc(&pages(3).on(B));
     let rest = Request::new(GRANULE).on(A).without_wait();
     let (calls, rest) = bench.calls_of(|bench| bench.alloc(&rest));
@@ -99,9 +99,9 @@ fn a_cached_mapping_in_the_way_is_unmapped_when_its_stream_has_passed() {
         let [a, b, c, _d] = [2, 1, 2, 1].map(|size| bench.alloc(&pages(size).on(A)));
         bench.free_after(a, point(1, 5));
         bench.free_after(c, point(1, 6));
-        bench.paged.set_limit(6 * PAGE);
+        bench.paged.get_mut().set_limit(6 * PAGE);
         let _e = bench.alloc(&pages(4).on(A));
-        bench.paged.set_limit(u64::MAX);
+        bench.paged.get_mut().set_limit(u64::MAX);
         bench.free(b);
         bench.complete(point(1, completed));
         let request = pages(5).on(A);
@@ -124,10 +124,10 @@ fn a_cached_mapping_is_reused_for_its_own_stream_while_its_work_is_queued() {
         let again = bench.alloc(&request);
         bench.free_after(again, point(1, event));
     }
-    bench.paged.set_limit(55 * PAGE);
+    bench.paged.get_mut().set_limit(55 * PAGE);
     let five = bench.alloc(&pages(5).on(A));
     assert_eq!((page_of(&five), bench.held()), (55, 55));
-    bench.paged.set_limit(u64::MAX);
+    bench.paged.get_mut().set_limit(u64::MAX);
     bench.free_after(five, point(1, 3));
     let (calls, three) = bench.calls_of(|bench| bench.alloc(&pages(3).on(A)));
     assert_eq!((calls.total(), page_of(&three)), (0, 48));
@@ -143,7 +143,7 @@ fn a_block_goes_to_the_end_while_queued_work_uses_a_page_of_the_best_place_throu
     for (completed, place, unmapped) in [(5, 10, 0), (6, 3, 2)] {
         let mut bench = pending(0);
         let _moved = bench.alloc(&pages(4).on(A));
-        bench.paged.set_limit(u64::MAX);
+        bench.paged.get_mut().set_limit(u64::MAX);
         bench.complete(point(1, completed));
         let (calls, block) = bench.calls_of(|bench| bench.alloc(&pages(2).on(A)));
         assert_eq!((page_of(&block), calls.unmap), (place, unmapped));
@@ -155,10 +155,10 @@ fn a_place_that_stays_busy_costs_one_new_place_and_no_more() {
     let mut bench = Bench::new(config(512, Backing::Billed));
     let [ten, _guard] = bench.blocks([10, 2]);
     bench.free_after(ten, point(0, 1));
-    bench.paged.set_limit(13 * PAGE);
+    bench.paged.get_mut().set_limit(13 * PAGE);
     // Moved away, while queued work still uses its old place.
     let _eleven = bench.alloc(&pages(11));
-    bench.paged.set_limit(100 * PAGE);
+    bench.paged.get_mut().set_limit(100 * PAGE);
     for event in 2..40 {
         let block = bench.alloc(&pages(10));
         bench.free_after(block, point(0, event));
@@ -196,7 +196,7 @@ fn what_is_idle_does_not_depend_on_the_number_of_the_stream() {
 #[test]
 fn what_queued_work_uses_does_not_make_room_for_its_own_stream_either() {
     let mut config = config(64, Backing::InPlace);
-    config.bfc.limit_bytes = 5 * PAGE;
+    config.limit_bytes = 5 * PAGE;
     let mut bench = Bench::new(config);
     let [a, _b, c] = bench.blocks([2, 1, 2]);
     bench.free_after(a, point(0, 5));
@@ -206,7 +206,7 @@ fn what_queued_work_uses_does_not_make_room_for_its_own_stream_either() {
     assert_eq!((bench.without_unmapped_end(), bench.held()), (picture, 5));
     bench.complete(point(0, 5));
     let _block = bench.alloc(&pages(3));
-    assert_eq!(bench.device.peak_bytes(), 5 * PAGE);
+    assert_eq!(bench.paged.source().peak_bytes(), 5 * PAGE);
 }
 
 #[test]
@@ -219,7 +219,8 @@ fn at_the_limit_what_points_keep_apart_is_joined_above_a_hole_without_memory() {
     let _behind = bench.alloc(&quarter.on(StreamId::new(2)));
     bench.free(hole);
     assert_eq!(bench.release(2), 2);
-    bench.paged.set_limit(bench.held() * PAGE);
+    let held = bench.held();
+    bench.paged.get_mut().set_limit(held * PAGE);
     bench.free_after(mine, point(1, 1));
     bench.free(nobodys);
     let half = Request::new(PAGE / 2).on(stream).without_wait();

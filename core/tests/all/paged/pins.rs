@@ -2,18 +2,18 @@
 
 use super::bench::{BASE, Bench, PAGE, config, page_of, pages};
 use super::scenes::{THREE, swing};
-use larder_core::paged::Backing;
+use larder_core::pages::Backing;
 use larder_core::{Addr, AddrRange, Block, FreeError, Request};
 
 fn pin(bench: &mut Bench, block: &Block) -> AddrRange {
-    bench.device.pin(block.range());
-    bench.paged.pin(block).unwrap();
+    bench.paged.source().pin(block.range());
+    bench.paged.get_mut().pin(block).unwrap();
     block.range()
 }
 
 fn unpin(bench: &mut Bench, range: AddrRange) {
-    bench.device.unpin(range);
-    bench.paged.unpin(range);
+    bench.paged.source().unpin(range);
+    bench.paged.get_mut().unpin(range);
 }
 
 /// Two holes of two pages, and the first one's addresses, which are pinned.
@@ -43,7 +43,7 @@ fn pinned_memory_is_not_released_until_it_is_unpinned() {
     let (mut bench, range) = pinned();
     assert_eq!(bench.paged.page_stats().idle_bytes, 2 * PAGE);
     assert_eq!(bench.release(100), 2);
-    assert!(bench.paged.plan_release(PAGE).is_none());
+    assert!(bench.paged.get_mut().plan_release(PAGE).is_none());
     unpin(&mut bench, range);
     assert_eq!(bench.release(100), 2);
 }
@@ -93,8 +93,8 @@ fn a_part_of_a_block_pins_what_is_under_it() {
     let mut bench = Bench::new(config(64, Backing::Billed));
     let [a, _b] = bench.blocks([1, 1]);
     let part = AddrRange::new(a.addr(), 256).unwrap();
-    bench.device.pin(part);
-    bench.paged.pin_range(part);
+    bench.paged.source().pin(part);
+    bench.paged.get_mut().pin_range(part);
     bench.free(a);
     let (calls, block) = bench.calls_of(|bench| bench.alloc(&pages(2)));
     assert_eq!(calls.create, 2, "the pinned page stays");
@@ -116,12 +116,14 @@ fn each_pin_is_undone_by_an_unpin() {
     assert_eq!(bench.release(100), 0);
     unpin(&mut bench, range);
     // One too many is ignored, and so is a range of others.
-    bench.paged.unpin(range);
+    bench.paged.get_mut().unpin(range);
     bench
         .paged
+        .get_mut()
         .unpin(AddrRange::new(Addr::new(BASE - PAGE), PAGE).unwrap());
     bench
         .paged
+        .get_mut()
         .unpin(AddrRange::new(Addr::new(BASE), 65 * PAGE).unwrap());
     assert_eq!(bench.release(100), 1);
 }
@@ -146,7 +148,7 @@ fn a_block_of_another_allocator_is_not_pinned() {
     let [a] = bench.blocks([1]);
     let mut other = Bench::new(config(64, Backing::Billed));
     let [b] = other.blocks([1]);
-    assert_eq!(bench.paged.pin(&b), Err(FreeError::Unknown));
+    assert_eq!(bench.paged.get_mut().pin(&b), Err(FreeError::Unknown));
     bench.free(a);
     other.free(b);
     assert_eq!((bench.release(1), other.release(1)), (1, 1));

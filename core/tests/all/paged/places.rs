@@ -2,8 +2,8 @@
 
 use super::bench::{BASE, Bench, PAGE, config, page_of, pages, tables};
 use super::scenes::clearing;
-use larder_core::paged::{Backing, PagedBfc, PagedConfig};
-use larder_core::{Addr, AddrRange, Align, AllocError, BfcConfig, Cause, ConfigError, Growth};
+use larder_core::pages::{Backing, PageConfig, PagePool};
+use larder_core::{Addr, AddrRange, Align, AllocError, BestFit, Cause, ConfigError};
 
 #[test]
 fn an_alignment_above_the_page_costs_addresses_and_no_memory() {
@@ -167,9 +167,9 @@ fn tables_of_pages_without_a_cached_mapping_are_full() {
     assert_eq!(bench.without_unmapped_end(), picture);
 }
 
-fn refused(config: PagedConfig, places: usize, handles: usize, mappings: usize) -> ConfigError {
+fn refused(config: PageConfig, places: usize, handles: usize, mappings: usize) -> ConfigError {
     let (chunks, tables) = tables(16, places, handles, mappings);
-    PagedBfc::with_tables(config, chunks, tables).err().unwrap()
+    PagePool::new(config, chunks, tables).err().unwrap()
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_block_goes_to_the_end_when_a_plan_holds_a_page_of_the_best_place() {
     let mut bench = Bench::new(config(64, Backing::Billed));
     let [two, _stay] = bench.blocks([2, 1]);
     bench.free(two);
-    let plan = bench.paged.plan_release(PAGE).unwrap();
+    let plan = bench.paged.get_mut().plan_release(PAGE).unwrap();
     let (calls, block) = bench.calls_of(|bench| bench.alloc(&pages(2)));
     assert_eq!((page_of(&block), calls.unmap), (3, 0));
     assert!(bench.finish(plan).is_none());
@@ -203,10 +203,11 @@ fn a_larger_chunk_serves_that_has_memory_when_there_is_none_for_the_best_place()
     bench.free(two);
     assert_eq!(bench.release(2), 2);
     // It can neither move nor be given back.
-    bench.device.pin(three.range());
-    bench.paged.pin(&three).unwrap();
+    bench.paged.source().pin(three.range());
+    bench.paged.get_mut().pin(&three).unwrap();
     bench.free(three);
-    bench.paged.set_limit(bench.held() * PAGE);
+    let held = bench.held();
+    bench.paged.get_mut().set_limit(held * PAGE);
     let (calls, block) = bench.calls_of(|bench| bench.alloc(&pages(2)));
     assert_eq!((page_of(&block), calls.total()), (3, 0));
 }
@@ -214,24 +215,13 @@ fn a_larger_chunk_serves_that_has_memory_when_there_is_none_for_the_best_place()
 #[test]
 fn a_configuration_that_contradicts_itself_is_refused() {
     let good = config(8, Backing::Billed);
-    let own_growth = PagedConfig {
-        bfc: BfcConfig {
-            growth: Growth::Range {
-                unit_bytes: PAGE,
-                ahead_divisor: None,
-            },
-            ..good.bfc
-        },
-        ..good
-    };
-    assert_eq!(refused(own_growth, 8, 8, 8), ConfigError::PagedGrowth);
     for page_bytes in [0, 128, PAGE + 128, 1 << 41] {
-        let config = PagedConfig { page_bytes, ..good };
+        let config = PageConfig { page_bytes, ..good };
         assert_eq!(refused(config, 8, 8, 8), ConfigError::Page, "{page_bytes}");
     }
     for (start, bytes) in [(BASE + 256, PAGE), (BASE, PAGE + 256), (BASE, PAGE << 30)] {
         let addresses = AddrRange::new(Addr::new(start), bytes).unwrap();
-        let config = PagedConfig { addresses, ..good };
+        let config = PageConfig { addresses, ..good };
         assert_eq!(refused(config, 8, 8, 8), ConfigError::Addresses);
     }
     for (places, handles, mappings) in [(7, 8, 8), (8, 1, 8), (8, 8, 1), (8, 0, 8), (8, 8, 0)] {
@@ -239,7 +229,7 @@ fn a_configuration_that_contradicts_itself_is_refused() {
         assert_eq!(error, ConfigError::PageTables);
     }
     let (chunks, tables) = tables(16, 8, 2, 2);
-    assert!(PagedBfc::with_tables(good, chunks, tables).is_ok());
+    assert!(PagePool::new(good, chunks, tables).is_ok());
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Plans: whose they are, several under way at once, and threads.
 
 use super::bench::{Bench, PAGE, config, pages};
-use larder_core::paged::{Backing, PageStats, PagedAllocator};
-use larder_core::{BlockAllocator, Request, StreamId};
+use larder_core::pages::{Backing, PagePool, PageStats};
+use larder_core::{BestFit, BlockAllocator, Request, Shared, StreamId};
 use larder_model::{PageDevice, Random};
 
 #[test]
@@ -12,16 +12,16 @@ fn a_plan_of_another_allocator_changes_nothing() {
     let [block] = other.blocks([1]);
     let mut plan = ours.plan(&pages(3));
     let picture = other.picture();
-    assert_eq!(other.paged.next_call(&mut plan), None);
-    other.paged.done(&mut plan);
-    other.paged.refused(&mut plan);
+    assert_eq!(other.paged.get_mut().next_call(&mut plan), None);
+    other.paged.get_mut().done(&mut plan);
+    other.paged.get_mut().refused(&mut plan);
     assert_eq!((other.picture(), other.held()), (picture.clone(), 1));
     // Our allocator goes on as if nothing had been.
     assert!(ours.finish(plan).is_some());
     assert_eq!(ours.held(), 3);
 
     let plan = ours.plan(&pages(3));
-    assert_eq!(other.paged.finish(plan), None);
+    assert_eq!(other.paged.get_mut().finish(plan), None);
     other.check();
     ours.check();
     assert_eq!((other.picture(), other.held()), (picture, 1));
@@ -32,9 +32,9 @@ fn a_plan_of_another_allocator_changes_nothing() {
 fn the_next_call_stays_the_same_until_its_outcome_is_reported() {
     let mut bench = Bench::new(config(64, Backing::Billed));
     let mut plan = bench.plan(&pages(2));
-    let call = bench.paged.next_call(&mut plan);
+    let call = bench.paged.get_mut().next_call(&mut plan);
     assert!(call.is_some());
-    assert_eq!(bench.paged.next_call(&mut plan), call);
+    assert_eq!(bench.paged.get_mut().next_call(&mut plan), call);
     assert!(bench.finish(plan).is_some());
 }
 
@@ -44,7 +44,7 @@ fn a_plan_given_up_half_way_keeps_what_it_touches_and_no_more() {
     let [kept] = bench.blocks([1]);
     let mut plan = bench.plan(&pages(2));
     bench.call(&mut plan);
-    assert_eq!(bench.paged.finish(plan), None);
+    assert_eq!(bench.paged.get_mut().finish(plan), None);
     bench.check();
     bench.free(kept);
     let block = bench.alloc(&pages(4));
@@ -59,7 +59,7 @@ fn plans_under_way_have_nothing_in_common() {
     bench.free(c);
     // All that is idle belongs to the first; the others create, and nothing is given back.
     let mut plans: Vec<_> = (2..5).map(|size| bench.plan(&pages(size + 1))).collect();
-    assert!(bench.paged.plan_release(PAGE).is_none());
+    assert!(bench.paged.get_mut().plan_release(PAGE).is_none());
     let mut left = true;
     while left {
         left = false;
@@ -91,9 +91,9 @@ fn a_plan_that_fails_leaves_the_others_as_they_are() {
         for _ in 0..refused {
             bench.call(&mut first);
         }
-        bench.device.refuse_in(Some(0));
+        bench.paged.source().refuse_in(Some(0));
         bench.call(&mut first);
-        bench.device.refuse_in(None);
+        bench.paged.source().refuse_in(None);
         let second = bench.finish(second).unwrap();
         bench.begin(&second, &pages(3));
         let first = bench.finish(first);
@@ -106,12 +106,12 @@ fn memory_in_a_plan_serves_nobody_else() {
     let mut bench = Bench::new(config(64, Backing::Billed));
     let [a, _b] = bench.blocks([3, 1]);
     bench.free(a);
-    let plan = bench.paged.plan_release(3 * PAGE).unwrap();
-    bench.paged.set_limit(4 * PAGE);
+    let plan = bench.paged.get_mut().plan_release(3 * PAGE).unwrap();
+    bench.paged.get_mut().set_limit(4 * PAGE);
     assert!(bench.try_alloc(&pages(1)).is_err());
     assert!(bench.finish(plan).is_none());
     let _block = bench.alloc(&pages(3));
-    assert_eq!(bench.device.peak_bytes(), 4 * PAGE);
+    assert_eq!(bench.paged.source().peak_bytes(), 4 * PAGE);
 }
 
 #[test]
@@ -121,14 +121,14 @@ fn four_threads_end_with_the_right_totals() {
         Backing::Budget(48 * PAGE),
         Backing::InPlace,
     ] {
-        let Bench { paged, device } = Bench::new(config(512, backing));
-        let pool = PagedAllocator::new(paged, &device);
+        let pool = Bench::new(config(512, backing)).paged;
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let (pool, device) = (&pool, &device);
-                scope.spawn(move || work(pool, device, thread));
+                let pool = &pool;
+                scope.spawn(move || work(pool, thread));
             }
         });
+        let device = pool.source();
         assert_eq!(device.violation(), None);
         pool.with(|paged| paged.check_invariants()).unwrap();
         let stats = pool.stats();
@@ -146,7 +146,8 @@ fn four_threads_end_with_the_right_totals() {
     }
 }
 
-fn work(pool: &PagedAllocator<'_, &PageDevice>, device: &PageDevice, thread: u8) {
+fn work(pool: &Shared<PagePool<'_>, PageDevice>, thread: u8) {
+    let device = pool.source();
     let mut random = Random::new(u64::from(thread));
     let mut live = Vec::new();
     for _ in 0..400 {

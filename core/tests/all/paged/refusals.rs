@@ -2,8 +2,8 @@
 
 use super::bench::{Bench, PAGE, config, pages};
 use super::scenes::{SCENES, Scene, clearing, creating, moving, releasing, waking};
-use larder_core::paged::{Backing, PageCall};
-use larder_core::{AllocError, Cause};
+use larder_core::pages::{Backing, PageCall};
+use larder_core::{AllocError, BestFit, Cause};
 use larder_model::{PageCalls, PageDevice};
 
 fn calls(scene: fn() -> Scene) -> PageCalls {
@@ -45,7 +45,7 @@ fn refuse(scene: fn() -> Scene, which: u64) -> Refused {
     for _ in 0..which {
         bench.call(&mut plan);
     }
-    bench.device.refuse_in(Some(0));
+    bench.paged.source().refuse_in(Some(0));
     let call = bench.call(&mut plan).unwrap();
     while bench.call(&mut plan).is_some() {}
     assert!(!plan.succeeded());
@@ -71,7 +71,7 @@ fn whichever_call_is_refused_every_chunk_is_as_before() {
                 PageCall::Release { bytes, .. } => bytes,
                 _ => 0,
             };
-            assert_eq!(bench.paged.lost_bytes(), lost);
+            assert_eq!(bench.paged.with(|pool| pool.lost_bytes()), lost);
             assert_eq!(bench.held(), refused.held - refused.released - lost / PAGE);
             if refused.released + lost == 0 {
                 assert_eq!(bench.without_unmapped_end(), refused.picture);
@@ -85,11 +85,11 @@ fn after_a_refusal_the_same_request_is_served_and_no_more_is_held() {
     for scene in SCENES {
         let (mut bench, request, _live) = scene();
         let _block = bench.alloc(&request);
-        let held = bench.device.held_bytes();
+        let held = bench.paged.source().held_bytes();
         for which in 0..calls(scene).total() {
             let (mut bench, request, _live) = refuse(scene, which).scene;
             let _block = bench.alloc(&request);
-            assert_eq!(bench.device.held_bytes(), held);
+            assert_eq!(bench.paged.source().held_bytes(), held);
         }
     }
 }
@@ -99,7 +99,7 @@ fn one_refusal_does_not_fail_an_allocation() {
     for scene in SCENES {
         for refused in 0..calls(scene).total() {
             let (mut bench, request, _live) = scene();
-            bench.device.refuse_in(Some(refused));
+            bench.paged.source().refuse_in(Some(refused));
             let _block = bench.alloc(&request);
         }
     }
@@ -109,13 +109,13 @@ fn one_refusal_does_not_fail_an_allocation() {
 fn two_refusals_fail_it() {
     let (mut bench, request, _live) = creating();
     let mut plan = bench.plan(&request);
-    let mut attempt = larder_core::paged::PagedAttempt::new(request);
+    let mut attempt = larder_core::pages::PageAttempt::new(request);
     attempt.plan_failed();
     attempt.plan_failed();
-    bench.device.refuse_in(Some(0));
+    bench.paged.source().refuse_in(Some(0));
     while bench.call(&mut plan).is_some() {}
-    assert!(bench.paged.finish(plan).is_none());
-    let larder_core::Progress::Failed(error) = bench.paged.advance(&mut attempt) else {
+    assert!(bench.paged.get_mut().finish(plan).is_none());
+    let larder_core::Progress::Failed(error) = bench.paged.get_mut().advance(&mut attempt) else {
         panic!("a third plan");
     };
     let AllocError::OutOfMemory(out) = error else {
@@ -132,9 +132,9 @@ fn refuse_twice(scene: fn() -> Scene, first: u64, second: u64) -> Option<(Scene,
     for _ in 0..first {
         bench.call(&mut plan);
     }
-    bench.device.refuse_in(Some(0));
+    bench.paged.source().refuse_in(Some(0));
     bench.call(&mut plan);
-    bench.device.refuse_in(Some(second));
+    bench.paged.source().refuse_in(Some(second));
     let mut undo = None;
     let mut left = second;
     while let Some(step) = bench.call(&mut plan) {
@@ -143,7 +143,7 @@ fn refuse_twice(scene: fn() -> Scene, first: u64, second: u64) -> Option<(Scene,
         }
         left = left.saturating_sub(1);
     }
-    bench.device.refuse_in(None);
+    bench.paged.source().refuse_in(None);
     assert!(bench.finish(plan).is_none());
     undo.map(|undo| ((bench, request, live), undo))
 }
@@ -160,7 +160,7 @@ fn what_the_device_refuses_to_undo_is_lost_and_nothing_else() {
                 };
                 seen += 1;
                 bench.held();
-                let lost = bench.paged.lost_bytes();
+                let lost = bench.paged.get_mut().lost_bytes();
                 match undo {
                     PageCall::Release { bytes, .. } => assert_eq!(lost, bytes),
                     PageCall::Unmap { range, .. } => {
@@ -175,7 +175,7 @@ fn what_the_device_refuses_to_undo_is_lost_and_nothing_else() {
                     Err(AllocError::OutOfMemory(_)) => {}
                     Err(error) => panic!("{error}"),
                 }
-                assert_eq!(bench.paged.lost_bytes(), lost);
+                assert_eq!(bench.paged.with(|pool| pool.lost_bytes()), lost);
             }
         }
     }
@@ -185,28 +185,31 @@ fn what_the_device_refuses_to_undo_is_lost_and_nothing_else() {
 #[test]
 fn lost_bytes_count_against_the_limit() {
     let mut config = config(64, Backing::Billed);
-    config.bfc.limit_bytes = 3 * PAGE;
+    config.limit_bytes = 3 * PAGE;
     let mut bench = Bench::new(config);
     let mut plan = bench.plan(&pages(2));
     bench.call(&mut plan);
     bench.call(&mut plan);
     // The second create is refused, and the unmap of the first page.
-    bench.device.refuse_in(Some(0));
+    bench.paged.source().refuse_in(Some(0));
     bench.call(&mut plan);
-    bench.device.refuse_in(Some(0));
+    bench.paged.source().refuse_in(Some(0));
     assert!(bench.finish(plan).is_none());
-    assert_eq!(bench.paged.lost_bytes(), PAGE);
+    assert_eq!(bench.paged.get_mut().lost_bytes(), PAGE);
     assert_eq!(bench.cause(&pages(3)), Cause::Limit);
     let block = bench.alloc(&pages(2));
-    assert_eq!((bench.held(), bench.device.held_bytes()), (2, 3 * PAGE));
+    assert_eq!(
+        (bench.held(), bench.paged.source().held_bytes()),
+        (2, 3 * PAGE)
+    );
     bench.free(block);
-    assert_eq!(bench.paged.set_limit(2 * PAGE), PAGE);
+    assert_eq!(bench.paged.get_mut().set_limit(2 * PAGE), PAGE);
 }
 
 #[test]
 fn a_full_device_is_given_what_cannot_move() {
-    let mut bench = Bench::new(config(256, Backing::Budget(256 * PAGE)));
-    bench.device = PageDevice::new(PAGE, 55 * PAGE);
+    let config = config(256, Backing::Budget(256 * PAGE));
+    let mut bench = Bench::on(PageDevice::new(PAGE, 55 * PAGE), config, 256, 256, 1024);
     let [_ballast, three, _guard, two] = bench.pieces([48, 3, 1, 2]);
     bench.free(three);
     bench.free(two);

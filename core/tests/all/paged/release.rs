@@ -1,8 +1,8 @@
 //! Giving idle memory back: how much, which, and what stays.
 
 use super::bench::{Bench, PAGE, config, pages, point};
-use larder_core::paged::{Backing, PageCall};
-use larder_core::{Block, StreamId};
+use larder_core::pages::{Backing, PageCall};
+use larder_core::{BestFit, Block, StreamId};
 
 /// Idle pieces of 3, 2 and 1 pages, each in a hole of its own, and all that is live.
 fn pieces(floor: u64) -> (Bench, Vec<Block>) {
@@ -40,13 +40,13 @@ fn a_part_of_a_page_takes_a_page() {
     let mut bench = Bench::new(config(64, Backing::Billed));
     let block = bench.alloc(&pages(4));
     bench.free(block);
-    assert_eq!(bench.paged.release_over(&bench.device, PAGE + 1), 2 * PAGE);
+    assert_eq!(bench.paged.release(PAGE + 1), 2 * PAGE);
 }
 
 #[test]
 fn large_handles_go_first() {
     let (mut bench, _live) = pieces(0);
-    let mut plan = bench.paged.plan_release(5 * PAGE).unwrap();
+    let mut plan = bench.paged.get_mut().plan_release(5 * PAGE).unwrap();
     let mut released = Vec::new();
     while let Some(step) = bench.call(&mut plan) {
         if let PageCall::Release { bytes, .. } = step {
@@ -63,7 +63,7 @@ fn if_no_small_handle_is_idle_the_first_of_the_largest_chunk_goes() {
     assert_eq!(bench.release(1), 1);
     assert_eq!(bench.release(1), 3);
     assert_eq!(bench.release(1), 2);
-    assert!(bench.paged.plan_release(PAGE).is_none());
+    assert!(bench.paged.get_mut().plan_release(PAGE).is_none());
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn never_less_is_held_than_the_floor() {
     }
     let (mut bench, _live) = pieces(56);
     assert_eq!(bench.release(1), 1);
-    assert!(bench.paged.plan_release(1).is_none());
+    assert!(bench.paged.get_mut().plan_release(1).is_none());
 }
 
 #[test]
@@ -86,18 +86,18 @@ fn a_floor_that_no_idle_handle_is_small_enough_for_keeps_them_all() {
     let (mut bench, _live) = pieces(55);
     assert_eq!(bench.release(1), 1);
     // One page may go still, and the pieces have two and three.
-    assert!(bench.paged.plan_release(PAGE).is_none());
+    assert!(bench.paged.get_mut().plan_release(PAGE).is_none());
     assert_eq!(bench.held(), 56);
 }
 
 #[test]
 fn nothing_goes_if_nothing_is_wanted_or_idle() {
     let (mut bench, _live) = pieces(0);
-    assert!(bench.paged.plan_release(0).is_none());
+    assert!(bench.paged.get_mut().plan_release(0).is_none());
     let mut bench = Bench::new(config(64, Backing::Billed));
-    assert!(bench.paged.plan_release(PAGE).is_none());
+    assert!(bench.paged.get_mut().plan_release(PAGE).is_none());
     let block = bench.alloc(&pages(3));
-    assert!(bench.paged.plan_release(PAGE).is_none());
+    assert!(bench.paged.get_mut().plan_release(PAGE).is_none());
     bench.free(block);
     assert_eq!(bench.release(3), 3);
     assert_eq!(bench.held(), 0);
@@ -123,7 +123,7 @@ fn the_memory_of_queued_work_goes_when_its_stream_has_passed() {
         let block = bench.alloc(&pages(3).on(StreamId::new(stream)));
         bench.free_after(block, point(stream, 7));
         bench.complete(point(stream, 6));
-        assert!(bench.paged.plan_release(PAGE).is_none());
+        assert!(bench.paged.get_mut().plan_release(PAGE).is_none());
         bench.check();
         bench.complete(point(stream, 7));
         assert_eq!(bench.release(3), 3);
@@ -136,11 +136,11 @@ fn memory_whose_old_place_queued_work_still_uses_stays() {
     let [a, _b, c, _d] = bench.blocks([2, 1, 2, 1]);
     bench.free_after(a, point(0, 3));
     bench.free_after(c, point(0, 4));
-    bench.paged.set_limit(6 * PAGE);
+    bench.paged.get_mut().set_limit(6 * PAGE);
     // Moved at once, as it is the same stream; out of use again before its old work is done.
     let moved = bench.alloc(&pages(4));
     bench.free(moved);
-    assert!(bench.paged.plan_release(PAGE).is_none());
+    assert!(bench.paged.get_mut().plan_release(PAGE).is_none());
     bench.complete(point(0, 3));
     assert_eq!(bench.release(100), 2);
     bench.complete(point(0, 4));
@@ -164,11 +164,11 @@ fn giving_all_back_leaves_no_cached_mapping_that_no_work_uses() {
     let [a, _b, c, _d] = bench.blocks([2, 1, 2, 1]);
     bench.free_after(a, point(0, 5));
     bench.free_after(c, point(0, 6));
-    bench.paged.set_limit(6 * PAGE);
+    bench.paged.get_mut().set_limit(6 * PAGE);
     let _moved = bench.alloc(&pages(4));
     let cached = [4, 5, 6].map(|event| {
         bench.complete(point(0, event));
-        assert_eq!(bench.paged.release_over(&bench.device, u64::MAX), 0);
+        assert_eq!(bench.paged.release(u64::MAX), 0);
         bench.check();
         bench.paged.page_stats().cached_mappings
     });
@@ -179,85 +179,10 @@ fn giving_all_back_leaves_no_cached_mapping_that_no_work_uses() {
 fn what_the_device_refuses_to_unmap_is_idle_as_before() {
     let (mut bench, _live) = pieces(0);
     let picture = bench.picture();
-    bench.device.refuse_in(Some(0));
+    bench.paged.source().refuse_in(Some(0));
     assert_eq!(bench.release(6), 0);
     assert_eq!((bench.held(), bench.picture()), (57, picture));
     assert_eq!(bench.release(6), 6);
-}
-
-/// Steps with this many pages live at most; each ends with none.
-fn steps(bench: &mut Bench, live: &[u64]) {
-    for pages_live in live {
-        let block = bench.alloc(&pages(*pages_live));
-        bench.free(block);
-        bench.paged.end_step();
-    }
-}
-
-#[test]
-fn what_the_largest_of_the_last_steps_needed_is_kept() {
-    for (last, kept) in [(1, 2), (2, 5), (3, 5), (4, 8), (5, 10)] {
-        let mut bench = Bench::new(config(256, Backing::Billed));
-        steps(&mut bench, &[10, 8, 3, 5, 2]);
-        bench.paged.release_unneeded_over(&bench.device, last);
-        bench.check();
-        assert_eq!(bench.held(), kept, "{last}");
-    }
-}
-
-#[test]
-fn fewer_steps_than_asked_for_or_too_many_give_nothing_back() {
-    let mut bench = Bench::new(config(256, Backing::Billed));
-    steps(&mut bench, &[10, 2]);
-    for last in [0, 3, 16, 17, usize::MAX] {
-        assert!(bench.paged.plan_release_unneeded(last).is_none());
-    }
-    steps(&mut bench, &[2; 15]);
-    assert!(bench.paged.plan_release_unneeded(17).is_none());
-    bench.paged.release_unneeded_over(&bench.device, 16);
-    assert_eq!(bench.held(), 2);
-}
-
-#[test]
-fn what_the_present_step_needs_is_kept_too() {
-    let mut bench = Bench::new(config(256, Backing::Billed));
-    steps(&mut bench, &[10, 2]);
-    let block = bench.alloc(&pages(6));
-    bench.free(block);
-    bench.paged.release_unneeded_over(&bench.device, 1);
-    assert_eq!(bench.held(), 6);
-    let _block = bench.alloc(&pages(3));
-    bench.paged.end_step();
-    bench.paged.end_step();
-    bench.paged.release_unneeded_over(&bench.device, 1);
-    assert_eq!(bench.held(), 3);
-}
-
-#[test]
-fn what_the_last_steps_needed_is_kept_where_handles_are_large() {
-    let mut bench = Bench::with_tables(config(1024, Backing::Billed), 256, 512, 2048);
-    // Pieces of four pages.
-    let block = bench.alloc(&pages(1024));
-    assert_eq!(bench.paged.page_stats().handles, 256);
-    bench.free(block);
-    bench.paged.end_step();
-    let block = bench.alloc(&pages(1022));
-    bench.free(block);
-    bench.paged.end_step();
-    bench.paged.release_unneeded_over(&bench.device, 1);
-    assert!(bench.held() >= 1022, "{}", bench.held());
-}
-
-#[test]
-fn clearing_the_statistics_does_not_forget_what_a_step_needed() {
-    let mut bench = Bench::new(config(64, Backing::Billed));
-    let block = bench.alloc(&pages(6));
-    bench.free(block);
-    bench.paged.clear_stats();
-    assert_eq!(bench.paged.stats().peak_live_bytes, 0);
-    bench.paged.end_step();
-    bench.paged.release_unneeded_over(&bench.device, 1);
-    assert_eq!(bench.held(), 6);
 }
 
 #[test]
@@ -267,7 +192,7 @@ fn am_4_stable_is_what_a_release_of_all_leaves() {
             let (mut bench, mut live) = pieces(floor);
             if pin {
                 let block = live.pop().unwrap();
-                bench.paged.pin(&block).unwrap();
+                bench.paged.get_mut().pin(&block).unwrap();
                 bench.free(block);
             }
             if used {

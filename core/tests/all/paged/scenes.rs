@@ -1,7 +1,7 @@
 //! Scenes that several tests begin with, and what each of their plans must do.
 
 use super::bench::{Bench, PAGE, config, pages};
-use larder_core::paged::Backing;
+use larder_core::pages::Backing;
 use larder_core::{Block, Request};
 
 /// Two layouts that share their memory: three holes, and six pages at the end of the range. It is made of handles of 3,
@@ -85,7 +85,7 @@ pub(crate) fn clearing() -> Scene {
 /// Releases an idle page, and creates one in its stead.
 pub(crate) fn releasing() -> Scene {
     let mut config = config(64, Backing::InPlace);
-    config.bfc.limit_bytes = 5 * PAGE;
+    config.limit_bytes = 5 * PAGE;
     let mut bench = Bench::new(config);
     let [a, b, c] = bench.blocks([2, 1, 2]);
     bench.free(a);

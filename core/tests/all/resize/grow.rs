@@ -2,11 +2,11 @@
 
 use super::{BASE, GRANULE, blocks, free_granules, ranged, refused, resized};
 use crate::common::{GIB, KIB, Pool, Source};
-use larder_core::{BfcConfig, ResizeError};
+use larder_core::{RegionConfig, ResizeError};
 
 #[test]
 fn a_block_takes_the_front_of_a_free_neighbour_and_then_all_of_it() {
-    let (mut pool, [block, hole, behind]) = blocks(BfcConfig::fixed(), 8, [2, 4, 2]);
+    let (mut pool, [block, hole, behind]) = blocks(RegionConfig::fixed(), 8, [2, 4, 2]);
     pool.free(hole);
     let block = resized(&mut pool, block, 3);
     assert_eq!(free_granules(&pool), [(3, 3)]);
@@ -21,7 +21,7 @@ fn a_block_takes_the_front_of_a_free_neighbour_and_then_all_of_it() {
 
 #[test]
 fn a_block_takes_the_front_of_the_wilderness_and_then_all_of_it() {
-    let (mut pool, [hole, block]) = blocks(BfcConfig::fixed(), 16, [4, 2]);
+    let (mut pool, [hole, block]) = blocks(RegionConfig::fixed(), 16, [4, 2]);
     pool.free(hole);
     let block = resized(&mut pool, block, 8);
     assert_eq!(free_granules(&pool), [(0, 4), (12, 4)]);
@@ -37,7 +37,7 @@ fn a_block_takes_the_front_of_the_wilderness_and_then_all_of_it() {
 
 #[test]
 fn a_used_neighbour_and_one_granule_too_few_refuse() {
-    let (mut pool, [block, hole, behind]) = blocks(BfcConfig::fixed(), 8, [2, 3, 3]);
+    let (mut pool, [block, hole, behind]) = blocks(RegionConfig::fixed(), 8, [2, 3, 3]);
     let (block, error) = refused(&mut pool, block, 2 * GRANULE + 1);
     assert_eq!(error, ResizeError::NoRoom);
     pool.free(hole);
@@ -52,7 +52,7 @@ fn a_used_neighbour_and_one_granule_too_few_refuse() {
 
 #[test]
 fn memory_in_front_is_not_taken_and_nor_is_another_region() {
-    let (mut pool, [hole, block]) = blocks(BfcConfig::fixed(), 8, [4, 4]);
+    let (mut pool, [hole, block]) = blocks(RegionConfig::fixed(), 8, [4, 4]);
     // Without growth the regions stay two.
     pool.add_region(BASE + 8 * GRANULE, 8 * GRANULE);
     pool.free(hole);

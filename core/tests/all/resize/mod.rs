@@ -10,14 +10,18 @@ mod shrink;
 mod streams;
 
 use common::{KIB, Pool};
-use larder_core::{BfcConfig, Block, Growth, Resize, ResizeError};
+use larder_core::{BestFit, Block, Growth, RegionConfig, Resize, ResizeError};
 
 const BASE: u64 = 0x10_0000;
 const GRANULE: u64 = 256;
 const UNIT: u64 = 64 * KIB;
 
 /// Blocks of so many granules each, side by side from the start of a region of `granules`.
-fn blocks<const N: usize>(config: BfcConfig, granules: u64, sizes: [u64; N]) -> (Pool, [Block; N]) {
+fn blocks<const N: usize>(
+    config: RegionConfig,
+    granules: u64,
+    sizes: [u64; N],
+) -> (Pool, [Block; N]) {
     let mut pool = Pool::with_regions(config, &[(BASE, granules * GRANULE)]);
     let blocks = sizes.map(|size| pool.alloc(size * GRANULE));
     let mut start = 0;
@@ -29,13 +33,13 @@ fn blocks<const N: usize>(config: BfcConfig, granules: u64, sizes: [u64; N]) -> 
 }
 
 /// One range that grows in units of 64 KiB.
-fn ranged(limit_bytes: u64) -> BfcConfig {
-    BfcConfig {
+fn ranged(limit_bytes: u64) -> RegionConfig {
+    RegionConfig {
         growth: Growth::Range {
             unit_bytes: UNIT,
             ahead_divisor: None,
         },
-        ..BfcConfig::new(limit_bytes)
+        ..RegionConfig::new(limit_bytes)
     }
 }
 
@@ -50,13 +54,17 @@ fn free_granules(pool: &Pool) -> Vec<(u64, u64)> {
 /// Resizes to `granules` and asserts that the block stays where it is, as the same allocation.
 #[track_caller]
 fn resized(pool: &mut Pool, block: Block, granules: u64) -> Block {
-    let (addr, handle, id) = (block.addr(), block.handle(), pool.bfc.allocation_id(&block));
+    let (addr, handle, id) = (
+        block.addr(),
+        block.handle(),
+        pool.shared.get_mut().allocation_id(&block),
+    );
     let block = pool
         .resize_over(block, granules * GRANULE)
         .expect("there is room");
     assert_eq!(block.bytes(), granules * GRANULE);
     assert_eq!((block.addr(), block.handle()), (addr, handle));
-    assert_eq!(pool.bfc.allocation_id(&block), id);
+    assert_eq!(pool.shared.get_mut().allocation_id(&block), id);
     block
 }
 

@@ -5,8 +5,8 @@ use core::num::NonZeroU32;
 use super::{GRANULE, UNIT, ranged, refused, resized};
 use crate::common::{Call, GIB, KIB, MIB, Pool, Source, range};
 use larder_core::{
-    Attempt, BfcConfig, Block, Growth, Progress, RegionPlan, Rejected, Request, ResizeError,
-    SubAllocError,
+    BestFit, Block, Growth, Progress, RegionAttempt, RegionConfig, RegionPlan, Rejected, Request,
+    ResizeError, SubAllocError,
 };
 
 fn pool(limit_bytes: u64) -> Pool {
@@ -16,9 +16,9 @@ fn pool(limit_bytes: u64) -> Pool {
 /// The refusal with what was asked of the sub-allocator for it.
 #[track_caller]
 fn calls_of(pool: &mut Pool, block: Block, bytes: u64) -> (Block, ResizeError, Vec<Call>) {
-    pool.source.take_log();
+    pool.source().take_log();
     let (block, error) = refused(pool, block, bytes);
-    (block, error, pool.source.take_log())
+    (block, error, pool.source().take_log())
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_block_at_the_end_doubles_to_64_mib_where_it_is() {
     assert_eq!(block.addr(), addr);
     assert_eq!(pool.regions().len(), 1);
     assert_eq!(pool.reserved_bytes(), 64 * MIB + UNIT);
-    assert_eq!(pool.bfc.stats().allocations, 2);
+    assert_eq!(pool.shared.get_mut().stats().allocations, 2);
     pool.free(block);
     assert_eq!(pool.trim(), 64 * MIB);
 }
@@ -43,19 +43,19 @@ fn a_block_at_the_end_doubles_to_64_mib_where_it_is() {
 fn only_what_is_missing_is_asked_for_in_units_and_the_wilderness_counts() {
     let mut pool = pool(GIB);
     let block = pool.alloc(40 * KIB);
-    pool.source.take_log();
+    pool.source().take_log();
     let block = resized(&mut pool, block, 64 * KIB / GRANULE);
-    assert_eq!(pool.source.take_log(), [], "the wilderness serves");
+    assert_eq!(pool.source().take_log(), [], "the wilderness serves");
     let block = resized(&mut pool, block, 64 * KIB / GRANULE + 1);
-    assert_eq!(pool.source.take_log(), [Call::Grow(UNIT)]);
+    assert_eq!(pool.source().take_log(), [Call::Grow(UNIT)]);
     let block = resized(&mut pool, block, 192 * KIB / GRANULE);
-    assert_eq!(pool.source.take_log(), [Call::Grow(UNIT)]);
+    assert_eq!(pool.source().take_log(), [Call::Grow(UNIT)]);
     let block = resized(&mut pool, block, 193 * KIB / GRANULE);
     let block = resized(&mut pool, block, 64 * KIB / GRANULE);
-    pool.source.take_log();
+    pool.source().take_log();
     // Of five units three are held still.
     let block = resized(&mut pool, block, 5 * UNIT / GRANULE);
-    assert_eq!(pool.source.take_log(), [Call::Grow(UNIT)]);
+    assert_eq!(pool.source().take_log(), [Call::Grow(UNIT)]);
     assert_eq!(pool.free_chunks(), []);
     pool.free(block);
 }
@@ -66,18 +66,18 @@ fn growth_runs_ahead_by_the_share_of_what_is_held() {
         unit_bytes: UNIT,
         ahead_divisor: NonZeroU32::new(2),
     };
-    let config = BfcConfig {
+    let config = RegionConfig {
         growth,
-        ..BfcConfig::new(12 * UNIT)
+        ..RegionConfig::new(12 * UNIT)
     };
     let mut pool = Pool::over(config, Source::contiguous(), 64);
     let block = pool.alloc(6 * UNIT);
-    pool.source.take_log();
+    pool.source().take_log();
     let block = resized(&mut pool, block, 6 * UNIT / GRANULE + 1);
-    assert_eq!(pool.source.take_log(), [Call::Grow(3 * UNIT)]);
+    assert_eq!(pool.source().take_log(), [Call::Grow(3 * UNIT)]);
     let block = resized(&mut pool, block, 9 * UNIT / GRANULE + 1);
     assert_eq!(
-        pool.source.take_log(),
+        pool.source().take_log(),
         [Call::Grow(3 * UNIT)],
         "at the limit"
     );
@@ -109,15 +109,15 @@ fn a_block_that_is_not_the_last_asks_for_nothing() {
 fn a_region_that_is_not_the_newest_and_other_ways_of_growth_ask_for_nothing() {
     let mut pool = pool(GIB);
     let block = pool.alloc(UNIT);
-    pool.source.contiguous.set(false);
+    pool.source().contiguous.set(false);
     let other = pool.alloc(UNIT);
     assert_eq!(pool.regions().len(), 2);
-    pool.source.contiguous.set(true);
+    pool.source().contiguous.set(true);
     let (block, error, calls) = calls_of(&mut pool, block, 2 * UNIT);
     assert_eq!((error, calls), (ResizeError::NoRoom, vec![]));
     let other = resized(&mut pool, other, 2 * UNIT / GRANULE);
     pool.free_all([block, other]);
-    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(MIB, MIB)]);
+    let mut pool = Pool::with_regions(RegionConfig::fixed(), &[(MIB, MIB)]);
     let block = pool.alloc(MIB);
     let (block, error, calls) = calls_of(&mut pool, block, 2 * MIB);
     assert_eq!((error, calls), (ResizeError::NoRoom, vec![]));
@@ -130,20 +130,20 @@ fn a_refused_growth_is_tried_with_the_least_that_helps_and_changes_nothing() {
         unit_bytes: UNIT,
         ahead_divisor: NonZeroU32::new(1),
     };
-    let config = BfcConfig {
+    let config = RegionConfig {
         growth,
-        ..BfcConfig::new(GIB)
+        ..RegionConfig::new(GIB)
     };
     let mut pool = Pool::over(config, Source::contiguous(), 64);
     let block = pool.alloc(4 * UNIT);
-    pool.source.refuse_grows.set(2);
+    pool.source().refuse_grows.set(2);
     let (block, error, calls) = calls_of(&mut pool, block, 4 * UNIT + 1);
     let asked = [Call::GrowRefused(4 * UNIT), Call::GrowRefused(UNIT)];
     assert_eq!((error, calls.as_slice()), (ResizeError::NoRoom, &asked[..]));
-    pool.source.refuse_grows.set(1);
+    pool.source().refuse_grows.set(1);
     let block = resized(&mut pool, block, 5 * UNIT / GRANULE);
     let asked = [Call::GrowRefused(4 * UNIT), Call::Grow(UNIT)];
-    assert_eq!(pool.source.take_log(), asked);
+    assert_eq!(pool.source().take_log(), asked);
     pool.free(block);
 }
 
@@ -151,35 +151,37 @@ fn a_refused_growth_is_tried_with_the_least_that_helps_and_changes_nothing() {
 fn a_range_that_lies_elsewhere_goes_back_or_is_held_for_others() {
     let mut pool = pool(GIB);
     let block = pool.alloc(UNIT);
-    pool.source.contiguous.set(false);
+    pool.source().contiguous.set(false);
     let (block, error, calls) = calls_of(&mut pool, block, 3 * UNIT);
     assert_eq!(error, ResizeError::NoRoom);
     assert_eq!(calls, [Call::Grow(2 * UNIT), Call::Release(2 * UNIT)]);
-    pool.source.refuse_releases.set(1);
+    pool.source().refuse_releases.set(1);
     let rejected = pool.resize_over(block, 3 * UNIT).expect_err("elsewhere");
     assert_eq!(rejected.error, ResizeError::NoRoom);
     assert_eq!(pool.reserved_bytes(), 3 * UNIT);
-    assert_eq!(pool.reserved_bytes(), pool.source.out_bytes());
-    pool.source.take_log();
+    assert_eq!(pool.reserved_bytes(), pool.source().out_bytes());
+    pool.source().take_log();
     let other = pool.alloc(2 * UNIT);
-    assert_eq!(pool.source.take_log(), [], "what was kept serves");
+    assert_eq!(pool.source().take_log(), [], "what was kept serves");
     pool.free_all([rejected.value, other]);
     pool.trim();
-    assert_eq!((pool.reserved_bytes(), pool.source.out_bytes()), (0, 0));
+    assert_eq!((pool.reserved_bytes(), pool.source().out_bytes()), (0, 0));
 }
 
 #[test]
 fn what_is_on_its_way_to_another_request_is_waited_for_by_nobody_else() {
     let mut pool = pool(GIB);
     let block = pool.alloc(UNIT);
-    let Progress::Plan(RegionPlan::Grow(ticket)) =
-        pool.bfc.advance(&mut Attempt::new(Request::new(UNIT)))
+    let Progress::Plan(RegionPlan::Grow(ticket)) = pool
+        .shared
+        .get_mut()
+        .advance(&mut RegionAttempt::new(Request::new(UNIT)))
     else {
         panic!("it has to grow");
     };
     let (block, error, calls) = calls_of(&mut pool, block, 2 * UNIT);
     assert_eq!((error, calls), (ResizeError::NoRoom, vec![]));
-    pool.bfc.abort(ticket);
+    pool.shared.get_mut().abort(ticket);
     let block = resized(&mut pool, block, 2 * UNIT / GRANULE);
     pool.free(block);
 }
@@ -227,15 +229,15 @@ fn a_sub_allocator_that_breaks_its_promises_costs_the_block_nothing() {
         let mut pool = Pool::over(ranged(8 * UNIT), source, 64);
         let block = pool.alloc(UNIT);
         assert_eq!(block.addr().get(), held);
-        pool.source.answer_by(move |_| Ok(range(start, bytes)));
-        pool.source.take_log();
+        pool.source().answer_by(move |_| Ok(range(start, bytes)));
+        pool.source().take_log();
         let place = block.range();
         let result: Result<Block, Rejected<ResizeError>> = pool.resize_over(block, 3 * UNIT);
         let block = result.expect_err("a broken answer").value;
         assert_eq!((block.range(), pool.reserved_bytes()), (place, UNIT), "{i}");
-        let released = matches!(pool.source.take_log()[..], [_, Call::Release(_)]);
+        let released = matches!(pool.source().take_log()[..], [_, Call::Release(_)]);
         assert_eq!(released, i > 2, "{i}: what overlaps must not go back");
-        pool.source.answer_by(|_| Err(SubAllocError));
+        pool.source().answer_by(|_| Err(SubAllocError));
         pool.free(block);
         assert_eq!(pool.free_chunks(), [(held, UNIT)]);
     }

@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use super::{GRANULE, UNIT, ranged};
 use crate::common::{GIB, KIB, Random, range, table};
 use larder_core::{
-    AddrRange, Bfc, BfcAllocator, Block, BlockAllocator, FixedRange, GrowRequest, Rejected,
-    Request, ResizeError, SubAllocError, SubAllocator,
+    AddrRange, BestFit, Block, BlockAllocator, FixedRange, GrowRequest, RegionPool, Rejected,
+    Request, ResizeError, Shared, SubAllocError, SubAllocator,
 };
 
 type Act = Box<dyn FnOnce(GrowRequest)>;
@@ -33,7 +33,7 @@ impl SubAllocator for Busy {
     }
 }
 
-type Allocator = BfcAllocator<'static, Busy>;
+type Allocator = Shared<RegionPool<'static>, Busy>;
 
 fn allocator() -> &'static Allocator {
     let source = Busy {
@@ -41,8 +41,8 @@ fn allocator() -> &'static Allocator {
         act: Cell::new(None),
         calls: RefCell::default(),
     };
-    let bfc = Bfc::new(ranged(GIB), table(64)).unwrap();
-    Box::leak(Box::new(BfcAllocator::new(bfc, source)))
+    let bfc = RegionPool::new(ranged(GIB), table(64)).unwrap();
+    Box::leak(Box::new(Shared::new(bfc, source)))
 }
 
 fn alloc(allocator: &Allocator, bytes: u64) -> Block {
@@ -145,9 +145,9 @@ fn who_grows_the_range_meanwhile_has_what_lies_behind_and_nothing_is_lost() {
 
 #[test]
 fn threads_that_grow_move_and_free_their_blocks_never_share_a_byte() {
-    let bfc = Bfc::new(ranged(GIB), table(1 << 10)).unwrap();
+    let bfc = RegionPool::new(ranged(GIB), table(1 << 10)).unwrap();
     let source = FixedRange::new(range(UNIT, 1 << 14 << 16));
-    let allocator: BfcAllocator<'_, _> = BfcAllocator::new(bfc, source);
+    let allocator: Shared<RegionPool<'_>, _> = Shared::new(bfc, source);
     let in_place = std::thread::scope(|scope| {
         let threads = [1, 2, 3].map(|seed| {
             let allocator = &allocator;
@@ -165,7 +165,7 @@ fn threads_that_grow_move_and_free_their_blocks_never_share_a_byte() {
 }
 
 /// Grows and shrinks one block, in place or by another; how often in place.
-fn grow_and_move(allocator: &BfcAllocator<'_, FixedRange>, seed: u64) -> u32 {
+fn grow_and_move(allocator: &Shared<RegionPool<'_>, FixedRange>, seed: u64) -> u32 {
     let mut random = Random::new(seed);
     let mut block = allocator.alloc(&Request::new(1)).unwrap().block;
     let mut in_place = 0;

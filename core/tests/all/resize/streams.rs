@@ -3,7 +3,7 @@
 use super::{BASE, GRANULE, blocks, refused};
 use crate::common::{Pool, Source, point};
 use larder_core::{
-    BfcConfig, Block, ChunkState, EventNumber, Request, Resize, ResizeError, StreamId,
+    Block, ChunkState, EventNumber, RegionConfig, Request, Resize, ResizeError, StreamId,
 };
 
 fn to(granules: u64, stream: u8) -> Resize {
@@ -33,7 +33,7 @@ fn grown(pool: &mut Pool, block: Block, granules: u64, stream: u8) -> Block {
 
 #[test]
 fn what_another_stream_still_uses_is_not_taken_before_that_is_completed() {
-    let (mut pool, [block, hole, _behind]) = blocks(BfcConfig::fixed(), 8, [2, 4, 2]);
+    let (mut pool, [block, hole, _behind]) = blocks(RegionConfig::fixed(), 8, [2, 4, 2]);
     pool.free_after(hole, 1, 5);
     let (block, error) = refused(&mut pool, block, to(3, 0));
     assert_eq!(error, ResizeError::NoRoom);
@@ -50,7 +50,7 @@ fn what_another_stream_still_uses_is_not_taken_before_that_is_completed() {
 
 #[test]
 fn a_block_grows_over_several_chunks_that_points_keep_apart() {
-    let (mut pool, [block, a, b, c, last]) = blocks(BfcConfig::fixed(), 16, [2, 2, 3, 4, 1]);
+    let (mut pool, [block, a, b, c, last]) = blocks(RegionConfig::fixed(), 16, [2, 2, 3, 4, 1]);
     // The wilderness is named by nobody, b by the stream 1, a and c by none; with two streams known, they
     // stay apart.
     drop(pool.grant(&Request::new(4 * GRANULE).on(StreamId::new(2))));
@@ -72,7 +72,7 @@ fn a_block_grows_over_several_chunks_that_points_keep_apart() {
 
 #[test]
 fn the_end_that_is_cut_off_waits_for_the_stream_that_uses_it() {
-    let (mut pool, [block, _behind]) = blocks(BfcConfig::fixed(), 8, [6, 2]);
+    let (mut pool, [block, _behind]) = blocks(RegionConfig::fixed(), 8, [6, 2]);
     let until = |granules, event| to(granules, 1).used_until(EventNumber::new(event));
     let (block, error) = refused(&mut pool, block, until(2, EventNumber::WINDOW + 1));
     assert_eq!(error, ResizeError::EventTooFar);
@@ -93,7 +93,7 @@ fn the_end_that_is_cut_off_waits_for_the_stream_that_uses_it() {
 
 #[test]
 fn a_resize_names_no_stream() {
-    let (mut pool, [block, used]) = blocks(BfcConfig::fixed(), 8, [2, 2]);
+    let (mut pool, [block, used]) = blocks(RegionConfig::fixed(), 8, [2, 2]);
     let block = grown(&mut pool, block, 2, 5);
     // Had a second stream been named, the two would stay apart.
     pool.free_after(used, 0, 5);

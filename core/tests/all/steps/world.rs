@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use larder_core::lifetime::{InRange, OverPages, StepConfig, StepStats, Steps};
-use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedBfc, PagedConfig, Place};
+use larder_core::lifetime::{InRange, StepConfig, StepStats, Steps};
+use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool, PageTables};
 use larder_core::{
-    Addr, AddrRange, Align, Bfc, BfcConfig, Block, Chunk, Granule, Request, StreamId,
+    Addr, AddrRange, Align, BestFit, Block, Chunk, Granule, RegionConfig, RegionPool, Request,
+    Shared, StreamId,
 };
 use larder_model::{PageDevice, StepSizes};
 
@@ -37,14 +38,8 @@ fn filled<T: Clone>(value: T, len: usize) -> &'static mut [T] {
 
 #[allow(clippy::large_enum_variant, reason = "one a test")]
 enum Kind {
-    Range {
-        bfc: Bfc<'static>,
-        held: u64,
-    },
-    Pages {
-        paged: PagedBfc<'static>,
-        device: PageDevice,
-    },
+    Range { bfc: RegionPool<'static>, held: u64 },
+    Pages(Shared<PagePool<'static>, PageDevice>),
 }
 
 /// A program, its allocator and its steps.
@@ -65,7 +60,8 @@ impl World {
     }
 
     pub(crate) fn with(config: StepConfig, lent: StepSizes) -> Self {
-        let mut bfc = Bfc::new(BfcConfig::fixed(), filled(Chunk::VACANT, CHUNKS)).unwrap();
+        let mut bfc =
+            RegionPool::new(RegionConfig::fixed(), filled(Chunk::VACANT, CHUNKS)).unwrap();
         bfc.add_region(addresses()).unwrap();
         Self::over(Kind::Range { bfc, held: 0 }, config, lent)
     }
@@ -73,14 +69,14 @@ impl World {
     /// Over pages of 2 MiB that move.
     pub(crate) fn paged() -> Self {
         let tables = PageTables {
-            places: filled(Place::EMPTY, (RANGE_BYTES / (2 * MIB)) as usize),
+            entries: filled(PageEntry::EMPTY, (RANGE_BYTES / (2 * MIB)) as usize),
             handles: filled(Handle::VACANT, 1024),
             mappings: filled(Mapping::VACANT, 4096),
         };
-        let config = PagedConfig::new(addresses(), Backing::Billed);
-        let paged = PagedBfc::with_tables(config, filled(Chunk::VACANT, CHUNKS), tables).unwrap();
-        let device = PageDevice::new(2 * MIB, u64::MAX);
-        Self::over(Kind::Pages { paged, device }, CONFIG, PLENTY)
+        let config = PageConfig::new(addresses(), Backing::Billed);
+        let pool = PagePool::new(config, filled(Chunk::VACANT, CHUNKS), tables).unwrap();
+        let shared = Shared::new(pool, PageDevice::new(2 * MIB, u64::MAX));
+        Self::over(Kind::Pages(shared), CONFIG, PLENTY)
     }
 
     fn over(kind: Kind, config: StepConfig, lent: StepSizes) -> Self {
@@ -97,9 +93,6 @@ impl World {
     }
 
     pub(crate) fn begin_keyed(&mut self, key: u64) {
-        if let Kind::Pages { paged, .. } = &mut self.kind {
-            paged.end_step();
-        }
         self.steps.begin(key);
     }
 
@@ -120,19 +113,13 @@ impl World {
         let grant = match &mut self.kind {
             Kind::Range { bfc, held } => {
                 let mut below = InRange {
-                    bfc,
+                    pool: bfc,
                     addresses: addresses(),
                     held_bytes: *held,
                 };
                 self.steps.alloc(&mut below, request)
             }
-            Kind::Pages { paged, device } => {
-                let mut below = OverPages {
-                    paged,
-                    driver: &*device,
-                };
-                self.steps.alloc(&mut below, request)
-            }
+            Kind::Pages(shared) => self.steps.alloc(&mut &*shared, request),
         };
         let id = Id(self.blocks.len());
         let Some(grant) = grant.ok()? else {
@@ -156,7 +143,7 @@ impl World {
         self.live.insert(start, end);
         match &mut self.kind {
             Kind::Range { held, .. } => *held = (*held).max(end - BASE),
-            Kind::Pages { device, .. } => device.begin_use(range, StreamId::MAIN),
+            Kind::Pages(shared) => shared.source().begin_use(range, StreamId::MAIN),
         }
         self.check();
     }
@@ -169,19 +156,15 @@ impl World {
         match &mut self.kind {
             Kind::Range { bfc, held } => {
                 let mut below = InRange {
-                    bfc,
+                    pool: bfc,
                     addresses: addresses(),
                     held_bytes: *held,
                 };
                 self.steps.free(&mut below, block).unwrap();
             }
-            Kind::Pages { paged, device } => {
-                device.end_use(block.range(), None);
-                let mut below = OverPages {
-                    paged,
-                    driver: &*device,
-                };
-                self.steps.free(&mut below, block).unwrap();
+            Kind::Pages(shared) => {
+                shared.source().end_use(block.range(), None);
+                self.steps.free(&mut &*shared, block).unwrap();
             }
         }
         self.check();
@@ -194,9 +177,10 @@ impl World {
     }
 
     fn check(&self) {
-        if let Kind::Pages { paged, device } = &self.kind {
-            assert_eq!(device.violation(), None);
-            assert_eq!(paged.check_invariants(), Ok(()));
+        if let Kind::Pages(shared) = &self.kind {
+            assert_eq!(shared.source().violation(), None);
+            let checked = shared.with(|pool| pool.check_invariants());
+            assert_eq!(checked, Ok(()));
         }
     }
 
@@ -208,14 +192,14 @@ impl World {
     pub(crate) fn held(&self) -> u64 {
         match &self.kind {
             Kind::Range { held, .. } => *held,
-            Kind::Pages { device, .. } => device.held_bytes(),
+            Kind::Pages(shared) => shared.source().held_bytes(),
         }
     }
 
     /// What may be held of pages from now on.
     pub(crate) fn set_limit(&mut self, bytes: u64) {
-        if let Kind::Pages { paged, .. } = &mut self.kind {
-            paged.set_limit(bytes);
+        if let Kind::Pages(shared) = &mut self.kind {
+            shared.get_mut().set_limit(bytes);
         }
     }
 
@@ -223,8 +207,8 @@ impl World {
     pub(crate) fn calls(&self) -> u64 {
         match &self.kind {
             Kind::Range { .. } => 0,
-            Kind::Pages { device, .. } => {
-                let calls = device.calls();
+            Kind::Pages(shared) => {
+                let calls = shared.source().calls();
                 calls.create + calls.map + calls.unmap + calls.release + calls.set_access
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{BASE, GRANULE, free_granules, full, on, take};
 use crate::common::{MIB, Pool, Source, point};
-use larder_core::{Align, BfcConfig, Block, Growth};
+use larder_core::{Align, BestFit, Block, Growth, RegionConfig};
 
 #[test]
 fn neighbours_of_one_stream_merge_and_carry_the_later_event() {
@@ -81,16 +81,16 @@ fn neighbours_of_different_streams_stay_apart_until_one_stream_is_through() {
 
 #[test]
 fn neighbours_of_different_streams_serve_one_large_request_before_anything_grows() {
-    let config = BfcConfig {
+    let config = RegionConfig {
         growth: Growth::Range {
             unit_bytes: MIB,
             ahead_divisor: None,
         },
-        ..BfcConfig::default()
+        ..RegionConfig::default()
     };
     let mut pool = Pool::over(config, Source::contiguous(), 64);
     let mut blocks: Vec<Block> = (0..4).map(|_| pool.alloc(MIB / 4)).collect();
-    assert_eq!(pool.source.take_log().len(), 1);
+    assert_eq!(pool.source().take_log().len(), 1);
     for number in (0..4).rev() {
         pool.free_after(blocks.pop().expect("four"), number, 5);
     }
@@ -105,7 +105,7 @@ fn neighbours_of_different_streams_serve_one_large_request_before_anything_grows
     }
     let grant = pool.grant(&on(MIB, 7).without_wait());
     assert_eq!((grant.block.bytes(), grant.wait), (MIB, None));
-    assert_eq!(pool.source.take_log(), [], "nothing grew");
+    assert_eq!(pool.source().take_log(), [], "nothing grew");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_merge_that_loses_a_completed_point_looks_at_the_next_neighbour_too() {
 
 #[test]
 fn both_parts_of_a_split_chunk_keep_the_point() {
-    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE, 16 * GRANULE)]);
+    let mut pool = Pool::with_regions(RegionConfig::fixed(), &[(BASE, 16 * GRANULE)]);
     let block = pool.alloc(16 * GRANULE);
     pool.free_after(block, 1, 5);
     let front = pool.grant(&on(4 * GRANULE, 2));
@@ -172,7 +172,7 @@ fn both_parts_of_a_split_chunk_keep_the_point() {
 
 #[test]
 fn the_padding_in_front_of_an_aligned_block_keeps_the_point() {
-    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE + GRANULE, 31 * GRANULE)]);
+    let mut pool = Pool::with_regions(RegionConfig::fixed(), &[(BASE + GRANULE, 31 * GRANULE)]);
     let block = pool.alloc(31 * GRANULE);
     pool.free_after(block, 1, 5);
     let align = Align::new(8 * GRANULE).expect("a power of two");
@@ -187,10 +187,10 @@ fn the_padding_in_front_of_an_aligned_block_keeps_the_point() {
 /// One small block of another stream must not make all the free memory beside it wait.
 #[test]
 fn a_small_pending_block_does_not_take_the_settled_memory_beside_it() {
-    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE, MIB)]);
+    let mut pool = Pool::with_regions(RegionConfig::fixed(), &[(BASE, MIB)]);
     let block = pool.alloc(GRANULE);
     pool.free_after(block, 1, 5);
-    assert_eq!(pool.bfc.report().pending_bytes, GRANULE);
+    assert_eq!(pool.shared.get_mut().report().pending_bytes, GRANULE);
     let grant = pool.grant(&on(MIB - GRANULE, 0).without_wait());
     assert_eq!((grant.block.bytes(), grant.wait), (MIB - GRANULE, None));
 }

@@ -2,7 +2,7 @@
 
 use super::{BASE, GRANULE, free_granules, full, on, take};
 use crate::common::point;
-use larder_core::{EventNumber, FreeError};
+use larder_core::{BestFit, EventNumber, FreeError};
 
 const WINDOW: u64 = EventNumber::WINDOW;
 
@@ -12,13 +12,13 @@ fn completing_an_event_frees_what_was_with_point_up_to_it_and_nothing_later() {
     for (i, event) in [(0, 5), (2, 6), (4, 7)] {
         pool.free_after(take(&mut blocks[i]), 1, event);
     }
-    assert_eq!(pool.bfc.report().pending_bytes, 3 * GRANULE);
+    assert_eq!(pool.shared.get_mut().report().pending_bytes, 3 * GRANULE);
     pool.complete(1, 6);
-    assert_eq!(pool.bfc.report().pending_bytes, GRANULE);
+    assert_eq!(pool.shared.get_mut().report().pending_bytes, GRANULE);
     pool.complete(2, 100);
     pool.complete(1, 3);
     assert_eq!(
-        pool.bfc.report().pending_bytes,
+        pool.shared.get_mut().report().pending_bytes,
         GRANULE,
         "an older event changes nothing"
     );
@@ -102,12 +102,12 @@ fn an_event_may_lie_a_window_ahead_and_no_further() {
             (FreeError::EventTooFar, addr)
         );
         pool.free_after(rejected.value, 2, 1);
-        assert_eq!(pool.bfc.report().pending_bytes, 3 * GRANULE);
+        assert_eq!(pool.shared.get_mut().report().pending_bytes, 3 * GRANULE);
         // Each is cleared exactly by its event.
         pool.complete(1, completed + WINDOW - 2);
-        assert_eq!(pool.bfc.report().pending_bytes, 3 * GRANULE);
+        assert_eq!(pool.shared.get_mut().report().pending_bytes, 3 * GRANULE);
         pool.complete(1, completed + WINDOW - 1);
-        assert_eq!(pool.bfc.report().pending_bytes, 2 * GRANULE);
+        assert_eq!(pool.shared.get_mut().report().pending_bytes, 2 * GRANULE);
         let done = pool.grant(&on(GRANULE, 9).without_wait()).block;
         assert_eq!(done.addr().get(), BASE);
         let own = pool.grant(&on(GRANULE, 2).without_wait()).block;
@@ -182,7 +182,7 @@ fn points_ahead_of_a_jump_stay_and_points_behind_it_go() {
             let found: Vec<bool> = free_granules(&pool).iter().map(|chunk| chunk.2).collect();
             assert_eq!(found, pending, "from {from} by {jump}");
             pool.complete(1, from + WINDOW);
-            assert_eq!(pool.bfc.report().pending_bytes, 0);
+            assert_eq!(pool.shared.get_mut().report().pending_bytes, 0);
         }
     }
 }
@@ -194,6 +194,6 @@ fn at_the_last_event_of_all_everything_is_a_plain_free() {
     pool.complete(1, u64::MAX);
     pool.free_after(take(&mut blocks[1]), 1, u64::MAX);
     pool.complete(1, u64::MAX);
-    assert_eq!(pool.bfc.report().pending_bytes, 0);
+    assert_eq!(pool.shared.get_mut().report().pending_bytes, 0);
     assert_eq!(pool.grant(&on(2 * GRANULE, 2)).wait, None);
 }

@@ -11,7 +11,7 @@ mod regions;
 mod waits;
 
 use common::Pool;
-use larder_core::{AllocError, BfcConfig, Block, Cause, ChunkState, Request, StreamId};
+use larder_core::{AllocError, Block, Cause, ChunkState, RegionConfig, Request, StreamId};
 
 const BASE: u64 = 0x10_0000;
 const GRANULE: u64 = 256;
@@ -26,7 +26,7 @@ fn on(bytes: u64, number: u8) -> Request {
 
 /// A region of so many granules, all of it in blocks of one.
 fn full(granules: u64) -> (Pool, Vec<Option<Block>>) {
-    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE, granules * GRANULE)]);
+    let mut pool = Pool::with_regions(RegionConfig::fixed(), &[(BASE, granules * GRANULE)]);
     let blocks: Vec<_> = (0..granules).map(|_| Some(pool.alloc(GRANULE))).collect();
     for (i, block) in blocks.iter().enumerate() {
         let addr = block.as_ref().map(|block| block.addr().get());

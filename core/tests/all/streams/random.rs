@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{BASE, GRANULE, free_granules, full, on, stream, take};
 use crate::common::{self, KIB, Pool, Random, Source, point, range};
-use larder_core::{Align, AllocError, Block, EventNumber, Request, StreamPoint};
+use larder_core::{Align, AllocError, BestFit, Block, EventNumber, Request, StreamPoint};
 
 /// Slots that never merge; each predicted exactly.
 #[test]
@@ -121,7 +121,7 @@ fn random_work_on_four_streams_never_gets_memory_that_is_still_used() {
             let mut random = Random::new(seed);
             let config = common::ranged(16 * KIB, 256 * KIB);
             let mut pool = Pool::over(config, Source::new(), 512);
-            pool.source.contiguous.set(contiguous);
+            pool.source().contiguous.set(contiguous);
             let mut live: Vec<(Block, u8)> = Vec::new();
             let mut uses = Uses {
                 last: BTreeMap::new(),
@@ -139,9 +139,9 @@ fn random_work_on_four_streams_never_gets_memory_that_is_still_used() {
                 pool.complete(number, uses.newest[usize::from(number)]);
             }
             pool.trim();
-            let report = pool.bfc.report();
+            let report = pool.shared.get_mut().report();
             assert_eq!((report.pending_bytes, report.reserved_bytes), (0, 0));
-            assert_eq!(pool.source.out_bytes(), 0);
+            assert_eq!(pool.source().out_bytes(), 0);
         }
     }
 }
@@ -190,9 +190,9 @@ fn a_block_at_a_wanted_place_is_never_one_that_queued_work_uses() {
     let (mut pool, mut blocks) = full(3);
     pool.free_after(take(&mut blocks[1]), 1, 5);
     let place = range(BASE + GRANULE, GRANULE);
-    let refused = pool.unchanged(|pool| pool.bfc.alloc_at(place));
+    let refused = pool.unchanged(|pool| pool.shared.get_mut().alloc_at(place, None, None));
     assert_eq!(refused, Err(AllocError::PlaceTaken));
     pool.complete(1, 5);
-    assert!(pool.bfc.alloc_at(place).is_ok());
+    assert!(pool.shared.get_mut().alloc_at(place, None, None).is_ok());
     pool.check();
 }

@@ -2,15 +2,15 @@
 
 use super::{BASE, GRANULE, cause, full, on, take};
 use crate::common::{KIB, MIB, Pool, Source, point};
-use larder_core::{BfcConfig, Cause, EventNumber, Growth};
+use larder_core::{BestFit, Cause, EventNumber, Growth, RegionConfig};
 
 fn ranged(limit: u64) -> Pool {
-    let config = BfcConfig {
+    let config = RegionConfig {
         growth: Growth::Range {
             unit_bytes: 64 * KIB,
             ahead_divisor: None,
         },
-        ..BfcConfig::new(limit)
+        ..RegionConfig::new(limit)
     };
     Pool::over(config, Source::contiguous(), 64)
 }
@@ -26,9 +26,9 @@ fn a_request_that_may_not_wait_is_served_by_new_memory_behind_a_pending_end() {
         let mut pool = ranged(MIB);
         let block = pool.alloc(64 * KIB);
         pool.free_after(block, 1, 5);
-        pool.source.take_log();
+        pool.source().take_log();
         let result = pool.try_grant(&request);
-        let calls = pool.source.take_log().len();
+        let calls = pool.source().take_log().len();
         assert!(calls <= 1, "{calls} calls for one block");
         assert_eq!(result.map(|grant| grant.wait), Ok(None));
         assert_eq!(pool.reserved_bytes(), 128 * KIB);
@@ -64,10 +64,10 @@ fn what_queued_work_uses_is_neither_trimmed_nor_released_until_it_is_through() {
 /// `PoolStats::stable_bytes`: "the floor a lowered limit can reach at once".
 #[test]
 fn stable_bytes_count_regions_that_queued_work_uses() {
-    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE, 4 * GRANULE)]);
+    let mut pool = Pool::with_regions(RegionConfig::fixed(), &[(BASE, 4 * GRANULE)]);
     let block = pool.alloc(GRANULE);
     pool.free_after(block, 1, 5);
-    let stable = pool.bfc.pool_stats().stable_bytes;
+    let stable = pool.shared.get_mut().pool_stats().stable_bytes;
     pool.check();
     let change = pool.adjust(0);
     assert_eq!(change.excess_bytes, stable);

@@ -2,7 +2,7 @@
 
 use super::{BASE, GRANULE, cause, full, on, take};
 use crate::common::{Pool, point};
-use larder_core::{BfcConfig, Cause, EventNumber};
+use larder_core::{Cause, EventNumber, RegionConfig};
 
 #[test]
 fn the_same_stream_gets_its_memory_back_at_once_and_without_a_wait() {
@@ -74,7 +74,7 @@ fn among_chunks_of_one_size_those_without_a_wait_go_first() {
 #[test]
 fn a_larger_chunk_without_a_wait_goes_before_a_smaller_one_of_its_class_with_one() {
     for waiting_first in [true, false] {
-        let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(BASE, 1000 * GRANULE)]);
+        let mut pool = Pool::with_regions(RegionConfig::fixed(), &[(BASE, 1000 * GRANULE)]);
         // Sizes from 128 to 131 granules are of one class.
         let [a, _b, c, _d] = [129, 1, 130, 1].map(|n| pool.alloc(n * GRANULE));
         let (waits, serves) = if waiting_first { (a, c) } else { (c, a) };

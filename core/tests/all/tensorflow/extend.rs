@@ -1,6 +1,6 @@
 //! CONFORMANCE 8.4: how much is asked for when nothing free serves, and the back-off from refusals.
 
-use crate::common::{BestFit, Call, GIB, KIB, MIB, Upstream};
+use crate::common::{Alike, Call, GIB, KIB, MIB, Upstream};
 
 #[test]
 fn s8_4_regions_double_if_no_doubling_was_needed_and_not_twice_if_it_was() {

@@ -1,6 +1,6 @@
 //! CONFORMANCE 8.5: what a freed chunk is joined with, and that regions are kept.
 
-use crate::common::{BestFit, Call, GIB, MIB, Source, Upstream, both, both_with_regions};
+use crate::common::{Alike, Call, GIB, MIB, Source, Upstream, both, both_with_regions};
 use larder_model::tensorflow::Bfc;
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{BestFit, MIB, Random, Source, Upstream, rounds};
+use crate::common::{Alike, MIB, Random, Source, Upstream, rounds};
 use larder_core::Block;
 use larder_model::tensorflow::Bfc;
 

@@ -1,6 +1,6 @@
 //! CONFORMANCE 8.7: chunks freed with a count of the stream, the demand for one, and the forced merge.
 
-use crate::common::{BestFit, Call, MIB, Upstream, range};
+use crate::common::{Alike, Call, MIB, Upstream, range};
 use larder_core::Block;
 
 /// A pool with the shared counter of frees attached.

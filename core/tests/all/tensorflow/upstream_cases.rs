@@ -1,9 +1,9 @@
 //! The cases of CONFORMANCE 8.9 one by one: sizes, bins, growth, collection.
 
 use crate::common::{
-    BestFit, GIB, KIB, MIB, Pool, Random, Upstream, assert_disjoint, both, both_at_once,
+    Alike, GIB, KIB, MIB, Pool, Random, Upstream, assert_disjoint, both, both_at_once,
 };
-use larder_core::{AllocError, BfcConfig, Block, Request};
+use larder_core::{AllocError, BestFit, Block, RegionConfig, Request};
 use larder_model::tensorflow::Bfc;
 
 /// Sizes of the random cases of 8.9: 100 bytes to 1 MiB.
@@ -129,12 +129,12 @@ fn s8_9_growth_with_2_gib_serves_small_and_large_until_the_limit() {
 #[test]
 fn s8_9_bin_debug_pairs_of_doubling_sizes_stand_in_their_bins_and_the_rest_in_the_last() {
     // Ours reports upstream's bins.
-    let mut pool = Pool::with_regions(BfcConfig::fixed(), &[(GIB, GIB)]);
+    let mut pool = Pool::with_regions(RegionConfig::fixed(), &[(GIB, GIB)]);
     let mut blocks = Vec::new();
     for i in 0..5 {
         blocks.push(pool.alloc(256 << i));
         blocks.push(pool.alloc((256 << i) - 3));
-        let bins = pool.bfc.bin_summaries();
+        let bins = pool.shared.with(|pool| pool.bin_summaries());
         for (b, bin) in bins.iter().enumerate() {
             let expected = if b <= i {
                 (2, 0)
@@ -152,7 +152,7 @@ fn s8_9_bin_debug_pairs_of_doubling_sizes_stand_in_their_bins_and_the_rest_in_th
         assert_eq!(bins[20].free_bytes, GIB - 2 * (256 * ((2 << i) - 1)));
     }
     pool.free_all(blocks);
-    let bins = pool.bfc.bin_summaries();
+    let bins = pool.shared.with(|pool| pool.bin_summaries());
     let all: Vec<(u32, u32)> = bins
         .iter()
         .map(|bin| (bin.used_chunks, bin.free_chunks))
@@ -166,14 +166,17 @@ fn s8_1_a_bin_holds_sizes_from_256_shifted_by_its_number_to_below_the_next() {
     // Bins by the formula of 8.1, at each boundary: the bin's first size, and one granule less.
     for b in 1..21u32 {
         for (bytes, bin) in [(256u64 << b, b), ((256 << b) - 256, b - 1)] {
-            let pool = Pool::with_regions(BfcConfig::fixed(), &[(0x1000, bytes)]);
-            let bins = pool.bfc.bin_summaries();
+            let pool = Pool::with_regions(RegionConfig::fixed(), &[(0x1000, bytes)]);
+            let bins = pool.shared.with(|pool| pool.bin_summaries());
             let at = bins.iter().position(|bin| bin.free_chunks == 1);
             assert_eq!(at, Some(bin as usize), "{bytes} bytes");
         }
     }
-    let pool = Pool::with_regions(BfcConfig::fixed(), &[(0x1000, 8 * GIB)]);
-    assert_eq!(pool.bfc.bin_summaries()[20].free_chunks, 1);
+    let pool = Pool::with_regions(RegionConfig::fixed(), &[(0x1000, 8 * GIB)]);
+    assert_eq!(
+        pool.shared.with(|pool| pool.bin_summaries())[20].free_chunks,
+        1
+    );
 }
 
 #[test]

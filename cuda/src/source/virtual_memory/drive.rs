@@ -9,7 +9,7 @@
 
 use std::sync::PoisonError;
 
-use larder_core::paged::{PageCall, PageDriver, Paged};
+use larder_core::pages::{PageCall, PageDriver, PagePool};
 use larder_core::{AddrRange, SubAllocError};
 use larder_cuda_abi::MemoryHandle;
 
@@ -20,7 +20,7 @@ use crate::driver::locked;
 use crate::limits::OverBudget;
 use crate::stream::pool::{Core, PoolSource};
 
-impl PoolSource<Paged<'static>> for VirtualMemory {
+impl PoolSource<PagePool<'static>> for VirtualMemory {
     fn last_error(&self) -> Option<DriverError> {
         Self::last_error(self)
     }
@@ -38,7 +38,7 @@ impl PoolSource<Paged<'static>> for VirtualMemory {
         locked(&self.table).fixed.values().sum()
     }
 
-    fn idle_bytes(core: &Core<Self, Paged<'static>>) -> u64 {
+    fn idle_bytes(core: &Core<Self, PagePool<'static>>) -> u64 {
         let core = core.pool_stats();
         core.pool_bytes.saturating_sub(core.stable_bytes)
     }

@@ -1,7 +1,7 @@
 //! [`VirtualMemory`]: one range of addresses, and physical memory that is mapped to it.
 //!
 //! Two ways to use it, one at a time: as a [`PageDriver`] (`drive`), where a
-//! [`PagedAllocator`](larder_core::paged::PagedAllocator) says what is mapped where and may move it;
+//! [`Shared`](larder_core::Shared) says what is mapped where and may move it;
 //! and as a [`SubAllocator`](larder_core::SubAllocator) (`grow`), one range that grows at its end. What other
 //! processes get of it: `export`.
 //!
@@ -11,7 +11,7 @@
 //!   place is used twice; its memory exists at least as long.
 //! * VIRT3 memory in the table exists; what the driver did not take back is among the context's deferred frees.
 //! * VIRT4 a mapping that is exported is not undone, so its memory is not moved away from there and not given
-//!   back. Whoever plans (`PagedBfc`) is told by pins; what comes here all the same is refused.
+//!   back. Whoever plans (`PagePool`) is told by pins; what comes here all the same is refused.
 //!
 //! While the memory of handles sleeps (`sleep`), VIRT2 and VIRT3 hold of what the table says the driver has.
 
@@ -79,22 +79,22 @@ impl VirtualConfig {
 /// Dropping gives everything back: no block may be in use then, by queued work neither.
 ///
 /// ```no_run
-/// use larder_core::paged::{Backing, Handle, Mapping, PageTables, PagedAllocator, PagedBfc};
-/// use larder_core::paged::{PagedConfig, Place};
-/// use larder_core::{BlockAllocator, Chunk, Request};
+/// use larder_core::pages::{Backing, Handle, Mapping, PageConfig, PageEntry, PagePool};
+/// use larder_core::pages::PageTables;
+/// use larder_core::{BlockAllocator, Chunk, Request, Shared};
 /// use larder_cuda::{Context, VirtualMemory};
 ///
 /// let context = Context::new(0)?;
 /// let memory = VirtualMemory::new(&context, 8 << 30)?;
-/// let mut config = PagedConfig::new(memory.addresses(), Backing::Billed);
+/// let mut config = PageConfig::new(memory.addresses(), Backing::Billed);
 /// config.page_bytes = memory.page_bytes();
 /// let pages = (memory.addresses().bytes() / memory.page_bytes()) as usize;
 /// let mut chunks = vec![Chunk::VACANT; 1024];
-/// let (mut places, mut handles) = (vec![Place::EMPTY; pages], vec![Handle::VACANT; 1024]);
+/// let (mut entries, mut handles) = (vec![PageEntry::EMPTY; pages], vec![Handle::VACANT; 1024]);
 /// let mut mappings = vec![Mapping::VACANT; 4096];
-/// let tables = PageTables { places: &mut places, handles: &mut handles, mappings: &mut mappings };
-/// let paged = PagedBfc::with_tables(config, &mut chunks, tables)?;
-/// let pool: PagedAllocator<_> = PagedAllocator::new(paged, memory);
+/// let tables = PageTables { entries: &mut entries, handles: &mut handles, mappings: &mut mappings };
+/// let paged = PagePool::new(config, &mut chunks, tables)?;
+/// let pool = Shared::new(paged, memory);
 /// let block = pool.alloc(&Request::new(3 << 20))?.block;
 /// pool.free(block)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -4,7 +4,7 @@ use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use std::sync::Arc;
 
-use larder_core::{AllocError, BfcAllocator, Cause, Memory, PoolStats, Source, Stats};
+use larder_core::{AllocError, BestFit, Cause, PoolStats, Shared, Source, Stats};
 
 use super::Above;
 use super::peaks::Earlier;
@@ -16,11 +16,11 @@ use crate::with_tables::WithTables;
 use crate::{Context, DeviceAllocError, DriverError};
 
 /// The core's best fit, shared by threads.
-pub(crate) type Core<S, M> = BfcAllocator<'static, S, Yield, M>;
+pub(crate) type Core<S, P> = Shared<P, S, Yield>;
 
 /// Where a pool's memory comes from: what is said about calls that were refused and about bytes that the
 /// core does not know of.
-pub(crate) trait PoolSource<M: Memory>: Source<M> + Send + Sync + Sized {
+pub(crate) trait PoolSource<P: BestFit>: Source<P> + Send + Sync + Sized {
     /// The newest refusal of the driver.
     fn last_error(&self) -> Option<DriverError>;
 
@@ -33,11 +33,11 @@ pub(crate) trait PoolSource<M: Memory>: Source<M> + Send + Sync + Sized {
     fn left_out_bytes(&self) -> u64;
 
     /// Bytes that would go back if all that is idle did.
-    fn idle_bytes(core: &Core<Self, M>) -> u64;
+    fn idle_bytes(core: &Core<Self, P>) -> u64;
 }
 
 /// The core's best fit, with a limit that can move, budgets above it, and counters by intervals.
-pub(crate) struct BudgetedPool<S: PoolSource<M>, M: Memory> {
+pub(crate) struct BudgetedPool<S: PoolSource<P>, P: BestFit> {
     /// What is held is charged to it.
     pub(crate) node: Arc<TreeNode>,
     pub(crate) shrinking: Shrinking,
@@ -46,13 +46,13 @@ pub(crate) struct BudgetedPool<S: PoolSource<M>, M: Memory> {
     unwaited: Vec<Unwaited>,
     context: Context,
     /// Dropped in `drop`, before others hear of it.
-    core: ManuallyDrop<WithTables<Core<S, M>>>,
+    core: ManuallyDrop<WithTables<Core<S, P>>>,
 }
 
-impl<S: PoolSource<M>, M: Memory> BudgetedPool<S, M> {
+impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
     pub(crate) fn new(
         context: &Context,
-        core: WithTables<Core<S, M>>,
+        core: WithTables<Core<S, P>>,
         node: Arc<TreeNode>,
     ) -> Self {
         Self {
@@ -176,16 +176,16 @@ impl<S: PoolSource<M>, M: Memory> BudgetedPool<S, M> {
     }
 }
 
-impl<S: PoolSource<M>, M: Memory> Deref for BudgetedPool<S, M> {
-    type Target = Core<S, M>;
+impl<S: PoolSource<P>, P: BestFit> Deref for BudgetedPool<S, P> {
+    type Target = Core<S, P>;
 
     #[inline]
-    fn deref(&self) -> &Core<S, M> {
+    fn deref(&self) -> &Core<S, P> {
         &self.core
     }
 }
 
-impl<S: PoolSource<M>, M: Memory> Drop for BudgetedPool<S, M> {
+impl<S: PoolSource<P>, P: BestFit> Drop for BudgetedPool<S, P> {
     fn drop(&mut self) {
         let unwaited = core::mem::take(&mut self.unwaited);
         let core = &mut self.core;

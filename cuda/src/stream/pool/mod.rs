@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    Block, BlockAllocator, EventNumber, FreeError, Grant, Memory, Rejected, Request, StreamId,
+    BestFit, Block, BlockAllocator, EventNumber, FreeError, Grant, Rejected, Request, StreamId,
     StreamPoint,
 };
 
@@ -97,14 +97,14 @@ impl Above for () {
 }
 
 /// Memory in the order of streams.
-pub(crate) struct StreamPool<S: PoolSource<M>, M: Memory> {
+pub(crate) struct StreamPool<S: PoolSource<P>, P: BestFit> {
     /// In front of the streams: their work may use it until it is gone.
-    core: BudgetedPool<S, M>,
+    core: BudgetedPool<S, P>,
     pub(crate) streams: Streams,
 }
 
-impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
-    pub(crate) fn new(core: BudgetedPool<S, M>) -> Self {
+impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
+    pub(crate) fn new(core: BudgetedPool<S, P>) -> Self {
         Self {
             streams: Streams::new(core.context()),
             core,
@@ -116,7 +116,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
     #[inline(always)]
     pub(crate) fn find_at_once(&self, request: &Request) -> Option<Block> {
         self.core.with(|bfc| {
-            let block = bfc.alloc_at_once(&request.without_wait())?;
+            let block = bfc.try_alloc_now(&request.without_wait())?.block;
             self.streams
                 .account(request.stream)
                 .allocated(block.bytes());
@@ -125,21 +125,14 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
     }
 
     /// Memory that is held and fits, after a wait if need be.
-    fn find(
-        &self,
-        request: &Request,
-        above: &impl Above,
-    ) -> Result<Option<Grant>, DeviceAllocError> {
-        let found = self.core.with(|bfc| {
-            let found = bfc.alloc_now(request);
-            if let Ok(Some(grant)) = &found {
-                self.streams
-                    .account(request.stream)
-                    .allocated(grant.block.bytes());
-            }
-            found
-        });
-        found.map_err(|reason| self.core.refusal(reason, above))
+    fn find(&self, request: &Request) -> Option<Grant> {
+        self.core.with(|bfc| {
+            let grant = bfc.try_alloc_now(request)?;
+            self.streams
+                .account(request.stream)
+                .allocated(grant.block.bytes());
+            Some(grant)
+        })
     }
 
     /// A block that was found; its stream waits for whoever used it last. `None` if a capture forbids
@@ -184,16 +177,16 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
     }
 }
 
-impl<S: PoolSource<M>, M: Memory> Deref for StreamPool<S, M> {
-    type Target = BudgetedPool<S, M>;
+impl<S: PoolSource<P>, P: BestFit> Deref for StreamPool<S, P> {
+    type Target = BudgetedPool<S, P>;
 
     #[inline]
-    fn deref(&self) -> &BudgetedPool<S, M> {
+    fn deref(&self) -> &BudgetedPool<S, P> {
         &self.core
     }
 }
 
-impl<S: PoolSource<M>, M: Memory> Drop for StreamPool<S, M> {
+impl<S: PoolSource<P>, P: BestFit> Drop for StreamPool<S, P> {
     fn drop(&mut self) {
         // Blocks that were never freed may be in use too.
         let unwaited = self.streams.wait_for_all();

@@ -2,11 +2,11 @@
 //! and the end of a step look again what may be live and what can go back.
 
 use cudarc::driver::CudaStream;
-use larder_core::{Memory, PoolStats};
+use larder_core::{BestFit, PoolStats};
 
 use super::{Above, HostWait, PoolSource, StreamPool};
 
-impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
+impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     /// Called when a block was freed while the pool is shrinking: what is idle now goes back. Nothing is waited
     /// for.
     #[cold]

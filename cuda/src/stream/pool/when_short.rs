@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::{AllocError, Block, BlockAllocator, Grant, Memory, Request, StreamId};
+use larder_core::{AllocError, BestFit, Block, BlockAllocator, Grant, Request, StreamId};
 
 use super::{Above, HostWait, PoolSource, StreamPool};
 use crate::DeviceAllocError;
@@ -24,7 +24,7 @@ const ROUNDS: usize = 2;
 /// How often an allocation waits for what is pending: what it finds then, another thread may take.
 const MAX_WAITS: u32 = 8;
 
-impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
+impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     /// Gives memory where nothing fits at once, in the order that the head of this file says.
     #[cold]
     pub(crate) fn alloc_more(
@@ -47,7 +47,7 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         {
             return Ok(block);
         }
-        if let Some(grant) = self.find(request, above)?
+        if let Some(grant) = self.find(request)
             && let Some(block) = self.settle(stream, stream_id, grant)?
         {
             return Ok(block);

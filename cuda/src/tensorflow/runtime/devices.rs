@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use larder_core::lifetime::prmalloc::PlannedPoolConfig;
 
-use super::best_fit::BestFit;
 use super::config::GpuKind;
 use super::error::{LimitMismatch, RuntimeError};
 use super::gpu::{GpuAllocator, GpuMemory};
@@ -14,6 +13,7 @@ use super::slot::Slot;
 use super::topology::{Node, PciAddress};
 use super::visitors::Visited;
 use super::watch::Watch;
+use super::watched_pool::WatchedPool;
 use super::{Runtime, RuntimeInner};
 use crate::driver::loaded_or_from_env;
 use crate::stream::per_stream::PerStream;
@@ -257,7 +257,9 @@ impl RuntimeInner {
         if options.unified_memory {
             let source = ManagedMemory::new(context)?;
             let collects = self.config.collect_regions;
-            return Ok(GpuMemory::of(BestFit::new(source, watch, bytes, collects)?));
+            return Ok(GpuMemory::of(WatchedPool::new(
+                source, watch, bytes, collects,
+            )?));
         }
         let blocks = match kind {
             GpuKind::CudaMalloc => Some(DriverPool::unpooled(context)),

@@ -18,7 +18,6 @@ use larder_core::{
 };
 
 use super::base::Base;
-use super::best_fit::BestFit;
 use super::cpu_memory::{Binding, CpuMemory};
 use super::error::RuntimeError;
 use super::host_pool::HostPool;
@@ -26,6 +25,7 @@ use super::logged::{Logged, logged};
 use super::shutdown::Left;
 use super::topology::Node;
 use super::watch::Watch;
+use super::watched_pool::WatchedPool;
 use crate::{Context, DriverError, PinnedMemory};
 
 /// The name of the best fit over plain memory: upstream's.
@@ -118,7 +118,7 @@ impl HostAllocator {
         let (name, memory): (_, Arc<dyn HostBlocks>) = match kind {
             CpuKind::Bfc => (
                 BFC_NAME,
-                Arc::new(BestFit::new(source, watch, limit_bytes, false)?),
+                Arc::new(WatchedPool::new(source, watch, limit_bytes, false)?),
             ),
             CpuKind::Pool => (POOL_NAME, Arc::new(HostPool::new(source, watch)?)),
             CpuKind::Base => (BASE_NAME, Arc::new(Base::new())),
@@ -135,7 +135,7 @@ impl HostAllocator {
         collects: bool,
     ) -> Result<Self, RuntimeError> {
         let source = PinnedMemory::new(context);
-        let memory = Arc::new(BestFit::new(source, watch, limit_bytes, collects)?);
+        let memory = Arc::new(WatchedPool::new(source, watch, limit_bytes, collects)?);
         Ok(Self::of(PINNED_NAME, Some(node), memory, false))
     }
 

@@ -10,12 +10,11 @@
 //!
 //! # Files
 //! `config` settings · `topology` nodes · `slot` what is built once · `host`, `gpu` the allocators · `devices` how a
-//! GPU's is made · `base`, `host_pool`, `best_fit` what is behind them · `cpu_memory` regions of a node · `watch`,
+//! GPU's is made · `base`, `host_pool`, `watched_pool` what is behind them · `cpu_memory` regions of a node · `watch`,
 //! `visitors`, `kind` who sees regions · `logged` records of calls · `route` which serves a device · `limit` the
 //! formula · `shutdown`
 
 mod base;
-mod best_fit;
 mod config;
 mod cpu_memory;
 mod devices;
@@ -32,6 +31,7 @@ mod slot;
 mod topology;
 mod visitors;
 mod watch;
+mod watched_pool;
 
 use core::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::{Block, BlockAllocator, Placement, Rejected, Request, Stats};
+use larder_core::{BestFit, Block, BlockAllocator, Placement, Rejected, Request, Stats};
 
 use super::pool::PinnedAllocator;
 use super::uses::PinnedUses;

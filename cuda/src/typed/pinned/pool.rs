@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    AllocError, Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, Regions, Request,
+    AllocError, Block, BlockAllocator, ConfigError, RegionConfig, RegionPool, Request, Shared,
     Stats,
 };
 use larder_cuda_abi::StreamHandle;
@@ -51,7 +51,7 @@ const CHUNKS: usize = 1 << 14;
 pub struct PinnedAllocator(pub(super) Arc<PinnedInner>);
 
 pub(super) struct PinnedInner {
-    pub(super) pool: BudgetedPool<PinnedMemory, Regions>,
+    pub(super) pool: BudgetedPool<PinnedMemory, RegionPool<'static>>,
     events: Events,
     /// Streams that may use buffers without an end of their use being waited for at once.
     streams: Mutex<Vec<Weak<CudaStream>>>,
@@ -93,8 +93,8 @@ impl PinnedAllocator {
         let pool = unsafe {
             WithTables::try_new(|tables| {
                 let table = tables.lend_zeroed(CHUNKS);
-                let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)?;
-                Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, memory))
+                let bfc = RegionPool::new(RegionConfig::new(limit_bytes), table)?;
+                Ok::<_, ConfigError>(Shared::with_wait(bfc, memory))
             })
         };
         // Only a configuration or a table that cannot be; both are fixed.

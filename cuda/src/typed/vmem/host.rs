@@ -20,8 +20,8 @@ use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    Bfc, BfcAllocator, BfcConfig, Block, BlockAllocator, ConfigError, Placement, Regions, Rejected,
-    Request, Stats,
+    BestFit, Block, BlockAllocator, ConfigError, Placement, RegionConfig, RegionPool, Rejected,
+    Request, Shared, Stats,
 };
 
 use super::HostSide;
@@ -41,7 +41,7 @@ const CHUNKS: usize = 1 << 14;
 type HostRanges = Ranges<Box<dyn RangeSource>>;
 
 /// The host's side.
-pub(super) type VmemHost = StreamPool<HostRanges, Regions>;
+pub(super) type VmemHost = StreamPool<HostRanges, RegionPool<'static>>;
 
 /// Holds nothing yet; `None` for no host side.
 pub(super) fn make(
@@ -77,8 +77,8 @@ pub(super) fn make(
     let pool = unsafe {
         WithTables::try_new(|tables| {
             let table = tables.lend_zeroed(CHUNKS);
-            let bfc = Bfc::new(BfcConfig::new(limit_bytes), table)?;
-            Ok::<_, ConfigError>(BfcAllocator::with_wait(bfc, regions))
+            let bfc = RegionPool::new(RegionConfig::new(limit_bytes), table)?;
+            Ok::<_, ConfigError>(Shared::with_wait(bfc, regions))
         })
     };
     // Only a configuration or a table that cannot be; both are fixed.

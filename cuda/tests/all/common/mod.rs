@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cudarc::driver::{CudaStream, result};
-use larder_core::{Align, BfcConfig, GrowRequest, Growth};
+use larder_core::{Align, GrowRequest, Growth, RegionConfig};
 use larder_cuda::Context;
 use larder_cuda::driver::abi::Code;
 use larder_cuda::driver::{Driver, StandIn, load_from_env};
@@ -173,13 +173,13 @@ pub(crate) fn request(bytes: u64) -> GrowRequest {
 }
 
 /// Regions of so many bytes, never more than `limit_bytes`.
-pub(crate) fn regions_of(bytes: u64, limit_bytes: u64) -> BfcConfig {
-    BfcConfig {
+pub(crate) fn regions_of(bytes: u64, limit_bytes: u64) -> RegionConfig {
+    RegionConfig {
         growth: Growth::Range {
             unit_bytes: bytes,
             ahead_divisor: None,
         },
-        ..BfcConfig::new(limit_bytes)
+        ..RegionConfig::new(limit_bytes)
     }
 }
 

@@ -1,0 +1,230 @@
+//! Cutting a block out of a free chunk.
+//!
+//! When a chunk is cut, the block at its front gets a new record and the rest keeps the old one,
+//! so that a rest that stays in its size class touches no bin at all.
+
+use super::Chunks;
+use super::chunk::{Chunk, Link};
+use super::free::Stored;
+use super::region::RegionId;
+use super::search::{Found, Need};
+use crate::block::{Block, ChunkHandle, Grant, Request};
+use crate::error::AllocError;
+use crate::units::Addr;
+
+impl Chunks<'_> {
+    /// The error of a table without a record for another chunk.
+    pub(crate) fn table_full(&self) -> AllocError {
+        AllocError::TableFull {
+            records: self.table.capacity(),
+        }
+    }
+
+    /// Turns the chunk found into a block.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        found: Found,
+        need: Need,
+        request: &Request,
+    ) -> Result<Grant, AllocError> {
+        let Found {
+            link,
+            padding,
+            wait,
+        } = found;
+        let split = self.table.at(link).size > padding + need.size;
+        if !self.has_records(padding, split) {
+            return Err(self.table_full());
+        }
+        let used = self.cut(link, padding, split.then_some(need.size));
+        let used = used.ok_or_else(|| self.table_full())?;
+        Ok(Grant {
+            block: self.mark_used(used, request.bytes),
+            wait,
+        })
+    }
+
+    /// Whether there are records enough to cut a block out of a free chunk, but for the one that
+    /// [`cut_front`](Self::cut_front) takes first of all.
+    #[inline]
+    fn has_records(&self, padding: u32, split: bool) -> bool {
+        padding == 0 || self.table.available() > u32::from(split)
+    }
+
+    /// Cuts a block out of a free chunk, behind `padding` granules that stay free: of `size`
+    /// granules, or of all that is left. `None`, and nothing is changed, if there is no record;
+    /// with padding the caller has counted them.
+    #[inline]
+    pub(crate) fn cut(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
+        match size {
+            _ if padding > 0 => self.cut_padding(link, padding, size),
+            Some(size) => self.cut_front(link, size),
+            None => {
+                self.take_whole(link);
+                Some(link)
+            }
+        }
+    }
+
+    /// Takes a free chunk out of its bin or the wilderness slot.
+    #[inline]
+    pub(crate) fn unlist(&mut self, link: Link) {
+        if self.wilderness == link {
+            self.wilderness = Link::NIL;
+        } else {
+            let size = self.table.at(link).size;
+            self.bins.remove(&mut self.table, link, size);
+        }
+    }
+
+    /// Puts a free chunk in its bin, or in the wilderness slot if it ends the newest region.
+    #[inline]
+    pub(crate) fn list(&mut self, link: Link) {
+        if self.ends_newest_region(link) {
+            self.wilderness = link;
+        } else {
+            self.bins.insert(&mut self.table, link);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn ends_newest_region(&self, link: Link) -> bool {
+        let chunk = self.table.at(link);
+        chunk.next.is_nil() && self.newest_region == Some(chunk.region())
+    }
+
+    /// Makes this the newest region; a free end of the former one goes to the bins.
+    pub(crate) fn set_newest(&mut self, id: RegionId) {
+        if self.newest_region != Some(id) {
+            self.newest_region = Some(id);
+            let old = core::mem::take(&mut self.wilderness);
+            if old.is_some() {
+                self.bins.insert(&mut self.table, old);
+            }
+        }
+    }
+
+    /// A free chunk becomes a block as it is.
+    fn take_whole(&mut self, link: Link) {
+        let point = self.table.at(link).point();
+        if point.is_some() {
+            self.streams.count(point, None);
+        }
+        self.unlist(link);
+    }
+
+    /// Cuts `size` granules off the front of a free chunk; the rest keeps record and place.
+    #[inline]
+    fn cut_front(&mut self, link: Link, size: u32) -> Option<Link> {
+        let old = *self.table.at(link);
+        let mut front = Chunk::new(old.start, size, old.region());
+        front.prev = old.prev;
+        front.next = link;
+        let used = self.table.insert(front)?;
+        self.link_after(old.prev, used, &front);
+        let rest = self.table.at_mut(link);
+        rest.start += size;
+        rest.size -= size;
+        rest.prev = used;
+        if self.wilderness != link {
+            self.bins.resized(&mut self.table, link, old.size);
+        }
+        Some(used)
+    }
+
+    /// Leaves `padding` granules of a free chunk in front, cuts a block of `size` granules behind
+    /// them (all there is for `None`), and lists what is left behind it.
+    fn cut_padding(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
+        let old = *self.table.at(link);
+        self.unlist(link);
+        let size = size.unwrap_or(old.size - padding);
+        let mut middle = Chunk::new(old.start + padding, size, old.region());
+        middle.prev = link;
+        middle.next = old.next;
+        let used = self.table.insert(middle)?;
+        let front = self.table.at_mut(link);
+        front.size = padding;
+        front.next = used;
+        self.link_before(old.next, used, &middle);
+        self.list(link);
+        let rest = old.size - padding - size;
+        if rest > 0 {
+            self.insert_rest(used, rest, &old)?;
+        }
+        Some(used)
+    }
+
+    /// Makes the last `rest` granules of what `old` was a free chunk behind `used`.
+    fn insert_rest(&mut self, used: Link, rest: u32, old: &Chunk) -> Option<()> {
+        let link = self.split_off(used, rest, old, old.point())?;
+        self.table.at_mut(link).join_hollow(old);
+        self.list(link);
+        Some(())
+    }
+
+    /// Makes the last `rest` granules of what `old` was a free chunk behind `used`, with this point and
+    /// in no list yet. The size of `used` is the caller's affair.
+    pub(crate) fn split_off(
+        &mut self,
+        used: Link,
+        rest: u32,
+        old: &Chunk,
+        point: Stored,
+    ) -> Option<Link> {
+        let mut chunk = Chunk::new(old.end() - rest, rest, old.region());
+        chunk.set_free();
+        chunk.set_point(point);
+        chunk.prev = used;
+        chunk.next = old.next;
+        let link = self.table.insert(chunk)?;
+        self.streams.count(None, point);
+        self.table.at_mut(used).next = link;
+        self.link_before(old.next, link, &chunk);
+        Some(link)
+    }
+
+    /// Enters `new` as what follows `prev`, or as the first of its region.
+    #[inline]
+    pub(crate) fn link_after(&mut self, prev: Link, new: Link, chunk: &Chunk) {
+        if prev.is_some() {
+            self.table.at_mut(prev).next = new;
+        } else {
+            self.regions.get_mut(chunk.region()).set_first(new.0);
+        }
+    }
+
+    /// Enters `new` as what precedes `next`, or as the last of its region.
+    #[inline]
+    pub(crate) fn link_before(&mut self, next: Link, new: Link, chunk: &Chunk) {
+        if next.is_some() {
+            self.table.at_mut(next).prev = new;
+        } else {
+            self.regions.get_mut(chunk.region()).set_last(new.0);
+        }
+    }
+
+    /// Makes an unlisted chunk used, counts it, and gives the block.
+    #[inline]
+    pub(crate) fn mark_used(&mut self, link: Link, requested_bytes: u64) -> Block {
+        let size = self.table.at(link).size;
+        let bytes = self.granule.bytes_of(size);
+        let slack_bytes = bytes - requested_bytes;
+        let counters = &mut self.counters;
+        counters.last_id += 1;
+        counters.live += u64::from(size);
+        counters.peak_live = counters.peak_live.max(counters.live);
+        counters.largest = counters.largest.max(size);
+        counters.slack_bytes += slack_bytes;
+        let id = counters.last_id;
+        let addr = self.addr_of(link);
+        // Less than a granule, and that fits 32 bits (units.rs).
+        self.table.at_mut(link).set_used(slack_bytes as u32, id);
+        Block::new(
+            Addr::new(addr),
+            bytes,
+            ChunkHandle::from_link(link.0),
+            self.table.owner(),
+        )
+    }
+}

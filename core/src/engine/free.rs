@@ -1,0 +1,409 @@
+//! Giving memory back: from a block to the largest free chunk its neighbours allow.
+//!
+//! A freed chunk joins a free neighbour by enlarging the neighbour's record in place, so that a
+//! neighbour that stays in its size class touches no bin. For the order of the lists (BIN3) this
+//! means: what is joined keeps the place of the lower neighbour, else of the upper one, if it stays
+//! in that one's class; otherwise, and always while points decide what joins, it enters its class
+//! at the front. (They decide once two streams were named, and after fresh memory was left apart.)
+//! BFC2 says which neighbours may stay apart, and the joined chunk carries
+//!
+//! * no point if no stream uses either part any more;
+//! * the later point if the same stream uses both;
+//! * the point of the part still in use, as long as only one stream was ever named. With several, a
+//!   part that is in use and one that is not stay apart: a small block of one stream must not make
+//!   all the free memory beside it wait for that stream.
+
+use super::Chunks;
+use super::chunk::Link;
+use crate::block::Block;
+use crate::error::{FreeError, Rejected};
+use crate::stream::{EventNumber, StreamId, StreamPoint};
+
+/// A point as a free chunk stores it.
+pub(crate) type Stored = Option<(StreamId, u32)>;
+
+impl Chunks<'_> {
+    /// Takes a block back that nothing uses any more. O(1) and one step for each free neighbour
+    /// that points kept apart and no longer do: amortised over the frees that left them.
+    ///
+    /// # Errors
+    /// Gives the block back if it is not one of ours; nothing has changed then.
+    #[inline]
+    pub(crate) fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
+        match self.link_of(&block) {
+            Some(link) => {
+                self.give(link, None);
+                Ok(())
+            }
+            None => Err(Rejected {
+                value: block,
+                error: FreeError::Unknown,
+            }),
+        }
+    }
+
+    /// Takes a block back that work queued on `point.stream` may use until `point.event`. Cost as [`free`](Self::free).
+    ///
+    /// # Errors
+    /// Gives the block back if it is not one of ours, or the event lies more than
+    /// [`EventNumber::WINDOW`] ahead of what the stream has completed; nothing has changed then.
+    #[inline(always)]
+    pub(crate) fn free_after(
+        &mut self,
+        block: Block,
+        point: StreamPoint,
+    ) -> Result<(), Rejected<FreeError>> {
+        let Some(link) = self.link_of(&block) else {
+            return Err(Rejected::new(block, FreeError::Unknown));
+        };
+        match self.stored(point) {
+            Some(Some(stored)) => {
+                self.streams.meet(point.stream);
+                if self.points_decide() {
+                    self.give(link, Some(stored));
+                } else {
+                    self.give_in_order(link, stored);
+                }
+            }
+            Some(None) => self.give(link, None),
+            None => {
+                return Err(Rejected::new(block, FreeError::EventTooFar));
+            }
+        }
+        Ok(())
+    }
+
+    /// The point as a chunk stores it, none if its event is completed; `None` if that lies too far
+    /// ahead.
+    #[inline]
+    pub(crate) fn stored(&self, point: StreamPoint) -> Option<Stored> {
+        let (number, completed) = (point.event.number(), self.streams.completed(point.stream));
+        if number <= completed {
+            return Some(None);
+        }
+        // The low half is enough within the window (EVENT1).
+        (number - completed <= EventNumber::WINDOW).then_some(Some((point.stream, number as u32)))
+    }
+
+    #[inline]
+    fn give(&mut self, link: Link, point: Stored) {
+        let chunk = self.table.at_mut(link);
+        let slack_bytes = chunk.slack_bytes();
+        let size = chunk.size;
+        chunk.set_free();
+        self.counters.live -= u64::from(size);
+        self.counters.slack_bytes -= u64::from(slack_bytes);
+        if point.is_some() {
+            self.table.at_mut(link).set_point(point);
+            self.streams.count(None, point);
+        }
+        self.join_and_list(link);
+    }
+
+    /// Frees a chunk while there is one stream only: whatever is free joins, and carries the latest point.
+    #[inline]
+    fn give_in_order(&mut self, link: Link, (stream, event): (StreamId, u32)) {
+        let chunk = self.table.at(link);
+        let (prev, next) = (chunk.prev, chunk.next);
+        self.counters.live -= u64::from(chunk.size);
+        self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
+        // One more chunk with a point, and fewer by those that are joined to it.
+        let (mut latest, mut more) = (event, 1);
+        let mut is_free = |link: Link| {
+            let chunk = self.table.at(link);
+            if chunk.is_free()
+                && let Some((_, theirs)) = chunk.point()
+            {
+                more -= 1;
+                // Within half of all numbers of each other (EVENT1).
+                if theirs.wrapping_sub(latest).cast_signed() > 0 {
+                    latest = theirs;
+                }
+            }
+            chunk.is_free()
+        };
+        let (prev_free, next_free) = (is_free(prev), is_free(next));
+        self.streams.count_more(stream, more);
+        let point = Some((stream, latest));
+        // A record that is joined to another one vanishes as it is.
+        if prev_free {
+            if next_free {
+                self.unlist(next);
+                self.absorb_next(link, next);
+            }
+            self.join_into_previous(prev, link);
+            self.table.at_mut(prev).set_point(point);
+        } else if next_free {
+            self.join_into_next(link, next);
+            self.table.at_mut(next).set_point(point);
+        } else {
+            self.table.at_mut(link).set_free();
+            self.table.at_mut(link).set_point(point);
+            self.list(link);
+        }
+    }
+
+    /// Joins an unlisted free chunk with its free neighbours and lists the result.
+    #[inline]
+    pub(crate) fn join_and_list(&mut self, link: Link) {
+        if self.streams.with_point() > 0 {
+            return self.join_with_points(link);
+        }
+        self.join_all(link);
+    }
+
+    /// Joins with whatever is free, and no points to care for.
+    #[inline]
+    fn join_all(&mut self, link: Link) {
+        let chunk = self.table.at(link);
+        let (prev, next) = (chunk.prev, chunk.next);
+        let next_free = self.table.at(next).is_free();
+        if self.table.at(prev).is_free() {
+            if next_free {
+                self.unlist(next);
+                self.absorb_next(link, next);
+            }
+            self.join_into_previous(prev, link);
+        } else if next_free {
+            self.join_into_next(link, next);
+        } else {
+            self.list(link);
+        }
+    }
+
+    /// If there is one stream only, whatever is free joins as well: the survivor takes the point.
+    fn join_with_points(&mut self, link: Link) {
+        if self.points_decide() {
+            return self.join_with_point(link);
+        }
+        let chunk = self.table.at(link);
+        let (prev, next) = (chunk.prev, chunk.next);
+        let (prev_free, next_free) = (self.table.at(prev).is_free(), self.table.at(next).is_free());
+        match (prev_free, next_free) {
+            (true, true) => {
+                self.join_points(link, next);
+                self.join_points(prev, link);
+            }
+            (true, false) => {
+                self.join_points(prev, link);
+            }
+            (false, true) => {
+                self.join_points(next, link);
+            }
+            (false, false) => {}
+        }
+        self.join_all(link);
+    }
+
+    /// Whether points may keep free neighbours apart: not while there is one stream only, the usual
+    /// case of a program with one stream.
+    fn points_decide(&self) -> bool {
+        self.apart || self.streams.many()
+    }
+
+    /// Joins where points decide. Joining may settle a point and so let the next neighbour
+    /// join too; a point that a join brings comes from the side joined first, so one pass up and
+    /// one down find all.
+    fn join_with_point(&mut self, link: Link) {
+        let mut link = link;
+        loop {
+            let next = self.table.at(link).next;
+            if !self.table.at(next).is_free() || !self.join_points(link, next) {
+                break;
+            }
+            self.unlist(next);
+            self.absorb_next(link, next);
+        }
+        loop {
+            let prev = self.table.at(link).prev;
+            if !self.table.at(prev).is_free() || !self.join_points(prev, link) {
+                break;
+            }
+            self.unlist(prev);
+            self.absorb_next(prev, link);
+            link = prev;
+        }
+        self.list(link);
+    }
+
+    /// Whether two free neighbours may be one; if so, `link` takes the point of the result and
+    /// `other` loses its own.
+    fn join_points(&mut self, link: Link, other: Link) -> bool {
+        let (mine, theirs) = (self.table.at(link).point(), self.table.at(other).point());
+        let mine_pending = self.streams.pending(mine).is_some();
+        let theirs_pending = self.streams.pending(theirs).is_some();
+        let result = match (mine, theirs) {
+            _ if !mine_pending && !theirs_pending => None,
+            // What nobody uses is everybody's and stays so, if there is anybody else.
+            _ if mine_pending != theirs_pending && self.streams.many() => return false,
+            _ if !theirs_pending => mine,
+            _ if !mine_pending => theirs,
+            (Some(a), Some(b)) if a.0 == b.0 => Some(self.later(a, b)),
+            _ => return false,
+        };
+        self.set_stored(link, result);
+        self.set_stored(other, None);
+        true
+    }
+
+    /// Of two stored points of one stream the later.
+    pub(crate) fn later(&self, a: (StreamId, u32), b: (StreamId, u32)) -> (StreamId, u32) {
+        if self.streams.ahead(a.0, a.1) >= self.streams.ahead(b.0, b.1) {
+            a
+        } else {
+            b
+        }
+    }
+
+    /// Replaces the point of a free chunk and counts it.
+    pub(crate) fn set_stored(&mut self, link: Link, point: Stored) {
+        let chunk = self.table.at_mut(link);
+        let before = chunk.point();
+        if before != point {
+            chunk.set_point(point);
+            self.streams.count(before, point);
+        }
+    }
+
+    /// An unlisted free chunk becomes the front of the listed one behind it.
+    fn join_into_next(&mut self, link: Link, next: Link) {
+        let chunk = *self.table.at(link);
+        let result = self.table.at_mut(next);
+        let old_size = result.size;
+        result.start = chunk.start;
+        result.size += chunk.size;
+        result.prev = chunk.prev;
+        result.join_hollow(&chunk);
+        self.link_after(chunk.prev, next, &chunk);
+        self.table.remove(link);
+        if self.wilderness != next {
+            self.bins.resized(&mut self.table, next, old_size);
+        }
+    }
+
+    /// An unlisted free chunk becomes the end of the listed one in front of it.
+    fn join_into_previous(&mut self, prev: Link, link: Link) {
+        let old_size = self.table.at(prev).size;
+        self.absorb_next(prev, link);
+        if self.ends_newest_region(prev) {
+            self.bins.remove(&mut self.table, prev, old_size);
+            self.wilderness = prev;
+        } else {
+            self.bins.resized(&mut self.table, prev, old_size);
+        }
+    }
+
+    /// Enlarges a chunk by the one behind it, whose record becomes vacant. Lists are not touched.
+    #[inline]
+    pub(crate) fn absorb_next(&mut self, link: Link, next: Link) {
+        let behind = *self.table.at(next);
+        let chunk = self.table.at_mut(link);
+        chunk.size += behind.size;
+        chunk.next = behind.next;
+        chunk.join_hollow(&behind);
+        self.link_before(behind.next, link, &behind);
+        self.table.remove(next);
+    }
+
+    /// Clears the points of completed events and joins what they kept apart, region by region in
+    /// address order. O(chunks) if any free chunk carries a point, else O(1).
+    pub(crate) fn sweep(&mut self) {
+        if self.streams.with_point() > 0 {
+            for place in 0..self.regions.len() {
+                let first = self.first_of_region(place);
+                self.sweep_region(first);
+            }
+        }
+        self.streams.set_swept();
+        self.apart = false;
+    }
+
+    /// Clears the points of completed events and joins what they kept apart, record by record in the order of the
+    /// table, which reads memory in order. Looks at so many at most, from where it ended last.
+    pub(crate) fn sweep_some(&mut self, looks: u32) {
+        let records = self.table.used();
+        if self.table.in_use() <= looks && looks < records {
+            // Most records are vacant.
+            return self.sweep();
+        }
+        for _ in 0..looks.min(records) {
+            let link = self.streams.next_to_sweep(records).into();
+            let chunk = self.table.at(link);
+            if chunk.is_free()
+                && chunk.point().is_some()
+                && self.streams.pending(chunk.point()).is_none()
+            {
+                self.set_stored(link, None);
+                self.unlist(link);
+                self.join_with_point(link);
+            }
+        }
+        if records <= looks {
+            self.streams.set_swept();
+        }
+    }
+
+    /// First chunk of the region at this place in address order.
+    pub(crate) fn first_of_region(&self, place: usize) -> Link {
+        let id = self.regions.ids().nth(place);
+        id.map_or(Link::NIL, |id| Link(self.regions.get(id).first()))
+    }
+
+    fn sweep_region(&mut self, first: Link) {
+        let mut link = first;
+        while link.is_some() {
+            if self.table.at(link).is_free() {
+                self.settle(link);
+                self.join_all_behind(link);
+            }
+            link = self.table.at(link).next;
+        }
+    }
+
+    /// Clears the point of a free chunk if its event is completed.
+    pub(crate) fn settle(&mut self, link: Link) {
+        let point = self.table.at(link).point();
+        if point.is_some() && self.streams.pending(point).is_none() {
+            self.set_stored(link, None);
+        }
+    }
+
+    /// Enlarges a listed free chunk by all it may join behind it. If there is any, it enters its
+    /// bin anew, at the front.
+    fn join_all_behind(&mut self, link: Link) {
+        loop {
+            let next = self.table.at(link).next;
+            if !self.table.at(next).is_free() {
+                return;
+            }
+            self.settle(next);
+            if !self.join_points(link, next) {
+                return;
+            }
+            self.unlist(link);
+            self.unlist(next);
+            self.absorb_next(link, next);
+            self.list(link);
+        }
+    }
+
+    /// Joins a free chunk with the free one behind it unless two streams use them.
+    pub(crate) fn force_join_behind(&mut self, link: Link) -> bool {
+        let next = self.table.at(link).next;
+        if !self.table.at(link).is_free() || !self.table.at(next).is_free() {
+            return false;
+        }
+        let point = match (self.table.at(link).point(), self.table.at(next).point()) {
+            (Some(a), Some(b)) if a.0 == b.0 => Some(self.later(a, b)),
+            (Some(_), Some(_)) => return false,
+            (one, other) => one.or(other),
+        };
+        self.set_stored(link, point);
+        self.set_stored(next, None);
+        self.unlist(link);
+        self.unlist(next);
+        self.absorb_next(link, next);
+        self.list(link);
+        true
+    }
+}

@@ -1,0 +1,100 @@
+//! What is held, against the limit: BFC7.
+
+use super::Chunks;
+use super::report::Report;
+use super::search::Need;
+use crate::block::Request;
+use crate::error::{AllocError, Cause, OutOfMemory};
+
+impl Chunks<'_> {
+    /// Bytes held.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.counters.reserved * self.granule.bytes()
+    }
+
+    /// Bytes held or under way.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        self.reserved_bytes().saturating_add(self.in_flight_bytes)
+    }
+
+    /// Bytes held or under way above the limit.
+    pub(crate) fn excess_bytes(&self) -> u64 {
+        self.taken_bytes().saturating_sub(self.limit_bytes)
+    }
+
+    /// Sets the limit. Returns the bytes above it.
+    pub(crate) fn set_limit(&mut self, limit_bytes: u64) -> u64 {
+        self.limit_bytes = limit_bytes;
+        self.excused_bytes = self.taken_bytes();
+        self.note_limit();
+        self.excess_bytes()
+    }
+
+    /// So many bytes more are under way.
+    pub(crate) fn depart(&mut self, bytes: u64) {
+        self.in_flight_bytes += bytes;
+    }
+
+    /// Bytes that were under way have arrived, or will not.
+    pub(crate) fn arrive(&mut self, bytes: u64) {
+        self.in_flight_bytes -= bytes;
+    }
+
+    /// So many granules more are held.
+    pub(crate) fn hold(&mut self, granules: u64) {
+        let counters = &mut self.counters;
+        counters.reserved += granules;
+        counters.peak_reserved = counters.peak_reserved.max(counters.reserved);
+        self.note_limit();
+    }
+
+    /// So many granules are not held any more.
+    pub(crate) fn unhold(&mut self, granules: u64) {
+        self.counters.reserved -= granules;
+        self.note_limit();
+    }
+
+    fn note_limit(&mut self) {
+        self.is_over_limit = self.reserved_bytes() > self.limit_bytes;
+    }
+
+    /// Whether the block would pass a limit that was lowered below what is held.
+    #[inline]
+    pub(crate) fn exceeds_limit(&self, need: Need) -> bool {
+        self.is_over_limit && {
+            let live = self.counters.live + u64::from(need.size);
+            live * self.granule.bytes() > self.limit_bytes
+        }
+    }
+
+    /// The error with the numbers of this moment. `growth` says why growing did not help.
+    pub(crate) fn out_of_memory(
+        &self,
+        need: Need,
+        request: &Request,
+        growth: Cause,
+        report: &Report,
+    ) -> AllocError {
+        let rounded_bytes = self.granule.bytes_of(need.size);
+        let cause = if self.exceeds_limit(need) {
+            Cause::Limit
+        } else if self.would_serve_settled(need) {
+            Cause::Pending
+        } else if report.free_bytes.saturating_sub(self.excess_bytes()) >= rounded_bytes {
+            Cause::Fragmentation
+        } else {
+            growth
+        };
+        AllocError::OutOfMemory(OutOfMemory {
+            cause,
+            requested_bytes: request.bytes,
+            rounded_bytes,
+            limit_bytes: self.limit_bytes,
+            reserved_bytes: self.taken_bytes(),
+            live_bytes: report.live_bytes,
+            free_bytes: report.free_bytes,
+            largest_free_bytes: report.largest_free_bytes,
+            pending_bytes: report.pending_bytes,
+        })
+    }
+}

@@ -1,0 +1,192 @@
+//! Blocks at given places, for plans, which lay out blocks ahead of time; and chunks from a given
+//! place on, for walks in several goes.
+
+use super::Chunks;
+use super::chunk::{Link, State};
+use super::region::RegionId;
+use super::report::ChunkInfo;
+use super::search::{Found, Need};
+use crate::block::{Block, ChunkHandle, Request};
+use crate::error::AllocError;
+use crate::stream::StreamId;
+use crate::units::{Addr, AddrRange};
+
+impl Chunks<'_> {
+    /// A place asked for exactly, in granules: after a sweep for no stream, else once the stream is known to
+    /// be there.
+    #[inline(always)]
+    pub(crate) fn need_of_place(
+        &mut self,
+        request: &Request,
+        stream: Option<StreamId>,
+    ) -> Result<Need, AllocError> {
+        let need = self.need(request)?;
+        match stream {
+            Some(stream) => self.streams.meet(stream),
+            None => self.sweep(),
+        }
+        Ok(need)
+    }
+
+    /// The free chunk that holds exactly this place, found from the chunk `near`, which may have gone
+    /// meanwhile. For no stream, one without a point; for a stream, its own work may use it, and free chunks
+    /// side by side are joined. O(chunks between the two + chunks under the range).
+    #[inline(always)]
+    pub(crate) fn find_place(
+        &mut self,
+        range: AddrRange,
+        size: u32,
+        near: Option<ChunkHandle>,
+        stream: Option<StreamId>,
+    ) -> Option<Found> {
+        match stream {
+            Some(stream) => self.join_over(range, size, near, stream),
+            None => self.free_chunk_over(range, size, near),
+        }
+    }
+
+    /// Calls `f` with every chunk that ends behind `from`, in address order, until it says `false`.
+    ///
+    /// For walks that let others work in between: `near` is the chunk where the last one stopped,
+    /// which may have gone meanwhile. O(chunks told + chunks between `near` and `from`).
+    pub(crate) fn chunks_from(
+        &self,
+        from: Addr,
+        near: Option<ChunkHandle>,
+        mut f: impl FnMut(ChunkInfo) -> bool,
+    ) {
+        for id in self.regions.ids() {
+            let region = self.regions.get(id);
+            let Some(range) = region.range(self.granule) else {
+                continue;
+            };
+            if range.end() <= from {
+                continue;
+            }
+            let mut link = Link(region.first());
+            if range.start() < from {
+                // Inside the region, so the count fits.
+                let offset = (from.get() - region.base()) / self.granule.bytes();
+                let near = near.map_or(Link::NIL, |near| Link(near.get()));
+                link = self.chunk_over(id, offset as u32, near);
+            }
+            while link.is_some() {
+                if !self.chunk_info(link).is_none_or(&mut f) {
+                    return;
+                }
+                link = self.table.at(link).next;
+            }
+        }
+    }
+
+    /// Cuts the block out of the chunk found at its place.
+    // The block would come back through memory, and be read before it is written out.
+    #[inline(always)]
+    pub(crate) fn take_place(
+        &mut self,
+        found: Option<Found>,
+        need: Need,
+        request: &Request,
+    ) -> Result<Block, AllocError> {
+        let found = found.ok_or(AllocError::PlaceTaken)?;
+        // A place asked for exactly is always cut out exactly.
+        let whole = self.table.at(found.link).size;
+        let split = whole - found.padding > need.size;
+        if self.table.available() < u32::from(split) + u32::from(found.padding > 0) {
+            return Err(self.table_full());
+        }
+        let used = self.cut(found.link, found.padding, split.then_some(need.size));
+        let used = used.ok_or(AllocError::PlaceTaken)?;
+        Ok(self.mark_used(used, request.bytes))
+    }
+
+    /// The free, settled chunk that holds `size` granules from the start of `range`.
+    fn free_chunk_over(
+        &self,
+        range: AddrRange,
+        size: u32,
+        near: Option<ChunkHandle>,
+    ) -> Option<Found> {
+        let found = self.chunk_at(range, near)?;
+        let chunk = self.table.at(found.link);
+        let fits = u64::from(chunk.size) >= u64::from(found.padding) + u64::from(size);
+        (chunk.is_free() && chunk.point().is_none() && fits).then_some(found)
+    }
+
+    /// The chunk that holds `size` granules from the start of `range` where queued work of one stream may
+    /// use it; free chunks side by side are joined if all of them serve.
+    #[inline]
+    fn join_over(
+        &mut self,
+        range: AddrRange,
+        size: u32,
+        near: Option<ChunkHandle>,
+        stream: StreamId,
+    ) -> Option<Found> {
+        let found = self.chunk_at(range, near)?;
+        let end = (self.table.at(found.link).start + found.padding).checked_add(size)?;
+        let (mut link, mut joins) = (found.link, 0_u32);
+        loop {
+            let chunk = self.table.at(link);
+            let pending = self.streams.pending(chunk.point());
+            if !chunk.is_free() || pending.is_some_and(|point| point.stream != stream) {
+                return None;
+            }
+            if chunk.end() >= end {
+                break;
+            }
+            joins += 1;
+            link = chunk.next;
+        }
+        for _ in 0..joins {
+            self.settle(found.link);
+            self.settle(self.table.at(found.link).next);
+            self.force_join_behind(found.link);
+        }
+        if joins == 0 {
+            return Some(found);
+        }
+        // What was settled may join what lies beside it.
+        self.unlist(found.link);
+        self.join_and_list(found.link);
+        self.chunk_at(range, near)
+    }
+
+    /// The chunk in which `range` starts, and how far.
+    #[inline]
+    fn chunk_at(&self, range: AddrRange, near: Option<ChunkHandle>) -> Option<Found> {
+        let start = range.start();
+        if !start.is_aligned(self.granule.align()) {
+            return None;
+        }
+        let id = self.regions.find(start.get(), self.granule)?;
+        let region = self.regions.get(id);
+        let offset = self.granule.count_up(start.get() - region.base())?;
+        let near = near.map_or(Link::NIL, |near| Link(near.get()));
+        let link = self.chunk_over(id, offset, near);
+        let padding = offset.checked_sub(self.table.at(link).start)?;
+        Some(Found {
+            link,
+            padding,
+            wait: None,
+        })
+    }
+
+    /// The chunk of a region that has this granule in it, nil if none does: a walk from `near` if
+    /// that is a chunk of the region, else from its start.
+    fn chunk_over(&self, id: RegionId, offset: u32, near: Link) -> Link {
+        let chunk = self.table.at(near);
+        let mut link = if chunk.state() != State::Vacant && chunk.region() == id {
+            near
+        } else {
+            Link(self.regions.get(id).first())
+        };
+        while link.is_some() && self.table.at(link).start > offset {
+            link = self.table.at(link).prev;
+        }
+        while link.is_some() && self.table.at(link).end() <= offset {
+            link = self.table.at(link).next;
+        }
+        link
+    }
+}

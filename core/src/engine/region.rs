@@ -1,0 +1,252 @@
+//! Regions: the ranges held from a sub-allocator, and the table that names them.
+//!
+//! A region is a unit of growth and of release. The table has a fixed capacity,
+//! [`MAX_REGIONS`], and two views: a slot per [`RegionId`] (stable while the region lives, stored
+//! in every chunk) and the ids in address order (for release in address order, look-up by address
+//! and dumps).
+//!
+//! Invariants:
+//! * REGION1 `order` holds exactly the ids of occupied slots, sorted by base address.
+//! * REGION2 no two regions overlap.
+//!
+//! Protected by whatever protects the allocator it is part of.
+
+use heapless::Vec;
+
+use crate::units::{Addr, AddrRange, Granule};
+
+/// Most regions one allocator holds at a time. Doubling reaches 2^40 bytes in 20, one range
+/// needs one; 256 leave room for sub-allocators that can only give pieces (6 KiB of table). The
+/// model checker's stacks hold no such table.
+pub const MAX_REGIONS: usize = if cfg!(larder_loom) { 8 } else { 256 };
+
+/// The number of a region in its table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct RegionId(u16);
+
+impl RegionId {
+    pub(crate) const fn from_raw(number: u16) -> Self {
+        Self(number)
+    }
+
+    /// The region's number.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// One held range. All zero means an empty slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Region {
+    base: u64,
+    granules: u32,
+    /// Link of the chunk at the base; 0 only in an empty slot.
+    first: u32,
+    /// Link of the chunk at the end.
+    last: u32,
+    /// The sub-allocator did not take memory of it back in the present pass.
+    refused: bool,
+}
+
+impl Region {
+    pub(crate) const fn base(&self) -> u64 {
+        self.base
+    }
+
+    pub(crate) const fn granules(&self) -> u32 {
+        self.granules
+    }
+
+    pub(crate) const fn first(&self) -> u32 {
+        self.first
+    }
+
+    pub(crate) const fn last(&self) -> u32 {
+        self.last
+    }
+
+    pub(crate) const fn refused(&self) -> bool {
+        self.refused
+    }
+
+    pub(crate) fn set_refused(&mut self, refused: bool) {
+        self.refused = refused;
+    }
+
+    pub(crate) fn set_first(&mut self, link: u32) {
+        self.first = link;
+    }
+
+    pub(crate) fn set_last(&mut self, link: u32) {
+        self.last = link;
+    }
+
+    pub(crate) fn set_granules(&mut self, granules: u32) {
+        self.granules = granules;
+    }
+
+    pub(crate) fn range(&self, granule: Granule) -> Option<AddrRange> {
+        AddrRange::new(Addr::new(self.base), granule.bytes_of(self.granules))
+    }
+}
+
+/// All regions of one allocator.
+pub(crate) struct RegionTable {
+    slots: [Region; MAX_REGIONS],
+    pub(crate) order: Vec<RegionId, MAX_REGIONS>,
+    /// What a look-up by a wrong id reaches: an empty region.
+    empty: Region,
+}
+
+impl RegionTable {
+    pub(crate) const fn new() -> Self {
+        const EMPTY: Region = Region {
+            base: 0,
+            granules: 0,
+            first: 0,
+            last: 0,
+            refused: false,
+        };
+        Self {
+            slots: [EMPTY; MAX_REGIONS],
+            order: Vec::new(),
+            empty: EMPTY,
+        }
+    }
+
+    /// Ids in address order.
+    pub(crate) fn ids(&self) -> impl DoubleEndedIterator<Item = RegionId> + '_ {
+        self.order.iter().copied()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.order.is_full()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: RegionId) -> &Region {
+        self.slots.get(usize::from(id.0)).unwrap_or(&self.empty)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: RegionId) -> &mut Region {
+        match self.slots.get_mut(usize::from(id.0)) {
+            Some(region) => region,
+            None => &mut self.empty,
+        }
+    }
+
+    /// Forgets which regions the sub-allocator did not take back.
+    pub(crate) fn forget_refusals(&mut self) {
+        for region in &mut self.slots {
+            region.refused = false;
+        }
+    }
+
+    /// Id of the region that holds `addr`. O(log regions).
+    pub(crate) fn find(&self, addr: u64, granule: Granule) -> Option<RegionId> {
+        let behind = self.order.partition_point(|id| self.get(*id).base <= addr);
+        let id = *self.order.get(behind.checked_sub(1)?)?;
+        let region = self.get(id);
+        (addr - region.base < granule.bytes_of(region.granules)).then_some(id)
+    }
+
+    /// Whether `range` has a byte in common with any region. O(log regions).
+    pub(crate) fn overlaps(&self, range: AddrRange, granule: Granule) -> bool {
+        let end = range.end().get();
+        let behind = self.order.partition_point(|id| self.get(*id).base < end);
+        behind
+            .checked_sub(1)
+            .and_then(|i| self.order.get(i))
+            .is_some_and(|id| {
+                self.get(*id)
+                    .range(granule)
+                    .is_some_and(|held| held.overlaps(range))
+            })
+    }
+
+    /// Ids of the regions that have a byte in common with `range`, in address order. O(regions).
+    pub(crate) fn under(
+        &self,
+        range: AddrRange,
+        granule: Granule,
+    ) -> impl Iterator<Item = RegionId> + '_ {
+        self.ids().filter(move |id| {
+            let held = self.get(*id).range(granule);
+            held.is_some_and(|held| held.overlaps(range))
+        })
+    }
+
+    /// Enters a region whose only chunk is `chunk`; `None` if the table is full.
+    pub(crate) fn insert(&mut self, base: u64, granules: u32, chunk: u32) -> Option<RegionId> {
+        let free = self.slots.iter().position(|slot| slot.first == 0)?;
+        let id = RegionId(u16::try_from(free).ok()?);
+        let place = self
+            .order
+            .partition_point(|other| self.get(*other).base < base);
+        self.order.insert(place, id).ok()?;
+        *self.get_mut(id) = Region {
+            base,
+            granules,
+            first: chunk,
+            last: chunk,
+            refused: false,
+        };
+        Some(id)
+    }
+
+    /// Empties the slot of a region.
+    pub(crate) fn remove(&mut self, id: RegionId) {
+        self.order.retain(|other| *other != id);
+        *self.get_mut(id) = Region::default();
+    }
+}
+
+const _: () = assert!(MAX_REGIONS <= u16::MAX as usize + 1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, bytes: u64) -> AddrRange {
+        AddrRange::new(Addr::new(start), bytes).unwrap()
+    }
+
+    #[test]
+    fn regions_are_found_by_any_address_inside_and_by_none_outside() {
+        let granule = Granule::DEFAULT;
+        let mut table = RegionTable::new();
+        let high = table.insert(0x10000, 4, 1).unwrap();
+        let low = table.insert(0x1000, 4, 2).unwrap();
+        assert_eq!(table.ids().collect::<Vec<_, 4>>().as_slice(), &[low, high]);
+        assert_eq!(table.find(0xfff, granule), None);
+        assert_eq!(table.find(0x1000, granule), Some(low));
+        assert_eq!(table.find(0x13ff, granule), Some(low));
+        assert_eq!(table.find(0x1400, granule), None);
+        assert_eq!(table.find(0x10000, granule), Some(high));
+        assert!(table.overlaps(range(0xf00, 0x101), granule));
+        assert!(!table.overlaps(range(0xf00, 0x100), granule));
+        assert!(!table.overlaps(range(0x1400, 0x100), granule));
+        assert!(table.overlaps(range(0x1300, 0x10000), granule));
+        table.remove(low);
+        assert_eq!(table.find(0x1000, granule), None);
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn a_full_table_refuses_and_a_removed_slot_serves_again() {
+        let mut table = RegionTable::new();
+        for i in 0..MAX_REGIONS as u64 {
+            assert!(table.insert(i * 0x1000, 1, 1).is_some());
+        }
+        assert!(table.is_full());
+        assert_eq!(table.insert(1 << 40, 1, 1), None);
+        let id = table.find(0x5000, Granule::DEFAULT).unwrap();
+        table.remove(id);
+        assert_eq!(table.insert(1 << 40, 1, 1), Some(id));
+    }
+}

@@ -1,0 +1,259 @@
+//! Reports: what the memory looks like, as plain values. All walk the chunks: O(chunks).
+
+use super::Chunks;
+use super::chunk::{Link, State};
+use super::region::RegionId;
+use crate::block::ChunkHandle;
+use crate::units::{Addr, AddrRange, Granule};
+
+/// Occupancy and fragmentation of an allocator. Sizes in bytes.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub struct Report {
+    /// Held from the sub-allocator.
+    pub reserved_bytes: u64,
+    /// In blocks, as granted.
+    pub live_bytes: u64,
+    /// In blocks, as requested.
+    pub requested_bytes: u64,
+    /// Free in held regions.
+    pub free_bytes: u64,
+    /// Of the free bytes, those that queued work still uses.
+    pub pending_bytes: u64,
+    /// On their way back to the sub-allocator.
+    pub leaving_bytes: u64,
+    /// Free addresses without memory behind them.
+    pub unmapped_bytes: u64,
+    /// Addresses in plans under way, with memory behind them or without.
+    pub planned_bytes: u64,
+    /// The largest free chunk.
+    pub largest_free_bytes: u64,
+    /// Blocks.
+    pub used_chunks: u32,
+    /// Free chunks.
+    pub free_chunks: u32,
+    /// Regions.
+    pub regions: u32,
+    /// Records of the table that can still become chunks.
+    pub vacant_records: u32,
+}
+
+impl Report {
+    /// Internal fragmentation: what rounding and unsplit chunks cost, (granted - requested) /
+    /// granted; 0 with nothing live.
+    pub fn internal_fragmentation(&self) -> f64 {
+        share(self.live_bytes - self.requested_bytes, self.live_bytes)
+    }
+
+    /// External fragmentation: 1 - largest free chunk / all free bytes; 0 with nothing free.
+    pub fn external_fragmentation(&self) -> f64 {
+        share(self.free_bytes - self.largest_free_bytes, self.free_bytes)
+    }
+
+    /// Counts a chunk.
+    pub(crate) fn count(&mut self, chunk: ChunkInfo) {
+        let bytes = chunk.range.bytes();
+        match chunk.state {
+            ChunkState::Used {
+                requested_bytes, ..
+            } => {
+                self.used_chunks += 1;
+                self.live_bytes += bytes;
+                self.requested_bytes += requested_bytes;
+            }
+            ChunkState::Free { pending } => {
+                self.free_chunks += 1;
+                self.free_bytes += bytes;
+                self.largest_free_bytes = self.largest_free_bytes.max(bytes);
+                self.pending_bytes += if pending { bytes } else { 0 };
+            }
+            ChunkState::Leaving => self.leaving_bytes += bytes,
+            ChunkState::Unmapped => self.unmapped_bytes += bytes,
+            ChunkState::Planned => self.planned_bytes += bytes,
+        }
+    }
+
+    /// Live bytes / reserved bytes; 0 with nothing reserved.
+    pub fn occupancy(&self) -> f64 {
+        share(self.live_bytes, self.reserved_bytes)
+    }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+/// The chunks of one power-of-two range of sizes, as TensorFlow's bins: bin `b` counts chunks of
+/// `granule << b` bytes up to twice that, the last bin all larger ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct BinSummary {
+    /// Blocks of these sizes.
+    pub used_chunks: u32,
+    /// Free chunks of these sizes.
+    pub free_chunks: u32,
+    /// Bytes of the blocks, as granted.
+    pub used_bytes: u64,
+    /// Bytes of the blocks, as requested.
+    pub requested_bytes: u64,
+    /// Bytes of the free chunks.
+    pub free_bytes: u64,
+}
+
+impl BinSummary {
+    /// How many bins TensorFlow has: 256 B to 256 MiB and above, at the usual granule.
+    pub const COUNT: usize = 21;
+
+    /// The bin that counts chunks of so many bytes.
+    pub(crate) fn index_of(bytes: u64, granule: Granule) -> usize {
+        let log2 = (bytes / granule.bytes()).max(1).ilog2() as usize;
+        log2.min(Self::COUNT - 1)
+    }
+
+    /// Counts a chunk.
+    pub(crate) fn count(&mut self, chunk: ChunkInfo) {
+        let bytes = chunk.range.bytes();
+        match chunk.state {
+            ChunkState::Used {
+                requested_bytes, ..
+            } => {
+                self.used_chunks += 1;
+                self.used_bytes += bytes;
+                self.requested_bytes += requested_bytes;
+            }
+            ChunkState::Free { .. } => {
+                self.free_chunks += 1;
+                self.free_bytes += bytes;
+            }
+            ChunkState::Leaving | ChunkState::Unmapped | ChunkState::Planned => {}
+        }
+    }
+}
+
+/// One chunk, for walks over an allocator's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ChunkInfo {
+    /// Its number.
+    pub handle: ChunkHandle,
+    /// The region it is a piece of.
+    pub region: RegionId,
+    /// Its addresses.
+    pub range: AddrRange,
+    /// What it is.
+    pub state: ChunkState,
+}
+
+/// What a chunk is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ChunkState {
+    /// A block.
+    Used {
+        /// Bytes that were asked for.
+        requested_bytes: u64,
+        /// Number of the allocation, from 1 up.
+        id: u64,
+    },
+    /// Free.
+    Free {
+        /// Whether queued work still uses it.
+        pending: bool,
+    },
+    /// On its way back to the sub-allocator.
+    Leaving,
+    /// Free pages without memory behind them.
+    Unmapped,
+    /// In a plan under way that maps, moves or gives back memory.
+    Planned,
+}
+
+/// One region, for walks over an allocator's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RegionInfo {
+    /// Its addresses.
+    pub range: AddrRange,
+    /// How many chunks it is cut into.
+    pub chunks: u32,
+    /// Bytes of it in blocks.
+    pub live_bytes: u64,
+}
+
+impl Chunks<'_> {
+    /// Calls `f` with every region in address order.
+    pub(crate) fn for_each_region(&self, mut f: impl FnMut(RegionInfo)) {
+        for id in self.regions.ids() {
+            let region = self.regions.get(id);
+            let mut chunks = 0;
+            let mut live = 0;
+            let mut link = Link(region.first());
+            while link.is_some() {
+                let chunk = self.table.at(link);
+                chunks += 1;
+                live += if chunk.is_used() {
+                    u64::from(chunk.size)
+                } else {
+                    0
+                };
+                link = chunk.next;
+            }
+            if let Some(range) = region.range(self.granule) {
+                f(RegionInfo {
+                    range,
+                    chunks,
+                    live_bytes: live * self.granule.bytes(),
+                });
+            }
+        }
+    }
+
+    /// Calls `f` with every chunk, in address order.
+    pub(crate) fn for_each_chunk(&self, mut f: impl FnMut(ChunkInfo)) {
+        for id in self.regions.ids() {
+            let mut link = Link(self.regions.get(id).first());
+            while link.is_some() {
+                self.chunk_info(link).into_iter().for_each(&mut f);
+                link = self.table.at(link).next;
+            }
+        }
+    }
+
+    /// A report in which no chunk is counted yet.
+    pub(crate) fn report_without_chunks(&self) -> Report {
+        Report {
+            reserved_bytes: self.reserved_bytes(),
+            regions: self.regions.len() as u32,
+            vacant_records: self.table.available(),
+            ..Report::default()
+        }
+    }
+
+    pub(crate) fn chunk_info(&self, link: Link) -> Option<ChunkInfo> {
+        let chunk = self.table.at(link);
+        let bytes = self.granule.bytes_of(chunk.size);
+        let state = match chunk.state() {
+            State::Vacant => return None,
+            State::Used => ChunkState::Used {
+                requested_bytes: bytes - u64::from(chunk.slack_bytes()),
+                id: chunk.id(),
+            },
+            State::Free => ChunkState::Free {
+                pending: self.streams.pending(chunk.point()).is_some(),
+            },
+            State::Leaving => ChunkState::Leaving,
+            State::Filling => ChunkState::Planned,
+        };
+        let range = AddrRange::new(Addr::new(self.addr_of(link)), bytes)?;
+        Some(ChunkInfo {
+            handle: ChunkHandle::from_link(link.0),
+            region: chunk.region(),
+            range,
+            state,
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! Changing a block's size where it is: its first address, handle and number stay.
+//!
+//! * A smaller block keeps its front. The rest is cut off and freed as a block there would be: it joins what [`free`](super::free) says.
+//! * A larger block takes the free chunks right behind it, as many as are needed, in the order of
+//!   their addresses, each of which no stream uses any more or only the block's. What is left of the
+//!   last stays free with its record and its point.
+//!
+//! A resize names no stream, except by the point of an end that it cuts off.
+
+use super::Chunks;
+use super::chunk::Link;
+use super::free::Stored;
+use super::search::Need;
+use crate::block::{Block, Resize};
+use crate::error::{Rejected, ResizeError};
+use crate::stream::{StreamId, StreamPoint};
+
+/// The free chunks right behind a block that it may grow into.
+pub(crate) struct Behind {
+    /// Granules of those that are needed, or of all if they do not suffice.
+    pub(crate) size: u32,
+    /// All of the region behind the block is such chunks, and they do not suffice.
+    pub(crate) to_end: bool,
+}
+
+impl Chunks<'_> {
+    /// Gives the block another size without moving it, from the memory held. O(1), and one step for
+    /// each free chunk behind the block that it grows into.
+    pub(crate) fn resize(
+        &mut self,
+        block: Block,
+        to: &Resize,
+    ) -> Result<Block, Rejected<ResizeError>> {
+        match self.try_resize(&block, to) {
+            Ok(link) => Ok(self.block_of(link)),
+            Err(error) => Err(Rejected::new(block, error)),
+        }
+    }
+
+    fn try_resize(&mut self, block: &Block, to: &Resize) -> Result<Link, ResizeError> {
+        let (link, size) = self.judge_resize(block, to)?;
+        let point = match to.used_until {
+            Some(event) => self
+                .stored(StreamPoint {
+                    stream: to.stream,
+                    event,
+                })
+                .ok_or(ResizeError::EventTooFar)?,
+            None => None,
+        };
+        if size > self.table.at(link).size {
+            self.take_behind(link, size, to.stream)?;
+        } else {
+            self.cut_end(link, size, point)?;
+        }
+        self.set_requested(link, to.bytes);
+        Ok(link)
+    }
+
+    /// The block's chunk and its new size in granules.
+    pub(crate) fn judge_resize(
+        &self,
+        block: &Block,
+        to: &Resize,
+    ) -> Result<(Link, u32), ResizeError> {
+        let link = self.link_of(block).ok_or(ResizeError::Unknown)?;
+        if to.bytes == 0 {
+            return Err(ResizeError::ZeroSize);
+        }
+        let size = self.granule.count_up(to.bytes);
+        Ok((link, size.ok_or(ResizeError::TooLarge)?))
+    }
+
+    /// Enlarges a used chunk to `size` granules by what is free behind it.
+    fn take_behind(&mut self, link: Link, size: u32, stream: StreamId) -> Result<(), ResizeError> {
+        let held = self.table.at(link).size;
+        let missing = size - held;
+        if self.exceeds_limit(Need {
+            size: missing,
+            align: 1,
+        }) {
+            return Err(ResizeError::Limit);
+        }
+        let behind = self.usable_behind(link, missing, stream);
+        if behind.size < missing {
+            return Err(ResizeError::NoRoom);
+        }
+        while self.table.at(link).size < size {
+            self.take_next(link, size);
+        }
+        let counters = &mut self.counters;
+        counters.live += u64::from(missing);
+        counters.peak_live = counters.peak_live.max(counters.live);
+        counters.largest = counters.largest.max(size);
+        Ok(())
+    }
+
+    /// Enlarges a used chunk by the free one behind it, or by as much of that as brings it to
+    /// `size` granules; the rest keeps record, point and, in its class, place.
+    fn take_next(&mut self, link: Link, size: u32) {
+        let next = self.table.at(link).next;
+        let old_size = self.table.at(next).size;
+        let wanted = size - self.table.at(link).size;
+        if old_size <= wanted {
+            self.set_stored(next, None);
+            self.unlist(next);
+            self.absorb_next(link, next);
+            return;
+        }
+        let rest = self.table.at_mut(next);
+        rest.start += wanted;
+        rest.size -= wanted;
+        if self.wilderness != next {
+            self.bins.resized(&mut self.table, next, old_size);
+        }
+        self.table.at_mut(link).size += wanted;
+    }
+
+    /// What lies behind a chunk for a block that is used on `stream`, up to `missing` granules.
+    pub(crate) fn usable_behind(&self, link: Link, missing: u32, stream: StreamId) -> Behind {
+        let mut next = self.table.at(link).next;
+        let mut size = 0;
+        while size < missing {
+            let chunk = self.table.at(next);
+            let pending = self.streams.pending(chunk.point());
+            let is_barred = pending.is_some_and(|point| point.stream != stream);
+            if !chunk.is_free() || is_barred || chunk.is_hollow() {
+                break;
+            }
+            // Chunks of one region: their sum is countable.
+            size += chunk.size;
+            next = chunk.next;
+        }
+        Behind {
+            size,
+            to_end: next.is_nil() && size < missing,
+        }
+    }
+
+    /// Shortens a used chunk to `size` granules and frees the end.
+    fn cut_end(&mut self, link: Link, size: u32, point: Stored) -> Result<(), ResizeError> {
+        let old = *self.table.at(link);
+        let rest = old.size - size;
+        if rest == 0 {
+            return Ok(());
+        }
+        let end = self.split_off(link, rest, &old, point);
+        let end = end.ok_or(ResizeError::TableFull)?;
+        self.table.at_mut(link).size = size;
+        self.counters.live -= u64::from(rest);
+        if let Some((stream, _)) = point {
+            self.streams.meet(stream);
+        }
+        self.join_and_list(end);
+        Ok(())
+    }
+
+    /// Notes how much of a used chunk was asked for.
+    fn set_requested(&mut self, link: Link, requested_bytes: u64) {
+        let chunk = self.table.at_mut(link);
+        let slack_bytes = self.granule.bytes_of(chunk.size) - requested_bytes;
+        self.counters.slack_bytes -= u64::from(chunk.slack_bytes());
+        self.counters.slack_bytes += slack_bytes;
+        // Less than a granule, and that fits 32 bits (units.rs).
+        chunk.set_slack_bytes(slack_bytes as u32);
+    }
+}

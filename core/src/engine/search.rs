@@ -1,0 +1,469 @@
+//! Which free chunk serves a request, word by word as the model predicts it.
+//!
+//! The *best* of some chunks is one that may be used at once rather than after a wait; among those
+//! the smallest; among equals the one at the lowest address. A chunk *serves* if it holds the
+//! request with the padding its alignment needs there, and the request's stream may use it.
+//!
+//! * FIT1 Go through the classes from that of the request upward. In each, look at the first four
+//!   chunks ([`SCAN`]), newest first; if any serves, take the best of them. A chunk of exactly the
+//!   request's size, without padding or wait, is taken as soon as it is seen.
+//! * FIT2 Else the wilderness, if it serves.
+//! * FIT3 Else, before anything grows, FIT1 and FIT2 again looking at all chunks of each class.
+//! * FIT4 Else the first free chunks side by side, in address order, that together serve: at most one
+//!   stream uses any of them, and the request may use what it uses. They are joined and taken.
+//!
+//! FIT3 and FIT4 look at all chunks, or at so many as the caller says.
+//!
+//! Nothing serves that would pass a limit lowered below what is held.
+//!
+//! Unless other streams have chunks with a point or the request is aligned beyond the granule, every
+//! chunk of a higher class serves, so FIT1 ends at the second class that has any: O(1). The best chunk
+//! is missed where it stands behind four others of its class that do not fit.
+
+use super::Chunks;
+use super::chunk::{Chunk, Link};
+use super::class::Class;
+use crate::block::Request;
+use crate::error::AllocError;
+use crate::stream::{StreamId, StreamPoint};
+
+/// How many chunks of a class are looked at. On the recorded traces looking at 4 or at all of them
+/// reserves the same memory (docs/DECISIONS.md, 1).
+const SCAN: u32 = 4;
+
+/// Chunks and handles that one search for memory looks at in vain: some 20 ns each, so that it stays below what a
+/// driver call takes.
+pub(crate) const LOOKS: u32 = 1024;
+
+/// Chunks that one search looks at where memory can be had instead: three such searches stay below 100 µs.
+pub(crate) const LOOKS_BEFORE_GROWTH: u32 = 2048;
+
+/// A chunk that serves, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    pub(crate) link: Link,
+    /// Granules in front of the block that stay free, for its alignment.
+    pub(crate) padding: u32,
+    /// What the stream must wait for.
+    pub(crate) wait: Option<StreamPoint>,
+}
+
+/// A request in the table's units.
+#[derive(Clone, Copy)]
+pub(crate) struct Need {
+    /// Granules of the block.
+    pub(crate) size: u32,
+    /// Alignment in granules, a power of two; 1 for none.
+    pub(crate) align: u32,
+}
+
+/// Free chunks side by side that the request may use, of which one stream uses any at most.
+struct Run {
+    /// The lowest chunk, and the one behind the last.
+    first: Link,
+    end: Link,
+    chunks: u32,
+    /// Granules of all of them.
+    size: u64,
+    /// How many a stream uses, and which one if any.
+    pending: u32,
+    stream: StreamId,
+}
+
+impl Run {
+    /// No chunk yet, the next one is `first`.
+    const fn at(first: Link) -> Self {
+        Self {
+            first,
+            end: first,
+            chunks: 0,
+            size: 0,
+            pending: 0,
+            stream: StreamId::MAIN,
+        }
+    }
+}
+
+/// Whether the request may use memory that a stream still uses, at once or after a wait.
+fn may_use(point: StreamPoint, request: &Request) -> bool {
+    if point.stream != request.stream {
+        return request.may_wait;
+    }
+    request.freed_by.is_none_or(|by| point.event <= by)
+}
+
+impl Chunks<'_> {
+    /// The request in granules, after its stream is known to be there.
+    pub(crate) fn meet(&mut self, request: &Request) -> Result<Need, AllocError> {
+        let need = self.need(request)?;
+        self.streams.meet(request.stream);
+        Ok(need)
+    }
+
+    /// The request in granules.
+    #[inline]
+    pub(crate) fn need(&self, request: &Request) -> Result<Need, AllocError> {
+        if request.bytes == 0 {
+            return Err(AllocError::ZeroSize);
+        }
+        let too_large = AllocError::TooLarge {
+            requested_bytes: request.bytes,
+        };
+        let size = self.granule.count_up(request.bytes).ok_or(too_large)?;
+        let over = request
+            .align
+            .log2()
+            .saturating_sub(self.granule.align().log2());
+        // Size and padding together must be countable.
+        let align = 1u32.checked_shl(over).ok_or(too_large)?;
+        size.checked_add(align - 1).ok_or(too_large)?;
+        Ok(Need { size, align })
+    }
+
+    /// FIT1 and FIT2, on whatever is joined by now.
+    #[inline]
+    pub(crate) fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
+        self.streams.meet(request.stream);
+        self.search(need, request)
+    }
+
+    /// FIT1 and FIT2; again after a sweep, if streams have left anything to clear or join; then FIT3
+    /// and FIT4. Each of these but the first search looks at so many chunks at most.
+    pub(crate) fn search_fully(
+        &mut self,
+        need: Need,
+        request: &Request,
+        looks: u32,
+        sweep: impl FnOnce(&mut Self),
+    ) -> Option<Found> {
+        if let Some(found) = self.search(need, request) {
+            return Some(found);
+        }
+        if self.streams.with_point() > 0 && self.streams.moved() {
+            sweep(self);
+            if let Some(found) = self.search(need, request) {
+                return Some(found);
+            }
+        }
+        self.search_everything(need, request, looks)
+            .or_else(|| self.join_for(need, request, looks, |_| true))
+    }
+
+    /// FIT1 and FIT2.
+    #[inline]
+    pub(crate) fn search(&self, need: Need, request: &Request) -> Option<Found> {
+        if self.exceeds_limit(need) {
+            return None;
+        }
+        if need.align > 1 || self.streams.with_point() > 0 && !self.uses_all_points(request) {
+            // A copy, so that a request need not stand in memory for this.
+            let request = *request;
+            return self
+                .search_upward(need, &request, SCAN, u32::MAX)
+                .or_else(|| self.judge(self.wilderness, need, &request));
+        }
+        let class = Class::of(need.size);
+        let mut link = self.best_of_size(class, need.size);
+        if link.is_nil()
+            && let Some(class) = self.bins.next_class(class.index() + 1)
+        {
+            link = self.best_of_size(class, need.size);
+        }
+        if link.is_nil() && self.table.at(self.wilderness).size >= need.size {
+            link = self.wilderness;
+        }
+        link.is_some().then_some(Found {
+            link,
+            padding: 0,
+            wait: None,
+        })
+    }
+
+    /// Whether the request may use every chunk with a point at once.
+    fn uses_all_points(&self, request: &Request) -> bool {
+        request.freed_by.is_none()
+            && self.streams.points_of(request.stream) == self.streams.with_point()
+    }
+
+    /// FIT3, of so many chunks at most.
+    pub(crate) fn search_everything(
+        &self,
+        need: Need,
+        request: &Request,
+        looks: u32,
+    ) -> Option<Found> {
+        if self.exceeds_limit(need) {
+            return None;
+        }
+        self.search_upward(need, request, u32::MAX, looks)
+            .or_else(|| self.judge(self.wilderness, need, request))
+    }
+
+    /// FIT1 in one class, when every chunk may be used at once and nothing needs padding.
+    #[inline]
+    fn best_of_size(&self, class: Class, size: u32) -> Link {
+        let mut link = self.bins.head(class);
+        let mut best = Link::NIL;
+        let mut best_size = u32::MAX;
+        let mut left = SCAN;
+        while link.is_some() && left > 0 {
+            let chunk = self.table.at(link);
+            if chunk.size >= size {
+                if chunk.size == size {
+                    return link;
+                }
+                if chunk.size < best_size
+                    || best.is_nil()
+                    || chunk.size == best_size && self.is_lower(chunk, best)
+                {
+                    best = link;
+                    best_size = chunk.size;
+                }
+            }
+            link = chunk.next_free();
+            left -= 1;
+        }
+        best
+    }
+
+    /// Whether `chunk` lies at a lower address than the chunk at `other`.
+    #[inline]
+    fn is_lower(&self, chunk: &Chunk, other: Link) -> bool {
+        let other = self.table.at(other);
+        if chunk.region() == other.region() {
+            return chunk.start < other.start;
+        }
+        self.regions.get(chunk.region()).base() < self.regions.get(other.region()).base()
+    }
+
+    /// FIT1 in full, when not every large enough chunk serves: so many chunks of each class, and of all together.
+    fn search_upward(&self, need: Need, request: &Request, scan: u32, most: u32) -> Option<Found> {
+        let (mut from, mut looks) = (Class::of(need.size).index(), most);
+        while looks > 0
+            && let Some(class) = self.bins.next_class(from)
+        {
+            let mut left = scan.min(looks);
+            looks -= left;
+            let found = self.best_of_class(class, need, request, &mut left);
+            if found.is_some() {
+                return found;
+            }
+            looks += left;
+            from = class.index() + 1;
+        }
+        None
+    }
+
+    /// FIT1 in one class.
+    fn best_of_class(
+        &self,
+        class: Class,
+        need: Need,
+        request: &Request,
+        left: &mut u32,
+    ) -> Option<Found> {
+        let mut best: Option<(Found, (bool, u32, u64))> = None;
+        let mut link = self.bins.head(class);
+        while link.is_some() && *left > 0 {
+            if let Some(found) = self.judge(link, need, request) {
+                let size = self.table.at(link).size;
+                if size == need.size && found.padding == 0 && found.wait.is_none() {
+                    return Some(found);
+                }
+                let key = (found.wait.is_some(), size, self.addr_of(link));
+                if best.as_ref().is_none_or(|(_, least)| key < *least) {
+                    best = Some((found, key));
+                }
+            }
+            link = self.table.at(link).next_free();
+            *left -= 1;
+        }
+        best.map(|(found, _)| found)
+    }
+
+    /// Whether one free chunk can serve, and how.
+    pub(crate) fn judge(&self, link: Link, need: Need, request: &Request) -> Option<Found> {
+        let chunk = self.table.at(link);
+        if !chunk.is_free() {
+            return None;
+        }
+        let padding = self.padding(link, need);
+        if u64::from(chunk.size) < u64::from(need.size) + u64::from(padding) {
+            return None;
+        }
+        let pending = self.streams.pending(chunk.point());
+        if pending.is_some_and(|point| !may_use(point, request)) {
+            return None;
+        }
+        let wait = pending.filter(|point| point.stream != request.stream);
+        Some(Found {
+            link,
+            padding,
+            wait,
+        })
+    }
+
+    /// FIT4, of so many chunks of each region at most, and of those only that are `usable`: joins the chunks, if there
+    /// are any.
+    pub(crate) fn join_for(
+        &mut self,
+        need: Need,
+        request: &Request,
+        looks: u32,
+        usable: impl Fn(&Chunk) -> bool,
+    ) -> Option<Found> {
+        if self.streams.with_point() == 0 || self.exceeds_limit(need) {
+            return None;
+        }
+        for place in 0..self.regions.len() {
+            let from = self.first_of_region(place);
+            if let Some((link, joins)) = self.chunks_to_join(from, need, request, looks, &usable) {
+                for _ in 0..joins {
+                    self.settle(link);
+                    self.settle(self.table.at(link).next);
+                    self.force_join_behind(link);
+                }
+                return self.judge(link, need, request);
+            }
+        }
+        None
+    }
+
+    /// The first free chunks from one on that may be joined and serve the request together: the lowest of them, and how
+    /// many lie behind it. Both ends of the run that is looked at only move up. A later first chunk needs no lower end,
+    /// since the alignment of its start is no lower.
+    fn chunks_to_join(
+        &self,
+        from: Link,
+        need: Need,
+        request: &Request,
+        looks: u32,
+        usable: &impl Fn(&Chunk) -> bool,
+    ) -> Option<(Link, u32)> {
+        let (mut run, mut left) = (Run::at(from), looks);
+        while run.first.is_some() && left > 0 {
+            left -= 1;
+            let padding = u64::from(self.padding(run.first, need));
+            if run.chunks > 0 && run.size >= u64::from(need.size) + padding {
+                return Some((run.first, run.chunks - 1));
+            }
+            if run.end.is_nil() {
+                return None;
+            }
+            let chunk = self.table.at(run.end);
+            let point = self.streams.pending(chunk.point());
+            let is_refused = point.is_some_and(|point| !may_use(point, request));
+            if !chunk.is_free() || is_refused || !usable(chunk) {
+                run = Run::at(chunk.next);
+            } else if let Some(point) = point
+                && run.pending > 0
+                && run.stream != point.stream
+            {
+                // Another stream uses what lies in front.
+                let first = self.table.at(run.first);
+                run.chunks -= 1;
+                run.size -= u64::from(first.size);
+                run.pending -= u32::from(self.streams.pending(first.point()).is_some());
+                run.first = first.next;
+            } else {
+                if let Some(point) = point {
+                    run.pending += 1;
+                    run.stream = point.stream;
+                }
+                run.chunks += 1;
+                run.size += u64::from(chunk.size);
+                run.end = chunk.next;
+            }
+        }
+        None
+    }
+
+    /// Whether the request would be served from what is held if no stream used any of it any more,
+    /// by chunks of which some stream uses one now. O(chunks).
+    pub(crate) fn would_serve_settled(&self, need: Need) -> bool {
+        self.regions.ids().any(|id| {
+            let mut link = Link(self.regions.get(id).first());
+            // The free chunks side by side up to here: the first, their size, any pending.
+            let (mut first, mut size, mut pending) = (Link::NIL, 0, false);
+            while link.is_some() {
+                let chunk = self.table.at(link);
+                if !chunk.is_free() {
+                    (first, size, pending) = (Link::NIL, 0, false);
+                } else {
+                    first = if first.is_nil() { link } else { first };
+                    size += u64::from(chunk.size);
+                    pending |= self.streams.pending(chunk.point()).is_some();
+                    let padding = u64::from(self.padding(first, need));
+                    if pending && size >= padding + u64::from(need.size) {
+                        return true;
+                    }
+                }
+                link = chunk.next;
+            }
+            false
+        })
+    }
+
+    /// Granules from the chunk's start to the next multiple of the alignment.
+    pub(crate) fn padding(&self, link: Link, need: Need) -> u32 {
+        if need.align <= 1 {
+            return 0;
+        }
+        let granule_number = self.addr_of(link) >> self.granule.align().log2();
+        // The low 32 bits decide: the alignment is a power of two of at most 2^31 granules.
+        (granule_number as u32).wrapping_neg() & (need.align - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::best_fit::BestFit;
+    use crate::block::Request;
+    use crate::engine::Chunk;
+    use crate::regions::{RegionConfig, RegionPool};
+    use crate::stream::{EventNumber, StreamId, StreamPoint};
+    use crate::units::{Addr, AddrRange};
+
+    const CHUNKS: usize = 1000;
+    const GRANULE: u64 = 256;
+
+    fn on(granules: usize, stream: u8) -> Request {
+        Request::new(granules as u64 * GRANULE).on(StreamId::new(stream))
+    }
+
+    /// Free chunks of one granule, of which each second one is used by stream 0 or 2, in turn.
+    fn alternating(table: &mut [Chunk]) -> RegionPool<'_> {
+        let mut bfc = RegionPool::new(RegionConfig::fixed(), table).unwrap();
+        let bytes = (CHUNKS as u64 + 1) * GRANULE;
+        bfc.add_region(AddrRange::new(Addr::new(0), bytes).unwrap())
+            .unwrap();
+        let blocks = [(); CHUNKS + 1].map(|()| bfc.alloc(&on(1, 1)).unwrap().block);
+        for (number, block) in blocks.into_iter().enumerate().take(CHUNKS) {
+            let event = EventNumber::new(number as u64 % 2 * 5);
+            let stream = StreamId::new(number as u8 & 2);
+            bfc.free_after(block, StreamPoint { stream, event })
+                .unwrap();
+        }
+        bfc
+    }
+
+    #[test]
+    fn joining_looks_at_each_chunk_a_bounded_number_of_times() {
+        let mut table = [Chunk::VACANT; CHUNKS + 3];
+        let mut bfc = alternating(&mut table);
+        assert!(
+            bfc.alloc(&on(4, 2)).is_err(),
+            "two streams would use a part"
+        );
+        let found = bfc.alloc(&on(3, 2)).unwrap();
+        assert_eq!((found.block.addr().get(), found.wait.is_some()), (0, true));
+        bfc.free(found.block).unwrap();
+        bfc.complete(StreamId::new(2), EventNumber::new(5));
+        bfc.chunks().streams.looks.set(0);
+        assert!(bfc.alloc(&on(CHUNKS + 1, 0)).is_err());
+        let looks = bfc.chunks().streams.looks.get();
+        assert!(looks < 10 * CHUNKS, "{looks} looks");
+        assert!(bfc.alloc(&on(CHUNKS, 0)).is_ok(), "all of it");
+        bfc.check_invariants().unwrap();
+    }
+}

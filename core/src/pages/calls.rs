@@ -1,0 +1,172 @@
+//! The calls of plans, made by a driver without the pool's lock, and what [`Shared`] has beyond that for pages.
+//!
+//! Several plans may be under way at once: each owns what it touches.
+
+use super::{PageAttempt, PageCall, PagePlan, PagePool, PageStats};
+use crate::best_fit::BestFit;
+use crate::block::{Block, ChunkHandle, Grant};
+use crate::error::AllocError;
+use crate::shared::{Shared, Source};
+use crate::stream::{StreamId, StreamPoint};
+use crate::sub_allocator::SubAllocError;
+use crate::sync::{Locked, Wait};
+use crate::units::AddrRange;
+
+/// Maps memory: a device's driver, or what stands in for one. Calls are rare and slow; several
+/// threads may make them at once.
+///
+/// The allocator trusts that a call which answers `Ok` was made and one that answers an error was
+/// not.
+pub trait PageDriver {
+    /// Makes one call.
+    ///
+    /// # Errors
+    /// If the driver refused it; nothing has changed then.
+    fn call(&self, call: PageCall) -> Result<(), SubAllocError>;
+}
+
+impl<D: PageDriver + ?Sized> PageDriver for &D {
+    fn call(&self, call: PageCall) -> Result<(), SubAllocError> {
+        (**self).call(call)
+    }
+}
+
+static_assertions::assert_obj_safe!(PageDriver);
+
+impl<'t, D: PageDriver> Source<PagePool<'t>> for D {
+    fn carry_out<W: Wait>(
+        &self,
+        pool: &Locked<PagePool<'t>, W>,
+        attempt: &mut PageAttempt,
+        mut plan: PagePlan,
+    ) -> Option<Grant> {
+        make_calls(pool, self, &mut plan);
+        let succeeded = plan.succeeded();
+        let grant = pool.with(|pool| pool.finish(plan));
+        if grant.is_none() && !succeeded {
+            attempt.plan_failed();
+        }
+        grant
+    }
+
+    fn release_excess<W: Wait>(&self, pool: &Locked<PagePool<'t>, W>) -> u64 {
+        let excess = pool.with(|pool| pool.excess_bytes());
+        release(pool, self, excess);
+        pool.with(|pool| pool.excess_bytes())
+    }
+}
+
+fn make_calls<W: Wait>(
+    pool: &Locked<PagePool<'_>, W>,
+    driver: &impl PageDriver,
+    plan: &mut PagePlan,
+) {
+    let mut next = pool.with(|pool| pool.next_call(plan));
+    while let Some(call) = next {
+        let outcome = driver.call(call);
+        next = pool.with(|pool| {
+            match outcome {
+                Ok(()) => pool.done(plan),
+                Err(SubAllocError) => pool.refused(plan),
+            }
+            pool.next_call(plan)
+        });
+    }
+}
+
+/// Gives idle memory back, in as many plans as that takes, so that no search is long. If there is not as much as is
+/// wanted, cached mappings go too. Returns the bytes.
+fn release<W: Wait>(
+    pool: &Locked<PagePool<'_>, W>,
+    driver: &impl PageDriver,
+    wanted_bytes: u64,
+) -> u64 {
+    let mut bytes = 0;
+    while bytes < wanted_bytes {
+        let plan = pool.with(|pool| pool.plan_release(wanted_bytes - bytes));
+        let more = give_back(pool, driver, plan);
+        if more == 0 {
+            let mut left = pool.with(|pool| pool.searches_for_cached());
+            while left > 0 {
+                let plan = pool.with(PagePool::plan_forgetting);
+                give_back(pool, driver, plan);
+                left -= 1;
+            }
+            break;
+        }
+        bytes += more;
+    }
+    bytes
+}
+
+/// Carries a plan out that gives memory back. Returns the bytes.
+fn give_back<W: Wait>(
+    pool: &Locked<PagePool<'_>, W>,
+    driver: &impl PageDriver,
+    plan: Option<PagePlan>,
+) -> u64 {
+    let Some(mut plan) = plan else { return 0 };
+    make_calls(pool, driver, &mut plan);
+    let bytes = plan.released_bytes();
+    pool.with(|pool| pool.finish(plan));
+    bytes
+}
+
+impl<D: PageDriver, W: Wait> Shared<PagePool<'_>, D, W> {
+    /// Gives the block at exactly this place, mapping and moving pages if need be; see [`PageAttempt::at`].
+    ///
+    /// # Errors
+    /// [`AllocError::PlaceTaken`] if some of the place is in use, and as for any block.
+    pub fn alloc_at(
+        &self,
+        range: AddrRange,
+        near: Option<ChunkHandle>,
+        stream: Option<StreamId>,
+    ) -> Result<Block, AllocError> {
+        let attempt = PageAttempt::at(range, near, stream);
+        Ok(self.finish(attempt)?.block)
+    }
+
+    /// Puts memory behind the unmapped addresses of a range, for blocks that will come; idle pages outside of
+    /// `layout` move first, as for a block, and no more than `max_bytes` are held for it. With a point, the
+    /// blocks will come on its stream, and memory may move that only this stream's work uses, up to that event.
+    ///
+    /// Returns whether all of it is there then; never for a range that is not all inside the addresses.
+    /// O(chunks) and the calls.
+    pub fn back(
+        &self,
+        range: AddrRange,
+        layout: AddrRange,
+        max_bytes: u64,
+        point: Option<StreamPoint>,
+    ) -> bool {
+        let plans = self
+            .pool
+            .with(|pool| pool.plan_backing(range, layout, max_bytes, point));
+        let Some(plans) = plans else {
+            return false;
+        };
+        let mut is_backed = true;
+        for mut plan in plans {
+            if is_backed {
+                make_calls(&self.pool, &self.source, &mut plan);
+                is_backed = plan.succeeded();
+                self.pool.with(|pool| pool.finish(plan));
+            } else {
+                self.pool.with(|pool| pool.abandon(plan));
+            }
+        }
+        is_backed
+    }
+
+    /// Gives `bytes` of idle memory back, or what there is; then the old mappings of what moved go too. Returns
+    /// the bytes. See [`PagePool::plan_release`].
+    pub fn release(&self, bytes: u64) -> u64 {
+        release(&self.pool, &self.source, bytes)
+    }
+
+    /// Counters of pages.
+    pub fn page_stats(&self) -> PageStats {
+        self.pool.with(PagePool::page_stats)
+    }
+}

@@ -1,0 +1,76 @@
+//! Policies of a paged allocator, as data.
+
+use crate::error::ConfigError;
+use crate::units::{AddrRange, Granule};
+
+/// What physical memory costs, and so when pages move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// What is held costs, as where several processes share a device: idle pages are moved before
+    /// more is asked for, as long as that takes fewer driver calls than memory of this size is worth; from
+    /// then on only where memory is short.
+    Billed,
+    /// This many bytes are ours anyway: nothing moves before they are held, and no more are. The limit
+    /// counts if it is lower.
+    Budget(u64),
+    /// Pages never move: memory is created where it is needed, in the middle of the range before
+    /// its end, and idle memory elsewhere goes back when the limit asks for it. For a process heap,
+    /// where create and map are a commit, unmap and release a decommit.
+    InPlace,
+}
+
+/// All policies of a [`PagePool`](super::PagePool).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageConfig {
+    /// Every chunk is a multiple of this many bytes; a power of two.
+    pub granule_bytes: u64,
+    /// Most bytes to hold.
+    pub limit_bytes: u64,
+    /// The addresses, reserved already: twice the memory that may be held, or four times where programs vary
+    /// much. Start and length are multiples of the page.
+    pub addresses: AddrRange,
+    /// What the driver maps at least, 2 MiB on most devices; a multiple of the granule.
+    pub page_bytes: u64,
+    /// When pages move.
+    pub backing: Backing,
+    /// Idle memory is given back down to this much held, and no further; what makes room for other
+    /// memory is not counted.
+    pub floor_bytes: u64,
+    /// Memory of this size pays for two driver calls, in whatever order they come: what PyTorch's expandable segments
+    /// create and map at once. 20 MiB unless calls are to be fewer or more.
+    pub unit_bytes: u64,
+}
+
+impl PageConfig {
+    /// Pages of 2 MiB, no floor, and the default of everything else.
+    pub const fn new(addresses: AddrRange, backing: Backing) -> Self {
+        Self {
+            granule_bytes: Granule::DEFAULT.bytes(),
+            limit_bytes: u64::MAX,
+            addresses,
+            page_bytes: 2 << 20,
+            backing,
+            floor_bytes: 0,
+            unit_bytes: 20 << 20,
+        }
+    }
+
+    /// Checks every relation; gives granules a page and pages of addresses.
+    pub(super) fn validate(&self, granule: Granule) -> Result<(u32, u32), ConfigError> {
+        let page = self.page_bytes / granule.bytes();
+        let whole = |bytes: u64| bytes.is_multiple_of(self.page_bytes);
+        if self.page_bytes == 0 || !self.page_bytes.is_multiple_of(granule.bytes()) {
+            return Err(ConfigError::Page);
+        }
+        let page = u32::try_from(page).map_err(|_| ConfigError::Page)?;
+        if !whole(self.addresses.start().get()) || !whole(self.addresses.bytes()) {
+            return Err(ConfigError::Addresses);
+        }
+        if granule.count_up(self.addresses.bytes()).is_none() {
+            return Err(ConfigError::Addresses);
+        }
+        let pages = self.addresses.bytes() / self.page_bytes;
+        let pages = u32::try_from(pages).map_err(|_| ConfigError::Addresses)?;
+        Ok((page, pages))
+    }
+}

@@ -1,0 +1,307 @@
+//! Addresses without memory: where the range grows, which pages of it lack memory, and the chunks that a plan
+//! takes to put some there.
+
+use super::idle::Wanted;
+use super::plan::{Bar, PagePlan};
+use super::{Link, PagePool, State};
+use crate::block::Request;
+use crate::engine::Chunk;
+use crate::engine::{ChunkInfo, ChunkState};
+use crate::engine::{Class, Found, LOOKS, LOOKS_BEFORE_GROWTH, Need};
+use crate::error::Cause;
+use crate::stream::StreamId;
+use crate::units::{Addr, AddrRange};
+
+impl PagePool<'_> {
+    /// Lengthens the range for a block that no free chunk holds: by what the free chunk at its end lacks, or as if
+    /// that were in use. Gives the place, and the pages that are to get memory besides.
+    pub(super) fn grow_range(
+        &mut self,
+        need: Need,
+        request: &Request,
+        fresh: bool,
+    ) -> Result<(Found, u32), Bar> {
+        let (end, last) = (self.end(), self.last_chunk());
+        let with_tail =
+            !fresh && self.chunks.table.at(last).is_free() && self.is_usable(last, Some(request));
+        let from = if with_tail {
+            self.chunks.table.at(last).start
+        } else {
+            end
+        };
+        let no_room = Bar::Memory(Cause::Addresses);
+        let start = from + self.padding_at(from, need);
+        let pages = start.checked_add(need.size).ok_or(no_room)?;
+        let pages = pages.div_ceil(self.page);
+        if pages > self.max_pages {
+            return Err(no_room);
+        }
+        let missing = pages - end.max(start / self.page * self.page) / self.page;
+        let ahead = self.pages_ahead(missing).min(self.max_pages - pages);
+        self.add_at_end((pages + ahead) * self.page - end)
+            .ok_or(Bar::Table)?;
+        let link = self.last_chunk();
+        let chunk = self.chunks.table.at(link);
+        if chunk.start > start {
+            // Points keep it apart from what was free at the end.
+            let found = self
+                .search_fully(need, request, LOOKS_BEFORE_GROWTH)
+                .or_else(|| {
+                    let last = self.last_chunk();
+                    let tail = self.chunks.table.at(last).prev;
+                    let is_joined = self.chunks.force_join_behind(tail);
+                    self.chunks
+                        .judge(if is_joined { tail } else { last }, need, request)
+                });
+            return Ok((found.ok_or(no_room)?, 0));
+        }
+        let found = Found {
+            link,
+            padding: start - chunk.start,
+            wait: None,
+        };
+        Ok((found, ahead))
+    }
+
+    /// Lengthens the range to this granule at least, so that a place in it can be asked for.
+    pub(super) fn grow_range_to(&mut self, granule: u32) -> Option<()> {
+        let pages = granule.div_ceil(self.page);
+        if pages > self.max_pages {
+            return None;
+        }
+        match (pages * self.page).checked_sub(self.end()) {
+            None | Some(0) => Some(()),
+            Some(missing) => self.add_at_end(missing),
+        }
+    }
+
+    /// Adds addresses at the end of the range, as a free chunk without memory.
+    fn add_at_end(&mut self, granules: u32) -> Option<()> {
+        let link = self.chunks.table.insert(Chunk::VACANT)?;
+        let id = match self.region {
+            Some(id) => id,
+            None => {
+                let base = self.config.addresses.start().get();
+                let Some(id) = self.chunks.regions.insert(base, 0, link.0) else {
+                    self.chunks.table.remove(link);
+                    return None;
+                };
+                self.chunks.set_newest(id);
+                self.region = Some(id);
+                id
+            }
+        };
+        let region = *self.chunks.regions.get(id);
+        let mut chunk = Chunk::new(region.granules(), granules, id);
+        if region.granules() > 0 {
+            chunk.prev = Link(region.last());
+        }
+        chunk.set_free();
+        chunk.set_hollow(true);
+        *self.chunks.table.at_mut(link) = chunk;
+        if self.chunks.wilderness.is_some() {
+            let old = core::mem::take(&mut self.chunks.wilderness);
+            self.chunks.bins.insert(&mut self.chunks.table, old);
+        }
+        self.chunks.link_after(chunk.prev, link, &chunk);
+        let region = self.chunks.regions.get_mut(id);
+        region.set_granules(chunk.end());
+        region.set_last(link.0);
+        self.chunks.join_and_list(link);
+        Some(())
+    }
+
+    /// Granules from here to the next multiple of the alignment.
+    fn padding_at(&self, start: u32, need: Need) -> u32 {
+        let addr = self.config.addresses.start().get() + self.chunks.granule.bytes_of(start);
+        let number = addr >> self.chunks.granule.align().log2();
+        // The low 32 bits decide: the alignment is a power of two of at most 2^31 granules.
+        (number as u32).wrapping_neg() & (need.align - 1)
+    }
+
+    /// First granule behind the range.
+    pub(super) fn end(&self) -> u32 {
+        self.region
+            .map_or(0, |id| self.chunks.regions.get(id).granules())
+    }
+
+    fn last_chunk(&self) -> Link {
+        self.region
+            .map_or(Link::NIL, |id| Link(self.chunks.regions.get(id).last()))
+    }
+
+    /// Whether memory stands behind all pages that these granules touch.
+    pub(super) fn is_backed_between(&self, start: u32, end: u32) -> bool {
+        self.pages.is_backed_between(start, end, self.page)
+    }
+
+    /// A chunk that serves and has memory where the block would lie: the first in FIT1's order, of so many at most as
+    /// one search looks at.
+    pub(super) fn search_backed(&self, need: Need, request: &Request) -> Option<Found> {
+        let serves = |link: Link| {
+            let found = self.chunks.judge(link, need, request)?;
+            let start = self.chunks.table.at(link).start + found.padding;
+            let backed =
+                !self.is_hollow(&found) || self.is_backed_between(start, start + need.size);
+            backed.then_some(found)
+        };
+        let mut looks = LOOKS;
+        let mut from = Class::of(need.size).index();
+        while let Some(class) = self.chunks.bins.next_class(from) {
+            let mut link = self.chunks.bins.head(class);
+            while link.is_some() && looks > 0 {
+                if let Some(found) = serves(link) {
+                    return Some(found);
+                }
+                looks -= 1;
+                link = self.chunks.table.at(link).next_free();
+            }
+            from = class.index() + 1;
+        }
+        serves(self.chunks.wilderness)
+    }
+
+    /// The first pages side by side without memory that these granules touch.
+    fn gap_between(&self, start: u32, end: u32) -> Option<(u32, u32)> {
+        let behind = end.div_ceil(self.page);
+        let first = self.pages.next_gap_from(start / self.page, behind);
+        let mut page = first;
+        while page < behind && !self.pages.is_backed(page) {
+            page = self.pages.next_mapped(page + 1, behind);
+        }
+        (first < behind).then_some((first, page))
+    }
+
+    /// Takes the block out of the chunk found, for the plan, and with it what its first and last page have beside
+    /// it, if these get memory; and so many pages behind it.
+    pub(super) fn take_target(
+        &mut self,
+        plan: &mut PagePlan,
+        found: &Found,
+        need: Need,
+        ahead: u32,
+    ) -> Option<()> {
+        let chunk = *self.chunks.table.at(found.link);
+        let start = chunk.start + found.padding;
+        let end = start + need.size;
+        let page = self.page;
+        let from = if self.pages.is_backed(start / page) {
+            start
+        } else {
+            chunk.start.max(start / page * page)
+        };
+        let to = if ahead == 0 && self.pages.is_backed((end - 1) / page) {
+            end
+        } else {
+            chunk.end().min((end.div_ceil(page) + ahead) * page)
+        };
+        // Cut out, and then in three.
+        let cuts = u32::from(chunk.start < from) + u32::from(to < chunk.end());
+        let cuts = cuts + u32::from(from < start) + u32::from(end < to);
+        if self.chunks.table.available() < cuts {
+            return None;
+        }
+        let split = (to < chunk.end()).then_some(to - from);
+        let link = self.chunks.cut(found.link, from - chunk.start, split)?;
+        plan.point = chunk.point();
+        plan.wait = found.wait;
+        let target = self.chunks.table.at_mut(link);
+        target.set_point(None);
+        target.set_hollow(true);
+        target.set_state(State::Filling);
+        (plan.target, plan.block, plan.behind) = (link, link, to);
+        if from < start {
+            plan.block = self.cut_in_two(link, start - from)?;
+        }
+        if end < to {
+            self.cut_in_two(plan.block, need.size)?;
+        }
+        Some(())
+    }
+
+    /// Cuts an unlisted chunk in two behind its first granules; gives the second.
+    fn cut_in_two(&mut self, link: Link, front: u32) -> Option<Link> {
+        let old = *self.chunks.table.at(link);
+        let mut rest = old;
+        rest.start += front;
+        rest.size -= front;
+        rest.prev = link;
+        let new = self.chunks.table.insert(rest)?;
+        let chunk = self.chunks.table.at_mut(link);
+        chunk.size = front;
+        chunk.next = new;
+        self.chunks.link_before(old.next, new, &rest);
+        Some(new)
+    }
+
+    /// First granule of a range and the one behind it, as far as granules are counted.
+    pub(super) fn granules_of(&self, range: AddrRange) -> (u32, u32) {
+        let base = self.config.addresses.start().get();
+        let number = |at: Addr| self.chunks.granule.count_up(at.get().saturating_sub(base));
+        let (start, end) = (number(range.start()), number(range.end()));
+        (start.unwrap_or(u32::MAX), end.unwrap_or(u32::MAX))
+    }
+
+    /// The first addresses of a range without memory. O(pages of the range).
+    pub(super) fn first_unmapped(&self, range: AddrRange) -> Option<AddrRange> {
+        let base = self.config.addresses.start().get();
+        let (from, to) = self.granules_of(range);
+        let (first, behind) = self.gap_between(from, to)?;
+        let (start, end) = (
+            from.max(first * self.page),
+            to.min(behind.saturating_mul(self.page)),
+        );
+        let start_addr = Addr::new(base + self.chunks.granule.bytes_of(start));
+        AddrRange::new(start_addr, self.chunks.granule.bytes_of(end - start))
+    }
+
+    /// The stretches of a free chunk with memory and without.
+    pub(super) fn for_each_piece(&self, chunk: ChunkInfo, f: &mut impl FnMut(ChunkInfo)) {
+        let is_free = matches!(chunk.state, ChunkState::Free { .. });
+        let (mut from, end) = (chunk.range.start(), chunk.range.end());
+        while is_free
+            && let Some(rest) = AddrRange::new(from, end.get().saturating_sub(from.get()))
+            && let Some(unmapped) = self.first_unmapped(rest)
+        {
+            let mapped = unmapped.start().get() - from.get();
+            if let Some(range) = AddrRange::new(from, mapped) {
+                f(ChunkInfo { range, ..chunk });
+            }
+            f(ChunkInfo {
+                range: unmapped,
+                state: ChunkState::Unmapped,
+                ..chunk
+            });
+            from = unmapped.end();
+        }
+        if let Some(range) = AddrRange::new(from, end.get().saturating_sub(from.get())) {
+            f(ChunkInfo { range, ..chunk });
+        }
+    }
+
+    /// Whether memory stands behind all addresses of a range. O(pages of the range).
+    pub fn is_mapped(&self, range: AddrRange) -> bool {
+        self.config.addresses.contains(range) && self.first_unmapped(range).is_none()
+    }
+
+    /// Bytes that would be created to put memory behind all free addresses of a range: its unmapped
+    /// pages less the idle ones elsewhere; of a stream, those that only its own queued work uses are
+    /// idle too. O(pages of the range).
+    pub fn missing_bytes(&mut self, range: AddrRange, stream: Option<StreamId>) -> u64 {
+        let mut unmapped_pages = 0;
+        let mut from = range.start();
+        while let Some(rest) = AddrRange::new(from, range.end().get().saturating_sub(from.get()))
+            && let Some(unmapped) = self.first_unmapped(rest)
+        {
+            from = unmapped.end();
+            let (first, behind) = self.granules_of(unmapped);
+            unmapped_pages += behind.div_ceil(self.page) - first / self.page;
+        }
+        let request = stream.map(|stream| Request::new(range.bytes()).on(stream));
+        let idle = self.find_idle(Wanted {
+            outside: self.granules_of(range),
+            ..Wanted::new(request.as_ref(), unmapped_pages)
+        });
+        self.page_bytes(unmapped_pages.saturating_sub(idle.pages))
+    }
+}

@@ -1,0 +1,193 @@
+//! Idle handles: those that lie whole in a free chunk, so that nothing uses them.
+//!
+//! Nothing notes them when blocks come and go. A search goes through the free chunks, the largest first, until it has
+//! what it wants, or has looked at [`LOOKS`] chunks, handles and stretches of pages in vain.
+
+use super::table::{HandleLink, HandleState, MappingLink, MappingState};
+use super::{Link, PagePool};
+use crate::block::Request;
+use crate::engine::Class;
+use crate::engine::LOOKS;
+
+/// Pages without memory that count as one look: 4 bytes each, side by side.
+const PAGES_A_LOOK: u32 = 4096;
+/// And cached mappings: of the address space of what moves much they are the most.
+const CACHED_A_LOOK: u32 = 16;
+
+/// Which idle handles are looked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'r> {
+    /// Those that the request may use, in order on its own stream; without one, those that no queued work uses.
+    pub(super) user: Option<&'r Request>,
+    /// Until there are so many pages.
+    pub(super) pages: u32,
+    /// No handle that would make them more than these.
+    pub(super) most: u32,
+    /// With so many looks in vain at most.
+    pub(super) looks: u32,
+    /// Only those that can be released now.
+    pub(super) to_release: bool,
+    /// What is found counts as a look, too: the rest is found by further searches.
+    pub(super) counts_all: bool,
+    /// Nothing of these granules.
+    pub(super) outside: (u32, u32),
+}
+
+impl<'r> Wanted<'r> {
+    /// So many pages, of handles of any size.
+    pub(super) const fn new(user: Option<&'r Request>, pages: u32) -> Self {
+        Self {
+            user,
+            pages,
+            most: u32::MAX,
+            looks: LOOKS,
+            to_release: false,
+            counts_all: false,
+            outside: (0, 0),
+        }
+    }
+}
+
+/// Idle handles, as a search found them: linked by `chain`, chunk by chunk, each chunk's in address order.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Idle {
+    pub(super) first: HandleLink,
+    last: HandleLink,
+    pub(super) pages: u32,
+}
+
+impl PagePool<'_> {
+    /// Whether a chunk's memory can be used by the request, in order on its own stream; for no
+    /// request, whether no queued work uses it.
+    pub(super) fn is_usable(&self, link: Link, request: Option<&Request>) -> bool {
+        let pending = self
+            .chunks
+            .streams
+            .pending(self.chunks.table.at(link).point());
+        pending.is_none_or(|point| {
+            request.is_some_and(|request| {
+                point.stream == request.stream
+                    && request.freed_by.is_none_or(|by| point.event <= by)
+            })
+        })
+    }
+
+    /// Finds and marks idle handles: those of the largest chunks first, those at the end of the range last.
+    /// O(1) and the handles that are to move.
+    pub(super) fn find_idle(&mut self, wanted: Wanted<'_>) -> Idle {
+        self.search = self.search.wrapping_add(1);
+        let mut idle = Idle::default();
+        let mut looks = wanted.looks;
+        let least = Class::of(self.page).index();
+        let mut below = Class::COUNT;
+        while idle.pages < wanted.pages
+            && looks > 0
+            && let Some(class) = self.chunks.bins.class_below(below)
+            && class.index() >= least
+        {
+            let mut link = self.chunks.bins.head(class);
+            while link.is_some() && idle.pages < wanted.pages && looks > 0 {
+                looks -= 1;
+                self.find_idle_in(link, &wanted, &mut idle, &mut looks);
+                link = self.chunks.table.at(link).next_free();
+            }
+            below = class.index();
+        }
+        self.find_idle_in(self.chunks.wilderness, &wanted, &mut idle, &mut looks);
+        self.looks += u64::from(wanted.looks - looks);
+        idle
+    }
+
+    fn find_idle_in(&mut self, link: Link, wanted: &Wanted<'_>, idle: &mut Idle, looks: &mut u32) {
+        let chunk = *self.chunks.table.at(link);
+        if !chunk.is_free() || !self.is_usable(link, wanted.user) {
+            return;
+        }
+        let (mut page, last) = (chunk.start.div_ceil(self.page), chunk.end() / self.page);
+        let mut cached = 0;
+        while page < last && idle.pages < wanted.pages && *looks > 0 {
+            let mapping = self.pages.at(page);
+            if !mapping.is_some() {
+                let next = self.pages.next_mapped(page, last.min(page + PAGES_A_LOOK));
+                *looks -= u32::from(next - page == PAGES_A_LOOK);
+                page = next;
+                continue;
+            }
+            let behind = self.pages.end(mapping);
+            if self.pages.mapping(mapping).page == page
+                && behind <= last
+                && self.is_wanted(mapping, wanted.most - idle.pages, wanted)
+            {
+                self.add_idle(idle, self.pages.mapping(mapping).handle, link);
+                *looks -= u32::from(wanted.counts_all);
+            } else if self.pages.mapping(mapping).state == MappingState::Cached {
+                cached += 1;
+                *looks -= u32::from(cached % CACHED_A_LOOK == 0);
+            } else {
+                *looks -= 1;
+            }
+            page = behind.max(page + 1);
+        }
+    }
+
+    fn add_idle(&mut self, idle: &mut Idle, handle: HandleLink, chunk: Link) {
+        let search = self.search;
+        let record = self.pages.handle_mut(handle);
+        record.mark = search;
+        record.source = chunk.0;
+        record.chain = HandleLink::NIL;
+        idle.pages += record.pages;
+        if idle.last.is_some() {
+            self.pages.handle_mut(idle.last).chain = handle;
+        } else {
+            idle.first = handle;
+        }
+        idle.last = handle;
+    }
+
+    fn is_wanted(&self, mapping: MappingLink, left: u32, wanted: &Wanted<'_>) -> bool {
+        let record = self.pages.mapping(mapping);
+        let handle = self.pages.handle(record.handle);
+        let (start, end) = wanted.outside;
+        let (first, behind) = (record.page, record.page + handle.pages);
+        record.state == MappingState::Active
+            && handle.state == HandleState::Live
+            && handle.pins == 0
+            && handle.pages <= left
+            && (behind * self.page <= start || first * self.page >= end)
+            && (!wanted.to_release || self.can_release(record.handle))
+    }
+
+    /// Whether no queued work can still use an idle handle through a cached mapping.
+    fn can_release(&self, handle: HandleLink) -> bool {
+        let record = self.pages.handle(handle);
+        let mut mapping = record.first;
+        let mut done = true;
+        while mapping.is_some() {
+            done &= mapping == record.active || self.can_unmap(mapping);
+            mapping = self.pages.mapping(mapping).sibling;
+        }
+        done
+    }
+
+    /// Whether a mapping is cached and no queued work can still use the memory through it.
+    pub(super) fn can_unmap(&self, mapping: MappingLink) -> bool {
+        let record = self.pages.mapping(mapping);
+        let point = record.point();
+        let done = point.event.number() <= self.chunks.streams.completed(point.stream);
+        record.state == MappingState::Cached && done
+    }
+
+    /// A plan takes an idle handle from where it lies: nothing is behind its pages there any more.
+    pub(super) fn take_idle(&mut self, handle: HandleLink, state: HandleState) {
+        let record = *self.pages.handle(handle);
+        let source = Link(record.source);
+        let point = self
+            .chunks
+            .streams
+            .pending(self.chunks.table.at(source).point());
+        self.chunks.table.at_mut(source).set_hollow(true);
+        self.pages.handle_mut(handle).state = state;
+        self.pages.mapping_mut(record.active).set_point(point);
+    }
+}

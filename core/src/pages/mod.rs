@@ -1,0 +1,381 @@
+//! One range of addresses, and physical pages that move inside it.
+//!
+//! Most device memory is lost to physical pages that lie idle in holes while the driver is asked
+//! for more. Here addresses and memory are two things. *Addresses* are laid out by best fit, as
+//! over a plain range that grows, word by word while there is one stream. *Memory* comes to a block's
+//! pages when the block is placed there: pages that have none get that of idle ones elsewhere, or new
+//! one. A free chunk of which some page may have no memory is *hollow*; a block is cut out of it as out
+//! of any other, by a [`PagePlan`].
+//!
+//! So what moves is won on top of what the range that grows would hold, whenever moving is begun and whenever it
+//! ends. More is held only by growth ahead, and with several streams where queued work keeps a place busy or a search
+//! comes to its bound. When moving pays is `policy`'s affair.
+//!
+//! **Moving costs one map.** CUDA and Vulkan let one piece of memory stand at several addresses.
+//! So the old mapping of a moved piece is not undone: it stays *cached*, and when a block comes
+//! there and the piece is idle again, it is reused without any driver call. A program that swings
+//! between two layouts pays once. It also keeps stream order: an unmap would have to wait for work
+//! that is still queued, a second mapping does not. (The idea of moving idle pages under a best-fit
+//! allocator is GMLake's and expandable segments'; cached mappings are ours.)
+//!
+//! It performs no I/O. A plan is a sequence of driver calls ([`PageCall`]); whoever drives
+//! the allocator makes them one by one and reports each. A refused call undoes the plan.
+//!
+//! # Files
+//! `config` policies · `table` handles and mappings · `policy` what to move and how much to create ·
+//! `hollow` addresses without memory · `idle` handles that nothing uses · `plan` when a plan is made and what
+//! its end means · `move_or_create` where its memory comes from · `page_calls` the calls of a plan in order ·
+//! `release` giving idle memory back · `check` the invariants · `calls` the loops over a driver.
+//!
+//! # Invariants ([`PagePool::check_invariants`] walks them, and those of the engine)
+//! * PAGE1 to PAGE3: `table`.
+//! * PAGE5 all pages that a used chunk touches have an active mapping of a live handle.
+//! * PAGE6 so have those of a free chunk that is not hollow.
+//! * PAGE7 the pages of all handles that exist, and were not created by a plan still under way, are
+//!   what is reserved.
+//! * PAGE8 only plans under way have filling chunks, and handles and mappings that are not
+//!   live, active or cached (but lost ones).
+//!
+//! # Cost
+//! While what fits best has memory, the cost of [`BestFit`]: no page is looked at. Else a plan: O(pages of the
+//! block), at most 1,024 looks in vain for idle handles, and the work of a driver call for each handle that moves or
+//! is created. Where points keep free chunks apart, before the range grows FIT3, FIT4 and the clearing of points look
+//! at 2,048 chunks each; where memory is short, at all. Records: 32 bytes a chunk, 40 a handle, 32 a mapping, 4 a
+//! page of addresses.
+
+#[cfg(test)]
+mod bound_tests;
+mod calls;
+mod check;
+mod config;
+mod hollow;
+mod idle;
+mod move_or_create;
+mod page_calls;
+mod plan;
+mod policy;
+mod release;
+mod table;
+
+pub use calls::PageDriver;
+pub use config::{Backing, PageConfig};
+pub use page_calls::PageCall;
+pub use plan::{PageAttempt, PagePlan};
+pub use release::PageStats;
+pub use table::{Handle, Mapping, PageEntry, PageTables};
+
+use crate::best_fit::{BestFit, Progress};
+use crate::block::{AllocatorId, Block, ChunkHandle, Grant, Request, Resize};
+use crate::engine::{Chunk, ChunkInfo, Chunks, Found, Link, Need, RegionId, State, Violation};
+use crate::error::{AllocError, Cause, ConfigError, FreeError, Rejected, ResizeError};
+use crate::stats::PoolStats;
+use crate::stream::{EventNumber, StreamId, StreamPoint};
+use crate::sync::number_given_once;
+use crate::units::{AddrRange, Granule};
+use table::Pages;
+
+/// A best-fit allocator over one range of addresses whose physical pages can move; for one thread
+/// at a time. [`Shared`](crate::Shared) shares it and
+/// drives it over a [`PageDriver`].
+///
+/// Its verbs are those of [`BestFit`], beside plans, pins and counters of pages.
+///
+/// ```
+/// use larder_core::pages::{Backing, Handle, Mapping, PageAttempt, PageConfig, PagePool};
+/// use larder_core::pages::{PageEntry, PageTables};
+/// use larder_core::{Addr, AddrRange, BestFit, Chunk, Progress, Request};
+/// let mut chunks = [Chunk::VACANT; 64];
+/// let (mut entries, mut handles) = ([PageEntry::EMPTY; 64], [Handle::VACANT; 17]);
+/// let mut mappings = [Mapping::VACANT; 64];
+/// let tables = PageTables { entries: &mut entries, handles: &mut handles, mappings: &mut mappings };
+/// let addresses = AddrRange::new(Addr::new(1 << 32), 128 << 20).unwrap();
+/// let config = PageConfig::new(addresses, Backing::Billed);
+/// let mut pool = PagePool::new(config, &mut chunks, tables)?;
+///
+/// let mut attempt = PageAttempt::new(Request::new(3 << 20));
+/// let Progress::Plan(mut plan) = pool.advance(&mut attempt) else { panic!() };
+/// while let Some(call) = pool.next_call(&mut plan) {
+///     println!("{call:?}"); // create, map, set access: here the driver would be called
+///     pool.done(&mut plan);
+/// }
+/// let grant = pool.finish(plan).unwrap();
+/// assert_eq!(pool.stats().reserved_bytes, 4 << 20);
+/// # pool.free(grant.block)?;
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub struct PagePool<'t> {
+    chunks: Chunks<'t>,
+    pages: Pages<'t>,
+    config: PageConfig,
+    /// Granules a page.
+    page: u32,
+    /// Pages of addresses.
+    max_pages: u32,
+    /// The region, once it has a chunk.
+    region: Option<RegionId>,
+    /// Bytes ever freed, as granted.
+    freed_bytes: u64,
+    /// Bytes the driver neither uses for us nor took back, their handles, and mappings it did not undo.
+    lost: u64,
+    lost_handles: u32,
+    lost_mappings: u32,
+    /// Driver calls made.
+    calls: u64,
+    /// What was held when the driver refused memory.
+    refused_bytes: u64,
+    /// Looks of searches so far.
+    looks: u64,
+    /// The record of a mapping up to which cached ones were unmapped to make room.
+    forgotten: u32,
+    /// Number of the newest search for idle handles.
+    search: u32,
+    /// Plans begun and not ended.
+    plans: u32,
+}
+
+impl<'t> PagePool<'t> {
+    /// An allocator without memory, over lent tables. Never panics.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a table is too small to hold anything or has
+    /// fewer entries than there are pages of addresses.
+    pub fn new(
+        config: PageConfig,
+        chunks: &'t mut [Chunk],
+        tables: PageTables<'t>,
+    ) -> Result<Self, ConfigError> {
+        let granule = Granule::new(config.granule_bytes).ok_or(ConfigError::Granule)?;
+        let (page, max_pages) = config.validate(granule)?;
+        let pages = Pages::new(tables)?;
+        if pages.entries() < max_pages {
+            return Err(ConfigError::PageTables);
+        }
+        let mut chunks = Chunks::new(granule, config.limit_bytes, chunks)?;
+        // Plans outlive their allocator, and are not compared with what is under way: those of a former one over the
+        // same tables must have another number.
+        let number = number_given_once(AllocatorId::GIVEN_ONCE).ok_or(ConfigError::Numbers)?;
+        chunks.set_id(AllocatorId::once(number));
+        Ok(Self {
+            chunks,
+            pages,
+            config,
+            page,
+            max_pages,
+            region: None,
+            freed_bytes: 0,
+            lost: 0,
+            lost_handles: 0,
+            lost_mappings: 0,
+            calls: 0,
+            refused_bytes: u64::MAX,
+            looks: 0,
+            forgotten: 0,
+            search: 0,
+            plans: 0,
+        })
+    }
+    /// Gives the lent tables back; blocks not freed and memory not released are forgotten.
+    pub fn into_tables(self) -> (&'t mut [Chunk], PageTables<'t>) {
+        (self.chunks.table.into_records(), self.pages.into_tables())
+    }
+
+    /// The policies.
+    pub const fn config(&self) -> &PageConfig {
+        &self.config
+    }
+
+    /// Keeps the memory at a block's addresses there until [`unpin`](Self::unpin), also after the
+    /// block is freed: for addresses that others have registered (a communication library, another
+    /// process). All handles under the block stay, so a small block may pin much. O(pages of the
+    /// block).
+    ///
+    /// # Errors
+    /// [`FreeError::Unknown`] if the block is not one of ours.
+    pub fn pin(&mut self, block: &Block) -> Result<(), FreeError> {
+        self.chunks.link_of(block).ok_or(FreeError::Unknown)?;
+        self.pin_range(block.range());
+        Ok(())
+    }
+
+    /// Keeps the memory at some addresses there, as [`pin`](Self::pin) does at a block's: a part of a block in
+    /// use, or what an allocator over a block made of it. O(pages).
+    pub fn pin_range(&mut self, range: AddrRange) {
+        self.change_pins(range, |pins| pins.saturating_add(1));
+    }
+
+    /// Undoes one [`pin`](Self::pin) of a block that has, or had, these addresses, or of
+    /// [these](Self::pin_range). O(pages).
+    pub fn unpin(&mut self, range: AddrRange) {
+        self.change_pins(range, |pins| pins.saturating_sub(1));
+    }
+
+    fn change_pins(&mut self, range: AddrRange, change: impl Fn(u32) -> u32) {
+        if !self.config.addresses.contains(range) {
+            return;
+        }
+        let base = self.config.addresses.start().get();
+        let page_bytes = self.config.page_bytes;
+        // Pages of the range of addresses are counted by 32 bits.
+        let mut page = ((range.start().get() - base) / page_bytes) as u32;
+        let end = (range.end().get() - base).div_ceil(page_bytes) as u32;
+        while page < end {
+            let mapping = self.pages.at(page);
+            if mapping.is_some() {
+                let handle = self.pages.mapping(mapping).handle;
+                let handle = self.pages.handle_mut(handle);
+                handle.pins = change(handle.pins);
+            }
+            page = self.pages.end(mapping).max(page + 1);
+        }
+    }
+
+    /// Bytes of so many pages.
+    fn page_bytes(&self, pages: u32) -> u64 {
+        u64::from(pages) * self.config.page_bytes
+    }
+}
+
+impl BestFit for PagePool<'_> {
+    type Attempt = PageAttempt;
+    type Plan = PagePlan;
+
+    #[inline]
+    fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
+        let need = self.chunks.need(request)?;
+        match self.search_now(need, request) {
+            Some(found) => self.chunks.take(found, need, request),
+            None => self.alloc_slowly(need, request),
+        }
+    }
+
+    // The block would come back through memory, and be read before it is written out.
+    #[inline(always)]
+    fn try_alloc_now(&mut self, request: &Request) -> Option<Grant> {
+        let need = self.chunks.need(request).ok()?;
+        let found = self.search_now(need, request)?;
+        self.chunks.take(found, need, request).ok()
+    }
+
+    #[inline(always)]
+    fn alloc_at(
+        &mut self,
+        range: AddrRange,
+        near: Option<ChunkHandle>,
+        stream: Option<StreamId>,
+    ) -> Result<Block, AllocError> {
+        let request = Request::new(range.bytes());
+        let need = self.chunks.need_of_place(&request, stream)?;
+        if self.chunks.exceeds_limit(need) {
+            return Err(self.out_of_memory(need, &request, Cause::Limit));
+        }
+        let found = self.chunks.find_place(range, need.size, near, stream);
+        let found = found.filter(|found| !self.is_hollow(found));
+        self.chunks.take_place(found, need, &request)
+    }
+
+    fn advance(&mut self, attempt: &mut PageAttempt) -> Progress<PagePlan> {
+        self.advance_attempt(attempt)
+    }
+
+    #[inline]
+    fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
+        let bytes = block.bytes();
+        self.chunks.free(block)?;
+        self.freed_bytes = self.freed_bytes.saturating_add(bytes);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn free_after(&mut self, block: Block, point: StreamPoint) -> Result<(), Rejected<FreeError>> {
+        let bytes = block.bytes();
+        self.chunks.free_after(block, point)?;
+        self.freed_bytes = self.freed_bytes.saturating_add(bytes);
+        Ok(())
+    }
+
+    fn complete(&mut self, stream: StreamId, event: EventNumber) {
+        self.chunks.complete(stream, event);
+    }
+
+    fn resize(
+        &mut self,
+        block: Block,
+        to: impl Into<Resize>,
+    ) -> Result<Block, Rejected<ResizeError>> {
+        self.chunks.resize(block, &to.into())
+    }
+
+    fn set_limit(&mut self, limit_bytes: u64) -> u64 {
+        self.chunks.set_limit(limit_bytes)
+    }
+
+    fn clear_stats(&mut self) {
+        self.chunks.clear_stats();
+    }
+
+    fn pool_stats(&mut self) -> PoolStats {
+        self.stats_of_pages()
+    }
+
+    fn for_each_chunk(&self, mut f: impl FnMut(ChunkInfo)) {
+        self.chunks
+            .for_each_chunk(|chunk| self.for_each_piece(chunk, &mut f));
+    }
+
+    fn check_invariants(&self) -> Result<(), Violation> {
+        self.chunks.check_invariants()?;
+        self.check_pages()
+    }
+
+    fn chunks(&self) -> &Chunks<'_> {
+        &self.chunks
+    }
+}
+
+impl PagePool<'_> {
+    /// FIT1 and FIT2, on whatever is joined by now, if memory is known to be behind what they find.
+    #[inline]
+    fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
+        let found = self.chunks.search_now(need, request)?;
+        (!self.is_hollow(&found)).then_some(found)
+    }
+
+    /// FIT1 to FIT4, each looking at so many chunks at most.
+    fn search_fully(&mut self, need: Need, request: &Request, looks: u32) -> Option<Found> {
+        self.chunks
+            .search_fully(need, request, looks, |chunks| chunks.sweep_some(looks))
+    }
+
+    /// Whether some page of a chunk may have no memory.
+    #[inline]
+    fn is_hollow(&self, found: &Found) -> bool {
+        self.chunks.table.at(found.link).is_hollow()
+    }
+
+    fn out_of_memory(&self, need: Need, request: &Request, growth: Cause) -> AllocError {
+        self.chunks
+            .out_of_memory(need, request, growth, &self.report())
+    }
+
+    /// The last resorts before an error: join what streams have left, look at everything.
+    #[cold]
+    fn alloc_slowly(&mut self, need: Need, request: &Request) -> Result<Grant, AllocError> {
+        let mut found = self.search_fully(need, request, u32::MAX);
+        if found.is_some_and(|found| self.is_hollow(&found)) {
+            found = self.search_backed(need, request);
+        }
+        match found {
+            Some(found) => self.chunks.take(found, need, request),
+            None => Err(self.out_of_memory(need, request, Cause::Fixed)),
+        }
+    }
+}
+
+impl core::fmt::Debug for PagePool<'_> {
+    /// The counters; [`dump`](BestFit::dump) shows the rest.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("PagePool")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

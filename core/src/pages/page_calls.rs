@@ -1,0 +1,388 @@
+//! The driver calls of a plan, in order, and what each one's outcome means at once.
+//!
+//! 1. Unmap cached mappings in the way, and all mappings of handles to release, the active one last;
+//!    release a handle when its last mapping is gone. So memory goes back before more is created.
+//! 2. Create and map, by address. A moved handle is mapped a second time.
+//! 3. Set access for each run of pages newly mapped.
+//!
+//! A refusal turns the plan round: what it mapped is unmapped, what it created released. If the
+//! driver refuses that too, the memory is *lost*: counted as held for good, never used.
+
+use super::table::{HandleLink, HandleState, MappingLink, MappingState};
+use super::{PagePlan, PagePool};
+use crate::units::{Addr, AddrRange};
+
+/// One driver call. Handles are numbers below the length of the table of handles; the front end keeps
+/// what the driver calls them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageCall {
+    /// Create so many bytes of memory.
+    Create {
+        /// What it will be called.
+        handle: u32,
+        /// Whole pages.
+        bytes: u64,
+    },
+    /// Map a handle, all of it. It may be mapped elsewhere already.
+    Map {
+        /// Which one.
+        handle: u32,
+        /// Where.
+        range: AddrRange,
+    },
+    /// Allow reads and writes to ranges mapped by the steps before.
+    SetAccess {
+        /// Where; it may span several mappings.
+        range: AddrRange,
+    },
+    /// Undo one map. No queued work uses the memory there.
+    Unmap {
+        /// Which one.
+        handle: u32,
+        /// Where it was mapped.
+        range: AddrRange,
+    },
+    /// Give back a handle that is mapped nowhere.
+    Release {
+        /// Which one.
+        handle: u32,
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+/// A list of mappings, linked by `chain`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MappingList {
+    pub(super) first: MappingLink,
+    pub(super) last: MappingLink,
+}
+
+impl MappingList {
+    pub(super) const EMPTY: Self = Self {
+        first: MappingLink::NIL,
+        last: MappingLink::NIL,
+    };
+}
+
+/// Where a plan stands: the call to make next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    Begin,
+    Unmap(MappingLink),
+    /// Release the handle, then go on with the mapping.
+    Release(HandleLink, MappingLink),
+    Create(MappingLink),
+    Map(MappingLink),
+    Access(MappingLink),
+    /// Every call was made.
+    Done,
+    /// Every call was made, and the limit still allows what was created: the plan will be committed.
+    Agreed,
+    /// Of a failed plan: look at the first of `maps`.
+    Undo,
+    UndoMap(MappingLink),
+    UndoCreate(HandleLink),
+    Failed,
+}
+
+impl PagePool<'_> {
+    /// The call to make next, the same until [`done`](Self::done) or [`refused`](Self::refused)
+    /// reports its outcome; `None` when nothing is left but [`finish`](Self::finish). O(1), and a
+    /// step for each mapping that is reused.
+    pub fn next_call(&mut self, plan: &mut PagePlan) -> Option<PageCall> {
+        if plan.owner != self.chunks.table.owner() {
+            return None;
+        }
+        loop {
+            match plan.phase {
+                Phase::Begin => plan.phase = self.next_unmap(plan, plan.unmaps.first),
+                Phase::Unmap(mapping) | Phase::UndoMap(mapping) => {
+                    return Some(PageCall::Unmap {
+                        handle: self.pages.mapping(mapping).handle.0,
+                        range: self.range_of(mapping),
+                    });
+                }
+                Phase::Release(handle, _) | Phase::UndoCreate(handle) => {
+                    return Some(PageCall::Release {
+                        handle: handle.0,
+                        bytes: self.page_bytes(self.pages.handle(handle).pages),
+                    });
+                }
+                // The limit was lowered since the plan was made.
+                Phase::Create(_) | Phase::Done if self.passes_limit(plan) => self.fail_plan(plan),
+                Phase::Create(mapping) => {
+                    let handle = self.pages.mapping(mapping).handle;
+                    return Some(PageCall::Create {
+                        handle: handle.0,
+                        bytes: self.page_bytes(self.pages.handle(handle).pages),
+                    });
+                }
+                Phase::Map(mapping) => {
+                    return Some(PageCall::Map {
+                        handle: self.pages.mapping(mapping).handle.0,
+                        range: self.range_of(mapping),
+                    });
+                }
+                Phase::Access(mapping) => {
+                    let end = self.pages.end(self.last_of_run(mapping));
+                    let page = self.pages.mapping(mapping).page;
+                    return Some(PageCall::SetAccess {
+                        range: self.page_range(page, end),
+                    });
+                }
+                Phase::Undo => plan.phase = self.next_undo(plan),
+                // A limit lowered from here on counts the plan's memory as held.
+                Phase::Done => plan.phase = Phase::Agreed,
+                Phase::Agreed | Phase::Failed => return None,
+            }
+        }
+    }
+
+    /// Whether the plan creates memory that may not be held any more.
+    fn passes_limit(&self, plan: &PagePlan) -> bool {
+        plan.creating > 0 && self.chunks.taken_bytes() > self.max_bytes()
+    }
+
+    /// The driver made the call.
+    pub fn done(&mut self, plan: &mut PagePlan) {
+        if plan.owner != self.chunks.table.owner() {
+            return;
+        }
+        self.calls += 1;
+        plan.phase = match plan.phase {
+            Phase::Unmap(mapping) => self.unmapped(plan, mapping),
+            Phase::Release(handle, next) => {
+                self.took_back(plan, handle);
+                self.next_unmap(plan, next)
+            }
+            Phase::Create(mapping) => {
+                let handle = self.pages.mapping(mapping).handle;
+                self.pages.handle_mut(handle).state = HandleState::Chosen;
+                Phase::Map(mapping)
+            }
+            Phase::Map(mapping) => {
+                self.pages.mapping_mut(mapping).state = MappingState::Mapped;
+                self.next_map(plan, self.pages.mapping(mapping).chain)
+            }
+            Phase::Access(mapping) => {
+                let last = self.last_of_run(mapping);
+                self.next_access(self.pages.mapping(last).chain)
+            }
+            Phase::UndoMap(mapping) => {
+                plan.maps.first = self.pages.mapping(mapping).chain;
+                self.forget_map(mapping)
+            }
+            Phase::UndoCreate(handle) => {
+                self.pages.remove_handle(handle);
+                Phase::Undo
+            }
+            other => other,
+        };
+    }
+
+    /// The driver refused the call: the plan is undone by the calls that follow.
+    pub fn refused(&mut self, plan: &mut PagePlan) {
+        if plan.owner != self.chunks.table.owner() {
+            return;
+        }
+        match plan.phase {
+            Phase::Release(handle, next) => {
+                // Mapped nowhere, and not taken back.
+                self.uncount(self.pages.handle(handle).pages);
+                self.lose(handle);
+                plan.phase = Phase::Unmap(next);
+                self.fail_plan(plan);
+            }
+            Phase::UndoMap(mapping) => {
+                plan.maps.first = self.pages.mapping(mapping).chain;
+                let handle = self.pages.mapping(mapping).handle;
+                self.pages.mapping_mut(mapping).state = MappingState::Lost;
+                self.lost_mappings += 1;
+                plan.lost = true;
+                if self.pages.handle(handle).active.is_some() {
+                    self.pages.handle_mut(handle).state = HandleState::Live;
+                } else {
+                    self.lose_created(plan, handle);
+                }
+                plan.phase = Phase::Undo;
+            }
+            Phase::UndoCreate(handle) => {
+                self.lose_created(plan, handle);
+                plan.phase = Phase::Undo;
+            }
+            Phase::Done | Phase::Agreed | Phase::Failed | Phase::Undo => {}
+            _ => self.fail_plan(plan),
+        }
+    }
+
+    /// Loses a handle whose memory counts as under way with the plan.
+    fn lose_created(&mut self, plan: &mut PagePlan, handle: HandleLink) {
+        let bytes = self.page_bytes(self.pages.handle(handle).pages);
+        let counted = bytes.min(plan.departed);
+        plan.departed -= counted;
+        self.chunks.arrive(counted);
+        self.lose(handle);
+    }
+
+    /// The handle is held for good, and of no use.
+    fn lose(&mut self, handle: HandleLink) {
+        self.pages.handle_mut(handle).state = HandleState::Lost;
+        let bytes = self.page_bytes(self.pages.handle(handle).pages);
+        self.chunks.depart(bytes);
+        self.lost += bytes;
+        self.lost_handles += 1;
+    }
+
+    fn range_of(&self, mapping: MappingLink) -> AddrRange {
+        self.page_range(self.pages.mapping(mapping).page, self.pages.end(mapping))
+    }
+
+    fn page_range(&self, page: u32, end: u32) -> AddrRange {
+        let start = self.config.addresses.start().get() + self.page_bytes(page);
+        AddrRange::of_chunk(Addr::new(start), self.page_bytes(end - page))
+    }
+
+    fn next_unmap(&self, plan: &PagePlan, next: MappingLink) -> Phase {
+        if next.is_some() {
+            return Phase::Unmap(next);
+        }
+        self.next_map(plan, plan.maps.first)
+    }
+
+    fn unmapped(&mut self, plan: &mut PagePlan, mapping: MappingLink) -> Phase {
+        let record = *self.pages.mapping(mapping);
+        self.pages.remove_mapping(mapping);
+        let handle = self.pages.handle(record.handle);
+        if handle.state == HandleState::Leaving && !handle.first.is_some() {
+            return Phase::Release(record.handle, record.chain);
+        }
+        self.next_unmap(plan, record.chain)
+    }
+
+    /// The driver took a handle back.
+    fn took_back(&mut self, plan: &mut PagePlan, handle: HandleLink) {
+        let record = *self.pages.handle(handle);
+        let bytes = self.page_bytes(record.pages);
+        self.uncount(record.pages);
+        self.pages.remove_handle(handle);
+        plan.released += bytes;
+        // What is created in its place counts from now on.
+        let more = bytes.min(plan.departing());
+        plan.departed += more;
+        self.chunks.depart(more);
+    }
+
+    /// So many pages are not held any more.
+    fn uncount(&mut self, pages: u32) {
+        self.chunks.unhold(u64::from(pages) * u64::from(self.page));
+        if self.chunks.reserved_bytes() == 0 {
+            // What is held next was never freed over.
+            self.freed_bytes = 0;
+        }
+    }
+
+    fn next_map(&self, plan: &PagePlan, next: MappingLink) -> Phase {
+        let mut mapping = next;
+        while mapping.is_some() {
+            let record = self.pages.mapping(mapping);
+            if record.state == MappingState::Planned {
+                let planned = self.pages.handle(record.handle).state == HandleState::Planned;
+                return if planned {
+                    Phase::Create(mapping)
+                } else {
+                    Phase::Map(mapping)
+                };
+            }
+            mapping = record.chain;
+        }
+        self.next_access(plan.maps.first)
+    }
+
+    fn next_access(&self, next: MappingLink) -> Phase {
+        let mut mapping = next;
+        while mapping.is_some() {
+            let record = self.pages.mapping(mapping);
+            if record.state == MappingState::Mapped {
+                return Phase::Access(mapping);
+            }
+            mapping = record.chain;
+        }
+        Phase::Done
+    }
+
+    /// The last of the newly mapped places side by side from this one on.
+    fn last_of_run(&self, mapping: MappingLink) -> MappingLink {
+        let mut last = mapping;
+        loop {
+            let next = self.pages.mapping(last).chain;
+            let record = self.pages.mapping(next);
+            let adjacent = next.is_some()
+                && record.state == MappingState::Mapped
+                && record.page == self.pages.end(last);
+            if !adjacent {
+                return last;
+            }
+            last = next;
+        }
+    }
+
+    /// Turns a plan round: what is still to be unmapped stays, what was mapped goes.
+    pub(super) fn fail_plan(&mut self, plan: &mut PagePlan) {
+        let mut mapping = match plan.phase {
+            Phase::Begin => plan.unmaps.first,
+            Phase::Unmap(mapping) => mapping,
+            _ => MappingLink::NIL,
+        };
+        while mapping.is_some() {
+            let record = *self.pages.mapping(mapping);
+            let active = self.pages.handle(record.handle).active == mapping;
+            self.pages.mapping_mut(mapping).state = if active {
+                MappingState::Active
+            } else {
+                MappingState::Cached
+            };
+            self.pages.show(mapping);
+            if active {
+                self.pages.handle_mut(record.handle).state = HandleState::Live;
+            }
+            mapping = record.chain;
+        }
+        plan.phase = Phase::Undo;
+    }
+
+    fn next_undo(&mut self, plan: &mut PagePlan) -> Phase {
+        let mapping = plan.maps.first;
+        if !mapping.is_some() {
+            return Phase::Failed;
+        }
+        let record = *self.pages.mapping(mapping);
+        if record.state == MappingState::Reused {
+            self.pages.mapping_mut(mapping).state = MappingState::Cached;
+            self.pages.handle_mut(record.handle).state = HandleState::Live;
+        } else if record.state == MappingState::Mapped {
+            return Phase::UndoMap(mapping);
+        } else {
+            plan.maps.first = record.chain;
+            return self.forget_map(mapping);
+        }
+        plan.maps.first = record.chain;
+        Phase::Undo
+    }
+
+    /// Forgets a mapping the driver does not have, and its handle if the plan meant to create it.
+    fn forget_map(&mut self, mapping: MappingLink) -> Phase {
+        let handle = self.pages.mapping(mapping).handle;
+        self.pages.remove_mapping(mapping);
+        let record = self.pages.handle(handle);
+        match record.state {
+            HandleState::Planned => self.pages.remove_handle(handle),
+            HandleState::Chosen if record.active.is_some() => {
+                self.pages.handle_mut(handle).state = HandleState::Live;
+            }
+            HandleState::Chosen => return Phase::UndoCreate(handle),
+            _ => {}
+        }
+        Phase::Undo
+    }
+}

@@ -1,0 +1,102 @@
+//! Giving idle memory back, and the counters of pages.
+//!
+//! Addresses are kept, and so is what the floor says. Pinned memory stays, and memory that queued
+//! work may still use through any of its mappings, as an unmap does not wait for it.
+
+use super::idle::Wanted;
+use super::{PagePlan, PagePool};
+use crate::stats::PoolStats;
+
+/// Counters of pages and handles now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct PageStats {
+    /// Pieces of physical memory held.
+    pub handles: u32,
+    /// Mappings through which they are used: one a handle.
+    pub active_mappings: u32,
+    /// Mappings that the driver knows and nobody uses.
+    pub cached_mappings: u32,
+    /// Mappings that the driver refused to undo; their handles cannot be released.
+    pub lost_mappings: u32,
+    /// Bytes of handles that no block touches and no pin holds: what could move, as far as one search sees.
+    pub idle_bytes: u64,
+    /// Bytes of addresses ever used, mapped or unmapped.
+    pub address_bytes: u64,
+    /// Bytes the driver neither uses for us nor took back, after it refused to undo a plan. They
+    /// count against the limit.
+    pub lost_bytes: u64,
+    /// Chunks, handles and stretches of pages that searches have looked at in vain so far.
+    pub looks: u64,
+}
+
+impl PagePool<'_> {
+    /// A plan that gives back at least `wanted_bytes` of idle memory, as far as there is so much
+    /// and the floor allows; `None` if nothing can go. What lies in the largest chunks goes first. A plan is of one
+    /// search, which ends after 1,024 handles: with more idle, the next plan gives the rest.
+    pub fn plan_release(&mut self, wanted_bytes: u64) -> Option<PagePlan> {
+        let held = self.chunks.reserved_bytes();
+        let max = held.saturating_sub(self.config.floor_bytes);
+        let wanted = wanted_bytes.min(max);
+        if wanted == 0 {
+            return None;
+        }
+        self.chunks.sweep();
+        let mut plan = PagePlan::new(self.chunks.table.owner());
+        self.plans += 1;
+        for most in [wanted, max] {
+            // The last one may give more than is wanted.
+            let wanted = Wanted {
+                counts_all: true,
+                ..self.releasable(&plan, wanted, most)
+            };
+            self.release_idle(&mut plan, wanted);
+        }
+        if plan.releasing == 0 {
+            self.abandon(plan);
+            return None;
+        }
+        Some(plan)
+    }
+
+    /// How far the limit could be lowered now: what is held or under way, and what of it would stay if
+    /// [`plan_release`](Self::plan_release) were asked for all: what blocks and queued work use, pins, the
+    /// floor, and what was lost. Exact unless a search ends before it has seen all. O(idle handles), and O(chunks) if streams
+    /// have points.
+    pub(super) fn stats_of_pages(&mut self) -> PoolStats {
+        let held = self.chunks.reserved_bytes();
+        let max = held.saturating_sub(self.config.floor_bytes);
+        self.chunks.sweep();
+        let all = self.releasable(&PagePlan::new(self.chunks.table.owner()), u64::MAX, max);
+        let idle = self.find_idle(all);
+        let releasable = self.page_bytes(idle.pages);
+        let pool_bytes = self.chunks.taken_bytes();
+        PoolStats {
+            pool_bytes,
+            stable_bytes: pool_bytes.saturating_sub(releasable),
+        }
+    }
+
+    /// Bytes the driver neither uses for us nor took back. O(1).
+    pub const fn lost_bytes(&self) -> u64 {
+        self.lost
+    }
+
+    /// Counters of pages; those that a plan under way creates are counted. O(idle handles).
+    pub fn page_stats(&mut self) -> PageStats {
+        let idle = self.find_idle(Wanted::new(None, u32::MAX));
+        let (handles, mappings) = (&self.pages.handles, &self.pages.mappings);
+        let lost = self.lost_mappings;
+        let active = handles.in_use() - self.lost_handles;
+        PageStats {
+            handles: handles.in_use(),
+            active_mappings: active,
+            cached_mappings: mappings.in_use().saturating_sub(active + lost),
+            lost_mappings: lost,
+            idle_bytes: self.page_bytes(idle.pages),
+            address_bytes: self.chunks.granule.bytes_of(self.end()),
+            lost_bytes: self.lost,
+            looks: self.looks,
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! The tables of pages: which physical memory stands, or once stood, behind which addresses.
+//!
+//! A *handle* is one piece of physical memory, a number of pages that are created and released
+//! together. A *mapping* is one place of a handle in the range of addresses. A handle may have
+//! several mappings; exactly one of them is *active*, the others are *cached*: the driver still
+//! knows them, but no chunk with memory stands there. Reusing a cached mapping costs no driver
+//! call.
+//!
+//! Invariants:
+//! * PAGE1 handles and mappings stand in [slabs](crate::table::slab), whose vacant ones use `chain`.
+//! * PAGE2 a page's entry names the mapping that the driver has there or a plan will put there. A mapping
+//!   stands in the entries of its pages only: in all of them, unless it is on its way out, or is planned by
+//!   a plan that failed.
+//! * PAGE3 the mappings of a handle are linked by `sibling` from `first`, the newest first and
+//!   [`MAPPINGS_A_HANDLE`] at most; `active` is one of them, or 0 while a plan creates the handle.
+//!
+//! A foreign number reaches an empty record, never a panic. All operations O(pages of the
+//! handle) or better.
+
+use crate::error::ConfigError;
+use crate::stream::{EventNumber, StreamId, StreamPoint};
+use crate::table::slab::{Record, Sink, Slab};
+
+/// Mappings of one handle at most: cached ones are at most three times the active ones.
+pub(super) const MAPPINGS_A_HANDLE: usize = 4;
+
+/// Number of a handle, 0 for none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct HandleLink(pub(crate) u32);
+
+/// Number of a mapping, 0 for none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct MappingLink(pub(crate) u32);
+
+impl HandleLink {
+    pub(crate) const NIL: Self = Self(0);
+
+    pub(crate) const fn is_some(self) -> bool {
+        self.0 != 0
+    }
+}
+
+impl MappingLink {
+    pub(crate) const NIL: Self = Self(0);
+
+    pub(crate) const fn is_some(self) -> bool {
+        self.0 != 0
+    }
+}
+
+impl From<u32> for HandleLink {
+    fn from(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+impl From<HandleLink> for u32 {
+    fn from(link: HandleLink) -> Self {
+        link.0
+    }
+}
+
+impl From<u32> for MappingLink {
+    fn from(number: u32) -> Self {
+        Self(number)
+    }
+}
+
+impl From<MappingLink> for u32 {
+    fn from(link: MappingLink) -> Self {
+        link.0
+    }
+}
+
+/// What one page of addresses shows: 4 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PageEntry(MappingLink);
+
+impl PageEntry {
+    /// A page that nothing is mapped to, for filling a table.
+    pub const EMPTY: Self = Self(MappingLink::NIL);
+}
+
+/// What a handle is at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum HandleState {
+    #[default]
+    Vacant,
+    /// A plan will create it.
+    Planned,
+    /// It exists; only in this state can a plan choose it.
+    Live,
+    /// A plan moves it, or reuses another mapping of it.
+    Chosen,
+    /// A plan releases it.
+    Leaving,
+    /// The driver refused to undo a plan: held for good, and of no use.
+    Lost,
+}
+
+/// One piece of physical memory. A record of a lent table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Handle {
+    pub(crate) pages: u32,
+    /// The mapping through which it is used.
+    pub(crate) active: MappingLink,
+    /// Head of its mappings.
+    pub(crate) first: MappingLink,
+    /// The chunk it lies idle in, as the last search saw it.
+    pub(crate) source: u32,
+    /// Next in the list of idle handles, or of vacant records.
+    pub(crate) chain: HandleLink,
+    /// Blocks that pin it.
+    pub(crate) pins: u32,
+    /// The search that saw it idle.
+    pub(crate) mark: u32,
+    pub(crate) state: HandleState,
+}
+
+impl Handle {
+    /// An empty record, for filling a table.
+    pub const VACANT: Self = Self {
+        pages: 0,
+        active: MappingLink::NIL,
+        first: MappingLink::NIL,
+        source: 0,
+        chain: HandleLink::NIL,
+        pins: 0,
+        mark: 0,
+        state: HandleState::Vacant,
+    };
+}
+
+static NO_HANDLE: Handle = Handle::VACANT;
+
+impl Record for Handle {
+    type Link = HandleLink;
+    const VACANT: Self = Self::VACANT;
+
+    fn next_vacant(&self) -> u32 {
+        self.chain.0
+    }
+
+    fn set_next_vacant(&mut self, link: u32) {
+        self.chain = HandleLink(link);
+    }
+}
+
+impl Sink for Handle {
+    fn nil() -> &'static Self {
+        &NO_HANDLE
+    }
+}
+
+/// What a mapping is at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum MappingState {
+    #[default]
+    Vacant,
+    /// A plan will map it.
+    Planned,
+    /// A plan has mapped it.
+    Mapped,
+    /// The place where its handle is used.
+    Active,
+    /// Known to the driver, and the handle is used elsewhere.
+    Cached,
+    /// A plan reuses it.
+    Reused,
+    /// A plan unmaps it.
+    Leaving,
+    /// The driver refused to unmap it: the addresses are of no use.
+    Lost,
+}
+
+impl MappingState {
+    /// Whether the driver has the mapping and nothing takes its place.
+    pub(super) const fn stands(self) -> bool {
+        !matches!(self, Self::Vacant | Self::Planned | Self::Leaving)
+    }
+}
+
+/// One place of a handle. A record of a lent table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mapping {
+    /// First page.
+    pub(crate) page: u32,
+    pub(crate) handle: HandleLink,
+    /// Next mapping of the same handle.
+    pub(crate) sibling: MappingLink,
+    /// Next in a plan, or of the vacant records.
+    pub(crate) chain: MappingLink,
+    /// The last work that uses the memory through it, by stream and event, once the handle has left it or
+    /// a plan takes it away; 0 if none does.
+    event: u64,
+    stream: StreamId,
+    pub(crate) state: MappingState,
+}
+
+impl Mapping {
+    /// An empty record, for filling a table.
+    pub const VACANT: Self = Self {
+        page: 0,
+        handle: HandleLink::NIL,
+        sibling: MappingLink::NIL,
+        chain: MappingLink::NIL,
+        event: 0,
+        stream: StreamId::MAIN,
+        state: MappingState::Vacant,
+    };
+
+    /// What the work behind the mapping must pass; event 0 is passed always.
+    pub(crate) const fn point(&self) -> StreamPoint {
+        StreamPoint {
+            stream: self.stream,
+            event: EventNumber::new(self.event),
+        }
+    }
+
+    pub(crate) fn set_point(&mut self, point: Option<StreamPoint>) {
+        self.stream = point.map_or(StreamId::MAIN, |point| point.stream);
+        self.event = point.map_or(0, |point| point.event.number());
+    }
+}
+
+static NO_MAPPING: Mapping = Mapping::VACANT;
+
+impl Record for Mapping {
+    type Link = MappingLink;
+    const VACANT: Self = Self::VACANT;
+
+    fn next_vacant(&self) -> u32 {
+        self.chain.0
+    }
+
+    fn set_next_vacant(&mut self, link: u32) {
+        self.chain = MappingLink(link);
+    }
+}
+
+impl Sink for Mapping {
+    fn nil() -> &'static Self {
+        &NO_MAPPING
+    }
+}
+
+const _: () = assert!(size_of::<Mapping>() <= 32 && size_of::<Handle>() <= 40);
+const _: () = assert!(size_of::<PageEntry>() == 4);
+
+/// The tables a paged allocator is lent: one entry for each page of addresses it may use, one
+/// handle for each page of memory it may hold at most (fewer if it is known to hold larger
+/// pieces), and mappings for handles and their cached places, four times as many being usual.
+/// One record of handles and of mappings is kept back.
+#[derive(Debug)]
+pub struct PageTables<'t> {
+    /// Pages of addresses.
+    pub entries: &'t mut [PageEntry],
+    /// Pieces of physical memory.
+    pub handles: &'t mut [Handle],
+    /// Their places.
+    pub mappings: &'t mut [Mapping],
+}
+
+/// The tables.
+pub(crate) struct Pages<'t> {
+    entries: &'t mut [PageEntry],
+    pub(super) handles: Slab<'t, Handle>,
+    pub(super) mappings: Slab<'t, Mapping>,
+}
+
+impl<'t> Pages<'t> {
+    pub(crate) fn new(tables: PageTables<'t>) -> Result<Self, ConfigError> {
+        u32::try_from(tables.entries.len()).map_err(|_| ConfigError::PageTables)?;
+        let pages = Self {
+            entries: tables.entries,
+            handles: Slab::new(tables.handles),
+            mappings: Slab::new(tables.mappings),
+        };
+        if pages.handles.capacity() == 0 || pages.mappings.capacity() == 0 {
+            return Err(ConfigError::PageTables);
+        }
+        pages.entries.fill(PageEntry::EMPTY);
+        Ok(pages)
+    }
+
+    pub(crate) fn into_tables(self) -> PageTables<'t> {
+        PageTables {
+            entries: self.entries,
+            handles: self.handles.into_records(),
+            mappings: self.mappings.into_records(),
+        }
+    }
+
+    /// Pages of addresses there are.
+    pub(crate) fn entries(&self) -> u32 {
+        // The constructor checked that the length fits.
+        self.entries.len() as u32
+    }
+
+    pub(crate) fn handle(&self, link: HandleLink) -> &Handle {
+        self.handles.at(link)
+    }
+
+    pub(crate) fn handle_mut(&mut self, link: HandleLink) -> &mut Handle {
+        self.handles.at_mut(link)
+    }
+
+    pub(crate) fn mapping(&self, link: MappingLink) -> &Mapping {
+        self.mappings.at(link)
+    }
+
+    pub(crate) fn mapping_mut(&mut self, link: MappingLink) -> &mut Mapping {
+        self.mappings.at_mut(link)
+    }
+
+    /// The mapping the driver has at a page.
+    pub(crate) fn at(&self, page: u32) -> MappingLink {
+        let entry = self.entries.get(page as usize);
+        entry.map_or(MappingLink::NIL, |entry| entry.0)
+    }
+
+    /// First page behind a mapping.
+    pub(crate) fn end(&self, link: MappingLink) -> u32 {
+        let mapping = self.mapping(link);
+        mapping.page + self.handle(mapping.handle).pages
+    }
+
+    /// A record for a handle that a plan will create.
+    pub(crate) fn add_handle(&mut self, pages: u32) -> Option<HandleLink> {
+        self.handles.insert(Handle {
+            pages,
+            state: HandleState::Planned,
+            ..Handle::VACANT
+        })
+    }
+
+    /// A record for a place that a plan will map; its pages show it from now on.
+    pub(crate) fn add_mapping(&mut self, handle: HandleLink, page: u32) -> Option<MappingLink> {
+        let link = self.mappings.insert(Mapping {
+            page,
+            handle,
+            sibling: self.handle(handle).first,
+            state: MappingState::Planned,
+            ..Mapping::VACANT
+        })?;
+        self.handle_mut(handle).first = link;
+        self.show(link);
+        Some(link)
+    }
+
+    /// The pages of a mapping show it.
+    pub(crate) fn show(&mut self, link: MappingLink) {
+        self.pages_of(link).fill(PageEntry(link));
+    }
+
+    fn pages_of(&mut self, link: MappingLink) -> &mut [PageEntry] {
+        let range = self.mapping(link).page as usize..self.end(link) as usize;
+        self.entries.get_mut(range).unwrap_or_default()
+    }
+
+    /// The first of some pages at which something is mapped, or the page behind them.
+    pub(crate) fn next_mapped(&self, page: u32, behind: u32) -> u32 {
+        let entries = self.entries.get(page as usize..behind as usize);
+        let found = entries.and_then(|entries| entries.iter().position(|entry| entry.0.is_some()));
+        found.map_or(behind, |found| page + found as u32)
+    }
+
+    /// Whether there is memory at a page, and no plan takes it away.
+    pub(crate) fn is_backed(&self, page: u32) -> bool {
+        let link = self.at(page);
+        let mapping = self.mapping(link);
+        link.is_some()
+            && mapping.state == MappingState::Active
+            && self.handle(mapping.handle).state == HandleState::Live
+    }
+
+    /// The first of some pages without memory, or the page behind them.
+    pub(crate) fn next_gap_from(&self, from: u32, behind: u32) -> u32 {
+        let mut page = from;
+        while page < behind && self.is_backed(page) {
+            page = self.end(self.at(page));
+        }
+        page.min(behind)
+    }
+
+    /// Whether memory stands behind all pages, of so many granules each, that these granules touch.
+    pub(crate) fn is_backed_between(&self, start: u32, end: u32, page: u32) -> bool {
+        let behind = end.div_ceil(page);
+        self.next_gap_from(start / page, behind) == behind
+    }
+
+    /// Forgets a mapping; the pages that show it are empty from now on.
+    pub(crate) fn remove_mapping(&mut self, link: MappingLink) {
+        let Mapping {
+            handle, sibling, ..
+        } = *self.mapping(link);
+        for entry in self.pages_of(link) {
+            if entry.0 == link {
+                *entry = PageEntry::EMPTY;
+            }
+        }
+        if self.handle(handle).first == link {
+            self.handle_mut(handle).first = sibling;
+        } else {
+            let mut other = self.handle(handle).first;
+            while other.is_some() && self.mapping(other).sibling != link {
+                other = self.mapping(other).sibling;
+            }
+            self.mapping_mut(other).sibling = sibling;
+        }
+        if self.handle(handle).active == link {
+            self.handle_mut(handle).active = MappingLink::NIL;
+        }
+        self.mappings.remove(link);
+    }
+
+    /// Forgets a handle that has no mapping any more.
+    pub(crate) fn remove_handle(&mut self, link: HandleLink) {
+        self.handles.remove(link);
+    }
+}

@@ -1,0 +1,85 @@
+//! Policies of the BFC, as data.
+//!
+//! A configuration is read at construction, checked once, and never changes. Only the limit can
+//! change later.
+
+use core::num::NonZeroU32;
+
+use crate::error::ConfigError;
+use crate::units::Granule;
+
+/// How memory is asked of the sub-allocator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Growth {
+    /// One range that grows at its end by what is missing, in units.
+    ///
+    /// Fragmentation of device memory comes mostly from separate regions; one range has none of
+    /// that. If the sub-allocator answers with a range that is not adjacent, it becomes a region
+    /// of its own; with more than eight regions each growth is at least an eighth of what is held.
+    Range {
+        /// Every growth is a multiple of this, e.g. the 2 MiB of a physical page of a device. A
+        /// limit below it allows no growth at all.
+        unit_bytes: u64,
+        /// If set, grow by at least the held bytes divided by this: fewer sub-allocator calls
+        /// for at most that share of waste.
+        ahead_divisor: Option<NonZeroU32>,
+    },
+    /// No growth: only regions added by hand.
+    Fixed,
+}
+
+/// All policies of one allocator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionConfig {
+    /// Every chunk is a multiple of this many bytes; a power of two.
+    pub granule_bytes: u64,
+    /// How memory is asked for.
+    pub growth: Growth,
+    /// Whether wholly free regions are given back, and one larger asked for, before failing.
+    pub collect_regions: bool,
+    /// Most bytes to hold.
+    pub limit_bytes: u64,
+}
+
+impl RegionConfig {
+    /// The default over memory that is there from the start: no growth.
+    pub const fn fixed() -> Self {
+        Self {
+            growth: Growth::Fixed,
+            ..Self::new(u64::MAX)
+        }
+    }
+
+    /// The default with a limit.
+    pub const fn new(limit_bytes: u64) -> Self {
+        Self {
+            granule_bytes: Granule::DEFAULT.bytes(),
+            growth: Growth::Range {
+                unit_bytes: 2 << 20,
+                ahead_divisor: None,
+            },
+            collect_regions: true,
+            limit_bytes,
+        }
+    }
+
+    /// Checks every relation and gives the granule.
+    pub(crate) const fn validate(&self) -> Result<Granule, ConfigError> {
+        let Some(granule) = Granule::new(self.granule_bytes) else {
+            return Err(ConfigError::Granule);
+        };
+        if let Growth::Range { unit_bytes, .. } = self.growth
+            && (unit_bytes == 0 || !unit_bytes.is_multiple_of(granule.bytes()))
+        {
+            return Err(ConfigError::GrowthUnit);
+        }
+        Ok(granule)
+    }
+}
+
+impl Default for RegionConfig {
+    /// Without a limit.
+    fn default() -> Self {
+        Self::new(u64::MAX)
+    }
+}

@@ -1,0 +1,145 @@
+//! An allocator made where it is to lie. It is some 14 KiB long: too much for the stack of whoever calls a process's first
+//! allocation. And what is new of it is zero but for a few fields, so most pages of fresh memory stay untouched.
+
+use heapless::Vec;
+
+use super::{RegionConfig, RegionPool};
+use crate::best_fit::BestFit;
+use crate::engine::{Chunk, Chunks, Counters, Link};
+use crate::error::ConfigError;
+use crate::shared::Shared;
+use crate::sync::{Locked, Wait};
+
+impl<'t> RegionPool<'t> {
+    /// Makes what [`new`](Self::new) returns.
+    ///
+    /// # Safety
+    /// `at` is aligned and valid for writes, and all its bytes are 0.
+    unsafe fn place(
+        at: *mut Self,
+        config: RegionConfig,
+        table: &'t mut [Chunk],
+    ) -> Result<(), ConfigError> {
+        let granule = config.validate()?;
+        let table = Chunks::records(table)?;
+        // SAFETY: `at` is valid for writes, and so are its parts. What is not written are numbers, which are 0 when
+        // they are new: the bins, the streams, the regions but for their order, and the rest.
+        unsafe {
+            let chunks = &raw mut (*at).chunks;
+            (&raw mut (*chunks).granule).write(granule);
+            (&raw mut (*chunks).limit_bytes).write(config.limit_bytes);
+            (&raw mut (*chunks).counters).write(Counters::default());
+            (&raw mut (*chunks).newest_region).write(None);
+            (&raw mut (*chunks).wilderness).write(Link::NIL);
+            (&raw mut (*chunks).table).write(table);
+            (&raw mut (*chunks).regions.order).write(Vec::new());
+            (&raw mut (*at).config).write(config);
+        }
+        Ok(())
+    }
+}
+
+impl<'t, S, W: Wait> Shared<RegionPool<'t>, S, W> {
+    /// Makes at `at` what [`with_wait`](Self::with_wait) of [`RegionPool::new`] returns, with little stack.
+    ///
+    /// # Errors
+    /// Those of [`RegionPool::new`]; nothing is made then.
+    ///
+    /// # Safety
+    /// `at` is aligned and valid for writes, and all its bytes are 0.
+    pub unsafe fn place(
+        at: *mut Self,
+        config: RegionConfig,
+        table: &'t mut [Chunk],
+        source: S,
+    ) -> Result<(), ConfigError> {
+        // SAFETY: `at` is valid for writes, and so are its parts; the pool's bytes are 0 still when it is made,
+        // since beside it only the lock's word was written.
+        unsafe {
+            let pool = Locked::place(&raw mut (*at).pool);
+            RegionPool::place(pool, config, table)?;
+            (&raw mut (*at).id).write((*pool).id());
+            (&raw mut (*at).source).write(source);
+        }
+        Ok(())
+    }
+}
+
+/// What [`RegionPool::place`] leaves zero: this does not compile if there is more.
+const _: fn(RegionPool<'_>) = |pool| {
+    let RegionPool {
+        tickets: _,
+        chunks:
+            Chunks {
+                excused_bytes: _,
+                in_flight_bytes: _,
+                is_over_limit: _,
+                apart: _,
+                bins: _,
+                streams: _,
+                // Written.
+                limit_bytes: _,
+                granule: _,
+                counters: _,
+                newest_region: _,
+                wilderness: _,
+                table: _,
+                regions: _,
+            },
+        config: _,
+    } = pool;
+};
+
+#[cfg(all(test, not(larder_loom)))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use core::mem::MaybeUninit;
+
+    use super::*;
+    use crate::block::{BlockAllocator, Request};
+    use crate::regions::FixedRange;
+    use crate::units::{Addr, AddrRange};
+    use crate::{Growth, Spin};
+
+    type Allocator<'t> = Shared<RegionPool<'t>, FixedRange, Spin>;
+
+    #[test]
+    fn an_allocator_made_in_place_is_as_any_other() {
+        let config = RegionConfig {
+            growth: Growth::Range {
+                unit_bytes: 0x1000,
+                ahead_divisor: None,
+            },
+            ..RegionConfig::default()
+        };
+        let source = || FixedRange::new(AddrRange::new(Addr::new(0x10000), 0x8000).unwrap());
+        let (mut table, mut other_table) = ([Chunk::VACANT; 64], [Chunk::VACANT; 64]);
+        let mut place = MaybeUninit::<Allocator<'_>>::zeroed();
+        // SAFETY: zero bytes, and ours.
+        unsafe { Allocator::place(place.as_mut_ptr(), config, &mut table, source()) }.unwrap();
+        // SAFETY: made just now.
+        let placed = unsafe { place.assume_init_ref() };
+        let other = Shared::new(RegionPool::new(config, &mut other_table).unwrap(), source());
+        for bytes in [100, 5000, 0x2000, 0x9000] {
+            let [first, second] = [placed, &other].map(|allocator| {
+                let grant = allocator.alloc(&Request::new(bytes));
+                assert!(allocator.with(|bfc| bfc.check_invariants()).is_ok());
+                grant.ok().map(|grant| grant.block.addr())
+            });
+            assert_eq!(first, second);
+        }
+        assert_eq!(placed.stats().live_bytes, other.stats().live_bytes);
+        assert_eq!(placed.stats().limit_bytes, other.stats().limit_bytes);
+    }
+
+    #[test]
+    fn nothing_is_made_of_a_table_that_is_too_short() {
+        let mut place = MaybeUninit::<Allocator<'_>>::zeroed();
+        let source = FixedRange::new(AddrRange::new(Addr::new(0x10000), 0x8000).unwrap());
+        let config = RegionConfig::default();
+        // SAFETY: zero bytes, and ours.
+        let made = unsafe { Allocator::place(place.as_mut_ptr(), config, &mut [], source) };
+        assert!(made.is_err());
+    }
+}

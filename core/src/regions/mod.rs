@@ -1,0 +1,201 @@
+//! Ranges of a [`SubAllocator`](crate::SubAllocator), got and given back as a whole or at an end, under best fit.
+//!
+//! # Files
+//! `config` policies · `grow`, `shrink` tickets · `grow_or_collect` the states of an allocation · `grow_behind` a
+//! block that grows with its region · `calls` the loops over a sub-allocator · `fixed_range` the simplest
+//! sub-allocator · `in_place` a pool made where it is to lie.
+
+mod calls;
+mod config;
+mod fixed_range;
+mod grow;
+mod grow_behind;
+mod grow_or_collect;
+#[cfg(not(larder_loom))]
+#[allow(unsafe_code, reason = "fields are written in place: docs/UNSAFE.md")]
+mod in_place;
+mod shrink;
+
+pub use config::{Growth, RegionConfig};
+pub use fixed_range::FixedRange;
+pub use grow::GrowTicket;
+pub use grow_or_collect::RegionAttempt;
+pub use shrink::ReleaseTicket;
+
+use crate::best_fit::{BestFit, Progress};
+use crate::block::{AllocatorId, Block, ChunkHandle, Grant, Request, Resize};
+use crate::engine::{Chunk, ChunkInfo, Chunks, Found, Need, Violation, check};
+use crate::error::{AllocError, Cause, ConfigError, FreeError, Rejected, ResizeError};
+use crate::stats::PoolStats;
+use crate::stream::{EventNumber, StreamId, StreamPoint};
+use crate::units::AddrRange;
+
+/// One call to a sub-allocator.
+#[derive(Debug)]
+pub enum RegionPlan {
+    /// Ask for memory, then [`RegionPool::commit`], or [`RegionPool::growth_refused`].
+    Grow(GrowTicket),
+    /// Give memory back, then [`RegionPool::released`] or [`RegionPool::release_refused`].
+    Release(ReleaseTicket),
+}
+
+/// Best fit over ranges of a [`SubAllocator`](crate::SubAllocator), or over regions added by hand; for one
+/// thread at a time. [`Shared`](crate::Shared) shares it.
+///
+/// Its verbs are those of [`BestFit`], beside the tickets by which ranges come and go.
+#[derive(Debug)]
+pub struct RegionPool<'t> {
+    chunks: Chunks<'t>,
+    config: RegionConfig,
+    /// Tickets to grow that are out.
+    tickets: u32,
+}
+
+impl<'t> RegionPool<'t> {
+    /// A pool without memory, over a lent table of chunk records.
+    ///
+    /// The table bounds the number of chunks: one record is kept back, and blocks plus free
+    /// chunks between them need one each. Never panics.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself or the table has fewer than two records.
+    pub fn new(config: RegionConfig, table: &'t mut [Chunk]) -> Result<Self, ConfigError> {
+        Ok(Self {
+            chunks: Chunks::new(config.validate()?, config.limit_bytes, table)?,
+            config,
+            tickets: 0,
+        })
+    }
+
+    /// Gives the lent table back; blocks not freed are forgotten. A pool made over the same table
+    /// refuses them, except where it has since given a block of the same place, size and handle.
+    pub fn into_table(self) -> &'t mut [Chunk] {
+        self.chunks.table.into_records()
+    }
+
+    /// The policies.
+    pub const fn config(&self) -> &RegionConfig {
+        &self.config
+    }
+
+    /// Gives it another number than its table's place. Before its first region.
+    pub(crate) const fn set_id(&mut self, id: AllocatorId) {
+        self.chunks.set_id(id);
+    }
+
+    /// FIT1 to FIT4, looking at all chunks.
+    fn search_fully(&mut self, need: Need, request: &Request) -> Option<Found> {
+        self.chunks
+            .search_fully(need, request, u32::MAX, Chunks::sweep)
+    }
+
+    fn out_of_memory(&self, need: Need, request: &Request, growth: Cause) -> AllocError {
+        self.chunks
+            .out_of_memory(need, request, growth, &self.report())
+    }
+
+    /// The last resorts before an error: join what streams have left, look at everything.
+    #[cold]
+    fn alloc_slowly(&mut self, need: Need, request: &Request) -> Result<Grant, AllocError> {
+        match self.search_fully(need, request) {
+            Some(found) => self.chunks.take(found, need, request),
+            None => {
+                let growth = match self.config.growth {
+                    Growth::Fixed => Cause::Fixed,
+                    Growth::Range { .. } => Cause::Held,
+                };
+                Err(self.out_of_memory(need, request, growth))
+            }
+        }
+    }
+}
+
+impl BestFit for RegionPool<'_> {
+    type Attempt = RegionAttempt;
+    type Plan = RegionPlan;
+
+    #[inline]
+    fn alloc(&mut self, request: &Request) -> Result<Grant, AllocError> {
+        let need = self.chunks.need(request)?;
+        match self.chunks.search_now(need, request) {
+            Some(found) => self.chunks.take(found, need, request),
+            None => self.alloc_slowly(need, request),
+        }
+    }
+
+    // The block would come back through memory, and be read before it is written out.
+    #[inline(always)]
+    fn try_alloc_now(&mut self, request: &Request) -> Option<Grant> {
+        let need = self.chunks.need(request).ok()?;
+        let found = self.chunks.search_now(need, request)?;
+        self.chunks.take(found, need, request).ok()
+    }
+
+    #[inline(always)]
+    fn alloc_at(
+        &mut self,
+        range: AddrRange,
+        near: Option<ChunkHandle>,
+        stream: Option<StreamId>,
+    ) -> Result<Block, AllocError> {
+        let request = Request::new(range.bytes());
+        let need = self.chunks.need_of_place(&request, stream)?;
+        if self.chunks.exceeds_limit(need) {
+            return Err(self.out_of_memory(need, &request, Cause::Limit));
+        }
+        let found = self.chunks.find_place(range, need.size, near, stream);
+        self.chunks.take_place(found, need, &request)
+    }
+
+    fn advance(&mut self, attempt: &mut RegionAttempt) -> Progress<RegionPlan> {
+        self.advance_attempt(attempt)
+    }
+
+    #[inline]
+    fn free(&mut self, block: Block) -> Result<(), Rejected<FreeError>> {
+        self.chunks.free(block)
+    }
+
+    #[inline(always)]
+    fn free_after(&mut self, block: Block, point: StreamPoint) -> Result<(), Rejected<FreeError>> {
+        self.chunks.free_after(block, point)
+    }
+
+    fn complete(&mut self, stream: StreamId, event: EventNumber) {
+        self.chunks.complete(stream, event);
+    }
+
+    fn resize(
+        &mut self,
+        block: Block,
+        to: impl Into<Resize>,
+    ) -> Result<Block, Rejected<ResizeError>> {
+        self.chunks.resize(block, &to.into())
+    }
+
+    fn set_limit(&mut self, limit_bytes: u64) -> u64 {
+        self.forget_refusals();
+        self.chunks.set_limit(limit_bytes)
+    }
+
+    fn clear_stats(&mut self) {
+        self.chunks.clear_stats();
+    }
+
+    fn pool_stats(&mut self) -> PoolStats {
+        self.stats_of_regions()
+    }
+
+    fn for_each_chunk(&self, f: impl FnMut(ChunkInfo)) {
+        self.chunks.for_each_chunk(f);
+    }
+
+    fn check_invariants(&self) -> Result<(), Violation> {
+        let granules = self.chunks.check_invariants()?;
+        check(self.chunks.counters.reserved == granules, "BFC6", 0u32)
+    }
+
+    fn chunks(&self) -> &Chunks<'_> {
+        &self.chunks
+    }
+}

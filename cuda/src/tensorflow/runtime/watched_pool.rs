@@ -1,0 +1,172 @@
+//! [`WatchedPool`]: best fit over whole regions that visitors see, with tables of its own.
+
+use core::fmt;
+use core::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use larder_core::{
+    AllocError, BestFit, Block, BlockAllocator, ConfigError, RegionConfig, RegionPool, Rejected,
+    Request, Shared, Stats, SubAllocator,
+};
+
+use super::cpu_memory::{Binding, CpuMemory};
+use super::host::HostBlocks;
+use super::watch::{Watch, Watched};
+use crate::lock_wait::Yield;
+use crate::stream::allocator::{BlockInfo, Live, StreamAllocator};
+use crate::with_tables::WithTables;
+use crate::{Context, CudaStream, DeviceAllocError, DeviceFreeError, ManagedMemory, PinnedMemory};
+
+/// Blocks and gaps between them, at most: 4 MiB of records, touched as they are used.
+const CHUNKS: usize = 1 << 17;
+
+/// A best fit that owns its tables. Dropped with blocks in use it leaves their regions and its tables alone for as
+/// long as the process lives.
+pub(super) struct WatchedPool<S: SubAllocator> {
+    /// Dropped in `drop`.
+    pool: ManuallyDrop<WithTables<Shared<RegionPool<'static>, Watched<S>, Yield>>>,
+}
+
+impl<S: SubAllocator> WatchedPool<S> {
+    /// Holds nothing yet, and will never hold more than `limit_bytes`. Wholly free regions go back before an
+    /// allocation fails if `collects` says so.
+    pub(super) fn new(
+        source: S,
+        watch: Watch,
+        limit_bytes: u64,
+        collects: bool,
+    ) -> Result<Self, ConfigError> {
+        let config = RegionConfig {
+            collect_regions: collects,
+            ..RegionConfig::new(limit_bytes)
+        };
+        // SAFETY: the table goes into the pool, which nobody takes apart.
+        let pool = unsafe {
+            WithTables::try_new(|tables| {
+                // Only a configuration or a table that cannot be, and both are fixed.
+                let bfc = RegionPool::new(config, tables.lend_zeroed(CHUNKS))?;
+                let source = Watched::new(source, watch);
+                Ok::<_, ConfigError>(Shared::with_wait(bfc, source))
+            })?
+        };
+        Ok(Self {
+            pool: ManuallyDrop::new(pool),
+        })
+    }
+
+    fn source(&self) -> &S {
+        self.pool.source().source()
+    }
+
+    /// Blocks in use.
+    fn live_blocks(&self) -> u64 {
+        self.pool.with(|bfc| u64::from(bfc.report().used_chunks))
+    }
+}
+
+impl<S: SubAllocator> Drop for WatchedPool<S> {
+    fn drop(&mut self) {
+        if self.live_blocks() > 0 {
+            return;
+        }
+        // SAFETY: dropped once, here, and not used again.
+        unsafe { ManuallyDrop::drop(&mut self.pool) };
+    }
+}
+
+impl HostBlocks for WatchedPool<CpuMemory> {
+    fn blocks(&self) -> &dyn BlockAllocator {
+        &**self.pool
+    }
+
+    fn live_blocks(&self) -> u64 {
+        self.live_blocks()
+    }
+
+    fn trim(&self) -> u64 {
+        self.pool.trim()
+    }
+
+    fn binding(&self) -> Binding {
+        self.source().binding()
+    }
+}
+
+impl HostBlocks for WatchedPool<PinnedMemory> {
+    fn blocks(&self) -> &dyn BlockAllocator {
+        &**self.pool
+    }
+
+    fn live_blocks(&self) -> u64 {
+        self.live_blocks()
+    }
+
+    fn trim(&self) -> u64 {
+        self.pool.trim()
+    }
+
+    fn pinned(&self) -> Option<&PinnedMemory> {
+        Some(self.source())
+    }
+}
+
+/// Managed memory, which the host may use too: a free waits for its stream.
+impl StreamAllocator for WatchedPool<ManagedMemory> {
+    fn context(&self) -> &Context {
+        self.source().context()
+    }
+
+    /// A block that nobody uses.
+    fn alloc_as(&self, _: &Arc<CudaStream>, request: &Request) -> Result<Block, DeviceAllocError> {
+        match self.pool.alloc(request) {
+            Ok(grant) => Ok(grant.block),
+            Err(reason) => {
+                let driver = match reason {
+                    AllocError::OutOfMemory(_) => self.source().last_error(),
+                    _ => None,
+                };
+                Err(DeviceAllocError::Memory { reason, driver })
+            }
+        }
+    }
+
+    fn free(
+        &self,
+        stream: &Arc<CudaStream>,
+        block: Block,
+    ) -> Result<(), Rejected<DeviceFreeError>> {
+        let block = self.context().wait_before_free(stream, block)?;
+        self.pool.free(block).map_err(DeviceFreeError::from_core)
+    }
+
+    fn info(&self, block: &Block) -> Option<BlockInfo> {
+        let requested_bytes = self.pool.requested_bytes(block)?;
+        Some(BlockInfo {
+            allocation_id: self.pool.allocation_id(block),
+            ..BlockInfo::of_device(requested_bytes)
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        self.pool.stats()
+    }
+
+    fn clear_stats(&self) {
+        self.pool.clear_stats();
+    }
+
+    fn live(&self) -> Live {
+        Live {
+            blocks: self.live_blocks(),
+            bytes: self.pool.stats().live_bytes,
+        }
+    }
+}
+
+impl<S: SubAllocator> fmt::Debug for WatchedPool<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchedPool")
+            .field("stats", &self.pool.stats())
+            .finish_non_exhaustive()
+    }
+}
