@@ -59,7 +59,7 @@ impl DeviceAllocator {
         let bytes = block.bytes();
         inner.free_on(stream_id, block)?;
         if inner.pool.shrinking().is_on() {
-            inner.pool.freed_while_shrinking(Some(stream), bytes, inner);
+            inner.pool.freed_while_shrinking(Some(stream), bytes);
         }
         Ok(())
     }

@@ -112,7 +112,6 @@ impl SubAllocator for Pieces {
                     self.stream_id,
                     &wanted,
                     HostWait::MustNotBlock,
-                    &inner,
                 )
                 .map_err(|_| SubAllocError)?,
         };
@@ -437,7 +436,7 @@ impl DeviceInner {
             }
             // Else it would take all that is free elsewhere before it looked what has passed.
             self.pool.streams().close_all();
-            self.pool.poll(self);
+            self.pool.poll();
             if let Some(block) = arena.find(stream_id, bytes) {
                 return Some(block);
             }

@@ -100,7 +100,7 @@ impl DeviceAllocator {
     /// Reads and writes memory of this allocator, in the order of a stream.
     pub(crate) fn access_on(&self, stream: &Arc<CudaStream>) -> DeviceAccess {
         let pages = self.0.pool.pages();
-        let reach = pages.map(|pages| pages.source().addresses());
+        let reach = pages.map(|pages| pages.shared().source().addresses());
         DeviceAccess::in_order(self.context(), stream, reach)
     }
 }

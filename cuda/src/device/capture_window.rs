@@ -267,7 +267,7 @@ impl DeviceInner {
                 Ok(grant.block)
             }
             Err(reason @ AllocError::OutOfMemory(_)) => Err(DeviceAllocError::Window { reason }),
-            Err(reason) => Err(self.pool.refusal(reason, self)),
+            Err(reason) => Err(self.pool.refusal(reason)),
         })
     }
 

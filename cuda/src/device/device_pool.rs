@@ -3,7 +3,7 @@
 //!
 //! What only pages can do asks for [`pages`](DevicePool::pages).
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::pages::{PageConfig, PagePool, PageStats};
@@ -118,6 +118,14 @@ impl DevicePool {
         Ok(Self::Regions(StreamPool::new(pool)))
     }
 
+    /// Stands below these tiers from now on.
+    pub(super) fn stand_below(&self, tiers: Weak<DeviceInner>) {
+        match self {
+            Self::Pages(pool) => pool.stand_below(tiers),
+            Self::Regions(pool) => pool.stand_below(tiers),
+        }
+    }
+
     pub(super) const fn backing(&self) -> DeviceBacking {
         match self {
             Self::Pages(_) => DeviceBacking::Pages,
@@ -144,39 +152,39 @@ impl DevicePool {
     /// What the memory is charged to.
     pub(super) fn node(&self) -> &Arc<TreeNode> {
         match self {
-            Self::Pages(pool) => &pool.node,
-            Self::Regions(pool) => &pool.node,
+            Self::Pages(pool) => &pool.memory.node,
+            Self::Regions(pool) => &pool.memory.node,
         }
     }
 
     #[inline]
     pub(super) fn shrinking(&self) -> &Shrinking {
         match self {
-            Self::Pages(pool) => &pool.shrinking,
-            Self::Regions(pool) => &pool.shrinking,
+            Self::Pages(pool) => &pool.memory.shrinking,
+            Self::Regions(pool) => &pool.memory.shrinking,
         }
     }
 
     pub(super) fn context(&self) -> &Context {
         match self {
-            Self::Pages(pool) => pool.context(),
-            Self::Regions(pool) => pool.context(),
+            Self::Pages(pool) => pool.memory.context(),
+            Self::Regions(pool) => pool.memory.context(),
         }
     }
 
     /// The number that its blocks carry.
     pub(super) fn id(&self) -> AllocatorId {
         match self {
-            Self::Pages(pool) => pool.with(|bfc| bfc.id()),
-            Self::Regions(pool) => pool.with(|bfc| bfc.id()),
+            Self::Pages(pool) => pool.shared().with(|bfc| bfc.id()),
+            Self::Regions(pool) => pool.shared().with(|bfc| bfc.id()),
         }
     }
 
     /// The core's questions about blocks, and frees in no order of a stream.
     pub(super) fn blocks(&self) -> &dyn BlockAllocator {
         match self {
-            Self::Pages(pool) => &***pool,
-            Self::Regions(pool) => &***pool,
+            Self::Pages(pool) => pool.shared(),
+            Self::Regions(pool) => pool.shared(),
         }
     }
 
@@ -197,11 +205,10 @@ impl DevicePool {
         stream_id: StreamId,
         request: &Request,
         host: HostWait,
-        above: &DeviceInner,
     ) -> Result<Block, DeviceAllocError> {
         match self {
-            Self::Pages(pool) => pool.alloc_more(stream, stream_id, request, host, above),
-            Self::Regions(pool) => pool.alloc_more(stream, stream_id, request, host, above),
+            Self::Pages(pool) => pool.alloc_more(stream, stream_id, request, host),
+            Self::Regions(pool) => pool.alloc_more(stream, stream_id, request, host),
         }
     }
 
@@ -221,11 +228,11 @@ impl DevicePool {
     /// A block that was taken apart, and the bytes that were requested for it.
     pub(super) fn restore(&self, raw: RawBlock) -> Result<(Block, u64), FreeError> {
         let restored = match self {
-            Self::Pages(pool) => pool.with(|bfc| {
+            Self::Pages(pool) => pool.shared().with(|bfc| {
                 let block = bfc.block_from_raw(raw)?;
                 Ok((bfc.requested_bytes(&block), block))
             }),
-            Self::Regions(pool) => pool.with(|bfc| {
+            Self::Regions(pool) => pool.shared().with(|bfc| {
                 let block = bfc.block_from_raw(raw)?;
                 Ok((bfc.requested_bytes(&block), block))
             }),
@@ -237,16 +244,16 @@ impl DevicePool {
     /// Changes a stream's counters under the lock that guards them.
     pub(super) fn count(&self, change: impl FnOnce()) {
         match self {
-            Self::Pages(pool) => pool.with(|_| change()),
-            Self::Regions(pool) => pool.with(|_| change()),
+            Self::Pages(pool) => pool.shared().with(|_| change()),
+            Self::Regions(pool) => pool.shared().with(|_| change()),
         }
     }
 
     /// See [`RegionPool::report`].
     pub(super) fn report(&self) -> Report {
         match self {
-            Self::Pages(pool) => pool.with(|bfc| bfc.report()),
-            Self::Regions(pool) => pool.with(|bfc| bfc.report()),
+            Self::Pages(pool) => pool.shared().with(|bfc| bfc.report()),
+            Self::Regions(pool) => pool.shared().with(|bfc| bfc.report()),
         }
     }
 
@@ -259,11 +266,11 @@ impl DevicePool {
             });
         };
         match self {
-            Self::Pages(pool) => pool.with(|bfc| {
+            Self::Pages(pool) => pool.shared().with(|bfc| {
                 bfc.for_each_chunk(&mut list);
                 (bfc.stats(), bfc.page_stats())
             }),
-            Self::Regions(pool) => pool.with(|bfc| {
+            Self::Regions(pool) => pool.shared().with(|bfc| {
                 bfc.for_each_chunk(&mut list);
                 (bfc.stats(), PageStats::default())
             }),
@@ -272,104 +279,101 @@ impl DevicePool {
 
     pub(super) fn stats(&self) -> Stats {
         match self {
-            Self::Pages(pool) => pool.stats(),
-            Self::Regions(pool) => pool.stats(),
+            Self::Pages(pool) => pool.memory.stats(),
+            Self::Regions(pool) => pool.memory.stats(),
         }
     }
 
     pub(super) fn clear_stats(&self) {
         match self {
-            Self::Pages(pool) => pool.clear_stats(),
-            Self::Regions(pool) => pool.clear_stats(),
+            Self::Pages(pool) => pool.memory.clear_stats(),
+            Self::Regions(pool) => pool.memory.clear_stats(),
         }
     }
 
     pub(super) fn take_peak(&self) -> u64 {
         match self {
-            Self::Pages(pool) => pool.take_peak(),
-            Self::Regions(pool) => pool.take_peak(),
+            Self::Pages(pool) => pool.memory.take_peak(),
+            Self::Regions(pool) => pool.memory.take_peak(),
         }
     }
 
     /// Calls of the driver for virtual memory.
     pub(super) fn calls(&self) -> VirtualCalls {
         let pages = self.pages();
-        pages.map_or_else(VirtualCalls::default, |pages| pages.source().calls())
+        pages.map_or_else(VirtualCalls::default, |pages| {
+            pages.shared().source().calls()
+        })
     }
 
     /// Has `watch` called for memory that comes and goes from now on.
     pub(super) fn watch(&self, watch: Box<dyn RegionWatch>) {
         match self {
-            Self::Pages(pool) => pool.source().watch(watch),
-            Self::Regions(pool) => pool.source().watch(watch),
+            Self::Pages(pool) => pool.shared().source().watch(watch),
+            Self::Regions(pool) => pool.shared().source().watch(watch),
         }
     }
 
     pub(super) fn take_limit_over(&self) {
         match self {
-            Self::Pages(pool) => pool.take_limit_over(),
-            Self::Regions(pool) => pool.take_limit_over(),
+            Self::Pages(pool) => pool.memory.take_limit_over(),
+            Self::Regions(pool) => pool.memory.take_limit_over(),
         };
     }
 
-    pub(super) fn pool_stats(&self, above: &DeviceInner) -> PoolStats {
+    pub(super) fn pool_stats(&self) -> PoolStats {
         match self {
-            Self::Pages(pool) => pool.pool_stats(above),
-            Self::Regions(pool) => pool.pool_stats(above),
+            Self::Pages(pool) => pool.pool_stats(),
+            Self::Regions(pool) => pool.pool_stats(),
         }
     }
 
-    pub(super) fn shrink(&self, above: &DeviceInner) {
+    pub(super) fn shrink(&self) {
         match self {
-            Self::Pages(pool) => pool.shrink(above),
-            Self::Regions(pool) => pool.shrink(above),
+            Self::Pages(pool) => pool.shrink(),
+            Self::Regions(pool) => pool.shrink(),
         }
     }
 
     /// See [`StreamPool::freed_while_shrinking`].
     #[cold]
-    pub(super) fn freed_while_shrinking(
-        &self,
-        stream: Option<&CudaStream>,
-        bytes: u64,
-        above: &DeviceInner,
-    ) {
+    pub(super) fn freed_while_shrinking(&self, stream: Option<&CudaStream>, bytes: u64) {
         match self {
-            Self::Pages(pool) => pool.freed_while_shrinking(stream, bytes, above),
-            Self::Regions(pool) => pool.freed_while_shrinking(stream, bytes, above),
+            Self::Pages(pool) => pool.freed_while_shrinking(stream, bytes),
+            Self::Regions(pool) => pool.freed_while_shrinking(stream, bytes),
         }
     }
 
     /// The error of an allocation.
-    pub(super) fn refusal(&self, reason: AllocError, above: &DeviceInner) -> DeviceAllocError {
+    pub(super) fn refusal(&self, reason: AllocError) -> DeviceAllocError {
         match self {
-            Self::Pages(pool) => pool.refusal(reason, above),
-            Self::Regions(pool) => pool.refusal(reason, above),
+            Self::Pages(pool) => pool.refusal(reason),
+            Self::Regions(pool) => pool.refusal(reason),
         }
     }
 
     /// See [`StreamPool::poll`].
-    pub(super) fn poll(&self, above: &DeviceInner) {
+    pub(super) fn poll(&self) {
         match self {
-            Self::Pages(pool) => pool.poll(above),
-            Self::Regions(pool) => pool.poll(above),
+            Self::Pages(pool) => pool.poll(),
+            Self::Regions(pool) => pool.poll(),
         }
     }
 
     /// See [`StreamPool::collect`].
-    pub(super) fn collect(&self, host: HostWait, above: &DeviceInner) {
+    pub(super) fn collect(&self, host: HostWait) {
         match self {
-            Self::Pages(pool) => pool.collect(host, above),
-            Self::Regions(pool) => pool.collect(host, above),
+            Self::Pages(pool) => pool.collect(host),
+            Self::Regions(pool) => pool.collect(host),
         }
     }
 
     /// Gives so many idle bytes back to the driver, and of regions all that are idle. Returns the bytes.
     pub(super) fn release(&self, bytes: u64) -> u64 {
         match self {
-            Self::Pages(pool) => pool.release(bytes),
+            Self::Pages(pool) => pool.shared().release(bytes),
             Self::Regions(_) if bytes == 0 => 0,
-            Self::Regions(pool) => pool.trim(),
+            Self::Regions(pool) => pool.shared().trim(),
         }
     }
 }

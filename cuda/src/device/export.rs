@@ -142,7 +142,7 @@ impl DeviceAllocator {
     ) -> Result<ExportedBlock, ExportError> {
         let inner = &*self.0;
         let shareable = inner.pool.pages();
-        let shareable = shareable.filter(|pages| pages.source().is_shareable());
+        let shareable = shareable.filter(|pages| pages.shared().source().is_shareable());
         let pages = shareable.ok_or(ExportError::NotShareable)?;
         if inner.requested_bytes(block).is_none() {
             return Err(ExportError::Unknown);
@@ -158,8 +158,8 @@ impl DeviceAllocator {
             return Err(outside);
         }
         // First the pins: then the mappings under the block stay until they are counted (EXPORT1).
-        pages.with(|paged| paged.pin_range(range));
-        match pages.source().export(range) {
+        pages.shared().with(|paged| paged.pin_range(range));
+        match pages.shared().source().export(range) {
             Ok(exported) => Ok(ExportedBlock {
                 memory: self.clone(),
                 range,
@@ -171,7 +171,7 @@ impl DeviceAllocator {
                 descriptors: exported.descriptors,
             }),
             Err(error) => {
-                pages.with(|paged| paged.unpin(range));
+                pages.shared().with(|paged| paged.unpin(range));
                 Err(error.into())
             }
         }
@@ -182,8 +182,8 @@ impl DeviceInner {
     /// Lets the memory of an export move again.
     fn end_export(&self, range: AddrRange) {
         if let Some(pages) = self.pool.pages() {
-            pages.source().end_export(range);
-            pages.with(|paged| paged.unpin(range));
+            pages.shared().source().end_export(range);
+            pages.shared().with(|paged| paged.unpin(range));
         }
     }
 }

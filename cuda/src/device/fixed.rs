@@ -58,14 +58,14 @@ impl DeviceAllocator {
             what: "memory in a handle of its own (there a block of `alloc` stays where it is)",
             device: self.context().ordinal(),
         };
-        let source = inner.pool.pages().ok_or(unsupported)?.source();
+        let source = inner.pool.pages().ok_or(unsupported)?.shared().source();
         source.forget_over_budget();
         let make_room = |error: DriverError| {
             if error != DriverError::Budget && !error.is_out_of_memory() {
                 return Err(error);
             }
             // Idle pages may be in the way.
-            inner.pool.collect(HostWait::MayBlock, inner);
+            inner.pool.collect(HostWait::MayBlock);
             inner.pool.release(u64::MAX);
             source.make_fixed(bytes)
         };
@@ -135,7 +135,7 @@ impl Drop for FixedBlock {
             false => Vec::new(),
         };
         if let Some(pages) = inner.pool.pages() {
-            pages.source().fixed_leaves(self.range);
+            pages.shared().source().fixed_leaves(self.range);
         }
         let mapping = self.mapping.take();
         self.context().owe(unwaited, || drop(mapping));

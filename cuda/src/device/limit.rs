@@ -44,7 +44,7 @@ impl DeviceAllocator {
     /// What is held, and what of it would stay if the limit were set to 0 now: what blocks use, and queued
     /// work. Memory that events say is out of use is noticed on the way. O(chunks).
     pub fn pool_stats(&self) -> PoolStats {
-        self.0.pool.pool_stats(&self.0)
+        self.0.pool.pool_stats()
     }
 
     /// Calls `callback` when what was above a lowered [limit](Self::set_limit) has gone back, under the rules of
@@ -61,7 +61,7 @@ impl DeviceInner {
     /// Called when a block was freed that no stream uses, or none that is known.
     pub(super) fn came_back(&self, bytes: u64) {
         if self.pool.shrinking().is_on() {
-            self.pool.freed_while_shrinking(None, bytes, self);
+            self.pool.freed_while_shrinking(None, bytes);
         }
     }
 
@@ -69,8 +69,7 @@ impl DeviceInner {
     pub(super) fn came_back_on(&self, stream_id: StreamId, bytes: u64) {
         if self.pool.shrinking().is_on() {
             let stream = self.pool.streams().stream(stream_id);
-            self.pool
-                .freed_while_shrinking(stream.as_deref(), bytes, self);
+            self.pool.freed_while_shrinking(stream.as_deref(), bytes);
         }
     }
 }
@@ -86,11 +85,11 @@ impl LimitedPool for DeviceInner {
     }
 
     fn pool_stats(&self) -> PoolStats {
-        self.pool.pool_stats(self)
+        self.pool.pool_stats()
     }
 
     fn shrink(&self) {
-        self.pool.shrink(self);
+        self.pool.shrink();
     }
 
     fn stats(&self) -> Stats {

@@ -62,7 +62,7 @@ use steps::StepStreams;
 #[cfg(feature = "control")]
 use crate::limits::LimitedPool;
 use crate::limits::{self, Budget};
-use crate::stream::pool::{Above, HostWait, StreamStats};
+use crate::stream::pool::{HostWait, StreamStats, UpperTiers};
 use crate::{Context, DeviceAllocError, DeviceFreeError};
 
 /// Where small blocks come from.
@@ -156,6 +156,7 @@ impl DeviceAllocator {
         });
         let pool: Weak<DeviceInner> = Arc::downgrade(&inner);
         limits::enter(pool, inner.pool.node());
+        inner.pool.stand_below(Arc::downgrade(&inner));
         // A budget above may be in excess.
         inner.pool.take_limit_over();
         Ok(Self(inner))
@@ -286,9 +287,7 @@ impl DeviceInner {
         host: HostWait,
     ) -> Result<Block, DeviceAllocError> {
         let request = Request::new(bytes).on(stream_id);
-        let given = self
-            .pool
-            .alloc_more(stream, stream_id, &request, host, self);
+        let given = self.pool.alloc_more(stream, stream_id, &request, host);
         self.pool.node().shared().notify();
         given
     }
@@ -304,12 +303,12 @@ impl DeviceInner {
     ) -> Result<Block, DeviceAllocError> {
         match self.pool.find_at_once(request) {
             Some(block) => Ok(block),
-            None => self.pool.alloc_more(stream, stream_id, request, host, self),
+            None => self.pool.alloc_more(stream, stream_id, request, host),
         }
     }
 }
 
-impl Above for DeviceInner {
+impl UpperTiers for DeviceInner {
     /// What arenas do not use (ARENAS3).
     fn give_back(&self, host: HostWait) -> bool {
         match host {

@@ -22,7 +22,7 @@ impl DeviceAllocator {
     /// for all. Of [regions](super::DeviceBacking::Regions), any number is all that are idle. Nothing is waited for: what queued work still uses goes later. O(chunks) and the calls.
     pub fn release(&self, bytes: u64) -> Released {
         let inner = &*self.0;
-        inner.pool.collect(HostWait::MayBlock, inner);
+        inner.pool.collect(HostWait::MayBlock);
         let (now_bytes, later_bytes) = inner.release_with_deferred(bytes);
         inner.pool.node().shared().notify();
         Released {
@@ -42,11 +42,11 @@ impl DeviceAllocator {
 impl DeviceInner {
     pub(super) fn end_step(&self) {
         if self.releasing.load(Ordering::Relaxed) > 0 {
-            self.pool.poll(self);
+            self.pool.poll();
             self.release_with_deferred(0);
         }
         if self.pool.shrinking().is_on() {
-            self.pool.shrink(self);
+            self.pool.shrink();
         }
     }
 

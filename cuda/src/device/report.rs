@@ -61,7 +61,7 @@ impl DeviceAllocator {
     /// Counters of pages; zeros where memory comes in [regions](super::DeviceBacking::Regions).
     pub fn page_stats(&self) -> PageStats {
         let pages = self.0.pool.pages();
-        pages.map_or_else(PageStats::default, |pages| pages.page_stats())
+        pages.map_or_else(PageStats::default, |pages| pages.shared().page_stats())
     }
 
     /// Has `watch` called for the memory that is mapped from now on; for an allocator that holds nothing yet.

@@ -269,7 +269,7 @@ impl DeviceInner {
         self.pool.streams().close_all();
         self.pool.streams().wait_for_context()?;
         self.release_idle();
-        let source = pages.source();
+        let source = pages.shared().source();
         let slept = self.give_up(source.stop_and_tell(), copy);
         if copy.is_none() {
             source.tell_of_return();
@@ -317,7 +317,7 @@ impl DeviceInner {
     fn wake_up(&self, pages: &Pages, saved: &HostCopy) -> Result<u64, SleepError> {
         // What was freed meanwhile needs no memory.
         self.release_idle();
-        let source = pages.source();
+        let source = pages.shared().source();
         source.forget_over_budget();
         let mut stopped = source.stop();
         let live: Vec<AddrRange> = self.used().iter().map(|used| used.range).collect();
@@ -344,7 +344,7 @@ impl DeviceInner {
 
     /// Gives back what no work uses any more.
     fn release_idle(&self) {
-        self.pool.collect(HostWait::MayBlock, self);
+        self.pool.collect(HostWait::MayBlock);
         self.pool.release(u64::MAX);
     }
 
@@ -376,7 +376,7 @@ impl DeviceInner {
 
 /// Asleep: gives up what the driver had refused to take.
 fn give_up_the_rest(pages: &Pages) -> Result<Slept, SleepError> {
-    let bytes = pages.source().stop().give_up()?;
+    let bytes = pages.shared().source().stop().give_up()?;
     Ok(Slept {
         released_bytes: bytes,
         ..Slept::default()

@@ -156,7 +156,7 @@ impl DeviceAllocator {
         // What the other streams have passed by now is in no plan's way. No event may be asked in a capture.
         if !inner.deferred.is_empty() && inner.pool.streams().captures(stream) == Ok(false) {
             inner.pool.streams().close_all();
-            inner.pool.poll(inner);
+            inner.pool.poll();
         }
         let mut planned = locked(planned);
         let before = inner.pool.streams().before(stream_id);
@@ -221,9 +221,7 @@ impl DeviceInner {
             Ok(Some(grant)) => Ok(grant.block),
             // Only where outliving blocks are kept out of plans: theirs is any other place.
             Ok(None) => self.alloc(stream, stream_id, request, host),
-            Err(reason) => Err(below
-                .failed
-                .unwrap_or_else(|| self.pool.refusal(reason, self))),
+            Err(reason) => Err(below.failed.unwrap_or_else(|| self.pool.refusal(reason))),
         }
     }
 
@@ -295,16 +293,18 @@ impl PlaceAllocator for DevicePlaces<'_> {
         near: Option<ChunkHandle>,
     ) -> Result<Block, AllocError> {
         let pool = self.pages;
-        let mapped = pool.with(|paged| paged.alloc_at(range, near, Some(self.stream_id)));
+        let mapped = pool
+            .shared()
+            .with(|paged| paged.alloc_at(range, near, Some(self.stream_id)));
         let block = match mapped {
             Err(AllocError::PlaceTaken) if self.may_map() => {
-                pool.alloc_at(range, near, Some(self.stream_id))?
+                pool.shared().alloc_at(range, near, Some(self.stream_id))?
             }
             mapped => mapped?,
         };
         let bytes = block.bytes();
         let account = pool.streams.account(self.stream_id);
-        pool.with(|_| account.allocated(bytes));
+        pool.shared().with(|_| account.allocated(bytes));
         Ok(block)
     }
 
@@ -315,20 +315,21 @@ impl PlaceAllocator for DevicePlaces<'_> {
     fn missing_bytes(&mut self, range: AddrRange) -> u64 {
         let stream_id = Some(self.stream_id);
         self.pages
+            .shared()
             .with(|paged| paged.missing_bytes(range, stream_id))
     }
 
     fn prepare(&mut self, range: AddrRange, layout: AddrRange, max_bytes: u64) -> bool {
         let pool = self.pages;
-        if pool.with(|paged| paged.is_mapped(range)) {
+        if pool.shared().with(|paged| paged.is_mapped(range)) {
             return true;
         }
         let point = self.inner.pool.streams().point(self.stream_id);
-        self.may_map() && pool.back(range, layout, max_bytes, Some(point))
+        self.may_map() && pool.shared().back(range, layout, max_bytes, Some(point))
     }
 
     fn for_each_block(&self, f: &mut dyn FnMut(ChunkHandle, AddrRange)) {
-        self.pages.with(|paged| {
+        self.pages.shared().with(|paged| {
             paged.for_each_chunk(|info: ChunkInfo| {
                 if matches!(info.state, ChunkState::Used { .. }) {
                     f(info.handle, info.range);
@@ -338,7 +339,7 @@ impl PlaceAllocator for DevicePlaces<'_> {
     }
 
     fn addresses(&self) -> AddrRange {
-        self.pages.source().addresses()
+        self.pages.shared().source().addresses()
     }
 
     fn granule(&self) -> Granule {
@@ -346,14 +347,16 @@ impl PlaceAllocator for DevicePlaces<'_> {
     }
 
     fn page_bytes(&self) -> u64 {
-        self.pages.source().page_bytes()
+        self.pages.shared().source().page_bytes()
     }
 
     fn live_bytes(&self) -> u64 {
-        self.pages.with(|paged| paged.stats().live_bytes)
+        self.pages.shared().with(|paged| paged.stats().live_bytes)
     }
 
     fn held_bytes(&self) -> u64 {
-        self.pages.with(|paged| paged.stats().reserved_bytes)
+        self.pages
+            .shared()
+            .with(|paged| paged.stats().reserved_bytes)
     }
 }

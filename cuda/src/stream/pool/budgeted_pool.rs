@@ -1,12 +1,10 @@
 //! [`BudgetedPool`]: the core's best fit over a source, charged to a budget.
 
 use core::mem::ManuallyDrop;
-use core::ops::Deref;
 use std::sync::Arc;
 
 use larder_core::{AllocError, BestFit, Cause, PoolStats, Shared, Source, Stats};
 
-use super::Above;
 use super::peaks::Earlier;
 use crate::driver::owed::Unwaited;
 use crate::limits::unmet::Shrinking;
@@ -70,6 +68,12 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         &self.context
     }
 
+    /// The core's allocator, which knows nothing of limits above it or of counters by intervals.
+    #[inline]
+    pub(crate) fn shared(&self) -> &Core<S, P> {
+        &self.core
+    }
+
     /// This ends, and the memory goes back behind work that could not be waited for.
     pub(crate) fn ends_behind(&mut self, unwaited: Vec<Unwaited>) {
         self.unwaited = unwaited;
@@ -126,8 +130,13 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         }
     }
 
-    /// The error of an allocation.
-    pub(crate) fn refusal(&self, reason: AllocError, above: &impl Above) -> DeviceAllocError {
+    /// The error of an allocation, where so many live bytes are idle and a device may have so many at most.
+    pub(crate) fn refusal(
+        &self,
+        reason: AllocError,
+        idle_bytes: u64,
+        device_bytes: impl FnOnce() -> u64,
+    ) -> DeviceAllocError {
         let source = self.core.source();
         if let Some(refused) = self.node.refusal_behind(&reason, || source.over_budget()) {
             return DeviceAllocError::Budget(refused);
@@ -138,11 +147,10 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
                 driver: None,
             };
         };
-        let idle = above.idle_bytes();
-        out.live_bytes = out.live_bytes.saturating_sub(idle);
-        out.free_bytes = out.free_bytes.saturating_add(idle);
+        out.live_bytes = out.live_bytes.saturating_sub(idle_bytes);
+        out.free_bytes = out.free_bytes.saturating_add(idle_bytes);
         if let Cause::Addresses | Cause::SubAllocator = out.cause {
-            let device_bytes = above.device_bytes();
+            let device_bytes = device_bytes();
             if out.requested_bytes > device_bytes {
                 out.cause = Cause::Device {
                     mib: u32::try_from(device_bytes >> 20).unwrap_or(u32::MAX),
@@ -173,15 +181,6 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
             self.core.release_excess();
             self.take_limit_over();
         }
-    }
-}
-
-impl<S: PoolSource<P>, P: BestFit> Deref for BudgetedPool<S, P> {
-    type Target = Core<S, P>;
-
-    #[inline]
-    fn deref(&self) -> &Core<S, P> {
-        &self.core
     }
 }
 

@@ -19,13 +19,12 @@ mod shrink;
 pub(crate) mod streams;
 mod when_short;
 
-use core::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use cudarc::driver::CudaStream;
 use larder_core::{
-    BestFit, Block, BlockAllocator, EventNumber, FreeError, Grant, Rejected, Request, StreamId,
-    StreamPoint,
+    AllocError, BestFit, Block, BlockAllocator, EventNumber, FreeError, Grant, Rejected, Request,
+    StreamId, StreamPoint,
 };
 
 pub(crate) use budgeted_pool::{BudgetedPool, Core, PoolSource};
@@ -45,8 +44,8 @@ pub(crate) enum HostWait {
     HasFallback,
 }
 
-/// The stages above a pool. What they hold is in use to the pool.
-pub(crate) trait Above {
+/// The tiers above a pool. What they hold is in use to the pool.
+pub(crate) trait UpperTiers: Send + Sync {
     /// Gives back what they do not use, without a wait. Whether there was any.
     fn give_back(&self, host: HostWait) -> bool;
 
@@ -69,53 +68,59 @@ pub(crate) trait Above {
     fn device_bytes(&self) -> u64;
 }
 
-/// No stages.
-impl Above for () {
-    fn give_back(&self, _: HostWait) -> bool {
-        false
-    }
-
-    fn completed(&self, _: StreamId, _: EventNumber) {}
-
-    fn polled(&self) {}
-
-    fn holds_pending(&self) -> bool {
-        false
-    }
-
-    fn idle_bytes(&self) -> u64 {
-        0
-    }
-
-    fn deferred_bytes(&self) -> u64 {
-        0
-    }
-
-    fn device_bytes(&self) -> u64 {
-        u64::MAX
-    }
-}
-
 /// Memory in the order of streams.
 pub(crate) struct StreamPool<S: PoolSource<P>, P: BestFit> {
     /// In front of the streams: their work may use it until it is gone.
-    core: BudgetedPool<S, P>,
+    pub(crate) memory: BudgetedPool<S, P>,
     pub(crate) streams: Streams,
+    /// Set once; never for a pool by itself.
+    upper: OnceLock<Weak<dyn UpperTiers>>,
 }
 
 impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
-    pub(crate) fn new(core: BudgetedPool<S, P>) -> Self {
+    pub(crate) fn new(memory: BudgetedPool<S, P>) -> Self {
         Self {
-            streams: Streams::new(core.context()),
-            core,
+            streams: Streams::new(memory.context()),
+            memory,
+            upper: OnceLock::new(),
         }
+    }
+
+    /// The core's allocator, which knows nothing of counters by stream.
+    #[inline]
+    pub(crate) fn shared(&self) -> &Core<S, P> {
+        self.memory.shared()
+    }
+
+    /// Stands below these tiers from now on.
+    pub(crate) fn stand_below(&self, tiers: Weak<dyn UpperTiers>) {
+        let set = self.upper.set(tiers);
+        debug_assert!(set.is_ok(), "a pool has the tiers that it was made for");
+    }
+
+    /// The tiers above, if it has any.
+    fn upper(&self) -> Option<Arc<dyn UpperTiers>> {
+        self.upper.get()?.upgrade()
+    }
+
+    /// Has the tiers above give back what they do not use. Whether there was any.
+    fn give_back_above(&self, host: HostWait) -> bool {
+        self.upper().is_some_and(|upper| upper.give_back(host))
+    }
+
+    /// The error of an allocation.
+    pub(crate) fn refusal(&self, reason: AllocError) -> DeviceAllocError {
+        let upper = self.upper();
+        let idle_bytes = upper.as_ref().map_or(0, |upper| upper.idle_bytes());
+        let device_bytes = || upper.map_or(u64::MAX, |upper| upper.device_bytes());
+        self.memory.refusal(reason, idle_bytes, device_bytes)
     }
 
     /// Memory that is held, fits, and needs no wait.
     // A block that comes back through memory is read before it is written out.
     #[inline(always)]
     pub(crate) fn find_at_once(&self, request: &Request) -> Option<Block> {
-        self.core.with(|bfc| {
+        self.shared().with(|bfc| {
             let block = bfc.try_alloc_now(&request.without_wait())?.block;
             self.streams
                 .account(request.stream)
@@ -126,7 +131,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
 
     /// Memory that is held and fits, after a wait if need be.
     fn find(&self, request: &Request) -> Option<Grant> {
-        self.core.with(|bfc| {
+        self.shared().with(|bfc| {
             let grant = bfc.try_alloc_now(request)?;
             self.streams
                 .account(request.stream)
@@ -154,8 +159,8 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         }
         // The block goes back as it was: still in use by the other stream.
         let bytes = grant.block.bytes();
-        let _ = self.core.free_after(grant.block, point);
-        self.core
+        let _ = self.shared().free_after(grant.block, point);
+        self.shared()
             .with(|_| self.streams.account(stream_id).withdrawn(bytes));
         ordered?;
         Ok(None)
@@ -168,7 +173,7 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         block: Block,
         point: StreamPoint,
     ) -> Result<(), Rejected<FreeError>> {
-        self.core.with(|bfc| {
+        self.shared().with(|bfc| {
             let bytes = block.bytes();
             bfc.free_after(block, point)?;
             self.streams.account(point.stream).freed(bytes);
@@ -177,19 +182,10 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     }
 }
 
-impl<S: PoolSource<P>, P: BestFit> Deref for StreamPool<S, P> {
-    type Target = BudgetedPool<S, P>;
-
-    #[inline]
-    fn deref(&self) -> &BudgetedPool<S, P> {
-        &self.core
-    }
-}
-
 impl<S: PoolSource<P>, P: BestFit> Drop for StreamPool<S, P> {
     fn drop(&mut self) {
         // Blocks that were never freed may be in use too.
         let unwaited = self.streams.wait_for_all();
-        self.core.ends_behind(unwaited);
+        self.memory.ends_behind(unwaited);
     }
 }

@@ -1,62 +1,62 @@
 //! A [`StreamPool`] whose limit is not met, or one above it is not: a free, an allocation that needs the driver
 //! and the end of a step look again what may be live and what can go back.
 
+use std::sync::Arc;
+
 use cudarc::driver::CudaStream;
 use larder_core::{BestFit, PoolStats};
 
-use super::{Above, HostWait, PoolSource, StreamPool};
+use super::{HostWait, PoolSource, StreamPool, UpperTiers};
 
 impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     /// Called when a block was freed while the pool is shrinking: what is idle now goes back. Nothing is waited
     /// for.
     #[cold]
-    pub(crate) fn freed_while_shrinking(
-        &self,
-        stream: Option<&CudaStream>,
-        bytes: u64,
-        above: &impl Above,
-    ) {
+    pub(crate) fn freed_while_shrinking(&self, stream: Option<&CudaStream>, bytes: u64) {
         // In a capture no event may be asked.
         let captures = || stream.is_some_and(|stream| self.streams.captures(stream) != Ok(false));
-        let none_live = || self.none_live(above);
-        let looked = self.core.look(bytes, none_live, || {
+        let none_live = || self.none_live();
+        let looked = self.memory.look(bytes, none_live, || {
             if !captures() {
-                self.shrink(above);
+                self.shrink();
             }
         });
         if looked {
-            self.core.node.shared().notify();
+            self.memory.node.shared().notify();
         }
     }
 
     /// Called when an allocation needs the driver while the pool is shrinking: what is idle goes back first, if
     /// it is time to look; and what has gone back since, here or in other pools, lifts the bound.
-    pub(super) fn allocates_while_shrinking(&self, above: &impl Above) {
-        let none_live = || self.none_live(above);
-        if !self.core.look(0, none_live, || self.shrink(above)) {
-            self.core.take_limit_over();
+    pub(super) fn allocates_while_shrinking(&self) {
+        let none_live = || self.none_live();
+        if !self.memory.look(0, none_live, || self.shrink()) {
+            self.memory.take_limit_over();
         }
     }
 
-    fn none_live(&self, above: &impl Above) -> bool {
-        let live_bytes = self.core.stats().live_bytes;
-        live_bytes <= above.idle_bytes().saturating_add(above.deferred_bytes())
+    fn none_live(&self) -> bool {
+        let live_bytes = self.memory.stats().live_bytes;
+        let upper = self.upper();
+        let held =
+            |upper: Arc<dyn UpperTiers>| upper.idle_bytes().saturating_add(upper.deferred_bytes());
+        live_bytes <= upper.map_or(0, held)
     }
 
     /// Takes over what may be live, and gives back what is idle above it. Nothing is waited for.
-    pub(crate) fn shrink(&self, above: &impl Above) {
-        self.core.shrink(|| self.collect(HostWait::MayBlock, above));
+    pub(crate) fn shrink(&self) {
+        self.memory.shrink(|| self.collect(HostWait::MayBlock));
         // What the driver did not take is charged still.
-        if self.context().deferred_frees() > 0 && self.core.node.is_in_excess() {
-            self.context().settle_at_once();
-            self.core.take_limit_over();
+        if self.memory.context().deferred_frees() > 0 && self.memory.node.is_in_excess() {
+            self.memory.context().settle_at_once();
+            self.memory.take_limit_over();
         }
     }
 
     /// What is held, and what of it would stay if the limit were 0. Memory that events say is out of use is
     /// noticed on the way.
-    pub(crate) fn pool_stats(&self, above: &impl Above) -> PoolStats {
-        self.collect(HostWait::MayBlock, above);
-        self.core.pool_stats()
+    pub(crate) fn pool_stats(&self) -> PoolStats {
+        self.collect(HostWait::MayBlock);
+        self.memory.pool_stats()
     }
 }

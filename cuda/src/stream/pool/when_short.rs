@@ -1,6 +1,6 @@
 //! What is tried when nothing fits that the stream may use at once:
 //!
-//! 1. What the stages [above](Above) do not use comes back, and the search is made again.
+//! 1. What the tiers [above](UpperTiers) do not use comes back, and the search is made again.
 //! 2. What another stream used last is given, and the stream waits for it on the device.
 //! 3. What events have passed counts as free for all, and the search is made again.
 //! 4. The source is called: it gives regions, or pages move or are created.
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use larder_core::{AllocError, BestFit, Block, BlockAllocator, Grant, Request, StreamId};
 
-use super::{Above, HostWait, PoolSource, StreamPool};
+use super::{HostWait, PoolSource, StreamPool};
 use crate::DeviceAllocError;
 
 /// A block that several streams used comes back in the order of its first stream, and a piece of an arena
@@ -33,16 +33,15 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         stream_id: StreamId,
         request: &Request,
         host: HostWait,
-        above: &impl Above,
     ) -> Result<Block, DeviceAllocError> {
         if self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
-        if self.core.shrinking.is_on() {
-            self.allocates_while_shrinking(above);
+        if self.memory.shrinking.is_on() {
+            self.allocates_while_shrinking();
         }
-        self.core.source().forget_over_budget();
-        if above.give_back(host)
+        self.shared().source().forget_over_budget();
+        if self.give_back_above(host)
             && let Some(block) = self.find_at_once(request)
         {
             return Ok(block);
@@ -53,8 +52,8 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
             return Ok(block);
         }
         // The calls of a growth, and questions before it, change the thread's capture mode once.
-        let driver = self.context().driver();
-        driver.relaxed_once(|| self.grow(stream, stream_id, request, host, above))
+        let driver = self.memory.context().driver();
+        driver.relaxed_once(|| self.grow(stream, stream_id, request, host))
     }
 
     /// Gives memory that events say is free, or that the source has.
@@ -64,28 +63,22 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         stream_id: StreamId,
         request: &Request,
         host: HostWait,
-        above: &impl Above,
     ) -> Result<Block, DeviceAllocError> {
-        self.collect(host, above);
-        let found = self.search(request, host, above)?;
+        self.collect(host);
+        let found = self.search(request, host)?;
         if let Some(block) = self.settle(stream, stream_id, found)? {
             return Ok(block);
         }
         // Another stream captures, so it cannot be waited for.
         let request = request.without_wait();
-        let grant = self.search(&request, host, above)?;
+        let grant = self.search(&request, host)?;
         self.settle(stream, stream_id, grant)?
             .ok_or(DeviceAllocError::Capturing)
     }
 
     /// Gives memory by all means.
-    fn search(
-        &self,
-        request: &Request,
-        host: HostWait,
-        above: &impl Above,
-    ) -> Result<Grant, DeviceAllocError> {
-        let mut outcome = self.core.alloc(request);
+    fn search(&self, request: &Request, host: HostWait) -> Result<Grant, DeviceAllocError> {
+        let mut outcome = self.shared().alloc(request);
         let mut rounds = if host == HostWait::MayBlock {
             MAX_WAITS
         } else {
@@ -93,14 +86,14 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         };
         while let Err(AllocError::OutOfMemory(out)) = outcome
             && rounds > 0
-            && (out.pending_bytes > 0 || above.holds_pending())
+            && (out.pending_bytes > 0 || self.upper().is_some_and(|upper| upper.holds_pending()))
         {
             rounds -= 1;
-            outcome = self.search_after_waits(request, above)?;
+            outcome = self.search_after_waits(request)?;
         }
-        let grant = outcome.map_err(|reason| self.core.refusal(reason, above))?;
+        let grant = outcome.map_err(|reason| self.refusal(reason))?;
         let bytes = grant.block.bytes();
-        self.core
+        self.shared()
             .with(|_| self.streams.account(request.stream).allocated(bytes));
         Ok(grant)
     }
@@ -110,39 +103,43 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
     fn search_after_waits(
         &self,
         request: &Request,
-        above: &impl Above,
     ) -> Result<Result<Grant, AllocError>, DeviceAllocError> {
         self.streams.close_all();
         for (stream_id, _) in self.streams.ids() {
             if self.streams.wait_for(stream_id)? {
-                self.poll(above);
-                above.give_back(HostWait::MayBlock);
-                if let Ok(grant) = self.core.alloc(request) {
+                self.poll();
+                self.give_back_above(HostWait::MayBlock);
+                if let Ok(grant) = self.shared().alloc(request) {
                     return Ok(Ok(grant));
                 }
             }
         }
         // What a thread that waited as well found, or freed.
-        self.poll(above);
-        above.give_back(HostWait::MayBlock);
-        Ok(self.core.alloc(request))
+        self.poll();
+        self.give_back_above(HostWait::MayBlock);
+        Ok(self.shared().alloc(request))
     }
 
     /// Makes all memory free that no work uses any more. Nothing is waited for.
-    pub(crate) fn collect(&self, host: HostWait, above: &impl Above) {
+    pub(crate) fn collect(&self, host: HostWait) {
         for _ in 0..ROUNDS {
-            above.give_back(host);
+            self.give_back_above(host);
             self.streams.close_all();
-            self.poll(above);
+            self.poll();
         }
     }
 
-    /// Tells the core and the stages above how far the streams are.
-    pub(crate) fn poll(&self, above: &impl Above) {
+    /// Tells the core and the tiers above how far the streams are.
+    pub(crate) fn poll(&self) {
+        let upper = self.upper();
         self.streams.poll(|stream_id, number| {
-            self.core.complete(stream_id, number);
-            above.completed(stream_id, number);
+            self.shared().complete(stream_id, number);
+            if let Some(upper) = &upper {
+                upper.completed(stream_id, number);
+            }
         });
-        above.polled();
+        if let Some(upper) = &upper {
+            upper.polled();
+        }
     }
 }

@@ -85,7 +85,7 @@ impl StreamAllocator for PinnedAllocator {
 
     /// Blocks that wait for streams count as live.
     fn live(&self) -> Live {
-        self.0.pool.with(|bfc| Live {
+        self.0.pool.shared().with(|bfc| Live {
             blocks: u64::from(bfc.report().used_chunks),
             bytes: bfc.stats().live_bytes,
         })

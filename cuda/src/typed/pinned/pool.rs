@@ -153,18 +153,18 @@ impl PinnedAllocator {
             self.freed_while_shrinking(0);
             inner.pool.take_limit_over();
         }
-        inner.pool.source().forget_over_budget();
-        let found = match inner.pool.alloc(request) {
+        inner.pool.shared().source().forget_over_budget();
+        let found = match inner.pool.shared().alloc(request) {
             Err(AllocError::OutOfMemory(_)) if inner.wait_for_one() => {
                 inner.poll();
-                inner.pool.alloc(request)
+                inner.pool.shared().alloc(request)
             }
             other => other,
         };
         inner.pool.node.shared().notify();
         match found {
             Ok(grant) => Ok(grant.block),
-            Err(reason) => Err(inner.pool.refusal(reason, &())),
+            Err(reason) => Err(inner.pool.refusal(reason, 0, || u64::MAX)),
         }
     }
 
@@ -184,11 +184,16 @@ impl PinnedAllocator {
 
     /// What kernels take for an address of a block.
     pub(super) fn device_address(&self, address: u64) -> Result<u64, DriverError> {
-        self.0.pool.source().source().device_address(address)
+        self.0
+            .pool
+            .shared()
+            .source()
+            .source()
+            .device_address(address)
     }
 
     pub(super) fn pool(&self) -> &impl BlockAllocator {
-        &*self.0.pool
+        self.0.pool.shared()
     }
 
     /// Whether events can stand for what is queued on the stream.
@@ -232,7 +237,7 @@ impl PinnedAllocator {
     /// Gives idle regions back to the driver; the bytes.
     pub fn release(&self) -> u64 {
         self.0.poll();
-        let released = self.0.pool.trim();
+        let released = self.0.pool.shared().trim();
         self.0.pool.node.shared().notify();
         released
     }
@@ -240,7 +245,7 @@ impl PinnedAllocator {
 
 impl PinnedInner {
     fn free(&self, block: Block) {
-        let freed = self.pool.free(block);
+        let freed = self.pool.shared().free(block);
         debug_assert!(freed.is_ok(), "a block of this pool");
     }
 

@@ -85,25 +85,25 @@ pub(super) fn make(
     let pool = pool.map_err(|_| DriverError::Size { bytes: limit_bytes })?;
     let host = Arc::new(VmemHost::new(BudgetedPool::new(context, pool, node)));
     let pool: Weak<VmemHost> = Arc::downgrade(&host);
-    limits::enter(pool, &host.node);
+    limits::enter(pool, &host.memory.node);
     // A budget above may be in excess.
-    host.take_limit_over();
+    host.memory.take_limit_over();
     Ok(Some(host))
 }
 
 impl VmemHost {
     /// Gives idle regions back to the driver; the bytes.
     pub(super) fn release(&self) -> u64 {
-        self.collect(HostWait::MayBlock, &());
-        let released = self.trim();
-        self.node.shared().notify();
+        self.collect(HostWait::MayBlock);
+        let released = self.shared().trim();
+        self.memory.node.shared().notify();
         released
     }
 }
 
 impl StreamAllocator for VmemHost {
     fn context(&self) -> &Context {
-        BudgetedPool::context(self)
+        self.memory.context()
     }
 
     fn alloc_as(
@@ -117,8 +117,8 @@ impl StreamAllocator for VmemHost {
             ..*request
         };
         let host = HostWait::MayBlock;
-        let given = self.alloc_more(stream, request.stream, &request, host, &());
-        self.node.shared().notify();
+        let given = self.alloc_more(stream, request.stream, &request, host);
+        self.memory.node.shared().notify();
         given
     }
 
@@ -135,17 +135,19 @@ impl StreamAllocator for VmemHost {
                 .map_err(DeviceFreeError::from_core)?,
             Err(_) => {
                 let block = self.context().wait_before_free(stream, block)?;
-                BlockAllocator::free(&***self, block).map_err(DeviceFreeError::from_core)?;
+                self.shared()
+                    .free(block)
+                    .map_err(DeviceFreeError::from_core)?;
             }
         }
-        if self.shrinking.is_on() {
-            self.freed_while_shrinking(Some(stream), bytes, &());
+        if self.memory.shrinking.is_on() {
+            self.freed_while_shrinking(Some(stream), bytes);
         }
         Ok(())
     }
 
     fn info(&self, block: &Block) -> Option<BlockInfo> {
-        self.with(|bfc| {
+        self.shared().with(|bfc| {
             Some(BlockInfo {
                 requested_bytes: bfc.requested_bytes(block)?,
                 allocation_id: bfc.allocation_id(block),
@@ -155,15 +157,15 @@ impl StreamAllocator for VmemHost {
     }
 
     fn stats(&self) -> Stats {
-        BudgetedPool::stats(self)
+        self.memory.stats()
     }
 
     fn clear_stats(&self) {
-        BudgetedPool::clear_stats(self);
+        self.memory.clear_stats();
     }
 
     fn live(&self) -> Live {
-        self.with(|bfc| Live {
+        self.shared().with(|bfc| Live {
             blocks: u64::from(bfc.report().used_chunks),
             bytes: bfc.stats().live_bytes,
         })
@@ -174,7 +176,7 @@ impl fmt::Debug for VmemHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VmemHost")
             .field("context", self.context())
-            .field("stats", &BudgetedPool::stats(self))
+            .field("stats", &self.memory.stats())
             .finish_non_exhaustive()
     }
 }

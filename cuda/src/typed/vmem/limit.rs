@@ -11,7 +11,6 @@ use larder_core::{PoolStats, Stats};
 use super::host::VmemHost;
 use super::{VmemAllocator, VmemConfig};
 use crate::limits::{Budget, LimitEvent, LimitWatch, LimitedPool, TreeNode, set_own};
-use crate::stream::pool::BudgetedPool;
 use crate::{DeviceAllocError, DeviceAllocator};
 
 impl VmemAllocator {
@@ -42,14 +41,14 @@ impl VmemAllocator {
     /// The limit of what the host's side holds, 0 if there is none; budgets above may allow less.
     pub fn host_limit_bytes(&self) -> u64 {
         let host = self.0.host.as_ref();
-        host.map_or(0, |host| host.node.usage().config.hard_bytes)
+        host.map_or(0, |host| host.memory.node.usage().config.hard_bytes)
     }
 
     /// What the host's side holds, and what of it would stay if its limit were set to 0 now. Memory that
     /// events say is out of use is noticed on the way. O(chunks).
     pub fn host_pool_stats(&self) -> PoolStats {
         let host = self.0.host.as_ref();
-        host.map_or(PoolStats::default(), |host| host.pool_stats(&()))
+        host.map_or(PoolStats::default(), |host| host.pool_stats())
     }
 
     /// Calls `callback` when what was above a lowered [limit](Self::set_host_limit) has gone back, under the
@@ -59,33 +58,33 @@ impl VmemAllocator {
         callback: impl Fn(&LimitEvent) + Send + Sync + 'static,
     ) -> Option<LimitWatch> {
         let host = self.0.host.as_ref()?;
-        Some(Budget::of(&host.node).watch(callback))
+        Some(Budget::of(&host.memory.node).watch(callback))
     }
 }
 
 impl LimitedPool for VmemHost {
     fn node(&self) -> &Arc<TreeNode> {
-        &self.node
+        &self.memory.node
     }
 
     fn take_limit(&self) {
-        self.shrinking.begin();
-        self.take_limit_over();
+        self.memory.shrinking.begin();
+        self.memory.take_limit_over();
     }
 
     fn pool_stats(&self) -> PoolStats {
-        self.pool_stats(&())
+        self.pool_stats()
     }
 
     fn shrink(&self) {
-        self.shrink(&());
+        self.shrink();
     }
 
     fn stats(&self) -> Stats {
-        BudgetedPool::stats(self)
+        self.memory.stats()
     }
 
     fn take_peak(&self) -> u64 {
-        BudgetedPool::take_peak(self)
+        self.memory.take_peak()
     }
 }

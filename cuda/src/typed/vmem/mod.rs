@@ -222,7 +222,9 @@ impl StreamAllocator for VmemAllocator {
 impl VmemInner {
     /// The side that gave a block, if that is the host's.
     fn host_of(&self, block: &Block) -> Option<&VmemHost> {
-        self.host.as_deref().filter(|host| host.owns(block))
+        self.host
+            .as_deref()
+            .filter(|host| host.shared().owns(block))
     }
 
     /// Gives memory of the host, if it may serve what the device refused.
