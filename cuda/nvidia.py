@@ -5,10 +5,8 @@
     cuda/nvidia.py FOLDER     the same, with what was fetched kept in FOLDER (else target/nvidia)
 
     ptx       every PTX text of tests, examples and benches is assembled by ptxas
-    header    result codes, constants and structures of larder-cuda-abi, and the prototypes of the functions
-              that larder-cuda looks up, and the stand-in and liblarder_cuda.so export, beside cuda.h
-    versions  the versions since which larder-cuda expects functions and the stand-in has them, beside
-              cudaTypedefs.h
+    header    result codes, constants, structures and the functions' prototypes of larder-cuda-abi, beside cuda.h
+    versions  the versions since which there are the functions, beside cudaTypedefs.h
     library   the functions' names beside those of libcuda, and what its cuGetProcAddress answers
 
 ptxas and cuda.h come from the Python registry, libcuda from Debian's packages; they are fetched once. What
@@ -280,30 +278,11 @@ def parameters(text):
     return [part for part in parts if part]
 
 
-def looked_up():
-    """Name, version since which it is expected (None: always), and the types of its parameters."""
-    text = text_of("cuda/src/driver/api.rs")
-    aliases = {
-        name: parameters(listed)
-        for name, listed in re.findall(r"type (\w+) = unsafe extern \"C\" fn\(([^)]*)\) -> Code;", text)
-    }
-    const = {name: int(number.replace("_", "")) for name, number in re.findall(r"const (\w+): u32 = ([\d_]+);", text)}
-    for struct, body in re.findall(r"struct (\w+) \{\n(.*?)\n\}", text, re.DOTALL):
-        resolve = re.search(rf"impl {struct} \{{.*?Self \{{\n(.*?)\n        \}}", text, re.DOTALL)
-        types = dict(re.findall(r"pub\(super\) (\w+): (?:Required|Optional)<(.*)>,", body))
-        if not types or not resolve:
-            continue
-        found = re.findall(r"(\w+): all\.(required|since)\((?:(\w+), )?\"(\w+)\"\)", resolve[1])
-        for field, _, since, name in found:
-            yield name, since and (const.get(since) or int(since.replace("_", ""))), kinds(types[field], aliases)
-
-
-def kinds(prototype, aliases):
-    generic = re.fullmatch(r"Fn\d<(.*)>", prototype)
-    if generic:
-        return parameters(generic[1])
-    plain = re.search(r"fn\((.*)\)", prototype)
-    return parameters(plain[1]) if plain else aliases[prototype]
+def table():
+    """Name, version and the types of the parameters of every function in the table of larder-cuda-abi."""
+    text = text_of("cuda/abi/src/functions.rs")
+    for name, listed, since in re.findall(r"^ +fn (cu\w+)\(([^)]*)\) since (\d+);", text, re.MULTILINE):
+        yield name, int(since), [part.split(":", 1)[1].strip() for part in parameters(listed)]
 
 
 def exported(folder="cuda/stand-in/src"):
@@ -448,7 +427,15 @@ WORDS = {
     "void": "void",
     "CUresult": "u32",
 }
-OURS = {"c_int": "i32", "c_char": "i8", "c_void": "void", "DevicePtr": "u64", "Code": "u32", "MemoryHandle": "u64"}
+OURS = {
+    "c_int": "i32",
+    "c_char": "i8",
+    "c_void": "void",
+    "DevicePtr": "u64",
+    "Code": "u32",
+    "HostFunction": "CUhostFn",
+    "SharedMemoryOf": "CUoccupancyB2DSize",
+}
 
 
 def their_kind(text, enums):
@@ -491,7 +478,7 @@ def prototypes(path, version):
             parts = [] if listed == "void" else listed.split(",")
             theirs[re.sub(r"_pt[sd][sz]$", "", name)] = [their_kind(part, enums) for part in parts]
     count = 0
-    rows = [(name, listed, "larder-cuda") for name, _, listed in looked_up()]
+    rows = [(name, listed, "the table") for name, _, listed in table()]
     rows += [(name, listed, "the stand-in") for name, listed in exported()]
     in_front = exported("cuda/c-api/src/interpose")
     rows += [(re.sub("_ptsz$", "", name), listed, "the library in front of the driver") for name, listed in in_front]
@@ -526,21 +513,13 @@ def same(ours, theirs):
 def versions(path, version):
     text = path.read_text(encoding="utf-8")
     count = 0
-    for name, since, _ in looked_up():
-        base = re.sub(r"_v\d+$", "", name)
-        known = {int(number) for number in re.findall(rf"PFN_{base}_v(\d+)\b", text)}
-        if not known:
-            differs("versions", f"{name} has no version in cudaTypedefs.h of {version}")
-        elif (since or 10_020) not in known and (since or min(known) > 10_020):
-            differs("versions", f"{name} is expected since {since or 10_020}; cudaTypedefs.h has {sorted(known)}")
-        count += 1
-    for name, since in stand_in_names():
+    for name, since, _ in table():
         base, own = re.fullmatch(r"(\w+?)(?:_v(\d+))?", name).groups()
         known = sorted({int(number) for number in re.findall(rf"PFN_{base}_v(\d{{4,}})\b", text)})
         # The n-th function of a name has n in its name; the first has nothing.
         place = int(own or 1) - 1
         if name not in ELSEWHERE and (place >= len(known) or known[place] != since):
-            differs("versions", f"{name} of the stand-in is of {since}; cudaTypedefs.h has {known}")
+            differs("versions", f"{name} is said to be of {since}; cudaTypedefs.h has {known}")
         count += 1
     say("versions", f"{count} functions beside cudaTypedefs.h of {version}")
 
@@ -552,20 +531,14 @@ def names(cache):
         return
     done = run("nm", "-D", "--defined-only", path)
     theirs = {line.split()[-1].split("@")[0] for line in done.stdout.splitlines() if line.strip()}
-    used = [name for name, _, _ in looked_up()]
-    for name in used:
-        if name not in theirs:
+    known = [name for name, _, _ in table()]
+    newer = sorted(name for name in known if name not in theirs)
+    used = re.search(r"^api! \{(.*?)^\}", text_of("cuda/src/driver/api.rs"), re.DOTALL | re.MULTILINE)[1]
+    for name in newer:
+        if name in used.split():
             differs("library", f"{name} is not in {path.name}")
-    newer = sorted(name for name, _ in exported() if name not in theirs)
-    say("library", f"{len(used)} names beside {path.name}; of the stand-in's it lacks {' '.join(newer) or 'none'}")
+    say("library", f"{len(known)} names beside {path.name}, which lacks {' '.join(newer) or 'none'}")
     lookups(path, newer)
-
-
-def stand_in_names():
-    """Names and versions of what the stand-in exports."""
-    listed = re.search(r"const NAMES: &str = \"(.*?)\"", text_of("cuda/stand-in/src/exports/names.rs"), re.DOTALL)
-    words = listed[1].split()
-    return list(zip(words[::2], map(int, words[1::2])))
 
 
 def lookups(path, newer):
@@ -583,7 +556,7 @@ def lookups(path, newer):
         return library.cuGetProcAddress_v2(base.encode(), *places), status.value, found.value
 
     count = 0
-    for name, since in stand_in_names():
+    for name, since, _ in table():
         base = re.sub(r"_v\d+$", "", name)
         if name in newer:
             continue

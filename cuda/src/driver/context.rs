@@ -390,7 +390,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses.
     pub fn current_context(&self) -> Result<ContextHandle, DriverError> {
-        let entry = self.api.context_current;
+        let entry = self.api.cuCtxGetCurrent;
         let mut context = ContextHandle::NULL;
         // SAFETY: DRIVER1; the handle outlives the call.
         let code = unsafe { (entry.call)(&raw mut context) };
@@ -403,7 +403,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, or work failed.
     pub fn synchronize_context(&self) -> Result<(), DriverError> {
-        let entry = self.api.context_synchronize;
+        let entry = self.api.cuCtxSynchronize;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1; the call takes no arguments.
             Ok(unsafe { (entry.call)() })
@@ -416,7 +416,7 @@ impl Driver {
     /// # Safety
     /// The context exists.
     unsafe fn push_context(&self, context: ContextHandle) -> Result<(), DriverError> {
-        let entry = self.api.context_push;
+        let entry = self.api.cuCtxPushCurrent_v2;
         // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(context) };
         entry.check(code)
@@ -424,7 +424,7 @@ impl Driver {
 
     /// Makes current what was before the last push.
     fn pop_context(&self) -> Result<(), DriverError> {
-        let entry = self.api.context_pop;
+        let entry = self.api.cuCtxPopCurrent_v2;
         let mut popped = ContextHandle::NULL;
         // SAFETY: DRIVER1; the handle outlives the call.
         let code = unsafe { (entry.call)(&raw mut popped) };
@@ -436,7 +436,7 @@ impl Driver {
     /// # Safety
     /// The context exists, or the handle is null.
     unsafe fn set_context(&self, context: ContextHandle) -> Result<(), DriverError> {
-        let entry = self.api.context_set;
+        let entry = self.api.cuCtxSetCurrent;
         // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(context) };
         entry.check(code)

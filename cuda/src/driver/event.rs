@@ -145,7 +145,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses.
     pub fn create_event(&self, flags: u32) -> Result<EventHandle, DriverError> {
-        let entry = self.api.event_create;
+        let entry = self.api.cuEventCreate;
         let mut event = EventHandle::NULL;
         // SAFETY: DRIVER1; the handle outlives the call.
         let code = unsafe { (entry.call)(&raw mut event, flags) };
@@ -161,7 +161,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses; the event is still there then.
     pub unsafe fn destroy_event(&self, event: EventHandle) -> Result<(), DriverError> {
-        let entry = self.api.event_destroy;
+        let entry = self.api.cuEventDestroy_v2;
         // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(event) };
         entry.check(code)
@@ -179,7 +179,7 @@ impl Driver {
         event: EventHandle,
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
-        let entry = self.api.event_record;
+        let entry = self.api.cuEventRecord;
         // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(event, stream) };
         entry.check(code)
@@ -193,7 +193,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, or work failed.
     pub unsafe fn query_event(&self, event: EventHandle) -> Result<bool, DriverError> {
-        let entry = self.api.event_query;
+        let entry = self.api.cuEventQuery;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1, and the caller's promise.
             Ok(unsafe { (entry.call)(event) })
@@ -212,7 +212,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, or work failed.
     pub unsafe fn synchronize_event(&self, event: EventHandle) -> Result<(), DriverError> {
-        let entry = self.api.event_synchronize;
+        let entry = self.api.cuEventSynchronize;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1, and the caller's promise.
             Ok(unsafe { (entry.call)(event) })
@@ -232,7 +232,7 @@ impl Driver {
         start: EventHandle,
         end: EventHandle,
     ) -> Result<f32, DriverError> {
-        let entry = self.api.event_elapsed;
+        let entry = self.api.cuEventElapsedTime;
         let mut ms = 0.0;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.

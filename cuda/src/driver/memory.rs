@@ -26,7 +26,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, as it does without a context.
     pub fn memory_info(&self) -> Result<(u64, u64), DriverError> {
-        let entry = self.api.memory.info;
+        let entry = self.api.cuMemGetInfo_v2;
         let (mut free, mut total) = (0, 0);
         // SAFETY: DRIVER1; both numbers outlive the call.
         let code = unsafe { (entry.call)(&raw mut free, &raw mut total) };
@@ -41,7 +41,7 @@ impl Driver {
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
     pub fn alloc_device(&self, bytes: u64) -> Result<DevicePtr, DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.memory.alloc;
+        let entry = self.api.cuMemAlloc_v2;
         let mut address = 0;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1; the address outlives the call.
@@ -60,7 +60,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses; the memory is still there then.
     pub unsafe fn free_device(&self, address: DevicePtr) -> Result<(), DriverError> {
-        let entry = self.api.memory.free;
+        let entry = self.api.cuMemFree_v2;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1, and the caller's promise.
             Ok(unsafe { (entry.call)(address) })
@@ -75,7 +75,7 @@ impl Driver {
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
     pub fn alloc_host(&self, bytes: u64, flags: u32) -> Result<*mut c_void, DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.memory.host_alloc;
+        let entry = self.api.cuMemHostAlloc;
         let mut address = core::ptr::null_mut();
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1; the address outlives the call.
@@ -94,7 +94,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses; the memory is still there then.
     pub unsafe fn free_host(&self, address: *mut c_void) -> Result<(), DriverError> {
-        let entry = self.api.memory.host_free;
+        let entry = self.api.cuMemFreeHost;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1, and the caller's promise.
             Ok(unsafe { (entry.call)(address) })
@@ -117,7 +117,7 @@ impl Driver {
         flags: u32,
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.memory.host_register;
+        let entry = self.api.cuMemHostRegister_v2;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1, and the caller's promise.
             Ok(unsafe { (entry.call)(start, bytes, flags) })
@@ -133,7 +133,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses; the memory is still pinned then.
     pub unsafe fn unregister_host(&self, start: *mut c_void) -> Result<(), DriverError> {
-        let entry = self.api.memory.host_unregister;
+        let entry = self.api.cuMemHostUnregister;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1, and the caller's promise.
             Ok(unsafe { (entry.call)(start) })
@@ -149,7 +149,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses.
     pub unsafe fn device_pointer(&self, host: *mut c_void) -> Result<DevicePtr, DriverError> {
-        let entry = self.api.memory.host_device_pointer;
+        let entry = self.api.cuMemHostGetDevicePointer_v2;
         let mut address = 0;
         // SAFETY: DRIVER1, and the caller's promise; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, host, 0) };
@@ -163,7 +163,7 @@ impl Driver {
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
     pub fn alloc_managed(&self, bytes: u64) -> Result<DevicePtr, DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.memory.managed_alloc;
+        let entry = self.api.cuMemAllocManaged;
         let mut address = 0;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1; the address outlives the call.
@@ -208,7 +208,7 @@ impl Driver {
         attribute: u32,
         address: DevicePtr,
     ) -> Result<Option<u32>, DriverError> {
-        let entry = self.api.memory.pointer_attribute;
+        let entry = self.api.cuPointerGetAttribute;
         let mut value = 0u32;
         let place = (&raw mut value).cast::<c_void>();
         // SAFETY: DRIVER1; the attributes asked for here are an enumeration, an int or a bool.

@@ -121,7 +121,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, and if it is older than 12.0.
     pub unsafe fn stream_number(&self, stream: StreamHandle) -> Result<u64, DriverError> {
-        let entry = self.optional(&self.api.stream_id)?;
+        let entry = self.optional(&self.api.cuStreamGetId)?;
         let mut number = 0;
         // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
         let code = unsafe { (entry.call)(stream, &raw mut number) };
@@ -141,7 +141,7 @@ impl Driver {
         &self,
         stream: StreamHandle,
     ) -> Result<ContextHandle, DriverError> {
-        let entry = self.api.stream_context;
+        let entry = self.api.cuStreamGetCtx;
         let mut context = ContextHandle::NULL;
         // SAFETY: DRIVER1, and the caller's promise; the handle outlives the call.
         let code = unsafe { (entry.call)(stream, &raw mut context) };
@@ -157,7 +157,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, or work failed.
     pub unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
-        let entry = self.api.stream_synchronize;
+        let entry = self.api.cuStreamSynchronize;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1, and the caller's promise.
             Ok(unsafe { (entry.call)(stream) })
@@ -173,7 +173,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, or work failed.
     pub unsafe fn query_stream(&self, stream: StreamHandle) -> Result<bool, DriverError> {
-        let entry = self.api.stream_query;
+        let entry = self.api.cuStreamQuery;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1, and the caller's promise.
             Ok(unsafe { (entry.call)(stream) })
@@ -196,7 +196,7 @@ impl Driver {
         stream: StreamHandle,
         event: EventHandle,
     ) -> Result<(), DriverError> {
-        let entry = self.api.stream_wait;
+        let entry = self.api.cuStreamWaitEvent;
         // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(stream, event, 0) };
         entry.check(code)
@@ -213,7 +213,7 @@ impl Driver {
         &self,
         stream: StreamHandle,
     ) -> Result<CaptureStatus, DriverError> {
-        let entry = self.api.stream_capturing;
+        let entry = self.api.cuStreamIsCapturing;
         let mut status = 0;
         // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
         let code = unsafe { (entry.call)(stream, &raw mut status) };
@@ -234,7 +234,7 @@ impl Driver {
         &self,
         stream: StreamHandle,
     ) -> Result<(CaptureStatus, u64), DriverError> {
-        let entry = self.optional(&self.api.stream_capture_info)?;
+        let entry = self.optional(&self.api.cuStreamGetCaptureInfo_v2)?;
         let (mut status, mut id) = (0, 0);
         let none = (null_mut(), null_mut(), null_mut());
         // SAFETY: DRIVER1, and the caller's promise; both numbers outlive the call, the rest is optional.

@@ -24,7 +24,7 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.transfers.to_host;
+        let entry = self.api.cuMemcpyDtoHAsync_v2;
         // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(to.cast(), from, bytes, stream) };
         entry.check(code)
@@ -46,7 +46,7 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.transfers.to_device;
+        let entry = self.api.cuMemcpyHtoDAsync_v2;
         // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(to, from.cast(), bytes, stream) };
         entry.check(code)
@@ -67,7 +67,7 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.transfers.within;
+        let entry = self.api.cuMemcpyDtoDAsync_v2;
         // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(to, from, bytes, stream) };
         entry.check(code)
@@ -88,7 +88,7 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let times = size(times)?;
-        let entry = self.api.transfers.fill_1;
+        let entry = self.api.cuMemsetD8Async;
         // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
@@ -111,7 +111,7 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let times = size(times)?;
-        let entry = self.api.transfers.fill_2;
+        let entry = self.api.cuMemsetD16Async;
         // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
@@ -134,7 +134,7 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let times = size(times)?;
-        let entry = self.api.transfers.fill_4;
+        let entry = self.api.cuMemsetD32Async;
         // SAFETY: DRIVER1, and the caller's promise.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
