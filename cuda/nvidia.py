@@ -285,9 +285,9 @@ def table():
         yield name, int(since), [part.split(":", 1)[1].strip() for part in parameters(listed)]
 
 
-def exported(folder="cuda/stand-in/src"):
-    """Name and parameters' types of every function of the driver that the sources in a folder export."""
-    for path in sorted((ROOT / folder).rglob("*.rs")):
+def exported():
+    """Name and parameters' types of every function of the driver that the stand-in exports."""
+    for path in sorted((ROOT / "cuda/stand-in/src").rglob("*.rs")):
         text = path.read_text(encoding="utf-8")
         for name, listed in re.findall(r"extern \"C\" fn (cu\w+)\(([^{]*?)\) -> Code", text, re.DOTALL):
             yield name, [part.split(":", 1)[1].strip() for part in parameters(listed)]
@@ -428,7 +428,6 @@ WORDS = {
     "CUresult": "u32",
 }
 OURS = {
-    "c_int": "i32",
     "c_char": "i8",
     "c_void": "void",
     "DevicePtr": "u64",
@@ -480,8 +479,6 @@ def prototypes(path, version):
     count = 0
     rows = [(name, listed, "the table") for name, _, listed in table()]
     rows += [(name, listed, "the stand-in") for name, listed in exported()]
-    in_front = exported("cuda/c-api/src/interpose")
-    rows += [(re.sub("_ptsz$", "", name), listed, "the library in front of the driver") for name, listed in in_front]
     for name, listed, whose in rows:
         if name in ELSEWHERE:
             continue

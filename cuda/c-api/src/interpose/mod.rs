@@ -13,9 +13,13 @@
 //! * INTER3 no lock is held while the driver is called, but that of a pool, which is asked how much it holds.
 //! * INTER4 calls that this library makes itself are not seen: its allocators charge them.
 //! * INTER5 a child of fork is not the job: its calls go on to the driver.
+//! * INTER6 what is done in place of a call has the arguments of that call, from the table. A pointer among them is
+//!   null, or valid for what the driver documents that the call reads or writes by it; it is not null where the
+//!   driver has answered success and documents that it refuses null.
 //!
 //! # Files
-//! `lookup` functions by name · `driver` the driver's own functions · `charged` what each device is charged ·
+//! `table` what stands in front of what · `lookup` functions by name · `driver` what the driver is asked ·
+//! `charged` what each device is charged ·
 //! `memory` plain and managed memory, contexts · `pools` the driver's pools · `pages` virtual memory · `launch`
 //! kernels and graphs
 #![allow(non_snake_case, reason = "the driver's names")]
@@ -27,6 +31,7 @@ mod lookup;
 mod memory;
 mod pages;
 mod pools;
+mod table;
 
 use std::ffi::{CStr, OsString, c_char, c_void};
 use std::os::unix::ffi::OsStringExt;
