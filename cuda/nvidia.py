@@ -285,14 +285,6 @@ def table():
         yield name, int(since), [part.split(":", 1)[1].strip() for part in parameters(listed)]
 
 
-def exported():
-    """Name and parameters' types of every function of the driver that the stand-in exports."""
-    for path in sorted((ROOT / "cuda/stand-in/src").rglob("*.rs")):
-        text = path.read_text(encoding="utf-8")
-        for name, listed in re.findall(r"extern \"C\" fn (cu\w+)\(([^{]*?)\) -> Code", text, re.DOTALL):
-            yield name, [part.split(":", 1)[1].strip() for part in parameters(listed)]
-
-
 # The comparisons.
 
 
@@ -449,16 +441,8 @@ def their_kind(text, enums):
 
 
 def our_kind(text):
-    depth = 0
-    while True:
-        lent = re.fullmatch(r"(?:\*(?:mut|const) |Out<|In<)(.*?)>?", text)
-        if not lent:
-            break
-        depth, text = depth + 1, lent[1]
-    option = re.fullmatch(r"Option<(.*)>", text)
-    text = option[1] if option else text
-    if text == "Text":
-        return "i8", 1
+    depth = text.count("*")
+    text = re.sub(r"\*(mut|const) ", "", text)
     known = {**OURS, **HANDLES, **{name: theirs for name, (theirs, _) in STRUCTS.items()}}
     known["MemoryHandle"] = "u64"
     return known.get(text, text), depth
@@ -477,18 +461,16 @@ def prototypes(path, version):
             parts = [] if listed == "void" else listed.split(",")
             theirs[re.sub(r"_pt[sd][sz]$", "", name)] = [their_kind(part, enums) for part in parts]
     count = 0
-    rows = [(name, listed, "the table") for name, _, listed in table()]
-    rows += [(name, listed, "the stand-in") for name, listed in exported()]
-    for name, listed, whose in rows:
+    for name, _, listed in table():
         if name in ELSEWHERE:
             continue
         if name not in theirs:
-            differs("header", f"{name} of {whose} is not in cuda.h of {version}")
+            differs("header", f"{name} is not in cuda.h of {version}")
             continue
         count += 1
         ours = [our_kind(part) for part in listed]
         if len(ours) != len(theirs[name]) or not all(map(same, ours, theirs[name])):
-            differs("header", f"{name} of {whose} takes {ours}, and {theirs[name]} in cuda.h of {version}")
+            differs("header", f"{name} takes {ours}, and {theirs[name]} in cuda.h of {version}")
     if count < 100:
         differs("header", f"{count} prototypes were found; how they are looked for has gone stale")
     say("header", f"{count} prototypes beside cuda.h of {version}")
@@ -496,15 +478,8 @@ def prototypes(path, version):
 
 def same(ours, theirs):
     (word, depth), (their_word, their_depth) = ours, theirs
-    if word == their_word and depth == their_depth:
-        return True
-    if depth == their_depth > 0:
-        # Bytes; what a further argument says the type of; what the stand-in takes and does not read.
-        opaque = word == "u64" and their_word not in WORDS.values()
-        return opaque or "void" in (word, their_word) or (word, their_word) == ("u8", "i8")
-    # A word for a pointer, or for a function.
-    pointer = their_depth > depth or their_word in ("CUhostFn", "CUoccupancyB2DSize")
-    return pointer and (word in ("usize", "u64", "SharedOf") or " fn(" in word)
+    # What a further argument says the type of, and structures that nobody here has.
+    return depth == their_depth and (word == their_word or depth > 0 and word == "void")
 
 
 def versions(path, version):

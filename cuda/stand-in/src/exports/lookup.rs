@@ -4,9 +4,8 @@ use core::ffi::c_void;
 use std::ffi::{CString, c_char};
 use std::sync::OnceLock;
 
-use larder_cuda_abi::Code;
+use larder_cuda_abi::{Code, functions};
 
-use super::names;
 use crate::driver::Session;
 use crate::entry::call;
 use crate::ffi::{Out, Text};
@@ -31,12 +30,11 @@ fn find(
     if version > driver.version || flags & !FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let (name, is_known) = names::newest(&base, version);
-    let address = name.map_or(core::ptr::null(), address_of);
-    let status = match (address.is_null(), is_known) {
-        (false, _) => FOUND,
-        (true, true) => VERSION_NOT_SUFFICIENT,
-        (true, false) => NOT_FOUND,
+    let address = functions::newest(&base, version).map_or(core::ptr::null(), address_of);
+    let status = match functions::newest(&base, u32::MAX) {
+        _ if !address.is_null() => FOUND,
+        Some(_) => VERSION_NOT_SUFFICIENT,
+        None => NOT_FOUND,
     };
     Ok((address, status))
 }
@@ -67,7 +65,7 @@ fn own_handle() -> usize {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGetProcAddress(
+pub(super) extern "C" fn cuGetProcAddress(
     symbol: Text,
     function: Out<*const c_void>,
     version: i32,
@@ -85,7 +83,7 @@ extern "C" fn cuGetProcAddress(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGetProcAddress_v2(
+pub(super) extern "C" fn cuGetProcAddress_v2(
     symbol: Text,
     function: Out<*const c_void>,
     version: i32,
