@@ -1,6 +1,6 @@
-//! The functions of the driver that this project calls, answers or stands in front of: one row for each,
-//! with its C prototype and the version of CUDA that brought it. `cuda/nvidia.py` compares the rows with
-//! NVIDIA's headers.
+//! The functions of the driver that this project calls, answers or stands in front of: one row for
+//! each, with its C prototype and the version of CUDA that brought it. `cuda/nvidia.py` compares
+//! the rows with NVIDIA's headers.
 
 use core::ffi::{c_char, c_void};
 
@@ -10,9 +10,9 @@ use crate::{
     Location, MemoryHandle, ModuleHandle, PoolHandle, PoolProps, SharedMemoryOf, StreamHandle,
 };
 
-/// Calls the macro `$callback` once, with a row for each function: `fn name(parameter: type, …) since
-/// version;`, where 3020 is version 3.2. All functions answer a [`Code`]. The types' names are to be in
-/// scope where it is called.
+/// Calls the macro `$callback` once, with a row for each function: `fn name(parameter: type, …)
+/// since version;`, where 3020 is version 3.2. All functions answer a [`Code`]. The types' names
+/// are to be in scope where it is called.
 #[macro_export]
 macro_rules! for_each_function {
     ($callback:ident) => {
@@ -314,8 +314,8 @@ macro_rules! declare {
 
 for_each_function!(declare);
 
-/// The newest function of a name without its `_v…`, of those that a version of CUDA has: `cuMemAlloc_v2`
-/// for `cuMemAlloc`.
+/// The newest function of a name without its `_v…`, of those that a version of CUDA has:
+/// `cuMemAlloc_v2` for `cuMemAlloc`.
 pub fn newest(base: &str, version: u32) -> Option<&'static str> {
     let is_it = |name: &str| match name.strip_prefix(base) {
         Some(ending) => ending.is_empty() || is_version(ending),

@@ -1,6 +1,6 @@
 //! The part of the CUDA driver's C interface that `larder-cuda` calls and the stand-in driver
-//! answers: result codes, handles, structures, constants, and the functions' prototypes. Plain data and a
-//! table, no library.
+//! answers: result codes, handles, structures, constants, and the functions' prototypes. Plain data
+//! and a table, no library.
 //!
 //! ```
 //! use larder_cuda_abi::Code;

@@ -3,9 +3,9 @@
 //! Why not the wrappers of a binding: they panic when a function is missing, and an answer newer
 //! than the binding is undefined there. Here a missing function is a value and an answer a number.
 //!
-//! Invariant DRIVER1: the type of each field is the C prototype of the function it is looked up by, as the
-//! macro `api` takes both from one row of the table in `larder_cuda_abi`; and the library stays loaded for
-//! as long as the fields live. All calls of this module cite it.
+//! Invariant DRIVER1: the type of each field is the C prototype of the function it is looked up by,
+//! as the macro `api` takes both from one row of the table in `larder_cuda_abi`; and the library
+//! stays loaded for as long as the fields live. All calls of this module cite it.
 
 use std::path::Path;
 

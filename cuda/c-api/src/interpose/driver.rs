@@ -10,8 +10,8 @@ use larder_cuda::driver::abi::{ContextHandle, PoolHandle, StreamHandle, constant
 use super::table::Functions;
 use super::{Library, lookup};
 
-/// INTERDRV: each function has the prototype of the name that it was looked up by, from the same row of
-/// the table in `larder_cuda_abi`, and the library stays loaded.
+/// INTERDRV: each function has the prototype of the name that it was looked up by, from the same
+/// row of the table in `larder_cuda_abi`, and the library stays loaded.
 pub(super) struct Driver {
     base: usize,
     pub(super) functions: Functions,
@@ -224,7 +224,8 @@ impl Driver {
     ) -> Option<*const c_void> {
         let (mut found, mut status) = (ptr::null(), 0);
         let (place, said) = (&raw mut found, &raw mut status);
-        // SAFETY: INTERDRV; a text that the program gave the driver (INTER6); the places outlive the call.
+        // SAFETY: INTERDRV; a text that the program gave the driver (INTER6); the places outlive
+        // the call.
         let code = unsafe {
             match self.functions.cuGetProcAddress_v2 {
                 Some(get) => get(name, place, version, flags, said),

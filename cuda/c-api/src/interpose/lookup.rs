@@ -66,7 +66,8 @@ unsafe extern "C" fn instead(
     if name.is_null() || library == libc::RTLD_NEXT || !acts() {
         return ptr::null();
     }
-    // SAFETY: whoever calls `dlsym` gives it a text that ends in a zero byte, and null was looked for.
+    // SAFETY: whoever calls `dlsym` gives it a text that ends in a zero byte, and null was looked
+    // for.
     let name = unsafe { CStr::from_ptr(name) };
     let own = name.to_str().ok().filter(|name| name.starts_with("cu"));
     let Some(own) = own.and_then(by_name) else {

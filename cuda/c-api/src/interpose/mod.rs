@@ -13,15 +13,15 @@
 //! * INTER3 no lock is held while the driver is called, but that of a pool, which is asked how much it holds.
 //! * INTER4 calls that this library makes itself are not seen: its allocators charge them.
 //! * INTER5 a child of fork is not the job: its calls go on to the driver.
-//! * INTER6 what is done in place of a call has the arguments of that call, from the table. A pointer among them is
-//!   null, or valid for what the driver documents that the call reads or writes by it; it is not null where the
-//!   driver has answered success and documents that it refuses null.
+//! * INTER6 what is done in place of a call has the arguments of that call, from the table. A
+//!   pointer among them is null, or valid for what the driver documents that the call reads or
+//!   writes by it; it is not null where the driver has answered success and documents that it
+//!   refuses null.
 //!
 //! # Files
-//! `table` what stands in front of what · `lookup` functions by name · `driver` what the driver is asked ·
-//! `charged` what each device is charged ·
-//! `memory` plain and managed memory, contexts · `pools` the driver's pools · `pages` virtual memory · `launch`
-//! kernels and graphs
+//! `table` what stands in front of what · `lookup` functions by name · `driver` what the driver is
+//! asked · `charged` what each device is charged · `memory` plain and managed memory, contexts ·
+//! `pools` the driver's pools · `pages` virtual memory · `launch` kernels and graphs
 #![allow(non_snake_case, reason = "the driver's names")]
 
 mod charged;

@@ -16,13 +16,14 @@ use larder_cuda::driver::abi::{
 
 use super::{in_front_of, launch, lookup, memory, pages, pools};
 
-/// Looks a function up by its name, which ends in a zero byte. Only [`Functions::of`] calls it, with
-/// the type of the same name (INTERDRV).
+/// Looks a function up by its name, which ends in a zero byte. Only [`Functions::of`] calls it,
+/// with the type of the same name (INTERDRV).
 fn find<F: Copy>(library: *mut c_void, name: &str) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*const c_void>()) };
     let name = CStr::from_bytes_with_nul(name.as_bytes()).ok()?;
     let address: NonNull<c_void> = lookup::symbol(library, name)?;
-    // SAFETY: `F` is as large as an address, and by INTERDRV the type of the function that lies there.
+    // SAFETY: `F` is as large as an address, and by INTERDRV the type of the function that lies
+    // there.
     Some(unsafe { core::mem::transmute_copy(&address) })
 }
 
@@ -47,8 +48,8 @@ macro_rules! export {
             in_front_of(
                 |driver| driver.functions.$name,
                 |$driver, real| {
-                    // SAFETY: INTERDRV: it is the driver's function that the program has called, with
-                    // the arguments that the program gave it.
+                    // SAFETY: INTERDRV: it is the driver's function that the program has called,
+                    // with the arguments that the program gave it.
                     let $ask = || unsafe { real($($parameter),*) };
                     $act
                 },
@@ -97,7 +98,8 @@ macro_rules! in_front {
             None
         }
 
-        /// The driver's functions: those that this library stands in front of, and those that it calls.
+        /// The driver's functions: those that this library stands in front of, and those that it
+        /// calls.
         pub(super) struct Functions {
             $(pub(super) $name: Option<functions::$name>,)*
             $(

@@ -1,4 +1,4 @@
-//! Compares the exported functions with the table of `larder_cuda_abi`: each is there, with its
+//! Compares the exported functions with the tables of `larder_cuda_abi`: each is there, with its
 //! prototype.
 #![allow(
     non_camel_case_types,
@@ -11,26 +11,33 @@ use larder_cuda_abi::{
     AccessDesc, AllocationProp, Code, ContextHandle, DevicePtr, DeviceUuid, EventHandle,
     FunctionHandle, GraphExecHandle, GraphHandle, GraphNodeHandle, HostFunction, LaunchConfig,
     Location, MemoryHandle, ModuleHandle, PoolHandle, PoolProps, SharedMemoryOf, StreamHandle,
-    for_each_function,
+    for_each_control_function, for_each_function, stand_in::KernelBody,
 };
 
 use super::{
-    capture::*, context::*, copy::*, device::*, event::*, graph::*, host::*, init::*, launch::*,
-    lookup::*, managed::*, memory::*, module::*, occupancy::*, pointer::*, pool::*, stream::*,
-    vmm::*,
+    capture::*, context::*, control::*, copy::*, device::*, event::*, graph::*, host::*, init::*,
+    launch::*, lookup::*, managed::*, memory::*, module::*, occupancy::*, pointer::*, pool::*,
+    stream::*, vmm::*,
 };
 use crate::ffi::Takes;
 
 macro_rules! check {
     ($(fn $name:ident($($parameter:ident: $kind:ty),*) since $version:literal;)*) => {
+        check! { $(fn $name($($parameter: $kind),*) -> Code;)* }
+    };
+    ($(fn $name:ident($($parameter:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {
         $(const _: fn() = || {
-            fn of<$($parameter: Takes<$kind>),*>(_: extern "C" fn($($parameter),*) -> Code) {}
+            fn of<$($parameter: Takes<$kind>),*>(
+                _: extern "C" fn($($parameter),*) $(-> $answer)?,
+            ) {
+            }
             of($name);
         };)*
     };
 }
 
 for_each_function!(check);
+for_each_control_function!(check);
 
 #[cfg(test)]
 mod tests {
