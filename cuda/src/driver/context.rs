@@ -277,7 +277,8 @@ fn enter(driver: &'static Driver, context: ContextHandle) -> Result<Entered, Dri
     let before = driver.current_context()?;
     let pushed = before != context;
     if pushed {
-        // SAFETY: the caller holds the context until the answer is dropped.
+        // SAFETY: whoever enters a context keeps it until the answer is dropped: `ContextInner`, or
+        // a reference to one of its streams.
         unsafe { driver.push_context(context) }?;
     }
     Ok(Entered {
@@ -417,7 +418,7 @@ impl Driver {
     /// The context exists.
     unsafe fn push_context(&self, context: ContextHandle) -> Result<(), DriverError> {
         let entry = self.api.cuCtxPushCurrent_v2;
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the context exists.
         let code = unsafe { (entry.call)(context) };
         entry.check(code)
     }
@@ -437,7 +438,7 @@ impl Driver {
     /// The context exists, or the handle is null.
     unsafe fn set_context(&self, context: ContextHandle) -> Result<(), DriverError> {
         let entry = self.api.cuCtxSetCurrent;
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the context exists, or is none.
         let code = unsafe { (entry.call)(context) };
         entry.check(code)
     }

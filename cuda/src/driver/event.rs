@@ -65,7 +65,7 @@ impl Event {
     /// If the driver refuses, as it does for a stream of another context.
     pub fn record(&self, stream: &CudaStream) -> Result<(), DriverError> {
         self.context.try_on(stream, |driver, stream| {
-            // SAFETY: both exist: we hold one, the caller the other.
+            // SAFETY: `self` keeps the event, and the reference to the stream keeps that.
             unsafe { driver.record_event(self.handle, stream) }
         })
     }
@@ -99,7 +99,7 @@ impl Event {
     /// If the driver refuses.
     pub fn wait_on(&self, stream: &CudaStream) -> Result<(), DriverError> {
         self.context.try_on(stream, |driver, stream| {
-            // SAFETY: both exist: we hold one, the caller the other.
+            // SAFETY: `self` keeps the event, and the reference to the stream keeps that.
             unsafe { driver.wait_event(stream, self.handle) }
         })
     }
@@ -162,7 +162,7 @@ impl Driver {
     /// If the driver refuses; the event is still there then.
     pub unsafe fn destroy_event(&self, event: EventHandle) -> Result<(), DriverError> {
         let entry = self.api.cuEventDestroy_v2;
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the event came from the driver, and is destroyed this once.
         let code = unsafe { (entry.call)(event) };
         entry.check(code)
     }
@@ -180,7 +180,7 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let entry = self.api.cuEventRecord;
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; event and stream exist.
         let code = unsafe { (entry.call)(event, stream) };
         entry.check(code)
     }
@@ -195,7 +195,7 @@ impl Driver {
     pub unsafe fn query_event(&self, event: EventHandle) -> Result<bool, DriverError> {
         let entry = self.api.cuEventQuery;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the event exists.
             Ok(unsafe { (entry.call)(event) })
         })?;
         match code {
@@ -214,7 +214,7 @@ impl Driver {
     pub unsafe fn synchronize_event(&self, event: EventHandle) -> Result<(), DriverError> {
         let entry = self.api.cuEventSynchronize;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the event exists.
             Ok(unsafe { (entry.call)(event) })
         })?;
         entry.check(code)
@@ -235,7 +235,7 @@ impl Driver {
         let entry = self.api.cuEventElapsedTime;
         let mut ms = 0.0;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
+            // SAFETY: DRIVER1; both events exist; the number outlives the call.
             Ok(unsafe { (entry.call)(&raw mut ms, start, end) })
         })?;
         entry.check(code)?;

@@ -62,7 +62,8 @@ impl Driver {
     pub unsafe fn free_device(&self, address: DevicePtr) -> Result<(), DriverError> {
         let entry = self.api.cuMemFree_v2;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the memory came from the driver, is freed this once, and is used by
+            // nobody.
             Ok(unsafe { (entry.call)(address) })
         })?;
         entry.check(code)
@@ -96,7 +97,8 @@ impl Driver {
     pub unsafe fn free_host(&self, address: *mut c_void) -> Result<(), DriverError> {
         let entry = self.api.cuMemFreeHost;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the memory came from the driver, is freed this once, and is used by
+            // nobody.
             Ok(unsafe { (entry.call)(address) })
         })?;
         entry.check(code)
@@ -119,7 +121,7 @@ impl Driver {
         let bytes = size(bytes)?;
         let entry = self.api.cuMemHostRegister_v2;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the range is mapped memory, and stays so while it is registered.
             Ok(unsafe { (entry.call)(start, bytes, flags) })
         })?;
         entry.check(code)
@@ -135,7 +137,7 @@ impl Driver {
     pub unsafe fn unregister_host(&self, start: *mut c_void) -> Result<(), DriverError> {
         let entry = self.api.cuMemHostUnregister;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; no device uses the memory.
             Ok(unsafe { (entry.call)(start) })
         })?;
         entry.check(code)
@@ -151,7 +153,8 @@ impl Driver {
     pub unsafe fn device_pointer(&self, host: *mut c_void) -> Result<DevicePtr, DriverError> {
         let entry = self.api.cuMemHostGetDevicePointer_v2;
         let mut address = 0;
-        // SAFETY: DRIVER1, and the caller's promise; the address outlives the call.
+        // SAFETY: DRIVER1; the host's address lies in pinned memory; the answer's place outlives
+        // the call.
         let code = unsafe { (entry.call)(&raw mut address, host, 0) };
         entry.check(code)?;
         Ok(address)

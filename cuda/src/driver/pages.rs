@@ -123,7 +123,7 @@ impl Driver {
         let entry = self.optional(&self.api.cuMemAddressFree)?;
         let bytes = size(bytes)?;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the range is one whole reservation, with nothing mapped and no user.
             Ok(unsafe { (entry.call)(start, bytes) })
         })?;
         entry.check(code)
@@ -163,7 +163,7 @@ impl Driver {
     pub unsafe fn release_memory(&self, handle: MemoryHandle) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemRelease)?;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the handle came from the driver, and is released this once.
             Ok(unsafe { (entry.call)(handle) })
         })?;
         entry.check(code)
@@ -184,7 +184,7 @@ impl Driver {
         let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let mut descriptor = -1_i32;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
+            // SAFETY: DRIVER1; the handle exists; the number outlives the call.
             Ok(unsafe { (entry.call)((&raw mut descriptor).cast(), handle, kind, 0) })
         })?;
         entry.check(code)?;
@@ -229,7 +229,8 @@ impl Driver {
         let entry = self.optional(&self.api.cuMemMap)?;
         let bytes = size(bytes)?;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the range is the caller's own reservation; the handle exists and is
+            // that large.
             Ok(unsafe { (entry.call)(start, bytes, 0, handle, 0) })
         })?;
         entry.check(code)
@@ -246,7 +247,7 @@ impl Driver {
         let entry = self.optional(&self.api.cuMemUnmap)?;
         let bytes = size(bytes)?;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; nobody uses the memory in this range, nor does queued work.
             Ok(unsafe { (entry.call)(start, bytes) })
         })?;
         entry.check(code)
@@ -269,7 +270,8 @@ impl Driver {
         let bytes = size(bytes)?;
         let access = readers_and_writers(devices);
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise; the list outlives the call.
+            // SAFETY: DRIVER1; the range is the caller's own and mapped; the list outlives the
+            // call.
             Ok(unsafe { (entry.call)(start, bytes, access.as_ptr(), access.len()) })
         })?;
         entry.check(code)

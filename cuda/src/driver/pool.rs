@@ -39,7 +39,7 @@ impl Driver {
     /// If the driver refuses; the pool is still there then.
     pub unsafe fn destroy_pool(&self, pool: PoolHandle) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemPoolDestroy)?;
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the pool came from the driver, and is destroyed this once.
         let code = unsafe { (entry.call)(pool) };
         entry.check(code)
     }
@@ -68,7 +68,7 @@ impl Driver {
         let entry = self.optional(&self.api.cuMemPoolTrimTo)?;
         // More than there are addresses is the same as all.
         let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the pool exists.
         let code = unsafe { (entry.call)(pool, keep) };
         entry.check(code)
     }
@@ -88,7 +88,7 @@ impl Driver {
         let entry = self.optional(&self.api.cuMemPoolSetAttribute)?;
         let mut value = bytes;
         let place = (&raw mut value).cast::<c_void>();
-        // SAFETY: DRIVER1, and the caller's promise; this attribute is 64 bits wide.
+        // SAFETY: DRIVER1; the pool exists; this attribute is 64 bits wide.
         let code = unsafe { (entry.call)(pool, constants::POOL_RELEASE_THRESHOLD, place) };
         entry.check(code)
     }
@@ -105,7 +105,7 @@ impl Driver {
         let entry = self.optional(&self.api.cuMemPoolGetAttribute)?;
         let mut value = 0u64;
         let place = (&raw mut value).cast::<c_void>();
-        // SAFETY: DRIVER1, and the caller's promise; no attribute is wider than 64 bits.
+        // SAFETY: DRIVER1; the pool exists; no attribute is wider than 64 bits.
         let code = unsafe { (entry.call)(pool, attribute, place) };
         entry.check(code)?;
         Ok(value)
@@ -126,7 +126,7 @@ impl Driver {
         let entry = self.optional(&self.api.cuMemAllocAsync)?;
         let bytes = size(bytes)?;
         let mut address = 0;
-        // SAFETY: DRIVER1, and the caller's promise; the address outlives the call.
+        // SAFETY: DRIVER1; the stream exists; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, bytes, stream) };
         entry.check(code)?;
         Ok(address)
@@ -148,7 +148,7 @@ impl Driver {
         let entry = self.optional(&self.api.cuMemAllocFromPoolAsync)?;
         let bytes = size(bytes)?;
         let mut address = 0;
-        // SAFETY: DRIVER1, and the caller's promise; the address outlives the call.
+        // SAFETY: DRIVER1; pool and stream exist; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, bytes, pool, stream) };
         entry.check(code)?;
         Ok(address)
@@ -168,7 +168,8 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let entry = self.optional(&self.api.cuMemFreeAsync)?;
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the stream exists; the memory is the pool's, is freed this once, and is
+        // used by nothing that the free does not come behind.
         let code = unsafe { (entry.call)(address, stream) };
         entry.check(code)
     }

@@ -25,7 +25,8 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.cuMemcpyDtoHAsync_v2;
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the stream exists; both ranges are that long, and the host's stays,
+        // untouched, until the stream is done.
         let code = unsafe { (entry.call)(to.cast(), from, bytes, stream) };
         entry.check(code)
     }
@@ -47,7 +48,8 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.cuMemcpyHtoDAsync_v2;
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the stream exists; both ranges are that long, and the host's stays,
+        // untouched, until the stream is done.
         let code = unsafe { (entry.call)(to, from.cast(), bytes, stream) };
         entry.check(code)
     }
@@ -68,7 +70,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
         let entry = self.api.cuMemcpyDtoDAsync_v2;
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the stream exists; both ranges are that long and do not overlap.
         let code = unsafe { (entry.call)(to, from, bytes, stream) };
         entry.check(code)
     }
@@ -89,7 +91,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let times = size(times)?;
         let entry = self.api.cuMemsetD8Async;
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the stream exists; the range is that long.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
     }
@@ -112,7 +114,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let times = size(times)?;
         let entry = self.api.cuMemsetD16Async;
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the stream exists; the range is aligned, and twice that long.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
     }
@@ -135,7 +137,7 @@ impl Driver {
     ) -> Result<(), DriverError> {
         let times = size(times)?;
         let entry = self.api.cuMemsetD32Async;
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the stream exists; the range is aligned, and four times that long.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
     }

@@ -3,6 +3,10 @@
 //!
 //! FFI1 a caller of an exported function passes, where it expects memory, null or memory that is
 //! valid for it during the call, as the documentation of that function says.
+//!
+//! FFI2 a function that is passed to an exported one may be called as the documentation says: a
+//! host function with its data, once for each run, from any thread; a kernel's body with a call
+//! that lives until it returns.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -97,7 +101,8 @@ impl<T: Copy> In<T> {
             return Err(Code::INVALID_VALUE);
         }
         let place = self.0.wrapping_add(index);
-        // SAFETY: not null, so by FFI1 valid for reads of as many elements as the caller said.
+        // SAFETY: not null, so by FFI1 valid for reads of as many elements as another argument
+        // says.
         Ok(unsafe { place.read_unaligned() })
     }
 

@@ -46,10 +46,12 @@ fn real_dlsym() -> *mut c_void {
 pub(super) fn symbol(library: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     let real = NonNull::new(real_dlsym())?;
     type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-    // SAFETY: it is `dlsym`, whose type this is.
-    let real: Dlsym = unsafe { core::mem::transmute(real.as_ptr()) };
-    // SAFETY: a library that is open, or a pseudo handle; a text that ends in a zero byte.
-    NonNull::new(unsafe { real(library, name.as_ptr()) })
+    // SAFETY: it is `dlsym`, whose type this is; it is given a library that is open, or a pseudo
+    // handle, and a text that ends in a zero byte.
+    NonNull::new(unsafe {
+        let real: Dlsym = core::mem::transmute(real.as_ptr());
+        real(library, name.as_ptr())
+    })
 }
 
 /// What `dlsym` gives instead of the C library's answer, or null.

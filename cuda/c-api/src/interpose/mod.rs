@@ -114,10 +114,12 @@ impl Library {
     /// The one that an address lies in. It stays loaded.
     fn of(address: *const c_void) -> Option<Self> {
         let mut place = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: the place is a local's; the address is only looked up.
-        let found = unsafe { libc::dladdr(address, place.as_mut_ptr()) };
-        // SAFETY: all zeroes is a value, and so is what was written.
-        let info = unsafe { place.assume_init() };
+        // SAFETY: `dladdr` looks the address up, and writes to the local, of which all zeroes is a
+        // value too.
+        let (found, info) = unsafe {
+            let found = libc::dladdr(address, place.as_mut_ptr());
+            (found, place.assume_init())
+        };
         if found == 0 || info.dli_fname.is_null() {
             return None;
         }

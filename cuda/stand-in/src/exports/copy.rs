@@ -102,7 +102,7 @@ fn copy(
     {
         let mut staged = vec![0; bytes];
         let source: *const u8 = std::ptr::with_exposed_provenance(at);
-        // SAFETY: the caller promised so many readable bytes of host memory.
+        // SAFETY: FFI1: the source is so many bytes of host memory, and the copy has room for them.
         unsafe { std::ptr::copy_nonoverlapping(source, staged.as_mut_ptr(), bytes) };
         from = Place::Staged(staged);
     }

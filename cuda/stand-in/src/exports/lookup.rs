@@ -1,7 +1,7 @@
 //! Functions by their names, as the CUDA runtime looks them up.
 
 use core::ffi::c_void;
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use std::sync::OnceLock;
 
 use larder_cuda_abi::{Code, functions};
@@ -54,12 +54,13 @@ fn own_handle() -> usize {
     *HANDLE.get_or_init(|| {
         let mut place = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
         let own: *const c_void = (own_handle as fn() -> usize as *const ()).cast();
-        // SAFETY: the place is a local's; the address is only looked up.
-        unsafe { libc::dladdr(own, place.as_mut_ptr()) };
-        // SAFETY: all zeroes is a value, and so is what was written.
-        let path: *const c_char = unsafe { place.assume_init() }.dli_fname;
-        // SAFETY: null or a text of the loader's; nothing is loaded anew.
-        let handle = unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+        // SAFETY: `dladdr` looks the address up, and writes to the local, of which all zeroes is a
+        // value too. The path is null or a text of the loader's; nothing is loaded anew.
+        let handle = unsafe {
+            libc::dladdr(own, place.as_mut_ptr());
+            libc::dlopen(place.assume_init().dli_fname, flags)
+        };
         handle as usize
     })
 }

@@ -2,7 +2,7 @@
 //! and calls the other modules for the work.
 //!
 //! They are safe functions by their types: only C can make an [`Out`](crate::ffi::Out), an
-//! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and FFI1 says what C must guarantee.
+//! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and FFI1 and FFI2 say what C must guarantee.
 #![allow(non_snake_case, reason = "the driver's names")]
 
 mod capture;

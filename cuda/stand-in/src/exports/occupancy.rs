@@ -98,7 +98,7 @@ fn potential(
     search: &Search,
 ) -> Code {
     let shared = |threads: u32| match search.shared_of {
-        // SAFETY: the caller gave it to be called with numbers of threads.
+        // SAFETY: FFI2: it takes any number of threads, and only calculates.
         Some(shared_of) => unsafe { shared_of(threads as i32) },
         None => search.shared,
     };
