@@ -158,8 +158,8 @@ def ptx_texts():
 
 def codes():
     """Name and number of every result code."""
-    table = text_of("cuda/abi/src/code.rs").split('const KNOWN: &str = "\\\n')[1].split('";')[0]
-    return [(line.split()[1], int(line.split()[0])) for line in table.splitlines()]
+    rows = re.findall(r'^    (\w+) = (\d+)\s+"', text_of("cuda/abi/src/code.rs"), re.MULTILINE)
+    return [("CUDA_SUCCESS", 0), *((f"CUDA_ERROR_{name}", int(number)) for name, number in rows)]
 
 
 def fatal_codes():
@@ -171,7 +171,7 @@ def fatal_codes():
 def constants():
     """Ours, its number, and NVIDIA's name, which the test beside cudarc's bindings has."""
     ours = re.findall(r"pub const (\w+): u32 = (\d+);", text_of("cuda/abi/src/constants.rs"))
-    pairs = re.findall(r"constants::(\w+),\s*sys::([\w:]+)", text_of("cuda/tests/all/layout.rs"))
+    pairs = re.findall(r"^ +([A-Z]\w+) =\s+([\w:]+)", text_of("cuda/tests/all/layout.rs"), re.MULTILINE)
     names = {name: theirs.split("::")[-1] for name, theirs in pairs}
     return [(name, int(number), names.get(name)) for name, number in ours]
 
