@@ -22,7 +22,6 @@
 //! `table` what stands in front of what · `lookup` functions by name · `driver` what the driver is
 //! asked · `charged` what each device is charged · `memory` plain and managed memory, contexts ·
 //! `pools` the driver's pools · `pages` virtual memory · `launch` kernels and graphs
-#![allow(non_snake_case, reason = "the driver's names")]
 
 mod charged;
 mod driver;

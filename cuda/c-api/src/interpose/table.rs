@@ -4,6 +4,7 @@
 //! is done in place of the call: `ask` makes the call to the driver. A function that takes a stream
 //! has two names, the second for programs whose default stream is each thread's own: `meant` is the
 //! stream that the function means by its name.
+#![allow(non_snake_case, reason = "the driver's names")]
 
 use core::ptr::NonNull;
 use std::ffi::{CStr, c_char, c_int, c_void};
