@@ -6,9 +6,9 @@ use std::ffi::{c_char, c_void};
 
 use larder_cuda_abi::stand_in::KernelBody;
 use larder_cuda_abi::{
-    AccessDesc, AllocationProp, Code, ContextHandle, DeviceUuid, EventHandle, FunctionHandle,
-    GraphExecHandle, GraphHandle, GraphNodeHandle, HostFunction, LaunchConfig, Location,
-    MemoryHandle, ModuleHandle, PoolHandle, PoolProps, SharedMemoryOf, StreamHandle,
+    AccessDesc, AllocationProp, Code, ContextHandle, DevicePtr, DeviceUuid, EventHandle,
+    FunctionHandle, GraphExecHandle, GraphHandle, GraphNodeHandle, HostFunction, LaunchConfig,
+    Location, MemoryHandle, ModuleHandle, PoolHandle, PoolProps, SharedMemoryOf, StreamHandle,
     for_each_control_function, for_each_function,
 };
 
@@ -29,8 +29,9 @@ macro_rules! written {
 }
 
 written! {
-    u8 as u8; u16 as u16; u32 as u32; i32 as i32; u64 as u64; usize as usize; f32 as f32;
-    c_char as c_char; *mut c_void as usize; *const c_void as usize;
+    // C's `char` is one of the first two.
+    i8 as i8; u8 as u8; u16 as u16; u32 as u32; i32 as i32; u64 as u64; usize as usize;
+    f32 as f32; *mut c_void as usize; *const c_void as usize;
     ContextHandle as usize; StreamHandle as usize; EventHandle as usize; PoolHandle as usize;
     ModuleHandle as usize; FunctionHandle as usize; GraphHandle as usize;
     GraphNodeHandle as usize; GraphExecHandle as usize; MemoryHandle as u64;
@@ -47,9 +48,6 @@ impl<T: Written> Written for *mut T {
 impl<T: Written> Written for *const T {
     type As = *const T::As;
 }
-
-/// The driver's name of an address, in a prototype.
-type DevicePtr = u64;
 
 macro_rules! declare {
     ($(fn $name:ident($($parameter:ident: $kind:ty),*) since $version:literal;)*) => {
