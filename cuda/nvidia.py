@@ -5,10 +5,8 @@
     cuda/nvidia.py FOLDER     the same, with what was fetched kept in FOLDER (else target/nvidia)
 
     ptx       every PTX text of tests, examples and benches is assembled by ptxas
-    header    result codes, constants and structures of larder-cuda-abi, and the prototypes of the functions
-              that larder-cuda looks up, and the stand-in and liblarder_cuda.so export, beside cuda.h
-    versions  the versions since which larder-cuda expects functions and the stand-in has them, beside
-              cudaTypedefs.h
+    header    result codes, constants, structures and the functions' prototypes of larder-cuda-abi, beside cuda.h
+    versions  the versions since which there are the functions, beside cudaTypedefs.h
     library   the functions' names beside those of libcuda, and what its cuGetProcAddress answers
 
 ptxas and cuda.h come from the Python registry, libcuda from Debian's packages; they are fetched once. What
@@ -160,8 +158,8 @@ def ptx_texts():
 
 def codes():
     """Name and number of every result code."""
-    table = text_of("cuda/abi/src/code.rs").split('const KNOWN: &str = "\\\n')[1].split('";')[0]
-    return [(line.split()[1], int(line.split()[0])) for line in table.splitlines()]
+    rows = re.findall(r'^    (\w+) = (\d+)\s+"', text_of("cuda/abi/src/code.rs"), re.MULTILINE)
+    return [("CUDA_SUCCESS", 0), *((f"CUDA_ERROR_{name}", int(number)) for name, number in rows)]
 
 
 def fatal_codes():
@@ -173,7 +171,7 @@ def fatal_codes():
 def constants():
     """Ours, its number, and NVIDIA's name, which the test beside cudarc's bindings has."""
     ours = re.findall(r"pub const (\w+): u32 = (\d+);", text_of("cuda/abi/src/constants.rs"))
-    pairs = re.findall(r"constants::(\w+),\s*sys::([\w:]+)", text_of("cuda/tests/all/layout.rs"))
+    pairs = re.findall(r"^ +([A-Z]\w+) =\s+([\w:]+)", text_of("cuda/tests/all/layout.rs"), re.MULTILINE)
     names = {name: theirs.split("::")[-1] for name, theirs in pairs}
     return [(name, int(number), names.get(name)) for name, number in ours]
 
@@ -280,38 +278,11 @@ def parameters(text):
     return [part for part in parts if part]
 
 
-def looked_up():
-    """Name, version since which it is expected (None: always), and the types of its parameters."""
-    text = text_of("cuda/src/driver/api.rs")
-    aliases = {
-        name: parameters(listed)
-        for name, listed in re.findall(r"type (\w+) = unsafe extern \"C\" fn\(([^)]*)\) -> Code;", text)
-    }
-    const = {name: int(number.replace("_", "")) for name, number in re.findall(r"const (\w+): u32 = ([\d_]+);", text)}
-    for struct, body in re.findall(r"struct (\w+) \{\n(.*?)\n\}", text, re.DOTALL):
-        resolve = re.search(rf"impl {struct} \{{.*?Self \{{\n(.*?)\n        \}}", text, re.DOTALL)
-        types = dict(re.findall(r"pub\(super\) (\w+): (?:Required|Optional)<(.*)>,", body))
-        if not types or not resolve:
-            continue
-        found = re.findall(r"(\w+): all\.(required|since)\((?:(\w+), )?\"(\w+)\"\)", resolve[1])
-        for field, _, since, name in found:
-            yield name, since and (const.get(since) or int(since.replace("_", ""))), kinds(types[field], aliases)
-
-
-def kinds(prototype, aliases):
-    generic = re.fullmatch(r"Fn\d<(.*)>", prototype)
-    if generic:
-        return parameters(generic[1])
-    plain = re.search(r"fn\((.*)\)", prototype)
-    return parameters(plain[1]) if plain else aliases[prototype]
-
-
-def exported(folder="cuda/stand-in/src"):
-    """Name and parameters' types of every function of the driver that the sources in a folder export."""
-    for path in sorted((ROOT / folder).rglob("*.rs")):
-        text = path.read_text(encoding="utf-8")
-        for name, listed in re.findall(r"extern \"C\" fn (cu\w+)\(([^{]*?)\) -> Code", text, re.DOTALL):
-            yield name, [part.split(":", 1)[1].strip() for part in parameters(listed)]
+def table():
+    """Name, version and the types of the parameters of every function in the table of larder-cuda-abi."""
+    text = text_of("cuda/abi/src/functions.rs")
+    for name, listed, since in re.findall(r"^ +fn (cu\w+)\(([^)]*)\) since (\d+);", text, re.MULTILINE):
+        yield name, int(since), [part.split(":", 1)[1].strip() for part in parameters(listed)]
 
 
 # The comparisons.
@@ -448,7 +419,14 @@ WORDS = {
     "void": "void",
     "CUresult": "u32",
 }
-OURS = {"c_int": "i32", "c_char": "i8", "c_void": "void", "DevicePtr": "u64", "Code": "u32", "MemoryHandle": "u64"}
+OURS = {
+    "c_char": "i8",
+    "c_void": "void",
+    "DevicePtr": "u64",
+    "Code": "u32",
+    "HostFunction": "CUhostFn",
+    "SharedMemoryOf": "CUoccupancyB2DSize",
+}
 
 
 def their_kind(text, enums):
@@ -463,16 +441,8 @@ def their_kind(text, enums):
 
 
 def our_kind(text):
-    depth = 0
-    while True:
-        lent = re.fullmatch(r"(?:\*(?:mut|const) |Out<|In<)(.*?)>?", text)
-        if not lent:
-            break
-        depth, text = depth + 1, lent[1]
-    option = re.fullmatch(r"Option<(.*)>", text)
-    text = option[1] if option else text
-    if text == "Text":
-        return "i8", 1
+    depth = text.count("*")
+    text = re.sub(r"\*(mut|const) ", "", text)
     known = {**OURS, **HANDLES, **{name: theirs for name, (theirs, _) in STRUCTS.items()}}
     known["MemoryHandle"] = "u64"
     return known.get(text, text), depth
@@ -491,20 +461,16 @@ def prototypes(path, version):
             parts = [] if listed == "void" else listed.split(",")
             theirs[re.sub(r"_pt[sd][sz]$", "", name)] = [their_kind(part, enums) for part in parts]
     count = 0
-    rows = [(name, listed, "larder-cuda") for name, _, listed in looked_up()]
-    rows += [(name, listed, "the stand-in") for name, listed in exported()]
-    in_front = exported("cuda/c-api/src/interpose")
-    rows += [(re.sub("_ptsz$", "", name), listed, "the library in front of the driver") for name, listed in in_front]
-    for name, listed, whose in rows:
+    for name, _, listed in table():
         if name in ELSEWHERE:
             continue
         if name not in theirs:
-            differs("header", f"{name} of {whose} is not in cuda.h of {version}")
+            differs("header", f"{name} is not in cuda.h of {version}")
             continue
         count += 1
         ours = [our_kind(part) for part in listed]
         if len(ours) != len(theirs[name]) or not all(map(same, ours, theirs[name])):
-            differs("header", f"{name} of {whose} takes {ours}, and {theirs[name]} in cuda.h of {version}")
+            differs("header", f"{name} takes {ours}, and {theirs[name]} in cuda.h of {version}")
     if count < 100:
         differs("header", f"{count} prototypes were found; how they are looked for has gone stale")
     say("header", f"{count} prototypes beside cuda.h of {version}")
@@ -512,35 +478,20 @@ def prototypes(path, version):
 
 def same(ours, theirs):
     (word, depth), (their_word, their_depth) = ours, theirs
-    if word == their_word and depth == their_depth:
-        return True
-    if depth == their_depth > 0:
-        # Bytes; what a further argument says the type of; what the stand-in takes and does not read.
-        opaque = word == "u64" and their_word not in WORDS.values()
-        return opaque or "void" in (word, their_word) or (word, their_word) == ("u8", "i8")
-    # A word for a pointer, or for a function.
-    pointer = their_depth > depth or their_word in ("CUhostFn", "CUoccupancyB2DSize")
-    return pointer and (word in ("usize", "u64", "SharedOf") or " fn(" in word)
+    # What a further argument says the type of, and structures that nobody here has.
+    return depth == their_depth and (word == their_word or depth > 0 and word == "void")
 
 
 def versions(path, version):
     text = path.read_text(encoding="utf-8")
     count = 0
-    for name, since, _ in looked_up():
-        base = re.sub(r"_v\d+$", "", name)
-        known = {int(number) for number in re.findall(rf"PFN_{base}_v(\d+)\b", text)}
-        if not known:
-            differs("versions", f"{name} has no version in cudaTypedefs.h of {version}")
-        elif (since or 10_020) not in known and (since or min(known) > 10_020):
-            differs("versions", f"{name} is expected since {since or 10_020}; cudaTypedefs.h has {sorted(known)}")
-        count += 1
-    for name, since in stand_in_names():
+    for name, since, _ in table():
         base, own = re.fullmatch(r"(\w+?)(?:_v(\d+))?", name).groups()
         known = sorted({int(number) for number in re.findall(rf"PFN_{base}_v(\d{{4,}})\b", text)})
         # The n-th function of a name has n in its name; the first has nothing.
         place = int(own or 1) - 1
         if name not in ELSEWHERE and (place >= len(known) or known[place] != since):
-            differs("versions", f"{name} of the stand-in is of {since}; cudaTypedefs.h has {known}")
+            differs("versions", f"{name} is said to be of {since}; cudaTypedefs.h has {known}")
         count += 1
     say("versions", f"{count} functions beside cudaTypedefs.h of {version}")
 
@@ -552,20 +503,14 @@ def names(cache):
         return
     done = run("nm", "-D", "--defined-only", path)
     theirs = {line.split()[-1].split("@")[0] for line in done.stdout.splitlines() if line.strip()}
-    used = [name for name, _, _ in looked_up()]
-    for name in used:
-        if name not in theirs:
+    known = [name for name, _, _ in table()]
+    newer = sorted(name for name in known if name not in theirs)
+    used = re.search(r"^api! \{(.*?)^\}", text_of("cuda/src/driver/api.rs"), re.DOTALL | re.MULTILINE)[1]
+    for name in newer:
+        if name in used.split():
             differs("library", f"{name} is not in {path.name}")
-    newer = sorted(name for name, _ in exported() if name not in theirs)
-    say("library", f"{len(used)} names beside {path.name}; of the stand-in's it lacks {' '.join(newer) or 'none'}")
+    say("library", f"{len(known)} names beside {path.name}, which lacks {' '.join(newer) or 'none'}")
     lookups(path, newer)
-
-
-def stand_in_names():
-    """Names and versions of what the stand-in exports."""
-    listed = re.search(r"const NAMES: &str = \"(.*?)\"", text_of("cuda/stand-in/src/exports/names.rs"), re.DOTALL)
-    words = listed[1].split()
-    return list(zip(words[::2], map(int, words[1::2])))
 
 
 def lookups(path, newer):
@@ -583,7 +528,7 @@ def lookups(path, newer):
         return library.cuGetProcAddress_v2(base.encode(), *places), status.value, found.value
 
     count = 0
-    for name, since in stand_in_names():
+    for name, since, _ in table():
         base = re.sub(r"_v\d+$", "", name)
         if name in newer:
             continue

@@ -1,5 +1,6 @@
 //! The part of the CUDA driver's C interface that `larder-cuda` calls and the stand-in driver
-//! answers: result codes, handles, structures and constants. Plain data, no function, no library.
+//! answers: result codes, handles, structures, constants, and the functions' prototypes. Plain data
+//! and a table, no library.
 //!
 //! ```
 //! use larder_cuda_abi::Code;
@@ -16,12 +17,13 @@
 
 mod code;
 pub mod constants;
+pub mod functions;
 pub mod stand_in;
 mod types;
 
 pub use code::Code;
 pub use types::{
     AccessDesc, AllocFlags, AllocationProp, ContextHandle, DevicePtr, DeviceUuid, EventHandle,
-    FunctionHandle, GraphExecHandle, GraphHandle, GraphNodeHandle, LaunchConfig, Location,
-    MemoryHandle, ModuleHandle, PoolHandle, PoolProps, StreamHandle,
+    FunctionHandle, GraphExecHandle, GraphHandle, GraphNodeHandle, HostFunction, LaunchConfig,
+    Location, MemoryHandle, ModuleHandle, PoolHandle, PoolProps, SharedMemoryOf, StreamHandle,
 };

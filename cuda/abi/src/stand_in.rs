@@ -1,5 +1,5 @@
-//! What the stand-in driver exports beside CUDA's own functions: the types of its control
-//! interface. The functions themselves are described in the stand-in's documentation.
+//! What the stand-in driver exports beside CUDA's own functions: its control interface. What each
+//! function does is said in the stand-in's documentation.
 
 use core::ffi::c_void;
 
@@ -39,4 +39,40 @@ pub struct KernelCall {
     ) -> *mut c_void,
     /// The driver's own data for this launch.
     pub driver: *mut c_void,
+}
+
+/// Calls the macro `$callback` once, with a row for each function of the control interface: `fn
+/// name(parameter: type, …) -> answer;`. `larder_stand_in_version` is none of them: it is the same
+/// in every version of the interface.
+#[macro_export]
+macro_rules! for_each_control_function {
+    ($callback:ident) => {
+        $callback! {
+            fn larder_stand_in_reset(devices: u32, bytes: u64);
+            fn larder_stand_in_share(path: *const c_char) -> Code;
+            fn larder_stand_in_set_memory(device: i32, bytes: u64) -> Code;
+            fn larder_stand_in_set_driver_version(version: u32);
+            fn larder_stand_in_calls(name: *const c_char) -> u64;
+            fn larder_stand_in_call_table(buf: *mut u8, len: u64) -> u64;
+            fn larder_stand_in_reset_calls();
+            fn larder_stand_in_fail(name: *const c_char, skip: u64, times: u64, code: Code) -> Code;
+            fn larder_stand_in_clear_failures();
+            fn larder_stand_in_schedule(deferred: u32, seed: u64);
+            fn larder_stand_in_used(device: i32) -> u64;
+            fn larder_stand_in_alive(buf: *mut u8, len: u64) -> u64;
+            fn larder_stand_in_findings(buf: *mut u8, len: u64) -> u64;
+            fn larder_stand_in_clear_findings();
+            fn larder_stand_in_poison(on: u32);
+            fn larder_stand_in_mapping_waits(on: u32) -> u32;
+            fn larder_stand_in_mapping_spoils(on: u32);
+            fn larder_stand_in_virtual_memory(on: u32);
+            fn larder_stand_in_set_addresses(bytes: u64);
+            fn larder_stand_in_set_pinned(bytes: u64);
+            fn larder_stand_in_managed_concurrently(on: u32);
+            fn larder_stand_in_kernel(name: *const c_char, body: Option<KernelBody>) -> Code;
+            fn larder_stand_in_kernel_time(name: *const c_char, ns: u64) -> Code;
+            fn larder_stand_in_advance(ns: u64) -> u64;
+            fn larder_stand_in_busy(device: i32) -> u64;
+        }
+    };
 }

@@ -90,6 +90,12 @@ impl GraphNodeHandle {
 #[repr(transparent)]
 pub struct GraphExecHandle(pub usize);
 
+/// A function of the host that a stream calls with its data, `CUhostFn`.
+pub type HostFunction = Option<unsafe extern "C" fn(data: *mut c_void)>;
+
+/// Bytes of dynamic shared memory for a block of so many threads, `CUoccupancyB2DSize`.
+pub type SharedMemoryOf = Option<unsafe extern "C" fn(threads: i32) -> usize>;
+
 /// Where memory is or who uses it, `CUmemLocation`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(C)]

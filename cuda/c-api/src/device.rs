@@ -176,7 +176,7 @@ impl Device {
         let context = self.context().cudarc();
         if handle != StreamHandle::NULL.0 {
             let driver = self.context().driver();
-            // SAFETY: the caller's stream, which exists.
+            // SAFETY: CAPI3: a program passes streams that exist.
             let of = unsafe { driver.stream_context(StreamHandle(handle)) }?;
             if of.0 != context.cu_ctx().addr() {
                 return Ok(None);
@@ -187,7 +187,8 @@ impl Device {
         if let Some(stream) = find(&known, handle) {
             return Ok(Some(stream));
         }
-        // SAFETY: the caller's stream, which lives until `forget_stream` (CAPI3).
+        // SAFETY: CAPI3: a program passes streams that exist, and says with `forget_stream` that
+        // one ends.
         let stream = unsafe { context.wrap_borrowed_stream(handle as *mut _) };
         known.push((handle, stream.clone()));
         Ok(Some(stream))
@@ -304,7 +305,7 @@ impl Device {
                 Some(stream) => streams.push(stream),
                 None => {
                     let driver = self.context().driver();
-                    // SAFETY: the caller's stream, which exists.
+                    // SAFETY: CAPI3: a program passes streams that exist.
                     unsafe { driver.synchronize_stream(StreamHandle(handle)) }?;
                 }
             }

@@ -7,8 +7,9 @@
 //!   may throw an exception of C++ throw last, when nothing is left to drop.
 //! * CAPI2 a block belongs to one device's allocator, which keeps it by its address. A free that is refused
 //!   leaves it there.
-//! * CAPI3 streams are the caller's. Each is wrapped once and stays until the caller says that it ends: of a
-//!   stream that is destroyed without a word, work may still run when its memory is given again.
+//! * CAPI3 streams are the program's, and exist when it passes them. Each is wrapped once and stays
+//!   until the program says that it ends: of a stream that is destroyed without a word, work may
+//!   still run when its memory is given again.
 //! * CAPI4 the calling thread's current context is as before, after every call.
 //!
 //! # Files

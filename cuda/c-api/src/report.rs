@@ -122,12 +122,11 @@ unsafe fn put(text: &str, into: *mut c_char, room: usize) -> usize {
         && !into.is_null()
     {
         let count = text.len().min(most);
-        // SAFETY: the caller has room for one more than that.
-        unsafe { ptr::copy_nonoverlapping(text.as_ptr().cast(), into, count) };
-        // SAFETY: inside of the room.
-        let end = unsafe { into.add(count) };
-        // SAFETY: inside of the room.
-        unsafe { end.write(0) };
+        // SAFETY: there is room for `room` bytes, which are at least `count` and the end.
+        unsafe {
+            ptr::copy_nonoverlapping(text.as_ptr().cast(), into, count);
+            into.add(count).write(0);
+        }
     }
     text.len()
 }
@@ -146,7 +145,7 @@ unsafe extern "C" fn larder_cuda_stats(ordinal: c_int, into: *mut Stats, bytes: 
         let stats = stats(ordinal);
         let count = bytes.min(size_of::<Stats>());
         let (from, into) = (ptr::from_ref(&stats).cast::<u8>(), into.cast::<u8>());
-        // SAFETY: the caller's room, and no more than there is.
+        // SAFETY: there is room for `bytes` bytes, and the counters are no fewer than `count`.
         unsafe { ptr::copy_nonoverlapping(from, into, count) };
         Ok(())
     })
@@ -164,7 +163,7 @@ unsafe extern "C" fn larder_cuda_stats_json(
     room: usize,
 ) -> usize {
     let text = guard(|| Ok(stats(ordinal).json())).unwrap_or_default();
-    // SAFETY: the caller's promise.
+    // SAFETY: the header asks for room for so many bytes, as `put` does.
     unsafe { put(&text, into, room) }
 }
 
@@ -180,7 +179,7 @@ unsafe extern "C" fn larder_cuda_snapshot_json(
     room: usize,
 ) -> usize {
     let text = guard(|| Ok(snapshot(ordinal))).unwrap_or_default();
-    // SAFETY: the caller's promise.
+    // SAFETY: the header asks for room for so many bytes, as `put` does.
     unsafe { put(&text, into, room) }
 }
 

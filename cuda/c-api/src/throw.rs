@@ -37,12 +37,13 @@ pub(crate) fn runtime_error() {
         return;
     };
     let text = larder_cuda_last_error();
-    // SAFETY: the C++ library says that this is its type.
-    let throw: unsafe extern "C-unwind" fn(*const c_char) =
-        unsafe { mem::transmute(function.as_ptr()) };
-    // SAFETY: the text lasts until the thread's next refusal, and the exception has a copy. Nothing is to be
-    // dropped on the way (CAPI1).
-    unsafe { throw(text) };
+    // SAFETY: this is the type that the C++ library gives the function. The text lasts until the
+    // thread's next refusal, and the exception has a copy. Nothing is to be dropped on the way
+    // (CAPI1).
+    unsafe {
+        let throw: unsafe extern "C-unwind" fn(*const c_char) = mem::transmute(function.as_ptr());
+        throw(text);
+    }
 }
 
 /// Throws `std::bad_alloc`.
@@ -50,8 +51,10 @@ pub(crate) fn bad_alloc() {
     let Some(function) = function(BAD_ALLOC) else {
         return;
     };
-    // SAFETY: the C++ library says that this is its type.
-    let throw: unsafe extern "C-unwind" fn() = unsafe { mem::transmute(function.as_ptr()) };
-    // SAFETY: it takes nothing. Nothing is to be dropped on the way (CAPI1).
-    unsafe { throw() };
+    // SAFETY: this is the type that the C++ library gives the function, which takes nothing.
+    // Nothing is to be dropped on the way (CAPI1).
+    unsafe {
+        let throw: unsafe extern "C-unwind" fn() = mem::transmute(function.as_ptr());
+        throw();
+    }
 }

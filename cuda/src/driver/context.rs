@@ -277,7 +277,8 @@ fn enter(driver: &'static Driver, context: ContextHandle) -> Result<Entered, Dri
     let before = driver.current_context()?;
     let pushed = before != context;
     if pushed {
-        // SAFETY: the caller holds the context until the answer is dropped.
+        // SAFETY: whoever enters a context keeps it until the answer is dropped: `ContextInner`, or
+        // a reference to one of its streams.
         unsafe { driver.push_context(context) }?;
     }
     Ok(Entered {
@@ -390,7 +391,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses.
     pub fn current_context(&self) -> Result<ContextHandle, DriverError> {
-        let entry = self.api.context_current;
+        let entry = self.api.cuCtxGetCurrent;
         let mut context = ContextHandle::NULL;
         // SAFETY: DRIVER1; the handle outlives the call.
         let code = unsafe { (entry.call)(&raw mut context) };
@@ -403,7 +404,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, or work failed.
     pub fn synchronize_context(&self) -> Result<(), DriverError> {
-        let entry = self.api.context_synchronize;
+        let entry = self.api.cuCtxSynchronize;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1; the call takes no arguments.
             Ok(unsafe { (entry.call)() })
@@ -416,15 +417,15 @@ impl Driver {
     /// # Safety
     /// The context exists.
     unsafe fn push_context(&self, context: ContextHandle) -> Result<(), DriverError> {
-        let entry = self.api.context_push;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.api.cuCtxPushCurrent_v2;
+        // SAFETY: DRIVER1; the context exists.
         let code = unsafe { (entry.call)(context) };
         entry.check(code)
     }
 
     /// Makes current what was before the last push.
     fn pop_context(&self) -> Result<(), DriverError> {
-        let entry = self.api.context_pop;
+        let entry = self.api.cuCtxPopCurrent_v2;
         let mut popped = ContextHandle::NULL;
         // SAFETY: DRIVER1; the handle outlives the call.
         let code = unsafe { (entry.call)(&raw mut popped) };
@@ -436,8 +437,8 @@ impl Driver {
     /// # Safety
     /// The context exists, or the handle is null.
     unsafe fn set_context(&self, context: ContextHandle) -> Result<(), DriverError> {
-        let entry = self.api.context_set;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.api.cuCtxSetCurrent;
+        // SAFETY: DRIVER1; the context exists, or is none.
         let code = unsafe { (entry.call)(context) };
         entry.check(code)
     }

@@ -38,7 +38,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses.
     pub fn device_count(&self) -> Result<i32, DriverError> {
-        let entry = self.api.device_count;
+        let entry = self.api.cuDeviceGetCount;
         let mut count: c_int = 0;
         // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut count) };
@@ -51,7 +51,7 @@ impl Driver {
     /// # Errors
     /// If there is no such device.
     pub fn device(&self, ordinal: i32) -> Result<i32, DriverError> {
-        let entry = self.api.device;
+        let entry = self.api.cuDeviceGet;
         let mut device: c_int = 0;
         // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut device, ordinal) };
@@ -64,7 +64,7 @@ impl Driver {
     /// # Errors
     /// If there is no such device, or the driver does not know the attribute.
     pub fn device_attribute(&self, device: i32, attribute: u32) -> Result<i32, DriverError> {
-        let entry = self.api.device_attribute;
+        let entry = self.api.cuDeviceGetAttribute;
         let mut value: c_int = 0;
         // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut value, attribute, device) };
@@ -77,7 +77,7 @@ impl Driver {
     /// # Errors
     /// If there is no such device.
     pub fn device_bus_id(&self, device: i32) -> Result<String, DriverError> {
-        let entry = self.api.device_bus_id;
+        let entry = self.api.cuDeviceGetPCIBusId;
         let mut text = [0_u8; BUS_ID_BYTES];
         let start = text.as_mut_ptr().cast::<c_char>();
         // SAFETY: DRIVER1; the text outlives the call, which is given its length.
@@ -92,7 +92,7 @@ impl Driver {
     /// # Errors
     /// If there is no such device.
     pub fn device_bytes(&self, device: i32) -> Result<u64, DriverError> {
-        let entry = self.api.device_bytes;
+        let entry = self.api.cuDeviceTotalMem_v2;
         let mut bytes = 0;
         // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut bytes, device) };
@@ -105,7 +105,7 @@ impl Driver {
     /// # Errors
     /// If there is no such device.
     pub fn can_access_peer(&self, device: i32, peer: i32) -> Result<bool, DriverError> {
-        let entry = self.api.device_can_access;
+        let entry = self.api.cuDeviceCanAccessPeer;
         let mut answer: c_int = 0;
         // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut answer, device, peer) };

@@ -65,7 +65,7 @@ impl Event {
     /// If the driver refuses, as it does for a stream of another context.
     pub fn record(&self, stream: &CudaStream) -> Result<(), DriverError> {
         self.context.try_on(stream, |driver, stream| {
-            // SAFETY: both exist: we hold one, the caller the other.
+            // SAFETY: `self` keeps the event, and the reference to the stream keeps that.
             unsafe { driver.record_event(self.handle, stream) }
         })
     }
@@ -99,7 +99,7 @@ impl Event {
     /// If the driver refuses.
     pub fn wait_on(&self, stream: &CudaStream) -> Result<(), DriverError> {
         self.context.try_on(stream, |driver, stream| {
-            // SAFETY: both exist: we hold one, the caller the other.
+            // SAFETY: `self` keeps the event, and the reference to the stream keeps that.
             unsafe { driver.wait_event(stream, self.handle) }
         })
     }
@@ -145,7 +145,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses.
     pub fn create_event(&self, flags: u32) -> Result<EventHandle, DriverError> {
-        let entry = self.api.event_create;
+        let entry = self.api.cuEventCreate;
         let mut event = EventHandle::NULL;
         // SAFETY: DRIVER1; the handle outlives the call.
         let code = unsafe { (entry.call)(&raw mut event, flags) };
@@ -161,8 +161,8 @@ impl Driver {
     /// # Errors
     /// If the driver refuses; the event is still there then.
     pub unsafe fn destroy_event(&self, event: EventHandle) -> Result<(), DriverError> {
-        let entry = self.api.event_destroy;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.api.cuEventDestroy_v2;
+        // SAFETY: DRIVER1; the event came from the driver, and is destroyed this once.
         let code = unsafe { (entry.call)(event) };
         entry.check(code)
     }
@@ -179,8 +179,8 @@ impl Driver {
         event: EventHandle,
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
-        let entry = self.api.event_record;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.api.cuEventRecord;
+        // SAFETY: DRIVER1; event and stream exist.
         let code = unsafe { (entry.call)(event, stream) };
         entry.check(code)
     }
@@ -193,9 +193,9 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, or work failed.
     pub unsafe fn query_event(&self, event: EventHandle) -> Result<bool, DriverError> {
-        let entry = self.api.event_query;
+        let entry = self.api.cuEventQuery;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the event exists.
             Ok(unsafe { (entry.call)(event) })
         })?;
         match code {
@@ -212,9 +212,9 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, or work failed.
     pub unsafe fn synchronize_event(&self, event: EventHandle) -> Result<(), DriverError> {
-        let entry = self.api.event_synchronize;
+        let entry = self.api.cuEventSynchronize;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the event exists.
             Ok(unsafe { (entry.call)(event) })
         })?;
         entry.check(code)
@@ -232,10 +232,10 @@ impl Driver {
         start: EventHandle,
         end: EventHandle,
     ) -> Result<f32, DriverError> {
-        let entry = self.api.event_elapsed;
+        let entry = self.api.cuEventElapsedTime;
         let mut ms = 0.0;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
+            // SAFETY: DRIVER1; both events exist; the number outlives the call.
             Ok(unsafe { (entry.call)(&raw mut ms, start, end) })
         })?;
         entry.check(code)?;

@@ -201,7 +201,7 @@ fn start(found: Found) -> Result<Driver, LoadError> {
 
 impl Driver {
     fn init(&self) -> Result<(), LoadError> {
-        let entry = self.api.init;
+        let entry = self.api.cuInit;
         // SAFETY: DRIVER1; zero is the only value there is.
         let code = unsafe { (entry.call)(0) };
         if code == Code::NO_DEVICE {
@@ -212,7 +212,7 @@ impl Driver {
     }
 
     fn newest_version(&self) -> Result<u32, LoadError> {
-        let entry = self.api.driver_version;
+        let entry = self.api.cuDriverGetVersion;
         let mut version: c_int = 0;
         // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut version) };

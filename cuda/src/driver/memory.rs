@@ -26,7 +26,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, as it does without a context.
     pub fn memory_info(&self) -> Result<(u64, u64), DriverError> {
-        let entry = self.api.memory.info;
+        let entry = self.api.cuMemGetInfo_v2;
         let (mut free, mut total) = (0, 0);
         // SAFETY: DRIVER1; both numbers outlive the call.
         let code = unsafe { (entry.call)(&raw mut free, &raw mut total) };
@@ -41,7 +41,7 @@ impl Driver {
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
     pub fn alloc_device(&self, bytes: u64) -> Result<DevicePtr, DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.memory.alloc;
+        let entry = self.api.cuMemAlloc_v2;
         let mut address = 0;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1; the address outlives the call.
@@ -60,9 +60,10 @@ impl Driver {
     /// # Errors
     /// If the driver refuses; the memory is still there then.
     pub unsafe fn free_device(&self, address: DevicePtr) -> Result<(), DriverError> {
-        let entry = self.api.memory.free;
+        let entry = self.api.cuMemFree_v2;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the memory came from the driver, is freed this once, and is used by
+            // nobody.
             Ok(unsafe { (entry.call)(address) })
         })?;
         entry.check(code)
@@ -75,7 +76,7 @@ impl Driver {
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
     pub fn alloc_host(&self, bytes: u64, flags: u32) -> Result<*mut c_void, DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.memory.host_alloc;
+        let entry = self.api.cuMemHostAlloc;
         let mut address = core::ptr::null_mut();
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1; the address outlives the call.
@@ -94,9 +95,10 @@ impl Driver {
     /// # Errors
     /// If the driver refuses; the memory is still there then.
     pub unsafe fn free_host(&self, address: *mut c_void) -> Result<(), DriverError> {
-        let entry = self.api.memory.host_free;
+        let entry = self.api.cuMemFreeHost;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the memory came from the driver, is freed this once, and is used by
+            // nobody.
             Ok(unsafe { (entry.call)(address) })
         })?;
         entry.check(code)
@@ -117,9 +119,9 @@ impl Driver {
         flags: u32,
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.memory.host_register;
+        let entry = self.api.cuMemHostRegister_v2;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the range is mapped memory, and stays so while it is registered.
             Ok(unsafe { (entry.call)(start, bytes, flags) })
         })?;
         entry.check(code)
@@ -133,9 +135,9 @@ impl Driver {
     /// # Errors
     /// If the driver refuses; the memory is still pinned then.
     pub unsafe fn unregister_host(&self, start: *mut c_void) -> Result<(), DriverError> {
-        let entry = self.api.memory.host_unregister;
+        let entry = self.api.cuMemHostUnregister;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; no device uses the memory.
             Ok(unsafe { (entry.call)(start) })
         })?;
         entry.check(code)
@@ -149,9 +151,10 @@ impl Driver {
     /// # Errors
     /// If the driver refuses.
     pub unsafe fn device_pointer(&self, host: *mut c_void) -> Result<DevicePtr, DriverError> {
-        let entry = self.api.memory.host_device_pointer;
+        let entry = self.api.cuMemHostGetDevicePointer_v2;
         let mut address = 0;
-        // SAFETY: DRIVER1, and the caller's promise; the address outlives the call.
+        // SAFETY: DRIVER1; the host's address lies in pinned memory; the answer's place outlives
+        // the call.
         let code = unsafe { (entry.call)(&raw mut address, host, 0) };
         entry.check(code)?;
         Ok(address)
@@ -163,7 +166,7 @@ impl Driver {
     /// If the driver refuses; [`DriverError::Size`] for zero bytes.
     pub fn alloc_managed(&self, bytes: u64) -> Result<DevicePtr, DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.memory.managed_alloc;
+        let entry = self.api.cuMemAllocManaged;
         let mut address = 0;
         let code = self.relaxed(|| {
             // SAFETY: DRIVER1; the address outlives the call.
@@ -208,7 +211,7 @@ impl Driver {
         attribute: u32,
         address: DevicePtr,
     ) -> Result<Option<u32>, DriverError> {
-        let entry = self.api.memory.pointer_attribute;
+        let entry = self.api.cuPointerGetAttribute;
         let mut value = 0u32;
         let place = (&raw mut value).cast::<c_void>();
         // SAFETY: DRIVER1; the attributes asked for here are an enumeration, an int or a bool.

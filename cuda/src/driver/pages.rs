@@ -80,7 +80,7 @@ impl Driver {
         wanted: MemoryUse,
         recommended: bool,
     ) -> Result<u64, DriverError> {
-        let entry = self.optional(&self.api.pages.granularity)?;
+        let entry = self.optional(&self.api.cuMemGetAllocationGranularity)?;
         let option = if recommended {
             constants::MEM_GRANULARITY_RECOMMENDED
         } else {
@@ -99,7 +99,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses or is older than 10.2.
     pub fn reserve(&self, bytes: u64, align_bytes: u64) -> Result<DevicePtr, DriverError> {
-        let entry = self.optional(&self.api.pages.reserve)?;
+        let entry = self.optional(&self.api.cuMemAddressReserve)?;
         let align =
             usize::try_from(align_bytes).map_err(|_| DriverError::Size { bytes: align_bytes })?;
         let bytes = size(bytes)?;
@@ -120,10 +120,10 @@ impl Driver {
     /// # Errors
     /// If the driver refuses; they are still reserved then.
     pub unsafe fn free_reserved(&self, start: DevicePtr, bytes: u64) -> Result<(), DriverError> {
-        let entry = self.optional(&self.api.pages.free)?;
+        let entry = self.optional(&self.api.cuMemAddressFree)?;
         let bytes = size(bytes)?;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the range is one whole reservation, with nothing mapped and no user.
             Ok(unsafe { (entry.call)(start, bytes) })
         })?;
         entry.check(code)
@@ -140,7 +140,7 @@ impl Driver {
         wanted: MemoryUse,
         bytes: u64,
     ) -> Result<MemoryHandle, DriverError> {
-        let entry = self.optional(&self.api.pages.create)?;
+        let entry = self.optional(&self.api.cuMemCreate)?;
         let bytes = size(bytes)?;
         let properties = memory_of(device, wanted);
         let mut handle = MemoryHandle::default();
@@ -161,9 +161,9 @@ impl Driver {
     /// # Errors
     /// If the driver refuses; the handle is still there then.
     pub unsafe fn release_memory(&self, handle: MemoryHandle) -> Result<(), DriverError> {
-        let entry = self.optional(&self.api.pages.release)?;
+        let entry = self.optional(&self.api.cuMemRelease)?;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the handle came from the driver, and is released this once.
             Ok(unsafe { (entry.call)(handle) })
         })?;
         entry.check(code)
@@ -180,11 +180,11 @@ impl Driver {
     /// 10.2.
     #[cfg(unix)]
     pub unsafe fn export_memory(&self, handle: MemoryHandle) -> Result<OwnedFd, DriverError> {
-        let entry = self.optional(&self.api.pages.export)?;
+        let entry = self.optional(&self.api.cuMemExportToShareableHandle)?;
         let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let mut descriptor = -1_i32;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
+            // SAFETY: DRIVER1; the handle exists; the number outlives the call.
             Ok(unsafe { (entry.call)((&raw mut descriptor).cast(), handle, kind, 0) })
         })?;
         entry.check(code)?;
@@ -199,7 +199,7 @@ impl Driver {
     /// If the driver refuses, as it does for other files, or is older than 10.2.
     #[cfg(unix)]
     pub fn import_memory(&self, descriptor: BorrowedFd<'_>) -> Result<MemoryHandle, DriverError> {
-        let entry = self.optional(&self.api.pages.import)?;
+        let entry = self.optional(&self.api.cuMemImportFromShareableHandle)?;
         let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         // C wants the number in a pointer's place; an open descriptor's is not negative.
         let number = without_provenance_mut(descriptor.as_raw_fd() as usize);
@@ -226,10 +226,11 @@ impl Driver {
         bytes: u64,
         handle: MemoryHandle,
     ) -> Result<(), DriverError> {
-        let entry = self.optional(&self.api.pages.map)?;
+        let entry = self.optional(&self.api.cuMemMap)?;
         let bytes = size(bytes)?;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the range is the caller's own reservation; the handle exists and is
+            // that large.
             Ok(unsafe { (entry.call)(start, bytes, 0, handle, 0) })
         })?;
         entry.check(code)
@@ -243,10 +244,10 @@ impl Driver {
     /// # Errors
     /// If the driver refuses; all is still mapped then.
     pub unsafe fn unmap(&self, start: DevicePtr, bytes: u64) -> Result<(), DriverError> {
-        let entry = self.optional(&self.api.pages.unmap)?;
+        let entry = self.optional(&self.api.cuMemUnmap)?;
         let bytes = size(bytes)?;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; nobody uses the memory in this range, nor does queued work.
             Ok(unsafe { (entry.call)(start, bytes) })
         })?;
         entry.check(code)
@@ -265,11 +266,12 @@ impl Driver {
         bytes: u64,
         devices: &[i32],
     ) -> Result<(), DriverError> {
-        let entry = self.optional(&self.api.pages.set_access)?;
+        let entry = self.optional(&self.api.cuMemSetAccess)?;
         let bytes = size(bytes)?;
         let access = readers_and_writers(devices);
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise; the list outlives the call.
+            // SAFETY: DRIVER1; the range is the caller's own and mapped; the list outlives the
+            // call.
             Ok(unsafe { (entry.call)(start, bytes, access.as_ptr(), access.len()) })
         })?;
         entry.check(code)
@@ -280,7 +282,7 @@ impl Driver {
     /// # Errors
     /// If nothing is mapped there, or the driver is older than 10.2.
     pub fn access(&self, address: DevicePtr, device: i32) -> Result<u64, DriverError> {
-        let entry = self.optional(&self.api.pages.get_access)?;
+        let entry = self.optional(&self.api.cuMemGetAccess)?;
         let location = place_of(device);
         let mut flags = 0;
         // SAFETY: DRIVER1; number and location outlive the call.

@@ -13,7 +13,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses or is older than 11.2.
     pub fn create_pool(&self, device: i32) -> Result<PoolHandle, DriverError> {
-        let entry = self.optional(&self.api.pools.create)?;
+        let entry = self.optional(&self.api.cuMemPoolCreate)?;
         let properties = PoolProps {
             kind: constants::MEM_ALLOCATION_TYPE_PINNED,
             handle_types: constants::MEM_HANDLE_TYPE_NONE,
@@ -38,8 +38,8 @@ impl Driver {
     /// # Errors
     /// If the driver refuses; the pool is still there then.
     pub unsafe fn destroy_pool(&self, pool: PoolHandle) -> Result<(), DriverError> {
-        let entry = self.optional(&self.api.pools.destroy)?;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.optional(&self.api.cuMemPoolDestroy)?;
+        // SAFETY: DRIVER1; the pool came from the driver, and is destroyed this once.
         let code = unsafe { (entry.call)(pool) };
         entry.check(code)
     }
@@ -49,7 +49,7 @@ impl Driver {
     /// # Errors
     /// If the driver refuses or is older than 11.2.
     pub fn pool_of_device(&self, device: i32) -> Result<PoolHandle, DriverError> {
-        let entry = self.optional(&self.api.pools.of_device)?;
+        let entry = self.optional(&self.api.cuDeviceGetMemPool)?;
         let mut pool = PoolHandle::NULL;
         // SAFETY: DRIVER1; the handle outlives the call.
         let code = unsafe { (entry.call)(&raw mut pool, device) };
@@ -65,10 +65,10 @@ impl Driver {
     /// # Errors
     /// If the driver refuses.
     pub unsafe fn trim_pool(&self, pool: PoolHandle, keep_bytes: u64) -> Result<(), DriverError> {
-        let entry = self.optional(&self.api.pools.trim)?;
+        let entry = self.optional(&self.api.cuMemPoolTrimTo)?;
         // More than there are addresses is the same as all.
         let keep = usize::try_from(keep_bytes).unwrap_or(usize::MAX);
-        // SAFETY: DRIVER1, and the caller's promise.
+        // SAFETY: DRIVER1; the pool exists.
         let code = unsafe { (entry.call)(pool, keep) };
         entry.check(code)
     }
@@ -85,10 +85,10 @@ impl Driver {
         pool: PoolHandle,
         bytes: u64,
     ) -> Result<(), DriverError> {
-        let entry = self.optional(&self.api.pools.set_attribute)?;
+        let entry = self.optional(&self.api.cuMemPoolSetAttribute)?;
         let mut value = bytes;
         let place = (&raw mut value).cast::<c_void>();
-        // SAFETY: DRIVER1, and the caller's promise; this attribute is 64 bits wide.
+        // SAFETY: DRIVER1; the pool exists; this attribute is 64 bits wide.
         let code = unsafe { (entry.call)(pool, constants::POOL_RELEASE_THRESHOLD, place) };
         entry.check(code)
     }
@@ -102,10 +102,10 @@ impl Driver {
     /// # Errors
     /// If the driver refuses.
     pub unsafe fn pool_bytes(&self, pool: PoolHandle, attribute: u32) -> Result<u64, DriverError> {
-        let entry = self.optional(&self.api.pools.get_attribute)?;
+        let entry = self.optional(&self.api.cuMemPoolGetAttribute)?;
         let mut value = 0u64;
         let place = (&raw mut value).cast::<c_void>();
-        // SAFETY: DRIVER1, and the caller's promise; no attribute is wider than 64 bits.
+        // SAFETY: DRIVER1; the pool exists; no attribute is wider than 64 bits.
         let code = unsafe { (entry.call)(pool, attribute, place) };
         entry.check(code)?;
         Ok(value)
@@ -123,10 +123,10 @@ impl Driver {
         bytes: u64,
         stream: StreamHandle,
     ) -> Result<DevicePtr, DriverError> {
-        let entry = self.optional(&self.api.pools.alloc)?;
+        let entry = self.optional(&self.api.cuMemAllocAsync)?;
         let bytes = size(bytes)?;
         let mut address = 0;
-        // SAFETY: DRIVER1, and the caller's promise; the address outlives the call.
+        // SAFETY: DRIVER1; the stream exists; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, bytes, stream) };
         entry.check(code)?;
         Ok(address)
@@ -145,10 +145,10 @@ impl Driver {
         pool: PoolHandle,
         stream: StreamHandle,
     ) -> Result<DevicePtr, DriverError> {
-        let entry = self.optional(&self.api.pools.alloc_from)?;
+        let entry = self.optional(&self.api.cuMemAllocFromPoolAsync)?;
         let bytes = size(bytes)?;
         let mut address = 0;
-        // SAFETY: DRIVER1, and the caller's promise; the address outlives the call.
+        // SAFETY: DRIVER1; pool and stream exist; the address outlives the call.
         let code = unsafe { (entry.call)(&raw mut address, bytes, pool, stream) };
         entry.check(code)?;
         Ok(address)
@@ -167,8 +167,9 @@ impl Driver {
         address: DevicePtr,
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
-        let entry = self.optional(&self.api.pools.free)?;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.optional(&self.api.cuMemFreeAsync)?;
+        // SAFETY: DRIVER1; the stream exists; the memory is the pool's, is freed this once, and is
+        // used by nothing that the free does not come behind.
         let code = unsafe { (entry.call)(address, stream) };
         entry.check(code)
     }

@@ -71,7 +71,7 @@ impl Driver {
 
     /// Changes the thread's mode of captures; the mode before.
     fn exchange_capture_mode(&self, mode: u32) -> Result<u32, DriverError> {
-        let entry = self.api.exchange_capture_mode;
+        let entry = self.api.cuThreadExchangeStreamCaptureMode;
         let mut mode = mode;
         // SAFETY: DRIVER1; the number outlives the call.
         let code = unsafe { (entry.call)(&raw mut mode) };

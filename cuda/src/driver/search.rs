@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use larder_cuda_abi::functions;
 use libloading::Library;
 
 use super::error::LoadError;
@@ -200,7 +201,7 @@ pub(super) fn mapped_file(found: &Found) -> Option<PathBuf> {
 /// Where a function lies that every driver has.
 fn function_in(library: &Library) -> Option<usize> {
     // SAFETY: it is only looked up.
-    let symbol = unsafe { library.get::<unsafe extern "C" fn(u32) -> u32>("cuInit") };
+    let symbol = unsafe { library.get::<functions::cuInit>("cuInit") };
     Some(*symbol.ok()? as usize)
 }
 

@@ -1,8 +1,9 @@
 //! [`StandIn`]: the control of the stand-in driver, for tests: what it counted, what it should
 //! refuse, what it found.
 //!
-//! Invariant DRIVER2: the type of each field is the C prototype of the function of the stand-in's control
-//! interface that it is looked up by, and the library stays loaded for as long as the table lives.
+//! Invariant DRIVER2: the type of each field is the C prototype of the function of the stand-in's
+//! control interface that it is looked up by, as both come from one row of the table in
+//! `larder_cuda_abi`; and the library stays loaded for as long as the fields live.
 
 use core::ffi::c_char;
 use core::fmt;
@@ -11,8 +12,8 @@ use std::ffi::CString;
 use std::path::Path;
 use std::time::Duration;
 
-use larder_cuda_abi::Code;
 use larder_cuda_abi::stand_in::{KernelBody, VERSION};
+use larder_cuda_abi::{Code, for_each_control_function};
 use libloading::Library;
 
 use super::error::{DriverError, LoadError};
@@ -85,34 +86,27 @@ pub struct Alive {
     pub bytes: u64,
 }
 
-/// The control of the stand-in driver. It acts on the whole process: tests that use it take turns.
-pub struct StandIn {
-    reset: unsafe extern "C" fn(u32, u64),
-    set_memory: unsafe extern "C" fn(i32, u64) -> Code,
-    set_driver_version: unsafe extern "C" fn(u32),
-    calls: unsafe extern "C" fn(*const c_char) -> u64,
-    call_table: Text,
-    reset_calls: unsafe extern "C" fn(),
-    fail: unsafe extern "C" fn(*const c_char, u64, u64, Code) -> Code,
-    clear_failures: unsafe extern "C" fn(),
-    schedule: unsafe extern "C" fn(u32, u64),
-    used: unsafe extern "C" fn(i32) -> u64,
-    alive: Text,
-    findings: Text,
-    clear_findings: unsafe extern "C" fn(),
-    kernel: unsafe extern "C" fn(*const c_char, KernelBody) -> Code,
-    poison: unsafe extern "C" fn(u32),
-    mapping_waits: unsafe extern "C" fn(u32) -> u32,
-    mapping_spoils: unsafe extern "C" fn(u32),
-    virtual_memory: unsafe extern "C" fn(u32),
-    set_addresses: unsafe extern "C" fn(u64),
-    set_pinned: unsafe extern "C" fn(u64),
-    managed_concurrently: unsafe extern "C" fn(u32),
-    share: unsafe extern "C" fn(*const c_char) -> Code,
-    kernel_time: unsafe extern "C" fn(*const c_char, u64) -> Code,
-    advance: unsafe extern "C" fn(u64) -> u64,
-    busy: unsafe extern "C" fn(i32) -> u64,
+/// Declares [`StandIn`]: each function is looked up by its name, with its prototype (DRIVER2).
+macro_rules! control {
+    ($(fn $name:ident($($parameter:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {
+        /// The control of the stand-in driver. It acts on the whole process: tests that use it take
+        /// turns.
+        pub struct StandIn {
+            $($name: unsafe extern "C" fn($($kind),*) $(-> $answer)?,)*
+        }
+
+        impl Control<'_> {
+            /// Looks every function up.
+            fn resolve(&self) -> Result<StandIn, LoadError> {
+                Ok(StandIn {
+                    $($name: self.find(stringify!($name))?,)*
+                })
+            }
+        }
+    };
 }
+
+for_each_control_function!(control);
 
 impl StandIn {
     /// Looks the control up; `None` if the library is not a stand-in.
@@ -128,40 +122,14 @@ impl StandIn {
                 version,
             });
         }
-        Ok(Some(Self {
-            reset: control.find("larder_stand_in_reset")?,
-            set_memory: control.find("larder_stand_in_set_memory")?,
-            set_driver_version: control.find("larder_stand_in_set_driver_version")?,
-            calls: control.find("larder_stand_in_calls")?,
-            call_table: control.find("larder_stand_in_call_table")?,
-            reset_calls: control.find("larder_stand_in_reset_calls")?,
-            fail: control.find("larder_stand_in_fail")?,
-            clear_failures: control.find("larder_stand_in_clear_failures")?,
-            schedule: control.find("larder_stand_in_schedule")?,
-            used: control.find("larder_stand_in_used")?,
-            alive: control.find("larder_stand_in_alive")?,
-            findings: control.find("larder_stand_in_findings")?,
-            clear_findings: control.find("larder_stand_in_clear_findings")?,
-            kernel: control.find("larder_stand_in_kernel")?,
-            poison: control.find("larder_stand_in_poison")?,
-            mapping_waits: control.find("larder_stand_in_mapping_waits")?,
-            mapping_spoils: control.find("larder_stand_in_mapping_spoils")?,
-            virtual_memory: control.find("larder_stand_in_virtual_memory")?,
-            set_addresses: control.find("larder_stand_in_set_addresses")?,
-            set_pinned: control.find("larder_stand_in_set_pinned")?,
-            managed_concurrently: control.find("larder_stand_in_managed_concurrently")?,
-            share: control.find("larder_stand_in_share")?,
-            kernel_time: control.find("larder_stand_in_kernel_time")?,
-            advance: control.find("larder_stand_in_advance")?,
-            busy: control.find("larder_stand_in_busy")?,
-        }))
+        control.resolve().map(Some)
     }
 
     /// Forgets everything but what the environment says; so many devices of so much memory. Handles and
     /// addresses from before are nothing any more: only for when the program holds none.
     pub fn reset(&self, devices: u32, bytes: u64) {
         // SAFETY: DRIVER2; the stand-in checks every handle it is given later.
-        unsafe { (self.reset)(devices, bytes) }
+        unsafe { (self.larder_stand_in_reset)(devices, bytes) }
     }
 
     /// Sets the memory of a device.
@@ -170,7 +138,7 @@ impl StandIn {
     /// If there is no such device, or more is in use.
     pub fn set_memory(&self, device: i32, bytes: u64) -> Result<(), DriverError> {
         // SAFETY: DRIVER2; the call takes no pointers.
-        let code = unsafe { (self.set_memory)(device, bytes) };
+        let code = unsafe { (self.larder_stand_in_set_memory)(device, bytes) };
         checked("larder_stand_in_set_memory", code)
     }
 
@@ -178,26 +146,26 @@ impl StandIn {
     /// already.
     pub fn set_driver_version(&self, version: u32) {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.set_driver_version)(version) }
+        unsafe { (self.larder_stand_in_set_driver_version)(version) }
     }
 
     /// Calls of a function so far, by its name in the library; `None` for all functions.
     pub fn calls(&self, function: Option<&str>) -> u64 {
         let name = Name::of(function);
         // SAFETY: DRIVER2; the name outlives the call.
-        unsafe { (self.calls)(name.pointer()) }
+        unsafe { (self.larder_stand_in_calls)(name.pointer()) }
     }
 
     /// Each function called so far, with its calls.
     pub fn call_table(&self) -> Vec<(String, u64)> {
-        let rows = self.lines(self.call_table);
+        let rows = self.lines(self.larder_stand_in_call_table);
         rows.iter().filter_map(|row| named_number(row)).collect()
     }
 
     /// Counts anew.
     pub fn reset_calls(&self) {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.reset_calls)() }
+        unsafe { (self.larder_stand_in_reset_calls)() }
     }
 
     /// Refuses calls from now on. Several rules may stand at once.
@@ -207,37 +175,39 @@ impl StandIn {
     pub fn fail(&self, rule: Rule<'_>) -> Result<(), DriverError> {
         let name = Name::of(rule.function);
         // SAFETY: DRIVER2; the name outlives the call.
-        let code = unsafe { (self.fail)(name.pointer(), rule.skip, rule.times, rule.code) };
+        let code = unsafe {
+            (self.larder_stand_in_fail)(name.pointer(), rule.skip, rule.times, rule.code)
+        };
         checked("larder_stand_in_fail", code)
     }
 
     /// Refuses nothing any more.
     pub fn clear_failures(&self) {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.clear_failures)() }
+        unsafe { (self.larder_stand_in_clear_failures)() }
     }
 
     /// Runs queued work as soon as it may run; the default.
     pub fn schedule_eagerly(&self) {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.schedule)(0, 0) }
+        unsafe { (self.larder_stand_in_schedule)(0, 0) }
     }
 
     /// Runs queued work only when something forces it, or by chance, in an order drawn from the seed.
     pub fn schedule_deferred(&self, seed: u64) {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.schedule)(1, seed) }
+        unsafe { (self.larder_stand_in_schedule)(1, seed) }
     }
 
     /// Bytes of a device in use by this process.
     pub fn used(&self, device: i32) -> u64 {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.used)(device) }
+        unsafe { (self.larder_stand_in_used)(device) }
     }
 
     /// All that exists, by kind.
     pub fn alive(&self) -> Vec<Alive> {
-        let rows = self.lines(self.alive);
+        let rows = self.lines(self.larder_stand_in_alive);
         let kind_of = |row: &String| {
             let mut words = row.split_whitespace();
             Some(Alive {
@@ -251,13 +221,13 @@ impl StandIn {
 
     /// Each misuse found so far, in words.
     pub fn findings(&self) -> Vec<String> {
-        self.lines(self.findings)
+        self.lines(self.larder_stand_in_findings)
     }
 
     /// Forgets what was found.
     pub fn clear_findings(&self) {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.clear_findings)() }
+        unsafe { (self.larder_stand_in_clear_findings)() }
     }
 
     /// Gives the kernels of that name a body that runs on the host, once a launch.
@@ -293,15 +263,16 @@ impl StandIn {
     /// If the stand-in refuses.
     pub unsafe fn register_kernel(&self, name: &str, body: KernelBody) -> Result<(), DriverError> {
         let name = Name::of(Some(name));
-        // SAFETY: DRIVER2, and the caller's promise; the name outlives the call.
-        let code = unsafe { (self.kernel)(name.pointer(), body) };
+        // SAFETY: DRIVER2; the name outlives the call. The stand-in will call the body for launches
+        // of kernels of this name, for which the caller says that it is sound.
+        let code = unsafe { (self.larder_stand_in_kernel)(name.pointer(), Some(body)) };
         checked("larder_stand_in_kernel", code)
     }
 
     /// Whether new device and pinned memory is filled with a pattern.
     pub fn poison(&self, on: bool) {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.poison)(u32::from(on)) }
+        unsafe { (self.larder_stand_in_poison)(u32::from(on)) }
     }
 
     /// Sets whether unmapping memory and setting access to it wait for queued work that may use it. They do
@@ -309,42 +280,42 @@ impl StandIn {
     /// changes nothing of it.
     pub fn mapping_waits(&self, on: bool) -> bool {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.mapping_waits)(u32::from(on)) != 0 }
+        unsafe { (self.larder_stand_in_mapping_waits)(u32::from(on)) != 0 }
     }
 
     /// Sets whether calls of virtual memory are unsafe while streams capture: refused as `cuMemAlloc` is, and the
     /// captures spoilt. They are not at first, and after a [reset](Self::reset).
     pub fn mapping_spoils(&self, on: bool) {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.mapping_spoils)(u32::from(on)) }
+        unsafe { (self.larder_stand_in_mapping_spoils)(u32::from(on)) }
     }
 
     /// Sets whether the devices have virtual memory, as they have at first, and after a [reset](Self::reset).
     /// What exists stays.
     pub fn virtual_memory(&self, on: bool) {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.virtual_memory)(u32::from(on)) }
+        unsafe { (self.larder_stand_in_virtual_memory)(u32::from(on)) }
     }
 
     /// Sets how many bytes of addresses may be reserved at a time, by one reservation or by many: at first, and
     /// after a [reset](Self::reset), any number. What is reserved stays so.
     pub fn set_addresses(&self, bytes: u64) {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.set_addresses)(bytes) }
+        unsafe { (self.larder_stand_in_set_addresses)(bytes) }
     }
 
     /// Sets how much of the host's memory may be pinned or registered, in whole pages: at first, and after a
     /// [reset](Self::reset), as much as the host has. What is pinned already stays so.
     pub fn set_pinned(&self, bytes: u64) {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.set_pinned)(bytes) }
+        unsafe { (self.larder_stand_in_set_pinned)(bytes) }
     }
 
     /// Sets whether hosts and devices may use managed memory at once, as they may at first. Then there may be
     /// more of it than the device has; without, what is made from now on counts against its device.
     pub fn managed_concurrently(&self, on: bool) {
         // SAFETY: DRIVER2; the call takes no pointers.
-        unsafe { (self.managed_concurrently)(u32::from(on)) }
+        unsafe { (self.larder_stand_in_managed_concurrently)(u32::from(on)) }
     }
 
     /// Counts the devices' memory in this file, together with other processes.
@@ -354,7 +325,7 @@ impl StandIn {
     pub fn share(&self, path: &Path) -> Result<(), DriverError> {
         let name = Name::of(path.to_str());
         // SAFETY: DRIVER2; the name outlives the call.
-        let code = unsafe { (self.share)(name.pointer()) };
+        let code = unsafe { (self.larder_stand_in_share)(name.pointer()) };
         checked("larder_stand_in_share", code)
     }
 
@@ -366,20 +337,20 @@ impl StandIn {
     pub fn set_kernel_time(&self, name: &str, takes: Duration) -> Result<(), DriverError> {
         let name = Name::of(Some(name));
         // SAFETY: DRIVER2; the name outlives the call.
-        let code = unsafe { (self.kernel_time)(name.pointer(), nanos(takes)) };
+        let code = unsafe { (self.larder_stand_in_kernel_time)(name.pointer(), nanos(takes)) };
         checked("larder_stand_in_kernel_time", code)
     }
 
     /// Lets time pass on the devices; their time then.
     pub fn advance(&self, time: Duration) -> Duration {
         // SAFETY: DRIVER2; the call takes no pointers.
-        Duration::from_nanos(unsafe { (self.advance)(nanos(time)) })
+        Duration::from_nanos(unsafe { (self.larder_stand_in_advance)(nanos(time)) })
     }
 
     /// How much of its time a device ran kernels.
     pub fn busy(&self, device: i32) -> Duration {
         // SAFETY: DRIVER2; the call takes no pointers.
-        Duration::from_nanos(unsafe { (self.busy)(device) })
+        Duration::from_nanos(unsafe { (self.larder_stand_in_busy)(device) })
     }
 
     /// A text, asked for until it has not grown meanwhile.
@@ -435,7 +406,7 @@ impl Control<'_> {
         Ok(unsafe { version() })
     }
 
-    /// Only `StandIn::of` calls it, with the prototype of the name (DRIVER2).
+    /// Only `version` and `resolve` call it, with the prototype of the name (DRIVER2).
     fn find<F: Copy>(&self, name: &'static str) -> Result<F, LoadError> {
         // SAFETY: DRIVER2: `F` is the prototype of the function of this name.
         let symbol = unsafe { self.library.get::<F>(name) };

@@ -42,7 +42,7 @@ impl Context {
     /// If the driver refuses, or work failed.
     pub fn is_done(&self, stream: &CudaStream) -> Result<bool, DriverError> {
         self.try_on(stream, |driver, stream| {
-            // SAFETY: the caller holds the stream.
+            // SAFETY: the reference to the stream keeps it.
             unsafe { driver.query_stream(stream) }
         })
     }
@@ -53,7 +53,7 @@ impl Context {
     /// If the driver refuses, or work failed.
     pub fn wait_for(&self, stream: &CudaStream) -> Result<(), DriverError> {
         self.try_on(stream, |driver, stream| {
-            // SAFETY: the caller holds the stream.
+            // SAFETY: the reference to the stream keeps it.
             unsafe { driver.synchronize_stream(stream) }
         })
     }
@@ -65,7 +65,7 @@ impl Context {
     /// If the driver refuses, and if it is older than 12.0.
     pub fn stream_number(&self, stream: &CudaStream) -> Result<u64, DriverError> {
         self.try_on(stream, |driver, stream| {
-            // SAFETY: the caller holds the stream.
+            // SAFETY: the reference to the stream keeps it.
             unsafe { driver.stream_number(stream) }
         })
     }
@@ -76,7 +76,7 @@ impl Context {
     /// If the driver refuses, as it does for the legacy stream while another one captures.
     pub fn capture_status(&self, stream: &CudaStream) -> Result<CaptureStatus, DriverError> {
         self.try_on(stream, |driver, stream| {
-            // SAFETY: the caller holds the stream.
+            // SAFETY: the reference to the stream keeps it.
             unsafe { driver.capture_status(stream) }
         })
     }
@@ -88,7 +88,7 @@ impl Context {
     /// If the driver refuses.
     pub(crate) fn status_of_own(&self, stream: &CudaStream) -> Result<CaptureStatus, DriverError> {
         let handle = StreamHandle(stream.cu_stream().addr());
-        // SAFETY: the caller holds the stream.
+        // SAFETY: the reference to the stream keeps it.
         match unsafe { self.driver().capture_status(handle) } {
             // CUDA documents no such answer; a driver that gives it is asked as for any other stream.
             Err(error) if error.code() == Some(Code::INVALID_CONTEXT) => {
@@ -106,7 +106,7 @@ impl Context {
     /// is older than 11.3.
     pub fn capture_id(&self, stream: &CudaStream) -> Result<(CaptureStatus, u64), DriverError> {
         self.try_on(stream, |driver, stream| {
-            // SAFETY: the caller holds the stream.
+            // SAFETY: the reference to the stream keeps it.
             unsafe { driver.capture_id(stream) }
         })
     }
@@ -121,9 +121,9 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, and if it is older than 12.0.
     pub unsafe fn stream_number(&self, stream: StreamHandle) -> Result<u64, DriverError> {
-        let entry = self.optional(&self.api.stream_id)?;
+        let entry = self.optional(&self.api.cuStreamGetId)?;
         let mut number = 0;
-        // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
+        // SAFETY: DRIVER1; the stream exists; the number outlives the call.
         let code = unsafe { (entry.call)(stream, &raw mut number) };
         entry.check(code)?;
         Ok(number)
@@ -141,9 +141,9 @@ impl Driver {
         &self,
         stream: StreamHandle,
     ) -> Result<ContextHandle, DriverError> {
-        let entry = self.api.stream_context;
+        let entry = self.api.cuStreamGetCtx;
         let mut context = ContextHandle::NULL;
-        // SAFETY: DRIVER1, and the caller's promise; the handle outlives the call.
+        // SAFETY: DRIVER1; the stream exists; the handle outlives the call.
         let code = unsafe { (entry.call)(stream, &raw mut context) };
         entry.check(code)?;
         Ok(context)
@@ -157,9 +157,9 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, or work failed.
     pub unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
-        let entry = self.api.stream_synchronize;
+        let entry = self.api.cuStreamSynchronize;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the stream exists.
             Ok(unsafe { (entry.call)(stream) })
         })?;
         entry.check(code)
@@ -173,9 +173,9 @@ impl Driver {
     /// # Errors
     /// If the driver refuses, or work failed.
     pub unsafe fn query_stream(&self, stream: StreamHandle) -> Result<bool, DriverError> {
-        let entry = self.api.stream_query;
+        let entry = self.api.cuStreamQuery;
         let code = self.relaxed(|| {
-            // SAFETY: DRIVER1, and the caller's promise.
+            // SAFETY: DRIVER1; the stream exists.
             Ok(unsafe { (entry.call)(stream) })
         })?;
         match code {
@@ -196,8 +196,8 @@ impl Driver {
         stream: StreamHandle,
         event: EventHandle,
     ) -> Result<(), DriverError> {
-        let entry = self.api.stream_wait;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.api.cuStreamWaitEvent;
+        // SAFETY: DRIVER1; stream and event exist.
         let code = unsafe { (entry.call)(stream, event, 0) };
         entry.check(code)
     }
@@ -213,9 +213,9 @@ impl Driver {
         &self,
         stream: StreamHandle,
     ) -> Result<CaptureStatus, DriverError> {
-        let entry = self.api.stream_capturing;
+        let entry = self.api.cuStreamIsCapturing;
         let mut status = 0;
-        // SAFETY: DRIVER1, and the caller's promise; the number outlives the call.
+        // SAFETY: DRIVER1; the stream exists; the number outlives the call.
         let code = unsafe { (entry.call)(stream, &raw mut status) };
         entry.check(code)?;
         Ok(CaptureStatus::of(status))
@@ -234,10 +234,10 @@ impl Driver {
         &self,
         stream: StreamHandle,
     ) -> Result<(CaptureStatus, u64), DriverError> {
-        let entry = self.optional(&self.api.stream_capture_info)?;
+        let entry = self.optional(&self.api.cuStreamGetCaptureInfo_v2)?;
         let (mut status, mut id) = (0, 0);
         let none = (null_mut(), null_mut(), null_mut());
-        // SAFETY: DRIVER1, and the caller's promise; both numbers outlive the call, the rest is optional.
+        // SAFETY: DRIVER1; the stream exists; both numbers outlive the call, the rest is optional.
         let code =
             unsafe { (entry.call)(stream, &raw mut status, &raw mut id, none.0, none.1, none.2) };
         entry.check(code)?;

@@ -24,8 +24,9 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.transfers.to_host;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.api.cuMemcpyDtoHAsync_v2;
+        // SAFETY: DRIVER1; the stream exists; both ranges are that long, and the host's stays,
+        // untouched, until the stream is done.
         let code = unsafe { (entry.call)(to.cast(), from, bytes, stream) };
         entry.check(code)
     }
@@ -46,8 +47,9 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.transfers.to_device;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.api.cuMemcpyHtoDAsync_v2;
+        // SAFETY: DRIVER1; the stream exists; both ranges are that long, and the host's stays,
+        // untouched, until the stream is done.
         let code = unsafe { (entry.call)(to, from.cast(), bytes, stream) };
         entry.check(code)
     }
@@ -67,8 +69,8 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let bytes = size(bytes)?;
-        let entry = self.api.transfers.within;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.api.cuMemcpyDtoDAsync_v2;
+        // SAFETY: DRIVER1; the stream exists; both ranges are that long and do not overlap.
         let code = unsafe { (entry.call)(to, from, bytes, stream) };
         entry.check(code)
     }
@@ -88,8 +90,8 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let times = size(times)?;
-        let entry = self.api.transfers.fill_1;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.api.cuMemsetD8Async;
+        // SAFETY: DRIVER1; the stream exists; the range is that long.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
     }
@@ -111,8 +113,8 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let times = size(times)?;
-        let entry = self.api.transfers.fill_2;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.api.cuMemsetD16Async;
+        // SAFETY: DRIVER1; the stream exists; the range is aligned, and twice that long.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
     }
@@ -134,8 +136,8 @@ impl Driver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let times = size(times)?;
-        let entry = self.api.transfers.fill_4;
-        // SAFETY: DRIVER1, and the caller's promise.
+        let entry = self.api.cuMemsetD32Async;
+        // SAFETY: DRIVER1; the stream exists; the range is aligned, and four times that long.
         let code = unsafe { (entry.call)(to, value, times, stream) };
         entry.check(code)
     }

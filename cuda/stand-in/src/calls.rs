@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use larder_cuda_abi::Code;
+use larder_cuda_abi::{Code, functions};
 
 /// A rule by which calls are refused.
 #[derive(Clone, Debug)]
@@ -50,7 +50,8 @@ impl Calls {
         times: u64,
         code: Code,
     ) -> Result<(), Code> {
-        let known = name.as_deref().is_none_or(crate::exports::is_exported);
+        let is_name = |name: &str| functions::ALL.iter().any(|(known, _)| *known == name);
+        let known = name.as_deref().is_none_or(is_name);
         if !known || code.name().is_none() {
             return Err(Code::INVALID_VALUE);
         }

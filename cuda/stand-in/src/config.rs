@@ -59,11 +59,9 @@ impl Config {
 
 /// Memory of this machine; without a limit where the system does not tell.
 fn host_bytes() -> u64 {
-    // SAFETY: it only answers.
-    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
-    // SAFETY: it only answers.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    match (u64::try_from(pages), u64::try_from(page)) {
+    // SAFETY: `sysconf` takes any number, and only answers.
+    let of = |name| u64::try_from(unsafe { libc::sysconf(name) });
+    match (of(libc::_SC_PHYS_PAGES), of(libc::_SC_PAGESIZE)) {
         (Ok(pages), Ok(page)) => pages.saturating_mul(page),
         _ => u64::MAX,
     }

@@ -3,6 +3,10 @@
 //!
 //! FFI1 a caller of an exported function passes, where it expects memory, null or memory that is
 //! valid for it during the call, as the documentation of that function says.
+//!
+//! FFI2 a function that is passed to an exported one may be called as the documentation says: a
+//! host function with its data, once for each run, from any thread; a kernel's body with a call
+//! that lives until it returns.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -44,19 +48,17 @@ impl<T> Out<T> {
     pub(crate) fn at(&self, index: usize) -> Self {
         Self(self.0.wrapping_add(index))
     }
+
+    /// The place for bytes, or for a value whose type another argument of the call names.
+    pub(crate) fn cast<U>(&self) -> Out<U> {
+        Out(self.0.cast())
+    }
 }
 
 impl<T: Copy> Out<T> {
     /// Reads the value at the place, for an argument that is both input and output.
     pub(crate) fn value(&self) -> Result<T, Code> {
         In(self.0.cast_const()).get()
-    }
-}
-
-impl Out<c_void> {
-    /// Casts the place to one for a `T`; another argument of the call names that type.
-    pub(crate) fn cast<T>(&self) -> Out<T> {
-        Out(self.0.cast())
     }
 }
 
@@ -99,7 +101,8 @@ impl<T: Copy> In<T> {
             return Err(Code::INVALID_VALUE);
         }
         let place = self.0.wrapping_add(index);
-        // SAFETY: not null, so by FFI1 valid for reads of as many elements as the caller said.
+        // SAFETY: not null, so by FFI1 valid for reads of as many elements as another argument
+        // says.
         Ok(unsafe { place.read_unaligned() })
     }
 
@@ -108,10 +111,10 @@ impl<T: Copy> In<T> {
     }
 }
 
-impl In<*const u8> {
+impl In<*const c_void> {
     /// So many bytes that the element `index` points at.
     pub(crate) fn bytes_behind(&self, index: usize, count: usize) -> Result<Vec<u8>, Code> {
-        In(self.at(index)?).slice(count)
+        In(self.at(index)?.cast()).slice(count)
     }
 }
 
@@ -134,3 +137,19 @@ impl Text {
         Ok(String::from_utf8_lossy(self.bytes()?).into_owned())
     }
 }
+
+/// A type of an argument that C passes as its type `C`.
+pub(crate) trait Takes<C> {}
+
+impl<C> Takes<C> for C {}
+impl<C, T: Takes<C>> Takes<*mut C> for Out<T> {}
+impl<C, T: Takes<C>> Takes<*const C> for In<T> {}
+/// Memory that the function only reads.
+impl<C, T: Takes<C>> Takes<*mut C> for In<T> {}
+impl<C> Takes<*mut C> for *const C {}
+/// An address that the function looks up.
+impl<C> Takes<*mut C> for usize {}
+impl<C> Takes<*const C> for usize {}
+impl Takes<*const c_char> for Text {}
+/// The image of a module, which is a text or refused.
+impl Takes<*const c_void> for Text {}

@@ -116,11 +116,13 @@ unsafe extern "C" fn access(
     write: u32,
 ) -> *mut c_void {
     // SAFETY: a body passes the call that it was given, which lives until the body returns.
-    let running: *mut Running = unsafe { (*call).driver }.cast();
-    // SAFETY: `do_kernel` put its own `Running` there and touches it only after the body.
-    let running = unsafe { &mut *running };
-    // SAFETY: `do_kernel` holds the driver and does not use it while the body runs.
-    let driver = unsafe { &mut *running.driver };
+    // `do_kernel` has put its own `Running` there, holds the driver that this leads to, and uses
+    // neither while the body runs.
+    let (running, driver) = unsafe {
+        let running = &mut *(*call).driver.cast::<Running>();
+        let driver = &mut *running.driver;
+        (running, driver)
+    };
     let act = if write == 0 {
         Access::Read
     } else {
@@ -242,8 +244,8 @@ impl Driver {
         // A body that calls the driver is refused instead of waiting for itself.
         let closed = thread::is_closed();
         thread::set_closed(true);
-        // SAFETY: whoever registered the body promised that it is one: it may be called with a call
-        // whose parameters and driver live until it returns.
+        // SAFETY: FFI2: it was registered as the body of kernels of this name; the call, its
+        // parameters and what it leads to live until it returns.
         unsafe { (launch.body)(&raw const call) };
         thread::set_closed(closed);
         running.refused.map_or(Ok(()), Err)

@@ -40,7 +40,7 @@ pub(crate) fn register_kernels() {
     // SAFETY: a body for the kernel of that name in `kernels::PTX`, which is the only one here.
     unsafe { stand_in.register_kernel("fill_u32", kernels::fill_body) }.expect("a kernel");
     // SAFETY: a body for the kernel of that name in `kernels::PTX`, which is the only one here.
-    unsafe { stand_in.register_kernel("add_u32", kernels::add_body) }.expect("a kernel");
+    unsafe { stand_in.register_kernel("add_words", kernels::add_body) }.expect("a kernel");
 }
 
 /// With `LARDER_STAND_IN_SEED` the stand-in defers the work of every test.

@@ -265,7 +265,7 @@ pub(crate) struct Kernels {
     pub(crate) module: ModuleHandle,
     /// `fill_u32(out, count, value)`.
     pub(crate) fill: FunctionHandle,
-    /// `add_u32(out, left, right, count)`.
+    /// `add_words(out, left, right, count)`.
     pub(crate) add: FunctionHandle,
 }
 
@@ -275,7 +275,7 @@ impl Kernels {
         gpu::register_kernels();
         let module = module::load(kernels::PTX).expect("a module");
         let fill = module::function(module, c"fill_u32").expect("a kernel");
-        let add = module::function(module, c"add_u32").expect("a kernel");
+        let add = module::function(module, c"add_words").expect("a kernel");
         let new = Self { module, fill, add };
         let memory = Device::filled(512, 0);
         let legacy = StreamHandle::NULL;
@@ -292,7 +292,7 @@ impl Kernels {
             .expect("a launch");
     }
 
-    /// Queues `add_u32` over `count` words.
+    /// Queues `add_words` over `count` words.
     pub(crate) fn add(
         &self,
         out: DevicePtr,

@@ -7,11 +7,13 @@
 use core::arch::naked_asm;
 use core::ptr::{self, NonNull};
 use larder_cuda::driver::Code;
+use larder_cuda::driver::abi::functions;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::driver::Driver;
-use super::{Library, acts, in_front_of, launch, memory, pages, pools};
+use super::table::by_name;
+use super::{Library, acts};
 
 /// The version of the C library's interface that has its first `dlsym`.
 #[cfg(target_arch = "x86_64")]
@@ -44,10 +46,12 @@ fn real_dlsym() -> *mut c_void {
 pub(super) fn symbol(library: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     let real = NonNull::new(real_dlsym())?;
     type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-    // SAFETY: it is `dlsym`, whose type this is.
-    let real: Dlsym = unsafe { core::mem::transmute(real.as_ptr()) };
-    // SAFETY: a library that is open, or a pseudo handle; a text that ends in a zero byte.
-    NonNull::new(unsafe { real(library, name.as_ptr()) })
+    // SAFETY: it is `dlsym`, whose type this is; it is given a library that is open, or a pseudo
+    // handle, and a text that ends in a zero byte.
+    NonNull::new(unsafe {
+        let real: Dlsym = core::mem::transmute(real.as_ptr());
+        real(library, name.as_ptr())
+    })
 }
 
 /// What `dlsym` gives instead of the C library's answer, or null.
@@ -64,9 +68,11 @@ unsafe extern "C" fn instead(
     if name.is_null() || library == libc::RTLD_NEXT || !acts() {
         return ptr::null();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: whoever calls `dlsym` gives it a text that ends in a zero byte, and null was looked
+    // for.
     let name = unsafe { CStr::from_ptr(name) };
-    let Some(own) = by_name(name.to_bytes()) else {
+    let own = name.to_str().ok().filter(|name| name.starts_with("cu"));
+    let Some(own) = own.and_then(by_name) else {
         return ptr::null();
     };
     // INTER4.
@@ -140,174 +146,46 @@ unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_
     )
 }
 
-/// The function here that stands in front of the driver's of that name.
-#[rustfmt::skip]
-fn by_name(name: &[u8]) -> Option<*const c_void> {
-    if !name.starts_with(b"cu") {
-        return None;
-    }
-    let function = match name {
-        b"cuGetProcAddress" => cuGetProcAddress as *const (),
-        b"cuGetProcAddress_v2" => cuGetProcAddress_v2 as *const (),
-        b"cuMemAlloc_v2" => memory::cuMemAlloc_v2 as *const (),
-        b"cuMemAllocPitch_v2" => memory::cuMemAllocPitch_v2 as *const (),
-        b"cuMemAllocManaged" => memory::cuMemAllocManaged as *const (),
-        b"cuMemFree_v2" => memory::cuMemFree_v2 as *const (),
-        b"cuMemGetInfo_v2" => memory::cuMemGetInfo_v2 as *const (),
-        b"cuDeviceTotalMem_v2" => memory::cuDeviceTotalMem_v2 as *const (),
-        b"cuCtxDestroy" => memory::cuCtxDestroy as *const (),
-        b"cuCtxDestroy_v2" => memory::cuCtxDestroy_v2 as *const (),
-        b"cuDevicePrimaryCtxRetain" => memory::cuDevicePrimaryCtxRetain as *const (),
-        b"cuDevicePrimaryCtxRelease" => memory::cuDevicePrimaryCtxRelease as *const (),
-        b"cuDevicePrimaryCtxRelease_v2" => memory::cuDevicePrimaryCtxRelease_v2 as *const (),
-        b"cuDevicePrimaryCtxReset" => memory::cuDevicePrimaryCtxReset as *const (),
-        b"cuDevicePrimaryCtxReset_v2" => memory::cuDevicePrimaryCtxReset_v2 as *const (),
-        b"cuMemAllocAsync" => pools::cuMemAllocAsync as *const (),
-        b"cuMemAllocAsync_ptsz" => pools::cuMemAllocAsync_ptsz as *const (),
-        b"cuMemAllocFromPoolAsync" => pools::cuMemAllocFromPoolAsync as *const (),
-        b"cuMemAllocFromPoolAsync_ptsz" => pools::cuMemAllocFromPoolAsync_ptsz as *const (),
-        b"cuMemFreeAsync" => pools::cuMemFreeAsync as *const (),
-        b"cuMemFreeAsync_ptsz" => pools::cuMemFreeAsync_ptsz as *const (),
-        b"cuMemPoolCreate" => pools::cuMemPoolCreate as *const (),
-        b"cuMemPoolDestroy" => pools::cuMemPoolDestroy as *const (),
-        b"cuMemPoolTrimTo" => pools::cuMemPoolTrimTo as *const (),
-        b"cuMemCreate" => pages::cuMemCreate as *const (),
-        b"cuMemRelease" => pages::cuMemRelease as *const (),
-        b"cuMemRetainAllocationHandle" => pages::cuMemRetainAllocationHandle as *const (),
-        b"cuMemMap" => pages::cuMemMap as *const (),
-        b"cuMemUnmap" => pages::cuMemUnmap as *const (),
-        b"cuLaunchKernel" => launch::cuLaunchKernel as *const (),
-        b"cuLaunchKernel_ptsz" => launch::cuLaunchKernel_ptsz as *const (),
-        b"cuLaunchKernelEx" => launch::cuLaunchKernelEx as *const (),
-        b"cuLaunchKernelEx_ptsz" => launch::cuLaunchKernelEx_ptsz as *const (),
-        b"cuLaunchCooperativeKernel" => launch::cuLaunchCooperativeKernel as *const (),
-        b"cuLaunchCooperativeKernel_ptsz" => launch::cuLaunchCooperativeKernel_ptsz as *const (),
-        b"cuGraphLaunch" => launch::cuGraphLaunch as *const (),
-        b"cuGraphLaunch_ptsz" => launch::cuGraphLaunch_ptsz as *const (),
-        b"cuStreamDestroy" => launch::cuStreamDestroy as *const (),
-        b"cuStreamDestroy_v2" => launch::cuStreamDestroy_v2 as *const (),
-        _ => return None,
-    };
-    Some(function.cast())
-}
-
 /// The newest version of CUDA whose functions are known here.
 const KNOWN_VERSION: c_int = 13_040;
 
 /// Asks for the function of each thread's own default stream.
 const PER_THREAD: u64 = 2;
 
-/// Names without a version that mean more than one function: since when each, the newest first.
-#[rustfmt::skip]
-const VERSIONED: [(&[u8], c_int, &[u8]); 15] = [
-    (b"cuGetProcAddress", 12_000, b"cuGetProcAddress_v2"),
-    (b"cuGetProcAddress", 11_030, b"cuGetProcAddress"),
-    (b"cuMemAlloc", 3_020, b"cuMemAlloc_v2"),
-    (b"cuMemAllocPitch", 3_020, b"cuMemAllocPitch_v2"),
-    (b"cuMemFree", 3_020, b"cuMemFree_v2"),
-    (b"cuMemGetInfo", 3_020, b"cuMemGetInfo_v2"),
-    (b"cuDeviceTotalMem", 3_020, b"cuDeviceTotalMem_v2"),
-    (b"cuCtxDestroy", 4_000, b"cuCtxDestroy_v2"),
-    (b"cuCtxDestroy", 2_000, b"cuCtxDestroy"),
-    (b"cuStreamDestroy", 4_000, b"cuStreamDestroy_v2"),
-    (b"cuStreamDestroy", 2_000, b"cuStreamDestroy"),
-    (b"cuDevicePrimaryCtxRelease", 11_000, b"cuDevicePrimaryCtxRelease_v2"),
-    (b"cuDevicePrimaryCtxRelease", 7_000, b"cuDevicePrimaryCtxRelease"),
-    (b"cuDevicePrimaryCtxReset", 11_000, b"cuDevicePrimaryCtxReset_v2"),
-    (b"cuDevicePrimaryCtxReset", 7_000, b"cuDevicePrimaryCtxReset"),
-];
-
 /// The function here for a name without a version.
-fn by_base(base: &[u8], version: c_int, flags: u64) -> Option<*const c_void> {
-    let of_base = |(own, ..): &&(&[u8], c_int, &[u8])| *own == base;
-    if VERSIONED.iter().any(|row| of_base(&row)) {
-        let mut of_base = VERSIONED.iter().filter(of_base);
-        let (_, _, name) = of_base.find(|(_, since, _)| *since <= version)?;
-        return by_name(name);
-    }
-    if base.last().is_some_and(u8::is_ascii_digit) {
-        // It has a version.
-        return None;
-    }
-    let per_thread = || by_name(&[base, b"_ptsz"].concat());
+fn by_base(base: &str, version: c_int, flags: u64) -> Option<*const c_void> {
+    let name = functions::newest(base, u32::try_from(version).ok()?)?;
+    let per_thread = || by_name(&format!("{name}_ptsz"));
     let wanted = (flags & PER_THREAD != 0).then(per_thread).flatten();
-    wanted.or_else(|| by_name(base))
+    wanted.or_else(|| by_name(name))
 }
 
 /// Has the driver look a name up, by `ask`, and gives the function here in place of what it found.
-fn replaced(
+pub(super) fn replace(
+    driver: &Driver,
     name: *const c_char,
     place: *mut *const c_void,
     (version, flags): (c_int, u64),
-    ask: impl Fn(*mut *const c_void, c_int) -> Code,
+    ask: impl FnOnce() -> Code,
 ) -> Code {
-    let code = ask(place, version);
+    let code = ask();
     if code != Code::SUCCESS || place.is_null() || !acts() {
         return code;
     }
-    // SAFETY: the driver has written it.
-    let found = unsafe { *place };
-    if found.is_null() {
+    // SAFETY: INTER6: the driver has read the text, and written the place that it was given.
+    let (base, place) = unsafe { (CStr::from_ptr(name), &mut *place) };
+    if place.is_null() {
         return code;
     }
-    // SAFETY: the driver has read the text.
-    let base = unsafe { CStr::from_ptr(name) }.to_bytes();
-    let Some(own) = by_base(base, version, flags) else {
+    let own = base.to_str().ok();
+    let Some(own) = own.and_then(|base| by_base(base, version, flags)) else {
         return code;
     };
     // A function that was made anew since what is known here is called in another way.
-    let mut known = found;
-    if version > KNOWN_VERSION && ask(&raw mut known, KNOWN_VERSION) != Code::SUCCESS {
-        return code;
-    }
-    if known == found {
-        // SAFETY: the driver has written there.
-        unsafe { *place = own };
+    let is_known =
+        version <= KNOWN_VERSION || driver.function(name, KNOWN_VERSION, flags) == Some(*place);
+    if is_known {
+        *place = own;
     }
     code
-}
-
-/// Looks a function of the driver up, as until CUDA 11.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuGetProcAddress(
-    name: *const c_char,
-    function: *mut *const c_void,
-    version: c_int,
-    flags: u64,
-) -> Code {
-    in_front_of(
-        |driver| driver.get_proc_address,
-        |_, real| {
-            // SAFETY: the caller's promise; `replaced` asks with places of its own.
-            let ask = |place, version| unsafe { real(name, place, version, flags) };
-            replaced(name, function, (version, flags), ask)
-        },
-    )
-}
-
-/// Looks a function of the driver up.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuGetProcAddress_v2(
-    name: *const c_char,
-    function: *mut *const c_void,
-    version: c_int,
-    flags: u64,
-    status: *mut u32,
-) -> Code {
-    in_front_of(
-        |driver| driver.get_proc_address_v2,
-        |_, real| {
-            // SAFETY: the caller's promise; `replaced` asks with places of its own.
-            let ask = |place, version| unsafe { real(name, place, version, flags, status) };
-            replaced(name, function, (version, flags), ask)
-        },
-    )
 }

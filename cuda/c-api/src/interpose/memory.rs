@@ -6,16 +6,15 @@ use larder_cuda::driver::Code;
 use larder_cuda::driver::abi::{ContextHandle, DevicePtr};
 
 use super::charged::{self, Block};
-use super::driver::{Driver, Fn1};
+use super::driver::Driver;
 use super::launch::{self, SliceStream};
-use super::pools;
-use super::{acts, in_front_of};
+use super::{acts, pools};
 
 /// Charges memory of the current device, asks the driver for it, and keeps the charge by the address.
-fn alloc(
+pub(super) fn alloc(
     driver: &Driver,
-    bytes: Option<usize>,
     at: *mut DevicePtr,
+    bytes: Option<usize>,
     ask: impl FnOnce() -> Code,
 ) -> Code {
     let device = driver.device();
@@ -28,7 +27,7 @@ fn alloc(
     if let Some(charge) = charge
         && code == Code::SUCCESS
     {
-        // SAFETY: the driver has written it.
+        // SAFETY: INTER6: the driver has written the address.
         let address = unsafe { *at };
         let context = driver.context();
         charged::with(|tables| {
@@ -44,84 +43,12 @@ fn alloc(
     code
 }
 
-/// Memory of the current context.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemAlloc_v2(at: *mut DevicePtr, bytes: usize) -> Code {
-    in_front_of(
-        |driver| driver.alloc,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            alloc(driver, Some(bytes), at, || unsafe { real(at, bytes) })
-        },
-    )
-}
-
-/// Memory of the current context in rows. The driver says how long they are, so it is charged for about that.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemAllocPitch_v2(
-    at: *mut DevicePtr,
-    pitch: *mut usize,
-    width: usize,
-    height: usize,
-    element: u32,
-) -> Code {
+/// About the bytes of memory in rows: how long a row is says the driver.
+pub(super) fn pitched(width: usize, height: usize) -> Option<usize> {
     /// Rows are as long as a multiple of this, on all devices so far.
     const ROW: usize = 512;
-    in_front_of(
-        |driver| driver.alloc_pitch,
-        |driver, real| {
-            let row = width.checked_next_multiple_of(ROW);
-            let bytes = row.and_then(|row| row.checked_mul(height));
-            // SAFETY: the caller's promise.
-            let ask = || unsafe { real(at, pitch, width, height, element) };
-            alloc(driver, bytes, at, ask)
-        },
-    )
-}
-
-/// Managed memory, all of which may come to the device.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemAllocManaged(
-    at: *mut DevicePtr,
-    bytes: usize,
-    flags: u32,
-) -> Code {
-    in_front_of(
-        |driver| driver.alloc_managed,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            let ask = || unsafe { real(at, bytes, flags) };
-            alloc(driver, Some(bytes), at, ask)
-        },
-    )
-}
-
-/// Gives memory back.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemFree_v2(at: DevicePtr) -> Code {
-    in_front_of(
-        |driver| driver.free,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            free(driver, at, || unsafe { real(at) })
-        },
-    )
+    let row = width.checked_next_multiple_of(ROW);
+    row.and_then(|row| row.checked_mul(height))
 }
 
 /// Asks the driver to take memory back, plain or a pool's, and charges it no more.
@@ -142,43 +69,37 @@ pub(super) fn free(driver: &Driver, at: DevicePtr, ask: impl FnOnce() -> Code) -
 }
 
 /// How much memory of the current device is free, and how much there is: of what the limit allows.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Code {
-    in_front_of(
-        |driver| driver.info,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            let code = unsafe { real(free, total) };
-            let device = driver.device().filter(|_| code == Code::SUCCESS && acts());
-            let gpu = match device.map(|device| charged::gpu(driver, device)) {
-                Some(Ok(Some(gpu))) => gpu,
-                Some(Err(_)) => {
-                    // Nothing is given.
-                    lower(free, 0);
-                    return code;
-                }
-                _ => return code,
-            };
-            pools::refresh_all(driver);
-            let usage = gpu.memory.usage();
-            let limit = clamped(usage.config.hard_bytes);
-            let room = clamped(usage.config.hard_bytes.saturating_sub(usage.used_bytes));
-            lower(free, room);
-            if limit > 0 {
-                lower(total, limit);
-            }
-            code
-        },
-    )
+pub(super) fn info(
+    driver: &Driver,
+    free: *mut usize,
+    total: *mut usize,
+    ask: impl FnOnce() -> Code,
+) -> Code {
+    let code = ask();
+    let device = driver.device().filter(|_| code == Code::SUCCESS && acts());
+    let gpu = match device.map(|device| charged::gpu(driver, device)) {
+        Some(Ok(Some(gpu))) => gpu,
+        Some(Err(_)) => {
+            // Nothing is given.
+            lower(free, 0);
+            return code;
+        }
+        _ => return code,
+    };
+    pools::refresh_all(driver);
+    let usage = gpu.memory.usage();
+    let limit = clamped(usage.config.hard_bytes);
+    let room = clamped(usage.config.hard_bytes.saturating_sub(usage.used_bytes));
+    lower(free, room);
+    if limit > 0 {
+        lower(total, limit);
+    }
+    code
 }
 
 /// Lowers a number that the driver has written.
 fn lower(place: *mut usize, most: usize) {
-    // SAFETY: the driver has written there.
+    // SAFETY: INTER6: the driver has written there.
     let place = unsafe { &mut *place };
     *place = (*place).min(most);
 }
@@ -188,62 +109,25 @@ fn clamped(bytes: u64) -> usize {
 }
 
 /// All memory of a device: of what the limit allows. A job that has none yet is told what the device has.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuDeviceTotalMem_v2(total: *mut usize, device: c_int) -> Code {
-    in_front_of(
-        |driver| driver.total,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            let code = unsafe { real(total, device) };
-            let gpu = (code == Code::SUCCESS && acts()).then(|| charged::gpu(driver, device));
-            if let Some(Ok(Some(gpu))) = gpu {
-                let limit = clamped(gpu.memory.usage().config.hard_bytes);
-                if limit > 0 {
-                    lower(total, limit);
-                }
-            }
-            code
-        },
-    )
+pub(super) fn total(
+    driver: &Driver,
+    total: *mut usize,
+    device: c_int,
+    ask: impl FnOnce() -> Code,
+) -> Code {
+    let code = ask();
+    let gpu = (code == Code::SUCCESS && acts()).then(|| charged::gpu(driver, device));
+    if let Some(Ok(Some(gpu))) = gpu {
+        let limit = clamped(gpu.memory.usage().config.hard_bytes);
+        if limit > 0 {
+            lower(total, limit);
+        }
+    }
+    code
 }
 
 /// Ends a context, with its memory and streams.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuCtxDestroy_v2(context: ContextHandle) -> Code {
-    in_front_of(
-        |driver| driver.context_destroy,
-        |_, real| {
-            // SAFETY: the caller's promise.
-            end_context(context, || unsafe { real(context) })
-        },
-    )
-}
-
-/// Ends a context, as until CUDA 3.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuCtxDestroy(context: ContextHandle) -> Code {
-    in_front_of(
-        |driver| driver.context_destroy_v1,
-        |_, real| {
-            // SAFETY: the caller's promise.
-            end_context(context, || unsafe { real(context) })
-        },
-    )
-}
-
-fn end_context(context: ContextHandle, ask: impl FnOnce() -> Code) -> Code {
+pub(super) fn end_context(context: ContextHandle, ask: impl FnOnce() -> Code) -> Code {
     // A child of fork may find a lock that nobody gives back (INTER5).
     let ending = acts().then(|| Ending::new(context));
     let code = ask();
@@ -277,84 +161,44 @@ impl Ending {
 }
 
 /// Gives a device's primary context, which is noted.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRetain(
+pub(super) fn retain_primary(
     context: *mut ContextHandle,
     device: c_int,
+    ask: impl FnOnce() -> Code,
 ) -> Code {
-    in_front_of(
-        |driver| driver.primary_retain,
-        |_, real| {
-            // SAFETY: the caller's promise.
-            let code = unsafe { real(context, device) };
-            if code == Code::SUCCESS && acts() {
-                // SAFETY: the driver has written it.
-                let context = unsafe { *context };
-                charged::with(|tables| tables.primaries.insert(device, context));
-            }
-            code
-        },
-    )
+    let code = ask();
+    if code == Code::SUCCESS && acts() {
+        // SAFETY: INTER6: the driver has written the handle.
+        let context = unsafe { *context };
+        charged::with(|tables| tables.primaries.insert(device, context));
+    }
+    code
+}
+
+/// Lets a primary context go, which the last one ends.
+pub(super) fn release_primary(driver: &Driver, device: c_int, ask: impl FnOnce() -> Code) -> Code {
+    end_primary(device, ask, |_| !driver.is_primary_active(device))
+}
+
+/// Ends what a primary context has.
+pub(super) fn reset_primary(device: c_int, ask: impl FnOnce() -> Code) -> Code {
+    end_primary(device, ask, |code| code == Code::SUCCESS)
 }
 
 /// A call after which a device's primary context may be gone, and its memory with it.
 fn end_primary(
     device: c_int,
-    real: impl FnOnce(&Driver) -> Option<Fn1<c_int>>,
-    is_gone: impl FnOnce(&Driver, Code) -> bool,
+    ask: impl FnOnce() -> Code,
+    is_gone: impl FnOnce(Code) -> bool,
 ) -> Code {
-    in_front_of(real, |driver, real| {
-        let primary = || charged::with(|tables| tables.primaries.get(&device).copied());
-        let context = acts().then(primary).flatten();
-        let ending = context.map(Ending::new);
-        // SAFETY: a device's number; the driver looks at it.
-        let code = unsafe { real(device) };
-        if let Some(ending) = ending
-            && !is_gone(driver, code)
-        {
-            ending.put_back();
-        }
-        code
-    })
-}
-
-fn release(device: c_int, real: impl FnOnce(&Driver) -> Option<Fn1<c_int>>) -> Code {
-    // The last one ends it.
-    end_primary(device, real, |driver, _| !driver.is_primary_active(device))
-}
-
-fn reset(device: c_int, real: impl FnOnce(&Driver) -> Option<Fn1<c_int>>) -> Code {
-    end_primary(device, real, |_, code| code == Code::SUCCESS)
-}
-
-/// Lets a primary context go, as until CUDA 10.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) extern "C" fn cuDevicePrimaryCtxRelease(device: c_int) -> Code {
-    release(device, |driver| driver.primary_release)
-}
-
-/// Lets a primary context go.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code {
-    release(device, |driver| driver.primary_release_v2)
-}
-
-/// Ends what a primary context has, as until CUDA 10.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) extern "C" fn cuDevicePrimaryCtxReset(device: c_int) -> Code {
-    reset(device, |driver| driver.primary_reset)
-}
-
-/// Ends what a primary context has.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) extern "C" fn cuDevicePrimaryCtxReset_v2(device: c_int) -> Code {
-    reset(device, |driver| driver.primary_reset_v2)
+    let primary = || charged::with(|tables| tables.primaries.get(&device).copied());
+    let context = acts().then(primary).flatten();
+    let ending = context.map(Ending::new);
+    let code = ask();
+    if let Some(ending) = ending
+        && !is_gone(code)
+    {
+        ending.put_back();
+    }
+    code
 }

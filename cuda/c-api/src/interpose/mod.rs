@@ -13,12 +13,15 @@
 //! * INTER3 no lock is held while the driver is called, but that of a pool, which is asked how much it holds.
 //! * INTER4 calls that this library makes itself are not seen: its allocators charge them.
 //! * INTER5 a child of fork is not the job: its calls go on to the driver.
+//! * INTER6 what is done in place of a call has the arguments of that call, from the table. A
+//!   pointer among them is null, or valid for what the driver documents that the call reads or
+//!   writes by it; it is not null where the driver has answered success and documents that it
+//!   refuses null.
 //!
 //! # Files
-//! `lookup` functions by name · `driver` the driver's own functions · `charged` what each device is charged ·
-//! `memory` plain and managed memory, contexts · `pools` the driver's pools · `pages` virtual memory · `launch`
-//! kernels and graphs
-#![allow(non_snake_case, reason = "the driver's names")]
+//! `table` what stands in front of what · `lookup` functions by name · `driver` what the driver is
+//! asked · `charged` what each device is charged · `memory` plain and managed memory, contexts ·
+//! `pools` the driver's pools · `pages` virtual memory · `launch` kernels and graphs
 
 mod charged;
 mod driver;
@@ -27,6 +30,7 @@ mod lookup;
 mod memory;
 mod pages;
 mod pools;
+mod table;
 
 use std::ffi::{CStr, OsString, c_char, c_void};
 use std::os::unix::ffi::OsStringExt;
@@ -109,10 +113,12 @@ impl Library {
     /// The one that an address lies in. It stays loaded.
     fn of(address: *const c_void) -> Option<Self> {
         let mut place = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: the place is a local's; the address is only looked up.
-        let found = unsafe { libc::dladdr(address, place.as_mut_ptr()) };
-        // SAFETY: all zeroes is a value, and so is what was written.
-        let info = unsafe { place.assume_init() };
+        // SAFETY: `dladdr` looks the address up, and writes to the local, of which all zeroes is a
+        // value too.
+        let (found, info) = unsafe {
+            let found = libc::dladdr(address, place.as_mut_ptr());
+            (found, place.assume_init())
+        };
         if found == 0 || info.dli_fname.is_null() {
             return None;
         }

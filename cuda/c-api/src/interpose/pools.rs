@@ -12,10 +12,9 @@ use larder_cuda::ForeignCharge;
 use larder_cuda::driver::Code;
 use larder_cuda::driver::abi::{DevicePtr, PoolHandle, PoolProps, StreamHandle, constants};
 
+use super::acts;
 use super::charged::{self, Block, Gpu};
 use super::driver::Driver;
-use super::memory::free;
-use super::{acts, in_front_of};
 use crate::device::locked;
 
 /// A pool of a device.
@@ -100,7 +99,7 @@ pub(super) fn refresh_all(driver: &Driver) {
 }
 
 /// Charges an allocation, asks the driver for it, and charges the pool.
-fn alloc(
+pub(super) fn alloc(
     driver: &Driver,
     at: *mut DevicePtr,
     (pool, stream): (Option<PoolHandle>, StreamHandle),
@@ -132,7 +131,7 @@ fn alloc(
         pool.refresh(driver, gpu, charge);
     }
     if code == Code::SUCCESS {
-        // SAFETY: the driver has written it.
+        // SAFETY: INTER6: the driver has written the address.
         let address = unsafe { *at };
         let block = Block::Pooled { _pool: pool };
         charged::with(|tables| tables.blocks.insert(address, block));
@@ -140,212 +139,51 @@ fn alloc(
     code
 }
 
-/// Charges an allocation by the driver's own function.
-fn alloc_from<F>(
-    of: impl FnOnce(&Driver) -> Option<F>,
-    at: *mut DevicePtr,
-    from: (Option<PoolHandle>, StreamHandle),
-    bytes: usize,
-    call: impl FnOnce(F) -> Code,
-) -> Code {
-    in_front_of(of, |driver, real| {
-        alloc(driver, at, from, bytes, || call(real))
-    })
-}
-
-/// The stream that a function means where each thread has its own default stream.
-pub(super) fn per_thread(stream: StreamHandle) -> StreamHandle {
-    match stream {
-        StreamHandle::NULL => StreamHandle::PER_THREAD,
-        other => other,
-    }
-}
-
-/// Memory in the order of a stream, from its device's pool.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemAllocAsync(
-    at: *mut DevicePtr,
-    bytes: usize,
-    stream: StreamHandle,
-) -> Code {
-    let of = |driver: &Driver| driver.alloc_async.legacy;
-    // SAFETY: the caller's promise.
-    alloc_from(of, at, (None, stream), bytes, |real| unsafe {
-        real(at, bytes, stream)
-    })
-}
-
-/// `cuMemAllocAsync` where each thread has its own default stream.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemAllocAsync_ptsz(
-    at: *mut DevicePtr,
-    bytes: usize,
-    stream: StreamHandle,
-) -> Code {
-    let of = |driver: &Driver| driver.alloc_async.per_thread;
-    let from = (None, per_thread(stream));
-    // SAFETY: the caller's promise.
-    alloc_from(of, at, from, bytes, |real| unsafe {
-        real(at, bytes, stream)
-    })
-}
-
-/// Memory in the order of a stream, from a pool.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemAllocFromPoolAsync(
-    at: *mut DevicePtr,
-    bytes: usize,
-    pool: PoolHandle,
-    stream: StreamHandle,
-) -> Code {
-    let of = |driver: &Driver| driver.alloc_from_pool.legacy;
-    let from = (Some(pool), stream);
-    // SAFETY: the caller's promise.
-    alloc_from(of, at, from, bytes, |real| unsafe {
-        real(at, bytes, pool, stream)
-    })
-}
-
-/// `cuMemAllocFromPoolAsync` where each thread has its own default stream.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
-    at: *mut DevicePtr,
-    bytes: usize,
-    pool: PoolHandle,
-    stream: StreamHandle,
-) -> Code {
-    let of = |driver: &Driver| driver.alloc_from_pool.per_thread;
-    let from = (Some(pool), per_thread(stream));
-    // SAFETY: the caller's promise.
-    alloc_from(of, at, from, bytes, |real| unsafe {
-        real(at, bytes, pool, stream)
-    })
-}
-
-/// Gives memory back in the order of a stream.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemFreeAsync(at: DevicePtr, stream: StreamHandle) -> Code {
-    let of = |driver: &Driver| driver.free_async.legacy;
-    in_front_of(of, |driver, real| {
-        // SAFETY: the caller's promise.
-        free(driver, at, || unsafe { real(at, stream) })
-    })
-}
-
-/// `cuMemFreeAsync` where each thread has its own default stream.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemFreeAsync_ptsz(at: DevicePtr, stream: StreamHandle) -> Code {
-    let of = |driver: &Driver| driver.free_async.per_thread;
-    in_front_of(of, |driver, real| {
-        // SAFETY: the caller's promise.
-        free(driver, at, || unsafe { real(at, stream) })
-    })
-}
-
 /// Has a pool give back what is idle.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemPoolTrimTo(pool: PoolHandle, keep: usize) -> Code {
-    in_front_of(
-        |driver| driver.pool_trim,
-        |driver, real| {
-            // SAFETY: the caller's promise.
-            let code = unsafe { real(pool, keep) };
-            if acts() {
-                refresh_all(driver);
-            }
-            code
-        },
-    )
+pub(super) fn trim(driver: &Driver, ask: impl FnOnce() -> Code) -> Code {
+    let code = ask();
+    if acts() {
+        refresh_all(driver);
+    }
+    code
 }
 
 /// Makes a pool, whose place is noted.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemPoolCreate(
+pub(super) fn create(
     pool: *mut PoolHandle,
     props: *const PoolProps,
+    ask: impl FnOnce() -> Code,
 ) -> Code {
-    in_front_of(
-        |driver| driver.pool_create,
-        |_, real| {
-            // SAFETY: the caller's promise.
-            let code = unsafe { real(pool, props) };
-            if code == Code::SUCCESS && acts() {
-                // SAFETY: the driver has written it.
-                let handle = unsafe { *pool };
-                // SAFETY: the driver has read it.
-                let place = unsafe { (*props).location };
-                let is_here = place.kind == constants::MEM_LOCATION_DEVICE;
-                let made = is_here.then(|| Pool::new(handle, place.id));
-                charged::with(|tables| tables.pools.insert(handle, made));
-            }
-            code
-        },
-    )
+    let code = ask();
+    if code == Code::SUCCESS && acts() {
+        // SAFETY: INTER6: the driver has written the handle, and read the properties.
+        let (handle, place) = unsafe { (*pool, (*props).location) };
+        let is_here = place.kind == constants::MEM_LOCATION_DEVICE;
+        let made = is_here.then(|| Pool::new(handle, place.id));
+        charged::with(|tables| tables.pools.insert(handle, made));
+    }
+    code
 }
 
 /// Ends a pool. Its blocks keep what it holds charged.
-///
-/// # Safety
-/// The driver's conditions.
-// SAFETY: INTER1.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn cuMemPoolDestroy(pool: PoolHandle) -> Code {
-    in_front_of(
-        |driver| driver.pool_destroy,
-        |driver, real| {
-            let Some(known) = charged::with(|tables| tables.pools.get(&pool).cloned()) else {
-                // SAFETY: the caller's promise.
-                return unsafe { real(pool) };
+pub(super) fn destroy(driver: &Driver, pool: PoolHandle, ask: impl FnOnce() -> Code) -> Code {
+    let Some(known) = charged::with(|tables| tables.pools.get(&pool).cloned()) else {
+        return ask();
+    };
+    known.as_ref().inspect(|pool| pool.end(driver));
+    let code = ask();
+    if code == Code::SUCCESS {
+        charged::with(|tables| {
+            // By now the handle may be another pool's.
+            let is_known = |now: &Option<Arc<Pool>>| {
+                now.as_ref().map(Arc::as_ptr) == known.as_ref().map(Arc::as_ptr)
             };
-            known.as_ref().inspect(|pool| pool.end(driver));
-            // SAFETY: the caller's promise.
-            let code = unsafe { real(pool) };
-            if code == Code::SUCCESS {
-                charged::with(|tables| {
-                    // By now the handle may be another pool's.
-                    let is_known = |now: &Option<Arc<Pool>>| {
-                        now.as_ref().map(Arc::as_ptr) == known.as_ref().map(Arc::as_ptr)
-                    };
-                    if tables.pools.get(&pool).is_some_and(is_known) {
-                        tables.pools.remove(&pool);
-                    }
-                });
-            } else {
-                known.inspect(|pool| pool.go_on(driver));
+            if tables.pools.get(&pool).is_some_and(is_known) {
+                tables.pools.remove(&pool);
             }
-            code
-        },
-    )
+        });
+    } else {
+        known.inspect(|pool| pool.go_on(driver));
+    }
+    code
 }

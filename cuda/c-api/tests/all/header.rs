@@ -115,14 +115,12 @@ fn the_library_exports_nothing_else() {
         .partition(|name| name.starts_with("larder_"));
     assert_eq!(own, exported().into_keys().collect::<Vec<_>>());
     // Each stands in front of the driver for whoever links it and for whoever looks it up.
-    let lookup = fs::read_to_string(package().join("src/interpose/lookup.rs")).unwrap();
-    let found = lookup.lines().filter_map(|line| {
-        let (name, _) = line
-            .trim_start()
-            .strip_prefix("b\"")?
-            .split_once("\" => ")?;
-        Some(name.to_owned())
+    let table = fs::read_to_string(package().join("src/interpose/table.rs")).unwrap();
+    let found = table.lines().filter_map(|line| {
+        let (names, _) = line.strip_prefix("    fn ")?.split_once('(')?;
+        Some(names.split(", ").map(str::to_owned))
     });
+    let found = found.flatten();
     let mut found: Vec<_> = found.chain(["dlsym".to_owned()]).collect();
     found.sort();
     assert_eq!(others, found);

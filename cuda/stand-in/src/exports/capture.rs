@@ -8,7 +8,7 @@ use crate::ffi::Out;
 use crate::thread;
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamBeginCapture_v2(stream: StreamHandle, mode: u32) -> Code {
+pub(super) extern "C" fn cuStreamBeginCapture_v2(stream: StreamHandle, mode: u32) -> Code {
     call("cuStreamBeginCapture_v2", |driver| {
         let stream = driver.stream(stream)?;
         driver.begin_capture(stream, mode)
@@ -16,7 +16,7 @@ extern "C" fn cuStreamBeginCapture_v2(stream: StreamHandle, mode: u32) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamEndCapture(stream: StreamHandle, graph: Out<GraphHandle>) -> Code {
+pub(super) extern "C" fn cuStreamEndCapture(stream: StreamHandle, graph: Out<GraphHandle>) -> Code {
     call("cuStreamEndCapture", |driver| {
         graph.check()?;
         let ended = driver
@@ -28,7 +28,7 @@ extern "C" fn cuStreamEndCapture(stream: StreamHandle, graph: Out<GraphHandle>) 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamIsCapturing(stream: StreamHandle, status: Out<u32>) -> Code {
+pub(super) extern "C" fn cuStreamIsCapturing(stream: StreamHandle, status: Out<u32>) -> Code {
     answer("cuStreamIsCapturing", status, |driver| {
         let stream = driver.stream(stream)?;
         driver.capture_status(stream)
@@ -36,7 +36,7 @@ extern "C" fn cuStreamIsCapturing(stream: StreamHandle, status: Out<u32>) -> Cod
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamGetCaptureInfo_v2(
+pub(super) extern "C" fn cuStreamGetCaptureInfo_v2(
     stream: StreamHandle,
     status: Out<u32>,
     id: Out<u64>,
@@ -63,7 +63,7 @@ extern "C" fn cuStreamGetCaptureInfo_v2(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>) -> Code {
+pub(super) extern "C" fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>) -> Code {
     answer("cuThreadExchangeStreamCaptureMode", mode, |_| {
         let wanted = mode.value()?;
         if wanted > CAPTURE_MODE_RELAXED {

@@ -1,5 +1,7 @@
 //! Contexts.
 
+use core::ffi::c_void;
+
 use larder_cuda_abi::constants::CTX_SCHED_MASK;
 use larder_cuda_abi::{Code, ContextHandle};
 
@@ -28,16 +30,20 @@ fn create(driver: &mut Session, flags: u32, device: i32) -> Result<ContextHandle
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxCreate_v2(context: Out<ContextHandle>, flags: u32, device: i32) -> Code {
+pub(super) extern "C" fn cuCtxCreate_v2(
+    context: Out<ContextHandle>,
+    flags: u32,
+    device: i32,
+) -> Code {
     answer("cuCtxCreate_v2", context, |driver| {
         create(driver, flags, device)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxCreate_v3(
+pub(super) extern "C" fn cuCtxCreate_v3(
     context: Out<ContextHandle>,
-    _affinity: Out<u64>,
+    _affinity: Out<c_void>,
     affinities: i32,
     flags: u32,
     device: i32,
@@ -51,9 +57,9 @@ extern "C" fn cuCtxCreate_v3(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxCreate_v4(
+pub(super) extern "C" fn cuCtxCreate_v4(
     context: Out<ContextHandle>,
-    params: Out<u64>,
+    params: Out<c_void>,
     flags: u32,
     device: i32,
 ) -> Code {
@@ -77,17 +83,17 @@ fn destroy(driver: &mut Session, context: ContextHandle) -> Result<(), Code> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxDestroy(context: ContextHandle) -> Code {
+pub(super) extern "C" fn cuCtxDestroy(context: ContextHandle) -> Code {
     call("cuCtxDestroy", |driver| destroy(driver, context))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxDestroy_v2(context: ContextHandle) -> Code {
+pub(super) extern "C" fn cuCtxDestroy_v2(context: ContextHandle) -> Code {
     call("cuCtxDestroy_v2", |driver| destroy(driver, context))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxSetCurrent(context: ContextHandle) -> Code {
+pub(super) extern "C" fn cuCtxSetCurrent(context: ContextHandle) -> Code {
     call("cuCtxSetCurrent", |driver| {
         if context == ContextHandle::NULL {
             thread::set_current(None);
@@ -100,14 +106,14 @@ extern "C" fn cuCtxSetCurrent(context: ContextHandle) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxGetCurrent(context: Out<ContextHandle>) -> Code {
+pub(super) extern "C" fn cuCtxGetCurrent(context: Out<ContextHandle>) -> Code {
     answer("cuCtxGetCurrent", context, |_| {
         Ok(ContextHandle(thread::current().unwrap_or(0)))
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxGetDevice(device: Out<i32>) -> Code {
+pub(super) extern "C" fn cuCtxGetDevice(device: Out<i32>) -> Code {
     answer("cuCtxGetDevice", device, |driver| {
         let (_, ordinal) = driver.current_device()?;
         Ok(ordinal as i32)
@@ -115,7 +121,7 @@ extern "C" fn cuCtxGetDevice(device: Out<i32>) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxPushCurrent_v2(context: ContextHandle) -> Code {
+pub(super) extern "C" fn cuCtxPushCurrent_v2(context: ContextHandle) -> Code {
     call("cuCtxPushCurrent_v2", |driver| {
         driver.contexts.get(context.0)?;
         thread::push(context.0);
@@ -124,7 +130,7 @@ extern "C" fn cuCtxPushCurrent_v2(context: ContextHandle) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxPopCurrent_v2(context: Out<ContextHandle>) -> Code {
+pub(super) extern "C" fn cuCtxPopCurrent_v2(context: Out<ContextHandle>) -> Code {
     call("cuCtxPopCurrent_v2", |_| {
         let popped = thread::pop().ok_or(Code::INVALID_CONTEXT)?;
         context.give_if_asked(ContextHandle(popped));
@@ -134,7 +140,7 @@ extern "C" fn cuCtxPopCurrent_v2(context: Out<ContextHandle>) -> Code {
 
 /// The flags say how the host waits, which is always the same here.
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxSetFlags(flags: u32) -> Code {
+pub(super) extern "C" fn cuCtxSetFlags(flags: u32) -> Code {
     call("cuCtxSetFlags", |driver| {
         driver.current()?;
         check_flags(flags)
@@ -142,7 +148,7 @@ extern "C" fn cuCtxSetFlags(flags: u32) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxSynchronize() -> Code {
+pub(super) extern "C" fn cuCtxSynchronize() -> Code {
     call("cuCtxSynchronize", |driver| {
         let context = driver.current()?;
         driver.check_context(context)?;
@@ -151,7 +157,7 @@ extern "C" fn cuCtxSynchronize() -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxGetLimit(value: Out<usize>, limit: u32) -> Code {
+pub(super) extern "C" fn cuCtxGetLimit(value: Out<usize>, limit: u32) -> Code {
     answer("cuCtxGetLimit", value, |driver| {
         let context = driver.current()?;
         if limit >= LIMITS {
@@ -163,7 +169,7 @@ extern "C" fn cuCtxGetLimit(value: Out<usize>, limit: u32) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxSetLimit(limit: u32, value: usize) -> Code {
+pub(super) extern "C" fn cuCtxSetLimit(limit: u32, value: usize) -> Code {
     call("cuCtxSetLimit", |driver| {
         let context = driver.current()?;
         if limit >= LIMITS {
@@ -176,7 +182,7 @@ extern "C" fn cuCtxSetLimit(limit: u32, value: usize) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxGetCacheConfig(config: Out<u32>) -> Code {
+pub(super) extern "C" fn cuCtxGetCacheConfig(config: Out<u32>) -> Code {
     answer("cuCtxGetCacheConfig", config, |driver| {
         let context = driver.current()?;
         Ok(driver.contexts.get(context)?.cache_config)
@@ -184,7 +190,7 @@ extern "C" fn cuCtxGetCacheConfig(config: Out<u32>) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxSetCacheConfig(config: u32) -> Code {
+pub(super) extern "C" fn cuCtxSetCacheConfig(config: u32) -> Code {
     call("cuCtxSetCacheConfig", |driver| {
         let context = driver.current()?;
         driver.contexts.get_mut(context)?.cache_config = config;
@@ -193,7 +199,7 @@ extern "C" fn cuCtxSetCacheConfig(config: u32) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -> Code {
+pub(super) extern "C" fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -> Code {
     call("cuCtxGetStreamPriorityRange", |driver| {
         driver.current()?;
         least.give_if_asked(0);

@@ -102,7 +102,7 @@ fn copy(
     {
         let mut staged = vec![0; bytes];
         let source: *const u8 = std::ptr::with_exposed_provenance(at);
-        // SAFETY: the caller promised so many readable bytes of host memory.
+        // SAFETY: FFI1: the source is so many bytes of host memory, and the copy has room for them.
         unsafe { std::ptr::copy_nonoverlapping(source, staged.as_mut_ptr(), bytes) };
         from = Place::Staged(staged);
     }
@@ -123,12 +123,12 @@ fn copy(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyHtoD_v2(to: DevicePtr, from: usize, bytes: usize) -> Code {
+pub(super) extern "C" fn cuMemcpyHtoD_v2(to: DevicePtr, from: usize, bytes: usize) -> Code {
     copy_now("cuMemcpyHtoD_v2", End::Device(to), End::Host(from), bytes)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyHtoDAsync_v2(
+pub(super) extern "C" fn cuMemcpyHtoDAsync_v2(
     to: DevicePtr,
     from: usize,
     bytes: usize,
@@ -144,12 +144,12 @@ extern "C" fn cuMemcpyHtoDAsync_v2(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoH_v2(to: usize, from: DevicePtr, bytes: usize) -> Code {
+pub(super) extern "C" fn cuMemcpyDtoH_v2(to: usize, from: DevicePtr, bytes: usize) -> Code {
     copy_now("cuMemcpyDtoH_v2", End::Host(to), End::Device(from), bytes)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoHAsync_v2(
+pub(super) extern "C" fn cuMemcpyDtoHAsync_v2(
     to: usize,
     from: DevicePtr,
     bytes: usize,
@@ -165,12 +165,12 @@ extern "C" fn cuMemcpyDtoHAsync_v2(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoD_v2(to: DevicePtr, from: DevicePtr, bytes: usize) -> Code {
+pub(super) extern "C" fn cuMemcpyDtoD_v2(to: DevicePtr, from: DevicePtr, bytes: usize) -> Code {
     copy_now("cuMemcpyDtoD_v2", End::Device(to), End::Device(from), bytes)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoDAsync_v2(
+pub(super) extern "C" fn cuMemcpyDtoDAsync_v2(
     to: DevicePtr,
     from: DevicePtr,
     bytes: usize,
@@ -186,7 +186,7 @@ extern "C" fn cuMemcpyDtoDAsync_v2(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyAsync(
+pub(super) extern "C" fn cuMemcpyAsync(
     to: DevicePtr,
     from: DevicePtr,
     bytes: usize,
@@ -196,7 +196,7 @@ extern "C" fn cuMemcpyAsync(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyPeerAsync(
+pub(super) extern "C" fn cuMemcpyPeerAsync(
     to: DevicePtr,
     to_context: ContextHandle,
     from: DevicePtr,
@@ -250,14 +250,14 @@ fn set(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD8_v2(to: DevicePtr, value: u8, count: usize) -> Code {
+pub(super) extern "C" fn cuMemsetD8_v2(to: DevicePtr, value: u8, count: usize) -> Code {
     call("cuMemsetD8_v2", |driver| {
         set(driver, to, &[value], count, StreamHandle::NULL, Wait::Yes)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD8Async(
+pub(super) extern "C" fn cuMemsetD8Async(
     to: DevicePtr,
     value: u8,
     count: usize,
@@ -269,7 +269,7 @@ extern "C" fn cuMemsetD8Async(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD16Async(
+pub(super) extern "C" fn cuMemsetD16Async(
     to: DevicePtr,
     value: u16,
     count: usize,
@@ -281,7 +281,7 @@ extern "C" fn cuMemsetD16Async(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD32Async(
+pub(super) extern "C" fn cuMemsetD32Async(
     to: DevicePtr,
     value: u32,
     count: usize,

@@ -1,21 +1,23 @@
 //! Devices and their primary contexts.
 
+use core::ffi::c_char;
+
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, ContextHandle, DeviceUuid};
 
-use crate::driver::Driver;
+use crate::driver::{Driver, Session};
 use crate::entry::{answer, call};
 use crate::ffi::Out;
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetCount(count: Out<i32>) -> Code {
+pub(super) extern "C" fn cuDeviceGetCount(count: Out<i32>) -> Code {
     answer("cuDeviceGetCount", count, |driver| {
         Ok(driver.devices.len() as i32)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGet(device: Out<i32>, ordinal: i32) -> Code {
+pub(super) extern "C" fn cuDeviceGet(device: Out<i32>, ordinal: i32) -> Code {
     answer("cuDeviceGet", device, |driver| {
         driver.device(ordinal)?;
         Ok(ordinal)
@@ -23,7 +25,7 @@ extern "C" fn cuDeviceGet(device: Out<i32>, ordinal: i32) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetName(name: Out<u8>, len: i32, device: i32) -> Code {
+pub(super) extern "C" fn cuDeviceGetName(name: Out<c_char>, len: i32, device: i32) -> Code {
     call("cuDeviceGetName", |driver| {
         name.check()?;
         let ordinal = driver.device(device)?.ordinal;
@@ -32,18 +34,18 @@ extern "C" fn cuDeviceGetName(name: Out<u8>, len: i32, device: i32) -> Code {
             .ok()
             .and_then(|len| len.checked_sub(1))
             .ok_or(Code::INVALID_VALUE)?;
-        name.give_all(text.bytes().take(room).chain([0]));
+        name.cast().give_all(text.bytes().take(room).chain([0]));
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetUuid(uuid: Out<DeviceUuid>, device: i32) -> Code {
+pub(super) extern "C" fn cuDeviceGetUuid(uuid: Out<DeviceUuid>, device: i32) -> Code {
     answer("cuDeviceGetUuid", uuid, |driver| uuid_of(driver, device))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetUuid_v2(uuid: Out<DeviceUuid>, device: i32) -> Code {
+pub(super) extern "C" fn cuDeviceGetUuid_v2(uuid: Out<DeviceUuid>, device: i32) -> Code {
     answer("cuDeviceGetUuid_v2", uuid, |driver| uuid_of(driver, device))
 }
 
@@ -57,7 +59,7 @@ fn uuid_of(driver: &Driver, device: i32) -> Result<DeviceUuid, Code> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) -> Code {
+pub(super) extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) -> Code {
     answer("cuDeviceTotalMem_v2", bytes, |driver| {
         let ordinal = driver.device(device)?.ordinal;
         Ok(driver.space.usage.total(ordinal) as usize)
@@ -65,7 +67,7 @@ extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetPCIBusId(text: Out<u8>, len: i32, device: i32) -> Code {
+pub(super) extern "C" fn cuDeviceGetPCIBusId(text: Out<c_char>, len: i32, device: i32) -> Code {
     call("cuDeviceGetPCIBusId", |driver| {
         text.check()?;
         let ordinal = driver.device(device)?.ordinal;
@@ -73,13 +75,17 @@ extern "C" fn cuDeviceGetPCIBusId(text: Out<u8>, len: i32, device: i32) -> Code 
         if usize::try_from(len).is_ok_and(|len| len <= id.len()) || len <= 0 {
             return Err(Code::INVALID_VALUE);
         }
-        text.give_all(id.bytes().chain([0]));
+        text.cast().give_all(id.bytes().chain([0]));
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: i32) -> Code {
+pub(super) extern "C" fn cuDeviceGetAttribute(
+    value: Out<i32>,
+    attribute: u32,
+    device: i32,
+) -> Code {
     answer("cuDeviceGetAttribute", value, |driver| {
         let ordinal = driver.device(device)?.ordinal;
         match attribute {
@@ -135,7 +141,7 @@ fn attribute_of(attribute: u32, ordinal: usize) -> Result<i32, Code> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) -> Code {
+pub(super) extern "C" fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) -> Code {
     answer("cuDeviceCanAccessPeer", can, |driver| {
         let (device, peer) = (driver.device(device)?.ordinal, driver.device(peer)?.ordinal);
         Ok(i32::from(device != peer))
@@ -143,7 +149,10 @@ extern "C" fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) -> Co
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDevicePrimaryCtxRetain(context: Out<ContextHandle>, device: i32) -> Code {
+pub(super) extern "C" fn cuDevicePrimaryCtxRetain(
+    context: Out<ContextHandle>,
+    device: i32,
+) -> Code {
     answer("cuDevicePrimaryCtxRetain", context, |driver| {
         let known = driver.device(device)?;
         let (ordinal, old) = (known.ordinal, known.primary);
@@ -158,39 +167,61 @@ extern "C" fn cuDevicePrimaryCtxRetain(context: Out<ContextHandle>, device: i32)
     })
 }
 
+fn release(driver: &mut Session, device: i32) -> Result<(), Code> {
+    let known = driver.device_mut(device)?;
+    if known.retained == 0 {
+        return Err(Code::INVALID_CONTEXT);
+    }
+    known.retained -= 1;
+    match known.primary {
+        Some(handle) if known.retained == 0 => driver.destroy_context(handle),
+        _ => Ok(()),
+    }
+}
+
 #[unsafe(no_mangle)]
-extern "C" fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Code {
+pub(super) extern "C" fn cuDevicePrimaryCtxRelease(device: i32) -> Code {
+    call("cuDevicePrimaryCtxRelease", |driver| {
+        release(driver, device)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Code {
     call("cuDevicePrimaryCtxRelease_v2", |driver| {
-        let known = driver.device_mut(device)?;
-        if known.retained == 0 {
-            return Err(Code::INVALID_CONTEXT);
-        }
-        known.retained -= 1;
-        match known.primary {
-            Some(handle) if known.retained == 0 => driver.destroy_context(handle),
-            _ => Ok(()),
-        }
+        release(driver, device)
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuDevicePrimaryCtxReset_v2(device: i32) -> Code {
-    call("cuDevicePrimaryCtxReset_v2", |driver| {
-        let known = driver.device(device)?;
-        let (ordinal, primary) = (known.ordinal, known.primary);
-        let Some(handle) = primary.filter(|handle| driver.contexts.get(*handle).is_ok()) else {
-            return Ok(());
-        };
-        driver.destroy_context(handle)?;
-        if driver.device(device)?.retained > 0 {
-            driver.new_primary(ordinal, Some(handle))?;
-        }
-        Ok(())
-    })
+fn reset(driver: &mut Session, device: i32) -> Result<(), Code> {
+    let known = driver.device(device)?;
+    let (ordinal, primary) = (known.ordinal, known.primary);
+    let Some(handle) = primary.filter(|handle| driver.contexts.get(*handle).is_ok()) else {
+        return Ok(());
+    };
+    driver.destroy_context(handle)?;
+    if driver.device(device)?.retained > 0 {
+        driver.new_primary(ordinal, Some(handle))?;
+    }
+    Ok(())
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) -> Code {
+pub(super) extern "C" fn cuDevicePrimaryCtxReset(device: i32) -> Code {
+    call("cuDevicePrimaryCtxReset", |driver| reset(driver, device))
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuDevicePrimaryCtxReset_v2(device: i32) -> Code {
+    call("cuDevicePrimaryCtxReset_v2", |driver| reset(driver, device))
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuDevicePrimaryCtxGetState(
+    device: i32,
+    flags: Out<u32>,
+    active: Out<i32>,
+) -> Code {
     call("cuDevicePrimaryCtxGetState", |driver| {
         flags.check()?;
         active.check()?;

@@ -8,7 +8,7 @@ use crate::ffi::Out;
 use crate::queue::Event;
 
 #[unsafe(no_mangle)]
-extern "C" fn cuEventCreate(event: Out<EventHandle>, flags: u32) -> Code {
+pub(super) extern "C" fn cuEventCreate(event: Out<EventHandle>, flags: u32) -> Code {
     answer("cuEventCreate", event, |driver| {
         let context = driver.current()?;
         let known = c::EVENT_BLOCKING_SYNC | c::EVENT_DISABLE_TIMING | c::EVENT_INTERPROCESS;
@@ -23,7 +23,7 @@ extern "C" fn cuEventCreate(event: Out<EventHandle>, flags: u32) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuEventRecord(event: EventHandle, stream: StreamHandle) -> Code {
+pub(super) extern "C" fn cuEventRecord(event: EventHandle, stream: StreamHandle) -> Code {
     call("cuEventRecord", |driver| {
         let stream = driver.stream(stream)?;
         let event = driver.event_names.number(event.0)?;
@@ -32,7 +32,7 @@ extern "C" fn cuEventRecord(event: EventHandle, stream: StreamHandle) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuEventQuery(event: EventHandle) -> Code {
+pub(super) extern "C" fn cuEventQuery(event: EventHandle) -> Code {
     call("cuEventQuery", |driver| {
         driver.asked();
         let event = driver.event_names.number(event.0)?;
@@ -41,7 +41,7 @@ extern "C" fn cuEventQuery(event: EventHandle) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuEventSynchronize(event: EventHandle) -> Code {
+pub(super) extern "C" fn cuEventSynchronize(event: EventHandle) -> Code {
     call("cuEventSynchronize", |driver| {
         let event = driver.event_names.number(event.0)?;
         driver.check_event(event)?;
@@ -58,7 +58,7 @@ extern "C" fn cuEventSynchronize(event: EventHandle) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuEventDestroy_v2(event: EventHandle) -> Code {
+pub(super) extern "C" fn cuEventDestroy_v2(event: EventHandle) -> Code {
     call("cuEventDestroy_v2", |driver| {
         let event = driver.event_names.number(event.0)?;
         driver.event_names.forget(event);
@@ -67,7 +67,7 @@ extern "C" fn cuEventDestroy_v2(event: EventHandle) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuEventElapsedTime(
+pub(super) extern "C" fn cuEventElapsedTime(
     milliseconds: Out<f32>,
     start: EventHandle,
     end: EventHandle,
@@ -80,7 +80,7 @@ extern "C" fn cuEventElapsedTime(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuEventElapsedTime_v2(
+pub(super) extern "C" fn cuEventElapsedTime_v2(
     milliseconds: Out<f32>,
     start: EventHandle,
     end: EventHandle,

@@ -10,7 +10,7 @@ const INSTANTIATE_FLAGS: u64 = 15;
 const INSTANTIATE_FOR_DEVICE: u64 = 4;
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGraphDestroy(graph: GraphHandle) -> Code {
+pub(super) extern "C" fn cuGraphDestroy(graph: GraphHandle) -> Code {
     call("cuGraphDestroy", |driver| {
         if driver.graphs.get(graph.0)?.capturing {
             return Err(Code::INVALID_VALUE);
@@ -21,7 +21,7 @@ extern "C" fn cuGraphDestroy(graph: GraphHandle) -> Code {
 
 /// Places beyond the last node are filled with null.
 #[unsafe(no_mangle)]
-extern "C" fn cuGraphGetNodes(
+pub(super) extern "C" fn cuGraphGetNodes(
     graph: GraphHandle,
     nodes: Out<GraphNodeHandle>,
     count: Out<usize>,
@@ -42,7 +42,7 @@ extern "C" fn cuGraphGetNodes(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGraphInstantiateWithFlags(
+pub(super) extern "C" fn cuGraphInstantiateWithFlags(
     exec: Out<GraphExecHandle>,
     graph: GraphHandle,
     flags: u64,
@@ -59,7 +59,7 @@ extern "C" fn cuGraphInstantiateWithFlags(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGraphLaunch(exec: GraphExecHandle, stream: StreamHandle) -> Code {
+pub(super) extern "C" fn cuGraphLaunch(exec: GraphExecHandle, stream: StreamHandle) -> Code {
     call("cuGraphLaunch", |driver| {
         let stream = driver.stream(stream)?;
         driver.launch_exec(exec.0, stream)
@@ -68,7 +68,7 @@ extern "C" fn cuGraphLaunch(exec: GraphExecHandle, stream: StreamHandle) -> Code
 
 /// There is nothing to upload.
 #[unsafe(no_mangle)]
-extern "C" fn cuGraphUpload(exec: GraphExecHandle, stream: StreamHandle) -> Code {
+pub(super) extern "C" fn cuGraphUpload(exec: GraphExecHandle, stream: StreamHandle) -> Code {
     call("cuGraphUpload", |driver| {
         let stream = driver.stream(stream)?;
         driver.execs.get(exec.0)?;
@@ -80,6 +80,6 @@ extern "C" fn cuGraphUpload(exec: GraphExecHandle, stream: StreamHandle) -> Code
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGraphExecDestroy(exec: GraphExecHandle) -> Code {
+pub(super) extern "C" fn cuGraphExecDestroy(exec: GraphExecHandle) -> Code {
     call("cuGraphExecDestroy", |driver| driver.destroy_exec(exec.0))
 }

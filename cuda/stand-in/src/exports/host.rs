@@ -11,7 +11,7 @@ use crate::ffi::Out;
 use crate::space::Kind;
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemHostAlloc(at: Out<u64>, bytes: usize, flags: u32) -> Code {
+pub(super) extern "C" fn cuMemHostAlloc(at: Out<usize>, bytes: usize, flags: u32) -> Code {
     answer("cuMemHostAlloc", at, |driver| {
         let (context, device) = driver.current_device()?;
         driver.unsafe_call()?;
@@ -27,22 +27,31 @@ extern "C" fn cuMemHostAlloc(at: Out<u64>, bytes: usize, flags: u32) -> Code {
         let space = &mut driver.space;
         let at = space.alloc_host(device, context, bytes as u64, (kind, 0))?;
         space.add_aliases(at, devices)?;
-        Ok(at)
+        Ok(at as usize)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemFreeHost(at: u64) -> Code {
+pub(super) extern "C" fn cuMemFreeHost(at: usize) -> Code {
     call("cuMemFreeHost", |driver| {
         driver.current()?;
         driver.unsafe_call()?;
-        driver.free_host_block(at, &[Kind::Pinned, Kind::Combined], Code::INVALID_VALUE)
+        driver.free_host_block(
+            at as u64,
+            &[Kind::Pinned, Kind::Combined],
+            Code::INVALID_VALUE,
+        )
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemHostGetDevicePointer_v2(to: Out<DevicePtr>, at: u64, flags: u32) -> Code {
+pub(super) extern "C" fn cuMemHostGetDevicePointer_v2(
+    to: Out<DevicePtr>,
+    at: usize,
+    flags: u32,
+) -> Code {
     answer("cuMemHostGetDevicePointer_v2", to, |driver| {
+        let at = at as u64;
         let (_, device) = driver.current_device()?;
         let block = driver.space.block_at(at).map(|(_, block)| &block.kind);
         let is_known = matches!(
@@ -58,7 +67,7 @@ extern "C" fn cuMemHostGetDevicePointer_v2(to: Out<DevicePtr>, at: u64, flags: u
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemHostRegister_v2(at: u64, bytes: usize, flags: u32) -> Code {
+pub(super) extern "C" fn cuMemHostRegister_v2(at: usize, bytes: usize, flags: u32) -> Code {
     call("cuMemHostRegister_v2", |driver| {
         let (context, device) = driver.current_device()?;
         driver.unsafe_call()?;
@@ -74,18 +83,24 @@ extern "C" fn cuMemHostRegister_v2(at: u64, bytes: usize, flags: u32) -> Code {
         if flags & c::HOST_REGISTER_READ_ONLY != 0 {
             return Err(Code::NOT_SUPPORTED);
         }
-        driver.space.register(at, bytes as u64, device, context)
+        driver
+            .space
+            .register(at as u64, bytes as u64, device, context)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemHostUnregister(at: u64) -> Code {
+pub(super) extern "C" fn cuMemHostUnregister(at: usize) -> Code {
     call("cuMemHostUnregister", |driver| {
         driver.current()?;
         driver.unsafe_call()?;
         if at == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        driver.free_host_block(at, &[Kind::Registered], Code::HOST_MEMORY_NOT_REGISTERED)
+        driver.free_host_block(
+            at as u64,
+            &[Kind::Registered],
+            Code::HOST_MEMORY_NOT_REGISTERED,
+        )
     })
 }

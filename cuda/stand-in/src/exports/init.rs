@@ -10,7 +10,7 @@ use crate::entry::{answer, call};
 use crate::ffi::Out;
 
 #[unsafe(no_mangle)]
-extern "C" fn cuInit(flags: u32) -> Code {
+pub(super) extern "C" fn cuInit(flags: u32) -> Code {
     call("cuInit", |driver| {
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
@@ -24,21 +24,21 @@ extern "C" fn cuInit(flags: u32) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDriverGetVersion(version: Out<i32>) -> Code {
+pub(super) extern "C" fn cuDriverGetVersion(version: Out<i32>) -> Code {
     answer("cuDriverGetVersion", version, |driver| {
         Ok(driver.version as i32)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGetErrorName(code: Code, text: Out<*const c_char>) -> Code {
+pub(super) extern "C" fn cuGetErrorName(code: Code, text: Out<*const c_char>) -> Code {
     call("cuGetErrorName", |_| {
         give_text(text, c_texts(code).map(|(name, _)| name))
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGetErrorString(code: Code, text: Out<*const c_char>) -> Code {
+pub(super) extern "C" fn cuGetErrorString(code: Code, text: Out<*const c_char>) -> Code {
     call("cuGetErrorString", |_| {
         give_text(text, c_texts(code).map(|(_, meaning)| meaning))
     })
@@ -64,11 +64,11 @@ fn give_text(place: Out<*const c_char>, text: Option<&CStr>) -> Result<(), Code>
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuProfilerStart() -> Code {
+pub(super) extern "C" fn cuProfilerStart() -> Code {
     call("cuProfilerStart", |driver| driver.current().map(drop))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuProfilerStop() -> Code {
+pub(super) extern "C" fn cuProfilerStop() -> Code {
     call("cuProfilerStop", |driver| driver.current().map(drop))
 }

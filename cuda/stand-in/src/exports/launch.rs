@@ -1,5 +1,7 @@
 //! Launches of kernels.
 
+use core::ffi::c_void;
+
 use larder_cuda_abi::{Code, FunctionHandle, LaunchConfig, StreamHandle};
 
 use super::module::ATTRIBUTE_MAX_DYNAMIC_SHARED;
@@ -31,8 +33,8 @@ const EXTRA_BYTES: usize = 2;
 /// `extra` describes.
 fn read_parameters(
     function: &Function,
-    each: &In<*const u8>,
-    extra: Option<&In<*const u8>>,
+    each: &In<*const c_void>,
+    extra: Option<&In<*const c_void>>,
 ) -> Result<Arguments, Code> {
     let parameters = &function.parameters;
     let values = match extra.filter(|extra| !extra.is_null()) {
@@ -54,7 +56,7 @@ fn read_parameters(
 }
 
 /// The buffer of parameters, which holds at least `needed` bytes.
-fn read_extra(extra: &In<*const u8>, needed: usize) -> Result<Vec<u8>, Code> {
+fn read_extra(extra: &In<*const c_void>, needed: usize) -> Result<Vec<u8>, Code> {
     let (mut buffer, mut bytes) = (None, None);
     let mut index = 0;
     loop {
@@ -127,7 +129,7 @@ fn launch(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuLaunchKernel(
+pub(super) extern "C" fn cuLaunchKernel(
     function: FunctionHandle,
     grid_x: u32,
     grid_y: u32,
@@ -137,8 +139,8 @@ extern "C" fn cuLaunchKernel(
     block_z: u32,
     shared_bytes: u32,
     stream: StreamHandle,
-    parameters: In<*const u8>,
-    extra: In<*const u8>,
+    parameters: In<*const c_void>,
+    extra: In<*const c_void>,
 ) -> Code {
     call("cuLaunchKernel", |driver| {
         let shape = Shape {
@@ -154,11 +156,11 @@ extern "C" fn cuLaunchKernel(
 
 /// Launches without attributes only: none of them changes what a kernel does here.
 #[unsafe(no_mangle)]
-extern "C" fn cuLaunchKernelEx(
+pub(super) extern "C" fn cuLaunchKernelEx(
     config: In<LaunchConfig>,
     function: FunctionHandle,
-    parameters: In<*const u8>,
-    extra: In<*const u8>,
+    parameters: In<*const c_void>,
+    extra: In<*const c_void>,
 ) -> Code {
     call("cuLaunchKernelEx", |driver| {
         let config = config.get()?;
@@ -177,7 +179,7 @@ extern "C" fn cuLaunchKernelEx(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuLaunchCooperativeKernel(
+pub(super) extern "C" fn cuLaunchCooperativeKernel(
     function: FunctionHandle,
     grid_x: u32,
     grid_y: u32,
@@ -187,7 +189,7 @@ extern "C" fn cuLaunchCooperativeKernel(
     block_z: u32,
     shared_bytes: u32,
     stream: StreamHandle,
-    parameters: In<*const u8>,
+    parameters: In<*const c_void>,
 ) -> Code {
     call("cuLaunchCooperativeKernel", |driver| {
         let shape = Shape {

@@ -1,12 +1,11 @@
 //! Functions by their names, as the CUDA runtime looks them up.
 
 use core::ffi::c_void;
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use std::sync::OnceLock;
 
-use larder_cuda_abi::Code;
+use larder_cuda_abi::{Code, functions};
 
-use super::names;
 use crate::driver::Session;
 use crate::entry::call;
 use crate::ffi::{Out, Text};
@@ -31,12 +30,11 @@ fn find(
     if version > driver.version || flags & !FLAGS != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let (name, is_known) = names::newest(&base, version);
-    let address = name.map_or(core::ptr::null(), address_of);
-    let status = match (address.is_null(), is_known) {
-        (false, _) => FOUND,
-        (true, true) => VERSION_NOT_SUFFICIENT,
-        (true, false) => NOT_FOUND,
+    let address = functions::newest(&base, version).map_or(core::ptr::null(), address_of);
+    let status = match functions::newest(&base, u32::MAX) {
+        _ if !address.is_null() => FOUND,
+        Some(_) => VERSION_NOT_SUFFICIENT,
+        None => NOT_FOUND,
     };
     Ok((address, status))
 }
@@ -56,18 +54,19 @@ fn own_handle() -> usize {
     *HANDLE.get_or_init(|| {
         let mut place = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
         let own: *const c_void = (own_handle as fn() -> usize as *const ()).cast();
-        // SAFETY: the place is a local's; the address is only looked up.
-        unsafe { libc::dladdr(own, place.as_mut_ptr()) };
-        // SAFETY: all zeroes is a value, and so is what was written.
-        let path: *const c_char = unsafe { place.assume_init() }.dli_fname;
-        // SAFETY: null or a text of the loader's; nothing is loaded anew.
-        let handle = unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+        // SAFETY: `dladdr` looks the address up, and writes to the local, of which all zeroes is a
+        // value too. The path is null or a text of the loader's; nothing is loaded anew.
+        let handle = unsafe {
+            libc::dladdr(own, place.as_mut_ptr());
+            libc::dlopen(place.assume_init().dli_fname, flags)
+        };
         handle as usize
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGetProcAddress(
+pub(super) extern "C" fn cuGetProcAddress(
     symbol: Text,
     function: Out<*const c_void>,
     version: i32,
@@ -85,7 +84,7 @@ extern "C" fn cuGetProcAddress(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGetProcAddress_v2(
+pub(super) extern "C" fn cuGetProcAddress_v2(
     symbol: Text,
     function: Out<*const c_void>,
     version: i32,

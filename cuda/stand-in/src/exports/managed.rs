@@ -19,7 +19,7 @@ const SET_ACCESSED_BY: u32 = 5;
 const UNSET_ACCESSED_BY: u32 = 6;
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAllocManaged(at: Out<DevicePtr>, bytes: usize, flags: u32) -> Code {
+pub(super) extern "C" fn cuMemAllocManaged(at: Out<DevicePtr>, bytes: usize, flags: u32) -> Code {
     answer("cuMemAllocManaged", at, |driver| {
         let (context, device) = driver.current_device()?;
         driver.unsafe_call()?;
@@ -47,7 +47,7 @@ fn check_place(driver: &Driver, location: Location) -> Result<(), Code> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPrefetchAsync_v2(
+pub(super) extern "C" fn cuMemPrefetchAsync_v2(
     at: DevicePtr,
     bytes: usize,
     location: Location,
@@ -69,7 +69,12 @@ extern "C" fn cuMemPrefetchAsync_v2(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAdvise_v2(at: DevicePtr, bytes: usize, advice: u32, location: Location) -> Code {
+pub(super) extern "C" fn cuMemAdvise_v2(
+    at: DevicePtr,
+    bytes: usize,
+    advice: u32,
+    location: Location,
+) -> Code {
     call("cuMemAdvise_v2", |driver| {
         driver.current()?;
         if bytes == 0 {
@@ -88,7 +93,7 @@ extern "C" fn cuMemAdvise_v2(at: DevicePtr, bytes: usize, advice: u32, location:
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamAttachMemAsync(
+pub(super) extern "C" fn cuStreamAttachMemAsync(
     stream: StreamHandle,
     at: DevicePtr,
     bytes: usize,

@@ -10,7 +10,7 @@ use crate::space::Kind;
 const PITCH: usize = 512;
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Code {
+pub(super) extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Code {
     call("cuMemGetInfo_v2", |driver| {
         free.check()?;
         total.check()?;
@@ -21,7 +21,7 @@ extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAlloc_v2(at: Out<DevicePtr>, bytes: usize) -> Code {
+pub(super) extern "C" fn cuMemAlloc_v2(at: Out<DevicePtr>, bytes: usize) -> Code {
     answer("cuMemAlloc_v2", at, |driver| {
         let (context, device) = driver.current_device()?;
         driver.unsafe_call()?;
@@ -35,7 +35,7 @@ extern "C" fn cuMemAlloc_v2(at: Out<DevicePtr>, bytes: usize) -> Code {
 
 /// Rows of a pitch that suits any texture.
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAllocPitch_v2(
+pub(super) extern "C" fn cuMemAllocPitch_v2(
     at: Out<DevicePtr>,
     pitch: Out<usize>,
     width: usize,
@@ -62,7 +62,7 @@ extern "C" fn cuMemAllocPitch_v2(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemFree_v2(at: DevicePtr) -> Code {
+pub(super) extern "C" fn cuMemFree_v2(at: DevicePtr) -> Code {
     call("cuMemFree_v2", |driver| {
         driver.current()?;
         driver.unsafe_call()?;

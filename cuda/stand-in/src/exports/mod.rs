@@ -2,8 +2,8 @@
 //! and calls the other modules for the work.
 //!
 //! They are safe functions by their types: only C can make an [`Out`](crate::ffi::Out), an
-//! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and FFI1 says what C must guarantee.
-#![allow(non_snake_case)]
+//! [`In`](crate::ffi::In) or a [`Text`](crate::ffi::Text), and FFI1 and FFI2 say what C must guarantee.
+#![allow(non_snake_case, reason = "the driver's names")]
 
 mod capture;
 mod context;
@@ -19,14 +19,12 @@ mod lookup;
 mod managed;
 mod memory;
 mod module;
-mod names;
 mod occupancy;
 mod pointer;
 mod pool;
+mod prototypes;
 mod stream;
 mod vmm;
-
-pub(crate) use names::is_exported;
 
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, Location};

@@ -37,7 +37,7 @@ fn load(driver: &mut Session, image: &[u8]) -> Result<ModuleHandle, Code> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleLoad(module: Out<ModuleHandle>, path: Text) -> Code {
+pub(super) extern "C" fn cuModuleLoad(module: Out<ModuleHandle>, path: Text) -> Code {
     answer("cuModuleLoad", module, |driver| {
         let image = fs::read(path.get()?).map_err(|_| Code::FILE_NOT_FOUND)?;
         // A text in a file may end in the mark that ends it in memory.
@@ -48,14 +48,14 @@ extern "C" fn cuModuleLoad(module: Out<ModuleHandle>, path: Text) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleLoadData(module: Out<ModuleHandle>, image: Text) -> Code {
+pub(super) extern "C" fn cuModuleLoadData(module: Out<ModuleHandle>, image: Text) -> Code {
     answer("cuModuleLoadData", module, |driver| {
         load(driver, image.bytes()?)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleUnload(module: ModuleHandle) -> Code {
+pub(super) extern "C" fn cuModuleUnload(module: ModuleHandle) -> Code {
     call("cuModuleUnload", |driver| {
         driver.current()?;
         driver.unsafe_call()?;
@@ -64,7 +64,7 @@ extern "C" fn cuModuleUnload(module: ModuleHandle) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleGetFunction(
+pub(super) extern "C" fn cuModuleGetFunction(
     function: Out<FunctionHandle>,
     module: ModuleHandle,
     name: Text,
@@ -79,7 +79,7 @@ extern "C" fn cuModuleGetFunction(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleGetGlobal_v2(
+pub(super) extern "C" fn cuModuleGetGlobal_v2(
     at: Out<DevicePtr>,
     bytes: Out<usize>,
     module: ModuleHandle,
@@ -101,7 +101,7 @@ extern "C" fn cuModuleGetGlobal_v2(
 
 /// What the kernel is said to need is made up: there is no compiled code.
 #[unsafe(no_mangle)]
-extern "C" fn cuFuncGetAttribute(
+pub(super) extern "C" fn cuFuncGetAttribute(
     value: Out<i32>,
     attribute: u32,
     function: FunctionHandle,
@@ -122,7 +122,11 @@ extern "C" fn cuFuncGetAttribute(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuFuncSetAttribute(function: FunctionHandle, attribute: u32, value: i32) -> Code {
+pub(super) extern "C" fn cuFuncSetAttribute(
+    function: FunctionHandle,
+    attribute: u32,
+    value: i32,
+) -> Code {
     call("cuFuncSetAttribute", |driver| {
         let function = driver.functions.get_mut(function.0)?;
         let fits = match attribute {
@@ -141,7 +145,7 @@ extern "C" fn cuFuncSetAttribute(function: FunctionHandle, attribute: u32, value
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuFuncSetCacheConfig(function: FunctionHandle, config: u32) -> Code {
+pub(super) extern "C" fn cuFuncSetCacheConfig(function: FunctionHandle, config: u32) -> Code {
     call("cuFuncSetCacheConfig", |driver| {
         driver.functions.get(function.0)?;
         if config > 3 {

@@ -1,7 +1,7 @@
 //! How many blocks fit a multiprocessor. The kernel's needs are made up, the rules are those of
 //! compute capability 9.0; nothing here says anything about speed.
 
-use larder_cuda_abi::{Code, FunctionHandle, LaunchConfig};
+use larder_cuda_abi::{Code, FunctionHandle, LaunchConfig, SharedMemoryOf};
 
 use super::launch::{MAX_SHARED, MAX_THREADS};
 use crate::entry::{answer, call};
@@ -21,9 +21,6 @@ const MULTIPROCESSORS: u32 = 8;
 
 /// Blocks of a cluster at most.
 const CLUSTER: i32 = 8;
-
-/// Bytes of shared memory for a block of that many threads.
-type SharedOf = Option<unsafe extern "C" fn(i32) -> usize>;
 
 /// Blocks that a multiprocessor holds at a time.
 fn resident(threads: u32, shared: usize) -> u32 {
@@ -62,7 +59,7 @@ fn active(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+pub(super) extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     blocks: Out<i32>,
     function: FunctionHandle,
     threads: i32,
@@ -73,7 +70,7 @@ extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+pub(super) extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
     blocks: Out<i32>,
     function: FunctionHandle,
     threads: i32,
@@ -88,7 +85,7 @@ extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 struct Search {
     shared: usize,
     /// The program's function for it, which is called before the driver is locked.
-    shared_of: SharedOf,
+    shared_of: SharedMemoryOf,
     limit: i32,
     flags: u32,
 }
@@ -101,7 +98,7 @@ fn potential(
     search: &Search,
 ) -> Code {
     let shared = |threads: u32| match search.shared_of {
-        // SAFETY: the caller gave it to be called with numbers of threads.
+        // SAFETY: FFI2: it takes any number of threads, and only calculates.
         Some(shared_of) => unsafe { shared_of(threads as i32) },
         None => search.shared,
     };
@@ -128,11 +125,11 @@ fn potential(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuOccupancyMaxPotentialBlockSize(
+pub(super) extern "C" fn cuOccupancyMaxPotentialBlockSize(
     blocks: Out<i32>,
     threads: Out<i32>,
     function: FunctionHandle,
-    shared_of: SharedOf,
+    shared_of: SharedMemoryOf,
     shared: usize,
     limit: i32,
 ) -> Code {
@@ -147,11 +144,11 @@ extern "C" fn cuOccupancyMaxPotentialBlockSize(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+pub(super) extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     blocks: Out<i32>,
     threads: Out<i32>,
     function: FunctionHandle,
-    shared_of: SharedOf,
+    shared_of: SharedMemoryOf,
     shared: usize,
     limit: i32,
     flags: u32,
@@ -167,7 +164,7 @@ extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
+pub(super) extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
     bytes: Out<usize>,
     function: FunctionHandle,
     blocks: i32,
@@ -186,7 +183,7 @@ extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuOccupancyMaxPotentialClusterSize(
+pub(super) extern "C" fn cuOccupancyMaxPotentialClusterSize(
     size: Out<i32>,
     function: FunctionHandle,
     config: In<LaunchConfig>,
@@ -199,7 +196,7 @@ extern "C" fn cuOccupancyMaxPotentialClusterSize(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuOccupancyMaxActiveClusters(
+pub(super) extern "C" fn cuOccupancyMaxActiveClusters(
     clusters: Out<i32>,
     function: FunctionHandle,
     config: In<LaunchConfig>,

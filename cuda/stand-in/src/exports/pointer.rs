@@ -1,5 +1,7 @@
 //! Attributes of addresses.
 
+use core::ffi::c_void;
+
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{Code, DevicePtr};
 
@@ -87,10 +89,15 @@ fn attribute_of(driver: &Driver, attribute: u32, at: DevicePtr) -> Result<Vec<u8
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuPointerGetAttribute(data: Out<u8>, attribute: u32, at: DevicePtr) -> Code {
+pub(super) extern "C" fn cuPointerGetAttribute(
+    data: Out<c_void>,
+    attribute: u32,
+    at: DevicePtr,
+) -> Code {
     call("cuPointerGetAttribute", |driver| {
         data.check()?;
-        data.give_all(attribute_of(driver, attribute, at)?.into_iter());
+        data.cast()
+            .give_all(attribute_of(driver, attribute, at)?.into_iter());
         Ok(())
     })
 }

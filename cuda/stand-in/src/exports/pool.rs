@@ -12,7 +12,7 @@ use crate::ffi::{In, Out};
 use crate::pool::Pool;
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetDefaultMemPool(pool: Out<PoolHandle>, device: i32) -> Code {
+pub(super) extern "C" fn cuDeviceGetDefaultMemPool(pool: Out<PoolHandle>, device: i32) -> Code {
     answer("cuDeviceGetDefaultMemPool", pool, |driver| {
         let ordinal = driver.device(device)?.ordinal;
         Ok(PoolHandle(driver.default_pool(ordinal)))
@@ -20,7 +20,7 @@ extern "C" fn cuDeviceGetDefaultMemPool(pool: Out<PoolHandle>, device: i32) -> C
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetMemPool(pool: Out<PoolHandle>, device: i32) -> Code {
+pub(super) extern "C" fn cuDeviceGetMemPool(pool: Out<PoolHandle>, device: i32) -> Code {
     answer("cuDeviceGetMemPool", pool, |driver| {
         let ordinal = driver.device(device)?.ordinal;
         Ok(PoolHandle(driver.current_pool(ordinal)))
@@ -28,7 +28,7 @@ extern "C" fn cuDeviceGetMemPool(pool: Out<PoolHandle>, device: i32) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceSetMemPool(device: i32, pool: PoolHandle) -> Code {
+pub(super) extern "C" fn cuDeviceSetMemPool(device: i32, pool: PoolHandle) -> Code {
     call("cuDeviceSetMemPool", |driver| {
         let ordinal = driver.device(device)?.ordinal;
         if driver.pool(pool.0)?.device != ordinal {
@@ -41,7 +41,7 @@ extern "C" fn cuDeviceSetMemPool(device: i32, pool: PoolHandle) -> Code {
 
 /// Pools lie on a device and are not exported.
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPoolCreate(pool: Out<PoolHandle>, props: In<PoolProps>) -> Code {
+pub(super) extern "C" fn cuMemPoolCreate(pool: Out<PoolHandle>, props: In<PoolProps>) -> Code {
     answer("cuMemPoolCreate", pool, |driver| {
         let props = props.get()?;
         if props.kind != c::MEM_ALLOCATION_TYPE_PINNED || props.reserved != [0; 54] {
@@ -59,12 +59,12 @@ extern "C" fn cuMemPoolCreate(pool: Out<PoolHandle>, props: In<PoolProps>) -> Co
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPoolDestroy(pool: PoolHandle) -> Code {
+pub(super) extern "C" fn cuMemPoolDestroy(pool: PoolHandle) -> Code {
     call("cuMemPoolDestroy", |driver| driver.destroy_pool(pool.0))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPoolTrimTo(pool: PoolHandle, keep: usize) -> Code {
+pub(super) extern "C" fn cuMemPoolTrimTo(pool: PoolHandle, keep: usize) -> Code {
     call("cuMemPoolTrimTo", |driver| {
         driver.pool(pool.0)?;
         driver.release_pooled(pool.0, keep as u64);
@@ -90,7 +90,11 @@ fn is_flag(attribute: u32) -> bool {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPoolSetAttribute(pool: PoolHandle, attribute: u32, value: In<c_void>) -> Code {
+pub(super) extern "C" fn cuMemPoolSetAttribute(
+    pool: PoolHandle,
+    attribute: u32,
+    value: In<c_void>,
+) -> Code {
     call("cuMemPoolSetAttribute", |driver| {
         let pool = driver.pool(pool.0)?;
         let value = number(&value, !is_flag(attribute))?;
@@ -108,7 +112,11 @@ extern "C" fn cuMemPoolSetAttribute(pool: PoolHandle, attribute: u32, value: In<
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPoolGetAttribute(pool: PoolHandle, attribute: u32, value: Out<c_void>) -> Code {
+pub(super) extern "C" fn cuMemPoolGetAttribute(
+    pool: PoolHandle,
+    attribute: u32,
+    value: Out<c_void>,
+) -> Code {
     call("cuMemPoolGetAttribute", |driver| {
         value.check()?;
         let pool = driver.pool(pool.0)?;
@@ -132,7 +140,11 @@ extern "C" fn cuMemPoolGetAttribute(pool: PoolHandle, attribute: u32, value: Out
 
 /// A pool's own device always has access.
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPoolSetAccess(pool: PoolHandle, access: In<AccessDesc>, count: usize) -> Code {
+pub(super) extern "C" fn cuMemPoolSetAccess(
+    pool: PoolHandle,
+    access: In<AccessDesc>,
+    count: usize,
+) -> Code {
     call("cuMemPoolSetAccess", |driver| {
         let own = driver.pool(pool.0)?.device;
         let wanted = access.slice(count)?;
@@ -152,7 +164,7 @@ extern "C" fn cuMemPoolSetAccess(pool: PoolHandle, access: In<AccessDesc>, count
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPoolGetAccess(
+pub(super) extern "C" fn cuMemPoolGetAccess(
     flags: Out<u32>,
     pool: PoolHandle,
     location: In<Location>,
@@ -194,14 +206,18 @@ fn check_other(driver: &mut Session, stream: usize) -> Result<(), Code> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAllocAsync(at: Out<DevicePtr>, bytes: usize, stream: StreamHandle) -> Code {
+pub(super) extern "C" fn cuMemAllocAsync(
+    at: Out<DevicePtr>,
+    bytes: usize,
+    stream: StreamHandle,
+) -> Code {
     answer("cuMemAllocAsync", at, |driver| {
         alloc(driver, bytes, None, stream)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAllocFromPoolAsync(
+pub(super) extern "C" fn cuMemAllocFromPoolAsync(
     at: Out<DevicePtr>,
     bytes: usize,
     pool: PoolHandle,
@@ -213,7 +229,7 @@ extern "C" fn cuMemAllocFromPoolAsync(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemFreeAsync(at: DevicePtr, stream: StreamHandle) -> Code {
+pub(super) extern "C" fn cuMemFreeAsync(at: DevicePtr, stream: StreamHandle) -> Code {
     call("cuMemFreeAsync", |driver| {
         let stream = driver.stream(stream)?;
         if at == 0 {

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 
 use larder_cuda_abi::constants::STREAM_NON_BLOCKING;
-use larder_cuda_abi::{Code, ContextHandle, EventHandle, StreamHandle};
+use larder_cuda_abi::{Code, ContextHandle, EventHandle, HostFunction, StreamHandle};
 
 use crate::driver::Driver;
 use crate::entry::{answer, call};
@@ -24,13 +24,13 @@ fn create(driver: &mut Driver, flags: u32) -> Result<StreamHandle, Code> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamCreate(stream: Out<StreamHandle>, flags: u32) -> Code {
+pub(super) extern "C" fn cuStreamCreate(stream: Out<StreamHandle>, flags: u32) -> Code {
     answer("cuStreamCreate", stream, |driver| create(driver, flags))
 }
 
 /// A priority says what runs first where work competes, which nothing does here.
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamCreateWithPriority(
+pub(super) extern "C" fn cuStreamCreateWithPriority(
     stream: Out<StreamHandle>,
     flags: u32,
     _priority: i32,
@@ -46,19 +46,19 @@ fn destroy(driver: &mut Driver, stream: StreamHandle) -> Result<(), Code> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamDestroy(stream: StreamHandle) -> Code {
+pub(super) extern "C" fn cuStreamDestroy(stream: StreamHandle) -> Code {
     call("cuStreamDestroy", |driver| destroy(driver, stream))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamDestroy_v2(stream: StreamHandle) -> Code {
+pub(super) extern "C" fn cuStreamDestroy_v2(stream: StreamHandle) -> Code {
     call("cuStreamDestroy_v2", |driver| destroy(driver, stream))
 }
 
 /// The stream's number, which no other stream of the process ever has; its handle is given again. Of a stream
 /// that captures it is refused, and the capture is invalid then: seen on an H200 with driver 580.
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamGetId(stream: StreamHandle, id: Out<u64>) -> Code {
+pub(super) extern "C" fn cuStreamGetId(stream: StreamHandle, id: Out<u64>) -> Code {
     answer("cuStreamGetId", id, |driver| {
         let stream = driver.stream(stream)?;
         driver.check_question(stream)?;
@@ -67,7 +67,7 @@ extern "C" fn cuStreamGetId(stream: StreamHandle, id: Out<u64>) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamGetCtx(stream: StreamHandle, context: Out<ContextHandle>) -> Code {
+pub(super) extern "C" fn cuStreamGetCtx(stream: StreamHandle, context: Out<ContextHandle>) -> Code {
     answer("cuStreamGetCtx", context, |driver| {
         let stream = driver.stream(stream)?;
         Ok(ContextHandle(driver.streams.get(stream)?.context))
@@ -75,7 +75,7 @@ extern "C" fn cuStreamGetCtx(stream: StreamHandle, context: Out<ContextHandle>) 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamSynchronize(stream: StreamHandle) -> Code {
+pub(super) extern "C" fn cuStreamSynchronize(stream: StreamHandle) -> Code {
     call("cuStreamSynchronize", |driver| {
         let stream = driver.stream(stream)?;
         driver.check_stream(stream)?;
@@ -92,7 +92,7 @@ extern "C" fn cuStreamSynchronize(stream: StreamHandle) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamQuery(stream: StreamHandle) -> Code {
+pub(super) extern "C" fn cuStreamQuery(stream: StreamHandle) -> Code {
     call("cuStreamQuery", |driver| {
         let stream = driver.stream(stream)?;
         driver.check_stream(stream)?;
@@ -110,7 +110,11 @@ extern "C" fn cuStreamQuery(stream: StreamHandle) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWaitEvent(stream: StreamHandle, event: EventHandle, flags: u32) -> Code {
+pub(super) extern "C" fn cuStreamWaitEvent(
+    stream: StreamHandle,
+    event: EventHandle,
+    flags: u32,
+) -> Code {
     call("cuStreamWaitEvent", |driver| {
         let stream = driver.stream(stream)?;
         // 1 is the external wait, which means nothing outside of captures.
@@ -126,9 +130,9 @@ extern "C" fn cuStreamWaitEvent(stream: StreamHandle, event: EventHandle, flags:
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuLaunchHostFunc(
+pub(super) extern "C" fn cuLaunchHostFunc(
     stream: StreamHandle,
-    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    function: HostFunction,
     data: *mut c_void,
 ) -> Code {
     call("cuLaunchHostFunc", |driver| {

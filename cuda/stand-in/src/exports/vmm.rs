@@ -52,7 +52,7 @@ fn check_handle_type(handle_type: u32) -> Result<(), Code> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemGetAllocationGranularity(
+pub(super) extern "C" fn cuMemGetAllocationGranularity(
     granularity: Out<usize>,
     prop: In<AllocationProp>,
     option: u32,
@@ -67,7 +67,7 @@ extern "C" fn cuMemGetAllocationGranularity(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAddressReserve(
+pub(super) extern "C" fn cuMemAddressReserve(
     at: Out<DevicePtr>,
     bytes: usize,
     align: usize,
@@ -84,14 +84,14 @@ extern "C" fn cuMemAddressReserve(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAddressFree(at: DevicePtr, bytes: usize) -> Code {
+pub(super) extern "C" fn cuMemAddressFree(at: DevicePtr, bytes: usize) -> Code {
     call("cuMemAddressFree", |driver| {
         driver.space.unreserve(at, bytes as u64)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemCreate(
+pub(super) extern "C" fn cuMemCreate(
     handle: Out<MemoryHandle>,
     bytes: usize,
     prop: In<AllocationProp>,
@@ -109,19 +109,22 @@ extern "C" fn cuMemCreate(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemRelease(handle: MemoryHandle) -> Code {
+pub(super) extern "C" fn cuMemRelease(handle: MemoryHandle) -> Code {
     call("cuMemRelease", |driver| driver.release(handle.0))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemRetainAllocationHandle(handle: Out<MemoryHandle>, at: In<c_void>) -> Code {
+pub(super) extern "C" fn cuMemRetainAllocationHandle(
+    handle: Out<MemoryHandle>,
+    at: In<c_void>,
+) -> Code {
     answer("cuMemRetainAllocationHandle", handle, |driver| {
         driver.space.retain(at.addr()).map(MemoryHandle)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemMap(
+pub(super) extern "C" fn cuMemMap(
     at: DevicePtr,
     bytes: usize,
     offset: usize,
@@ -137,12 +140,12 @@ extern "C" fn cuMemMap(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemUnmap(at: DevicePtr, bytes: usize) -> Code {
+pub(super) extern "C" fn cuMemUnmap(at: DevicePtr, bytes: usize) -> Code {
     call("cuMemUnmap", |driver| driver.unmap(at, bytes as u64))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemSetAccess(
+pub(super) extern "C" fn cuMemSetAccess(
     at: DevicePtr,
     bytes: usize,
     rights: In<AccessDesc>,
@@ -168,7 +171,11 @@ extern "C" fn cuMemSetAccess(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemGetAccess(flags: Out<u64>, location: In<Location>, at: DevicePtr) -> Code {
+pub(super) extern "C" fn cuMemGetAccess(
+    flags: Out<u64>,
+    location: In<Location>,
+    at: DevicePtr,
+) -> Code {
     answer("cuMemGetAccess", flags, |driver| {
         let device = device_of(driver, location.get()?)?;
         Ok(u64::from(driver.space.access_at(at, device)?))
@@ -176,23 +183,27 @@ extern "C" fn cuMemGetAccess(flags: Out<u64>, location: In<Location>, at: Device
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemExportToShareableHandle(
-    descriptor: Out<i32>,
+pub(super) extern "C" fn cuMemExportToShareableHandle(
+    descriptor: Out<c_void>,
     handle: MemoryHandle,
     handle_type: u32,
     flags: u64,
 ) -> Code {
-    answer("cuMemExportToShareableHandle", descriptor, |driver| {
-        if flags != 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        check_handle_type(handle_type)?;
-        driver.space.export(handle.0)
-    })
+    answer(
+        "cuMemExportToShareableHandle",
+        descriptor.cast(),
+        |driver| {
+            if flags != 0 {
+                return Err(Code::INVALID_VALUE);
+            }
+            check_handle_type(handle_type)?;
+            driver.space.export(handle.0)
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemImportFromShareableHandle(
+pub(super) extern "C" fn cuMemImportFromShareableHandle(
     handle: Out<MemoryHandle>,
     descriptor: usize,
     handle_type: u32,

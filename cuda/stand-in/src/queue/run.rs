@@ -91,8 +91,8 @@ impl Session {
     fn call_host(&mut self, op: OpId, call: HostCall) {
         let spawned = thread::Builder::new().spawn(move || {
             crate::thread::set_closed(true);
-            // SAFETY: whoever queued the function promised that it may be called once with this
-            // pointer, from any thread.
+            // SAFETY: FFI2: it was queued with this data, is called once for that, and may be
+            // called on any thread.
             unsafe { (call.function)(call.data as *mut std::ffi::c_void) };
             crate::thread::set_closed(false);
             let mut session = Self::begin();

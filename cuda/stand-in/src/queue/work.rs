@@ -77,10 +77,9 @@ impl Driver {
             Place::Host(at) => *at as *mut u8,
             Place::Staged(_) => return Err(Code::UNKNOWN),
         };
-        // SAFETY: both ends are memory of that length: `touch` answers for known memory, the
-        // submitting call for host memory (it waits for this copy, or the graph's owner promised it)
-        // and for what it staged. They may
-        // overlap.
+        // SAFETY: both ends are that long: `touch` has checked memory that is known; by FFI1 memory
+        // of the host is there, as the call that queued this copy waits for it, or the graph's
+        // owner keeps it; what was staged is this copy's own. The ends may overlap.
         unsafe { std::ptr::copy(source, target, bytes as usize) };
         Ok(())
     }
@@ -92,8 +91,8 @@ impl Driver {
         }
         let user = self.user(op, "a fill")?;
         let target = self.touch(&user, to, bytes, Access::Write)?;
-        // SAFETY: `touch` answers for so many bytes at the target, which nobody else uses while the
-        // driver is locked but for races of the program, which are its own.
+        // SAFETY: `touch` has checked that the target is that long. Nobody else uses it while the
+        // driver is locked, but for races of the program, which are its own.
         let target = unsafe { std::slice::from_raw_parts_mut(target, bytes as usize) };
         if let [byte] = pattern {
             target.fill(*byte);

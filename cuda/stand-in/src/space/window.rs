@@ -109,7 +109,8 @@ impl Window {
 
     /// Unmaps what lies behind a range of the mapped area.
     pub(crate) fn unmap_file(&self, at: u64, bytes: u64) {
-        // SAFETY: by SPACE3 memory of the window, in its mapped area; the caller ends the mapping there, so nothing uses it.
+        // SAFETY: by SPACE3 memory of the window, in its mapped area, whose mapping ends: nothing
+        // uses it.
         unsafe { map(self.behind(at), bytes, libc::PROT_NONE, None) };
     }
 
@@ -136,7 +137,7 @@ pub(super) fn map_anywhere(bytes: u64) -> Option<u64> {
 /// private memory. Its address; `None` if the system refuses.
 ///
 /// # Safety
-/// What lies at `at` is the caller's, and nothing uses it.
+/// What lies at `at` is the stand-in's own, and nothing uses it.
 unsafe fn map(at: u64, bytes: u64, protection: i32, place: Option<(i32, u64)>) -> Option<u64> {
     let (kind, (file, offset)) = match place {
         Some(place) => (libc::MAP_SHARED, place),
@@ -145,7 +146,7 @@ unsafe fn map(at: u64, bytes: u64, protection: i32, place: Option<(i32, u64)>) -
     let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
     let flags = kind | fixed | libc::MAP_NORESERVE;
     let host = ptr::with_exposed_provenance_mut(at as usize);
-    // SAFETY: the caller promised that what this replaces is its own.
+    // SAFETY: at 0 the system chooses free addresses; else nothing uses what the mapping replaces.
     let mapped =
         unsafe { libc::mmap(host, bytes as usize, protection, flags, file, offset as i64) };
     (mapped != libc::MAP_FAILED).then(|| mapped.expose_provenance() as u64)
@@ -154,9 +155,9 @@ unsafe fn map(at: u64, bytes: u64, protection: i32, place: Option<(i32, u64)>) -
 /// Unmaps memory.
 ///
 /// # Safety
-/// It is a range of mappings of the caller's, which nothing uses any more.
+/// It is a range of the stand-in's own mappings, which nothing uses any more.
 pub(super) unsafe fn unmap(at: u64, bytes: u64) {
     let host: *mut libc::c_void = ptr::with_exposed_provenance_mut(at as usize);
-    // SAFETY: as the caller promised.
+    // SAFETY: the range is the stand-in's own, and nothing uses it.
     unsafe { libc::munmap(host, bytes as usize) };
 }

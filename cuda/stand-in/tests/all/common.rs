@@ -5,13 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use larder_cuda_abi::Code;
 
-// Links the driver into this test.
-use larder_cuda_stand_in as _;
-
-unsafe extern "C" {
-    safe fn larder_stand_in_alive(buf: *mut u8, len: u64) -> u64;
-    safe fn larder_stand_in_findings(buf: *mut u8, len: u64) -> u64;
-}
+use crate::driver::{cuMemcpyDtoH_v2, larder_stand_in_alive, larder_stand_in_findings};
 
 /// Granularity of virtual memory.
 pub(crate) const GRANULARITY: usize = 2 << 20;
@@ -33,6 +27,14 @@ pub(crate) fn made<T: Default>(create: impl FnOnce(&mut T) -> Code) -> T {
     let mut value = T::default();
     ok(create(&mut value));
     value
+}
+
+/// Bytes of device memory.
+#[track_caller]
+pub(crate) fn read(from: u64, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0_u8; count];
+    ok(cuMemcpyDtoH_v2(bytes.as_mut_ptr() as usize, from, count));
+    bytes
 }
 
 fn text(of: impl Fn(*mut u8, u64) -> u64) -> String {

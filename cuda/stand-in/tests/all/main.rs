@@ -2,7 +2,6 @@
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
-    clashing_extern_declarations,
     reason = "calls of the driver's C interface"
 )]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]

@@ -1,68 +1,35 @@
 //! Memory pools and memory in the order of streams.
 
-use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::MutexGuard;
 
 use larder_cuda_abi::{AccessDesc, Code, Location, PoolProps, constants as c};
 
 use crate::common::{alive, alone, findings, ok};
+use crate::driver::*;
 
 const MIB: usize = 1 << 20;
-
-unsafe extern "C" {
-    fn cuInit(flags: u32) -> Code;
-    fn cuCtxCreate_v2(context: *mut usize, flags: u32, device: i32) -> Code;
-    fn cuCtxSetCurrent(context: usize) -> Code;
-    fn cuCtxSynchronize() -> Code;
-    fn cuStreamCreate(stream: *mut usize, flags: u32) -> Code;
-    fn cuStreamSynchronize(stream: usize) -> Code;
-    fn cuStreamWaitEvent(stream: usize, event: usize, flags: u32) -> Code;
-    fn cuEventCreate(event: *mut usize, flags: u32) -> Code;
-    fn cuEventRecord(event: usize, stream: usize) -> Code;
-    fn cuMemAlloc_v2(at: *mut u64, bytes: usize) -> Code;
-    fn cuMemFree_v2(at: u64) -> Code;
-    fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: usize) -> Code;
-    fn cuMemAllocAsync(at: *mut u64, bytes: usize, stream: usize) -> Code;
-    fn cuMemAllocFromPoolAsync(at: *mut u64, bytes: usize, pool: usize, stream: usize) -> Code;
-    fn cuMemFreeAsync(at: u64, stream: usize) -> Code;
-    fn cuDeviceGetDefaultMemPool(pool: *mut usize, device: i32) -> Code;
-    fn cuDeviceGetMemPool(pool: *mut usize, device: i32) -> Code;
-    fn cuDeviceSetMemPool(device: i32, pool: usize) -> Code;
-    fn cuMemPoolCreate(pool: *mut usize, props: *const PoolProps) -> Code;
-    fn cuMemPoolDestroy(pool: usize) -> Code;
-    fn cuMemPoolTrimTo(pool: usize, keep: usize) -> Code;
-    fn cuMemPoolSetAttribute(pool: usize, attribute: u32, value: *mut c_void) -> Code;
-    fn cuMemPoolGetAttribute(pool: usize, attribute: u32, value: *mut c_void) -> Code;
-    fn cuMemPoolSetAccess(pool: usize, access: *const AccessDesc, count: usize) -> Code;
-    fn cuMemPoolGetAccess(flags: *mut u32, pool: usize, location: *const Location) -> Code;
-    fn larder_stand_in_reset(devices: u32, bytes: u64);
-    fn larder_stand_in_schedule(deferred: u32, seed: u64);
-    fn larder_stand_in_used(device: i32) -> u64;
-}
 
 /// A fresh driver with one context of device 0 and two streams that wait for nobody.
 fn begin(bytes: usize, seed: Option<u64>) -> (MutexGuard<'static, ()>, [usize; 2]) {
     let guard = alone();
     let mut streams = [0; 2];
-    unsafe {
-        larder_stand_in_reset(2, bytes as u64);
-        ok(cuInit(0));
-        ok(cuCtxSetCurrent(0));
-        ok(cuCtxCreate_v2(&mut 0, 0, 0));
-        for stream in &mut streams {
-            ok(cuStreamCreate(stream, c::STREAM_NON_BLOCKING));
-        }
-        if let Some(seed) = seed {
-            larder_stand_in_schedule(1, seed);
-        }
+    larder_stand_in_reset(2, bytes as u64);
+    ok(cuInit(0));
+    ok(cuCtxSetCurrent(0));
+    ok(cuCtxCreate_v2(&mut 0, 0, 0));
+    for stream in &mut streams {
+        ok(cuStreamCreate(stream, c::STREAM_NON_BLOCKING));
+    }
+    if let Some(seed) = seed {
+        larder_stand_in_schedule(1, seed);
     }
     (guard, streams)
 }
 
 fn try_alloc(bytes: usize, stream: usize) -> Result<u64, Code> {
     let mut at = 0;
-    unsafe { cuMemAllocAsync(&mut at, bytes, stream) }.check()?;
+    cuMemAllocAsync(&mut at, bytes, stream).check()?;
     Ok(at)
 }
 
@@ -71,40 +38,39 @@ fn alloc(bytes: usize, stream: usize) -> u64 {
 }
 
 fn fill(at: u64, bytes: usize, stream: usize) -> Code {
-    unsafe { cuMemsetD8Async(at, 7, bytes, stream) }
+    cuMemsetD8Async(at, 7, bytes, stream)
 }
 
 fn free(at: u64, stream: usize) -> Code {
-    unsafe { cuMemFreeAsync(at, stream) }
+    cuMemFreeAsync(at, stream)
 }
 
 fn sync(stream: usize) -> Code {
-    unsafe { cuStreamSynchronize(stream) }
+    cuStreamSynchronize(stream)
 }
 
 /// Makes `later` wait for what is in `first`.
 fn order(first: usize, later: usize) {
     let mut event = 0;
-    unsafe {
-        ok(cuEventCreate(&mut event, 0));
-        ok(cuEventRecord(event, first));
-        ok(cuStreamWaitEvent(later, event, 0));
-    }
+    ok(cuEventCreate(&mut event, 0));
+    ok(cuEventRecord(event, first));
+    ok(cuStreamWaitEvent(later, event, 0));
 }
 
 fn get(pool: usize, attribute: u32) -> u64 {
     let mut value = 0_u64;
-    ok(unsafe { cuMemPoolGetAttribute(pool, attribute, (&raw mut value).cast()) });
+    let place = &raw mut value as usize;
+    ok(cuMemPoolGetAttribute(pool, attribute, place));
     value
 }
 
 fn set(pool: usize, attribute: u32, mut value: u64) -> Code {
-    unsafe { cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast()) }
+    cuMemPoolSetAttribute(pool, attribute, &raw mut value as usize)
 }
 
 fn default_pool() -> usize {
     let mut pool = 0;
-    ok(unsafe { cuDeviceGetDefaultMemPool(&mut pool, 0) });
+    ok(cuDeviceGetDefaultMemPool(&mut pool, 0));
     pool
 }
 
@@ -122,7 +88,7 @@ fn create(max_bytes: usize) -> usize {
         reserved: [0; 54],
     };
     let mut pool = 0;
-    ok(unsafe { cuMemPoolCreate(&mut pool, &raw const props) });
+    ok(cuMemPoolCreate(&mut pool, &raw const props));
     pool
 }
 
@@ -254,16 +220,16 @@ fn unused_memory_goes_back_when_the_host_waits_down_to_the_threshold() {
     }
     assert_eq!(get(pool, c::POOL_USED_CURRENT), 0);
     assert_eq!(get(pool, c::POOL_USED_HIGH), 4 * MIB as u64);
-    assert_eq!(unsafe { larder_stand_in_used(0) }, 4 * MIB as u64);
+    assert_eq!(larder_stand_in_used(0), 4 * MIB as u64);
     ok(set(pool, c::POOL_RELEASE_THRESHOLD, 2 * MIB as u64));
     ok(sync(a));
     assert_eq!(get(pool, c::POOL_RESERVED_CURRENT), 2 * MIB as u64);
     assert_eq!(get(pool, c::POOL_RESERVED_HIGH), 4 * MIB as u64);
-    ok(unsafe { cuMemPoolTrimTo(pool, MIB) });
-    assert_eq!(unsafe { larder_stand_in_used(0) }, MIB as u64);
+    ok(cuMemPoolTrimTo(pool, MIB));
+    assert_eq!(larder_stand_in_used(0), MIB as u64);
     ok(set(pool, c::POOL_RELEASE_THRESHOLD, 0));
-    ok(unsafe { cuCtxSynchronize() });
-    assert_eq!(unsafe { larder_stand_in_used(0) }, 0);
+    ok(cuCtxSynchronize());
+    assert_eq!(larder_stand_in_used(0), 0);
     assert_eq!(set(pool, c::POOL_USED_HIGH, 1), Code::INVALID_VALUE);
     assert_eq!(set(pool, c::POOL_USED_CURRENT, 0), Code::INVALID_VALUE);
     ok(set(pool, c::POOL_USED_HIGH, 0));
@@ -284,26 +250,23 @@ fn a_full_device_makes_the_pool_give_back_what_does_not_fit() {
 #[test]
 fn a_destroyed_pool_lives_until_its_blocks_are_free() {
     let (_guard, [a, _]) = begin(64 * MIB, None);
-    assert_eq!(
-        unsafe { cuMemPoolDestroy(default_pool()) },
-        Code::INVALID_VALUE
-    );
+    assert_eq!(cuMemPoolDestroy(default_pool()), Code::INVALID_VALUE);
     let pool = create(2 * MIB);
-    ok(unsafe { cuDeviceSetMemPool(0, pool) });
-    assert_eq!(unsafe { cuDeviceSetMemPool(1, pool) }, Code::INVALID_VALUE);
+    ok(cuDeviceSetMemPool(0, pool));
+    assert_eq!(cuDeviceSetMemPool(1, pool), Code::INVALID_VALUE);
     let at = alloc(MIB, a);
     assert_eq!(try_alloc(2 * MIB, a), Err(Code::OUT_OF_MEMORY));
     assert!(alive().contains("pool 1 1048576\npooled 1 1048576\n"));
-    ok(unsafe { cuMemPoolDestroy(pool) });
+    ok(cuMemPoolDestroy(pool));
     let mut current = 0;
-    ok(unsafe { cuDeviceGetMemPool(&mut current, 0) });
+    ok(cuDeviceGetMemPool(&mut current, 0));
     assert_eq!(current, default_pool());
-    let code = unsafe { cuMemAllocFromPoolAsync(&mut 0, MIB, pool, a) };
+    let code = cuMemAllocFromPoolAsync(&mut 0, MIB, pool, a);
     assert_eq!(code, Code::INVALID_VALUE);
     ok(fill(at, MIB, a));
     ok(free(at, a));
     ok(sync(a));
-    assert_eq!(unsafe { larder_stand_in_used(0) }, 0);
+    assert_eq!(larder_stand_in_used(0), 0);
     assert_eq!(findings(), "");
 }
 
@@ -313,16 +276,16 @@ fn either_free_takes_either_memory() {
     let pooled = alloc(MIB, a);
     ok(fill(pooled, MIB, a));
     ok(sync(a));
-    ok(unsafe { cuMemFree_v2(pooled) });
-    assert_eq!(unsafe { cuMemFree_v2(pooled) }, Code::INVALID_VALUE);
+    ok(cuMemFree_v2(pooled));
+    assert_eq!(cuMemFree_v2(pooled), Code::INVALID_VALUE);
     assert_eq!(free(pooled, a), Code::INVALID_VALUE);
     let mut plain = 0;
-    ok(unsafe { cuMemAlloc_v2(&mut plain, MIB) });
+    ok(cuMemAlloc_v2(&mut plain, MIB));
     ok(fill(plain, MIB, a));
     ok(free(plain, a));
     assert_eq!(free(plain, a), Code::INVALID_VALUE);
     ok(sync(a));
-    assert_eq!(unsafe { larder_stand_in_used(0) }, 0);
+    assert_eq!(larder_stand_in_used(0), 0);
     assert_eq!(findings(), "");
 }
 
@@ -331,7 +294,7 @@ fn a_free_by_the_host_waits_for_no_work() {
     let (_guard, [a, _]) = begin(64 * MIB, None);
     let at = alloc(MIB, a);
     ok(fill(at, MIB, a));
-    ok(unsafe { cuMemFree_v2(at) });
+    ok(cuMemFree_v2(at));
     assert!(findings().starts_with("race: a free by the host"));
 }
 
@@ -349,13 +312,13 @@ fn other_devices_use_a_pool_only_with_access() {
     };
     let flags = |id| {
         let mut flags = 9;
-        ok(unsafe { cuMemPoolGetAccess(&mut flags, pool, &location(id)) });
+        ok(cuMemPoolGetAccess(&mut flags, pool, &mut location(id)));
         flags
     };
     assert_eq!(
         (flags(0), flags(1)),
         (c::MEM_ACCESS_READ_WRITE, c::MEM_ACCESS_NONE)
     );
-    ok(unsafe { cuMemPoolSetAccess(pool, &raw const access, 1) });
+    ok(cuMemPoolSetAccess(pool, &raw const access, 1));
     assert_eq!(flags(1), c::MEM_ACCESS_READ_WRITE);
 }

@@ -1,26 +1,25 @@
 //! Copies and fills.
 
-use cudarc::driver::sys;
 use larder_cuda_abi::{ContextHandle, DevicePtr, StreamHandle};
 
-use super::{Answer, ctx, done, host, stream_of};
+use super::{Answer, host};
 
 /// cuMemcpyHtoD_v2.
 pub(crate) fn to_device(to: DevicePtr, from: &[u8]) -> Answer {
     // SAFETY: the source is read before the call returns.
-    done(unsafe { sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), from.len()) })
+    unsafe { function!(cuMemcpyHtoD_v2)(to, from.as_ptr().cast(), from.len()) }.check()
 }
 
 /// cuMemcpyDtoH_v2.
 pub(crate) fn to_host(to: &mut [u8], from: DevicePtr) -> Answer {
     // SAFETY: the target is written before the call returns.
-    done(unsafe { sys::cuMemcpyDtoH_v2(to.as_mut_ptr().cast(), from, to.len()) })
+    unsafe { function!(cuMemcpyDtoH_v2)(to.as_mut_ptr().cast(), from, to.len()) }.check()
 }
 
 /// cuMemcpyDtoD_v2.
 pub(crate) fn between(to: DevicePtr, from: DevicePtr, bytes: usize) -> Answer {
     // SAFETY: the driver looks the addresses up.
-    done(unsafe { sys::cuMemcpyDtoD_v2(to, from, bytes) })
+    unsafe { function!(cuMemcpyDtoD_v2)(to, from, bytes) }.check()
 }
 
 /// cuMemcpyPeerAsync.
@@ -30,9 +29,8 @@ pub(crate) fn peer_async(
     bytes: usize,
     stream: StreamHandle,
 ) -> Answer {
-    let stream = stream_of(stream);
     // SAFETY: C2; the driver looks the addresses up.
-    done(unsafe { sys::cuMemcpyPeerAsync(to.0, ctx(to.1), from.0, ctx(from.1), bytes, stream) })
+    unsafe { function!(cuMemcpyPeerAsync)(to.0, to.1, from.0, from.1, bytes, stream) }.check()
 }
 
 /// cuMemcpyHtoDAsync_v2, from a host address.
@@ -43,7 +41,7 @@ pub(crate) fn to_device_async(
     stream: StreamHandle,
 ) -> Answer {
     // SAFETY: C1, C2: the host memory stays until the copy is done, the handles are the driver's.
-    done(unsafe { sys::cuMemcpyHtoDAsync_v2(to, host(from), bytes, stream_of(stream)) })
+    unsafe { function!(cuMemcpyHtoDAsync_v2)(to, host(from), bytes, stream) }.check()
 }
 
 /// cuMemcpyDtoHAsync_v2, to a host address.
@@ -54,7 +52,7 @@ pub(crate) fn to_host_async(
     stream: StreamHandle,
 ) -> Answer {
     // SAFETY: C1, C2: the host memory stays until the copy is done, the handles are the driver's.
-    done(unsafe { sys::cuMemcpyDtoHAsync_v2(host(to), from, bytes, stream_of(stream)) })
+    unsafe { function!(cuMemcpyDtoHAsync_v2)(host(to), from, bytes, stream) }.check()
 }
 
 /// cuMemcpyDtoDAsync_v2.
@@ -65,7 +63,7 @@ pub(crate) fn between_async(
     stream: StreamHandle,
 ) -> Answer {
     // SAFETY: C2; the driver looks the addresses up.
-    done(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream_of(stream)) })
+    unsafe { function!(cuMemcpyDtoDAsync_v2)(to, from, bytes, stream) }.check()
 }
 
 /// cuMemcpyAsync.
@@ -76,19 +74,19 @@ pub(crate) fn any_async(
     stream: StreamHandle,
 ) -> Answer {
     // SAFETY: C1, C2: the host memory stays until the copy is done, the handles are the driver's.
-    done(unsafe { sys::cuMemcpyAsync(to, from, bytes, stream_of(stream)) })
+    unsafe { function!(cuMemcpyAsync)(to, from, bytes, stream) }.check()
 }
 
 /// cuMemsetD8_v2.
 pub(crate) fn fill8(to: DevicePtr, value: u8, count: usize) -> Answer {
     // SAFETY: the driver looks the address up.
-    done(unsafe { sys::cuMemsetD8_v2(to, value, count) })
+    unsafe { function!(cuMemsetD8_v2)(to, value, count) }.check()
 }
 
 /// cuMemsetD8Async.
 pub(crate) fn fill8_async(to: DevicePtr, value: u8, count: usize, stream: StreamHandle) -> Answer {
     // SAFETY: C2; the driver looks the address up.
-    done(unsafe { sys::cuMemsetD8Async(to, value, count, stream_of(stream)) })
+    unsafe { function!(cuMemsetD8Async)(to, value, count, stream) }.check()
 }
 
 /// cuMemsetD16Async.
@@ -99,7 +97,7 @@ pub(crate) fn fill16_async(
     stream: StreamHandle,
 ) -> Answer {
     // SAFETY: C2; the driver looks the address up.
-    done(unsafe { sys::cuMemsetD16Async(to, value, count, stream_of(stream)) })
+    unsafe { function!(cuMemsetD16Async)(to, value, count, stream) }.check()
 }
 
 /// cuMemsetD32Async.
@@ -110,5 +108,5 @@ pub(crate) fn fill32_async(
     stream: StreamHandle,
 ) -> Answer {
     // SAFETY: C2; the driver looks the address up.
-    done(unsafe { sys::cuMemsetD32Async(to, value, count, stream_of(stream)) })
+    unsafe { function!(cuMemsetD32Async)(to, value, count, stream) }.check()
 }

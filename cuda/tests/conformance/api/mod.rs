@@ -10,7 +10,18 @@
 use std::{ffi::c_void, mem::MaybeUninit};
 
 use cudarc::driver::sys;
-use larder_cuda_abi::{Code, ContextHandle, DevicePtr, EventHandle, StreamHandle};
+use larder_cuda_abi::{
+    Code, ContextHandle, DevicePtr, DeviceUuid, EventHandle, FunctionHandle, GraphExecHandle,
+    MemoryHandle, ModuleHandle, PoolHandle, StreamHandle,
+};
+
+/// The driver's function of a name, with the prototype that the table of `larder_cuda_abi` has for
+/// it.
+macro_rules! function {
+    ($name:ident) => {
+        $crate::api::symbol::<larder_cuda_abi::functions::$name>(stringify!($name))
+    };
+}
 
 pub(crate) mod basic;
 pub(crate) mod capture;
@@ -27,55 +38,39 @@ pub(crate) mod virtual_memory;
 /// What a call answers.
 pub(crate) type Answer<T = ()> = Result<T, Code>;
 
-fn done(result: sys::CUresult) -> Answer {
-    Code(result as u32).check()
-}
-
-fn done_raw(result: u32) -> Answer {
-    Code(result).check()
-}
-
 /// Plain data for which all zeroes is a value: numbers, handles, structures of them.
 trait Plain: Copy {}
+impl Plain for ContextHandle {}
+impl Plain for EventHandle {}
+impl Plain for FunctionHandle {}
+impl Plain for GraphExecHandle {}
+impl Plain for MemoryHandle {}
+impl Plain for ModuleHandle {}
+impl Plain for PoolHandle {}
+impl Plain for StreamHandle {}
+impl Plain for *mut c_void {}
 impl Plain for i32 {}
 impl Plain for u32 {}
 impl Plain for u64 {}
 impl Plain for usize {}
 impl Plain for f32 {}
-impl Plain for [u8; 16] {}
+impl Plain for DeviceUuid {}
 impl Plain for *const core::ffi::c_char {}
 
 /// What a call with one out argument writes there.
-fn out<T: Plain>(call: impl FnOnce(*mut T) -> sys::CUresult) -> Answer<T> {
+fn out<T: Plain>(call: impl FnOnce(*mut T) -> Code) -> Answer<T> {
     let mut value = MaybeUninit::zeroed();
-    done(call(value.as_mut_ptr()))?;
+    call(value.as_mut_ptr()).check()?;
     // SAFETY: all zeroes is a value of plain data, and so is what the driver wrote.
     Ok(unsafe { value.assume_init() })
 }
 
-/// A function of the driver by its exported name, for those that take an enumeration, of which the
-/// tests also try numbers that a binding does not know, or whose name is another in later headers.
-///
-/// # Safety
-/// `F` is a function pointer of that function's type.
-unsafe fn symbol<F: Copy>(name: &str) -> F {
-    // SAFETY: a library is found, or cudarc panics.
-    let library = unsafe { sys::culib() };
-    // SAFETY: the caller promises the type.
-    let found = unsafe { library.get::<F>(name) };
+/// A function of the driver by its exported name. Only [`function!`] gives it a type, and
+/// [`lookup::exported`] one that cannot be called.
+fn symbol<F: Copy>(name: &str) -> F {
+    // SAFETY: a library is found, or cudarc panics; `F` is the type of the function of this name.
+    let found = unsafe { sys::culib().get::<F>(name) };
     *found.unwrap_or_else(|error| panic!("the driver exports no {name}: {error}"))
-}
-
-fn ctx(handle: ContextHandle) -> sys::CUcontext {
-    handle.0 as sys::CUcontext
-}
-
-fn stream_of(handle: StreamHandle) -> sys::CUstream {
-    handle.0 as sys::CUstream
-}
-
-fn event_of(handle: EventHandle) -> sys::CUevent {
-    handle.0 as sys::CUevent
 }
 
 fn host(address: usize) -> *mut c_void {

@@ -1,19 +1,14 @@
 //! What the driver knows of an address.
 
-use std::ffi::c_void;
-
 use larder_cuda_abi::{DevicePtr, constants};
 
-use super::{Answer, done_raw, symbol};
+use super::Answer;
 
 /// cuPointerGetAttribute, into eight bytes that were zero: wide enough for each attribute here.
 pub(crate) fn attribute(attribute: u32, at: DevicePtr) -> Answer<u64> {
-    type Get = unsafe extern "C" fn(*mut c_void, u32, DevicePtr) -> u32;
-    // SAFETY: the function's type, with the enumeration as the number it is in C.
-    let call = unsafe { symbol::<Get>("cuPointerGetAttribute") };
     let mut value = 0_u64;
     // SAFETY: eight bytes are enough for every attribute asked for here.
-    done_raw(unsafe { call((&raw mut value).cast(), attribute, at) })?;
+    unsafe { function!(cuPointerGetAttribute)((&raw mut value).cast(), attribute, at) }.check()?;
     Ok(value)
 }
 

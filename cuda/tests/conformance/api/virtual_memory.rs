@@ -2,12 +2,11 @@
 
 use std::ffi::c_void;
 
-use cudarc::driver::sys;
 use larder_cuda_abi::{
     AccessDesc, AllocFlags, AllocationProp, DevicePtr, Location, MemoryHandle, constants,
 };
 
-use super::{Answer, done, done_raw, out, symbol};
+use super::{Answer, out};
 
 /// A device as a place of memory.
 pub(crate) const fn on_device(id: i32) -> Location {
@@ -35,13 +34,8 @@ pub(crate) const fn properties(device: i32, handle_types: u32) -> AllocationProp
 
 /// cuMemGetAllocationGranularity.
 pub(crate) fn granularity(properties: &AllocationProp, option: u32) -> Answer<usize> {
-    type Get = unsafe extern "C" fn(*mut usize, *const AllocationProp, u32) -> u32;
-    // SAFETY: the function's type, with the enumeration as the number it is in C.
-    let call = unsafe { symbol::<Get>("cuMemGetAllocationGranularity") };
-    let mut bytes = 0;
-    // SAFETY: the out argument is a local's.
-    done_raw(unsafe { call(&raw mut bytes, properties, option) })?;
-    Ok(bytes)
+    // SAFETY: the out argument is `out`'s.
+    out(|at| unsafe { function!(cuMemGetAllocationGranularity)(at, properties, option) })
 }
 
 /// cuMemAddressReserve.
@@ -52,20 +46,20 @@ pub(crate) fn reserve(
     flags: u64,
 ) -> Answer<DevicePtr> {
     // SAFETY: the out argument is `out`'s.
-    out(|at| unsafe { sys::cuMemAddressReserve(at, bytes, alignment, wish, flags) })
+    out(|at| unsafe { function!(cuMemAddressReserve)(at, bytes, alignment, wish, flags) })
 }
 
 /// cuMemRetainAllocationHandle.
 pub(crate) fn retain(at: DevicePtr) -> Answer<MemoryHandle> {
     let at = core::ptr::without_provenance_mut(at as usize);
     // SAFETY: the out argument is `out`'s; the driver looks every address up.
-    out(|handle| unsafe { sys::cuMemRetainAllocationHandle(handle, at) }).map(MemoryHandle)
+    out(|handle| unsafe { function!(cuMemRetainAllocationHandle)(handle, at) })
 }
 
 /// cuMemAddressFree.
 pub(crate) fn free_address(at: DevicePtr, bytes: usize) -> Answer {
     // SAFETY: the driver looks the address up.
-    done(unsafe { sys::cuMemAddressFree(at, bytes) })
+    unsafe { function!(cuMemAddressFree)(at, bytes) }.check()
 }
 
 /// cuMemCreate.
@@ -74,27 +68,26 @@ pub(crate) fn create(
     properties: &AllocationProp,
     flags: u64,
 ) -> Answer<MemoryHandle> {
-    let properties = (&raw const *properties).cast();
-    // SAFETY: the structure has the layout of CUDA's; the out argument is `out`'s.
-    out(|at| unsafe { sys::cuMemCreate(at, bytes, properties, flags) }).map(MemoryHandle)
+    // SAFETY: the structure is a local's; the out argument is `out`'s.
+    out(|at| unsafe { function!(cuMemCreate)(at, bytes, properties, flags) })
 }
 
 /// cuMemRelease.
 pub(crate) fn release(handle: MemoryHandle) -> Answer {
     // SAFETY: C2: the handle came from the driver and was not destroyed.
-    done(unsafe { sys::cuMemRelease(handle.0) })
+    unsafe { function!(cuMemRelease)(handle) }.check()
 }
 
 /// cuMemMap.
 pub(crate) fn map(at: DevicePtr, bytes: usize, offset: usize, handle: MemoryHandle) -> Answer {
     // SAFETY: C2; the driver looks the address up.
-    done(unsafe { sys::cuMemMap(at, bytes, offset, handle.0, 0) })
+    unsafe { function!(cuMemMap)(at, bytes, offset, handle, 0) }.check()
 }
 
 /// cuMemUnmap.
 pub(crate) fn unmap(at: DevicePtr, bytes: usize) -> Answer {
     // SAFETY: the driver looks the address up.
-    done(unsafe { sys::cuMemUnmap(at, bytes) })
+    unsafe { function!(cuMemUnmap)(at, bytes) }.check()
 }
 
 /// cuMemSetAccess for one device.
@@ -103,39 +96,33 @@ pub(crate) fn set_access(at: DevicePtr, bytes: usize, device: i32, flags: u32) -
         location: on_device(device),
         flags,
     };
-    // SAFETY: one structure with the layout of CUDA's; the driver looks the address up.
-    done(unsafe { sys::cuMemSetAccess(at, bytes, (&raw const one).cast(), 1) })
+    // SAFETY: one structure of a local; the driver looks the address up.
+    unsafe { function!(cuMemSetAccess)(at, bytes, &raw const one, 1) }.check()
 }
 
 /// cuMemGetAccess of one device.
 pub(crate) fn access(at: DevicePtr, device: i32) -> Answer<u64> {
     let location = on_device(device);
-    let location = (&raw const location).cast();
-    // SAFETY: the structure has the layout of CUDA's; the out argument is `out`'s.
-    out(|flags| unsafe { sys::cuMemGetAccess(flags, location, at) })
+    // SAFETY: the structure is a local's; the out argument is `out`'s.
+    out(|flags| unsafe { function!(cuMemGetAccess)(flags, &raw const location, at) })
 }
 
 /// cuMemExportToShareableHandle as a file descriptor.
 pub(crate) fn export(handle: MemoryHandle) -> Answer<i32> {
-    type Export = unsafe extern "C" fn(*mut c_void, u64, u32, u64) -> u32;
-    // SAFETY: the function's type, with the enumeration as the number it is in C.
-    let call = unsafe { symbol::<Export>("cuMemExportToShareableHandle") };
     let mut descriptor = -1_i32;
     let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     // SAFETY: C2; a file descriptor is written, which is an `i32`.
-    done_raw(unsafe { call((&raw mut descriptor).cast(), handle.0, kind, 0) })?;
+    unsafe {
+        function!(cuMemExportToShareableHandle)((&raw mut descriptor).cast(), handle, kind, 0)
+    }
+    .check()?;
     Ok(descriptor)
 }
 
 /// cuMemImportFromShareableHandle of a file descriptor.
 pub(crate) fn import(descriptor: i32) -> Answer<MemoryHandle> {
-    type Import = unsafe extern "C" fn(*mut u64, *mut c_void, u32) -> u32;
-    // SAFETY: the function's type, with the enumeration as the number it is in C.
-    let call = unsafe { symbol::<Import>("cuMemImportFromShareableHandle") };
-    let mut handle = 0;
     let word = usize::try_from(descriptor).expect("an open descriptor") as *mut c_void;
     let kind = constants::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    // SAFETY: the out argument is a local's; the descriptor travels in the pointer's bits.
-    done_raw(unsafe { call(&raw mut handle, word, kind) })?;
-    Ok(MemoryHandle(handle))
+    // SAFETY: the out argument is `out`'s; the descriptor travels in the pointer's bits.
+    out(|at| unsafe { function!(cuMemImportFromShareableHandle)(at, word, kind) })
 }

@@ -22,15 +22,15 @@ fn captured_work_runs_at_each_launch_and_not_before() {
         ok(sync(a));
         assert_eq!((read(x), read(y)), (1, 2));
         let exec = ready(graph);
-        ok(unsafe { cuGraphDestroy(graph) });
-        ok(unsafe { cuGraphLaunch(exec, a) });
+        ok(cuGraphDestroy(graph));
+        ok(cuGraphLaunch(exec, a));
         ok(sync(a));
         assert_eq!((read(x), read(y)), (5, 1));
-        ok(unsafe { cuGraphLaunch(exec, a) });
+        ok(cuGraphLaunch(exec, a));
         ok(sync(a));
         assert_eq!((read(x), read(y)), (5, 5));
         assert!(alive().contains("exec 1 0\n"));
-        ok(unsafe { cuGraphExecDestroy(exec) });
+        ok(cuGraphExecDestroy(exec));
         assert!(!alive().contains("exec"));
         assert_eq!(findings(), "");
     }
@@ -59,8 +59,8 @@ fn a_fork_and_its_join_keep_their_order_under_every_seed() {
         assert_eq!(status(b), Ok(c::CAPTURE_STATUS_NONE));
         let exec = ready(graph);
         ok(fill(x, 1, a));
-        ok(unsafe { cuGraphLaunch(exec, a) });
-        ok(unsafe { cuGraphLaunch(exec, other) });
+        ok(cuGraphLaunch(exec, a));
+        ok(cuGraphLaunch(exec, other));
         ok(fill(z, 9, other));
         ok(sync(other));
         assert_eq!((read(x), read(y), read(z)), (3, 8, 9));
@@ -86,8 +86,8 @@ fn launches_of_one_graph_follow_each_other() {
         ok(record(join, b));
         ok(wait(a, join));
         let exec = ready(end(a).unwrap());
-        ok(unsafe { cuGraphLaunch(exec, a) });
-        ok(unsafe { cuGraphLaunch(exec, other) });
+        ok(cuGraphLaunch(exec, a));
+        ok(cuGraphLaunch(exec, other));
         ok(sync(other));
         assert_eq!((read(older), read(y)), (1, 9), "seed {seed}");
         assert_eq!(findings(), "", "seed {seed}");
@@ -108,7 +108,7 @@ fn branches_without_an_order_race_when_they_run() {
     ok(wait(a, join));
     let exec = ready(end(a).unwrap());
     assert_eq!(findings(), "");
-    ok(unsafe { cuGraphLaunch(exec, a) });
+    ok(cuGraphLaunch(exec, a));
     assert!(findings().starts_with("race: a fill"));
 }
 
@@ -119,10 +119,10 @@ fn a_graph_reads_pageable_memory_when_it_runs() {
     let mut bytes = [1_u8; 16];
     let place = bytes.as_mut_ptr();
     capture(a, GLOBAL);
-    ok(unsafe { cuMemcpyHtoDAsync_v2(x, place.cast(), 16, a) });
+    ok(cuMemcpyHtoDAsync_v2(x, place as usize, 16, a));
     let exec = ready(end(a).unwrap());
     unsafe { place.write_bytes(4, 16) };
-    ok(unsafe { cuGraphLaunch(exec, a) });
+    ok(cuGraphLaunch(exec, a));
     ok(sync(a));
     assert_eq!(read(x), 4);
 }
@@ -134,16 +134,14 @@ fn a_capture_tells_what_it_is() {
     let (mut state, mut id, mut graph, mut count) = (9, 0, 0, 9);
     let mut dependencies = null_mut::<usize>().cast_const();
     let mut info = || {
-        ok(unsafe {
-            cuStreamGetCaptureInfo_v2(
-                a,
-                &mut state,
-                &mut id,
-                &mut graph,
-                &mut dependencies,
-                &mut count,
-            )
-        });
+        ok(cuStreamGetCaptureInfo_v2(
+            a,
+            &mut state,
+            &mut id,
+            &mut graph,
+            &mut dependencies,
+            &mut count,
+        ));
         (state, id, graph, count, dependencies)
     };
     assert_eq!(info().0, c::CAPTURE_STATUS_NONE);
@@ -154,7 +152,7 @@ fn a_capture_tells_what_it_is() {
     assert_eq!((state, count), (c::CAPTURE_STATUS_ACTIVE, 1));
     assert_ne!(id, 0);
     assert_ne!(unsafe { *dependencies }, 0);
-    assert_eq!(unsafe { cuGraphDestroy(graph) }, Code::INVALID_VALUE);
+    assert_eq!(cuGraphDestroy(graph), Code::INVALID_VALUE);
     assert_eq!(end(a), Ok(graph));
 }
 
@@ -167,11 +165,11 @@ fn a_launch_in_a_capture_becomes_part_of_it() {
     let inner = ready(end(a).unwrap());
     capture(a, GLOBAL);
     ok(fill(y, 1, a));
-    ok(unsafe { cuGraphLaunch(inner, a) });
+    ok(cuGraphLaunch(inner, a));
     ok(copy(y, x, a));
     let graph = end(a).unwrap();
     assert_eq!(nodes(graph), 3);
-    ok(unsafe { cuGraphLaunch(ready(graph), a) });
+    ok(cuGraphLaunch(ready(graph), a));
     ok(sync(a));
     assert_eq!(read(y), 6);
 }
@@ -182,10 +180,10 @@ fn an_empty_graph_and_a_lost_capture_do_no_harm() {
     let a = stream();
     capture(a, GLOBAL);
     let graph = end(a).unwrap();
-    ok(unsafe { cuGraphLaunch(ready(graph), a) });
+    ok(cuGraphLaunch(ready(graph), a));
     ok(sync(a));
     capture(a, GLOBAL);
-    ok(unsafe { cuStreamDestroy_v2(a) });
+    ok(cuStreamDestroy_v2(a));
     assert!(findings().contains("is destroyed while a capture"));
     assert!(alive().contains("graph 1 0\n"));
 }

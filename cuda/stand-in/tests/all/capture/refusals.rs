@@ -11,9 +11,9 @@ use crate::common::GRANULARITY;
 fn unsafe_calls_spoil_captures_as_their_modes_say() {
     let (_guard, context) = begin(None);
     let a = stream();
-    let alloc_here = || unsafe { cuMemAlloc_v2(&mut 0, 16) };
+    let alloc_here = || cuMemAlloc_v2(&mut 0, 16);
     let alloc_there = || {
-        let there = thread::spawn(move || unsafe {
+        let there = thread::spawn(move || {
             ok(cuCtxSetCurrent(context));
             cuMemAlloc_v2(&mut 0, 16)
         });
@@ -41,12 +41,12 @@ fn unsafe_calls_spoil_captures_as_their_modes_say() {
         }
     }
     let mut mode = RELAXED;
-    ok(unsafe { cuThreadExchangeStreamCaptureMode(&mut mode) });
+    ok(cuThreadExchangeStreamCaptureMode(&mut mode));
     assert_eq!(mode, GLOBAL);
     capture(a, GLOBAL);
     ok(alloc_here());
     assert!(end(a).is_ok());
-    ok(unsafe { cuThreadExchangeStreamCaptureMode(&mut mode) });
+    ok(cuThreadExchangeStreamCaptureMode(&mut mode));
     assert_eq!(mode, RELAXED);
 }
 
@@ -55,10 +55,10 @@ fn unsafe_calls_spoil_captures_as_their_modes_say() {
 fn calls_of_virtual_memory_spoil_captures_only_if_asked_to() {
     let (_guard, _) = begin(None);
     let a = stream();
-    let reserve = |at: &mut u64| unsafe { cuMemAddressReserve(at, GRANULARITY, 0, 0, 0) };
+    let reserve = |at: &mut u64| cuMemAddressReserve(at, GRANULARITY, 0, 0, 0);
     let mut at = 0;
     for spoils in [false, true] {
-        unsafe { larder_stand_in_mapping_spoils(u32::from(spoils)) };
+        larder_stand_in_mapping_spoils(u32::from(spoils));
         for mode in [GLOBAL, RELAXED] {
             capture(a, mode);
             if spoils && mode == GLOBAL {
@@ -66,12 +66,12 @@ fn calls_of_virtual_memory_spoil_captures_only_if_asked_to() {
                 assert_eq!(end(a), Err(Code::STREAM_CAPTURE_INVALIDATED));
             } else {
                 ok(reserve(&mut at));
-                ok(unsafe { cuMemAddressFree(at, GRANULARITY) });
+                ok(cuMemAddressFree(at, GRANULARITY));
                 assert!(end(a).is_ok());
             }
         }
     }
-    unsafe { larder_stand_in_mapping_spoils(0) };
+    larder_stand_in_mapping_spoils(0);
 }
 
 #[test]
@@ -81,15 +81,9 @@ fn nobody_waits_for_captured_work() {
     type Ask = fn(usize, usize) -> Code;
     let asks: [(Ask, Code); 4] = [
         (|a, _| sync(a), Code::STREAM_CAPTURE_UNSUPPORTED),
-        (
-            |a, _| unsafe { cuStreamQuery(a) },
-            Code::STREAM_CAPTURE_UNSUPPORTED,
-        ),
-        (
-            |_, _| unsafe { cuCtxSynchronize() },
-            Code::STREAM_CAPTURE_UNSUPPORTED,
-        ),
-        (|_, e| unsafe { cuEventQuery(e) }, Code::CAPTURED_EVENT),
+        (|a, _| cuStreamQuery(a), Code::STREAM_CAPTURE_UNSUPPORTED),
+        (|_, _| cuCtxSynchronize(), Code::STREAM_CAPTURE_UNSUPPORTED),
+        (|_, e| cuEventQuery(e), Code::CAPTURED_EVENT),
     ];
     for (ask, expected) in asks {
         capture(a, RELAXED);
@@ -99,18 +93,18 @@ fn nobody_waits_for_captured_work() {
         assert_eq!(end(a), Err(Code::STREAM_CAPTURE_INVALIDATED));
         ok(fill(x, 1, a));
     }
-    assert_eq!(unsafe { cuEventQuery(e) }, Code::CAPTURED_EVENT);
+    assert_eq!(cuEventQuery(e), Code::CAPTURED_EVENT);
     assert_eq!(wait(a, e), Code::CAPTURED_EVENT);
     ok(record(e, a));
-    ok(unsafe { cuEventQuery(e) });
+    ok(cuEventQuery(e));
 }
 
 #[test]
 fn the_legacy_stream_does_not_go_together_with_blocking_captures() {
     let (_guard, _) = begin(None);
     let (mut blocking, x) = (0, alloc());
-    ok(unsafe { cuStreamCreate(&mut blocking, 0) });
-    let code = unsafe { cuStreamBeginCapture_v2(0, GLOBAL) };
+    ok(cuStreamCreate(&mut blocking, 0));
+    let code = cuStreamBeginCapture_v2(0, GLOBAL);
     assert_eq!(code, Code::STREAM_CAPTURE_UNSUPPORTED);
     capture(blocking, RELAXED);
     assert_eq!(status(0), Err(Code::STREAM_CAPTURE_IMPLICIT));
@@ -170,9 +164,6 @@ fn memory_of_pools_is_not_captured() {
     let (_guard, _) = begin(None);
     let a = stream();
     capture(a, GLOBAL);
-    assert_eq!(
-        unsafe { cuMemAllocAsync(&mut 0, 16, a) },
-        Code::NOT_SUPPORTED
-    );
+    assert_eq!(cuMemAllocAsync(&mut 0, 16, a), Code::NOT_SUPPORTED);
     assert!(end(a).is_ok());
 }

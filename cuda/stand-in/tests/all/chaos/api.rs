@@ -1,13 +1,13 @@
 //! The stand-in's functions, linked in, and a few words to write tests with.
 
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ptr::{from_ref, null_mut};
 use std::sync::MutexGuard;
 
 use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{AccessDesc, AllocFlags, AllocationProp, Location, PoolProps};
 
-pub(crate) use crate::common::{GRANULARITY, alive, alone, findings, made, ok};
+pub(crate) use crate::common::{GRANULARITY, alive, alone, findings, made, ok, read};
 pub(crate) use crate::driver::*;
 use crate::numbers::Random;
 
@@ -84,6 +84,17 @@ pub(crate) fn pool_props(id: i32) -> PoolProps {
         usage: 0,
         reserved: [0; 54],
     }
+}
+
+/// Has a pool keep so many idle bytes.
+#[track_caller]
+pub(crate) fn keep(pool: usize, bytes: u64) {
+    let place = from_ref(&bytes) as usize;
+    ok(cuMemPoolSetAttribute(
+        pool,
+        c::POOL_RELEASE_THRESHOLD,
+        place,
+    ));
 }
 
 /// Maps a handle somewhere new, for device 0 to read and write.

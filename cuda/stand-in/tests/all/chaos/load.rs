@@ -4,8 +4,6 @@
 use std::ffi::c_void;
 use std::time::Instant;
 
-use larder_cuda_abi::constants as c;
-
 use super::api::*;
 
 /// Runs it and says how long it took.
@@ -71,11 +69,7 @@ fn fifty_thousand_blocks_of_a_pool() {
     let _gpu = gpu();
     let stream = stream();
     let pool = made(|pool| cuMemPoolCreate(pool, &pool_props(0)));
-    ok(cuMemPoolSetAttribute(
-        pool,
-        c::POOL_RELEASE_THRESHOLD,
-        &u64::MAX,
-    ));
+    keep(pool, u64::MAX);
     let all = |sizes: usize| -> Vec<u64> {
         (0..50_000)
             .map(|index| 512 * (1 + index % sizes))
@@ -92,7 +86,7 @@ fn fifty_thousand_blocks_of_a_pool() {
         }
     }
     timed("a pool of 50,000 given back", || {
-        ok(cuMemPoolSetAttribute(pool, c::POOL_RELEASE_THRESHOLD, &0));
+        keep(pool, 0);
         ok(cuStreamSynchronize(stream));
     });
     assert_eq!(larder_stand_in_used(0), 0);
@@ -202,11 +196,7 @@ fn two_thousand_host_functions() {
         // A wait that nobody ends would take 50 or 100 ms.
         timed("2,000 host functions", || {
             for index in 0..2000 {
-                ok(cuLaunchHostFunc(
-                    streams[index % 4],
-                    nothing,
-                    std::ptr::null_mut(),
-                ));
+                ok(cuLaunchHostFunc(streams[index % 4], Some(nothing), 0));
             }
             ok(cuCtxSynchronize());
         });

@@ -27,8 +27,7 @@ fn order(program: u64, seed: u64) -> (Vec<usize>, Vec<u8>) {
         let event = draw.one(&events);
         match draw.below(9) {
             0..=2 => {
-                let data = std::ptr::without_provenance_mut(index);
-                ok(cuLaunchHostFunc(stream, note, data));
+                ok(cuLaunchHostFunc(stream, Some(note), index));
             }
             3 | 4 => ok(cuMemsetD8Async(
                 at + draw.below(32) as u64,
@@ -48,8 +47,7 @@ fn order(program: u64, seed: u64) -> (Vec<usize>, Vec<u8>) {
         }
     }
     ok(cuCtxSynchronize());
-    let mut bytes = vec![0; 64];
-    ok(cuMemcpyDtoH_v2(bytes.as_mut_ptr(), at, 64));
+    let bytes = read(at, 64);
     (SEEN.lock().unwrap().clone(), bytes)
 }
 

@@ -329,9 +329,9 @@ impl Program {
     /// A copy to pageable memory: the call waits for it.
     fn read_back(&mut self, stream: usize) {
         let (used, at) = self.place(4, false);
-        let mut bytes = [0; 4];
+        let mut bytes = [0_u8; 4];
         ok(cuMemcpyDtoHAsync_v2(
-            bytes.as_mut_ptr(),
+            bytes.as_mut_ptr() as usize,
             at,
             4,
             self.streams[stream],

@@ -9,7 +9,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_cuda_abi::Code;
-use larder_cuda_abi::constants as c;
 
 use super::api::*;
 use super::calls::CALLS;
@@ -77,7 +76,7 @@ fn clean_up(world: &World) {
     }
     for device in 0..2 {
         let pool = made(|pool| cuDeviceGetDefaultMemPool(pool, device));
-        ok(cuMemPoolSetAttribute(pool, c::POOL_RELEASE_THRESHOLD, &0));
+        keep(pool, 0);
         ok(cuMemPoolTrimTo(pool, 0));
     }
     for descriptor in world.seen('K') {
@@ -95,9 +94,7 @@ fn ordinary() {
     ok(cuMemsetD8Async(a, 42, 4096, stream));
     ok(cuMemcpyDtoDAsync_v2(b, a, 4096, stream));
     ok(cuStreamSynchronize(stream));
-    let mut bytes = vec![0; 4096];
-    ok(cuMemcpyDtoH_v2(bytes.as_mut_ptr(), b, 4096));
-    assert_eq!(bytes, vec![42; 4096]);
+    assert_eq!(read(b, 4096), [42; 4096]);
     ok(cuMemFreeAsync(b, stream));
     ok(cuMemFree_v2(a));
     ok(cuCtxDestroy_v2(context));

@@ -24,12 +24,12 @@ fn worker(context: usize, seed: u64, dead: &mpsc::Sender<u64>) {
         let (a, b) = (memory(4096), made(|at| cuMemAllocAsync(at, 4096, second)));
         ok(cuMemsetD8Async(a, round, 4096, first));
         if draw.rarely(3) {
-            ok(cuLaunchHostFunc(first, three, std::ptr::null_mut()));
+            ok(cuLaunchHostFunc(first, Some(three), 0));
         }
         ok(cuEventRecord(event, first));
         ok(cuStreamWaitEvent(second, event, 0));
         ok(cuMemcpyDtoDAsync_v2(b, a, 4096, second));
-        ok(cuMemcpyDtoHAsync_v2(pinned as *mut u8, b, 4096, second));
+        ok(cuMemcpyDtoHAsync_v2(pinned, b, 4096, second));
         ok(cuMemFreeAsync(b, second));
         match draw.below(4) {
             0 => ok(cuCtxSynchronize()),
@@ -88,7 +88,7 @@ fn waits_of_many_threads_for_host_functions_end() {
             let mut draw = Draw::new(seed);
             let (stream, event) = (stream(), event());
             let late = |_| {
-                ok(cuLaunchHostFunc(stream, three, std::ptr::null_mut()));
+                ok(cuLaunchHostFunc(stream, Some(three), 0));
                 ok(cuEventRecord(event, stream));
                 let start = Instant::now();
                 match draw.below(3) {

@@ -9,12 +9,8 @@ use larder_cuda_abi::constants as c;
 use larder_cuda_abi::{AccessDesc, AllocFlags, AllocationProp, Code, Location};
 
 use crate::common;
-pub(crate) use crate::common::{GRANULARITY, findings, made, ok};
+pub(crate) use crate::common::{GRANULARITY, findings, made, ok, read};
 pub(crate) use crate::driver::*;
-
-unsafe extern "C" {
-    pub(crate) safe fn cuMemcpyDtoHAsync_v2(to: usize, from: u64, bytes: usize, s: usize) -> Code;
-}
 
 /// Memory of each device of [`gpu`].
 pub(crate) const DEVICE: usize = 64 << 20;
@@ -99,7 +95,9 @@ pub(crate) fn create_shareable(bytes: usize) -> u64 {
 /// A descriptor of a handle's memory.
 pub(crate) fn export(handle: u64) -> File {
     let kind = c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    let descriptor = made(|out| cuMemExportToShareableHandle(out, handle, kind, 0));
+    let mut descriptor = -1;
+    let place = &raw mut descriptor as usize;
+    ok(cuMemExportToShareableHandle(place, handle, kind, 0));
     // SAFETY: the driver has just given it to us.
     File::from(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
@@ -122,14 +120,6 @@ pub(crate) fn map(at: u64, bytes: usize, handle: u64) {
     ok(allow(at, bytes, 0, c::MEM_ACCESS_READ_WRITE));
 }
 
-/// Bytes of device memory.
-#[track_caller]
-pub(crate) fn read(from: u64, count: usize) -> Vec<u8> {
-    let mut bytes = vec![0; count];
-    ok(cuMemcpyDtoH_v2(bytes.as_mut_ptr(), from, count));
-    bytes
-}
-
 /// Free memory of the current device.
 pub(crate) fn free() -> usize {
     let (mut free, mut total) = (0, 0);
@@ -142,4 +132,11 @@ pub(crate) fn alive() -> String {
     let all = common::alive();
     let lines = all.lines().filter(|line| !line.starts_with("context"));
     lines.collect::<Vec<_>>().join(", ")
+}
+
+/// An attribute of an address; what the driver left alone stays zero.
+pub(crate) fn ask(attribute: u32, at: u64) -> Result<u64, Code> {
+    let mut value = 0_u64;
+    cuPointerGetAttribute(&raw mut value as usize, attribute, at).check()?;
+    Ok(value)
 }

@@ -216,15 +216,11 @@ fn each_device_has_an_address_of_its_own_for_write_combined_memory() {
     ok(cuMemsetD8_v2(second + 10, 4, 10));
     bytes_at(at, 5000)[0] = 7;
     let plain = made(|at| cuMemAlloc_v2(at, 100));
-    ok(cuMemcpyHtoD_v2(
-        plain,
-        ptr::with_exposed_provenance(at),
-        100,
-    ));
+    ok(cuMemcpyHtoD_v2(plain, at, 100));
     let seen = read(plain, 100);
     assert_eq!((seen[0], seen[10], seen[19], seen[20]), (7, 4, 4, 0));
     assert_eq!(read(second, 20)[9..11], [0, 4]);
-    let asked = |attribute, at| made(|data| cuPointerGetAttribute(data, attribute, at));
+    let asked = |attribute, at| ask(attribute, at).unwrap();
     assert_eq!(asked(c::POINTER_DEVICE_POINTER, at as u64 + 3), second + 3);
     assert_eq!(asked(c::POINTER_HOST_POINTER, second + 3), at as u64 + 3);
     assert_eq!(findings(), "");

@@ -5,13 +5,6 @@ use larder_cuda_abi::constants as c;
 
 use super::gpu::*;
 
-/// An attribute; what the driver left alone stays zero.
-fn ask(attribute: u32, at: u64) -> Result<u64, Code> {
-    let mut value = 0;
-    cuPointerGetAttribute(&mut value, attribute, at).check()?;
-    Ok(value)
-}
-
 /// Context, memory type, device pointer, host pointer, managed, ordinal, start, length, mapped,
 /// access.
 const ALL: [u32; 10] = [1, 2, 3, 4, 8, 9, 11, 12, 13, 16];

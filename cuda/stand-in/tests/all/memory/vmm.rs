@@ -19,7 +19,7 @@ fn the_same_memory_at_two_addresses_shows_the_same_bytes() {
     assert_eq!(seen[100..150], [7; 50]);
     ok(cuMemcpyHtoD_v2(
         at + GRANULARITY as u64,
-        [1, 2, 3].as_ptr(),
+        [1_u8, 2, 3].as_ptr() as usize,
         3,
     ));
     assert_eq!(read(at, 3), [1, 2, 3]);
@@ -223,8 +223,11 @@ fn what_a_device_may_do_is_checked_when_it_does_it() {
     ok(cuCtxSetCurrent(gpu.contexts[0]));
     assert_eq!(read(at, 3), [5; 3]);
     ok(allow(at, GRANULARITY, 0, c::MEM_ACCESS_NONE));
-    let mut byte = 0;
-    assert_eq!(cuMemcpyDtoH_v2(&mut byte, at, 1), Code::ILLEGAL_ADDRESS);
+    let mut byte = 0_u8;
+    assert_eq!(
+        cuMemcpyDtoH_v2(&raw mut byte as usize, at, 1),
+        Code::ILLEGAL_ADDRESS
+    );
     assert!(findings().contains("no access"), "{}", findings());
 }
 
@@ -444,8 +447,8 @@ fn sharing_checks_what_it_is_asked_for() {
     let kind = c::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     let shareable = create_shareable(GRANULARITY);
     let (mut descriptor, mut handle) = (-1, 0);
-    let mut export =
-        |handle, kind, flags| cuMemExportToShareableHandle(&mut descriptor, handle, kind, flags);
+    let place = &raw mut descriptor as usize;
+    let export = |handle, kind, flags| cuMemExportToShareableHandle(place, handle, kind, flags);
     assert_eq!(export(create(GRANULARITY), kind, 0), Code::INVALID_VALUE);
     assert_eq!(export(shareable, 0, 0), Code::INVALID_VALUE);
     assert_eq!(export(shareable, 8, 0), Code::NOT_SUPPORTED);

@@ -1,16 +1,14 @@
 //! The stand-in's functions, linked in, and a few words to write programs with.
 
 use std::ffi::c_void;
-use std::ptr;
 use std::sync::MutexGuard;
 
-use crate::common::{alone, findings, made, ok};
+use crate::common::{alone, findings, made, ok, read};
 use crate::driver::{
     cuCtxSetCurrent, cuCtxSynchronize, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRetain,
     cuEventCreate, cuEventRecord, cuEventSynchronize, cuInit, cuLaunchHostFunc, cuMemAlloc_v2,
-    cuMemcpyDtoDAsync_v2, cuMemcpyDtoH_v2, cuMemsetD8Async, cuStreamCreate, cuStreamSynchronize,
-    cuStreamWaitEvent, larder_stand_in_clear_findings, larder_stand_in_reset,
-    larder_stand_in_schedule,
+    cuMemcpyDtoDAsync_v2, cuMemsetD8Async, cuStreamCreate, cuStreamSynchronize, cuStreamWaitEvent,
+    larder_stand_in_clear_findings, larder_stand_in_reset, larder_stand_in_schedule,
 };
 
 /// Length of each buffer.
@@ -97,23 +95,13 @@ impl Gpu {
     }
 
     pub(crate) fn host(&self, stream: usize, function: extern "C" fn(*mut c_void)) {
-        ok(cuLaunchHostFunc(
-            self.streams[stream],
-            function,
-            ptr::null_mut(),
-        ));
+        ok(cuLaunchHostFunc(self.streams[stream], Some(function), 0));
     }
 
     /// A buffer as the host reads it by a copy on the default stream, which waits for nothing but
     /// what is queued there.
     pub(crate) fn read(&self, buffer: usize) -> Vec<u8> {
-        let mut bytes = vec![0; BYTES];
-        ok(cuMemcpyDtoH_v2(
-            bytes.as_mut_ptr(),
-            self.buffers[buffer],
-            BYTES,
-        ));
-        bytes
+        read(self.buffers[buffer], BYTES)
     }
 
     /// All buffers at the end.
