@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_core::{AllocError, ByteCount};
-use larder_cuda::control::{Apply, Job, JobConfig, JobFiles, LaunchPacer, larder_control::Ceiling};
+use larder_cuda::job::{Apply, Job, JobConfig, JobFiles, LaunchPacer, larder_control::Ceiling};
 use larder_cuda::{DeviceAllocError, DeviceAllocator};
 
 use crate::device::Device;

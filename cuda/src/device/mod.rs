@@ -59,7 +59,7 @@ pub use sleep::{SleepError, Slept};
 pub use steps::DeviceStep;
 use steps::StepStreams;
 
-#[cfg(feature = "control")]
+#[cfg(feature = "job")]
 use crate::limits::LimitedPool;
 use crate::limits::{self, Budget};
 use crate::stream::pool::{Above, HostWait, StreamStats};
@@ -172,24 +172,24 @@ impl DeviceAllocator {
     }
 
     /// This, by its limit.
-    #[cfg(feature = "control")]
+    #[cfg(feature = "job")]
     pub(crate) fn as_pool(&self) -> Arc<dyn LimitedPool> {
         self.0.clone()
     }
 
     /// This, for as long as it is there.
-    #[cfg(feature = "control")]
+    #[cfg(feature = "job")]
     pub(crate) fn downgrade(&self) -> WeakDevice {
         WeakDevice(Arc::downgrade(&self.0))
     }
 }
 
 /// An allocator that is not kept alive.
-#[cfg(feature = "control")]
+#[cfg(feature = "job")]
 #[derive(Clone)]
 pub(crate) struct WeakDevice(Weak<DeviceInner>);
 
-#[cfg(feature = "control")]
+#[cfg(feature = "job")]
 impl WeakDevice {
     pub(crate) fn upgrade(&self) -> Option<DeviceAllocator> {
         self.0.upgrade().map(DeviceAllocator)

@@ -16,7 +16,7 @@ use larder_cuda_abi::StreamHandle;
 
 use super::uses::PinnedUses;
 use crate::driver::locked;
-#[cfg(feature = "control")]
+#[cfg(feature = "job")]
 use crate::limits::LimitedPool;
 use crate::limits::{self, Budget};
 use crate::stream::pool::{BudgetedPool, PoolSource};
@@ -218,7 +218,7 @@ impl PinnedAllocator {
     }
 
     /// This, by its limit, for as long as it is there.
-    #[cfg(feature = "control")]
+    #[cfg(feature = "job")]
     pub(crate) fn as_pool(&self) -> Weak<dyn LimitedPool> {
         let pool: Weak<PinnedInner> = Arc::downgrade(&self.0);
         pool

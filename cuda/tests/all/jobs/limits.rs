@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_core::limits::LimitAnswer;
-use larder_cuda::control::larder_control::Recorded;
-use larder_cuda::control::{Apply, JobConfig};
+use larder_cuda::job::larder_control::Recorded;
+use larder_cuda::job::{Apply, JobConfig};
 use larder_cuda::{DeviceAllocator, HostSide, VmemAllocator, VmemConfig};
 
 use super::common::{MIB, alone, alone_and_clean, assert_clean};

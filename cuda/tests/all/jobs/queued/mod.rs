@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use larder_cuda::control::larder_control::{
-    Clock, ControlFile, Group, OnError, Recorded, SleepState, Waited,
-};
-use larder_cuda::control::{Job, JobConfig, LaunchPaced, Pauses};
 use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
+use larder_cuda::job::larder_control::{
+    Clock, ControlFile, Group, OnError, Recorded, SleepState, Waited,
+};
+use larder_cuda::job::{Job, JobConfig, LaunchPaced, Pauses};
 use larder_cuda::{Context, DeviceAllocator, Launch};
 
 use super::common::alone;
@@ -232,7 +232,7 @@ fn the_status_and_the_actions_have_the_time_of_the_device() {
         let world = World::new(control, "times", 2 * MS, percent);
         let seen = Arc::new(AtomicU64::new(0));
         let see = Arc::clone(&seen);
-        let look = move |run: &larder_cuda::control::Run| {
+        let look = move |run: &larder_cuda::job::Run| {
             see.store(run.duration.as_nanos() as u64, Ordering::Relaxed);
             Ok(())
         };

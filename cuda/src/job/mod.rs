@@ -7,7 +7,7 @@
 //!
 //! # A shared GPU in ten lines
 //! ```no_run
-//! use larder_cuda::control::{Job, JobConfig, JobFiles};
+//! use larder_cuda::job::{Job, JobConfig, JobFiles};
 //! use larder_cuda::{Context, DeviceAllocator};
 //!
 //! let context = Context::new(0)?;

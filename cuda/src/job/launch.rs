@@ -78,7 +78,7 @@ impl fmt::Debug for LaunchPacer {
 ///
 /// use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 /// use larder_cuda::Launch;
-/// use larder_cuda::control::{LaunchPaced, LaunchPacer};
+/// use larder_cuda::job::{LaunchPaced, LaunchPacer};
 ///
 /// # fn step(stream: &Arc<CudaStream>, kernel: &CudaFunction, pacer: &LaunchPacer) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut launch = Launch::on(stream, kernel);
