@@ -9,7 +9,7 @@
 
 use larder_core::limits::LimitAnswer;
 
-use crate::{BusId, Changes, Compat};
+use crate::{BusId, Changes};
 
 /// A device whose limit can be changed.
 pub trait AdjustableDevice {
@@ -41,7 +41,6 @@ pub enum Ceiling {
 pub struct UsageAdjustment<D> {
     devices: Vec<Adjusted<D>>,
     ceiling: Ceiling,
-    compat: Compat,
 }
 
 #[derive(Debug)]
@@ -101,13 +100,11 @@ pub struct NoDevice {
 }
 
 impl<D: AdjustableDevice> UsageAdjustment<D> {
-    /// An adjustment without devices. With [`Compat::AntMan`] it adjusts only the first device of a GPU, and
-    /// it forgets what the device cannot give back at once until the next file.
-    pub const fn new(ceiling: Ceiling, compat: Compat) -> Self {
+    /// An adjustment without devices.
+    pub const fn new(ceiling: Ceiling) -> Self {
         Self {
             devices: Vec::new(),
             ceiling,
-            compat,
         }
     }
 
@@ -133,12 +130,9 @@ impl<D: AdjustableDevice> UsageAdjustment<D> {
     /// # Errors
     /// No device has this bus id.
     pub fn adjust(&mut self, gpu: BusId, bytes: u64) -> Result<Adjustment, NoDevice> {
-        let mut places: Vec<usize> = (0..self.devices.len())
+        let places: Vec<usize> = (0..self.devices.len())
             .filter(|index| self.devices[*index].bus_id == gpu)
             .collect();
-        if self.compat.is_antman() {
-            places.truncate(1);
-        }
         if places.is_empty() {
             return Err(NoDevice { gpu });
         }
@@ -210,25 +204,10 @@ impl<D: AdjustableDevice> UsageAdjustment<D> {
         if !matches!(answer, LimitAnswer::Refused(_)) {
             device.current = Some(bytes);
         }
-        if self.compat.is_antman() {
-            device.forget(bytes, answer);
-        }
         Outcome {
             device: index,
             limit_bytes: bytes,
             answer: Some(answer),
-        }
-    }
-}
-
-impl<D: AdjustableDevice> Adjusted<D> {
-    /// Raises a limit that is not met to what the device holds and gives it up, which is what upstream does.
-    fn forget(&mut self, bytes: u64, answer: LimitAnswer) {
-        self.wanted = None;
-        if let LimitAnswer::Deferred { bytes: above } = answer {
-            let held = bytes.saturating_add(above);
-            let raised = self.device.set_limit(held);
-            self.current = matches!(raised, LimitAnswer::Applied).then_some(held);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use larder_control::{Ceiling, Compat, Durability, ListenerConfig, PacerConfig};
+use larder_control::{Ceiling, Durability, ListenerConfig, PacerConfig};
 
 /// The name under which AntMan's programs find their control file.
 const CONTROL_VARIABLE: &str = "GPU_CONFIG_FILE";
@@ -49,22 +49,14 @@ pub enum Apply {
 }
 
 /// Where a job that has a share of the time makes its pauses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pauses {
     /// Before launches that go through the job's [`LaunchPacer`](super::LaunchPacer), evenly, and at the
     /// end of the run for what was not met.
+    #[default]
     Spread,
     /// At the end of a run, by upstream's formula.
     AtRunEnd,
-}
-
-impl From<Compat> for Pauses {
-    fn from(compat: Compat) -> Self {
-        match compat {
-            Compat::AntMan => Self::AtRunEnd,
-            _ => Self::Spread,
-        }
-    }
 }
 
 /// How a [`Job`](super::Job) is made. [`JobConfig::new`] has the defaults.
@@ -76,8 +68,6 @@ pub struct JobConfig {
     pub name: String,
     /// Whose wishes come first, larger is more important; for the coordinator, stands in the status.
     pub priority: Option<i64>,
-    /// Upstream's behaviour, its mistakes included, where this says so.
-    pub compat: Compat,
     /// When limits are put in force.
     pub apply: Apply,
     /// Where pauses are made.
@@ -102,25 +92,12 @@ impl JobConfig {
             files,
             name: name.into(),
             priority: None,
-            compat: Compat::default(),
             apply: Apply::default(),
-            pauses: Compat::default().into(),
+            pauses: Pauses::default(),
             ceiling: Ceiling::default(),
             listener: ListenerConfig::default(),
             pacer: PacerConfig::default(),
             durability: Durability::default(),
         }
-    }
-
-    /// A job of that name with those files that behaves as AntMan's does.
-    pub fn antman(name: impl Into<String>, files: JobFiles) -> Self {
-        let compat = Compat::AntMan;
-        let mut config = Self {
-            compat,
-            pauses: compat.into(),
-            ..Self::new(name, files)
-        };
-        config.listener.compat = compat;
-        config
     }
 }

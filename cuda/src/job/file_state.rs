@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use larder_control::{
     Adjustment, BusId, Clock, ControlFile, ControlState, DeviceUsage, DutyCycleReader, FileError,
-    JobStatus, Life, NoDevice, Peaks, Recorded, Statistics, StatusFile, StatusPath, StatusSink,
+    JobStatus, Life, NoDevice, Recorded, Statistics, StatusFile, StatusPath, StatusSink,
     UsageAdjustment, UsageSource,
 };
 
@@ -61,11 +61,11 @@ impl FileState {
         let path = config.files.status.clone();
         let sink = StatusOutput(path.map(|path| StatusPath { path, durability }));
         Self {
-            state: ControlState::new(config.compat),
+            state: ControlState::new(),
             waiting: BTreeMap::new(),
             version: None,
-            adjustment: UsageAdjustment::new(config.ceiling, config.compat),
-            statistics: Statistics::new(source, sink, clock, config.compat),
+            adjustment: UsageAdjustment::new(config.ceiling),
+            statistics: Statistics::new(source, sink, clock),
         }
     }
 
@@ -141,8 +141,8 @@ struct StatusSource {
 }
 
 impl UsageSource for StatusSource {
-    fn usage(&mut self, peaks: Peaks) -> Vec<(BusId, DeviceUsage)> {
-        self.managed.usage(peaks, self.look)
+    fn usage(&mut self) -> Vec<(BusId, DeviceUsage)> {
+        self.managed.usage(self.look)
     }
 
     fn job(&mut self) -> Option<JobStatus> {

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use larder_control::{AdjustableDevice, BusId, DeviceUsage, GpuLimit, Peaks};
+use larder_control::{AdjustableDevice, BusId, DeviceUsage, GpuLimit};
 use larder_core::limits::LimitAnswer;
 use larder_core::sync::{AtomicU64, Ordering};
 
@@ -136,12 +136,12 @@ impl ManagedPools {
     }
 
     /// The seven numbers of each allocator that is still there.
-    pub(super) fn usage(&self, peaks: Peaks, look: Look) -> Vec<(BusId, DeviceUsage)> {
+    pub(super) fn usage(&self, look: Look) -> Vec<(BusId, DeviceUsage)> {
         let (pools, pinned) = self.now();
-        let pools = pools.iter().filter_map(|pool| pool.usage(peaks, look));
+        let pools = pools.iter().filter_map(|pool| pool.usage(look));
         let pinned = pinned.iter().filter_map(|(gpu, pinned)| {
             let mut usage = DeviceUsage::default();
-            pinned.add_to(&mut usage, peaks, look)?;
+            pinned.add_to(&mut usage, look)?;
             Some((*gpu, usage))
         });
         pools.chain(pinned).collect()
@@ -193,21 +193,18 @@ impl ManagedPools {
 }
 
 impl JobPool {
-    fn usage(&self, peaks: Peaks, look: Look) -> Option<(BusId, DeviceUsage)> {
+    fn usage(&self, look: Look) -> Option<(BusId, DeviceUsage)> {
         let device = self.device.upgrade()?;
         let (stats, held) = (device.stats(), device.pool_stats());
         let mut usage = DeviceUsage {
-            device_peak_bytes: match peaks {
-                Peaks::Interval => self.device_peak.peak(device.take_peak(), look),
-                _ => stats.peak_live_bytes,
-            },
+            device_peak_bytes: self.device_peak.peak(device.take_peak(), look),
             device_live_bytes: stats.live_bytes,
             device_reserved_bytes: held.pool_bytes,
             device_stable_bytes: held.stable_bytes,
             ..DeviceUsage::default()
         };
         if let Some(host) = &self.host {
-            host.add_to(&mut usage, peaks, look);
+            host.add_to(&mut usage, look);
         }
         Some((self.gpu, usage))
     }
@@ -231,13 +228,10 @@ impl JobHost {
     }
 
     /// Enters the host's numbers; `None` if the pool is gone.
-    fn add_to(&self, usage: &mut DeviceUsage, peaks: Peaks, look: Look) -> Option<()> {
+    fn add_to(&self, usage: &mut DeviceUsage, look: Look) -> Option<()> {
         let pool = self.pool.upgrade()?;
         let stats = pool.stats();
-        usage.host_peak_bytes = match peaks {
-            Peaks::Interval => self.peak.peak(pool.take_peak(), look),
-            _ => stats.peak_live_bytes,
-        };
+        usage.host_peak_bytes = self.peak.peak(pool.take_peak(), look);
         usage.host_live_bytes = stats.live_bytes;
         usage.host_limit_bytes = stats.limit_bytes;
         Some(())

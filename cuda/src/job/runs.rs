@@ -298,9 +298,6 @@ impl JobShared {
             |state| self.settle(state),
         );
         let adjusted = obeyed.unwrap_or_default();
-        if !adjusted.is_empty() {
-            self.management.note_adjusted();
-        }
         self.sleep_after(run);
         let pausing = Counted::new(&self.progress.pausing);
         let paused = if run.is_step {

@@ -68,8 +68,7 @@ pub(super) struct FileReport {
 
 impl JobShared {
     pub(super) fn new(config: JobConfig, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let slots = config.compat.into();
-        let management = ResourceManagement::with_slots(Arc::clone(&clock), slots);
+        let management = ResourceManagement::new(Arc::clone(&clock));
         let (pacing, reader) = (config.pacer, management.reader());
         let pacer = Pacer::with_config(Arc::clone(&clock), reader, pacing);
         let managed = Arc::<ManagedPools>::default();
@@ -157,7 +156,7 @@ impl JobShared {
 
     /// A control file was read: in the listener's thread.
     pub(super) fn read(&self, text: &[u8]) {
-        let parsed = match ControlFile::parse(text, self.config.compat) {
+        let parsed = match ControlFile::parse(text) {
             Ok(parsed) => parsed,
             Err(error) => {
                 let mut report = locked(&self.report);

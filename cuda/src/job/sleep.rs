@@ -11,7 +11,7 @@ use core::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use larder_control::{Compat, ControlFile, Signal, SleepState, SleepStatus, read_orders};
+use larder_control::{ControlFile, Signal, SleepState, SleepStatus, read_orders};
 use larder_core::ByteCount;
 
 use super::JobShared;
@@ -277,7 +277,7 @@ impl JobShared {
             Ok(None) => return false,
             Err(_) => return true,
         };
-        let parsed = ControlFile::parse(text, Compat::Corrected);
+        let parsed = ControlFile::parse(text);
         let is_told = |file: ControlFile| file.is_for(self.life) && file.asleep == Some(true);
         parsed.is_ok_and(|parsed| is_told(parsed.file))
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::ControlFile;
-use crate::{BusId, Compat};
+use crate::BusId;
 
 /// The values in force. Files come one after another; each changes the values it has and nothing else.
 ///
@@ -12,7 +12,6 @@ use crate::{BusId, Compat};
 /// it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControlState {
-    compat: Compat,
     limits: BTreeMap<BusId, u64>,
     perf_control: i32,
 }
@@ -21,7 +20,7 @@ pub struct ControlState {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Changes {
-    /// The changed limits, in bytes. With [`Compat::AntMan`], all known limits, changed or not.
+    /// The changed limits, in bytes.
     pub limits: Vec<(BusId, u64)>,
     /// The new `perfControl`.
     pub perf_control: Option<i32>,
@@ -36,15 +35,14 @@ impl Changes {
 
 impl Default for ControlState {
     fn default() -> Self {
-        Self::new(Compat::Corrected)
+        Self::new()
     }
 }
 
 impl ControlState {
     /// A state without limits, at the full share of the time.
-    pub const fn new(compat: Compat) -> Self {
+    pub const fn new() -> Self {
         Self {
-            compat,
             limits: BTreeMap::new(),
             perf_control: 100,
         }
@@ -75,9 +73,6 @@ impl ControlState {
             {
                 changes.limits.push((*id, bytes));
             }
-        }
-        if self.compat.is_antman() && !file.gpus.is_empty() {
-            changes.limits = self.limits().collect();
         }
         if let Some(perf) = file.perf_control
             && perf != self.perf_control

@@ -12,32 +12,22 @@ use history::Histories;
 
 use crate::status_file::{DeviceUsage, GpuStatus, JobStatus, StatusFile, SwapReason};
 use crate::whole_file::{Durability, FileError, replace_whole};
-use crate::{BusId, Clock, Compat};
+use crate::{BusId, Clock};
 
 /// The time between two checks, unless a run's time changes hugely.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// The source of the memory figures, asked at each check.
 pub trait UsageSource {
-    /// The seven numbers of each device, with peaks over `peaks`. The caller adds up devices of one GPU,
-    /// peaks too, which may be more than the GPU ever had; upstream writes the last device only.
-    fn usage(&mut self, peaks: Peaks) -> Vec<(BusId, DeviceUsage)>;
+    /// The seven numbers of each device, with peaks since this was last asked. The caller adds up devices of
+    /// one GPU, peaks too, which may be more than the GPU ever had.
+    fn usage(&mut self) -> Vec<(BusId, DeviceUsage)>;
 
     /// The job's own part of the status beside AntMan's format, if any. A new `written_at_unix_ms` alone is
     /// no change.
     fn job(&mut self) -> Option<JobStatus> {
         None
     }
-}
-
-/// The time over which a peak is taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Peaks {
-    /// Since the last time it was asked for; asking begins the next interval.
-    Interval,
-    /// Since the beginning, which is what upstream reports.
-    Start,
 }
 
 /// Where a status goes.
@@ -99,18 +89,12 @@ pub enum Recorded {
 /// last run was 100 s ago), if one of the seven numbers of a GPU or the job's own part changed, or if what was written last
 /// is gone. After a failed write the next check writes. At most 4,096 graphs are remembered, those that ran last.
 ///
-/// Upstream differs, and so does [`Compat::AntMan`]: peaks are since the start; graphs are never forgotten, and what is gone
-/// is not noticed;
-/// an average is compared with that of the last check, so that slow drift is never written; and the reason
-/// why memory went to the host is the opposite.
-///
 /// One thread at a time; a run costs O(log graphs), a check O(graphs + GPUs) and what the source and the sink do.
 #[derive(Debug)]
 pub struct Statistics<U, S, C> {
     source: U,
     sink: S,
     clock: C,
-    compat: Compat,
     histories: Histories,
     usage: BTreeMap<BusId, DeviceUsage>,
     job: Option<JobStatus>,
@@ -123,13 +107,12 @@ pub struct Statistics<U, S, C> {
 
 impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
     /// Statistics of a job without runs.
-    pub fn new(source: U, sink: S, clock: C, compat: Compat) -> Self {
+    pub fn new(source: U, sink: S, clock: C) -> Self {
         Self {
             source,
             sink,
             clock,
-            compat,
-            histories: Histories::new(compat),
+            histories: Histories::default(),
             usage: BTreeMap::new(),
             job: None,
             last_check: None,
@@ -163,10 +146,8 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
         self.last_check = Some(now);
         let refused_before = self.unwritten;
         self.unwritten |= self.histories.average(now);
-        if !self.compat.is_antman() {
-            self.unwritten |= self.histories.forget(now);
-            self.unwritten |= self.has_written && self.sink.is_gone();
-        }
+        self.unwritten |= self.histories.forget(now);
+        self.unwritten |= self.has_written && self.sink.is_gone();
         self.take_usage(refused_before);
         self.take_job();
         if !self.unwritten {
@@ -194,17 +175,10 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
     }
 
     fn take_usage(&mut self, refused_before: bool) {
-        let peaks = match self.compat {
-            Compat::Corrected => Peaks::Interval,
-            Compat::AntMan => Peaks::Start,
-        };
         let mut usage = BTreeMap::new();
-        for (gpu, numbers) in self.source.usage(peaks) {
+        for (gpu, numbers) in self.source.usage() {
             let of_gpu: &mut DeviceUsage = usage.entry(gpu).or_default();
-            *of_gpu = match self.compat {
-                Compat::Corrected => of_gpu.plus(&numbers),
-                Compat::AntMan => numbers,
-            };
+            *of_gpu = of_gpu.plus(&numbers);
         }
         if refused_before {
             // An interval whose peak was not written goes on.
@@ -232,7 +206,7 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
 
     fn status(&self, now: Duration) -> StatusFile {
         let gpu = |(gpu, usage): (&BusId, &DeviceUsage)| {
-            let status = GpuStatus::new(*usage, swap_reason(usage, self.compat));
+            let status = GpuStatus::new(*usage, swap_reason(usage));
             (*gpu, status)
         };
         let mut status = StatusFile::default();
@@ -249,14 +223,14 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
 }
 
 /// Why blocks went to the host. If both peaks together fit into what the device holds, there was room, but
-/// fragmented; upstream reports the opposite.
-fn swap_reason(usage: &DeviceUsage, compat: Compat) -> SwapReason {
+/// fragmented.
+fn swap_reason(usage: &DeviceUsage) -> SwapReason {
     if usage.host_peak_bytes == 0 {
         return SwapReason::None;
     }
     let peaks = usage.device_peak_bytes.checked_add(usage.host_peak_bytes);
     let fits = peaks.is_some_and(|peaks| peaks <= usage.device_reserved_bytes);
-    if fits != compat.is_antman() {
+    if fits {
         SwapReason::Fragment
     } else {
         SwapReason::Oom

@@ -4,10 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use larder_control::{
-    AdjustableDevice, BusId, Ceiling, Changes, Compat, ControlFile, ControlState, UsageAdjustment,
+    AdjustableDevice, BusId, Ceiling, Changes, ControlFile, ControlState, UsageAdjustment,
 };
 use larder_core::limits::{BudgetError, LimitAnswer};
 use larder_model::Random;
+use larder_model::antman::{LimitedDevice, adjust};
 
 /// Holds some bytes; a limit below them is deferred, one below the floor refused.
 #[derive(Clone, Debug)]
@@ -64,22 +65,28 @@ fn gpu() -> BusId {
     GPU.parse().unwrap()
 }
 
-fn over(devices: &[Device], ceiling: Ceiling, compat: Compat) -> UsageAdjustment<Device> {
-    let mut adjustment = UsageAdjustment::new(ceiling, compat);
+fn over(devices: &[Device], ceiling: Ceiling) -> UsageAdjustment<Device> {
+    let mut adjustment = UsageAdjustment::new(ceiling);
     for device in devices {
         adjustment.add(device.clone());
     }
     adjustment
 }
 
+/// A device as AntMan has it.
+fn antmans(limit_bytes: u64, held_bytes: u64) -> LimitedDevice {
+    LimitedDevice {
+        gpu: GPU.to_owned(),
+        first_bytes: limit_bytes,
+        limit_bytes,
+        held_bytes,
+    }
+}
+
 #[test]
 fn s7_5_a_limit_is_put_in_force_once() {
     let device = Device::new("0000:00:1E.0", 1000);
-    let mut adjustment = over(
-        std::slice::from_ref(&device),
-        Ceiling::Initial,
-        Compat::Corrected,
-    );
+    let mut adjustment = over(std::slice::from_ref(&device), Ceiling::Initial);
     let first = adjustment.adjust(gpu(), 400).unwrap();
     assert!(first.is_met() && first.clamped_to_bytes.is_none());
     assert_eq!(device.limit_bytes(), 400);
@@ -91,11 +98,7 @@ fn s7_5_a_limit_is_put_in_force_once() {
 #[test]
 fn s7_5_a_limit_above_the_first_one_is_clamped_and_said_to_be() {
     let device = Device::new(GPU, 1000);
-    let mut adjustment = over(
-        std::slice::from_ref(&device),
-        Ceiling::Initial,
-        Compat::Corrected,
-    );
+    let mut adjustment = over(std::slice::from_ref(&device), Ceiling::Initial);
     for (asked, clamped, limit) in [
         (999, None, 999),
         (1000, None, 1000),
@@ -114,7 +117,7 @@ fn s7_5_a_limit_above_the_first_one_is_clamped_and_said_to_be() {
         (Ceiling::None, u64::MAX),
     ] {
         let device = Device::new(GPU, 1000);
-        let mut adjustment = over(std::slice::from_ref(&device), ceiling, Compat::Corrected);
+        let mut adjustment = over(std::slice::from_ref(&device), ceiling);
         let outcome = adjustment.adjust(gpu(), u64::MAX).unwrap();
         assert_eq!(
             outcome.clamped_to_bytes,
@@ -126,7 +129,7 @@ fn s7_5_a_limit_above_the_first_one_is_clamped_and_said_to_be() {
 
 #[test]
 fn s7_5_a_gpu_without_a_device_is_an_error_value() {
-    let mut adjustment = over(&[Device::new(GPU, 1)], Ceiling::Initial, Compat::Corrected);
+    let mut adjustment = over(&[Device::new(GPU, 1)], Ceiling::Initial);
     let error = adjustment
         .adjust("3b:00.0".parse().unwrap(), 1)
         .unwrap_err();
@@ -140,7 +143,7 @@ fn s7_5_all_devices_of_a_gpu_share_its_limit_and_antman_knows_the_first_only() {
         Device::new("3b:00.0", 7),
         Device::new(GPU, 100),
     ];
-    let mut adjustment = over(&devices, Ceiling::Initial, Compat::Corrected);
+    let mut adjustment = over(&devices, Ceiling::Initial);
     let limits = || devices.iter().map(Device::limit_bytes).collect::<Vec<_>>();
     for (asked, expected) in [
         (200, [150, 7, 50]),
@@ -159,13 +162,9 @@ fn s7_5_all_devices_of_a_gpu_share_its_limit_and_antman_knows_the_first_only() {
             [0, 2]
         );
     }
-    let devices = [Device::new(GPU, 300), Device::new(GPU, 100)];
-    let mut adjustment = over(&devices, Ceiling::Initial, Compat::AntMan);
-    let _ = adjustment.adjust(gpu(), 200).unwrap();
-    assert_eq!(
-        [devices[0].limit_bytes(), devices[1].limit_bytes()],
-        [200, 100]
-    );
+    let mut devices = [antmans(300, 0), antmans(100, 0)];
+    assert!(adjust(&mut devices, GPU, 200));
+    assert_eq!(devices.map(|device| device.limit_bytes), [200, 100]);
 }
 
 #[test]
@@ -182,7 +181,7 @@ fn s7_5_shares_never_add_up_to_more_than_was_asked() {
             .map(|device| u128::from(device.limit_bytes()))
             .sum();
         let asked = number();
-        let mut adjustment = over(&devices, Ceiling::Initial, Compat::Corrected);
+        let mut adjustment = over(&devices, Ceiling::Initial);
         let adjusted = adjustment.adjust(gpu(), asked).unwrap();
         let sum: u128 = adjusted
             .outcomes
@@ -201,11 +200,7 @@ fn s7_5_shares_never_add_up_to_more_than_was_asked() {
 fn s7_5_a_shrink_that_is_not_met_stays_pending_until_it_is() {
     let device = Device::new(GPU, 1000);
     device.0.held.set(600);
-    let mut adjustment = over(
-        std::slice::from_ref(&device),
-        Ceiling::Initial,
-        Compat::Corrected,
-    );
+    let mut adjustment = over(std::slice::from_ref(&device), Ceiling::Initial);
     let adjusted = adjustment.adjust(gpu(), 400).unwrap();
     assert_eq!(
         adjusted.outcomes[0].answer,
@@ -229,11 +224,7 @@ fn s7_5_a_shrink_that_is_not_met_stays_pending_until_it_is() {
 fn s7_5_a_refused_limit_stays_pending_and_a_new_one_takes_its_place() {
     let device = Device::new(GPU, 1000);
     device.0.floor.set(500);
-    let mut adjustment = over(
-        std::slice::from_ref(&device),
-        Ceiling::Initial,
-        Compat::Corrected,
-    );
+    let mut adjustment = over(std::slice::from_ref(&device), Ceiling::Initial);
     assert!(!adjustment.adjust(gpu(), 400).unwrap().is_met());
     assert_eq!(device.limit_bytes(), 1000);
     device.0.floor.set(0);
@@ -248,31 +239,24 @@ fn s7_5_a_refused_limit_stays_pending_and_a_new_one_takes_its_place() {
 
 #[test]
 fn s7_5_antman_raises_a_limit_it_cannot_meet_and_forgets_it() {
-    let device = Device::new(GPU, 1000);
-    device.0.held.set(600);
-    let mut adjustment = over(
-        std::slice::from_ref(&device),
-        Ceiling::Initial,
-        Compat::AntMan,
+    let mut devices = [antmans(1000, 600)];
+    assert!(adjust(&mut devices, GPU, 400));
+    assert_eq!(devices[0].limit_bytes, 600);
+    devices[0].held_bytes = 0;
+    assert_eq!(devices[0].limit_bytes, 600, "nothing asks again");
+    // But the next file with the same number.
+    assert!(adjust(&mut devices, GPU, 400));
+    assert_eq!(devices[0].limit_bytes, 400);
+    assert!(
+        !adjust(&mut devices, "0000:00:1e.0", 400),
+        "letter for letter"
     );
-    assert!(!adjustment.adjust(gpu(), 400).unwrap().is_met());
-    assert_eq!(device.limit_bytes(), 600);
-    device.0.held.set(0);
-    assert!(adjustment.retry().is_empty());
-    assert_eq!(device.limit_bytes(), 600);
-    // The next file with the same number asks again.
-    assert!(adjustment.adjust(gpu(), 400).unwrap().is_met());
-    assert_eq!(device.limit_bytes(), 400);
 }
 
 #[test]
 fn s7_5_a_files_changes_are_put_in_force_gpu_by_gpu() {
     let device = Device::new(GPU, 4 << 30);
-    let mut adjustment = over(
-        std::slice::from_ref(&device),
-        Ceiling::Initial,
-        Compat::Corrected,
-    );
+    let mut adjustment = over(std::slice::from_ref(&device), Ceiling::Initial);
     let mut state = ControlState::default();
     // Upstream's own case: a mebibyte, then two gibibytes; and a GPU that nobody has.
     for bytes in [1 << 20, 2 << 30] {

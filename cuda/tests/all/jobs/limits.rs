@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use larder_core::limits::LimitAnswer;
 use larder_cuda::job::larder_control::Recorded;
-use larder_cuda::job::{Apply, JobConfig};
+use larder_cuda::job::{Apply, JobConfig, Pauses};
 use larder_cuda::{DeviceAllocator, HostSide, VmemAllocator, VmemConfig};
 
 use super::common::{MIB, alone, alone_and_clean, assert_clean};
@@ -17,14 +17,12 @@ fn am_5_upstreams_case_the_limit_is_one_mebibyte_and_then_two_gibibytes() {
     let Some((control, _turn)) = alone() else {
         return;
     };
-    for antman in [false, true] {
+    for pauses in [Pauses::Spread, Pauses::AtRunEnd] {
         let folder = Folder::new("upstream");
-        let mut config = by_hand(&folder);
-        if antman {
-            config = JobConfig::antman("test", folder.files());
-            config.listener.watch_mode = by_hand(&folder).listener.watch_mode;
-        }
-        let (_, job) = job(config);
+        let (_, job) = job(JobConfig {
+            pauses,
+            ..by_hand(&folder)
+        });
         let (context, device, stream) = setup(u64::MAX);
         let host = HostSide::Pinned(4096 * MIB);
         let memory = VmemAllocator::new(&device, VmemConfig::new(host)).unwrap();
@@ -36,7 +34,7 @@ fn am_5_upstreams_case_the_limit_is_one_mebibyte_and_then_two_gibibytes() {
             job.poll();
             let ran = job.run(0, || ()).unwrap();
             drop(ran);
-            assert_eq!(device.limit_bytes(), bytes, "antman {antman}");
+            assert_eq!(device.limit_bytes(), bytes, "{pauses:?}");
             assert_eq!(memory.vmem_stats().device.limit_bytes, bytes);
         }
         drop((job, memory, device, stream, context));

@@ -3,9 +3,11 @@
 mod property;
 mod random;
 
-use larder_control::{
-    BusId, Compat, ControlFile, ControlState, ParseError, Parsed, ProblemKind as Kind,
-};
+use std::collections::BTreeMap;
+
+use larder_control::{BusId, ControlFile, ControlState, ParseError, Parsed, ProblemKind as Kind};
+use larder_model::antman::Orders;
+use larder_model::antman::reading::{self, Entry};
 
 const GPU: &str = "00:1e.0";
 
@@ -14,11 +16,7 @@ fn gpu() -> BusId {
 }
 
 fn read(text: &str) -> Parsed {
-    ControlFile::parse(text, Compat::Corrected).unwrap()
-}
-
-fn antman(text: &str) -> Parsed {
-    ControlFile::parse(text, Compat::AntMan).unwrap()
+    ControlFile::parse(text).unwrap()
 }
 
 fn with_limit(value: &str) -> String {
@@ -38,11 +36,11 @@ fn problems(parsed: &Parsed) -> Vec<(&str, Kind)> {
 }
 
 /// A state with 4711 bytes and 37 %.
-fn state(compat: Compat) -> ControlState {
+fn state() -> ControlState {
     let mut file = ControlFile::default();
     file.limit(gpu(), 4711);
     file.perf_control = Some(37);
-    let mut state = ControlState::new(compat);
+    let mut state = ControlState::new();
     let _ = state.apply(&file);
     state
 }
@@ -50,13 +48,15 @@ fn state(compat: Compat) -> ControlState {
 #[test]
 fn am_5_the_exact_file_of_antman_is_read() {
     let text = r#"{"name": "a job", "gpuConfigInfo": {"00:1e.0": {"maxDeviceMem": 1048576}}, "perfControl": 50}"#;
-    for parsed in [read(text), antman(text)] {
-        assert_eq!(parsed.file.name.as_deref(), Some("a job"));
-        assert_eq!(parsed.file.gpus[&gpu()].max_device_mem, Some(1 << 20));
-        assert_eq!(parsed.file.perf_control, Some(50));
-        assert_eq!(parsed.file.version, None);
-        assert!(parsed.problems.is_empty());
-    }
+    let parsed = read(text);
+    assert_eq!(parsed.file.name.as_deref(), Some("a job"));
+    assert_eq!(parsed.file.gpus[&gpu()].max_device_mem, Some(1 << 20));
+    assert_eq!(parsed.file.perf_control, Some(50));
+    assert_eq!(parsed.file.version, None);
+    assert!(parsed.problems.is_empty());
+    let antman = reading::limits(&[GPU], &[(GPU, Entry::Limit("1048576"))]);
+    assert_eq!(antman, (BTreeMap::from([(GPU.to_owned(), 1 << 20)]), false));
+    assert_eq!(reading::perf_control("50"), Some(50));
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn am_5_a_limit_is_any_whole_number_of_64_bits() {
     ];
     for (text, expected) in cases {
         let parsed = read(&with_limit(text));
-        let mut state = state(Compat::Corrected);
+        let mut state = state();
         let changes = state.apply(&parsed.file);
         match expected {
             Ok(bytes) => {
@@ -107,8 +107,7 @@ fn am_5_a_limit_is_any_whole_number_of_64_bits() {
         ("-5", None),
         ("\"1\"", None),
     ] {
-        let parsed = antman(&with_limit(text));
-        assert_eq!(parsed.file.gpus[&gpu()].max_device_mem, bytes, "{text}");
+        assert_eq!(reading::number(text), bytes, "{text}");
     }
 }
 
@@ -130,7 +129,7 @@ fn am_5_perf_control_is_0_to_100_or_the_old_value_stays() {
     ];
     for (text, expected) in cases {
         let parsed = read(&with_perf(text));
-        let mut state = state(Compat::Corrected);
+        let mut state = state();
         let changes = state.apply(&parsed.file);
         assert_eq!(changes.perf_control, expected.ok(), "{text}");
         assert_eq!(state.perf_control(), expected.unwrap_or(37), "{text}");
@@ -155,11 +154,10 @@ fn am_5_antman_keeps_150_and_cuts_two_to_the_32_to_a_suspended_job() {
         ("\"50\"", None),
         ("null", None),
     ] {
-        let parsed = antman(&with_perf(text));
-        assert_eq!(parsed.file.perf_control, expected, "{text}");
-        let mut state = state(Compat::AntMan);
-        let _ = state.apply(&parsed.file);
-        assert_eq!(state.perf_control(), expected.unwrap_or(37), "{text}");
+        assert_eq!(reading::perf_control(text), expected, "{text}");
+        // What is a share there is the same share here.
+        let share = expected.filter(|perf| (0..=100).contains(perf) && text.len() < 5);
+        assert_eq!(read(&with_perf(text)).file.perf_control, share, "{text}");
     }
 }
 
@@ -173,9 +171,8 @@ fn am_5_a_name_in_upper_case_or_with_a_domain_is_the_same_gpu() {
             "{key}"
         );
         // Upstream compares letter for letter.
-        let parsed = antman(&text);
-        assert!(parsed.file.gpus.is_empty());
-        assert_eq!(parsed.problems[0].what, Kind::NeverMatches);
+        let (antman, _) = reading::limits(&[GPU], &[(key, Entry::Limit("7"))]);
+        assert!(antman.is_empty(), "{key}");
     }
     let parsed = read(&with_limit("7").replace(GPU, "GPU 0"));
     assert_eq!(
@@ -202,23 +199,14 @@ fn am_5_of_two_spellings_of_one_gpu_the_later_one_wins_and_is_named() {
 #[test]
 fn am_5_what_is_no_object_gives_nothing() {
     for text in ["[]", "1", "\"x\"", "null", "true"] {
-        for compat in [Compat::Corrected, Compat::AntMan] {
-            assert_eq!(
-                ControlFile::parse(text, compat),
-                Err(ParseError::NotAnObject),
-                "{text}"
-            );
-        }
+        let parsed = ControlFile::parse(text);
+        assert_eq!(parsed, Err(ParseError::NotAnObject), "{text}");
     }
     // Inside, the rest of the file counts; upstream throws.
     let text = r#"{"gpuConfigInfo": [1], "perfControl": 5}"#;
     let parsed = read(text);
     assert_eq!(problems(&parsed), [("gpuConfigInfo", Kind::NotAnObject)]);
     assert_eq!(parsed.file.perf_control, Some(5));
-    assert_eq!(
-        ControlFile::parse(text, Compat::AntMan),
-        Err(ParseError::NotAnObject)
-    );
     let text = r#"{"gpuConfigInfo": {"00:1e.0": 1, "00:1f.0": {"maxDeviceMem": 2}}}"#;
     let parsed = read(text);
     assert_eq!(
@@ -226,10 +214,9 @@ fn am_5_what_is_no_object_gives_nothing() {
         [("gpuConfigInfo.00:1e.0", Kind::NotAnObject)]
     );
     assert_eq!(parsed.file.gpus.len(), 1);
-    assert_eq!(
-        ControlFile::parse(text, Compat::AntMan),
-        Err(ParseError::NotAnObject)
-    );
+    let entries = [(GPU, Entry::NotAnObject), ("00:1f.0", Entry::Limit("2"))];
+    let antman = reading::limits(&[GPU, "00:1f.0"], &entries);
+    assert_eq!(antman, (BTreeMap::new(), true));
 }
 
 #[test]
@@ -245,19 +232,16 @@ fn am_5_null_and_nothing_at_all_change_nothing() {
     for text in texts {
         let parsed = read(text);
         assert!(parsed.problems.is_empty(), "{text}");
-        let mut after = state(Compat::Corrected);
+        let mut after = state();
         assert!(after.apply(&parsed.file).is_empty(), "{text}");
-        assert_eq!(after, state(Compat::Corrected), "{text}");
+        assert_eq!(after, state(), "{text}");
     }
 }
 
 #[test]
 fn am_5_an_empty_file_and_what_is_not_json_give_nothing() {
     for text in ["", " ", "\n\t "] {
-        assert_eq!(
-            ControlFile::parse(text, Compat::Corrected),
-            Err(ParseError::Empty)
-        );
+        assert_eq!(ControlFile::parse(text), Err(ParseError::Empty));
     }
     for text in [
         &b"{]"[..],
@@ -267,12 +251,12 @@ fn am_5_an_empty_file_and_what_is_not_json_give_nothing() {
         b"{\"name\": \"\xff\"}",
         b"\xef\xbb\xbf{}",
     ] {
-        let error = ControlFile::parse(text, Compat::Corrected).unwrap_err();
+        let error = ControlFile::parse(text).unwrap_err();
         assert!(matches!(error, ParseError::Syntax { .. }), "{error:?}");
     }
     let deep = "[".repeat(100_000);
     assert!(matches!(
-        ControlFile::parse(deep, Compat::Corrected),
+        ControlFile::parse(deep),
         Err(ParseError::Syntax { .. })
     ));
 }
@@ -281,14 +265,10 @@ fn am_5_an_empty_file_and_what_is_not_json_give_nothing() {
 fn am_5_a_file_torn_at_any_byte_gives_nothing() {
     let text = r#"{"name": "ä job", "gpuConfigInfo": {"00:1e.0": {"maxDeviceMem": 1048576}}, "perfControl": 50}"#;
     for end in 0..text.len() {
-        for compat in [Compat::Corrected, Compat::AntMan] {
-            assert!(
-                ControlFile::parse(&text.as_bytes()[..end], compat).is_err(),
-                "torn at {end}"
-            );
-        }
+        let torn = ControlFile::parse(&text.as_bytes()[..end]);
+        assert!(torn.is_err(), "torn at {end}");
     }
-    assert!(ControlFile::parse(text, Compat::Corrected).is_ok());
+    assert!(ControlFile::parse(text).is_ok());
 }
 
 #[test]
@@ -299,7 +279,7 @@ fn am_5_a_file_of_a_mebibyte_is_read_and_one_byte_more_is_not() {
     text.push(' ');
     let bytes = ControlFile::MAX_BYTES + 1;
     assert_eq!(
-        ControlFile::parse(&text, Compat::Corrected),
+        ControlFile::parse(&text),
         Err(ParseError::TooLarge { bytes })
     );
 }
@@ -316,7 +296,7 @@ fn am_5_a_bad_value_keeps_the_good_ones_beside_it() {
         ("perfControl", Kind::NotAPercentage),
     ];
     assert_eq!(problems(&parsed), expected);
-    let mut state = state(Compat::Corrected);
+    let mut state = state();
     let changes = state.apply(&parsed.file);
     assert_eq!(changes.limits, [("00:1f.0".parse().unwrap(), 9)]);
     assert_eq!(
@@ -331,19 +311,20 @@ fn am_5_a_bad_value_keeps_the_good_ones_beside_it() {
 #[test]
 fn am_5_only_what_changed_is_put_in_force_and_antman_repeats_all() {
     let text = with_limit("7");
-    for (compat, again) in [
-        (Compat::Corrected, vec![]),
-        (Compat::AntMan, vec![(gpu(), 7)]),
-    ] {
-        let mut state = ControlState::new(compat);
-        let parsed = ControlFile::parse(&text, compat).unwrap();
-        assert_eq!(state.apply(&parsed.file).limits, [(gpu(), 7)]);
-        assert_eq!(state.apply(&parsed.file).limits, again);
-        // A GPU that is not named any more keeps its limit.
-        let _ = state.apply(&ControlFile::parse(with_perf("9"), compat).unwrap().file);
-        assert_eq!(state.limit_bytes(gpu()), Some(7));
-        assert_eq!(state.perf_control(), 9);
+    let mut state = ControlState::new();
+    let file = read(&text).file;
+    assert_eq!(state.apply(&file).limits, [(gpu(), 7)]);
+    assert_eq!(state.apply(&file).limits, []);
+    // A GPU that is not named any more keeps its limit.
+    let _ = state.apply(&read(&with_perf("9")).file);
+    assert_eq!(state.limit_bytes(gpu()), Some(7));
+    assert_eq!(state.perf_control(), 9);
+    let mut antman = Orders::default();
+    let (limits, _) = reading::limits(&[GPU], &[(GPU, Entry::Limit("7"))]);
+    for _ in 0..2 {
+        assert_eq!(antman.read(&limits), [(GPU.to_owned(), 7)]);
     }
+    assert_eq!(antman.read(&BTreeMap::new()), []);
 }
 
 #[test]
@@ -379,11 +360,10 @@ fn a_problem_shows_a_key_without_its_control_characters() {
 fn a_word_on_sleep_is_true_or_false_and_anything_else_changes_nothing() {
     for (text, expected) in [("true", Some(true)), ("false", Some(false)), ("null", None)] {
         let text = format!("{{\"asleep\": {text}, \"perfControl\": 50}}");
-        for parsed in [read(&text), antman(&text)] {
-            assert_eq!(parsed.file.asleep, expected, "{text}");
-            assert!(parsed.problems.is_empty(), "{text}");
-            assert_eq!(read(&parsed.file.to_text()).file, parsed.file);
-        }
+        let parsed = read(&text);
+        assert_eq!(parsed.file.asleep, expected, "{text}");
+        assert!(parsed.problems.is_empty(), "{text}");
+        assert_eq!(read(&parsed.file.to_text()).file, parsed.file);
     }
     for wrong in ["1", "0", "\"true\"", "{}", "[true]"] {
         let parsed = read(&format!("{{\"asleep\": {wrong}, \"perfControl\": 50}}"));

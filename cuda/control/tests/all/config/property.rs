@@ -1,23 +1,17 @@
 //! What holds for any bytes as a control file. Used by a seeded test and by the fuzz target `config`.
 
-use larder_control::{BusId, Compat, ControlFile, ControlState, ProblemKind};
+use larder_control::{BusId, ControlFile, ControlState, ProblemKind};
 
 /// Panics if something does not hold.
 pub(crate) fn any_bytes(bytes: &[u8]) {
-    for compat in [Compat::Corrected, Compat::AntMan] {
-        with(bytes, compat);
-    }
-}
-
-fn with(bytes: &[u8], compat: Compat) {
     let known: BusId = "00:1e.0".parse().expect("a bus id");
-    let mut before = ControlState::new(compat);
+    let mut before = ControlState::new();
     let mut first = ControlFile::default();
     first.limit(known, 4711);
     first.perf_control = Some(37);
     let _ = before.apply(&first);
 
-    let parsed = match ControlFile::parse(bytes, compat) {
+    let parsed = match ControlFile::parse(bytes) {
         Ok(parsed) => parsed,
         // No values at all: there is nothing that could be applied.
         Err(_) => return,
@@ -33,19 +27,17 @@ fn with(bytes: &[u8], compat: Compat) {
         assert_eq!(state.limit_bytes(*gpu), Some(*bytes));
     }
     assert!(state.limit_bytes(known).is_some(), "a limit was removed");
-    if compat == Compat::Corrected {
-        assert!((0..=100).contains(&state.perf_control()));
-        assert!(
-            state.clone().apply(&parsed.file).is_empty(),
-            "applied twice is applied once"
-        );
-    }
+    assert!((0..=100).contains(&state.perf_control()));
+    assert!(
+        state.clone().apply(&parsed.file).is_empty(),
+        "applied twice is applied once"
+    );
 
     let text = parsed.file.to_text();
     if text.len() > ControlFile::MAX_BYTES {
         return;
     }
-    let again = ControlFile::parse(&text, compat).expect("what was written can be read");
+    let again = ControlFile::parse(&text).expect("what was written can be read");
     assert_eq!(again.file, parsed.file, "{text}");
     assert!(
         again
