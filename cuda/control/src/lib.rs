@@ -17,13 +17,13 @@
 #![warn(missing_debug_implementations)]
 
 mod actions;
-mod adjustment;
 mod bus_id;
 mod clock;
 mod control_file;
 mod coordinate;
 mod error;
 mod life;
+mod limit;
 mod listener;
 mod manage;
 mod pacer;
@@ -34,16 +34,14 @@ mod statistics;
 mod status_file;
 mod whole_file;
 
-pub use adjustment::{AdjustableDevice, Adjustment, Ceiling, NoDevice, Outcome, UsageAdjustment};
 pub use bus_id::BusId;
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use control_file::{
-    Changes, ControlFile, ControlState, GpuControl, Parsed, Problem, ProblemKind,
-};
+pub use control_file::{ControlFile, GpuControl, Parsed, Problem, ProblemKind};
 pub use error::ParseError;
 pub use life::{Life, is_of_user};
+pub use limit::{Ceiling, divide_limit};
 pub use listener::{Handle, Listener, ListenerConfig, ListenerStats, WatchMode};
-pub use statistics::{Recorded, Statistics, StatusPath, StatusSink, UsageSource};
+pub use statistics::Statistics;
 pub use status_file::{
     DeviceUsage, GpuLimit, GpuStatus, JobStatus, SleepState, SleepStatus, StatusFile, SwapReason,
 };

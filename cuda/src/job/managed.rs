@@ -1,27 +1,30 @@
-//! The allocators of a job: [`JobPool`]s, whose limits change, and the numbers that they report.
+//! The allocators of a job: [`JobPool`]s, and the numbers that they report.
 //!
 //! A job keeps none of them alive: it knows them weakly, and forgets those that are gone.
 
 use std::sync::{Arc, Mutex, Weak};
 
-use larder_control::{AdjustableDevice, BusId, DeviceUsage, GpuLimit};
-use larder_core::limits::LimitAnswer;
+use larder_control::{BusId, DeviceUsage};
 use larder_core::sync::{AtomicU64, Ordering};
 
 use crate::DeviceAllocator;
 use crate::device::WeakDevice;
 use crate::driver::locked;
-use crate::limits::{LimitWatch, LimitedPool, set_own};
+use crate::limits::{LimitWatch, LimitedPool};
 
 type WeakPool = Weak<dyn LimitedPool>;
 
 /// A device's allocator, with the host's side behind it if it has one.
 #[derive(Clone)]
-pub(super) struct JobPool {
-    pub(super) gpu: BusId,
-    pub(super) device: WeakPool,
+struct JobPool {
+    gpu: BusId,
+    device: WeakPool,
+    /// The limit that it began with.
+    first_limit: u64,
     /// None where the program takes memory from the driver by itself.
     memory: Option<WeakDevice>,
+    /// Rings the bell when what was deferred has gone back.
+    _watch: Arc<LimitWatch>,
     device_peak: Arc<Interval>,
     host: Option<JobHost>,
 }
@@ -43,8 +46,7 @@ pub(super) enum Look {
     Between,
 }
 
-/// A peak over the time between two looks that were due. Changed only by the thread that has the
-/// [`FileState`](super::file_state::FileState).
+/// A peak over the time between two looks that were due. Changed only by the thread that has the state.
 #[derive(Default)]
 struct Interval {
     last: AtomicU64,
@@ -76,23 +78,25 @@ pub(super) struct ManagedPools(Mutex<PoolLists>);
 
 #[derive(Default)]
 struct PoolLists {
-    pools: Vec<(JobPool, Arc<LimitWatch>)>,
+    pools: Vec<JobPool>,
     pinned: Vec<(BusId, JobHost)>,
 }
 
 impl ManagedPools {
-    /// One more; `None` if it is managed already, which may have got its host's side.
+    /// Adds an allocator. Returns false if it is there already; then it may get its host's side.
     pub(super) fn add(
         &self,
         gpu: BusId,
-        device: WeakPool,
+        device: &Arc<dyn LimitedPool>,
         memory: Option<&DeviceAllocator>,
         host: Option<WeakPool>,
         watch: LimitWatch,
-    ) -> Option<JobPool> {
+    ) -> bool {
+        let first_limit = device.node().usage().config.hard_bytes;
+        let device = Arc::downgrade(device);
         let mut lists = locked(&self.0);
-        let same = |(pool, _): &&mut (JobPool, _)| pool.device.ptr_eq(&device);
-        if let Some((pool, _)) = lists.pools.iter_mut().find(same) {
+        let same = |pool: &&mut JobPool| pool.device.ptr_eq(&device);
+        if let Some(pool) = lists.pools.iter_mut().find(same) {
             // What was seen of a host's side that is known goes on.
             if let Some(host) = host
                 && !pool
@@ -104,17 +108,18 @@ impl ManagedPools {
             }
             drop(lists);
             drop(watch);
-            return None;
+            return false;
         }
-        let pool = JobPool {
+        lists.pools.push(JobPool {
             gpu,
             device,
+            first_limit,
             memory: memory.map(DeviceAllocator::downgrade),
+            _watch: Arc::new(watch),
             device_peak: Arc::default(),
             host: host.map(JobHost::new),
-        };
-        lists.pools.push((pool.clone(), Arc::new(watch)));
-        Some(pool)
+        });
+        true
     }
 
     /// Pinned memory counts from now on, once.
@@ -129,10 +134,10 @@ impl ManagedPools {
         }
     }
 
-    /// Drops the watches: no callback about completed limits runs any more.
+    /// Forgets all allocators, and drops their watches.
     pub(super) fn end(&self) {
-        let watches = core::mem::take(&mut locked(&self.0).pools);
-        drop(watches);
+        let pools = core::mem::take(&mut locked(&self.0).pools);
+        drop(pools);
     }
 
     /// The seven numbers of each allocator that is still there.
@@ -159,7 +164,7 @@ impl ManagedPools {
     /// Whether the program may take memory from the driver by itself.
     pub(super) fn has_foreign(&self) -> bool {
         let lists = locked(&self.0);
-        lists.pools.iter().any(|(pool, _)| pool.memory.is_none())
+        lists.pools.iter().any(|pool| pool.memory.is_none())
     }
 
     /// Bytes that the program took from the driver by itself.
@@ -170,21 +175,42 @@ impl ManagedPools {
         held.sum()
     }
 
-    /// Limits and what is held, of each allocator.
-    pub(super) fn limits(&self) -> Vec<(BusId, GpuLimit)> {
+    /// The limit of each allocator, and what it holds.
+    pub(super) fn limits(&self) -> Vec<(BusId, u64, u64)> {
         let (pools, _) = self.now();
-        pools.iter().filter_map(JobPool::limit).collect()
+        let limit = |pool: &JobPool| {
+            let device = pool.device.upgrade()?;
+            let limit_bytes = device.node().usage().config.hard_bytes;
+            Some((pool.gpu, limit_bytes, device.pool_stats().pool_bytes))
+        };
+        pools.iter().filter_map(limit).collect()
+    }
+
+    /// The allocators on a GPU, each behind the limit that it began with.
+    pub(super) fn on_gpu(&self, gpu: BusId) -> Vec<(u64, Arc<dyn LimitedPool>)> {
+        let (pools, _) = self.now();
+        let here = pools.iter().filter(|pool| pool.gpu == gpu);
+        here.filter_map(|pool| Some((pool.first_limit, pool.device.upgrade()?)))
+            .collect()
+    }
+
+    /// The allocators that hold more than their limit, each with it.
+    pub(super) fn over_limit(&self) -> Vec<(u64, Arc<dyn LimitedPool>)> {
+        let (pools, _) = self.now();
+        let over = |pool: &JobPool| {
+            let device = pool.device.upgrade()?;
+            let usage = device.node().usage();
+            (usage.excess_bytes > 0).then_some((usage.config.hard_bytes, device))
+        };
+        pools.iter().filter_map(over).collect()
     }
 
     /// What is there, without the lock.
     fn now(&self) -> (Vec<JobPool>, Vec<(BusId, JobHost)>) {
         let mut lists = locked(&self.0);
-        let gone: Vec<_> = lists
-            .pools
-            .extract_if(.., |(pool, _)| pool.device.strong_count() == 0)
-            .collect();
-        let pools = lists.pools.iter().map(|(pool, _)| pool.clone()).collect();
-        let pinned = lists.pinned.clone();
+        let is_gone = |pool: &mut JobPool| pool.device.strong_count() == 0;
+        let gone: Vec<_> = lists.pools.extract_if(.., is_gone).collect();
+        let (pools, pinned) = (lists.pools.clone(), lists.pinned.clone());
         drop(lists);
         // Their watches.
         drop(gone);
@@ -208,17 +234,6 @@ impl JobPool {
         }
         Some((self.gpu, usage))
     }
-
-    fn limit(&self) -> Option<(BusId, GpuLimit)> {
-        let device = self.device.upgrade()?;
-        let limit_bytes = device.node().usage().config.hard_bytes;
-        let held_bytes = device.pool_stats().pool_bytes;
-        let mut limit = GpuLimit::default();
-        limit.limit_bytes = limit_bytes;
-        limit.held_bytes = held_bytes;
-        limit.deferred_bytes = held_bytes.saturating_sub(limit_bytes);
-        Some((self.gpu, limit))
-    }
 }
 
 impl JobHost {
@@ -235,25 +250,5 @@ impl JobHost {
         usage.host_live_bytes = stats.live_bytes;
         usage.host_limit_bytes = stats.limit_bytes;
         Some(())
-    }
-}
-
-impl AdjustableDevice for JobPool {
-    fn bus_id(&self) -> BusId {
-        self.gpu
-    }
-
-    fn limit_bytes(&self) -> u64 {
-        self.device
-            .upgrade()
-            .map_or(0, |device| device.node().usage().config.hard_bytes)
-    }
-
-    fn set_limit(&self, bytes: u64) -> LimitAnswer {
-        match self.device.upgrade() {
-            Some(device) => set_own(&*device, bytes),
-            // Nothing is held any more.
-            None => LimitAnswer::Applied,
-        }
     }
 }

@@ -50,11 +50,11 @@
 //! busy time of [`Job::run`] is the host's, less the pauses, as upstream: right if each launch is waited for.
 //!
 //! # Threads and locks
-//! CTRL1 One thread at a time has the state of the files: it takes it out of the combiner, and no lock is held
-//! while it sets limits, asks pools or writes the status.
+//! CTRL1 One thread at a time has the statistics: it takes them out of the combiner, and no lock is held while it
+//! sets limits, asks pools or writes the status.
 //! CTRL2 The listener's callback and the job's own thread never wait for it; they leave, and the thread that
 //! has it looks again (COMB2). So a job may be dropped anywhere, in a callback of its own allocators too.
-//! CTRL3 Locks are for lists only: inbox, managed allocators, the last problem. None is taken under another.
+//! CTRL3 Locks are for lists only: orders, managed allocators, the last problem. None is taken under another.
 //!
 //! The job's thread, if it has one, writes the status when something happened outside of runs: an order was
 //! obeyed, a deferred shrink completed. Frees do not write files.
@@ -63,12 +63,13 @@ mod combiner;
 mod config;
 mod device_time;
 mod error;
-mod file_state;
 mod launch;
+mod limits;
 mod managed;
 mod runs;
 mod shared;
 mod sleep;
+mod status;
 mod thread;
 
 use core::fmt;
@@ -79,15 +80,16 @@ pub use config::{Apply, JobConfig, JobFiles, Pauses};
 pub use error::JobError;
 pub use larder_control;
 pub use launch::{LaunchPaced, LaunchPacer};
+pub use limits::{Adjustment, LimitPart, NoDevice};
 pub use runs::{Run, RunEnd};
+pub use status::Recorded;
 
 use larder_control::{
     BusId, Clock, FileLock, Handle, Listener, PerfControl, RunActions, SystemClock, WatchMode,
 };
 use larder_core::sync::Ordering;
 
-use file_state::FileState;
-use shared::{JobShared, Want};
+use shared::JobShared;
 
 use crate::driver::locked;
 use crate::limits::LimitedPool;
@@ -214,7 +216,7 @@ impl Job {
     /// wants all that it can have. Stands in the next status.
     pub fn want(&self, bytes: u64) {
         // Relaxed: a number by itself.
-        self.shared.want.0.store(bytes, Ordering::Relaxed);
+        self.shared.wanted_bytes.store(bytes, Ordering::Relaxed);
         self.shared.bell.ring();
     }
 
@@ -235,10 +237,10 @@ impl Job {
         if let Some(listener) = &self.listener {
             listener.poll_now();
         }
-        let shared = &*self.shared;
-        let settle = |state: &mut FileState| shared.settle(state);
-        // Does nothing in a callback of the thread that has the state: that one settles again.
-        let _ = shared.combiner.work(settle, settle);
+        // Does nothing in a callback of the thread that has the statistics: that one settles again.
+        let _ = self
+            .shared
+            .with_statistics(|statistics| self.shared.settle(statistics));
     }
 
     /// Ends every pause and suspension, now and later: nothing is held back any more. Limits go on.
@@ -283,8 +285,7 @@ impl Drop for Job {
         shared.record_queued();
         // Relaxed: whoever reads it is ordered behind this by the combiner.
         shared.ends.store(1, Ordering::Relaxed);
-        let settle = |state: &mut FileState| shared.settle(state);
-        let _ = shared.combiner.work(settle, settle);
+        let _ = shared.with_statistics(|statistics| shared.settle(statistics));
         if let Some(thread) = self.thread.take() {
             thread::end(shared, thread);
         }

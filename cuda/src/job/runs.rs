@@ -4,19 +4,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cudarc::driver::CudaStream;
-use larder_control::{
-    ActionFailed, Adjustment, FileError, Group, NoDevice, OnError, Recorded, Waited,
-};
+use larder_control::{ActionFailed, FileError, Group, OnError, Statistics, Waited};
 use larder_core::sync::{AtomicU64, Ordering};
 
 use super::device_time::{EndedRun, QueuedRun};
-use super::file_state::FileState;
+use super::limits::{Adjustment, NoDevice};
+use super::managed::Look;
 use super::sleep::UnderWay;
+use super::status::Recorded;
 use super::{Job, JobShared, Pauses};
 use crate::Returned;
 use crate::driver::locked;
-
-pub(super) type Adjusted = Result<Adjustment, NoDevice>;
 
 /// What actions get: which graph runs, and afterwards for how long it did.
 #[derive(Debug)]
@@ -254,7 +252,7 @@ impl JobShared {
     }
 
     /// Phase 1: the run counts, and the status is written if it is due.
-    fn record(&self, run: &Run) -> Result<(), FileError> {
+    fn record_run(&self, run: &Run) -> Result<(), FileError> {
         let recorded = self.record_ended(&run.ended);
         if let Ok(recorded) = &recorded {
             locked(&run.end).recorded = *recorded;
@@ -263,40 +261,33 @@ impl JobShared {
     }
 
     fn record_ended(&self, ended: &[EndedRun]) -> Result<Option<Recorded>, FileError> {
-        let record = |state: &mut FileState| {
+        let record = |statistics: &mut Statistics| {
             let mut answer = None;
             for run in ended {
-                let recorded = state.record(run.graph, run.took)?;
+                let recorded = self.record(statistics, run)?;
                 if answer != Some(Recorded::Written) {
                     answer = Some(recorded);
                 }
             }
             Ok(answer)
         };
-        let recorded = self.combiner.work(record, |state| self.settle(state));
-        // Inside a callback of the thread that has the state nothing is recorded.
-        let recorded = recorded.unwrap_or(Ok(None));
-        if let Err(error) = &recorded {
-            self.note_unwritten(error);
-        }
-        recorded
+        // Inside a callback of the thread that has the statistics nothing is recorded.
+        self.with_statistics(record).unwrap_or(Ok(None))
     }
 
     /// Phase 2: the limits that waited, the status if that changes it, and the pause.
     fn manage(&self, run: &Run) {
-        let obeyed = self.combiner.work(
-            |state| {
-                let adjusted = self.obey(state);
-                if adjusted.is_empty() {
-                    state.retry();
-                }
-                if self.bell.take() {
-                    self.note_written(state.check().err());
-                }
-                adjusted
-            },
-            |state| self.settle(state),
-        );
+        let obeyed = self.with_statistics(|statistics| {
+            let adjusted = self.obey();
+            if adjusted.is_empty() {
+                self.managed.shrink();
+            }
+            if self.bell.take() {
+                // What goes wrong is in the report.
+                let _ = self.check(statistics, Look::Between);
+            }
+            adjusted
+        });
         let adjusted = obeyed.unwrap_or_default();
         self.sleep_after(run);
         let pausing = Counted::new(&self.progress.pausing);
@@ -325,7 +316,7 @@ impl JobShared {
 pub(super) fn add_actions(shared: &Arc<JobShared>) {
     let job = Arc::downgrade(shared);
     let record = move |run: &Run| match job.upgrade() {
-        Some(job) => job.record(run).map_err(Into::into),
+        Some(job) => job.record_run(run).map_err(Into::into),
         None => Ok(()),
     };
     let actions = &shared.actions;

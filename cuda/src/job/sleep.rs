@@ -15,6 +15,7 @@ use larder_control::{ControlFile, Signal, SleepState, SleepStatus, read_orders};
 use larder_core::ByteCount;
 
 use super::JobShared;
+use super::managed::Look;
 use crate::driver::locked;
 
 /// So long after a refusal it is tried again.
@@ -255,16 +256,8 @@ impl JobSleep {
 impl JobShared {
     /// Writes the status if it has changed, now; false if that failed.
     fn write_status(&self) -> bool {
-        let written = self.combiner.work(
-            |state| {
-                let checked = state.check();
-                let is_written = checked.is_ok();
-                self.note_written(checked.err());
-                is_written
-            },
-            |state| self.settle(state),
-        );
-        written == Some(true)
+        let checked = self.with_statistics(|statistics| self.check(statistics, Look::Between));
+        checked.is_some_and(|checked| checked.is_ok())
     }
 
     /// Whether the control file says so just now, or cannot be read.

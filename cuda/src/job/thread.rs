@@ -75,7 +75,7 @@ fn serve(shared: &JobShared) {
         false => LONGEST,
     };
     while shared.bell.wait(longest()) {
-        shared.combiner.work_or_leave(|state| shared.settle(state));
+        shared.settle_or_leave();
     }
 }
 

@@ -8,16 +8,14 @@
 //! Four fields are ours, which AntMan's jobs pass over: `controlVersion`, a number; `life`, a text; `asleep`, true or
 //! false; and of a GPU `mayHold`, a number.
 //!
-//! This file has the values and writes them; `parse` reads them, and `state` keeps what is in force.
+//! This file has the values and writes them; `parse` reads them.
 
 mod parse;
-mod state;
 
 use std::collections::BTreeMap;
 
 pub use parse::{Parsed, Problem, ProblemKind};
 use serde_json::{Map, Value};
-pub use state::{Changes, ControlState};
 
 use crate::{BusId, Life};
 

@@ -1,92 +1,80 @@
 //! When a status is written and what it says (am_7), on a clock that stands still.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use larder_control::{
-    BusId, Clock, DeviceUsage, JobStatus, ManualClock, Recorded, Statistics, StatusFile,
-    StatusSink, SwapReason, UsageSource,
+    BusId, Clock, DeviceUsage, JobStatus, ManualClock, Statistics, StatusFile, SwapReason,
 };
 use larder_model::Random;
 use larder_model::antman::{Averages, Reason, by_gpu, swap_reason};
 
-#[derive(Debug, Default)]
-struct Source {
+/// What a run or a check did to the status.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Recorded {
+    Noted,
+    Unchanged,
+    Written,
+    Refused,
+}
+
+/// A job whose status is kept, and refused so often first.
+struct Rig {
+    clock: Arc<ManualClock>,
+    statistics: Statistics,
     usage: DeviceUsage,
     gpus: Vec<BusId>,
-    asked: u32,
     job: Option<JobStatus>,
-}
-
-impl UsageSource for Source {
-    fn usage(&mut self) -> Vec<(BusId, DeviceUsage)> {
-        self.asked += 1;
-        self.gpus.iter().map(|gpu| (*gpu, self.usage)).collect()
-    }
-
-    fn job(&mut self) -> Option<JobStatus> {
-        self.job.clone()
-    }
-}
-
-/// Keeps what is written; refuses so often first.
-#[derive(Debug, Default)]
-struct Sink {
     written: Vec<StatusFile>,
     refuse: u32,
 }
 
-impl StatusSink for Sink {
-    type Error = &'static str;
-
-    fn write(&mut self, status: &StatusFile) -> Result<(), Self::Error> {
-        if self.refuse > 0 {
-            self.refuse -= 1;
-            return Err("refused");
-        }
-        self.written.push(status.clone());
-        Ok(())
-    }
-}
-
-struct Rig {
-    clock: Arc<ManualClock>,
-    statistics: Statistics<Source, Sink, Arc<ManualClock>>,
-}
-
 impl Rig {
     fn new() -> Self {
-        let clock = Arc::new(ManualClock::new());
-        let source = Source {
+        Self {
+            clock: Arc::new(ManualClock::new()),
+            statistics: Statistics::default(),
+            usage: DeviceUsage::default(),
             gpus: vec!["00:1e.0".parse().unwrap()],
-            ..Source::default()
-        };
-        let statistics = Statistics::new(source, Sink::default(), clock.clone());
-        Self { clock, statistics }
+            job: None,
+            written: Vec::new(),
+            refuse: 0,
+        }
     }
 
     fn run(&mut self, graph: u64, micros: u64) -> Recorded {
-        self.statistics
-            .record(graph, Duration::from_micros(micros))
-            .unwrap()
+        self.run_for(graph, Duration::from_micros(micros))
+    }
+
+    fn run_for(&mut self, graph: u64, took: Duration) -> Recorded {
+        match self.statistics.record(graph, took, self.clock.now()) {
+            true => self.check(),
+            false => Recorded::Noted,
+        }
+    }
+
+    fn check(&mut self) -> Recorded {
+        let usage = self.gpus.iter().map(|gpu| (*gpu, self.usage));
+        let job = self.job.clone();
+        let Some(status) = self.statistics.check(self.clock.now(), usage, job, false) else {
+            return Recorded::Unchanged;
+        };
+        if self.refuse > 0 {
+            self.refuse -= 1;
+            return Recorded::Refused;
+        }
+        self.written.push(status);
+        self.statistics.written();
+        Recorded::Written
     }
 
     fn later(&mut self, seconds: u64) {
         self.clock.advance(Duration::from_secs(seconds));
     }
 
-    fn usage(&mut self) -> &mut DeviceUsage {
-        &mut self.statistics.source().usage
-    }
-
-    fn last(&mut self) -> StatusFile {
-        self.statistics.sink().written.last().unwrap().clone()
-    }
-
-    fn writes(&mut self) -> usize {
-        self.statistics.sink().written.len()
+    fn last(&self) -> &StatusFile {
+        self.written.last().unwrap()
     }
 }
 
@@ -97,12 +85,12 @@ fn am_7_the_first_run_writes_and_the_second_within_ten_seconds_does_not() {
     assert_eq!(rig.last().mini_batch_micros, 1000);
     assert_eq!(rig.last().durations["graph_1"], 1000);
     rig.clock.advance(Duration::from_millis(9_999));
-    rig.usage().device_live_bytes = 5;
+    rig.usage.device_live_bytes = 5;
     assert_eq!(rig.run(1, 5000), Recorded::Noted);
     rig.clock.advance(Duration::from_millis(1));
     assert_eq!(rig.run(1, 3000), Recorded::Written);
     assert_eq!(rig.last().mini_batch_micros, 3000);
-    assert_eq!(rig.writes(), 2);
+    assert_eq!(rig.written.len(), 2);
 }
 
 #[test]
@@ -151,7 +139,7 @@ fn am_7_a_history_is_nine_runs_long() {
     }
     // Nine runs: the first one still counts.
     rig.later(10);
-    assert_eq!(rig.statistics.check(), Ok(Recorded::Written));
+    assert_eq!(rig.check(), Recorded::Written);
     assert_eq!(rig.last().durations["graph_1"], 100);
     // The tenth drops it.
     rig.later(10);
@@ -168,12 +156,12 @@ fn am_7_the_reason_for_the_host_is_fragmentation_if_all_would_have_fitted() {
         (u64::MAX, 1, u64::MAX, SwapReason::Oom, Reason::Fragment),
     ] {
         let mut rig = Rig::new();
-        let usage = rig.usage();
+        let usage = &mut rig.usage;
         usage.device_peak_bytes = device;
         usage.host_peak_bytes = host;
         usage.device_reserved_bytes = pool;
         rig.run(1, 1);
-        let gpu = rig.statistics.source().gpus[0];
+        let gpu = rig.gpus[0];
         let numbers = format!("{device} {host} {pool}");
         assert_eq!(rig.last().gpus[&gpu].swap_reason, expected, "{numbers}");
         assert_eq!(rig.last().gpus[&gpu].used_by_driver, -1);
@@ -197,7 +185,7 @@ fn am_7_each_of_the_seven_numbers_is_a_change() {
     for field in fields {
         rig.later(10);
         assert_eq!(rig.run(1, 1000), Recorded::Unchanged);
-        *field(rig.usage()) += 1;
+        *field(&mut rig.usage) += 1;
         rig.later(10);
         assert_eq!(rig.run(1, 1000), Recorded::Written);
     }
@@ -210,7 +198,7 @@ fn am_7_a_check_that_wrote_nothing_counts_for_the_next_ten_seconds() {
     rig.later(10);
     assert_eq!(rig.run(1, 1000), Recorded::Unchanged);
     rig.later(9);
-    rig.usage().device_live_bytes = 1;
+    rig.usage.device_live_bytes = 1;
     assert_eq!(rig.run(1, 1000), Recorded::Noted);
     rig.later(1);
     assert_eq!(rig.run(1, 1000), Recorded::Written);
@@ -224,11 +212,11 @@ fn am_7_a_graph_is_fresh_for_a_hundred_seconds_and_then_forgotten() {
     rig.run(2, 100);
     assert_eq!(rig.last().mini_batch_micros, 5000);
     rig.clock.advance(Duration::from_millis(79_999));
-    rig.usage().device_live_bytes += 1;
+    rig.usage.device_live_bytes += 1;
     assert_eq!(rig.run(2, 100), Recorded::Written);
     assert_eq!(rig.last().mini_batch_micros, 5000);
     rig.later(10);
-    rig.usage().device_live_bytes += 1;
+    rig.usage.device_live_bytes += 1;
     assert_eq!(rig.run(2, 100), Recorded::Written);
     assert_eq!(rig.last().mini_batch_micros, 100);
     assert!(!rig.last().durations.contains_key("graph_1"));
@@ -248,8 +236,8 @@ fn am_7_averages_of_fresh_graphs_are_upstreams_which_forgets_none() {
             rig.later(random.next_u64() % 3);
         }
         // A change, so that all of it is written.
-        rig.usage().device_live_bytes += 1;
-        assert_eq!(rig.statistics.check(), Ok(Recorded::Written));
+        rig.usage.device_live_bytes += 1;
+        assert_eq!(rig.check(), Recorded::Written);
         let _ = antman.check();
         assert_eq!(rig.last().durations, named(&antman), "seed {seed}");
         let graphs = rig.statistics.graphs();
@@ -282,27 +270,19 @@ fn am_7_a_graph_that_is_forgotten_is_a_change() {
 }
 
 #[test]
-fn am_7_peaks_are_asked_for_at_checks_only_which_ends_their_interval() {
-    let mut rig = Rig::new();
-    rig.run(1, 1);
-    rig.run(1, 1);
-    assert_eq!(rig.statistics.source().asked, 1);
-}
-
-#[test]
 fn am_7_what_could_not_be_written_is_written_by_the_next_check_with_its_peak() {
     let mut rig = Rig::new();
-    rig.usage().device_peak_bytes = 10;
-    rig.statistics.sink().refuse = 2;
-    assert!(rig.statistics.record(1, Duration::from_micros(5)).is_err());
-    rig.usage().device_peak_bytes = 70;
+    rig.usage.device_peak_bytes = 10;
+    rig.refuse = 2;
+    assert_eq!(rig.run(1, 5), Recorded::Refused);
+    rig.usage.device_peak_bytes = 70;
     assert_eq!(rig.run(1, 5), Recorded::Noted);
     rig.later(10);
-    assert!(rig.statistics.record(1, Duration::from_micros(5)).is_err());
-    rig.usage().device_peak_bytes = 20;
+    assert_eq!(rig.run(1, 5), Recorded::Refused);
+    rig.usage.device_peak_bytes = 20;
     rig.later(10);
     assert_eq!(rig.run(1, 5), Recorded::Written);
-    let gpu = rig.statistics.source().gpus[0];
+    let gpu = rig.gpus[0];
     assert_eq!(rig.last().gpus[&gpu].usage.device_peak_bytes, 70);
     // Told: the next interval stands for itself.
     rig.later(10);
@@ -313,10 +293,10 @@ fn am_7_what_could_not_be_written_is_written_by_the_next_check_with_its_peak() {
 #[test]
 fn devices_of_one_gpu_are_added_up_and_antman_writes_the_last() {
     let mut rig = Rig::new();
-    let gpu = rig.statistics.source().gpus[0];
-    rig.statistics.source().gpus.push(gpu);
+    let gpu = rig.gpus[0];
+    rig.gpus.push(gpu);
     let bytes = 6;
-    *rig.usage() = DeviceUsage {
+    rig.usage = DeviceUsage {
         device_peak_bytes: bytes,
         device_live_bytes: bytes,
         device_reserved_bytes: bytes,
@@ -337,18 +317,16 @@ fn devices_of_one_gpu_are_added_up_and_antman_writes_the_last() {
 #[test]
 fn the_jobs_own_words_are_a_change_and_the_time_of_writing_is_none() {
     let mut rig = Rig::new();
-    rig.statistics.source().job = Some(JobStatus::default());
+    let mut job = JobStatus::default();
+    rig.job = Some(job.clone());
     rig.run(1, 1000);
-    rig.statistics
-        .source()
-        .job
-        .as_mut()
-        .unwrap()
-        .written_at_unix_ms = 5;
-    assert_eq!(rig.statistics.check(), Ok(Recorded::Unchanged));
-    rig.statistics.source().job.as_mut().unwrap().deferred_bytes = 5;
-    assert_eq!(rig.statistics.check(), Ok(Recorded::Written));
-    assert_eq!(rig.last().larder.unwrap().deferred_bytes, 5);
+    job.written_at_unix_ms = 5;
+    rig.job = Some(job.clone());
+    assert_eq!(rig.check(), Recorded::Unchanged);
+    job.deferred_bytes = 5;
+    rig.job = Some(job);
+    assert_eq!(rig.check(), Recorded::Written);
+    assert_eq!(rig.last().larder.as_ref().unwrap().deferred_bytes, 5);
 }
 
 #[test]
@@ -357,24 +335,10 @@ fn runs_of_no_time_and_of_all_time_are_taken() {
     assert_eq!(rig.run(1, 0), Recorded::Written);
     rig.later(10);
     assert_eq!(rig.run(1, 0), Recorded::Unchanged);
-    assert!(rig.statistics.record(1, Duration::MAX).is_ok());
-    assert!(rig.statistics.record(1, Duration::MAX).is_ok());
+    assert_eq!(rig.run_for(1, Duration::MAX), Recorded::Written);
+    assert_eq!(rig.run_for(1, Duration::MAX), Recorded::Unchanged);
     assert_eq!(rig.last().mini_batch_micros, u64::MAX);
     assert!(rig.clock.now() > Duration::ZERO);
-}
-
-/// A sink that cannot fail needs no error type of its own.
-#[test]
-fn a_sink_may_be_infallible() {
-    struct Quiet;
-    impl StatusSink for Quiet {
-        type Error = Infallible;
-        fn write(&mut self, _: &StatusFile) -> Result<(), Infallible> {
-            Ok(())
-        }
-    }
-    let mut statistics = Statistics::new(Source::default(), Quiet, ManualClock::new());
-    assert_eq!(statistics.record(1, Duration::ZERO), Ok(Recorded::Written));
 }
 
 #[test]
@@ -391,7 +355,7 @@ fn am_7_an_average_that_creeps_is_written_when_it_is_one_percent_from_what_was_w
             rig.run(1, micros);
             antman.record(1, micros);
         }
-        assert_eq!(rig.statistics.check(), Ok(expected), "{micros}");
+        assert_eq!(rig.check(), expected, "{micros}");
         // Upstream compares with the last check, whether it wrote or not.
         assert_eq!(antman.check(), upstreams, "{micros}");
         rig.clock.advance(Duration::from_secs(1));
@@ -403,12 +367,10 @@ fn graphs_without_end_are_remembered_up_to_a_bound_and_the_status_can_be_read() 
     let mut rig = Rig::new();
     for graph in 0..12_000 {
         rig.clock.advance(Duration::from_micros(1));
-        rig.statistics
-            .record(u64::MAX - graph, Duration::from_secs(1 << 44))
-            .unwrap();
+        let _ = rig.run_for(u64::MAX - graph, Duration::from_secs(1 << 44));
     }
     assert_eq!(rig.statistics.graphs(), 4096);
-    rig.statistics.check().unwrap();
+    let _ = rig.check();
     let status = rig.last();
     assert!(StatusFile::parse(status.to_text()).is_ok());
     // Those that ran last.

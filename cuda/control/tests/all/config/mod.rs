@@ -1,11 +1,11 @@
-//! Control files: every rule of reading them (am_5), and what is in force afterwards.
+//! Control files: every rule of reading them (am_5).
 
 mod property;
 mod random;
 
 use std::collections::BTreeMap;
 
-use larder_control::{BusId, ControlFile, ControlState, ParseError, Parsed, ProblemKind as Kind};
+use larder_control::{BusId, ControlFile, GpuControl, ParseError, Parsed, ProblemKind as Kind};
 use larder_model::antman::Orders;
 use larder_model::antman::reading::{self, Entry};
 
@@ -35,14 +35,9 @@ fn problems(parsed: &Parsed) -> Vec<(&str, Kind)> {
         .collect()
 }
 
-/// A state with 4711 bytes and 37 %.
-fn state() -> ControlState {
-    let mut file = ControlFile::default();
-    file.limit(gpu(), 4711);
-    file.perf_control = Some(37);
-    let mut state = ControlState::new();
-    let _ = state.apply(&file);
-    state
+/// The limit that a file gives.
+fn limit(parsed: &Parsed) -> Option<u64> {
+    parsed.file.gpus[&gpu()].max_device_mem
 }
 
 #[test]
@@ -84,19 +79,10 @@ fn am_5_a_limit_is_any_whole_number_of_64_bits() {
     ];
     for (text, expected) in cases {
         let parsed = read(&with_limit(text));
-        let mut state = state();
-        let changes = state.apply(&parsed.file);
+        assert_eq!(limit(&parsed), expected.ok(), "{text}");
         match expected {
-            Ok(bytes) => {
-                assert_eq!(state.limit_bytes(gpu()), Some(bytes), "{text}");
-                assert_eq!(changes.limits, [(gpu(), bytes)], "{text}");
-                assert!(parsed.problems.is_empty(), "{text}");
-            }
-            Err(kind) => {
-                assert_eq!(state.limit_bytes(gpu()), Some(4711), "{text}");
-                assert!(changes.is_empty(), "{text}");
-                assert_eq!(problems(&parsed), [(path, kind)], "{text}");
-            }
+            Ok(_) => assert!(parsed.problems.is_empty(), "{text}"),
+            Err(kind) => assert_eq!(problems(&parsed), [(path, kind)], "{text}"),
         }
     }
     // Upstream's reader takes a whole number with a point at any size, and skips the rest.
@@ -112,7 +98,7 @@ fn am_5_a_limit_is_any_whole_number_of_64_bits() {
 }
 
 #[test]
-fn am_5_perf_control_is_0_to_100_or_the_old_value_stays() {
+fn am_5_perf_control_is_0_to_100_or_absent_so_that_the_old_value_stays() {
     let cases: [(&str, Result<i32, Kind>); 12] = [
         ("0", Ok(0)),
         ("1", Ok(1)),
@@ -129,10 +115,7 @@ fn am_5_perf_control_is_0_to_100_or_the_old_value_stays() {
     ];
     for (text, expected) in cases {
         let parsed = read(&with_perf(text));
-        let mut state = state();
-        let changes = state.apply(&parsed.file);
-        assert_eq!(changes.perf_control, expected.ok(), "{text}");
-        assert_eq!(state.perf_control(), expected.unwrap_or(37), "{text}");
+        assert_eq!(parsed.file.perf_control, expected.ok(), "{text}");
         match expected {
             Ok(_) => assert!(parsed.problems.is_empty(), "{text}"),
             Err(kind) => assert_eq!(problems(&parsed), [("perfControl", kind)], "{text}"),
@@ -232,9 +215,9 @@ fn am_5_null_and_nothing_at_all_change_nothing() {
     for text in texts {
         let parsed = read(text);
         assert!(parsed.problems.is_empty(), "{text}");
-        let mut after = state();
-        assert!(after.apply(&parsed.file).is_empty(), "{text}");
-        assert_eq!(after, state(), "{text}");
+        let has_limit = |gpu: &GpuControl| gpu.max_device_mem.is_some();
+        assert!(!parsed.file.gpus.values().any(has_limit), "{text}");
+        assert_eq!(parsed.file.perf_control, None, "{text}");
     }
 }
 
@@ -296,29 +279,17 @@ fn am_5_a_bad_value_keeps_the_good_ones_beside_it() {
         ("perfControl", Kind::NotAPercentage),
     ];
     assert_eq!(problems(&parsed), expected);
-    let mut state = state();
-    let changes = state.apply(&parsed.file);
-    assert_eq!(changes.limits, [("00:1f.0".parse().unwrap(), 9)]);
-    assert_eq!(
-        (state.limit_bytes(gpu()), state.perf_control()),
-        (Some(4711), 37)
-    );
+    let other: BusId = "00:1f.0".parse().unwrap();
+    assert_eq!(parsed.file.gpus[&other].max_device_mem, Some(9));
+    assert_eq!((limit(&parsed), parsed.file.perf_control), (None, None));
     for problem in &parsed.problems {
         assert!(problem.to_string().starts_with(&problem.path));
     }
 }
 
+/// What a job does with the same limit again: `cuda/tests/all/jobs/limits.rs`.
 #[test]
-fn am_5_only_what_changed_is_put_in_force_and_antman_repeats_all() {
-    let text = with_limit("7");
-    let mut state = ControlState::new();
-    let file = read(&text).file;
-    assert_eq!(state.apply(&file).limits, [(gpu(), 7)]);
-    assert_eq!(state.apply(&file).limits, []);
-    // A GPU that is not named any more keeps its limit.
-    let _ = state.apply(&read(&with_perf("9")).file);
-    assert_eq!(state.limit_bytes(gpu()), Some(7));
-    assert_eq!(state.perf_control(), 9);
+fn am_5_antman_adjusts_the_same_limit_again() {
     let mut antman = Orders::default();
     let (limits, _) = reading::limits(&[GPU], &[(GPU, Entry::Limit("7"))]);
     for _ in 0..2 {
