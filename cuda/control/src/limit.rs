@@ -24,8 +24,8 @@ impl Ceiling {
     }
 }
 
-/// Divides a GPU's limit among its allocators, in proportion to the limits they began with. The parts are
-/// rounded down, at most a byte less for each, so they add up to no more than the limit.
+/// Divides a GPU's limit among its allocators, in proportion to the limits they began with. The
+/// parts are rounded down, at most a byte less for each, so they add up to no more than the limit.
 ///
 /// ```
 /// assert_eq!(larder_control::divide_limit(200, &[300, 100]), [150, 50]);

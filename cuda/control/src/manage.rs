@@ -1,11 +1,12 @@
-//! How long a job pauses at the end of a run, so that it keeps the device busy for its share of the time
-//! only: AntMan's formula, to the microsecond, and the wait that carries it out.
+//! How long a job pauses at the end of a run, so that it keeps the device busy for its share of the
+//! time only: AntMan's formula, to the microsecond, and the wait that carries it out.
 //!
-//! A run of S microseconds, 1 at least, should take S x 100 / share microseconds. The job sleeps for what is
-//! missing, less 50 for the pause's own cost.
+//! A run of S microseconds, 1 at least, should take S x 100 / share microseconds. The job sleeps
+//! for what is missing, less 50 for the pause's own cost.
 //!
-//! [`ResourceManagement::after_run`] says what to do and [`ResourceManagement::finish_run`] does it. A
-//! [`Pacer`](crate::Pacer) spreads its pauses over a step's launches instead: use the one or the other.
+//! [`ResourceManagement::after_run`] says what to do and [`ResourceManagement::finish_run`] does
+//! it. A [`Pacer`](crate::Pacer) spreads its pauses over a step's launches instead: use the one or
+//! the other.
 
 use core::fmt;
 use std::time::Duration;
@@ -98,14 +99,15 @@ impl<C: Clock> ResourceManagement<C> {
         plan(self.perf(), run_time)
     }
 
-    /// Plans the pause after a run, as [`after_run`](Self::after_run) does, and carries it out. Only
-    /// [`set_perf`](Self::set_perf) and [`cancel`](Self::cancel) end a suspension.
+    /// Plans the pause after a run, as [`after_run`](Self::after_run) does, and carries it out.
+    /// Only [`set_perf`](Self::set_perf) and [`cancel`](Self::cancel) end a suspension.
     pub fn finish_run(&self, run_time: Duration) -> Waited {
         self.finish(run_time, None)
     }
 
-    /// Plans the pause after a run and carries it out, for `longest` at most. After [`Waited::TimedOut`] a
-    /// caller waits out a suspension with [`wait_on`](Self::wait_on); the rest of a sleep is lost.
+    /// Plans the pause after a run and carries it out, for `longest` at most. After
+    /// [`Waited::TimedOut`] a caller waits out a suspension with [`wait_on`](Self::wait_on); the
+    /// rest of a sleep is lost.
     pub fn finish_run_within(&self, run_time: Duration, longest: Duration) -> Waited {
         self.finish(run_time, Some(self.clock.now().saturating_add(longest)))
     }

@@ -116,7 +116,8 @@ impl LaunchPaced for Launch<'_> {
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, DeviceAllocError> {
         pacer.launch();
-        // SAFETY: the caller promises what `launch` asks for.
+        // SAFETY: the kernel takes the arguments as they were given, which is what `launch` asks for
+        // and `launch_paced` has its caller promise.
         unsafe { self.launch(config) }
     }
 }
@@ -131,7 +132,8 @@ impl LaunchPaced for LaunchArgs<'_> {
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, DriverError> {
         pacer.launch();
-        // SAFETY: the caller promises what `launch` asks for.
+        // SAFETY: the kernel takes the arguments as they were given, which is what `launch` asks for
+        // and `launch_paced` has its caller promise.
         unsafe { self.launch(config) }
     }
 }

@@ -1,4 +1,5 @@
-//! The limits of a job: those that its control files give, and how its allocators come to have them.
+//! The limits of a job: those that its control files give, and how its allocators come to have
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,8 @@ pub struct Adjustment {
     pub limit_bytes: u64,
     /// The ceiling, where it is lower than that and is the limit instead.
     pub ceiling_bytes: Option<u64>,
-    /// What each allocator on the GPU has of it, in the order in which the job manages them; never empty.
+    /// What each allocator on the GPU has of it, in the order in which the job manages them; never
+    /// empty.
     pub parts: Vec<LimitPart>,
 }
 
@@ -53,8 +55,8 @@ pub struct NoDevice {
     pub gpu: BusId,
 }
 
-/// What the control files so far have said of limits. A GPU that a later file does not name keeps its limit: a
-/// file that lost a line lifts none.
+/// What the control files so far have said of limits. A GPU that a later file does not name keeps
+/// its limit: a file that lost a line lifts none.
 #[derive(Default)]
 pub(super) struct Orders {
     limits: BTreeMap<BusId, u64>,

@@ -2,8 +2,8 @@
 
 /// The handlers of a file, and what each is told.
 ///
-/// Only the first handler is told what the file holds when it registers; one that joins others waits for the
-/// next change.
+/// Only the first handler is told what the file holds when it registers; one that joins others
+/// waits for the next change.
 #[derive(Debug, Default)]
 pub struct Handlers {
     content: Option<String>,
@@ -34,7 +34,8 @@ impl Handlers {
         self.handlers.retain(|(number, _)| *number != handler);
     }
 
-    /// Looks at the file. Returns the handlers that are told its content, in the order of their registration.
+    /// Looks at the file. Returns the handlers that are told its content, in the order of their
+    /// registration.
     pub fn look(&mut self, content: &str) -> Vec<u64> {
         if self.content.as_deref() != Some(content) {
             self.content = Some(content.to_owned());

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-/// The limits that the control files so far have given. A GPU that a later file does not name keeps its limit.
+/// The limits that the control files so far have given. A GPU that a later file does not name keeps
+/// its limit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Orders(BTreeMap<String, u64>);
 
 impl Orders {
-    /// Takes the limits of a file. Returns all that are adjusted then: each that is known, changed or not, if
-    /// the file names a GPU.
+    /// Takes the limits of a file. Returns all that are adjusted then: each that is known, changed
+    /// or not, if the file names a GPU.
     pub fn read(&mut self, limits: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
         self.0.extend(limits.clone());
         match limits.is_empty() {
@@ -31,8 +32,9 @@ pub struct LimitedDevice {
     pub held_bytes: u64,
 }
 
-/// Sets the limit of the first device of the GPU; others keep theirs. What the device holds above it raises the
-/// limit to that, and nothing remembers the lower one. Returns false if no device has the name.
+/// Sets the limit of the first device of the GPU; others keep theirs. What the device holds above
+/// it raises the limit to that, and nothing remembers the lower one. Returns false if no device has
+/// the name.
 pub fn adjust(devices: &mut [LimitedDevice], gpu: &str, bytes: u64) -> bool {
     let Some(device) = devices.iter_mut().find(|device| device.gpu == gpu) else {
         return false;

@@ -16,9 +16,9 @@ pub enum Plan {
 
 /// The formula for the pause at the end of a run.
 ///
-/// Of a run, the pauses that an [`OpManager`] inserted into it are not busy time. The slot that was planned stays
-/// over a suspension, and at full share, where it goes on being inserted; only a run that adjusted a limit drops
-/// it there.
+/// Of a run, the pauses that an [`OpManager`] inserted into it are not busy time. The slot that was
+/// planned stays over a suspension, and at full share, where it goes on being inserted; only a run
+/// that adjusted a limit drops it there.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pauses {
     /// T: the slot that was planned last.
@@ -55,11 +55,11 @@ impl Pauses {
     }
 }
 
-/// One step of the operation manager, which inserts a share of what is *left* of the slot behind each queued
-/// operation.
+/// One step of the operation manager, which inserts a share of what is *left* of the slot behind
+/// each queued operation.
 ///
-/// The shares shrink as they are spent, so n operations insert 1 - (1 - 1/n)^n of a slot: 75 % for 2, 65 % for 10,
-/// 63.4 % for 100.
+/// The shares shrink as they are spent, so n operations insert 1 - (1 - 1/n)^n of a slot: 75 % for
+/// 2, 65 % for 10, 63.4 % for 100.
 #[derive(Clone, Copy, Debug)]
 pub struct OpManager {
     left: u64,
@@ -68,8 +68,8 @@ pub struct OpManager {
 }
 
 impl OpManager {
-    /// Starts a step with so much left of its slot. `known_ops` is the largest number of operations of a step so
-    /// far, 0 while none is known. `None` if the step has nothing to insert.
+    /// Starts a step with so much left of its slot. `known_ops` is the largest number of operations
+    /// of a step so far, 0 while none is known. `None` if the step has nothing to insert.
     pub fn start(left: u64, known_ops: u64) -> Option<Self> {
         (left > 0).then_some(Self {
             left,
@@ -78,8 +78,8 @@ impl OpManager {
         })
     }
 
-    /// The pause behind the next operation: 0 while no count is known, and once fewer microseconds are left than
-    /// there are known operations; the rest then stays.
+    /// The pause behind the next operation: 0 while no count is known, and once fewer microseconds
+    /// are left than there are known operations; the rest then stays.
     pub fn op(&mut self) -> u64 {
         self.ops += 1;
         let pause = self.left.checked_div(self.known_ops).unwrap_or(0);

@@ -14,8 +14,8 @@ pub enum Entry<'t> {
     NotAnObject,
 }
 
-/// A whole number from 0 on, as JSON writes it, with a point too: whatever its size, so above 2^53 it may be
-/// another than what is written. `None`, and passed over, if it is anything else.
+/// A whole number from 0 on, as JSON writes it, with a point too: whatever its size, so above 2^53
+/// it may be another than what is written. `None`, and passed over, if it is anything else.
 pub fn number(text: &str) -> Option<u64> {
     if let Ok(number) = text.parse() {
         return Some(number);
@@ -32,9 +32,9 @@ pub fn perf_control(text: &str) -> Option<i32> {
     Some((number(text)? as u32).cast_signed())
 }
 
-/// The limits that are taken, by name: GPUs are compared with `known` letter for letter, and others named in vain.
-/// The second value is true if the reader throws, at the first entry that is no object; what stands before it
-/// was taken.
+/// The limits that are taken, by name: GPUs are compared with `known` letter for letter, and others
+/// named in vain. The second value is true if the reader throws, at the first entry that is no
+/// object; what stands before it was taken.
 pub fn limits(known: &[&str], entries: &[(&str, Entry<'_>)]) -> (BTreeMap<String, u64>, bool) {
     let mut taken = BTreeMap::new();
     for (name, entry) in entries {

@@ -25,8 +25,8 @@ impl Averages {
         }
     }
 
-    /// Returns true if a graph is new, or its average has moved by 1 % since the last check, whether that wrote
-    /// a status or not: one that creeps is never written.
+    /// Returns true if a graph is new, or its average has moved by 1 % since the last check,
+    /// whether that wrote a status or not: one that creeps is never written.
     pub fn check(&mut self) -> bool {
         let mut has_changed = false;
         for graph in self.0.values_mut() {

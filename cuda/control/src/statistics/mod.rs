@@ -15,12 +15,13 @@ const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// Follows a job's runs and memory, and says when its status is worth writing.
 ///
-/// The first run brings a check; then the first run 10 s after the last check does, and any run that takes
-/// more than ten times as long as the oldest of the last nine of its graph, or less than a tenth of it. A check
-/// finds a status to write if the average of a graph moved by 1 % of what was written last, if a graph came or
-/// went (its last run was 100 s ago), if one of the seven numbers of a GPU or the job's own part changed, or if
-/// the file that was written last is gone. After a failed write the next check finds one. At most 4,096 graphs
-/// are remembered, those that ran last.
+/// The first run brings a check; then the first run 10 s after the last check does, and any run
+/// that takes more than ten times as long as the oldest of the last nine of its graph, or less than
+/// a tenth of it. A check finds a status to write if the average of a graph moved by 1 % of what
+/// was written last, if a graph came or went (its last run was 100 s ago), if one of the seven
+/// numbers of a GPU or the job's own part changed, or if the file that was written last is gone.
+/// After a failed write the next check finds one. At most 4,096 graphs are remembered, those that
+/// ran last.
 ///
 /// A run costs O(log graphs), a check O(graphs + GPUs).
 ///
@@ -58,12 +59,13 @@ impl Statistics {
         due || huge
     }
 
-    /// Checks, and returns the status if it is to be written; [`written`](Self::written) says that it was.
+    /// Checks, and returns the status if it is to be written; [`written`](Self::written) says that
+    /// it was.
     ///
     /// `usage` has the seven numbers of each device, with peaks since the last check. Devices of one GPU are
-    /// added up, peaks too, which may be more than the GPU ever had. `job` is the job's own part beside AntMan's
-    /// format; a new `written_at_unix_ms` alone is no change. `is_gone` says that what was written is there no
-    /// more.
+    /// added up, peaks too, which may be more than the GPU ever had. `job` is the job's own part
+    /// beside AntMan's format; a new `written_at_unix_ms` alone is no change. `is_gone` says that
+    /// what was written is there no more.
     pub fn check(
         &mut self,
         now: Duration,
@@ -143,8 +145,8 @@ impl Statistics {
     }
 }
 
-/// Why blocks went to the host. If both peaks together fit into what the device holds, there was room, but
-/// fragmented.
+/// Why blocks went to the host. If both peaks together fit into what the device holds, there was
+/// room, but fragmented.
 fn swap_reason(usage: &DeviceUsage) -> SwapReason {
     if usage.host_peak_bytes == 0 {
         return SwapReason::None;
