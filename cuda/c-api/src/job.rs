@@ -1,9 +1,9 @@
 //! The process as a job: joined where the environment names a control file or a status file.
 //!
-//! A coordinator promises memory to jobs that begin with none, so a process with a control file begins with a
-//! limit of 0, or of `LARDER_CUDA_LIMIT`. Programs of Python cannot wait until they may have memory, so an
-//! allocation waits for them: as long as the limit, and not the device, refuses, and the job's
-//! [`Patience`] lasts.
+//! A coordinator promises memory to jobs that begin with none, so a process with a control file
+//! begins with a limit of 0, or of `LARDER_CUDA_LIMIT`. Programs of Python cannot wait until they
+//! may have memory, so an allocation waits for them: as long as the limit, and not the device,
+//! refuses, and the job's [`Patience`] lasts.
 
 use std::env;
 use std::ffi::c_int;
@@ -21,7 +21,8 @@ use crate::outcome::{Refused, not_obeyed, status};
 /// How long an allocation waits for a higher limit, unless `LARDER_CUDA_PATIENCE` says otherwise.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a device gives at least: rounding may take so much more, and a limit below it gives nothing.
+/// What a device gives at least: rounding may take so much more, and a limit below it gives
+/// nothing.
 pub(crate) const PAGE_BYTES: u64 = 2 << 20;
 
 /// How often it looks.
@@ -81,8 +82,8 @@ fn join() -> Result<Option<Joined>, String> {
         ..JobConfig::new(name, files.clone())
     });
     let job = job.map_err(|error| not_obeyed(&error))?;
-    // SAFETY: `end` takes nothing, as `atexit` asks, and is code of this library, which is there until
-    // the process ends.
+    // SAFETY: `end` takes nothing, as `atexit` asks, and is code of this library, which is there
+    // until the process ends.
     let registered = unsafe { libc::atexit(end) };
     debug_assert_eq!(registered, 0, "there is room for 32 at least");
     Ok(Some(Joined {
@@ -200,7 +201,8 @@ pub(crate) fn is_patient() -> bool {
     has_joined().is_some_and(|joined| joined.is_patient)
 }
 
-/// A job that sleeps wakes, and who wants memory meanwhile waits a little. False if nobody would wake it.
+/// A job that sleeps wakes, and who wants memory meanwhile waits a little. False if nobody would
+/// wake it.
 pub(crate) fn waits_for_waking() -> bool {
     thread::sleep(LOOK);
     job().is_some()
@@ -213,7 +215,8 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Waits a little, where a higher limit could serve what was refused. False if it is no use to ask again.
+    /// Waits a little, where a higher limit could serve what was refused. False if it is no use to
+    /// ask again.
     pub(crate) fn waits_for(
         &mut self,
         device: &Device,
@@ -236,8 +239,8 @@ impl Patience {
         of_job < own && wanted > of_job && self.waits()
     }
 
-    /// Waits a little for a higher limit. False if there is no job whose limit could rise, or it has waited long
-    /// enough.
+    /// Waits a little for a higher limit. False if there is no job whose limit could rise, or it
+    /// has waited long enough.
     pub(crate) fn waits(&mut self) -> bool {
         let Some(joined) = has_joined().filter(|joined| joined.listens) else {
             return false;

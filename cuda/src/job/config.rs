@@ -11,12 +11,13 @@ const CONTROL_VARIABLE: &str = "GPU_CONFIG_FILE";
 /// The name under which they find their status file.
 const STATUS_VARIABLE: &str = "GPU_STATUS_FILE";
 
-/// A job's two files. Without one of them the job does not listen, or does not tell.
+/// A job's two files. Without a control file the job obeys nobody, without a status file it reports
+/// nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct JobFiles {
-    /// What a coordinator tells the job. It need not be there yet.
+    /// The control file, with the orders to the job. It need not exist yet.
     pub control: Option<PathBuf>,
-    /// What the job tells of itself. Its folder must be there.
+    /// The status file, which the job writes. Its folder must exist.
     pub status: Option<PathBuf>,
 }
 
@@ -36,47 +37,48 @@ fn named(path: OsString) -> Option<PathBuf> {
     (!path.is_empty()).then(|| path.into())
 }
 
-/// When a limit that a control file says is put in force.
+/// When a job sets the limits of its control file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Apply {
-    /// Between runs: at once if none is under way or the job is suspended, else when one ends. Steps see
-    /// one limit from their beginning to their end. Upstream applies at the end of a run only.
+    /// Between runs: at once if none is under way or the job is suspended, else when one ends. A
+    /// step has one limit from its beginning to its end. Upstream sets limits at the end of a run
+    /// only.
     #[default]
     AtRunEnd,
-    /// When the file is read. Nothing is waited for, so this is safe at any moment; an allocation of the
-    /// run that is under way may be refused.
+    /// When the file is read. This is safe at any moment, since a lowered limit waits for nothing,
+    /// but an allocation of the run that is under way may be refused.
     AtOnce,
 }
 
 /// Where a job that has a share of the time makes its pauses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pauses {
-    /// Before launches that go through the job's [`LaunchPacer`](super::LaunchPacer), evenly, and at the
-    /// end of the run for what was not met.
+    /// Before launches that go through the job's [`LaunchPacer`](super::LaunchPacer), evenly, and
+    /// at the end of the run for what was not met.
     #[default]
     Spread,
     /// At the end of a run, by upstream's formula.
     AtRunEnd,
 }
 
-/// How a [`Job`](super::Job) is made. [`JobConfig::new`] has the defaults.
+/// The settings of a [`Job`](super::Job). [`JobConfig::new`] has the defaults.
 #[derive(Clone, PartialEq, Debug)]
 pub struct JobConfig {
     /// The two files.
     pub files: JobFiles,
-    /// For people; stands in the status.
+    /// The job's name in its status, for people.
     pub name: String,
-    /// Whose wishes come first, larger is more important; for the coordinator, stands in the status.
+    /// The job's priority in its status, for the coordinator; larger is more important.
     pub priority: Option<i64>,
-    /// When limits are put in force.
+    /// When limits are set.
     pub apply: Apply,
     /// Where pauses are made.
     pub pauses: Pauses,
-    /// How high a control file may raise a limit. Upstream: to what the allocator began with.
+    /// How high a control file may raise a limit.
     pub ceiling: Ceiling,
-    /// How the control file is watched, and how often it is looked at. With
-    /// [`WatchMode::Manual`](larder_control::WatchMode::Manual) the job has no thread:
-    /// [`Job::poll`](super::Job::poll) looks.
+    /// How the control file is watched, and how often it is polled. With
+    /// [`WatchMode::Manual`](larder_control::WatchMode::Manual) the job has no thread, and only
+    /// [`Job::poll`](super::Job::poll) polls.
     pub listener: ListenerConfig,
     /// How pauses are spread.
     pub pacer: PacerConfig,
@@ -85,8 +87,8 @@ pub struct JobConfig {
 }
 
 impl JobConfig {
-    /// A job of that name with those files: limits between runs and up to what allocators began with,
-    /// pauses spread, the control file watched.
+    /// A job of that name with those files: limits between runs and up to what allocators began
+    /// with, pauses spread, the control file watched.
     pub fn new(name: impl Into<String>, files: JobFiles) -> Self {
         Self {
             files,

@@ -88,7 +88,8 @@ impl Orders {
 }
 
 impl JobShared {
-    /// Sets the limits that wait. The caller has the state.
+    /// Sets the limits that wait, and returns what became of them. The caller has the statistics
+    /// (CTRL1).
     pub(super) fn obey(&self) -> Vec<Adjusted> {
         let mut orders = locked(&self.orders);
         let waiting = core::mem::take(&mut orders.waiting);

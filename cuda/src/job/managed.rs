@@ -1,6 +1,7 @@
-//! The allocators of a job: [`JobPool`]s, and the numbers that they report.
+//! [`ManagedPools`]: the allocators of a job, and the numbers that they report.
 //!
-//! A job keeps none of them alive: it knows them weakly, and forgets those that are gone.
+//! A job keeps no allocator alive: it has weak references, and forgets those whose allocator is
+//! gone.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -14,14 +15,14 @@ use crate::limits::{LimitWatch, LimitedPool};
 
 type WeakPool = Weak<dyn LimitedPool>;
 
-/// A device's allocator, with the host's side behind it if it has one.
+/// A device's allocator, and the host's side behind it if it has one.
 #[derive(Clone)]
 struct JobPool {
     gpu: BusId,
     device: WeakPool,
-    /// The limit that it began with.
+    /// The allocator's limit when it was added.
     first_limit: u64,
-    /// None where the program takes memory from the driver by itself.
+    /// `None` for memory that the program takes from the driver by itself.
     memory: Option<WeakDevice>,
     /// Rings the bell when what was deferred has gone back.
     _watch: Arc<LimitWatch>,
@@ -36,17 +37,17 @@ struct JobHost {
     peak: Arc<Interval>,
 }
 
-/// How numbers are looked at.
+/// Why the status is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Look {
-    /// When it is time for it: this ends an interval of peaks.
+pub(super) enum Check {
+    /// A check is due: it ends an interval of peaks.
     Due,
-    /// Outside of its time, because something has changed: the interval goes on, and the peak is that of
-    /// the last one if that was higher. The time since then may have been short.
-    Between,
+    /// Something has changed before a check is due. The interval goes on. It may be short so far,
+    /// so the peak is the last interval's if that is higher.
+    Early,
 }
 
-/// A peak over the time between two looks that were due. Changed only by the thread that has the state.
+/// The peak between two due checks. Only the thread that has the statistics changes it.
 #[derive(Default)]
 struct Interval {
     last: AtomicU64,
@@ -54,17 +55,17 @@ struct Interval {
 }
 
 impl Interval {
-    /// The peak to report, given the peak since this was last asked.
-    fn peak(&self, taken: u64, look: Look) -> u64 {
+    /// Returns the peak to report, given the peak since the last call.
+    fn peak(&self, taken: u64, check: Check) -> u64 {
         // Relaxed, all: one thread at a time (CTRL1).
         let since = self.since.load(Ordering::Relaxed).max(taken);
-        match look {
-            Look::Due => {
+        match check {
+            Check::Due => {
                 self.since.store(0, Ordering::Relaxed);
                 self.last.store(since, Ordering::Relaxed);
                 since
             }
-            Look::Between => {
+            Check::Early => {
                 self.since.store(since, Ordering::Relaxed);
                 since.max(self.last.load(Ordering::Relaxed))
             }
@@ -72,7 +73,7 @@ impl Interval {
     }
 }
 
-/// What a job manages.
+/// The allocators that a job manages.
 #[derive(Default)]
 pub(super) struct ManagedPools(Mutex<PoolLists>);
 
@@ -83,7 +84,8 @@ struct PoolLists {
 }
 
 impl ManagedPools {
-    /// Adds an allocator. Returns false if it is there already; then it may get its host's side.
+    /// Adds an allocator. Returns false if it is managed already; a host's side that is new is
+    /// added to it.
     pub(super) fn add(
         &self,
         gpu: BusId,
@@ -97,14 +99,10 @@ impl ManagedPools {
         let mut lists = locked(&self.0);
         let same = |pool: &&mut JobPool| pool.device.ptr_eq(&device);
         if let Some(pool) = lists.pools.iter_mut().find(same) {
-            // What was seen of a host's side that is known goes on.
-            if let Some(host) = host
-                && !pool
-                    .host
-                    .as_ref()
-                    .is_some_and(|known| known.pool.ptr_eq(&host))
-            {
-                pool.host = Some(JobHost::new(host));
+            // The peaks of a host's side that is known go on.
+            if let Some(host) = host {
+                let known = pool.host.take().filter(|known| known.pool.ptr_eq(&host));
+                pool.host = Some(known.unwrap_or_else(|| JobHost::new(host)));
             }
             drop(lists);
             drop(watch);
@@ -122,14 +120,11 @@ impl ManagedPools {
         true
     }
 
-    /// Pinned memory counts from now on, once.
+    /// Adds pinned memory, unless it is there already.
     pub(super) fn add_pinned(&self, gpu: BusId, pool: WeakPool) {
         let mut lists = locked(&self.0);
-        if !lists
-            .pinned
-            .iter()
-            .any(|(_, other)| other.pool.ptr_eq(&pool))
-        {
+        let mut known = lists.pinned.iter();
+        if !known.any(|(_, known)| known.pool.ptr_eq(&pool)) {
             lists.pinned.push((gpu, JobHost::new(pool)));
         }
     }
@@ -140,19 +135,19 @@ impl ManagedPools {
         drop(pools);
     }
 
-    /// The seven numbers of each allocator that is still there.
-    pub(super) fn usage(&self, look: Look) -> Vec<(BusId, DeviceUsage)> {
+    /// Returns the seven numbers of each allocator.
+    pub(super) fn usage(&self, check: Check) -> Vec<(BusId, DeviceUsage)> {
         let (pools, pinned) = self.now();
-        let pools = pools.iter().filter_map(|pool| pool.usage(look));
+        let pools = pools.iter().filter_map(|pool| pool.usage(check));
         let pinned = pinned.iter().filter_map(|(gpu, pinned)| {
             let mut usage = DeviceUsage::default();
-            pinned.add_to(&mut usage, look)?;
+            pinned.add_to(&mut usage, check)?;
             Some((*gpu, usage))
         });
         pools.chain(pinned).collect()
     }
 
-    /// The devices' allocators that are still there.
+    /// Returns the devices' allocators.
     pub(super) fn memories(&self) -> Vec<DeviceAllocator> {
         let (pools, _) = self.now();
         let memories = pools
@@ -161,13 +156,13 @@ impl ManagedPools {
         memories.collect()
     }
 
-    /// Whether the program may take memory from the driver by itself.
+    /// Returns true if the program may take memory from the driver by itself.
     pub(super) fn has_foreign(&self) -> bool {
         let lists = locked(&self.0);
         lists.pools.iter().any(|pool| pool.memory.is_none())
     }
 
-    /// Bytes that the program took from the driver by itself.
+    /// Returns how many bytes the program has taken from the driver by itself.
     pub(super) fn foreign_bytes(&self) -> u64 {
         let (pools, _) = self.now();
         let foreign = pools.iter().filter(|pool| pool.memory.is_none());
@@ -175,7 +170,7 @@ impl ManagedPools {
         held.sum()
     }
 
-    /// The limit of each allocator, and what it holds.
+    /// Returns the limit of each allocator, and the bytes it holds.
     pub(super) fn limits(&self) -> Vec<(BusId, u64, u64)> {
         let (pools, _) = self.now();
         let limit = |pool: &JobPool| {
@@ -186,7 +181,7 @@ impl ManagedPools {
         pools.iter().filter_map(limit).collect()
     }
 
-    /// The allocators on a GPU, each behind the limit that it began with.
+    /// Returns the allocators on a GPU, each with its first limit.
     pub(super) fn on_gpu(&self, gpu: BusId) -> Vec<(u64, Arc<dyn LimitedPool>)> {
         let (pools, _) = self.now();
         let here = pools.iter().filter(|pool| pool.gpu == gpu);
@@ -194,7 +189,7 @@ impl ManagedPools {
             .collect()
     }
 
-    /// The allocators that hold more than their limit, each with it.
+    /// Returns the allocators that hold more than their limit, each with the limit.
     pub(super) fn over_limit(&self) -> Vec<(u64, Arc<dyn LimitedPool>)> {
         let (pools, _) = self.now();
         let over = |pool: &JobPool| {
@@ -205,32 +200,32 @@ impl ManagedPools {
         pools.iter().filter_map(over).collect()
     }
 
-    /// What is there, without the lock.
+    /// Copies the lists, without the allocators that are gone.
     fn now(&self) -> (Vec<JobPool>, Vec<(BusId, JobHost)>) {
         let mut lists = locked(&self.0);
         let is_gone = |pool: &mut JobPool| pool.device.strong_count() == 0;
         let gone: Vec<_> = lists.pools.extract_if(.., is_gone).collect();
         let (pools, pinned) = (lists.pools.clone(), lists.pinned.clone());
         drop(lists);
-        // Their watches.
+        // Their watches take a lock when they go.
         drop(gone);
         (pools, pinned)
     }
 }
 
 impl JobPool {
-    fn usage(&self, look: Look) -> Option<(BusId, DeviceUsage)> {
+    fn usage(&self, check: Check) -> Option<(BusId, DeviceUsage)> {
         let device = self.device.upgrade()?;
         let (stats, held) = (device.stats(), device.pool_stats());
         let mut usage = DeviceUsage {
-            device_peak_bytes: self.device_peak.peak(device.take_peak(), look),
+            device_peak_bytes: self.device_peak.peak(device.take_peak(), check),
             device_live_bytes: stats.live_bytes,
             device_reserved_bytes: held.pool_bytes,
             device_stable_bytes: held.stable_bytes,
             ..DeviceUsage::default()
         };
         if let Some(host) = &self.host {
-            host.add_to(&mut usage, look);
+            host.add_to(&mut usage, check);
         }
         Some((self.gpu, usage))
     }
@@ -242,11 +237,11 @@ impl JobHost {
         Self { pool, peak }
     }
 
-    /// Enters the host's numbers; `None` if the pool is gone.
-    fn add_to(&self, usage: &mut DeviceUsage, look: Look) -> Option<()> {
+    /// Enters the host's numbers. Returns `None` if the pool is gone.
+    fn add_to(&self, usage: &mut DeviceUsage, check: Check) -> Option<()> {
         let pool = self.pool.upgrade()?;
         let stats = pool.stats();
-        usage.host_peak_bytes = self.peak.peak(pool.take_peak(), look);
+        usage.host_peak_bytes = self.peak.peak(pool.take_peak(), check);
         usage.host_live_bytes = stats.live_bytes;
         usage.host_limit_bytes = stats.limit_bytes;
         Some(())

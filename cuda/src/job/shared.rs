@@ -1,4 +1,4 @@
-//! [`JobShared`]: what a job is for its thread, its listener and its actions.
+//! [`JobShared`]: the parts of a job that its thread, its listener and its actions share.
 
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
@@ -13,50 +13,50 @@ use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 use super::combiner::Combiner;
 use super::device_time::QueuedRuns;
 use super::limits::Orders;
-use super::managed::{Look, ManagedPools};
+use super::managed::{Check, ManagedPools};
 use super::sleep::JobSleep;
 use super::{Apply, JobConfig, JobError, Run, runs, thread};
 use crate::DeviceAllocator;
 use crate::driver::locked;
 use crate::limits::{Budget, LimitedPool};
 
-/// What a job is, for its thread, its listener and its actions.
+/// What a job shares with its thread, its listener and its actions.
 pub(super) struct JobShared {
     pub(super) config: JobConfig,
-    /// Whom orders are for.
+    /// The process that orders are for.
     pub(super) life: Option<Life>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) management: ResourceManagement<Arc<dyn Clock>>,
     pub(super) pacer: Arc<Pacer<Arc<dyn Clock>>>,
     pub(super) actions: RunActions<Run>,
     pub(super) managed: ManagedPools,
-    /// What the job would like to hold on each GPU, or [`UNKNOWN`](Self::UNKNOWN).
+    /// The bytes that the job would like to hold on each GPU, or [`UNKNOWN`](Self::UNKNOWN).
     pub(super) wanted_bytes: AtomicU64,
     pub(super) sleep: Arc<JobSleep>,
     pub(super) orders: Mutex<Orders>,
-    /// Who has the statistics sets limits and writes the status (CTRL1).
+    /// The thread that has them sets limits and writes the status (CTRL1).
     statistics: Combiner<Statistics>,
     pub(super) report: Mutex<FileReport>,
     pub(super) progress: runs::Progress,
     pub(super) queued: Arc<QueuedRuns>,
     pub(super) bell: thread::Bell,
-    /// The job ends.
+    /// 1 once the job ends.
     pub(super) ends: AtomicU8,
 }
 
-/// How many control files were read, and what went wrong; for people.
+/// Which control files were read, and what went wrong; for people.
 #[derive(Default)]
 pub(super) struct FileReport {
     pub(super) files: u64,
     pub(super) refused_files: u64,
     pub(super) unwritten: u64,
     pub(super) problem: Option<String>,
-    /// The newest order whose limits are in force.
+    /// The number of the newest order whose limits are set.
     pub(super) version: Option<u64>,
 }
 
 impl JobShared {
-    /// Nothing was said of what the job would like to hold.
+    /// The program has not said what the job would like to hold.
     pub(super) const UNKNOWN: u64 = u64::MAX;
 
     pub(super) fn new(config: JobConfig, clock: Arc<dyn Clock>) -> Arc<Self> {
@@ -83,7 +83,7 @@ impl JobShared {
         })
     }
 
-    /// Locks the names of both files, and notes which could not be.
+    /// Locks the names of both files, and reports those that cannot be locked.
     pub(super) fn lock_files(&self) -> Result<Vec<FileLock>, JobError> {
         let files = &self.config.files;
         let mut locks = Vec::new();
@@ -125,13 +125,13 @@ impl JobShared {
         });
         if self.managed.add(gpu, device, memory, host, watch) {
             locked(&self.orders).divide_again(gpu);
-            // A new allocator must not grow past what was said, whatever run is under way.
+            // A new allocator must not grow past its limit, whatever run is under way.
             self.with_statistics(|_| self.obey());
             self.bell.ring();
         }
     }
 
-    /// A control file was read: in the listener's thread.
+    /// Takes a control file that the listener has read.
     pub(super) fn read(&self, text: &[u8]) {
         let parsed = match ControlFile::parse(text) {
             Ok(parsed) => parsed,
@@ -143,7 +143,8 @@ impl JobShared {
             }
         };
         if !parsed.file.is_for(self.life) {
-            let words = "the control file's orders are for an earlier run of this job, or another: new ones are waited for";
+            let words = "the control file's orders are for an earlier run of this job, or another: \
+                         new ones are waited for";
             locked(&self.report).problem = Some(words.to_owned());
             return;
         }
@@ -168,14 +169,14 @@ impl JobShared {
         }
     }
 
-    /// Runs `work` with the statistics, which one thread at a time has, and settles as often as others left
-    /// meanwhile. Returns `None`, and has the thread settle once more, inside of its own work.
+    /// Runs `work` with the statistics, once no other thread has them, and settles as often as
+    /// others left meanwhile. If this thread has them already, it returns `None` and settles later.
     pub(super) fn with_statistics<R>(&self, work: impl FnOnce(&mut Statistics) -> R) -> Option<R> {
         self.statistics
             .work(work, |statistics| self.settle(statistics))
     }
 
-    /// Settles, or has the thread do it that is at work.
+    /// Settles. If a thread has the statistics, leaves that to it.
     pub(super) fn settle_or_leave(&self) {
         self.statistics
             .work_or_leave(|statistics| self.settle(statistics));
@@ -186,20 +187,21 @@ impl JobShared {
         if self.may_obey() {
             self.obey();
         }
-        // Relaxed: the thread that set it has left or has the statistics, and the combiner orders both.
+        // Relaxed: the thread that set it has left or has the statistics, and the combiner orders
+        // both.
         let ends = self.ends.load(Ordering::Relaxed) != 0;
         if self.bell.take() || ends {
             // What goes wrong is in the report.
-            let _ = self.check(statistics, Look::Between);
+            let _ = self.check(statistics, Check::Early);
         }
         if ends {
-            // From here on no callback about completed shrinks runs.
+            // What goes back from here on rings no bell.
             self.managed.end();
         }
     }
 
-    /// Whether limits may be put in force now. A suspended job may stand still inside of a run for long,
-    /// and the coordinator waits.
+    /// Whether limits may be set now. A suspended job may stand still inside of a run for long, and
+    /// the coordinator waits.
     fn may_obey(&self) -> bool {
         self.config.apply == Apply::AtOnce
             || self.progress.is_between_runs()

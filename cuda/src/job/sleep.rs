@@ -1,11 +1,13 @@
 //! [`JobSleep`]: a job that sleeps between two runs while its control file says so.
 //!
-//! JOBSLEEP1. Memory is given up and brought back by one thread at a time, while no run is under way, and with no lock
-//! held. Nobody waits for a run of another thread: whoever ends the last one falls asleep.
-//! JOBSLEEP2. A run begins, and one that has ended comes back, once the job is awake. After a cancel that is so at once,
-//! even where the memory could not be brought back.
-//! JOBSLEEP3. Before memory is taken, the status says `waking`; then the control file is read once more. A coordinator
-//! that takes its word back writes first and then reads, so one of the two sees the other (COORD5).
+//! JOBSLEEP1. Memory is given up and brought back by one thread at a time, while no run is under
+//! way, and with no lock held. Nobody waits for a run of another thread: whoever ends the last one
+//! falls asleep.
+//! JOBSLEEP2. A run begins, and one that has ended comes back, once the job is awake. After a
+//! cancel that is so at once, even where the memory could not be brought back.
+//! JOBSLEEP3. Before memory is taken, the status says `waking`; then the control file is read once
+//! more. A coordinator that takes its word back writes first and then reads, so one of the two sees
+//! the other (COORD5).
 
 use core::fmt;
 use std::sync::{Arc, Mutex};
@@ -15,7 +17,7 @@ use larder_control::{ControlFile, Signal, SleepState, SleepStatus, read_orders};
 use larder_core::ByteCount;
 
 use super::JobShared;
-use super::managed::Look;
+use super::managed::Check;
 use crate::driver::locked;
 
 /// So long after a refusal it is tried again.
@@ -256,7 +258,7 @@ impl JobSleep {
 impl JobShared {
     /// Writes the status if it has changed, now; false if that failed.
     fn write_status(&self) -> bool {
-        let checked = self.with_statistics(|statistics| self.check(statistics, Look::Between));
+        let checked = self.with_statistics(|statistics| self.check(statistics, Check::Early));
         checked.is_some_and(|checked| checked.is_ok())
     }
 

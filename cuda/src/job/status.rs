@@ -10,7 +10,7 @@ use larder_core::sync::Ordering;
 
 use super::JobShared;
 use super::device_time::EndedRun;
-use super::managed::Look;
+use super::managed::Check;
 use crate::driver::locked;
 
 /// What recording a run did to the status.
@@ -33,7 +33,7 @@ impl JobShared {
         run: &EndedRun,
     ) -> Result<Recorded, FileError> {
         match statistics.record(run.graph, run.took, self.clock.now()) {
-            true => self.check(statistics, Look::Due),
+            true => self.check(statistics, Check::Due),
             false => Ok(Recorded::Noted),
         }
     }
@@ -42,9 +42,9 @@ impl JobShared {
     pub(super) fn check(
         &self,
         statistics: &mut Statistics,
-        look: Look,
+        check: Check,
     ) -> Result<Recorded, FileError> {
-        let (usage, job) = (self.managed.usage(look), self.status());
+        let (usage, job) = (self.managed.usage(check), self.status());
         let path = self.config.files.status.as_deref();
         let is_gone = path.is_some_and(is_gone);
         let Some(status) = statistics.check(self.clock.now(), usage, Some(job), is_gone) else {
