@@ -157,7 +157,7 @@ impl DeviceAllocator {
         let pool: Weak<DeviceInner> = Arc::downgrade(&inner);
         limits::enter(pool, inner.pool.node());
         // A budget above may be in excess.
-        inner.pool.take_limit_over();
+        inner.pool.refresh_limit();
         Ok(Self(inner))
     }
 
@@ -264,7 +264,7 @@ impl DeviceInner {
     ) -> Result<Block, DeviceAllocError> {
         // What arenas hold is live to the core: while the limit is not met, only that may grant.
         if bytes <= MAX_BYTES
-            && !self.pool.shrinking().is_on()
+            && !self.pool.over_limit().is_on()
             && let Some(arena) = self.arenas.of_small(stream_id)
             && let Some(block) = self.alloc_in_arena(arena, stream_id, bytes)
         {

@@ -156,13 +156,14 @@ impl ForeignCharge {
     }
 }
 
-/// Whoever charges does it below the bound, so there is nothing to take over and nothing idle.
+/// Each charge is below the limit when it is made, so there is no live limit to refresh and nothing
+/// idle.
 impl LimitedPool for Foreign {
     fn node(&self) -> &Arc<TreeNode> {
         &self.node
     }
 
-    fn take_limit(&self) {}
+    fn refresh_limit(&self) {}
 
     fn pool_stats(&self) -> PoolStats {
         let used = self.node.usage().used_bytes;

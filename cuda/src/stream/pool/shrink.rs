@@ -1,5 +1,5 @@
-//! A [`StreamPool`] whose limit is not met, or one above it is not: a free, an allocation that needs the driver
-//! and the end of a step look again what may be live and what can go back.
+//! A [`StreamPool`] over its limit, or under a budget that is: a free, an allocation that needs the
+//! driver and the end of a step refresh the live limit, and give back what they can.
 
 use cudarc::driver::CudaStream;
 use larder_core::{Memory, PoolStats};
@@ -7,10 +7,10 @@ use larder_core::{Memory, PoolStats};
 use super::{Above, HostWait, PoolSource, StreamPool};
 
 impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
-    /// Called when a block was freed while the pool is shrinking: what is idle now goes back. Nothing is waited
-    /// for.
+    /// Called when a block was freed while the pool is over its limit: what is idle now goes back.
+    /// Nothing is waited for.
     #[cold]
-    pub(crate) fn freed_while_shrinking(
+    pub(crate) fn freed_over_limit(
         &self,
         stream: Option<&CudaStream>,
         bytes: u64,
@@ -29,12 +29,13 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         }
     }
 
-    /// Called when an allocation needs the driver while the pool is shrinking: what is idle goes back first, if
-    /// it is time to look; and what has gone back since, here or in other pools, lifts the bound.
-    pub(super) fn allocates_while_shrinking(&self, above: &impl Above) {
+    /// Called when an allocation needs the driver while the pool is over its limit: what is idle
+    /// goes back first, if it is time to look; and what has gone back since, here or in other
+    /// pools, lifts the bound.
+    pub(super) fn allocates_over_limit(&self, above: &impl Above) {
         let none_live = || self.none_live(above);
         if !self.core.look(0, none_live, || self.shrink(above)) {
-            self.core.take_limit_over();
+            self.core.refresh_limit();
         }
     }
 
@@ -43,13 +44,13 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         live_bytes <= above.idle_bytes().saturating_add(above.deferred_bytes())
     }
 
-    /// Takes over what may be live, and gives back what is idle above it. Nothing is waited for.
+    /// Refreshes the live limit, and gives back what is idle above it. Nothing is waited for.
     pub(crate) fn shrink(&self, above: &impl Above) {
         self.core.shrink(|| self.collect(HostWait::MayBlock, above));
         // What the driver did not take is charged still.
         if self.context().deferred_frees() > 0 && self.core.node.is_in_excess() {
             self.context().settle_at_once();
-            self.core.take_limit_over();
+            self.core.refresh_limit();
         }
     }
 

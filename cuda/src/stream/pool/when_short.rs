@@ -38,8 +38,8 @@ impl<S: PoolSource<M>, M: Memory> StreamPool<S, M> {
         if self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
-        if self.core.shrinking.is_on() {
-            self.allocates_while_shrinking(above);
+        if self.core.over_limit.is_on() {
+            self.allocates_over_limit(above);
         }
         self.core.source().forget_over_budget();
         if above.give_back(host)

@@ -108,7 +108,7 @@ impl PinnedAllocator {
         let pool: Weak<PinnedInner> = Arc::downgrade(&inner);
         limits::enter(pool, &inner.pool.node);
         // A budget above may be in excess.
-        inner.pool.take_limit_over();
+        inner.pool.refresh_limit();
         Ok(Self(inner))
     }
 
@@ -148,10 +148,10 @@ impl PinnedAllocator {
     pub(super) fn take(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();
-        if inner.pool.shrinking.is_on() {
+        if inner.pool.over_limit.is_on() {
             // Dropped buffers are looked at here too.
-            self.freed_while_shrinking(0);
-            inner.pool.take_limit_over();
+            self.freed_over_limit(0);
+            inner.pool.refresh_limit();
         }
         inner.pool.source().forget_over_budget();
         let found = match inner.pool.alloc(request) {
@@ -177,8 +177,8 @@ impl PinnedAllocator {
             uses.end_all(&self.0.events);
             locked(&self.0.waiting).push((block, uses));
         }
-        if self.0.pool.shrinking.is_on() {
-            self.freed_while_shrinking(bytes);
+        if self.0.pool.over_limit.is_on() {
+            self.freed_over_limit(bytes);
         }
     }
 

@@ -87,7 +87,7 @@ pub(super) fn make(
     let pool: Weak<VmemHost> = Arc::downgrade(&host);
     limits::enter(pool, &host.node);
     // A budget above may be in excess.
-    host.take_limit_over();
+    BudgetedPool::refresh_limit(&host);
     Ok(Some(host))
 }
 
@@ -138,8 +138,8 @@ impl StreamAllocator for VmemHost {
                 BlockAllocator::free(&***self, block).map_err(DeviceFreeError::from_core)?;
             }
         }
-        if self.shrinking.is_on() {
-            self.freed_while_shrinking(Some(stream), bytes, &());
+        if self.over_limit.is_on() {
+            self.freed_over_limit(Some(stream), bytes, &());
         }
         Ok(())
     }

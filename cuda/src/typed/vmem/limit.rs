@@ -68,9 +68,9 @@ impl LimitedPool for VmemHost {
         &self.node
     }
 
-    fn take_limit(&self) {
-        self.shrinking.begin();
-        self.take_limit_over();
+    fn refresh_limit(&self) {
+        self.over_limit.begin();
+        BudgetedPool::refresh_limit(self);
     }
 
     fn pool_stats(&self) -> PoolStats {
