@@ -108,13 +108,6 @@ impl JobShared {
 }
 
 impl ManagedPools {
-    /// Has each allocator that holds more than its limit give back what is idle.
-    pub(super) fn shrink(&self) {
-        for (limit_bytes, device) in self.over_limit() {
-            let _ = set_own(&*device, limit_bytes);
-        }
-    }
-
     /// Divides a GPU's limit among the allocators on it.
     fn set_limit(&self, gpu: BusId, limit_bytes: u64, ceiling: Ceiling) -> Adjusted {
         let (first_limits, devices): (Vec<_>, Vec<_>) = self.on_gpu(gpu).into_iter().unzip();

@@ -11,7 +11,7 @@ use larder_core::sync::{AtomicU64, Ordering};
 use crate::DeviceAllocator;
 use crate::device::WeakDevice;
 use crate::driver::locked;
-use crate::limits::{LimitWatch, LimitedPool};
+use crate::limits::{LimitWatch, LimitedPool, set_own};
 
 type WeakPool = Weak<dyn LimitedPool>;
 
@@ -137,23 +137,20 @@ impl ManagedPools {
 
     /// Returns the seven numbers of each allocator.
     pub(super) fn usage(&self, check: Check) -> Vec<(BusId, DeviceUsage)> {
-        let (pools, pinned) = self.now();
-        let pools = pools.iter().filter_map(|pool| pool.usage(check));
+        let mut usage = self.each(|pool, device| Some((pool.gpu, pool.usage(&*device, check))));
+        let pinned = locked(&self.0).pinned.clone();
         let pinned = pinned.iter().filter_map(|(gpu, pinned)| {
             let mut usage = DeviceUsage::default();
             pinned.add_to(&mut usage, check)?;
             Some((*gpu, usage))
         });
-        pools.chain(pinned).collect()
+        usage.extend(pinned);
+        usage
     }
 
     /// Returns the devices' allocators.
     pub(super) fn memories(&self) -> Vec<DeviceAllocator> {
-        let (pools, _) = self.now();
-        let memories = pools
-            .iter()
-            .filter_map(|pool| pool.memory.as_ref()?.upgrade());
-        memories.collect()
+        self.each(|pool, _| pool.memory.as_ref()?.upgrade())
     }
 
     /// Returns true if the program may take memory from the driver by itself.
@@ -164,58 +161,53 @@ impl ManagedPools {
 
     /// Returns how many bytes the program has taken from the driver by itself.
     pub(super) fn foreign_bytes(&self) -> u64 {
-        let (pools, _) = self.now();
-        let foreign = pools.iter().filter(|pool| pool.memory.is_none());
-        let held = foreign.filter_map(|pool| Some(pool.device.upgrade()?.pool_stats().pool_bytes));
-        held.sum()
+        let held = |pool: &JobPool, device: Arc<dyn LimitedPool>| {
+            let is_foreign = pool.memory.is_none();
+            is_foreign.then(|| device.pool_stats().pool_bytes)
+        };
+        self.each(held).into_iter().sum()
     }
 
     /// Returns the limit of each allocator, and the bytes it holds.
     pub(super) fn limits(&self) -> Vec<(BusId, u64, u64)> {
-        let (pools, _) = self.now();
-        let limit = |pool: &JobPool| {
-            let device = pool.device.upgrade()?;
+        self.each(|pool, device| {
             let limit_bytes = device.node().usage().config.hard_bytes;
             Some((pool.gpu, limit_bytes, device.pool_stats().pool_bytes))
-        };
-        pools.iter().filter_map(limit).collect()
+        })
     }
 
     /// Returns the allocators on a GPU, each with its first limit.
     pub(super) fn on_gpu(&self, gpu: BusId) -> Vec<(u64, Arc<dyn LimitedPool>)> {
-        let (pools, _) = self.now();
-        let here = pools.iter().filter(|pool| pool.gpu == gpu);
-        here.filter_map(|pool| Some((pool.first_limit, pool.device.upgrade()?)))
-            .collect()
+        self.each(|pool, device| (pool.gpu == gpu).then_some((pool.first_limit, device)))
     }
 
-    /// Returns the allocators that hold more than their limit, each with the limit.
-    pub(super) fn over_limit(&self) -> Vec<(u64, Arc<dyn LimitedPool>)> {
-        let (pools, _) = self.now();
-        let over = |pool: &JobPool| {
-            let device = pool.device.upgrade()?;
+    /// Has each allocator that holds more than its limit give back what is idle.
+    pub(super) fn shrink(&self) {
+        self.each(|_, device| {
             let usage = device.node().usage();
-            (usage.excess_bytes > 0).then_some((usage.config.hard_bytes, device))
-        };
-        pools.iter().filter_map(over).collect()
+            let is_over = usage.excess_bytes > 0;
+            is_over.then(|| set_own(&*device, usage.config.hard_bytes))
+        });
     }
 
-    /// Copies the lists, without the allocators that are gone.
-    fn now(&self) -> (Vec<JobPool>, Vec<(BusId, JobHost)>) {
+    /// Calls `f` with each allocator, without the lock, and forgets those that are gone.
+    fn each<T>(&self, f: impl Fn(&JobPool, Arc<dyn LimitedPool>) -> Option<T>) -> Vec<T> {
         let mut lists = locked(&self.0);
         let is_gone = |pool: &mut JobPool| pool.device.strong_count() == 0;
         let gone: Vec<_> = lists.pools.extract_if(.., is_gone).collect();
-        let (pools, pinned) = (lists.pools.clone(), lists.pinned.clone());
+        let pools = lists.pools.clone();
         drop(lists);
         // Their watches take a lock when they go.
         drop(gone);
-        (pools, pinned)
+        let pools = pools.iter();
+        pools
+            .filter_map(|pool| f(pool, pool.device.upgrade()?))
+            .collect()
     }
 }
 
 impl JobPool {
-    fn usage(&self, check: Check) -> Option<(BusId, DeviceUsage)> {
-        let device = self.device.upgrade()?;
+    fn usage(&self, device: &dyn LimitedPool, check: Check) -> DeviceUsage {
         let (stats, held) = (device.stats(), device.pool_stats());
         let mut usage = DeviceUsage {
             device_peak_bytes: self.device_peak.peak(device.take_peak(), check),
@@ -227,7 +219,7 @@ impl JobPool {
         if let Some(host) = &self.host {
             host.add_to(&mut usage, check);
         }
-        Some((self.gpu, usage))
+        usage
     }
 }
 
