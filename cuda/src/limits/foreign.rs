@@ -12,8 +12,8 @@ use super::{Budget, Charge, LimitEvent, LimitWatch, LimitedPool, OverBudget, Tre
 use super::{enter, pool_node, set_own};
 
 /// Device memory that a program takes from the driver by itself. It has a limit, and a
-/// [`Job`](crate::job::Job) that [manages](crate::job::Job::manage_foreign) it obeys and reports it like
-/// an allocator's. A clone is the same memory.
+/// [`Job`](crate::job::Job) that [manages](crate::job::Job::manage_foreign) it obeys and reports it
+/// like an allocator's. A clone is the same memory.
 ///
 /// Nothing of it goes back by itself: a lowered limit refuses what comes next, and the rest goes as the program
 /// frees.

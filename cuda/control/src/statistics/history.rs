@@ -1,7 +1,8 @@
 //! How long the runs of each graph took.
 //!
 //! HIST1: a history has 1 to [`KEPT`] runs, oldest first.
-//! HIST2: graphs are those that ran within [`FRESH`] and the time to the next check, [`MAX_GRAPHS`] at most.
+//! HIST2: graphs are those that ran within [`FRESH`] and the time to the next check, [`MAX_GRAPHS`]
+//! at most.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -59,13 +59,13 @@ impl Statistics {
         due || huge
     }
 
-    /// Checks, and returns the status if it is to be written; [`written`](Self::written) says that
-    /// it was.
+    /// Checks, and returns the status if it is to be written; [`written`](Self::written) notes that it
+    /// was.
     ///
-    /// `usage` has the seven numbers of each device, with peaks since the last check. Devices of one GPU are
-    /// added up, peaks too, which may be more than the GPU ever had. `job` is the job's own part
-    /// beside AntMan's format; a new `written_at_unix_ms` alone is no change. `is_gone` says that
-    /// what was written is there no more.
+    /// Of each device `usage` has the seven numbers, with peaks since the last check. Devices of one
+    /// GPU are added up, peaks too, which may be more than the GPU ever had. `job` is the job's own
+    /// part beside AntMan's format; a new `written_at_unix_ms` alone is no change. `is_gone` says that
+    /// the status that was written last has been deleted.
     pub fn check(
         &mut self,
         now: Duration,

@@ -1,4 +1,5 @@
-//! A GPU's limit and its ceiling, divided among allocators (7.5). How a job sets them: `cuda/tests/all/jobs/limits.rs`.
+//! A GPU's limit and its ceiling, divided among allocators (7.5). How a job sets them:
+//! `cuda/tests/all/jobs/limits.rs`.
 
 use larder_control::{Ceiling, divide_limit};
 use larder_model::Random;

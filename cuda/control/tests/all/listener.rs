@@ -56,8 +56,9 @@ fn adding(counter: &Arc<AtomicU64>, times: u64) -> impl FnMut(&[u8]) + Send + 's
 
 /// Upstream's own test: numbers written to two files, handlers that come and go.
 ///
-/// A handler that joins gets what is there at the next look. Here that is the next number already, so nothing
-/// differs from upstream: contents that were replaced before the look are never delivered.
+/// A handler that joins gets what is there at the next look. Here that is the next number already,
+/// so nothing differs from upstream: contents that were replaced before the look are never
+/// delivered.
 #[test]
 fn am_8_upstreams_scenario_with_its_numbers() {
     let expected = [100, 700, 1600, 6, 2400, 3900, 3900, 5100, 6500, 15];

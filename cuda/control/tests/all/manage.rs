@@ -1,5 +1,5 @@
-//! AntMan's sleep formula and suspensions; upstream's own, with its operation manager, is the model's. Times in
-//! microseconds.
+//! AntMan's sleep formula and suspensions; upstream's own, with its operation manager, is the
+//! model's. Times in microseconds.
 
 use std::sync::Arc;
 use std::thread;

@@ -97,7 +97,8 @@ fn s7_5_a_limit_is_set_once_and_kept_by_a_file_that_does_not_name_it() {
     let (_, job) = job(by_hand(&folder));
     let (_context, memory, _stream) = setup(64 * MIB);
     job.manage(&memory).unwrap();
-    // The newest of several files under way counts, and one that says the same, or nothing, changes nothing.
+    // The newest of several files under way counts, and one that says the same, or nothing, changes
+    // nothing.
     for (limit, version, parts) in [
         (Some(8 * MIB), 1, 1),
         (Some(8 * MIB), 2, 0),
