@@ -68,11 +68,10 @@ pub enum ProblemKind {
 impl ControlFile {
     /// Reads a file's text.
     ///
-    /// A limit may also be a text such as `1.5GiB` ([`ByteCount`]). Numbers are exact up to 2^64 -
-    /// 1. A whole number written with a point (`1.0`) counts as an integer up to 2^53. `null` means
-    /// absent. Names of GPUs are normalised ([`BusId`]); of two spellings of one GPU the later one
-    /// wins, with a problem. If a key stands twice letter for letter, the last one counts, as usual
-    /// in JSON.
+    /// A limit may also be a text such as `1.5GiB` ([`ByteCount`]). Numbers are exact below 2^64. A
+    /// whole number written with a point (`1.0`) counts as an integer up to 2^53. `null` means absent.
+    /// Names of GPUs are normalised ([`BusId`]); of two spellings of one GPU the later one wins, with a
+    /// problem. If a key stands twice letter for letter, the last one counts, as usual in JSON.
     ///
     /// # Errors
     /// The text is too large, not JSON, incomplete, or not an object; or it does not say whom it is for, but
