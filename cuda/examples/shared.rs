@@ -13,8 +13,8 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use larder_cuda::control::{Job, JobConfig, JobFiles};
 use larder_cuda::driver::load_from_env;
+use larder_cuda::job::{Job, JobConfig, JobFiles};
 use larder_cuda::{Context, DeviceAllocator, DeviceBuffer};
 
 /// Of one buffer.

@@ -33,7 +33,7 @@
 //! | [`DriverPool`] | a device's, by the driver's own allocator | itself |
 //! | `ExportedBlock`, `ImportedBlock` | a block that several processes use (Unix) | programs, communication libraries |
 //!
-//! Several programs on one GPU, each by its control file: `control::Job`, with the feature `control`.
+//! Several programs on one GPU, each by its control file: `job::Job`, with the feature `job`.
 //! How much a process, its tenants and their pools may hold, changed while they run: [`Limits`].
 //!
 //! The example `train` is a whole program: a network trained with kernels of its own, on typed memory in
@@ -62,9 +62,9 @@
 
 #![warn(missing_debug_implementations)]
 
-#[cfg(feature = "control")]
-pub mod control;
 pub mod driver;
+#[cfg(feature = "job")]
+pub mod job;
 pub mod limits;
 
 mod access;
@@ -128,7 +128,7 @@ mod guide {
     struct Readme;
     #[doc = include_str!("../../docs/guide/src/gpu.md")]
     struct Gpu;
-    #[cfg(feature = "control")]
+    #[cfg(feature = "job")]
     #[doc = include_str!("../../docs/guide/src/jobs.md")]
     struct Jobs;
     #[doc = include_str!("../../docs/guide/src/stand-in.md")]

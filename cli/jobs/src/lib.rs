@@ -41,7 +41,7 @@ use serde::Serialize;
 
 use coordinate::FolderError;
 use files::FilesError;
-use larder_cuda::control::JobError;
+use larder_cuda::job::JobError;
 use order::OrderError;
 use visible::{json, visible};
 

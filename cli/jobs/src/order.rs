@@ -8,8 +8,8 @@
 //! would undo each other's limits, so a job should have one coordinator or one person.
 
 use larder_control::{
-    BusId, Compat, ControlFile, Durability, FileError, ParseError, PerfControl, StatusFile,
-    read_orders, replace_whole,
+    BusId, ControlFile, Durability, FileError, ParseError, PerfControl, StatusFile, read_orders,
+    replace_whole,
 };
 
 use crate::alive::{Alive, alive};
@@ -136,7 +136,7 @@ pub(crate) fn read(
     let Some(text) = read_orders(&job.control, ControlFile::MAX_BYTES, user)? else {
         return Ok((ControlFile::default(), Vec::new()));
     };
-    let parsed = ControlFile::parse(text, Compat::Corrected)?;
+    let parsed = ControlFile::parse(text)?;
     let problems = parsed.problems.iter().map(ToString::to_string);
     Ok((parsed.file, problems.collect()))
 }

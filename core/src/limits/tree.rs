@@ -4,7 +4,7 @@
 //! charged, and what is held already is charged beyond any limit: the budget is then in *excess*, refuses every
 //! charge, and the excess goes as bytes are credited.
 //! What "nothing is granted above it" means for pools that hold memory already is
-//! [`may_hold`](LimitTree::may_hold).
+//! [`live_limit`](LimitTree::live_limit).
 //!
 //! It knows no pool, calls nothing and waits for nothing; whoever shares it puts it behind a lock.
 //!
@@ -94,7 +94,7 @@ impl BudgetNode {
 /// tree.charge(pool, 500)?;
 /// assert!(tree.charge(pool, 200).is_err(), "the tenant has 600");
 /// assert_eq!(tree.set(tenant, 300, None), LimitAnswer::Deferred { bytes: 200 });
-/// assert_eq!(tree.may_hold(pool), Some(300));
+/// assert_eq!(tree.live_limit(pool), Some(300));
 /// tree.credit(pool, 200)?;
 /// assert_eq!(tree.excess_bytes(tenant), Some(0));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
@@ -339,7 +339,7 @@ impl<'t> LimitTree<'t> {
     /// No pool is told which of them is to shrink. When a pool gives memory back, h1 and E fall together and
     /// its own bound stays; those of the others rise. A bound that is not looked at again is therefore too
     /// low at worst: only a lowered limit brings one down, and whoever lowers it tells the pools.
-    pub fn may_hold(&self, id: BudgetId) -> Option<u64> {
+    pub fn live_limit(&self, id: BudgetId) -> Option<u64> {
         let mut place = self.find(id)?;
         let (held, hard) = (self.node(place).used, self.node(place).config.hard_bytes);
         let mut excess = 0;

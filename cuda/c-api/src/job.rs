@@ -1,9 +1,9 @@
 //! The process as a job: joined where the environment names a control file or a status file.
 //!
-//! A coordinator promises memory to jobs that begin with none, so a process with a control file begins with a
-//! limit of 0, or of `LARDER_CUDA_LIMIT`. Programs of Python cannot wait until they may have memory, so an
-//! allocation waits for them: as long as the limit, and not the device, refuses, and the job's
-//! [`Patience`] lasts.
+//! A coordinator promises memory to jobs that begin with none, so a process with a control file
+//! begins with a limit of 0, or of `LARDER_CUDA_LIMIT`. Programs of Python cannot wait until they
+//! may have memory, so an allocation waits for them: as long as the limit, and not the device,
+//! refuses, and the job's [`Patience`] lasts.
 
 use std::env;
 use std::ffi::c_int;
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_core::{AllocError, ByteCount};
-use larder_cuda::control::{Apply, Job, JobConfig, JobFiles, LaunchPacer, larder_control::Ceiling};
+use larder_cuda::job::{Apply, Job, JobConfig, JobFiles, LaunchPacer, larder_control::Ceiling};
 use larder_cuda::{DeviceAllocError, DeviceAllocator};
 
 use crate::device::Device;
@@ -21,20 +21,21 @@ use crate::outcome::{Refused, not_obeyed, status};
 /// How long an allocation waits for a higher limit, unless `LARDER_CUDA_PATIENCE` says otherwise.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a device gives at least: rounding may take so much more, and a limit below it gives nothing.
+/// What a device gives at least: rounding may take so much more, and a limit below it gives
+/// nothing.
 pub(crate) const PAGE_BYTES: u64 = 2 << 20;
 
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What was joined, as long as the process goes on.
+/// What came of joining; none if the environment names no file.
 static JOINED: OnceLock<Result<Option<Joined>, String>> = OnceLock::new();
 
-/// The job; taken when the process ends.
-static JOB: RwLock<Option<Arc<Job>>> = RwLock::new(None);
-
+/// The process as a job.
 pub(crate) struct Joined {
-    /// Which process joined. A child of it is no job.
+    /// Taken when the process ends.
+    job: RwLock<Option<Arc<Job>>>,
+    /// The process that joined. A child of it is no job.
     process: u32,
     pacer: LaunchPacer,
     patience: Duration,
@@ -43,12 +44,17 @@ pub(crate) struct Joined {
     listens: bool,
 }
 
-/// The job, unless there is none.
+/// The job; none before the process joins, or if it is no job.
 pub(crate) fn job() -> Option<Arc<Job>> {
-    JOB.read().unwrap_or_else(PoisonError::into_inner).clone()
+    has_joined()?.job()
 }
 
-/// Joins if that was not tried yet; what came of it.
+/// What was joined, without trying to.
+fn has_joined() -> Option<&'static Joined> {
+    JOINED.get()?.as_ref().ok()?.as_ref()
+}
+
+/// Joins if that was not tried yet. Returns what came of it.
 pub(crate) fn joined() -> Result<Option<&'static Joined>, Refused> {
     match JOINED.get_or_init(join) {
         Ok(joined) => Ok(joined.as_ref()),
@@ -76,14 +82,14 @@ fn join() -> Result<Option<Joined>, String> {
         ..JobConfig::new(name, files.clone())
     });
     let job = job.map_err(|error| not_obeyed(&error))?;
-    let pacer = job.pacer();
-    *JOB.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(job));
-    // SAFETY: the function takes nothing and lasts as long as the library, which ends only with the process.
+    // SAFETY: `end` takes nothing, as `atexit` asks, and is code of this library, which is there
+    // until the process ends.
     let registered = unsafe { libc::atexit(end) };
     debug_assert_eq!(registered, 0, "there is room for 32 at least");
     Ok(Some(Joined {
+        pacer: job.pacer(),
+        job: RwLock::new(Some(Arc::new(job))),
         process: std::process::id(),
-        pacer,
         is_patient: patience.is_some(),
         patience: patience.map_or(PATIENCE, Duration::from_secs),
         listens,
@@ -110,13 +116,14 @@ pub(crate) const fn holds_a_page(limit_bytes: u64) -> bool {
 
 /// The process ends, and the status says so.
 extern "C" fn end() {
-    let Some(Ok(Some(joined))) = JOINED.get() else {
+    let Some(joined) = has_joined().filter(|joined| joined.process == std::process::id()) else {
         return;
     };
-    if joined.process != std::process::id() {
-        return;
-    }
-    let job = JOB.write().unwrap_or_else(PoisonError::into_inner).take();
+    let job = joined
+        .job
+        .write()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
     let Some(mut job) = job else { return };
     // Threads that are held back go on, and let it go.
     job.cancel();
@@ -148,9 +155,16 @@ pub(crate) fn variable(
 }
 
 impl Joined {
+    fn job(&self) -> Option<Arc<Job>> {
+        self.job
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
     /// The job's limit holds for this allocator from now on.
     pub(crate) fn manage(&self, memory: &DeviceAllocator) -> Result<(), Refused> {
-        match job() {
+        match self.job() {
             Some(job) => Ok(job.manage(memory)?),
             None => Ok(()),
         }
@@ -177,17 +191,18 @@ pub(crate) fn end_slice(took: Duration) {
 
 /// A job that is suspended waits here.
 pub(crate) fn before_launch() {
-    if let Some(Ok(Some(joined))) = JOINED.get() {
+    if let Some(joined) = has_joined() {
         joined.pacer.launch();
     }
 }
 
 /// Whether the environment says how long allocations wait for the job's limit.
 pub(crate) fn is_patient() -> bool {
-    matches!(JOINED.get(), Some(Ok(Some(joined))) if joined.is_patient)
+    has_joined().is_some_and(|joined| joined.is_patient)
 }
 
-/// A job that sleeps wakes, and who wants memory meanwhile waits a little. False if nobody would wake it.
+/// A job that sleeps wakes, and who wants memory meanwhile waits a little. False if nobody would
+/// wake it.
 pub(crate) fn waits_for_waking() -> bool {
     thread::sleep(LOOK);
     job().is_some()
@@ -200,7 +215,8 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Waits a little, where a higher limit could serve what was refused. False if it is no use to ask again.
+    /// Waits a little, where a higher limit could serve what was refused. False if it is no use to
+    /// ask again.
     pub(crate) fn waits_for(
         &mut self,
         device: &Device,
@@ -223,21 +239,18 @@ impl Patience {
         of_job < own && wanted > of_job && self.waits()
     }
 
-    /// Waits a little for a higher limit. False if there is no job whose limit could rise, or it has waited long
-    /// enough.
+    /// Waits a little for a higher limit. False if there is no job whose limit could rise, or it
+    /// has waited long enough.
     pub(crate) fn waits(&mut self) -> bool {
-        let Some(Ok(Some(joined))) = JOINED.get() else {
+        let Some(joined) = has_joined().filter(|joined| joined.listens) else {
             return false;
         };
-        if !joined.listens {
-            return false;
-        }
         let began = *self.began.get_or_insert_with(Instant::now);
         if began.elapsed() >= joined.patience {
             return false;
         }
         // The coordinator hears of a job that is short by its status.
-        if let Some(job) = job() {
+        if let Some(job) = joined.job() {
             job.poll();
         }
         thread::sleep(LOOK);
@@ -250,7 +263,7 @@ impl Patience {
 }
 
 /// Says how much memory of each device the job would like to hold.
-// SAFETY: nobody else exports this name.
+// SAFETY: no other function of the process has this name, which begins with the library's own.
 #[unsafe(no_mangle)]
 extern "C" fn larder_cuda_want(bytes: u64) -> c_int {
     status(|| {

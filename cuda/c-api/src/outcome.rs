@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 use larder_core::ByteCount;
-use larder_cuda::control::JobError;
+use larder_cuda::job::JobError;
 use larder_cuda::{DeviceAllocError, DeviceFreeError, DriverError, LoadError, OverBudget};
 
 use crate::job::PAGE_BYTES;

@@ -29,8 +29,7 @@ pub enum ParseError {
         /// From 1; 0 if the line is empty.
         column: usize,
     },
-    /// The control file is JSON, but not an object. With [`Compat::AntMan`](crate::Compat) also if
-    /// `gpuConfigInfo` or one of its entries is no object: AntMan throws then.
+    /// The control file is JSON, but not an object.
     #[error("the control file is not an object, nothing of it is taken")]
     NotAnObject,
     /// The text is no status: it is incomplete, not JSON, too large, or has values of other types. Reading

@@ -2,13 +2,13 @@
 //! how it obeys. The crate calls no driver and reads no clock but the one that is handed in.
 //!
 //! ```
-//! use larder_control::{BusId, Compat, ControlFile};
+//! use larder_control::{BusId, ControlFile};
 //!
 //! let gpu: BusId = "00:1e.0".parse()?;
 //! let mut orders = ControlFile::default();
 //! orders.limit(gpu, 1 << 30); // so many bytes of this GPU
 //! orders.perf_control = Some(50); // and half of its time
-//! let read = ControlFile::parse(orders.to_text(), Compat::Corrected)?;
+//! let read = ControlFile::parse(orders.to_text())?;
 //! assert_eq!(read.file, orders);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -17,17 +17,15 @@
 #![warn(missing_debug_implementations)]
 
 mod actions;
-mod adjustment;
 mod bus_id;
 mod clock;
-mod compat;
 mod control_file;
 mod coordinate;
 mod error;
 mod life;
+mod limit;
 mod listener;
 mod manage;
-mod op_manager;
 mod pacer;
 mod perf;
 mod relay;
@@ -36,17 +34,14 @@ mod statistics;
 mod status_file;
 mod whole_file;
 
-pub use adjustment::{AdjustableDevice, Adjustment, Ceiling, NoDevice, Outcome, UsageAdjustment};
 pub use bus_id::BusId;
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use compat::Compat;
-pub use control_file::{
-    Changes, ControlFile, ControlState, GpuControl, Parsed, Problem, ProblemKind,
-};
+pub use control_file::{ControlFile, GpuControl, Parsed, Problem, ProblemKind};
 pub use error::ParseError;
 pub use life::{Life, is_of_user};
+pub use limit::{Ceiling, divide_limit};
 pub use listener::{Handle, Listener, ListenerConfig, ListenerStats, WatchMode};
-pub use statistics::{Peaks, Recorded, Statistics, StatusPath, StatusSink, UsageSource};
+pub use statistics::Statistics;
 pub use status_file::{
     DeviceUsage, GpuLimit, GpuStatus, JobStatus, SleepState, SleepStatus, StatusFile, SwapReason,
 };
@@ -61,8 +56,7 @@ pub use actions::{
 pub use coordinate::{
     Command, CoordinateError, Coordinator, CoordinatorConfig, JobId, JobPolicy, JobReport,
 };
-pub use manage::{ResourceManagement, SleepPlan, Slots, Waited};
-pub use op_manager::OpManager;
+pub use manage::{ResourceManagement, SleepPlan, Waited};
 pub use pacer::{Pacer, PacerConfig, PacerReport, Pause};
 pub use perf::{DutyCycle, DutyCycleReader, PerfControl, PerfOutOfRange};
 pub use signal::Signal;

@@ -5,8 +5,7 @@
 //! control file, and the job repeats it in its status once the order is in force (COORD3).
 
 use crate::coordinate::{Command, JobReport};
-use crate::manage::Slots;
-use crate::{BusId, Compat, ControlFile, PerfControl, SleepState, SleepStatus, StatusFile};
+use crate::{BusId, ControlFile, PerfControl, SleepState, SleepStatus, StatusFile};
 
 impl ControlFile {
     /// Writes a command for a GPU into the file and keeps all other fields. The file holds the newest command
@@ -56,14 +55,5 @@ impl PerfControl {
         u64::try_from(perf_control).map_or(Self::FULL, |percent| {
             Self::new(percent).unwrap_or(Self::FULL)
         })
-    }
-}
-
-impl From<Compat> for Slots {
-    fn from(compat: Compat) -> Self {
-        match compat {
-            Compat::Corrected => Self::Forgotten,
-            Compat::AntMan => Self::Kept,
-        }
     }
 }

@@ -58,8 +58,8 @@ impl DeviceAllocator {
         };
         let bytes = block.bytes();
         inner.free_on(stream_id, block)?;
-        if inner.pool.shrinking().is_on() {
-            inner.pool.freed_while_shrinking(Some(stream), bytes);
+        if inner.pool.over_limit().is_on() {
+            inner.pool.freed_over_limit(Some(stream), bytes);
         }
         Ok(())
     }

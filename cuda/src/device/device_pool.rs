@@ -15,7 +15,7 @@ use larder_core::{
 
 use super::{DeviceChunk, DeviceConfig, DeviceInner, tables};
 use crate::limits::TreeNode;
-use crate::limits::unmet::Shrinking;
+use crate::limits::over_limit::OverLimit;
 use crate::source::virtual_memory::RegionWatch;
 use crate::stream::pool::{BudgetedPool, HostWait, StreamPool, Streams};
 use crate::with_tables::WithTables;
@@ -158,10 +158,10 @@ impl DevicePool {
     }
 
     #[inline]
-    pub(super) fn shrinking(&self) -> &Shrinking {
+    pub(super) fn over_limit(&self) -> &OverLimit {
         match self {
-            Self::Pages(pool) => &pool.memory.shrinking,
-            Self::Regions(pool) => &pool.memory.shrinking,
+            Self::Pages(pool) => &pool.memory.over_limit,
+            Self::Regions(pool) => &pool.memory.over_limit,
         }
     }
 
@@ -314,10 +314,10 @@ impl DevicePool {
         }
     }
 
-    pub(super) fn take_limit_over(&self) {
+    pub(super) fn refresh_limit(&self) {
         match self {
-            Self::Pages(pool) => pool.memory.take_limit_over(),
-            Self::Regions(pool) => pool.memory.take_limit_over(),
+            Self::Pages(pool) => pool.memory.refresh_limit(),
+            Self::Regions(pool) => pool.memory.refresh_limit(),
         };
     }
 
@@ -335,12 +335,12 @@ impl DevicePool {
         }
     }
 
-    /// See [`StreamPool::freed_while_shrinking`].
+    /// See [`StreamPool::freed_over_limit`].
     #[cold]
-    pub(super) fn freed_while_shrinking(&self, stream: Option<&CudaStream>, bytes: u64) {
+    pub(super) fn freed_over_limit(&self, stream: Option<&CudaStream>, bytes: u64) {
         match self {
-            Self::Pages(pool) => pool.freed_while_shrinking(stream, bytes),
-            Self::Regions(pool) => pool.freed_while_shrinking(stream, bytes),
+            Self::Pages(pool) => pool.freed_over_limit(stream, bytes),
+            Self::Regions(pool) => pool.freed_over_limit(stream, bytes),
         }
     }
 

@@ -90,7 +90,7 @@ impl DeviceAllocator {
 impl super::DeviceInner {
     /// The pages may hold what fixed blocks leave of the limit.
     fn fixed_have_changed(&self) {
-        self.pool.take_limit_over();
+        self.pool.refresh_limit();
         self.pool.node().shared().notify();
     }
 }

@@ -1,7 +1,8 @@
 //! The limit of a [`DeviceAllocator`] at run time, by itself and under budgets; see [`crate::limits`].
 //!
-//! While the limit is not met, or one above it is not, the allocator is *shrinking*: a free, an allocation that needs
-//! the driver and the end of a step look again what may be live and what can go back.
+//! While more is held than the limit or one above it allows, the allocator is *over its limit*: a
+//! free, an allocation that needs the driver and the end of a step refresh the live limit and give
+//! back what they can.
 
 use std::sync::Arc;
 
@@ -60,16 +61,16 @@ impl DeviceAllocator {
 impl DeviceInner {
     /// Called when a block was freed that no stream uses, or none that is known.
     pub(super) fn came_back(&self, bytes: u64) {
-        if self.pool.shrinking().is_on() {
-            self.pool.freed_while_shrinking(None, bytes);
+        if self.pool.over_limit().is_on() {
+            self.pool.freed_over_limit(None, bytes);
         }
     }
 
     /// Called when a block was freed in the order of a stream.
     pub(super) fn came_back_on(&self, stream_id: StreamId, bytes: u64) {
-        if self.pool.shrinking().is_on() {
+        if self.pool.over_limit().is_on() {
             let stream = self.pool.streams().stream(stream_id);
-            self.pool.freed_while_shrinking(stream.as_deref(), bytes);
+            self.pool.freed_over_limit(stream.as_deref(), bytes);
         }
     }
 }
@@ -79,9 +80,9 @@ impl LimitedPool for DeviceInner {
         self.pool.node()
     }
 
-    fn take_limit(&self) {
-        self.pool.shrinking().begin();
-        self.pool.take_limit_over();
+    fn refresh_limit(&self) {
+        self.pool.over_limit().begin();
+        self.pool.refresh_limit();
     }
 
     fn pool_stats(&self) -> PoolStats {

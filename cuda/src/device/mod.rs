@@ -59,7 +59,7 @@ pub use sleep::{SleepError, Slept};
 pub use steps::DeviceStep;
 use steps::StepStreams;
 
-#[cfg(feature = "control")]
+#[cfg(feature = "job")]
 use crate::limits::LimitedPool;
 use crate::limits::{self, Budget};
 use crate::stream::pool::{HostWait, StreamStats, UpperTiers};
@@ -158,7 +158,7 @@ impl DeviceAllocator {
         limits::enter(pool, inner.pool.node());
         inner.pool.stand_below(Arc::downgrade(&inner));
         // A budget above may be in excess.
-        inner.pool.take_limit_over();
+        inner.pool.refresh_limit();
         Ok(Self(inner))
     }
 
@@ -173,24 +173,24 @@ impl DeviceAllocator {
     }
 
     /// This, by its limit.
-    #[cfg(feature = "control")]
+    #[cfg(feature = "job")]
     pub(crate) fn as_pool(&self) -> Arc<dyn LimitedPool> {
         self.0.clone()
     }
 
     /// This, for as long as it is there.
-    #[cfg(feature = "control")]
+    #[cfg(feature = "job")]
     pub(crate) fn downgrade(&self) -> WeakDevice {
         WeakDevice(Arc::downgrade(&self.0))
     }
 }
 
 /// An allocator that is not kept alive.
-#[cfg(feature = "control")]
+#[cfg(feature = "job")]
 #[derive(Clone)]
 pub(crate) struct WeakDevice(Weak<DeviceInner>);
 
-#[cfg(feature = "control")]
+#[cfg(feature = "job")]
 impl WeakDevice {
     pub(crate) fn upgrade(&self) -> Option<DeviceAllocator> {
         self.0.upgrade().map(DeviceAllocator)
@@ -265,7 +265,7 @@ impl DeviceInner {
     ) -> Result<Block, DeviceAllocError> {
         // What arenas hold is live to the core: while the limit is not met, only that may grant.
         if bytes <= MAX_BYTES
-            && !self.pool.shrinking().is_on()
+            && !self.pool.over_limit().is_on()
             && let Some(arena) = self.arenas.of_small(stream_id)
             && let Some(block) = self.alloc_in_arena(arena, stream_id, bytes)
         {

@@ -45,7 +45,7 @@ impl DeviceInner {
             self.pool.poll();
             self.release_with_deferred(0);
         }
-        if self.pool.shrinking().is_on() {
+        if self.pool.over_limit().is_on() {
             self.pool.shrink();
         }
     }

@@ -369,7 +369,7 @@ impl DeviceInner {
 
     /// What is charged has changed, or limits while it slept.
     fn limits_may_have_changed(&self) {
-        self.pool.take_limit_over();
+        self.pool.refresh_limit();
         self.pool.node().shared().notify();
     }
 }

@@ -12,8 +12,8 @@ use super::{Budget, Charge, LimitEvent, LimitWatch, LimitedPool, OverBudget, Tre
 use super::{enter, pool_node, set_own};
 
 /// Device memory that a program takes from the driver by itself. It has a limit, and a
-/// [`Job`](crate::control::Job) that [manages](crate::control::Job::manage_foreign) it obeys and reports it like
-/// an allocator's. A clone is the same memory.
+/// [`Job`](crate::job::Job) that [manages](crate::job::Job::manage_foreign) it obeys and reports it
+/// like an allocator's. A clone is the same memory.
 ///
 /// Nothing of it goes back by itself: a lowered limit refuses what comes next, and the rest goes as the program
 /// frees.
@@ -156,13 +156,14 @@ impl ForeignCharge {
     }
 }
 
-/// Whoever charges does it below the bound, so there is nothing to take over and nothing idle.
+/// Each charge is below the limit when it is made, so there is no live limit to refresh and nothing
+/// idle.
 impl LimitedPool for Foreign {
     fn node(&self) -> &Arc<TreeNode> {
         &self.node
     }
 
-    fn take_limit(&self) {}
+    fn refresh_limit(&self) {}
 
     fn pool_stats(&self) -> PoolStats {
         let used = self.node.usage().used_bytes;

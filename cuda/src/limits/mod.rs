@@ -11,17 +11,18 @@
 //!
 //! # A limit is lowered
 //! 1. The tree has it, under its lock: from here on no budget above its limit is charged.
-//! 2. Each pool below takes over what it may have live: [`LimitTree::may_hold`]. The bound is read under the
-//!    pool's own lock, so of two threads that do this the later one has the newer bound.
+//! 2. Each pool below refreshes its live limit, the most that it may have live
+//!    ([`LimitTree::live_limit`]). It is read under the pool's own lock, so of two threads that do
+//!    this the later one has the newer limit.
 //! 3. Without a lock, idle memory goes back: first of the pool that has just enough, else of those that
 //!    have most. What queued work still uses stays; nothing is waited for.
 //! 4. The answer: what is held above the limit still.
 //!
-//! After the answer nothing is granted above the lower limit. A block whose allocation was under way may
-//! still be given, out of memory that the answer counted. The rest goes back to the driver as the program
-//! frees blocks: while a pool is shrinking, a free looks for idle memory, and so do an allocation that needs
-//! the driver and the end of a step; what is freed in the order of a stream goes when its events have
-//! passed.
+//! After the answer nothing is granted above the lower limit. A block whose allocation was under
+//! way may still be given, out of memory that the answer counted. The rest goes back to the driver
+//! as the program frees blocks: while a pool is over its limit, a free looks for idle memory, and
+//! so do an allocation that needs the driver and the end of a step; what is freed in the order of a
+//! stream goes when its events have passed.
 //!
 //! # Locks
 //! The tree's lock is the innermost: it is taken under a pool's core and takes no other. The locks of the
@@ -32,7 +33,7 @@
 
 mod foreign;
 pub(crate) mod node;
-pub(crate) mod unmet;
+pub(crate) mod over_limit;
 mod watch;
 
 use core::fmt;
@@ -58,13 +59,13 @@ pub(crate) trait LimitedPool: Send + Sync {
     /// The budget that it charges to.
     fn node(&self) -> &Arc<TreeNode>;
 
-    /// Takes over how much it may have live now.
-    fn take_limit(&self);
+    /// Reads the [live limit](TreeNode::live_limit) anew, which has changed.
+    fn refresh_limit(&self);
 
     /// How far its limit could be lowered now.
     fn pool_stats(&self) -> PoolStats;
 
-    /// Takes the limit over and gives back what is idle above it. Nothing is waited for.
+    /// Refreshes the live limit, and gives back what is idle above it. Nothing is waited for.
     fn shrink(&self);
 
     /// Counters now.
@@ -77,11 +78,11 @@ pub(crate) trait LimitedPool: Send + Sync {
 /// Sets a pool's own limit, and gives back at once what is idle above it.
 pub(crate) fn set_own(pool: &(impl LimitedPool + ?Sized), bytes: u64) -> LimitAnswer {
     let node = pool.node();
-    let answer = node.set_alone(bytes);
+    let answer = node.set(bytes, None);
     if let LimitAnswer::Refused(_) = answer {
         return answer;
     }
-    pool.take_limit();
+    pool.refresh_limit();
     pool.shrink();
     let held = node.usage().used_bytes;
     node.shared().notify();
@@ -209,17 +210,17 @@ impl Budget {
         LimitAnswer::with_excess(self.usage().used_bytes.saturating_sub(hard_bytes))
     }
 
-    /// Has all pools below take over what they may have live, then gives back what is idle above.
+    /// Has all pools below refresh their live limits, then gives back what is idle above them.
     fn settle(&self) {
         let pools = self.pools();
         for pool in &pools {
-            pool.take_limit();
+            pool.refresh_limit();
         }
         if self.is_above_limits(&pools) {
             self.shrink(&pools);
-            // What has gone back lifts the bounds of all.
+            // What has gone back raises the live limits of all.
             for pool in &pools {
-                pool.take_limit();
+                pool.refresh_limit();
             }
         }
         drop(pools);
@@ -281,7 +282,7 @@ pub(crate) fn pool_node(
     }
 }
 
-/// Enters a pool, which takes lowered limits over from now on.
+/// Enters a pool, which obeys lowered limits from now on.
 pub(crate) fn enter(pool: Weak<dyn LimitedPool>, node: &TreeNode) {
     let mut pools = locked(&node.shared.pools);
     pools.retain(|pool| pool.strong_count() > 0);

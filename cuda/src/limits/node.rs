@@ -119,7 +119,7 @@ pub(crate) struct SharedTree {
     /// Whether an event may wait for the watchers.
     has_events: AtomicU8,
     pub(super) watchers: Watchers,
-    /// The pools that hold memory, which take over a lowered limit.
+    /// The pools that hold memory, which obey a lowered limit.
     pub(super) pools: Mutex<Vec<Weak<dyn LimitedPool>>>,
 }
 
@@ -293,10 +293,11 @@ impl TreeNode {
         excess.is_some()
     }
 
-    /// Most live bytes that a pool which charges here may have now.
-    pub(crate) fn may_hold(&self) -> u64 {
-        let bound = self.shared.table.with(|table| table.tree.may_hold(self.id));
-        bound.unwrap_or(0)
+    /// Returns the most live bytes that a pool which charges here may have now.
+    pub(crate) fn live_limit(&self) -> u64 {
+        let tree = &self.shared.table;
+        let limit = tree.with(|table| table.tree.live_limit(self.id));
+        limit.unwrap_or(0)
     }
 
     /// The budget's refusal, if a budget is why an allocator of this node has no memory. `refused` is the
@@ -315,11 +316,8 @@ impl TreeNode {
         }
     }
 
-    /// Sets the limits of this budget alone; no watcher is called.
-    pub(crate) fn set_alone(&self, hard_bytes: u64) -> LimitAnswer {
-        self.set(hard_bytes, None)
-    }
-
+    /// Sets the limits of this budget alone; no watcher is called. Without a soft limit it keeps
+    /// its own.
     pub(super) fn set(&self, hard_bytes: u64, soft_bytes: Option<u64>) -> LimitAnswer {
         self.shared
             .with(|table| table.tree.set(self.id, hard_bytes, soft_bytes))

@@ -115,10 +115,10 @@ impl Pool {
         Self(Arc::new(Shared::new(paged, driver)))
     }
 
-    fn take_limit(&self) {
+    fn refresh_limit(&self) {
         let driver = self.0.source();
         let world = &*driver.world;
-        let bound = || world.tree.with(|tree| tree.may_hold(driver.id)).unwrap();
+        let bound = || world.tree.with(|tree| tree.live_limit(driver.id)).unwrap();
         if world.way == Way::BoundReadBeforeTheLock {
             let bound = bound();
             self.0.with(|paged| paged.set_limit(bound));
@@ -155,11 +155,11 @@ fn set(world: &World, pools: &[&Pool], limit: u64) -> u64 {
     assert!(!matches!(answer, LimitAnswer::Refused(_)));
     if world.way != Way::NobodyIsTold {
         for pool in pools {
-            pool.take_limit();
+            pool.refresh_limit();
         }
         for pool in pools {
             pool.0.release_excess();
-            pool.take_limit();
+            pool.refresh_limit();
         }
     }
     let used = world.tree.with(|tree| tree.usage(root)).unwrap().used_bytes;
@@ -268,9 +268,9 @@ fn lowered_beside_alloc_and_free(way: Way) {
             "granted above the limit"
         );
         pools[0].0.free(kept).unwrap();
-        pools[0].take_limit();
+        pools[0].refresh_limit();
         pools[0].0.release_excess();
-        pools[1].take_limit();
+        pools[1].refresh_limit();
         let more = pools[1].alloc(PAGE / 2).expect("what was owed has gone");
         for block in [half, more] {
             pools[1].0.free(block).unwrap();
@@ -297,7 +297,7 @@ fn two_take_over(way: Way) {
         let pool = Pool::new(&world, 0);
         let block = pool.alloc(PAGE + PAGE / 2).unwrap();
         let other = pool.clone();
-        let thread = spawn(move || other.take_limit());
+        let thread = spawn(move || other.refresh_limit());
         let above = set(&world, &[&pool], PAGE + PAGE / 2);
         assert_eq!(above, PAGE / 2);
         thread.join().unwrap();

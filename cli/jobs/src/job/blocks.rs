@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use larder_core::ByteCount;
 use larder_core::vmem::Placement;
-use larder_cuda::control::{Job, LaunchPacer};
+use larder_cuda::job::{Job, LaunchPacer};
 use larder_cuda::{CudaStream, Movable, VmemAllocator, VmemBuffer};
 
 use super::play::Figures;

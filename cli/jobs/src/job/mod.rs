@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use larder_control::Ceiling;
-use larder_cuda::control::{self as config, Apply, JobConfig};
 use larder_cuda::driver::Choice;
+use larder_cuda::job::{self as config, Apply, JobConfig};
 use larder_trace::Trace;
 
 use crate::arguments::{driver, parse_interval, parse_limit};

@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_cuda::control::{Job, JobConfig};
+use larder_cuda::job::{Job, JobConfig};
 use larder_cuda::{
     Context, CudaStream, DeviceAllocator, DeviceConfig, HostSide, VmemAllocator, VmemConfig,
 };
@@ -183,7 +183,7 @@ fn memory(
 
 #[cfg(test)]
 mod tests {
-    use larder_cuda::control::JobFiles;
+    use larder_cuda::job::JobFiles;
 
     use super::*;
 

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use larder_cuda::control::{Job, JobState};
+use larder_cuda::job::{Job, JobState};
 
 use crate::note;
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use larder_control::{BusId, Compat, ControlFile, Life, PerfControl, StatusFile};
+use larder_control::{BusId, ControlFile, Life, PerfControl, StatusFile};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -100,7 +100,7 @@ impl Status {
     /// Does what the control file says.
     fn obey(&mut self, job: &JobFiles) {
         if let Ok(text) = fs::read(&job.control) {
-            let file = ControlFile::parse(text, Compat::Corrected).unwrap().file;
+            let file = ControlFile::parse(text).unwrap().file;
             if file.is_for(self.life) {
                 self.version = file.control_version;
                 self.limit = file.gpus[&self.gpu.parse().unwrap()]

@@ -192,7 +192,7 @@ fn keys_write_the_selected_jobs_control_file() {
         assert_eq!(send(&job, &order), "b: sent");
         screen.show(look(&[folder.path().to_owned()]).unwrap());
         let text = fs::read(&job.control).unwrap();
-        let file = ControlFile::parse(text, Compat::Corrected).unwrap().file;
+        let file = ControlFile::parse(text).unwrap().file;
         let limit = file.gpus.get(&gpu()).and_then(|gpu| gpu.max_device_mem);
         (limit.map(|bytes| bytes / MIB), file.perf_control)
     };

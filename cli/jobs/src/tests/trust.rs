@@ -25,7 +25,7 @@ fn places(folder: &TempDir) -> [PathBuf; 1] {
 
 fn control(job: &JobFiles) -> ControlFile {
     let text = fs::read(&job.control).unwrap();
-    ControlFile::parse(text, Compat::Corrected).unwrap().file
+    ControlFile::parse(text).unwrap().file
 }
 
 /// What was said of a job's problem, if anything.

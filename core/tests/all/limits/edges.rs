@@ -95,8 +95,8 @@ fn a_removed_budget_is_known_by_no_id_of_before() {
         LimitAnswer::Refused(BudgetError::Unknown)
     );
     assert_eq!(tree.usage(first), None);
-    assert_eq!(tree.may_hold(first), None);
-    assert_eq!(tree.may_hold(second), Some(7));
+    assert_eq!(tree.live_limit(first), None);
+    assert_eq!(tree.live_limit(second), Some(7));
     tree.check_invariants().unwrap();
 }
 

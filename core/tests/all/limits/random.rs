@@ -49,7 +49,7 @@ impl Slow {
         self.path(at).into_iter().find(full)
     }
 
-    fn may_hold(&self, at: usize) -> u64 {
+    fn live_limit(&self, at: usize) -> u64 {
         let excess = self.path(at).into_iter().map(|at| self.excess(at)).max();
         match excess.unwrap() {
             0 => self.budgets[&at].hard,
@@ -206,7 +206,7 @@ fn a_tree_answers_as_the_obvious_one() {
                     (slow.used(*at), plain.own)
                 );
                 assert_eq!(usage.excess_bytes, slow.excess(*at));
-                assert_eq!(tree.may_hold(plain.id), Some(slow.may_hold(*at)));
+                assert_eq!(tree.live_limit(plain.id), Some(slow.live_limit(*at)));
             }
             if random.below(8) == 0 {
                 let mut done = Vec::new();
@@ -260,7 +260,7 @@ fn am_3_nothing_is_granted_above_a_lowered_limit_whichever_pool_grants() {
                     let _ = tree.set(which, random.below(220), None);
                 }
                 _ => {
-                    let bound = tree.may_hold(pools[at]).unwrap().min(held[at]);
+                    let bound = tree.live_limit(pools[at]).unwrap().min(held[at]);
                     if live[at] + bytes <= bound {
                         live[at] += bytes;
                         let hard = |id| tree.usage(id).unwrap().config.hard_bytes;

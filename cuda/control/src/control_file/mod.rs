@@ -8,16 +8,14 @@
 //! Four fields are ours, which AntMan's jobs pass over: `controlVersion`, a number; `life`, a text; `asleep`, true or
 //! false; and of a GPU `mayHold`, a number.
 //!
-//! This file has the values and writes them; `parse` reads them, and `state` keeps what is in force.
+//! This file has the values and writes them; `parse` reads them.
 
 mod parse;
-mod state;
 
 use std::collections::BTreeMap;
 
 pub use parse::{Parsed, Problem, ProblemKind};
 use serde_json::{Map, Value};
-pub use state::{Changes, ControlState};
 
 use crate::{BusId, Life};
 
@@ -37,13 +35,13 @@ pub(crate) const ASLEEP: &str = "asleep";
 /// so a written file has none.
 ///
 /// ```
-/// use larder_control::{BusId, Compat, ControlFile};
+/// use larder_control::{BusId, ControlFile};
 ///
 /// let gpu: BusId = "00:1e.0".parse()?;
 /// let mut file = ControlFile::default();
 /// file.limit(gpu, 1 << 30);
 /// file.perf_control = Some(50);
-/// let parsed = ControlFile::parse(file.to_text(), Compat::Corrected)?;
+/// let parsed = ControlFile::parse(file.to_text())?;
 /// assert!(parsed.problems.is_empty());
 /// assert_eq!(parsed.file, file);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -61,8 +59,7 @@ pub struct ControlFile {
     pub life: Option<Life>,
     /// The orders for each GPU.
     pub gpus: BTreeMap<BusId, GpuControl>,
-    /// The share of the time that the job may use, in percent: 0 to 100, where 0 suspends it. Under
-    /// [`Compat::AntMan`](crate::Compat::AntMan), any number that a file can hold.
+    /// The share of the time that the job may use, in percent: 0 to 100, where 0 suspends it.
     pub perf_control: Option<i32>,
     /// Whether the job shall sleep: give all of the device's memory back between two runs, and run no more
     /// until it is told to be awake. AntMan's jobs and those of older versions do not know it and go on.
@@ -138,8 +135,7 @@ impl ControlFile {
             root.insert(GPUS.into(), Value::Object(gpus.collect()));
         }
         if let Some(perf) = self.perf_control {
-            // Unsigned, so that a number truncated as AntMan does is read back unchanged.
-            root.insert(PERF.into(), perf.cast_unsigned().into());
+            root.insert(PERF.into(), perf.into());
         }
         if let Some(asleep) = self.asleep {
             root.insert(ASLEEP.into(), asleep.into());

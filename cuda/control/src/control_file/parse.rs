@@ -11,12 +11,10 @@ use super::{
     ASLEEP, CONTROL_VERSION, ControlFile, GPUS, GpuControl, LIFE, LIMIT, MAY_HOLD, NAME, PERF,
     VERSION,
 };
-use crate::{BusId, Compat, Life, ParseError};
+use crate::{BusId, Life, ParseError};
 
 /// 2^53: above it a floating-point number does not name one integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
-/// 2^64.
-const TOO_LARGE: f64 = 18_446_744_073_709_551_616.0;
 /// The most characters of a key that are shown in a path.
 const KEY_CHARS: usize = 64;
 
@@ -63,8 +61,6 @@ pub enum ProblemKind {
     NotABusId,
     /// An entry above names the GPU in another spelling; the later entry wins.
     SameGpu,
-    /// The name is not spelled as AntMan compares it, so it names no GPU there.
-    NeverMatches,
     /// A version that is not known here; what is known was read.
     NewerVersion,
 }
@@ -72,18 +68,15 @@ pub enum ProblemKind {
 impl ControlFile {
     /// Reads a file's text.
     ///
-    /// A limit may also be a text such as `1.5GiB` ([`ByteCount`]). Numbers are exact up to 2^64 - 1. A whole number written with a point (`1.0`) counts as an integer up
-    /// to 2^53, also upstream. `null` means absent. Names of GPUs are normalised ([`BusId`]); of two
-    /// spellings of one GPU the later one wins, with a problem. If a key stands twice letter for letter,
-    /// the last one counts, as usual in JSON.
-    ///
-    /// [`Compat::AntMan`] takes any `perfControl` and cuts it to 32 bits, signed: 150 stays 150, 2^32
-    /// becomes 0 and suspends the job. Names of GPUs must be spelled as AntMan does.
+    /// A limit may also be a text such as `1.5GiB` ([`ByteCount`]). Numbers are exact below 2^64. A
+    /// whole number written with a point (`1.0`) counts as an integer up to 2^53. `null` means absent.
+    /// Names of GPUs are normalised ([`BusId`]); of two spellings of one GPU the later one wins, with a
+    /// problem. If a key stands twice letter for letter, the last one counts, as usual in JSON.
     ///
     /// # Errors
     /// The text is too large, not JSON, incomplete, or not an object; or it does not say whom it is for, but
     /// something else. No value is taken.
-    pub fn parse(text: impl AsRef<[u8]>, compat: Compat) -> Result<Parsed, ParseError> {
+    pub fn parse(text: impl AsRef<[u8]>) -> Result<Parsed, ParseError> {
         let text = text.as_ref();
         if text.len() > Self::MAX_BYTES {
             return Err(ParseError::TooLarge { bytes: text.len() });
@@ -98,10 +91,7 @@ impl ControlFile {
         let Value::Object(mut root) = serde_json::from_slice(text).map_err(syntax)? else {
             return Err(ParseError::NotAnObject);
         };
-        let mut reader = Reader {
-            compat,
-            problems: Vec::new(),
-        };
+        let mut reader = Reader::default();
         let mut file = Self {
             name: reader.name(root.shift_remove(NAME)),
             version: reader.version(root.shift_remove(VERSION)),
@@ -109,7 +99,7 @@ impl ControlFile {
             life: life(root.shift_remove(LIFE))?,
             ..Self::default()
         };
-        reader.gpus(root.shift_remove(GPUS), &mut file)?;
+        reader.gpus(root.shift_remove(GPUS), &mut file);
         file.perf_control = reader.perf(root.shift_remove(PERF));
         file.asleep = reader.asleep(root.shift_remove(ASLEEP));
         file.other = root;
@@ -120,8 +110,8 @@ impl ControlFile {
     }
 }
 
+#[derive(Default)]
 struct Reader {
-    compat: Compat,
     problems: Vec<Problem>,
 }
 
@@ -165,21 +155,14 @@ impl Reader {
         self.number(CONTROL_VERSION, value?)
     }
 
-    fn gpus(&mut self, value: Option<Value>, file: &mut ControlFile) -> Result<(), ParseError> {
-        let Some(entries) = self.object(GPUS, value)? else {
-            return Ok(());
-        };
-        for (key, value) in entries {
+    fn gpus(&mut self, value: Option<Value>, file: &mut ControlFile) {
+        for (key, value) in self.object(GPUS, value).unwrap_or_default() {
             let path = format!("{GPUS}.{}", clip(&key));
             let Ok(id) = key.parse::<BusId>() else {
                 self.problem(path, ProblemKind::NotABusId);
                 continue;
             };
-            if self.compat.is_antman() && !id.is_spelled(&key) {
-                self.problem(path, ProblemKind::NeverMatches);
-                continue;
-            }
-            let Some(mut entry) = self.object(&path, Some(value))? else {
+            let Some(mut entry) = self.object(&path, Some(value)) else {
                 continue;
             };
             let mut size = |name: &str| {
@@ -201,33 +184,22 @@ impl Reader {
                 }
             }
         }
-        Ok(())
     }
 
-    /// The object at `path`, `None` if it is absent. Another value is a problem; with
-    /// [`Compat::AntMan`], an error.
-    fn object(
-        &mut self,
-        path: &str,
-        value: Option<Value>,
-    ) -> Result<Option<Map<String, Value>>, ParseError> {
-        match value {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::Object(entries)) => Ok(Some(entries)),
-            Some(_) if self.compat.is_antman() => Err(ParseError::NotAnObject),
-            Some(_) => {
+    /// The object at `path`, `None` if it is absent. Another value is a problem.
+    fn object(&mut self, path: &str, value: Option<Value>) -> Option<Map<String, Value>> {
+        match value? {
+            Value::Null => None,
+            Value::Object(entries) => Some(entries),
+            _ => {
                 self.problem(path, ProblemKind::NotAnObject);
-                Ok(None)
+                None
             }
         }
     }
 
     fn perf(&mut self, value: Option<Value>) -> Option<i32> {
         let perf = self.number(PERF, value?)?;
-        if self.compat.is_antman() {
-            // Truncated to 32 bits, as C converts to `int`.
-            return Some((perf as u32).cast_signed());
-        }
         if perf > 100 {
             self.problem(PERF, ProblemKind::NotAPercentage);
             return None;
@@ -238,15 +210,15 @@ impl Reader {
     /// A number, or a text such as `1.5GiB`, which AntMan does not know.
     fn size(&mut self, path: &str, value: Value) -> Option<u64> {
         match value.as_str().and_then(ByteCount::parse) {
-            Some(ByteCount(bytes)) if !self.compat.is_antman() => Some(bytes),
-            _ => self.number(path, value),
+            Some(ByteCount(bytes)) => Some(bytes),
+            None => self.number(path, value),
         }
     }
 
     fn number(&mut self, path: &str, value: Value) -> Option<u64> {
         let number = match value {
             Value::Null => return None,
-            Value::Number(number) => whole(&number, self.compat),
+            Value::Number(number) => whole(&number),
             _ => Err(ProblemKind::NotANumber),
         };
         number.map_err(|what| self.problem(path, what)).ok()
@@ -263,15 +235,15 @@ fn life(value: Option<Value>) -> Result<Option<Life>, ParseError> {
 }
 
 /// The integer that a number stands for.
-fn whole(number: &Number, compat: Compat) -> Result<u64, ProblemKind> {
+fn whole(number: &Number) -> Result<u64, ProblemKind> {
     if let Some(number) = number.as_u64() {
         return Ok(number);
     }
     let number = number.as_f64().ok_or(ProblemKind::NotANumber)?;
-    if number < 0.0 || (number.is_sign_negative() && !compat.is_antman()) {
+    if number.is_sign_negative() {
         return Err(ProblemKind::Negative);
     }
-    if number >= TOO_LARGE || (number > EXACT && !compat.is_antman()) {
+    if number > EXACT {
         return Err(ProblemKind::TooLarge);
     }
     if number.fract() != 0.0 {
@@ -301,9 +273,6 @@ impl fmt::Display for Problem {
             ProblemKind::NotAnObject => "not an object; the old values stay",
             ProblemKind::NotABusId => "not a PCI bus id; write it like 00:1e.0",
             ProblemKind::SameGpu => "the same GPU stands above it; this entry counts, remove one",
-            ProblemKind::NeverMatches => {
-                "AntMan compares letter for letter; write it in lower case without domain"
-            }
             ProblemKind::NewerVersion => "newer than this program; what it knows was read",
         };
         // Keys are somebody's text: no line of a log ends in the middle of one.

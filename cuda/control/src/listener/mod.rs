@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use registry::{FileContent, HandlerId, Registry, Turn};
 
-use crate::Compat;
 use crate::whole_file::{FileAct, FileError, read_orders};
 
 type Callback = Box<dyn FnMut(&[u8]) + Send>;
@@ -46,8 +45,6 @@ pub struct ListenerConfig {
     pub interval: Duration,
     /// Files with more bytes are not read.
     pub max_bytes: usize,
-    /// With [`Compat::AntMan`], a second or later handler of a file waits for the next change.
-    pub compat: Compat,
 }
 
 impl Default for ListenerConfig {
@@ -57,7 +54,6 @@ impl Default for ListenerConfig {
             watch_mode: WatchMode::Watch,
             interval: Duration::from_secs(1),
             max_bytes: 1 << 20,
-            compat: Compat::Corrected,
         }
     }
 }
@@ -71,8 +67,8 @@ impl Default for ListenerConfig {
 ///
 /// Callbacks run one at a time, on the listener's thread or inside [`Self::poll_now`], never under a lock
 /// of the listener's: they may register and drop handles, their own too. A new handler gets the content at
-/// the next poll, which its registration starts; upstream calls only the first handler of a file. A panic of
-/// a callback is caught and counted; the handler stays.
+/// the next poll, which its registration starts. A panic of a callback is
+/// caught and counted; the handler stays.
 ///
 /// The thread starts with the first handler and ends with the last; no call waits for its end.
 ///
@@ -192,8 +188,7 @@ impl Listener {
         let whole = std::path::absolute(path).map_err(failed(FileAct::Listen))?;
         let shared = &self.shared;
         let mut state = shared.lock();
-        let skip = shared.config.compat.is_antman();
-        let id = state.registry.add(&whole, Box::new(callback), skip);
+        let id = state.registry.add(&whole, Box::new(callback));
         state.woken = true;
         // Whatever happens from here on, the handle ends the registration.
         let handle = Handle {

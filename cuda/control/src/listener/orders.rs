@@ -69,7 +69,7 @@ impl World {
         let mut alive = BTreeSet::new();
         for _ in 0..handlers {
             let id = registry.next_id();
-            registry.add(Path::new(FILE), id, false);
+            registry.add(Path::new(FILE), id);
             alive.insert(id);
         }
         Self {

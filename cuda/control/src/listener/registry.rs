@@ -75,9 +75,8 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
         }
     }
 
-    /// Adds a handler behind the others of its file. With `skip_current` it waits for the next change if the
-    /// file has handlers already, which is what upstream does.
-    pub(super) fn add(&mut self, path: &Path, callback: C, skip_current: bool) -> HandlerId {
+    /// Adds a handler behind the others of its file.
+    pub(super) fn add(&mut self, path: &Path, callback: C) -> HandlerId {
         let id = self.next_id;
         self.next_id += 1;
         let file = self
@@ -91,7 +90,7 @@ impl<C, R: Copy + PartialEq> Registry<C, R> {
             });
         file.handlers.push(Handler {
             id,
-            delivered: if skip_current { file.version } else { 0 },
+            delivered: 0,
             callback: Some(callback),
         });
         id

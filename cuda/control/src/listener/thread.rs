@@ -221,10 +221,7 @@ mod tests {
         let listener = Listener::new(ListenerConfig::default());
         let path = std::env::temp_dir().join("control");
         let shared = &listener.shared;
-        shared
-            .lock()
-            .registry
-            .add(&path, Box::new(|_: &[u8]| ()), false);
+        shared.lock().registry.add(&path, Box::new(|_: &[u8]| ()));
         let mut watching = Watching::<Dead>::new(shared);
         watching.follow(shared);
         watching.follow(shared);

@@ -1,13 +1,13 @@
 //! How long the runs of each graph took.
 //!
 //! HIST1: a history has 1 to [`KEPT`] runs, oldest first.
-//! HIST2: graphs are those that ran within [`FRESH`] and the time to the next check, [`MAX_GRAPHS`] at most;
-//! upstream's are without end.
+//! HIST2: graphs are those that ran within [`FRESH`] and the time to the next check, [`MAX_GRAPHS`]
+//! at most.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::{Compat, StatusFile};
+use crate::StatusFile;
 
 /// The most graphs that are remembered: those that ran last. Without a bound, a program that makes graphs
 /// without end would fill memory, and readers would refuse its status as too large.
@@ -24,10 +24,9 @@ pub(super) const HUGE: u32 = 10;
 const CHANGE: u128 = 100;
 
 /// The histories of all remembered graphs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Histories {
     graphs: BTreeMap<u64, History>,
-    compat: Compat,
 }
 
 #[derive(Debug)]
@@ -41,13 +40,6 @@ struct History {
 }
 
 impl Histories {
-    pub(super) const fn new(compat: Compat) -> Self {
-        Self {
-            graphs: BTreeMap::new(),
-            compat,
-        }
-    }
-
     /// Records a run; true if it is hugely longer or shorter than the oldest one kept. O(log graphs);
     /// O(graphs) for a new graph when there are [`MAX_GRAPHS`].
     pub(super) fn record(&mut self, graph: u64, took: Duration, now: Duration) -> bool {
@@ -84,10 +76,6 @@ impl Histories {
                 Some(written) => moved(written, average),
             };
             history.average_micros = Some(average);
-            if self.compat.is_antman() {
-                // Upstream's next check compares with this one, whether it writes or not.
-                history.written_micros = Some(average);
-            }
         }
         changed
     }
@@ -99,9 +87,9 @@ impl Histories {
         }
     }
 
-    /// Forgets the graph that has not run for longest if there are too many; upstream never does.
+    /// Forgets the graph that has not run for longest if there are too many.
     fn make_room(&mut self) {
-        if self.graphs.len() < MAX_GRAPHS || self.compat.is_antman() {
+        if self.graphs.len() < MAX_GRAPHS {
             return;
         }
         let oldest = self

@@ -2,180 +2,91 @@
 
 mod history;
 
-use core::fmt;
 use std::collections::BTreeMap;
-use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use history::Histories;
 
+use crate::BusId;
 use crate::status_file::{DeviceUsage, GpuStatus, JobStatus, StatusFile, SwapReason};
-use crate::whole_file::{Durability, FileError, replace_whole};
-use crate::{BusId, Clock, Compat};
 
 /// The time between two checks, unless a run's time changes hugely.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// The source of the memory figures, asked at each check.
-pub trait UsageSource {
-    /// The seven numbers of each device, with peaks over `peaks`. The caller adds up devices of one GPU,
-    /// peaks too, which may be more than the GPU ever had; upstream writes the last device only.
-    fn usage(&mut self, peaks: Peaks) -> Vec<(BusId, DeviceUsage)>;
-
-    /// The job's own part of the status beside AntMan's format, if any. A new `written_at_unix_ms` alone is
-    /// no change.
-    fn job(&mut self) -> Option<JobStatus> {
-        None
-    }
-}
-
-/// The time over which a peak is taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Peaks {
-    /// Since the last time it was asked for; asking begins the next interval.
-    Interval,
-    /// Since the beginning, which is what upstream reports.
-    Start,
-}
-
-/// Where a status goes.
-pub trait StatusSink {
-    /// Why it could not be written.
-    type Error;
-
-    /// Replaces the last status, whole: readers see the old one or this.
-    ///
-    /// # Errors
-    /// The last status stands then.
-    fn write(&mut self, status: &StatusFile) -> Result<(), Self::Error>;
-
-    /// Whether what was written is there no more, so that the next check writes it again.
-    fn is_gone(&mut self) -> bool {
-        false
-    }
-}
-
-/// A status in a file, replaced by renaming.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StatusPath {
-    /// The file.
-    pub path: PathBuf,
-    /// How durable a write is when it counts as done.
-    pub durability: Durability,
-}
-
-impl StatusSink for StatusPath {
-    type Error = FileError;
-
-    fn write(&mut self, status: &StatusFile) -> Result<(), FileError> {
-        replace_whole(&self.path, status.to_text().as_bytes(), self.durability)
-    }
-
-    fn is_gone(&mut self) -> bool {
-        std::fs::symlink_metadata(&self.path)
-            .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-    }
-}
-
-/// What recording a run did to the status.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Recorded {
-    /// The run was noted; the next check is not due.
-    Noted,
-    /// A check found nothing changed.
-    Unchanged,
-    /// A check found a change and wrote the status.
-    Written,
-}
-
-/// Follows a job's runs and memory and writes its status when it changed.
+/// Follows a job's runs and memory, and says when its status is worth writing.
 ///
-/// The first run brings a check; then the first run 10 s after the last check does, and any run that takes
-/// more than ten times as long as the oldest of the last nine of its graph, or less than a tenth of it. A
-/// check writes if the average of a graph moved by 1 % of what was written last, if a graph came or went (its
-/// last run was 100 s ago), if one of the seven numbers of a GPU or the job's own part changed, or if what was written last
-/// is gone. After a failed write the next check writes. At most 4,096 graphs are remembered, those that ran last.
+/// The first run brings a check; then the first run 10 s after the last check does, and any run
+/// that takes more than ten times as long as the oldest of the last nine of its graph, or less than
+/// a tenth of it. A check finds a status to write if the average of a graph moved by 1 % of what
+/// was written last, if a graph came or went (its last run was 100 s ago), if one of the seven
+/// numbers of a GPU or the job's own part changed, or if the file that was written last is gone.
+/// After a failed write the next check finds one. At most 4,096 graphs are remembered, those that
+/// ran last.
 ///
-/// Upstream differs, and so does [`Compat::AntMan`]: peaks are since the start; graphs are never forgotten, and what is gone
-/// is not noticed;
-/// an average is compared with that of the last check, so that slow drift is never written; and the reason
-/// why memory went to the host is the opposite.
+/// A run costs O(log graphs), a check O(graphs + GPUs).
 ///
-/// One thread at a time; a run costs O(log graphs), a check O(graphs + GPUs) and what the source and the sink do.
-#[derive(Debug)]
-pub struct Statistics<U, S, C> {
-    source: U,
-    sink: S,
-    clock: C,
-    compat: Compat,
+/// ```
+/// use std::time::Duration;
+/// use larder_control::Statistics;
+///
+/// let mut statistics = Statistics::default();
+/// let now = Duration::ZERO;
+/// assert!(statistics.record(7, Duration::from_millis(3), now)); // the first run
+/// let status = statistics.check(now, [], None, false).unwrap();
+/// assert_eq!(status.durations["graph_7"], 3000);
+/// // … write it
+/// statistics.written();
+/// assert_eq!(statistics.check(now, [], None, false), None);
+/// ```
+#[derive(Debug, Default)]
+pub struct Statistics {
     histories: Histories,
     usage: BTreeMap<BusId, DeviceUsage>,
     job: Option<JobStatus>,
     last_check: Option<Duration>,
-    /// Whether something changed that the sink has not written.
+    /// Whether something changed that was not written.
     unwritten: bool,
-    /// Whether the sink has written anything.
     has_written: bool,
 }
 
-impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
-    /// Statistics of a job without runs.
-    pub fn new(source: U, sink: S, clock: C, compat: Compat) -> Self {
-        Self {
-            source,
-            sink,
-            clock,
-            compat,
-            histories: Histories::new(compat),
-            usage: BTreeMap::new(),
-            job: None,
-            last_check: None,
-            unwritten: false,
-            has_written: false,
-        }
-    }
-
-    /// Records that a run of a graph is over, and checks if a check is due.
-    ///
-    /// # Errors
-    /// The sink failed; the run counts, and the next check writes.
-    pub fn record(&mut self, graph: u64, took: Duration) -> Result<Recorded, S::Error> {
-        let now = self.clock.now();
+impl Statistics {
+    /// Records that a run of a graph is over. Returns true if a check is due.
+    pub fn record(&mut self, graph: u64, took: Duration, now: Duration) -> bool {
         let huge = self.histories.record(graph, took, now);
         let due = self
             .last_check
             .is_none_or(|last| now.saturating_sub(last) >= CHECK_EVERY);
-        if !due && !huge {
-            return Ok(Recorded::Noted);
-        }
-        self.check()
+        due || huge
     }
 
-    /// Checks now, for example when a limit was lowered and the coordinator waits for the answer.
+    /// Checks, and returns the status if it is to be written; [`written`](Self::written) notes that it
+    /// was.
     ///
-    /// # Errors
-    /// The sink failed; the next check writes.
-    pub fn check(&mut self) -> Result<Recorded, S::Error> {
-        let now = self.clock.now();
+    /// Of each device `usage` has the seven numbers, with peaks since the last check. Devices of one
+    /// GPU are added up, peaks too, which may be more than the GPU ever had. `job` is the job's own
+    /// part beside AntMan's format; a new `written_at_unix_ms` alone is no change. `is_gone` says that
+    /// the status that was written last has been deleted.
+    pub fn check(
+        &mut self,
+        now: Duration,
+        usage: impl IntoIterator<Item = (BusId, DeviceUsage)>,
+        job: Option<JobStatus>,
+        is_gone: bool,
+    ) -> Option<StatusFile> {
         self.last_check = Some(now);
         let refused_before = self.unwritten;
         self.unwritten |= self.histories.average(now);
-        if !self.compat.is_antman() {
-            self.unwritten |= self.histories.forget(now);
-            self.unwritten |= self.has_written && self.sink.is_gone();
-        }
-        self.take_usage(refused_before);
-        self.take_job();
-        if !self.unwritten {
-            return Ok(Recorded::Unchanged);
-        }
-        self.sink.write(&self.status(now))?;
+        self.unwritten |= self.histories.forget(now);
+        self.unwritten |= self.has_written && is_gone;
+        self.take_usage(usage, refused_before);
+        self.take_job(job);
+        self.unwritten.then(|| self.status(now))
+    }
+
+    /// Notes that the status of the last check was written.
+    pub fn written(&mut self) {
         self.histories.written();
         (self.unwritten, self.has_written) = (false, true);
-        Ok(Recorded::Written)
     }
 
     /// The number of graphs that are remembered.
@@ -183,28 +94,15 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
         self.histories.len()
     }
 
-    /// The sink that statuses are written to.
-    pub fn sink(&mut self) -> &mut S {
-        &mut self.sink
-    }
-
-    /// The source of the memory figures.
-    pub fn source(&mut self) -> &mut U {
-        &mut self.source
-    }
-
-    fn take_usage(&mut self, refused_before: bool) {
-        let peaks = match self.compat {
-            Compat::Corrected => Peaks::Interval,
-            Compat::AntMan => Peaks::Start,
-        };
+    fn take_usage(
+        &mut self,
+        devices: impl IntoIterator<Item = (BusId, DeviceUsage)>,
+        refused_before: bool,
+    ) {
         let mut usage = BTreeMap::new();
-        for (gpu, numbers) in self.source.usage(peaks) {
+        for (gpu, numbers) in devices {
             let of_gpu: &mut DeviceUsage = usage.entry(gpu).or_default();
-            *of_gpu = match self.compat {
-                Compat::Corrected => of_gpu.plus(&numbers),
-                Compat::AntMan => numbers,
-            };
+            *of_gpu = of_gpu.plus(&numbers);
         }
         if refused_before {
             // An interval whose peak was not written goes on.
@@ -219,8 +117,7 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
         self.usage = usage;
     }
 
-    fn take_job(&mut self) {
-        let job = self.source.job();
+    fn take_job(&mut self, job: Option<JobStatus>) {
         let same = match (&job, &self.job) {
             (None, None) => true,
             (Some(job), Some(before)) => job.says_the_same(before),
@@ -232,7 +129,7 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
 
     fn status(&self, now: Duration) -> StatusFile {
         let gpu = |(gpu, usage): (&BusId, &DeviceUsage)| {
-            let status = GpuStatus::new(*usage, swap_reason(usage, self.compat));
+            let status = GpuStatus::new(*usage, swap_reason(usage));
             (*gpu, status)
         };
         let mut status = StatusFile::default();
@@ -248,27 +145,17 @@ impl<U: UsageSource, S: StatusSink, C: Clock> Statistics<U, S, C> {
     }
 }
 
-/// Why blocks went to the host. If both peaks together fit into what the device holds, there was room, but
-/// fragmented; upstream reports the opposite.
-fn swap_reason(usage: &DeviceUsage, compat: Compat) -> SwapReason {
+/// Why blocks went to the host. If both peaks together fit into what the device holds, there was
+/// room, but fragmented.
+fn swap_reason(usage: &DeviceUsage) -> SwapReason {
     if usage.host_peak_bytes == 0 {
         return SwapReason::None;
     }
     let peaks = usage.device_peak_bytes.checked_add(usage.host_peak_bytes);
     let fits = peaks.is_some_and(|peaks| peaks <= usage.device_reserved_bytes);
-    if fits != compat.is_antman() {
+    if fits {
         SwapReason::Fragment
     } else {
         SwapReason::Oom
-    }
-}
-
-impl fmt::Display for Recorded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Noted => "noted",
-            Self::Unchanged => "nothing changed",
-            Self::Written => "written",
-        })
     }
 }

@@ -10,19 +10,14 @@ use std::time::SystemTime;
 
 use common::Folder;
 use larder_control::{
-    Compat, Durability, FileAct, FileError, Handle, Listener, ListenerConfig, WatchMode,
-    replace_whole,
+    Durability, FileAct, FileError, Handle, Listener, ListenerConfig, WatchMode, replace_whole,
 };
-
-fn listener(compat: Compat) -> Listener {
-    let mut config = ListenerConfig::default();
-    config.watch_mode = WatchMode::Manual;
-    config.compat = compat;
-    Listener::new(config)
-}
+use larder_model::antman::Handlers;
 
 fn by_hand() -> Listener {
-    listener(Compat::Corrected)
+    let mut config = ListenerConfig::default();
+    config.watch_mode = WatchMode::Manual;
+    Listener::new(config)
 }
 
 fn put(path: &Path, text: &str) {
@@ -60,10 +55,16 @@ fn adding(counter: &Arc<AtomicU64>, times: u64) -> impl FnMut(&[u8]) + Send + 's
 }
 
 /// Upstream's own test: numbers written to two files, handlers that come and go.
-fn upstreams_scenario(compat: Compat, expected: &[u64]) {
+///
+/// A handler that joins gets what is there at the next look. Here that is the next number already,
+/// so nothing differs from upstream: contents that were replaced before the look are never
+/// delivered.
+#[test]
+fn am_8_upstreams_scenario_with_its_numbers() {
+    let expected = [100, 700, 1600, 6, 2400, 3900, 3900, 5100, 6500, 15];
     let folder = Folder::new("upstream");
     let (one, two) = (folder.file("one"), folder.file("two"));
-    let listener = listener(compat);
+    let listener = by_hand();
     let (first, second) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut seen = Vec::new();
     let write = |path: &Path, number: u64| {
@@ -101,53 +102,38 @@ fn upstreams_scenario(compat: Compat, expected: &[u64]) {
     write(&two, 3);
     seen.push(second.load(Ordering::Relaxed));
     drop((double, others));
-    assert_eq!(seen, expected, "{compat:?}");
+    assert_eq!(seen, expected);
     assert_eq!((listener.stats().files, listener.stats().handlers), (0, 0));
 }
 
 #[test]
-fn am_8_upstreams_scenario_with_its_numbers() {
-    upstreams_scenario(
-        Compat::AntMan,
-        &[100, 700, 1600, 6, 2400, 3900, 3900, 5100, 6500, 15],
-    );
-}
-
-#[test]
-fn am_8_the_same_numbers_where_each_write_is_read_before_the_next() {
-    // A handler that joins gets what is there at the next look. Here that is the next number already,
-    // so nothing differs: contents that were replaced before the look are never delivered.
-    upstreams_scenario(
-        Compat::Corrected,
-        &[100, 700, 1600, 6, 2400, 3900, 3900, 5100, 6500, 15],
-    );
-}
-
-#[test]
 fn am_8_a_second_handler_gets_the_current_content_and_antmans_does_not() {
-    for (compat, expected) in [(Compat::Corrected, vec!["a"]), (Compat::AntMan, vec![])] {
-        let folder = Folder::new("second");
-        let path = folder.file("control");
-        put(&path, "a");
-        let listener = listener(compat);
-        let (first, second) = (Received::default(), Received::default());
-        let _one = listener.register(&path, first.handler()).unwrap();
+    let folder = Folder::new("second");
+    let path = folder.file("control");
+    let listener = by_hand();
+    let mut antman = Handlers::new();
+    let received = [Received::default(), Received::default()];
+    let mut handles = Vec::new();
+    let mut told = [0; 2];
+    for (text, joins, ours, upstreams) in [
+        ("a", true, [1, 0], vec![1]),
+        ("a", true, [0, 1], vec![]),
+        ("b", false, [1, 1], vec![1, 2]),
+    ] {
+        put(&path, text);
+        if joins {
+            let handler = received[handles.len()].handler();
+            handles.push(listener.register(&path, handler).unwrap());
+            antman.register();
+        }
         listener.poll_now();
-        let _two = listener.register(&path, second.handler()).unwrap();
-        listener.poll_now();
-        assert_eq!(
-            (first.take(), second.take()),
-            (
-                vec!["a".to_owned()],
-                expected.iter().map(|text| (*text).to_owned()).collect()
-            )
-        );
-        put(&path, "b");
-        listener.poll_now();
-        assert_eq!(
-            (first.take(), second.take()),
-            (vec!["b".to_owned()], vec!["b".to_owned()])
-        );
+        assert_eq!(antman.look(text), upstreams, "{text}");
+        for (told, received) in told.iter_mut().zip(&received) {
+            let texts = received.take();
+            assert!(texts.iter().all(|received| received == text));
+            *told = texts.len();
+        }
+        assert_eq!(told, ours, "{text}");
     }
 }
 

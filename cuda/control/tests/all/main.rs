@@ -2,7 +2,6 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
 mod actions;
-mod adjustment;
 mod clock;
 mod common;
 mod config;
@@ -11,6 +10,7 @@ mod coordinate_stubborn;
 mod files;
 #[cfg(unix)]
 mod hostile;
+mod limit;
 mod listener;
 mod listener_threads;
 #[cfg(unix)]

@@ -1,13 +1,16 @@
-//! AntMan's sleep formula, suspensions, and upstream's operation manager. Times in microseconds.
+//! AntMan's sleep formula and suspensions; upstream's own, with its operation manager, is the
+//! model's. Times in microseconds.
 
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use larder_control::{
-    Clock, DutyCycle, ManualClock, OpManager, PerfControl, PerfOutOfRange, ResourceManagement,
-    SleepPlan, Slots, SystemClock, Waited,
+    Clock, DutyCycle, ManualClock, PerfControl, PerfOutOfRange, ResourceManagement, SleepPlan,
+    SystemClock, Waited,
 };
+use larder_model::Random;
+use larder_model::antman::{OpManager, Pauses, Plan};
 
 type Managed = Arc<ResourceManagement<Arc<ManualClock>>>;
 
@@ -23,11 +26,19 @@ fn sleep(time: u64) -> SleepPlan {
     SleepPlan::Sleep(us(time))
 }
 
-fn managed(percent: u64, slots: Slots) -> (Arc<ManualClock>, Managed) {
+fn managed(percent: u64) -> (Arc<ManualClock>, Managed) {
     let clock = Arc::new(ManualClock::new());
-    let management = Arc::new(ResourceManagement::with_slots(Arc::clone(&clock), slots));
+    let management = Arc::new(ResourceManagement::new(Arc::clone(&clock)));
     management.set_perf(perf(percent));
     (clock, management)
+}
+
+fn as_upstream(plan: SleepPlan) -> Plan {
+    match plan {
+        SleepPlan::Nothing => Plan::Nothing,
+        SleepPlan::Sleep(time) => Plan::Sleep(time.as_micros() as u64),
+        SleepPlan::Suspend => Plan::Suspend,
+    }
 }
 
 /// Turns the share when the clock comes by a moment.
@@ -62,95 +73,102 @@ fn am_6_the_formula_of_a_first_throttled_run() {
         (99, 0, SleepPlan::Nothing),
     ];
     for (percent, run, plan) in table {
-        let (_, management) = managed(percent, Slots::Forgotten);
+        let (_, management) = managed(percent);
         assert_eq!(
             management.after_run(us(run)),
             plan,
             "{percent} % after {run} us"
         );
-        let idle = match plan {
-            SleepPlan::Sleep(time) => time,
-            _ => Duration::ZERO,
-        };
-        assert_eq!(management.idle_left(), idle, "{percent} % after {run} us");
+        let upstream = Pauses::default().after_run(percent, run);
+        assert_eq!(as_upstream(plan), upstream, "{percent} % after {run} us");
     }
 }
 
 #[test]
 fn am_6_fractions_of_a_microsecond_are_cut_off() {
-    let (_, management) = managed(50, Slots::Forgotten);
+    let (_, management) = managed(50);
     let run = Duration::from_nanos(100_000_999);
     assert_eq!(management.after_run(run), sleep(99_950));
 }
 
 #[test]
 fn am_6_a_run_of_any_length_is_planned() {
-    let (_, management) = managed(1, Slots::Forgotten);
+    let (_, management) = managed(1);
     assert_eq!(management.after_run(Duration::MAX), sleep(u64::MAX));
 }
 
 #[test]
-fn am_6_what_was_inserted_is_not_busy() {
-    let (_, management) = managed(50, Slots::Forgotten);
-    assert_eq!(management.after_run(us(100_000)), sleep(99_950));
+fn am_6_where_nothing_is_inserted_the_plan_is_upstreams() {
+    for seed in 0..5000 {
+        let mut random = Random::new(seed);
+        let percent = random.next_u64() % 101;
+        let run = random.next_u64() >> (random.next_u64() % 64);
+        let (_, management) = managed(percent);
+        let mut upstream = Pauses::default();
+        // One run after another: upstream's slot is whole, so nothing of it was inserted.
+        for run in [run, run / 2, run] {
+            let plan = as_upstream(management.after_run(us(run)));
+            assert_eq!(plan, upstream.after_run(percent, run), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn am_6_upstream_what_was_inserted_is_not_busy() {
+    let mut pauses = Pauses::default();
+    assert_eq!(pauses.after_run(50, 100_000), Plan::Sleep(99_950));
     // 60 ms of the slot were inserted: of 160 ms 100 were busy.
-    management.set_idle_left(us(39_950));
-    assert_eq!(management.after_run(us(160_000)), sleep(39_950));
+    pauses.left = 39_950;
+    assert_eq!(pauses.after_run(50, 160_000), Plan::Sleep(39_950));
     // More was inserted than the run took: 1 us counts, and 2 are not above 10 + 50.
-    management.set_idle_left(us(0));
-    assert_eq!(management.after_run(us(10)), SleepPlan::Nothing);
+    pauses.left = 0;
+    assert_eq!(pauses.after_run(50, 10), Plan::Nothing);
     // More is left than was planned: nothing was inserted.
-    management.set_idle_left(us(7));
-    assert_eq!(management.after_run(us(100_000)), sleep(99_950));
+    pauses.left = 7;
+    assert_eq!(pauses.after_run(50, 100_000), Plan::Sleep(99_950));
 }
 
 #[test]
 fn am_6_a_suspension_ends_when_the_share_changes() {
-    let (clock, management) = managed(0, Slots::Forgotten);
+    let (clock, management) = managed(0);
     turn_at(&clock, &management, 5_000_000, 30);
     assert_eq!(management.finish_run(us(100_000)), Waited::Done);
     assert_eq!(clock.now(), us(5_000_000));
     // The suspended run pauses no more; the next one is planned afresh.
-    assert_eq!(management.idle_left(), Duration::ZERO);
     assert_eq!(management.finish_run(us(100_000)), Waited::Done);
     assert_eq!(clock.now(), us(5_233_283));
 }
 
 #[test]
-fn am_6_full_share_forgets_the_slot() {
-    let (_, management) = managed(50, Slots::Forgotten);
-    let _ = management.after_run(us(100_000));
-    management.set_idle_left(us(40_000));
-    management.set_perf(perf(100));
-    assert_eq!(management.after_run(us(100_000)), SleepPlan::Nothing);
-    assert_eq!(management.idle_left(), Duration::ZERO);
-    // Nothing of the old slot is taken for inserted.
-    management.set_perf(perf(50));
-    assert_eq!(management.after_run(us(100_000)), sleep(99_950));
+fn am_6_full_share_and_a_suspension_leave_nothing_for_later_runs() {
+    for percent in [100, 0] {
+        let (clock, management) = managed(50);
+        assert_eq!(management.after_run(us(100_000)), sleep(99_950));
+        management.set_perf(perf(percent));
+        turn_at(&clock, &management, 7, 50);
+        assert_eq!(management.finish_run(us(100_000)), Waited::Done);
+        management.set_perf(perf(50));
+        assert_eq!(management.after_run(us(100_000)), sleep(99_950));
+    }
 }
 
 #[test]
 fn am_6_upstream_keeps_the_slot_at_full_share_unless_it_adjusts_a_limit() {
-    let (_, management) = managed(50, Slots::Kept);
-    let _ = management.after_run(us(100_000));
-    management.set_perf(perf(100));
-    assert_eq!(management.after_run(us(100_000)), SleepPlan::Nothing);
-    assert_eq!(management.idle_left(), us(99_950));
-    management.note_adjusted();
-    assert_eq!(management.after_run(us(100_000)), SleepPlan::Nothing);
-    assert_eq!(management.idle_left(), Duration::ZERO);
+    let mut pauses = Pauses::default();
+    let _ = pauses.after_run(50, 100_000);
+    assert_eq!(pauses.after_run(100, 100_000), Plan::Nothing);
+    assert_eq!(pauses.left, 99_950);
+    pauses.has_adjusted = true;
+    assert_eq!(pauses.after_run(100, 100_000), Plan::Nothing);
+    assert_eq!(pauses.left, 0);
 }
 
 #[test]
 fn am_6_upstream_keeps_the_slot_over_a_suspension() {
-    for (slots, left) in [(Slots::Kept, 99_950), (Slots::Forgotten, 0)] {
-        let (clock, management) = managed(50, slots);
-        let _ = management.after_run(us(100_000));
-        management.set_perf(perf(0));
-        turn_at(&clock, &management, 7, 50);
-        assert_eq!(management.finish_run(us(100_000)), Waited::Done);
-        assert_eq!(management.idle_left(), us(left), "{slots:?}");
-    }
+    let mut pauses = Pauses::default();
+    let _ = pauses.after_run(50, 100_000);
+    assert_eq!(pauses.after_run(0, 100_000), Plan::Suspend);
+    assert_eq!(pauses.left, 99_950);
 }
 
 #[test]
@@ -163,21 +181,16 @@ fn a_share_that_changes_ends_a_sleep_at_its_new_length() {
         (25, 299_950),
     ];
     for (percent, end) in table {
-        let (clock, management) = managed(50, Slots::Forgotten);
+        let (clock, management) = managed(50);
         turn_at(&clock, &management, 10_000, percent);
         assert_eq!(management.finish_run(us(100_000)), Waited::Done);
         assert_eq!(clock.now(), us(end), "{percent} %");
     }
-    // As upstream: to its end.
-    let (clock, management) = managed(50, Slots::Kept);
-    turn_at(&clock, &management, 10_000, 100);
-    assert_eq!(management.finish_run(us(100_000)), Waited::Done);
-    assert_eq!(clock.now(), us(99_950));
 }
 
 #[test]
 fn a_sleep_may_turn_into_a_suspension() {
-    let (clock, management) = managed(50, Slots::Forgotten);
+    let (clock, management) = managed(50);
     turn_at(&clock, &management, 10_000, 0);
     turn_at(&clock, &management, 700_000, 50);
     assert_eq!(management.finish_run(us(100_000)), Waited::Done);
@@ -186,7 +199,7 @@ fn a_sleep_may_turn_into_a_suspension() {
 
 #[test]
 fn a_wait_ends_at_its_timeout_and_can_be_taken_up_again() {
-    let (clock, management) = managed(0, Slots::Forgotten);
+    let (clock, management) = managed(0);
     let longest = Duration::from_secs(1);
     assert_eq!(
         management.finish_run_within(us(100), longest),
@@ -204,7 +217,7 @@ fn a_wait_ends_at_its_timeout_and_can_be_taken_up_again() {
         (99_951, Waited::Done),
     ];
     for (longest, ended) in table {
-        let (_, management) = managed(50, Slots::Forgotten);
+        let (_, management) = managed(50);
         assert_eq!(
             management.finish_run_within(us(100_000), us(longest)),
             ended
@@ -215,7 +228,7 @@ fn a_wait_ends_at_its_timeout_and_can_be_taken_up_again() {
 #[test]
 fn cancelling_ends_sleeps_and_suspensions_for_good() {
     for percent in [0, 50] {
-        let (clock, management) = managed(percent, Slots::Forgotten);
+        let (clock, management) = managed(percent);
         let cancelled = Arc::clone(&management);
         clock.at(us(3), move || cancelled.cancel());
         assert_eq!(management.finish_run(us(100_000)), Waited::Cancelled);
@@ -257,20 +270,19 @@ fn another_thread_ends_a_suspension_in_real_time() {
 /// Runs of 100 ms busy time at 50 %, with a manager that knows so many operations: what was inserted and
 /// what was slept, run by run.
 fn upstream_runs(ops: u64, runs: usize) -> Vec<(u64, u64)> {
-    let (_, management) = managed(50, Slots::Kept);
+    let mut pauses = Pauses::default();
     let mut known = ops;
     let run = |_| {
-        let mut inserted = Duration::ZERO;
-        if let Some(mut manager) = OpManager::start(management.idle_left(), known) {
+        let mut inserted = 0;
+        if let Some(mut manager) = OpManager::start(pauses.left, known) {
             inserted = (0..ops).map(|_| manager.op()).sum();
-            management.set_idle_left(manager.idle_left());
+            pauses.left = manager.left();
             known = manager.known_ops();
         }
-        let slept = match management.after_run(us(100_000) + inserted) {
-            SleepPlan::Sleep(time) => time.as_micros() as u64,
-            _ => 0,
-        };
-        (inserted.as_micros() as u64, slept)
+        match pauses.after_run(50, 100_000 + inserted) {
+            Plan::Sleep(slept) => (inserted, slept),
+            _ => (inserted, 0),
+        }
     };
     (0..runs).map(run).collect()
 }
@@ -293,21 +305,21 @@ fn am_10_upstream_settles_near_40_ms_inserted_and_60_slept() {
 #[test]
 fn am_10_upstreams_shares_decay() {
     for (ops, permille) in [(1, 1000), (2, 750), (10, 651), (100, 633)] {
-        let mut manager = OpManager::start(us(1_000_000), ops).unwrap();
-        let inserted: Duration = (0..ops).map(|_| manager.op()).sum();
-        assert_eq!(inserted.as_micros() / 1000, permille, "{ops} operations");
-        assert_eq!(manager.idle_left(), us(1_000_000) - inserted);
+        let mut manager = OpManager::start(1_000_000, ops).unwrap();
+        let inserted: u64 = (0..ops).map(|_| manager.op()).sum();
+        assert_eq!(inserted / 1000, permille, "{ops} operations");
+        assert_eq!(manager.left(), 1_000_000 - inserted);
     }
 }
 
 #[test]
 fn am_10_upstream_inserts_nothing_unknown_and_sticks_below_one_microsecond_a_share() {
-    assert!(OpManager::start(Duration::ZERO, 3).is_none());
-    let mut first = OpManager::start(us(1000), 0).unwrap();
-    assert_eq!((first.op(), first.op()), (Duration::ZERO, Duration::ZERO));
-    assert_eq!((first.idle_left(), first.known_ops()), (us(1000), 2));
+    assert!(OpManager::start(0, 3).is_none());
+    let mut first = OpManager::start(1000, 0).unwrap();
+    assert_eq!((first.op(), first.op()), (0, 0));
+    assert_eq!((first.left(), first.known_ops()), (1000, 2));
     // The most that was seen is kept.
-    let mut fewer = OpManager::start(us(9), 10).unwrap();
-    assert_eq!(fewer.op(), Duration::ZERO);
-    assert_eq!((fewer.idle_left(), fewer.known_ops()), (us(9), 10));
+    let mut fewer = OpManager::start(9, 10).unwrap();
+    assert_eq!(fewer.op(), 0);
+    assert_eq!((fewer.left(), fewer.known_ops()), (9, 10));
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use larder_control::{
-    BusId, Command, Compat, ControlFile, Coordinator, CoordinatorConfig, GpuLimit, JobPolicy,
-    JobReport, JobStatus, PerfControl, Slots, StatusFile,
+    BusId, Command, ControlFile, Coordinator, CoordinatorConfig, GpuLimit, JobPolicy, JobReport,
+    JobStatus, PerfControl, StatusFile,
 };
 
 fn gpu() -> BusId {
@@ -46,7 +46,7 @@ fn a_command_goes_through_the_files_and_comes_back_as_its_confirmation() {
     for command in &commands {
         file.command(gpu(), command);
     }
-    let read = ControlFile::parse(file.to_text(), Compat::Corrected).unwrap();
+    let read = ControlFile::parse(file.to_text()).unwrap();
     assert!(read.problems.is_empty());
     assert_eq!(read.file.gpus[&gpu()].max_device_mem, Some(60));
     assert_eq!(read.file.control_version, Some(1));
@@ -105,7 +105,7 @@ fn a_status_of_antman_is_no_report_and_of_another_gpu_neither() {
 
 #[test]
 fn a_control_version_that_is_no_number_is_a_problem_and_says_nothing() {
-    let read = ControlFile::parse(r#"{"controlVersion": -1}"#, Compat::Corrected).unwrap();
+    let read = ControlFile::parse(r#"{"controlVersion": -1}"#).unwrap();
     assert_eq!(read.file.control_version, None);
     assert_eq!(read.problems[0].path, "controlVersion");
 }
@@ -115,6 +115,4 @@ fn am_6_numbers_that_are_no_share_hold_nothing_back() {
     for (number, percent) in [(-1, 100), (0, 0), (1, 1), (99, 99), (100, 100), (150, 100)] {
         assert_eq!(PerfControl::of_file(number).percent(), percent, "{number}");
     }
-    assert_eq!(Slots::from(Compat::Corrected), Slots::Forgotten);
-    assert_eq!(Slots::from(Compat::AntMan), Slots::Kept);
 }

@@ -7,7 +7,7 @@ use larder_core::{AllocError, BestFit, Cause, PoolStats, Shared, Source, Stats};
 
 use super::peaks::Earlier;
 use crate::driver::owed::Unwaited;
-use crate::limits::unmet::Shrinking;
+use crate::limits::over_limit::OverLimit;
 use crate::limits::{OverBudget, TreeNode};
 use crate::lock_wait::Yield;
 use crate::with_tables::WithTables;
@@ -38,7 +38,7 @@ pub(crate) trait PoolSource<P: BestFit>: Source<P> + Send + Sync + Sized {
 pub(crate) struct BudgetedPool<S: PoolSource<P>, P: BestFit> {
     /// What is held is charged to it.
     pub(crate) node: Arc<TreeNode>,
-    pub(crate) shrinking: Shrinking,
+    pub(crate) over_limit: OverLimit,
     earlier: Earlier,
     /// What was not waited for, for the end.
     unwaited: Vec<Unwaited>,
@@ -57,7 +57,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
             unwaited: Vec::new(),
             context: context.clone(),
             node,
-            shrinking: Shrinking::default(),
+            over_limit: OverLimit::default(),
             earlier: Earlier::default(),
             core: ManuallyDrop::new(core),
         }
@@ -101,13 +101,13 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         })
     }
 
-    /// Takes over what may be live now; gives what is held above it.
-    pub(crate) fn take_limit_over(&self) -> u64 {
+    /// Reads the live limit anew. Returns what is held above it.
+    pub(crate) fn refresh_limit(&self) -> u64 {
         let left_out = || self.core.source().left_out_bytes();
         apply_newest(left_out, |left_out| {
             self.core.with(|bfc| {
                 // Read under the core's lock: of two threads here the later has the newer bound.
-                let bound = self.node.may_hold();
+                let bound = self.node.live_limit();
                 let limit = match bound {
                     u64::MAX => bound,
                     bound => bound.saturating_sub(left_out),
@@ -115,7 +115,7 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
                 let excess = bfc.set_limit(limit);
                 let usage = self.node.usage();
                 let lowered = bound < usage.config.hard_bytes || usage.excess_bytes > 0;
-                self.shrinking.set(excess > 0 || lowered);
+                self.over_limit.set(excess > 0 || lowered);
                 excess
             })
         })
@@ -163,23 +163,23 @@ impl<S: PoolSource<P>, P: BestFit> BudgetedPool<S, P> {
         }
     }
 
-    /// Called when so many bytes were freed, or some are wanted, while the pool is shrinking: shrinks, if it is
-    /// time to look. Whether it was.
+    /// Called when so many bytes were freed, or some are wanted, while the pool is over its limit:
+    /// shrinks, if it is time to look. Whether it was.
     pub(crate) fn look(&self, bytes: u64, none_live: impl Fn() -> bool, shrink: impl Fn()) -> bool {
-        self.shrinking.freed(bytes, none_live, || {
+        self.over_limit.freed(bytes, none_live, || {
             let before = self.node.usage().used_bytes;
             shrink();
             self.node.usage().used_bytes < before
         })
     }
 
-    /// Takes over what may be live, and gives back what is idle above it once `collect` has made free what no
-    /// work uses any more. Nothing is waited for.
+    /// Refreshes the live limit, and gives back what is idle above it once `collect` has made free
+    /// what no work uses any more. Nothing is waited for.
     pub(crate) fn shrink(&self, collect: impl FnOnce()) {
-        if self.take_limit_over() > 0 {
+        if self.refresh_limit() > 0 {
             collect();
             self.core.release_excess();
-            self.take_limit_over();
+            self.refresh_limit();
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A [`StreamPool`] whose limit is not met, or one above it is not: a free, an allocation that needs the driver
-//! and the end of a step look again what may be live and what can go back.
+//! A [`StreamPool`] over its limit, or under a budget that is: a free, an allocation that needs the
+//! driver and the end of a step refresh the live limit, and give back what they can.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use larder_core::{BestFit, PoolStats};
 use super::{HostWait, PoolSource, StreamPool, UpperTiers};
 
 impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
-    /// Called when a block was freed while the pool is shrinking: what is idle now goes back. Nothing is waited
-    /// for.
+    /// Called when a block was freed while the pool is over its limit: what is idle now goes back.
+    /// Nothing is waited for.
     #[cold]
-    pub(crate) fn freed_while_shrinking(&self, stream: Option<&CudaStream>, bytes: u64) {
+    pub(crate) fn freed_over_limit(&self, stream: Option<&CudaStream>, bytes: u64) {
         // In a capture no event may be asked.
         let captures = || stream.is_some_and(|stream| self.streams.captures(stream) != Ok(false));
         let none_live = || self.none_live();
@@ -26,12 +26,13 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         }
     }
 
-    /// Called when an allocation needs the driver while the pool is shrinking: what is idle goes back first, if
-    /// it is time to look; and what has gone back since, here or in other pools, lifts the bound.
-    pub(super) fn allocates_while_shrinking(&self) {
+    /// Called when an allocation needs the driver while the pool is over its limit: what is idle
+    /// goes back first, if it is time to look; and what has gone back since, here or in other
+    /// pools, lifts the bound.
+    pub(super) fn allocates_over_limit(&self) {
         let none_live = || self.none_live();
         if !self.memory.look(0, none_live, || self.shrink()) {
-            self.memory.take_limit_over();
+            self.memory.refresh_limit();
         }
     }
 
@@ -43,13 +44,13 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         live_bytes <= upper.map_or(0, held)
     }
 
-    /// Takes over what may be live, and gives back what is idle above it. Nothing is waited for.
+    /// Refreshes the live limit, and gives back what is idle above it. Nothing is waited for.
     pub(crate) fn shrink(&self) {
         self.memory.shrink(|| self.collect(HostWait::MayBlock));
         // What the driver did not take is charged still.
         if self.memory.context().deferred_frees() > 0 && self.memory.node.is_in_excess() {
             self.memory.context().settle_at_once();
-            self.memory.take_limit_over();
+            self.memory.refresh_limit();
         }
     }
 

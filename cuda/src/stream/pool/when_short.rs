@@ -37,8 +37,8 @@ impl<S: PoolSource<P>, P: BestFit> StreamPool<S, P> {
         if self.streams.captures(stream)? {
             return Err(DeviceAllocError::Capturing);
         }
-        if self.memory.shrinking.is_on() {
-            self.allocates_while_shrinking();
+        if self.memory.over_limit.is_on() {
+            self.allocates_over_limit();
         }
         self.shared().source().forget_over_budget();
         if self.give_back_above(host)

@@ -54,9 +54,10 @@ impl PinnedAllocator {
         Budget::of(&self.0.pool.node).watch(callback)
     }
 
-    /// Called when a buffer was dropped while the pool is shrinking: what is idle now goes back.
+    /// Called when a buffer was dropped while the pool is over its limit: what is idle now goes
+    /// back.
     #[cold]
-    pub(super) fn freed_while_shrinking(&self, bytes: u64) {
+    pub(super) fn freed_over_limit(&self, bytes: u64) {
         let inner = &*self.0;
         let none_live = || inner.none_live();
         let looked = inner.pool.look(bytes, none_live, || {
@@ -74,9 +75,9 @@ impl LimitedPool for PinnedInner {
         &self.pool.node
     }
 
-    fn take_limit(&self) {
-        self.pool.shrinking.begin();
-        self.pool.take_limit_over();
+    fn refresh_limit(&self) {
+        self.pool.over_limit.begin();
+        self.pool.refresh_limit();
     }
 
     fn pool_stats(&self) -> PoolStats {

@@ -16,7 +16,7 @@ use larder_cuda_abi::StreamHandle;
 
 use super::uses::PinnedUses;
 use crate::driver::locked;
-#[cfg(feature = "control")]
+#[cfg(feature = "job")]
 use crate::limits::LimitedPool;
 use crate::limits::{self, Budget};
 use crate::stream::pool::{BudgetedPool, PoolSource};
@@ -108,7 +108,7 @@ impl PinnedAllocator {
         let pool: Weak<PinnedInner> = Arc::downgrade(&inner);
         limits::enter(pool, &inner.pool.node);
         // A budget above may be in excess.
-        inner.pool.take_limit_over();
+        inner.pool.refresh_limit();
         Ok(Self(inner))
     }
 
@@ -148,10 +148,10 @@ impl PinnedAllocator {
     pub(super) fn take(&self, request: &Request) -> Result<Block, DeviceAllocError> {
         let inner = &*self.0;
         inner.poll();
-        if inner.pool.shrinking.is_on() {
+        if inner.pool.over_limit.is_on() {
             // Dropped buffers are looked at here too.
-            self.freed_while_shrinking(0);
-            inner.pool.take_limit_over();
+            self.freed_over_limit(0);
+            inner.pool.refresh_limit();
         }
         inner.pool.shared().source().forget_over_budget();
         let found = match inner.pool.shared().alloc(request) {
@@ -177,8 +177,8 @@ impl PinnedAllocator {
             uses.end_all(&self.0.events);
             locked(&self.0.waiting).push((block, uses));
         }
-        if self.0.pool.shrinking.is_on() {
-            self.freed_while_shrinking(bytes);
+        if self.0.pool.over_limit.is_on() {
+            self.freed_over_limit(bytes);
         }
     }
 
@@ -223,7 +223,7 @@ impl PinnedAllocator {
     }
 
     /// This, by its limit, for as long as it is there.
-    #[cfg(feature = "control")]
+    #[cfg(feature = "job")]
     pub(crate) fn as_pool(&self) -> Weak<dyn LimitedPool> {
         let pool: Weak<PinnedInner> = Arc::downgrade(&self.0);
         pool

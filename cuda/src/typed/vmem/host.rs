@@ -87,7 +87,7 @@ pub(super) fn make(
     let pool: Weak<VmemHost> = Arc::downgrade(&host);
     limits::enter(pool, &host.memory.node);
     // A budget above may be in excess.
-    host.memory.take_limit_over();
+    host.memory.refresh_limit();
     Ok(Some(host))
 }
 
@@ -140,8 +140,8 @@ impl StreamAllocator for VmemHost {
                     .map_err(DeviceFreeError::from_core)?;
             }
         }
-        if self.memory.shrinking.is_on() {
-            self.freed_while_shrinking(Some(stream), bytes);
+        if self.memory.over_limit.is_on() {
+            self.freed_over_limit(Some(stream), bytes);
         }
         Ok(())
     }

@@ -67,9 +67,9 @@ impl LimitedPool for VmemHost {
         &self.memory.node
     }
 
-    fn take_limit(&self) {
-        self.memory.shrinking.begin();
-        self.memory.take_limit_over();
+    fn refresh_limit(&self) {
+        self.memory.over_limit.begin();
+        self.memory.refresh_limit();
     }
 
     fn pool_stats(&self) -> PoolStats {

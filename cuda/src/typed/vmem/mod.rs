@@ -18,7 +18,7 @@ mod limit;
 
 use core::fmt;
 use std::sync::Arc;
-#[cfg(feature = "control")]
+#[cfg(feature = "job")]
 use std::sync::Weak;
 
 use cudarc::driver::CudaStream;
@@ -129,7 +129,7 @@ impl VmemAllocator {
     }
 
     /// The host's side, by its limit, for as long as it is there.
-    #[cfg(feature = "control")]
+    #[cfg(feature = "job")]
     pub(crate) fn host_pool(&self) -> Option<Weak<dyn LimitedPool>> {
         let pool: Weak<VmemHost> = Arc::downgrade(self.0.host.as_ref()?);
         Some(pool)

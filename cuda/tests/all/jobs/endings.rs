@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use larder_core::limits::LimitAnswer;
 use larder_cuda::Returned;
-use larder_cuda::control::larder_control::{Group, OnError, WatchMode};
-use larder_cuda::control::{Job, JobConfig};
 use larder_cuda::driver::Rule;
+use larder_cuda::job::larder_control::{Group, OnError, WatchMode};
+use larder_cuda::job::{Job, JobConfig};
 
 use super::common::{MIB, alone, alone_and_clean, assert_clean};
 use super::{Folder, by_hand, gpu, job, looking, setup};
@@ -179,7 +179,7 @@ fn am_9_an_action_that_fails_a_run_gives_the_value_back_and_stops_the_later_ones
     let (_, job) = job(by_hand(&folder));
     let (_context, memory, _stream) = setup(64 * MIB);
     job.manage(&memory).unwrap();
-    let failing = |run: &larder_cuda::control::Run| match run.graph {
+    let failing = |run: &larder_cuda::job::Run| match run.graph {
         1 => Err("graph 1".into()),
         _ => Ok(()),
     };

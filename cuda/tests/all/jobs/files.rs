@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use larder_cuda::control::JobFiles;
+use larder_cuda::job::JobFiles;
 
 use super::common::{MIB, alone};
 use super::{Folder, by_hand, gpu, job, setup};

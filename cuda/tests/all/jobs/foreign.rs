@@ -1,7 +1,7 @@
 //! Memory that a job takes from the driver by itself.
 
 use larder_cuda::ForeignMemory;
-use larder_cuda::control::larder_control::{ControlFile, SleepState};
+use larder_cuda::job::larder_control::{ControlFile, SleepState};
 
 use super::common::{MIB, alone_and_clean};
 use super::{Folder, by_hand, gpu, setup};

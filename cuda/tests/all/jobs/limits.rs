@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use larder_core::limits::LimitAnswer;
-use larder_cuda::control::larder_control::Recorded;
-use larder_cuda::control::{Apply, JobConfig};
+use larder_cuda::job::larder_control::{BusId, Ceiling, ControlFile};
+use larder_cuda::job::{Apply, JobConfig, Pauses, Recorded};
 use larder_cuda::{DeviceAllocator, HostSide, VmemAllocator, VmemConfig};
 
 use super::common::{MIB, alone, alone_and_clean, assert_clean};
@@ -17,14 +17,12 @@ fn am_5_upstreams_case_the_limit_is_one_mebibyte_and_then_two_gibibytes() {
     let Some((control, _turn)) = alone() else {
         return;
     };
-    for antman in [false, true] {
+    for pauses in [Pauses::Spread, Pauses::AtRunEnd] {
         let folder = Folder::new("upstream");
-        let mut config = by_hand(&folder);
-        if antman {
-            config = JobConfig::antman("test", folder.files());
-            config.listener.watch_mode = by_hand(&folder).listener.watch_mode;
-        }
-        let (_, job) = job(config);
+        let (_, job) = job(JobConfig {
+            pauses,
+            ..by_hand(&folder)
+        });
         let (context, device, stream) = setup(u64::MAX);
         let host = HostSide::Pinned(4096 * MIB);
         let memory = VmemAllocator::new(&device, VmemConfig::new(host)).unwrap();
@@ -36,7 +34,7 @@ fn am_5_upstreams_case_the_limit_is_one_mebibyte_and_then_two_gibibytes() {
             job.poll();
             let ran = job.run(0, || ()).unwrap();
             drop(ran);
-            assert_eq!(device.limit_bytes(), bytes, "antman {antman}");
+            assert_eq!(device.limit_bytes(), bytes, "{pauses:?}");
             assert_eq!(memory.vmem_stats().device.limit_bytes, bytes);
         }
         drop((job, memory, device, stream, context));
@@ -66,7 +64,7 @@ fn a_limit_that_is_lowered_under_live_blocks_is_deferred_and_the_status_tells_wh
         let adjusted = end.adjusted[0].as_ref().unwrap();
         assert!(!adjusted.is_met());
         let deferred = LimitAnswer::Deferred { bytes: 8 * MIB };
-        assert_eq!(adjusted.outcomes[0].answer, Some(deferred));
+        assert_eq!(adjusted.parts[0].answer, deferred);
         // Written at once, and not in 10 s.
         let limit = folder.status().larder.unwrap();
         assert_eq!(limit.control_version, Some(7));
@@ -88,6 +86,100 @@ fn a_limit_that_is_lowered_under_live_blocks_is_deferred_and_the_status_tells_wh
         assert_eq!((limit.deferred_bytes, limit.held_bytes), (0, 8 * MIB));
         memory.free(&stream, second).unwrap();
     });
+}
+
+#[test]
+fn s7_5_a_limit_is_set_once_and_kept_by_a_file_that_does_not_name_it() {
+    let Some((_, _turn)) = alone() else {
+        return;
+    };
+    let folder = Folder::new("once");
+    let (_, job) = job(by_hand(&folder));
+    let (_context, memory, _stream) = setup(64 * MIB);
+    job.manage(&memory).unwrap();
+    // The newest of several files under way counts, and one that says the same, or nothing, changes
+    // nothing.
+    for (limit, version, parts) in [
+        (Some(8 * MIB), 1, 1),
+        (Some(8 * MIB), 2, 0),
+        (None, 3, 0),
+        (Some(9 * MIB), 4, 1),
+    ] {
+        let (_, end) = job
+            .run(0, || {
+                folder.order(limit, Some(version), None);
+                job.poll();
+            })
+            .unwrap();
+        assert_eq!(end.adjusted.len(), parts, "order {version}");
+        assert_eq!(job.state().control_version, Some(version));
+        let limit = if version < 4 { 8 } else { 9 };
+        assert_eq!(memory.limit_bytes(), limit * MIB);
+    }
+}
+
+#[test]
+fn s7_5_a_limit_above_the_ceiling_is_lowered_to_it_and_said_to_be() {
+    let Some((_, _turn)) = alone() else {
+        return;
+    };
+    for (ceiling, bytes) in [
+        (Ceiling::Initial, 64 * MIB),
+        (Ceiling::Bytes(96 * MIB), 96 * MIB),
+        (Ceiling::None, u64::MAX),
+    ] {
+        let folder = Folder::new("ceiling");
+        let (_, job) = job(JobConfig {
+            ceiling,
+            ..by_hand(&folder)
+        });
+        let (_context, memory, _stream) = setup(64 * MIB);
+        job.manage(&memory).unwrap();
+        for limit in [bytes - 1, bytes, u64::MAX] {
+            let (_, end) = job
+                .run(0, || {
+                    folder.order(Some(limit), None, None);
+                    job.poll();
+                })
+                .unwrap();
+            // The largest number is the second and the third here.
+            let Some(Ok(adjusted)) = end.adjusted.first() else {
+                assert_eq!(bytes, u64::MAX);
+                continue;
+            };
+            assert_eq!(adjusted.limit_bytes, limit);
+            assert_eq!(adjusted.ceiling_bytes, (limit > bytes).then_some(bytes));
+            assert_eq!(memory.limit_bytes(), limit.min(bytes));
+        }
+    }
+}
+
+#[test]
+fn s7_5_a_gpu_without_an_allocator_is_an_error_value_and_the_other_gets_its_limit() {
+    let Some((_, _turn)) = alone() else {
+        return;
+    };
+    let folder = Folder::new("nobody");
+    let (_, job) = job(by_hand(&folder));
+    let (_context, memory, _stream) = setup(64 * MIB);
+    job.manage(&memory).unwrap();
+    let other: BusId = "3b:00.0".parse().unwrap();
+    let mut file = ControlFile::default();
+    file.limit(gpu(), 8 * MIB);
+    file.limit(other, 8 * MIB);
+    let (_, end) = job
+        .run(0, || {
+            folder.say(&file.to_text());
+            job.poll();
+        })
+        .unwrap();
+    let [Ok(adjusted), Err(error)] = &end.adjusted[..] else {
+        panic!("{:?}", end.adjusted);
+    };
+    assert!(adjusted.gpu == gpu() && adjusted.is_met());
+    assert_eq!(error.gpu, other);
+    assert!(error.to_string().contains("3b:00.0"));
+    assert_eq!(memory.limit_bytes(), 8 * MIB);
 }
 
 #[test]

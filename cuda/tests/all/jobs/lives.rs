@@ -1,7 +1,7 @@
 //! One job of a name, and orders for one life of it.
 
-use larder_cuda::control::larder_control::{ControlFile, Life, SleepState};
-use larder_cuda::control::{Job, JobError};
+use larder_cuda::job::larder_control::{ControlFile, Life, SleepState};
+use larder_cuda::job::{Job, JobError};
 
 use super::common::{MIB, alone};
 use super::{Folder, by_hand, gpu, job, setup};

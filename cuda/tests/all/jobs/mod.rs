@@ -1,5 +1,5 @@
 //! Jobs on the stand-in: control files obeyed by real allocators and launches, and statuses of them.
-#![cfg(feature = "control")]
+#![cfg(feature = "job")]
 
 use crate::common;
 
@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_cuda::control::larder_control::{
+use larder_cuda::job::larder_control::{
     BusId, ControlFile, ListenerConfig, ManualClock, StatusFile, WatchMode,
 };
-use larder_cuda::control::{Job, JobConfig, JobFiles};
+use larder_cuda::job::{Job, JobConfig, JobFiles};
 use larder_cuda::{ArenaPolicy, Context, DeviceAllocator, DeviceConfig};
 
 /// The stand-in's first device.

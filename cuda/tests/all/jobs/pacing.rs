@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use larder_cuda::control::larder_control::{Clock, Waited};
-use larder_cuda::control::{Job, LaunchPaced, Pauses};
 use larder_cuda::driver::abi::stand_in::KernelCall;
 use larder_cuda::driver::{HostLaunch, StandIn};
+use larder_cuda::job::larder_control::{Clock, Waited};
+use larder_cuda::job::{Job, LaunchPaced, Pauses};
 use larder_cuda::{Context, Launch};
 
 use super::common::{MIB, alone};

@@ -8,11 +8,11 @@ use std::time::Duration;
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use larder_core::Block;
-use larder_cuda::control::Job;
-use larder_cuda::control::larder_control::{
+use larder_cuda::driver::StandIn;
+use larder_cuda::job::Job;
+use larder_cuda::job::larder_control::{
     Clock, ControlFile, Group, ManualClock, OnError, SleepState, SleepStatus, Waited,
 };
-use larder_cuda::driver::StandIn;
 use larder_cuda::{DeviceAllocError, DeviceAllocator, DeviceConfig};
 
 use super::common::{DEVICE_BYTES, MIB, alone, alone_and_clean, assert_clean, assert_filled, fill};
@@ -324,7 +324,7 @@ fn time_asleep_is_no_work_also_behind_a_run_whose_action_failed() {
         half(false);
         let fails = Arc::new(AtomicBool::new(true));
         let once = Arc::clone(&fails);
-        let fail = move |_: &larder_cuda::control::Run| match once.swap(false, Ordering::Relaxed) {
+        let fail = move |_: &larder_cuda::job::Run| match once.swap(false, Ordering::Relaxed) {
             true => Err("no".into()),
             false => Ok(()),
         };

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use larder_cuda::control::larder_control::{Clock, Recorded};
+use larder_cuda::job::Recorded;
+use larder_cuda::job::larder_control::Clock;
 use larder_cuda::{
     HostSide, PinnedAllocator, PinnedConfig, StreamAllocator, VmemAllocator, VmemConfig,
 };

@@ -1,11 +1,13 @@
-//! Control files: every rule of reading them (am_5), and what is in force afterwards.
+//! Control files: every rule of reading them (am_5).
 
 mod property;
 mod random;
 
-use larder_control::{
-    BusId, Compat, ControlFile, ControlState, ParseError, Parsed, ProblemKind as Kind,
-};
+use std::collections::BTreeMap;
+
+use larder_control::{BusId, ControlFile, GpuControl, ParseError, Parsed, ProblemKind as Kind};
+use larder_model::antman::Orders;
+use larder_model::antman::reading::{self, Entry};
 
 const GPU: &str = "00:1e.0";
 
@@ -14,11 +16,7 @@ fn gpu() -> BusId {
 }
 
 fn read(text: &str) -> Parsed {
-    ControlFile::parse(text, Compat::Corrected).unwrap()
-}
-
-fn antman(text: &str) -> Parsed {
-    ControlFile::parse(text, Compat::AntMan).unwrap()
+    ControlFile::parse(text).unwrap()
 }
 
 fn with_limit(value: &str) -> String {
@@ -37,26 +35,23 @@ fn problems(parsed: &Parsed) -> Vec<(&str, Kind)> {
         .collect()
 }
 
-/// A state with 4711 bytes and 37 %.
-fn state(compat: Compat) -> ControlState {
-    let mut file = ControlFile::default();
-    file.limit(gpu(), 4711);
-    file.perf_control = Some(37);
-    let mut state = ControlState::new(compat);
-    let _ = state.apply(&file);
-    state
+/// The limit that a file gives.
+fn limit(parsed: &Parsed) -> Option<u64> {
+    parsed.file.gpus[&gpu()].max_device_mem
 }
 
 #[test]
 fn am_5_the_exact_file_of_antman_is_read() {
     let text = r#"{"name": "a job", "gpuConfigInfo": {"00:1e.0": {"maxDeviceMem": 1048576}}, "perfControl": 50}"#;
-    for parsed in [read(text), antman(text)] {
-        assert_eq!(parsed.file.name.as_deref(), Some("a job"));
-        assert_eq!(parsed.file.gpus[&gpu()].max_device_mem, Some(1 << 20));
-        assert_eq!(parsed.file.perf_control, Some(50));
-        assert_eq!(parsed.file.version, None);
-        assert!(parsed.problems.is_empty());
-    }
+    let parsed = read(text);
+    assert_eq!(parsed.file.name.as_deref(), Some("a job"));
+    assert_eq!(parsed.file.gpus[&gpu()].max_device_mem, Some(1 << 20));
+    assert_eq!(parsed.file.perf_control, Some(50));
+    assert_eq!(parsed.file.version, None);
+    assert!(parsed.problems.is_empty());
+    let antman = reading::limits(&[GPU], &[(GPU, Entry::Limit("1048576"))]);
+    assert_eq!(antman, (BTreeMap::from([(GPU.to_owned(), 1 << 20)]), false));
+    assert_eq!(reading::perf_control("50"), Some(50));
 }
 
 #[test]
@@ -84,19 +79,10 @@ fn am_5_a_limit_is_any_whole_number_of_64_bits() {
     ];
     for (text, expected) in cases {
         let parsed = read(&with_limit(text));
-        let mut state = state(Compat::Corrected);
-        let changes = state.apply(&parsed.file);
+        assert_eq!(limit(&parsed), expected.ok(), "{text}");
         match expected {
-            Ok(bytes) => {
-                assert_eq!(state.limit_bytes(gpu()), Some(bytes), "{text}");
-                assert_eq!(changes.limits, [(gpu(), bytes)], "{text}");
-                assert!(parsed.problems.is_empty(), "{text}");
-            }
-            Err(kind) => {
-                assert_eq!(state.limit_bytes(gpu()), Some(4711), "{text}");
-                assert!(changes.is_empty(), "{text}");
-                assert_eq!(problems(&parsed), [(path, kind)], "{text}");
-            }
+            Ok(_) => assert!(parsed.problems.is_empty(), "{text}"),
+            Err(kind) => assert_eq!(problems(&parsed), [(path, kind)], "{text}"),
         }
     }
     // Upstream's reader takes a whole number with a point at any size, and skips the rest.
@@ -107,13 +93,12 @@ fn am_5_a_limit_is_any_whole_number_of_64_bits() {
         ("-5", None),
         ("\"1\"", None),
     ] {
-        let parsed = antman(&with_limit(text));
-        assert_eq!(parsed.file.gpus[&gpu()].max_device_mem, bytes, "{text}");
+        assert_eq!(reading::number(text), bytes, "{text}");
     }
 }
 
 #[test]
-fn am_5_perf_control_is_0_to_100_or_the_old_value_stays() {
+fn am_5_perf_control_is_0_to_100_or_absent_so_that_the_old_value_stays() {
     let cases: [(&str, Result<i32, Kind>); 12] = [
         ("0", Ok(0)),
         ("1", Ok(1)),
@@ -130,10 +115,7 @@ fn am_5_perf_control_is_0_to_100_or_the_old_value_stays() {
     ];
     for (text, expected) in cases {
         let parsed = read(&with_perf(text));
-        let mut state = state(Compat::Corrected);
-        let changes = state.apply(&parsed.file);
-        assert_eq!(changes.perf_control, expected.ok(), "{text}");
-        assert_eq!(state.perf_control(), expected.unwrap_or(37), "{text}");
+        assert_eq!(parsed.file.perf_control, expected.ok(), "{text}");
         match expected {
             Ok(_) => assert!(parsed.problems.is_empty(), "{text}"),
             Err(kind) => assert_eq!(problems(&parsed), [("perfControl", kind)], "{text}"),
@@ -155,11 +137,10 @@ fn am_5_antman_keeps_150_and_cuts_two_to_the_32_to_a_suspended_job() {
         ("\"50\"", None),
         ("null", None),
     ] {
-        let parsed = antman(&with_perf(text));
-        assert_eq!(parsed.file.perf_control, expected, "{text}");
-        let mut state = state(Compat::AntMan);
-        let _ = state.apply(&parsed.file);
-        assert_eq!(state.perf_control(), expected.unwrap_or(37), "{text}");
+        assert_eq!(reading::perf_control(text), expected, "{text}");
+        // What is a share there is the same share here.
+        let share = expected.filter(|perf| (0..=100).contains(perf) && text.len() < 5);
+        assert_eq!(read(&with_perf(text)).file.perf_control, share, "{text}");
     }
 }
 
@@ -173,9 +154,8 @@ fn am_5_a_name_in_upper_case_or_with_a_domain_is_the_same_gpu() {
             "{key}"
         );
         // Upstream compares letter for letter.
-        let parsed = antman(&text);
-        assert!(parsed.file.gpus.is_empty());
-        assert_eq!(parsed.problems[0].what, Kind::NeverMatches);
+        let (antman, _) = reading::limits(&[GPU], &[(key, Entry::Limit("7"))]);
+        assert!(antman.is_empty(), "{key}");
     }
     let parsed = read(&with_limit("7").replace(GPU, "GPU 0"));
     assert_eq!(
@@ -202,23 +182,14 @@ fn am_5_of_two_spellings_of_one_gpu_the_later_one_wins_and_is_named() {
 #[test]
 fn am_5_what_is_no_object_gives_nothing() {
     for text in ["[]", "1", "\"x\"", "null", "true"] {
-        for compat in [Compat::Corrected, Compat::AntMan] {
-            assert_eq!(
-                ControlFile::parse(text, compat),
-                Err(ParseError::NotAnObject),
-                "{text}"
-            );
-        }
+        let parsed = ControlFile::parse(text);
+        assert_eq!(parsed, Err(ParseError::NotAnObject), "{text}");
     }
     // Inside, the rest of the file counts; upstream throws.
     let text = r#"{"gpuConfigInfo": [1], "perfControl": 5}"#;
     let parsed = read(text);
     assert_eq!(problems(&parsed), [("gpuConfigInfo", Kind::NotAnObject)]);
     assert_eq!(parsed.file.perf_control, Some(5));
-    assert_eq!(
-        ControlFile::parse(text, Compat::AntMan),
-        Err(ParseError::NotAnObject)
-    );
     let text = r#"{"gpuConfigInfo": {"00:1e.0": 1, "00:1f.0": {"maxDeviceMem": 2}}}"#;
     let parsed = read(text);
     assert_eq!(
@@ -226,10 +197,9 @@ fn am_5_what_is_no_object_gives_nothing() {
         [("gpuConfigInfo.00:1e.0", Kind::NotAnObject)]
     );
     assert_eq!(parsed.file.gpus.len(), 1);
-    assert_eq!(
-        ControlFile::parse(text, Compat::AntMan),
-        Err(ParseError::NotAnObject)
-    );
+    let entries = [(GPU, Entry::NotAnObject), ("00:1f.0", Entry::Limit("2"))];
+    let antman = reading::limits(&[GPU, "00:1f.0"], &entries);
+    assert_eq!(antman, (BTreeMap::new(), true));
 }
 
 #[test]
@@ -245,19 +215,16 @@ fn am_5_null_and_nothing_at_all_change_nothing() {
     for text in texts {
         let parsed = read(text);
         assert!(parsed.problems.is_empty(), "{text}");
-        let mut after = state(Compat::Corrected);
-        assert!(after.apply(&parsed.file).is_empty(), "{text}");
-        assert_eq!(after, state(Compat::Corrected), "{text}");
+        let has_limit = |gpu: &GpuControl| gpu.max_device_mem.is_some();
+        assert!(!parsed.file.gpus.values().any(has_limit), "{text}");
+        assert_eq!(parsed.file.perf_control, None, "{text}");
     }
 }
 
 #[test]
 fn am_5_an_empty_file_and_what_is_not_json_give_nothing() {
     for text in ["", " ", "\n\t "] {
-        assert_eq!(
-            ControlFile::parse(text, Compat::Corrected),
-            Err(ParseError::Empty)
-        );
+        assert_eq!(ControlFile::parse(text), Err(ParseError::Empty));
     }
     for text in [
         &b"{]"[..],
@@ -267,12 +234,12 @@ fn am_5_an_empty_file_and_what_is_not_json_give_nothing() {
         b"{\"name\": \"\xff\"}",
         b"\xef\xbb\xbf{}",
     ] {
-        let error = ControlFile::parse(text, Compat::Corrected).unwrap_err();
+        let error = ControlFile::parse(text).unwrap_err();
         assert!(matches!(error, ParseError::Syntax { .. }), "{error:?}");
     }
     let deep = "[".repeat(100_000);
     assert!(matches!(
-        ControlFile::parse(deep, Compat::Corrected),
+        ControlFile::parse(deep),
         Err(ParseError::Syntax { .. })
     ));
 }
@@ -281,14 +248,10 @@ fn am_5_an_empty_file_and_what_is_not_json_give_nothing() {
 fn am_5_a_file_torn_at_any_byte_gives_nothing() {
     let text = r#"{"name": "ä job", "gpuConfigInfo": {"00:1e.0": {"maxDeviceMem": 1048576}}, "perfControl": 50}"#;
     for end in 0..text.len() {
-        for compat in [Compat::Corrected, Compat::AntMan] {
-            assert!(
-                ControlFile::parse(&text.as_bytes()[..end], compat).is_err(),
-                "torn at {end}"
-            );
-        }
+        let torn = ControlFile::parse(&text.as_bytes()[..end]);
+        assert!(torn.is_err(), "torn at {end}");
     }
-    assert!(ControlFile::parse(text, Compat::Corrected).is_ok());
+    assert!(ControlFile::parse(text).is_ok());
 }
 
 #[test]
@@ -299,7 +262,7 @@ fn am_5_a_file_of_a_mebibyte_is_read_and_one_byte_more_is_not() {
     text.push(' ');
     let bytes = ControlFile::MAX_BYTES + 1;
     assert_eq!(
-        ControlFile::parse(&text, Compat::Corrected),
+        ControlFile::parse(&text),
         Err(ParseError::TooLarge { bytes })
     );
 }
@@ -316,34 +279,23 @@ fn am_5_a_bad_value_keeps_the_good_ones_beside_it() {
         ("perfControl", Kind::NotAPercentage),
     ];
     assert_eq!(problems(&parsed), expected);
-    let mut state = state(Compat::Corrected);
-    let changes = state.apply(&parsed.file);
-    assert_eq!(changes.limits, [("00:1f.0".parse().unwrap(), 9)]);
-    assert_eq!(
-        (state.limit_bytes(gpu()), state.perf_control()),
-        (Some(4711), 37)
-    );
+    let other: BusId = "00:1f.0".parse().unwrap();
+    assert_eq!(parsed.file.gpus[&other].max_device_mem, Some(9));
+    assert_eq!((limit(&parsed), parsed.file.perf_control), (None, None));
     for problem in &parsed.problems {
         assert!(problem.to_string().starts_with(&problem.path));
     }
 }
 
+/// What a job does with the same limit again: `cuda/tests/all/jobs/limits.rs`.
 #[test]
-fn am_5_only_what_changed_is_put_in_force_and_antman_repeats_all() {
-    let text = with_limit("7");
-    for (compat, again) in [
-        (Compat::Corrected, vec![]),
-        (Compat::AntMan, vec![(gpu(), 7)]),
-    ] {
-        let mut state = ControlState::new(compat);
-        let parsed = ControlFile::parse(&text, compat).unwrap();
-        assert_eq!(state.apply(&parsed.file).limits, [(gpu(), 7)]);
-        assert_eq!(state.apply(&parsed.file).limits, again);
-        // A GPU that is not named any more keeps its limit.
-        let _ = state.apply(&ControlFile::parse(with_perf("9"), compat).unwrap().file);
-        assert_eq!(state.limit_bytes(gpu()), Some(7));
-        assert_eq!(state.perf_control(), 9);
+fn am_5_antman_adjusts_the_same_limit_again() {
+    let mut antman = Orders::default();
+    let (limits, _) = reading::limits(&[GPU], &[(GPU, Entry::Limit("7"))]);
+    for _ in 0..2 {
+        assert_eq!(antman.read(&limits), [(GPU.to_owned(), 7)]);
     }
+    assert_eq!(antman.read(&BTreeMap::new()), []);
 }
 
 #[test]
@@ -379,11 +331,10 @@ fn a_problem_shows_a_key_without_its_control_characters() {
 fn a_word_on_sleep_is_true_or_false_and_anything_else_changes_nothing() {
     for (text, expected) in [("true", Some(true)), ("false", Some(false)), ("null", None)] {
         let text = format!("{{\"asleep\": {text}, \"perfControl\": 50}}");
-        for parsed in [read(&text), antman(&text)] {
-            assert_eq!(parsed.file.asleep, expected, "{text}");
-            assert!(parsed.problems.is_empty(), "{text}");
-            assert_eq!(read(&parsed.file.to_text()).file, parsed.file);
-        }
+        let parsed = read(&text);
+        assert_eq!(parsed.file.asleep, expected, "{text}");
+        assert!(parsed.problems.is_empty(), "{text}");
+        assert_eq!(read(&parsed.file.to_text()).file, parsed.file);
     }
     for wrong in ["1", "0", "\"true\"", "{}", "[true]"] {
         let parsed = read(&format!("{{\"asleep\": {wrong}, \"perfControl\": 50}}"));

@@ -26,7 +26,7 @@ struct Orders {
     asleep: bool,
 }
 
-/// A job with its two files, as `larder_cuda::control` does it.
+/// A job with its two files, as `larder_cuda::job` does it.
 #[derive(Clone, Debug)]
 struct Sleeper {
     id: JobId,

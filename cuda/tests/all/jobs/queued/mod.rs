@@ -9,17 +9,15 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use larder_cuda::control::larder_control::{
-    Clock, ControlFile, Group, OnError, Recorded, SleepState, Waited,
-};
-use larder_cuda::control::{Job, JobConfig, LaunchPaced, Pauses};
 use larder_cuda::driver::StandIn;
 use larder_cuda::driver::abi::stand_in::KernelCall;
+use larder_cuda::job::larder_control::{Clock, ControlFile, Group, OnError, SleepState, Waited};
+use larder_cuda::job::{Job, JobConfig, LaunchPaced, Pauses, Recorded};
 use larder_cuda::{Context, DeviceAllocator, Launch};
 
-use super::common::alone;
+use super::common::{MIB, alone};
 use super::endings::until;
-use super::{Folder, by_hand};
+use super::{Folder, by_hand, plain};
 
 const PTX: &str = "
 .version 7.0
@@ -232,7 +230,7 @@ fn the_status_and_the_actions_have_the_time_of_the_device() {
         let world = World::new(control, "times", 2 * MS, percent);
         let seen = Arc::new(AtomicU64::new(0));
         let see = Arc::clone(&seen);
-        let look = move |run: &larder_cuda::control::Run| {
+        let look = move |run: &larder_cuda::job::Run| {
             see.store(run.duration.as_nanos() as u64, Ordering::Relaxed);
             Ok(())
         };
@@ -395,5 +393,28 @@ fn runs_on_several_devices_are_each_timed() {
         assert_eq!(control.advance(Duration::ZERO), 4 * MS * run);
         std::mem::swap(&mut world.stream, &mut stream);
         std::mem::swap(&mut world.spin, &mut spin);
+    }
+}
+
+#[test]
+fn s7_5_what_queued_work_uses_above_a_limit_goes_back_at_the_end_of_a_run() {
+    let Some((control, _turn)) = alone() else {
+        return;
+    };
+    let world = World::new(control, "deferred", 2 * MS, 100);
+    let context = Context::new(0).unwrap();
+    let memory = DeviceAllocator::with_config(&context, plain(u64::MAX)).unwrap();
+    world.job.manage(&memory).unwrap();
+    let block = memory.alloc(&world.stream, 4 * MIB).unwrap();
+    world.launch(false);
+    memory.free(&world.stream, block).unwrap();
+    world.folder.order(Some(0), None, None);
+    world.job.poll();
+    for (time, held_bytes) in [(MS, 4 * MIB), (MS, 0)] {
+        control.advance(time);
+        assert_eq!(control.used(0), 4 * MIB, "nobody has looked");
+        let (_, end) = world.job.run(0, || ()).unwrap();
+        assert!(end.adjusted.is_empty());
+        assert_eq!(control.used(0), held_bytes);
     }
 }

@@ -12,10 +12,11 @@ use crate::{DeviceAllocError, Launch};
 
 /// Holds launches back as a job's share of the time wants it. A clone is the same pacer.
 ///
-/// Any work counts as a launch: ask before a copy or a graph as before a kernel. At full share a launch
-/// costs one load. Below it, each waits for an equal part of what the run is to pause ([`Pacer`]), and at
-/// share 0 until that ends. Inside [`Job::run_on`](super::Job::run_on) a launch that waits lets the device
-/// finish first. Work that is captured for a graph is not launched: ask where the graph is.
+/// Any work counts as a launch: ask before a copy or a graph as before a kernel. At full share a
+/// launch costs one load. Below it, each waits for an equal part of what the run is to pause
+/// ([`Pacer`]), and at share 0 until that ends. Inside [`Job::run_on`](super::Job::run_on) a launch
+/// that waits lets the device finish first. Work that is captured for a graph is not launched: ask
+/// where the graph is.
 #[derive(Clone)]
 pub struct LaunchPacer {
     pacer: Arc<Pacer<Arc<dyn Clock>>>,
@@ -32,8 +33,8 @@ impl LaunchPacer {
         }
     }
 
-    /// To be called before a launch: comes back when it may go on. [`Job::cancel`](super::Job::cancel) and
-    /// the job's end let it go too, now and later.
+    /// To be called before a launch: comes back when it may go on.
+    /// [`Job::cancel`](super::Job::cancel) and the job's end let it go too, now and later.
     #[inline]
     pub fn launch(&self) {
         if self.holds_back() {
@@ -78,7 +79,7 @@ impl fmt::Debug for LaunchPacer {
 ///
 /// use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 /// use larder_cuda::Launch;
-/// use larder_cuda::control::{LaunchPaced, LaunchPacer};
+/// use larder_cuda::job::{LaunchPaced, LaunchPacer};
 ///
 /// # fn step(stream: &Arc<CudaStream>, kernel: &CudaFunction, pacer: &LaunchPacer) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut launch = Launch::on(stream, kernel);
@@ -116,7 +117,8 @@ impl LaunchPaced for Launch<'_> {
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, DeviceAllocError> {
         pacer.launch();
-        // SAFETY: the caller promises what `launch` asks for.
+        // SAFETY: the kernel takes the arguments as they were given, which is what `launch` asks
+        // for and `launch_paced` has its caller promise.
         unsafe { self.launch(config) }
     }
 }
@@ -131,7 +133,8 @@ impl LaunchPaced for LaunchArgs<'_> {
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, DriverError> {
         pacer.launch();
-        // SAFETY: the caller promises what `launch` asks for.
+        // SAFETY: the kernel takes the arguments as they were given, which is what `launch` asks
+        // for and `launch_paced` has its caller promise.
         unsafe { self.launch(config) }
     }
 }

@@ -8,13 +8,15 @@ use std::time::Duration;
 use super::JobShared;
 use crate::driver::locked;
 
-/// So long after the last look the numbers are looked at in any case, for programs that have no runs.
+/// The longest time between two checks, for programs that have no runs.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Where the program takes memory from the driver by itself: nobody says that it has more or less now.
+/// The longest time where the program takes memory from the driver by itself, which no callback
+/// tells.
 const LONGEST_FOREIGN: Duration = Duration::from_millis(250);
 
-/// Says that the status is to be written, and wakes the thread for it. The thread that has the state next
-/// writes it, so the job's thread is woken once and not until it is written.
+/// Notes that the status is to be written, and wakes the job's thread. Any thread that has the
+/// statistics next writes it, so the job's thread is woken once, and not until the status is
+/// written.
 #[derive(Default)]
 pub(super) struct Bell {
     state: Mutex<Rung>,
@@ -29,7 +31,7 @@ struct Rung {
 }
 
 impl Bell {
-    /// Says that the status has changed. Called from callbacks: does nothing else.
+    /// Notes that the status has changed. Does nothing else, since callbacks call it.
     pub(super) fn ring(&self) {
         let mut state = locked(&self.state);
         state.rung = true;
@@ -38,7 +40,7 @@ impl Bell {
         self.condition.notify_all();
     }
 
-    /// Whether it rang since this was last asked.
+    /// Returns whether it rang since the last call.
     pub(super) fn take(&self) -> bool {
         core::mem::take(&mut locked(&self.state).rung)
     }
@@ -48,8 +50,8 @@ impl Bell {
         self.condition.notify_all();
     }
 
-    /// Waits until it rings, at most for `longest`; then it counts as rung, so that the numbers decide
-    /// whether the status has changed. False at the end.
+    /// Waits until it rings, for `longest` at most. It counts as rung then, so that the numbers
+    /// decide whether the status has changed. Returns false at the job's end.
     fn wait(&self, longest: Duration) -> bool {
         let state = locked(&self.state);
         let quiet = |state: &mut Rung| !state.wakes && !state.ended;
@@ -61,7 +63,7 @@ impl Bell {
     }
 }
 
-/// Starts the thread. It keeps the job's parts and not the job.
+/// Starts the thread, which keeps the parts of the job and not the job.
 pub(super) fn start(shared: &Arc<JobShared>) -> io::Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     Builder::new()
@@ -75,7 +77,7 @@ fn serve(shared: &JobShared) {
         false => LONGEST,
     };
     while shared.bell.wait(longest()) {
-        shared.combiner.work_or_leave(|state| shared.settle(state));
+        shared.settle_or_leave();
     }
 }
 
@@ -83,7 +85,8 @@ fn serve(shared: &JobShared) {
 pub(super) fn end(shared: &JobShared, thread: JoinHandle<()>) {
     shared.bell.end();
     if thread.thread().id() != thread::current().id() {
-        // It has no callbacks of others to wait for (CTRL2); a panic in it was reported where it happened.
+        // It has no callbacks of others to wait for (CTRL2); a panic in it was reported where it
+        // happened.
         let _ = thread.join();
     }
 }

@@ -1,6 +1,8 @@
-//! [`QueuedRuns`]: runs whose work is queued on a stream, each timed by a pair of the device's events.
+//! [`QueuedRuns`]: runs whose work is queued on a stream, each timed by a pair of the device's
+//! events.
 //!
-//! QUEUED1 The lock is for lists only: a run whose events are asked or waited for is in no list meanwhile.
+//! QUEUED1 The lock is for lists only: a run whose events are asked or waited for is in no list
+//! meanwhile.
 //! QUEUED2 What the driver refuses is never an error: the run then counts by the host's clock.
 
 use std::collections::VecDeque;
@@ -13,7 +15,8 @@ use larder_control::{Clock, Pacer, PerfControl};
 use crate::driver::{CaptureStatus, DriverError, locked};
 use crate::{Context, Event, EventConfig};
 
-/// So many runs may be on the device before the oldest is waited for: enough that it does not idle meanwhile.
+/// So many runs may be on the device before the oldest is waited for: enough that it does not idle
+/// meanwhile.
 const MOST: usize = 64;
 /// So many at less than full share. What the device says of runs is late by so many.
 const MOST_PACED: usize = 4;
@@ -100,7 +103,8 @@ impl QueuedRuns {
         locked(&self.0).on_device.len() as u64
     }
 
-    /// Reports runs that the device has done to the pacer. Waits for those that it has not, if asked to.
+    /// Reports runs that the device has done to the pacer. Waits for those that it has not, if
+    /// asked to.
     pub(super) fn collect(&self, waits: bool, pacer: &JobPacer) {
         while self.collect_one(waits, pacer) {}
     }
@@ -191,7 +195,8 @@ impl Drop for QueuedRun<'_> {
 }
 
 impl Timer {
-    /// Records an event where the work is queued; `None` if the stream captures, or the driver refuses.
+    /// Records an event where the work is queued; `None` if the stream captures, or the driver
+    /// refuses.
     fn record(&self, event: &Event) -> Option<()> {
         let status = self.pair.context.capture_status(&self.stream).ok()?;
         if status != CaptureStatus::None {

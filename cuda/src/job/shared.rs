@@ -1,111 +1,89 @@
-//! [`JobShared`]: what a job is for its thread, its listener and its actions.
+//! [`JobShared`]: the parts of a job that its thread, its listener and its actions share.
 
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
 use larder_control::{
-    BusId, Clock, ControlFile, FileError, FileLock, Life, Pacer, PerfControl, ResourceManagement,
-    RunActions, Sharing, sweep,
+    BusId, Clock, ControlFile, FileLock, Life, Pacer, PerfControl, ResourceManagement, RunActions,
+    Sharing, Statistics, sweep,
 };
 use larder_core::limits::LimitEventKind;
 use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 
 use super::combiner::Combiner;
 use super::device_time::QueuedRuns;
-use super::file_state::{FileState, Inbox};
-use super::managed::ManagedPools;
+use super::limits::Orders;
+use super::managed::{Check, ManagedPools};
 use super::sleep::JobSleep;
 use super::{Apply, JobConfig, JobError, Run, runs, thread};
 use crate::DeviceAllocator;
 use crate::driver::locked;
 use crate::limits::{Budget, LimitedPool};
 
-/// What a job is, for its thread, its listener and its actions.
+/// What a job shares with its thread, its listener and its actions.
 pub(super) struct JobShared {
     pub(super) config: JobConfig,
-    /// Whom orders are for.
+    /// The process that orders are for.
     pub(super) life: Option<Life>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) management: ResourceManagement<Arc<dyn Clock>>,
     pub(super) pacer: Arc<Pacer<Arc<dyn Clock>>>,
     pub(super) actions: RunActions<Run>,
-    pub(super) managed: Arc<ManagedPools>,
-    pub(super) want: Arc<Want>,
+    pub(super) managed: ManagedPools,
+    /// The bytes that the job would like to hold on each GPU, or [`UNKNOWN`](Self::UNKNOWN).
+    pub(super) wanted_bytes: AtomicU64,
     pub(super) sleep: Arc<JobSleep>,
-    inbox: Mutex<Inbox>,
-    pub(super) combiner: Combiner<FileState>,
+    pub(super) orders: Mutex<Orders>,
+    /// The thread that has them sets limits and writes the status (CTRL1).
+    statistics: Combiner<Statistics>,
     pub(super) report: Mutex<FileReport>,
     pub(super) progress: runs::Progress,
     pub(super) queued: Arc<QueuedRuns>,
     pub(super) bell: thread::Bell,
-    /// The job ends.
+    /// 1 once the job ends.
     pub(super) ends: AtomicU8,
 }
 
-/// What the job would like to hold on each GPU.
-pub(super) struct Want(pub(super) AtomicU64);
-
-impl Want {
-    /// Nothing was said.
-    const UNKNOWN: u64 = u64::MAX;
-
-    pub(super) fn get(&self) -> Option<u64> {
-        // Relaxed: a number by itself.
-        let bytes = self.0.load(Ordering::Relaxed);
-        (bytes != Self::UNKNOWN).then_some(bytes)
-    }
-}
-
-/// How many control files were read, and what went wrong; for people.
+/// Which control files were read, and what went wrong; for people.
 #[derive(Default)]
 pub(super) struct FileReport {
     pub(super) files: u64,
     pub(super) refused_files: u64,
     pub(super) unwritten: u64,
     pub(super) problem: Option<String>,
+    /// The number of the newest order whose limits are set.
     pub(super) version: Option<u64>,
 }
 
 impl JobShared {
+    /// The program has not said what the job would like to hold.
+    pub(super) const UNKNOWN: u64 = u64::MAX;
+
     pub(super) fn new(config: JobConfig, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let slots = config.compat.into();
-        let management = ResourceManagement::with_slots(Arc::clone(&clock), slots);
+        let management = ResourceManagement::new(Arc::clone(&clock));
         let (pacing, reader) = (config.pacer, management.reader());
         let pacer = Pacer::with_config(Arc::clone(&clock), reader, pacing);
-        let managed = Arc::<ManagedPools>::default();
-        let want = Arc::new(Want(AtomicU64::new(Want::UNKNOWN)));
-        let sleep = Arc::<JobSleep>::default();
-        let life = Life::this();
-        let state = FileState::new(
-            &config,
-            life,
-            Arc::clone(&clock),
-            Arc::clone(&managed),
-            management.reader(),
-            Arc::clone(&want),
-            Arc::clone(&sleep),
-        );
         Arc::new(Self {
             actions: RunActions::new(Arc::clone(&clock)),
             pacer: Arc::new(pacer),
-            inbox: Mutex::default(),
-            combiner: Combiner::new(state),
+            orders: Mutex::default(),
+            statistics: Combiner::new(Statistics::default()),
             report: Mutex::default(),
             progress: runs::Progress::default(),
             queued: Arc::default(),
             bell: thread::Bell::default(),
             ends: AtomicU8::new(0),
             config,
-            life,
+            life: Life::this(),
             clock,
             management,
-            managed,
-            want,
-            sleep,
+            managed: ManagedPools::default(),
+            wanted_bytes: AtomicU64::new(Self::UNKNOWN),
+            sleep: Arc::default(),
         })
     }
 
-    /// Locks the names of both files, and notes which could not be.
+    /// Locks the names of both files, and reports those that cannot be locked.
     pub(super) fn lock_files(&self) -> Result<Vec<FileLock>, JobError> {
         let files = &self.config.files;
         let mut locks = Vec::new();
@@ -145,19 +123,17 @@ impl JobShared {
                 shared.bell.ring();
             }
         });
-        let device = Arc::downgrade(device);
-        if let Some(pool) = self.managed.add(gpu, device, memory, host, watch) {
-            locked(&self.inbox).pools.push(pool);
-            // A new allocator must not grow past what was said, whatever run is under way.
-            self.combiner
-                .work(|state| self.obey(state), |state| self.settle(state));
+        if self.managed.add(gpu, device, memory, host, watch) {
+            locked(&self.orders).divide_again(gpu);
+            // A new allocator must not grow past its limit, whatever run is under way.
+            self.with_statistics(|_| self.obey());
             self.bell.ring();
         }
     }
 
-    /// A control file was read: in the listener's thread.
+    /// Takes a control file that the listener has read.
     pub(super) fn read(&self, text: &[u8]) {
-        let parsed = match ControlFile::parse(text, self.config.compat) {
+        let parsed = match ControlFile::parse(text) {
             Ok(parsed) => parsed,
             Err(error) => {
                 let mut report = locked(&self.report);
@@ -167,7 +143,8 @@ impl JobShared {
             }
         };
         if !parsed.file.is_for(self.life) {
-            let words = "the control file's orders are for an earlier run of this job, or another: new ones are waited for";
+            let words = "the control file's orders are for an earlier run of this job, or another: \
+                         new ones are waited for";
             locked(&self.report).problem = Some(words.to_owned());
             return;
         }
@@ -178,68 +155,57 @@ impl JobShared {
                 report.problem = Some(problem.to_string());
             }
         }
-        let (perf, asleep) = (parsed.file.perf_control, parsed.file.asleep);
-        locked(&self.inbox).files.push(parsed.file);
-        if let Some(perf) = perf {
+        locked(&self.orders).take(&parsed.file);
+        if let Some(perf) = parsed.file.perf_control {
             self.management.set_perf(PerfControl::of_file(perf));
         }
         self.bell.ring();
-        self.combiner.work_or_leave(|state| self.settle(state));
+        self.settle_or_leave();
         // Whoever wakes does so under the limits of this file.
+        let asleep = parsed.file.asleep;
         if asleep.is_some_and(|asleep| self.sleep.tell(asleep)) {
             self.bell.ring();
-            self.combiner.work_or_leave(|state| self.settle(state));
+            self.settle_or_leave();
         }
     }
 
-    /// Done by the thread that has the state when others left: takes what they left, does of it what may be
-    /// done now, and writes the status if the bell rang.
-    pub(super) fn settle(&self, state: &mut FileState) {
-        state.take(core::mem::take(&mut *locked(&self.inbox)));
+    /// Runs `work` with the statistics, once no other thread has them, and settles as often as
+    /// others left meanwhile. If this thread has them already, it returns `None` and settles later.
+    pub(super) fn with_statistics<R>(&self, work: impl FnOnce(&mut Statistics) -> R) -> Option<R> {
+        self.statistics
+            .work(work, |statistics| self.settle(statistics))
+    }
+
+    /// Settles. If a thread has the statistics, leaves that to it.
+    pub(super) fn settle_or_leave(&self) {
+        self.statistics
+            .work_or_leave(|statistics| self.settle(statistics));
+    }
+
+    /// Sets the limits that wait, if that may be now, and writes the status if the bell rang.
+    pub(super) fn settle(&self, statistics: &mut Statistics) {
         if self.may_obey() {
-            self.obey(state);
+            self.obey();
         }
-        // Relaxed: the thread that set it has left or has the state, and the combiner orders both.
+        // Relaxed: the thread that set it has left or has the statistics, and the combiner orders
+        // both.
         let ends = self.ends.load(Ordering::Relaxed) != 0;
         if self.bell.take() || ends {
-            let written = if ends { state.end() } else { state.check() };
-            self.note_written(written.err());
+            // What goes wrong is in the report.
+            let _ = self.check(statistics, Check::Early);
         }
         if ends {
-            // From here on no callback about completed shrinks runs.
+            // What goes back from here on rings no bell.
             self.managed.end();
         }
     }
 
-    /// Whether limits may be put in force now. A suspended job may stand still inside of a run for long,
-    /// and the coordinator waits.
+    /// Whether limits may be set now. A suspended job may stand still inside of a run for long, and
+    /// the coordinator waits.
     fn may_obey(&self) -> bool {
         self.config.apply == Apply::AtOnce
             || self.progress.is_between_runs()
             || self.management.perf().is_suspended()
             || !self.sleep.is_awake()
-    }
-
-    /// Takes what was left and puts limits in force; what became of them.
-    pub(super) fn obey(&self, state: &mut FileState) -> Vec<runs::Adjusted> {
-        state.take(core::mem::take(&mut *locked(&self.inbox)));
-        let mut adjusted = Vec::new();
-        if state.apply(&mut adjusted) {
-            self.bell.ring();
-        }
-        locked(&self.report).version = state.version();
-        adjusted
-    }
-
-    pub(super) fn note_written(&self, error: Option<FileError>) {
-        if let Some(error) = error {
-            self.note_unwritten(&error);
-        }
-    }
-
-    pub(super) fn note_unwritten(&self, error: &FileError) {
-        let mut report = locked(&self.report);
-        report.unwritten += 1;
-        report.problem = Some(error.to_string());
     }
 }

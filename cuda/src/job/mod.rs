@@ -1,13 +1,13 @@
 //! [`Job`]: this program's part of a GPU that it shares with others, after AntMan.
 //!
-//! A job reads its control file (how much of each GPU's memory it may hold, how much of the time it may
-//! use), does what it says, and writes a status file. A coordinator, or a person with an editor, writes
-//! the one and reads the other. Formats and arithmetic are [`larder_control`]'s; here they are joined to
-//! allocators and launches.
+//! A job obeys its control file, which says how much of each GPU's memory it may hold and how much
+//! of the time it may use, and writes a status file. A coordinator, or a person with an editor,
+//! writes the one and reads the other. Formats, arithmetic, the listener and the pacer are
+//! [`larder_control`]'s; this module joins them to allocators and launches.
 //!
 //! # A shared GPU in ten lines
 //! ```no_run
-//! use larder_cuda::control::{Job, JobConfig, JobFiles};
+//! use larder_cuda::job::{Job, JobConfig, JobFiles};
 //! use larder_cuda::{Context, DeviceAllocator};
 //!
 //! let context = Context::new(0)?;
@@ -23,52 +23,61 @@
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! With `GPU_CONFIG_FILE` and `GPU_STATUS_FILE` set, `{"gpuConfigInfo": {"01:00.0": {"maxDeviceMem":
-//! 1073741824}}, "perfControl": 50}` in the one gives the job 1 GiB and half of the time, and the other
-//! says what it holds. Without them all of this costs a few nanoseconds a launch, and two events a run.
+//! With `GPU_CONFIG_FILE` and `GPU_STATUS_FILE` set, `{"gpuConfigInfo": {"01:00.0":
+//! {"maxDeviceMem": 1073741824}}, "perfControl": 50}` in the one gives the job 1 GiB and half of
+//! the time, and the other says what it holds. Without them all of this costs a few nanoseconds a
+//! launch, and two events a run.
 //!
 //! # What happens when
-//! * A file is read: its share of the time is obeyed from that moment on, also inside a pause. Its limits
-//!   wait for the end of the run that is under way, unless the job is suspended or [`Apply::AtOnce`] says
-//!   otherwise. What is wrong with a file changes nothing; the last problem is in [`Job::state`].
-//! * A run ends: actions of the user's and the job's own, by phases: the status if it is due (phase 1), the
-//!   limits that wait and the pause (phase 2), as upstream.
-//! * A limit is lowered: [`DeviceAllocator::set_limit`] answers at once. What blocks still hold above it is
-//!   *deferred*, and goes back as they are freed; the status says so, and is written again when all has.
-//! * The share is 0: the next launch through the pacer, and the end of the run, wait until it is not.
-//! * The file says `"asleep": true`: when the last run under way has ended, and before the next one begins, all
-//!   allocators that are managed [sleep](DeviceAllocator::sleep), and the runs of all threads wait. With `false`
-//!   they wake, as soon as there is memory; until then the status says how much is missed. What cannot sleep
-//!   (memory was exported, a stream captures) stays awake, the status says why, and it is tried again at the ends
-//!   of later runs. A job that its share of the time holds back sleeps when that lets it go; one without runs
-//!   does not sleep. Nobody waits for another thread's run, which may wait for this one: threads whose runs
-//!   overlap without a gap never sleep. An allocator that is managed while others sleep is awake.
+//! * **A file is read**: the job obeys its share of the time from that moment on, inside a pause
+//!   too. Its limits wait for the end of the run that is under way, unless the job is suspended or
+//!   [`Apply::AtOnce`] says otherwise. What is wrong with a file changes nothing; [`Job::state`]
+//!   has the last problem.
+//! * **A run ends**: actions run by phases, the user's and the job's own. Phase 1 writes the status
+//!   if that is due, phase 2 sets the limits that wait and pauses, as upstream.
+//! * **A limit is lowered**: [`DeviceAllocator::set_limit`] answers at once. What blocks hold above
+//!   it is *deferred*, and goes back as they are freed. The status says how much that is, and is
+//!   written again when all has gone back.
+//! * **The share is 0**: the next launch through the pacer, and the end of the run, wait until it
+//!   is not.
+//! * **The file says `"asleep": true`**: when the last run under way has ended, and before the next
+//!   one begins, all managed allocators [sleep](DeviceAllocator::sleep), and the runs of all
+//!   threads wait. With `false` they wake, as soon as there is memory; until then the status says
+//!   how much is missed. A job that cannot sleep (memory was exported, a stream captures) stays
+//!   awake, says why in its status, and tries again at the ends of later runs. A job that its share
+//!   of the time holds back sleeps when that lets it go; one without runs does not sleep. Nobody
+//!   waits for another thread's run, which may wait for this one, so threads whose runs overlap
+//!   without a gap never sleep. An allocator that is managed while others sleep is awake.
 //!
 //! # Time
-//! Work is queued, and a loop that does not wait for it spends no time of its own. So [`Job::run_on`] has the
-//! device say how long it was busy, by two events on the run's stream, and lets it finish before a pause. The
-//! busy time of [`Job::run`] is the host's, less the pauses, as upstream: right if each launch is waited for.
+//! Work is queued, and a loop that does not wait for it spends no time of its own. So
+//! [`Job::run_on`] has the device time the run, by two events on its stream, and lets it finish
+//! before a pause. The busy time of [`Job::run`] is the host's, less the pauses, as upstream: right
+//! if each launch is waited for.
 //!
 //! # Threads and locks
-//! CTRL1 One thread at a time has the state of the files: it takes it out of the combiner, and no lock is held
-//! while it sets limits, asks pools or writes the status.
-//! CTRL2 The listener's callback and the job's own thread never wait for it; they leave, and the thread that
-//! has it looks again (COMB2). So a job may be dropped anywhere, in a callback of its own allocators too.
-//! CTRL3 Locks are for lists only: inbox, managed allocators, the last problem. None is taken under another.
+//! CTRL1 One thread at a time has the job's statistics. That thread sets limits, asks allocators
+//! and writes the status, and holds no lock meanwhile.
+//! CTRL2 The listener's callback and the job's own thread never wait for the statistics; they
+//! leave, and the thread that has them looks again (COMB2). So a job may be dropped anywhere, in a
+//! callback of its own allocators too.
+//! CTRL3 Locks are held for lists only: orders, managed allocators, the report. None is taken under
+//! another.
 //!
-//! The job's thread, if it has one, writes the status when something happened outside of runs: an order was
-//! obeyed, a deferred shrink completed. Frees do not write files.
+//! The job's thread, if it has one, writes the status when something happened outside of runs: an
+//! order was obeyed, or what was deferred has gone back. Frees do not write files.
 
 mod combiner;
 mod config;
 mod device_time;
 mod error;
-mod file_state;
 mod launch;
+mod limits;
 mod managed;
 mod runs;
 mod shared;
 mod sleep;
+mod status;
 mod thread;
 
 use core::fmt;
@@ -79,15 +88,16 @@ pub use config::{Apply, JobConfig, JobFiles, Pauses};
 pub use error::JobError;
 pub use larder_control;
 pub use launch::{LaunchPaced, LaunchPacer};
+pub use limits::{Adjustment, LimitPart, NoDevice};
 pub use runs::{Run, RunEnd};
+pub use status::Recorded;
 
 use larder_control::{
     BusId, Clock, FileLock, Handle, Listener, PerfControl, RunActions, SystemClock, WatchMode,
 };
 use larder_core::sync::Ordering;
 
-use file_state::FileState;
-use shared::{JobShared, Want};
+use shared::JobShared;
 
 use crate::driver::locked;
 use crate::limits::LimitedPool;
@@ -95,8 +105,8 @@ use crate::{Context, DeviceAllocator, ForeignMemory, PinnedAllocator, VmemAlloca
 
 /// This program as one of several on a GPU. See the [module](self).
 ///
-/// Dropping it ends its thread and every pause, and writes a last status that says so. Limits that are in
-/// force stay, and what is deferred still goes back: they are the allocators' own.
+/// Dropping it ends its thread and every pause, and writes a last status that says so. Limits stay,
+/// and what is deferred still goes back: both are the allocators' own.
 pub struct Job {
     shared: Arc<JobShared>,
     /// Ends in `drop`.
@@ -107,17 +117,17 @@ pub struct Job {
     _locks: Vec<FileLock>,
 }
 
-/// A job at one moment.
+/// The state of a job at one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct JobState {
     /// The share of the time in force.
     pub perf: PerfControl,
-    /// The newest order whose limits are in force.
+    /// The number of the newest order whose limits are set.
     pub control_version: Option<u64>,
     /// Control files that were read and obeyed.
     pub files: u64,
-    /// Control files that were not JSON, or only a part of it: nothing of them was taken.
+    /// Control files that were not JSON, or only a part of it, of which nothing was taken.
     pub refused_files: u64,
     /// Times that the status could not be written.
     pub unwritten: u64,
@@ -126,9 +136,10 @@ pub struct JobState {
 }
 
 impl Job {
-    /// Begins to obey the control file. What stands there is obeyed before the first run, unless it is for another run of
-    /// the job. Both files' names are the job's as long as it lives; where they cannot be locked, because their folder
-    /// may not be written, [`state`](Self::state) says so.
+    /// Begins to obey the control file. Orders that stand there are obeyed before the first run,
+    /// unless they are for another run of the job. Both files' names are the job's as long as it
+    /// lives; where they cannot be locked, because their folder may not be written,
+    /// [`state`](Self::state) says so.
     ///
     /// # Errors
     /// If another job has one of the files, the path is none, or a thread cannot be started.
@@ -136,7 +147,8 @@ impl Job {
         Self::with_clock(config, Arc::new(SystemClock::new()))
     }
 
-    /// Begins to obey the control file, with a given clock: runs are timed and pauses are made by it.
+    /// Begins to obey the control file, with a given clock: runs are timed and pauses are made by
+    /// it.
     ///
     /// # Errors
     /// If another job has one of the files, the path is none, or a thread cannot be started.
@@ -172,10 +184,10 @@ impl Job {
         Ok(job)
     }
 
-    /// From now on the control file's limits hold for this allocator, and the status has its numbers. A
-    /// limit that the file has said for its GPU already is put in force before this returns. Several
-    /// allocators on one GPU share its limit; one that is managed already stays as it is. The allocator is
-    /// not kept alive.
+    /// Manages an allocator: it has the control file's limit, and the status has its numbers. A
+    /// limit that a file has given its GPU already is set before this returns. Several allocators
+    /// on one GPU share its limit. An allocator that is managed already stays as it is, and none is
+    /// kept alive.
     ///
     /// # Errors
     /// If the driver does not say where the device is.
@@ -183,8 +195,8 @@ impl Job {
         self.add(memory, None)
     }
 
-    /// Manages the device's side of an allocator that has the host's side behind it. The limit is the device
-    /// side's alone: what it refuses, the host's side serves.
+    /// Manages the device's side of an allocator that has the host's side behind it. The limit is
+    /// the device side's alone: what it refuses, the host's side serves.
     ///
     /// # Errors
     /// If the driver does not say where the device is.
@@ -192,8 +204,8 @@ impl Job {
         self.add(memory.device(), memory.host_pool())
     }
 
-    /// Counts pinned memory with what the host has for its GPU. A control file has no limit for it; the
-    /// program's own is [`PinnedAllocator::set_limit`].
+    /// Counts pinned memory as the host's memory of its GPU. A control file has no limit for it;
+    /// the program sets [`PinnedAllocator::set_limit`].
     ///
     /// # Errors
     /// If the driver does not say where the device is.
@@ -203,53 +215,54 @@ impl Job {
         Ok(())
     }
 
-    /// Manages what the program takes from the driver by itself on a GPU. It never sleeps: a job that holds such
-    /// memory stays awake, and its status says why.
+    /// Manages memory of a GPU that the program takes from the driver by itself. It never sleeps: a
+    /// job that holds such memory stays awake, and its status says why.
     pub fn manage_foreign(&self, gpu: BusId, memory: &ForeignMemory) {
         let pool: Arc<dyn LimitedPool> = memory.0.clone();
         self.shared.add(gpu, &pool, None, None);
     }
 
-    /// Says how many bytes the job would like to hold on each GPU, for the coordinator; without a word it
-    /// wants all that it can have. Stands in the next status.
+    /// Sets how many bytes the job would like to hold on each GPU. The next status says it to the
+    /// coordinator; a job that has not said it would like all that it can have.
     pub fn want(&self, bytes: u64) {
         // Relaxed: a number by itself.
-        self.shared.want.0.store(bytes, Ordering::Relaxed);
+        self.shared.wanted_bytes.store(bytes, Ordering::Relaxed);
         self.shared.bell.ring();
     }
 
-    /// For launches and copies that are to obey the job's share of the time.
+    /// Returns a pacer, for launches and copies that obey the job's share of the time.
     pub fn pacer(&self) -> LaunchPacer {
         LaunchPacer::new(&self.shared)
     }
 
-    /// What is done before and after each run. The job's own are `statistics` in phase 1 and `management`
-    /// in phase 2 after it.
+    /// Returns the actions before and after each run. The job's own are `statistics` in phase 1 and
+    /// `management` in phase 2 after it.
     pub fn actions(&self) -> &RunActions<Run> {
         &self.shared.actions
     }
 
-    /// Looks at the control file and writes the status if it has changed, in this thread. A job that looks
-    /// by hand has nobody else to do it outside of runs.
+    /// Polls the control file and writes the status if it has changed, in this thread. Nothing else
+    /// does it outside of runs for a job whose [`WatchMode`] is manual.
     pub fn poll(&self) {
         if let Some(listener) = &self.listener {
             listener.poll_now();
         }
-        let shared = &*self.shared;
-        let settle = |state: &mut FileState| shared.settle(state);
-        // Does nothing in a callback of the thread that has the state: that one settles again.
-        let _ = shared.combiner.work(settle, settle);
+        // Does nothing in a callback of the thread that has the statistics: that one settles again.
+        let _ = self
+            .shared
+            .with_statistics(|statistics| self.shared.settle(statistics));
     }
 
     /// Ends every pause and suspension, now and later: nothing is held back any more. Limits go on.
     ///
-    /// A job that sleeps tries once to wake, whoever has the device then. If that is refused it comes back
-    /// asleep: allocations are refused, and [`DeviceAllocator::wake`] is the program's.
+    /// A job that sleeps tries once to wake, whoever has the device then. If that is refused the
+    /// run comes back with the allocators asleep: they refuse, until the program calls
+    /// [`DeviceAllocator::wake`].
     pub fn cancel(&self) {
         self.shared.cancel();
     }
 
-    /// The job's state now.
+    /// Returns the job's state.
     pub fn state(&self) -> JobState {
         let unread = self.listener.as_ref().and_then(Listener::problem);
         let report = locked(&self.shared.report);
@@ -283,15 +296,14 @@ impl Drop for Job {
         shared.record_queued();
         // Relaxed: whoever reads it is ordered behind this by the combiner.
         shared.ends.store(1, Ordering::Relaxed);
-        let settle = |state: &mut FileState| shared.settle(state);
-        let _ = shared.combiner.work(settle, settle);
+        let _ = shared.with_statistics(|statistics| shared.settle(statistics));
         if let Some(thread) = self.thread.take() {
             thread::end(shared, thread);
         }
     }
 }
 
-/// Where a context's device is.
+/// Returns the place of a context's device on the PCI bus.
 fn bus_id(context: &Context) -> Result<BusId, JobError> {
     let text = context.driver().device_bus_id(context.device())?;
     text.parse().map_err(|_| JobError::BusId { text })

@@ -1,4 +1,4 @@
-//! [`Shrinking`]: the state of a pool whose limit is not met yet, or lower than its own.
+//! [`OverLimit`]: the state of a pool that holds more than its limit or a budget above allows.
 
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -15,16 +15,17 @@ const MAX_LOOKS: u32 = 4;
 const IDLE: u8 = 0;
 /// Somebody looks.
 const LOOKING: u8 = 1;
-/// Somebody looks, and will once more: another free was due meanwhile, which that look may have missed.
+/// Somebody looks, and will once more: another free was due meanwhile, which that look may have
+/// missed.
 const AGAIN: u8 = 2;
 
-/// Whether a pool is shrinking: its limit is not met yet, or a budget above allows less than its own.
-/// Decides when a free looks for memory that can go back. After looks that found nothing, fewer frees look:
-/// 1, 2, 4 … up to every 64th, whenever 2 MiB have come back, and the last block. One thread looks at a
-/// time, and again for whoever came meanwhile: so the last block of all is looked at, whichever thread
-/// frees it.
+/// Whether a pool is over its limit: it holds more, or a budget above allows less than its own
+/// limit. Decides when a free looks for memory that can go back. After looks that found nothing,
+/// fewer frees look: 1, 2, 4 … up to every 64th, whenever 2 MiB have come back, and the last block.
+/// One thread looks at a time, and again for whoever came meanwhile: so the last block of all is
+/// looked at, whichever thread frees it.
 #[derive(Default)]
-pub(crate) struct Shrinking {
+pub(crate) struct OverLimit {
     /// Changed under the lock of the pool's core only.
     on: AtomicU8,
     frees: AtomicU32,
@@ -35,14 +36,14 @@ pub(crate) struct Shrinking {
     state: AtomicU8,
 }
 
-impl Shrinking {
-    /// Whether the pool is shrinking: one load, which every free makes.
+impl OverLimit {
+    /// Whether the pool is over its limit: one load, which every free makes.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed) != 0
     }
 
-    /// Sets whether the pool is shrinking; the caller holds the lock of the pool's core.
+    /// Sets whether the pool is over its limit; the caller holds the lock of the pool's core.
     pub(crate) fn set(&self, on: bool) {
         self.on.store(u8::from(on), Ordering::Relaxed);
     }
@@ -52,9 +53,9 @@ impl Shrinking {
         self.misses.store(0, Ordering::Relaxed);
     }
 
-    /// Counts a free of so many bytes. Calls `look` for memory that can go back, if it is time and no other
-    /// thread looks; `look` says whether it found some, and `none_live` whether the last block is free.
-    /// Returns whether `look` was called.
+    /// Counts a free of so many bytes. Calls `look` for memory that can go back, if it is time and
+    /// no other thread looks; `look` says whether it found some, and `none_live` whether the last
+    /// block is free. Returns whether `look` was called.
     pub(crate) fn freed(
         &self,
         bytes: u64,
@@ -100,7 +101,7 @@ impl Shrinking {
             .state
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
         (before == Ok(IDLE)).then(|| Looking {
-            shrinking: self,
+            over_limit: self,
             looks: true,
         })
     }
@@ -108,7 +109,7 @@ impl Shrinking {
 
 /// The one thread that looks.
 struct Looking<'m> {
-    shrinking: &'m Shrinking,
+    over_limit: &'m OverLimit,
     /// Not over yet.
     looks: bool,
 }
@@ -117,7 +118,7 @@ impl Looking<'_> {
     /// Whether somebody came since the look began. If nobody did, nobody looks any more.
     fn again(&mut self) -> bool {
         let next = |state: u8| Some(if state == AGAIN { LOOKING } else { IDLE });
-        let state = &self.shrinking.state;
+        let state = &self.over_limit.state;
         let before = state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
         self.looks = before == Ok(AGAIN);
         self.looks
@@ -127,7 +128,7 @@ impl Looking<'_> {
 impl Drop for Looking<'_> {
     fn drop(&mut self) {
         if self.looks {
-            self.shrinking.state.store(IDLE, Ordering::Release);
+            self.over_limit.state.store(IDLE, Ordering::Release);
         }
     }
 }
@@ -139,16 +140,16 @@ mod tests {
 
     #[test]
     fn a_free_during_anothers_look_is_looked_at_before_that_ends() {
-        let shrinking = Shrinking::default();
+        let over_limit = OverLimit::default();
         let looks = Cell::new(0);
-        let looked = shrinking.freed(
+        let looked = over_limit.freed(
             0,
             || true,
             || {
                 looks.set(looks.get() + 1);
                 // Another thread frees the last block, behind what this look has seen.
                 if looks.get() == 1 {
-                    assert!(!shrinking.freed(0, || true, || unreachable!("somebody looks")));
+                    assert!(!over_limit.freed(0, || true, || unreachable!("somebody looks")));
                 }
                 false
             },
@@ -156,24 +157,24 @@ mod tests {
         assert!(looked);
         assert_eq!(looks.get(), 2);
         assert!(
-            shrinking.freed(0, || true, || true),
+            over_limit.freed(0, || true, || true),
             "nobody looks any more"
         );
     }
 
     #[test]
     fn one_call_does_not_look_for_ever_while_others_free() {
-        let shrinking = Shrinking::default();
+        let over_limit = OverLimit::default();
         for none_live in [false, true] {
             let looks = Cell::new(0);
             let look = || {
                 looks.set(looks.get() + 1);
                 if looks.get() < 2 * MAX_LOOKS {
-                    shrinking.freed(MAX_BYTES, || false, || false);
+                    over_limit.freed(MAX_BYTES, || false, || false);
                 }
                 false
             };
-            assert!(shrinking.freed(MAX_BYTES, || none_live, look));
+            assert!(over_limit.freed(MAX_BYTES, || none_live, look));
             // The last block is looked at in any case.
             let max = if none_live { 2 * MAX_LOOKS } else { MAX_LOOKS };
             assert_eq!(looks.get(), max);
@@ -182,15 +183,15 @@ mod tests {
 
     #[test]
     fn looks_in_vain_become_rarer_and_large_or_last_blocks_are_looked_at() {
-        let shrinking = Shrinking::default();
-        let frees = |bytes, last| (1..).find(|_| shrinking.freed(bytes, || last, || false));
+        let over_limit = OverLimit::default();
+        let frees = |bytes, last| (1..).find(|_| over_limit.freed(bytes, || last, || false));
         for due in [1, 2, 4, 8, 16, 32, 64, 64] {
             assert_eq!(frees(1, false), Some(due));
         }
         assert_eq!(frees(MAX_BYTES, false), Some(1));
         assert_eq!(frees(MAX_BYTES - 1, false), Some(2));
         assert_eq!(frees(1, true), Some(1));
-        shrinking.begin();
+        over_limit.begin();
         assert_eq!(frees(1, false), Some(1), "a new limit");
     }
 }

@@ -1,20 +1,23 @@
 //! [`JobSleep`]: a job that sleeps between two runs while its control file says so.
 //!
-//! JOBSLEEP1. Memory is given up and brought back by one thread at a time, while no run is under way, and with no lock
-//! held. Nobody waits for a run of another thread: whoever ends the last one falls asleep.
-//! JOBSLEEP2. A run begins, and one that has ended comes back, once the job is awake. After a cancel that is so at once,
-//! even where the memory could not be brought back.
-//! JOBSLEEP3. Before memory is taken, the status says `waking`; then the control file is read once more. A coordinator
-//! that takes its word back writes first and then reads, so one of the two sees the other (COORD5).
+//! JOBSLEEP1. Memory is given up and brought back by one thread at a time, while no run is under
+//! way, and with no lock held. Nobody waits for a run of another thread: whoever ends the last one
+//! falls asleep.
+//! JOBSLEEP2. A run begins, and one that has ended comes back, once the job is awake. After a
+//! cancel that is so at once, even where the memory could not be brought back.
+//! JOBSLEEP3. Before memory is taken, the status says `waking`; then the control file is read once
+//! more. A coordinator that takes its word back writes first and then reads, so one of the two sees
+//! the other (COORD5).
 
 use core::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use larder_control::{Compat, ControlFile, Signal, SleepState, SleepStatus, read_orders};
+use larder_control::{ControlFile, Signal, SleepState, SleepStatus, read_orders};
 use larder_core::ByteCount;
 
 use super::JobShared;
+use super::managed::Check;
 use crate::driver::locked;
 
 /// So long after a refusal it is tried again.
@@ -255,16 +258,8 @@ impl JobSleep {
 impl JobShared {
     /// Writes the status if it has changed, now; false if that failed.
     fn write_status(&self) -> bool {
-        let written = self.combiner.work(
-            |state| {
-                let checked = state.check();
-                let is_written = checked.is_ok();
-                self.note_written(checked.err());
-                is_written
-            },
-            |state| self.settle(state),
-        );
-        written == Some(true)
+        let checked = self.with_statistics(|statistics| self.check(statistics, Check::Early));
+        checked.is_some_and(|checked| checked.is_ok())
     }
 
     /// Whether the control file says so just now, or cannot be read.
@@ -277,7 +272,7 @@ impl JobShared {
             Ok(None) => return false,
             Err(_) => return true,
         };
-        let parsed = ControlFile::parse(text, Compat::Corrected);
+        let parsed = ControlFile::parse(text);
         let is_told = |file: ControlFile| file.is_for(self.life) && file.asleep == Some(true);
         parsed.is_ok_and(|parsed| is_told(parsed.file))
     }

@@ -1,10 +1,12 @@
-//! [`Combiner`]: a value that one thread at a time works on, with no lock held meanwhile. A thread that
-//! finds it taken may leave its work to the thread that has it (flat combining).
+//! [`Combiner`]: a value that one thread at a time works on, while no lock is held. A thread that
+//! finds the value taken may leave its work to the thread that has it (flat combining).
 //!
-//! COMB1 The value is in its place, or one thread has it. That thread puts it back, after a panic too.
-//! COMB2 A thread that finds it taken may leave: the thread that has it works again before it puts it back, so
-//! it sees what happened before the other one left.
-//! COMB3 No thread waits for itself: one that has the value and asks for it again, from a callback, leaves.
+//! COMB1 The value is in its place, or one thread has it. That thread puts it back, after a panic
+//! too.
+//! COMB2 A thread that finds it taken may leave: the thread that has it works again before it puts
+//! it back, so it sees what happened before the other one left.
+//! COMB3 No thread waits for itself: one that has the value and asks for it again, from a callback,
+//! leaves.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
@@ -25,7 +27,7 @@ struct CombinerState<T> {
     again: bool,
 }
 
-/// Has the value; puts it back when dropped (COMB1).
+/// The value, taken by this thread. The drop puts it back (COMB1).
 struct Working<'d, T> {
     combiner: &'d Combiner<T>,
     value: Option<T>,
@@ -43,8 +45,8 @@ impl<T> Combiner<T> {
         }
     }
 
-    /// Runs `work`, and then `again` as often as others left meanwhile. Waits for the value if another
-    /// thread has it. Returns `None` if called from inside the work of this thread, which then runs `again`
+    /// Runs `work` once no other thread has the value, and then `again` as often as others left
+    /// meanwhile. Inside the work of this thread it returns `None`, and that work runs `again`
     /// (COMB3).
     pub(super) fn work<R>(
         &self,
@@ -54,8 +56,8 @@ impl<T> Combiner<T> {
         self.take(true)?.run(work, again)
     }
 
-    /// Runs `work`, once and again as often as others left meanwhile; leaves if another thread has the
-    /// value.
+    /// Runs `work`, and runs it again as often as others left meanwhile. If another thread has the
+    /// value, leaves.
     pub(super) fn work_or_leave(&self, work: impl Fn(&mut T)) {
         if let Some(working) = self.take(false) {
             working.run(&work, &work);
@@ -98,7 +100,8 @@ impl<T> Working<'_, T> {
         Some(answer)
     }
 
-    /// Puts the value back, unless a thread left; then it is worked on again.
+    /// Puts the value back and returns true. If a thread left meanwhile, keeps it and returns
+    /// false.
     fn put_back(&mut self) -> bool {
         let mut state = locked(&self.combiner.state);
         if core::mem::take(&mut state.again) {

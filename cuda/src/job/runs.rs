@@ -4,29 +4,28 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cudarc::driver::CudaStream;
-use larder_control::{
-    ActionFailed, Adjustment, FileError, Group, NoDevice, OnError, Recorded, Waited,
-};
+use larder_control::{ActionFailed, FileError, Group, OnError, Statistics, Waited};
 use larder_core::sync::{AtomicU64, Ordering};
 
 use super::device_time::{EndedRun, QueuedRun};
-use super::file_state::FileState;
+use super::limits::{Adjustment, NoDevice};
+use super::managed::Check;
 use super::sleep::UnderWay;
+use super::status::Recorded;
 use super::{Job, JobShared, Pauses};
 use crate::Returned;
 use crate::driver::locked;
 
-pub(super) type Adjusted = Result<Adjustment, NoDevice>;
-
-/// What actions get: which graph runs, and afterwards for how long it did.
+/// A run, as its actions see it: which graph it is, and afterwards how long it took.
 #[derive(Debug)]
 pub struct Run {
     /// The number by which the status tells graphs apart.
     pub graph: u64,
-    /// Zero before the work. Afterwards the time from before the actions before it, until the work came back
-    /// or, if the job has waited for it, until the device had done it.
+    /// Zero before the work. Afterwards the time from before the actions before it, until the work
+    /// came back or, if the job has waited for it, until the device had done it.
     pub duration: Duration,
-    /// The runs that the status gets to know of at this one's end: itself, or queued ones that are done.
+    /// The runs that the status gets to know of at this one's end: itself, or queued ones that are
+    /// done.
     ended: Vec<EndedRun>,
     /// Paced by the launches in it, and not by its end.
     is_step: bool,
@@ -35,15 +34,15 @@ pub struct Run {
     under_way: Mutex<Option<UnderWay>>,
 }
 
-/// What the end of a run did.
+/// What happened at the end of a run.
 #[derive(Debug)]
 #[must_use = "it has the warnings"]
 #[non_exhaustive]
 pub struct RunEnd {
-    /// What became of the status; `None` if it could not be written, which is among the warnings, and if
-    /// all runs that are not in it are on the device still.
+    /// What became of the status. `None` if it could not be written, which is among the warnings,
+    /// or if all runs that it lacks are still on the device.
     pub recorded: Option<Recorded>,
-    /// What became of limits that waited for this, by GPU.
+    /// What became of the limits that waited for it, by GPU.
     pub adjusted: Vec<Result<Adjustment, NoDevice>>,
     /// How the pause ended.
     pub paused: Waited,
@@ -71,10 +70,11 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// No run is under way, as far as is known, or one has ended and pauses. Limits that are lowered never
-    /// wait, so a run that begins meanwhile is not disturbed.
+    /// No run is under way, as far as is known, or one has ended and pauses. Limits that are
+    /// lowered never wait, so a run that begins meanwhile is not disturbed.
     pub(super) fn is_between_runs(&self) -> bool {
-        // Relaxed: a run that begins meanwhile is not disturbed, so nothing depends on the order of these.
+        // Relaxed: a run that begins meanwhile is not disturbed, so nothing depends on the order of
+        // these.
         let count = |number: &AtomicU64| number.load(Ordering::Relaxed);
         count(&self.pausing) > 0 || count(&self.inside) + count(&self.own_loops) == 0
     }
@@ -97,16 +97,17 @@ impl Drop for Counted<'_> {
 }
 
 impl Job {
-    /// Runs a graph: actions before it, `work`, actions after it, among them the job's own ([`Job::actions`]).
-    /// Its time is the host's: queued work that is not waited for wants [`run_on`](Self::run_on).
-    /// Comes back when the pause is over that the share of the time asks for; a suspended job waits here.
+    /// Runs a graph: actions before it, `work`, actions after it, among them the job's own
+    /// ([`Job::actions`]). Its time is the host's: queued work that is not waited for wants
+    /// [`run_on`](Self::run_on). Comes back when the pause is over that the share of the time asks
+    /// for; a suspended job waits here.
     ///
-    /// One run at a time is paced: of two at once the one that begins later ends the step of the other, and
-    /// the share holds for both together.
+    /// One run at a time is paced: of two at once the one that begins later ends the step of the
+    /// other, and the share holds for both together.
     ///
     /// # Errors
-    /// The first action that fails a run. One before the work prevents it, and nothing comes back; after the
-    /// work its value does, and actions of later phases have not run.
+    /// The first action that fails a run. One before the work prevents it, and nothing comes back;
+    /// after the work its value does, and actions of later phases have not run.
     pub fn run<R>(
         &self,
         graph: u64,
@@ -115,16 +116,16 @@ impl Job {
         self.run_timed(None, graph, work)
     }
 
-    /// Runs a graph as [`run`](Self::run) does, whose work is queued on the stream and not waited for: for
-    /// loops that run ahead of the device. The device times the run, from where it begins on the stream to the
-    /// end of its work there; work on other streams counts as far as this one waits for it. Runs that overlap
-    /// on the device count each.
+    /// Runs a graph as [`run`](Self::run) does, whose work is queued on the stream and not waited
+    /// for: for loops that run ahead of the device. The device times the run, from where it begins
+    /// on the stream to the end of its work there; work on other streams counts as far as this one
+    /// waits for it. Runs that overlap on the device count each.
     ///
-    /// Below full share the job waits for the device before a pause, so that queued work does not hide it;
-    /// the pauses of short runs are joined. A run that finds 4 on the device waits for the oldest, at full
-    /// share one that finds 64. The status hears of a run once it is done. Two events are recorded; where the
-    /// driver refuses them or the stream captures, the host's clock counts. The job keeps the stream's
-    /// context.
+    /// Below full share the job waits for the device before a pause, so that queued work does not
+    /// hide it; the pauses of short runs are joined. A run that finds 4 on the device waits for the
+    /// oldest, at full share one that finds 64. The status hears of a run once it is done. Two
+    /// events are recorded; where the driver refuses them or the stream captures, the host's clock
+    /// counts. The job keeps the stream's context.
     ///
     /// # Errors
     /// The first action that fails a run, as for [`run`](Self::run).
@@ -185,8 +186,9 @@ impl Job {
         }
     }
 
-    /// A run of a program's own loop is over and took so long, the job's pauses inside it included. The pause
-    /// is made here, by upstream's formula; launches in such runs are held back by a suspension only.
+    /// A run of a program's own loop is over and took so long, the job's pauses inside it included.
+    /// The pause is made here, by upstream's formula; launches in such runs are held back by a
+    /// suspension only.
     ///
     /// # Errors
     /// The first action that fails a run.
@@ -246,15 +248,15 @@ impl JobShared {
         }
     }
 
-    /// The queued runs that are done count, and nobody waits for the others.
+    /// Records the queued runs that the device has done, without waiting for the others.
     pub(super) fn record_queued(&self) {
         self.queued.collect(false, &self.pacer);
-        // An error is noted.
+        // What goes wrong is in the report.
         let _ = self.record_ended(&self.queued.take_ended());
     }
 
-    /// Phase 1: the run counts, and the status is written if it is due.
-    fn record(&self, run: &Run) -> Result<(), FileError> {
+    /// Phase 1: records the run, and writes the status if that is due.
+    fn record_run(&self, run: &Run) -> Result<(), FileError> {
         let recorded = self.record_ended(&run.ended);
         if let Ok(recorded) = &recorded {
             locked(&run.end).recorded = *recorded;
@@ -263,44 +265,34 @@ impl JobShared {
     }
 
     fn record_ended(&self, ended: &[EndedRun]) -> Result<Option<Recorded>, FileError> {
-        let record = |state: &mut FileState| {
+        let record = |statistics: &mut Statistics| {
             let mut answer = None;
             for run in ended {
-                let recorded = state.record(run.graph, run.took)?;
+                let recorded = self.record(statistics, run)?;
                 if answer != Some(Recorded::Written) {
                     answer = Some(recorded);
                 }
             }
             Ok(answer)
         };
-        let recorded = self.combiner.work(record, |state| self.settle(state));
-        // Inside a callback of the thread that has the state nothing is recorded.
-        let recorded = recorded.unwrap_or(Ok(None));
-        if let Err(error) = &recorded {
-            self.note_unwritten(error);
-        }
-        recorded
+        // Inside a callback of the thread that has the statistics nothing is recorded.
+        self.with_statistics(record).unwrap_or(Ok(None))
     }
 
-    /// Phase 2: the limits that waited, the status if that changes it, and the pause.
+    /// Phase 2: sets the limits that waited, writes the status if that changes it, and pauses.
     fn manage(&self, run: &Run) {
-        let obeyed = self.combiner.work(
-            |state| {
-                let adjusted = self.obey(state);
-                if adjusted.is_empty() {
-                    state.retry();
-                }
-                if self.bell.take() {
-                    self.note_written(state.check().err());
-                }
-                adjusted
-            },
-            |state| self.settle(state),
-        );
+        let obeyed = self.with_statistics(|statistics| {
+            let adjusted = self.obey();
+            if adjusted.is_empty() {
+                self.managed.shrink();
+            }
+            if self.bell.take() {
+                // What goes wrong is in the report.
+                let _ = self.check(statistics, Check::Early);
+            }
+            adjusted
+        });
         let adjusted = obeyed.unwrap_or_default();
-        if !adjusted.is_empty() {
-            self.management.note_adjusted();
-        }
         self.sleep_after(run);
         let pausing = Counted::new(&self.progress.pausing);
         let paused = if run.is_step {
@@ -314,7 +306,7 @@ impl JobShared {
         end.paused = paused;
     }
 
-    /// Sleeps while the control file says so.
+    /// Has the job sleep while the control file says so.
     fn sleep_after(&self, run: &Run) {
         let ended = locked(&run.under_way).take();
         let counts = ended.is_some();
@@ -324,11 +316,11 @@ impl JobShared {
     }
 }
 
-/// The job's own actions.
+/// Adds the job's own actions.
 pub(super) fn add_actions(shared: &Arc<JobShared>) {
     let job = Arc::downgrade(shared);
     let record = move |run: &Run| match job.upgrade() {
-        Some(job) => job.record(run).map_err(Into::into),
+        Some(job) => job.record_run(run).map_err(Into::into),
         None => Ok(()),
     };
     let actions = &shared.actions;

@@ -1,0 +1,105 @@
+//! How a [`Job`](super::Job) is made.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use larder_control::{Ceiling, Durability, ListenerConfig, PacerConfig};
+
+/// The name under which AntMan's programs find their control file.
+const CONTROL_VARIABLE: &str = "GPU_CONFIG_FILE";
+/// The name under which they find their status file.
+const STATUS_VARIABLE: &str = "GPU_STATUS_FILE";
+
+/// A job's two files. Without a control file the job obeys nobody, without a status file it reports
+/// nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct JobFiles {
+    /// The control file, with the orders to the job. It need not exist yet.
+    pub control: Option<PathBuf>,
+    /// The status file, which the job writes. Its folder must exist.
+    pub status: Option<PathBuf>,
+}
+
+impl JobFiles {
+    /// The files that the environment names, as AntMan's programs find them: `GPU_CONFIG_FILE` and
+    /// `GPU_STATUS_FILE`; not set or empty is none. Read once, here.
+    pub fn from_env() -> Self {
+        let file = |name| env::var_os(name).and_then(named);
+        Self {
+            control: file(CONTROL_VARIABLE),
+            status: file(STATUS_VARIABLE),
+        }
+    }
+}
+
+fn named(path: OsString) -> Option<PathBuf> {
+    (!path.is_empty()).then(|| path.into())
+}
+
+/// When a job sets the limits of its control file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Apply {
+    /// Between runs: at once if none is under way or the job is suspended, else when one ends. A
+    /// step has one limit from its beginning to its end. Upstream sets limits at the end of a run
+    /// only.
+    #[default]
+    AtRunEnd,
+    /// When the file is read. This is safe at any moment, since a lowered limit waits for nothing,
+    /// but an allocation of the run that is under way may be refused.
+    AtOnce,
+}
+
+/// Where a job that has a share of the time makes its pauses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pauses {
+    /// Before launches that go through the job's [`LaunchPacer`](super::LaunchPacer), evenly, and
+    /// at the end of the run for what was not met.
+    #[default]
+    Spread,
+    /// At the end of a run, by upstream's formula.
+    AtRunEnd,
+}
+
+/// The settings of a [`Job`](super::Job). [`JobConfig::new`] has the defaults.
+#[derive(Clone, PartialEq, Debug)]
+pub struct JobConfig {
+    /// The two files.
+    pub files: JobFiles,
+    /// The job's name in its status, for people.
+    pub name: String,
+    /// The job's priority in its status, for the coordinator; larger is more important.
+    pub priority: Option<i64>,
+    /// When limits are set.
+    pub apply: Apply,
+    /// Where pauses are made.
+    pub pauses: Pauses,
+    /// How high a control file may raise a limit.
+    pub ceiling: Ceiling,
+    /// How the control file is watched, and how often it is polled. With
+    /// [`WatchMode::Manual`](larder_control::WatchMode::Manual) the job has no thread, and only
+    /// [`Job::poll`](super::Job::poll) polls.
+    pub listener: ListenerConfig,
+    /// How pauses are spread.
+    pub pacer: PacerConfig,
+    /// When a status counts as written.
+    pub durability: Durability,
+}
+
+impl JobConfig {
+    /// A job of that name with those files: limits between runs and up to what allocators began
+    /// with, pauses spread, the control file watched.
+    pub fn new(name: impl Into<String>, files: JobFiles) -> Self {
+        Self {
+            files,
+            name: name.into(),
+            priority: None,
+            apply: Apply::default(),
+            pauses: Pauses::default(),
+            ceiling: Ceiling::default(),
+            listener: ListenerConfig::default(),
+            pacer: PacerConfig::default(),
+            durability: Durability::default(),
+        }
+    }
+}

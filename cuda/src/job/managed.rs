@@ -1,0 +1,241 @@
+//! [`ManagedPools`]: the allocators of a job, and the numbers that they report.
+//!
+//! A job keeps no allocator alive: it has weak references, and forgets those whose allocator is
+//! gone.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use larder_control::{BusId, DeviceUsage};
+use larder_core::sync::{AtomicU64, Ordering};
+
+use crate::DeviceAllocator;
+use crate::device::WeakDevice;
+use crate::driver::locked;
+use crate::limits::{LimitWatch, LimitedPool, set_own};
+
+type WeakPool = Weak<dyn LimitedPool>;
+
+/// A device's allocator, and the host's side behind it if it has one.
+#[derive(Clone)]
+struct JobPool {
+    gpu: BusId,
+    device: WeakPool,
+    /// The allocator's limit when it was added.
+    first_limit: u64,
+    /// `None` for memory that the program takes from the driver by itself.
+    memory: Option<WeakDevice>,
+    /// Rings the bell when what was deferred has gone back.
+    _watch: Arc<LimitWatch>,
+    device_peak: Arc<Interval>,
+    host: Option<JobHost>,
+}
+
+/// Memory of the host, counted for a GPU: the side behind a device, or pinned memory.
+#[derive(Clone)]
+struct JobHost {
+    pool: WeakPool,
+    peak: Arc<Interval>,
+}
+
+/// Why the status is checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Check {
+    /// A check is due: it ends an interval of peaks.
+    Due,
+    /// Something has changed before a check is due. The interval goes on. It may be short so far,
+    /// so the peak is the last interval's if that is higher.
+    Early,
+}
+
+/// The peak between two due checks. Only the thread that has the statistics changes it.
+#[derive(Default)]
+struct Interval {
+    last: AtomicU64,
+    since: AtomicU64,
+}
+
+impl Interval {
+    /// Returns the peak to report, given the peak since the last call.
+    fn peak(&self, taken: u64, check: Check) -> u64 {
+        // Relaxed, all: one thread at a time (CTRL1).
+        let since = self.since.load(Ordering::Relaxed).max(taken);
+        match check {
+            Check::Due => {
+                self.since.store(0, Ordering::Relaxed);
+                self.last.store(since, Ordering::Relaxed);
+                since
+            }
+            Check::Early => {
+                self.since.store(since, Ordering::Relaxed);
+                since.max(self.last.load(Ordering::Relaxed))
+            }
+        }
+    }
+}
+
+/// The allocators that a job manages.
+#[derive(Default)]
+pub(super) struct ManagedPools(Mutex<PoolLists>);
+
+#[derive(Default)]
+struct PoolLists {
+    pools: Vec<JobPool>,
+    pinned: Vec<(BusId, JobHost)>,
+}
+
+impl ManagedPools {
+    /// Adds an allocator. Returns false if it is managed already; a host's side that is new is
+    /// added to it.
+    pub(super) fn add(
+        &self,
+        gpu: BusId,
+        device: &Arc<dyn LimitedPool>,
+        memory: Option<&DeviceAllocator>,
+        host: Option<WeakPool>,
+        watch: LimitWatch,
+    ) -> bool {
+        let first_limit = device.node().usage().config.hard_bytes;
+        let device = Arc::downgrade(device);
+        let mut lists = locked(&self.0);
+        let same = |pool: &&mut JobPool| pool.device.ptr_eq(&device);
+        if let Some(pool) = lists.pools.iter_mut().find(same) {
+            // The peaks of a host's side that is known go on.
+            if let Some(host) = host {
+                let known = pool.host.take().filter(|known| known.pool.ptr_eq(&host));
+                pool.host = Some(known.unwrap_or_else(|| JobHost::new(host)));
+            }
+            drop(lists);
+            drop(watch);
+            return false;
+        }
+        lists.pools.push(JobPool {
+            gpu,
+            device,
+            first_limit,
+            memory: memory.map(DeviceAllocator::downgrade),
+            _watch: Arc::new(watch),
+            device_peak: Arc::default(),
+            host: host.map(JobHost::new),
+        });
+        true
+    }
+
+    /// Adds pinned memory, unless it is there already.
+    pub(super) fn add_pinned(&self, gpu: BusId, pool: WeakPool) {
+        let mut lists = locked(&self.0);
+        let mut known = lists.pinned.iter();
+        if !known.any(|(_, known)| known.pool.ptr_eq(&pool)) {
+            lists.pinned.push((gpu, JobHost::new(pool)));
+        }
+    }
+
+    /// Forgets all allocators, and drops their watches.
+    pub(super) fn end(&self) {
+        let pools = core::mem::take(&mut locked(&self.0).pools);
+        drop(pools);
+    }
+
+    /// Returns the seven numbers of each allocator.
+    pub(super) fn usage(&self, check: Check) -> Vec<(BusId, DeviceUsage)> {
+        let mut usage = self.each(|pool, device| Some((pool.gpu, pool.usage(&*device, check))));
+        let pinned = locked(&self.0).pinned.clone();
+        let pinned = pinned.iter().filter_map(|(gpu, pinned)| {
+            let mut usage = DeviceUsage::default();
+            pinned.add_to(&mut usage, check)?;
+            Some((*gpu, usage))
+        });
+        usage.extend(pinned);
+        usage
+    }
+
+    /// Returns the devices' allocators.
+    pub(super) fn memories(&self) -> Vec<DeviceAllocator> {
+        self.each(|pool, _| pool.memory.as_ref()?.upgrade())
+    }
+
+    /// Returns true if the program may take memory from the driver by itself.
+    pub(super) fn has_foreign(&self) -> bool {
+        let lists = locked(&self.0);
+        lists.pools.iter().any(|pool| pool.memory.is_none())
+    }
+
+    /// Returns how many bytes the program has taken from the driver by itself.
+    pub(super) fn foreign_bytes(&self) -> u64 {
+        let held = |pool: &JobPool, device: Arc<dyn LimitedPool>| {
+            let is_foreign = pool.memory.is_none();
+            is_foreign.then(|| device.pool_stats().pool_bytes)
+        };
+        self.each(held).into_iter().sum()
+    }
+
+    /// Returns the limit of each allocator, and the bytes it holds.
+    pub(super) fn limits(&self) -> Vec<(BusId, u64, u64)> {
+        self.each(|pool, device| {
+            let limit_bytes = device.node().usage().config.hard_bytes;
+            Some((pool.gpu, limit_bytes, device.pool_stats().pool_bytes))
+        })
+    }
+
+    /// Returns the allocators on a GPU, each with its first limit.
+    pub(super) fn on_gpu(&self, gpu: BusId) -> Vec<(u64, Arc<dyn LimitedPool>)> {
+        self.each(|pool, device| (pool.gpu == gpu).then_some((pool.first_limit, device)))
+    }
+
+    /// Has each allocator that holds more than its limit give back what is idle.
+    pub(super) fn shrink(&self) {
+        self.each(|_, device| {
+            let usage = device.node().usage();
+            let is_over = usage.excess_bytes > 0;
+            is_over.then(|| set_own(&*device, usage.config.hard_bytes))
+        });
+    }
+
+    /// Calls `f` with each allocator, without the lock, and forgets those that are gone.
+    fn each<T>(&self, f: impl Fn(&JobPool, Arc<dyn LimitedPool>) -> Option<T>) -> Vec<T> {
+        let mut lists = locked(&self.0);
+        let is_gone = |pool: &mut JobPool| pool.device.strong_count() == 0;
+        let gone: Vec<_> = lists.pools.extract_if(.., is_gone).collect();
+        let pools = lists.pools.clone();
+        drop(lists);
+        // Their watches take a lock when they go.
+        drop(gone);
+        let pools = pools.iter();
+        pools
+            .filter_map(|pool| f(pool, pool.device.upgrade()?))
+            .collect()
+    }
+}
+
+impl JobPool {
+    fn usage(&self, device: &dyn LimitedPool, check: Check) -> DeviceUsage {
+        let (stats, held) = (device.stats(), device.pool_stats());
+        let mut usage = DeviceUsage {
+            device_peak_bytes: self.device_peak.peak(device.take_peak(), check),
+            device_live_bytes: stats.live_bytes,
+            device_reserved_bytes: held.pool_bytes,
+            device_stable_bytes: held.stable_bytes,
+            ..DeviceUsage::default()
+        };
+        if let Some(host) = &self.host {
+            host.add_to(&mut usage, check);
+        }
+        usage
+    }
+}
+
+impl JobHost {
+    fn new(pool: WeakPool) -> Self {
+        let peak = Arc::default();
+        Self { pool, peak }
+    }
+
+    /// Enters the host's numbers. Returns `None` if the pool is gone.
+    fn add_to(&self, usage: &mut DeviceUsage, check: Check) -> Option<()> {
+        let pool = self.pool.upgrade()?;
+        let stats = pool.stats();
+        usage.host_peak_bytes = self.peak.peak(pool.take_peak(), check);
+        usage.host_live_bytes = stats.live_bytes;
+        usage.host_limit_bytes = stats.limit_bytes;
+        Some(())
+    }
+}

@@ -1,0 +1,119 @@
+//! What a job tells of itself, and when.
+
+use core::fmt;
+use std::io;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use larder_control::{FileError, JobStatus, Statistics, replace_whole};
+use larder_core::sync::Ordering;
+
+use super::JobShared;
+use super::device_time::EndedRun;
+use super::managed::Check;
+use crate::driver::locked;
+
+/// What recording a run did to the status.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Recorded {
+    /// The run was noted; the next check is not due.
+    Noted,
+    /// A check found nothing changed.
+    Unchanged,
+    /// A check found a change and wrote the status.
+    Written,
+}
+
+impl JobShared {
+    /// Records a run, and writes the status if that is due and something in it has changed.
+    pub(super) fn record(
+        &self,
+        statistics: &mut Statistics,
+        run: &EndedRun,
+    ) -> Result<Recorded, FileError> {
+        match statistics.record(run.graph, run.took, self.clock.now()) {
+            true => self.check(statistics, Check::Due),
+            false => Ok(Recorded::Noted),
+        }
+    }
+
+    /// Writes the status if something in it has changed. What goes wrong is in the report, too.
+    pub(super) fn check(
+        &self,
+        statistics: &mut Statistics,
+        check: Check,
+    ) -> Result<Recorded, FileError> {
+        let (usage, job) = (self.managed.usage(check), self.status());
+        let path = self.config.files.status.as_deref();
+        let is_gone = path.is_some_and(is_gone);
+        let Some(status) = statistics.check(self.clock.now(), usage, Some(job), is_gone) else {
+            return Ok(Recorded::Unchanged);
+        };
+        if let Some(path) = path {
+            let text = status.to_text();
+            replace_whole(path, text.as_bytes(), self.config.durability)
+                .inspect_err(|error| self.note_unwritten(error))?;
+        }
+        statistics.written();
+        Ok(Recorded::Written)
+    }
+
+    /// The job's own part of the status.
+    fn status(&self) -> JobStatus {
+        let mut job = JobStatus::default();
+        job.pid = std::process::id();
+        job.life = self.life;
+        job.name.clone_from(&self.config.name);
+        job.priority = self.config.priority;
+        job.perf_control = self.management.perf().percent().into();
+        job.control_version = locked(&self.report).version;
+        // Relaxed: the thread that set it has left or has the state, and the combiner orders both.
+        job.ended = self.ends.load(Ordering::Relaxed) != 0;
+        job.sleep = Some(self.sleep.status());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        job.written_at_unix_ms = now.map_or(0, |now| now.as_millis() as u64);
+        let wanted_bytes = self.wanted_bytes();
+        let add = |sum: &mut u64, bytes| *sum = sum.saturating_add(bytes);
+        for (gpu, limit_bytes, held_bytes) in self.managed.limits() {
+            let deferred_bytes = held_bytes.saturating_sub(limit_bytes);
+            let here = job.gpus.entry(gpu).or_default();
+            add(&mut here.limit_bytes, limit_bytes);
+            add(&mut here.held_bytes, held_bytes);
+            add(&mut here.deferred_bytes, deferred_bytes);
+            here.wanted_bytes = wanted_bytes;
+            add(&mut job.limit_bytes, limit_bytes);
+            add(&mut job.held_bytes, held_bytes);
+            add(&mut job.deferred_bytes, deferred_bytes);
+        }
+        job
+    }
+
+    /// What the program said that it would like to hold.
+    fn wanted_bytes(&self) -> Option<u64> {
+        // Relaxed: a number by itself.
+        let bytes = self.wanted_bytes.load(Ordering::Relaxed);
+        (bytes != Self::UNKNOWN).then_some(bytes)
+    }
+
+    fn note_unwritten(&self, error: &FileError) {
+        let mut report = locked(&self.report);
+        report.unwritten += 1;
+        report.problem = Some(error.to_string());
+    }
+}
+
+/// Whether no file has the name any more.
+fn is_gone(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+impl fmt::Display for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Noted => "noted",
+            Self::Unchanged => "nothing changed",
+            Self::Written => "written",
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! The handlers of one file.
+
+/// The handlers of a file, and what each is told.
+///
+/// Only the first handler is told what the file holds when it registers; one that joins others
+/// waits for the next change.
+#[derive(Debug, Default)]
+pub struct Handlers {
+    content: Option<String>,
+    changes: u64,
+    /// A handler's number, and the changes it knows of.
+    handlers: Vec<(u64, u64)>,
+    newest: u64,
+}
+
+impl Handlers {
+    /// A file without handlers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers a handler. Returns its number, from 1 upwards.
+    pub fn register(&mut self) -> u64 {
+        self.newest += 1;
+        if self.handlers.is_empty() {
+            self.content = None;
+        }
+        self.handlers.push((self.newest, self.changes));
+        self.newest
+    }
+
+    /// Removes a handler.
+    pub fn remove(&mut self, handler: u64) {
+        self.handlers.retain(|(number, _)| *number != handler);
+    }
+
+    /// Looks at the file. Returns the handlers that are told its content, in the order of their
+    /// registration.
+    pub fn look(&mut self, content: &str) -> Vec<u64> {
+        if self.content.as_deref() != Some(content) {
+            self.content = Some(content.to_owned());
+            self.changes += 1;
+        }
+        let changes = self.changes;
+        let late = self
+            .handlers
+            .iter_mut()
+            .filter(|(_, known)| *known < changes);
+        let told = late.map(|(number, known)| {
+            *known = changes;
+            *number
+        });
+        told.collect()
+    }
+}

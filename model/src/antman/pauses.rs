@@ -1,0 +1,99 @@
+//! The pauses of a job that has a share of the time, in microseconds.
+
+/// What a pause costs beside its length.
+const PAUSE_COST: u64 = 50;
+
+/// What a job does at the end of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Plan {
+    /// Runs on.
+    Nothing,
+    /// Sleeps, to the end of the sleep whatever the share becomes meanwhile.
+    Sleep(u64),
+    /// Looks each 100 microseconds whether the share is 0 still.
+    Suspend,
+}
+
+/// The formula for the pause at the end of a run.
+///
+/// Of a run, the pauses that an [`OpManager`] inserted into it are not busy time. The slot that was
+/// planned stays over a suspension, and at full share, where it goes on being inserted; only a run
+/// that adjusted a limit drops it there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pauses {
+    /// T: the slot that was planned last.
+    slot: u64,
+    /// R: what is left of it to insert.
+    pub left: u64,
+    /// Whether a limit was adjusted in this run.
+    pub has_adjusted: bool,
+}
+
+impl Pauses {
+    /// Plans the pause after a run at a share in percent.
+    pub fn after_run(&mut self, percent: u64, run: u64) -> Plan {
+        let has_adjusted = core::mem::take(&mut self.has_adjusted);
+        if percent == 100 {
+            if has_adjusted {
+                *self = Self::default();
+            }
+            return Plan::Nothing;
+        }
+        if percent == 0 {
+            return Plan::Suspend;
+        }
+        let inserted = self.slot.saturating_sub(self.left);
+        let busy = run.saturating_sub(inserted).max(1);
+        let whole = u128::from(busy) * 100 / u128::from(percent);
+        let spent = u128::from(run) + u128::from(PAUSE_COST);
+        let pause = u64::try_from(whole.saturating_sub(spent)).unwrap_or(u64::MAX);
+        (self.slot, self.left) = (pause, pause);
+        match pause {
+            0 => Plan::Nothing,
+            pause => Plan::Sleep(pause),
+        }
+    }
+}
+
+/// One step of the operation manager, which inserts a share of what is *left* of the slot behind
+/// each queued operation.
+///
+/// The shares shrink as they are spent, so n operations insert 1 - (1 - 1/n)^n of a slot: 75 % for
+/// 2, 65 % for 10, 63.4 % for 100.
+#[derive(Clone, Copy, Debug)]
+pub struct OpManager {
+    left: u64,
+    known_ops: u64,
+    ops: u64,
+}
+
+impl OpManager {
+    /// Starts a step with so much left of its slot. `known_ops` is the largest number of operations
+    /// of a step so far, 0 while none is known. `None` if the step has nothing to insert.
+    pub fn start(left: u64, known_ops: u64) -> Option<Self> {
+        (left > 0).then_some(Self {
+            left,
+            known_ops,
+            ops: 0,
+        })
+    }
+
+    /// The pause behind the next operation: 0 while no count is known, and once fewer microseconds
+    /// are left than there are known operations; the rest then stays.
+    pub fn op(&mut self) -> u64 {
+        self.ops += 1;
+        let pause = self.left.checked_div(self.known_ops).unwrap_or(0);
+        self.left -= pause;
+        pause
+    }
+
+    /// What is left of the slot.
+    pub const fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// The `known_ops` to start the next step with.
+    pub fn known_ops(&self) -> u64 {
+        self.ops.max(self.known_ops)
+    }
+}

@@ -1,0 +1,77 @@
+//! What a job's status says of its runs and its memory.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// The runs kept of a graph.
+const KEPT: usize = 9;
+
+#[derive(Clone, Debug, Default)]
+struct Graph {
+    runs: VecDeque<u64>,
+    checked: Option<u64>,
+}
+
+/// The average times of graphs, in microseconds. A graph stays for ever.
+#[derive(Clone, Debug, Default)]
+pub struct Averages(BTreeMap<u64, Graph>);
+
+impl Averages {
+    /// Records a run of a graph.
+    pub fn record(&mut self, graph: u64, micros: u64) {
+        let runs = &mut self.0.entry(graph).or_default().runs;
+        runs.push_back(micros);
+        if runs.len() > KEPT {
+            runs.pop_front();
+        }
+    }
+
+    /// Returns true if a graph is new, or its average has moved by 1 % since the last check,
+    /// whether that wrote a status or not: one that creeps is never written.
+    pub fn check(&mut self) -> bool {
+        let mut has_changed = false;
+        for graph in self.0.values_mut() {
+            let average = graph.runs.iter().sum::<u64>() / graph.runs.len() as u64;
+            has_changed |= graph.checked.is_none_or(|checked| {
+                let moved = checked.abs_diff(average);
+                moved > 0 && moved * 100 >= checked
+            });
+            graph.checked = Some(average);
+        }
+        has_changed
+    }
+
+    /// Each graph, with its average at the last check.
+    pub fn averages(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let checked = |(graph, history): (&u64, &Graph)| Some((*graph, history.checked?));
+        self.0.iter().filter_map(checked)
+    }
+}
+
+/// Why blocks went to the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// None did.
+    None,
+    /// The device's memory was short.
+    Oom,
+    /// The device's memory was there, but not in one piece.
+    Fragment,
+}
+
+/// What a status has of each GPU, given its devices: the last one's numbers alone.
+pub fn by_gpu<T: Clone>(devices: &[(&str, T)]) -> BTreeMap<String, T> {
+    let named = |(gpu, numbers): &(&str, T)| ((*gpu).to_owned(), numbers.clone());
+    devices.iter().map(named).collect()
+}
+
+/// The reason that a status gives, the wrong way round. Peaks are since the start.
+pub fn swap_reason(device_peak: u64, host_peak: u64, device_reserved: u64) -> Reason {
+    if host_peak == 0 {
+        return Reason::None;
+    }
+    let peaks = device_peak.checked_add(host_peak);
+    match peaks.is_some_and(|peaks| peaks <= device_reserved) {
+        true => Reason::Oom,
+        false => Reason::Fragment,
+    }
+}
