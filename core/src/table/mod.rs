@@ -4,9 +4,12 @@
 //! * `list`: lists of a slab's records; one record can stand on several.
 //! * [`probe`]: records by key, in a table of slots.
 //! * `ring`: a queue of values.
+//! * `fixed_vec`: with the feature `alloc`, a vector that does not grow.
 //!
 //! All are numbers in slices: nothing is allocated, and no link or key from outside makes one panic.
 
+#[cfg(feature = "alloc")]
+pub(crate) mod fixed_vec;
 pub(crate) mod list;
 pub mod probe;
 pub(crate) mod ring;

@@ -56,6 +56,22 @@ impl Default for PlannerConfig {
     }
 }
 
+/// How many records plans have room for. All of it is reserved when they are made; memory that no
+/// record needs is not touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlanCapacity {
+    /// Blocks freed between two rounds.
+    pub stats: usize,
+    /// Size classes of a plan.
+    pub bins: usize,
+    /// Blocks of a plan.
+    pub blocks: usize,
+    /// Virtual blocks of a plan.
+    pub virtuals: usize,
+    /// Whether sizes up to 32 KiB are planned too.
+    pub small: bool,
+}
+
 /// When a pool plans again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replan {

@@ -14,8 +14,6 @@ pub enum PlanError {
         /// How many found no record.
         lost: u64,
     },
-    /// The tables of stats and of their order or members have different lengths.
-    MembersFull,
     /// More size classes than records for bins.
     BinsFull,
     /// More blocks than records for them.
@@ -36,8 +34,6 @@ pub enum PlanError {
         /// What the pool may take.
         cap_bytes: u64,
     },
-    /// More bins, blocks or virtual blocks than the pool's tables have.
-    TablesFull,
     /// Two plans have blocks in use already.
     Draining,
 }
@@ -48,17 +44,12 @@ impl fmt::Display for PlanError {
             Self::StatsFull { lost } => {
                 write!(
                     f,
-                    "{lost} recorded blocks found no record: lend a larger table of stats"
+                    "{lost} recorded blocks found no record: make room for more stats"
                 )
             }
-            Self::MembersFull => f.write_str(
-                "more stats than members or order: lend tables as long as that of stats",
-            ),
-            Self::BinsFull => f.write_str("more size classes than records: lend more bins"),
-            Self::BlocksFull => f.write_str("more planned blocks than records: lend more blocks"),
-            Self::VirtualsFull => {
-                f.write_str("more virtual blocks than records: lend more virtuals")
-            }
+            Self::BinsFull => f.write_str("more size classes than bins: make room for more"),
+            Self::BlocksFull => f.write_str("more planned blocks than there is room for"),
+            Self::VirtualsFull => f.write_str("more virtual blocks than there is room for"),
             Self::Outdated => {
                 f.write_str("the planner was reset since the round was due: drop the round")
             }
@@ -73,9 +64,6 @@ impl fmt::Display for PlanError {
                 ByteCount(*bytes),
                 ByteCount(*cap_bytes)
             ),
-            Self::TablesFull => {
-                f.write_str("the plan has more records than the pool: lend larger tables")
-            }
             Self::Draining => {
                 f.write_str("two plans have blocks in use: free those of the older one")
             }

@@ -4,39 +4,56 @@
 //! another thread. Steps may come from many threads; the plan belongs to the planner, so that loads
 //! of different shape are planned apart by giving each its own.
 //!
-//! Locks: the state (plans and counts of rounds), then the pending lives. Whoever frees a block
-//! takes the second only, and a round holds that just to copy what was recorded.
+//! Locks: the state (plans and counts of rounds), then the notes. Whoever frees a block takes the second
+//! only, and a round holds that just to take over what was recorded.
 
-use super::AllocStat;
-use super::config::PlannerConfig;
+use super::config::{PlanCapacity, PlannerConfig};
 use super::error::PlanError;
+use super::life::AllocStat;
 use super::plans::{Best, Plans};
-use super::switch::{Generation, PlannerStage, Switch};
-use super::tables::PlanTables;
+use super::records::MAX_RECORDS;
+use crate::error::ConfigError;
 use crate::sync::{AtomicU64, Locked, Ordering, Spin, Wait};
+use crate::table::fixed_vec::FixedVec;
 
 /// Records steps and plans their memory.
-pub struct Planner<'t, W: Wait = Spin> {
+pub struct Planner<W: Wait = Spin> {
     config: PlannerConfig,
     steps: AtomicU64,
-    switch: Switch,
-    state: Locked<PlannerState<'t>, W>,
-    pending: Locked<Pending<'t>, W>,
+    state: Locked<PlannerState, W>,
+    notes: Locked<Notes, W>,
 }
 
 /// What rounds work on.
-struct PlannerState<'t> {
-    plans: Plans<'t>,
+struct PlannerState {
+    plans: Plans,
     rounds: i64,
     stable_rounds: i64,
     failed: Option<PlanError>,
 }
 
-/// What was recorded since the last round.
-struct Pending<'t> {
-    stats: &'t mut [AllocStat],
-    count: usize,
+/// What was recorded since the last round, and what the planner is doing.
+struct Notes {
+    stage: PlannerStage,
+    generation: Generation,
+    stats: FixedVec<AllocStat>,
     lost: u64,
+}
+
+/// How often recording began or was given up. A step or round belongs to one of these times.
+type Generation = u64;
+
+/// What a planner is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PlannerStage {
+    /// Nothing is recorded yet.
+    Off,
+    /// Lives are recorded.
+    On,
+    /// A round is due or under way.
+    Rounding,
+    /// The plan is made, or could not be.
+    Done,
 }
 
 /// A step under way.
@@ -78,25 +95,28 @@ pub struct Progress {
     pub failed: Option<PlanError>,
 }
 
-impl<'t, W: Wait> Planner<'t, W> {
-    /// A planner at step 0. Of `pending` it takes a record for each block freed between two rounds.
-    pub fn new(config: PlannerConfig, pending: &'t mut [AllocStat], plans: PlanTables<'t>) -> Self {
-        Self {
+impl<W: Wait> Planner<W> {
+    /// A planner at step 0.
+    ///
+    /// # Errors
+    /// The heap has no memory for so many records.
+    pub fn new(config: PlannerConfig, room: PlanCapacity) -> Result<Self, ConfigError> {
+        Ok(Self {
             config,
             steps: AtomicU64::new(0),
-            switch: Switch::new(),
             state: Locked::new(PlannerState {
-                plans: Plans::new(plans),
+                plans: Plans::new(room)?,
                 rounds: 0,
                 stable_rounds: 0,
                 failed: None,
             }),
-            pending: Locked::new(Pending {
-                stats: pending,
-                count: 0,
+            notes: Locked::new(Notes {
+                stage: PlannerStage::Off,
+                generation: 0,
+                stats: FixedVec::new(room.stats.min(MAX_RECORDS))?,
                 lost: 0,
             }),
-        }
+        })
     }
 
     /// A step begins. O(1).
@@ -106,17 +126,26 @@ impl<'t, W: Wait> Planner<'t, W> {
         }
         // A count that passes 2^63 counts as passed windows.
         let step = i64::try_from(self.steps.fetch_add(1, Ordering::Relaxed)).unwrap_or(i64::MAX);
-        if step == self.config.window.start {
-            self.switch.turn_on(PlannerStage::Off);
-        }
-        let (_, generation) = self.switch.read();
-        OpenStep { generation }
+        self.notes.with(|notes| {
+            if step == self.config.window.start && notes.stage == PlannerStage::Off {
+                notes.begin(PlannerStage::On);
+            }
+            OpenStep {
+                generation: notes.generation,
+            }
+        })
     }
 
     /// A step ends. The round of a step that began in it is due then. O(1).
     pub fn stop(&self, step: OpenStep) -> Option<Round> {
         let OpenStep { generation } = step;
-        let due = self.config.enabled && self.switch.begin_round(generation);
+        let due = self.notes.with(|notes| {
+            let due = notes.is(PlannerStage::On, generation);
+            if due {
+                notes.stage = PlannerStage::Rounding;
+            }
+            due
+        });
         due.then_some(Round { generation })
     }
 
@@ -134,46 +163,53 @@ impl<'t, W: Wait> Planner<'t, W> {
     pub(super) fn run_and<T>(
         &self,
         round: Round,
-        finish: impl FnOnce(&Plans<'t>) -> T,
+        finish: impl FnOnce(&mut Plans) -> T,
     ) -> Result<RoundEnd<T>, PlanError> {
         self.state.with(|state| {
-            if self.switch.read() != (PlannerStage::Rounding, round.generation) {
+            // Nobody ends or resets it but under the state's lock.
+            let is_due = self.notes.with(|notes| {
+                let is_due = notes.is(PlannerStage::Rounding, round.generation);
+                if is_due {
+                    let lost = core::mem::take(&mut notes.lost);
+                    state.plans.swap_stats(&mut notes.stats, lost);
+                }
+                is_due
+            });
+            if !is_due {
                 return Err(PlanError::Outdated);
             }
-            self.pending
-                .with(|pending| pending.move_to(&mut state.plans));
             state.rounds += 1;
             match state.plans.fit() {
                 Ok(true) => state.stable_rounds += 1,
                 Ok(false) => state.stable_rounds = 0,
                 Err(error) => {
                     state.failed = Some(error);
-                    self.switch.end_round(round.generation, false);
+                    self.end();
                     return Err(error);
                 }
             }
             let window = self.config.window;
             if state.stable_rounds <= window.stable && state.rounds <= window.max {
-                self.switch.end_round(round.generation, true);
+                self.notes.with(|notes| notes.begin(PlannerStage::On));
                 return Ok(RoundEnd::Again);
             }
-            let taken = finish(&state.plans);
-            self.switch.end_round(round.generation, false);
+            let taken = finish(&mut state.plans);
+            self.end();
             Ok(RoundEnd::Finished(taken))
         })
+    }
+
+    fn end(&self) {
+        self.notes.with(|notes| notes.stage = PlannerStage::Done);
     }
 
     /// Records that a block was freed that was allocated in step `born_step`, if lives are recorded
     /// and it is not too old for the plan. A life without a record is counted and fails the next
     /// round. O(1).
     pub fn record(&self, stat: AllocStat, born_step: u64) {
-        let recorded = matches!(
-            self.switch.read().0,
-            PlannerStage::On | PlannerStage::Rounding
-        );
         let age = self.steps().saturating_sub(born_step);
-        if recorded && age <= self.config.max_age_steps {
-            self.pending.with(|pending| pending.push(stat));
+        if age <= self.config.max_age_steps {
+            self.notes.with(|notes| notes.record(stat));
         }
     }
 
@@ -185,11 +221,12 @@ impl<'t, W: Wait> Planner<'t, W> {
     /// The cheapest plan so far, which with nothing recorded is an empty one; `None` if the planner
     /// is off for good or a round failed.
     pub fn best(&self) -> Option<Best> {
-        self.with_plans(|plans| plans.best())
+        self.with_plans(Plans::best)
     }
 
-    /// Reads the plans, under their lock; `None` as for [`best`](Self::best).
-    pub fn with_plans<R>(&self, f: impl FnOnce(&Plans<'t>) -> R) -> Option<R> {
+    /// Reads the plans, under their lock; `None` as for [`best`](Self::best). A
+    /// [`TensorPool`](super::TensorPool) takes the bins of the cheapest one when that is made.
+    pub fn with_plans<R>(&self, f: impl FnOnce(&Plans) -> R) -> Option<R> {
         self.state.with(|state| {
             let usable = self.config.enabled && state.failed.is_none();
             usable.then(|| f(&state.plans))
@@ -202,23 +239,22 @@ impl<'t, W: Wait> Planner<'t, W> {
             steps: self.steps(),
             rounds: state.rounds,
             stable_rounds: state.stable_rounds,
-            state: self.switch.read().0,
+            state: self.state(),
             failed: state.failed,
         })
     }
 
-    /// What it is doing. O(1), without a lock.
+    /// What it is doing. O(1).
     pub fn state(&self) -> PlannerStage {
-        self.switch.read().0
+        self.notes.with(|notes| notes.stage)
     }
 
     /// Makes the planner new: step 0, nothing recorded, no rounds, no plan. Steps and rounds of before
     /// mean nothing any more.
     pub fn reset(&self) {
         self.state.with(|state| {
-            self.switch.turn_off();
             self.steps.store(0, Ordering::Relaxed);
-            self.forget(state);
+            self.forget(state, PlannerStage::Off);
         });
     }
 
@@ -226,49 +262,43 @@ impl<'t, W: Wait> Planner<'t, W> {
     /// end. Says whether it does.
     pub(super) fn restart_if(&self, may: impl FnOnce() -> bool) -> bool {
         self.state.with(|state| {
-            let done = self.config.enabled && self.switch.read().0 == PlannerStage::Done;
+            let done = self.config.enabled && self.state() == PlannerStage::Done;
             let begins = done && may();
             if begins {
-                self.forget(state);
-                self.switch.turn_on(PlannerStage::Done);
+                self.forget(state, PlannerStage::On);
             }
             begins
         })
     }
 
-    /// The tables, for another planner.
-    pub fn into_tables(self) -> (&'t mut [AllocStat], PlanTables<'t>) {
-        let plans = self.state.into_inner().plans.into_tables();
-        (self.pending.into_inner().stats, plans)
-    }
-
-    fn forget(&self, state: &mut PlannerState<'t>) {
+    fn forget(&self, state: &mut PlannerState, stage: PlannerStage) {
         state.plans.clear();
         state.rounds = 0;
         state.stable_rounds = 0;
         state.failed = None;
-        self.pending.with(Pending::clear);
+        self.notes.with(|notes| {
+            notes.stats.clear();
+            notes.lost = 0;
+            notes.begin(stage);
+        });
     }
 }
 
-impl Pending<'_> {
-    fn push(&mut self, stat: AllocStat) {
-        match self.stats.get_mut(self.count) {
-            Some(record) => {
-                *record = stat;
-                self.count += 1;
-            }
-            None => self.lost += 1,
+impl Notes {
+    fn is(&self, stage: PlannerStage, generation: Generation) -> bool {
+        self.stage == stage && self.generation == generation
+    }
+
+    /// Begins a stage to which steps and rounds of before do not belong.
+    fn begin(&mut self, stage: PlannerStage) {
+        self.stage = stage;
+        self.generation += 1;
+    }
+
+    fn record(&mut self, stat: AllocStat) {
+        let recorded = matches!(self.stage, PlannerStage::On | PlannerStage::Rounding);
+        if recorded && !self.stats.push(stat) {
+            self.lost += 1;
         }
-    }
-
-    fn move_to(&mut self, plans: &mut Plans<'_>) {
-        plans.push_all(&self.stats[..self.count], self.lost);
-        self.clear();
-    }
-
-    fn clear(&mut self) {
-        self.count = 0;
-        self.lost = 0;
     }
 }
