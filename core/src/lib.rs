@@ -58,6 +58,7 @@ pub mod bfc;
 mod block;
 #[forbid(unsafe_code)]
 mod byte_count;
+#[cfg(feature = "alloc")]
 #[forbid(unsafe_code)]
 pub mod decorate;
 #[forbid(unsafe_code)]
@@ -71,6 +72,7 @@ mod host_access;
 pub mod lifetime;
 #[forbid(unsafe_code)]
 pub mod limits;
+#[cfg(feature = "alloc")]
 #[forbid(unsafe_code)]
 pub mod pool;
 #[forbid(unsafe_code)]

@@ -17,18 +17,18 @@
 use super::bands::{BandShape, GuardConfig};
 use super::damage::Findings;
 use super::rows::{RowEntry, Rows};
-use super::{CheckError, FindingCounts, OnDamage, Row, give_back};
+use super::{CheckError, FindingCounts, OnDamage, give_back};
 use crate::access::MemoryAccess;
 use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
-use crate::error::{AllocError, FreeError, Rejected};
+use crate::error::{AllocError, ConfigError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::Addr;
 
-/// A guarded block: an entry of the table that a [`Guarded`] is lent.
+/// A guarded block.
 #[derive(Debug)]
-pub struct Guard {
+struct Guard {
     inner: Block,
     shape: BandShape,
     /// Checks that read its guards now.
@@ -41,19 +41,19 @@ impl RowEntry for Guard {
     }
 }
 
-struct GuardState<'t> {
-    rows: Rows<'t, Guard>,
+struct GuardState {
+    rows: Rows<Guard>,
     findings: Findings,
 }
 
 /// Puts guards around every block and compares them when it is freed, or when asked.
 ///
-/// Every live block takes a row of a lent table. An allocation writes both guards, a free and a check
+/// Every live block takes a row of the table. An allocation writes both guards, a free and a check
 /// read them: O(guards + slack), and a wait of the host for the stream where the memory is a device's.
 /// Free every block before it is dropped: what is out then stays live below.
 ///
 /// ```
-/// use larder_core::decorate::{GuardConfig, Guarded, Row, Which, CheckError};
+/// use larder_core::decorate::{CheckError, GuardConfig, Guarded, Which};
 /// use larder_core::{
 ///     Addr, AddrRange, Bfc, BfcAllocator, BfcConfig, BlockAllocator, Chunk, FixedRange, Growth, StreamId,
 ///     MemoryAccess, Request, SliceAccess,
@@ -63,9 +63,8 @@ struct GuardState<'t> {
 /// let growth = Growth::Range { unit_bytes: 4096, ahead_divisor: None };
 /// let bfc = Bfc::new(BfcConfig { growth, ..BfcConfig::default() }, &mut table)?;
 /// let access = SliceAccess::new(range.start(), &mut memory);
-/// let mut rows = [const { Row::VACANT }; 8];
 /// let allocator = BfcAllocator::new(bfc, FixedRange::new(range));
-/// let allocator = Guarded::new(allocator, &access, GuardConfig::new(), &mut rows);
+/// let allocator = Guarded::new(allocator, &access, GuardConfig::new(), 8)?;
 /// let block = allocator.alloc(&Request::new(100))?.block;
 /// // One byte too many.
 /// access.write(StreamId::MAIN, block.addr(), &[1; 101])?;
@@ -73,33 +72,49 @@ struct GuardState<'t> {
 /// assert_eq!((damage.which, damage.offset, damage.found), (Which::Tail, 100, 1));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Guarded<'t, A, M, W: Wait = Spin> {
+pub struct Guarded<A, M, W: Wait = Spin> {
     inner: A,
     access: M,
     config: GuardConfig,
-    state: Locked<GuardState<'t>, W>,
+    state: Locked<GuardState, W>,
 }
 
-impl<'t, A: BlockAllocator, M: MemoryAccess> Guarded<'t, A, M> {
-    /// Guards the blocks of `inner`, as many at a time as there are rows; threads spin for the lock.
-    pub fn new(inner: A, access: M, config: GuardConfig, rows: &'t mut [Row<Guard>]) -> Self {
-        Self::with_wait(inner, access, config, rows)
+impl<A: BlockAllocator, M: MemoryAccess> Guarded<A, M> {
+    /// Guards the blocks of `inner`, at most `blocks` at a time; threads spin for the lock.
+    ///
+    /// # Errors
+    /// [`ConfigError::Heap`] if the heap has no memory for the table.
+    pub fn new(
+        inner: A,
+        access: M,
+        config: GuardConfig,
+        blocks: usize,
+    ) -> Result<Self, ConfigError> {
+        Self::with_wait(inner, access, config, blocks)
     }
 }
 
-impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
-    /// Guards the blocks of `inner`, as many at a time as there are rows; threads wait for the lock, and
-    /// for a check of a block being freed, as `W` says.
-    pub fn with_wait(inner: A, access: M, config: GuardConfig, rows: &'t mut [Row<Guard>]) -> Self {
-        Self {
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
+    /// Guards the blocks of `inner`, at most `blocks` at a time; threads wait for the lock, and for a check
+    /// of a block being freed, as `W` says.
+    ///
+    /// # Errors
+    /// [`ConfigError::Heap`] if the heap has no memory for the table.
+    pub fn with_wait(
+        inner: A,
+        access: M,
+        config: GuardConfig,
+        blocks: usize,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self {
             inner,
             access,
             config,
             state: Locked::new(GuardState {
-                rows: Rows::new(rows),
+                rows: Rows::new(blocks)?,
                 findings: Findings::new(),
             }),
-        }
+        })
     }
 
     /// The allocator below.
@@ -263,7 +278,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
     }
 }
 
-impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_, A, M, W> {
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, M, W> {
     /// Gives a block of the allocator below and its guards, written behind what the grant waits for.
     ///
     /// Fails with [`AllocError::TableFull`] if no row is vacant, [`AllocError::Access`] if the guards

@@ -1,7 +1,7 @@
 //! Decorators: allocators around an allocator, which count, guard, reset and keep back its blocks.
 //!
 //! Each is a [`BlockAllocator`] over another one, forwards every method, and keeps its state in tables
-//! that the caller lends. What touches memory does so through a [`MemoryAccess`](crate::MemoryAccess),
+//! on the heap, reserved when it is made. What touches memory does so through a [`MemoryAccess`](crate::MemoryAccess),
 //! so the same decorators serve a buffer, the host's memory and a device's. The first three ideas are
 //! TensorFlow's (`TrackingAllocator`, `GPUDebugAllocator`, `GPUNanResetAllocator`), the fourth is known
 //! from memory checkers.
@@ -42,11 +42,10 @@ mod tracked;
 
 pub use bands::GuardConfig;
 pub use damage::{CheckError, Damage, FindingCounts, OnDamage, Which};
-pub use guarded::{Guard, Guarded};
+pub use guarded::Guarded;
 pub use poisoned::Poisoned;
-pub use quarantined::{QuarantineConfig, QuarantineStats, Quarantined, Waiting};
-pub use rows::Row;
-pub use track_state::{TrackRecord, TrackStats, TrackedBlock, Tracking};
+pub use quarantined::{QuarantineConfig, QuarantineStats, Quarantined};
+pub use track_state::{TrackRecord, TrackStats, Tracking};
 pub use tracked::{NoTicks, RecordsTaken, Ticks, Tracked};
 
 use crate::block::{BlockAllocator, Grant};

@@ -40,9 +40,9 @@ impl QuarantineConfig {
     }
 }
 
-/// A freed block that waits: an entry of the table that a [`Quarantined`] is lent.
+/// A freed block that waits.
 #[derive(Debug)]
-pub struct Waiting {
+struct Waiting {
     block: Block,
     point: Option<StreamPoint>,
     id: u64,
@@ -69,15 +69,15 @@ pub struct QuarantineStats {
     pub drains: u64,
 }
 
-struct QuarantineState<'t> {
-    ring: Ring<'t, Waiting>,
+struct QuarantineState {
+    ring: Ring<Waiting>,
     bytes: u64,
     passed: u64,
     drains: u64,
     findings: Findings,
 }
 
-impl QuarantineState<'_> {
+impl QuarantineState {
     /// Appends a block if the limit and the table allow.
     fn push(&mut self, waiting: Waiting, limit_bytes: u64) -> Result<(), Waiting> {
         let bytes = self.bytes.saturating_add(waiting.block.bytes());
@@ -102,39 +102,40 @@ impl QuarantineState<'_> {
 /// The oldest leave when a newer block needs their place, all of them when memory is short. A free
 /// costs a fill, leaving a read: O(bytes). Waiting blocks count as live below, also when this is dropped:
 /// [`drain`](Self::drain) first where the allocator below lives on.
-pub struct Quarantined<'t, A, M, W: Wait = Spin> {
+pub struct Quarantined<A, M, W: Wait = Spin> {
     inner: A,
     access: M,
     config: QuarantineConfig,
-    state: Locked<QuarantineState<'t>, W>,
+    state: Locked<QuarantineState, W>,
 }
 
-impl<'t, A: BlockAllocator, M: MemoryAccess> Quarantined<'t, A, M> {
-    /// Freed blocks of `inner` wait, as many as there are places; threads spin for the lock.
+impl<A: BlockAllocator, M: MemoryAccess> Quarantined<A, M> {
+    /// Freed blocks of `inner` wait, at most `blocks` of them; threads spin for the lock.
     ///
     /// # Errors
     /// [`ConfigError::NoSizes`] if `inner` does not track sizes: then a foreign block could not be told
-    /// from its own.
+    /// from its own. [`ConfigError::Heap`] if the heap has no memory for the table.
     pub fn new(
         inner: A,
         access: M,
         config: QuarantineConfig,
-        places: &'t mut [Option<Waiting>],
+        blocks: usize,
     ) -> Result<Self, ConfigError> {
-        Self::with_wait(inner, access, config, places)
+        Self::with_wait(inner, access, config, blocks)
     }
 }
 
-impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'t, A, M, W> {
-    /// Freed blocks of `inner` wait, as many as there are places; threads wait for the lock as `W` says.
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
+    /// Freed blocks of `inner` wait, at most `blocks` of them; threads wait for the lock as `W` says.
     ///
     /// # Errors
-    /// [`ConfigError::NoSizes`] if `inner` does not track sizes.
+    /// [`ConfigError::NoSizes`] if `inner` does not track sizes, [`ConfigError::Heap`] if the heap has no
+    /// memory for the table.
     pub fn with_wait(
         inner: A,
         access: M,
         config: QuarantineConfig,
-        places: &'t mut [Option<Waiting>],
+        blocks: usize,
     ) -> Result<Self, ConfigError> {
         if !inner.tracks_sizes() {
             return Err(ConfigError::NoSizes);
@@ -144,7 +145,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'t, A, M, W> {
             access,
             config,
             state: Locked::new(QuarantineState {
-                ring: Ring::new(places),
+                ring: Ring::new(blocks)?,
                 bytes: 0,
                 passed: 0,
                 drains: 0,
@@ -230,7 +231,7 @@ struct Refused {
     error: FreeError,
 }
 
-impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
     fn fill(&self, waiting: &Waiting) -> Result<(), CheckError> {
         let range = waiting.block.range();
         let filled = self
@@ -356,7 +357,7 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
     }
 }
 
-impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined<'_, A, M, W> {
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined<A, M, W> {
     /// Gives a block of the allocator below. If that one has no memory or no record left, everything that
     /// waits leaves, and it is asked once more.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {

@@ -28,21 +28,6 @@ impl BudgetConfig {
             name: 0,
         }
     }
-
-    /// Whether its own numbers agree.
-    pub(super) const fn check(&self) -> Result<(), BudgetError> {
-        if self.hard_bytes < self.floor_bytes {
-            return Err(BudgetError::BelowFloor {
-                floor_bytes: self.floor_bytes,
-            });
-        }
-        if self.soft_bytes != u64::MAX && self.hard_bytes < self.soft_bytes {
-            return Err(BudgetError::BelowSoft {
-                soft_bytes: self.soft_bytes,
-            });
-        }
-        Ok(())
-    }
 }
 
 /// One budget of a tree. After the budget is removed its id names nothing, for 2^32 budgets in the same

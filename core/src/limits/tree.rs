@@ -83,6 +83,23 @@ impl BudgetNode {
     }
 }
 
+impl BudgetConfig {
+    /// Whether its own numbers agree.
+    pub(super) const fn check(&self) -> Result<(), BudgetError> {
+        if self.hard_bytes < self.floor_bytes {
+            return Err(BudgetError::BelowFloor {
+                floor_bytes: self.floor_bytes,
+            });
+        }
+        if self.soft_bytes != u64::MAX && self.hard_bytes < self.soft_bytes {
+            return Err(BudgetError::BelowSoft {
+                soft_bytes: self.soft_bytes,
+            });
+        }
+        Ok(())
+    }
+}
+
 /// A tree of budgets.
 ///
 /// ```

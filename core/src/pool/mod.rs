@@ -3,7 +3,7 @@
 //! What it is not: it cuts and joins nothing. It suits memory that is dear to get and asked for in few
 //! sizes (pinned memory, registered or shared buffers); for the rest take [`Bfc`](crate::Bfc). It works
 //! on numbers: nothing is written into the memory, which may be a device's. The idea and the counters
-//! are those of TensorFlow 1.15's `PoolAllocator`.
+//! are those of TensorFlow 1.15's `PoolAllocator`. Its records are on the heap, reserved when it is made.
 //!
 //! [`Pool`] is the algorithm for one thread. It never calls the sub-allocator: a miss is a
 //! [`MissTicket`], what is to go back is a [`LeavingTicket`]. [`PoolAllocator`] shares it behind a lock
@@ -41,7 +41,6 @@ mod sizes;
 mod ticket;
 
 pub use allocator::PoolAllocator;
-pub use buffer::Buffer;
 pub use config::PoolConfig;
 pub use report::{PoolCounters, PoolReport};
 pub use ticket::{LeavingTicket, MissTicket, PoolStep};
@@ -52,19 +51,17 @@ use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sub_allocator::GrowRequest;
 use crate::table::list::Queue;
-use crate::table::slab::Slab;
 use crate::units::{Addr, AddrRange, round_up};
-use buffer::{BufferState, OfState};
+use buffer::{Buffer, BufferState, Buffers, OfState};
 use ghosts::Ghosts;
 use sizes::Sizes;
 
 /// The pool itself, for one thread. See the [module](self).
 ///
 /// ```
-/// use larder_core::pool::{Buffer, Pool, PoolConfig, PoolStep};
+/// use larder_core::pool::{Pool, PoolConfig, PoolStep};
 /// use larder_core::{Addr, AddrRange, Request};
-/// let (mut buffers, mut slots) = ([Buffer::VACANT; 9], [0; 18]);
-/// let mut pool = Pool::new(PoolConfig::default(), &mut buffers, &mut slots)?;
+/// let mut pool = Pool::new(PoolConfig::default(), 8)?;
 /// let PoolStep::Grow(ticket) = pool.alloc(&Request::new(1000))? else { panic!() };
 /// // Nothing is kept yet. Get the memory from wherever it comes.
 /// let memory = AddrRange::new(Addr::new(0x1_0000), ticket.request().bytes).unwrap();
@@ -74,10 +71,10 @@ use sizes::Sizes;
 /// assert!(matches!(pool.alloc(&Request::new(999))?, PoolStep::Ready(_)));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Pool<'t> {
+pub struct Pool {
     config: PoolConfig,
-    buffers: Slab<'t, Buffer>,
-    sizes: Sizes<'t>,
+    buffers: Buffers,
+    sizes: Sizes,
     idle: Queue<u32>,
     stuck: Queue<u32>,
     leaving: Queue<u32>,
@@ -96,30 +93,22 @@ pub struct Pool<'t> {
     last_id: u64,
 }
 
-impl<'t> Pool<'t> {
-    /// A pool with its state in the tables: a record for each buffer, out or idle, and one more; two
-    /// slots for each record.
+impl Pool {
+    /// A pool with room for so many buffers, out or idle.
     ///
     /// # Errors
-    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise, `Table` and `Index` if the tables are
-    /// too short.
-    pub fn new(
-        config: PoolConfig,
-        buffers: &'t mut [Buffer],
-        slots: &'t mut [u32],
-    ) -> Result<Self, ConfigError> {
+    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise, `Table` if there is room for none, `Heap` if
+    /// the heap has no memory for the records.
+    pub fn new(config: PoolConfig, buffers: usize) -> Result<Self, ConfigError> {
         config.validate(config.limit_buffers)?;
-        let buffers = Slab::new(buffers);
+        let buffers = Buffers::with_records(buffers.saturating_add(1))?;
         if buffers.capacity() == 0 {
             return Err(ConfigError::Table);
         }
-        if slots.len() as u64 <= 2 * u64::from(buffers.capacity()) {
-            return Err(ConfigError::Index);
-        }
         Ok(Self {
             config,
+            sizes: Sizes::new(buffers.capacity())?,
             buffers,
-            sizes: Sizes::new(slots),
             idle: Queue::default(),
             stuck: Queue::default(),
             leaving: Queue::default(),

@@ -24,16 +24,13 @@ impl<T> FixedVec<T> {
         Ok(Self { values, room })
     }
 
-    /// A full vector of `length` times `value`.
+    /// A full vector of `length` values that `make` makes.
     ///
     /// # Errors
     /// The heap has no memory for them.
-    pub(crate) fn filled(length: usize, value: T) -> Result<Self, ConfigError>
-    where
-        T: Clone,
-    {
+    pub(crate) fn filled_with(length: usize, make: impl FnMut() -> T) -> Result<Self, ConfigError> {
         let mut filled = Self::new(length)?;
-        filled.resize(length, value);
+        filled.values.resize_with(length, make);
         Ok(filled)
     }
 

@@ -12,5 +12,6 @@
 pub(crate) mod fixed_vec;
 pub(crate) mod list;
 pub mod probe;
+#[cfg(feature = "alloc")]
 pub(crate) mod ring;
 pub(crate) mod slab;

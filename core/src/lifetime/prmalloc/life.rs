@@ -67,7 +67,7 @@ impl LiveMap {
     /// A map of so many slots, of which one stays vacant.
     pub(super) fn new(slots: usize) -> Result<Self, ConfigError> {
         Ok(Self {
-            slots: FixedVec::filled(slots, None)?,
+            slots: FixedVec::filled_with(slots, || None)?,
             used: 0,
         })
     }
