@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 
 use larder_core::lifetime::prmalloc::{
-    OpenStep, PlanCapacity, PlannedPoolConfig, TensorPool, Window,
+    OpenStep, PlanCapacity, PlannedPoolConfig, PlannerConfig, TensorPool, Window,
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
 use larder_model::prmalloc as upstream;
@@ -49,7 +49,7 @@ const ROOM: PlanCapacity = PlanCapacity {
 #[expect(clippy::expect_used, reason = "a replay ends without its tables")]
 pub(crate) fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let mut config = PlannedPoolConfig::new();
-    config.planner.window = WINDOW;
+    config.planner = PlannerConfig::new().with_window(WINDOW);
     let pool = TensorPool::new(config, ROOM, STATS, Driver::new(device_bytes));
     let pool = pool.expect("a replay has memory for its tables");
     let step = Some(pool.start());

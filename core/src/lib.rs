@@ -40,8 +40,9 @@
 //! | budgets inside budgets | [`limits`] |
 //! | values in blocks of any of these | [`typed`] |
 //!
-//! State lies in tables that the caller lends; that of [`lifetime::prmalloc`] is on the heap, with the
-//! feature `alloc`. [`small`] has the parts of the process heap, which is the
+//! State lies in tables that the caller lends. [`pool`], [`decorate`], [`limits::LimitTree`] and
+//! [`lifetime::prmalloc`] come with the feature `alloc`: their tables are on the heap, reserved when a value is
+//! made, and nothing is allocated afterwards. [`small`] has the parts of the process heap, which is the
 //! crate `larder`; they are for front ends, and change as these need. `larder-cuda` has GPU memory.
 #![no_std]
 #![deny(unsafe_code)]

@@ -140,9 +140,12 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     /// # Errors
     /// No block in use begins there, or the backend refuses it. Nothing has changed then.
     pub fn free(&self, addr: Addr) -> Result<(), FreeError> {
-        let give_back = |state: &mut PoolState| (state.give_back(addr), state.take_drained());
+        let give_back = |state: &mut PoolState| (state.give_back(addr), state.has_drained());
         let (freed, drained) = self.state.with(give_back);
-        drained.into_iter().for_each(|plan| self.put_away(plan));
+        // A plan is long to move, and of several threads one gets it.
+        if drained && let Some(plan) = self.state.with(PoolState::take_drained) {
+            self.put_away(plan);
+        }
         match freed {
             None => Err(FreeError::Unknown),
             Some(Freed::Direct(live)) => self.free_direct(live),
@@ -300,10 +303,5 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     /// What is below.
     pub fn backend(&self) -> &S {
         &self.backend
-    }
-
-    /// Why there is no plan, if a round failed.
-    pub fn failed(&self) -> Option<PlanError> {
-        self.planner.progress().failed
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * PRPOOL1: of the two plans each is in one field, or with a thread that works on it outside the lock.
-//! * PRPOOL2: a plan that drains has blocks in use; whoever frees the last one takes the plan, to give
+//! * PRPOOL2: a plan that drains has blocks in use, or whoever freed the last one is about to take it, to give
 //!   its slabs back. A plan in `idle` has none.
 //! * PRPOOL3: a plan in `idle` that has slabs was refused by the backend. No other plan is made in it.
 
@@ -90,6 +90,10 @@ impl PoolState {
         let mut live = self.live.remove(addr)?;
         live.life.stat.end = end;
         Some(Freed::Direct(live))
+    }
+
+    pub(super) fn has_drained(&self) -> bool {
+        self.draining.as_ref().is_some_and(ServedPlan::is_unused)
     }
 
     /// Takes the plan that drained, once its last block is back.
