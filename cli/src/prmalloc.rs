@@ -1,9 +1,9 @@
-//! Contenders that plan from recorded steps: the tensor pool, and upstream's as the model has it, over
-//! a driver that gives exactly what it is asked for.
+//! Contenders that plan from recorded steps: the tensor pool, and upstream's as the model has it,
+//! over a driver that gives exactly what it is asked for.
 //!
 //! One stream, logical ticks. The recorded traces have few steps, so the window is scaled down: the
-//! first step is skipped, the next two are recorded, and the plan serves from then on. What the plan
-//! has no block for, and everything before it, is an allocation of the driver.
+//! first step is skipped, the next two are recorded, and the plan serves from then on. What the
+//! plan has no block for, and everything before it, is an allocation of the driver.
 
 use std::cell::RefCell;
 

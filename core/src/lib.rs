@@ -41,9 +41,10 @@
 //! | values in blocks of any of these | [`typed`] |
 //!
 //! State lies in tables that the caller lends. [`pool`], [`decorate`], [`limits::LimitTree`] and
-//! [`lifetime::prmalloc`] come with the feature `alloc`: their tables are on the heap, reserved when a value is
-//! made, and nothing is allocated afterwards. [`small`] has the parts of the process heap, which is the
-//! crate `larder`; they are for front ends, and change as these need. `larder-cuda` has GPU memory.
+//! [`lifetime::prmalloc`] come with the feature `alloc`: their tables are on the heap, reserved
+//! when a value is made, and nothing is allocated afterwards. [`small`] has the parts of the
+//! process heap, which is the crate `larder`; they are for front ends, and change as these need.
+//! `larder-cuda` has GPU memory.
 #![no_std]
 #![deny(unsafe_code)]
 

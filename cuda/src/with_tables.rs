@@ -1,11 +1,13 @@
 //! [`WithTables`]: a value together with the tables that it borrows.
 //!
-//! Best fit and steps borrow their tables, so that programs without a heap can lend static ones. Here the
-//! tables are zeroed memory that goes when the value does. Large ones are mappings of their own, since an
-//! allocator that has such memory from earlier would write all of it, and keep it.
+//! Best fit and steps borrow their tables, so that programs without a heap can lend static ones.
+//! Here the tables are zeroed memory that goes when the value does. Large ones are mappings of
+//! their own, since an allocator that has such memory from earlier would write all of it, and keep
+//! it.
 //!
 //! # Invariants
-//! * OWN1 a table is memory of its own, lent once, to the value that stands with it in one [`WithTables`].
+//! * OWN1 a table is memory of its own, lent once, to the value that stands with it in one
+//!   [`WithTables`].
 //! * OWN2 the value is dropped before its tables, and nothing that borrows them leaves it.
 
 use core::convert::Infallible;
@@ -74,8 +76,8 @@ impl Drop for Table {
 }
 
 impl Tables {
-    /// Lends a table of values that are zero: memory that is not touched until it is used. Empty if the
-    /// host has none.
+    /// Lends a table of values that are zero: memory that is not touched until it is used. Empty if
+    /// the host has none.
     pub(crate) fn lend_zeroed<T: Zeroed>(&mut self, count: usize) -> &'static mut [T] {
         const {
             assert!(!core::mem::needs_drop::<T>(), "nobody drops the values");
@@ -87,8 +89,8 @@ impl Tables {
         };
         let mut records = NonNull::slice_from_raw_parts(table.start.cast::<T>(), count);
         self.0.push(table);
-        // SAFETY: new memory for so many values, of which zero is one, lent here and nowhere else (OWN1).
-        // OWN2 ends the borrow in time.
+        // SAFETY: new memory for so many values, of which zero is one, lent here and nowhere else
+        // (OWN1). OWN2 ends the borrow in time.
         unsafe { records.as_mut() }
     }
 }
@@ -117,9 +119,11 @@ impl<A> WithTables<A> {
     /// A value that `make` makes of the tables it has lent.
     ///
     /// # Safety
-    /// What borrows the tables goes into the value and nowhere else, and is not taken out of it (OWN2).
+    /// What borrows the tables goes into the value and nowhere else, and is not taken out of it
+    /// (OWN2).
     pub(crate) unsafe fn new(make: impl FnOnce(&mut Tables) -> A) -> Self {
-        // SAFETY: OWN2 holds: what borrows the tables goes into the value, as this function asks too.
+        // SAFETY: OWN2 holds: what borrows the tables goes into the value, as this function asks
+        // too.
         let Ok(made) = unsafe { Self::try_new(|tables| Ok::<A, Infallible>(make(tables))) };
         made
     }
@@ -130,7 +134,8 @@ impl<A> WithTables<A> {
     /// Those of `make`; the tables are gone then.
     ///
     /// # Safety
-    /// What borrows the tables goes into the value and nowhere else, and is not taken out of it (OWN2).
+    /// What borrows the tables goes into the value and nowhere else, and is not taken out of it
+    /// (OWN2).
     pub(crate) unsafe fn try_new<E>(
         make: impl FnOnce(&mut Tables) -> Result<A, E>,
     ) -> Result<Self, E> {
@@ -175,8 +180,8 @@ mod tests {
         (asked == 0).then(|| found.iter().filter(|page| **page & 1 == 1).count())
     }
 
-    /// The system's allocator serves large zeroed blocks from its heap once blocks as large were freed, and
-    /// writes zeros over what it finds there.
+    /// The system's allocator serves large zeroed blocks from its heap once blocks as large were
+    /// freed, and writes zeros over what it finds there.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_large_table_has_no_memory_until_it_is_used() {

@@ -6,13 +6,14 @@
 //! caller                         ^ block
 //! ```
 //! The front guard is a multiple of the alignment asked for, so the block keeps it. The tail guard
-//! begins with the byte behind the requested ones and fills all that was granted, so writes into the
-//! slack are found too.
+//! begins with the byte behind the requested ones and fills all that was granted, so writes into
+//! the slack are found too.
 //!
 //! # Invariants
-//! * GUARD1 a used row's guards were written whole before its block was given, and are not written again.
-//! * GUARD2 a row is taken by its block's free alone, and not while it is pinned. So whoever holds the
-//!   block, or a pin, may read its guards: the memory below is not free.
+//! * GUARD1 a used row's guards were written whole before its block was given, and are not written
+//!   again.
+//! * GUARD2 a row is taken by its block's free alone, and not while it is pinned. So whoever holds
+//!   the block, or a pin, may read its guards: the memory below is not free.
 
 use super::bands::{BandShape, GuardConfig};
 use super::damage::Findings;
@@ -49,8 +50,8 @@ struct GuardState {
 /// Puts guards around every block and compares them when it is freed, or when asked.
 ///
 /// Every live block takes a row of the table. An allocation writes both guards, a free and a check
-/// read them: O(guards + slack), and a wait of the host for the stream where the memory is a device's.
-/// Free every block before it is dropped: what is out then stays live below.
+/// read them: O(guards + slack), and a wait of the host for the stream where the memory is a
+/// device's. Free every block before it is dropped: what is out then stays live below.
 ///
 /// ```
 /// use larder_core::decorate::{CheckError, GuardConfig, Guarded, Which};
@@ -95,8 +96,8 @@ impl<A: BlockAllocator, M: MemoryAccess> Guarded<A, M> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
-    /// Guards the blocks of `inner`, at most `blocks` at a time; threads wait for the lock, and for a check
-    /// of a block being freed, as `W` says.
+    /// Guards the blocks of `inner`, at most `blocks` at a time; threads wait for the lock, and for
+    /// a check of a block being freed, as `W` says.
     ///
     /// # Errors
     /// [`ConfigError::Heap`] if the heap has no memory for the table.
@@ -122,8 +123,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         &self.inner
     }
 
-    /// Bytes that the allocator below granted for the block: its own, both guards and slack. `None` if it is not
-    /// one of this allocator's.
+    /// Bytes that the allocator below granted for the block: its own, both guards and slack. `None`
+    /// if it is not one of this allocator's.
     pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
         self.state
             .with(|state| Some(state.rows.find(block)?.inner.bytes()))
@@ -140,9 +141,9 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
         shape.compare(&self.access, shape.stream)
     }
 
-    /// Compares the guards of all blocks and calls `found` for each one that is not well; returns how
-    /// many those were. Blocks allocated meanwhile may be left out. They are found again when they are
-    /// freed.
+    /// Compares the guards of all blocks and calls `found` for each one that is not well; returns
+    /// how many those were. Blocks allocated meanwhile may be left out. They are found again when
+    /// they are freed.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let mut finds = 0;
         let last = self.state.with(|state| state.rows.used());
@@ -279,10 +280,11 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
 }
 
 impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, M, W> {
-    /// Gives a block of the allocator below and its guards, written behind what the grant waits for.
+    /// Gives a block of the allocator below and its guards, written behind what the grant waits
+    /// for.
     ///
-    /// Fails with [`AllocError::TableFull`] if no row is vacant, [`AllocError::Access`] if the guards
-    /// could not be written. An error of the allocator below counts the guards' bytes.
+    /// Fails with [`AllocError::TableFull`] if no row is vacant, [`AllocError::Access`] if the
+    /// guards could not be written. An error of the allocator below counts the guards' bytes.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let reserved = self.state.with(|state| state.rows.reserve());
         let handle = reserved.ok_or_else(|| AllocError::TableFull {
@@ -312,8 +314,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, 
         })
     }
 
-    /// Frees the block whatever its guards are like, which are read on the point's stream, behind the work
-    /// queued there; what was found waits in [`take_finding`](Guarded::take_finding).
+    /// Frees the block whatever its guards are like, which are read on the point's stream, behind
+    /// the work queued there; what was found waits in [`take_finding`](Guarded::take_finding).
     /// [`free_checked`](Guarded::free_checked) answers it.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.free_checked(block, point).map(drop)

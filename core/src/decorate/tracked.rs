@@ -46,9 +46,10 @@ impl core::error::Error for RecordsTaken {}
 /// Counts what goes through it and keeps a record of each call, after TensorFlow's
 /// `TrackingAllocator`.
 ///
-/// The newest records stay, as many as the ring has places. [`take_records`](Self::take_records) ends
-/// the reading, as upstream's `GetRecordsAndUnRef`: afterwards blocks come back and none are given.
-/// Upstream's object then deletes itself with the last block; here [`is_done`](Self::is_done) says so.
+/// The newest records stay, as many as the ring has places. [`take_records`](Self::take_records)
+/// ends the reading, as upstream's `GetRecordsAndUnRef`: afterwards blocks come back and none are
+/// given. Upstream's object then deletes itself with the last block; here
+/// [`is_done`](Self::is_done) says so.
 ///
 /// O(1) beside the allocator below.
 ///
@@ -77,8 +78,8 @@ pub struct Tracked<A, T = NoTicks, W: Wait = Spin> {
 }
 
 impl<A: BlockAllocator> Tracked<A> {
-    /// Counts the blocks of `inner`, by its sizes if it tracks them, and keeps the newest `records`; no
-    /// clock, threads spin for the lock.
+    /// Counts the blocks of `inner`, by its sizes if it tracks them, and keeps the newest
+    /// `records`; no clock, threads spin for the lock.
     ///
     /// # Errors
     /// [`ConfigError::Heap`] if the heap has no memory for the records.
@@ -86,8 +87,8 @@ impl<A: BlockAllocator> Tracked<A> {
         Self::with_ticks(inner, NoTicks, records, None)
     }
 
-    /// Counts the blocks of `inner`, by sizes of our own if it does not track them: then at most `blocks`
-    /// are live. No clock, threads spin for the lock.
+    /// Counts the blocks of `inner`, by sizes of our own if it does not track them: then at most
+    /// `blocks` are live. No clock, threads spin for the lock.
     ///
     /// # Errors
     /// Those of [`new`](Self::new).
@@ -97,8 +98,8 @@ impl<A: BlockAllocator> Tracked<A> {
 }
 
 impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
-    /// Counts the blocks of `inner` by the clock `ticks`; with a number of blocks, sizes are tracked here
-    /// where `inner` does not. Threads wait for the lock as `W` says.
+    /// Counts the blocks of `inner` by the clock `ticks`; with a number of blocks, sizes are
+    /// tracked here where `inner` does not. Threads wait for the lock as `W` says.
     ///
     /// # Errors
     /// Those of [`new`](Tracked::new).
@@ -152,8 +153,9 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         })
     }
 
-    /// Takes out the records there are, the oldest first, calling `f` with each without a lock; records
-    /// of calls at the same time may be left for next time. Called now and then it loses none.
+    /// Takes out the records there are, the oldest first, calling `f` with each without a lock;
+    /// records of calls at the same time may be left for next time. Called now and then it loses
+    /// none.
     pub fn drain_records(&self, mut f: impl FnMut(TrackRecord)) {
         let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
@@ -165,8 +167,8 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
     }
 
     /// Takes out the records for good: from now on blocks come back, none are given
-    /// ([`AllocError::Closed`]), and nothing is recorded. An allocation under way in another thread may
-    /// still be given; its record is lost.
+    /// ([`AllocError::Closed`]), and nothing is recorded. An allocation under way in another thread
+    /// may still be given; its record is lost.
     ///
     /// # Errors
     /// If they were taken before.
@@ -181,8 +183,8 @@ impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
         Ok(())
     }
 
-    /// Whether the records were taken, every block has come back and no allocation is under way: nobody
-    /// needs the allocator.
+    /// Whether the records were taken, every block has come back and no allocation is under way:
+    /// nobody needs the allocator.
     pub fn is_done(&self) -> bool {
         self.state.with(|state| state.is_done())
     }

@@ -1,13 +1,14 @@
 //! An LRU pool: buffers that were freed are kept and given again to requests of exactly their size.
 //!
-//! What it is not: it cuts and joins nothing. It suits memory that is dear to get and asked for in few
-//! sizes (pinned memory, registered or shared buffers); for the rest take [`Bfc`](crate::Bfc). It works
-//! on numbers: nothing is written into the memory, which may be a device's. The idea and the counters
-//! are those of TensorFlow 1.15's `PoolAllocator`. Its records are on the heap, reserved when it is made.
+//! What it is not: it cuts and joins nothing. It suits memory that is dear to get and asked for in
+//! few sizes (pinned memory, registered or shared buffers); for the rest take [`Bfc`](crate::Bfc).
+//! It works on numbers: nothing is written into the memory, which may be a device's. The idea and
+//! the counters are those of TensorFlow 1.15's `PoolAllocator`. Its records are on the heap,
+//! reserved when it is made.
 //!
 //! [`Pool`] is the algorithm for one thread. It never calls the sub-allocator: a miss is a
-//! [`MissTicket`], what is to go back is a [`LeavingTicket`]. [`PoolAllocator`] shares it behind a lock
-//! and carries out the tickets without the lock.
+//! [`MissTicket`], what is to go back is a [`LeavingTicket`]. [`PoolAllocator`] shares it behind a
+//! lock and carries out the tickets without the lock.
 //!
 //! # Where a buffer is
 //! ```text
@@ -16,18 +17,18 @@
 //!                    └─ too large ─►┴─► leaving ─ going ─► gone
 //!                                                  └ refused ─► stuck ──hit──► out
 //! ```
-//! A *stuck* buffer serves on, counts against no limit, and is offered again at the next trim, clear
-//! or end of a step, and by a [`PoolAllocator`] whose table is full.
+//! A *stuck* buffer serves on, counts against no limit, and is offered again at the next trim,
+//! clear or end of a step, and by a [`PoolAllocator`] whose table is full.
 //!
 //! # Invariants
 //! * POOL1 each record ever used is vacant or one buffer in one state, and each list (idle, stuck,
 //!   leaving) holds exactly the records of its state; the others are counted.
 //! * POOL2 the idle list is in the order in which its buffers were freed.
-//! * POOL3 kept buffers (idle or stuck) and no others stand in the list of their size, and the newest of
-//!   each list in one slot, where its size is found.
+//! * POOL3 kept buffers (idle or stuck) and no others stand in the list of their size, and the
+//!   newest of each list in one slot, where its size is found.
 //! * POOL4 idle buffers and bytes are within both limits whenever no call is under way.
-//! * POOL5 held bytes are those of all buffers but growing ones; growing, live, requested and idle bytes
-//!   are counted.
+//! * POOL5 held bytes are those of all buffers but growing ones; growing, live, requested and idle
+//!   bytes are counted.
 //! * POOL6 a block lies in its buffer, and a buffer's size in what is held.
 
 mod allocator;
@@ -97,8 +98,8 @@ impl Pool {
     /// A pool with room for so many buffers, out or idle.
     ///
     /// # Errors
-    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise, `Table` if there is room for none, `Heap` if
-    /// the heap has no memory for the records.
+    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise, `Table` if there is room for none,
+    /// `Heap` if the heap has no memory for the records.
     pub fn new(config: PoolConfig, buffers: usize) -> Result<Self, ConfigError> {
         config.validate(config.limit_buffers)?;
         let buffers = Buffers::with_records(buffers.saturating_add(1))?;
@@ -129,12 +130,13 @@ impl Pool {
         })
     }
 
-    /// Gives a kept buffer of the request's size, or a ticket to get one. O(1) expected. The request's
-    /// stream does not matter: what is kept, no stream uses.
+    /// Gives a kept buffer of the request's size, or a ticket to get one. O(1) expected. The
+    /// request's stream does not matter: what is kept, no stream uses.
     ///
     /// # Errors
     /// [`AllocError::ZeroSize`], `TooLarge`, and `TableFull` if the table has no record for another
-    /// buffer; nothing has changed then. [`make_room`](Self::make_room) helps where buffers are idle.
+    /// buffer; nothing has changed then. [`make_room`](Self::make_room) helps where buffers are
+    /// idle.
     pub fn alloc(&mut self, request: &Request) -> Result<PoolStep, AllocError> {
         if request.bytes == 0 {
             return Err(AllocError::ZeroSize);
@@ -244,8 +246,8 @@ impl Pool {
         Ok(())
     }
 
-    /// A pool has no streams: always refused, and the block comes back. Wait for the work that uses it,
-    /// then [`free`](Self::free) it, or take an allocator that knows streams.
+    /// A pool has no streams: always refused, and the block comes back. Wait for the work that uses
+    /// it, then [`free`](Self::free) it, or take an allocator that knows streams.
     ///
     /// # Errors
     /// [`FreeError::NoStreams`], or `Unknown` as [`free`](Self::free).
@@ -363,8 +365,8 @@ impl Pool {
         }
     }
 
-    /// Whether a buffer that the ticket may stand for is being got. The owner alone does not tell: a former pool over
-    /// the same table had the same number.
+    /// Whether a buffer that the ticket may stand for is being got. The owner alone does not tell:
+    /// a former pool over the same table had the same number.
     fn awaits(&self, ticket: &MissTicket) -> bool {
         let record = self.buffers.at(ticket.link);
         ticket.owner == self.buffers.owner()

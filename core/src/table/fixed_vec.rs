@@ -40,7 +40,8 @@ impl<T> FixedVec<T> {
         self.insert(self.values.len(), value)
     }
 
-    /// Inserts a value before the one at `at`. Returns `false`, and drops the value, if the vector is full.
+    /// Inserts a value before the one at `at`. Returns `false`, and drops the value, if the vector
+    /// is full.
     #[must_use]
     pub(crate) fn insert(&mut self, at: usize, value: T) -> bool {
         let has_room = self.values.len() < self.room;

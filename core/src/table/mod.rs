@@ -1,4 +1,5 @@
-//! Structures over tables, most of them lent by the caller: the one place with links, vacant lists and hashing.
+//! Structures over tables, most of them lent by the caller: the one place with links, vacant lists
+//! and hashing.
 //!
 //! * `slab`: records, links to them, and which are vacant.
 //! * `list`: lists of a slab's records; one record can stand on several.
@@ -6,7 +7,8 @@
 //! * `ring`: a queue of values.
 //! * `fixed_vec`: with the feature `alloc`, a vector that does not grow.
 //!
-//! All are numbers in slices: nothing is allocated, and no link or key from outside makes one panic.
+//! All are numbers in slices: nothing is allocated, and no link or key from outside makes one
+//! panic.
 
 #[cfg(feature = "alloc")]
 pub(crate) mod fixed_vec;

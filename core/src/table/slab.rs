@@ -1,16 +1,16 @@
 //! [`Slab`]: records of a table, links to them, and which of them are vacant.
 //!
 //! A link is a number from 1 up; 0 names no record. The table is lent, or the slab's own
-//! ([`SlabOver`]). No growth code exists: with an operating system the caller reserves addresses for the
-//! largest table and pages come on first touch; without one it lends a static slice. So nothing is written
-//! before it is used.
+//! ([`SlabOver`]). No growth code exists: with an operating system the caller reserves addresses
+//! for the largest table and pages come on first touch; without one it lends a static slice. So
+//! nothing is written before it is used.
 //!
 //! # Invariants
-//! * SLAB1 a record that is kept back ([`Record::KEPT_BACK`]) is never in use. It is the *sink*: what
-//!   link 0 and foreign links reach, so that lists need no branch for "no neighbour".
-//! * SLAB2 each record with a link below `fresh` is in use, or stands once in the vacant list. Records
-//!   from `fresh` up were never touched; they may hold what a former owner of the table left, so links
-//!   from outside are compared with `fresh` first ([`Slab::knows`]).
+//! * SLAB1 a record that is kept back ([`Record::KEPT_BACK`]) is never in use. It is the *sink*:
+//!   what link 0 and foreign links reach, so that lists need no branch for "no neighbour".
+//! * SLAB2 each record with a link below `fresh` is in use, or stands once in the vacant list.
+//!   Records from `fresh` up were never touched; they may hold what a former owner of the table
+//!   left, so links from outside are compared with `fresh` first ([`Slab::knows`]).
 //! * SLAB3 `vacant` counts the vacant list.
 //!
 //! All operations O(1), except the walks.
@@ -66,8 +66,8 @@ pub(crate) struct SlabOver<T> {
 pub(crate) const MAX_RECORDS: usize = u32::MAX as usize - 1;
 
 impl<'t, R: Record> Slab<'t, R> {
-    /// A slab without records in use. A table longer than links can name is cut; one without room has
-    /// no [`capacity`](Self::capacity).
+    /// A slab without records in use. A table longer than links can name is cut; one without room
+    /// has no [`capacity`](Self::capacity).
     pub(crate) fn new(records: &'t mut [R]) -> Self {
         let count = records.len().min(MAX_RECORDS);
         Self::over(records.split_at_mut(count).0)
@@ -108,8 +108,8 @@ impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
         self.records
     }
 
-    /// A number that no other allocator has at the same time: the table's place in memory, unless it
-    /// was given another.
+    /// A number that no other allocator has at the same time: the table's place in memory, unless
+    /// it was given another.
     #[inline]
     pub(crate) const fn owner(&self) -> u32 {
         self.owner

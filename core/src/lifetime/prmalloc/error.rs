@@ -4,25 +4,25 @@ use core::fmt;
 
 use crate::ByteCount;
 
-/// Why a round gave no plan, or a pool does not serve from it. Without a plan the planner is off;
-/// [`reset`](super::Planner::reset) begins anew. A pool goes on as before.
+/// The reason why a round made no plan, or a pool does not serve from it. The planner is done then,
+/// until [`reset`](super::Planner::reset). A pool goes on as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// More blocks were freed in a round than there are records for stats.
+    /// More blocks were freed in a round than there is room for.
     StatsFull {
-        /// How many found no record.
+        /// How many lives there was no room for.
         lost: u64,
     },
-    /// More size classes than records for bins.
+    /// The plan has more size classes than there is room for.
     BinsFull,
-    /// More blocks than records for them.
+    /// The plan has more blocks than there is room for.
     BlocksFull,
-    /// More virtual blocks than records for them.
+    /// The plan has more virtual blocks than there is room for.
     VirtualsFull,
-    /// The round was of a planner that has been reset since.
+    /// The planner was reset since the round was due.
     Outdated,
-    /// The pool's backend has no room for the slabs.
+    /// The pool's backend has no memory for the slabs.
     OutOfMemory {
         /// What the plan needs.
         bytes: u64,
@@ -34,7 +34,7 @@ pub enum PlanError {
         /// What the pool may take.
         cap_bytes: u64,
     },
-    /// Two plans have blocks in use already.
+    /// Two older plans have blocks in use, or slabs that the backend refused.
     Draining,
 }
 

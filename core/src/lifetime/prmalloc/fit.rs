@@ -14,12 +14,12 @@ use super::policy::ClassPolicy;
 use super::records::{Listed, RecordLink};
 use crate::units::Align;
 
-/// How a fit goes about it. First fit has anomalies, so both are tried.
+/// The order and the rule of a fit. First fit has anomalies, so both are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FitWay {
-    /// By beginning, the longer life first among equals: as few blocks as lives overlap in a bin. A life
-    /// ends before its last tick begins, so one may begin where another ends; a life without a tick
-    /// counts as one tick long, as it needed memory.
+    /// By beginning, the longer life first among equals: as few blocks as lives overlap in a bin. A
+    /// life ends before its last tick begins, so one may begin where another ends; a life without a
+    /// tick counts as one tick long, as it needed memory.
     Sorted,
     /// Upstream's: by arrival, which is the order of the frees; any common endpoint is an overlap.
     AsFreed,
@@ -47,10 +47,10 @@ impl ClassPolicy {
         Ok(())
     }
 
-    /// Fits the stats, whose bins are open. `order` has a place for each; what stands there is lost.
+    /// Fits the stats, whose bins are open. `order` is scratch, with a place for each.
     ///
     /// # Errors
-    /// A table is full; what was placed before stays.
+    /// If a table is full. Stats placed before stay.
     pub(super) fn fit(
         &mut self,
         stats: &[AllocStat],

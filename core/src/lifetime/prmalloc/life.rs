@@ -17,13 +17,13 @@ pub struct AllocStat {
     pub end: u64,
     /// Size in bytes.
     pub bytes: u64,
-    /// What the address had to be a multiple of.
+    /// The alignment that was asked for.
     pub align: Align,
 }
 
 impl AllocStat {
-    /// The life of a block without a wish for alignment. An end before the beginning, from a clock
-    /// that stepped back, counts as the beginning.
+    /// Creates the life of a block of any alignment. An end before the beginning, from a clock that
+    /// stepped back, counts as the beginning.
     pub const fn new(begin: u64, end: u64, bytes: u64) -> Self {
         Self {
             begin,
@@ -33,7 +33,7 @@ impl AllocStat {
         }
     }
 
-    /// This life for a block aligned to `align`.
+    /// Returns this life for a block aligned to `align`.
     pub const fn aligned(self, align: Align) -> Self {
         Self { align, ..self }
     }
@@ -64,7 +64,7 @@ pub(super) struct LiveMap {
 }
 
 impl LiveMap {
-    /// A map of so many slots, of which one stays vacant.
+    /// Creates a map of `slots` slots, of which one stays vacant.
     pub(super) fn new(slots: usize) -> Result<Self, ConfigError> {
         Ok(Self {
             slots: FixedVec::filled_with(slots, || None)?,

@@ -4,8 +4,8 @@
 //! another thread. Steps may come from many threads; the plan belongs to the planner, so that loads
 //! of different shape are planned apart by giving each its own.
 //!
-//! Locks: the state (plans and counts of rounds), then the notes. Whoever frees a block takes the second
-//! only, and a round holds that just to take over what was recorded.
+//! Locks: the state (plans and counts of rounds), then the notes. Whoever frees a block takes the
+//! second only, and a round holds that just to take over what was recorded.
 
 use super::config::{PlanCapacity, PlannerConfig};
 use super::error::PlanError;
@@ -40,7 +40,7 @@ struct Notes {
     lost: u64,
 }
 
-/// How often recording began or was given up. A step or round belongs to one of these times.
+/// How often recording has begun or was given up. A step or round belongs to one generation.
 type Generation = u64;
 
 /// What a planner is doing.
@@ -56,21 +56,21 @@ pub enum PlannerStage {
     Done,
 }
 
-/// A step under way.
+/// A step that has begun.
 #[derive(Debug)]
 #[must_use = "a step ends with `stop`"]
 pub struct OpenStep {
     generation: Generation,
 }
 
-/// A round that is due: to be run once, by whom and where the caller likes.
+/// A round that is due. The caller runs it once, on any thread.
 #[derive(Debug)]
 #[must_use = "nothing is recorded until the round has been run"]
 pub struct Round {
     generation: Generation,
 }
 
-/// What came of a round.
+/// The result of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RoundEnd<T = ()> {
     /// Recording goes on.
@@ -79,7 +79,7 @@ pub enum RoundEnd<T = ()> {
     Finished(T),
 }
 
-/// How far a planner is.
+/// The progress of a planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Progress {
@@ -87,7 +87,7 @@ pub struct Progress {
     pub steps: u64,
     /// Rounds run.
     pub rounds: i64,
-    /// How many of the last ones in a row were stable.
+    /// Stable rounds in a row, up to the last one.
     pub stable_rounds: i64,
     /// What it is doing.
     pub state: PlannerStage,
@@ -96,7 +96,7 @@ pub struct Progress {
 }
 
 impl<W: Wait> Planner<W> {
-    /// A planner at step 0.
+    /// Creates a planner at step 0.
     ///
     /// # Errors
     /// The heap has no memory for so many records.
@@ -119,7 +119,7 @@ impl<W: Wait> Planner<W> {
         })
     }
 
-    /// A step begins. O(1).
+    /// Begins a step. O(1).
     pub fn start(&self) -> OpenStep {
         if !self.config.enabled {
             return OpenStep { generation: 0 };
@@ -136,7 +136,8 @@ impl<W: Wait> Planner<W> {
         })
     }
 
-    /// A step ends. The round of a step that began in it is due then. O(1).
+    /// Ends a step. Returns a round if lives are recorded and the step began since the last round.
+    /// O(1).
     pub fn stop(&self, step: OpenStep) -> Option<Round> {
         let OpenStep { generation } = step;
         let due = self.notes.with(|notes| {
@@ -152,14 +153,14 @@ impl<W: Wait> Planner<W> {
     /// Runs a round. O(n log n + n b) in lives recorded and blocks planned.
     ///
     /// # Errors
-    /// A table was full: there is no plan, and the planner is done. Or it was reset since the round
-    /// was due: nothing happens.
+    /// If a table is full, there is no plan, and the planner is done. If the planner was reset
+    /// since the round was due, nothing changes.
     pub fn run(&self, round: Round) -> Result<RoundEnd, PlanError> {
         self.run_and(round, |_| ())
     }
 
-    /// Runs a round; when the plan is made, `finish` takes from it what it needs before anybody can begin
-    /// another. It runs under the state's lock.
+    /// Runs a round. Once the plan is made, `finish` takes it under the state's lock, before
+    /// another can begin.
     pub(super) fn run_and<T>(
         &self,
         round: Round,
@@ -203,9 +204,9 @@ impl<W: Wait> Planner<W> {
         self.notes.with(|notes| notes.stage = PlannerStage::Done);
     }
 
-    /// Records that a block was freed that was allocated in step `born_step`, if lives are recorded
-    /// and it is not too old for the plan. A life without a record is counted and fails the next
-    /// round. O(1).
+    /// Records the life of a freed block that was allocated in step `born_step`, if lives are
+    /// recorded and the block is not too old for the plan. A life for which there is no room fails
+    /// the next round. O(1).
     pub fn record(&self, stat: AllocStat, born_step: u64) {
         let age = self.steps().saturating_sub(born_step);
         if age <= self.config.max_age_steps {
@@ -213,19 +214,19 @@ impl<W: Wait> Planner<W> {
         }
     }
 
-    /// Steps begun so far.
+    /// Returns how many steps have begun.
     pub fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// The cheapest plan so far, which with nothing recorded is an empty one; `None` if the planner
-    /// is off for good or a round failed.
+    /// Returns the cheapest plan so far, an empty one if nothing was recorded. Returns `None` if
+    /// the planner is not enabled or a round failed.
     pub fn best(&self) -> Option<Best> {
         self.with_plans(Plans::best)
     }
 
-    /// Reads the plans, under their lock; `None` as for [`best`](Self::best). A
-    /// [`TensorPool`](super::TensorPool) takes the bins of the cheapest one when that is made.
+    /// Runs `f` with the plans under their lock, or returns `None` as [`best`](Self::best) does. A
+    /// [`TensorPool`](super::TensorPool) moves the bins of the cheapest plan out once it is made.
     pub fn with_plans<R>(&self, f: impl FnOnce(&Plans) -> R) -> Option<R> {
         self.state.with(|state| {
             let usable = self.config.enabled && state.failed.is_none();
@@ -233,7 +234,7 @@ impl<W: Wait> Planner<W> {
         })
     }
 
-    /// How far it is.
+    /// Returns the planner's progress.
     pub fn progress(&self) -> Progress {
         self.state.with(|state| Progress {
             steps: self.steps(),
@@ -244,13 +245,13 @@ impl<W: Wait> Planner<W> {
         })
     }
 
-    /// What it is doing. O(1).
+    /// Returns what the planner is doing. O(1).
     pub fn state(&self) -> PlannerStage {
         self.notes.with(|notes| notes.stage)
     }
 
-    /// Makes the planner new: step 0, nothing recorded, no rounds, no plan. Steps and rounds of before
-    /// mean nothing any more.
+    /// Resets the planner to step 0, with nothing recorded, no rounds and no plan. Steps and rounds
+    /// from before have no effect any more.
     pub fn reset(&self) {
         self.state.with(|state| {
             self.steps.store(0, Ordering::Relaxed);
@@ -258,8 +259,8 @@ impl<W: Wait> Planner<W> {
         });
     }
 
-    /// Begins to record anew if the planner is done and `may` says so, which is asked when no round can
-    /// end. Says whether it does.
+    /// Restarts recording if the planner is done and `may` returns `true`; no round can end while
+    /// `may` runs. Returns whether recording restarted.
     pub(super) fn restart_if(&self, may: impl FnOnce() -> bool) -> bool {
         self.state.with(|state| {
             let done = self.config.enabled && self.state() == PlannerStage::Done;
@@ -289,7 +290,7 @@ impl Notes {
         self.stage == stage && self.generation == generation
     }
 
-    /// Begins a stage to which steps and rounds of before do not belong.
+    /// Begins a stage and a generation, to which steps and rounds from before do not belong.
     fn begin(&mut self, stage: PlannerStage) {
         self.stage = stage;
         self.generation += 1;

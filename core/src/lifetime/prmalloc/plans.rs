@@ -18,7 +18,7 @@ use crate::table::fixed_vec::FixedVec;
 #[derive(Debug)]
 pub struct Plans {
     stats: FixedVec<AllocStat>,
-    /// The stats are those of the last round, which blocks know by name.
+    /// Whether the stats are those of the last round, to which blocks refer.
     fitted: bool,
     lost: u64,
     /// The order in which a fit takes the stats.
@@ -39,7 +39,7 @@ pub struct Best {
 }
 
 impl Plans {
-    /// Plans with nothing recorded.
+    /// Creates plans with nothing recorded.
     ///
     /// # Errors
     /// The heap has no memory for so many records.
@@ -61,7 +61,8 @@ impl Plans {
         })
     }
 
-    /// Records a block's life for the next round. What finds no record makes the round fail. O(1).
+    /// Records a block's life for the next round. A life for which there is no room fails the
+    /// round. O(1).
     pub fn push(&mut self, stat: AllocStat) {
         self.forget_fitted();
         if !self.stats.push(stat) {
@@ -69,18 +70,19 @@ impl Plans {
         }
     }
 
-    /// Trades the stats of the last round for those of the next one. `lost` more found no record.
+    /// Swaps the stats of the last round with those of the next one. There was no room for `lost`
+    /// more.
     pub(super) fn swap_stats(&mut self, stats: &mut FixedVec<AllocStat>, lost: u64) {
         self.forget_fitted();
         self.lost += lost;
         mem::swap(&mut self.stats, stats);
     }
 
-    /// Fits what was recorded since the last round. Gives whether that was stable: no bin needed
-    /// another block.
+    /// Fits the lives recorded since the last round. Returns whether the round was stable: no bin
+    /// needed another block.
     ///
     /// # Errors
-    /// A table was full. The plans are incomplete then.
+    /// If a table is full. The plans are incomplete then.
     pub fn fit(&mut self) -> Result<bool, PlanError> {
         if self.lost > 0 {
             return Err(PlanError::StatsFull { lost: self.lost });
@@ -98,22 +100,22 @@ impl Plans {
         Ok(stable)
     }
 
-    /// The plan of an interval.
+    /// Returns the plan of an interval.
     pub fn policy(&self, interval: Interval) -> &ClassPolicy {
         &self.policies[interval as usize]
     }
 
-    /// The plan of sizes up to 32 KiB, if they are planned too.
+    /// Returns the plan of sizes up to 32 KiB, if they are planned too.
     pub fn small(&self) -> Option<&ClassPolicy> {
         self.small.as_ref()
     }
 
-    /// The memory of an interval's plan.
+    /// Returns the bytes that an interval's plan needs.
     pub fn memory_bytes(&self, interval: Interval) -> u64 {
         self.policy(interval).memory_bytes()
     }
 
-    /// The cheapest plan; the smallest interval wins a tie.
+    /// Returns the cheapest plan. The smallest interval wins a tie.
     pub fn best(&self) -> Best {
         let bytes = |interval| self.memory_bytes(interval);
         let cheapest = || {
@@ -129,19 +131,19 @@ impl Plans {
         self.taken.unwrap_or_else(cheapest)
     }
 
-    /// What a pool takes for the cheapest plan, sizes up to 32 KiB included.
+    /// Returns the bytes that a pool takes for the cheapest plan, sizes up to 32 KiB included.
     pub fn pool_bytes(&self) -> u64 {
         let small = self.small.as_ref().map_or(0, ClassPolicy::memory_bytes);
         self.best().bytes.saturating_add(small)
     }
 
-    /// The stats of the last round; see [`ClassPolicy::blocks`].
+    /// Returns the stats of the last round; see [`ClassPolicy::blocks`].
     pub fn stats(&self) -> &[AllocStat] {
         &self.stats
     }
 
-    /// Trades the cheapest plan for empty policies. What [`best`](Self::best) answers stays, until the
-    /// plans are [cleared](Self::clear).
+    /// Swaps the cheapest plan with spare policies. [`best`](Self::best) still returns it, until
+    /// the plans are [cleared](Self::clear).
     pub(super) fn swap_best(&mut self, small: &mut Option<ClassPolicy>, large: &mut ClassPolicy) {
         let best = self.best();
         self.taken = Some(best);
@@ -165,8 +167,8 @@ impl Plans {
         }
     }
 
-    /// Keeps of the last round when each block's last life ended, so that blocks that live across rounds
-    /// still count.
+    /// Forgets the stats of the last round, but for when each block's last life ended, so that
+    /// blocks that live across rounds still count.
     fn forget_fitted(&mut self) {
         if !self.fitted {
             return;
@@ -180,8 +182,8 @@ impl Plans {
     }
 }
 
-/// Fits the stats into one policy, sorted and, so that first-fit anomalies never cost more than upstream
-/// pays, as freed; keeps the smaller.
+/// Fits the stats into one policy twice, sorted and in the order of the frees, and keeps the
+/// smaller plan: first-fit anomalies never cost more than upstream pays.
 fn fit_policy(
     policy: &mut ClassPolicy,
     stats: &[AllocStat],

@@ -21,7 +21,7 @@ pub struct ClassPolicy {
     pub(super) bins: FixedVec<Bin>,
     pub(super) blocks: FixedVec<PlanBlock>,
     pub(super) virtuals: FixedVec<VirtualBlock>,
-    /// For each stat of the last round, what follows it in its block.
+    /// For each stat of the last round, the next one in its block.
     pub(super) members: FixedVec<RecordLink>,
     /// In a plan that serves, the blocks by their place.
     pub(super) places: FixedVec<u32>,
@@ -45,12 +45,12 @@ pub struct BinPlan {
 }
 
 impl BinPlan {
-    /// From one block to the next in a slab: the chunk, rounded up to the alignment.
+    /// Returns the distance of blocks in a slab: the chunk, rounded up to the alignment.
     pub fn stride_bytes(&self) -> u64 {
         round_up(self.chunk_bytes, self.align).unwrap_or(u64::MAX)
     }
 
-    /// Bytes of its blocks together; `u64::MAX` if they cannot be counted.
+    /// Returns the bytes of its blocks together, `u64::MAX` if 64 bits do not suffice.
     pub fn bytes(&self) -> u64 {
         // A bin whose stride cannot be counted matters only once it has blocks.
         self.stride_bytes().saturating_mul(u64::from(self.blocks))
@@ -78,12 +78,12 @@ impl ClassPolicy {
         })
     }
 
-    /// How it classes sizes.
+    /// Returns how it classes sizes.
     pub fn classes(&self) -> Classes {
         self.classes
     }
 
-    /// The bins by ascending class, those without blocks too.
+    /// Returns the bins by ascending class, also those without blocks.
     pub fn bins(&self) -> impl Iterator<Item = BinPlan> {
         self.bins.iter().map(|bin| self.plan_of(bin))
     }
@@ -99,8 +99,8 @@ impl ClassPolicy {
         }
     }
 
-    /// For each virtual block of a bin, oldest first, the place of its target in the table of
-    /// blocks and the class of that.
+    /// Returns the targets of a bin's virtual blocks, oldest first: the place of each in the table
+    /// of blocks, and its class.
     pub fn virtuals_of(&self, class: u64) -> impl Iterator<Item = (u32, u64)> {
         let bin = self.position_of(class).map(|at| &self.bins[at]);
         let mut link = bin.map_or(RecordLink::NIL, |bin| bin.virtuals.first);
@@ -111,8 +111,8 @@ impl ClassPolicy {
         })
     }
 
-    /// The blocks in the order in which they were planned: the class of each, and the stats in it by
-    /// their numbers in the last round, in the order of their lives.
+    /// Returns the blocks in the order in which they were planned: the class of each, and the
+    /// numbers that its stats had in the last round, in the order of their lives.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, impl Iterator<Item = usize>)> {
         let blocks = self.blocks.iter();
         blocks.map(|block| (block.class, self.members_from(block.first_member)))
@@ -126,8 +126,8 @@ impl ClassPolicy {
         })
     }
 
-    /// What the plan needs: virtual blocks cost nothing. `u64::MAX` if it cannot be counted. O(b)
-    /// in bins.
+    /// Returns the bytes that the plan needs, `u64::MAX` if 64 bits do not suffice. Virtual blocks
+    /// cost nothing. O(bins).
     pub fn memory_bytes(&self) -> u64 {
         let bytes = self.bins().map(|bin| bin.bytes());
         bytes.fold(0, u64::saturating_add)
@@ -200,8 +200,8 @@ impl ClassPolicy {
         }
     }
 
-    /// Forgets blocks and virtual blocks made since, and all members. Bins stay, with their
-    /// alignment. O(records).
+    /// Forgets blocks and virtual blocks made since the mark, and all members. Bins stay, with
+    /// their alignment. O(records).
     pub(super) fn back_to(&mut self, mark: Mark) {
         self.blocks.truncate(mark.blocks);
         self.virtuals.truncate(mark.virtuals);

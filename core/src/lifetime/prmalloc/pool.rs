@@ -7,8 +7,8 @@
 //! Two plans can be in use at a time: one serves, the older one drains. Its slabs go back when its
 //! last block comes back.
 //!
-//! A plan is installed by whoever ran its last round: the bins that were planned are traded for those of
-//! a spare plan, which then gets its slabs and serves.
+//! A plan is installed by whoever ran its last round: the bins that were planned are traded for
+//! those of a spare plan, which then gets its slabs and serves.
 //!
 //! Locks: the planner's, then the pool's own. None is held while the backend is asked.
 
@@ -56,8 +56,9 @@ pub struct TensorPool<S, W: Wait = Spin> {
 }
 
 impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
-    /// A pool in pass-through. `live` is how many slots there are for blocks of the backend in use, of
-    /// which one stays vacant: twice as many as there will be are found quickly.
+    /// Creates a pool in pass-through. `live` is the number of slots for blocks of the backend in
+    /// use: twice as many as there will be blocks, so that they are found quickly. One slot stays
+    /// vacant.
     ///
     /// # Errors
     /// The heap has no memory for so many records.
@@ -76,12 +77,12 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         })
     }
 
-    /// Gives a block of at least `bytes` bytes at a multiple of `align`. From the plan it costs
-    /// O(log bins), and O(virtual blocks of the bin) once its own blocks are in use; otherwise a call of
-    /// the backend.
+    /// Allocates a block of at least `bytes` bytes at a multiple of `align`. From the plan it costs
+    /// O(log bins), and O(virtual blocks of the bin) once the bin's own blocks are in use;
+    /// otherwise a call of the backend.
     ///
     /// # Errors
-    /// The plan has no block, and the backend or the table of its blocks no room.
+    /// If the plan has no block, and the backend or the table of its blocks no room.
     pub fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, AllocError> {
         if bytes == 0 {
             return Err(AllocError::ZeroSize);
@@ -135,10 +136,10 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         })
     }
 
-    /// Takes a block back, wherever it came from. O(log bins), or a call of the backend.
+    /// Frees a block of a plan or of the backend. O(log bins), or a call of the backend.
     ///
     /// # Errors
-    /// No block in use begins there, or the backend refuses it. Nothing has changed then.
+    /// If no block in use begins at `addr`, or the backend refuses it. Nothing has changed then.
     pub fn free(&self, addr: Addr) -> Result<(), FreeError> {
         let give_back = |state: &mut PoolState| (state.give_back(addr), state.has_drained());
         let (freed, drained) = self.state.with(give_back);
@@ -162,7 +163,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
             if taken {
                 state.counts.direct_bytes -= live.range.bytes();
             } else {
-                // Its slot was vacant a moment ago; if others took the last one, it is the backend's.
+                // Its slot was vacant a moment ago; if others took the last one, it is the
+                // backend's.
                 state.live.insert(live);
             }
         });
@@ -179,15 +181,16 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         }
     }
 
-    /// A step begins.
+    /// Begins a step.
     pub fn start(&self) -> OpenStep {
         self.planner.start()
     }
 
-    /// A step ends, with a round if one is due. To run rounds elsewhere, use [`stop`](Self::stop).
+    /// Ends a step, and runs the round that is due, if any. [`stop`](Self::stop) leaves the round
+    /// to the caller.
     ///
     /// # Errors
-    /// The errors of [`run`](Self::run).
+    /// Those of [`run`](Self::run).
     pub fn end_step(&self, step: OpenStep) -> Result<(), PlanError> {
         match self.stop(step) {
             Some(round) => self.run(round).map(|_| ()),
@@ -195,8 +198,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         }
     }
 
-    /// A step ends. Slabs that the backend refused are offered again, and steps are recorded anew if
-    /// the plan no longer serves.
+    /// Ends a step. Offers slabs that the backend refused again, and restarts recording if the plan
+    /// no longer serves. Returns the round that is due, if any.
     pub fn stop(&self, step: OpenStep) -> Option<Round> {
         let round = self.planner.stop(step);
         let refused = || self.state.with(PoolState::take_refused);
@@ -223,8 +226,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         }
     }
 
-    /// Begins to record for another plan, if one can be installed when it is made: the planner is
-    /// done, and no older plan has blocks in use. Says whether it did.
+    /// Restarts recording for another plan, if the planner is done and no older plan has blocks in
+    /// use, so that the new one can be installed. Returns whether recording restarted.
     pub fn replan(&self) -> bool {
         let may = || self.state.with(|state| state.has_vacant());
         self.planner.restart_if(may)
@@ -233,8 +236,8 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
     /// Runs a round and, if it was the last, installs the plan.
     ///
     /// # Errors
-    /// There is no plan, or no memory or room for it. The pool serves on from the plan it had, if
-    /// blocks of that are in use or it was not yet asked for memory, else in pass-through.
+    /// If there is no plan, or no memory or room for it. The pool goes on with the plan it had, if
+    /// blocks of that are in use or no memory was asked for yet, else in pass-through.
     pub fn run(&self, round: Round) -> Result<RoundEnd, PlanError> {
         let end = self.planner.run_and(round, |plans| self.take_best(plans))?;
         match end {
@@ -246,7 +249,7 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         }
     }
 
-    /// Moves the cheapest plan into a spare one. Gives that, and what it needs.
+    /// Moves the cheapest plan into a spare one. Returns it, and the bytes that it needs.
     fn take_best(&self, plans: &mut Plans) -> Result<(ServedPlan, u64), PlanError> {
         let spare = self.state.with(PoolState::take_vacant);
         let mut plan = spare.ok_or(PlanError::Draining)?;
@@ -259,8 +262,9 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         Ok((plan, bytes))
     }
 
-    /// Gets the slabs of a plan and serves from it. The plan before goes first if none of its blocks is
-    /// in use, so that the two need not fit side by side; otherwise it serves on until then, and drains.
+    /// Gets the slabs of a plan and serves from it. If the plan before has no block in use, its
+    /// slabs go first, so that the two need not fit side by side. Otherwise it serves until then,
+    /// and drains.
     fn install(&self, mut plan: ServedPlan, bytes: u64) -> Result<(), PlanError> {
         let unused = self.state.with(PoolState::take_unused);
         unused.into_iter().for_each(|former| self.put_away(former));
@@ -278,29 +282,30 @@ impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
         filled.then_some(()).ok_or(PlanError::OutOfMemory { bytes })
     }
 
-    /// Gives the slabs of a plan back that nobody uses; what the backend refuses stays with it.
+    /// Returns the slabs of an unused plan to the backend. A slab that the backend refuses stays
+    /// with it.
     fn put_away(&self, mut plan: ServedPlan) {
         let gone_bytes = plan.empty(&self.backend);
         self.state.with(|state| state.put_away(plan, gone_bytes));
     }
 
-    /// Which of the two plans serves; `None` in pass-through.
+    /// Returns which of the two plans serves, or `None` in pass-through.
     pub fn serving(&self) -> Option<usize> {
         let number = |plan: &ServedPlan| plan.number;
         self.state.with(|state| state.serving.as_ref().map(number))
     }
 
-    /// What it served and holds. O(1).
+    /// Returns the counts of what it served and holds. O(1).
     pub fn counts(&self) -> PoolCounts {
         self.state.with(|state| state.counts)
     }
 
-    /// Its planner.
+    /// Returns the planner.
     pub fn planner(&self) -> &Planner<W> {
         &self.planner
     }
 
-    /// What is below.
+    /// Returns the backend.
     pub fn backend(&self) -> &S {
         &self.backend
     }

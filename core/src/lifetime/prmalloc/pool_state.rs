@@ -1,10 +1,12 @@
 //! What a pool's lock guards: the plans, the blocks of the backend, the counts.
 //!
 //! Invariants:
-//! * PRPOOL1: of the two plans each is in one field, or with a thread that works on it outside the lock.
-//! * PRPOOL2: a plan that drains has blocks in use, or whoever freed the last one is about to take it, to give
-//!   its slabs back. A plan in `idle` has none.
-//! * PRPOOL3: a plan in `idle` that has slabs was refused by the backend. No other plan is made in it.
+//! * PRPOOL1: of the two plans each is in one field, or with a thread that works on it outside the
+//!   lock.
+//! * PRPOOL2: a plan that drains has blocks in use, or whoever freed the last one is about to take
+//!   it, to give its slabs back. A plan in `idle` has none.
+//! * PRPOOL3: a plan in `idle` that has slabs was refused by the backend. No other plan is made in
+//!   it.
 
 use super::config::PlanCapacity;
 use super::counts::{PoolCounts, Watch};
@@ -17,9 +19,9 @@ use crate::units::{Addr, Align};
 /// The state of a pool.
 pub(super) struct PoolState {
     pub(super) serving: Option<ServedPlan>,
-    /// The plan before, until its last block comes back.
+    /// The former plan, until its last block is freed.
     draining: Option<ServedPlan>,
-    /// The plans that do neither, by their numbers.
+    /// The other plans, by their numbers.
     idle: [Option<ServedPlan>; 2],
     pub(super) live: LiveMap,
     ticks: u64,
@@ -27,7 +29,7 @@ pub(super) struct PoolState {
     pub(super) watch: Watch,
 }
 
-/// A block that has come back.
+/// A block that was freed.
 pub(super) enum Freed {
     /// It was a plan's.
     Planned(Life),
@@ -79,7 +81,7 @@ impl PoolState {
         None
     }
 
-    /// Takes the block in use that begins at `addr` back, and ends its life.
+    /// Frees the block in use that begins at `addr`, and ends its life.
     pub(super) fn give_back(&mut self, addr: Addr) -> Option<Freed> {
         let end = self.tick();
         let mut plans = self.serving.iter_mut().chain(&mut self.draining);
@@ -96,7 +98,7 @@ impl PoolState {
         self.draining.as_ref().is_some_and(ServedPlan::is_unused)
     }
 
-    /// Takes the plan that drained, once its last block is back.
+    /// Takes the former plan, once its last block is freed.
     pub(super) fn take_drained(&mut self) -> Option<ServedPlan> {
         self.draining.take_if(|plan| plan.is_unused())
     }
@@ -117,7 +119,8 @@ impl PoolState {
         self.serving.take_if(|plan| plan.is_unused())
     }
 
-    /// Serves from a plan. The one before drains; if none of its blocks is in use, gives it.
+    /// Serves from a plan. Returns the former plan if it has no block in use; otherwise that
+    /// drains.
     pub(super) fn serve(&mut self, plan: ServedPlan) -> Option<ServedPlan> {
         self.watch.begin(self.counts);
         let former = self.serving.replace(plan)?;
@@ -134,7 +137,7 @@ impl PoolState {
         idle.find_map(|plan| plan.take_if(|plan| plan.slab_bytes() > 0))
     }
 
-    /// Puts a plan away that was offered to the backend, which took so many bytes.
+    /// Makes a plan idle whose slabs were offered to the backend, which took `gone_bytes` of them.
     pub(super) fn put_away(&mut self, plan: ServedPlan, gone_bytes: u64) {
         self.counts.slab_bytes -= gone_bytes;
         let number = plan.number;

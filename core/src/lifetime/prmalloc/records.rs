@@ -58,8 +58,8 @@ impl List {
         self.last = link;
     }
 
-    /// Puts the record at `index` in front. From the first time on the list is a stack: nothing is
-    /// appended any more.
+    /// Pushes the record at `index` to the front. From then on the list is a stack, to which
+    /// nothing is appended.
     pub(super) fn push<R: Listed>(&mut self, records: &mut [R], index: usize) {
         *records[index].next() = self.first;
         self.first = RecordLink::to(index);
@@ -72,7 +72,7 @@ impl List {
         Some(index)
     }
 
-    /// Makes the list a stack whose top is the record that was appended last.
+    /// Reverses the list. The record that was appended last is on top of the stack.
     pub(super) fn reverse<R: Listed>(&mut self, records: &mut [R]) {
         let mut rest = core::mem::replace(self, Self::EMPTY);
         while let Some(index) = rest.pop(records) {
@@ -93,9 +93,10 @@ pub(super) struct Bin {
     pub(super) virtual_count: u32,
     /// Its blocks, oldest first; in a plan that serves, a stack of those that are free.
     pub(super) blocks: List,
-    /// Its virtual blocks, oldest first; in a plan that serves, a stack of those that are not lent out.
+    /// Its virtual blocks, oldest first; in a plan that serves, a stack of those that are not lent
+    /// out.
     pub(super) virtuals: List,
-    /// In a plan that serves, where its blocks begin, or would.
+    /// In a plan that serves, the address at which its blocks begin.
     pub(super) base: u64,
     /// In a plan that serves, the place of its first block.
     pub(super) first_place: usize,
@@ -130,7 +131,7 @@ pub(super) struct PlanBlock {
     pub(super) busy_until: u64,
     /// In a plan that serves, its bin.
     pub(super) bin: usize,
-    /// Its place: how many blocks of this bin and of smaller ones lie in front of it.
+    /// The number of blocks in front of it, of this bin and of smaller ones.
     pub(super) place: usize,
     /// The virtual block through which it was lent, if it was.
     pub(super) lent: RecordLink,
@@ -160,7 +161,7 @@ impl Listed for PlanBlock {
     }
 }
 
-/// A virtual block: a bin's leave to use one block of a larger bin.
+/// A virtual block: a bin's right to use one block of a larger bin.
 #[derive(Debug)]
 pub(super) struct VirtualBlock {
     /// The class of the bin that borrows.

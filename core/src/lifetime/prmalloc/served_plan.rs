@@ -1,7 +1,8 @@
-//! A plan that serves: the cheapest policy above 32 KiB and the one up to there, each over its slab.
+//! A plan that serves: the cheapest policy above 32 KiB and the one up to there, each over its
+//! slab.
 //!
-//! A pool has two. Each is with whoever works on it: the pool's lock, or a thread that asks the backend
-//! for its slabs or gives them back.
+//! A pool has two. Each is with whoever works on it: the pool's lock, or a thread that asks the
+//! backend for its slabs or gives them back.
 
 use super::class::{Classes, Interval, SMALL_MAX_BYTES};
 use super::config::PlanCapacity;
@@ -15,7 +16,7 @@ use crate::units::{Addr, Align};
 
 /// A plan with its memory.
 pub(super) struct ServedPlan {
-    /// Which of a pool's two it is.
+    /// Its number among the pool's two plans.
     pub(super) number: usize,
     small: Option<ClassPolicy>,
     large: ClassPolicy,
@@ -24,7 +25,7 @@ pub(super) struct ServedPlan {
 }
 
 impl ServedPlan {
-    /// A plan without bins.
+    /// Creates a plan without bins.
     pub(super) fn new(number: usize, room: PlanCapacity) -> Result<Self, ConfigError> {
         let small = room.small.then(|| ClassPolicy::new(Classes::Small, room));
         Ok(Self {
@@ -35,7 +36,7 @@ impl ServedPlan {
         })
     }
 
-    /// Trades what it has for the cheapest of the plans. It has no slabs.
+    /// Swaps its policies, which have no slabs, with the cheapest of the plans.
     pub(super) fn take_best(&mut self, plans: &mut Plans) {
         plans.swap_best(&mut self.small, &mut self.large);
         self.policies_mut().for_each(ClassPolicy::fill_stacks);
@@ -65,7 +66,7 @@ impl ServedPlan {
         held - self.slab_bytes()
     }
 
-    /// Bytes of the slabs that it has.
+    /// Returns the bytes of the slabs that it has.
     pub(super) fn slab_bytes(&self) -> u64 {
         let slabs = self.policies().filter_map(|policy| policy.slab);
         // Ranges that do not overlap: their sum is a number.
@@ -76,7 +77,8 @@ impl ServedPlan {
         self.used == 0
     }
 
-    /// Takes a block for a life. O(log bins), and O(virtual blocks) if the bin itself has none left.
+    /// Takes a block for a life. O(log bins), and O(virtual blocks) if the bin itself has none
+    /// left.
     pub(super) fn take(&mut self, life: Life) -> Result<Addr, Miss> {
         let policy = if life.stat.bytes <= SMALL_MAX_BYTES {
             self.small.as_mut().ok_or(Miss::NoBin)?
@@ -88,7 +90,7 @@ impl ServedPlan {
         Ok(addr)
     }
 
-    /// Takes a block back, if one in use begins at `addr`. O(log bins).
+    /// Frees the block in use that begins at `addr`, if there is one. O(log bins).
     pub(super) fn give_back(&mut self, addr: Addr) -> Option<Life> {
         let life = self
             .policies_mut()

@@ -1,11 +1,13 @@
-//! A policy that serves: each bin's blocks lie side by side in one slab, and its free ones on a stack.
+//! A policy that serves: each bin's blocks lie side by side in one slab, and its free ones on a
+//! stack.
 //!
 //! No headers: a block is the number of strides between its bin's base and its address.
 //!
 //! Invariants:
 //! * STACK1: a block stands on its own bin's stack, or is in use and has a life.
-//! * STACK2: a virtual block stands on its owner's stack, or is named by `lent` of the block that went
-//!   out through it, so that a bin never borrows more blocks of a larger one than were planned.
+//! * STACK2: a virtual block stands on its owner's stack, or is named by `lent` of the block that
+//!   went out through it, so that a bin never borrows more blocks of a larger one than were
+//!   planned.
 
 use super::life::Life;
 use super::policy::ClassPolicy;
@@ -18,13 +20,13 @@ use crate::units::{Addr, AddrRange, Align, round_up};
 pub(super) enum Miss {
     /// No bin has the size's class.
     NoBin,
-    /// All blocks are in use, or not aligned as wanted.
+    /// All blocks are in use, or less aligned than the request.
     NoBlock,
 }
 
 impl ClassPolicy {
-    /// Makes the lists of the bins stacks, on which the oldest block and the newest virtual block lie on
-    /// top, and gives the blocks their places. O(records).
+    /// Turns the lists of the bins into stacks, with the oldest block and the newest virtual block
+    /// on top, and numbers the blocks by place. O(records).
     pub(super) fn fill_stacks(&mut self) {
         self.places.clear();
         for (at, bin) in self.bins.iter_mut().enumerate() {
@@ -41,8 +43,8 @@ impl ClassPolicy {
         }
     }
 
-    /// Asks for a slab for all bins, one behind the other, each at a multiple of its alignment. Asks
-    /// for no bytes if there are no blocks; `None` if they cannot be counted. O(bins).
+    /// Returns the request for a slab with all bins, each at a multiple of its alignment: of 0
+    /// bytes if there are no blocks, and none if 64 bits do not suffice. O(bins).
     pub(super) fn slab_request(&self, unit: Align) -> Option<GrowRequest> {
         let (mut bytes, mut align) = (0, unit);
         for bin in self.bins().filter(|bin| bin.blocks > 0) {
@@ -71,7 +73,8 @@ impl ClassPolicy {
         self.slab = Some(slab);
     }
 
-    /// Takes a block for a life. O(log bins), and O(virtual blocks) if the bin itself has none left.
+    /// Takes a block for a life. O(log bins), and O(virtual blocks) if the bin itself has none
+    /// left.
     pub(super) fn take(&mut self, life: Life) -> Result<Addr, Miss> {
         let class = self.classes().class_of(life.stat.bytes);
         let bin = class.and_then(|class| self.position_of(class));
@@ -99,7 +102,8 @@ impl ClassPolicy {
         Some(block)
     }
 
-    /// Takes a block of a larger bin, through the first of the bin's virtual blocks that leads to one.
+    /// Takes a block of a larger bin, through the first of the bin's virtual blocks that leads to
+    /// one.
     fn borrow(&mut self, bin: usize, align: Align) -> Option<usize> {
         let mut before = RecordLink::NIL;
         let mut link = self.bins[bin].virtuals.first;
@@ -119,7 +123,7 @@ impl ClassPolicy {
         None
     }
 
-    /// Takes back the block in use that begins at `addr`, and gives the life that it served. O(log bins).
+    /// Frees the block in use that begins at `addr`, and returns its life. O(log bins).
     pub(super) fn give_back(&mut self, addr: Addr) -> Option<Life> {
         let index = self.find(addr)?;
         let block = &mut self.blocks[index];
@@ -134,7 +138,7 @@ impl ClassPolicy {
         Some(life)
     }
 
-    /// The block that begins at `addr`, in use or free.
+    /// Returns the block that begins at `addr`, in use or free.
     fn find(&self, addr: Addr) -> Option<usize> {
         let byte = AddrRange::new(addr, 1)?;
         self.slab.filter(|slab| slab.contains(byte))?;

@@ -19,8 +19,8 @@ const IDLE_BYTES: u64 = 1 << 30;
 /// Buffers, out or idle, at most.
 const BUFFERS: usize = 1 << 16;
 
-/// A pool. Dropped with blocks in use it leaves their memory and its records alone for as long as the process
-/// lives.
+/// A pool. Dropped with blocks in use it leaves their memory and its records alone for as long as
+/// the process lives.
 pub(super) struct HostPool {
     /// Dropped in `drop`.
     pool: ManuallyDrop<PoolAllocator<Watched<CpuMemory>, Yield>>,

@@ -11,9 +11,9 @@ const BLOCKS: usize = 1 << 13;
 
 /// How a [`DeviceTensorPool`](super::DeviceTensorPool) is made.
 ///
-/// The tables are host memory, reserved when the pool is made and given back with it; a full one is an
-/// error and nothing else. As they are, they take 12 MiB of addresses, and memory for what is recorded and
-/// planned.
+/// The tables are host memory, reserved when the pool is made and given back with it; a full one is
+/// an error and nothing else. As they are, they take 12 MiB of addresses, and memory for what is
+/// recorded and planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TensorPoolConfig {
     /// How steps are recorded, and when they are planned again.

@@ -102,7 +102,8 @@ fn broken_twin_l3_a_free_that_asks_for_the_state_instead_of_the_address_is_found
     });
 }
 
-/// L4: blocks in use of a plan that drains. Who frees one counts and decides by one lock, or by two.
+/// L4: blocks in use of a plan that drains. Who frees one counts and decides by one lock, or by
+/// two.
 fn drain(sections: u64) {
     explore(move || {
         let (used, released) = (Arc::new(Mutex::new(2)), Arc::new(AtomicU64::new(0)));
