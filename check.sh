@@ -29,7 +29,7 @@ step_layers() {
     if grep -nE '^use crate::(best_fit|engine|regions|pages|shared|sync|sub_allocator)' $words; then
         fail 'a word uses a layer above it'
     fi
-    if grep -rnE '^use crate::' core/src/table | grep -v 'use crate::block::'; then
+    if grep -rnE '^use crate::' core/src/table | grep -vE 'use crate::(block|error|table)::'; then
         fail 'the structures over tables use a layer above them'
     fi
     if grep -rnE '^use crate::small' core/src/engine core/src/regions core/src/pages core/src/sync; then
@@ -53,8 +53,8 @@ step_layers() {
     if grep -rnE '(core|std)::sync::atomic' std-shim/src --include='*.rs' | grep -vE '/tests/|_tests\.rs'; then
         fail 'the process heap takes its atomics from larder_core::sync'
     fi
-    if grep -rnE '\bstd::|\balloc::|\bcuda\b' core/src --include='*.rs' | grep -vE '//[/!]|thread::|core::alloc::'; then
-        fail 'the core names no std, no alloc, no device'
+    if grep -rnE '\bstd::|\balloc::|\bcuda\b' core/src --include='*.rs' | grep -vE '//[/!]|thread::|core::alloc::|^core/src/table/fixed_vec.rs:'; then
+        fail 'the core names no std, no alloc but for its fixed vectors, no device'
     fi
     # `unsafe` only in the files that docs/UNSAFE.md lists (a line ending in `/` lists a folder).
     local listed
@@ -102,6 +102,7 @@ step_docs() {
 step_features() {
     cargo build -p larder-core --no-default-features
     cargo build -p larder-core --no-default-features --release
+    cargo build -p larder-core --no-default-features --features alloc
     # The oldest and the newest interface of CUDA, and a program that links the driver.
     cargo check -p larder-cuda --features cudarc/cuda-11040
     cargo check -p larder-cuda --features cudarc/cuda-13040

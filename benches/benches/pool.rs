@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig, PoolCounters};
+use larder_core::pool::{Pool, PoolAllocator, PoolConfig, PoolCounters};
 use larder_core::{
     Addr, AddrRange, Align, BlockAllocator, GrowRequest, Request, SubAllocError, SubAllocator,
 };
@@ -79,9 +79,7 @@ fn pool(criterion: &mut Criterion) {
         ("default, auto from 1", PoolConfig::new(1, u64::MAX)),
         ("default", PoolConfig::default()),
     ] {
-        let mut buffers = vec![Buffer::VACANT; 512];
-        let mut slots = vec![0; 1024];
-        let pool = match Pool::new(config, &mut buffers, &mut slots) {
+        let pool = match Pool::new(config, 511) {
             Ok(pool) => PoolAllocator::<_>::new(pool, Numbers::default()),
             Err(error) => panic!("{name}: {error}"),
         };

@@ -1,22 +1,21 @@
-//! Contenders that plan from recorded steps: the tensor pool, and upstream's as the model has it, over
-//! a driver that gives exactly what it is asked for.
+//! Contenders that plan from recorded steps: the tensor pool, and upstream's as the model has it,
+//! over a driver that gives exactly what it is asked for.
 //!
 //! One stream, logical ticks. The recorded traces have few steps, so the window is scaled down: the
-//! first step is skipped, the next two are recorded, and the plan serves from then on. What the plan
-//! has no block for, and everything before it, is an allocation of the driver.
+//! first step is skipped, the next two are recorded, and the plan serves from then on. What the
+//! plan has no block for, and everything before it, is an allocation of the driver.
 
 use std::cell::RefCell;
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, BinRecord, BlockRecord, LiveRecord, OpenStep, PlanTables, PlannedPoolConfig,
-    PolicyTables, PoolBin, PoolBlock, PoolTables, PoolVirtual, TensorPool, VirtualRecord, Window,
+    OpenStep, PlanCapacity, PlannedPoolConfig, PlannerConfig, TensorPool, Window,
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
 use larder_model::prmalloc as upstream;
 use larder_model::prmalloc::Form;
 
 use crate::peers::Device;
-use crate::replay::{Contender, Slot, Spare};
+use crate::replay::{Contender, Slot};
 
 /// The first step counted, and rounds after which the plan is made.
 const WINDOW: Window = Window {
@@ -34,22 +33,27 @@ const ALIGN: Align = Align::new(64).unwrap();
 /// First address of the device; not 0, so that a forgotten base would show.
 const BASE: u64 = 1 << 40;
 
-/// Blocks freed in a step at most, far more than any trace has.
+/// Blocks freed in a step and blocks in use, far more than any trace has.
 const STATS: usize = 1 << 17;
-/// Bins, and blocks and virtual blocks of a plan, at most.
-const BINS: usize = 1 << 13;
-const BLOCKS: usize = 1 << 16;
+
+/// What a plan needs at most.
+const ROOM: PlanCapacity = PlanCapacity {
+    stats: STATS,
+    bins: 1 << 13,
+    blocks: 1 << 16,
+    virtuals: STATS,
+    small: true,
+};
 
 /// The core's, which plans again when steps change.
+#[expect(clippy::expect_used, reason = "a replay ends without its tables")]
 pub(crate) fn prmalloc(device_bytes: Option<u64>) -> Box<dyn Contender> {
     let mut config = PlannedPoolConfig::new();
-    config.planner.window = WINDOW;
-    let pool = TensorPool::new(config, TABLES.take(new_tables), Driver::new(device_bytes));
+    config.planner = PlannerConfig::new().with_window(WINDOW);
+    let pool = TensorPool::new(config, ROOM, STATS, Driver::new(device_bytes));
+    let pool = pool.expect("a replay has memory for its tables");
     let step = Some(pool.start());
-    Box::new(Planned {
-        pool: Some(pool),
-        step,
-    })
+    Box::new(Planned { pool, step })
 }
 
 /// Upstream's GPU form, which plans once.
@@ -97,65 +101,43 @@ impl SubAllocator for Driver {
 
 /// A pool of the core, as a contender.
 struct Planned {
-    /// Always there, except while it is dropped.
-    pool: Option<TensorPool<'static, Driver>>,
+    pool: TensorPool<Driver>,
     step: Option<OpenStep>,
-}
-
-impl Planned {
-    fn device<R>(&self, f: impl FnOnce(&Device) -> R) -> Option<R> {
-        let pool = self.pool.as_ref()?;
-        Some(f(&pool.backend().0.borrow()))
-    }
-}
-
-impl Drop for Planned {
-    fn drop(&mut self) {
-        if let Some(pool) = self.pool.take() {
-            TABLES.give(pool.into_parts().0);
-        }
-    }
 }
 
 impl Contender for Planned {
     fn alloc(&mut self, bytes: u64) -> Option<Slot> {
-        let address = self.pool.as_ref()?.alloc(bytes, ALIGN).ok()?.get();
+        let address = self.pool.alloc(bytes, ALIGN).ok()?.get();
         Some(Slot { address, handle: 0 })
     }
 
     fn free(&mut self, slot: Slot) {
-        let freed = self
-            .pool
-            .as_ref()
-            .is_some_and(|pool| pool.free(Addr::new(slot.address)).is_ok());
+        let freed = self.pool.free(Addr::new(slot.address)).is_ok();
         assert!(freed, "the replay frees only live blocks");
     }
 
     fn reserved_bytes(&self) -> u64 {
-        self.pool
-            .as_ref()
-            .map_or(0, |pool| pool.counts().reserved_bytes())
+        self.pool.counts().reserved_bytes()
     }
 
     fn driver_allocations(&self) -> u64 {
-        self.device(|device| device.allocations).unwrap_or(0)
+        self.pool.backend().0.borrow().allocations
     }
 
     fn driver_frees(&self) -> u64 {
-        self.device(|device| device.frees).unwrap_or(0)
+        self.pool.backend().0.borrow().frees
     }
 
     fn end_step(&mut self) {
-        if let (Some(pool), Some(step)) = (self.pool.as_ref(), self.step.take()) {
+        if let Some(step) = self.step.take() {
             // Without room for a plan the pool goes on as before.
-            let _ = pool.end_step(step);
-            self.step = Some(pool.start());
+            let _ = self.pool.end_step(step);
+            self.step = Some(self.pool.start());
         }
     }
 
     fn broken_rule(&self) -> Option<String> {
-        let pool = self.pool.as_ref()?;
-        pool.backend().broken_rule(pool.counts().reserved_bytes())
+        self.pool.backend().broken_rule(self.reserved_bytes())
     }
 }
 
@@ -194,35 +176,4 @@ impl Contender for Upstream {
     fn broken_rule(&self) -> Option<String> {
         self.0.backend().broken_rule(self.reserved_bytes())
     }
-}
-
-static TABLES: Spare<PoolTables<'static>> = Spare::new();
-
-fn new_tables() -> PoolTables<'static> {
-    PoolTables {
-        pending: vec![AllocStat::VACANT; STATS].leak(),
-        plans: PlanTables {
-            stats: vec![AllocStat::VACANT; STATS].leak(),
-            order: vec![0; STATS].leak(),
-            policies: [policy(), policy(), policy()],
-            small: Some(policy()),
-        },
-        bins: [(); 2].map(|()| leaked(BINS, PoolBin::vacant)),
-        blocks: [(); 2].map(|()| leaked(BLOCKS, PoolBlock::vacant)),
-        virtuals: [(); 2].map(|()| leaked(STATS, PoolVirtual::vacant)),
-        live: vec![LiveRecord::VACANT; STATS].leak(),
-    }
-}
-
-fn policy() -> PolicyTables<'static> {
-    PolicyTables {
-        bins: vec![BinRecord::VACANT; BINS].leak(),
-        blocks: vec![BlockRecord::VACANT; BLOCKS].leak(),
-        virtuals: vec![VirtualRecord::VACANT; STATS].leak(),
-        members: vec![0; STATS].leak(),
-    }
-}
-
-fn leaked<T>(records: usize, vacant: fn() -> T) -> &'static [T] {
-    Vec::leak((0..records).map(|_| vacant()).collect())
 }

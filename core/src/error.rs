@@ -454,6 +454,8 @@ pub enum ConfigError {
     Region(RegionError),
     /// The process has made 2^31 allocators over buffers and pages, and there is no number for another.
     Numbers,
+    /// The heap has no memory for so many records.
+    Heap,
 }
 
 impl fmt::Display for ConfigError {
@@ -466,6 +468,9 @@ impl fmt::Display for ConfigError {
             Self::Numbers => {
                 "this process has made 2^31 allocators over buffers and pages and has no number for another: keep \
                  them and use them again"
+            }
+            Self::Heap => {
+                "the heap has no memory for so many records: free some, or make room for fewer"
             }
             Self::Granule => "the granule must be a power of two of at most 1 GiB",
             Self::GrowthUnit => "the growth unit must be a multiple of the granule and not zero",

@@ -40,10 +40,16 @@
 //! | budgets inside budgets | [`limits`] |
 //! | values in blocks of any of these | [`typed`] |
 //!
-//! State lies in tables that the caller lends. [`small`] has the parts of the process heap, which is the
-//! crate `larder`; they are for front ends, and change as these need. `larder-cuda` has GPU memory.
+//! State lies in tables that the caller lends. [`pool`], [`decorate`], [`limits::LimitTree`] and
+//! [`lifetime::prmalloc`] come with the feature `alloc`: their tables are on the heap, reserved
+//! when a value is made, and nothing is allocated afterwards. [`small`] has the parts of the
+//! process heap, which is the crate `larder`; they are for front ends, and change as these need.
+//! `larder-cuda` has GPU memory.
 #![no_std]
 #![deny(unsafe_code)]
+
+#[cfg(feature = "alloc")]
+extern crate alloc;
 
 #[forbid(unsafe_code)]
 mod access;
@@ -55,6 +61,7 @@ mod best_fit;
 mod block;
 #[forbid(unsafe_code)]
 mod byte_count;
+#[cfg(feature = "alloc")]
 #[forbid(unsafe_code)]
 pub mod decorate;
 #[forbid(unsafe_code)]
@@ -70,6 +77,7 @@ mod host_access;
 pub mod lifetime;
 #[forbid(unsafe_code)]
 pub mod limits;
+#[cfg(feature = "alloc")]
 #[forbid(unsafe_code)]
 mod page_index;
 #[forbid(unsafe_code)]

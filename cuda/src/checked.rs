@@ -1,15 +1,15 @@
 //! [`CheckedMemory`]: a device's memory for a program that looks for a bug.
 //!
-//! The core's decorators over [`StreamMemory`], with their tables: guards around each block, freed blocks
+//! The core's decorators over [`StreamMemory`]: guards around each block, freed blocks
 //! that wait, resets outermost. TensorFlow's `memory_guard` is guards and resets.
 
-use core::{fmt, iter};
+use core::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use larder_core::decorate::{
-    CheckError, FindingCounts, Guard, GuardConfig, Guarded, Poisoned, QuarantineConfig,
-    QuarantineStats, Quarantined, Row, Waiting,
+    CheckError, FindingCounts, GuardConfig, Guarded, Poisoned, QuarantineConfig, QuarantineStats,
+    Quarantined,
 };
 use larder_core::{
     AccessError, AllocError, Block, BlockAllocator, ConfigError, FreeError, Grant, Pattern,
@@ -19,7 +19,6 @@ use larder_core::{
 use crate::lock_wait::Yield;
 use crate::stream::allocator::{Live, StreamAllocator};
 use crate::stream::per_stream::OneStream;
-use crate::with_tables::{Tables, WithTables};
 use crate::{
     DeviceAccess, DeviceAllocError, DeviceAllocator, DeviceFreeError, DriverError, StreamMemory,
 };
@@ -81,8 +80,8 @@ impl Default for CheckedConfig {
     }
 }
 
-type Guards = Guarded<'static, StreamMemory, DeviceAccess, Yield>;
-type QuarantinedMemory = Quarantined<'static, Guards, DeviceAccess, Yield>;
+type Guards = Guarded<StreamMemory, DeviceAccess, Yield>;
+type QuarantinedMemory = Quarantined<Guards, DeviceAccess, Yield>;
 
 /// The decorators, the reset outermost where there is one.
 enum Stack {
@@ -130,7 +129,7 @@ enum Stack {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct CheckedMemory {
-    stack: WithTables<Stack>,
+    stack: Stack,
     access: DeviceAccess,
 }
 
@@ -146,30 +145,19 @@ pub fn checked(
 ) -> Result<CheckedMemory, DeviceAllocError> {
     let below = memory.on(stream)?;
     let access = memory.access_on(stream);
-    // SAFETY: the tables go into the decorators, which lend them to nobody.
-    let stack = unsafe { WithTables::try_new(|tables| stack(below, &access, &config, tables)) };
-    Ok(CheckedMemory {
-        stack: stack.map_err(DeviceAllocError::Config)?,
-        access,
-    })
+    let stack = stack(below, &access, &config).map_err(DeviceAllocError::Config)?;
+    Ok(CheckedMemory { stack, access })
 }
 
-/// The decorators over a memory, with lent tables.
+/// The decorators over a memory.
 fn stack(
     below: StreamMemory,
     access: &DeviceAccess,
     config: &CheckedConfig,
-    tables: &mut Tables,
 ) -> Result<Stack, ConfigError> {
-    let rows: Vec<Row<Guard>> = iter::repeat_with(|| Row::VACANT)
-        .take(config.blocks)
-        .collect();
-    let places: Vec<Option<Waiting>> = iter::repeat_with(|| None)
-        .take(config.waiting_blocks)
-        .collect();
-    let (rows, places) = (tables.lend(rows), tables.lend(places));
-    let guards = Guards::with_wait(below, access.clone(), config.guards, rows);
-    let held = QuarantinedMemory::with_wait(guards, access.clone(), config.quarantine, places)?;
+    let guards = Guards::with_wait(below, access.clone(), config.guards, config.blocks)?;
+    let waiting = config.waiting_blocks;
+    let held = QuarantinedMemory::with_wait(guards, access.clone(), config.quarantine, waiting)?;
     Ok(match config.reset {
         None => Stack::Plain(held),
         Some(pattern) => Stack::Reset(Poisoned::new(held, access.clone(), pattern)?),
@@ -178,7 +166,7 @@ fn stack(
 
 impl CheckedMemory {
     fn held(&self) -> &QuarantinedMemory {
-        match &*self.stack {
+        match &self.stack {
             Stack::Reset(reset) => reset.inner(),
             Stack::Plain(held) => held,
         }
@@ -255,7 +243,7 @@ impl CheckedMemory {
 
     /// Frees whose block could not be reset, and was freed all the same.
     pub fn reset_failures(&self) -> u64 {
-        match &*self.stack {
+        match &self.stack {
             Stack::Reset(reset) => reset.failures(),
             Stack::Plain(_) => 0,
         }
@@ -327,14 +315,14 @@ impl Drop for CheckedMemory {
 
 impl BlockAllocator for CheckedMemory {
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
-        match &*self.stack {
+        match &self.stack {
             Stack::Reset(reset) => reset.alloc(request),
             Stack::Plain(held) => held.alloc(request),
         }
     }
 
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
-        match &*self.stack {
+        match &self.stack {
             Stack::Reset(reset) => reset.free_at(block, point),
             Stack::Plain(held) => held.free_at(block, point),
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
-use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig, PoolCounters};
+use larder_core::pool::{Pool, PoolAllocator, PoolConfig, PoolCounters};
 use larder_core::{Align, AllocError, Block, BlockAllocator, Request};
 
 use crate::Source;
@@ -26,8 +26,8 @@ impl fmt::Display for PoolMismatch {
 }
 
 /// A pool and its model, operation by operation.
-struct Pair<'t> {
-    real: PoolAllocator<'t, Source>,
+struct Pair {
+    real: PoolAllocator<Source>,
     model: ModelPool,
     /// In the order of the model's `out`.
     blocks: Vec<Block>,
@@ -40,10 +40,8 @@ struct Pair<'t> {
 pub fn run_pool(head: PoolHead, ops: impl IntoIterator<Item = PoolOp>) -> Result<(), PoolMismatch> {
     let config = config_of(head);
     let records = 1 + head[7] as usize % 40;
-    let mut buffers = vec![Buffer::VACANT; records + 1];
-    let mut slots = vec![7; 2 * (records + 1)];
     let wrong = |text: String| PoolMismatch(format!("{config:?}, {records} records: {text}"));
-    let pool = match Pool::new(config, &mut buffers, &mut slots) {
+    let pool = match Pool::new(config, records) {
         Ok(pool) => pool,
         Err(_) if config.limit_buffers == 0 && config.max_buffers > 0 => return Ok(()),
         Err(error) => return Err(wrong(error.to_string())),
@@ -79,7 +77,7 @@ fn config_of(head: PoolHead) -> PoolConfig {
     }
 }
 
-impl Pair<'_> {
+impl Pair {
     fn run(&mut self, op: PoolOp) -> Result<(), String> {
         let [kind, a, b, c] = op;
         match kind % 16 {
@@ -115,7 +113,7 @@ impl Pair<'_> {
     /// The bytes that the real one says went back are those that the model holds less.
     fn both(
         &mut self,
-        real: impl FnOnce(&PoolAllocator<'_, Source>) -> u64,
+        real: impl FnOnce(&PoolAllocator<Source>) -> u64,
         model: impl FnOnce(&mut ModelPool),
     ) -> Result<(), String> {
         let before = self.model.reserved_bytes();

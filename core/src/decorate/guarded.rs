@@ -6,29 +6,30 @@
 //! caller                         ^ block
 //! ```
 //! The front guard is a multiple of the alignment asked for, so the block keeps it. The tail guard
-//! begins with the byte behind the requested ones and fills all that was granted, so writes into the
-//! slack are found too.
+//! begins with the byte behind the requested ones and fills all that was granted, so writes into
+//! the slack are found too.
 //!
 //! # Invariants
-//! * GUARD1 a used row's guards were written whole before its block was given, and are not written again.
-//! * GUARD2 a row is taken by its block's free alone, and not while it is pinned. So whoever holds the
-//!   block, or a pin, may read its guards: the memory below is not free.
+//! * GUARD1 a used row's guards were written whole before its block was given, and are not written
+//!   again.
+//! * GUARD2 a row is taken by its block's free alone, and not while it is pinned. So whoever holds
+//!   the block, or a pin, may read its guards: the memory below is not free.
 
 use super::bands::{BandShape, GuardConfig};
 use super::damage::Findings;
 use super::rows::{RowEntry, Rows};
-use super::{CheckError, FindingCounts, OnDamage, Row, give_back};
+use super::{CheckError, FindingCounts, OnDamage, give_back};
 use crate::access::MemoryAccess;
 use crate::block::{Block, BlockAllocator, ChunkHandle, Grant, Request};
-use crate::error::{AllocError, FreeError, Rejected};
+use crate::error::{AllocError, ConfigError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sync::{Locked, Spin, Wait};
 use crate::units::Addr;
 
-/// A guarded block: an entry of the table that a [`Guarded`] is lent.
+/// A guarded block.
 #[derive(Debug)]
-pub struct Guard {
+struct Guard {
     inner: Block,
     shape: BandShape,
     /// Checks that read its guards now.
@@ -41,31 +42,30 @@ impl RowEntry for Guard {
     }
 }
 
-struct GuardState<'t> {
-    rows: Rows<'t, Guard>,
+struct GuardState {
+    rows: Rows<Guard>,
     findings: Findings,
 }
 
 /// Puts guards around every block and compares them when it is freed, or when asked.
 ///
-/// Every live block takes a row of a lent table. An allocation writes both guards, a free and a check
-/// read them: O(guards + slack), and a wait of the host for the stream where the memory is a device's.
-/// Free every block before it is dropped: what is out then stays live below.
+/// Every live block takes a row of the table. An allocation writes both guards, a free and a check
+/// read them: O(guards + slack), and a wait of the host for the stream where the memory is a
+/// device's. Free every block before it is dropped: what is out then stays live below.
 ///
 /// ```
-/// use larder_core::decorate::{GuardConfig, Guarded, Row, Which, CheckError};
+/// use larder_core::decorate::{CheckError, GuardConfig, Guarded, Which};
 /// use larder_core::{
-///     Addr, AddrRange, RegionPool, Shared, RegionConfig, BlockAllocator, Chunk, FixedRange, Growth, StreamId,
-///     MemoryAccess, Request, SliceAccess,
+///     Addr, AddrRange, BlockAllocator, Chunk, FixedRange, Growth, MemoryAccess, RegionConfig,
+///     RegionPool, Request, Shared, SliceAccess, StreamId,
 /// };
 /// let (mut memory, mut table) = ([0u8; 4096], [Chunk::VACANT; 8]);
 /// let range = AddrRange::new(Addr::new(0), 4096).unwrap();
 /// let growth = Growth::Range { unit_bytes: 4096, ahead_divisor: None };
 /// let pool = RegionPool::new(RegionConfig { growth, ..RegionConfig::default() }, &mut table)?;
 /// let access = SliceAccess::new(range.start(), &mut memory);
-/// let mut rows = [const { Row::VACANT }; 8];
 /// let allocator = Shared::new(pool, FixedRange::new(range));
-/// let allocator = Guarded::new(allocator, &access, GuardConfig::new(), &mut rows);
+/// let allocator = Guarded::new(allocator, &access, GuardConfig::new(), 8)?;
 /// let block = allocator.alloc(&Request::new(100))?.block;
 /// // One byte too many.
 /// access.write(StreamId::MAIN, block.addr(), &[1; 101])?;
@@ -73,33 +73,49 @@ struct GuardState<'t> {
 /// assert_eq!((damage.which, damage.offset, damage.found), (Which::Tail, 100, 1));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Guarded<'t, A, M, W: Wait = Spin> {
+pub struct Guarded<A, M, W: Wait = Spin> {
     inner: A,
     access: M,
     config: GuardConfig,
-    state: Locked<GuardState<'t>, W>,
+    state: Locked<GuardState, W>,
 }
 
-impl<'t, A: BlockAllocator, M: MemoryAccess> Guarded<'t, A, M> {
-    /// Guards the blocks of `inner`, as many at a time as there are rows; threads spin for the lock.
-    pub fn new(inner: A, access: M, config: GuardConfig, rows: &'t mut [Row<Guard>]) -> Self {
-        Self::with_wait(inner, access, config, rows)
+impl<A: BlockAllocator, M: MemoryAccess> Guarded<A, M> {
+    /// Guards the blocks of `inner`, at most `blocks` at a time; threads spin for the lock.
+    ///
+    /// # Errors
+    /// [`ConfigError::Heap`] if the heap has no memory for the table.
+    pub fn new(
+        inner: A,
+        access: M,
+        config: GuardConfig,
+        blocks: usize,
+    ) -> Result<Self, ConfigError> {
+        Self::with_wait(inner, access, config, blocks)
     }
 }
 
-impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
-    /// Guards the blocks of `inner`, as many at a time as there are rows; threads wait for the lock, and
-    /// for a check of a block being freed, as `W` says.
-    pub fn with_wait(inner: A, access: M, config: GuardConfig, rows: &'t mut [Row<Guard>]) -> Self {
-        Self {
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<A, M, W> {
+    /// Guards the blocks of `inner`, at most `blocks` at a time; threads wait for the lock, and for
+    /// a check of a block being freed, as `W` says.
+    ///
+    /// # Errors
+    /// [`ConfigError::Heap`] if the heap has no memory for the table.
+    pub fn with_wait(
+        inner: A,
+        access: M,
+        config: GuardConfig,
+        blocks: usize,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self {
             inner,
             access,
             config,
             state: Locked::new(GuardState {
-                rows: Rows::new(rows),
+                rows: Rows::new(blocks)?,
                 findings: Findings::new(),
             }),
-        }
+        })
     }
 
     /// The allocator below.
@@ -107,8 +123,8 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         &self.inner
     }
 
-    /// Bytes that the allocator below granted for the block: its own, both guards and slack. `None` if it is not
-    /// one of this allocator's.
+    /// Bytes that the allocator below granted for the block: its own, both guards and slack. `None`
+    /// if it is not one of this allocator's.
     pub fn granted_bytes(&self, block: &Block) -> Option<u64> {
         self.state
             .with(|state| Some(state.rows.find(block)?.inner.bytes()))
@@ -125,9 +141,9 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
         shape.compare(&self.access, shape.stream)
     }
 
-    /// Compares the guards of all blocks and calls `found` for each one that is not well; returns how
-    /// many those were. Blocks allocated meanwhile may be left out. They are found again when they are
-    /// freed.
+    /// Compares the guards of all blocks and calls `found` for each one that is not well; returns
+    /// how many those were. Blocks allocated meanwhile may be left out. They are found again when
+    /// they are freed.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let mut finds = 0;
         let last = self.state.with(|state| state.rows.used());
@@ -263,11 +279,12 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Guarded<'t, A, M, W> {
     }
 }
 
-impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_, A, M, W> {
-    /// Gives a block of the allocator below and its guards, written behind what the grant waits for.
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<A, M, W> {
+    /// Gives a block of the allocator below and its guards, written behind what the grant waits
+    /// for.
     ///
-    /// Fails with [`AllocError::TableFull`] if no row is vacant, [`AllocError::Access`] if the guards
-    /// could not be written. An error of the allocator below counts the guards' bytes.
+    /// Fails with [`AllocError::TableFull`] if no row is vacant, [`AllocError::Access`] if the
+    /// guards could not be written. An error of the allocator below counts the guards' bytes.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let reserved = self.state.with(|state| state.rows.reserve());
         let handle = reserved.ok_or_else(|| AllocError::TableFull {
@@ -297,8 +314,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Guarded<'_,
         })
     }
 
-    /// Frees the block whatever its guards are like, which are read on the point's stream, behind the work
-    /// queued there; what was found waits in [`take_finding`](Guarded::take_finding).
+    /// Frees the block whatever its guards are like, which are read on the point's stream, behind
+    /// the work queued there; what was found waits in [`take_finding`](Guarded::take_finding).
     /// [`free_checked`](Guarded::free_checked) answers it.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         self.free_checked(block, point).map(drop)

@@ -1,10 +1,10 @@
 //! Decorators: allocators around an allocator, which count, guard, reset and keep back its blocks.
 //!
-//! Each is a [`BlockAllocator`] over another one, forwards every method, and keeps its state in tables
-//! that the caller lends. What touches memory does so through a [`MemoryAccess`](crate::MemoryAccess),
-//! so the same decorators serve a buffer, the host's memory and a device's. The first three ideas are
-//! TensorFlow's (`TrackingAllocator`, `GPUDebugAllocator`, `GPUNanResetAllocator`), the fourth is known
-//! from memory checkers.
+//! Each is a [`BlockAllocator`] over another one, forwards every method, and keeps its state in
+//! tables on the heap, reserved when it is made. What touches memory does so through a
+//! [`MemoryAccess`](crate::MemoryAccess), so the same decorators serve a buffer, the host's memory
+//! and a device's. The first three ideas are TensorFlow's (`TrackingAllocator`,
+//! `GPUDebugAllocator`, `GPUNanResetAllocator`), the fourth is known from memory checkers.
 //!
 //! | decorator | finds | costs |
 //! |---|---|---|
@@ -14,16 +14,18 @@
 //! | [`Poisoned`] | reads of what was never written, and of a freed block | two fills of each block |
 //!
 //! # Order
-//! From the outermost inwards: `Poisoned<Quarantined<Guarded<Tracked<allocator>>>>`. Each may be left
-//! out. What must not be changed:
-//! * `Poisoned` is the outermost. Inside `Guarded` it would fill the guards together with the block.
-//! * `Quarantined` is outside `Guarded`: then guards are checked when the block leaves, and the fill
-//!   stops before them. Inside, the guards' bytes would wait with the block and not be checked again.
+//! From the outermost inwards: `Poisoned<Quarantined<Guarded<Tracked<allocator>>>>`. Each may be
+//! left out. What must not be changed:
+//! * `Poisoned` is the outermost. Inside `Guarded` it would fill the guards together with the
+//!   block.
+//! * `Quarantined` is outside `Guarded`: then guards are checked when the block leaves, and the
+//!   fill stops before them. Inside, the guards' bytes would wait with the block and not be checked
+//!   again.
 //! * `Tracked` innermost counts what decorators ask for, outermost what the program asks for.
 //!
 //! # Finds and refusals
-//! A free that finds damage is a free all the same: the trait answers `Ok`, because the block is gone
-//! ([`OnDamage`] says where to). What was found waits in the decorator's list
+//! A free that finds damage is a free all the same: the trait answers `Ok`, because the block is
+//! gone ([`OnDamage`] says where to). What was found waits in the decorator's list
 //! ([`Guarded::take_finding`]), and is the answer of [`Guarded::free_checked`]. Nothing panics.
 //!
 //! # Locks
@@ -42,11 +44,10 @@ mod tracked;
 
 pub use bands::GuardConfig;
 pub use damage::{CheckError, Damage, FindingCounts, OnDamage, Which};
-pub use guarded::{Guard, Guarded};
+pub use guarded::Guarded;
 pub use poisoned::Poisoned;
-pub use quarantined::{QuarantineConfig, QuarantineStats, Quarantined, Waiting};
-pub use rows::Row;
-pub use track_state::{TrackRecord, TrackStats, TrackedBlock, Tracking};
+pub use quarantined::{QuarantineConfig, QuarantineStats, Quarantined};
+pub use track_state::{TrackRecord, TrackStats, Tracking};
 pub use tracked::{NoTicks, RecordsTaken, Ticks, Tracked};
 
 use crate::block::{BlockAllocator, Grant};

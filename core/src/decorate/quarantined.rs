@@ -1,12 +1,13 @@
 //! [`Quarantined`]: freed blocks wait, filled with a pattern, before the memory is given again.
 //!
 //! # Invariants
-//! * QUAR1 a waiting block's memory is live below, all of it was filled, and nobody holds the block: a
-//!   byte that is not the pattern's was written after the free.
-//! * QUAR2 `bytes` is the sum of the waiting blocks, at most the limit but for blocks that the allocator
-//!   below did not take back.
-//! * QUAR3 the fill of a waiting block came behind the work queued on its free's stream (ACCESS1), so that work is
-//!   over. Its point goes with it for an allocator that counts events; one without streams needs none.
+//! * QUAR1 a waiting block's memory is live below, all of it was filled, and nobody holds the
+//!   block: a byte that is not the pattern's was written after the free.
+//! * QUAR2 `bytes` is the sum of the waiting blocks, at most the limit but for blocks that the
+//!   allocator below did not take back.
+//! * QUAR3 the fill of a waiting block came behind the work queued on its free's stream (ACCESS1),
+//!   so that work is over. Its point goes with it for an allocator that counts events; one without
+//!   streams needs none.
 
 use super::damage::{Findings, find_change};
 use super::{CheckError, Damage, FindingCounts, OnDamage, Which};
@@ -40,9 +41,9 @@ impl QuarantineConfig {
     }
 }
 
-/// A freed block that waits: an entry of the table that a [`Quarantined`] is lent.
+/// A freed block that waits.
 #[derive(Debug)]
-pub struct Waiting {
+struct Waiting {
     block: Block,
     point: Option<StreamPoint>,
     id: u64,
@@ -69,15 +70,15 @@ pub struct QuarantineStats {
     pub drains: u64,
 }
 
-struct QuarantineState<'t> {
-    ring: Ring<'t, Waiting>,
+struct QuarantineState {
+    ring: Ring<Waiting>,
     bytes: u64,
     passed: u64,
     drains: u64,
     findings: Findings,
 }
 
-impl QuarantineState<'_> {
+impl QuarantineState {
     /// Appends a block if the limit and the table allow.
     fn push(&mut self, waiting: Waiting, limit_bytes: u64) -> Result<(), Waiting> {
         let bytes = self.bytes.saturating_add(waiting.block.bytes());
@@ -100,41 +101,43 @@ impl QuarantineState<'_> {
 /// when they leave: a write after the free is found, and until then hurts nobody.
 ///
 /// The oldest leave when a newer block needs their place, all of them when memory is short. A free
-/// costs a fill, leaving a read: O(bytes). Waiting blocks count as live below, also when this is dropped:
-/// [`drain`](Self::drain) first where the allocator below lives on.
-pub struct Quarantined<'t, A, M, W: Wait = Spin> {
+/// costs a fill, leaving a read: O(bytes). Waiting blocks count as live below, also when this is
+/// dropped: [`drain`](Self::drain) first where the allocator below lives on.
+pub struct Quarantined<A, M, W: Wait = Spin> {
     inner: A,
     access: M,
     config: QuarantineConfig,
-    state: Locked<QuarantineState<'t>, W>,
+    state: Locked<QuarantineState, W>,
 }
 
-impl<'t, A: BlockAllocator, M: MemoryAccess> Quarantined<'t, A, M> {
-    /// Freed blocks of `inner` wait, as many as there are places; threads spin for the lock.
+impl<A: BlockAllocator, M: MemoryAccess> Quarantined<A, M> {
+    /// Freed blocks of `inner` wait, at most `blocks` of them; threads spin for the lock.
     ///
     /// # Errors
-    /// [`ConfigError::NoSizes`] if `inner` does not track sizes: then a foreign block could not be told
-    /// from its own.
+    /// [`ConfigError::NoSizes`] if `inner` does not track sizes: then a foreign block could not be
+    /// told from its own. [`ConfigError::Heap`] if the heap has no memory for the table.
     pub fn new(
         inner: A,
         access: M,
         config: QuarantineConfig,
-        places: &'t mut [Option<Waiting>],
+        blocks: usize,
     ) -> Result<Self, ConfigError> {
-        Self::with_wait(inner, access, config, places)
+        Self::with_wait(inner, access, config, blocks)
     }
 }
 
-impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'t, A, M, W> {
-    /// Freed blocks of `inner` wait, as many as there are places; threads wait for the lock as `W` says.
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
+    /// Freed blocks of `inner` wait, at most `blocks` of them; threads wait for the lock as `W`
+    /// says.
     ///
     /// # Errors
-    /// [`ConfigError::NoSizes`] if `inner` does not track sizes.
+    /// [`ConfigError::NoSizes`] if `inner` does not track sizes, [`ConfigError::Heap`] if the heap
+    /// has no memory for the table.
     pub fn with_wait(
         inner: A,
         access: M,
         config: QuarantineConfig,
-        places: &'t mut [Option<Waiting>],
+        blocks: usize,
     ) -> Result<Self, ConfigError> {
         if !inner.tracks_sizes() {
             return Err(ConfigError::NoSizes);
@@ -144,7 +147,7 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'t, A, M, W> {
             access,
             config,
             state: Locked::new(QuarantineState {
-                ring: Ring::new(places),
+                ring: Ring::new(blocks)?,
                 bytes: 0,
                 passed: 0,
                 drains: 0,
@@ -171,12 +174,13 @@ impl<'t, A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'t, A, M, W> {
         }
     }
 
-    /// Compares all waiting blocks and calls `found` for each that is not well; returns how many those
-    /// were. A block that was written to is filled again, so it is found once. What was found also
-    /// stands in the list. Blocks of frees at the same time may be left out.
+    /// Compares all waiting blocks and calls `found` for each that is not well; returns how many
+    /// those were. A block that was written to is filled again, so it is found once. What was found
+    /// also stands in the list. Blocks of frees at the same time may be left out.
     pub fn check_all(&self, mut found: impl FnMut(CheckError)) -> u64 {
         let mut finds = 0;
-        // Each is taken out while it is read, so nobody else lets it leave, and goes back to the end.
+        // Each is taken out while it is read, so nobody else lets it leave, and goes back to the
+        // end.
         let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
             let Some(waiting) = self.state.with(QuarantineState::pop) else {
@@ -230,7 +234,7 @@ struct Refused {
     error: FreeError,
 }
 
-impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<A, M, W> {
     fn fill(&self, waiting: &Waiting) -> Result<(), CheckError> {
         let range = waiting.block.range();
         let filled = self
@@ -300,7 +304,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
         )
     }
 
-    /// Gives a filled block to the allocator below: without its point where there are no streams (QUAR3).
+    /// Gives a filled block to the allocator below: without its point where there are no streams
+    /// (QUAR3).
     fn release_filled(&self, waiting: Waiting) -> Result<(), Refused> {
         match self.release(waiting) {
             Err(Refused {
@@ -320,8 +325,8 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
         }
     }
 
-    /// A block that the allocator below refuses waits on, past the limit if need be, and is tried again
-    /// when it is the oldest. Without a place it stays live for ever, as one that is kept.
+    /// A block that the allocator below refuses waits on, past the limit if need be, and is tried
+    /// again when it is the oldest. Without a place it stays live for ever, as one that is kept.
     fn hold(&self, refused: Refused) {
         self.state.with(|state| {
             if let Err(waiting) = state.push(refused.waiting, u64::MAX) {
@@ -356,9 +361,9 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> Quarantined<'_, A, M, W> {
     }
 }
 
-impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined<'_, A, M, W> {
-    /// Gives a block of the allocator below. If that one has no memory or no record left, everything that
-    /// waits leaves, and it is asked once more.
+impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined<A, M, W> {
+    /// Gives a block of the allocator below. If that one has no memory or no record left,
+    /// everything that waits leaves, and it is asked once more.
     fn alloc(&self, request: &Request) -> Result<Grant, AllocError> {
         let error = match self.inner.alloc(request) {
             Ok(grant) => return Ok(grant),
@@ -378,9 +383,10 @@ impl<A: BlockAllocator, M: MemoryAccess, W: Wait> BlockAllocator for Quarantined
         self.inner.alloc(request)
     }
 
-    /// Fills the block, behind the work of the point's stream if there is a point, and lets it wait. A point
-    /// too far ahead is not refused but waits, and is handed on when the block leaves; to an allocator without
-    /// streams the block goes without it, since the stream's work was over when the block had been filled.
+    /// Fills the block, behind the work of the point's stream if there is a point, and lets it
+    /// wait. A point too far ahead is not refused but waits, and is handed on when the block
+    /// leaves; to an allocator without streams the block goes without it, since the stream's work
+    /// was over when the block had been filled.
     fn free_at(&self, block: Block, point: Option<StreamPoint>) -> Result<(), Rejected<FreeError>> {
         if self.inner.requested_bytes(&block).is_none() {
             return Err(Rejected::new(block, FreeError::Unknown));

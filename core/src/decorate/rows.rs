@@ -4,26 +4,20 @@
 //! core carry their chunk's, so a free looks nothing up and finds out about foreign blocks.
 //!
 //! # Invariants
-//! * ROW1 a row of the [`Slab`] that is not vacant is reserved (without an entry) or used (with one).
+//! * ROW1 a row of the slab that is not vacant is reserved (without an entry) or used (with one).
 
 use crate::block::{Block, ChunkHandle};
-use crate::table::slab::{Record, Slab};
+use crate::error::ConfigError;
+use crate::table::fixed_vec::FixedVec;
+use crate::table::slab::{Record, SlabOver};
 use crate::units::Addr;
 
-/// One row of a decorator's table, lent as `[const { Row::VACANT }; N]`.
+/// One row of a decorator's table.
 #[derive(Debug)]
-pub struct Row<E> {
+pub(super) struct Row<E> {
     entry: Option<E>,
     /// The next vacant row's number, 0 for none.
     next: u32,
-}
-
-impl<E> Row<E> {
-    /// A row without a block.
-    pub const VACANT: Self = Self {
-        entry: None,
-        next: 0,
-    };
 }
 
 /// What a row keeps: at least the block below.
@@ -35,7 +29,10 @@ pub(super) trait RowEntry {
 impl<E> Record for Row<E> {
     type Link = u32;
     const KEPT_BACK: u32 = 0;
-    const VACANT: Self = Self::VACANT;
+    const VACANT: Self = Self {
+        entry: None,
+        next: 0,
+    };
 
     fn next_vacant(&self) -> u32 {
         self.next
@@ -47,11 +44,12 @@ impl<E> Record for Row<E> {
 }
 
 /// The rows.
-pub(super) struct Rows<'t, E>(Slab<'t, Row<E>>);
+pub(super) struct Rows<E>(SlabOver<FixedVec<Row<E>>>);
 
-impl<'t, E: RowEntry> Rows<'t, E> {
-    pub(super) fn new(rows: &'t mut [Row<E>]) -> Self {
-        Self(Slab::new(rows))
+impl<E: RowEntry> Rows<E> {
+    /// So many rows.
+    pub(super) fn new(rows: usize) -> Result<Self, ConfigError> {
+        Ok(Self(SlabOver::with_records(rows)?))
     }
 
     /// How many blocks can be out.

@@ -10,8 +10,9 @@
 //! * STATE3 the ring holds the newest records, in the order of their sequence numbers.
 //! * STATE4 `under_way` is the number of allocations that were let in and have no answer yet.
 
-use super::rows::{Row, RowEntry, Rows};
+use super::rows::{RowEntry, Rows};
 use crate::block::Block;
+use crate::error::ConfigError;
 use crate::table::ring::Ring;
 use crate::units::Addr;
 
@@ -56,9 +57,9 @@ pub struct TrackStats {
     pub dropped_records: u64,
 }
 
-/// A block tracked here: an entry of the table that [`Tracked::local`](super::Tracked::local) is lent.
+/// A block tracked here, in the table of [`Tracked::local`](super::Tracked::local).
 #[derive(Debug)]
-pub struct TrackedBlock {
+pub(super) struct TrackedBlock {
     pub(super) inner: Block,
     pub(super) requested: u64,
     pub(super) id: u64,
@@ -71,10 +72,10 @@ impl RowEntry for TrackedBlock {
 }
 
 /// What is counted, and the records.
-pub(super) struct TrackState<'t> {
-    pub(super) ring: Ring<'t, TrackRecord>,
+pub(super) struct TrackState {
+    pub(super) ring: Ring<TrackRecord>,
     /// Rows of blocks; none are used but under [`Tracking::Local`].
-    pub(super) rows: Rows<'t, TrackedBlock>,
+    pub(super) rows: Rows<TrackedBlock>,
     pub(super) stats: TrackStats,
     /// Records made so far.
     pub(super) sequence: u64,
@@ -86,20 +87,17 @@ pub(super) struct TrackState<'t> {
     pub(super) taken: bool,
 }
 
-impl<'t> TrackState<'t> {
-    pub(super) fn new(
-        ring: &'t mut [Option<TrackRecord>],
-        rows: &'t mut [Row<TrackedBlock>],
-    ) -> Self {
-        Self {
-            ring: Ring::new(ring),
-            rows: Rows::new(rows),
+impl TrackState {
+    pub(super) fn new(records: usize, rows: usize) -> Result<Self, ConfigError> {
+        Ok(Self {
+            ring: Ring::new(records)?,
+            rows: Rows::new(rows)?,
             stats: TrackStats::default(),
             sequence: 0,
             ids: 0,
             under_way: 0,
             taken: false,
-        }
+        })
     }
 
     fn record(&mut self, bytes: i64, tick: u64) {

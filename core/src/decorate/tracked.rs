@@ -2,10 +2,9 @@
 
 use core::fmt;
 
-use super::rows::Row;
 use super::track_state::{TrackRecord, TrackState, TrackStats, TrackedBlock, Tracking};
 use crate::block::{Block, BlockAllocator, Grant, Request};
-use crate::error::{AllocError, FreeError, Rejected};
+use crate::error::{AllocError, ConfigError, FreeError, Rejected};
 use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sync::{Locked, Spin, Wait};
@@ -47,9 +46,10 @@ impl core::error::Error for RecordsTaken {}
 /// Counts what goes through it and keeps a record of each call, after TensorFlow's
 /// `TrackingAllocator`.
 ///
-/// The newest records stay, as many as the ring has places. [`take_records`](Self::take_records) ends
-/// the reading, as upstream's `GetRecordsAndUnRef`: afterwards blocks come back and none are given.
-/// Upstream's object then deletes itself with the last block; here [`is_done`](Self::is_done) says so.
+/// The newest records stay, as many as the ring has places. [`take_records`](Self::take_records)
+/// ends the reading, as upstream's `GetRecordsAndUnRef`: afterwards blocks come back and none are
+/// given. Upstream's object then deletes itself with the last block; here
+/// [`is_done`](Self::is_done) says so.
 ///
 /// O(1) beside the allocator below.
 ///
@@ -62,8 +62,7 @@ impl core::error::Error for RecordsTaken {}
 /// let growth = Growth::Range { unit_bytes: 4096, ahead_divisor: None };
 /// let pool = RegionPool::new(RegionConfig { growth, ..RegionConfig::default() }, &mut table)?;
 /// let range = AddrRange::new(Addr::new(0), 4096).unwrap();
-/// let mut ring = [None; 16];
-/// let allocator = Tracked::new(Shared::new(pool, FixedRange::new(range)), &mut ring);
+/// let allocator = Tracked::new(Shared::new(pool, FixedRange::new(range)), 16)?;
 /// let block = allocator.alloc(&Request::new(1000))?.block;
 /// allocator.free(block)?;
 /// allocator.take_records(|record| println!("{:+} bytes", record.bytes))?;
@@ -71,51 +70,57 @@ impl core::error::Error for RecordsTaken {}
 /// assert_eq!(allocator.track_stats().high_water_bytes, 1024);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Tracked<'t, A, T = NoTicks, W: Wait = Spin> {
+pub struct Tracked<A, T = NoTicks, W: Wait = Spin> {
     inner: A,
     ticks: T,
     tracking: Tracking,
-    state: Locked<TrackState<'t>, W>,
+    state: Locked<TrackState, W>,
 }
 
-impl<'t, A: BlockAllocator> Tracked<'t, A> {
-    /// Counts the blocks of `inner`, by its sizes if it tracks them; no clock, threads spin for the
-    /// lock.
-    pub fn new(inner: A, ring: &'t mut [Option<TrackRecord>]) -> Self {
-        Self::with_ticks(inner, NoTicks, ring, None)
+impl<A: BlockAllocator> Tracked<A> {
+    /// Counts the blocks of `inner`, by its sizes if it tracks them, and keeps the newest
+    /// `records`; no clock, threads spin for the lock.
+    ///
+    /// # Errors
+    /// [`ConfigError::Heap`] if the heap has no memory for the records.
+    pub fn new(inner: A, records: usize) -> Result<Self, ConfigError> {
+        Self::with_ticks(inner, NoTicks, records, None)
     }
 
-    /// Counts the blocks of `inner`, by sizes of our own if it does not track them: then a live block takes
-    /// a row. No clock, threads spin for the lock.
-    pub fn local(
-        inner: A,
-        ring: &'t mut [Option<TrackRecord>],
-        rows: &'t mut [Row<TrackedBlock>],
-    ) -> Self {
-        Self::with_ticks(inner, NoTicks, ring, Some(rows))
+    /// Counts the blocks of `inner`, by sizes of our own if it does not track them: then at most
+    /// `blocks` are live. No clock, threads spin for the lock.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub fn local(inner: A, records: usize, blocks: usize) -> Result<Self, ConfigError> {
+        Self::with_ticks(inner, NoTicks, records, Some(blocks))
     }
 }
 
-impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
-    /// Counts the blocks of `inner` by the clock `ticks`; with rows, sizes are tracked here where
-    /// `inner` does not. Threads wait for the lock as `W` says.
+impl<A: BlockAllocator, T: Ticks, W: Wait> Tracked<A, T, W> {
+    /// Counts the blocks of `inner` by the clock `ticks`; with a number of blocks, sizes are
+    /// tracked here where `inner` does not. Threads wait for the lock as `W` says.
+    ///
+    /// # Errors
+    /// Those of [`new`](Tracked::new).
     pub fn with_ticks(
         inner: A,
         ticks: T,
-        ring: &'t mut [Option<TrackRecord>],
-        rows: Option<&'t mut [Row<TrackedBlock>]>,
-    ) -> Self {
-        let tracking = match rows {
+        records: usize,
+        blocks: Option<usize>,
+    ) -> Result<Self, ConfigError> {
+        let tracking = match blocks {
             _ if inner.tracks_sizes() => Tracking::Below,
             Some(_) => Tracking::Local,
             None => Tracking::Nobody,
         };
-        Self {
+        let state = TrackState::new(records, blocks.unwrap_or_default())?;
+        Ok(Self {
             inner,
             ticks,
             tracking,
-            state: Locked::new(TrackState::new(ring, rows.unwrap_or_default())),
-        }
+            state: Locked::new(state),
+        })
     }
 
     /// The allocator below.
@@ -148,8 +153,9 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
         })
     }
 
-    /// Takes out the records there are, the oldest first, calling `f` with each without a lock; records
-    /// of calls at the same time may be left for next time. Called now and then it loses none.
+    /// Takes out the records there are, the oldest first, calling `f` with each without a lock;
+    /// records of calls at the same time may be left for next time. Called now and then it loses
+    /// none.
     pub fn drain_records(&self, mut f: impl FnMut(TrackRecord)) {
         let count = self.state.with(|state| state.ring.len());
         for _ in 0..count {
@@ -161,8 +167,8 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
     }
 
     /// Takes out the records for good: from now on blocks come back, none are given
-    /// ([`AllocError::Closed`]), and nothing is recorded. An allocation under way in another thread may
-    /// still be given; its record is lost.
+    /// ([`AllocError::Closed`]), and nothing is recorded. An allocation under way in another thread
+    /// may still be given; its record is lost.
     ///
     /// # Errors
     /// If they were taken before.
@@ -177,8 +183,8 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
         Ok(())
     }
 
-    /// Whether the records were taken, every block has come back and no allocation is under way: nobody
-    /// needs the allocator.
+    /// Whether the records were taken, every block has come back and no allocation is under way:
+    /// nobody needs the allocator.
     pub fn is_done(&self) -> bool {
         self.state.with(|state| state.is_done())
     }
@@ -224,7 +230,7 @@ impl<'t, A: BlockAllocator, T: Ticks, W: Wait> Tracked<'t, A, T, W> {
     }
 }
 
-impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<'_, A, T, W> {
+impl<A: BlockAllocator, T: Ticks, W: Wait> BlockAllocator for Tracked<A, T, W> {
     /// Gives a block of the allocator below and counts it.
     ///
     /// Fails with [`AllocError::Closed`] once the records were taken, [`AllocError::TableFull`] if

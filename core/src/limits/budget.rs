@@ -28,21 +28,6 @@ impl BudgetConfig {
             name: 0,
         }
     }
-
-    /// Whether its own numbers agree.
-    pub(super) const fn check(&self) -> Result<(), BudgetError> {
-        if self.hard_bytes < self.floor_bytes {
-            return Err(BudgetError::BelowFloor {
-                floor_bytes: self.floor_bytes,
-            });
-        }
-        if self.soft_bytes != u64::MAX && self.hard_bytes < self.soft_bytes {
-            return Err(BudgetError::BelowSoft {
-                soft_bytes: self.soft_bytes,
-            });
-        }
-        Ok(())
-    }
 }
 
 /// One budget of a tree. After the budget is removed its id names nothing, for 2^32 budgets in the same
@@ -108,6 +93,8 @@ pub enum BudgetError {
     NotCharged,
     /// Bytes are charged to the budget that is to be removed, or others stand below it.
     InUse,
+    /// The heap has no memory for so many records.
+    Heap,
 }
 
 impl fmt::Display for BudgetError {
@@ -116,7 +103,7 @@ impl fmt::Display for BudgetError {
             Self::Unknown => f.write_str("there is no such budget: use one that the tree gave"),
             Self::Full { records } => write!(
                 f,
-                "all {records} records of budgets are in use: remove one, or lend a larger table"
+                "all {records} records of budgets are in use: remove one, or make room for more"
             ),
             Self::BelowFloor { floor_bytes } => write!(
                 f,
@@ -138,6 +125,9 @@ impl fmt::Display for BudgetError {
             Self::NotCharged => {
                 f.write_str("more would be credited than is charged: credit what was charged, once")
             }
+            Self::Heap => f.write_str(
+                "the heap has no memory for so many budgets: free some, or make room for fewer",
+            ),
             Self::InUse => f.write_str(
                 "the budget is in use: give its memory back and remove those below it first",
             ),

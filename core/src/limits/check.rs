@@ -2,7 +2,7 @@
 
 use super::tree::LimitTree;
 
-impl LimitTree<'_> {
+impl LimitTree {
     /// Walks TREE1 to TREE5; O(records x depth).
     ///
     /// # Errors

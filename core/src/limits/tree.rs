@@ -15,8 +15,8 @@
 //! * TREE3 a budget is marked as past its soft limit exactly while it uses more.
 //! * TREE4 floor and soft limit are at most the hard limit; so is the sum of the children's floors, which the
 //!   record has as `promised`.
-//! * TREE5 every budget but the root is once in its parent's list, every other record once in the list of
-//!   vacant ones; the way up ends at the root.
+//! * TREE5 every budget but the root is once in its parent's list, every other record that was ever used once
+//!   in the list of vacant ones; the way up ends at the root.
 //!
 //! # Cost
 //! Charges, credits: O(depth). Adding, removing and limits of a budget: O(1). An event: O(records). 88 bytes a budget.
@@ -25,13 +25,14 @@ use super::LimitAnswer;
 use super::budget::{
     BudgetConfig, BudgetError, BudgetId, BudgetRefusal, BudgetUse, LimitEvent, LimitEventKind,
 };
+use crate::table::fixed_vec::FixedVec;
 
 /// No record.
 const NONE: u32 = u32::MAX;
 
 /// The record of one budget.
 #[derive(Clone, Copy, Debug)]
-pub struct BudgetNode {
+pub(super) struct BudgetNode {
     pub(super) config: BudgetConfig,
     pub(super) used: u64,
     pub(super) own: u64,
@@ -52,8 +53,8 @@ pub struct BudgetNode {
 }
 
 impl BudgetNode {
-    /// A record without a budget, for tables.
-    pub const VACANT: Self = Self {
+    /// A record without a budget.
+    const VACANT: Self = Self {
         config: BudgetConfig::new(0),
         used: 0,
         own: 0,
@@ -82,13 +83,29 @@ impl BudgetNode {
     }
 }
 
-/// Budgets in a table that the caller lends.
+impl BudgetConfig {
+    /// Whether its own numbers agree.
+    pub(super) const fn check(&self) -> Result<(), BudgetError> {
+        if self.hard_bytes < self.floor_bytes {
+            return Err(BudgetError::BelowFloor {
+                floor_bytes: self.floor_bytes,
+            });
+        }
+        if self.soft_bytes != u64::MAX && self.hard_bytes < self.soft_bytes {
+            return Err(BudgetError::BelowSoft {
+                soft_bytes: self.soft_bytes,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A tree of budgets.
 ///
 /// ```
-/// use larder_core::limits::{BudgetConfig, BudgetNode, LimitAnswer, LimitTree};
+/// use larder_core::limits::{BudgetConfig, LimitAnswer, LimitTree};
 ///
-/// let mut table = [BudgetNode::VACANT; 4];
-/// let mut tree = LimitTree::new(&mut table, BudgetConfig::new(1000))?;
+/// let mut tree = LimitTree::new(4, BudgetConfig::new(1000))?;
 /// let tenant = tree.add(tree.root(), BudgetConfig::new(600))?;
 /// let pool = tree.add(tenant, BudgetConfig::new(u64::MAX))?;
 /// tree.charge(pool, 500)?;
@@ -99,8 +116,9 @@ impl BudgetNode {
 /// assert_eq!(tree.excess_bytes(tenant), Some(0));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct LimitTree<'t> {
-    pub(super) nodes: &'t mut [BudgetNode],
+pub struct LimitTree {
+    /// The records that were ever used.
+    pub(super) nodes: FixedVec<BudgetNode>,
     pub(super) vacant: u32,
     /// Whether there may be an event to take.
     told: bool,
@@ -109,28 +127,19 @@ pub struct LimitTree<'t> {
     looks: core::cell::Cell<usize>,
 }
 
-impl<'t> LimitTree<'t> {
-    /// A tree of its root alone. Records that are lent are emptied first: O(records).
+impl LimitTree {
+    /// A tree of its root alone, with room for `records` budgets.
     ///
     /// # Errors
-    /// If there is no record for the root, or its numbers contradict each other.
-    pub fn new(nodes: &'t mut [BudgetNode], root: BudgetConfig) -> Result<Self, BudgetError> {
+    /// If there is no record for the root, or its numbers contradict each other, or the heap has no
+    /// memory for the records.
+    pub fn new(records: usize, root: BudgetConfig) -> Result<Self, BudgetError> {
         root.check()?;
         // Places are counted in 32 bits, of which one number means none.
-        let count = nodes.len().min(NONE as usize);
-        let nodes = nodes.split_at_mut(count).0;
-        let mut vacant = NONE;
-        for place in (0..count).rev() {
-            nodes[place] = BudgetNode {
-                next: vacant,
-                ..BudgetNode::VACANT
-            };
-            // Below `NONE`.
-            vacant = place as u32;
-        }
+        let nodes = FixedVec::new(records.min(NONE as usize));
         let mut tree = Self {
-            nodes,
-            vacant,
+            nodes: nodes.map_err(|_| BudgetError::Heap)?,
+            vacant: NONE,
             told: false,
             #[cfg(test)]
             looks: core::cell::Cell::new(0),
@@ -434,21 +443,24 @@ impl<'t> LimitTree<'t> {
     }
 
     fn take_record(&mut self, config: BudgetConfig, parent: u32) -> Result<u32, BudgetError> {
-        let place = self.vacant;
-        // As many as are counted in 32 bits.
-        let records = self.nodes.len() as u32;
-        if place == NONE {
-            return Err(BudgetError::Full { records });
-        }
-        let node = self.node_mut(place);
-        let next = node.next;
-        *node = BudgetNode {
+        let node = BudgetNode {
             config,
-            turn: node.turn,
             parent,
             live: true,
             ..BudgetNode::VACANT
         };
+        let place = self.vacant;
+        if place == NONE {
+            // As many as are counted in 32 bits.
+            let records = self.nodes.len() as u32;
+            let has_room = self.nodes.push(node);
+            return has_room
+                .then_some(records)
+                .ok_or(BudgetError::Full { records });
+        }
+        let vacant = self.node_mut(place);
+        let (next, turn) = (vacant.next, vacant.turn);
+        *vacant = BudgetNode { turn, ..node };
         self.vacant = next;
         Ok(place)
     }
@@ -475,7 +487,7 @@ impl<'t> LimitTree<'t> {
     }
 }
 
-impl core::fmt::Debug for LimitTree<'_> {
+impl core::fmt::Debug for LimitTree {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("LimitTree")
             .field("root", &self.usage(self.root()))
@@ -489,8 +501,7 @@ mod tests {
 
     #[test]
     fn adding_and_removing_a_budget_looks_at_no_siblings() {
-        let mut table = [BudgetNode::VACANT; 500];
-        let mut tree = LimitTree::new(&mut table, BudgetConfig::new(1000)).unwrap();
+        let mut tree = LimitTree::new(500, BudgetConfig::new(1000)).unwrap();
         let config = BudgetConfig {
             floor_bytes: 2,
             ..BudgetConfig::new(100)
@@ -522,8 +533,7 @@ mod tests {
 
     #[test]
     fn floors_that_no_number_holds_together_are_refused() {
-        let mut table = [BudgetNode::VACANT; 3];
-        let mut tree = LimitTree::new(&mut table, BudgetConfig::new(u64::MAX)).unwrap();
+        let mut tree = LimitTree::new(3, BudgetConfig::new(u64::MAX)).unwrap();
         let half = BudgetConfig {
             floor_bytes: u64::MAX / 2 + 1,
             ..BudgetConfig::new(u64::MAX)

@@ -18,11 +18,10 @@ use crate::units::AddrRange;
 /// [`close`](Self::close) gives back what is idle and says what is out.
 ///
 /// ```
-/// use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig};
+/// use larder_core::pool::{Pool, PoolAllocator, PoolConfig};
 /// use larder_core::{Addr, AddrRange, BlockAllocator, FixedRange, Request};
-/// let (mut buffers, mut slots) = ([Buffer::VACANT; 9], [0; 18]);
 /// let source = FixedRange::new(AddrRange::new(Addr::new(0x10000), 0x8000).unwrap());
-/// let pool = Pool::new(PoolConfig::default(), &mut buffers, &mut slots)?;
+/// let pool = Pool::new(PoolConfig::default(), 8)?;
 /// let allocator = PoolAllocator::new(pool, source);
 /// let block = allocator.alloc(&Request::new(1000))?.block;
 /// let addr = block.addr();
@@ -31,22 +30,22 @@ use crate::units::AddrRange;
 /// assert_eq!(allocator.close().0.out_buffers, 1);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct PoolAllocator<'t, S, W: Wait = Spin> {
-    pool: Locked<Pool<'t>, W>,
+pub struct PoolAllocator<S, W: Wait = Spin> {
+    pool: Locked<Pool, W>,
     source: S,
 }
 
-impl<'t, S: SubAllocator> PoolAllocator<'t, S> {
+impl<S: SubAllocator> PoolAllocator<S> {
     /// Drives `pool` over `source`; threads spin for the lock.
-    pub fn new(pool: Pool<'t>, source: S) -> Self {
+    pub fn new(pool: Pool, source: S) -> Self {
         Self::with_wait(pool, source)
     }
 }
 
-impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
+impl<S: SubAllocator, W: Wait> PoolAllocator<S, W> {
     /// Drives `pool` over `source`; threads wait for the lock as `W` says. In a process a thread
     /// that holds the lock may be preempted, so `W` should yield there.
-    pub fn with_wait(pool: Pool<'t>, source: S) -> Self {
+    pub fn with_wait(pool: Pool, source: S) -> Self {
         Self {
             pool: Locked::new(pool),
             source,
@@ -54,7 +53,7 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
     }
 
     /// Takes the allocator apart. What is held from the source stays out.
-    pub fn into_parts(self) -> (Pool<'t>, S) {
+    pub fn into_parts(self) -> (Pool, S) {
         (self.pool.into_inner(), self.source)
     }
 
@@ -74,7 +73,7 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
 
     /// Runs `f` with the pool under the lock. `f` must not use this allocator; what it lets go goes
     /// back with the next free or [`trim`](Self::trim).
-    pub fn with<R>(&self, f: impl FnOnce(&mut Pool<'t>) -> R) -> R {
+    pub fn with<R>(&self, f: impl FnOnce(&mut Pool) -> R) -> R {
         self.pool.with(f)
     }
 
@@ -192,7 +191,7 @@ impl<'t, S: SubAllocator, W: Wait> PoolAllocator<'t, S, W> {
     }
 }
 
-impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<'_, S, W> {
+impl<S: SubAllocator, W: Wait> BlockAllocator for PoolAllocator<S, W> {
     /// O(1) expected where a buffer of the size is kept. Otherwise one call of the sub-allocator, and
     /// before failing for want of memory one for each kept buffer and another; for want of a record, one for each idle buffer, the oldest first,
     /// until one is taken.

@@ -1,7 +1,8 @@
-//! The records of a pool's buffers, in a [`Slab`](crate::table::slab::Slab), and the lists they stand in.
+//! The records of a pool's buffers, and the lists they stand in.
 
+use crate::table::fixed_vec::FixedVec;
 use crate::table::list::Linked;
-use crate::table::slab::{Record, Sink};
+use crate::table::slab::{Record, Sink, SlabOver};
 
 /// What a buffer is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,9 +23,12 @@ pub(super) enum BufferState {
     Going,
 }
 
-/// What a pool knows of one buffer: a record of the table that the caller lends. 72 bytes.
+/// The buffers of a pool.
+pub(super) type Buffers = SlabOver<FixedVec<Buffer>>;
+
+/// What a pool knows of one buffer. 72 bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Buffer {
+pub(super) struct Buffer {
     /// First address held from the sub-allocator.
     pub(super) start: u64,
     /// Bytes held there.
@@ -48,7 +52,7 @@ static_assertions::const_assert_eq!(size_of::<Buffer>(), 72);
 
 impl Buffer {
     /// A record that is no buffer.
-    pub const VACANT: Self = Self {
+    pub(super) const VACANT: Self = Self {
         start: 0,
         held_bytes: 0,
         bytes: 0,

@@ -9,7 +9,7 @@ fn holds(fact: bool, words: &'static str) -> Result<(), &'static str> {
     if fact { Ok(()) } else { Err(words) }
 }
 
-impl Pool<'_> {
+impl Pool {
     /// Walks POOL1 to POOL6. O(records), and for each kept buffer its size: for small tables.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use super::buffer::{BufferState, OfState};
 use super::report::PoolCounters;
 use crate::error::ConfigError;
 
-impl Pool<'_> {
+impl Pool {
     /// Whether anything is kept and counted.
     pub(super) const fn keeps(&self) -> bool {
         self.limit_buffers > 0

@@ -1,13 +1,14 @@
 //! An LRU pool: buffers that were freed are kept and given again to requests of exactly their size.
 //!
-//! What it is not: it cuts and joins nothing. It suits memory that is dear to get and asked for in few
-//! sizes (pinned memory, registered or shared buffers); for the rest take [`RegionPool`](crate::RegionPool). It works
-//! on numbers: nothing is written into the memory, which may be a device's. The idea and the counters
-//! are those of TensorFlow 1.15's `PoolAllocator`.
+//! What it is not: it cuts and joins nothing. It suits memory that is dear to get and asked for in
+//! few sizes (pinned memory, registered or shared buffers); for the rest take [`RegionPool`](crate::RegionPool).
+//! It works on numbers: nothing is written into the memory, which may be a device's. The idea and
+//! the counters are those of TensorFlow 1.15's `PoolAllocator`. Its records are on the heap,
+//! reserved when it is made.
 //!
 //! [`Pool`] is the algorithm for one thread. It never calls the sub-allocator: a miss is a
-//! [`MissTicket`], what is to go back is a [`LeavingTicket`]. [`PoolAllocator`] shares it behind a lock
-//! and carries out the tickets without the lock.
+//! [`MissTicket`], what is to go back is a [`LeavingTicket`]. [`PoolAllocator`] shares it behind a
+//! lock and carries out the tickets without the lock.
 //!
 //! # Where a buffer is
 //! ```text
@@ -16,18 +17,18 @@
 //!                    └─ too large ─►┴─► leaving ─ going ─► gone
 //!                                                  └ refused ─► stuck ──hit──► out
 //! ```
-//! A *stuck* buffer serves on, counts against no limit, and is offered again at the next trim, clear
-//! or end of a step, and by a [`PoolAllocator`] whose table is full.
+//! A *stuck* buffer serves on, counts against no limit, and is offered again at the next trim,
+//! clear or end of a step, and by a [`PoolAllocator`] whose table is full.
 //!
 //! # Invariants
 //! * POOL1 each record ever used is vacant or one buffer in one state, and each list (idle, stuck,
 //!   leaving) holds exactly the records of its state; the others are counted.
 //! * POOL2 the idle list is in the order in which its buffers were freed.
-//! * POOL3 kept buffers (idle or stuck) and no others stand in the list of their size, and the newest of
-//!   each list in one slot, where its size is found.
+//! * POOL3 kept buffers (idle or stuck) and no others stand in the list of their size, and the
+//!   newest of each list in one slot, where its size is found.
 //! * POOL4 idle buffers and bytes are within both limits whenever no call is under way.
-//! * POOL5 held bytes are those of all buffers but growing ones; growing, live, requested and idle bytes
-//!   are counted.
+//! * POOL5 held bytes are those of all buffers but growing ones; growing, live, requested and idle
+//!   bytes are counted.
 //! * POOL6 a block lies in its buffer, and a buffer's size in what is held.
 
 mod allocator;
@@ -41,7 +42,6 @@ mod sizes;
 mod ticket;
 
 pub use allocator::PoolAllocator;
-pub use buffer::Buffer;
 pub use config::PoolConfig;
 pub use report::{PoolCounters, PoolReport};
 pub use ticket::{LeavingTicket, MissTicket, PoolStep};
@@ -52,19 +52,17 @@ use crate::stats::Stats;
 use crate::stream::StreamPoint;
 use crate::sub_allocator::GrowRequest;
 use crate::table::list::Queue;
-use crate::table::slab::Slab;
 use crate::units::{Addr, AddrRange, round_up};
-use buffer::{BufferState, OfState};
+use buffer::{Buffer, BufferState, Buffers, OfState};
 use ghosts::Ghosts;
 use sizes::Sizes;
 
 /// The pool itself, for one thread. See the [module](self).
 ///
 /// ```
-/// use larder_core::pool::{Buffer, Pool, PoolConfig, PoolStep};
+/// use larder_core::pool::{Pool, PoolConfig, PoolStep};
 /// use larder_core::{Addr, AddrRange, Request};
-/// let (mut buffers, mut slots) = ([Buffer::VACANT; 9], [0; 18]);
-/// let mut pool = Pool::new(PoolConfig::default(), &mut buffers, &mut slots)?;
+/// let mut pool = Pool::new(PoolConfig::default(), 8)?;
 /// let PoolStep::Grow(ticket) = pool.alloc(&Request::new(1000))? else { panic!() };
 /// // Nothing is kept yet. Get the memory from wherever it comes.
 /// let memory = AddrRange::new(Addr::new(0x1_0000), ticket.request().bytes).unwrap();
@@ -74,10 +72,10 @@ use sizes::Sizes;
 /// assert!(matches!(pool.alloc(&Request::new(999))?, PoolStep::Ready(_)));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct Pool<'t> {
+pub struct Pool {
     config: PoolConfig,
-    buffers: Slab<'t, Buffer>,
-    sizes: Sizes<'t>,
+    buffers: Buffers,
+    sizes: Sizes,
     idle: Queue<u32>,
     stuck: Queue<u32>,
     leaving: Queue<u32>,
@@ -96,30 +94,22 @@ pub struct Pool<'t> {
     last_id: u64,
 }
 
-impl<'t> Pool<'t> {
-    /// A pool with its state in the tables: a record for each buffer, out or idle, and one more; two
-    /// slots for each record.
+impl Pool {
+    /// A pool with room for so many buffers, out or idle.
     ///
     /// # Errors
-    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise, `Table` and `Index` if the tables are
-    /// too short.
-    pub fn new(
-        config: PoolConfig,
-        buffers: &'t mut [Buffer],
-        slots: &'t mut [u32],
-    ) -> Result<Self, ConfigError> {
+    /// [`ConfigError::PoolLimit`] if a limit of 0 should rise, `Table` if there is room for none,
+    /// `Heap` if the heap has no memory for the records.
+    pub fn new(config: PoolConfig, buffers: usize) -> Result<Self, ConfigError> {
         config.validate(config.limit_buffers)?;
-        let buffers = Slab::new(buffers);
+        let buffers = Buffers::with_records(buffers.saturating_add(1))?;
         if buffers.capacity() == 0 {
             return Err(ConfigError::Table);
         }
-        if slots.len() as u64 <= 2 * u64::from(buffers.capacity()) {
-            return Err(ConfigError::Index);
-        }
         Ok(Self {
             config,
+            sizes: Sizes::new(buffers.capacity())?,
             buffers,
-            sizes: Sizes::new(slots),
             idle: Queue::default(),
             stuck: Queue::default(),
             leaving: Queue::default(),
@@ -140,12 +130,13 @@ impl<'t> Pool<'t> {
         })
     }
 
-    /// Gives a kept buffer of the request's size, or a ticket to get one. O(1) expected. The request's
-    /// stream does not matter: what is kept, no stream uses.
+    /// Gives a kept buffer of the request's size, or a ticket to get one. O(1) expected. The
+    /// request's stream does not matter: what is kept, no stream uses.
     ///
     /// # Errors
     /// [`AllocError::ZeroSize`], `TooLarge`, and `TableFull` if the table has no record for another
-    /// buffer; nothing has changed then. [`make_room`](Self::make_room) helps where buffers are idle.
+    /// buffer; nothing has changed then. [`make_room`](Self::make_room) helps where buffers are
+    /// idle.
     pub fn alloc(&mut self, request: &Request) -> Result<PoolStep, AllocError> {
         if request.bytes == 0 {
             return Err(AllocError::ZeroSize);
@@ -255,8 +246,8 @@ impl<'t> Pool<'t> {
         Ok(())
     }
 
-    /// A pool has no streams: always refused, and the block comes back. Wait for the work that uses it,
-    /// then [`free`](Self::free) it, or take an allocator that knows streams.
+    /// A pool has no streams: always refused, and the block comes back. Wait for the work that uses
+    /// it, then [`free`](Self::free) it, or take an allocator that knows streams.
     ///
     /// # Errors
     /// [`FreeError::NoStreams`], or `Unknown` as [`free`](Self::free).
@@ -374,8 +365,8 @@ impl<'t> Pool<'t> {
         }
     }
 
-    /// Whether a buffer that the ticket may stand for is being got. The owner alone does not tell: a former pool over
-    /// the same table had the same number.
+    /// Whether a buffer that the ticket may stand for is being got. The owner alone does not tell:
+    /// a former pool over the same table had the same number.
     fn awaits(&self, ticket: &MissTicket) -> bool {
         let record = self.buffers.at(ticket.link);
         ticket.owner == self.buffers.owner()

@@ -40,7 +40,7 @@ pub struct PoolReport {
     pub leaving_buffers: u32,
 }
 
-impl Pool<'_> {
+impl Pool {
     /// TensorFlow's counters.
     pub const fn counters(&self) -> PoolCounters {
         self.counters

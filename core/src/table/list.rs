@@ -10,7 +10,9 @@
 //!
 //! All operations O(1).
 
-use super::slab::{Sink, Slab};
+use core::ops::DerefMut;
+
+use super::slab::{Sink, SlabOver};
 
 /// A record with the links of a list. `W` names the links, so that a record can have several pairs.
 pub(crate) trait Linked<W = ()>: Sink {
@@ -23,7 +25,11 @@ pub(crate) trait Linked<W = ()>: Sink {
 /// Puts a record that is in no list in front of `first`; it is the first from now on. Whether it is
 /// alone.
 #[inline]
-pub(crate) fn push<W, R: Linked<W>>(slab: &mut Slab<'_, R>, first: R::Link, link: R::Link) -> bool {
+pub(crate) fn push<W, R: Linked<W>>(
+    slab: &mut SlabOver<impl DerefMut<Target = [R]>>,
+    first: R::Link,
+    link: R::Link,
+) -> bool {
     let record = slab.at_mut(link);
     record.set_next(first);
     record.set_previous(R::Link::from(0));
@@ -36,7 +42,10 @@ pub(crate) fn push<W, R: Linked<W>>(slab: &mut Slab<'_, R>, first: R::Link, link
 
 /// Takes a record out of its list. If it was the first, gives the one that is now, link 0 for none.
 #[inline]
-pub(crate) fn unlink<W, R: Linked<W>>(slab: &mut Slab<'_, R>, link: R::Link) -> Option<R::Link> {
+pub(crate) fn unlink<W, R: Linked<W>>(
+    slab: &mut SlabOver<impl DerefMut<Target = [R]>>,
+    link: R::Link,
+) -> Option<R::Link> {
     let record = slab.at(link);
     let (next, previous) = (record.next(), record.previous());
     if next.into() != 0 {
@@ -50,6 +59,7 @@ pub(crate) fn unlink<W, R: Linked<W>>(slab: &mut Slab<'_, R>, link: R::Link) -> 
 }
 
 /// A list with both its ends, in the order in which the records came: a record's next one is older.
+#[cfg(feature = "alloc")]
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Queue<L> {
     pub(crate) newest: L,
@@ -57,10 +67,15 @@ pub(crate) struct Queue<L> {
     pub(crate) count: u32,
 }
 
+#[cfg(feature = "alloc")]
 impl<L: Copy + PartialEq> Queue<L> {
     /// Enters a record that is in no list as the newest.
     #[inline]
-    pub(crate) fn push<W, R: Linked<W, Link = L>>(&mut self, slab: &mut Slab<'_, R>, link: L) {
+    pub(crate) fn push<W, R: Linked<W, Link = L>>(
+        &mut self,
+        slab: &mut SlabOver<impl DerefMut<Target = [R]>>,
+        link: L,
+    ) {
         if push(slab, self.newest, link) {
             self.oldest = link;
         }
@@ -70,7 +85,11 @@ impl<L: Copy + PartialEq> Queue<L> {
 
     /// Takes a record out that is in this list.
     #[inline]
-    pub(crate) fn unlink<W, R: Linked<W, Link = L>>(&mut self, slab: &mut Slab<'_, R>, link: L) {
+    pub(crate) fn unlink<W, R: Linked<W, Link = L>>(
+        &mut self,
+        slab: &mut SlabOver<impl DerefMut<Target = [R]>>,
+        link: L,
+    ) {
         if link == self.oldest {
             self.oldest = slab.at(link).previous();
         }
@@ -84,7 +103,7 @@ impl<L: Copy + PartialEq> Queue<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::slab::Record;
+    use crate::table::slab::{Record, Slab};
 
     /// Two pairs of links.
     struct Above;
@@ -195,6 +214,7 @@ mod tests {
         assert!(is::<Above>(&slab, 0, &[]));
     }
 
+    #[cfg(feature = "alloc")]
     #[test]
     fn a_queue_knows_both_ends_and_its_length() {
         let mut records = [Plain::VACANT; 5];

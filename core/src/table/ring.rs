@@ -5,27 +5,34 @@
 //!
 //! All operations O(1).
 
-/// A queue of at most as many values as the table has places.
-pub(crate) struct Ring<'t, T> {
-    places: &'t mut [Option<T>],
+use crate::error::ConfigError;
+use crate::table::fixed_vec::FixedVec;
+
+/// A queue of at most as many values as it has places.
+pub(crate) struct Ring<T> {
+    places: FixedVec<Option<T>>,
     first: usize,
     len: usize,
 }
 
-impl<'t, T> Ring<'t, T> {
-    pub(crate) const fn new(places: &'t mut [Option<T>]) -> Self {
-        Self {
-            places,
+impl<T> Ring<T> {
+    /// An empty queue with so many places.
+    ///
+    /// # Errors
+    /// The heap has no memory for them.
+    pub(crate) fn new(places: usize) -> Result<Self, ConfigError> {
+        Ok(Self {
+            places: FixedVec::filled_with(places, || None)?,
             first: 0,
             len: 0,
-        }
+        })
     }
 
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) const fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.places.len()
     }
 
@@ -86,8 +93,7 @@ mod tests {
     #[test]
     fn values_leave_in_the_order_they_came_around_the_end_of_the_table() {
         for length in 0..5 {
-            let mut places = [None; 5];
-            let mut ring = Ring::new(&mut places[..length]);
+            let mut ring = Ring::new(length).unwrap();
             let (mut pushed, mut popped) = (0u32, 0u32);
             for round in 0..40u32 {
                 for _ in 0..round % 4 {

@@ -1,20 +1,27 @@
-//! [`Slab`]: records that the caller lends, links to them, and which of them are vacant.
+//! [`Slab`]: records of a table, links to them, and which of them are vacant.
 //!
-//! A link is a number from 1 up; 0 names no record. No growth code exists: with an operating system
-//! the caller reserves addresses for the largest table and pages come on first touch; without one it
-//! lends a static slice. So nothing is written before it is used.
+//! A link is a number from 1 up; 0 names no record. The table is lent, or the slab's own
+//! ([`SlabOver`]). No growth code exists: with an operating system the caller reserves addresses
+//! for the largest table and pages come on first touch; without one it lends a static slice. So
+//! nothing is written before it is used.
 //!
 //! # Invariants
-//! * SLAB1 a record that is kept back ([`Record::KEPT_BACK`]) is never in use. It is the *sink*: what
-//!   link 0 and foreign links reach, so that lists need no branch for "no neighbour".
-//! * SLAB2 each record with a link below `fresh` is in use, or stands once in the vacant list. Records
-//!   from `fresh` up were never touched; they may hold what a former owner of the table left, so links
-//!   from outside are compared with `fresh` first ([`Slab::knows`]).
+//! * SLAB1 a record that is kept back ([`Record::KEPT_BACK`]) is never in use. It is the *sink*:
+//!   what link 0 and foreign links reach, so that lists need no branch for "no neighbour".
+//! * SLAB2 each record with a link below `fresh` is in use, or stands once in the vacant list.
+//!   Records from `fresh` up were never touched; they may hold what a former owner of the table
+//!   left, so links from outside are compared with `fresh` first ([`Slab::knows`]).
 //! * SLAB3 `vacant` counts the vacant list.
 //!
 //! All operations O(1), except the walks.
 
+use core::ops::DerefMut;
+
 use crate::block::AllocatorId;
+#[cfg(feature = "alloc")]
+use crate::error::ConfigError;
+#[cfg(feature = "alloc")]
+use crate::table::fixed_vec::FixedVec;
 
 /// What a [`Slab`] is made of.
 pub(crate) trait Record: Sized {
@@ -42,8 +49,11 @@ pub(crate) trait Sink: Record + 'static {
 }
 
 /// The records of a lent table.
-pub(crate) struct Slab<'t, R> {
-    records: &'t mut [R],
+pub(crate) type Slab<'t, R> = SlabOver<&'t mut [R]>;
+
+/// The records of a table `T`.
+pub(crate) struct SlabOver<T> {
+    records: T,
     /// First link never used.
     fresh: u32,
     /// Head of the vacant list, and its length.
@@ -52,15 +62,34 @@ pub(crate) struct Slab<'t, R> {
     owner: u32,
 }
 
+/// The last number is left out, so that a link plus one is a number too.
+pub(crate) const MAX_RECORDS: usize = u32::MAX as usize - 1;
+
 impl<'t, R: Record> Slab<'t, R> {
-    /// A slab without records in use. A table longer than links can name is cut; one without room has
-    /// no [`capacity`](Self::capacity).
+    /// A slab without records in use. A table longer than links can name is cut; one without room
+    /// has no [`capacity`](Self::capacity).
     pub(crate) fn new(records: &'t mut [R]) -> Self {
+        let count = records.len().min(MAX_RECORDS);
+        Self::over(records.split_at_mut(count).0)
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl<R: Record> SlabOver<FixedVec<R>> {
+    /// A slab over so many records of its own. More than links can name are not made.
+    ///
+    /// # Errors
+    /// The heap has no memory for them.
+    pub(crate) fn with_records(count: usize) -> Result<Self, ConfigError> {
+        let records = FixedVec::filled_with(count.min(MAX_RECORDS), || R::VACANT)?;
+        Ok(Self::over(records))
+    }
+}
+
+impl<T: DerefMut<Target = [R]>, R: Record> SlabOver<T> {
+    fn over(mut records: T) -> Self {
         const { assert!(size_of::<R>() >= AllocatorId::TABLE_UNIT_BYTES) };
         let AllocatorId(owner) = AllocatorId::of_table(records.as_ptr().addr());
-        // The last number is left out, so that a link plus one is a number too.
-        let count = records.len().min(u32::MAX as usize - 1);
-        let (records, _) = records.split_at_mut(count);
         if R::KEPT_BACK > 0
             && let Some(sink) = records.first_mut()
         {
@@ -75,12 +104,12 @@ impl<'t, R: Record> Slab<'t, R> {
         }
     }
 
-    pub(crate) fn into_records(self) -> &'t mut [R] {
+    pub(crate) fn into_records(self) -> T {
         self.records
     }
 
-    /// A number that no other allocator has at the same time: the table's place in memory, unless it
-    /// was given another.
+    /// A number that no other allocator has at the same time: the table's place in memory, unless
+    /// it was given another.
     #[inline]
     pub(crate) const fn owner(&self) -> u32 {
         self.owner
@@ -121,7 +150,7 @@ impl<'t, R: Record> Slab<'t, R> {
     }
 
     /// The links that were ever in use, vacant ones too.
-    pub(crate) fn links(&self) -> impl Iterator<Item = R::Link> + use<R> {
+    pub(crate) fn links(&self) -> impl Iterator<Item = R::Link> + use<T, R> {
         (1..self.fresh).map(R::Link::from)
     }
 
@@ -132,6 +161,7 @@ impl<'t, R: Record> Slab<'t, R> {
     }
 
     /// The record with a link, vacant or not.
+    #[cfg(feature = "alloc")]
     #[inline]
     pub(crate) fn get_mut(&mut self, link: R::Link) -> Option<&mut R> {
         self.records.get_mut(place::<R>(link.into()))
@@ -194,7 +224,7 @@ impl<'t, R: Record> Slab<'t, R> {
     }
 }
 
-impl<R: Sink> Slab<'_, R> {
+impl<T: DerefMut<Target = [R]>, R: Sink> SlabOver<T> {
     /// The record with a link; the sink for link 0, an empty record for a foreign one.
     #[inline]
     pub(crate) fn at(&self, link: R::Link) -> &R {

@@ -9,16 +9,13 @@
 use core::fmt;
 use std::sync::{Arc, Mutex, Weak};
 
-use larder_core::limits::{
-    BudgetConfig, BudgetError, BudgetId, BudgetNode, BudgetUse, LimitAnswer, LimitTree,
-};
+use larder_core::limits::{BudgetConfig, BudgetError, BudgetId, BudgetUse, LimitAnswer, LimitTree};
 use larder_core::sync::{AtomicU8, Ordering};
 use larder_core::{AllocError, ByteCount, Cause, Locked};
 
 use super::LimitedPool;
 use super::watch::{LimitEvent, Watchers};
 use crate::lock_wait::Yield;
-use crate::with_tables::WithTables;
 
 /// A budget's name; of a long one its first 23 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -89,7 +86,7 @@ pub struct OverBudget {
 
 /// A tree of budgets and the names in it.
 pub(super) struct BudgetTable {
-    pub(super) tree: WithTables<LimitTree<'static>>,
+    pub(super) tree: LimitTree,
     /// By the index in the tree; none where no budget has that index.
     names: Vec<Option<BudgetName>>,
 }
@@ -127,13 +124,7 @@ impl SharedTree {
     /// A tree of so many budgets at most, its root among them.
     pub(super) fn new(budgets: usize, name: &str, root: BudgetConfig) -> Result<Self, BudgetError> {
         let config = BudgetConfig { name: 0, ..root };
-        // SAFETY: the table goes into the tree, which nobody takes apart.
-        let tree = unsafe {
-            WithTables::try_new(|tables| {
-                let table = tables.lend(vec![BudgetNode::VACANT; budgets]);
-                LimitTree::new(table, config)
-            })?
-        };
+        let tree = LimitTree::new(budgets, config)?;
         let names = vec![Some(BudgetName::new(name))];
         Ok(Self {
             table: Locked::new(BudgetTable { tree, names }),

@@ -4,7 +4,7 @@
 //! gone; whoever lowers a limit sets it in the tree first and then has each pool take over its bound, which
 //! is read under that pool's own lock. Each twin breaks one of these.
 
-use larder_core::limits::{BudgetConfig, BudgetId, BudgetNode, LimitAnswer, LimitTree};
+use larder_core::limits::{BudgetConfig, BudgetId, LimitAnswer, LimitTree};
 use larder_core::pages::{
     Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
 };
@@ -34,7 +34,7 @@ enum Way {
 
 /// What all pools share: the tree, and the memory that really exists.
 struct World {
-    tree: Locked<LimitTree<'static>, Spin>,
+    tree: Locked<LimitTree, Spin>,
     held: AtomicU64,
     /// No more may exist, whichever limit is in force.
     max: u64,
@@ -139,9 +139,8 @@ impl Pool {
 }
 
 fn world(limit: u64, max: u64, way: Way) -> Arc<World> {
-    let table = vec![BudgetNode::VACANT; 4].leak();
     Arc::new(World {
-        tree: Locked::new(LimitTree::new(table, BudgetConfig::new(limit)).unwrap()),
+        tree: Locked::new(LimitTree::new(4, BudgetConfig::new(limit)).unwrap()),
         held: AtomicU64::new(0),
         max,
         way,

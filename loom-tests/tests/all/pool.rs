@@ -1,7 +1,7 @@
 //! A pool shared by two threads, with eviction outside the lock: no buffer is given to two, given while
 //! the sub-allocator has it back, or given back twice.
 
-use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig};
+use larder_core::pool::{Pool, PoolAllocator, PoolConfig};
 use larder_core::{
     Addr, AddrRange, Block, BlockAllocator, GrowRequest, Request, SubAllocError, SubAllocator,
 };
@@ -77,13 +77,11 @@ trait Shared: Send + Sync + 'static {
     fn trim(&self);
 }
 
-impl Shared for PoolAllocator<'static, Source> {
+impl Shared for PoolAllocator<Source> {
     type Held = Block;
 
     fn new(source: Source) -> Self {
-        let buffers = Box::leak(Box::new([Buffer::VACANT; 5]));
-        let slots = Box::leak(Box::new([0; 10]));
-        let pool = Pool::new(PoolConfig::new(1, u64::MAX), buffers, slots).unwrap();
+        let pool = Pool::new(PoolConfig::new(1, u64::MAX), 4).unwrap();
         Self::new(pool, source)
     }
 
@@ -149,7 +147,7 @@ fn turns_and_trims<P: Shared>() {
     });
 }
 
-type Ours = PoolAllocator<'static, Source>;
+type Ours = PoolAllocator<Source>;
 
 #[test]
 fn l5_an_evicted_buffer_is_nobodys() {

@@ -1,4 +1,5 @@
-//! Size classes of the bins: every so many KiB above 32 KiB, and a fixed table below.
+//! Size classes of the bins: an [`Interval`] apart above 32 KiB, and up to there the 66 sizes of
+//! upstream's GPU form, found by one table.
 //!
 //! A class is a number; larger classes hold larger chunks. Below and above 32 KiB the numbers
 //! count separately.
@@ -71,7 +72,7 @@ impl Interval {
 pub enum Classes {
     /// Sizes above 32 KiB; a bin may share blocks of larger bins.
     Above(Interval),
-    /// Sizes up to 32 KiB by [`SmallClass`](super::SmallClass); bins share nothing.
+    /// Sizes up to 32 KiB by [`SmallClass`]; bins share nothing.
     Small,
 }
 
@@ -80,7 +81,7 @@ impl Classes {
     pub const fn class_of(self, bytes: u64) -> Option<u64> {
         match self {
             Self::Above(interval) => interval.class_of(bytes),
-            Self::Small => match super::SmallClass::of(bytes) {
+            Self::Small => match SmallClass::of(bytes) {
                 Some(class) => Some(class.number() as u64),
                 None => None,
             },
@@ -91,7 +92,7 @@ impl Classes {
     pub const fn chunk_bytes(self, class: u64) -> Option<u64> {
         match self {
             Self::Above(interval) => interval.chunk_bytes(class),
-            Self::Small => match super::SmallClass::from_number(class) {
+            Self::Small => match SmallClass::from_number(class) {
                 Some(class) => Some(class.bytes()),
                 None => None,
             },
@@ -101,5 +102,84 @@ impl Classes {
     /// Whether a bin may take blocks of larger bins.
     pub const fn shares(self) -> bool {
         matches!(self, Self::Above(_))
+    }
+}
+
+/// Sizes of the classes; number 0 is not used.
+const SIZES: [u16; 67] = [
+    0, 8, 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256, 272, 288, 304,
+    320, 336, 352, 368, 384, 400, 416, 448, 480, 512, 576, 640, 704, 768, 896, 1024, 1152, 1280,
+    1408, 1536, 1792, 2048, 2304, 2688, 2816, 3200, 3456, 3584, 4096, 4736, 5376, 6144, 6528, 6784,
+    7168, 8192, 9472, 10240, 12288, 13568, 14336, 16384, 20480, 24576, 28672, 32768,
+];
+
+/// Up to this size the lookup has a slot every 8 bytes, above it one every 128.
+const FINE_MAX_BYTES: u64 = 1024;
+
+/// Slots of the lookup: 0 to 128 fine ones, then one for each 128 bytes up to 32 KiB.
+const SLOTS: usize = 377;
+
+const _: () = assert!(slot(SMALL_MAX_BYTES) == SLOTS - 1);
+
+/// The class of each slot.
+static LOOKUP: [u8; SLOTS] = lookup();
+
+const fn slot(bytes: u64) -> usize {
+    // At most 32 KiB, so that both fit easily.
+    if bytes <= FINE_MAX_BYTES {
+        bytes.div_ceil(8) as usize
+    } else {
+        ((bytes + 127 + 120 * 128) / 128) as usize
+    }
+}
+
+const fn lookup() -> [u8; SLOTS] {
+    let mut table = [0; SLOTS];
+    let mut class = 1;
+    let mut at = 0;
+    while at < SLOTS {
+        // The largest size that has this slot.
+        let bytes = if at <= 128 { at * 8 } else { (at - 120) * 128 };
+        while (SIZES[class] as usize) < bytes {
+            class += 1;
+        }
+        table[at] = class as u8;
+        at += 1;
+    }
+    table
+}
+
+/// A class of sizes up to 32 KiB.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct SmallClass(u8);
+
+impl SmallClass {
+    /// How many numbers there are; 0 names no class.
+    pub const NUMBERS: usize = SIZES.len();
+
+    /// The class of a size; `None` above 32 KiB. A size of 0 has the first one. O(1).
+    pub const fn of(bytes: u64) -> Option<Self> {
+        if bytes > SMALL_MAX_BYTES {
+            return None;
+        }
+        Some(Self(LOOKUP[slot(bytes)]))
+    }
+
+    /// The class of this number, 1 to 66.
+    pub const fn from_number(number: u64) -> Option<Self> {
+        if number == 0 || number >= Self::NUMBERS as u64 {
+            return None;
+        }
+        Some(Self(number as u8))
+    }
+
+    /// Its number, 1 to 66.
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// Size of its chunks.
+    pub const fn bytes(self) -> u64 {
+        SIZES[self.0 as usize] as u64
     }
 }

@@ -2,19 +2,20 @@
 
 use crate::units::{Align, Granule};
 
-/// From which step on lives are recorded, and when the planning is over. A round ends each step.
+/// The step from which lives are recorded, and when the planning is over. Each step ends with a
+/// round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     /// The step, counted from 0, at whose start recording begins.
     pub start: i64,
-    /// Stable rounds in a row that do not suffice yet.
+    /// The planning is over after more stable rounds in a row than this.
     pub stable: i64,
-    /// Rounds that do not suffice yet.
+    /// The planning is over after more rounds than this.
     pub max: i64,
 }
 
 impl Window {
-    /// DeepRec's.
+    /// DeepRec's defaults.
     pub const DEFAULT: Self = Self {
         start: 100,
         stable: 10,
@@ -25,17 +26,17 @@ impl Window {
 /// How a planner records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannerConfig {
-    /// Off, every call does nothing and there is never a plan.
+    /// If off, calls have no effect, and there is never a plan.
     pub enabled: bool,
     /// When lives are recorded.
     pub window: Window,
-    /// A block freed more steps after its birth than this does not enter the plan: it would hold
-    /// its place through all of them.
+    /// A block freed more steps than this after its allocation does not enter the plan: it would
+    /// hold its place through all of them.
     pub max_age_steps: u64,
 }
 
 impl PlannerConfig {
-    /// On, with DeepRec's window; blocks of up to 8 steps.
+    /// Creates an enabled configuration with DeepRec's window, for blocks that live up to 8 steps.
     pub const fn new() -> Self {
         Self {
             enabled: true,
@@ -44,7 +45,7 @@ impl PlannerConfig {
         }
     }
 
-    /// This configuration with another window.
+    /// Returns this configuration with another window.
     pub const fn with_window(self, window: Window) -> Self {
         Self { window, ..self }
     }
@@ -56,12 +57,28 @@ impl Default for PlannerConfig {
     }
 }
 
+/// The number of records that plans have room for. Their memory is reserved when the plans are
+/// made, and not touched before a record needs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlanCapacity {
+    /// Blocks freed between two rounds.
+    pub stats: usize,
+    /// Size classes of a plan.
+    pub bins: usize,
+    /// Blocks of a plan.
+    pub blocks: usize,
+    /// Virtual blocks of a plan.
+    pub virtuals: usize,
+    /// Whether sizes up to 32 KiB are planned too.
+    pub small: bool,
+}
+
 /// When a pool plans again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replan {
-    /// A step is bad if more than so many percent of what should be served by the plan was not.
+    /// A step is bad if the plan does not serve more than so many percent of its requests.
     pub miss_percent: u64,
-    /// So many bad steps in a row.
+    /// The number of bad steps in a row after which the pool plans again.
     pub steps: u32,
 }
 
@@ -73,12 +90,12 @@ impl Replan {
     };
 }
 
-/// What a pool does.
+/// The configuration of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannedPoolConfig {
     /// How steps are recorded.
     pub planner: PlannerConfig,
-    /// What the backend's ranges are multiples of.
+    /// The unit of the backend's ranges: sizes and addresses are multiples of it.
     pub unit: Align,
     /// The most bytes a plan may take.
     pub cap_bytes: u64,
@@ -87,7 +104,8 @@ pub struct PlannedPoolConfig {
 }
 
 impl PlannedPoolConfig {
-    /// Ranges in multiples of 256 bytes, no cap; plans again when steps change.
+    /// Creates a configuration for ranges in multiples of 256 bytes, without a cap, that plans
+    /// again when steps change.
     pub const fn new() -> Self {
         Self {
             planner: PlannerConfig::new(),

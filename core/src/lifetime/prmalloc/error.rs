@@ -4,27 +4,25 @@ use core::fmt;
 
 use crate::ByteCount;
 
-/// Why a round gave no plan, or a pool does not serve from it. Without a plan the planner is off;
-/// [`reset`](super::Planner::reset) begins anew. A pool goes on as before.
+/// The reason why a round made no plan, or a pool does not serve from it. The planner is done then,
+/// until [`reset`](super::Planner::reset). A pool goes on as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// More blocks were freed in a round than there are records for stats.
+    /// More blocks were freed in a round than there is room for.
     StatsFull {
-        /// How many found no record.
+        /// How many lives there was no room for.
         lost: u64,
     },
-    /// The tables of stats and of their order or members have different lengths.
-    MembersFull,
-    /// More size classes than records for bins.
+    /// The plan has more size classes than there is room for.
     BinsFull,
-    /// More blocks than records for them.
+    /// The plan has more blocks than there is room for.
     BlocksFull,
-    /// More virtual blocks than records for them.
+    /// The plan has more virtual blocks than there is room for.
     VirtualsFull,
-    /// The round was of a planner that has been reset since.
+    /// The planner was reset since the round was due.
     Outdated,
-    /// The pool's backend has no room for the slabs.
+    /// The pool's backend has no memory for the slabs.
     OutOfMemory {
         /// What the plan needs.
         bytes: u64,
@@ -36,9 +34,7 @@ pub enum PlanError {
         /// What the pool may take.
         cap_bytes: u64,
     },
-    /// More bins, blocks or virtual blocks than the pool's tables have.
-    TablesFull,
-    /// Two plans have blocks in use already.
+    /// Two older plans have blocks in use, or slabs that the backend refused.
     Draining,
 }
 
@@ -48,17 +44,12 @@ impl fmt::Display for PlanError {
             Self::StatsFull { lost } => {
                 write!(
                     f,
-                    "{lost} recorded blocks found no record: lend a larger table of stats"
+                    "{lost} recorded blocks found no record: make room for more stats"
                 )
             }
-            Self::MembersFull => f.write_str(
-                "more stats than members or order: lend tables as long as that of stats",
-            ),
-            Self::BinsFull => f.write_str("more size classes than records: lend more bins"),
-            Self::BlocksFull => f.write_str("more planned blocks than records: lend more blocks"),
-            Self::VirtualsFull => {
-                f.write_str("more virtual blocks than records: lend more virtuals")
-            }
+            Self::BinsFull => f.write_str("more size classes than bins: make room for more"),
+            Self::BlocksFull => f.write_str("more planned blocks than there is room for"),
+            Self::VirtualsFull => f.write_str("more virtual blocks than there is room for"),
             Self::Outdated => {
                 f.write_str("the planner was reset since the round was due: drop the round")
             }
@@ -73,9 +64,6 @@ impl fmt::Display for PlanError {
                 ByteCount(*bytes),
                 ByteCount(*cap_bytes)
             ),
-            Self::TablesFull => {
-                f.write_str("the plan has more records than the pool: lend larger tables")
-            }
             Self::Draining => {
                 f.write_str("two plans have blocks in use: free those of the older one")
             }

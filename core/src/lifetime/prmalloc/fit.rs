@@ -8,18 +8,18 @@
 //! O(n log n) for sorting and O(n x blocks) for looking through the blocks; a block remembers where
 //! the last search ended, so that its stats are walked about once for each bin below it.
 
-use super::AllocStat;
 use super::error::PlanError;
+use super::life::AllocStat;
 use super::policy::ClassPolicy;
-use super::tables::RecordLink;
+use super::records::{Listed, RecordLink};
 use crate::units::Align;
 
-/// How a fit goes about it. First fit has anomalies, so both are tried.
+/// The order and the rule of a fit. First fit has anomalies, so both are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FitWay {
-    /// By beginning, the longer life first among equals: as few blocks as lives overlap in a bin. A life
-    /// ends before its last tick begins, so one may begin where another ends; a life without a tick
-    /// counts as one tick long, as it needed memory.
+    /// By beginning, the longer life first among equals: as few blocks as lives overlap in a bin. A
+    /// life ends before its last tick begins, so one may begin where another ends; a life without a
+    /// tick counts as one tick long, as it needed memory.
     Sorted,
     /// Upstream's: by arrival, which is the order of the frees; any common endpoint is an overlap.
     AsFreed,
@@ -36,7 +36,7 @@ impl FitWay {
     }
 }
 
-impl ClassPolicy<'_> {
+impl ClassPolicy {
     /// Opens the bins of the stats.
     pub(super) fn open_bins(&mut self, stats: &[AllocStat]) -> Result<(), PlanError> {
         for stat in stats {
@@ -47,23 +47,19 @@ impl ClassPolicy<'_> {
         Ok(())
     }
 
-    /// Fits the stats, whose bins are open. `order` is scratch.
+    /// Fits the stats, whose bins are open. `order` is scratch, with a place for each.
     ///
     /// # Errors
-    /// A table is full; what was placed before stays.
+    /// If a table is full. Stats placed before stay.
     pub(super) fn fit(
         &mut self,
         stats: &[AllocStat],
         order: &mut [u32],
         way: FitWay,
     ) -> Result<(), PlanError> {
-        if stats.len() > self.members.len() {
-            return Err(PlanError::MembersFull);
-        }
-        let order = &mut order[..stats.len()];
-        for (place, number) in order.iter_mut().zip(0..stats.len()) {
-            // Tables are cut to what 32 bits count.
-            *place = number as u32;
+        self.members.resize(stats.len(), RecordLink::NIL);
+        for (place, number) in order.iter_mut().zip(0..) {
+            *place = number;
         }
         let classes = self.classes();
         let class_of = |number: u32| classes.class_of(stats[number as usize].bytes);
@@ -97,7 +93,7 @@ impl ClassPolicy<'_> {
             return Ok(());
         }
         if self.classes().shares() {
-            for larger in at + 1..self.bin_count {
+            for larger in at + 1..self.bins.len() {
                 if !self.suits(larger, stats[number].align) {
                     continue;
                 }
@@ -131,12 +127,12 @@ impl ClassPolicy<'_> {
         number: usize,
         way: FitWay,
     ) -> Option<usize> {
-        let mut link = self.bins[at].first_block;
+        let mut link = self.bins[at].blocks.first;
         while let Some(block) = link.index() {
             if self.takes(block, stats, number, way) {
                 return Some(block);
             }
-            link = self.blocks[block].next;
+            link = *self.blocks[block].next();
         }
         None
     }
@@ -153,9 +149,8 @@ impl ClassPolicy<'_> {
             before = RecordLink::NIL;
         }
         let follows = |link: RecordLink| {
-            link.index().map_or(record.first_member, |i| {
-                RecordLink::from_place(self.members[i])
-            })
+            let before = link.index();
+            before.map_or(record.first_member, |before| self.members[before])
         };
         let mut after = follows(before);
         while after != RecordLink::NIL && !begins_later(after) {
@@ -173,8 +168,8 @@ impl ClassPolicy<'_> {
         let link = RecordLink::to(number);
         let record = &mut self.blocks[block];
         let after = match record.cursor.index() {
-            Some(before) => core::mem::replace(&mut self.members[before], link.place()),
-            None => core::mem::replace(&mut record.first_member, link).place(),
+            Some(before) => core::mem::replace(&mut self.members[before], link),
+            None => core::mem::replace(&mut record.first_member, link),
         };
         self.members[number] = after;
         record.cursor = link;
@@ -182,12 +177,11 @@ impl ClassPolicy<'_> {
 
     /// Notes in each block when its last stat ends.
     pub(super) fn note_ends(&mut self, stats: &[AllocStat]) {
-        for block in &mut self.blocks[..self.block_count] {
+        for block in self.blocks.iter_mut() {
             let mut link = block.first_member;
             while let Some(number) = link.index() {
-                let stat = &stats[number];
-                block.busy_until = block.busy_until.max(stat.end);
-                link = RecordLink::from_place(self.members[number]);
+                block.busy_until = block.busy_until.max(stats[number].end);
+                link = self.members[number];
             }
         }
     }

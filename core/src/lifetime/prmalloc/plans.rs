@@ -2,24 +2,31 @@
 //!
 //! A value without clock, lock or steps; [`Planner`](super::Planner) puts them around it.
 
-use super::AllocStat;
+use core::mem;
+
 use super::class::{Classes, Interval};
+use super::config::PlanCapacity;
 use super::error::PlanError;
 use super::fit::FitWay;
+use super::life::AllocStat;
 use super::policy::ClassPolicy;
-use super::tables::{PlanTables, nameable};
+use super::records::MAX_RECORDS;
+use crate::error::ConfigError;
+use crate::table::fixed_vec::FixedVec;
 
 /// Stats, and a plan for each interval.
 #[derive(Debug)]
-pub struct Plans<'t> {
-    stats: &'t mut [AllocStat],
-    stat_count: usize,
-    /// The stats are those of the last round, which blocks know by name.
+pub struct Plans {
+    stats: FixedVec<AllocStat>,
+    /// Whether the stats are those of the last round, to which blocks refer.
     fitted: bool,
     lost: u64,
-    order: &'t mut [u32],
-    policies: [ClassPolicy<'t>; 3],
-    small: Option<ClassPolicy<'t>>,
+    /// The order in which a fit takes the stats.
+    order: FixedVec<u32>,
+    policies: [ClassPolicy; 3],
+    small: Option<ClassPolicy>,
+    /// The cheapest plan, once a pool has it.
+    taken: Option<Best>,
 }
 
 /// The cheapest plan.
@@ -31,152 +38,154 @@ pub struct Best {
     pub bytes: u64,
 }
 
-impl<'t> Plans<'t> {
-    /// Nothing recorded.
-    pub fn new(tables: PlanTables<'t>) -> Self {
-        let [a, b, c] = tables.policies;
-        let above = |interval, tables| ClassPolicy::new(Classes::Above(interval), tables);
-        Self {
-            stats: nameable(tables.stats),
-            stat_count: 0,
-            fitted: false,
-            lost: 0,
-            order: nameable(tables.order),
-            policies: [
-                above(Interval::KiB4, a),
-                above(Interval::KiB8, b),
-                above(Interval::KiB16, c),
-            ],
-            small: tables
-                .small
-                .map(|tables| ClassPolicy::new(Classes::Small, tables)),
-        }
-    }
-
-    /// Records a block's life for the next round. What finds no record makes the round fail. O(1).
-    pub fn push(&mut self, stat: AllocStat) {
-        self.push_all(&[stat], 0);
-    }
-
-    /// Records several; `lost` more were lost on the way here.
-    pub(super) fn push_all(&mut self, stats: &[AllocStat], lost: u64) {
-        self.lost += lost;
-        self.forget_fitted();
-        for stat in stats {
-            match self.stats.get_mut(self.stat_count) {
-                Some(record) => {
-                    *record = *stat;
-                    self.stat_count += 1;
-                }
-                None => self.lost += 1,
-            }
-        }
-    }
-
-    /// Fits what was recorded since the last round. Gives whether that was stable: no bin needed
-    /// another block.
+impl Plans {
+    /// Creates plans with nothing recorded.
     ///
     /// # Errors
-    /// A table was full. The plans are incomplete then.
+    /// The heap has no memory for so many records.
+    pub fn new(room: PlanCapacity) -> Result<Self, ConfigError> {
+        let above = |interval| ClassPolicy::new(Classes::Above(interval), room);
+        let small = room.small.then(|| ClassPolicy::new(Classes::Small, room));
+        Ok(Self {
+            stats: FixedVec::new(room.stats.min(MAX_RECORDS))?,
+            fitted: false,
+            lost: 0,
+            order: FixedVec::new(room.stats.min(MAX_RECORDS))?,
+            policies: [
+                above(Interval::KiB4)?,
+                above(Interval::KiB8)?,
+                above(Interval::KiB16)?,
+            ],
+            small: small.transpose()?,
+            taken: None,
+        })
+    }
+
+    /// Records a block's life for the next round. A life for which there is no room fails the
+    /// round. O(1).
+    pub fn push(&mut self, stat: AllocStat) {
+        self.forget_fitted();
+        if !self.stats.push(stat) {
+            self.lost += 1;
+        }
+    }
+
+    /// Swaps the stats of the last round with those of the next one. There was no room for `lost`
+    /// more.
+    pub(super) fn swap_stats(&mut self, stats: &mut FixedVec<AllocStat>, lost: u64) {
+        self.forget_fitted();
+        self.lost += lost;
+        mem::swap(&mut self.stats, stats);
+    }
+
+    /// Fits the lives recorded since the last round. Returns whether the round was stable: no bin
+    /// needed another block.
+    ///
+    /// # Errors
+    /// If a table is full. The plans are incomplete then.
     pub fn fit(&mut self) -> Result<bool, PlanError> {
         if self.lost > 0 {
             return Err(PlanError::StatsFull { lost: self.lost });
         }
         // In an empty round the members would be those of the round before.
         self.forget_fitted();
-        let stats = &self.stats[..self.stat_count];
-        if self.order.len() < stats.len() {
-            return Err(PlanError::MembersFull);
-        }
         let mut stable = true;
+        self.order.resize(self.stats.len(), 0);
         for policy in self.policies.iter_mut().chain(&mut self.small) {
-            let blocks = policy.block_count;
-            fit_policy(policy, stats, self.order)?;
-            stable &= policy.block_count == blocks;
+            let blocks = policy.blocks.len();
+            fit_policy(policy, &self.stats, &mut self.order)?;
+            stable &= policy.blocks.len() == blocks;
         }
         self.fitted = true;
         Ok(stable)
     }
 
-    /// The plan of an interval.
-    pub fn policy(&self, interval: Interval) -> &ClassPolicy<'t> {
+    /// Returns the plan of an interval.
+    pub fn policy(&self, interval: Interval) -> &ClassPolicy {
         &self.policies[interval as usize]
     }
 
-    /// The plan of sizes up to 32 KiB, if there are tables for it.
-    pub fn small(&self) -> Option<&ClassPolicy<'t>> {
+    /// Returns the plan of sizes up to 32 KiB, if they are planned too.
+    pub fn small(&self) -> Option<&ClassPolicy> {
         self.small.as_ref()
     }
 
-    /// The memory of an interval's plan.
+    /// Returns the bytes that an interval's plan needs.
     pub fn memory_bytes(&self, interval: Interval) -> u64 {
         self.policy(interval).memory_bytes()
     }
 
-    /// The cheapest plan; the smallest interval wins a tie.
+    /// Returns the cheapest plan. The smallest interval wins a tie.
     pub fn best(&self) -> Best {
         let bytes = |interval| self.memory_bytes(interval);
-        let interval = Interval::ALL
-            .into_iter()
-            .min_by_key(|&interval| bytes(interval))
-            .unwrap_or(Interval::KiB4);
-        Best {
-            interval,
-            bytes: bytes(interval),
-        }
+        let cheapest = || {
+            let interval = Interval::ALL
+                .into_iter()
+                .min_by_key(|&interval| bytes(interval))
+                .unwrap_or(Interval::KiB4);
+            Best {
+                interval,
+                bytes: bytes(interval),
+            }
+        };
+        self.taken.unwrap_or_else(cheapest)
     }
 
-    /// What a pool takes for the cheapest plan, sizes up to 32 KiB included.
+    /// Returns the bytes that a pool takes for the cheapest plan, sizes up to 32 KiB included.
     pub fn pool_bytes(&self) -> u64 {
         let small = self.small.as_ref().map_or(0, ClassPolicy::memory_bytes);
         self.best().bytes.saturating_add(small)
     }
 
-    /// The stats of the last round; see [`ClassPolicy::blocks`].
+    /// Returns the stats of the last round; see [`ClassPolicy::blocks`].
     pub fn stats(&self) -> &[AllocStat] {
-        &self.stats[..self.stat_count]
+        &self.stats
     }
 
-    /// The tables, for other plans.
-    pub fn into_tables(self) -> PlanTables<'t> {
-        PlanTables {
-            stats: self.stats,
-            order: self.order,
-            policies: self.policies.map(ClassPolicy::into_tables),
-            small: self.small.map(ClassPolicy::into_tables),
+    /// Swaps the cheapest plan with spare policies. [`best`](Self::best) still returns it, until
+    /// the plans are [cleared](Self::clear).
+    pub(super) fn swap_best(&mut self, small: &mut Option<ClassPolicy>, large: &mut ClassPolicy) {
+        let best = self.best();
+        self.taken = Some(best);
+        let planned = &mut self.policies[best.interval as usize];
+        large.clear(planned.classes());
+        mem::swap(planned, large);
+        if let Some(small) = small {
+            small.clear(Classes::Small);
         }
+        mem::swap(&mut self.small, small);
     }
 
     /// Forgets every stat and plan.
     pub fn clear(&mut self) {
-        self.stat_count = 0;
+        self.stats.clear();
         self.fitted = false;
         self.lost = 0;
+        self.taken = None;
         for policy in self.policies.iter_mut().chain(&mut self.small) {
-            policy.clear();
+            policy.clear(policy.classes());
         }
     }
 
-    /// Keeps of the last round when each block's last life ended, so that blocks that live across rounds
-    /// still count.
+    /// Forgets the stats of the last round, but for when each block's last life ended, so that
+    /// blocks that live across rounds still count.
     fn forget_fitted(&mut self) {
         if !self.fitted {
             return;
         }
-        let stats = &self.stats[..self.stat_count];
         for policy in self.policies.iter_mut().chain(&mut self.small) {
-            policy.note_ends(stats);
+            policy.note_ends(&self.stats);
             policy.forget_members();
         }
-        self.stat_count = 0;
+        self.stats.clear();
         self.fitted = false;
     }
 }
 
-/// Fits the stats into one policy, sorted and, so that first-fit anomalies never cost more than upstream
-/// pays, as freed; keeps the smaller.
+/// Fits the stats into one policy twice, sorted and in the order of the frees, and keeps the
+/// smaller plan: first-fit anomalies never cost more than upstream pays.
 fn fit_policy(
-    policy: &mut ClassPolicy<'_>,
+    policy: &mut ClassPolicy,
     stats: &[AllocStat],
     order: &mut [u32],
 ) -> Result<(), PlanError> {

@@ -7,20 +7,23 @@
 //! Two plans can be in use at a time: one serves, the older one drains. Its slabs go back when its
 //! last block comes back.
 //!
-//! Locks: a bin's, then that of a larger bin; the map of the backend's blocks, alone; the planner's,
-//! alone. None is held while the backend is asked.
+//! A plan is installed by whoever ran its last round: the bins that were planned are traded for
+//! those of a spare plan, which then gets its slabs and serves.
+//!
+//! Locks: the planner's, then the pool's own. None is held while the backend is asked.
 
-use super::config::PlannedPoolConfig;
+use super::class::SMALL_MAX_BYTES;
+use super::config::{PlanCapacity, PlannedPoolConfig};
+use super::counts::PoolCounts;
 use super::error::PlanError;
-use super::live::{Live, LiveMap};
-use super::planner::Planner;
-use super::pool_stats::{AtomicCounts, PoolCounts, Watch};
-use super::pool_tables::{PoolTables, SlotTables};
-use super::slot::{Miss, PlanSlot};
-use super::{AllocStat, SMALL_MAX_BYTES};
-use crate::error::{AllocError, Cause, FreeError, OutOfMemory};
+use super::life::{Life, Live};
+use super::planner::{OpenStep, Planner, PlannerStage, Round, RoundEnd};
+use super::plans::Plans;
+use super::pool_state::{Freed, PoolState};
+use super::served_plan::ServedPlan;
+use crate::error::{AllocError, Cause, ConfigError, FreeError, OutOfMemory};
 use crate::sub_allocator::{GrowRequest, SubAllocator};
-use crate::sync::{AtomicU32, AtomicU64, Locked, Ordering, Spin, Wait};
+use crate::sync::{Locked, Spin, Wait};
 use crate::units::{Addr, Align, round_up};
 
 /// A pool of tensors' memory over a backend.
@@ -29,33 +32,11 @@ use crate::units::{Addr, Align, round_up};
 /// use larder_core::lifetime::prmalloc::*;
 /// use larder_core::{Addr, AddrRange, Align, FixedRange};
 ///
-/// let mut pending = [AllocStat::VACANT; 8];
-/// let (mut stats, mut order) = ([AllocStat::VACANT; 8], [0; 8]);
-/// let mut bins = [[BinRecord::VACANT; 4]; 3];
-/// let mut blocks = [[BlockRecord::VACANT; 4]; 3];
-/// let mut virtuals = [[VirtualRecord::VACANT; 4]; 3];
-/// let mut members = [[0; 8]; 3];
-/// let mut of = bins.iter_mut().zip(&mut blocks).zip(&mut virtuals).zip(&mut members);
-/// let policies = [(); 3].map(|()| {
-///     let (((bins, blocks), virtuals), members) = of.next().unwrap();
-///     PolicyTables { bins, blocks, virtuals, members }
-/// });
-/// let slots: [_; 2] = core::array::from_fn(|_| {
-///     ([(); 4].map(|()| PoolBin::vacant()), [(); 4].map(|()| PoolBlock::vacant()))
-/// });
-/// let mut live = [LiveRecord::VACANT; 8];
-/// let tables = PoolTables {
-///     pending: &mut pending,
-///     plans: PlanTables { stats: &mut stats, order: &mut order, policies, small: None },
-///     bins: [&slots[0].0, &slots[1].0],
-///     blocks: [&slots[0].1, &slots[1].1],
-///     virtuals: [&[], &[]],
-///     live: &mut live,
-/// };
 /// let mut config = PlannedPoolConfig::new();
 /// config.planner.window = Window { start: 0, stable: 1, max: 9 };
+/// let room = PlanCapacity { stats: 8, bins: 4, blocks: 4, virtuals: 4, small: false };
 /// let range = AddrRange::new(Addr::new(0x1000), 1 << 20).unwrap();
-/// let pool: TensorPool<'_, _> = TensorPool::new(config, tables, FixedRange::new(range));
+/// let pool: TensorPool<_> = TensorPool::new(config, room, 8, FixedRange::new(range))?;
 /// for _ in 0..4 {
 ///     let step = pool.start();
 ///     let block = pool.alloc(100_000, Align::ONE)?;
@@ -66,101 +47,67 @@ use crate::units::{Addr, Align, round_up};
 /// assert_eq!(pool.counts().hits, 1);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-pub struct TensorPool<'t, S, W: Wait = Spin> {
-    pub(super) config: PlannedPoolConfig,
-    pub(super) planner: Planner<'t, W>,
-    pub(super) backend: S,
-    pub(super) slots: [PlanSlot<'t, W>; 2],
-    /// Which slot serves, counted from 1; 0 is none.
-    pub(super) current: AtomicU32,
-    /// 1 while a plan is being installed.
-    pub(super) installing: AtomicU32,
-    /// 1 while slabs wait that the backend refused to take.
-    pub(super) refused: AtomicU32,
-    ticks: AtomicU64,
-    live: Locked<LiveMap<'t>, W>,
-    pools_small: bool,
-    pub(super) counters: AtomicCounts,
-    pub(super) watch: Locked<Watch, W>,
+pub struct TensorPool<S, W: Wait = Spin> {
+    config: PlannedPoolConfig,
+    plans_small: bool,
+    planner: Planner<W>,
+    backend: S,
+    state: Locked<PoolState, W>,
 }
 
-impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
-    /// A pool in pass-through. Sizes up to 32 KiB are planned if the planner has tables for them.
-    pub fn new(config: PlannedPoolConfig, tables: PoolTables<'t, W>, backend: S) -> Self {
-        Self {
-            config,
-            pools_small: tables.plans.small.is_some(),
-            planner: Planner::new(config.planner, tables.pending, tables.plans),
-            backend,
-            slots: [0, 1].map(|index| {
-                PlanSlot::new(SlotTables {
-                    bins: tables.bins[index],
-                    blocks: tables.blocks[index],
-                    virtuals: tables.virtuals[index],
-                })
-            }),
-            current: AtomicU32::new(0),
-            installing: AtomicU32::new(0),
-            refused: AtomicU32::new(0),
-            ticks: AtomicU64::new(1),
-            live: Locked::new(LiveMap::new(tables.live)),
-            counters: AtomicCounts::new(),
-            watch: Locked::new(Watch::default()),
-        }
-    }
-
-    /// Gives a block of at least `bytes` bytes at a multiple of `align`. From the plan it costs
-    /// O(log bins), and O(virtual blocks of the bin) once its own blocks are in use; otherwise a call of
-    /// the backend.
+impl<S: SubAllocator, W: Wait> TensorPool<S, W> {
+    /// Creates a pool in pass-through. `live` is the number of slots for blocks of the backend in
+    /// use: twice as many as there will be blocks, so that they are found quickly. One slot stays
+    /// vacant.
     ///
     /// # Errors
-    /// The plan has no block, and the backend or the table of its blocks no room.
+    /// The heap has no memory for so many records.
+    pub fn new(
+        config: PlannedPoolConfig,
+        room: PlanCapacity,
+        live: usize,
+        backend: S,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self {
+            config,
+            plans_small: room.small,
+            planner: Planner::new(config.planner, room)?,
+            backend,
+            state: Locked::new(PoolState::new(room, live)?),
+        })
+    }
+
+    /// Allocates a block of at least `bytes` bytes at a multiple of `align`. From the plan it costs
+    /// O(log bins), and O(virtual blocks of the bin) once the bin's own blocks are in use;
+    /// otherwise a call of the backend.
+    ///
+    /// # Errors
+    /// If the plan has no block, and the backend or the table of its blocks no room.
     pub fn alloc(&self, bytes: u64, align: Align) -> Result<Addr, AllocError> {
         if bytes == 0 {
             return Err(AllocError::ZeroSize);
         }
-        let tick = self.tick();
-        let stat = AllocStat::new(tick, tick, bytes).aligned(align);
-        match self.alloc_planned(stat) {
+        let step = self.planner.steps();
+        let (life, planned) = self.state.with(|state| {
+            let life = state.begin_life(bytes, align, step);
+            let planned = self.plans(bytes).then(|| state.take(life)).flatten();
+            (life, planned)
+        });
+        match planned {
             Some(addr) => Ok(addr),
-            None => self.alloc_direct(stat),
+            None => self.alloc_direct(life),
         }
     }
 
-    fn alloc_planned(&self, stat: AllocStat) -> Option<Addr> {
-        if stat.bytes <= SMALL_MAX_BYTES && !self.pools_small {
-            return None;
-        }
-        loop {
-            // Whoever is refused at a gate finds the next plan: it was named before that one was
-            // closed.
-            let current = self.current.load(Ordering::Acquire).checked_sub(1)?;
-            let slot = &self.slots[current as usize];
-            if !slot.gate.enter() {
-                continue;
-            }
-            return match slot.take(stat, self.planner.steps()) {
-                Ok(addr) => {
-                    self.counters.hits.fetch_add(1, Ordering::Relaxed);
-                    Some(addr)
-                }
-                Err(miss) => {
-                    self.leave(slot, 1);
-                    let counter = match miss {
-                        Miss::Missed => &self.counters.missed,
-                        Miss::NoBin => &self.counters.no_bin,
-                    };
-                    counter.fetch_add(1, Ordering::Relaxed);
-                    None
-                }
-            };
-        }
+    /// Whether blocks of this size are planned.
+    fn plans(&self, bytes: u64) -> bool {
+        self.plans_small || bytes > SMALL_MAX_BYTES
     }
 
-    fn alloc_direct(&self, stat: AllocStat) -> Result<Addr, AllocError> {
-        let requested_bytes = stat.bytes;
-        let align = stat.align.max(self.config.unit);
-        let bytes = round_up(stat.bytes, align);
+    fn alloc_direct(&self, life: Life) -> Result<Addr, AllocError> {
+        let requested_bytes = life.stat.bytes;
+        let align = life.stat.align.max(self.config.unit);
+        let bytes = round_up(requested_bytes, align);
         let request = GrowRequest {
             bytes: bytes.ok_or(AllocError::TooLarge { requested_bytes })?,
             align,
@@ -169,112 +116,197 @@ impl<'t, S: SubAllocator, W: Wait> TensorPool<'t, S, W> {
         let out = OutOfMemory::of(Cause::SubAllocator, requested_bytes);
         let out = AllocError::OutOfMemory(out);
         let range = self.backend.grow(request).map_err(|_| out)?;
-        let live = Live {
-            range,
-            stat,
-            born_step: self.planner.steps(),
-        };
-        let serves = range.bytes() >= stat.bytes && range.start().is_aligned(stat.align);
-        if serves && self.live.with(|map| map.insert(live)) {
-            self.counters.took(range.bytes());
-            return Ok(range.start());
-        }
-        // What the backend does not take back it must account for itself: we have no record.
-        let _ = self.backend.release(range);
-        if serves {
-            let records = self.live.with(|map| map.capacity());
-            let records = u32::try_from(records).unwrap_or(u32::MAX);
-            return Err(AllocError::TableFull { records });
-        }
-        Err(out)
-    }
-
-    /// Takes a block back, wherever it came from. O(slabs + log bins), or a call of the backend.
-    ///
-    /// # Errors
-    /// No block in use begins there, or the backend refuses it. Nothing has changed then.
-    pub fn free(&self, addr: Addr) -> Result<(), FreeError> {
-        for slot in &self.slots {
-            if !slot.may_hold(addr) || !slot.gate.visit() {
-                continue;
-            }
-            if let Some((place, stat, born_step)) = slot.end_use(addr) {
-                self.record(stat, born_step);
-                slot.put_back(place);
-                self.leave(slot, 2);
+        let serves = range.bytes() >= requested_bytes && range.start().is_aligned(life.stat.align);
+        let entered = self.state.with(|state| {
+            let entered = serves && state.live.insert(Live { range, life });
+            if entered {
+                state.counts.direct_bytes += range.bytes();
                 return Ok(());
             }
-            self.leave(slot, 1);
-        }
-        self.free_direct(addr)
+            Err(u32::try_from(state.live.slots()).unwrap_or(u32::MAX))
+        });
+        entered.map(|()| range.start()).map_err(|records| {
+            // What the backend does not take back it must account for itself: we have no record.
+            let _ = self.backend.release(range);
+            if serves {
+                AllocError::TableFull { records }
+            } else {
+                out
+            }
+        })
     }
 
-    fn free_direct(&self, addr: Addr) -> Result<(), FreeError> {
-        let Some(live) = self.live.with(|map| map.remove(addr)) else {
-            return Err(FreeError::Unknown);
-        };
-        if self.backend.release(live.range).is_err() {
-            // Its place was free a moment ago; if others took the last one, it is the backend's.
-            self.live.with(|map| map.insert(live));
+    /// Frees a block of a plan or of the backend. O(log bins), or a call of the backend.
+    ///
+    /// # Errors
+    /// If no block in use begins at `addr`, or the backend refuses it. Nothing has changed then.
+    pub fn free(&self, addr: Addr) -> Result<(), FreeError> {
+        let give_back = |state: &mut PoolState| (state.give_back(addr), state.has_drained());
+        let (freed, drained) = self.state.with(give_back);
+        // A plan is long to move, and of several threads one gets it.
+        if drained && let Some(plan) = self.state.with(PoolState::take_drained) {
+            self.put_away(plan);
+        }
+        match freed {
+            None => Err(FreeError::Unknown),
+            Some(Freed::Direct(live)) => self.free_direct(live),
+            Some(Freed::Planned(life)) => {
+                self.record(life);
+                Ok(())
+            }
+        }
+    }
+
+    fn free_direct(&self, live: Live) -> Result<(), FreeError> {
+        let taken = self.backend.release(live.range).is_ok();
+        self.state.with(|state| {
+            if taken {
+                state.counts.direct_bytes -= live.range.bytes();
+            } else {
+                // Its slot was vacant a moment ago; if others took the last one, it is the
+                // backend's.
+                state.live.insert(live);
+            }
+        });
+        if !taken {
             return Err(FreeError::SubAllocator);
         }
-        self.record(live.stat, live.born_step);
-        self.counters.gave(live.range.bytes());
+        self.record(live.life);
         Ok(())
     }
 
-    fn record(&self, stat: AllocStat, born_step: u64) {
-        let large = stat.bytes > SMALL_MAX_BYTES;
-        if large || self.pools_small {
-            let stat = AllocStat {
-                end: self.tick(),
-                ..stat
-            };
-            self.planner.record(stat, born_step);
+    fn record(&self, life: Life) {
+        if self.plans(life.stat.bytes) {
+            self.planner.record(life.stat, life.born_step);
         }
     }
 
-    fn tick(&self) -> u64 {
-        self.ticks.fetch_add(1, Ordering::Relaxed)
+    /// Begins a step.
+    pub fn start(&self) -> OpenStep {
+        self.planner.start()
     }
 
-    /// Which of the two rooms for plans serves; `None` in pass-through.
-    pub fn serving(&self) -> Option<u32> {
-        self.current.load(Ordering::Acquire).checked_sub(1)
+    /// Ends a step, and runs the round that is due, if any. [`stop`](Self::stop) leaves the round
+    /// to the caller.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run).
+    pub fn end_step(&self, step: OpenStep) -> Result<(), PlanError> {
+        match self.stop(step) {
+            Some(round) => self.run(round).map(|_| ()),
+            None => Ok(()),
+        }
     }
 
-    /// What it served and holds. O(1).
+    /// Ends a step. Offers slabs that the backend refused again, and restarts recording if the plan
+    /// no longer serves. Returns the round that is due, if any.
+    pub fn stop(&self, step: OpenStep) -> Option<Round> {
+        let round = self.planner.stop(step);
+        let refused = || self.state.with(PoolState::take_refused);
+        // Each once: the backend may refuse them again.
+        let refused = [refused(), refused()].into_iter().flatten();
+        refused.for_each(|plan| self.put_away(plan));
+        self.plan_again_if_needed();
+        round
+    }
+
+    fn plan_again_if_needed(&self) {
+        let Some(rule) = self.config.replan else {
+            return;
+        };
+        if self.planner.state() != PlannerStage::Done {
+            return;
+        }
+        let is_worn_out = self.state.with(|state| {
+            let counts = state.counts;
+            state.serving.is_some() && state.watch.is_worn_out(rule, counts)
+        });
+        if is_worn_out {
+            self.replan();
+        }
+    }
+
+    /// Restarts recording for another plan, if the planner is done and no older plan has blocks in
+    /// use, so that the new one can be installed. Returns whether recording restarted.
+    pub fn replan(&self) -> bool {
+        let may = || self.state.with(|state| state.has_vacant());
+        self.planner.restart_if(may)
+    }
+
+    /// Runs a round and, if it was the last, installs the plan.
+    ///
+    /// # Errors
+    /// If there is no plan, or no memory or room for it. The pool goes on with the plan it had, if
+    /// blocks of that are in use or no memory was asked for yet, else in pass-through.
+    pub fn run(&self, round: Round) -> Result<RoundEnd, PlanError> {
+        let end = self.planner.run_and(round, |plans| self.take_best(plans))?;
+        match end {
+            RoundEnd::Again => Ok(RoundEnd::Again),
+            RoundEnd::Finished(taken) => {
+                let (plan, bytes) = taken?;
+                self.install(plan, bytes).map(RoundEnd::Finished)
+            }
+        }
+    }
+
+    /// Moves the cheapest plan into a spare one. Returns it, and the bytes that it needs.
+    fn take_best(&self, plans: &mut Plans) -> Result<(ServedPlan, u64), PlanError> {
+        let spare = self.state.with(PoolState::take_vacant);
+        let mut plan = spare.ok_or(PlanError::Draining)?;
+        let (bytes, cap_bytes) = (plans.pool_bytes(), self.config.cap_bytes);
+        if bytes > cap_bytes {
+            self.put_away(plan);
+            return Err(PlanError::AboveCap { bytes, cap_bytes });
+        }
+        plan.take_best(plans);
+        Ok((plan, bytes))
+    }
+
+    /// Gets the slabs of a plan and serves from it. If the plan before has no block in use, its
+    /// slabs go first, so that the two need not fit side by side. Otherwise it serves until then,
+    /// and drains.
+    fn install(&self, mut plan: ServedPlan, bytes: u64) -> Result<(), PlanError> {
+        let unused = self.state.with(PoolState::take_unused);
+        unused.into_iter().for_each(|former| self.put_away(former));
+        let filled = plan.fill(&self.backend, self.config.unit);
+        let slab_bytes = plan.slab_bytes();
+        let former = self.state.with(|state| {
+            state.counts.slab_bytes += slab_bytes;
+            if filled {
+                state.serve(plan)
+            } else {
+                Some(plan)
+            }
+        });
+        former.into_iter().for_each(|plan| self.put_away(plan));
+        filled.then_some(()).ok_or(PlanError::OutOfMemory { bytes })
+    }
+
+    /// Returns the slabs of an unused plan to the backend. A slab that the backend refuses stays
+    /// with it.
+    fn put_away(&self, mut plan: ServedPlan) {
+        let gone_bytes = plan.empty(&self.backend);
+        self.state.with(|state| state.put_away(plan, gone_bytes));
+    }
+
+    /// Returns which of the two plans serves, or `None` in pass-through.
+    pub fn serving(&self) -> Option<usize> {
+        let number = |plan: &ServedPlan| plan.number;
+        self.state.with(|state| state.serving.as_ref().map(number))
+    }
+
+    /// Returns the counts of what it served and holds. O(1).
     pub fn counts(&self) -> PoolCounts {
-        self.counters.read()
+        self.state.with(|state| state.counts)
     }
 
-    /// Its planner.
-    pub fn planner(&self) -> &Planner<'t, W> {
+    /// Returns the planner.
+    pub fn planner(&self) -> &Planner<W> {
         &self.planner
     }
 
-    /// What is below.
+    /// Returns the backend.
     pub fn backend(&self) -> &S {
         &self.backend
-    }
-
-    /// The tables and the backend. What is held from the backend stays held.
-    pub fn into_parts(self) -> (PoolTables<'t, W>, S) {
-        let (pending, plans) = self.planner.into_tables();
-        let slots = self.slots.map(|slot| slot.tables);
-        let tables = PoolTables {
-            pending,
-            plans,
-            bins: slots.each_ref().map(|slot| slot.bins),
-            blocks: slots.each_ref().map(|slot| slot.blocks),
-            virtuals: slots.each_ref().map(|slot| slot.virtuals),
-            live: self.live.into_inner().into_records(),
-        };
-        (tables, self.backend)
-    }
-
-    /// Why there is no plan, if a round failed.
-    pub fn failed(&self) -> Option<PlanError> {
-        self.planner.progress().failed
     }
 }

@@ -101,7 +101,7 @@ fn s7_2_a_release_refused_in_the_middle_keeps_what_went_before_it() {
 /// end of what is out, so the first region is refused until the last has gone.
 #[test]
 fn a_region_that_cannot_go_back_does_not_keep_the_others() {
-    let config = common::ranged(MIB, GIB);
+    let config = ranged(MIB, GIB);
     let pool = RegionPool::new(config, common::table(16)).expect("good");
     let range = common::range(0x10_0000, 64 * MIB);
     let mut shared = Shared::new(pool, FixedRange::new(range));

@@ -1,6 +1,6 @@
 //! The suite of `larder-model` over the algorithms, over each decorator, and over stacks.
 
-use super::ground::{BASE, Untracked, best_fit, buffer, places, rows};
+use super::ground::{BASE, Untracked, best_fit, buffer};
 use larder_core::decorate::{
     GuardConfig, Guarded, Poisoned, QuarantineConfig, Quarantined, Tracked,
 };
@@ -43,12 +43,12 @@ fn run_decorated<A: BlockAllocator>(allocator: &A, access: &impl MemoryAccess) {
     for _ in 0..2 {
         run(allocator, access, Expect::strict());
         run(
-            &Tracked::new(allocator, places(8)),
+            &Tracked::new(allocator, 8).unwrap(),
             access,
             Expect::strict(),
         );
         run(
-            &Guarded::new(allocator, access, guards, rows(32)),
+            &Guarded::new(allocator, access, guards, 32).unwrap(),
             access,
             Expect::strict(),
         );
@@ -57,14 +57,14 @@ fn run_decorated<A: BlockAllocator>(allocator: &A, access: &impl MemoryAccess) {
             access,
             Expect::strict(),
         );
-        let quarantined = Quarantined::new(allocator, access, quarantine, places(16)).unwrap();
+        let quarantined = Quarantined::new(allocator, access, quarantine, 16).unwrap();
         run(&quarantined, access, KEEPS_BACK);
         quarantined.drain();
         assert_eq!(quarantined.take_finding(), None);
 
-        let tracked = Tracked::new(allocator, places(8));
-        let guarded = Guarded::new(&tracked, access, guards, rows(48));
-        let quarantined = Quarantined::new(&guarded, access, quarantine, places(16)).unwrap();
+        let tracked = Tracked::new(allocator, 8).unwrap();
+        let guarded = Guarded::new(&tracked, access, guards, 48).unwrap();
+        let quarantined = Quarantined::new(&guarded, access, quarantine, 16).unwrap();
         let poisoned = Poisoned::new(&quarantined, access, Pattern::F64_NAN).unwrap();
         run(&poisoned, access, KEEPS_BACK);
         quarantined.drain();
@@ -76,10 +76,10 @@ fn run_decorated<A: BlockAllocator>(allocator: &A, access: &impl MemoryAccess) {
         assert_eq!(tracked.track_stats().live_blocks, 0);
 
         // The other order that makes sense: what the program asks for is counted.
-        let guarded = Guarded::new(allocator, access, guards, rows(32));
+        let guarded = Guarded::new(allocator, access, guards, 32).unwrap();
         let poisoned = Poisoned::new(&guarded, access, Pattern::of_u8(0x55)).unwrap();
         run(
-            &Tracked::new(&poisoned, places(8)),
+            &Tracked::new(&poisoned, 8).unwrap(),
             access,
             Expect::strict(),
         );
@@ -115,14 +115,14 @@ fn what_tracks_no_sizes_keeps_the_promises_once_they_are_tracked_around_it() {
     let allocator = Untracked(&best);
     run(&allocator, &access, Expect::strict());
     run(
-        &Tracked::new(&allocator, places(8)),
+        &Tracked::new(&allocator, 8).unwrap(),
         &access,
         Expect::strict(),
     );
-    let local = Tracked::local(&allocator, places(8), rows(48));
+    let local = Tracked::local(&allocator, 8, 48).unwrap();
     run_decorated(&local, &access);
     run(
-        &Guarded::new(&local, &access, GuardConfig::new(), rows(32)),
+        &Guarded::new(&local, &access, GuardConfig::new(), 32).unwrap(),
         &access,
         Expect::strict(),
     );
@@ -135,7 +135,7 @@ fn what_tracks_no_sizes_keeps_the_promises_once_they_are_tracked_around_it() {
 #[test]
 fn upstreams_guards_keep_the_promises_but_for_alignment() {
     let (best, access) = (best_fit(BYTES, 256, 512), buffer(BYTES));
-    let guarded = Guarded::new(&best, &access, GuardConfig::tensorflow(), rows(32));
+    let guarded = Guarded::new(&best, &access, GuardConfig::tensorflow(), 32).unwrap();
     let expect = Expect {
         zero_size: true,
         max_align: 16,

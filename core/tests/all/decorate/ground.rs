@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 
-use larder_core::decorate::Row;
 use larder_core::{
     AccessError, Addr, AddrRange, AllocError, Block, BlockAllocator, Chunk, FixedRange, FreeError,
     Grant, Growth, MemoryAccess, Pattern, RegionConfig, RegionPool, Rejected, Request, Shared,
@@ -33,16 +32,6 @@ pub(crate) fn best_fit(bytes: u64, granule_bytes: u64, records: usize) -> Best {
 /// A buffer of zeros behind those addresses.
 pub(crate) fn buffer(bytes: u64) -> SliceAccess<'static> {
     SliceAccess::new(Addr::new(BASE), vec![0; bytes as usize].leak())
-}
-
-pub(crate) fn rows<E>(count: usize) -> &'static mut [Row<E>] {
-    let rows: Vec<Row<E>> = (0..count).map(|_| Row::VACANT).collect();
-    rows.leak()
-}
-
-pub(crate) fn places<T>(count: usize) -> &'static mut [Option<T>] {
-    let places: Vec<Option<T>> = (0..count).map(|_| None).collect();
-    places.leak()
 }
 
 pub(crate) fn alloc(allocator: &impl BlockAllocator, bytes: u64) -> Block {

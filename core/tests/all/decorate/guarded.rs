@@ -1,9 +1,9 @@
 //! Guards: every changed byte is found, none of the block's own, and nothing is lost on the way.
 
 use super::ground::{
-    BASE, Best, REFUSED, Touch, Untracked, Watched, alloc, best_fit, buffer, flip, rows, write,
+    BASE, Best, REFUSED, Touch, Untracked, Watched, alloc, best_fit, buffer, flip, write,
 };
-use larder_core::decorate::{CheckError, GuardConfig, Guarded, OnDamage, Row, Which};
+use larder_core::decorate::{CheckError, GuardConfig, Guarded, OnDamage, Which};
 use larder_core::{
     Align, AllocError, Block, BlockAllocator, EventNumber, FreeError, MemoryAccess, Request,
     SliceAccess, StreamId, StreamPoint,
@@ -13,10 +13,10 @@ use larder_model::Random;
 const BYTES: u64 = 1 << 18;
 const BITS: [u8; 3] = [0x01, 0x80, 0xff];
 
-type Guards<'a, M> = Guarded<'static, &'a Best, &'a M>;
+type Guards<'a, M> = Guarded<&'a Best, &'a M>;
 
 fn guards<'a, M: MemoryAccess>(inner: &'a Best, access: &'a M) -> Guards<'a, M> {
-    Guarded::new(inner, access, GuardConfig::new(), rows(8))
+    Guarded::new(inner, access, GuardConfig::new(), 8).unwrap()
 }
 
 /// The bytes below the block that belong to it: its guards, slack and itself.
@@ -132,7 +132,7 @@ fn the_front_guard_is_as_large_as_the_front_end_wants() {
         tail_bytes: 100,
         ..GuardConfig::new()
     };
-    let allocator = Guarded::new(&inner, &access, config, rows(8));
+    let allocator = Guarded::new(&inner, &access, config, 8).unwrap();
     for (align, first) in [(1, 256), (64, 256), (1024, 1024)] {
         let request = Request::new(10).aligned(Align::new(align).unwrap());
         let block = allocator.alloc(&request).unwrap().block;
@@ -184,7 +184,7 @@ fn damaged_blocks_are_kept_out_of_use_where_that_is_wished() {
         on_damage: OnDamage::Keep,
         ..GuardConfig::new()
     };
-    let allocator = Guarded::new(&inner, &access, config, rows(1));
+    let allocator = Guarded::new(&inner, &access, config, 1).unwrap();
     let whole = alloc(&allocator, 100);
     allocator.free(whole).unwrap();
     let hurt = alloc(&allocator, 100);
@@ -238,7 +238,7 @@ fn sizes_that_guards_make_too_large_are_refused_and_so_is_nothing() {
 fn a_full_table_refuses_before_anything_is_taken_below() {
     let (inner, access) = (best_fit(BYTES, 256, 16), buffer(BYTES));
     for count in [0, 1, 3] {
-        let allocator = Guarded::new(&inner, &access, GuardConfig::new(), rows(count));
+        let allocator = Guarded::new(&inner, &access, GuardConfig::new(), count).unwrap();
         let mut blocks: Vec<Block> = (0..count).map(|_| alloc(&allocator, 1)).collect();
         let before = inner.stats();
         let full = AllocError::TableFull {
@@ -275,10 +275,11 @@ fn blocks_of_the_allocator_below_and_of_another_decorator_come_back() {
 #[test]
 fn blocks_of_a_former_owner_of_the_rows_come_back() {
     let (inner, access) = (best_fit(BYTES, 256, 16), buffer(BYTES));
-    let mut rows = [const { Row::VACANT }; 4];
-    let former = Guarded::new(&inner, &access, GuardConfig::new(), &mut rows);
+    let former = Guarded::new(&inner, &access, GuardConfig::new(), 4).unwrap();
     let (one, two) = (alloc(&former, 100), alloc(&former, 100));
-    let next = Guarded::new(&inner, &access, GuardConfig::new(), &mut rows);
+    drop(former);
+    // The heap most often gives it the same rows.
+    let next = Guarded::new(&inner, &access, GuardConfig::new(), 4).unwrap();
     let rejected = next.free(one).unwrap_err();
     assert_eq!(rejected.error, FreeError::Unknown);
     // Its row is in use again, by a block at another address.
@@ -349,7 +350,7 @@ fn guards_are_written_behind_what_the_grant_waits_for_and_read_on_the_stream_of_
 fn memory_that_cannot_be_written_goes_back_as_it_came() {
     for refused in 0..3 {
         let (inner, access) = (best_fit(BYTES, 256, 16), Watched::new(buffer(BYTES)));
-        let allocator = Guarded::new(&inner, &access, GuardConfig::new(), rows(1));
+        let allocator = Guarded::new(&inner, &access, GuardConfig::new(), 1).unwrap();
         let point = two_streams(&inner);
         access.refuse_in(refused);
         let request = Request::new(100).on(StreamId::new(5));
@@ -405,7 +406,7 @@ fn more_finds_than_the_list_holds_are_counted() {
 fn over_an_allocator_without_numbers_blocks_have_none_but_sizes() {
     let access: SliceAccess<'_> = buffer(BYTES);
     let inner = Untracked(best_fit(BYTES, 256, 16));
-    let allocator = Guarded::new(inner, &access, GuardConfig::new(), rows(4));
+    let allocator = Guarded::new(inner, &access, GuardConfig::new(), 4).unwrap();
     let block = alloc(&allocator, 100);
     assert_eq!(allocator.requested_bytes(&block), Some(100));
     assert_eq!(allocator.allocation_id(&block), None);

@@ -2,7 +2,6 @@
 
 use std::ptr::NonNull;
 
-use super::ground::{places, rows};
 use larder_core::decorate::{
     CheckError, GuardConfig, Guarded, Poisoned, QuarantineConfig, Quarantined, Which,
 };
@@ -33,10 +32,10 @@ fn memory_of_this_process_is_guarded_reset_and_kept_back_like_a_buffer() {
     let source = FixedRange::new(AddrRange::new(Addr::new(start), BYTES).unwrap());
     let inner = Shared::new(RegionPool::new(config, &mut table).unwrap(), source);
     run(&inner, &access, Expect::strict());
-    let guarded = Guarded::new(&inner, access, GuardConfig::new(), rows(48));
+    let guarded = Guarded::new(&inner, access, GuardConfig::new(), 48).unwrap();
     run(&guarded, &access, Expect::strict());
     let config = QuarantineConfig::new(64 << 10);
-    let quarantined = Quarantined::new(&guarded, access, config, places(16)).unwrap();
+    let quarantined = Quarantined::new(&guarded, access, config, 16).unwrap();
     let allocator = Poisoned::new(&quarantined, access, Pattern::F64_NAN).unwrap();
     let expect = Expect {
         frees_at_once: false,

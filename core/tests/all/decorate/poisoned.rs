@@ -1,8 +1,6 @@
 //! Resets: which bytes, with what, on which stream.
 
-use super::ground::{
-    REFUSED, Touch, Untracked, Watched, alloc, best_fit, buffer, places, read_byte,
-};
+use super::ground::{REFUSED, Touch, Untracked, Watched, alloc, best_fit, buffer, read_byte};
 use larder_core::decorate::{Poisoned, QuarantineConfig, Quarantined};
 use larder_core::{
     AllocError, BlockAllocator, ConfigError, EventNumber, FreeError, Pattern, Request, StreamId,
@@ -115,6 +113,6 @@ fn an_allocator_without_sizes_is_refused_with_a_hint() {
     assert_eq!(error, ConfigError::NoSizes);
     assert!(error.to_string().contains("Tracked::local"));
     let config = QuarantineConfig::new(1000);
-    let quarantined = Quarantined::new(&inner, &access, config, places(1));
+    let quarantined = Quarantined::new(&inner, &access, config, 1);
     assert_eq!(quarantined.err(), Some(ConfigError::NoSizes));
 }

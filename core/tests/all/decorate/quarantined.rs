@@ -1,10 +1,10 @@
 //! Quarantine: what waits, how long, and what is found in it.
 
 use super::ground::{
-    BASE, REFUSED, Touch, Watched, alloc, best_fit, buffer, flip, places, read_byte, write,
+    BASE, REFUSED, Touch, Watched, alloc, best_fit, buffer, flip, read_byte, write,
 };
 use larder_core::decorate::{CheckError, OnDamage, QuarantineConfig, Quarantined, Which};
-use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig};
+use larder_core::pool::{Pool, PoolAllocator, PoolConfig};
 use larder_core::{
     Addr, AddrRange, Block, BlockAllocator, EventNumber, FixedRange, FreeError, Request,
     SliceAccess, StreamId, StreamPoint,
@@ -13,7 +13,7 @@ use larder_core::{
 const BYTES: u64 = 1 << 14;
 
 type Best = super::ground::Best;
-type Kept<'a> = Quarantined<'static, &'a Best, &'a SliceAccess<'static>>;
+type Kept<'a> = Quarantined<&'a Best, &'a SliceAccess<'static>>;
 
 fn quarantined<'a>(
     inner: &'a Best,
@@ -21,13 +21,7 @@ fn quarantined<'a>(
     limit_bytes: u64,
     count: usize,
 ) -> Kept<'a> {
-    Quarantined::new(
-        inner,
-        access,
-        QuarantineConfig::new(limit_bytes),
-        places(count),
-    )
-    .unwrap()
+    Quarantined::new(inner, access, QuarantineConfig::new(limit_bytes), count).unwrap()
 }
 
 fn waiting(allocator: &Kept<'_>) -> (u64, u64) {
@@ -173,7 +167,7 @@ fn a_block_written_to_is_kept_out_of_use_where_that_is_wished() {
             on_damage: OnDamage::Keep,
             ..QuarantineConfig::new(BYTES)
         };
-        let allocator = Quarantined::new(&inner, &access, config, places(4)).unwrap();
+        let allocator = Quarantined::new(&inner, &access, config, 4).unwrap();
         let block = alloc(&allocator, 100);
         let addr = block.addr();
         allocator.free(block).unwrap();
@@ -197,7 +191,7 @@ fn a_block_written_to_is_kept_out_of_use_where_that_is_wished() {
 fn fills_and_checks_come_behind_the_work_of_the_free_and_points_go_with_the_block() {
     let (inner, access) = (best_fit(BYTES, 256, 16), Watched::new(buffer(BYTES)));
     let config = QuarantineConfig::new(BYTES);
-    let allocator = Quarantined::new(&inner, &access, config, places(4)).unwrap();
+    let allocator = Quarantined::new(&inner, &access, config, 4).unwrap();
     let block = alloc(&allocator, BYTES);
     let point = StreamPoint {
         stream: StreamId::new(6),
@@ -252,7 +246,7 @@ fn a_block_that_the_allocator_below_refuses_waits_on_and_stops_nobody() {
 fn memory_that_cannot_be_filled_or_read_leaves_and_is_said_to_be_unchecked() {
     let (inner, access) = (best_fit(BYTES, 256, 16), Watched::new(buffer(BYTES)));
     let config = QuarantineConfig::new(BYTES);
-    let allocator = Quarantined::new(&inner, &access, config, places(4)).unwrap();
+    let allocator = Quarantined::new(&inner, &access, config, 4).unwrap();
     let find = |addr| {
         Some(CheckError::Access {
             addr,
@@ -303,12 +297,11 @@ fn a_foreign_block_does_not_wait() {
 #[test]
 fn blocks_of_an_allocator_without_streams_leave_though_they_were_freed_behind_a_point() {
     let access = buffer(BYTES);
-    let (records, slots) = (vec![Buffer::VACANT; 9].leak(), vec![0; 18].leak());
     let config = PoolConfig::new(8, BYTES);
     let source = FixedRange::new(AddrRange::new(Addr::new(BASE), BYTES).unwrap());
-    let pool = PoolAllocator::new(Pool::new(config, records, slots).unwrap(), source);
+    let pool = PoolAllocator::new(Pool::new(config, 8).unwrap(), source);
     let config = QuarantineConfig::new(512);
-    let allocator = Quarantined::new(&pool, &access, config, places(2)).unwrap();
+    let allocator = Quarantined::new(&pool, &access, config, 2).unwrap();
     let point = StreamPoint {
         stream: StreamId::new(6),
         event: EventNumber::new(9),

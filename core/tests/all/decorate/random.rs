@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::ground::{best_fit, buffer, flip, places, rows};
+use super::ground::{best_fit, buffer, flip};
 use larder_core::decorate::{
     CheckError, GuardConfig, Guarded, Poisoned, QuarantineConfig, QuarantineStats, Quarantined,
     Tracked, Which,
@@ -167,10 +167,10 @@ fn hurt_waiting(model: &mut Model) -> Vec<Find> {
 
 fn run(seed: u64) {
     let (inner, access) = (best_fit(BYTES, 256, 256), buffer(BYTES));
-    let tracked = Tracked::new(&inner, places(4));
-    let guarded = Guarded::new(&tracked, &access, GuardConfig::new(), rows(64));
+    let tracked = Tracked::new(&inner, 4).unwrap();
+    let guarded = Guarded::new(&tracked, &access, GuardConfig::new(), 64).unwrap();
     let config = QuarantineConfig::new(LIMIT);
-    let quarantined = Quarantined::new(&guarded, &access, config, places(PLACES)).unwrap();
+    let quarantined = Quarantined::new(&guarded, &access, config, PLACES).unwrap();
     let allocator = Poisoned::new(&quarantined, &access, Pattern::F32_NAN).unwrap();
     let mut random = Random::new(seed);
     let mut model = Model::default();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::ground::{best_fit, buffer, places, rows};
+use super::ground::{best_fit, buffer};
 use larder_core::decorate::{
     GuardConfig, Guarded, Poisoned, QuarantineConfig, Quarantined, Tracked,
 };
@@ -25,12 +25,12 @@ impl Wait for Yield {
 fn four_threads_and_a_checker_see_no_damage_and_right_totals() {
     const BYTES: u64 = 1 << 20;
     let (inner, access) = (best_fit(BYTES, 256, 512), buffer(BYTES));
-    let tracked: Tracked<'_, _, _, Yield> = Tracked::with_ticks(&inner, || 0, places(64), None);
-    let guarded: Guarded<'_, _, _, Yield> =
-        Guarded::with_wait(&tracked, &access, GuardConfig::new(), rows(128));
+    let tracked: Tracked<_, _, Yield> = Tracked::with_ticks(&inner, || 0, 64, None).unwrap();
+    let guarded: Guarded<_, _, Yield> =
+        Guarded::with_wait(&tracked, &access, GuardConfig::new(), 128).unwrap();
     let config = QuarantineConfig::new(16 << 10);
-    let quarantined: Quarantined<'_, _, _, Yield> =
-        Quarantined::with_wait(&guarded, &access, config, places(32)).unwrap();
+    let quarantined: Quarantined<_, _, Yield> =
+        Quarantined::with_wait(&guarded, &access, config, 32).unwrap();
     let allocator = Poisoned::new(&quarantined, &access, Pattern::F32_NAN).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -136,8 +136,8 @@ fn a_free_waits_for_a_check_that_reads_the_guards() {
         reading: AtomicBool::new(false),
         freed: AtomicBool::new(false),
     };
-    let guarded: Guarded<'_, _, _, Told> =
-        Guarded::with_wait(&inner, &access, GuardConfig::new(), rows(2));
+    let guarded: Guarded<_, _, Told> =
+        Guarded::with_wait(&inner, &access, GuardConfig::new(), 2).unwrap();
     let block = guarded.alloc(&Request::new(100)).unwrap().block;
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::ground::{Best, Untracked, alloc, best_fit, places, rows};
+use super::ground::{Best, Untracked, alloc, best_fit};
 use larder_core::decorate::{TrackRecord, TrackStats, Tracked};
 use larder_core::{
     AllocError, Block, BlockAllocator, EventNumber, FreeError, Grant, Placement, Rejected, Request,
@@ -28,8 +28,8 @@ fn records_have_the_clocks_tick_and_a_number_each() {
         clock.set(clock.get() + 7);
         clock.get()
     };
-    let allocator: Tracked<'_, _, _, Spin> =
-        Tracked::with_ticks(best_fit(BYTES, 4, 16), ticks, places(8), None);
+    let allocator: Tracked<_, _, Spin> =
+        Tracked::with_ticks(best_fit(BYTES, 4, 16), ticks, 8, None).unwrap();
     let (one, two) = (alloc(&allocator, 4), alloc(&allocator, 8));
     allocator.free(one).unwrap();
     allocator.free(two).unwrap();
@@ -60,7 +60,7 @@ fn records_have_the_clocks_tick_and_a_number_each() {
 #[test]
 fn the_ring_keeps_the_newest_records_and_counts_the_others() {
     for length in 0..6 {
-        let allocator = Tracked::new(best_fit(BYTES, 4, 16), places(length));
+        let allocator = Tracked::new(best_fit(BYTES, 4, 16), length).unwrap();
         let blocks: Vec<Block> = (1..=4).map(|i| alloc(&allocator, 4 * i)).collect();
         let dropped = 4u64.saturating_sub(length as u64);
         assert_eq!(allocator.track_stats().dropped_records, dropped);
@@ -83,7 +83,7 @@ fn the_ring_keeps_the_newest_records_and_counts_the_others() {
 fn a_full_table_of_sizes_refuses_and_counts_a_failure() {
     let inner = best_fit(BYTES, 4, 16);
     for count in [0, 1, 2] {
-        let allocator = Tracked::local(Untracked(&inner), places(8), rows(count));
+        let allocator = Tracked::local(Untracked(&inner), 8, count).unwrap();
         let mut blocks: Vec<Block> = (0..count).map(|_| alloc(&allocator, 4)).collect();
         let full = AllocError::TableFull {
             records: count as u32,
@@ -118,15 +118,15 @@ fn a_refused_free_is_neither_counted_nor_recorded() {
         assert_eq!(stats().0.live_bytes, 0);
         assert_eq!(stats().1, before.1 + 1);
     };
-    let below = Tracked::new(&inner, places(8));
-    let count = |allocator: &Tracked<'_, _>| {
+    let below = Tracked::new(&inner, 8).unwrap();
+    let count = |allocator: &Tracked<_>| {
         (
             allocator.track_stats(),
             allocator.copy_records(&mut [TrackRecord::default(); 8]),
         )
     };
     check(&below, &|| count(&below));
-    let local = Tracked::local(Untracked(&inner), places(8), rows(4));
+    let local = Tracked::local(Untracked(&inner), 8, 4).unwrap();
     check(&local, &|| {
         (
             local.track_stats(),
@@ -139,7 +139,7 @@ fn a_refused_free_is_neither_counted_nor_recorded() {
     inner.free(rejected.value).unwrap();
 }
 
-fn run_beside_a_list<A: BlockAllocator>(allocator: &Tracked<'_, A>, seed: u64) {
+fn run_beside_a_list<A: BlockAllocator>(allocator: &Tracked<A>, seed: u64) {
     let mut random = Random::new(seed);
     let mut blocks: Vec<Block> = Vec::new();
     let mut expected = TrackStats::default();
@@ -167,20 +167,17 @@ fn run_beside_a_list<A: BlockAllocator>(allocator: &Tracked<'_, A>, seed: u64) {
 fn numbers_follow_a_plain_list_of_live_blocks() {
     for seed in 0..10 {
         let inner = best_fit(BYTES, 256, 256);
-        run_beside_a_list(&Tracked::new(&inner, places(16)), seed);
+        run_beside_a_list(&Tracked::new(&inner, 16).unwrap(), seed);
         let inner = best_fit(BYTES, 256, 256);
-        run_beside_a_list(
-            &Tracked::local(Untracked(&inner), places(16), rows(64)),
-            seed,
-        );
+        run_beside_a_list(&Tracked::local(Untracked(&inner), 16, 64).unwrap(), seed);
     }
 }
 
 #[test]
 fn a_table_of_sizes_owns_the_blocks_it_gave_and_no_others() {
     let inner = best_fit(BYTES, 256, 16);
-    let local = Tracked::local(Untracked(&inner), places(8), rows(4));
-    let other = Tracked::local(Untracked(&inner), places(8), rows(4));
+    let local = Tracked::local(Untracked(&inner), 8, 4).unwrap();
+    let other = Tracked::local(Untracked(&inner), 8, 4).unwrap();
     let (block, below) = (alloc(&local, 100), alloc(&inner, 100));
     assert!(local.owns(&block));
     assert!(!local.owns(&below) && !other.owns(&block));
@@ -192,8 +189,8 @@ fn a_table_of_sizes_owns_the_blocks_it_gave_and_no_others() {
 fn a_host_side_with_a_table_of_sizes_takes_its_blocks_back() {
     let (device, host) = (best_fit(256, 256, 4), best_fit(256, 256, 4));
     let vmem = Vmem::new(
-        Tracked::local(Untracked(&device), places(8), rows(4)),
-        Tracked::local(Untracked(&host), places(8), rows(4)),
+        Tracked::local(Untracked(&device), 8, 4).unwrap(),
+        Tracked::local(Untracked(&host), 8, 4).unwrap(),
     );
     let first = vmem.alloc_placed(&Request::new(256)).unwrap();
     let second = vmem.alloc_placed(&Request::new(256)).unwrap();
@@ -292,7 +289,7 @@ impl BlockAllocator for Meanwhile {
 #[test]
 fn memory_given_again_while_its_free_returns_is_not_counted_twice() {
     let below = Meanwhile::new(256);
-    let allocator = leaked(Tracked::new(below, places(8)));
+    let allocator = leaked(Tracked::new(below, 8).unwrap());
     let second = leaked(RefCell::new(None));
     let block = alloc(&allocator, 256);
     below.next(move || *second.borrow_mut() = Some(alloc(&allocator, 256)));
@@ -307,7 +304,7 @@ fn memory_given_again_while_its_free_returns_is_not_counted_twice() {
 #[test]
 fn a_refused_free_of_a_foreign_block_leaves_the_counts_alone() {
     let (below, other) = (Meanwhile::new(BYTES), best_fit(BYTES, 256, 4));
-    let allocator = leaked(Tracked::new(below, places(8)));
+    let allocator = leaked(Tracked::new(below, 8).unwrap());
     let (block, foreign) = (alloc(&allocator, 256), alloc(&other, 1024));
     let before = allocator.track_stats();
     below.next(move || assert_eq!(allocator.track_stats(), before, "nor meanwhile"));
@@ -321,10 +318,7 @@ fn a_refused_free_of_a_foreign_block_leaves_the_counts_alone() {
     allocator.free(block).unwrap();
 }
 
-fn done_after_the_last_block<A: BlockAllocator>(
-    below: &Meanwhile,
-    allocator: &'static Tracked<'static, A>,
-) {
+fn done_after_the_last_block<A: BlockAllocator>(below: &Meanwhile, allocator: &'static Tracked<A>) {
     below.next(|| {
         allocator.take_records(drop).unwrap();
         assert!(!allocator.is_done(), "an allocation is under way");
@@ -339,8 +333,8 @@ fn done_after_the_last_block<A: BlockAllocator>(
 #[test]
 fn nobody_is_done_while_a_block_is_still_to_be_given() {
     let below = Meanwhile::new(BYTES);
-    done_after_the_last_block(below, leaked(Tracked::new(below, places(8))));
+    done_after_the_last_block(below, leaked(Tracked::new(below, 8).unwrap()));
     let below = Meanwhile::new(BYTES);
-    let local = Tracked::local(Untracked(below), places(8), rows(4));
+    let local = Tracked::local(Untracked(below), 8, 4).unwrap();
     done_after_the_last_block(below, leaked(local));
 }

@@ -1,6 +1,6 @@
 //! Upstream's own cases of the tracking, guard and reset allocators.
 
-use super::ground::{BASE, Untracked, alloc, best_fit, buffer, places, read_byte, rows, write};
+use super::ground::{BASE, Untracked, alloc, best_fit, buffer, read_byte, write};
 use larder_core::decorate::{
     CheckError, Damage, GuardConfig, Guarded, Poisoned, TrackRecord, Tracked, Tracking, Which,
 };
@@ -11,12 +11,12 @@ use larder_core::{
 
 const BYTES: u64 = 1 << 20;
 
-fn sizes<A: BlockAllocator>(allocator: &Tracked<'_, A>) -> (u64, u64, u64) {
+fn sizes<A: BlockAllocator>(allocator: &Tracked<A>) -> (u64, u64, u64) {
     let stats = allocator.track_stats();
     (stats.total_bytes, stats.high_water_bytes, stats.live_bytes)
 }
 
-fn records<A: BlockAllocator>(allocator: &Tracked<'_, A>) -> Vec<i64> {
+fn records<A: BlockAllocator>(allocator: &Tracked<A>) -> Vec<i64> {
     let mut records = Vec::new();
     let taken = allocator.take_records(|record| records.push(record.bytes));
     taken.unwrap();
@@ -25,7 +25,7 @@ fn records<A: BlockAllocator>(allocator: &Tracked<'_, A>) -> Vec<i64> {
 
 #[test]
 fn s3_8_tracking_by_nobody_counts_what_was_requested_and_no_frees() {
-    let allocator = Tracked::new(Untracked(best_fit(BYTES, 4, 16)), places(8));
+    let allocator = Tracked::new(Untracked(best_fit(BYTES, 4, 16)), 8).unwrap();
     assert_eq!(allocator.tracking(), Tracking::Nobody);
     assert!(!allocator.tracks_sizes());
     let block = alloc(&allocator, 4);
@@ -43,7 +43,7 @@ fn s3_8_tracking_by_nobody_counts_what_was_requested_and_no_frees() {
 fn s3_8_tracking_by_a_table_numbers_blocks_and_knows_their_sizes() {
     for granule_bytes in [4, 256] {
         let inner = Untracked(best_fit(BYTES, granule_bytes, 16));
-        let allocator = Tracked::local(inner, places(8), rows(4));
+        let allocator = Tracked::local(inner, 8, 4).unwrap();
         assert_eq!(allocator.tracking(), Tracking::Local);
         let block = alloc(&allocator, 4);
         assert_eq!(allocator.requested_bytes(&block), Some(4));
@@ -64,7 +64,7 @@ fn s3_8_tracking_by_a_table_numbers_blocks_and_knows_their_sizes() {
 
 #[test]
 fn s3_8_tracking_over_an_allocator_that_tracks_sizes_uses_those() {
-    let allocator = Tracked::local(best_fit(BYTES, 4, 16), places(8), rows(4));
+    let allocator = Tracked::local(best_fit(BYTES, 4, 16), 8, 4).unwrap();
     assert_eq!(allocator.tracking(), Tracking::Below);
     let block = alloc(&allocator, 12);
     allocator.free(block).unwrap();
@@ -104,7 +104,7 @@ impl BlockAllocator for Fails {
 
 #[test]
 fn s3_8_an_allocator_that_always_fails_leaves_nothing_but_a_count_of_failures() {
-    fn fails<A: BlockAllocator>(allocator: &Tracked<'_, A>) {
+    fn fails<A: BlockAllocator>(allocator: &Tracked<A>) {
         for _ in 0..3 {
             assert_eq!(allocator.alloc(&Request::new(12)), Err(NOTHING));
         }
@@ -113,12 +113,12 @@ fn s3_8_an_allocator_that_always_fails_leaves_nothing_but_a_count_of_failures() 
         assert_eq!(records(allocator), []);
         assert!(allocator.is_done());
     }
-    fails(&Tracked::new(Fails, places(8)));
-    fails(&Tracked::new(Untracked(Fails), places(8)));
+    fails(&Tracked::new(Fails, 8).unwrap());
+    fails(&Tracked::new(Untracked(Fails), 8).unwrap());
     // One row is enough: a failure gives it back.
-    fails(&Tracked::local(Untracked(Fails), places(8), rows(1)));
+    fails(&Tracked::local(Untracked(Fails), 8, 1).unwrap());
     let access = buffer(BYTES);
-    let guarded = Guarded::new(Fails, &access, GuardConfig::new(), rows(1));
+    let guarded = Guarded::new(Fails, &access, GuardConfig::new(), 1).unwrap();
     for _ in 0..3 {
         assert_eq!(guarded.alloc(&Request::new(12)), Err(NOTHING));
     }
@@ -126,7 +126,7 @@ fn s3_8_an_allocator_that_always_fails_leaves_nothing_but_a_count_of_failures() 
 
 #[test]
 fn s3_8_after_the_records_were_taken_blocks_come_home_and_none_are_given() {
-    let allocator = Tracked::new(best_fit(BYTES, 4, 16), places(8));
+    let allocator = Tracked::new(best_fit(BYTES, 4, 16), 8).unwrap();
     let (one, two) = (alloc(&allocator, 4), alloc(&allocator, 8));
     let mut copied = [TrackRecord::default(); 8];
     assert_eq!(allocator.copy_records(&mut copied), 2);
@@ -145,10 +145,10 @@ fn s3_8_after_the_records_were_taken_blocks_come_home_and_none_are_given() {
 }
 
 type Best = super::ground::Best;
-type Guards<'a> = Guarded<'static, Best, &'a larder_core::SliceAccess<'static>>;
+type Guards<'a> = Guarded<Best, &'a larder_core::SliceAccess<'static>>;
 
 fn guards<'a>(access: &'a larder_core::SliceAccess<'static>, config: GuardConfig) -> Guards<'a> {
-    Guarded::new(best_fit(BYTES, 256, 64), access, config, rows(16))
+    Guarded::new(best_fit(BYTES, 256, 64), access, config, 16).unwrap()
 }
 
 const BOTH: [GuardConfig; 2] = [GuardConfig::new(), GuardConfig::tensorflow()];

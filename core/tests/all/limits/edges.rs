@@ -1,12 +1,6 @@
 //! Each rule of the tree at its edge.
 
-use larder_core::limits::{
-    BudgetConfig, BudgetError, BudgetNode, LimitAnswer, LimitEventKind, LimitTree,
-};
-
-fn table(records: usize) -> Vec<BudgetNode> {
-    vec![BudgetNode::VACANT; records]
-}
+use larder_core::limits::{BudgetConfig, BudgetError, LimitAnswer, LimitEventKind, LimitTree};
 
 fn named(hard_bytes: u64, name: u32) -> BudgetConfig {
     BudgetConfig {
@@ -17,15 +11,13 @@ fn named(hard_bytes: u64, name: u32) -> BudgetConfig {
 
 #[test]
 fn a_charge_goes_to_the_whole_path_or_to_none_of_it() {
-    let mut table = table(4);
-    let mut tree = LimitTree::new(&mut table, named(100, 1)).unwrap();
+    let mut tree = LimitTree::new(4, named(100, 1)).unwrap();
     let tenant = tree.add(tree.root(), named(60, 2)).unwrap();
     let pool = tree.add(tenant, named(u64::MAX, 3)).unwrap();
     tree.charge(tree.root(), 30).unwrap();
     tree.charge(pool, 60).unwrap();
-    let used = |tree: &LimitTree<'_>| {
-        [tree.root(), tenant, pool].map(|id| tree.usage(id).unwrap().used_bytes)
-    };
+    let used =
+        |tree: &LimitTree| [tree.root(), tenant, pool].map(|id| tree.usage(id).unwrap().used_bytes);
     assert_eq!(used(&tree), [90, 60, 60]);
     let Err(BudgetError::NoRoom(refusal)) = tree.charge(pool, 1) else {
         panic!("the tenant is full");
@@ -52,8 +44,7 @@ fn a_charge_goes_to_the_whole_path_or_to_none_of_it() {
 
 #[test]
 fn a_charge_that_cannot_be_counted_is_refused() {
-    let mut table = table(2);
-    let mut tree = LimitTree::new(&mut table, BudgetConfig::new(u64::MAX)).unwrap();
+    let mut tree = LimitTree::new(2, BudgetConfig::new(u64::MAX)).unwrap();
     let pool = tree.add(tree.root(), BudgetConfig::new(u64::MAX)).unwrap();
     tree.charge(tree.root(), 1).unwrap();
     let Err(BudgetError::NoRoom(refusal)) = tree.charge(pool, u64::MAX) else {
@@ -67,8 +58,7 @@ fn a_charge_that_cannot_be_counted_is_refused() {
 
 #[test]
 fn more_than_was_charged_is_not_credited() {
-    let mut table = table(2);
-    let mut tree = LimitTree::new(&mut table, BudgetConfig::new(10)).unwrap();
+    let mut tree = LimitTree::new(2, BudgetConfig::new(10)).unwrap();
     let pool = tree.add(tree.root(), BudgetConfig::new(10)).unwrap();
     tree.charge(pool, 5).unwrap();
     assert_eq!(tree.credit(pool, 6), Err(BudgetError::NotCharged));
@@ -79,8 +69,7 @@ fn more_than_was_charged_is_not_credited() {
 
 #[test]
 fn a_removed_budget_is_known_by_no_id_of_before() {
-    let mut table = table(2);
-    let mut tree = LimitTree::new(&mut table, BudgetConfig::new(10)).unwrap();
+    let mut tree = LimitTree::new(2, BudgetConfig::new(10)).unwrap();
     let first = tree.add(tree.root(), BudgetConfig::new(10)).unwrap();
     assert_eq!(
         tree.add(tree.root(), BudgetConfig::new(1)),
@@ -102,8 +91,7 @@ fn a_removed_budget_is_known_by_no_id_of_before() {
 
 #[test]
 fn a_budget_in_use_is_not_removed() {
-    let mut table = table(8);
-    let mut tree = LimitTree::new(&mut table, BudgetConfig::new(10)).unwrap();
+    let mut tree = LimitTree::new(8, BudgetConfig::new(10)).unwrap();
     let root = tree.root();
     let [a, b, c] = [1, 2, 3].map(|name| tree.add(root, named(10, name)).unwrap());
     let below = tree.add(b, BudgetConfig::new(10)).unwrap();
@@ -123,15 +111,14 @@ fn a_budget_in_use_is_not_removed() {
 }
 
 #[test]
-fn an_empty_table_makes_no_tree() {
-    let error = LimitTree::new(&mut [], BudgetConfig::new(1)).unwrap_err();
+fn without_a_record_there_is_no_tree() {
+    let error = LimitTree::new(0, BudgetConfig::new(1)).unwrap_err();
     assert_eq!(error, BudgetError::Full { records: 0 });
 }
 
 #[test]
 fn floors_and_soft_limits_bound_the_hard_one() {
-    let mut table = table(4);
-    let mut tree = LimitTree::new(&mut table, BudgetConfig::new(100)).unwrap();
+    let mut tree = LimitTree::new(4, BudgetConfig::new(100)).unwrap();
     let config = BudgetConfig {
         hard_bytes: 80,
         soft_bytes: 50,
@@ -175,12 +162,11 @@ fn floors_and_soft_limits_bound_the_hard_one() {
 
 #[test]
 fn a_soft_limit_tells_once_until_it_was_left() {
-    let mut table = table(1);
     let config = BudgetConfig {
         soft_bytes: 10,
         ..named(20, 7)
     };
-    let mut tree = LimitTree::new(&mut table, config).unwrap();
+    let mut tree = LimitTree::new(1, config).unwrap();
     let root = tree.root();
     tree.charge(root, 10).unwrap();
     assert_eq!(tree.take_event(), None, "up to the limit is not past it");
@@ -207,8 +193,7 @@ fn a_soft_limit_tells_once_until_it_was_left() {
 
 #[test]
 fn a_deferred_shrink_tells_when_the_last_byte_above_has_gone() {
-    let mut table = table(2);
-    let mut tree = LimitTree::new(&mut table, BudgetConfig::new(100)).unwrap();
+    let mut tree = LimitTree::new(2, BudgetConfig::new(100)).unwrap();
     let pool = tree.add(tree.root(), BudgetConfig::new(100)).unwrap();
     tree.charge(pool, 50).unwrap();
     let answer = tree.set(tree.root(), 30, None);
@@ -233,8 +218,7 @@ fn a_deferred_shrink_tells_when_the_last_byte_above_has_gone() {
 
 #[test]
 fn what_is_held_already_counts_beyond_the_limit() {
-    let mut table = table(2);
-    let mut tree = LimitTree::new(&mut table, BudgetConfig::new(100)).unwrap();
+    let mut tree = LimitTree::new(2, BudgetConfig::new(100)).unwrap();
     let pool = tree.add(tree.root(), BudgetConfig::new(u64::MAX)).unwrap();
     tree.charge(pool, 90).unwrap();
     tree.hold(pool, 11).unwrap();
@@ -257,8 +241,7 @@ fn what_is_held_already_counts_beyond_the_limit() {
 
 #[test]
 fn what_stands_below_is_known() {
-    let mut table = table(4);
-    let mut tree = LimitTree::new(&mut table, BudgetConfig::new(1)).unwrap();
+    let mut tree = LimitTree::new(4, BudgetConfig::new(1)).unwrap();
     let a = tree.add(tree.root(), BudgetConfig::new(1)).unwrap();
     let b = tree.add(a, BudgetConfig::new(1)).unwrap();
     let c = tree.add(tree.root(), BudgetConfig::new(1)).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use larder_core::limits::{
-    BudgetConfig, BudgetError, BudgetId, BudgetNode, LimitAnswer, LimitEventKind, LimitTree,
+    BudgetConfig, BudgetError, BudgetId, LimitAnswer, LimitEventKind, LimitTree,
 };
 use larder_model::Random;
 
@@ -85,7 +85,7 @@ fn pick(slow: &Slow, random: &mut Random) -> usize {
     *slow.budgets.keys().nth(at).unwrap()
 }
 
-fn set(tree: &mut LimitTree<'_>, slow: &mut Slow, random: &mut Random, at: usize) {
+fn set(tree: &mut LimitTree, slow: &mut Slow, random: &mut Random, at: usize) {
     let plain = slow.budgets[&at];
     let hard = random.below(400);
     let soft = (random.below(2) == 0).then(|| random.below(400));
@@ -103,7 +103,7 @@ fn set(tree: &mut LimitTree<'_>, slow: &mut Slow, random: &mut Random, at: usize
     }
 }
 
-fn add(tree: &mut LimitTree<'_>, slow: &mut Slow, random: &mut Random, records: usize) {
+fn add(tree: &mut LimitTree, slow: &mut Slow, random: &mut Random, records: usize) {
     let parent = pick(slow, random);
     let floor = random.below(20);
     let config = BudgetConfig {
@@ -128,7 +128,7 @@ fn add(tree: &mut LimitTree<'_>, slow: &mut Slow, random: &mut Random, records: 
     }
 }
 
-fn one(tree: &mut LimitTree<'_>, slow: &mut Slow, random: &mut Random, records: usize) {
+fn one(tree: &mut LimitTree, slow: &mut Slow, random: &mut Random, records: usize) {
     let at = pick(slow, random);
     let id = slow.budgets[&at].id;
     match random.below(11) {
@@ -181,8 +181,7 @@ fn a_tree_answers_as_the_obvious_one() {
         println!("seed {seed}");
         let mut random = Random::new(seed);
         let records = 2 + random.below(12) as usize;
-        let mut table = vec![BudgetNode::VACANT; records];
-        let mut tree = LimitTree::new(&mut table, BudgetConfig::new(300)).unwrap();
+        let mut tree = LimitTree::new(records, BudgetConfig::new(300)).unwrap();
         let root = Plain {
             id: tree.root(),
             parent: None,
@@ -238,8 +237,7 @@ fn am_3_nothing_is_granted_above_a_lowered_limit_whichever_pool_grants() {
     for seed in 0..40 {
         println!("seed {seed}");
         let mut random = Random::new(seed);
-        let mut table = [BudgetNode::VACANT; 6];
-        let mut tree = LimitTree::new(&mut table, BudgetConfig::new(200)).unwrap();
+        let mut tree = LimitTree::new(6, BudgetConfig::new(200)).unwrap();
         let tenant = tree.add(tree.root(), BudgetConfig::new(150)).unwrap();
         let parents = [tenant, tenant, tenant, tree.root()];
         let pools = parents.map(|parent| tree.add(parent, BudgetConfig::new(u64::MAX)).unwrap());

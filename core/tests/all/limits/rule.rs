@@ -1,13 +1,12 @@
 //! What pools may have live while a budget above them is in excess.
 
-use larder_core::limits::{BudgetConfig, BudgetNode, LimitAnswer, LimitTree};
+use larder_core::limits::{BudgetConfig, LimitAnswer, LimitTree};
 
 const NO_LIMIT: BudgetConfig = BudgetConfig::new(u64::MAX);
 
 #[test]
 fn while_a_budget_is_in_excess_each_pool_may_have_what_it_holds_less_the_excess() {
-    let mut table = [BudgetNode::VACANT; 4];
-    let mut tree = LimitTree::new(&mut table, BudgetConfig::new(100)).unwrap();
+    let mut tree = LimitTree::new(4, BudgetConfig::new(100)).unwrap();
     let root = tree.root();
     let [a, b, c] = [60, 30, 0].map(|bytes| {
         let pool = tree.add(root, NO_LIMIT).unwrap();
@@ -19,7 +18,7 @@ fn while_a_budget_is_in_excess_each_pool_may_have_what_it_holds_less_the_excess(
         tree.set(root, 50, None),
         LimitAnswer::Deferred { bytes: 40 }
     );
-    let may = |tree: &LimitTree<'_>| [a, b, c].map(|pool| tree.live_limit(pool).unwrap());
+    let may = |tree: &LimitTree| [a, b, c].map(|pool| tree.live_limit(pool).unwrap());
     assert_eq!(may(&tree), [20, 0, 0]);
     // Its own memory going back leaves a pool its bound, and lifts those of the others.
     tree.credit(a, 20).unwrap();
@@ -30,8 +29,7 @@ fn while_a_budget_is_in_excess_each_pool_may_have_what_it_holds_less_the_excess(
 
 #[test]
 fn the_budget_most_in_excess_on_the_way_up_binds() {
-    let mut table = [BudgetNode::VACANT; 3];
-    let mut tree = LimitTree::new(&mut table, BudgetConfig::new(100)).unwrap();
+    let mut tree = LimitTree::new(3, BudgetConfig::new(100)).unwrap();
     let tenant = tree.add(tree.root(), NO_LIMIT).unwrap();
     let pool = tree.add(tenant, BudgetConfig::new(90)).unwrap();
     tree.charge(pool, 60).unwrap();

@@ -6,7 +6,7 @@ use larder_core::pool::{Pool, PoolAllocator, PoolConfig};
 use larder_core::{Addr, AddrRange, BlockAllocator, FixedRange, Request};
 use larder_model::Source;
 
-use super::rig::{AnyPool, Rig, counters, fixed, tables, upstream_fixed};
+use super::rig::{AnyPool, Rig, counters, fixed, upstream_fixed};
 
 /// 1000 and 1001 bytes are 1024 and 1280 with the default's alignment of 256.
 fn by_bytes(limit_bytes: u64) -> Rig {
@@ -142,7 +142,7 @@ fn s2_10_a_lowered_limit_holds_at_once_and_is_no_eviction() {
     assert_eq!(rig.calls().releases, 5);
 }
 
-fn shared(config: PoolConfig) -> PoolAllocator<'static, Source> {
+fn shared(config: PoolConfig) -> PoolAllocator<Source> {
     PoolAllocator::new(Rig::new(config).pool, Source::new(0x1_0000, 1 << 20))
 }
 
@@ -197,8 +197,7 @@ fn s3_1_clearing_the_counters_keeps_what_is_live_and_held() {
     let mut rig = Rig::new(PoolConfig::default());
     let (small, large) = (rig.alloc(1000), rig.alloc(5000));
     rig.free(large);
-    let (buffers, slots) = tables(4);
-    let pool = Pool::new(PoolConfig::default(), buffers, slots).unwrap();
+    let pool = Pool::new(PoolConfig::default(), 4).unwrap();
     let shared = PoolAllocator::new(pool, Source::new(0x1_0000, 1 << 20));
     let kept = shared.alloc(&Request::new(5000)).unwrap().block;
     shared.free(kept).unwrap();
@@ -228,8 +227,7 @@ fn s3_1_clearing_the_counters_keeps_what_is_live_and_held() {
 
 #[test]
 fn counters_of_all_allocators_begin_anew_and_upstreams_go_on() {
-    let (buffers, slots) = tables(8);
-    let pool = Pool::new(fixed(2), buffers, slots).unwrap();
+    let pool = Pool::new(fixed(2), 8).unwrap();
     let range = AddrRange::new(Addr::new(1 << 20), 1 << 20).unwrap();
     let pool = PoolAllocator::new(pool, FixedRange::new(range));
     let [one, two] = [100, 300].map(|bytes| pool.alloc(&Request::new(bytes)).unwrap().block);

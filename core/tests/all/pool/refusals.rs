@@ -12,11 +12,10 @@ use larder_core::{
 use larder_model::Source;
 use larder_model::tensorflow::pool as upstream;
 
-use super::rig::{counters, tables};
+use super::rig::counters;
 
-fn over(config: PoolConfig, records: usize, source: Source) -> PoolAllocator<'static, Source> {
-    let (buffers, slots) = tables(records);
-    let pool = Pool::new(config, buffers, slots).unwrap();
+fn over(config: PoolConfig, records: usize, source: Source) -> PoolAllocator<Source> {
+    let pool = Pool::new(config, records).unwrap();
     PoolAllocator::new(pool, source)
 }
 
@@ -29,17 +28,15 @@ fn request(bytes: u64) -> Request {
 }
 
 #[test]
-fn tables_that_are_too_short_are_refused_and_the_shortest_serve() {
-    let make = |records: usize, slots: usize| {
-        let (buffers, _) = tables(records);
-        let slots = Box::leak(vec![9; slots].into_boxed_slice());
-        Pool::new(PoolConfig::default(), buffers, slots).map(|_| ())
-    };
-    assert_eq!(make(0, 9), Err(ConfigError::Table));
-    assert_eq!(make(1, 3), Ok(()));
-    assert_eq!(make(1, 2), Err(ConfigError::Index));
-    assert_eq!(make(20, 40), Err(ConfigError::Index));
-    assert_eq!(make(20, 41), Ok(()));
+fn a_pool_without_room_is_refused_and_one_with_room_for_one_buffer_serves() {
+    let none = Pool::new(PoolConfig::default(), 0);
+    assert_eq!(none.map(|_| ()), Err(ConfigError::Table));
+    let pool = over(PoolConfig::default(), 1, source());
+    let block = pool.alloc(&request(1000)).unwrap().block;
+    let full = pool.alloc(&request(1000)).unwrap_err();
+    assert_eq!(full, AllocError::TableFull { records: 1 });
+    pool.free(block).unwrap();
+    assert!(pool.alloc(&request(9000)).is_ok());
 }
 
 #[test]
@@ -73,8 +70,7 @@ fn a_full_table_gives_its_oldest_idle_buffer_back_and_refuses_when_all_are_out()
 fn a_full_table_offers_one_kept_buffer_after_another_until_a_record_is_free() {
     // Takes its end back only, so the oldest is refused.
     let range = AddrRange::new(Addr::new(0x1_0000), 1 << 16).unwrap();
-    let (buffers, slots) = tables(3);
-    let pool = Pool::new(PoolConfig::default(), buffers, slots).unwrap();
+    let pool = Pool::new(PoolConfig::default(), 3).unwrap();
     let pool = PoolAllocator::new(pool, FixedRange::new(range));
     let blocks = [1000, 2000, 3000].map(|bytes| pool.alloc(&request(bytes)).unwrap().block);
     let [first, second, last] = blocks;
@@ -175,9 +171,8 @@ fn every_refused_call_leaves_the_books_in_order() {
     }
     let scenario = |position: u32| {
         let left = Cell::new(position);
-        let (buffers, slots) = tables(6);
         let config = PoolConfig::new(2, 6000);
-        let pool = Pool::new(config, buffers, slots).unwrap();
+        let pool = Pool::new(config, 6).unwrap();
         let inner = Source::new(0x1000, 1 << 20);
         let source = Refusing {
             inner,
@@ -215,10 +210,8 @@ fn every_refused_call_leaves_the_books_in_order() {
 
 #[test]
 fn a_range_that_does_not_serve_goes_back_with_the_reason() {
-    let (buffers, slots) = tables(4);
-    let mut pool = Pool::new(PoolConfig::default(), buffers, slots).unwrap();
-    let (buffers, slots) = tables(4);
-    let mut other = Pool::new(PoolConfig::default(), buffers, slots).unwrap();
+    let mut pool = Pool::new(PoolConfig::default(), 4).unwrap();
+    let mut other = Pool::new(PoolConfig::default(), 4).unwrap();
     let range = |start, bytes| AddrRange::new(Addr::new(start), bytes).unwrap();
     for (start, bytes, unfit) in [
         (0x1000, 1023, RegionError::TooSmall),
@@ -284,7 +277,6 @@ fn foreign_blocks_and_second_frees_are_refused_and_change_nothing() {
 
 #[test]
 fn tickets_of_a_tables_former_pool_are_refused_and_change_nothing() {
-    let (buffers, slots) = tables(4);
     let config = PoolConfig {
         limit_buffers: 1,
         ..PoolConfig::default()
@@ -294,9 +286,10 @@ fn tickets_of_a_tables_former_pool_are_refused_and_change_nothing() {
         PoolStep::Grow(ticket) => ticket,
         PoolStep::Ready(grant) => panic!("{grant:?}"),
     };
-    // What the later pool has under way, in the records that the tickets name.
+    // What the later pool has under way, in the records that the tickets name. The heap most often gives it
+    // the table of the former one.
     for later in [0, 1, 2] {
-        let mut former = Pool::new(config, &mut *buffers, &mut *slots).unwrap();
+        let mut former = Pool::new(config, 4).unwrap();
         let kept = [0x1_0000, 0x2_0000].map(|start| {
             let ticket = miss(&mut former, 1000);
             former.commit(ticket, range(start)).unwrap().block
@@ -308,7 +301,7 @@ fn tickets_of_a_tables_former_pool_are_refused_and_change_nothing() {
         let leaving = former.take_leaving().unwrap();
         drop(former);
 
-        let mut pool = Pool::new(config, &mut *buffers, &mut *slots).unwrap();
+        let mut pool = Pool::new(config, 4).unwrap();
         let own: Vec<_> = (0..later).map(|_| miss(&mut pool, 2000)).collect();
         let [first, second] = misses;
         let rejected = pool.commit(first, range(0x3_0000)).unwrap_err();
@@ -350,8 +343,7 @@ fn sizes_that_overflow_are_too_large_and_huge_ones_are_the_sub_allocators_affair
     let aligned = request(1 << 63).aligned(Align::new(1 << 63).unwrap());
     assert_eq!(pool.alloc(&aligned).unwrap_err(), too_large(1 << 63));
     assert_eq!(pool.counters(), counters(0, 0, 0, 0));
-    let (buffers, slots) = tables(4);
-    let mut alone = Pool::new(PoolConfig::default(), buffers, slots).unwrap();
+    let mut alone = Pool::new(PoolConfig::default(), 4).unwrap();
     // Three of them together pass 64 bits while they are under way.
     let tickets = [(); 3].map(|()| match alone.alloc(&request(1 << 63)) {
         Ok(PoolStep::Grow(ticket)) => ticket,

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 
-use larder_core::pool::{Buffer, Pool, PoolConfig, PoolCounters, PoolStep};
+use larder_core::pool::{Pool, PoolConfig, PoolCounters, PoolStep};
 use larder_core::{
     Addr, AddrRange, Align, AllocError, Block, GrowRequest, Request, SubAllocError, SubAllocator,
 };
@@ -45,12 +45,6 @@ pub fn counters(from_pool: u64, put: u64, allocated: u64, evicted: u64) -> PoolC
 
 pub fn align(bytes: u64) -> Align {
     Align::new(bytes).unwrap()
-}
-
-pub fn tables(records: usize) -> (&'static mut [Buffer], &'static mut [u32]) {
-    let buffers = vec![Buffer::VACANT; records + 1].into_boxed_slice();
-    let slots = vec![0; 2 * (records + 1)].into_boxed_slice();
-    (Box::leak(buffers), Box::leak(slots))
 }
 
 /// Calls of a sub-allocator and their bytes, as upstream counts them.
@@ -186,15 +180,14 @@ impl AnyPool for Upstream {
 
 /// Ours, whose tickets are carried out here; invariants are walked after every call.
 pub struct Rig {
-    pub pool: Pool<'static>,
+    pub pool: Pool,
     source: Counted,
 }
 
 impl Rig {
     pub fn new(config: PoolConfig) -> Self {
-        let (buffers, slots) = tables(1 << 14);
         Self {
-            pool: Pool::new(config, buffers, slots).expect("a good configuration"),
+            pool: Pool::new(config, 1 << 14).expect("a good configuration"),
             source: Counted::default(),
         }
     }

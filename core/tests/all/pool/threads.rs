@@ -8,8 +8,6 @@ use larder_core::{
 };
 use larder_model::Random;
 
-use super::rig::tables;
-
 /// Knows what is out, and who gives back what is not. Refuses every 50th call of either kind.
 #[derive(Default)]
 struct Judge(Mutex<(u64, Vec<AddrRange>)>);
@@ -40,8 +38,7 @@ impl SubAllocator for Judge {
 
 #[test]
 fn threads_that_alloc_free_and_trim_share_no_buffer_and_lose_none() {
-    let (buffers, slots) = tables(40);
-    let pool = Pool::new(PoolConfig::new(4, 1 << 16), buffers, slots).unwrap();
+    let pool = Pool::new(PoolConfig::new(4, 1 << 16), 40).unwrap();
     let pool = PoolAllocator::<_>::new(pool, Judge::default());
     let used = Mutex::new(Vec::new());
     let give_back = |block: Block| {

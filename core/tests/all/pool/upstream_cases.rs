@@ -4,9 +4,7 @@ use larder_core::pool::{Pool, PoolConfig};
 use larder_core::{Align, AllocError, ConfigError, Request};
 use larder_model::tensorflow::pool::{NO_ROUNDING, PoolAllocator, buffer_bytes};
 
-use super::rig::{
-    AnyPool, Counted, Rig, align, counters, fixed, tables, upstream_fixed, upstream_growing,
-};
+use super::rig::{AnyPool, Counted, Rig, align, counters, fixed, upstream_fixed, upstream_growing};
 
 fn zero_bytes_count_nothing(mut pool: impl AnyPool) {
     assert!(pool.try_alloc(0, 4).is_none());
@@ -138,8 +136,7 @@ fn s2_9_the_name_is_given_back() {
 fn s2_1_a_growing_limit_of_0_is_an_error() {
     let upstream = PoolAllocator::new("pool", 0, true, NO_ROUNDING, Counted::default());
     assert!(upstream.is_none());
-    let (buffers, slots) = tables(4);
-    let made = Pool::new(PoolConfig::new(0, u64::MAX), buffers, slots);
+    let made = Pool::new(PoolConfig::new(0, u64::MAX), 4);
     assert_eq!(made.map(|_| ()), Err(ConfigError::PoolLimit));
     let mut rig = Rig::new(PoolConfig::new(1, u64::MAX));
     assert_eq!(rig.pool.set_limits(0, 5), Err(ConfigError::PoolLimit));

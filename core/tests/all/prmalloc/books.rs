@@ -1,9 +1,7 @@
-//! Tables for plans, and plans as lists of numbers.
+//! Room for plans, and plans as lists of numbers.
 
 use larder_core::Align;
-use larder_core::lifetime::prmalloc::{
-    AllocStat, BinRecord, BlockRecord, Interval, PlanTables, Plans, PolicyTables, VirtualRecord,
-};
+use larder_core::lifetime::prmalloc::{AllocStat, Interval, PlanCapacity, Plans};
 use larder_model::prmalloc as upstream;
 
 pub const KIB: u64 = 1 << 10;
@@ -13,28 +11,15 @@ pub fn align(bytes: u64) -> Align {
     Align::new(bytes).unwrap()
 }
 
-/// Tables for so many stats and so many bins, blocks and virtual blocks, which live as long as the
-/// program.
-pub fn tables(stats: usize, records: usize) -> PlanTables<'static> {
-    let policy = || PolicyTables {
-        bins: vec![BinRecord::VACANT; records].leak(),
-        blocks: vec![BlockRecord::VACANT; records].leak(),
-        virtuals: vec![VirtualRecord::VACANT; records].leak(),
-        members: vec![0; stats].leak(),
-    };
-    PlanTables {
-        stats: vec![AllocStat::VACANT; stats].leak(),
-        order: vec![0; stats].leak(),
-        policies: [policy(), policy(), policy()],
-        small: None,
+/// Room for so many stats and so many bins, blocks and virtual blocks.
+pub fn room(stats: usize, records: usize) -> PlanCapacity {
+    PlanCapacity {
+        stats,
+        bins: records,
+        blocks: records,
+        virtuals: records,
+        small: false,
     }
-}
-
-pub fn with_small(mut tables: PlanTables<'static>) -> PlanTables<'static> {
-    let (stats, records) = (tables.stats.len(), tables.policies[0].blocks.len());
-    let [small, ..] = self::tables(stats, records).policies;
-    tables.small = Some(small);
-    tables
 }
 
 /// For each bin in use: its class, its own blocks, and the class of each virtual block's target.
@@ -57,11 +42,11 @@ pub trait AnyPlans {
 }
 
 /// Ours, with room for so many stats.
-pub fn plans() -> Plans<'static> {
-    Plans::new(tables(256, 256))
+pub fn plans() -> Plans {
+    Plans::new(room(256, 256)).unwrap()
 }
 
-impl AnyPlans for Plans<'_> {
+impl AnyPlans for Plans {
     fn round(&mut self, stats: &[AllocStat]) -> bool {
         stats.iter().for_each(|stat| self.push(*stat));
         self.fit().unwrap()

@@ -10,14 +10,13 @@ use larder_core::lifetime::prmalloc::{
 use larder_model::prmalloc as upstream;
 use larder_model::prmalloc::Fit;
 
-use crate::prmalloc::books::{AnyPlans, tables};
+use crate::prmalloc::books::{AnyPlans, room};
 
-pub fn planner_with(config: PlannerConfig, stats: usize, records: usize) -> Planner<'static> {
-    let pending = vec![AllocStat::VACANT; stats].leak();
-    Planner::new(config, pending, tables(stats, records))
+pub fn planner_with(config: PlannerConfig, stats: usize, records: usize) -> Planner {
+    Planner::new(config, room(stats, records)).unwrap()
 }
 
-fn planner(config: PlannerConfig) -> Planner<'static> {
+fn planner(config: PlannerConfig) -> Planner {
     planner_with(config, 1 << 14, 1 << 9)
 }
 
@@ -31,7 +30,7 @@ trait AnyPlanner {
 }
 
 /// Ours, with the step under way.
-struct Ours(Planner<'static>, Option<OpenStep>);
+struct Ours(Planner, Option<OpenStep>);
 
 impl AnyPlanner for Ours {
     fn start(&mut self) {

@@ -6,8 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, Interval, LiveRecord, PlanError, PlannedPoolConfig, PoolBin, PoolBlock, PoolCounts,
-    PoolTables, PoolVirtual, TensorPool, Window,
+    Interval, PlanCapacity, PlanError, PlannedPoolConfig, PoolCounts, TensorPool, Window,
 };
 use larder_core::{
     Addr, AddrRange, Align, AllocError, FreeError, GrowRequest, SubAllocError, SubAllocator,
@@ -15,7 +14,7 @@ use larder_core::{
 use larder_model::prmalloc as upstream;
 use larder_model::prmalloc::Form;
 
-use crate::prmalloc::books::{align, tables, with_small};
+use crate::prmalloc::books::{align, room};
 
 /// A backend whose addresses ascend, with gaps, and are never given twice.
 pub struct Mock {
@@ -91,25 +90,16 @@ impl SubAllocator for Mock {
     }
 }
 
-pub type Pool = TensorPool<'static, Mock>;
+pub type Pool = TensorPool<Mock>;
 
 /// A pool with room for so many stats, and records enough for them.
 pub fn pool_with(config: PlannedPoolConfig, small: bool, stats: usize) -> Pool {
     let records = stats.min(4096);
-    let plans = tables(stats, records);
-    let plans = if small { with_small(plans) } else { plans };
-    fn leaked<T>(records: usize, vacant: fn() -> T) -> &'static [T] {
-        Vec::leak((0..records).map(|_| vacant()).collect())
-    }
-    let tables = PoolTables {
-        pending: vec![AllocStat::VACANT; stats].leak(),
-        plans,
-        bins: [(); 2].map(|()| leaked(records, PoolBin::vacant)),
-        blocks: [(); 2].map(|()| leaked(records, PoolBlock::vacant)),
-        virtuals: [(); 2].map(|()| leaked(records, PoolVirtual::vacant)),
-        live: vec![LiveRecord::VACANT; 2 * records].leak(),
+    let room = PlanCapacity {
+        small,
+        ..room(stats, records)
     };
-    TensorPool::new(config, tables, Mock::new())
+    TensorPool::new(config, room, 2 * records, Mock::new()).unwrap()
 }
 
 pub fn pool(config: PlannedPoolConfig) -> Pool {

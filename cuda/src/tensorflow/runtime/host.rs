@@ -123,7 +123,7 @@ impl HostAllocator {
             CpuKind::Pool => (POOL_NAME, Arc::new(HostPool::new(source, watch)?)),
             CpuKind::Base => (BASE_NAME, Arc::new(Base::new())),
         };
-        Ok(Self::of(name, node, memory, logs))
+        Self::of(name, node, memory, logs)
     }
 
     /// Pinned memory through a context. Wholly free regions go back before an allocation fails if `collects` says so.
@@ -136,10 +136,15 @@ impl HostAllocator {
     ) -> Result<Self, RuntimeError> {
         let source = PinnedMemory::new(context);
         let memory = Arc::new(WatchedPool::new(source, watch, limit_bytes, collects)?);
-        Ok(Self::of(PINNED_NAME, Some(node), memory, false))
+        Self::of(PINNED_NAME, Some(node), memory, false)
     }
 
-    fn of(name: &'static str, node: Option<Node>, memory: Arc<dyn HostBlocks>, logs: bool) -> Self {
+    fn of(
+        name: &'static str,
+        node: Option<Node>,
+        memory: Arc<dyn HostBlocks>,
+        logs: bool,
+    ) -> Result<Self, RuntimeError> {
         let make = |memory, log| {
             Self(Arc::new(HostInner {
                 name,
@@ -149,7 +154,7 @@ impl HostAllocator {
             }))
         };
         let log = logs.then(|| logged(make(memory.clone(), None)));
-        make(memory, log)
+        Ok(make(memory, log.transpose()?))
     }
 
     /// What was counted call by call, where memory is logged.
@@ -212,7 +217,7 @@ impl HostAllocator {
 
     fn blocks(&self) -> &dyn BlockAllocator {
         match &self.0.log {
-            Some(log) => &**log,
+            Some(log) => log,
             None => self.0.memory.blocks(),
         }
     }

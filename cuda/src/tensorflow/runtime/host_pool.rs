@@ -2,14 +2,13 @@
 
 use core::mem::ManuallyDrop;
 
-use larder_core::pool::{Buffer, Pool, PoolAllocator, PoolConfig};
+use larder_core::pool::{Pool, PoolAllocator, PoolConfig};
 use larder_core::{BlockAllocator, ConfigError};
 
 use super::cpu_memory::{Binding, CpuMemory};
 use super::host::HostBlocks;
 use super::watch::{Watch, Watched};
 use crate::lock_wait::Yield;
-use crate::with_tables::WithTables;
 
 /// Idle buffers to begin with; upstream's, which grows by itself as ours does.
 const IDLE: u32 = 100;
@@ -20,11 +19,11 @@ const IDLE_BYTES: u64 = 1 << 30;
 /// Buffers, out or idle, at most.
 const BUFFERS: usize = 1 << 16;
 
-/// A pool that owns its tables. Dropped with blocks in use it leaves their memory and its tables alone for as long
-/// as the process lives.
+/// A pool. Dropped with blocks in use it leaves their memory and its records alone for as long as
+/// the process lives.
 pub(super) struct HostPool {
     /// Dropped in `drop`.
-    pool: ManuallyDrop<WithTables<PoolAllocator<'static, Watched<CpuMemory>, Yield>>>,
+    pool: ManuallyDrop<PoolAllocator<Watched<CpuMemory>, Yield>>,
 }
 
 impl HostPool {
@@ -34,17 +33,8 @@ impl HostPool {
             name: "cpu_pool",
             ..PoolConfig::new(IDLE, IDLE_BYTES)
         };
-        // SAFETY: the tables go into the pool, which nobody takes apart.
-        let pool = unsafe {
-            WithTables::try_new(|tables| {
-                let buffers = tables.lend(vec![Buffer::VACANT; BUFFERS]);
-                let slots = tables.lend(vec![0; 2 * BUFFERS + 1]);
-                // Only a configuration or tables that cannot be, and all are fixed.
-                let pool = Pool::new(config, buffers, slots)?;
-                let source = Watched::new(source, watch);
-                Ok::<_, ConfigError>(PoolAllocator::with_wait(pool, source))
-            })?
-        };
+        let pool = Pool::new(config, BUFFERS)?;
+        let pool = PoolAllocator::with_wait(pool, Watched::new(source, watch));
         Ok(Self {
             pool: ManuallyDrop::new(pool),
         })
@@ -64,7 +54,7 @@ impl Drop for HostPool {
 
 impl HostBlocks for HostPool {
     fn blocks(&self) -> &dyn BlockAllocator {
-        &**self.pool
+        &*self.pool
     }
 
     fn live_blocks(&self) -> u64 {

@@ -2,11 +2,10 @@
 
 use std::time::Instant;
 
-use larder_core::BlockAllocator;
-use larder_core::decorate::{Ticks, TrackRecord, Tracked};
+use larder_core::decorate::{Ticks, Tracked};
+use larder_core::{BlockAllocator, ConfigError};
 
 use crate::lock_wait::Yield;
-use crate::with_tables::WithTables;
 
 /// Records that are kept: the newest.
 const RECORDS: usize = 1 << 12;
@@ -20,18 +19,12 @@ impl Ticks for Clock {
     }
 }
 
-/// An allocator, its records, and the ring that holds them.
-pub(super) type Logged<A> = WithTables<Tracked<'static, A, Clock, Yield>>;
+/// An allocator and its records.
+pub(super) type Logged<A> = Tracked<A, Clock, Yield>;
 
 /// Records each call of an allocator.
-pub(super) fn logged<A: BlockAllocator>(inner: A) -> Logged<A> {
+pub(super) fn logged<A: BlockAllocator>(inner: A) -> Result<Logged<A>, ConfigError> {
     let clock = Clock(Instant::now());
-    // Sizes are tracked below, so no rows are needed.
-    // SAFETY: the ring goes into the decorator, which nobody takes apart.
-    unsafe {
-        WithTables::new(|tables| {
-            let ring: &mut [Option<TrackRecord>] = tables.lend(vec![None; RECORDS]);
-            Tracked::with_ticks(inner, clock, ring, None)
-        })
-    }
+    // Sizes are tracked below.
+    Tracked::with_ticks(inner, clock, RECORDS, None)
 }

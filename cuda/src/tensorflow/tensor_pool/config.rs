@@ -1,6 +1,6 @@
 //! How a pool is made: what it does, and how much its tables hold.
 
-use larder_core::lifetime::prmalloc::PlannedPoolConfig;
+use larder_core::lifetime::prmalloc::{PlanCapacity, PlannedPoolConfig};
 
 /// Blocks freed between two rounds, and blocks of the device in use, that tables have room for.
 const STATS: usize = 1 << 14;
@@ -11,8 +11,9 @@ const BLOCKS: usize = 1 << 13;
 
 /// How a [`DeviceTensorPool`](super::DeviceTensorPool) is made.
 ///
-/// The tables are host memory, taken when the pool is made and given back with it; a full one is an
-/// error and nothing else. As they are, they hold some 7 MiB.
+/// The tables are host memory, reserved when the pool is made and given back with it; a full one is
+/// an error and nothing else. As they are, they take 12 MiB of addresses, and memory for what is
+/// recorded and planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TensorPoolConfig {
     /// How steps are recorded, and when they are planned again.
@@ -47,6 +48,16 @@ impl TensorPoolConfig {
             blocks: BLOCKS,
             virtuals: BLOCKS,
             live: STATS,
+        }
+    }
+
+    pub(super) const fn room(&self) -> PlanCapacity {
+        PlanCapacity {
+            stats: self.stats,
+            bins: self.bins,
+            blocks: self.blocks,
+            virtuals: self.virtuals,
+            small: self.plans_small,
         }
     }
 }

@@ -11,7 +11,6 @@
 
 mod config;
 mod on_stream;
-mod tables;
 
 use core::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -33,7 +32,6 @@ use crate::driver::locked;
 use crate::lock_wait::Yield;
 use crate::stream::allocator::{BLOCK_ALIGN, Live};
 use crate::stream::per_stream::OneStream;
-use crate::with_tables::WithTables;
 use crate::{DeviceAllocError, DeviceAllocator, DeviceFreeError};
 
 /// Pools made so far; which one a block is of.
@@ -70,7 +68,7 @@ static MADE: AtomicU32 = AtomicU32::new(1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct DeviceTensorPool {
-    pool: WithTables<TensorPool<'static, StreamSource, Yield>>,
+    pool: TensorPool<StreamSource, Yield>,
     /// What its blocks carry for a handle.
     number: ChunkHandle,
     live_blocks: AtomicU64,
@@ -83,7 +81,8 @@ impl DeviceTensorPool {
     ///
     /// # Errors
     /// [`DeviceAllocError::Stream`] if the stream is of another context than the memory, or the default
-    /// stream that each thread has of its own.
+    /// stream that each thread has of its own. [`DeviceAllocError::Config`] if the process heap has no
+    /// memory for so many records.
     pub fn new(
         memory: &DeviceAllocator,
         stream: &Arc<CudaStream>,
@@ -95,14 +94,11 @@ impl DeviceTensorPool {
         }
         let number = ChunkHandle::new(MADE.fetch_add(1, Ordering::Relaxed));
         let backend = StreamSource::new(memory.clone(), stream.clone());
-        // SAFETY: the tables go into the pool, which nobody takes apart.
-        let pool = unsafe {
-            WithTables::new(|tables| {
-                TensorPool::new(config.pool, tables::lend(tables, &config), backend)
-            })
-        };
+        // As many slots again as blocks, so that they are found quickly.
+        let live = config.live.saturating_mul(2);
+        let pool = TensorPool::new(config.pool, config.room(), live, backend);
         Ok(Self {
-            pool,
+            pool: pool.map_err(DeviceAllocError::Config)?,
             // 0 comes once in 2^32 pools.
             number: number.ok_or(DeviceAllocError::Stream)?,
             live_blocks: AtomicU64::new(0),

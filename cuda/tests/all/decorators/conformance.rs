@@ -9,7 +9,7 @@ use larder_core::{MemoryAccess, Pattern};
 use larder_cuda::{ArenaPolicy, CheckedConfig, DeviceConfig};
 use larder_model::conformance::{Expect, run};
 
-use super::{Setup, places, rows};
+use super::Setup;
 use crate::common::alone_and_clean;
 
 /// A point is a free in the stream's order, so it is never too far ahead.
@@ -28,21 +28,21 @@ fn run_decorated<A: BlockAllocator>(allocator: &A, access: &impl MemoryAccess) {
     let guards = GuardConfig::new();
     let quarantine = QuarantineConfig::new(64 << 10);
     run(allocator, access, IN_ORDER);
-    run(&Tracked::new(allocator, places(8)), access, IN_ORDER);
-    let guarded = Guarded::new(allocator, access, guards, rows(32));
+    run(&Tracked::new(allocator, 8).unwrap(), access, IN_ORDER);
+    let guarded = Guarded::new(allocator, access, guards, 32).unwrap();
     run(&guarded, access, IN_ORDER);
     assert_eq!(guarded.take_finding(), None);
     let reset = Poisoned::new(allocator, access, Pattern::F32_NAN).unwrap();
     run(&reset, access, IN_ORDER);
     assert_eq!(reset.failures(), 0);
-    let held = Quarantined::new(allocator, access, quarantine, places(16)).unwrap();
+    let held = Quarantined::new(allocator, access, quarantine, 16).unwrap();
     run(&held, access, KEEPS_BACK);
     held.drain();
     assert_eq!(held.take_finding(), None);
 
-    let tracked = Tracked::new(allocator, places(8));
-    let guarded = Guarded::new(&tracked, access, guards, rows(48));
-    let held = Quarantined::new(&guarded, access, quarantine, places(16)).unwrap();
+    let tracked = Tracked::new(allocator, 8).unwrap();
+    let guarded = Guarded::new(&tracked, access, guards, 48).unwrap();
+    let held = Quarantined::new(&guarded, access, quarantine, 16).unwrap();
     let reset = Poisoned::new(&held, access, Pattern::F64_NAN).unwrap();
     run(&reset, access, KEEPS_BACK);
     held.drain();

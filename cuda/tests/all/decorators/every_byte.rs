@@ -3,7 +3,7 @@
 use larder_core::decorate::{CheckError, GuardConfig, Guarded, Which};
 use larder_core::{Align, BlockAllocator, Request};
 
-use super::{Setup, rows};
+use super::Setup;
 use crate::common::{alone_and_clean, fill};
 
 #[test]
@@ -11,7 +11,7 @@ fn f7_every_changed_byte_of_the_guards_is_found_and_none_of_the_block() {
     alone_and_clean(|control| {
         let setup = Setup::new();
         let (memory, access) = setup.on_stream();
-        let guarded = Guarded::new(&memory, &access, GuardConfig::new(), rows(4));
+        let guarded = Guarded::new(&memory, &access, GuardConfig::new(), 4).unwrap();
         let cases = [
             (1, 1),
             (3, 8),

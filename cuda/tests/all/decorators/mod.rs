@@ -15,7 +15,6 @@ mod upstream_cases;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use larder_core::decorate::Row;
 use larder_core::{Addr, Block, BlockAllocator, MemoryAccess, Request, StreamId};
 use larder_cuda::{
     CheckedConfig, CheckedMemory, Context, DeviceAccess, DeviceAllocator, DeviceConfig,
@@ -56,16 +55,6 @@ impl Setup {
     pub(crate) fn checked(&self, config: CheckedConfig) -> CheckedMemory {
         checked(&self.memory, &self.stream, config).unwrap()
     }
-}
-
-pub(crate) fn rows<E>(count: usize) -> &'static mut [Row<E>] {
-    let rows: Vec<Row<E>> = (0..count).map(|_| Row::VACANT).collect();
-    rows.leak()
-}
-
-pub(crate) fn places<T>(count: usize) -> &'static mut [Option<T>] {
-    let places: Vec<Option<T>> = (0..count).map(|_| None).collect();
-    places.leak()
 }
 
 pub(crate) fn alloc(allocator: &impl BlockAllocator, bytes: u64) -> Block {

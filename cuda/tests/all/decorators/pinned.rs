@@ -8,7 +8,7 @@ use larder_core::{
 use larder_cuda::{Context, DeviceAccess, DeviceAllocError, PinnedAllocator, PinnedConfig};
 use larder_model::conformance::{Expect, run};
 
-use super::{alloc, rows};
+use super::alloc;
 use crate::common::{MIB, alone_and_clean, fill};
 
 /// What a stream still uses is live until it is not.
@@ -34,7 +34,7 @@ fn pinned_memory_and_decorators_over_it_keep_the_promises_of_the_trait() {
         // SAFETY: the suite touches blocks that it holds.
         let access = unsafe { DeviceAccess::new(&context, &stream) };
         run(&memory, &access, LATER);
-        let guarded = Guarded::new(&memory, &access, GuardConfig::new(), rows(32));
+        let guarded = Guarded::new(&memory, &access, GuardConfig::new(), 32).unwrap();
         let reset = Poisoned::new(&guarded, &access, Pattern::F64_NAN).unwrap();
         run(&reset, &access, LATER);
         assert_eq!(guarded.take_finding(), None);

@@ -4,10 +4,10 @@ use larder_core::decorate::{CheckError, Damage, GuardConfig, Guarded, Poisoned, 
 use larder_core::{Block, BlockAllocator, Pattern, Request};
 use larder_cuda::{CheckedConfig, DeviceAccess, StreamMemory};
 
-use super::{Setup, alloc, read, rows, write};
+use super::{Setup, alloc, read, write};
 use crate::common::alone_and_clean;
 
-type Guards<'a> = Guarded<'static, &'a StreamMemory, &'a DeviceAccess>;
+type Guards<'a> = Guarded<&'a StreamMemory, &'a DeviceAccess>;
 
 const BOTH: [GuardConfig; 2] = [GuardConfig::new(), GuardConfig::tensorflow()];
 
@@ -16,7 +16,7 @@ fn guards<'a>(
     access: &'a DeviceAccess,
     config: GuardConfig,
 ) -> Guards<'a> {
-    Guarded::new(memory, access, config, rows(8))
+    Guarded::new(memory, access, config, 8).unwrap()
 }
 
 fn found(allocator: &Guards<'_>, block: Block) -> Damage {

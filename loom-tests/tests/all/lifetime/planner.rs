@@ -1,6 +1,8 @@
 //! L2: of all threads that stop, one gets the round.
 
-use larder_core::lifetime::prmalloc::{AllocStat, Interval, PlanError, PlannerStage, RoundEnd};
+use larder_core::lifetime::prmalloc::{
+    AllocStat, Interval, PlanError, Planner, PlannerStage, RoundEnd,
+};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -26,7 +28,7 @@ fn l2_a_step_that_began_before_a_round_does_not_get_the_next_one() {
         let planner = Arc::new(planner(9));
         let (mine, theirs) = (planner.start(), planner.start());
         let other = Arc::clone(&planner);
-        let run = |planner: &larder_core::lifetime::prmalloc::Planner<'_>, step| {
+        let run = |planner: &Planner, step| {
             planner
                 .stop(step)
                 .is_some_and(|round| planner.run(round).is_ok())

@@ -1,7 +1,7 @@
 //! Broken twins of the four protocols: each with the one line wrong that the checker must notice.
 
-use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 use crate::lifetime::world::explore;
@@ -33,7 +33,7 @@ fn broken_twin_l1_a_stack_without_its_lock_is_found() {
 const ON: u64 = 1;
 const ROUNDING: u64 = 2;
 
-/// L2 without the swap: looks whether lives are recorded, then says that a round is due.
+/// L2 without the lock: looks whether lives are recorded, then says that a round is due.
 fn stop(switch: &AtomicU64) -> bool {
     let on = switch.load(Ordering::SeqCst) == ON;
     if on {
@@ -44,7 +44,7 @@ fn stop(switch: &AtomicU64) -> bool {
 
 #[test]
 #[should_panic(expected = "two rounds")]
-fn broken_twin_l2_a_store_instead_of_the_swap_is_found() {
+fn broken_twin_l2_a_round_begun_without_the_lock_is_found() {
     explore(|| {
         let switch = Arc::new(AtomicU64::new(ON));
         let other = Arc::clone(&switch);
@@ -54,31 +54,32 @@ fn broken_twin_l2_a_store_instead_of_the_swap_is_found() {
     });
 }
 
-/// L3: a plan, and the word that says it is there, with this order.
-fn publish(order: Ordering) {
+/// L3: whether a plan serves, and where its slab lies. Set by two locks of the mutex, or by one.
+fn install(sections: u64) {
     explore(move || {
-        let plan = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let plan = Arc::new(Mutex::new((false, 0)));
         let other = Arc::clone(&plan);
         let thread = thread::spawn(move || {
-            other.0.store(4096, Ordering::Relaxed);
-            other.1.store(1, order);
+            if sections == 2 {
+                other.lock().unwrap().0 = true;
+            }
+            *other.lock().unwrap() = (true, 4096);
         });
-        if plan.1.load(Ordering::Acquire) == 1 {
-            assert_eq!(plan.0.load(Ordering::Relaxed), 4096, "half a plan");
-        }
+        let (serves, slab) = *plan.lock().unwrap();
+        assert!(!serves || slab == 4096, "half a plan");
         thread.join().unwrap();
     });
 }
 
 #[test]
-fn twin_l3_a_plan_that_is_released_is_whole() {
-    publish(Ordering::Release);
+fn twin_l3_a_plan_that_serves_with_its_slab_is_whole() {
+    install(1);
 }
 
 #[test]
 #[should_panic(expected = "half a plan")]
-fn broken_twin_l3_a_plan_that_is_not_released_is_found() {
-    publish(Ordering::Relaxed);
+fn broken_twin_l3_a_plan_that_serves_before_its_slab_is_there_is_found() {
+    install(2);
 }
 
 const SLAB: u64 = 0x1000;
@@ -101,77 +102,39 @@ fn broken_twin_l3_a_free_that_asks_for_the_state_instead_of_the_address_is_found
     });
 }
 
-const CLOSED: u64 = 1 << 62;
-
-/// L4's gate: how one enters is what differs.
-struct Gate {
-    word: AtomicU64,
-    released: AtomicU64,
-}
-
-impl Gate {
-    fn release_if_empty(&self, word: u64) {
-        if word == CLOSED {
-            self.released.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    fn use_by(&self, enter: fn(&AtomicU64) -> bool) {
-        if enter(&self.word) {
-            assert_eq!(
-                self.released.load(Ordering::SeqCst),
-                0,
-                "used after release"
-            );
-            let left = self.word.fetch_sub(1, Ordering::AcqRel) - 1;
-            self.release_if_empty(left);
-        }
-    }
-}
-
-fn enter_and_close(enter: fn(&AtomicU64) -> bool) {
+/// L4: blocks in use of a plan that drains. Who frees one counts and decides by one lock, or by
+/// two.
+fn drain(sections: u64) {
     explore(move || {
-        let gate = Arc::new(Gate {
-            word: AtomicU64::new(0),
-            released: AtomicU64::new(0),
-        });
-        let other = Arc::clone(&gate);
-        let thread = thread::spawn(move || {
-            let left = other.word.fetch_or(CLOSED, Ordering::AcqRel) | CLOSED;
-            other.release_if_empty(left);
-        });
-        gate.use_by(enter);
+        let (used, released) = (Arc::new(Mutex::new(2)), Arc::new(AtomicU64::new(0)));
+        let free = move |used: &Mutex<u64>, released: &AtomicU64| {
+            let mut left = used.lock().unwrap();
+            *left -= 1;
+            let is_last = if sections == 2 {
+                drop(left);
+                *used.lock().unwrap() == 0
+            } else {
+                *left == 0
+            };
+            if is_last {
+                released.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        let other = (Arc::clone(&used), Arc::clone(&released));
+        let thread = thread::spawn(move || free(&other.0, &other.1));
+        free(&used, &released);
         thread.join().unwrap();
-        assert_eq!(gate.released.load(Ordering::SeqCst), 1, "released once");
+        assert_eq!(released.load(Ordering::SeqCst), 1, "released once");
     });
 }
 
-fn swap_in(word: &AtomicU64) -> bool {
-    let mut now = word.load(Ordering::Acquire);
-    while now & CLOSED == 0 {
-        match word.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return true,
-            Err(seen) => now = seen,
-        }
-    }
-    false
-}
-
-fn look_then_count(word: &AtomicU64) -> bool {
-    let open = word.load(Ordering::Acquire) & CLOSED == 0;
-    if open {
-        word.fetch_add(1, Ordering::AcqRel);
-    }
-    open
+#[test]
+fn twin_l4_the_last_block_counted_and_noticed_by_one_lock_passes() {
+    drain(1);
 }
 
 #[test]
-fn twin_l4_a_gate_entered_by_a_swap_passes() {
-    enter_and_close(swap_in);
-}
-
-#[test]
-#[should_panic(expected = "release")]
-fn broken_twin_l4_a_gate_looked_at_and_then_entered_is_found() {
-    enter_and_close(look_then_count);
+#[should_panic(expected = "released once")]
+fn broken_twin_l4_a_last_block_that_two_threads_notice_is_found() {
+    drain(2);
 }

@@ -1,11 +1,10 @@
-//! Small tables, and a backend that knows what is out.
+//! Little room, and a backend that knows what is out.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use larder_core::lifetime::prmalloc::{
-    AllocStat, BinRecord, BlockRecord, LiveRecord, PlanTables, PlannedPoolConfig, Planner,
-    PlannerConfig, PolicyTables, PoolBin, PoolBlock, PoolTables, TensorPool, VirtualRecord, Window,
+    PlanCapacity, PlannedPoolConfig, Planner, PlannerConfig, TensorPool, Window,
 };
 use larder_core::{Addr, AddrRange, Align, GrowRequest, SubAllocError, SubAllocator};
 
@@ -23,28 +22,17 @@ pub(crate) fn explore(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-fn pending() -> &'static mut [AllocStat] {
-    vec![AllocStat::VACANT; RECORDS].leak()
-}
-
-fn plan_tables() -> PlanTables<'static> {
-    let policy = || PolicyTables {
-        bins: vec![BinRecord::VACANT; RECORDS].leak(),
-        blocks: vec![BlockRecord::VACANT; RECORDS].leak(),
-        virtuals: vec![VirtualRecord::VACANT; RECORDS].leak(),
-        members: vec![0; RECORDS].leak(),
-    };
-    PlanTables {
-        stats: vec![AllocStat::VACANT; RECORDS].leak(),
-        order: vec![0; RECORDS].leak(),
-        policies: [policy(), policy(), policy()],
-        small: None,
-    }
-}
+const ROOM: PlanCapacity = PlanCapacity {
+    stats: RECORDS,
+    bins: RECORDS,
+    blocks: RECORDS,
+    virtuals: RECORDS,
+    small: false,
+};
 
 /// Recording from step 0 on, for so many rounds and one more.
-pub(crate) fn planner(max: i64) -> Planner<'static> {
-    Planner::new(config(max), pending(), plan_tables())
+pub(crate) fn planner(max: i64) -> Planner {
+    Planner::new(config(max), ROOM).unwrap()
 }
 
 fn config(max: i64) -> PlannerConfig {
@@ -55,27 +43,16 @@ fn config(max: i64) -> PlannerConfig {
     })
 }
 
-pub(crate) type Pool = TensorPool<'static, Device>;
+pub(crate) type Pool = TensorPool<Device>;
 
 /// A pool that plans at the end of its first step.
 pub(crate) fn pool() -> Pool {
-    fn leaked<T>(records: usize, vacant: fn() -> T) -> &'static [T] {
-        Vec::leak((0..records).map(|_| vacant()).collect())
-    }
-    let tables = PoolTables {
-        pending: pending(),
-        plans: plan_tables(),
-        bins: [(); 2].map(|()| leaked(1, PoolBin::vacant)),
-        blocks: [(); 2].map(|()| leaked(2, PoolBlock::vacant)),
-        virtuals: [&[], &[]],
-        live: vec![LiveRecord::VACANT; 5].leak(),
-    };
     let config = PlannedPoolConfig {
         planner: config(0),
         replan: None,
         ..PlannedPoolConfig::new()
     };
-    TensorPool::new(config, tables, Device::default())
+    TensorPool::new(config, ROOM, 5, Device::default()).unwrap()
 }
 
 /// A pool that serves from a plan of `blocks` blocks of [`SIZE`].

@@ -1,9 +1,6 @@
 //! What a pool counts, and when its plan no longer serves.
-//!
-//! AtomicCounts are relaxed: each is exact, two read together may be from different moments.
 
 use super::config::Replan;
-use crate::sync::{AtomicU64, Ordering};
 
 /// What a pool served and holds. Sizes below the smallest bin count nowhere in the first three.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,53 +22,6 @@ impl PoolCounts {
     /// Held from the backend.
     pub const fn reserved_bytes(&self) -> u64 {
         self.slab_bytes + self.direct_bytes
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct AtomicCounts {
-    pub(super) hits: AtomicU64,
-    pub(super) missed: AtomicU64,
-    pub(super) no_bin: AtomicU64,
-    slab_bytes: AtomicU64,
-    direct_bytes: AtomicU64,
-}
-
-impl AtomicCounts {
-    pub(super) fn new() -> Self {
-        Self {
-            hits: AtomicU64::new(0),
-            missed: AtomicU64::new(0),
-            no_bin: AtomicU64::new(0),
-            slab_bytes: AtomicU64::new(0),
-            direct_bytes: AtomicU64::new(0),
-        }
-    }
-
-    pub(super) fn took(&self, bytes: u64) {
-        self.direct_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(super) fn gave(&self, bytes: u64) {
-        self.direct_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    pub(super) fn took_slabs(&self, bytes: u64) {
-        self.slab_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(super) fn gave_slabs(&self, bytes: u64) {
-        self.slab_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    pub(super) fn read(&self) -> PoolCounts {
-        PoolCounts {
-            hits: self.hits.load(Ordering::Relaxed),
-            missed: self.missed.load(Ordering::Relaxed),
-            no_bin: self.no_bin.load(Ordering::Relaxed),
-            slab_bytes: self.slab_bytes.load(Ordering::Relaxed),
-            direct_bytes: self.direct_bytes.load(Ordering::Relaxed),
-        }
     }
 }
 

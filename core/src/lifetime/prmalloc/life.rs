@@ -1,0 +1,155 @@
+//! Lives of blocks, and the blocks of the backend by address, which takes the place of a header.
+//!
+//! Ticks are 64 bits wide, a count of events or microseconds, whatever the caller's clock gives.
+//! With a count no two events share a tick; with a clock they may.
+
+use crate::error::ConfigError;
+use crate::table::fixed_vec::FixedVec;
+use crate::table::probe;
+use crate::units::{Addr, AddrRange, Align};
+
+/// A block's life as it was recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AllocStat {
+    /// First tick.
+    pub begin: u64,
+    /// The tick of the free; never before `begin`.
+    pub end: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// The alignment that was asked for.
+    pub align: Align,
+}
+
+impl AllocStat {
+    /// Creates the life of a block of any alignment. An end before the beginning, from a clock that
+    /// stepped back, counts as the beginning.
+    pub const fn new(begin: u64, end: u64, bytes: u64) -> Self {
+        Self {
+            begin,
+            end: if end < begin { begin } else { end },
+            bytes,
+            align: Align::ONE,
+        }
+    }
+
+    /// Returns this life for a block aligned to `align`.
+    pub const fn aligned(self, align: Align) -> Self {
+        Self { align, ..self }
+    }
+}
+
+/// The life of a block in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Life {
+    /// Begin, size and alignment as requested; the end is not known yet.
+    pub(super) stat: AllocStat,
+    /// Steps begun when the block was allocated.
+    pub(super) born_step: u64,
+}
+
+/// A block of the backend in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Live {
+    /// The range that the backend gave.
+    pub(super) range: AddrRange,
+    pub(super) life: Life,
+}
+
+/// The blocks of the backend in use, in the slots of a [probed](crate::table::probe) table.
+#[derive(Debug)]
+pub(super) struct LiveMap {
+    slots: FixedVec<Option<Live>>,
+    used: usize,
+}
+
+impl LiveMap {
+    /// Creates a map of `slots` slots, of which one stays vacant.
+    pub(super) fn new(slots: usize) -> Result<Self, ConfigError> {
+        Ok(Self {
+            slots: FixedVec::filled_with(slots, || None)?,
+            used: 0,
+        })
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Inserts a block. Returns `false` if the map is full or holds the address already.
+    pub(super) fn insert(&mut self, live: Live) -> bool {
+        // One slot stays vacant, so that every search ends.
+        if self.used + 1 >= self.slots.len() {
+            return false;
+        }
+        let start = live.range.start().get();
+        let Err(slot) = probe::find(&self.slots, start, key_of) else {
+            return false;
+        };
+        self.slots[slot] = Some(live);
+        self.used += 1;
+        true
+    }
+
+    /// Removes the block at the address and returns it.
+    pub(super) fn remove(&mut self, addr: Addr) -> Option<Live> {
+        let slot = probe::find(&self.slots, addr.get(), key_of).ok()?;
+        self.used -= 1;
+        probe::remove(&mut self.slots, slot, None, key_of)?
+    }
+}
+
+fn key_of(slot: &Option<Live>) -> Option<u64> {
+    slot.map(|live| live.range.start().get())
+}
+
+#[cfg(all(test, not(larder_loom)))]
+mod tests {
+    use super::*;
+
+    const FIRST: AddrRange = AddrRange::new(Addr::new(64), 1).unwrap();
+
+    fn map(slots: usize) -> LiveMap {
+        LiveMap::new(slots).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn live(place: u64) -> Live {
+        let start = Addr::new(64 * (place + 1));
+        Live {
+            range: AddrRange::new(start, 1).unwrap_or(FIRST),
+            life: Life {
+                stat: AllocStat::new(0, 0, 0),
+                born_step: place,
+            },
+        }
+    }
+
+    #[test]
+    fn random_inserts_and_removes_are_those_of_a_plain_list() {
+        let mut map = map(17);
+        let mut plain = [None; 40];
+        let mut seed: u64 = 7;
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let place = (seed >> 33) % 40;
+            let there = plain[place as usize];
+            if seed >> 63 == 0 {
+                let goes_in = plain.iter().flatten().count() < 16 && there.is_none();
+                assert_eq!(map.insert(live(place)), goes_in);
+                if goes_in {
+                    plain[place as usize] = Some(live(place));
+                }
+            } else {
+                assert_eq!(map.remove(live(place).range.start()), there);
+                plain[place as usize] = None;
+            }
+        }
+    }
+
+    #[test]
+    fn a_map_without_slots_takes_nothing() {
+        let mut map = map(0);
+        assert!(!map.insert(live(0)));
+        assert_eq!(map.remove(FIRST.start()), None);
+    }
+}

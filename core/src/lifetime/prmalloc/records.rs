@@ -1,0 +1,178 @@
+//! The records of a plan: bins, blocks and virtual blocks, and the lists that link them.
+//!
+//! They are the same while a plan is made and while it serves. Fields say where only one of the two
+//! uses them.
+
+use super::life::Life;
+use crate::units::Align;
+
+/// The place of a record in its table, or none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RecordLink(u32);
+
+impl RecordLink {
+    pub(super) const NIL: Self = Self(0);
+
+    /// The link to the record at `index`, which is below [`MAX_RECORDS`].
+    pub(super) const fn to(index: usize) -> Self {
+        Self(index as u32 + 1)
+    }
+
+    pub(super) const fn index(self) -> Option<usize> {
+        match self.0 {
+            0 => None,
+            place => Some(place as usize - 1),
+        }
+    }
+}
+
+/// Records that links can name.
+pub(super) const MAX_RECORDS: usize = u32::MAX as usize - 1;
+
+/// A record that stands in a list.
+pub(super) trait Listed {
+    fn next(&mut self) -> &mut RecordLink;
+}
+
+/// A list through records of one table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct List {
+    pub(super) first: RecordLink,
+    last: RecordLink,
+}
+
+impl List {
+    pub(super) const EMPTY: Self = Self {
+        first: RecordLink::NIL,
+        last: RecordLink::NIL,
+    };
+
+    /// Appends the record at `index`.
+    pub(super) fn append<R: Listed>(&mut self, records: &mut [R], index: usize) {
+        let link = RecordLink::to(index);
+        *records[index].next() = RecordLink::NIL;
+        match self.last.index() {
+            Some(last) => *records[last].next() = link,
+            None => self.first = link,
+        }
+        self.last = link;
+    }
+
+    /// Pushes the record at `index` to the front. From then on the list is a stack, to which
+    /// nothing is appended.
+    pub(super) fn push<R: Listed>(&mut self, records: &mut [R], index: usize) {
+        *records[index].next() = self.first;
+        self.first = RecordLink::to(index);
+    }
+
+    /// Removes the first record.
+    pub(super) fn pop<R: Listed>(&mut self, records: &mut [R]) -> Option<usize> {
+        let index = self.first.index()?;
+        self.first = *records[index].next();
+        Some(index)
+    }
+
+    /// Reverses the list. The record that was appended last is on top of the stack.
+    pub(super) fn reverse<R: Listed>(&mut self, records: &mut [R]) {
+        let mut rest = core::mem::replace(self, Self::EMPTY);
+        while let Some(index) = rest.pop(records) {
+            self.push(records, index);
+        }
+    }
+}
+
+/// The blocks of one size class.
+#[derive(Debug)]
+pub(super) struct Bin {
+    pub(super) class: u64,
+    /// The largest alignment that was asked for.
+    pub(super) align: Align,
+    /// Blocks of its own.
+    pub(super) block_count: u32,
+    /// Virtual blocks.
+    pub(super) virtual_count: u32,
+    /// Its blocks, oldest first; in a plan that serves, a stack of those that are free.
+    pub(super) blocks: List,
+    /// Its virtual blocks, oldest first; in a plan that serves, a stack of those that are not lent
+    /// out.
+    pub(super) virtuals: List,
+    /// In a plan that serves, the address at which its blocks begin.
+    pub(super) base: u64,
+    /// In a plan that serves, the place of its first block.
+    pub(super) first_place: usize,
+}
+
+impl Bin {
+    pub(super) const fn new(class: u64) -> Self {
+        Self {
+            class,
+            align: Align::ONE,
+            block_count: 0,
+            virtual_count: 0,
+            blocks: List::EMPTY,
+            virtuals: List::EMPTY,
+            base: 0,
+            first_place: 0,
+        }
+    }
+}
+
+/// A block of a bin.
+#[derive(Debug)]
+pub(super) struct PlanBlock {
+    /// Its bin's class.
+    pub(super) class: u64,
+    next: RecordLink,
+    /// While the plan is made, its stats by beginning; no two overlap.
+    pub(super) first_member: RecordLink,
+    /// The member behind which the last search ended.
+    pub(super) cursor: RecordLink,
+    /// When the last stat of former rounds ended.
+    pub(super) busy_until: u64,
+    /// In a plan that serves, its bin.
+    pub(super) bin: usize,
+    /// The number of blocks in front of it, of this bin and of smaller ones.
+    pub(super) place: usize,
+    /// The virtual block through which it was lent, if it was.
+    pub(super) lent: RecordLink,
+    /// The life that it serves now.
+    pub(super) life: Option<Life>,
+}
+
+impl PlanBlock {
+    pub(super) const fn new(class: u64) -> Self {
+        Self {
+            class,
+            next: RecordLink::NIL,
+            first_member: RecordLink::NIL,
+            cursor: RecordLink::NIL,
+            busy_until: 0,
+            bin: 0,
+            place: 0,
+            lent: RecordLink::NIL,
+            life: None,
+        }
+    }
+}
+
+impl Listed for PlanBlock {
+    fn next(&mut self) -> &mut RecordLink {
+        &mut self.next
+    }
+}
+
+/// A virtual block: a bin's right to use one block of a larger bin.
+#[derive(Debug)]
+pub(super) struct VirtualBlock {
+    /// The class of the bin that borrows.
+    pub(super) class: u64,
+    /// The block for which it was planned. Any block of that one's bin will do.
+    pub(super) block: u32,
+    pub(super) next: RecordLink,
+}
+
+impl Listed for VirtualBlock {
+    fn next(&mut self) -> &mut RecordLink {
+        &mut self.next
+    }
+}
