@@ -10,7 +10,7 @@ use core::time::Duration;
 use core::{mem, ptr};
 
 use larder_core::Locked;
-use larder_core::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use larder_core::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::thread::wait::Sleep;
 
@@ -65,6 +65,18 @@ impl OnMisuse {
             Self::Call(hook) => hook as *mut (),
         }
     }
+}
+
+/// Which blocks a heap looks at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Mode {
+    /// None.
+    Plain,
+    /// Those that have guard pages.
+    Guarded,
+    /// All: the heap is hardened.
+    Hardened,
 }
 
 /// What the memory of the process is tuned for; see [`Larder`](crate::Larder) for those that
@@ -153,6 +165,14 @@ impl Config {
     /// No more frames are kept of a stack.
     pub(crate) const MAX_STACK_FRAMES: u32 = 32;
 
+    const fn mode(&self) -> Mode {
+        match (self.hardened, self.guard_one_in) {
+            (true, _) => Mode::Hardened,
+            (false, 1..) => Mode::Guarded,
+            (false, 0) => Mode::Plain,
+        }
+    }
+
     /// With what the environment says, if it has its say; `None` if it cannot be read yet.
     fn with_environment(self) -> Option<Self> {
         #[cfg(unix)]
@@ -180,9 +200,11 @@ pub(crate) struct Tuning {
     huge_above: AtomicU64,
     dense_percent: AtomicU32,
     bin_bytes: AtomicU32,
-    /// 1 known, 2 background, 4 hardened, 8 allocated before it was known, 16 checking, 32 leaks, 64 explains faults,
-    /// 128 statistics, 256 guard pages.
+    /// 1 known, 2 background, 8 allocated before it was known, 16 checking, 32 leaks, 64 explains faults,
+    /// 128 statistics.
     flags: AtomicU32,
+    /// A [`Mode`].
+    mode: AtomicU8,
     guard_one_in: AtomicU32,
     stack_frames: AtomicU32,
     /// An [`OnMisuse`] as one word.
@@ -193,13 +215,11 @@ pub(crate) struct Tuning {
 
 const KNOWN: u32 = 1;
 const BACKGROUND: u32 = 2;
-const HARDENED: u32 = 4;
 const EARLY: u32 = 8;
 const CHECKING: u32 = 16;
 const LEAKS: u32 = 32;
 const EXPLAINS_FAULTS: u32 = 64;
 const STATS: u32 = 128;
-const GUARDS: u32 = 256;
 /// Nobody allocates so often before the C library begins.
 const MAX_IN_VAIN: u32 = 100;
 
@@ -212,6 +232,7 @@ impl Tuning {
             dense_percent: AtomicU32::new(config.dense_percent),
             bin_bytes: AtomicU32::new(config.bin_bytes),
             flags: AtomicU32::new(flags(&config)),
+            mode: AtomicU8::new(Mode::Plain as u8),
             guard_one_in: AtomicU32::new(config.guard_one_in),
             stack_frames: AtomicU32::new(config.stack_frames),
             on_misuse: AtomicPtr::new(ptr::null_mut()),
@@ -258,6 +279,7 @@ impl Tuning {
             }
             self.guard_one_in
                 .store(config.guard_one_in, Ordering::Relaxed);
+            self.mode.store(config.mode() as u8, Ordering::Relaxed);
             let frames = config.stack_frames.min(Config::MAX_STACK_FRAMES);
             self.stack_frames.store(frames, Ordering::Relaxed);
             self.set_on_misuse(config.on_misuse);
@@ -312,15 +334,23 @@ impl Tuning {
     /// Whether the heap is known to be hardened.
     #[inline(always)]
     pub(crate) fn is_hardened(&self) -> bool {
-        // Relaxed: whoever holds a block of a hardened heap got it from somebody who knew.
-        self.flags.load(Ordering::Relaxed) & HARDENED != 0
+        self.mode() == Mode::Hardened
     }
 
-    /// Whether the heap is known to look at some blocks or at all.
+    /// The heap's mode: [`Mode::Plain`] as long as it is not known.
     #[inline(always)]
-    pub(crate) fn is_watched(&self) -> bool {
-        // Relaxed: as above.
-        self.flags.load(Ordering::Relaxed) & (HARDENED | GUARDS) != 0
+    pub(crate) fn mode(&self) -> Mode {
+        // Relaxed: whoever holds a block of a hardened heap, or one with guard pages, got it from somebody who knew.
+        let mode = self.mode.load(Ordering::Relaxed);
+        // SAFETY: only modes are written there, which are bytes.
+        unsafe { mem::transmute::<u8, Mode>(mode) }
+    }
+
+    /// The heap's mode, by `config` if that is the first.
+    #[inline(always)]
+    pub(crate) fn mode_for(&self, config: &Config) -> Mode {
+        self.apply(config);
+        self.mode()
     }
 
     /// Whether the heap is known to be checking.
@@ -389,7 +419,6 @@ const fn huge_above(config: &Config) -> u64 {
 
 const fn flags(config: &Config) -> u32 {
     let background = if config.background { BACKGROUND } else { 0 };
-    let hardened = if config.hardened { HARDENED } else { 0 };
     let checking = if config.checking { CHECKING } else { 0 };
     let leaks = if config.leaks { LEAKS } else { 0 };
     let stats = if config.stats { STATS } else { 0 };
@@ -398,8 +427,7 @@ const fn flags(config: &Config) -> u32 {
     } else {
         0
     };
-    let guards = if config.guard_one_in > 0 { GUARDS } else { 0 };
-    background | hardened | checking | leaks | stats | explains | guards
+    background | checking | leaks | stats | explains
 }
 
 #[cfg(test)]

@@ -6,13 +6,11 @@ use core::time::Duration;
 
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
-use crate::cold_path::{
-    alloc_any, alloc_zeroed_any, free_any, malloc_any, malloc_zeroed_any, no_memory, realloc_other,
-};
-use crate::config::{Config, HugePages, OnMisuse};
-use crate::free_without_layout::{find, free_by_address};
-use crate::hardened::{self, guarded};
+use crate::cold_path::{self, no_memory, plain};
+use crate::config::{Config, HugePages, Mode, OnMisuse};
+use crate::free_without_layout::{find, free_without_layout};
 use crate::process::{PROCESS, may_start};
+use crate::safety::{guard_pages, hardened};
 use crate::stats::Stats;
 use crate::thread::{tls, with_local};
 
@@ -273,7 +271,7 @@ impl Larder {
                 return block;
             }
         }
-        malloc_any(bytes, &self.0)
+        cold_path::malloc(bytes, &self.0)
     }
 
     /// A zeroed block, else like that of [`malloc`](Self::malloc).
@@ -289,7 +287,7 @@ impl Larder {
                 return block;
             }
         }
-        malloc_zeroed_any(bytes, &self.0)
+        cold_path::malloc_zeroed(bytes, &self.0)
     }
 
     /// Frees a block by its address alone, which costs a few instructions more than a free with the
@@ -312,8 +310,8 @@ impl Larder {
                 return;
             }
         }
-        // SAFETY: the caller's promise.
-        unsafe { free_by_address(block) };
+        // SAFETY: the conditions of this function; no bin has taken the block.
+        unsafe { free_without_layout(block) };
     }
 
     /// The block with another length and the contents that fit, here or elsewhere: what C calls `realloc`. It stays
@@ -324,22 +322,21 @@ impl Larder {
     /// The conditions of [`free`](Self::free). The block is given up if the answer is not null.
     #[must_use]
     pub unsafe fn resize(&self, block: *mut u8, bytes: usize) -> *mut u8 {
-        if PROCESS.tuning.is_hardened() {
-            // SAFETY: the caller's promise.
-            return unsafe { hardened::resize(block, None, bytes, &self.0) };
+        // SAFETY: the conditions of this function are those of both; what the block is, they find out.
+        unsafe {
+            match PROCESS.tuning.mode() {
+                Mode::Hardened => return hardened::resize(block, None, bytes, &self.0),
+                Mode::Guarded if guard_pages::has(block) => {
+                    return guard_pages::resize(block, None, bytes, |bytes| self.malloc(bytes));
+                }
+                Mode::Guarded | Mode::Plain => {}
+            }
         }
         let usable = match PROCESS.class_in_first(block) {
-            None | Some(SizeClass::NONE) => {
-                if guarded::has(block) {
-                    let alloc = |bytes| self.malloc(bytes);
-                    // SAFETY: the caller's promise.
-                    return unsafe { guarded::resize(block, None, bytes, alloc) };
-                }
-                match find(block) {
-                    Some((_, bytes)) => bytes,
-                    None => return ptr::null_mut(),
-                }
-            }
+            None | Some(SizeClass::NONE) => match find(block) {
+                Some((_, bytes)) => bytes,
+                None => return ptr::null_mut(),
+            },
             Some(class) => class.block_bytes(),
         };
         if bytes <= usable && bytes > usable / 2 {
@@ -348,7 +345,7 @@ impl Larder {
         // The 8-byte class serves such layouts only.
         let align = if usable == 8 { 8 } else { 16 };
         let moved = match Layout::from_size_align(usable, align) {
-            // SAFETY: the caller's promise: a layout as long as the block has its class.
+            // SAFETY: a layout as long as the block has its class; the size is not 0, and the caller gives the block up.
             Ok(layout) if bytes <= MAX_BYTES => unsafe {
                 self.realloc(block, layout, bytes.max(1))
             },
@@ -374,13 +371,12 @@ impl Larder {
     /// no block of this heap starts there. O(1), and no lock; free blocks of a span are
     /// not told from others, unless the heap is hardened.
     pub fn usable_size(&self, block: *const u8) -> Option<usize> {
-        if PROCESS.tuning.is_hardened() {
-            return hardened::usable_size(block.cast_mut());
+        let block = block.cast_mut();
+        match PROCESS.tuning.mode() {
+            Mode::Hardened => hardened::usable_size(block),
+            Mode::Guarded if guard_pages::has(block) => guard_pages::usable_size(block),
+            Mode::Guarded | Mode::Plain => find(block).map(|(_, bytes)| bytes),
         }
-        if let Some(bytes) = guarded::usable_size(block.cast_mut()) {
-            return Some(bytes);
-        }
-        find(block.cast_mut()).map(|(_, bytes)| bytes)
     }
 
     /// What the heap holds now. O(heaps x classes + chunks), and a system call for each 2 MiB committed. What was
@@ -437,7 +433,7 @@ unsafe impl GlobalAlloc for Larder {
                 return block;
             }
         }
-        alloc_any(layout, &self.0)
+        cold_path::alloc(layout, &self.0)
     }
 
     #[inline]
@@ -450,8 +446,8 @@ unsafe impl GlobalAlloc for Larder {
                 return;
             }
         }
-        // SAFETY: the caller's promise.
-        unsafe { free_any(block, layout) }
+        // SAFETY: the conditions of this function; no bin has taken the block.
+        unsafe { cold_path::free(block, layout) }
     }
 
     #[inline]
@@ -465,59 +461,43 @@ unsafe impl GlobalAlloc for Larder {
                 return block;
             }
         }
-        alloc_zeroed_any(layout, &self.0)
+        cold_path::alloc_zeroed(layout, &self.0)
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        if PROCESS.tuning.is_watched() {
-            // SAFETY: the caller's promise.
-            return unsafe { self.realloc_watched(block, layout, new_size) };
+        // SAFETY: the caller passes a size that is valid for the alignment.
+        let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+        // SAFETY: the conditions of this function are those of both; they include that the new size is not 0.
+        unsafe {
+            match PROCESS.tuning.mode() {
+                Mode::Plain => self.realloc_plain(block, layout, new),
+                Mode::Guarded | Mode::Hardened => self.realloc_watched(block, layout, new),
+            }
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.realloc_plain(block, layout, new_size) }
     }
 }
 
 impl Larder {
-    /// The verb where the heap is hardened, or where the block may have guard pages.
+    /// Resizes a block that has no guard pages, in a heap that is not hardened.
     ///
     /// # Safety
-    /// The verb's conditions.
-    #[cold]
-    #[inline(never)]
-    unsafe fn realloc_watched(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        if PROCESS.tuning.is_hardened() {
-            // SAFETY: the caller's promise.
-            return unsafe { hardened::resize(block, Some(layout), new_size, &self.0) };
-        }
-        if guarded::has(block) {
-            // SAFETY: the caller promises a size that is valid for the alignment.
-            let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-            // SAFETY: the caller's promise: the size is not 0.
-            let alloc = |_| unsafe { self.alloc(new) };
-            // SAFETY: the caller's promise.
-            return unsafe { guarded::resize(block, Some(layout), new_size, alloc) };
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.realloc_plain(block, layout, new_size) }
-    }
-
-    /// The verb for blocks without guard pages of a heap that is not hardened.
-    ///
-    /// # Safety
-    /// The verb's conditions.
+    /// `block` is a block of the heap with this layout; `new` has its alignment, and a size that is not 0. The caller
+    /// gives the block up if the answer is not null.
     #[inline(always)]
-    unsafe fn realloc_plain(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller promises a size that is valid for the alignment.
-        let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+    pub(crate) unsafe fn realloc_plain(
+        &self,
+        block: *mut u8,
+        layout: Layout,
+        new: Layout,
+    ) -> *mut u8 {
         let was_common = SizeClass::is_common(layout.size(), layout.align());
         let stays = match SizeClass::is_common(new.size(), new.align()) {
             true if was_common => {
                 SizeClass::of_common(layout.size()) == SizeClass::of_common(new.size())
             }
-            // SAFETY: the caller's promise.
-            false if !was_common => match unsafe { realloc_other(block, layout, new) } {
+            // SAFETY: the conditions of this function.
+            false if !was_common => match unsafe { plain::try_resize(block, layout, new) } {
                 Some(grown) => return grown,
                 None => false,
             },
@@ -526,13 +506,14 @@ impl Larder {
         if stays {
             return block;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the new size is not 0.
         let moved = unsafe { self.alloc(new) };
         if !moved.is_null() {
-            // SAFETY: both blocks hold that many bytes, and are two.
-            unsafe { ptr::copy_nonoverlapping(block, moved, layout.size().min(new_size)) };
-            // SAFETY: the caller's promise; the contents have moved.
-            unsafe { self.dealloc(block, layout) };
+            // SAFETY: two blocks, each with as many bytes as its layout; the caller gives the old one up.
+            unsafe {
+                ptr::copy_nonoverlapping(block, moved, layout.size().min(new.size()));
+                self.dealloc(block, layout);
+            }
         }
         moved
     }

@@ -13,7 +13,7 @@ use larder_core::Addr;
 use larder_core::sync::{AtomicPtr, Ordering, fence};
 
 use super::ArenaBfc;
-use crate::check;
+use crate::safety::check;
 
 /// The first word of a deferred block.
 struct Link {

@@ -69,7 +69,7 @@ impl<O: Os> Process<O> {
         // SAFETY: the caller's promise.
         unsafe { self.hardened.lock_across_fork() };
         // SAFETY: the caller's promise.
-        unsafe { self.guarded.lock_across_fork() };
+        unsafe { self.guard_pages.lock_across_fork() };
         // SAFETY: the caller's promise.
         unsafe { self.step_heaps.settings.lock_across_fork() };
         for heap in self.step_heaps.iter() {
@@ -90,7 +90,7 @@ impl<O: Os> Process<O> {
         // SAFETY: the caller's promise.
         unsafe { self.step_heaps.settings.unlock_across_fork() };
         // SAFETY: the caller's promise.
-        unsafe { self.guarded.unlock_across_fork() };
+        unsafe { self.guard_pages.unlock_across_fork() };
         // SAFETY: the caller's promise.
         unsafe { self.hardened.unlock_across_fork() };
         // SAFETY: the caller's promise.

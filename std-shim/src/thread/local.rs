@@ -23,6 +23,7 @@ use larder_core::small::{
     CLASSES, CacheBin, Chain, Fresh, Pages, RemoteQueue, SizeClass, Span, SpanSet, ThreadCache,
 };
 
+use crate::config::Mode;
 use crate::os::Os;
 use crate::process::{PagesOf, Process, ThreadHeap};
 use crate::thread::end::Told;
@@ -295,7 +296,7 @@ impl Local {
             if !process.tuning.is_hardened() {
                 self.cache = heap.cache();
             }
-            if !process.tuning.is_watched() {
+            if process.tuning.mode() == Mode::Plain {
                 self.cache_of_frees = heap.cache();
             }
             self.borrows = false;

@@ -29,7 +29,7 @@ use allocator_api2::alloc::{AllocError, Allocator};
 use larder_core::small::{CacheBin, Fresh, SizeClass, SpanSet, ThreadCache};
 use larder_core::sync::{AtomicU8, Ordering};
 
-use crate::cold_path::reclaim;
+use crate::cold_path::plain::reclaim;
 use crate::process::span_bytes;
 use crate::thread::end::prepare;
 use kept::Kept;

@@ -3,9 +3,10 @@
 
 use core::fmt::{self, Write};
 
+use super::Misuse;
 use super::blocks::Facts;
+use super::hardened::with;
 use super::history::{Here, Leak};
-use super::{Misuse, with};
 use crate::block_table::MappedValues;
 use crate::config::OnMisuse;
 use crate::os::stack::{Place, place_of};

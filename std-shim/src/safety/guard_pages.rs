@@ -75,7 +75,7 @@ impl Slot {
 }
 
 /// The pages, and which allocation comes into one next.
-pub(crate) struct Guarded {
+pub(crate) struct GuardPages {
     /// Null until the first block is chosen.
     start: AtomicPtr<u8>,
     /// As the system has it: frees ask, and would ask the system.
@@ -91,7 +91,7 @@ struct Slots {
     freed: u64,
 }
 
-impl Guarded {
+impl GuardPages {
     pub(crate) const fn new() -> Self {
         Self {
             start: AtomicPtr::new(ptr::null_mut()),
@@ -271,39 +271,34 @@ impl Guarded {
 
 /// Whether an address is among the pages.
 pub(crate) fn has(block: *mut u8) -> bool {
-    PROCESS.guarded.number_of(block).is_some()
+    PROCESS.guard_pages.number_of(block).is_some()
 }
 
-/// A block with a page of its own, zeroed, if it is this one's turn; else a plain one.
+/// Allocates a zeroed block with a page of its own, if it is the turn of this one.
 #[inline(never)]
-pub(crate) fn alloc(layout: Layout, config: &Config, plain: fn(Layout) -> *mut u8) -> *mut u8 {
+pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
     let one_in = PROCESS.tuning.guard_one_in();
     let bytes = layout.size();
     let may = bytes <= Native.page_bytes() - LEAST_ALIGN && layout.align() <= LEAST_ALIGN;
-    if !may || !PROCESS.guarded.is_due(bytes, one_in) {
-        return plain(layout);
+    if !may || !PROCESS.guard_pages.is_due(bytes, one_in) {
+        return None;
     }
     let here = Here::walk((&raw const bytes).addr());
-    match PROCESS.guarded.take(bytes, config.by_new, here) {
-        Some(block) => block.as_ptr(),
-        None => plain(layout),
-    }
+    PROCESS.guard_pages.take(bytes, config.by_new, here)
 }
 
 /// Counts a free with a layout. After so many the thread gives up what it has at hand, and its next block is chosen.
 pub(crate) fn count_free(local: &mut Local) {
     if local.counts_free(PROCESS.tuning.guard_one_in()) {
         local.flush(&PROCESS);
-        PROCESS.guarded.left.store(1, Ordering::Relaxed);
+        PROCESS.guard_pages.left.store(1, Ordering::Relaxed);
     }
 }
 
 /// Says what the program did with the block whose page has an address. Comes back if it is to go on.
 #[cold]
 fn say(misuse: Misuse, address: *mut u8, byte: Option<*mut u8>, here: &Here) {
-    let facts = PROCESS
-        .guarded
-        .with_slot(address, |slot| slot.facts(address));
+    let facts = (PROCESS.guard_pages).with_slot(address, |slot| slot.facts(address));
     report(&Found {
         misuse,
         address,
@@ -324,7 +319,7 @@ pub(crate) unsafe fn free(block: *mut u8, given: Option<Layout>) {
 }
 
 fn free_from(block: *mut u8, given: Option<Layout>, here: Here) {
-    let known = match PROCESS.guarded.begin_free(block) {
+    let known = match PROCESS.guard_pages.begin_free(block) {
         Some(Ok(known)) => known,
         Some(Err(misuse)) => return say(misuse, block, None, &here),
         None => return,
@@ -336,7 +331,7 @@ fn free_from(block: *mut u8, given: Option<Layout>, here: Here) {
     if let Some(Written { misuse, byte, .. }) = unsafe { mend(block, &known, usize::MAX) } {
         say(misuse, block, Some(byte), &here);
     }
-    PROCESS.guarded.end_free(block, here);
+    PROCESS.guard_pages.end_free(block, here);
 }
 
 /// The block that has a page of its own with another length, elsewhere, and the contents that fit; null if it is none.
@@ -353,7 +348,7 @@ pub(crate) unsafe fn resize(
     alloc: impl FnOnce(usize) -> *mut u8,
 ) -> *mut u8 {
     let here = Here::walk((&raw const block).addr());
-    let slot = (PROCESS.guarded).with_slot(block, |slot| (slot.known, slot.is_of(block)));
+    let slot = (PROCESS.guard_pages).with_slot(block, |slot| (slot.known, slot.is_of(block)));
     let known = match slot {
         Some((known, true)) if known.state == State::Used => known,
         Some((_, is_start)) => {
@@ -381,12 +376,12 @@ pub(crate) fn usable_size(block: *mut u8) -> Option<usize> {
         let is_used = slot.is_of(block) && slot.known.state == State::Used;
         is_used.then_some(slot.known.bytes)
     };
-    PROCESS.guarded.with_slot(block, size).flatten()
+    PROCESS.guard_pages.with_slot(block, size).flatten()
 }
 
 /// Says what an instruction touched at an address that faulted.
 fn explain(address: *mut u8, instruction: usize) {
-    let facts = (PROCESS.guarded).with_slot(address, |slot| slot.facts(address));
+    let facts = (PROCESS.guard_pages).with_slot(address, |slot| slot.facts(address));
     let Some(facts) = facts.flatten() else {
         return;
     };
@@ -415,31 +410,27 @@ mod tests {
     use super::*;
 
     /// All pages, each with a block.
-    fn full(guarded: &Guarded) -> Vec<*mut u8> {
-        let blocks = core::iter::from_fn(|| guarded.take(100, false, Here::walk(0)));
+    fn full(pages: &GuardPages) -> Vec<*mut u8> {
+        let blocks = core::iter::from_fn(|| pages.take(100, false, Here::walk(0)));
         blocks.map(NonNull::as_ptr).collect()
     }
 
     #[test]
     fn a_page_is_used_again_when_its_free_has_ended_and_not_before() {
-        let guarded = Guarded::new();
-        let blocks = full(&guarded);
+        let pages = GuardPages::new();
+        let blocks = full(&pages);
         assert_eq!(blocks.len(), SLOTS);
         let leaving = blocks[SLOTS / 2];
-        assert!(
-            guarded
-                .begin_free(leaving)
-                .is_some_and(|begun| begun.is_ok())
-        );
-        assert!(guarded.take(100, false, Here::walk(0)).is_none());
-        let again = guarded.begin_free(leaving);
+        assert!(pages.begin_free(leaving).is_some_and(|begun| begun.is_ok()));
+        assert!(pages.take(100, false, Here::walk(0)).is_none());
+        let again = pages.begin_free(leaving);
         assert_eq!(again.and_then(Result::err), Some(Misuse::FreedTwice));
         // Still the thread's that frees it: it looks at the page.
         // SAFETY: GUARD1.
         assert_eq!(unsafe { leaving.read() }, 0);
-        guarded.end_free(leaving, Here::walk(0));
-        let next = guarded.take(100, false, Here::walk(0));
-        let number = |block: *mut u8| guarded.number_of(block);
+        pages.end_free(leaving, Here::walk(0));
+        let next = pages.take(100, false, Here::walk(0));
+        let number = |block: *mut u8| pages.number_of(block);
         assert_eq!(
             next.and_then(|block| number(block.as_ptr())),
             number(leaving)
@@ -448,42 +439,39 @@ mod tests {
 
     #[test]
     fn the_page_that_was_freed_first_is_used_first() {
-        let guarded = Guarded::new();
-        let blocks = full(&guarded);
+        let pages = GuardPages::new();
+        let blocks = full(&pages);
         let freed = [7, 3, 200].map(|number| blocks[number]);
         for block in freed {
-            assert!(guarded.begin_free(block).is_some_and(|begun| begun.is_ok()));
-            guarded.end_free(block, Here::walk(0));
+            assert!(pages.begin_free(block).is_some_and(|begun| begun.is_ok()));
+            pages.end_free(block, Here::walk(0));
         }
         for block in freed {
-            let next = guarded.take(100, false, Here::walk(0)).map(NonNull::as_ptr);
-            let next = next.and_then(|next| guarded.number_of(next));
-            assert_eq!(next, guarded.number_of(block));
+            let next = pages.take(100, false, Here::walk(0)).map(NonNull::as_ptr);
+            let next = next.and_then(|next| pages.number_of(next));
+            assert_eq!(next, pages.number_of(block));
         }
     }
 
     #[test]
     fn an_address_is_of_the_page_it_touches() {
-        let guarded = Guarded::new();
-        let blocks = full(&guarded);
+        let pages = GuardPages::new();
+        let blocks = full(&pages);
         let page = Native.page_bytes();
         for (number, block) in blocks.into_iter().enumerate() {
-            assert_eq!(guarded.number_of(block), Some(number));
-            let start = guarded.page(number);
+            assert_eq!(pages.number_of(block), Some(number));
+            let start = pages.page(number);
             for (at, expected) in [
                 (start.wrapping_sub(page / 2), number),
                 (start.wrapping_add(page + page / 2 - 1), number),
                 (start.wrapping_sub(page / 2 + 1), number.saturating_sub(1)),
             ] {
-                assert_eq!(guarded.number_of(at), Some(expected), "{number}");
+                assert_eq!(pages.number_of(at), Some(expected), "{number}");
             }
         }
-        let end = guarded.page(0).wrapping_add(2 * SLOTS * page);
-        assert_eq!(guarded.number_of(end), None);
-        assert_eq!(
-            guarded.number_of(guarded.page(0).wrapping_sub(page + 1)),
-            None
-        );
-        assert_eq!(Guarded::new().number_of(end), None);
+        let end = pages.page(0).wrapping_add(2 * SLOTS * page);
+        assert_eq!(pages.number_of(end), None);
+        assert_eq!(pages.number_of(pages.page(0).wrapping_sub(page + 1)), None);
+        assert_eq!(GuardPages::new().number_of(end), None);
     }
 }

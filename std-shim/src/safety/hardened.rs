@@ -14,11 +14,6 @@
 //! masked with a secret, therefore ([`link_changed`]). What a list gives is looked at, too, before the program has it: a
 //! block that starts there, is long enough and not in use.
 //!
-//! # Files
-//! `blocks` the blocks that are known, and those in quarantine · `fill` what memory holds that is not the program's ·
-//! `history` who allocated and freed each block · `report` what is said · `guarded` some blocks of a heap that is not
-//! hardened, with guard pages
-//!
 //! # Invariants
 //! * HARD1 a block of the program is in the table as `Used`, and its front and slack have the fill of its address.
 //! * HARD2 a block in quarantine is in the table as `Free`, and all of it is zero; where the
@@ -30,73 +25,21 @@
 //!
 //! Programs that fork while another thread frees: in the child a `Leaving` block stays so for ever.
 
-mod blocks;
-mod fill;
-pub(crate) mod guarded;
-mod history;
-pub(crate) mod report;
-#[cfg(test)]
-mod tests;
-
 use core::alloc::Layout;
-use core::ptr;
+use core::ptr::{self, NonNull};
 
-use crate::cold_path::{alloc_zeroed_plain, no_memory, reclaim};
+use super::blocks::{Blocks, Facts, Known, Leaver, State, Written, mend};
+use super::history::Here;
+use super::report::{Found, end_with, report};
+use super::{LEAST_ALIGN, Misuse, fill};
+use crate::cold_path::{no_memory, plain};
 use crate::config::Config;
 use crate::free_without_layout::{find, free_plain};
 use crate::os::abort;
 use crate::process::PROCESS;
 
-pub(crate) use blocks::Blocks;
-use blocks::{Facts, Known, Leaver, State, Written, mend};
-use history::Here;
-use report::{Found, end_with, report};
-
-/// All blocks lie at multiples of this, as C wants it.
-const LEAST_ALIGN: usize = 16;
 /// Blocks from here on skip the quarantine: their memory goes back to the system at once.
 const LONG_BYTES: usize = 1 << 20;
-/// A block that shrinks stays where it is as long as its slack is no longer than this.
-const MAX_KEPT_SLACK: usize = 64 << 10;
-
-/// What the program did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Misuse {
-    NoBlock,
-    FreedTwice,
-    OtherLayout,
-    WrittenPastEnd,
-    WrittenBeforeStart,
-    WrittenAfterFree,
-    ResizedNoBlock,
-    ResizedAfterFree,
-    /// The plain heap gives a block that it has not.
-    BentList,
-    TouchedAfterFree,
-    TouchedPastEnd,
-    TouchedBeforeStart,
-}
-
-impl Misuse {
-    const fn words(self) -> &'static str {
-        match self {
-            Self::NoBlock => "larder: freed an address where no block of this heap starts",
-            Self::FreedTwice => "larder: freed a block twice",
-            Self::OtherLayout => {
-                "larder: freed a block with another layout than it was allocated with"
-            }
-            Self::WrittenPastEnd => "larder: wrote past the end of a block",
-            Self::WrittenBeforeStart => "larder: wrote before the start of a block",
-            Self::WrittenAfterFree => "larder: wrote to a block that was freed",
-            Self::ResizedNoBlock => "larder: resized an address where no block of this heap starts",
-            Self::ResizedAfterFree => "larder: resized a block that was freed",
-            Self::BentList => "larder: wrote to free memory, so that it would be given again",
-            Self::TouchedAfterFree => "larder: read or wrote a block that was freed",
-            Self::TouchedPastEnd => "larder: read or wrote past the end of a block",
-            Self::TouchedBeforeStart => "larder: read or wrote before the start of a block",
-        }
-    }
-}
 
 /// Ends the process because the link in a free block is not one that the heap wrote. Locks of the heap are held, so nobody
 /// but standard error is told.
@@ -105,7 +48,7 @@ pub(crate) fn link_changed(block: *mut u8) -> ! {
     end_with(Misuse::WrittenAfterFree, block)
 }
 
-fn with<R>(f: impl FnOnce(&mut Blocks) -> R) -> R {
+pub(super) fn with<R>(f: impl FnOnce(&mut Blocks) -> R) -> R {
     PROCESS.hardened.with(f)
 }
 
@@ -136,53 +79,56 @@ fn say_written(written: &Written, facts: Option<Facts>, here: Option<&Here>) {
     });
 }
 
-/// A zeroed block, or null. One of no bytes may not even be read.
+/// Allocates a zeroed block; `None` if there is no memory. A block of no bytes may not even be read.
+#[cold]
 #[inline(never)]
-pub(crate) fn alloc(bytes: usize, align: usize, config: &Config) -> *mut u8 {
-    let here = &Here::in_function_with(&bytes);
-    alloc_from(bytes, align, config, here.as_ref())
+pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
+    let here = &Here::in_function_with(&layout);
+    alloc_from(layout.size(), layout.align(), config, here.as_ref())
 }
 
-/// A block that C asks for by its length, zeroed; null with `errno` if there is no memory.
+/// Allocates a zeroed block that C asks for by its length; null with `errno` if there is no memory.
+#[cold]
 #[inline(never)]
 pub(crate) fn malloc(bytes: usize, config: &Config) -> *mut u8 {
     let here = &Here::in_function_with(&bytes);
-    match alloc_from(bytes, LEAST_ALIGN, config, here.as_ref()) {
-        block if block.is_null() => no_memory(),
-        block => block,
-    }
+    let block = alloc_from(bytes, LEAST_ALIGN, config, here.as_ref());
+    block.map_or_else(no_memory, NonNull::as_ptr)
 }
 
-fn alloc_from(bytes: usize, align: usize, config: &Config, here: Option<&Here>) -> *mut u8 {
-    match try_alloc(bytes, align, config, here) {
-        block if block.is_null() && PROCESS.could_hold(bytes) => {
-            make_room(bytes, here);
-            try_alloc(bytes, align, config, here)
-        }
-        block => block,
+fn alloc_from(
+    bytes: usize,
+    align: usize,
+    config: &Config,
+    here: Option<&Here>,
+) -> Option<NonNull<u8>> {
+    let block = try_alloc(bytes, align, config, here);
+    if block.is_none() && PROCESS.could_hold(bytes) {
+        make_room(bytes, here);
+        return try_alloc(bytes, align, config, here);
     }
+    block
 }
 
-fn try_alloc(bytes: usize, align: usize, config: &Config, here: Option<&Here>) -> *mut u8 {
+fn try_alloc(
+    bytes: usize,
+    align: usize,
+    config: &Config,
+    here: Option<&Here>,
+) -> Option<NonNull<u8>> {
     let known = Known::new(bytes, align.max(LEAST_ALIGN), config.by_new);
     if bytes == 0
         && let Some(block) = with(|blocks| blocks.alloc_nothing(known, here))
     {
-        return block;
+        return NonNull::new(block);
     }
     let known = match here {
         Some(_) => known.checked(),
         None => known,
     };
-    let inner = bytes.checked_add(known.front_bytes() + 1);
-    let inner = inner.and_then(|bytes| Layout::from_size_align(bytes, known.align()).ok());
-    let Some(inner) = inner else {
-        return ptr::null_mut();
-    };
-    let start = alloc_zeroed_plain(inner);
-    if start.is_null() {
-        return start;
-    }
+    let inner_bytes = bytes.checked_add(known.front_bytes() + 1)?;
+    let inner = Layout::from_size_align(inner_bytes, known.align()).ok()?;
+    let start = plain::alloc_zeroed(inner)?.as_ptr();
     let granted = find(start).map_or(0, |(_, granted)| granted);
     if granted < inner.size() {
         say(Misuse::BentList, start, here);
@@ -190,43 +136,44 @@ fn try_alloc(bytes: usize, align: usize, config: &Config, here: Option<&Here>) -
     }
     let block = start.wrapping_add(known.front_bytes());
     let known = known.granted(granted - known.front_bytes());
-    // SAFETY: given to us just now, that long.
+    // SAFETY: allocated just now, with as many bytes as it is known to have.
     unsafe { fill::fill(block, &known) };
     let (written, entered) = with(|blocks| (blocks.look_back(), blocks.enter(block, known, here)));
     if let Some(written) = written {
         say_written(&written, None, here);
     }
     match entered {
-        Ok(None) => block,
+        Ok(None) => NonNull::new(block),
         Ok(Some(_)) => {
             say(Misuse::BentList, block, here);
             abort()
         }
         Err(_) => {
-            // SAFETY: ours, and known to nobody.
+            // SAFETY: a block of the plain heap, which nobody else has seen.
             unsafe { free_plain(start) };
-            ptr::null_mut()
+            None
         }
     }
 }
 
-/// Frees a block, which must be of that layout if one is given.
+/// Frees a block, which must be of the layout if one is given.
 ///
 /// # Safety
-/// `block` is given up by the caller. What it is, is looked at.
+/// The caller gives `block` up. It may be any address: one that is no block is reported.
+#[cold]
 #[inline(never)]
 pub(crate) unsafe fn free(block: *mut u8, given: Option<Layout>) {
     let here = &Here::in_function_with(&block);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller gives the block up.
     unsafe { free_from(block, given, here.as_ref()) };
 }
 
 /// # Safety
-/// `block` is given up by the caller. What it is, is looked at.
+/// The conditions of [`free`].
 unsafe fn free_from(block: *mut u8, given: Option<Layout>, here: Option<&Here>) {
     let known = match with(|blocks| blocks.begin_free(block, here)) {
         Ok(known) => known,
-        // SAFETY: the caller's promise.
+        // SAFETY: a block of the plain heap starts there, and the caller gives it up.
         Err(Misuse::NoBlock) if is_early(block) => return unsafe { free_plain(block) },
         Err(misuse) => return say(misuse, block, here),
     };
@@ -236,24 +183,24 @@ unsafe fn free_from(block: *mut u8, given: Option<Layout>, here: Option<&Here>) 
     if known.is_nothing() {
         return;
     }
-    // SAFETY: HARD3: a block that is ours, as long as it is known to be.
+    // SAFETY: HARD3: this thread has the block alone, which is as long as it is known to be.
     if let Some(written) = unsafe { mend(block, &known, usize::MAX) } {
         say_written(&written, None, here);
     }
     let (start, whole) = (known.start(block), known.whole_bytes());
     if whole >= LONG_BYTES {
-        // SAFETY: HARD3.
+        // SAFETY: HARD3: this thread has the block alone, and `whole` is its length.
         unsafe { PROCESS.clear_large(start, whole) };
         with(|blocks| blocks.forget(block));
-        // SAFETY: HARD3.
+        // SAFETY: HARD3: out of the table, it is the plain heap's.
         return unsafe { free_plain(start) };
     }
-    // SAFETY: HARD3.
+    // SAFETY: HARD3: this thread has the block alone.
     unsafe { fill::fill(block, &known.free()) };
     let mut leaves = with(|blocks| blocks.quarantine(block));
     while let Some(leaver) = leaves {
         let is_last = leaver.is_last;
-        // SAFETY: HARD3: taken out of the table just now.
+        // SAFETY: HARD3: taken out of the table just now, so this thread has it alone.
         unsafe { let_go(leaver, here) };
         leaves = match is_last {
             true => None,
@@ -262,7 +209,7 @@ unsafe fn free_from(block: *mut u8, given: Option<Layout>, here: Option<&Here>) 
     }
 }
 
-/// Looks a last time at a block that has left the quarantine, and frees it.
+/// Checks a block that has left the quarantine a last time, and frees it.
 ///
 /// # Safety
 /// The caller has the block alone (HARD3).
@@ -273,7 +220,7 @@ unsafe fn let_go(leaver: Leaver, here: Option<&Here>) {
         history,
         ..
     } = leaver;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller has the block alone, which is as long as it is known to be.
     if let Some(written) = unsafe { mend(block, &known, usize::MAX) } {
         let facts = Facts {
             block,
@@ -282,7 +229,7 @@ unsafe fn let_go(leaver: Leaver, here: Option<&Here>) {
         };
         say_written(&written, Some(facts), here);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: HARD3: out of the table, it is the plain heap's.
     unsafe { free_plain(known.start(block)) };
 }
 
@@ -291,10 +238,10 @@ unsafe fn let_go(leaver: Leaver, here: Option<&Here>) {
 #[cold]
 fn make_room(bytes: usize, here: Option<&Here>) {
     while let Some(leaver) = with(Blocks::take_oldest) {
-        // SAFETY: HARD3: taken out of the table just now.
+        // SAFETY: HARD3: taken out of the table just now, so this thread has it alone.
         unsafe { let_go(leaver, here) };
     }
-    reclaim(bytes);
+    plain::reclaim(bytes);
 }
 
 /// Whether a block that is not known was allocated before the process could know its configuration.
@@ -302,11 +249,11 @@ fn is_early(block: *mut u8) -> bool {
     PROCESS.tuning.had_early_blocks() && find(block).is_some()
 }
 
-/// The block with another length and the contents that fit, here or elsewhere; null with `errno` if there is no memory,
-/// or no block. It must be of that layout if one is given.
+/// Resizes a block, where it is or elsewhere; null with `errno` if there is no memory, or no block. It must be of the
+/// layout if one is given.
 ///
 /// # Safety
-/// `block` is given up by the caller if the answer is not null. What it is, is looked at.
+/// The caller gives `block` up if the answer is not null. It may be any address: one that is no block is reported.
 #[inline(never)]
 pub(crate) unsafe fn resize(
     block: *mut u8,
@@ -315,25 +262,23 @@ pub(crate) unsafe fn resize(
     config: &Config,
 ) -> *mut u8 {
     let here = &Here::in_function_with(&block);
-    // SAFETY: the caller's promise.
-    match unsafe { resize_from(block, given, bytes, config, here.as_ref()) } {
-        moved if moved.is_null() => no_memory(),
-        moved => moved,
-    }
+    // SAFETY: the caller gives the block up if it gets another.
+    let resized = unsafe { resize_from(block, given, bytes, config, here.as_ref()) };
+    resized.map_or_else(no_memory, NonNull::as_ptr)
 }
 
 /// # Safety
-/// `block` is given up by the caller if the answer is not null. What it is, is looked at.
+/// The conditions of [`resize`].
 unsafe fn resize_from(
     block: *mut u8,
     given: Option<Layout>,
     bytes: usize,
     config: &Config,
     here: Option<&Here>,
-) -> *mut u8 {
+) -> Option<NonNull<u8>> {
     let refuse = |misuse| {
         say(misuse, block, here);
-        ptr::null_mut()
+        None
     };
     let known = match with(|blocks| blocks.get(block)) {
         Some(known) if known.state == State::Used => known,
@@ -346,20 +291,19 @@ unsafe fn resize_from(
     }
     while known.stays(bytes) {
         match with(|blocks| blocks.set_bytes(block, bytes)) {
-            Ok(()) => return block,
+            Ok(()) => return NonNull::new(block),
             Err(written) if written.byte.is_null() => return refuse(written.misuse),
             // It is mended, and its length can be changed.
             Err(written) => say_written(&written, None, here),
         }
     }
-    let moved = alloc_from(bytes, known.align(), config, here);
-    if !moved.is_null() {
-        // SAFETY: two blocks, each that long.
-        unsafe { ptr::copy_nonoverlapping(block, moved, known.bytes.min(bytes)) };
-        // SAFETY: the caller's promise.
-        unsafe { free_from(block, None, here) };
+    let moved = alloc_from(bytes, known.align(), config, here)?;
+    // SAFETY: two blocks, each with as many bytes; the caller gives the old one up.
+    unsafe {
+        ptr::copy_nonoverlapping(block, moved.as_ptr(), known.bytes.min(bytes));
+        free_from(block, None, here);
     }
-    moved
+    Some(moved)
 }
 
 /// Looks whether a block of the program has another length or alignment. Asked for a block of C++'s `new`,
