@@ -80,7 +80,7 @@ fn refill(class: SizeClass) -> Option<Fresh> {
         reclaim(class.block_bytes());
         find()
     });
-    purge::found(class.block_bytes());
+    purge::after_alloc(class.block_bytes());
     fresh
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn reclaim(bytes: usize) {
 fn alloc_large(layout: Layout) -> Option<NonNull<u8>> {
     match PROCESS.alloc_held(layout.size(), layout.align()) {
         Held::Found(block) => {
-            purge::found(layout.size());
+            purge::after_alloc(layout.size());
             return Some(block);
         }
         // The caches of small blocks may have room for it, before the heap grows.
@@ -112,7 +112,7 @@ fn alloc_large(layout: Layout) -> Option<NonNull<u8>> {
         reclaim(layout.size());
         find()
     });
-    purge::found(layout.size());
+    purge::after_alloc(layout.size());
     block
 }
 
@@ -170,7 +170,7 @@ unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
     // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
     let passed_bytes = unsafe { with_local(free) };
     if passed_bytes > 0 {
-        purge::freed(passed_bytes);
+        purge::after_free(passed_bytes);
     }
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn free_large(block: *mut u8, bytes: usize) {
         check::fail(b"larder: freed an address where no block of this heap starts\n");
     }
     if becomes_idle {
-        purge::freed(bytes);
+        purge::after_free(bytes);
     }
 }
 
@@ -241,8 +241,8 @@ fn resize_large(block: *mut u8, layout: Layout, new_size: usize) -> bool {
     let resized = PROCESS.resize_large(block, layout.size(), new_size);
     if resized {
         match layout.size().checked_sub(new_size) {
-            Some(freed_bytes) => purge::freed(freed_bytes),
-            None => purge::found(new_size - layout.size()),
+            Some(freed_bytes) => purge::after_free(freed_bytes),
+            None => purge::after_alloc(new_size - layout.size()),
         }
     }
     resized
@@ -260,9 +260,9 @@ unsafe fn grow_elsewhere(block: *mut u8, layout: Layout, new: Layout) -> Option<
     }
     // SAFETY: the caller's block, with this layout; the caller lends it for this call.
     let grown = unsafe { PROCESS.grow_elsewhere(block, layout, new.size()) }?;
-    purge::found(new.size());
+    purge::after_alloc(new.size());
     if grown.idle_bytes > 0 {
-        purge::freed(grown.idle_bytes);
+        purge::after_free(grown.idle_bytes);
     }
     Some(grown.block.as_ptr())
 }
