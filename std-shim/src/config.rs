@@ -200,8 +200,8 @@ pub(crate) struct Tuning {
     huge_above: AtomicU64,
     dense_percent: AtomicU32,
     bin_bytes: AtomicU32,
-    /// 1 known, 2 background, 8 allocated before it was known, 16 checking, 32 leaks, 64 explains faults,
-    /// 128 statistics.
+    /// 1 known, 2 background, 8 allocated before it was known, 16 checking, 32 leaks, 64 explains
+    /// faults, 128 statistics.
     flags: AtomicU32,
     /// A [`Mode`].
     mode: AtomicU8,
@@ -340,7 +340,8 @@ impl Tuning {
     /// The heap's mode: [`Mode::Plain`] as long as it is not known.
     #[inline(always)]
     pub(crate) fn mode(&self) -> Mode {
-        // Relaxed: whoever holds a block of a hardened heap, or one with guard pages, got it from somebody who knew.
+        // Relaxed: whoever holds a block of a hardened heap, or one with guard pages, got it from
+        // somebody who knew.
         let mode = self.mode.load(Ordering::Relaxed);
         // SAFETY: only modes are written there, which are bytes.
         unsafe { mem::transmute::<u8, Mode>(mode) }

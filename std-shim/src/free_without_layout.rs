@@ -46,7 +46,7 @@ pub(crate) unsafe fn free_without_layout(block: *mut u8) {
     if block.is_null() {
         return;
     }
-    // SAFETY: the conditions of this function; each mode frees the blocks that are its own.
+    // SAFETY: a block of the heap, which the caller gives up, goes to the mode it came from.
     unsafe {
         match PROCESS.tuning.mode() {
             Mode::Hardened => hardened::free(block, None),

@@ -310,7 +310,7 @@ impl Larder {
                 return;
             }
         }
-        // SAFETY: the conditions of this function; no bin has taken the block.
+        // SAFETY: null or a block of the heap, which the caller gives up and no bin took.
         unsafe { free_without_layout(block) };
     }
 
@@ -322,7 +322,8 @@ impl Larder {
     /// The conditions of [`free`](Self::free). The block is given up if the answer is not null.
     #[must_use]
     pub unsafe fn resize(&self, block: *mut u8, bytes: usize) -> *mut u8 {
-        // SAFETY: the conditions of this function are those of both; what the block is, they find out.
+        // SAFETY: the caller gives the block up if it gets another. Each of the two finds out
+        // whether a block starts there.
         unsafe {
             match PROCESS.tuning.mode() {
                 Mode::Hardened => return hardened::resize(block, None, bytes, &self.0),
@@ -345,7 +346,8 @@ impl Larder {
         // The 8-byte class serves such layouts only.
         let align = if usable == 8 { 8 } else { 16 };
         let moved = match Layout::from_size_align(usable, align) {
-            // SAFETY: a layout as long as the block has its class; the size is not 0, and the caller gives the block up.
+            // SAFETY: a layout as long as the block has its class; the size is not 0, and the
+            // caller gives the block up.
             Ok(layout) if bytes <= MAX_BYTES => unsafe {
                 self.realloc(block, layout, bytes.max(1))
             },
@@ -446,7 +448,7 @@ unsafe impl GlobalAlloc for Larder {
                 return;
             }
         }
-        // SAFETY: the conditions of this function; no bin has taken the block.
+        // SAFETY: a block of the heap with this layout, which the caller gives up and no bin took.
         unsafe { cold_path::free(block, layout) }
     }
 
@@ -468,7 +470,8 @@ unsafe impl GlobalAlloc for Larder {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: the caller passes a size that is valid for the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-        // SAFETY: the conditions of this function are those of both; they include that the new size is not 0.
+        // SAFETY: a block of the heap with this layout, which the caller gives up for another; the
+        // new size is not 0.
         unsafe {
             match PROCESS.tuning.mode() {
                 Mode::Plain => self.realloc_plain(block, layout, new),
@@ -482,8 +485,8 @@ impl Larder {
     /// Resizes a block that has no guard pages, in a heap that is not hardened.
     ///
     /// # Safety
-    /// `block` is a block of the heap with this layout; `new` has its alignment, and a size that is not 0. The caller
-    /// gives the block up if the answer is not null.
+    /// `block` is a block of the heap with this layout; `new` has its alignment, and a size that is
+    /// not 0. The caller gives the block up if the answer is not null.
     #[inline(always)]
     pub(crate) unsafe fn realloc_plain(
         &self,
@@ -496,7 +499,7 @@ impl Larder {
             true if was_common => {
                 SizeClass::of_common(layout.size()) == SizeClass::of_common(new.size())
             }
-            // SAFETY: the conditions of this function.
+            // SAFETY: a block of the heap with this layout, which the caller lends for the call.
             false if !was_common => match unsafe { plain::try_resize(block, layout, new) } {
                 Some(grown) => return grown,
                 None => false,
@@ -509,7 +512,8 @@ impl Larder {
         // SAFETY: the new size is not 0.
         let moved = unsafe { self.alloc(new) };
         if !moved.is_null() {
-            // SAFETY: two blocks, each with as many bytes as its layout; the caller gives the old one up.
+            // SAFETY: two blocks, each with as many bytes as its layout; the caller gives the old
+            // one up.
             unsafe {
                 ptr::copy_nonoverlapping(block, moved, layout.size().min(new.size()));
                 self.dealloc(block, layout);

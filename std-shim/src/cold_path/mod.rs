@@ -1,12 +1,13 @@
-//! The verbs of the process heap past their fast paths: empty and full bins, layouts that are not common, large
-//! blocks, and all blocks where threads have no cache (LOCAL1, LOCAL3).
+//! The verbs of the process heap past their fast paths: empty and full bins, layouts that are not
+//! common, large blocks, and all blocks where threads have no cache (LOCAL1, LOCAL3).
 //!
-//! Each verb asks once for the [`Mode`] of the heap. `plain` has the verbs of a heap that looks at no block, and of
-//! blocks of steps; `safety/hardened` and `safety/guard_pages` have those of the other two modes.
+//! Each verb asks once for the [`Mode`] of the heap. `plain` has the verbs of a heap that looks at
+//! no block, and of blocks of steps; `safety/hardened` and `safety/guard_pages` have those of the
+//! other two modes.
 //!
-//! All of it is cold, so that a caller's loop keeps its registers for itself. [`alloc`] and [`free`] also serve the long
-//! layouts whose bin has a block, or room for one. That is most of their calls, so they end in calls only and need no
-//! stack.
+//! All of it is cold, so that a caller's loop keeps its registers for itself. [`alloc`] and
+//! [`free`] also serve the long layouts whose bin has a block, or room for one. That is most of
+//! their calls, so they end in calls only and need no stack.
 
 pub(crate) mod plain;
 
@@ -99,12 +100,13 @@ pub(crate) unsafe fn free(block: *mut u8, layout: Layout) {
     if cfg!(not(debug_assertions))
         && let Some(class) = long_class(layout)
     {
-        // SAFETY: the thread's own cache, or one without room (LOCAL1, LOCAL3); the caller gives the block up.
+        // SAFETY: the thread's own cache, or one without room (LOCAL1, LOCAL3); the caller gives
+        // the block up.
         if unsafe { ThreadCache::push(tls::cache_of_frees(), class, block) } {
             return;
         }
     }
-    // SAFETY: the conditions of this function: no cache has taken the block, which is the heap's, with this layout.
+    // SAFETY: a block of the heap with this layout, which the caller gives up and no cache took.
     unsafe {
         match PROCESS.tuning.mode() {
             Mode::Plain => plain::free(block, layout),
@@ -125,7 +127,7 @@ unsafe fn free_guarded(block: *mut u8, layout: Layout) {
         // SAFETY: it is among the pages, and the caller gives it up.
         return unsafe { guard_pages::free(block, Some(layout)) };
     }
-    // SAFETY: the conditions of this function, for a block without guard pages.
+    // SAFETY: a block of the heap without guard pages, so of the plain heap; the caller gives it up.
     unsafe { plain::free(block, layout) };
     // SAFETY: the plain free has left the thread's part, and no signal handler calls this.
     unsafe { with_local(guard_pages::count_free) };
@@ -135,8 +137,8 @@ impl Larder {
     /// Resizes a block in a mode other than [`Mode::Plain`]; null if there is no memory.
     ///
     /// # Safety
-    /// `block` is a block of the heap with this layout; `new` has its alignment, and a size that is not 0. The caller
-    /// gives the block up if the answer is not null.
+    /// `block` is a block of the heap with this layout; `new` has its alignment, and a size that is
+    /// not 0. The caller gives the block up if the answer is not null.
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn realloc_watched(
@@ -145,7 +147,8 @@ impl Larder {
         layout: Layout,
         new: Layout,
     ) -> *mut u8 {
-        // SAFETY: the conditions of this function are those of each verb; `new` has a size, as `alloc` wants it.
+        // SAFETY: a block of the heap with this layout, which the caller gives up for another; `new`
+        // has a size, as `alloc` wants it.
         unsafe {
             match PROCESS.tuning.mode() {
                 Mode::Hardened => hardened::resize(block, Some(layout), new.size(), &self.0),

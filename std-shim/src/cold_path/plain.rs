@@ -1,4 +1,5 @@
-//! The verbs of a heap that looks at no block: small blocks past their bins, large blocks, and blocks of steps.
+//! The verbs of a heap that looks at no block: small blocks past their bins, large blocks, and
+//! blocks of steps.
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -84,7 +85,8 @@ fn refill(class: SizeClass) -> Option<Fresh> {
     fresh
 }
 
-/// Flushes the thread's cache and purges, in the hope that a request of `bytes` bytes can then be served.
+/// Flushes the thread's cache and purges, in the hope that a request of `bytes` bytes can then be
+/// served.
 #[cold]
 pub(crate) fn reclaim(bytes: usize) {
     if PROCESS.could_hold(bytes) {
@@ -152,7 +154,8 @@ pub(crate) unsafe fn free(block: *mut u8, layout: Layout) {
 pub(crate) unsafe fn free_small(class: SizeClass, block: *mut u8) {
     // SAFETY: the thread's own cache, or one without room (LOCAL1); the caller gives the block up.
     if !unsafe { ThreadCache::push(tls::cache(), class, block) } {
-        // SAFETY: a block of this class, still the caller's to give up, as the cache has not taken it.
+        // SAFETY: a block of this class, still the caller's to give up, as the cache has not taken
+        // it.
         unsafe { free_past_bin(class, block) };
     }
 }
@@ -205,8 +208,8 @@ fn check_free(block: *mut u8, layout: Layout) {
     }
 }
 
-/// Resizes a block without copying it: where it lies, or by moving its pages. Returns `None`, and does nothing, if its
-/// contents must be copied.
+/// Resizes a block without copying it: where it lies, or by moving its pages. Returns `None`, and
+/// does nothing, if its contents must be copied.
 ///
 /// # Safety
 /// `block` is the caller's, with `layout`; `new` has its alignment, and a size that is not 0.
@@ -218,7 +221,7 @@ pub(crate) unsafe fn try_resize(block: *mut u8, layout: Layout, new: Layout) -> 
         match (class_of(layout), class_of(new)) {
             (Some(old), Some(new)) => old == new,
             (None, None) if resize_large(block, layout, new.size()) => true,
-            // SAFETY: the conditions of this function.
+            // SAFETY: the block is the caller's, with `layout`, and has no class.
             (None, None) => return unsafe { grow_elsewhere(block, layout, new) },
             _ => false,
         }
@@ -248,7 +251,8 @@ fn resize_large(block: *mut u8, layout: Layout, new_size: usize) -> bool {
     resized
 }
 
-/// Grows a large block by moving its pages. A step that is under way must see the new block, so nothing moves then.
+/// Grows a large block by moving its pages. A step that is under way must see the new block, so
+/// nothing moves then.
 ///
 /// # Safety
 /// The conditions of [`try_resize`].

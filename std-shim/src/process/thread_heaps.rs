@@ -72,7 +72,7 @@ impl<O: Os> Process<O> {
             // SAFETY: the caller owns the heap.
             unsafe { heap.empty_cache(&mut self.pages()) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller owns the heap, and uses it no more.
         unsafe { self.pool.park(heap) };
     }
 

@@ -3,7 +3,8 @@
 //! often takes again within moments.
 //!
 //! # Files
-//! * `purger` who makes the ticks, and when · `thread` the purge thread, and what the cold path does for it
+//! * `purger` who makes the ticks, and when · `thread` the purge thread, and what the cold path
+//!   does for it
 //! * `tick` what one does, in steps · `work` the steps that calls of the program do · `trim` everything idle at once
 //!
 //! Free memory of an arena goes in `arena/idle`.

@@ -102,7 +102,7 @@ impl Purger {
 
     /// Told before a step: since the one before, the program may have come to be filtered.
     pub(crate) fn forget_filter(&self) {
-        // Relaxed, here and below: a filter counts for the thread that made it.
+        // Relaxed, as wherever `asks` is used: a filter counts for the thread that made it.
         self.asks.store(0, Ordering::Relaxed);
     }
 
@@ -140,7 +140,7 @@ impl Purger {
 
     /// Growth is being made up for from now on.
     pub(super) fn makes_up(&self) {
-        // Relaxed, here and below: a hint; the lock of the work orders the rest.
+        // Relaxed, as wherever `making_up` is used: a hint; the lock of the work orders the rest.
         self.making_up.store(1, Ordering::Relaxed);
     }
 
@@ -193,7 +193,7 @@ impl Purger {
     /// Told when a block or a span was taken from an arena. Only counts: the caller may hold locks.
     #[inline]
     pub(crate) fn taken(&self, bytes: usize, tuning: &Tuning) {
-        // Relaxed: only a count, here and below.
+        // Relaxed: only a count.
         if self.state.load(Ordering::Relaxed) == RESTING {
             self.taken_unseen(bytes, tuning);
         }

@@ -10,8 +10,9 @@ use crate::process::PROCESS;
 /// What a thread that ends is counted with: mostly it leaves less.
 const THREAD_BYTES: usize = 64 << 10;
 
-/// Counts memory that was freed past the caches, and wakes the purge thread if that is enough. Called by a thread that
-/// holds no lock and does not use its part. Neither waits nor calls out (PURGE3).
+/// Counts memory that was freed past the caches, and wakes the purge thread if that is enough.
+/// Called by a thread that holds no lock and does not use its part. Neither waits nor calls out
+/// (PURGE3).
 #[inline]
 pub(crate) fn after_free(bytes: usize) {
     if PROCESS.purger.counts() {
@@ -31,9 +32,9 @@ pub(crate) fn thread_ended() {
     PROCESS.purger.wake_if_alone();
 }
 
-/// Starts the purge thread if it is wanted, and does a step of the work that is due. Called after the cold path has
-/// found a block of `bytes` bytes and before the program touches it, by a thread that holds no lock and does not use its
-/// part.
+/// Starts the purge thread if it is wanted, and does a step of the work that is due. Called after
+/// the cold path has found a block of `bytes` bytes and before the program touches it, by a thread
+/// that holds no lock and does not use its part.
 #[inline]
 pub(crate) fn after_alloc(bytes: usize) {
     let purger = &PROCESS.purger;

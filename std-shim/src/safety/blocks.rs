@@ -442,9 +442,9 @@ impl Blocks {
 /// # Safety
 /// The block is as long as it is known to be, and does not leave meanwhile.
 pub(super) unsafe fn mend(block: *mut u8, known: &Known, most: usize) -> Option<Written> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the block is as long as it is known to be.
     let byte = unsafe { fill::first_written(block, known, most) }?;
-    // SAFETY: the caller's promise; what is filled is not the program's.
+    // SAFETY: the block does not leave meanwhile, and these parts of it are not the program's.
     unsafe { fill::fill(block, known) };
     let misuse = match known.state {
         State::Free => Misuse::WrittenAfterFree,

@@ -31,7 +31,7 @@ fn parts(block: *mut u8, known: &Known) -> ([(*mut u8, usize); 2], u8) {
 pub(super) unsafe fn fill(block: *mut u8, known: &Known) {
     let (parts, fill) = parts(block, known);
     for (start, bytes) in parts {
-        // SAFETY: the caller's promise.
+        // SAFETY: the part lies in the block, and is the caller's.
         unsafe { start.write_bytes(fill, bytes) };
     }
 }
@@ -43,7 +43,7 @@ pub(super) unsafe fn fill(block: *mut u8, known: &Known) {
 pub(super) unsafe fn first_written(block: *mut u8, known: &Known, most: usize) -> Option<*mut u8> {
     let (parts, fill) = parts(block, known);
     parts.into_iter().find_map(|(start, bytes)| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the part lies in the block.
         unsafe { first_other(start, bytes.min(most), fill) }
     })
 }
@@ -51,7 +51,8 @@ pub(super) unsafe fn first_written(block: *mut u8, known: &Known, most: usize) -
 /// # Safety
 /// So many bytes can be read.
 unsafe fn first_other(start: *mut u8, bytes: usize, fill: u8) -> Option<*mut u8> {
-    // SAFETY: the caller's promise. Nobody writes there, unless the program is broken.
+    // SAFETY: the caller says that so many bytes can be read. Nobody writes there, unless the
+    // program is broken.
     let bytes = unsafe { core::slice::from_raw_parts(start, bytes) };
     let (words, rest) = bytes.as_chunks();
     let word = u128::from_ne_bytes([fill; 16]);

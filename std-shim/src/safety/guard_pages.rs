@@ -257,14 +257,14 @@ impl GuardPages {
     /// # Safety
     /// The calling thread holds no lock of the blocks.
     pub(crate) unsafe fn lock_across_fork(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this thread does not hold the lock.
         unsafe { self.slots.lock_across_fork() };
     }
 
     /// # Safety
     /// After [`lock_across_fork`](Self::lock_across_fork).
     pub(crate) unsafe fn unlock_across_fork(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the lock is this thread's by `lock_across_fork`.
         unsafe { self.slots.unlock_across_fork() };
     }
 }
@@ -426,7 +426,7 @@ mod tests {
         let again = pages.begin_free(leaving);
         assert_eq!(again.and_then(Result::err), Some(Misuse::FreedTwice));
         // Still the thread's that frees it: it looks at the page.
-        // SAFETY: GUARD1.
+        // SAFETY: GUARD1: its page is usable until its free has ended.
         assert_eq!(unsafe { leaving.read() }, 0);
         pages.end_free(leaving, Here::walk(0));
         let next = pages.take(100, false, Here::walk(0));

@@ -79,7 +79,8 @@ fn say_written(written: &Written, facts: Option<Facts>, here: Option<&Here>) {
     });
 }
 
-/// Allocates a zeroed block; `None` if there is no memory. A block of no bytes may not even be read.
+/// Allocates a zeroed block; `None` if there is no memory. A block of no bytes may not even be
+/// read.
 #[cold]
 #[inline(never)]
 pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
@@ -249,11 +250,12 @@ fn is_early(block: *mut u8) -> bool {
     PROCESS.tuning.had_early_blocks() && find(block).is_some()
 }
 
-/// Resizes a block, where it is or elsewhere; null with `errno` if there is no memory, or no block. It must be of the
-/// layout if one is given.
+/// Resizes a block, where it is or elsewhere; null with `errno` if there is no memory, or no block.
+/// It must be of the layout if one is given.
 ///
 /// # Safety
-/// The caller gives `block` up if the answer is not null. It may be any address: one that is no block is reported.
+/// The caller gives `block` up if the answer is not null. It may be any address: one that is no
+/// block is reported.
 #[inline(never)]
 pub(crate) unsafe fn resize(
     block: *mut u8,

@@ -1,10 +1,12 @@
-//! Finding misuse of the heap: double frees, foreign addresses, writes outside a block or after its free.
+//! Finding misuse of the heap: double frees, foreign addresses, writes outside a block or after its
+//! free.
 //!
 //! # Files
-//! * `hardened` the verbs of a heap that looks at every block, for [`Larder::hardened`](crate::Larder::hardened)
-//!   and [`Larder::checking`](crate::Larder::checking)
-//! * `blocks` its table of blocks and their quarantine · `fill` the fill of memory outside of blocks ·
-//!   `history` the stacks that allocated and freed each block
+//! * `hardened` the verbs of a heap that looks at every block, for
+//!   [`Larder::hardened`](crate::Larder::hardened) and
+//!   [`Larder::checking`](crate::Larder::checking)
+//! * `blocks` its table of blocks and their quarantine · `fill` the fill of memory outside of
+//!   blocks · `history` the stacks that allocated and freed each block
 //! * `guard_pages` single blocks between guard pages, in a heap that is not hardened
 //! * `check` the checks of every heap · `report` the text of a report
 

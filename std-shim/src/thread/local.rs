@@ -160,7 +160,7 @@ impl Local {
         let passed_blocks = self.with_parts(process, |owner, set, cache, pages| {
             let bin = cache.of(class);
             // An adopted cache may have room.
-            // SAFETY: the caller's promise.
+            // SAFETY: a block of the bin's class, which the caller gives up.
             if unsafe { CacheBin::push_linked(bin, block, set.links()) } {
                 return 0;
             }
@@ -168,7 +168,8 @@ impl Local {
             // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
             unsafe { set.make_room(owner, class, bin, pages) };
             let passed = had - bin.len();
-            // SAFETY: the caller's promise.
+            // SAFETY: a block of the bin's class, which the caller gives up and the bin has not
+            // taken before.
             if unsafe { CacheBin::push_linked(bin, block, set.links()) } {
                 return passed;
             }
