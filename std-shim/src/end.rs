@@ -19,7 +19,7 @@ extern "C" fn at_end() {
     if PROCESS.tuning.says_leaks() {
         say_leaks();
     }
-    if PROCESS.tuning.says_stats() {
+    if PROCESS.tuning.config().stats {
         say_stats();
     }
 }

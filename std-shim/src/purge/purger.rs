@@ -202,7 +202,7 @@ impl Purger {
     #[cold]
     fn taken_unseen(&self, bytes: usize, tuning: &Tuning) {
         let taken = self.taken.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-        if taken >= USE_BYTES && tuning.background() {
+        if taken >= USE_BYTES && tuning.config().background {
             self.change(RESTING, wanted(tuning));
         }
     }
@@ -278,8 +278,8 @@ impl Purger {
         let state = self.state.load(Ordering::Relaxed);
         let counts = match state {
             WAITING => true,
-            RESTING => !tuning.background(),
-            INLINE => tuning.background(),
+            RESTING => !tuning.config().background,
+            INLINE => tuning.config().background,
             _ => false,
         };
         if !counts {
@@ -368,15 +368,15 @@ impl Purger {
 
 /// What comes once a tick is wanted.
 fn wanted(tuning: &Tuning) -> u32 {
-    match tuning.purge_ms() {
+    match tuning.config().purge_ms {
         u64::MAX => OFF,
-        _ if tuning.background() => WANTED,
+        _ if tuning.config().background => WANTED,
         _ => INLINE,
     }
 }
 
 pub(super) fn tick_ms(tuning: &Tuning) -> u64 {
-    (tuning.purge_ms() / 2).max(LEAST_TICK_MS)
+    (tuning.config().purge_ms / 2).max(LEAST_TICK_MS)
 }
 
 #[cfg(test)]

@@ -175,7 +175,7 @@ impl GuardPages {
         self.page_bytes.store(page, Ordering::Relaxed);
         // Release: whoever finds a block there finds the slots and the length of a page.
         self.start.store(start.as_ptr(), Ordering::Release);
-        if PROCESS.tuning.explains_faults() {
+        if PROCESS.tuning.config().explains_faults {
             fault::watch(explain);
         }
         Some(())
@@ -277,7 +277,7 @@ pub(crate) fn has(block: *mut u8) -> bool {
 /// Allocates a zeroed block with a page of its own, if it is the turn of this one.
 #[inline(never)]
 pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
-    let one_in = PROCESS.tuning.guard_one_in();
+    let one_in = PROCESS.tuning.config().guard_one_in;
     let bytes = layout.size();
     let may = bytes <= Native.page_bytes() - LEAST_ALIGN && layout.align() <= LEAST_ALIGN;
     if !may || !PROCESS.guard_pages.is_due(bytes, one_in) {
@@ -289,7 +289,7 @@ pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
 
 /// Counts a free with a layout. After so many the thread gives up what it has at hand, and its next block is chosen.
 pub(crate) fn count_free(local: &mut Local) {
-    if local.counts_free(PROCESS.tuning.guard_one_in()) {
+    if local.counts_free(PROCESS.tuning.config().guard_one_in) {
         local.flush(&PROCESS);
         PROCESS.guard_pages.left.store(1, Ordering::Relaxed);
     }

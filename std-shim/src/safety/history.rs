@@ -23,7 +23,7 @@ impl Here {
     /// The calling thread in the function that has a variable at that address; `None` unless the heap is checking.
     #[inline(always)]
     pub(super) fn in_function_with<T>(variable: &T) -> Option<Self> {
-        match PROCESS.tuning.is_checking() {
+        match PROCESS.tuning.config().checking {
             true => Some(Self::walk((&raw const *variable).addr())),
             false => None,
         }
@@ -33,7 +33,7 @@ impl Here {
     /// its own.
     #[inline(always)]
     pub(super) fn walk(inner: usize) -> Self {
-        Self::walk_frames(inner, PROCESS.tuning.stack_frames())
+        Self::walk_frames(inner, PROCESS.tuning.config().stack_frames as usize)
     }
 
     /// The calling thread, in a signal's handler, from the instruction on that the signal came at.
@@ -41,10 +41,8 @@ impl Here {
         let mut here = Self::walk_frames(0, FRAMES);
         let first = here.frames().position(|frame| frame == instruction);
         here.frames.rotate_left(first.unwrap_or(0));
-        let kept = PROCESS
-            .tuning
-            .stack_frames()
-            .min(FRAMES - first.unwrap_or(0));
+        let wanted = PROCESS.tuning.config().stack_frames as usize;
+        let kept = wanted.min(FRAMES - first.unwrap_or(0));
         here.frames.get_mut(kept..).unwrap_or_default().fill(0);
         here
     }
