@@ -1,8 +1,9 @@
 //! The options of the heap: what a program chooses in the constant that is its allocator, and
 //! whoever starts it in the environment.
 //!
-//! [`options!`] has a row for each. The first call that needs more than a thread has at hand hands
-//! the configuration to the process ([`Tuning::apply`]); from then on it stands.
+//! [`options!`] has a row for each; a program chooses them by the methods in `options`. The first
+//! call that needs more than a thread has at hand hands the configuration to the process
+//! ([`Tuning::apply`]); from then on it stands.
 
 #[cfg(unix)]
 mod environment;
@@ -15,29 +16,30 @@ pub(crate) use tuning::{Mode, Tuning};
 
 /// When memory is asked for in huge pages, where the system grants them on request.
 ///
-/// They make first touches several times cheaper, and whoever touches one byte of one has all of it. In a
-/// virtual machine whose host takes free memory back, one that the host must find first can cost more
-/// than the 512 pages it stands for.
+/// They make first touches several times cheaper, but a byte that is touched has the whole huge
+/// page resident. In a virtual machine whose host takes free memory back, a huge page that the host
+/// must find first can cost more than the 512 pages it stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HugePages {
     /// Never.
     Never,
-    /// For what the heap takes beyond so many bytes, and only while most of what it has taken so far
-    /// was really touched.
+    /// For memory beyond so many bytes of the heap, and only while most of its memory so far was
+    /// really touched.
     Above(u64),
 }
 
-/// What happens when the heap finds that the program misused it, where it is [hardened](crate::Larder::hardened) or
-/// [checking](crate::Larder::checking).
+/// How a [hardened](crate::Larder::hardened) or [checking](crate::Larder::checking) heap reacts to
+/// misuse.
 #[derive(Clone, Copy, Debug)]
 pub enum OnMisuse {
-    /// The report goes to standard error, and the process ends.
+    /// Prints the report on standard error, and ends the process.
     Abort,
-    /// The report goes to standard error, and the program goes on: a free or resize that cannot be right does
-    /// nothing, a block that was written where it must not be is freed all the same.
+    /// Prints the report on standard error, and lets the program go on: a free or resize that
+    /// cannot be right does nothing, a block with a write outside of it is freed all the same.
     Report,
-    /// The function gets the report as text, and the program goes on when it returns. It may allocate. No lock of the
-    /// heap is held meanwhile. If it panics the process ends, as an allocator must not unwind.
+    /// Passes the report as text to the function, and lets the program go on when that returns. The
+    /// function may allocate: no lock of the heap is held meanwhile. If it panics, the process
+    /// ends, as an allocator must not unwind.
     Call(fn(&str)),
 }
 
@@ -50,10 +52,10 @@ impl PartialEq for OnMisuse {
 impl Eq for OnMisuse {}
 
 impl OnMisuse {
-    /// Where no function lies, for [`Report`](Self::Report).
+    /// The word of [`Report`](Self::Report), an address at which no function lies.
     const REPORT: *mut () = ptr::without_provenance_mut(1);
 
-    /// As one word: null for [`Abort`](Self::Abort).
+    /// Returns this as one word: null for [`Abort`](Self::Abort).
     fn as_ptr(self) -> *mut () {
         match self {
             Self::Abort => ptr::null_mut(),
@@ -147,19 +149,19 @@ impl Config {
         ..Self::BALANCED
     };
 
-    /// Safety first: misuse of the heap is found.
+    /// Safety first: misuse of the heap is detected.
     pub(crate) const HARDENED: Self = Self {
         hardened: true,
         ..Self::BALANCED
     };
 
-    /// Finding misuse: says where it comes from, too.
+    /// Finding misuse: reports have its stacks, too.
     pub(crate) const CHECKING: Self = Self {
         checking: true,
         ..Self::HARDENED
     };
 
-    /// No more frames are kept of a stack.
+    /// The most frames that are kept of a stack.
     pub(crate) const MAX_STACK_FRAMES: u32 = 32;
 
     /// This configuration with the changes that the environment asks for, if it may; `None` if it

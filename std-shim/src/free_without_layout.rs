@@ -20,8 +20,8 @@ pub(crate) enum Place {
     Alone,
 }
 
-/// Finds the block that starts at an address, and its length; `None` if none does. The address may be any: no record of
-/// a span is read, which another thread may be making or taking back just now.
+/// Finds the block that starts at an address, and its length; `None` if none does. It may be any
+/// address: no record of a span is read, which another thread may be making or taking back.
 pub(crate) fn find(block: *mut u8) -> Option<(Place, usize)> {
     let length = |bytes: u64| usize::try_from(bytes).ok();
     let Some(arena) = PROCESS.arena_of(block) else {

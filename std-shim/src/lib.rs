@@ -50,8 +50,8 @@ compile_error!("larder needs its feature `std` on systems other than Unix");
 
 // Rooms:
 // * `global_alloc` the allocator's verbs, `cold_path` past their fast paths, `free_without_layout`
-//   by an address alone; `config` the options, `stats` numbers, `end` reports when the process
-//   ends, `text` where they are made
+//   by an address alone; `config` the options, `options` how a program chooses them, `stats`
+//   numbers, `end` reports when the process ends, `text` where they are made
 // * `safety` finding misuse: hardened and checking heaps, guard pages, reports
 // * `thread` what one thread has, and what runs when it ends
 // * `process` what all share: arenas, heaps, mappings; what runs around a fork
@@ -78,6 +78,7 @@ mod global_alloc;
 mod interpreted;
 #[cfg(feature = "std")]
 mod observe;
+mod options;
 mod os;
 mod process;
 mod purge;

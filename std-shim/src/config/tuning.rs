@@ -10,9 +10,9 @@ use larder_core::sync::{AtomicPtr, AtomicU8, Ordering};
 use super::{Config, HugePages, OnMisuse};
 use crate::thread::wait::Sleep;
 
-/// A program that keeps freed memory for so long at most wants little memory first.
+/// A heap that keeps freed memory for so long at most puts memory first.
 const SHORT_MS: u64 = 100;
-/// Nobody allocates so often before the C library begins.
+/// More allocations than any program makes before the C library begins.
 const MAX_IN_VAIN: u32 = 100;
 
 /// Which blocks a heap looks at.
@@ -103,7 +103,7 @@ impl Tuning {
         });
     }
 
-    /// The configuration. That of a heap that is being hardened may be read a moment later than its mode.
+    /// The configuration: [`Config::BALANCED`] as long as it is not known.
     pub(crate) fn config(&self) -> &Config {
         // Acquire: the configuration is written.
         match self.known.load(Ordering::Acquire) {
@@ -154,7 +154,8 @@ impl Tuning {
         }
     }
 
-    /// Whether memory is to have no huge pages until the heap asks for some, even if the system makes them by itself.
+    /// Whether memory gets no huge pages until the heap asks for some, even if the system makes
+    /// them by itself.
     pub(crate) fn begins_short(&self) -> bool {
         self.huge_above() == u64::MAX || self.config().dense_percent > 100
     }
@@ -166,7 +167,7 @@ impl Tuning {
         self.has_short_delay() || !config.background && config.purge_ms < u64::MAX
     }
 
-    /// Whether memory comes first.
+    /// Whether the heap puts memory first.
     pub(crate) fn has_short_delay(&self) -> bool {
         self.config().purge_ms <= SHORT_MS
     }
@@ -176,7 +177,7 @@ impl Tuning {
         self.config().checking && self.config().leaks
     }
 
-    /// What happens when misuse is found.
+    /// How the heap reacts to misuse.
     pub(crate) fn on_misuse(&self) -> OnMisuse {
         // Relaxed: a function is there from the program's start.
         let word = self.on_misuse.load(Ordering::Relaxed);

@@ -1,29 +1,32 @@
-//! The hardened heap: every block is known by its address, so that a misuse is found and said. For
-//! [`Larder::hardened`](crate::Larder::hardened), and for [`Larder::checking`](crate::Larder::checking), which is the same
-//! with a front before each block, free memory that is filled, and the stacks of allocations and frees.
+//! The verbs of a hardened heap, which has a table of all blocks by address and so detects misuse:
+//! that of [`Larder::hardened`](crate::Larder::hardened), and of
+//! [`Larder::checking`](crate::Larder::checking), which adds a front before each block, fills free
+//! memory, and keeps the stacks of allocations and frees.
 //!
-//! No thread has a cache then (LOCAL1), so each verb takes its slow path, and that leads here. A block is one of the
-//! plain heap that is at least a byte longer. It has no header: what is known of it stands in a table.
+//! No thread has a cache in this mode (LOCAL1), so each verb takes its cold path, which leads here.
+//! A block is one of the plain heap that is at least a byte longer. It has no header.
 //!
 //! ```text
 //!   block - front    block            + bytes          + granted
 //!    │ front, filled  │ the program's   │ slack, filled  │
 //! ```
 //!
-//! Free blocks of the plain heap are linked through themselves, and whoever writes there can bend the list. The links are
-//! masked with a secret, therefore ([`link_changed`]). What a list gives is looked at, too, before the program has it: a
-//! block that starts there, is long enough and not in use.
+//! Free blocks of the plain heap are linked through themselves, so a write to one can bend the
+//! list. The links are masked with a secret, therefore ([`link_changed`]). A block from a list is
+//! also checked before the program gets it: it must start there, be long enough, and not be in use.
 //!
 //! # Invariants
 //! * HARD1 a block of the program is in the table as `Used`, and its front and slack have the fill of its address.
 //! * HARD2 a block in quarantine is in the table as `Free`, and all of it is zero; where the
 //!   heap is checking, all of it has the fill of its address.
-//! * HARD3 the thread that makes a block `Leaving` has it alone, until it puts it into quarantine or takes it out
-//!   of the table. It then belongs to the plain heap.
-//! * HARD4 the lock of the blocks is held for bookkeeping and while memory of blocks is looked at, and for the system
-//!   calls by which the tables grow. No other lock is taken under it, and nothing is said there.
+//! * HARD3 the thread that makes a block `Leaving` has it alone, until it puts it into quarantine
+//!   or takes it out of the table. Then it belongs to the plain heap.
+//! * HARD4 the lock of the blocks is held for bookkeeping, while the memory of blocks is checked,
+//!   and for the system calls by which the tables grow. No other lock is taken under it, and
+//!   nothing is reported there.
 //!
-//! Programs that fork while another thread frees: in the child a `Leaving` block stays so for ever.
+//! In the child of a fork that came while another thread freed a block, it stays `Leaving` for
+//! ever.
 
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -38,11 +41,12 @@ use crate::free_without_layout::{find, free_plain};
 use crate::os::abort;
 use crate::process::PROCESS;
 
-/// Blocks from here on skip the quarantine: their memory goes back to the system at once.
+/// Blocks of at least so many bytes skip the quarantine: their memory goes back to the system at
+/// once.
 const LONG_BYTES: usize = 1 << 20;
 
-/// Ends the process because the link in a free block is not one that the heap wrote. Locks of the heap are held, so nobody
-/// but standard error is told.
+/// Ends the process because the link in a free block is not one that the heap wrote. Locks of the
+/// heap are held, so the report goes to standard error only.
 #[cold]
 pub(crate) fn link_changed(block: *mut u8) -> ! {
     end_with(Misuse::WrittenAfterFree, block)
@@ -52,7 +56,8 @@ pub(super) fn with<R>(f: impl FnOnce(&mut Blocks) -> R) -> R {
     PROCESS.hardened.with(f)
 }
 
-/// Says what the program did with the block at an address, or around it. Comes back if it is to go on.
+/// Reports what the program did with the block at an address, or around it. Returns if the program
+/// may go on.
 #[cold]
 fn say(misuse: Misuse, address: *mut u8, here: Option<&Here>) {
     let facts = here.and_then(|_| with(|blocks| blocks.facts(address)));
@@ -66,7 +71,7 @@ fn say(misuse: Misuse, address: *mut u8, here: Option<&Here>) {
     });
 }
 
-/// Says where a block was written. Comes back if the program is to go on.
+/// Reports a write outside of a block, or after its free. Returns if the program may go on.
 #[cold]
 fn say_written(written: &Written, facts: Option<Facts>, here: Option<&Here>) {
     let facts = facts.or_else(|| here.and_then(|_| with(|blocks| blocks.facts(written.block))));
@@ -234,8 +239,9 @@ unsafe fn let_go(leaver: Leaver, here: Option<&Here>) {
     unsafe { free_plain(known.start(block)) };
 }
 
-/// Empties the quarantine and returns idle memory to the system, before a request of `bytes` bytes is refused: the
-/// tables have memory of their own, which the system may refuse because of what the plain heap keeps.
+/// Empties the quarantine, flushes the cache and purges, in the hope that a request of `bytes`
+/// bytes can then be served: the tables have memory of their own, which the system may refuse
+/// because of the plain heap's idle memory.
 #[cold]
 fn make_room(bytes: usize, here: Option<&Here>) {
     while let Some(leaver) = with(Blocks::take_oldest) {
@@ -245,7 +251,7 @@ fn make_room(bytes: usize, here: Option<&Here>) {
     plain::reclaim(bytes);
 }
 
-/// Whether a block that is not known was allocated before the process could know its configuration.
+/// Whether a block that is not in the table was allocated before the configuration was known.
 fn is_early(block: *mut u8) -> bool {
     PROCESS.tuning.had_early_blocks() && find(block).is_some()
 }
@@ -308,14 +314,14 @@ unsafe fn resize_from(
     Some(moved)
 }
 
-/// Looks whether a block of the program has another length or alignment. Asked for a block of C++'s `new`,
-/// says nothing of those that come from elsewhere: a program may have a `new` of its own.
+/// Reports a used block that has another length or alignment. For C++'s `new` only blocks that
+/// `new` allocated are checked: a program may have a `new` of its own.
 #[cold]
 #[inline(never)]
 pub(crate) fn check_layout(block: *mut u8, bytes: usize, align: usize, config: &Config) {
     let is_wrong = |known: Known| {
         let is_asked_for = !config.by_new || known.by_new;
-        // One of nothing may have been asked for by a caller that makes it one of a byte.
+        // A caller may make a request of no bytes one of a byte.
         let is_length = known.bytes.max(1) == bytes.max(1);
         is_asked_for && !(is_length && known.align() == align.max(LEAST_ALIGN))
     };
