@@ -85,7 +85,7 @@ macro_rules! options {
             pub(crate) const BALANCED: Self = Self { $($name: $balanced,)+ };
         }
 
-        /// The variables of the environment, but for the mode.
+        /// The variables of the environment that set an option.
         #[cfg(unix)]
         const VARIABLES: &[environment::Variable] = &[$($(environment::Variable {
             name: $variable,
@@ -174,17 +174,16 @@ impl Config {
         Some(self)
     }
 
-    /// This configuration in another mode, as the environment may name it. Options that a program
-    /// chooses in any mode stay.
+    /// This configuration, tuned as another; the options that concern no tuning stay.
     #[cfg(unix)]
-    const fn in_mode(self, mode: Self) -> Self {
+    const fn tuned_as(self, other: Self) -> Self {
         Self {
-            purge_ms: mode.purge_ms,
-            huge_pages: mode.huge_pages,
-            dense_percent: mode.dense_percent,
-            bin_bytes: mode.bin_bytes,
-            hardened: mode.hardened,
-            checking: mode.checking,
+            purge_ms: other.purge_ms,
+            huge_pages: other.huge_pages,
+            dense_percent: other.dense_percent,
+            bin_bytes: other.bin_bytes,
+            hardened: other.hardened,
+            checking: other.checking,
             ..self
         }
     }

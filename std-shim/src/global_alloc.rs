@@ -145,30 +145,23 @@ impl Larder {
     #[inline]
     #[must_use]
     pub fn malloc(&self, bytes: usize) -> *mut u8 {
-        if let Some(bin) = c_bin(bytes) {
-            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
-            let block = unsafe { CacheBin::pop(bin) };
-            if !block.is_null() {
-                return block;
-            }
+        match pop(c_bin(bytes)) {
+            block if block.is_null() => cold_path::malloc(bytes, &self.0),
+            block => block,
         }
-        cold_path::malloc(bytes, &self.0)
     }
 
     /// Allocates a zeroed block, else as [`malloc`](Self::malloc) does.
     #[inline]
     #[must_use]
     pub fn malloc_zeroed(&self, bytes: usize) -> *mut u8 {
-        if let Some(bin) = c_bin(bytes) {
-            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
-            let block = unsafe { CacheBin::pop(bin) };
-            if !block.is_null() {
-                // SAFETY: the block is at least that long.
-                unsafe { block.write_bytes(0, bytes) };
-                return block;
-            }
+        let block = pop(c_bin(bytes));
+        if block.is_null() {
+            return cold_path::malloc_zeroed(bytes, &self.0);
         }
-        cold_path::malloc_zeroed(bytes, &self.0)
+        // SAFETY: the block is at least that long.
+        unsafe { block.write_bytes(0, bytes) };
+        block
     }
 
     /// Frees a block by its address alone, for a few instructions more than a free with the layout.
@@ -296,6 +289,16 @@ fn common_bin(layout: Layout, cache: fn() -> *mut ThreadCache) -> Option<*mut Ca
     Some(ThreadCache::place_of_common(cache(), layout.size()))
 }
 
+/// Pops a block of a bin; null if there is no bin, or no block in it.
+#[inline(always)]
+fn pop(bin: Option<*mut CacheBin>) -> *mut u8 {
+    match bin {
+        // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
+        Some(bin) => unsafe { CacheBin::pop(bin) },
+        None => ptr::null_mut(),
+    }
+}
+
 /// No block is longer: with its alignment an address space holds it.
 const MAX_BYTES: usize = isize::MAX as usize - 15;
 
@@ -312,14 +315,10 @@ fn c_bin(bytes: usize) -> Option<*mut CacheBin> {
 unsafe impl GlobalAlloc for Larder {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if let Some(bin) = common_bin(layout, tls::cache) {
-            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
-            let block = unsafe { CacheBin::pop(bin) };
-            if !block.is_null() {
-                return block;
-            }
+        match pop(common_bin(layout, tls::cache)) {
+            block if block.is_null() => cold_path::alloc(layout, &self.0),
+            block => block,
         }
-        cold_path::alloc(layout, &self.0)
     }
 
     #[inline]
@@ -338,16 +337,13 @@ unsafe impl GlobalAlloc for Larder {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if let Some(bin) = common_bin(layout, tls::cache) {
-            // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
-            let block = unsafe { CacheBin::pop(bin) };
-            if !block.is_null() {
-                // SAFETY: the block is at least that long.
-                unsafe { block.write_bytes(0, layout.size()) };
-                return block;
-            }
+        let block = pop(common_bin(layout, tls::cache));
+        if block.is_null() {
+            return cold_path::alloc_zeroed(layout, &self.0);
         }
-        cold_path::alloc_zeroed(layout, &self.0)
+        // SAFETY: the block is at least that long.
+        unsafe { block.write_bytes(0, layout.size()) };
+        block
     }
 
     #[inline]

@@ -16,18 +16,18 @@ pub(super) struct Variable {
     pub(super) set: fn(&mut Config, &[u8]) -> Option<()>,
 }
 
-/// The mode comes first: the others change what it chooses.
-const MODE: Variable = Variable {
+/// It comes first: the others change what it chooses.
+const CONFIGURATION: Variable = Variable {
     name: "LARDER_MODE",
     values: "balanced, speed, memory, hardened or checking",
     set: |config, value| {
-        *config = config.in_mode(mode(value)?);
+        *config = config.tuned_as(configuration(value)?);
         Some(())
     },
 };
 
 fn variables() -> impl Iterator<Item = &'static Variable> {
-    [&MODE].into_iter().chain(VARIABLES)
+    [&CONFIGURATION].into_iter().chain(VARIABLES)
 }
 
 /// The prefixes of the variables of Larder's other parts.
@@ -65,7 +65,7 @@ fn unknown(entry: &'static [u8]) -> Option<&'static str> {
     (name.starts_with("LARDER_") && !is_known && name.bytes().all(is_name)).then_some(name)
 }
 
-fn mode(value: &[u8]) -> Option<Config> {
+fn configuration(value: &[u8]) -> Option<Config> {
     match value {
         b"balanced" => Some(Config::BALANCED),
         b"speed" => Some(Config::SPEED),
@@ -142,7 +142,7 @@ mod tests {
         let mut config = Config::BALANCED;
         config.background = false;
         assert_eq!(set("MODE", &mut config, b"memory"), Some(()));
-        assert!(!config.background, "the mode says nothing of threads");
+        assert!(!config.background, "the configuration says nothing of threads");
         assert_eq!(
             (config.purge_ms, config.bin_bytes),
             (Config::MEMORY.purge_ms, Config::MEMORY.bin_bytes)
@@ -158,7 +158,7 @@ mod tests {
         let mut other = config;
         assert_eq!(set("MODE", &mut other, b"checking"), Some(()));
         assert_eq!((other.on_misuse, other.leaks), (OnMisuse::Report, true));
-        assert!(other.stats, "the mode says nothing of the end");
+        assert!(other.stats, "the configuration says nothing of the end");
         assert_eq!(set("STACK_FRAMES", &mut config, b"32"), Some(()));
         assert_eq!(set("STACK_FRAMES", &mut config, b"33"), None);
         assert_eq!(config.stack_frames, 32);

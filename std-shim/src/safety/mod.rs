@@ -22,12 +22,12 @@ mod tests;
 
 pub(crate) use blocks::Blocks;
 
-/// All blocks lie at multiples of this, as C wants it.
+/// The alignment that all blocks have at least, as C demands it.
 const LEAST_ALIGN: usize = 16;
-/// A block that shrinks stays where it is as long as its slack is no longer than this.
+/// The longest slack with which a block that shrinks stays where it is.
 const MAX_KEPT_SLACK: usize = 64 << 10;
 
-/// What the program did.
+/// A misuse of the heap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Misuse {
     NoBlock,
@@ -38,7 +38,7 @@ enum Misuse {
     WrittenAfterFree,
     ResizedNoBlock,
     ResizedAfterFree,
-    /// The plain heap gives a block that it has not.
+    /// The plain heap returned a block that is not free.
     BentList,
     TouchedAfterFree,
     TouchedPastEnd,
