@@ -6,8 +6,8 @@ use crate::config::{Config, HugePages};
 use crate::global_alloc::Larder;
 
 impl Larder {
-    /// Sets how many frames of each stack are kept, from the innermost on: 16 in each configuration,
-    /// 32 at most. With 0 no stack is walked.
+    /// Sets how many frames of each stack are kept, from the innermost on: 16 in each
+    /// configuration, 32 at most. With 0 no stack is walked.
     #[must_use]
     pub const fn with_stack_frames(self, frames: u32) -> Self {
         Self(Config {
@@ -25,23 +25,24 @@ impl Larder {
     }
 
     /// Sets whether the heap prints its numbers, and the peak memory of the process, on standard
-    /// error when the process ends. On Linux, after the functions of `atexit` and the destructors of
-    /// static values; a program that has closed standard error by then prints nothing.
+    /// error when the process ends. On Linux, after the functions of `atexit` and the destructors
+    /// of static values; a program that has closed standard error by then prints nothing.
     #[must_use]
     pub const fn with_stats(self, stats: bool) -> Self {
         Self(Config { stats, ..self.0 })
     }
 
-    /// Gives guard pages to one block in `one_in`, of those up to a page less 16 bytes; to none with
-    /// 0, as in each configuration. Has no effect in a hardened or checking heap.
+    /// Gives guard pages to one block in `one_in`, of those up to a page less 16 bytes; to none
+    /// with 0, as in each configuration. Has no effect in a hardened or checking heap.
     ///
     /// Such a block lies alone in a page between two inaccessible ones, at its end or its start. A
-    /// read or write past that side faults; a write past the other is found when the block is freed,
-    /// as are double frees. The page of a freed block stays inaccessible until the pages of all
-    /// other free blocks have been used again; there are 256. Blocks are chosen where a thread has
-    /// none cached. A free with a layout takes a slower path, which looks at the address, and
-    /// once in `one_in` of them the thread flushes its cache, so that blocks are chosen which a loop
-    /// frees and allocates again and again; those of `malloc` and [`free`](Self::free) seldom are.
+    /// read or write past that side faults; a write past the other is found when the block is
+    /// freed, as are double frees. The page of a freed block stays inaccessible until the pages of
+    /// all other free blocks have been used again; there are 256. Blocks are chosen where a thread
+    /// has none cached. A free with a layout takes a slower path, which looks at the address, and
+    /// once in `one_in` of them the thread flushes its cache, so that blocks are chosen which a
+    /// loop frees and allocates again and again; those of `malloc` and [`free`](Self::free) seldom
+    /// are.
     #[must_use]
     pub const fn with_guard_pages(self, one_in: u32) -> Self {
         Self(Config {
@@ -89,10 +90,10 @@ impl Larder {
     /// before the heap grows.
     ///
     /// An allocation starts the thread once 8 MiB are in use. It sleeps for half the delay between
-    /// two ticks while any memory is idle, then until 2 MiB were freed, and ends when less than
-    /// 8 MiB are in use or no other thread uses the heap. Signals do not reach it, and it keeps to
-    /// the processors of the main thread. A program that must stay single-threaded (for `unshare` or
-    /// `setns`) or that forbids itself to start threads passes `false`.
+    /// two ticks while any memory is idle, then until 2 MiB were freed, and ends when less than 8
+    /// MiB are in use or no other thread uses the heap. Signals do not reach it, and it keeps to
+    /// the processors of the main thread. A program that must stay single-threaded (for `unshare`
+    /// or `setns`) or that forbids itself to start threads passes `false`.
     #[must_use]
     pub const fn with_background_purge(self, background: bool) -> Self {
         Self(Config {

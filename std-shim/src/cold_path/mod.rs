@@ -127,7 +127,8 @@ unsafe fn free_guarded(block: *mut u8, layout: Layout) {
         // SAFETY: it is among the pages, and the caller gives it up.
         return unsafe { guard_pages::free(block, Some(layout)) };
     }
-    // SAFETY: a block of the heap without guard pages, so of the plain heap; the caller gives it up.
+    // SAFETY: a block of the heap without guard pages, so of the plain heap; the caller gives it
+    // up.
     unsafe { plain::free(block, layout) };
     // SAFETY: the plain free has left the thread's part, and no signal handler calls this.
     unsafe { with_local(guard_pages::count_free) };
@@ -147,8 +148,8 @@ impl Larder {
         layout: Layout,
         new: Layout,
     ) -> *mut u8 {
-        // SAFETY: a block of the heap with this layout, which the caller gives up for another; `new`
-        // has a size, as `alloc` wants it.
+        // SAFETY: a block of the heap with this layout, which the caller gives up for another;
+        // `new` has a size, as `alloc` wants it.
         unsafe {
             match PROCESS.tuning.mode() {
                 Mode::Hardened => hardened::resize(block, Some(layout), new.size(), &self.0),

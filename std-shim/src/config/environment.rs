@@ -142,7 +142,10 @@ mod tests {
         let mut config = Config::BALANCED;
         config.background = false;
         assert_eq!(set("MODE", &mut config, b"memory"), Some(()));
-        assert!(!config.background, "the configuration says nothing of threads");
+        assert!(
+            !config.background,
+            "the configuration says nothing of threads"
+        );
         assert_eq!(
             (config.purge_ms, config.bin_bytes),
             (Config::MEMORY.purge_ms, Config::MEMORY.bin_bytes)

@@ -43,7 +43,8 @@ pub(crate) struct Tuning {
     applying: Locked<u32, Sleep>,
 }
 
-// SAFETY: `config` is written once, under the lock `applying`, before `known` says so; nobody reads it earlier.
+// SAFETY: `config` is written once, under the lock `applying`, before `known` says so; nobody reads
+// it earlier.
 unsafe impl Sync for Tuning {}
 
 impl Tuning {
@@ -84,7 +85,8 @@ impl Tuning {
                 // The program has taken its environment away.
                 None => *config,
             };
-            // A hardened heap looks at every block, and a thread that allocated before would not look (LOCAL3).
+            // A hardened heap looks at every block, and a thread that allocated before would not
+            // look (LOCAL3).
             if config.hardened || self.had_early_blocks() {
                 config.guard_one_in = 0;
             }
@@ -127,7 +129,8 @@ impl Tuning {
     /// The heap's mode: [`Mode::Plain`] as long as it is not known.
     #[inline(always)]
     pub(crate) fn mode(&self) -> Mode {
-        // Relaxed: whoever holds a block of a hardened heap, or one with guard pages, got it from somebody who knew.
+        // Relaxed: whoever holds a block of a hardened heap, or one with guard pages, got it from
+        // somebody who knew.
         let mode = self.mode.load(Ordering::Relaxed);
         // SAFETY: only modes are written there, which are bytes.
         unsafe { mem::transmute::<u8, Mode>(mode) }
@@ -160,8 +163,8 @@ impl Tuning {
         self.huge_above() == u64::MAX || self.config().dense_percent > 100
     }
 
-    /// Whether idle memory goes back when the heap has grown: where memory comes first, and where no thread does it
-    /// soon.
+    /// Whether idle memory goes back when the heap has grown: where memory comes first, and where
+    /// no thread does it soon.
     pub(crate) fn makes_up(&self) -> bool {
         let config = self.config();
         self.has_short_delay() || !config.background && config.purge_ms < u64::MAX

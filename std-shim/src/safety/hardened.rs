@@ -16,7 +16,8 @@
 //! also checked before the program gets it: it must start there, be long enough, and not be in use.
 //!
 //! # Invariants
-//! * HARD1 a block of the program is in the table as `Used`, and its front and slack have the fill of its address.
+//! * HARD1 a block of the program is in the table as `Used`, and its front and slack have the fill
+//!   of its address.
 //! * HARD2 a block in quarantine is in the table as `Free`, and all of it is zero; where the
 //!   heap is checking, all of it has the fill of its address.
 //! * HARD3 the thread that makes a block `Leaving` has it alone, until it puts it into quarantine
