@@ -24,24 +24,23 @@ fn class_of(layout: Layout) -> Option<SizeClass> {
 #[cold]
 #[inline(never)]
 pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
-    match step::may_take(layout) {
-        true => alloc_in_step(layout),
-        false => alloc_outside_step(layout),
+    if step::may_take(layout) {
+        return alloc_in_step(layout);
     }
-}
-
-#[cold]
-#[inline(never)]
-fn alloc_in_step(layout: Layout) -> Option<NonNull<u8>> {
-    step::alloc(layout).or_else(|| alloc_outside_step(layout))
-}
-
-#[inline(always)]
-fn alloc_outside_step(layout: Layout) -> Option<NonNull<u8>> {
     match class_of(layout) {
         Some(class) => pop(class).or_else(|| Some(refill(class)?.block)),
         None => alloc_large(layout),
     }
+}
+
+/// Allocates a block of the step under way, or of the heap if that does not take it.
+#[cold]
+#[inline(never)]
+fn alloc_in_step(layout: Layout) -> Option<NonNull<u8>> {
+    step::alloc(layout).or_else(|| match class_of(layout) {
+        Some(class) => pop(class).or_else(|| Some(refill(class)?.block)),
+        None => alloc_large(layout),
+    })
 }
 
 /// Allocates a zeroed block; `None` if there is no memory.
