@@ -28,7 +28,7 @@ pub extern "C" fn plugin_make(bytes: usize) -> *mut Vec<u8> {
 /// `text` is from `plugin_make`, and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plugin_drop(text: *mut Vec<u8>) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: a box of `plugin_make`, which the caller gives up.
     let text = unsafe { Box::from_raw(text) };
     assert!(text.iter().all(|byte| *byte == 7));
     text.len()

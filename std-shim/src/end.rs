@@ -2,10 +2,10 @@
 
 use core::fmt::{self, Write};
 
-use crate::hardened::report::say_leaks;
 use crate::os::peak::peak_resident_bytes;
 use crate::os::say;
 use crate::process::PROCESS;
+use crate::safety::report::say_leaks;
 use crate::stats::Stats;
 use crate::text::Text;
 use crate::thread::with_local;
@@ -19,7 +19,7 @@ extern "C" fn at_end() {
     if PROCESS.tuning.says_leaks() {
         say_leaks();
     }
-    if PROCESS.tuning.says_stats() {
+    if PROCESS.tuning.config().stats {
         say_stats();
     }
 }

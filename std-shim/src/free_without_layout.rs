@@ -2,11 +2,11 @@
 
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
-use crate::check;
-use crate::cold_path::{free_alone, free_of_step, free_past_bin};
-use crate::hardened::{self, guarded};
+use crate::cold_path::plain;
+use crate::config::Mode;
 use crate::os::Native;
 use crate::process::PROCESS;
+use crate::safety::{check, guard_pages, hardened};
 use crate::step::StepHeap;
 use crate::thread::tls;
 
@@ -20,8 +20,8 @@ pub(crate) enum Place {
     Alone,
 }
 
-/// Finds the block that starts at an address, and its length; `None` if none does. The address may be any: no record of
-/// a span is read, which another thread may be making or taking back just now.
+/// Finds the block that starts at an address, and its length; `None` if none does. It may be any
+/// address: no record of a span is read, which another thread may be making or taking back.
 pub(crate) fn find(block: *mut u8) -> Option<(Place, usize)> {
     let length = |bytes: u64| usize::try_from(bytes).ok();
     let Some(arena) = PROCESS.arena_of(block) else {
@@ -36,47 +36,41 @@ pub(crate) fn find(block: *mut u8) -> Option<(Place, usize)> {
     is_block.then_some((Place::Span(class), class.block_bytes()))
 }
 
-/// Frees any block by its address.
+/// Frees a block by its address; null is no block.
 ///
 /// # Safety
-/// `block` is a block of the heap, given up by the caller.
+/// `block` is null or a block of the heap, and the caller gives it up.
 #[cold]
 #[inline(never)]
-pub(crate) unsafe fn free_by_address(block: *mut u8) {
+pub(crate) unsafe fn free_without_layout(block: *mut u8) {
     if block.is_null() {
         return;
     }
-    if PROCESS.tuning.is_hardened() {
-        // SAFETY: the caller's promise.
-        return unsafe { hardened::free(block, None) };
+    // SAFETY: a block of the heap, which the caller gives up, goes to the mode it came from.
+    unsafe {
+        match PROCESS.tuning.mode() {
+            Mode::Hardened => hardened::free(block, None),
+            Mode::Guarded if guard_pages::has(block) => guard_pages::free(block, None),
+            Mode::Guarded | Mode::Plain => free_plain(block),
+        }
     }
-    if guarded::has(block) {
-        // SAFETY: the caller's promise.
-        return unsafe { guarded::free(block, None) };
-    }
-    // SAFETY: the caller's promise.
-    unsafe { free_plain(block) };
 }
 
-/// Frees any block of the plain heap by its address.
+/// Frees a block of the plain heap by its address.
 ///
 /// # Safety
-/// `block` is a block of the plain heap, given up by the caller.
+/// `block` is a block of the plain heap, and the caller gives it up.
 pub(crate) unsafe fn free_plain(block: *mut u8) {
     match find(block) {
         Some((Place::Span(class), _)) => {
-            let cache = tls::cache();
             // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
-            let newest = unsafe { CacheBin::newest(ThreadCache::place(cache, class)) };
+            let newest = unsafe { CacheBin::newest(ThreadCache::place(tls::cache(), class)) };
             check::check_not_free(newest == block);
-            // SAFETY: the thread's own cache, or one without room (LOCAL1); the block is the caller's.
-            if !unsafe { ThreadCache::push(cache, class, block) } {
-                // SAFETY: a block of this class, which the cache did not take.
-                unsafe { free_past_bin(class, block) };
-            }
+            // SAFETY: it lies in a span of this class, and the caller gives it up.
+            unsafe { plain::free_small(class, block) };
         }
-        Some((Place::Step(heap), _)) => free_of_step(heap, block),
-        Some((Place::Alone, bytes)) => free_alone(block, bytes),
+        Some((Place::Step(heap), _)) => plain::free_of_step(heap, block),
+        Some((Place::Alone, bytes)) => plain::free_large(block, bytes),
         None => check::fail(b"larder: freed an address where no block of this heap starts\n"),
     }
 }

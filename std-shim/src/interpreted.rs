@@ -9,22 +9,22 @@ use crate::global_alloc::Larder;
 // SAFETY: each call is the other allocator's.
 unsafe impl GlobalAlloc for Larder {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the layout is not empty.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the block is `System`'s, has this layout, and the caller gives it up.
         unsafe { System.dealloc(block, layout) };
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the layout is not empty.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the block is `System`'s and has this layout; the new size is valid for it.
         unsafe { System.realloc(block, layout, new_size) }
     }
 }

@@ -49,8 +49,10 @@ compile_error!(
 compile_error!("larder needs its feature `std` on systems other than Unix");
 
 // Rooms:
-// * `global_alloc` the allocator's verbs, `cold_path` what they leave, `free_without_layout` frees by an address alone; `check` broken contracts, `config` what a program
-//   chooses, `stats` numbers, `end` what is said when the process ends, `text` where it is made; `hardened` verbs that look at every block
+// * `global_alloc` the allocator's verbs, `cold_path` past their fast paths, `free_without_layout`
+//   by an address alone; `config` the options, `options` how a program chooses them, `stats`
+//   numbers, `end` reports when the process ends, `text` where they are made
+// * `safety` finding misuse: hardened and checking heaps, guard pages, reports
 // * `thread` what one thread has, and what runs when it ends
 // * `process` what all share: arenas, heaps, mappings; what runs around a fork
 // * `arena` one reserved range: spans, large blocks, pages that move, free memory that goes back
@@ -66,21 +68,21 @@ compile_error!("larder needs its feature `std` on systems other than Unix");
 
 mod arena;
 mod block_table;
-mod check;
 mod cold_path;
 mod config;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod end;
 mod free_without_layout;
 mod global_alloc;
-mod hardened;
 #[cfg(miri)]
 mod interpreted;
 #[cfg(feature = "std")]
 mod observe;
+mod options;
 mod os;
 mod process;
 mod purge;
+mod safety;
 mod stats;
 mod step;
 #[cfg(test)]

@@ -175,7 +175,7 @@ impl Stats {
                     *idle += cache.len(class) as u64;
                 }
             };
-            // SAFETY: only counted, here and below.
+            // SAFETY: set and cache stay where they are; their blocks are only counted.
             unsafe { heap.with_idle_cache(true, |_, _, cache| add_idle(cache)) };
             let mut add_set = |set: &SpanSet| {
                 let entries = stats.classes.iter_mut().zip(&mut idle_blocks);

@@ -137,7 +137,7 @@ fn ask_for_what_no_machine_has() {
             let Ok(layout) = Layout::from_size_align(size, align) else {
                 continue;
             };
-            // SAFETY: not empty, here and below.
+            // SAFETY: not empty.
             assert!(unsafe { HEAP.alloc(layout) }.is_null(), "{layout:?}");
             // SAFETY: not empty.
             assert!(unsafe { HEAP.alloc_zeroed(layout) }.is_null(), "{layout:?}");

@@ -36,7 +36,7 @@ fn plugin() -> &'static Plugin {
         // SAFETY: the text ends with 0; the library's initialisers are those of Rust.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!library.is_null(), "{}", reason());
-        // SAFETY: functions of these types, as the library's source says, here and below.
+        // SAFETY: a function of this type, as the library's source says.
         let sum = unsafe { symbol(library, c"plugin_sum") };
         // SAFETY: a function of this type, as the library's source says.
         let make = unsafe { symbol(library, c"plugin_make") };
@@ -65,7 +65,7 @@ unsafe fn symbol<F: Copy>(library: *mut c_void, name: &CStr) -> F {
     // SAFETY: a loaded library and a text that ends with 0.
     let found = unsafe { libc::dlsym(library, name.as_ptr()) };
     assert!(!found.is_null(), "{}", reason());
-    // SAFETY: the caller's promise.
+    // SAFETY: a function of this type, by the caller's word; a pointer is as long.
     unsafe { std::mem::transmute_copy(&found) }
 }
 

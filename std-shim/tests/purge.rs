@@ -249,9 +249,9 @@ mod cases {
     fn pin(to_first: bool) {
         // SAFETY: zeros are an empty set.
         let mut set = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
-        // SAFETY: a variable of ours, that long; here and below.
+        // SAFETY: a variable of ours, that long.
         unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
-        // SAFETY: the number is below that of the set's bits; here and below.
+        // SAFETY: the number is below that of the set's bits.
         let mut all = (0..1024).filter(|&number| unsafe { libc::CPU_ISSET(number, &set) });
         let number = if to_first {
             all.next()
@@ -261,9 +261,9 @@ mod cases {
         .unwrap();
         // SAFETY: zeros are an empty set.
         let mut one = unsafe { std::mem::zeroed::<libc::cpu_set_t>() };
-        // SAFETY: as above.
+        // SAFETY: the number is below that of the set's bits.
         unsafe { libc::CPU_SET(number, &mut one) };
-        // SAFETY: as above.
+        // SAFETY: a variable of ours, that long.
         unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) };
     }
 

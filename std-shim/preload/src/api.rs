@@ -54,7 +54,7 @@ pub unsafe extern "C" fn larder_stats(stats: *mut Stats, bytes: size_t) -> size_
     };
     let known = bytes.min(size_of::<Stats>());
     let from = (&raw const numbers).cast::<u8>();
-    // SAFETY: the caller's promise; plain numbers, as many bytes as there are.
+    // SAFETY: `stats` is writable for as many bytes; the numbers are plain, and there are so many.
     unsafe { ptr::copy_nonoverlapping(from, stats.cast::<u8>(), known) };
     size_of::<Stats>()
 }
@@ -127,10 +127,12 @@ pub unsafe extern "C" fn larder_heap_delete(heap: *mut Heap) {
     if heap.is_null() {
         return;
     }
-    // SAFETY: the caller's promise.
-    unsafe { heap.drop_in_place() };
-    // SAFETY: the block of `larder_heap_new`.
-    unsafe { HEAP.free(heap.cast()) };
+    // SAFETY: a heap of `larder_heap_new`, in a block of its own; the caller gives it up with all
+    // its blocks.
+    unsafe {
+        heap.drop_in_place();
+        HEAP.free(heap.cast());
+    }
 }
 
 /// Frees all blocks of a heap.
@@ -139,7 +141,7 @@ pub unsafe extern "C" fn larder_heap_delete(heap: *mut Heap) {
 /// The heap is the caller's, and its blocks are given up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn larder_heap_reset(heap: *mut Heap) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the heap is the caller's, and its blocks are given up.
     unsafe { (*heap).reset() };
 }
 
@@ -169,7 +171,7 @@ pub unsafe extern "C" fn larder_heap_alloc(
     let Some(layout) = layout(bytes, align) else {
         return no_layout(align);
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the heap is the caller's, used by no other thread meanwhile.
     match unsafe { &*heap }.allocate(layout) {
         Ok(block) => block.cast().as_ptr(),
         Err(_) => refuse(libc::ENOMEM).cast(),
@@ -189,10 +191,9 @@ pub unsafe extern "C" fn larder_heap_free(
     align: size_t,
 ) {
     if let (Some(block), Some(layout)) = (NonNull::new(block), layout(bytes, align)) {
-        // SAFETY: the caller's promise.
-        let heap = unsafe { &*heap };
-        // SAFETY: the caller's promise.
-        unsafe { heap.deallocate(block, layout) };
+        // SAFETY: the heap is the caller's, used by no other thread meanwhile; the block is one of
+        // it, with this layout, and given up.
+        unsafe { (&*heap).deallocate(block, layout) };
     }
 }
 
@@ -213,16 +214,16 @@ pub unsafe extern "C" fn larder_heap_resize(
         return no_layout(align);
     };
     let Some(block) = NonNull::new(block) else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the heap is the caller's, used by no other thread meanwhile.
         return unsafe { larder_heap_alloc(heap, new_bytes, align) };
     };
-    // SAFETY: the caller's promise.
-    let heap = unsafe { &*heap };
-    let resized = match new.size() >= old.size() {
-        // SAFETY: the caller's promise.
-        true => unsafe { heap.grow(block, old, new) },
-        // SAFETY: the caller's promise.
-        false => unsafe { heap.shrink(block, old, new) },
+    // SAFETY: the heap is the caller's, used by no other thread meanwhile; the block is one of it,
+    // with the old layout, and given up for another.
+    let resized = unsafe {
+        match new.size() >= old.size() {
+            true => (&*heap).grow(block, old, new),
+            false => (&*heap).shrink(block, old, new),
+        }
     };
     match resized {
         Ok(block) => block.cast().as_ptr(),
@@ -236,6 +237,6 @@ pub unsafe extern "C" fn larder_heap_resize(
 /// The heap is the caller's, used by no other thread meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn larder_heap_live_bytes(heap: *const Heap) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the heap is the caller's, used by no other thread meanwhile.
     unsafe { &*heap }.stats().live_bytes
 }

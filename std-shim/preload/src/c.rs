@@ -25,10 +25,8 @@ core::arch::global_asm!(
 #[cold]
 #[inline(never)]
 pub(crate) fn refuse(reason: c_int) -> *mut c_void {
-    // SAFETY: the call has no conditions.
-    let errno = unsafe { libc::__errno_location() };
     // SAFETY: the calling thread's own variable.
-    unsafe { *errno = reason };
+    unsafe { *libc::__errno_location() = reason };
     ptr::null_mut()
 }
 
@@ -53,7 +51,7 @@ pub extern "C" fn malloc(bytes: size_t) -> *mut c_void {
 /// The block is the caller's, and given up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the block is the caller's, and given up.
     unsafe { HEAP.free(block.cast()) };
 }
 
@@ -77,11 +75,11 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: size_t) -> *mut c_vo
         return malloc(bytes);
     }
     if bytes == 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the block is the caller's, and given up where the length is 0.
         unsafe { HEAP.free(block.cast()) };
         return ptr::null_mut();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the block is the caller's, and given up for another.
     unsafe { HEAP.resize(block.cast(), bytes) }.cast()
 }
 
@@ -97,7 +95,8 @@ pub unsafe extern "C" fn reallocarray(
     bytes: size_t,
 ) -> *mut c_void {
     match count.checked_mul(bytes) {
-        // SAFETY: the caller's promise. By its symbol: it may be the program's.
+        // SAFETY: the block is the caller's, and given up for another. By its symbol: it may be
+        // the program's.
         Some(bytes) => unsafe { libc::realloc(block, bytes) },
         None => refuse(ENOMEM),
     }
@@ -133,7 +132,7 @@ pub unsafe extern "C" fn posix_memalign(
     if block.is_null() {
         return ENOMEM;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `place` is writable.
     unsafe { *place = block.cast() };
     0
 }
@@ -145,7 +144,7 @@ pub unsafe extern "C" fn posix_memalign(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_sized(block: *mut c_void, bytes: size_t) {
     HEAP.check_layout(block.cast(), bytes, 16);
-    // SAFETY: the caller's promise.
+    // SAFETY: the block is the caller's, and given up.
     unsafe { free(block) };
 }
 
@@ -156,6 +155,6 @@ pub unsafe extern "C" fn free_sized(block: *mut c_void, bytes: size_t) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, align: size_t, bytes: size_t) {
     HEAP.check_layout(block.cast(), bytes, align);
-    // SAFETY: the caller's promise.
+    // SAFETY: the block is the caller's, and given up.
     unsafe { free(block) };
 }

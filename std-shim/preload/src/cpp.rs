@@ -133,7 +133,7 @@ macro_rules! delete {
         pub unsafe extern "C" fn $name(block: *mut c_void, $($more: size_t),*) {
             $(let _ = $more;)*
             $(HEAP_OF_NEW.check_layout(block.cast(), $bytes, $align);)?
-            // SAFETY: the caller's promise.
+            // SAFETY: the block is the caller's, and given up, or null.
             unsafe { ($other)(block, $($same),*) };
         }
     )*};

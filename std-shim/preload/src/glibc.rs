@@ -45,7 +45,7 @@ pub extern "C" fn pvalloc(bytes: size_t) -> *mut c_void {
 /// The conditions of `free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cfree(block: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the block is the caller's, and given up.
     unsafe { free(block) };
 }
 
@@ -178,7 +178,7 @@ pub extern "C" fn __libc_calloc(count: size_t, bytes: size_t) -> *mut c_void {
 /// The conditions of `realloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __libc_realloc(block: *mut c_void, bytes: size_t) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: the block is the caller's, and given up for another.
     unsafe { realloc(block, bytes) }
 }
 
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn __libc_realloc(block: *mut c_void, bytes: size_t) -> *m
 /// The conditions of `free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __libc_free(block: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the block is the caller's, and given up.
     unsafe { free(block) };
 }
 
@@ -220,6 +220,6 @@ pub unsafe extern "C" fn __posix_memalign(
     align: size_t,
     bytes: size_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `place` is writable.
     unsafe { posix_memalign(place, align, bytes) }
 }

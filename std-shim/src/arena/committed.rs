@@ -63,7 +63,11 @@ impl<O: Os> Committed<O> {
             return self.advise_short(end);
         }
         let from = above.checked_next_multiple_of(GROWTH_BYTES).unwrap_or(end);
-        if from < end && self.residency.is_dense(end, self.tuning.dense_percent()) {
+        if from < end
+            && self
+                .residency
+                .is_dense(end, self.tuning.config().dense_percent)
+        {
             let start = self.start.wrapping_add(from);
             self.seams.mark(start.addr());
             self.seams.mark(start.addr() + end - from);

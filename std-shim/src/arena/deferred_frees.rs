@@ -14,7 +14,7 @@ use larder_core::sync::{AtomicPtr, Ordering, fence};
 
 use super::ArenaBfc;
 use super::blocks::free_at;
-use crate::check;
+use crate::safety::check;
 
 /// The first word of a deferred block.
 struct Link {
@@ -54,7 +54,7 @@ impl Deferred {
         let link = block.cast::<Link>();
         let mut next = self.pushed.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the caller's promise.
+            // SAFETY: the block is committed and aligned for a pointer, and the caller gives it up.
             unsafe { link.write(Link { next }) };
             // Release: whoever takes the blocks reads the links.
             match (self.pushed).compare_exchange_weak(

@@ -191,7 +191,7 @@ impl<O: Os> Arena<O> {
         asks: bool,
     ) -> Option<Given> {
         let splits = self.count_splits(start.addr(), bytes);
-        // SAFETY: the caller's promise.
+        // SAFETY: the pages are committed, and nobody uses them meanwhile.
         let bytes = unsafe { self.discard_range(start, bytes, bytes, asks) }?;
         Some(Given { bytes, splits })
     }
@@ -209,15 +209,15 @@ impl<O: Os> Arena<O> {
         asks: bool,
     ) -> Option<u64> {
         let ask = || {
-            // SAFETY: the caller's promise.
+            // SAFETY: the range is committed.
             unsafe { self.os.resident_bytes(start, bytes) }
         };
         let resident = asks.then(ask).flatten().unwrap_or(dirty) as u64;
         if self.splits() {
-            // SAFETY: committed, as the caller says.
+            // SAFETY: the range is committed.
             unsafe { self.os.split(start, bytes) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the range is committed, and nobody uses it meanwhile.
         if !unsafe { self.os.discard(start, bytes) } {
             return None;
         }

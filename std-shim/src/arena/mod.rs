@@ -173,12 +173,12 @@ impl<O: Os> Arena<O> {
     /// The calling thread holds none of them, and calls nothing of this arena before
     /// [`unlock_across_fork`](Self::unlock_across_fork).
     pub(crate) unsafe fn lock_across_fork(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.discarding.lock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.growing.lock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.bfc.lock().lock_across_fork() };
+        // SAFETY: this thread holds none of the locks.
+        unsafe {
+            self.discarding.lock_across_fork();
+            self.growing.lock_across_fork();
+            self.bfc.lock().lock_across_fork();
+        }
     }
 
     /// Ends what [`lock_across_fork`](Self::lock_across_fork) began.
@@ -186,12 +186,12 @@ impl<O: Os> Arena<O> {
     /// # Safety
     /// The locks are the calling thread's by `lock_across_fork`.
     pub(crate) unsafe fn unlock_across_fork(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.bfc.lock().unlock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.growing.unlock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.discarding.unlock_across_fork() };
+        // SAFETY: the locks are this thread's.
+        unsafe {
+            self.bfc.lock().unlock_across_fork();
+            self.growing.unlock_across_fork();
+            self.discarding.unlock_across_fork();
+        }
     }
 
     /// Bytes that are in memory, if the system says.

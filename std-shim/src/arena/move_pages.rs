@@ -205,7 +205,7 @@ struct LostPlace(usize);
 /// A block of the caller's, at least as long.
 unsafe fn is_zero(block: *mut u8, part: Range<usize>) -> bool {
     let start = block.wrapping_add(part.start);
-    // SAFETY: the caller's promise; memory of the heap has contents.
+    // SAFETY: the part lies in the caller's block; memory of the heap has contents.
     let bytes = unsafe { core::slice::from_raw_parts(start, part.len()) };
     // The first is, and each is as the one before.
     match bytes {
@@ -220,6 +220,6 @@ unsafe fn is_zero(block: *mut u8, part: Range<usize>) -> bool {
 /// Two blocks of the caller's, at least as long.
 unsafe fn copy(from: *mut u8, to: *mut u8, part: Range<usize>) {
     let (source, place) = (from.wrapping_add(part.start), to.wrapping_add(part.start));
-    // SAFETY: the caller's promise.
+    // SAFETY: the part lies in both of the caller's blocks, which are two.
     unsafe { ptr::copy_nonoverlapping(source, place, part.len()) };
 }

@@ -42,7 +42,7 @@ impl<O: Os> Arena<O> {
     /// # Safety
     /// The record is that of a span of this arena without used blocks.
     pub(crate) unsafe fn free_span(&self, span: *mut Span, idle: bool) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the record of a span, which has a shape.
         let shape = *unsafe { Span::shape(span) };
         let (base, bytes) = (shape.base.addr(), shape.bytes as usize);
         self.set_heads(self.slice_of(shape.base), bytes, SizeClass::NONE, |_| 0);

@@ -114,7 +114,7 @@ impl<O: Os> Arena<O> {
         };
         let tables = tables.as_ptr();
         // Tables are touched here and there: a huge page would be mostly empty.
-        // SAFETY: reserved just now, here and below.
+        // SAFETY: reserved just now.
         unsafe { os.advise_short(tables, table_bytes) };
         if tuning.begins_short() {
             // SAFETY: reserved just now.
@@ -257,6 +257,7 @@ fn config(tuning: &Tuning, granule: Granule) -> RegionConfig {
 unsafe fn table<T>(tables: *mut u8, offset: usize, count: usize) -> &'static mut [T] {
     let start = tables.wrapping_add(offset).cast::<MaybeUninit<T>>();
     debug_assert!(start.is_aligned());
-    // SAFETY: the caller's promise.
+    // SAFETY: addresses that are ours for ever and this table's alone; zeros, which they hold, are
+    // values of `T`.
     unsafe { &mut *ptr::slice_from_raw_parts_mut(start.cast::<T>(), count) }
 }

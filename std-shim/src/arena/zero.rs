@@ -23,7 +23,7 @@ impl<O: Os> Arena<O> {
                     ..LOOK_LEAST_BYTES | MUCH_BYTES.. => length,
                     _ => WINDOW_BYTES.min(length - done),
                 };
-                // SAFETY: inside the block, here and below; a run starts with a granule.
+                // SAFETY: inside the block; a run starts with a granule.
                 unsafe { self.zero_part(block.wrapping_add(at + done), part) };
                 done += part;
             }

@@ -1,48 +1,46 @@
-//! What whoever starts the program says about its heap, in variables of the environment. Read once, before
-//! anything is allocated, so nothing here allocates.
+//! The variables of the environment, by which whoever starts the program sets options of its heap.
+//! They are read once, before anything is allocated, so nothing here allocates.
 
 use larder_core::ByteCount;
 
-use super::{Config, HugePages, OnMisuse};
+use super::{Config, HugePages, OnMisuse, VARIABLES};
 use crate::os::environment::{entries, variable};
 use crate::os::say;
 
-/// A value that a variable may have, and what it does.
-type Choose = fn(&mut Config, &[u8]) -> Option<()>;
+/// A variable of the environment.
+pub(super) struct Variable {
+    pub(super) name: &'static str,
+    /// The values that it may have, in words.
+    pub(super) values: &'static str,
+    /// Sets its option to a value; `None` if it may not have that.
+    pub(super) set: fn(&mut Config, &[u8]) -> Option<()>,
+}
 
-/// The variables, what each does, and what it may say.
-const VARIABLES: [(&str, Choose, &str); 10] = [
-    (
-        "LARDER_MODE",
-        mode,
-        "balanced, speed, memory, hardened or checking",
-    ),
-    ("LARDER_PURGE_AFTER", purge_after, "milliseconds, or never"),
-    ("LARDER_BACKGROUND_PURGE", background, "yes or no"),
-    (
-        "LARDER_HUGE_PAGES",
-        huge_pages,
-        "a size such as 64MiB, or never",
-    ),
-    ("LARDER_ON_MISUSE", on_misuse, "abort or report"),
-    ("LARDER_LEAKS", leaks, "yes or no"),
-    ("LARDER_STATS", stats, "yes or no"),
-    ("LARDER_STACK_FRAMES", stack_frames, "a number up to 32"),
-    ("LARDER_GUARD", guard, "of how many blocks one, or never"),
-    ("LARDER_GUARD_FAULTS", guard_faults, "yes or no"),
-];
+/// It comes first: the others change what it chooses.
+const CONFIGURATION: Variable = Variable {
+    name: "LARDER_MODE",
+    values: "balanced, speed, memory, hardened or checking",
+    set: |config, value| {
+        *config = config.tuned_as(configuration(value)?);
+        Some(())
+    },
+};
 
-/// What the variables of Larder's other parts begin with.
+fn variables() -> impl Iterator<Item = &'static Variable> {
+    [&CONFIGURATION].into_iter().chain(VARIABLES)
+}
+
+/// The prefixes of the variables of Larder's other parts.
 const OTHERS: [&str; 3] = ["LARDER_CUDA_", "LARDER_RECORD", "LARDER_STAND_IN_"];
 
-/// The configuration as the environment changes it. `None` if the process cannot read its environment yet.
+/// Changes a configuration as the environment asks. `None` if the process cannot read its
+/// environment yet.
 pub(super) fn read(mut config: Config) -> Option<Config> {
-    // The mode comes first: it is what the others change.
-    for (name, choose, values) in VARIABLES {
+    for Variable { name, values, set } in variables() {
         let Some(value) = variable(name)? else {
             continue;
         };
-        if choose(&mut config, value).is_none() {
+        if set(&mut config, value).is_none() {
             for part in ["larder: ", name, " is ignored: it may say ", values, "\n"] {
                 say(part.as_bytes());
             }
@@ -56,103 +54,67 @@ pub(super) fn read(mut config: Config) -> Option<Config> {
     Some(config)
 }
 
-/// The name of a variable that nobody of Larder's reads, though it begins like theirs: misspelt, perhaps.
+/// The name of a variable that no part of Larder reads, though it begins like theirs: misspelt,
+/// perhaps.
 fn unknown(entry: &'static [u8]) -> Option<&'static str> {
     let end = entry.iter().position(|&byte| byte == b'=')?;
     let name = str::from_utf8(&entry[..end]).ok()?;
-    let is_known = VARIABLES.iter().any(|(known, ..)| *known == name)
+    let is_known = variables().any(|known| known.name == name)
         || OTHERS.iter().any(|other| name.starts_with(other));
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     (name.starts_with("LARDER_") && !is_known && name.bytes().all(is_name)).then_some(name)
 }
 
-fn mode(config: &mut Config, value: &[u8]) -> Option<()> {
-    let mode = match value {
-        b"balanced" => Config::BALANCED,
-        b"speed" => Config::SPEED,
-        b"memory" => Config::MEMORY,
-        b"hardened" => Config::HARDENED,
-        b"checking" => Config::CHECKING,
-        _ => return None,
+fn configuration(value: &[u8]) -> Option<Config> {
+    match value {
+        b"balanced" => Some(Config::BALANCED),
+        b"speed" => Some(Config::SPEED),
+        b"memory" => Some(Config::MEMORY),
+        b"hardened" => Some(Config::HARDENED),
+        b"checking" => Some(Config::CHECKING),
+        _ => None,
+    }
+}
+
+pub(super) fn millis(value: &[u8]) -> Option<u64> {
+    match value {
+        b"never" => Some(u64::MAX),
+        _ => number(value),
+    }
+}
+
+pub(super) fn huge_pages(value: &[u8]) -> Option<HugePages> {
+    let bytes = match value {
+        b"never" => return Some(HugePages::Never),
+        [.., b'0'..=b'9'] => number(value)?.checked_mul(1 << 20)?,
+        _ => ByteCount::parse(str::from_utf8(value).ok()?)?.0,
     };
-    *config = Config {
-        background: config.background,
-        on_misuse: config.on_misuse,
-        leaks: config.leaks,
-        stats: config.stats,
-        stack_frames: config.stack_frames,
-        guard_one_in: config.guard_one_in,
-        explains_faults: config.explains_faults,
-        ..mode
-    };
-    Some(())
+    Some(HugePages::Above(bytes))
 }
 
-fn purge_after(config: &mut Config, value: &[u8]) -> Option<()> {
-    config.purge_ms = match value {
-        b"never" => u64::MAX,
-        _ => number(value)?,
-    };
-    Some(())
+pub(super) fn on_misuse(value: &[u8]) -> Option<OnMisuse> {
+    match value {
+        b"abort" => Some(OnMisuse::Abort),
+        b"report" => Some(OnMisuse::Report),
+        _ => None,
+    }
 }
 
-fn background(config: &mut Config, value: &[u8]) -> Option<()> {
-    config.background = yes_or_no(value)?;
-    Some(())
+pub(super) fn stack_frames(value: &[u8]) -> Option<u32> {
+    let frames = u32::try_from(number(value)?).ok();
+    frames.filter(|&frames| frames <= Config::MAX_STACK_FRAMES)
 }
 
-fn huge_pages(config: &mut Config, value: &[u8]) -> Option<()> {
-    config.huge_pages = match value {
-        b"never" => HugePages::Never,
-        _ if value.last()?.is_ascii_digit() => {
-            HugePages::Above(number(value)?.checked_mul(1 << 20)?)
-        }
-        _ => HugePages::Above(ByteCount::parse(str::from_utf8(value).ok()?)?.0),
-    };
-    Some(())
-}
-
-fn on_misuse(config: &mut Config, value: &[u8]) -> Option<()> {
-    config.on_misuse = match value {
-        b"abort" => OnMisuse::Abort,
-        b"report" => OnMisuse::Report,
-        _ => return None,
-    };
-    Some(())
-}
-
-fn leaks(config: &mut Config, value: &[u8]) -> Option<()> {
-    config.leaks = yes_or_no(value)?;
-    Some(())
-}
-
-fn stats(config: &mut Config, value: &[u8]) -> Option<()> {
-    config.stats = yes_or_no(value)?;
-    Some(())
-}
-
-fn stack_frames(config: &mut Config, value: &[u8]) -> Option<()> {
-    let frames = u32::try_from(number(value)?).ok()?;
-    config.stack_frames = Some(frames).filter(|&frames| frames <= Config::MAX_STACK_FRAMES)?;
-    Some(())
-}
-
-fn guard(config: &mut Config, value: &[u8]) -> Option<()> {
-    config.guard_one_in = match value {
-        b"never" => 0,
+pub(super) fn one_in(value: &[u8]) -> Option<u32> {
+    match value {
+        b"never" => Some(0),
         _ => u32::try_from(number(value)?)
             .ok()
-            .filter(|&one_in| one_in > 0)?,
-    };
-    Some(())
+            .filter(|&one_in| one_in > 0),
+    }
 }
 
-fn guard_faults(config: &mut Config, value: &[u8]) -> Option<()> {
-    config.explains_faults = yes_or_no(value)?;
-    Some(())
-}
-
-fn yes_or_no(value: &[u8]) -> Option<bool> {
+pub(super) fn yes_or_no(value: &[u8]) -> Option<bool> {
     match value {
         b"yes" => Some(true),
         b"no" => Some(false),
@@ -169,34 +131,43 @@ fn number(value: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn set(name: &str, config: &mut Config, value: &[u8]) -> Option<()> {
+        let mut all = variables();
+        let variable = all.find(|variable| variable.name.strip_prefix("LARDER_") == Some(name));
+        (variable?.set)(config, value)
+    }
+
     #[test]
     fn each_variable_changes_its_part_and_a_bad_value_nothing() {
         let mut config = Config::BALANCED;
         config.background = false;
-        assert_eq!(mode(&mut config, b"memory"), Some(()));
-        assert!(!config.background, "the mode says nothing of threads");
+        assert_eq!(set("MODE", &mut config, b"memory"), Some(()));
+        assert!(
+            !config.background,
+            "the configuration says nothing of threads"
+        );
         assert_eq!(
             (config.purge_ms, config.bin_bytes),
             (Config::MEMORY.purge_ms, Config::MEMORY.bin_bytes)
         );
-        assert_eq!(purge_after(&mut config, b"250"), Some(()));
-        assert_eq!(background(&mut config, b"yes"), Some(()));
-        assert_eq!(huge_pages(&mut config, b"1.5GiB"), Some(()));
+        assert_eq!(set("PURGE_AFTER", &mut config, b"250"), Some(()));
+        assert_eq!(set("BACKGROUND_PURGE", &mut config, b"yes"), Some(()));
+        assert_eq!(set("HUGE_PAGES", &mut config, b"1.5GiB"), Some(()));
         assert_eq!(config.huge_pages, HugePages::Above(3 << 29));
-        assert_eq!(huge_pages(&mut config, b"3"), Some(()));
-        assert_eq!(on_misuse(&mut config, b"report"), Some(()));
-        assert_eq!(leaks(&mut config, b"yes"), Some(()));
-        assert_eq!(stats(&mut config, b"yes"), Some(()));
+        assert_eq!(set("HUGE_PAGES", &mut config, b"3"), Some(()));
+        assert_eq!(set("ON_MISUSE", &mut config, b"report"), Some(()));
+        assert_eq!(set("LEAKS", &mut config, b"yes"), Some(()));
+        assert_eq!(set("STATS", &mut config, b"yes"), Some(()));
         let mut other = config;
-        assert_eq!(mode(&mut other, b"checking"), Some(()));
+        assert_eq!(set("MODE", &mut other, b"checking"), Some(()));
         assert_eq!((other.on_misuse, other.leaks), (OnMisuse::Report, true));
-        assert!(other.stats, "the mode says nothing of the end");
-        assert_eq!(stack_frames(&mut config, b"32"), Some(()));
-        assert_eq!(stack_frames(&mut config, b"33"), None);
+        assert!(other.stats, "the configuration says nothing of the end");
+        assert_eq!(set("STACK_FRAMES", &mut config, b"32"), Some(()));
+        assert_eq!(set("STACK_FRAMES", &mut config, b"33"), None);
         assert_eq!(config.stack_frames, 32);
-        assert_eq!(guard(&mut config, b"0"), None);
-        assert_eq!(guard(&mut config, b"500"), Some(()));
-        assert_eq!(guard_faults(&mut config, b"yes"), Some(()));
+        assert_eq!(set("GUARD", &mut config, b"0"), None);
+        assert_eq!(set("GUARD", &mut config, b"500"), Some(()));
+        assert_eq!(set("GUARD_FAULTS", &mut config, b"yes"), Some(()));
         let changed = config;
         assert_eq!((config.guard_one_in, config.explains_faults), (500, true));
         assert_eq!((config.purge_ms, config.background), (250, true));
@@ -209,18 +180,18 @@ mod tests {
             b"99999999999999999999",
             b"\xff",
         ] {
-            for (name, choose, _) in VARIABLES {
-                assert_eq!(choose(&mut config, bad), None, "{name} {bad:?}");
+            for Variable { name, set, .. } in variables() {
+                assert_eq!(set(&mut config, bad), None, "{name} {bad:?}");
             }
         }
         assert_eq!(
-            huge_pages(&mut config, b"18446744073709551615"),
+            set("HUGE_PAGES", &mut config, b"18446744073709551615"),
             None,
             "too many MiB"
         );
         assert_eq!(config, changed);
-        assert_eq!(purge_after(&mut config, b"never"), Some(()));
-        assert_eq!(huge_pages(&mut config, b"never"), Some(()));
+        assert_eq!(set("PURGE_AFTER", &mut config, b"never"), Some(()));
+        assert_eq!(set("HUGE_PAGES", &mut config, b"never"), Some(()));
         assert_eq!(
             (config.purge_ms, config.huge_pages),
             (u64::MAX, HugePages::Never)

@@ -42,9 +42,9 @@ pub(crate) fn pin_library() {
     not(miri),
 ))]
 fn is_in_program(address: usize) -> bool {
-    // SAFETY: reads two numbers of the process, here and below.
+    // SAFETY: reads a number of the process.
     let headers = unsafe { libc::getauxval(libc::AT_PHDR) } as usize;
-    // SAFETY: reads one number of the process.
+    // SAFETY: reads a number of the process.
     let count = unsafe { libc::getauxval(libc::AT_PHNUM) } as usize;
     let first = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(headers);
     if first.is_null() || !first.is_aligned() {

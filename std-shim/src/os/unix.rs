@@ -89,7 +89,7 @@ unsafe fn remap(
     place: *mut u8,
 ) -> Option<NonNull<u8>> {
     let place = place.cast::<libc::c_void>();
-    // SAFETY: the caller's promise.
+    // SAFETY: the range is the caller's mapping, and nothing is used where it goes.
     let moved = unsafe { libc::mremap(start.cast(), bytes, new_bytes, flags, place) };
     if moved == libc::MAP_FAILED {
         return None;
@@ -255,7 +255,7 @@ unsafe impl Os for Native {
         align: Option<usize>,
     ) -> Option<NonNull<u8>> {
         let _keep = KeepErrno::new();
-        // SAFETY: the caller's range; what it loses is unused. Here and below.
+        // SAFETY: the caller's range; what it loses is unused.
         let stays = unsafe { remap(start, bytes, new_bytes, 0, ptr::null_mut()) };
         let (None, Some(align)) = (stays, align) else {
             return stays;
@@ -286,7 +286,7 @@ unsafe impl Os for Native {
 
     unsafe fn commit(&self, start: *mut u8, bytes: usize) -> bool {
         let _keep = KeepErrno::new();
-        // SAFETY: the caller's range, here and below.
+        // SAFETY: the caller's range.
         let usable = unsafe { libc::mprotect(start.cast(), bytes, USABLE) == 0 };
         if usable {
             // SAFETY: the caller's range.
@@ -322,7 +322,7 @@ unsafe impl Os for Native {
         if super::proc::is_filtered() {
             return Moved::Unfit;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: both ranges are committed, and nothing in the second is used.
         unsafe { moves::move_pages(from, to, bytes, self.page_bytes()) }
     }
 

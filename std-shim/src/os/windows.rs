@@ -130,7 +130,7 @@ unsafe impl Os for Native {
 
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool {
         // Cheaper ways promise nothing about the contents.
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the range is committed, and nobody uses it meanwhile.
         if !unsafe { self.decommit(start, bytes) } {
             return false;
         }

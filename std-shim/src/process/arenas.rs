@@ -62,7 +62,7 @@ impl<O: Os> Process<O> {
     #[inline(always)]
     pub(crate) fn class_in_first(&'static self, block: *mut u8) -> Option<SizeClass> {
         let first = &self.first;
-        // Relaxed, here and below: whoever holds a block of the arena got it from somebody who saw
+        // Relaxed, all three: whoever holds a block of the arena got it from somebody who saw
         // all three written (ARENA1).
         let start = first.start.load(Ordering::Relaxed);
         let slice = block.addr().wrapping_sub(start) / SLICE_BYTES;

@@ -28,7 +28,7 @@ impl Forks for ProcessForks {
     }
 
     unsafe fn in_child() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the locks are this thread's, as in the parent, by `before_fork`.
         unsafe { Self::after_fork() };
         // SAFETY: called by the system inside `fork`.
         let mine = unsafe { with_local(|local| local.heap()) };
@@ -52,29 +52,21 @@ impl<O: Os> Process<O> {
     /// The calling thread holds none of them, and calls nothing of this process before
     /// [`unlock_all`](Self::unlock_all).
     pub(crate) unsafe fn lock_all(&'static self) {
-        // SAFETY: the caller's promise, here and below; in the order of docs/ARCHITECTURE.md.
-        unsafe { self.work.lock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.pool.lock_all() };
-        // SAFETY: the caller's promise.
-        unsafe { self.meta.lock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.adding.lock_across_fork() };
-        for arena in self.arenas() {
-            // SAFETY: the caller's promise. No arena is added while `adding` is ours.
-            unsafe { arena.lock_across_fork() };
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.mappings.table.lock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.hardened.lock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.guarded.lock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.step_heaps.settings.lock_across_fork() };
-        for heap in self.step_heaps.iter() {
-            // SAFETY: the caller's promise. No heap is added while `settings` is ours.
-            unsafe { heap.lock_across_fork() };
+        // SAFETY: this thread holds none of the locks, and takes them in the order of
+        // docs/ARCHITECTURE.md. With `adding` no arena is added, with `settings` no heap of steps.
+        unsafe {
+            self.work.lock_across_fork();
+            self.pool.lock_all();
+            self.meta.lock_across_fork();
+            self.adding.lock_across_fork();
+            self.arenas().for_each(|arena| arena.lock_across_fork());
+            self.mappings.table.lock_across_fork();
+            self.hardened.lock_across_fork();
+            self.guard_pages.lock_across_fork();
+            self.step_heaps.settings.lock_across_fork();
+            self.step_heaps
+                .iter()
+                .for_each(|heap| heap.lock_across_fork());
         }
     }
 
@@ -83,29 +75,20 @@ impl<O: Os> Process<O> {
     /// # Safety
     /// The calling thread called `lock_all`.
     pub(crate) unsafe fn unlock_all(&'static self) {
-        for heap in self.step_heaps.iter() {
-            // SAFETY: the caller's promise, here and below.
-            unsafe { heap.unlock_across_fork() };
+        // SAFETY: each lock is this thread's by `lock_all`; the last taken goes first.
+        unsafe {
+            self.step_heaps
+                .iter()
+                .for_each(|heap| heap.unlock_across_fork());
+            self.step_heaps.settings.unlock_across_fork();
+            self.guard_pages.unlock_across_fork();
+            self.hardened.unlock_across_fork();
+            self.mappings.table.unlock_across_fork();
+            self.arenas().for_each(|arena| arena.unlock_across_fork());
+            self.adding.unlock_across_fork();
+            self.meta.unlock_across_fork();
+            self.pool.unlock_all();
+            self.work.unlock_across_fork();
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.step_heaps.settings.unlock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.guarded.unlock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.hardened.unlock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.mappings.table.unlock_across_fork() };
-        for arena in self.arenas() {
-            // SAFETY: the caller's promise, here and below.
-            unsafe { arena.unlock_across_fork() };
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.adding.unlock_across_fork() };
-        // SAFETY: the caller's promise.
-        unsafe { self.meta.unlock_across_fork() };
-        // SAFETY: `lock_all` took the locks of the pool and its heaps.
-        unsafe { self.pool.unlock_all() };
-        // SAFETY: `lock_all` took this one first, so it goes last.
-        unsafe { self.work.unlock_across_fork() };
     }
 }

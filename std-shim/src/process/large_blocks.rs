@@ -99,7 +99,7 @@ impl<O: Os> Process<O> {
     pub(crate) unsafe fn zero_large(&'static self, block: *mut u8, bytes: usize) {
         // A mapping reads as zero.
         if let Some(arena) = self.arena_of(block) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the block is the caller's and that long.
             unsafe { arena.zero(block, bytes) };
         }
     }
@@ -113,7 +113,7 @@ impl<O: Os> Process<O> {
             // What is a mapping goes back as a whole when it is freed.
             None => {}
             Some(arena) if arena.discard_held(block) => {}
-            // SAFETY: the caller's promise.
+            // SAFETY: the block is the caller's, used by nobody, and that long.
             Some(_) => unsafe { block.write_bytes(0, bytes) },
         }
     }
@@ -155,7 +155,7 @@ impl<O: Os> Process<O> {
                 return None;
             }
             let align = Some(layout.align());
-            // SAFETY: the caller's promise.
+            // SAFETY: the block is the caller's, and nobody uses it while it moves.
             let grown = unsafe { self.mappings.resize(&self.os, block, new_bytes, align) };
             return grown.map(|block| Grown {
                 block,
@@ -169,12 +169,13 @@ impl<O: Os> Process<O> {
         let Some(to) = mapping else {
             self.purger.taken(new_bytes, &self.tuning);
             self.within.take(new_bytes);
-            // SAFETY: the caller's promise.
+            // SAFETY: the block is the caller's, and nobody uses it while it moves.
             return unsafe {
                 arena.grow_elsewhere(block, layout.size(), new_bytes, layout.align())
             };
         };
-        // SAFETY: the caller's promise, and a block that is longer.
+        // SAFETY: the block is the caller's, and nobody uses it while its contents go into a longer
+        // one.
         unsafe { arena.leave(block, to.as_ptr(), layout.size()) };
         Some(Grown {
             block: to,

@@ -28,10 +28,11 @@ use larder_core::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use crate::arena::Arena;
 use crate::config::Tuning;
-use crate::hardened::guarded::Guarded;
-use crate::hardened::{Blocks, link_changed};
 use crate::os::{FIRST_ARENA_BYTES, Native, Os};
 use crate::purge::{Purger, Work};
+use crate::safety::Blocks;
+use crate::safety::guard_pages::GuardPages;
+use crate::safety::hardened::link_changed;
 use crate::step::{StepHeap, StepHeaps};
 use crate::thread::wait::Sleep;
 use arenas::{FirstArena, MAX_ARENAS};
@@ -78,7 +79,7 @@ pub(crate) struct Process<O: Os> {
     /// Used where the heap is hardened.
     pub(crate) hardened: Locked<Blocks, Sleep>,
     /// Used where some blocks have guard pages.
-    pub(crate) guarded: Guarded,
+    pub(crate) guard_pages: GuardPages,
 }
 
 impl<O: Os> Process<O> {
@@ -105,7 +106,7 @@ impl<O: Os> Process<O> {
             step_heaps: StepHeaps::new(),
             mask: Mask::new(link_changed),
             hardened: Locked::new(Blocks::new()),
-            guarded: Guarded::new(),
+            guard_pages: GuardPages::new(),
         }
     }
 

@@ -72,7 +72,8 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
         let base = shape.base;
         self.0.within.free(shape.bytes as usize);
         if let Some(arena) = self.0.arena_of(base) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the record of a span of this arena, which the caller gives up with no block
+            // of it used.
             unsafe { arena.free_span(span, IDLE) };
         }
     }
@@ -92,7 +93,7 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
     unsafe fn discard(&mut self, start: *mut u8, bytes: usize) -> Option<usize> {
         let arena = self.0.arena_of(start)?;
         let asks = self.0.purger.asks(&self.0.os);
-        // SAFETY: committed with the span, and the caller's promise.
+        // SAFETY: committed with the span; the caller says that nobody uses these pages.
         let given = unsafe { arena.discard_hole(start, bytes, asks) }?;
         self.0.purger.count_purged(given.bytes);
         Some(given.split_cost())

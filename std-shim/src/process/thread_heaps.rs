@@ -72,7 +72,7 @@ impl<O: Os> Process<O> {
             // SAFETY: the caller owns the heap.
             unsafe { heap.empty_cache(&mut self.pages()) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller owns the heap, and uses it no more.
         unsafe { self.pool.park(heap) };
     }
 
@@ -81,7 +81,7 @@ impl<O: Os> Process<O> {
     fn policy(&'static self) -> small::Policy {
         let secret = || self.tuning.is_hardened().then(|| self.os.secret())?;
         small::Policy {
-            bin_bytes: self.tuning.bin_bytes(),
+            bin_bytes: self.tuning.config().bin_bytes,
             whole_bins: self.tuning.is_hardened(),
             links: self.mask.links(secret),
             ..small::Policy::BALANCED
@@ -157,7 +157,7 @@ impl<O: Os> Process<O> {
     /// Whether what threads keep of the long classes can be taken. Not if there is one owner and no thread of the heap's
     /// own ticks: that owner is the caller, who empties its cache itself.
     pub(crate) fn can_take_long(&'static self) -> bool {
-        let others = self.pool.owned() > 1 || self.tuning.background();
+        let others = self.pool.owned() > 1 || self.tuning.config().background;
         // The first barrier takes long, and is not to be waited for under a heap's lock.
         others && self.os.barrier()
     }

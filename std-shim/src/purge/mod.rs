@@ -3,7 +3,8 @@
 //! often takes again within moments.
 //!
 //! # Files
-//! * `purger` who makes the ticks, and when · `thread` the purge thread, and what others tell it
+//! * `purger` who makes the ticks, and when · `thread` the purge thread, and what the cold path
+//!   does for it
 //! * `tick` what one does, in steps · `work` the steps that calls of the program do · `trim` everything idle at once
 //!
 //! Free memory of an arena goes in `arena/idle`.
@@ -86,6 +87,6 @@ mod trim;
 mod work;
 
 pub(crate) use purger::Purger;
-pub(crate) use thread::{found, freed, thread_ended};
+pub(crate) use thread::{after_alloc, after_free, thread_ended};
 pub(crate) use tick::LOOK_COST;
 pub(crate) use work::Work;

@@ -102,7 +102,7 @@ impl Purger {
 
     /// Told before a step: since the one before, the program may have come to be filtered.
     pub(crate) fn forget_filter(&self) {
-        // Relaxed, here and below: a filter counts for the thread that made it.
+        // Relaxed, as wherever `asks` is used: a filter counts for the thread that made it.
         self.asks.store(0, Ordering::Relaxed);
     }
 
@@ -140,7 +140,7 @@ impl Purger {
 
     /// Growth is being made up for from now on.
     pub(super) fn makes_up(&self) {
-        // Relaxed, here and below: a hint; the lock of the work orders the rest.
+        // Relaxed, as wherever `making_up` is used: a hint; the lock of the work orders the rest.
         self.making_up.store(1, Ordering::Relaxed);
     }
 
@@ -193,7 +193,7 @@ impl Purger {
     /// Told when a block or a span was taken from an arena. Only counts: the caller may hold locks.
     #[inline]
     pub(crate) fn taken(&self, bytes: usize, tuning: &Tuning) {
-        // Relaxed: only a count, here and below.
+        // Relaxed: only a count.
         if self.state.load(Ordering::Relaxed) == RESTING {
             self.taken_unseen(bytes, tuning);
         }
@@ -202,7 +202,7 @@ impl Purger {
     #[cold]
     fn taken_unseen(&self, bytes: usize, tuning: &Tuning) {
         let taken = self.taken.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-        if taken >= USE_BYTES && tuning.background() {
+        if taken >= USE_BYTES && tuning.config().background {
             self.change(RESTING, wanted(tuning));
         }
     }
@@ -278,8 +278,8 @@ impl Purger {
         let state = self.state.load(Ordering::Relaxed);
         let counts = match state {
             WAITING => true,
-            RESTING => !tuning.background(),
-            INLINE => tuning.background(),
+            RESTING => !tuning.config().background,
+            INLINE => tuning.config().background,
             _ => false,
         };
         if !counts {
@@ -368,15 +368,15 @@ impl Purger {
 
 /// What comes once a tick is wanted.
 fn wanted(tuning: &Tuning) -> u32 {
-    match tuning.purge_ms() {
+    match tuning.config().purge_ms {
         u64::MAX => OFF,
-        _ if tuning.background() => WANTED,
+        _ if tuning.config().background => WANTED,
         _ => INLINE,
     }
 }
 
 pub(super) fn tick_ms(tuning: &Tuning) -> u64 {
-    (tuning.purge_ms() / 2).max(LEAST_TICK_MS)
+    (tuning.config().purge_ms / 2).max(LEAST_TICK_MS)
 }
 
 #[cfg(test)]

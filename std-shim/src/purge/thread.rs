@@ -1,4 +1,4 @@
-//! What threads of the program tell the purger on their slow paths, and the purge thread.
+//! What the cold path of an allocation and of a free does for the purger, and the purge thread.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -10,31 +10,33 @@ use crate::process::PROCESS;
 /// What a thread that ends is counted with: mostly it leaves less.
 const THREAD_BYTES: usize = 64 << 10;
 
-/// Told after memory was freed past the caches, by a thread that holds no lock and has left its part. Neither waits nor
-/// calls out (PURGE3).
+/// Counts memory that was freed past the caches, and wakes the purge thread if that is enough.
+/// Called by a thread that holds no lock and does not use its part. Neither waits nor calls out
+/// (PURGE3).
 #[inline]
-pub(crate) fn freed(bytes: usize) {
+pub(crate) fn after_free(bytes: usize) {
     if PROCESS.purger.counts() {
-        freed_unseen(bytes);
+        count_freed(bytes);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn freed_unseen(bytes: usize) {
+fn count_freed(bytes: usize) {
     PROCESS.purger.freed(bytes, &PROCESS.tuning);
 }
 
-/// Told when a thread ends, by that thread: what it leaves counts as freed.
+/// Counts what a thread leaves as freed. Called by the thread as it ends.
 pub(crate) fn thread_ended() {
-    freed(THREAD_BYTES);
+    after_free(THREAD_BYTES);
     PROCESS.purger.wake_if_alone();
 }
 
-/// Told after a block of so many bytes was found, before the program touches it, by a thread that holds no lock and has
-/// left its part: starts the purge thread if it is wanted, and does a step of what there is to do.
+/// Starts the purge thread if it is wanted, and does a step of the work that is due. Called after
+/// the cold path has found a block of `bytes` bytes and before the program touches it, by a thread
+/// that holds no lock and does not use its part.
 #[inline]
-pub(crate) fn found(bytes: usize) {
+pub(crate) fn after_alloc(bytes: usize) {
     let purger = &PROCESS.purger;
     if purger.wants_thread() {
         start();

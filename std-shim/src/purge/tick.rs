@@ -147,7 +147,7 @@ impl<O: Os> Process<O> {
                     // SAFETY: the heap's own remote-free queue and set (HEAP3).
                     unsafe { set.age(owner, left, &mut self.idle_pages()) }
                 };
-                // SAFETY: the set stays where it is, here and below.
+                // SAFETY: the set stays where it is.
                 unsafe { heap.with(age) }
             }
             Part::Spans => {

@@ -374,7 +374,7 @@ impl<O: Os> StepHeap<O> {
     /// The caller's thread does not hold the lock, and unlocks with
     /// [`unlock_across_fork`](Self::unlock_across_fork).
     pub(crate) unsafe fn lock_across_fork(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this thread does not hold the lock.
         unsafe { self.inner.lock_across_fork() };
     }
 
@@ -383,7 +383,7 @@ impl<O: Os> StepHeap<O> {
     /// # Safety
     /// If the lock is kept across a fork, it is by this thread.
     pub(crate) unsafe fn unlock_across_fork(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the lock is this thread's.
         unsafe { self.inner.unlock_across_fork() };
     }
 }

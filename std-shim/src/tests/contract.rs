@@ -15,7 +15,7 @@ fn break_the_contract(faulty: &'static Faulty) {
     let below = Below(faulty);
     let page = below.page_bytes();
     let start = below.reserve(8 * page, page).unwrap().as_ptr();
-    // SAFETY: whole pages inside the range, here and below, or calls that must not get through.
+    // SAFETY: whole pages inside the range.
     assert!(unsafe { below.commit(start, 4 * page) });
     // SAFETY: a page inside the range.
     let committed = unsafe { below.commit(start.wrapping_add(4 * page), page) };

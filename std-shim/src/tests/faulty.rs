@@ -437,7 +437,7 @@ impl State {
             self.complain("Move onto itself", from.addr(), bytes);
         }
         if !self.refuses(Call::Move, bytes) {
-            // SAFETY: committed, and the caller's promise.
+            // SAFETY: both are committed, and the caller says that nothing in the second is used.
             return unsafe { Native.move_pages(from, to, bytes) };
         }
         let refused = self.refused_move;
@@ -519,40 +519,40 @@ unsafe impl Os for Below {
     }
 
     unsafe fn release(&self, start: *mut u8, bytes: usize) {
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller's range, which it uses no more.
         self.0
             .0
             .with(|state| unsafe { state.release(start, bytes) });
     }
 
     unsafe fn commit(&self, start: *mut u8, bytes: usize) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's range.
         self.0.0.with(|state| unsafe { state.commit(start, bytes) })
     }
 
     unsafe fn decommit(&self, start: *mut u8, bytes: usize) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's range, whose contents it gives up.
         self.0
             .0
             .with(|state| unsafe { state.decommit(start, bytes) })
     }
 
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's range, whose contents it gives up.
         self.0
             .0
             .with(|state| unsafe { state.discard(start, bytes) })
     }
 
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, bytes: usize) -> Moved {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's ranges; nothing in the second is used.
         self.0
             .0
             .with(|state| unsafe { state.move_pages(from, to, bytes) })
     }
 
     unsafe fn advise_huge(&self, start: *mut u8, bytes: usize) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's range.
         self.0
             .0
             .with(|state| unsafe { state.advise_huge(start, bytes) })
@@ -566,12 +566,12 @@ unsafe impl Os for Below {
                 state.splits += usize::from(state.split.insert(end / HUGE_BYTES));
             }
         });
-        // SAFETY: committed, as the caller says.
+        // SAFETY: the caller's range, which is committed.
         unsafe { Native.split(start, bytes) }
     }
 
     unsafe fn resident_bytes(&self, start: *mut u8, bytes: usize) -> Option<usize> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's range.
         self.0
             .0
             .with(|state| unsafe { state.resident_bytes(start, bytes) })

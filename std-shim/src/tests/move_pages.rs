@@ -17,7 +17,7 @@ const ARENA_BYTES: usize = 512 * MIB;
 fn system_moves() -> bool {
     let bytes = 16 * Native.page_bytes();
     let start = Native.reserve(2 * bytes, bytes).unwrap().as_ptr();
-    // SAFETY: reserved just now, here and below.
+    // SAFETY: reserved just now.
     assert!(unsafe { Native.commit(start, 2 * bytes) });
     // SAFETY: committed, two parts.
     let moved = unsafe { Native.move_pages(start, start.wrapping_add(bytes), bytes) };

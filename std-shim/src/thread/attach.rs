@@ -17,7 +17,7 @@ const LOANS_OF_FREES: u8 = 32;
 /// Not called from a signal handler that may have interrupted the heap, nor from inside `f`.
 #[inline(always)]
 pub(crate) unsafe fn with_local<R>(f: impl FnOnce(&mut Local) -> R) -> R {
-    // SAFETY: the thread's own, and the caller promises that nobody else uses it now.
+    // SAFETY: the thread's own; neither `f` nor a signal handler comes here while `f` has it.
     f(unsafe { &mut *tls::local() })
 }
 
@@ -46,10 +46,10 @@ fn attach_after(loans: u8) {
     if !PROCESS.tuning.is_known() {
         return;
     }
-    // SAFETY: called by the verbs of the heap, which have left the thread's part; here and below.
+    // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
     if let Some(heap) = unsafe { with_local(|local| local.begin_attach(loans, &PROCESS)) } {
         let told = at_thread_exit();
-        // SAFETY: called by the verbs of the heap, which have left the thread's part.
+        // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
         unsafe { with_local(|local| local.attach(heap, told, &PROCESS)) };
     }
 }

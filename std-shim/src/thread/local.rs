@@ -23,6 +23,7 @@ use larder_core::small::{
     CLASSES, CacheBin, Chain, Fresh, Pages, RemoteQueue, SizeClass, Span, SpanSet, ThreadCache,
 };
 
+use crate::config::Mode;
 use crate::os::Os;
 use crate::process::{PagesOf, Process, ThreadHeap};
 use crate::thread::end::Told;
@@ -159,7 +160,7 @@ impl Local {
         let passed_blocks = self.with_parts(process, |owner, set, cache, pages| {
             let bin = cache.of(class);
             // An adopted cache may have room.
-            // SAFETY: the caller's promise.
+            // SAFETY: a block of the bin's class, which the caller gives up.
             if unsafe { CacheBin::push_linked(bin, block, set.links()) } {
                 return 0;
             }
@@ -167,7 +168,8 @@ impl Local {
             // SAFETY: the heap's own remote-free queue, and the cache that goes with it.
             unsafe { set.make_room(owner, class, bin, pages) };
             let passed = had - bin.len();
-            // SAFETY: the caller's promise.
+            // SAFETY: a block of the bin's class, which the caller gives up and the bin has not
+            // taken before.
             if unsafe { CacheBin::push_linked(bin, block, set.links()) } {
                 return passed;
             }
@@ -295,7 +297,7 @@ impl Local {
             if !process.tuning.is_hardened() {
                 self.cache = heap.cache();
             }
-            if !process.tuning.is_watched() {
+            if process.tuning.mode() == Mode::Plain {
                 self.cache_of_frees = heap.cache();
             }
             self.borrows = false;

@@ -83,7 +83,7 @@ impl Kept {
     /// # Safety
     /// It is in it.
     unsafe fn unlink_span(&mut self, span: *mut Span) {
-        // SAFETY: ours (KEPT1), here and below.
+        // SAFETY: listed spans are ours and without an owner (KEPT1).
         let (prev, next) = unsafe { Span::neighbours(span) };
         if prev.is_null() {
             self.spans = next;
@@ -119,7 +119,7 @@ impl Kept {
     /// # Safety
     /// The block is the caller's and that long.
     pub(super) unsafe fn zero_large(block: NonNull<u8>, bytes: usize) {
-        // SAFETY: the caller's promise; the trailer lies behind.
+        // SAFETY: the block is the caller's and that long; the trailer lies behind.
         unsafe { PROCESS.zero_large(block.as_ptr(), bytes) };
     }
 
@@ -130,7 +130,7 @@ impl Kept {
     unsafe fn link_large(&mut self, block: NonNull<u8>, bytes: usize) {
         let large = Large::of(block, bytes);
         let bytes = large.addr() - block.addr().get() + size_of::<Large>();
-        // SAFETY: the caller's promise.
+        // SAFETY: the trailer lies in the block, behind its bytes, and the block is ours.
         unsafe {
             large.write(Large {
                 prev: ptr::null_mut(),
@@ -176,7 +176,7 @@ impl Kept {
     /// # Safety
     /// It is one of ours, of this layout, given up by the caller.
     pub(super) unsafe fn free_large(&mut self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: one of our blocks, of this layout, so it is linked (KEPT2).
         let bytes = unsafe { self.unlink_large(block, layout.size()) };
         PROCESS.free_large(block.as_ptr(), bytes);
     }
@@ -194,7 +194,7 @@ impl Kept {
         let Some((_, new_bytes)) = Large::place(new.size()) else {
             return false;
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: one of our blocks, of the old layout, so it is linked (KEPT2).
         let old_bytes = unsafe { self.unlink_large(block, old.size()) };
         let resized = PROCESS.resize_large(block.as_ptr(), old_bytes, new_bytes);
         let bytes = if resized { new.size() } else { old.size() };
@@ -212,7 +212,7 @@ impl Kept {
         while !span.is_null() {
             // SAFETY: KEPT1.
             let (_, next) = unsafe { Span::neighbours(span) };
-            // SAFETY: the caller's promise: no block of it is used.
+            // SAFETY: one of our spans (KEPT1), of which no block is used.
             unsafe { PROCESS.pages().free_span(span) };
             span = next;
         }
@@ -244,7 +244,7 @@ unsafe impl Pages for Kept {
     unsafe fn free_span(&mut self, span: *mut Span) {
         // SAFETY: a span of ours, linked when it was made.
         unsafe { self.unlink_span(span) };
-        // SAFETY: the caller's promise.
+        // SAFETY: a span that the set gives up, with no block of it used.
         unsafe { PROCESS.pages().free_span(span) };
     }
 

@@ -29,7 +29,7 @@ use allocator_api2::alloc::{AllocError, Allocator};
 use larder_core::small::{CacheBin, Fresh, SizeClass, SpanSet, ThreadCache};
 use larder_core::sync::{AtomicU8, Ordering};
 
-use crate::cold_path::reclaim;
+use crate::cold_path::plain::reclaim;
 use crate::process::span_bytes;
 use crate::thread::end::prepare;
 use kept::Kept;
@@ -146,11 +146,12 @@ impl Contents {
     #[inline]
     unsafe fn free(&mut self, block: NonNull<u8>, layout: Layout) {
         let Some(class) = SizeClass::of(layout.size(), layout.align()) else {
-            // SAFETY: the caller's promise; without a class it is a large one.
+            // SAFETY: a block of this heap and layout, which the caller gives up; without a class
+            // it is a large one.
             unsafe { self.kept.free_large(block, layout) };
             return;
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: a block of the layout's class, which the caller gives up.
         if !unsafe { CacheBin::push(self.cache.of(class), block.as_ptr()) } {
             // SAFETY: a block of this class, which the bin did not take.
             unsafe { self.free_slow(class, block) };
@@ -164,7 +165,7 @@ impl Contents {
         let bin = self.cache.of(class);
         // SAFETY: a set without a remote-free queue, with its own cache and pages (VALUE1).
         unsafe { self.set.make_room(ptr::null(), class, bin, &mut self.kept) };
-        // SAFETY: the caller's promise.
+        // SAFETY: a block of this class, which the caller gives up.
         if !unsafe { CacheBin::push(bin, block.as_ptr()) } {
             // SAFETY: still the caller's block.
             unsafe { self.set.free(ptr::null(), block.as_ptr(), &mut self.kept) };
@@ -254,7 +255,7 @@ impl Heap {
         let class = |layout: Layout| SizeClass::of(layout.size(), layout.align());
         match (class(old), class(new)) {
             (Some(old), Some(new)) => old == new,
-            // SAFETY: the caller's promise; without a class it is a large one.
+            // SAFETY: the block is the caller's, with `old`; without a class it is a large one.
             (None, None) => self.with(|inner| unsafe { inner.kept.resize_large(block, old, new) }),
             _ => false,
         }
@@ -270,16 +271,18 @@ impl Heap {
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the block is the caller's, with `old`.
         if old.size() > 0 && new.size() > 0 && unsafe { self.resize(block, old, new) } {
             return Ok(NonNull::slice_from_raw_parts(block, new.size()));
         }
         let to = self.allocate(new)?;
         let bytes = old.size().min(new.size());
-        // SAFETY: both blocks hold that many bytes, and are two.
-        unsafe { to.cast::<u8>().copy_from_nonoverlapping(block, bytes) };
-        // SAFETY: the caller's promise; the contents have moved.
-        unsafe { self.deallocate(block, old) };
+        // SAFETY: two blocks, each with that many bytes; the old one is the caller's, who gives it
+        // up with its contents.
+        unsafe {
+            to.cast::<u8>().copy_from_nonoverlapping(block, bytes);
+            self.deallocate(block, old);
+        }
         Ok(to)
     }
 }
@@ -326,7 +329,7 @@ unsafe impl Allocator for &Heap {
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         if layout.size() > 0 {
-            // SAFETY: the caller's promise.
+            // SAFETY: a block of this heap and layout, which the caller gives up.
             self.with(|inner| unsafe { inner.free(block, layout) });
         }
     }
@@ -338,7 +341,7 @@ unsafe impl Allocator for &Heap {
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: a block of this heap with `old`, which the caller gives up for another.
         unsafe { self.moved(block, old, new) }
     }
 
@@ -349,12 +352,13 @@ unsafe impl Allocator for &Heap {
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: a block of this heap with `old`, which the caller gives up for another.
         let grown = unsafe { self.moved(block, old, new) }?;
-        // SAFETY: inside the block, which has the new length.
-        let added = unsafe { grown.cast::<u8>().add(old.size()) };
-        // SAFETY: inside the block, since a block that grows is not longer before.
-        unsafe { added.write_bytes(0, new.size() - old.size()) };
+        // SAFETY: inside the block, which has the new length, and had no more before.
+        unsafe {
+            let added = grown.cast::<u8>().add(old.size());
+            added.write_bytes(0, new.size() - old.size());
+        }
         Ok(grown)
     }
 
@@ -365,7 +369,7 @@ unsafe impl Allocator for &Heap {
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: a block of this heap with `old`, which the caller gives up for another.
         unsafe { self.moved(block, old, new) }
     }
 }

@@ -82,7 +82,7 @@ mod linux {
 
     /// Keeps the calling thread on the first processor that it may use.
     fn stay_on_one_processor() {
-        // SAFETY: zeros are a set of processors, here and below.
+        // SAFETY: zeros are a set of processors.
         let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         // SAFETY: fills a variable of ours.
         unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
@@ -201,7 +201,7 @@ mod linux {
             rlim_cur: pages * 4096,
             ..limit
         };
-        // SAFETY: the limits are there to be read, here and below.
+        // SAFETY: the limits are there to be read.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const scarce) };
         let few: Vec<_> = (0..12).map(|_| vec![1_u8; MIB]).collect();
         assert!(of_own_thread("comm").is_none(), "no stack could be had");

@@ -86,22 +86,22 @@ impl Switched {
 // SAFETY: all calls of a process go to the same heap, as they are.
 unsafe impl GlobalAlloc for Switched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the layout is not empty.
         unsafe { self.asked().alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: a block of the one heap, with this layout, which the caller gives up.
         unsafe { self.heap().dealloc(block, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the layout is not empty.
         unsafe { self.asked().alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: a block of the one heap, with this layout; the new size is valid for it.
         unsafe { self.asked().realloc(block, layout, size) }
     }
 }

@@ -144,7 +144,7 @@ unsafe impl GlobalAlloc for Handing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let next = self.next.swap(std::ptr::null_mut(), Ordering::Relaxed);
         if next.is_null() {
-            // SAFETY: the caller's promises.
+            // SAFETY: the layout is not empty.
             return unsafe { self.room.alloc(layout) };
         }
         next

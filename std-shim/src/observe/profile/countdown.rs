@@ -10,7 +10,7 @@ use std::sync::Once;
 use larder_core::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::{Sample, SampleHook};
-use crate::check;
+use crate::safety::check;
 
 struct Countdown {
     /// Bytes up to the next point, that one included; 0 before the first one was drawn.

@@ -178,7 +178,7 @@ impl<A> Profiled<A> {
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Profiled<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises.
+        // SAFETY: the layout is the caller's, and not empty.
         let block = unsafe { self.inner.alloc(layout) };
         self.allocated(block, layout.size());
         block
@@ -186,7 +186,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Profiled<A> {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises.
+        // SAFETY: the layout is the caller's, and not empty.
         let block = unsafe { self.inner.alloc_zeroed(layout) };
         self.allocated(block, layout.size());
         block
@@ -197,7 +197,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Profiled<A> {
         if let Some(id) = marks::take(block.addr()) {
             self.tell(SampleEvent::Freed, block, layout.size(), id);
         }
-        // SAFETY: the caller's promises.
+        // SAFETY: the block is `A`'s, has this layout, and the caller gives it up.
         unsafe { self.inner.dealloc(block, layout) };
     }
 
@@ -205,7 +205,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Profiled<A> {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
         // Before: afterwards its address may be another thread's new block.
         let mark = marks::take(block.addr());
-        // SAFETY: the caller's promises.
+        // SAFETY: the block is `A`'s and has this layout; the new size is valid for it.
         let moved = unsafe { self.inner.realloc(block, layout, new_bytes) };
         match mark {
             Some(id) if moved.is_null() => self.stays(block, layout.size(), id),

@@ -226,7 +226,7 @@ extern "C" fn exits() {
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Recorder<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises.
+        // SAFETY: the layout is the caller's, and not empty.
         let block = unsafe { self.inner.alloc(layout) };
         self.allocated(block, layout.size());
         block
@@ -234,7 +234,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Recorder<A> {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises.
+        // SAFETY: the layout is the caller's, and not empty.
         let block = unsafe { self.inner.alloc_zeroed(layout) };
         self.allocated(block, layout.size());
         block
@@ -244,7 +244,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Recorder<A> {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // Before the block is free: afterwards its address may be another thread's new block.
         self.record(layout.size(), |recording| recording.free(block.addr()));
-        // SAFETY: the caller's promises.
+        // SAFETY: the block is `A`'s, has this layout, and the caller gives it up.
         unsafe { self.inner.dealloc(block, layout) };
     }
 
@@ -253,7 +253,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Recorder<A> {
         let from = block.addr();
         let old = self.record(layout.size(), |recording| recording.resizing(from));
         let old = old.flatten();
-        // SAFETY: the caller's promises.
+        // SAFETY: the block is `A`'s and has this layout; the new size is valid for it.
         let block = unsafe { self.inner.realloc(block, layout, new_bytes) };
         let addr = block.addr();
         let stayed = block.is_null() || (addr == from && new_bytes == layout.size());

@@ -180,7 +180,7 @@ fn count_realloc(
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracking<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises.
+        // SAFETY: the layout is the caller's, and not empty.
         let alloc = || unsafe { self.inner.alloc(layout) };
         if stack::is_inside() {
             return count_alloc(layout.size(), alloc);
@@ -190,7 +190,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracking<A> {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises.
+        // SAFETY: the layout is the caller's, and not empty.
         let alloc = || unsafe { self.inner.alloc_zeroed(layout) };
         if stack::is_inside() {
             return count_alloc(layout.size(), alloc);
@@ -200,7 +200,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracking<A> {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises.
+        // SAFETY: the block is `A`'s, has this layout, and the caller gives it up.
         let free = || unsafe { self.inner.dealloc(block, layout) };
         if idle() {
             return free();
@@ -210,7 +210,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracking<A> {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
-        // SAFETY: the caller's promises.
+        // SAFETY: the block is `A`'s and has this layout; the new size is valid for it.
         let realloc = || unsafe { self.inner.realloc(block, layout, new_bytes) };
         if idle() {
             return realloc();

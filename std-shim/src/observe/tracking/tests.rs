@@ -25,12 +25,12 @@ unsafe impl GlobalAlloc for Moving {
         if REFUSES.load(Ordering::Relaxed) != 0 {
             return std::ptr::null_mut();
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the layout is not empty.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the block is `System`'s, has this layout, and the caller gives it up.
         unsafe { System.dealloc(block, layout) };
     }
 }

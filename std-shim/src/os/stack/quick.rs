@@ -177,7 +177,7 @@ impl Tables {
         Some(Self {
             // SAFETY: an entry of code that is on the stack, so that it stays meanwhile.
             entry: unsafe { bytes_of(entry) }?,
-            // SAFETY: as that.
+            // SAFETY: reads a number of the process.
             common: unsafe { bytes_of(common) }?,
             function: found.function.addr(),
         })
@@ -217,7 +217,7 @@ unsafe fn bytes_of(entry: *const u8) -> Option<&'static [u8]> {
         // Longer than 4 GiB.
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the entry has that many bytes behind its length, and stays meanwhile.
     Some(unsafe { slice::from_raw_parts(entry, 4 + length as usize) })
 }
 
@@ -240,13 +240,13 @@ pub(super) fn has_looked() -> bool {
         let mut looks = Looks {
             // SAFETY: reads a number of the process.
             program: unsafe { libc::getauxval(libc::AT_PHDR) },
-            // SAFETY: as that.
+            // SAFETY: reads a number of the process.
             loader: unsafe { libc::getauxval(libc::AT_BASE) },
             count: 0,
         };
         // SAFETY: `look` is called with `looks`, which lives until this returns.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut looks).cast()) };
-        // Release: see above.
+        // Release: whoever sees it sees what was looked up.
         LOOKED.store(HAS_LOOKED, Ordering::Release);
     }
     false

@@ -46,9 +46,9 @@ fn is_merged() -> bool {
 pub(super) unsafe fn move_pages(from: *mut u8, to: *mut u8, bytes: usize, page: usize) -> Moved {
     // Kernels differ in what they do to a range of several mappings (nothing, after the place is
     // unmapped; or mapping by mapping, until one cannot be moved), so it never comes to that.
-    // SAFETY: the caller's promise, here and below.
+    // SAFETY: the range is committed.
     let is_one = unsafe { is_one_mapping(from, bytes, page) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the range is committed.
     if !is_one || unsafe { is_locked(from, bytes) } || is_merged() {
         return Moved::Unfit;
     }

@@ -86,7 +86,8 @@ macro_rules! read {
                 options(pure, readonly, nostack, preserves_flags),
             );
         }
-        // SAFETY: reads the field of the calling thread's part, as for x86-64.
+        // SAFETY: reads the field of the calling thread's part, which whoever changes it does not
+        // do meanwhile.
         #[cfg(target_arch = "aarch64")]
         unsafe {
             asm!(

@@ -1,19 +1,20 @@
-//! Guard pages: one block in so many lies alone in a page between two that nobody may touch. A
-//! write or read past it faults at once, as does any to a page whose block was freed. For programs at work: the others are
-//! blocks as ever, and no fast path knows of this.
+//! Guard pages: one block in so many lies alone in a page between two inaccessible ones. A write or
+//! read past it faults at once, as does any access to the page of a freed block. For programs at
+//! work: all others are plain blocks, and no fast path knows of this.
 //!
 //! ```text
 //!   guard │ page 0 │ guard │ page 1 │ guard │ … │ guard
 //! ```
 //!
-//! A block lies at the end of its page or at its start, by chance. What it leaves of the page is filled, and looked at when
-//! it is freed. A block is chosen where its thread has none at hand. A free by address of one outside the arenas takes the
-//! slow path; one with a layout would not look, so that all of these take it where the heap has guard pages (LOCAL3).
+//! A block lies at the end of its page or at its start, by chance. The rest of the page is filled,
+//! and checked when the block is freed. A block is chosen where its thread has none cached. A free
+//! by address takes the cold path with a block outside the arenas; one with a layout would not
+//! look, so all of these take it where the heap has guard pages (LOCAL3).
 //!
 //! # Invariants
-//! * GUARD1 a page is usable while its slot is `Used` or `Leaving`. The first is the program's block, the second is the
-//!   thread's alone that frees it.
-//! * GUARD2 the page of a slot that is `Free` is used again when those of all others that are free have been.
+//! * GUARD1 a page is usable while its slot is `Used` or `Leaving`. A `Used` one is the program's,
+//!   a `Leaving` one is that of the thread which frees the block, alone.
+//! * GUARD2 the page of a `Free` slot is used again when those of all other free slots have been.
 
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -34,9 +35,9 @@ use crate::thread::local::Local;
 use crate::thread::wait::Sleep;
 use crate::thread::with_local;
 
-/// So many blocks have pages of their own at most.
+/// The most blocks that have pages of their own.
 const SLOTS: usize = 256;
-/// A thread that has no block of a common length at hand gets so many bytes of them.
+/// A refill of an empty bin gets so many bytes of blocks of a common length.
 const REFILL_BYTES: usize = 4096;
 
 /// A page for a block.
@@ -46,7 +47,7 @@ struct Slot {
     block: usize,
     allocated: Here,
     freed: Here,
-    /// How many blocks had been freed when this one was; 0 of a page that had none.
+    /// How many blocks had been freed when this one was; 0 for a page without a block so far.
     freed_at: u64,
     has_block: bool,
 }
@@ -75,12 +76,12 @@ impl Slot {
 }
 
 /// The pages, and which allocation comes into one next.
-pub(crate) struct Guarded {
+pub(crate) struct GuardPages {
     /// Null until the first block is chosen.
     start: AtomicPtr<u8>,
-    /// As the system has it: frees ask, and would ask the system.
+    /// The system's page size, kept because each free needs it.
     page_bytes: AtomicUsize,
-    /// Allocations up to the next one that is chosen, that one included; 0 before the first was drawn.
+    /// Allocations up to and including the next chosen one; 0 before the first was drawn.
     left: AtomicU32,
     random: AtomicU64,
     slots: Locked<Slots, Sleep>,
@@ -91,7 +92,7 @@ struct Slots {
     freed: u64,
 }
 
-impl Guarded {
+impl GuardPages {
     pub(crate) const fn new() -> Self {
         Self {
             start: AtomicPtr::new(ptr::null_mut()),
@@ -105,8 +106,8 @@ impl Guarded {
         }
     }
 
-    /// Whether an allocation that needs more than its thread has at hand is the one. Counts of threads that meet here may
-    /// get lost.
+    /// Whether an allocation whose bin is empty is the chosen one. Counts of threads that meet here
+    /// may get lost.
     fn is_due(&self, bytes: usize, one_in: u32) -> bool {
         if one_in == 1 {
             return true;
@@ -119,7 +120,7 @@ impl Guarded {
         }
         let is_due = left <= stands_for;
         let left = match is_due {
-            // It gets one block of these now, and the others come when it asks again.
+            // The thread gets one block now, and asks again for the others.
             true => self.draw(one_in).saturating_add(stands_for - 1),
             false => left - stands_for,
         };
@@ -127,7 +128,7 @@ impl Guarded {
         is_due
     }
 
-    /// A number from 1 on that is `one_in` on average.
+    /// Draws a number from 1 on that is `one_in` on average.
     fn draw(&self, one_in: u32) -> u32 {
         let below = u64::from(one_in) * 2 - 1;
         u32::try_from(self.next_random() % below + 1).unwrap_or(u32::MAX)
@@ -146,7 +147,7 @@ impl Guarded {
         random
     }
 
-    /// The number of the page that has an address, or that is next to it; `None` if it is none of ours.
+    /// The number of the page at an address, or next to it; `None` if the address is elsewhere.
     fn number_of(&self, address: *mut u8) -> Option<usize> {
         let start = self.start.load(Ordering::Acquire);
         let page = self.page_bytes.load(Ordering::Relaxed);
@@ -175,13 +176,13 @@ impl Guarded {
         self.page_bytes.store(page, Ordering::Relaxed);
         // Release: whoever finds a block there finds the slots and the length of a page.
         self.start.store(start.as_ptr(), Ordering::Release);
-        if PROCESS.tuning.explains_faults() {
+        if PROCESS.tuning.config().explains_faults {
             fault::watch(explain);
         }
         Some(())
     }
 
-    /// A page for a block, and its number.
+    /// Takes a free page for a block.
     fn take(&self, bytes: usize, by_new: bool, here: Here) -> Option<NonNull<u8>> {
         let at_end = self.next_random() >> 63 == 0;
         self.slots.with(|slots| {
@@ -215,8 +216,8 @@ impl Guarded {
         })
     }
 
-    /// Begins to free the block that starts at an address; `None` if that is not among these pages. The page is the
-    /// caller's then (GUARD1).
+    /// Begins to free the block that starts at an address; `None` if that is not among the pages.
+    /// The page is the caller's then (GUARD1).
     fn begin_free(&self, block: *mut u8) -> Option<Result<Known, Misuse>> {
         self.with_slot(block, |slot| {
             if !slot.is_of(block) {
@@ -230,7 +231,7 @@ impl Guarded {
         })
     }
 
-    /// Takes the memory of a block whose free has begun, and has its page used again when it is its turn.
+    /// Ends the free of a block: decommits its page, and frees the slot.
     fn end_free(&self, block: *mut u8, here: Here) {
         let Some(number) = self.number_of(block) else {
             return;
@@ -247,7 +248,7 @@ impl Guarded {
         });
     }
 
-    /// Looks at the slot that has an address.
+    /// Runs `f` with the slot whose page has an address.
     fn with_slot<R>(&self, address: *mut u8, f: impl FnOnce(&mut Slot) -> R) -> Option<R> {
         let number = self.number_of(address)?;
         self.slots
@@ -257,53 +258,50 @@ impl Guarded {
     /// # Safety
     /// The calling thread holds no lock of the blocks.
     pub(crate) unsafe fn lock_across_fork(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this thread does not hold the lock.
         unsafe { self.slots.lock_across_fork() };
     }
 
     /// # Safety
     /// After [`lock_across_fork`](Self::lock_across_fork).
     pub(crate) unsafe fn unlock_across_fork(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the lock is this thread's by `lock_across_fork`.
         unsafe { self.slots.unlock_across_fork() };
     }
 }
 
 /// Whether an address is among the pages.
 pub(crate) fn has(block: *mut u8) -> bool {
-    PROCESS.guarded.number_of(block).is_some()
+    PROCESS.guard_pages.number_of(block).is_some()
 }
 
-/// A block with a page of its own, zeroed, if it is this one's turn; else a plain one.
+/// Allocates a zeroed block with a page of its own, if it is the turn of this one.
 #[inline(never)]
-pub(crate) fn alloc(layout: Layout, config: &Config, plain: fn(Layout) -> *mut u8) -> *mut u8 {
-    let one_in = PROCESS.tuning.guard_one_in();
+pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
+    let one_in = PROCESS.tuning.config().guard_one_in;
     let bytes = layout.size();
     let may = bytes <= Native.page_bytes() - LEAST_ALIGN && layout.align() <= LEAST_ALIGN;
-    if !may || !PROCESS.guarded.is_due(bytes, one_in) {
-        return plain(layout);
+    if !may || !PROCESS.guard_pages.is_due(bytes, one_in) {
+        return None;
     }
     let here = Here::walk((&raw const bytes).addr());
-    match PROCESS.guarded.take(bytes, config.by_new, here) {
-        Some(block) => block.as_ptr(),
-        None => plain(layout),
-    }
+    PROCESS.guard_pages.take(bytes, config.by_new, here)
 }
 
-/// Counts a free with a layout. After so many the thread gives up what it has at hand, and its next block is chosen.
+/// Counts a free with a layout. After so many the thread's cache is flushed, and its next block is
+/// chosen.
 pub(crate) fn count_free(local: &mut Local) {
-    if local.counts_free(PROCESS.tuning.guard_one_in()) {
+    if local.counts_free(PROCESS.tuning.config().guard_one_in) {
         local.flush(&PROCESS);
-        PROCESS.guarded.left.store(1, Ordering::Relaxed);
+        PROCESS.guard_pages.left.store(1, Ordering::Relaxed);
     }
 }
 
-/// Says what the program did with the block whose page has an address. Comes back if it is to go on.
+/// Reports what the program did with the block whose page has an address. Returns if the program
+/// may go on.
 #[cold]
 fn say(misuse: Misuse, address: *mut u8, byte: Option<*mut u8>, here: &Here) {
-    let facts = PROCESS
-        .guarded
-        .with_slot(address, |slot| slot.facts(address));
+    let facts = (PROCESS.guard_pages).with_slot(address, |slot| slot.facts(address));
     report(&Found {
         misuse,
         address,
@@ -313,10 +311,11 @@ fn say(misuse: Misuse, address: *mut u8, byte: Option<*mut u8>, here: &Here) {
     });
 }
 
-/// Frees a block that has a page of its own, of that layout if one is given.
+/// Frees a block that has a page of its own, and must be of the layout if one is given.
 ///
 /// # Safety
-/// `block` is among these pages, and given up by the caller. What it is, is looked at.
+/// `block` is an address among the pages, and the caller gives it up. One that is no block is
+/// reported.
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn free(block: *mut u8, given: Option<Layout>) {
@@ -324,7 +323,7 @@ pub(crate) unsafe fn free(block: *mut u8, given: Option<Layout>) {
 }
 
 fn free_from(block: *mut u8, given: Option<Layout>, here: Here) {
-    let known = match PROCESS.guarded.begin_free(block) {
+    let known = match PROCESS.guard_pages.begin_free(block) {
         Some(Ok(known)) => known,
         Some(Err(misuse)) => return say(misuse, block, None, &here),
         None => return,
@@ -336,14 +335,15 @@ fn free_from(block: *mut u8, given: Option<Layout>, here: Here) {
     if let Some(Written { misuse, byte, .. }) = unsafe { mend(block, &known, usize::MAX) } {
         say(misuse, block, Some(byte), &here);
     }
-    PROCESS.guarded.end_free(block, here);
+    PROCESS.guard_pages.end_free(block, here);
 }
 
-/// The block that has a page of its own with another length, elsewhere, and the contents that fit; null if it is none.
-/// It must be of that layout if one is given.
+/// Moves a block that has a page of its own to one of another length from `alloc`; null if there is
+/// none. It must be of the layout if one is given.
 ///
 /// # Safety
-/// `block` is among these pages, and given up by the caller if the answer is another block. What it is, is looked at.
+/// `block` is an address among the pages, and the caller gives it up if the answer is not null. One
+/// that is no block is reported.
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn resize(
@@ -353,7 +353,7 @@ pub(crate) unsafe fn resize(
     alloc: impl FnOnce(usize) -> *mut u8,
 ) -> *mut u8 {
     let here = Here::walk((&raw const block).addr());
-    let slot = (PROCESS.guarded).with_slot(block, |slot| (slot.known, slot.is_of(block)));
+    let slot = (PROCESS.guard_pages).with_slot(block, |slot| (slot.known, slot.is_of(block)));
     let known = match slot {
         Some((known, true)) if known.state == State::Used => known,
         Some((_, is_start)) => {
@@ -381,12 +381,12 @@ pub(crate) fn usable_size(block: *mut u8) -> Option<usize> {
         let is_used = slot.is_of(block) && slot.known.state == State::Used;
         is_used.then_some(slot.known.bytes)
     };
-    PROCESS.guarded.with_slot(block, size).flatten()
+    PROCESS.guard_pages.with_slot(block, size).flatten()
 }
 
-/// Says what an instruction touched at an address that faulted.
+/// Reports the access that faulted at an address, and its instruction.
 fn explain(address: *mut u8, instruction: usize) {
-    let facts = (PROCESS.guarded).with_slot(address, |slot| slot.facts(address));
+    let facts = (PROCESS.guard_pages).with_slot(address, |slot| slot.facts(address));
     let Some(facts) = facts.flatten() else {
         return;
     };
@@ -415,31 +415,27 @@ mod tests {
     use super::*;
 
     /// All pages, each with a block.
-    fn full(guarded: &Guarded) -> Vec<*mut u8> {
-        let blocks = core::iter::from_fn(|| guarded.take(100, false, Here::walk(0)));
+    fn full(pages: &GuardPages) -> Vec<*mut u8> {
+        let blocks = core::iter::from_fn(|| pages.take(100, false, Here::walk(0)));
         blocks.map(NonNull::as_ptr).collect()
     }
 
     #[test]
     fn a_page_is_used_again_when_its_free_has_ended_and_not_before() {
-        let guarded = Guarded::new();
-        let blocks = full(&guarded);
+        let pages = GuardPages::new();
+        let blocks = full(&pages);
         assert_eq!(blocks.len(), SLOTS);
         let leaving = blocks[SLOTS / 2];
-        assert!(
-            guarded
-                .begin_free(leaving)
-                .is_some_and(|begun| begun.is_ok())
-        );
-        assert!(guarded.take(100, false, Here::walk(0)).is_none());
-        let again = guarded.begin_free(leaving);
+        assert!(pages.begin_free(leaving).is_some_and(|begun| begun.is_ok()));
+        assert!(pages.take(100, false, Here::walk(0)).is_none());
+        let again = pages.begin_free(leaving);
         assert_eq!(again.and_then(Result::err), Some(Misuse::FreedTwice));
         // Still the thread's that frees it: it looks at the page.
-        // SAFETY: GUARD1.
+        // SAFETY: GUARD1: its page is usable until its free has ended.
         assert_eq!(unsafe { leaving.read() }, 0);
-        guarded.end_free(leaving, Here::walk(0));
-        let next = guarded.take(100, false, Here::walk(0));
-        let number = |block: *mut u8| guarded.number_of(block);
+        pages.end_free(leaving, Here::walk(0));
+        let next = pages.take(100, false, Here::walk(0));
+        let number = |block: *mut u8| pages.number_of(block);
         assert_eq!(
             next.and_then(|block| number(block.as_ptr())),
             number(leaving)
@@ -448,42 +444,39 @@ mod tests {
 
     #[test]
     fn the_page_that_was_freed_first_is_used_first() {
-        let guarded = Guarded::new();
-        let blocks = full(&guarded);
+        let pages = GuardPages::new();
+        let blocks = full(&pages);
         let freed = [7, 3, 200].map(|number| blocks[number]);
         for block in freed {
-            assert!(guarded.begin_free(block).is_some_and(|begun| begun.is_ok()));
-            guarded.end_free(block, Here::walk(0));
+            assert!(pages.begin_free(block).is_some_and(|begun| begun.is_ok()));
+            pages.end_free(block, Here::walk(0));
         }
         for block in freed {
-            let next = guarded.take(100, false, Here::walk(0)).map(NonNull::as_ptr);
-            let next = next.and_then(|next| guarded.number_of(next));
-            assert_eq!(next, guarded.number_of(block));
+            let next = pages.take(100, false, Here::walk(0)).map(NonNull::as_ptr);
+            let next = next.and_then(|next| pages.number_of(next));
+            assert_eq!(next, pages.number_of(block));
         }
     }
 
     #[test]
     fn an_address_is_of_the_page_it_touches() {
-        let guarded = Guarded::new();
-        let blocks = full(&guarded);
+        let pages = GuardPages::new();
+        let blocks = full(&pages);
         let page = Native.page_bytes();
         for (number, block) in blocks.into_iter().enumerate() {
-            assert_eq!(guarded.number_of(block), Some(number));
-            let start = guarded.page(number);
+            assert_eq!(pages.number_of(block), Some(number));
+            let start = pages.page(number);
             for (at, expected) in [
                 (start.wrapping_sub(page / 2), number),
                 (start.wrapping_add(page + page / 2 - 1), number),
                 (start.wrapping_sub(page / 2 + 1), number.saturating_sub(1)),
             ] {
-                assert_eq!(guarded.number_of(at), Some(expected), "{number}");
+                assert_eq!(pages.number_of(at), Some(expected), "{number}");
             }
         }
-        let end = guarded.page(0).wrapping_add(2 * SLOTS * page);
-        assert_eq!(guarded.number_of(end), None);
-        assert_eq!(
-            guarded.number_of(guarded.page(0).wrapping_sub(page + 1)),
-            None
-        );
-        assert_eq!(Guarded::new().number_of(end), None);
+        let end = pages.page(0).wrapping_add(2 * SLOTS * page);
+        assert_eq!(pages.number_of(end), None);
+        assert_eq!(pages.number_of(pages.page(0).wrapping_sub(page + 1)), None);
+        assert_eq!(GuardPages::new().number_of(end), None);
     }
 }

@@ -1,4 +1,4 @@
-//! [`Blocks`]: what is known of each block, by its address, and which of them wait in quarantine.
+//! [`Blocks`]: the table of all blocks of a hardened heap by address, and their quarantine.
 
 use core::alloc::Layout;
 use core::ptr;
@@ -8,29 +8,29 @@ use super::{LEAST_ALIGN, MAX_KEPT_SLACK, Misuse, fill};
 use crate::block_table::{BlockTable, MappedValues, NoMemory, Zeroes};
 use crate::os::{Native, Os};
 
-/// So many bytes wait in quarantine at most, but for the block that came last.
+/// The most bytes in quarantine, but for the block that came last.
 pub(super) const QUARANTINE_BYTES: usize = 16 << 20;
-/// So many blocks wait at most.
+/// The most blocks in quarantine.
 pub(super) const QUARANTINE_BLOCKS: usize = 1 << 14;
-/// So many blocks that came or went last are looked at again at each allocation: what a program does wrong, it does to
-/// these mostly.
+/// How many of the blocks that were allocated or freed last are checked again at each allocation:
+/// misuse mostly concerns these.
 const RECENT: usize = 2;
-/// So much of each: a look stays short.
+/// How many bytes of each are checked, so that a check stays short.
 const LOOK_BYTES: usize = 256;
-/// Blocks with a coarser alignment have no front.
+/// The longest front: blocks with a coarser alignment have none.
 const MAX_FRONT: usize = 4096;
-/// Addresses for blocks of no bytes, with no memory behind them.
+/// How many addresses, without memory, there are for blocks of no bytes.
 const NOTHING_BYTES: usize = 16 << 20;
-/// Of these addresses so many are tried: most blocks are freed by the time the turn is theirs again.
+/// How many of these addresses are tried: most blocks are freed by the time it is their turn again.
 const NOTHING_TRIES: usize = 64;
 
-/// Where a block is. `Used` is 0.
+/// The state of a block. `Used` is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum State {
-    /// In the program's hands.
+    /// The program has it.
     Used,
-    /// A thread frees it just now.
+    /// A thread is freeing it.
     Leaving,
     /// In quarantine.
     Free,
@@ -49,15 +49,15 @@ impl State {
 /// What is known of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Known {
-    /// As many as the program asked for.
+    /// The length that the program asked for.
     pub(super) bytes: usize,
-    /// What the plain heap granted beyond; 0 for a block of no bytes that has no memory.
+    /// Bytes that the plain heap granted beyond; 0 for a block of no bytes, which has no memory.
     slack: u32,
     align_log2: u8,
     pub(super) state: State,
-    /// Whether C++'s `new` gave it.
+    /// Whether C++'s `new` allocated it.
     pub(super) by_new: bool,
-    /// Whether the heap is checking, and the block has memory.
+    /// Whether a checking heap allocated it, with memory.
     is_checked: bool,
 }
 
@@ -76,7 +76,7 @@ impl Known {
         }
     }
 
-    /// With a front, and filled when it is freed.
+    /// The block with a front, and filled when it is freed.
     pub(super) const fn checked(self) -> Self {
         Self {
             is_checked: true,
@@ -88,7 +88,7 @@ impl Known {
         self.is_checked
     }
 
-    /// As many as the alignment, so that the block has it where its front has it.
+    /// The length of the front: that of the alignment, so that front and block both have it.
     pub(super) const fn front_bytes(&self) -> usize {
         match self.is_checked && self.align() <= MAX_FRONT {
             true => self.align(),
@@ -96,7 +96,7 @@ impl Known {
         }
     }
 
-    /// As it is in quarantine.
+    /// The block as it is in quarantine.
     pub(super) const fn free(self) -> Self {
         Self {
             state: State::Free,
@@ -104,17 +104,17 @@ impl Known {
         }
     }
 
-    /// All bytes of the plain heap's block.
+    /// The length of the plain heap's block.
     pub(super) const fn whole_bytes(&self) -> usize {
         self.front_bytes() + self.granted_bytes()
     }
 
-    /// Where the plain heap's block starts.
+    /// The start of the plain heap's block.
     pub(super) const fn start(&self, block: *mut u8) -> *mut u8 {
         block.wrapping_sub(self.front_bytes())
     }
 
-    /// With so many bytes of the plain heap from its address on.
+    /// The block with `granted` bytes of the plain heap from its address on.
     pub(super) fn granted(self, granted: usize) -> Self {
         let slack = granted.saturating_sub(self.bytes);
         Self {
@@ -140,7 +140,7 @@ impl Known {
         self.slack == 0
     }
 
-    /// Whether it was allocated so.
+    /// Whether it was allocated with this layout.
     pub(super) fn is(&self, layout: Layout) -> bool {
         (layout.size(), layout.align().max(LEAST_ALIGN)) == (self.bytes, self.align())
     }
@@ -173,11 +173,11 @@ pub(super) struct Leaver {
     pub(super) known: Known,
     /// Where it was allocated and freed.
     pub(super) history: [Option<Here>; 2],
-    /// Whether no other must leave now.
+    /// Whether the quarantine is within its limits again.
     pub(super) is_last: bool,
 }
 
-/// What is known around an address.
+/// The block at an address or around it.
 pub(super) struct Facts {
     pub(super) block: *mut u8,
     pub(super) known: Known,
@@ -185,7 +185,7 @@ pub(super) struct Facts {
     pub(super) history: [Option<Here>; 2],
 }
 
-/// A byte that was written where it must not be.
+/// A misuse by a write, and the first byte written.
 pub(super) struct Written {
     pub(super) misuse: Misuse,
     pub(super) block: *mut u8,
@@ -196,16 +196,16 @@ pub(super) struct Written {
 pub(crate) struct Blocks {
     table: BlockTable<Known>,
     history: History,
-    /// A ring of the blocks in quarantine, mapped when the first one comes: `count` of them from `oldest` on.
+    /// A ring of the blocks in quarantine, mapped for the first one: `count` from `oldest` on.
     waiting: MappedValues<At>,
     oldest: usize,
     count: usize,
-    /// Sum of what was granted for them.
+    /// Bytes of the blocks in quarantine.
     bytes: usize,
-    /// What came or went last, oldest at `next_recent`.
+    /// The blocks that were allocated or freed last, oldest at `next_recent`.
     recent: [At; RECENT],
     next_recent: usize,
-    /// Addresses of blocks of no bytes, and where the next one is looked for.
+    /// Addresses of blocks of no bytes, and the offset where the search for the next one begins.
     nothing: At,
     next_nothing: usize,
 }
@@ -236,7 +236,7 @@ impl Blocks {
         self.table.get(block.addr())
     }
 
-    /// Enters a block. What was known of one there, which cannot be.
+    /// Enters a block. Returns a block that was known there already, which cannot be.
     ///
     /// # Errors
     /// If there is no memory for the entry.
@@ -254,7 +254,7 @@ impl Blocks {
         Ok(before)
     }
 
-    /// A block of no bytes where nothing can be read or written; `None` if there is no address for it.
+    /// Allocates an inaccessible block of no bytes; `None` if there is no address for it.
     pub(super) fn alloc_nothing(&mut self, known: Known, here: Option<&Here>) -> Option<*mut u8> {
         if self.nothing.0.is_null() {
             self.nothing = At(Native.reserve(NOTHING_BYTES, Native.page_bytes())?.as_ptr());
@@ -273,10 +273,10 @@ impl Blocks {
         None
     }
 
-    /// Makes a block of the program the caller's (HARD3). One without memory is not known from then on.
+    /// Makes a used block the caller's (HARD3). One without memory is not known from then on.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is not a used block.
     pub(super) fn begin_free(
         &mut self,
         block: *mut u8,
@@ -297,13 +297,13 @@ impl Blocks {
         Ok(known)
     }
 
-    /// Forgets a block that the caller has alone; what was known of it.
+    /// Removes a block that the caller has alone from the table, and returns it.
     pub(super) fn forget(&mut self, block: *mut u8) -> Option<Known> {
         self.history.forget(block);
         self.table.remove(block.addr())
     }
 
-    /// Takes a block out of the table that has left the quarantine.
+    /// Removes a block that has left the quarantine from the table.
     fn leave(&mut self, block: *mut u8, is_last: impl FnOnce(&Self) -> bool) -> Option<Leaver> {
         let history = self.history.of(block);
         let known = self.forget(block)?;
@@ -315,7 +315,8 @@ impl Blocks {
         })
     }
 
-    /// Puts a block into quarantine that the caller has alone and has filled, and gives one that leaves in its place.
+    /// Puts a block that the caller has alone and has filled into quarantine. Returns one that
+    /// leaves in its place.
     pub(super) fn quarantine(&mut self, block: *mut u8) -> Option<Leaver> {
         let known = self.table.get_mut(block.addr())?;
         known.state = State::Free;
@@ -341,7 +342,7 @@ impl Blocks {
         self.bytes > QUARANTINE_BYTES || self.count >= QUARANTINE_BLOCKS
     }
 
-    /// Takes the block out that is oldest in quarantine, while too many wait there.
+    /// Removes the oldest block from the quarantine, if that is over its limits.
     pub(super) fn excess(&mut self) -> Option<Leaver> {
         match self.is_over() {
             true => self.take_oldest(),
@@ -349,7 +350,7 @@ impl Blocks {
         }
     }
 
-    /// Takes the block out that is oldest in quarantine.
+    /// Removes the oldest block from the quarantine.
     pub(super) fn take_oldest(&mut self) -> Option<Leaver> {
         if self.count == 0 {
             return None;
@@ -361,10 +362,10 @@ impl Blocks {
         self.leave(block, |blocks| !blocks.is_over())
     }
 
-    /// Gives a block of the program another length where it is.
+    /// Sets the length of a used block, where it is.
     ///
     /// # Errors
-    /// If it is none, or was written where it must not be, which is mended then.
+    /// If it is not a used block, or if there was a write outside of it, which is mended then.
     pub(super) fn set_bytes(&mut self, block: *mut u8, bytes: usize) -> Result<(), Written> {
         let known = self.table.get_mut(block.addr());
         let Some(known) = known.filter(|known| known.state == State::Used) else {
@@ -396,7 +397,8 @@ impl Blocks {
         self.next_recent = (self.next_recent + 1) % RECENT;
     }
 
-    /// Looks at what came or went last: a block that was written where it must not be, which is mended then.
+    /// Checks the blocks that were allocated or freed last. Returns a misuse by a write, which is
+    /// mended then.
     pub(super) fn look_back(&mut self) -> Option<Written> {
         self.recent.into_iter().find_map(|At(block)| {
             let known = self.get(block)?;
@@ -408,7 +410,7 @@ impl Blocks {
         })
     }
 
-    /// What is known of the block at an address, or around it. O(1) in the first case, else O(blocks).
+    /// Finds the block at an address, or around it. O(1) in the first case, else O(blocks).
     pub(super) fn facts(&mut self, address: *mut u8) -> Option<Facts> {
         let at = address.addr();
         let is_inside = |(block, known): &(usize, Known)| {
@@ -426,25 +428,25 @@ impl Blocks {
         })
     }
 
-    /// Counts the blocks of the program for the places that allocated them; how many places.
+    /// Counts the used blocks of each place that allocated some; returns how many places.
     pub(super) fn count_by_place(&mut self) -> usize {
         self.history.count(self.table.entries())
     }
 
-    /// Takes the place with the most bytes that are counted.
+    /// Removes the place with the most counted bytes, and returns it.
     pub(super) fn take_most(&mut self) -> Option<Leak> {
         self.history.take_most()
     }
 }
 
-/// Looks at a block, as far as `most` bytes of each part tell, and fills it anew if it was written.
+/// Checks the first `most` bytes of each filled part of a block, and fills it anew after a write.
 ///
 /// # Safety
 /// The block is as long as it is known to be, and does not leave meanwhile.
 pub(super) unsafe fn mend(block: *mut u8, known: &Known, most: usize) -> Option<Written> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the block is as long as it is known to be.
     let byte = unsafe { fill::first_written(block, known, most) }?;
-    // SAFETY: the caller's promise; what is filled is not the program's.
+    // SAFETY: the block does not leave meanwhile, and these parts of it are not the program's.
     unsafe { fill::fill(block, known) };
     let misuse = match known.state {
         State::Free => Misuse::WrittenAfterFree,

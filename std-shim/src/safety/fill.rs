@@ -1,16 +1,18 @@
-//! What memory holds that is not the program's. Slack has the fill of its block, as the front of one has; free memory is
-//! zero, or where the heap is checking also has that fill, so that who reads it finds no pointer and no number of his.
+//! The fill of memory outside of blocks. Slack and front have the fill of their block. Free memory
+//! is zero, or in a checking heap also has that fill, so that a read finds no pointer and no
+//! number.
 
 use super::blocks::{Known, State};
 
-/// The fill of a block's slack: another one for most blocks, and never 0, which programs write past an end most often.
+/// The byte that fills a block's slack: it differs between most blocks, and is never 0, which
+/// programs write past an end most often.
 fn fill_of(block: *mut u8) -> u8 {
     // Fibonacci hashing: the product's upper bits depend on all of the address.
     let hash = (block.addr() as u64 >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (hash >> 56) as u8 | 1
 }
 
-/// The memory of a block that is not the program's, in two parts, and what it is filled with.
+/// The two filled parts of a block's memory, and their fill.
 fn parts(block: *mut u8, known: &Known) -> ([(*mut u8, usize); 2], u8) {
     let front = block.wrapping_sub(known.front_bytes());
     match known.state {
@@ -24,26 +26,26 @@ fn parts(block: *mut u8, known: &Known) -> ([(*mut u8, usize); 2], u8) {
     }
 }
 
-/// Fills what is not the program's.
+/// Fills these parts.
 ///
 /// # Safety
 /// The block is as long as it is known to be, and these parts are the caller's.
 pub(super) unsafe fn fill(block: *mut u8, known: &Known) {
     let (parts, fill) = parts(block, known);
     for (start, bytes) in parts {
-        // SAFETY: the caller's promise.
+        // SAFETY: the part lies in the block, and is the caller's.
         unsafe { start.write_bytes(fill, bytes) };
     }
 }
 
-/// The first byte that is not what it was filled with, among the first `most` bytes of each part.
+/// Finds the first byte that differs from the fill, among the first `most` bytes of each part.
 ///
 /// # Safety
 /// The block is as long as it is known to be.
 pub(super) unsafe fn first_written(block: *mut u8, known: &Known, most: usize) -> Option<*mut u8> {
     let (parts, fill) = parts(block, known);
     parts.into_iter().find_map(|(start, bytes)| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the part lies in the block.
         unsafe { first_other(start, bytes.min(most), fill) }
     })
 }
@@ -51,7 +53,8 @@ pub(super) unsafe fn first_written(block: *mut u8, known: &Known, most: usize) -
 /// # Safety
 /// So many bytes can be read.
 unsafe fn first_other(start: *mut u8, bytes: usize, fill: u8) -> Option<*mut u8> {
-    // SAFETY: the caller's promise. Nobody writes there, unless the program is broken.
+    // SAFETY: the caller says that so many bytes can be read. Nobody writes there, unless the
+    // program is broken.
     let bytes = unsafe { core::slice::from_raw_parts(start, bytes) };
     let (words, rest) = bytes.as_chunks();
     let word = u128::from_ne_bytes([fill; 16]);

@@ -1,11 +1,13 @@
-//! What is said of misuse, and of blocks that are not freed: one text, made in memory of its own, without a lock of the
-//! heap. Its first line says what was done to which address; the others are there where the heap is checking.
+//! Reports of misuse, and of blocks that are not freed: a text in memory of its own, written
+//! without a lock of the heap. Its first line has the misuse and the address; a checking heap adds
+//! the others.
 
 use core::fmt::{self, Write};
 
+use super::Misuse;
 use super::blocks::Facts;
+use super::hardened::with;
 use super::history::{Here, Leak};
-use super::{Misuse, with};
 use crate::block_table::MappedValues;
 use crate::config::OnMisuse;
 use crate::os::stack::{Place, place_of};
@@ -13,24 +15,24 @@ use crate::os::{abort, say};
 use crate::process::PROCESS;
 use crate::text::Text;
 
-/// Bytes of the longest report.
+/// The length of the longest report.
 const REPORT_BYTES: usize = 64 << 10;
-/// Of one for which there is no memory: the first line.
+/// The length of a report for which there is no memory: the first line.
 const SHORT_BYTES: usize = 128;
-/// So many places are said that allocated what is not freed.
+/// The most places of blocks that are not freed in one report.
 const MAX_LEAKS: usize = 32;
 
-/// What was found.
+/// A misuse, with what a report has of it.
 pub(super) struct Found<'a> {
     pub(super) misuse: Misuse,
     pub(super) address: *mut u8,
-    /// The first byte that was written.
+    /// The first byte that was written, for misuse by a write.
     pub(super) byte: Option<*mut u8>,
     pub(super) facts: Option<Facts>,
     pub(super) here: Option<&'a Here>,
 }
 
-/// Says what was found. Comes back if the program is to go on.
+/// Reports a misuse. Returns if the program may go on.
 #[cold]
 #[inline(never)]
 pub(super) fn report(found: &Found) {
@@ -40,7 +42,7 @@ pub(super) fn report(found: &Found) {
     }
 }
 
-/// Says in a line what was found, and ends the process.
+/// Reports a misuse in one line, and ends the process.
 #[cold]
 pub(super) fn end_with(misuse: Misuse, address: *mut u8) -> ! {
     let found = Found {
@@ -54,12 +56,12 @@ pub(super) fn end_with(misuse: Misuse, address: *mut u8) -> ! {
     abort()
 }
 
-/// Says what was found.
+/// Prints a report, or passes it to the program's function.
 pub(super) fn say_found(found: &Found) {
     tell(PROCESS.tuning.on_misuse(), |text| found.write(text));
 }
 
-/// Makes a text and gives it to whom it is for.
+/// Writes a text and prints it, or passes it to the program's function.
 fn tell(act: OnMisuse, write: impl FnOnce(&mut Text) -> fmt::Result) {
     let mut short = [0; SHORT_BYTES];
     let mut long = MappedValues::map(REPORT_BYTES);
@@ -77,7 +79,7 @@ fn tell(act: OnMisuse, write: impl FnOnce(&mut Text) -> fmt::Result) {
     }
 }
 
-/// Calls a hook. One that panics ends the process here: an allocator must not unwind.
+/// Calls a hook. A panic of the hook ends the process here: an allocator must not unwind.
 extern "C" fn call((hook, report): &(fn(&str), &str)) {
     hook(report);
 }
@@ -131,8 +133,8 @@ fn write_stack(word: &str, here: &Here, text: &mut Text) -> fmt::Result {
     write_frames(here, text)
 }
 
-/// A line for each frame from the allocator's caller on: its file and the place there, as `addr2line` takes it, and the
-/// function's name if it is known.
+/// Writes a line for each frame from the allocator's caller on: its file and the offset there, as
+/// `addr2line` takes them, and the function's name if it is known.
 fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
     let count = here.frames().count();
     if count == 0 {
@@ -160,11 +162,11 @@ fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
     Ok(())
 }
 
-/// Characters that are said of a name: those of generic functions can be long.
+/// The most characters of a name: those of generic functions can be long.
 #[cfg(feature = "heap-profile")]
 const MAX_NAME: usize = 100;
 
-/// Runs `f`, which allocates to look names up, unless that is what is under way.
+/// Runs `f`, which allocates to look up names, unless a lookup is under way.
 #[cfg(feature = "heap-profile")]
 fn looked_up<R: Default>(f: impl FnOnce() -> R) -> R {
     // SAFETY: called from the verbs, which have left the thread's part.
@@ -177,7 +179,7 @@ fn looked_up<R: Default>(f: impl FnOnce() -> R) -> R {
     found
 }
 
-/// Names from what the compiler has left for debuggers, where that can be read; whether there are some.
+/// Writes names from the debug information, where that can be read; returns whether there are any.
 #[cfg(feature = "heap-profile")]
 fn write_names(frame: usize, text: &mut Text) -> Result<bool, fmt::Error> {
     let names = looked_up(|| crate::observe::profile::names_of(frame));
@@ -188,14 +190,14 @@ fn write_names(frame: usize, text: &mut Text) -> Result<bool, fmt::Error> {
     written
 }
 
-/// Whether a frame is of a function of the allocator's, which lies between its verb and the heap where the compiler makes
-/// no jump of a last call.
+/// Whether a frame is of a function of the allocator. There are some between its verb and the heap
+/// where the compiler makes no jumps of last calls.
 #[cfg(feature = "heap-profile")]
 fn is_allocator(frame: usize) -> bool {
     looked_up(|| crate::observe::profile::is_in_allocator(frame))
 }
 
-/// Whether a frame is of the library that replaces malloc, which has nothing of its program's.
+/// Whether a frame is of the library that replaces malloc, which has no functions of the program.
 #[cfg(not(feature = "heap-profile"))]
 fn is_allocator(frame: usize) -> bool {
     let Some(Place { file, .. }) = place_of(frame - 1) else {
@@ -211,7 +213,8 @@ fn write_names(_frame: usize, _text: &mut Text) -> Result<bool, fmt::Error> {
     Ok(false)
 }
 
-/// Says what is not freed, by the place that allocated it. Not part of its caller: see `end`.
+/// Reports the blocks that are not freed, by the place that allocated them. Never inlined: see
+/// `end`.
 #[cold]
 #[inline(never)]
 pub(crate) fn say_leaks() {

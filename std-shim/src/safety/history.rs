@@ -1,4 +1,4 @@
-//! [`History`]: who allocated and freed each block, and from where. Kept where the heap is checking.
+//! [`History`]: the threads and stacks that allocated and freed each block of a checking heap.
 
 use core::cmp::Reverse;
 
@@ -9,10 +9,10 @@ use crate::os::stack::{thread_number, walk};
 use crate::process::PROCESS;
 use crate::thread::with_local;
 
-/// Frames that are kept of a stack at most, the innermost.
+/// The most frames that are kept of a stack, from the innermost on.
 const FRAMES: usize = Config::MAX_STACK_FRAMES as usize;
 
-/// A moment of a program: a thread and its stack.
+/// A thread and its stack at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Here {
     thread: u32,
@@ -20,31 +20,30 @@ pub(super) struct Here {
 }
 
 impl Here {
-    /// The calling thread in the function that has a variable at that address; `None` unless the heap is checking.
+    /// The calling thread, in the function that has this variable; `None` unless the heap is
+    /// checking.
     #[inline(always)]
     pub(super) fn in_function_with<T>(variable: &T) -> Option<Self> {
-        match PROCESS.tuning.is_checking() {
+        match PROCESS.tuning.config().checking {
             true => Some(Self::walk((&raw const *variable).addr())),
             false => None,
         }
     }
 
-    /// The calling thread, without the frames of functions that the one called which has a variable at that address, and
-    /// its own.
+    /// The calling thread, from the caller on of the function that has a variable at the address
+    /// `inner`.
     #[inline(always)]
     pub(super) fn walk(inner: usize) -> Self {
-        Self::walk_frames(inner, PROCESS.tuning.stack_frames())
+        Self::walk_frames(inner, PROCESS.tuning.config().stack_frames as usize)
     }
 
-    /// The calling thread, in a signal's handler, from the instruction on that the signal came at.
+    /// The calling thread, in the handler of a signal, from the interrupted instruction on.
     pub(super) fn interrupted_at(instruction: usize) -> Self {
         let mut here = Self::walk_frames(0, FRAMES);
         let first = here.frames().position(|frame| frame == instruction);
         here.frames.rotate_left(first.unwrap_or(0));
-        let kept = PROCESS
-            .tuning
-            .stack_frames()
-            .min(FRAMES - first.unwrap_or(0));
+        let wanted = PROCESS.tuning.config().stack_frames as usize;
+        let kept = wanted.min(FRAMES - first.unwrap_or(0));
         here.frames.get_mut(kept..).unwrap_or_default().fill(0);
         here
     }
@@ -74,7 +73,7 @@ impl Here {
         self.frames.iter().copied().take_while(|&frame| frame != 0)
     }
 
-    /// What the stack is found by: a number that most likely no other stack has, and not 0.
+    /// The key of the stack: a number that most likely no other stack has, and not 0.
     fn key(&self) -> usize {
         let mix = |key: u64, &frame: &usize| {
             // After FxHash: the product carries a difference up, the rotation down.
@@ -84,14 +83,14 @@ impl Here {
     }
 }
 
-/// A [`Here`] whose stack is in the table.
+/// A [`Here`] with the key of its stack in the table.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     stack: usize,
     thread: u32,
 }
 
-/// When a block was allocated and freed; a stack of 0 says that it was not.
+/// Where a block was allocated and freed; a stack of 0 stands for neither.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     allocated: Moment,
@@ -101,7 +100,7 @@ struct Life {
 // SAFETY: all zeros are numbers.
 unsafe impl Zeroes for Life {}
 
-/// A stack, and the blocks that are counted for it.
+/// A stack, and the count of its blocks.
 #[derive(Clone, Copy)]
 struct Stack {
     frames: [usize; FRAMES],
@@ -112,7 +111,7 @@ struct Stack {
 // SAFETY: all zeros are numbers.
 unsafe impl Zeroes for Stack {}
 
-/// The blocks that were allocated from one place and are not freed.
+/// The blocks from one place that are not freed.
 #[derive(Clone, Copy)]
 pub(super) struct Leak {
     pub(super) blocks: usize,
@@ -120,8 +119,8 @@ pub(super) struct Leak {
     pub(super) allocated: Here,
 }
 
-/// Lives of blocks by address, and all their stacks, each once. Where there is no memory for them, something is not
-/// known.
+/// Lives of blocks by address, and all their stacks, each once. Where there is no memory for them,
+/// they are missing.
 pub(super) struct History {
     lives: BlockTable<Life>,
     stacks: BlockTable<Stack>,
@@ -172,7 +171,7 @@ impl History {
         self.lives.remove(block.addr());
     }
 
-    /// Where a block was allocated and freed, as far as it is known.
+    /// Returns where a block was allocated and freed, as far as it is known.
     pub(super) fn of(&mut self, block: *mut u8) -> [Option<Here>; 2] {
         let Some(Life { allocated, freed }) = self.lives.get(block.addr()) else {
             return [None; 2];
@@ -186,7 +185,7 @@ impl History {
         })
     }
 
-    /// Counts blocks of the program for the places that allocated them; how many places.
+    /// Counts the used blocks of each place that allocated some; returns how many places.
     pub(super) fn count(&mut self, blocks: impl Iterator<Item = (usize, Known)>) -> usize {
         let mut places = 0;
         for (block, known) in blocks.filter(|(_, known)| known.state == State::Used) {
@@ -202,7 +201,7 @@ impl History {
         places
     }
 
-    /// Takes the place with the most bytes that are counted.
+    /// Removes the place with the most counted bytes, and returns it.
     pub(super) fn take_most(&mut self) -> Option<Leak> {
         let counted = self.stacks.entries().filter(|(_, stack)| stack.blocks > 0);
         let most = counted.min_by_key(|(_, stack)| Reverse((stack.bytes, stack.blocks)));

@@ -1,5 +1,5 @@
-//! What happens when the program breaks the allocator's contract: a line that says so, and the end
-//! of the process. Nothing here allocates.
+//! Checks that every heap makes: a broken contract ends the process with a line that says so.
+//! Nothing here allocates.
 
 use core::alloc::Layout;
 
@@ -15,14 +15,15 @@ pub(crate) fn fail(message: &[u8]) -> ! {
     abort()
 }
 
-/// Ends the process if a block that comes back was `freed` before.
+/// Ends the process if a block that is being freed was `freed` before.
 pub(crate) fn check_not_free(freed: bool) {
     if freed {
         fail(b"larder: freed a block twice\n");
     }
 }
 
-/// Looks whether a block that comes back was given with this layout. O(1), a few accesses.
+/// Ends the process if a block that is being freed was not allocated with this layout. O(1), a few
+/// accesses.
 pub(crate) fn check_block<O: Os>(process: &'static Process<O>, block: *mut u8, layout: Layout) {
     let Some(arena) = process.arena_of(block) else {
         let fits = |bytes: usize| layout.size().next_multiple_of(process.os.page_bytes()) == bytes;
@@ -43,7 +44,7 @@ pub(crate) fn check_block<O: Os>(process: &'static Process<O>, block: *mut u8, l
             Some(_) => return,
         }
     };
-    // SAFETY: the program holds a block of it, or breaks the contract that is looked at.
+    // SAFETY: the program holds a block of the span, or breaks the contract that is checked here.
     let shape = unsafe { Span::shape(span.as_ptr()) };
     if class != Some(shape.class()) {
         fail(b"larder: freed a block with another layout than it was allocated with\n");

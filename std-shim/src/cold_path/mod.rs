@@ -1,0 +1,205 @@
+//! The verbs of the process heap past their fast paths: empty and full bins, layouts that are not
+//! common, large blocks, and all blocks where threads have no cache (LOCAL1, LOCAL3).
+//!
+//! Each verb asks once for the [`Mode`] of the heap. `plain` has the verbs of a heap that looks at
+//! no block, and of blocks of steps; `safety/hardened` and `safety/guard_pages` have those of the
+//! other two modes.
+//!
+//! All of it is cold, so that a caller's loop keeps its registers for itself. [`alloc`] and
+//! [`free`] also serve the long layouts whose bin has a block, or room for one. That is most of
+//! their calls, so they end in calls only and need no stack.
+
+pub(crate) mod plain;
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ptr::{self, NonNull};
+
+use larder_core::small::{SizeClass, ThreadCache};
+
+use crate::config::{Config, Mode};
+use crate::global_alloc::Larder;
+use crate::process::PROCESS;
+use crate::safety::{guard_pages, hardened};
+use crate::step;
+use crate::thread::{tls, with_local};
+
+#[inline(always)]
+fn or_null(block: Option<NonNull<u8>>) -> *mut u8 {
+    block.map_or(ptr::null_mut(), NonNull::as_ptr)
+}
+
+/// The class of a long layout that no step takes.
+#[inline(always)]
+fn long_class(layout: Layout) -> Option<SizeClass> {
+    let is_long = SizeClass::is_long(layout.size(), layout.align());
+    match is_long && !step::may_take(layout) {
+        true => Some(SizeClass::of_long(layout.size())),
+        false => None,
+    }
+}
+
+/// Pops a block of a long layout; null if its bin is empty.
+#[inline(always)]
+fn pop_long(layout: Layout) -> *mut u8 {
+    match long_class(layout) {
+        // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
+        Some(class) => unsafe { ThreadCache::pop(tls::cache(), class) },
+        None => ptr::null_mut(),
+    }
+}
+
+/// Allocates a block; null if there is no memory.
+#[cold]
+#[inline(never)]
+pub(crate) fn alloc(layout: Layout, config: &Config) -> *mut u8 {
+    let block = pop_long(layout);
+    if !block.is_null() {
+        return block;
+    }
+    or_null(match PROCESS.tuning.mode_for(config) {
+        Mode::Plain => plain::alloc(layout),
+        Mode::Guarded => alloc_guarded(layout, config, plain::alloc),
+        Mode::Hardened => hardened::alloc(layout, config),
+    })
+}
+
+/// Allocates a zeroed block; null if there is no memory.
+#[cold]
+#[inline(never)]
+pub(crate) fn alloc_zeroed(layout: Layout, config: &Config) -> *mut u8 {
+    let block = pop_long(layout);
+    if !block.is_null() {
+        // SAFETY: a block of the layout's class has at least as many bytes.
+        unsafe { block.write_bytes(0, layout.size()) };
+        return block;
+    }
+    or_null(match PROCESS.tuning.mode_for(config) {
+        Mode::Plain => plain::alloc_zeroed(layout),
+        Mode::Guarded => alloc_guarded(layout, config, plain::alloc_zeroed),
+        Mode::Hardened => hardened::alloc(layout, config),
+    })
+}
+
+/// Allocates a block with guard pages if it is its turn, else a plain one.
+#[cold]
+#[inline(never)]
+fn alloc_guarded(
+    layout: Layout,
+    config: &Config,
+    plain: fn(Layout) -> Option<NonNull<u8>>,
+) -> Option<NonNull<u8>> {
+    guard_pages::alloc(layout, config).or_else(|| plain(layout))
+}
+
+/// Frees a block.
+///
+/// # Safety
+/// `block` is a block of the heap with this layout, and the caller gives it up.
+#[inline(never)]
+pub(crate) unsafe fn free(block: *mut u8, layout: Layout) {
+    if cfg!(not(debug_assertions))
+        && let Some(class) = long_class(layout)
+    {
+        // SAFETY: the thread's own cache, or one without room (LOCAL1, LOCAL3); the caller gives
+        // the block up.
+        if unsafe { ThreadCache::push(tls::cache_of_frees(), class, block) } {
+            return;
+        }
+    }
+    // SAFETY: a block of the heap with this layout, which the caller gives up and no cache took.
+    unsafe {
+        match PROCESS.tuning.mode() {
+            Mode::Plain => plain::free(block, layout),
+            Mode::Guarded => free_guarded(block, layout),
+            Mode::Hardened => hardened::free(block, Some(layout)),
+        }
+    }
+}
+
+/// Frees a block of a heap in which some have guard pages.
+///
+/// # Safety
+/// The conditions of [`free`].
+#[cold]
+#[inline(never)]
+unsafe fn free_guarded(block: *mut u8, layout: Layout) {
+    if guard_pages::has(block) {
+        // SAFETY: it is among the pages, and the caller gives it up.
+        return unsafe { guard_pages::free(block, Some(layout)) };
+    }
+    // SAFETY: a block of the heap without guard pages, so of the plain heap; the caller gives it
+    // up.
+    unsafe { plain::free(block, layout) };
+    // SAFETY: the plain free has left the thread's part, and no signal handler calls this.
+    unsafe { with_local(guard_pages::count_free) };
+}
+
+impl Larder {
+    /// Resizes a block in a mode other than [`Mode::Plain`]; null if there is no memory.
+    ///
+    /// # Safety
+    /// `block` is a block of the heap with this layout; `new` has its alignment, and a size that is
+    /// not 0. The caller gives the block up if the answer is not null.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn realloc_watched(
+        &self,
+        block: *mut u8,
+        layout: Layout,
+        new: Layout,
+    ) -> *mut u8 {
+        // SAFETY: a block of the heap with this layout, which the caller gives up for another;
+        // `new` has a size, as `alloc` wants it.
+        unsafe {
+            match PROCESS.tuning.mode() {
+                Mode::Hardened => hardened::resize(block, Some(layout), new.size(), &self.0),
+                Mode::Guarded if guard_pages::has(block) => {
+                    guard_pages::resize(block, Some(layout), new.size(), |_| self.alloc(new))
+                }
+                Mode::Guarded | Mode::Plain => self.realloc_plain(block, layout, new),
+            }
+        }
+    }
+}
+
+/// Allocates a block that C asks for by its length; null with `errno` if there is no memory.
+#[cold]
+#[inline(never)]
+pub(crate) fn malloc(bytes: usize, config: &Config) -> *mut u8 {
+    alloc_for_c(bytes, config, alloc)
+}
+
+/// Allocates a zeroed block that C asks for by its length; null with `errno` if there is no memory.
+#[cold]
+#[inline(never)]
+pub(crate) fn malloc_zeroed(bytes: usize, config: &Config) -> *mut u8 {
+    alloc_for_c(bytes, config, alloc_zeroed)
+}
+
+#[inline(always)]
+fn alloc_for_c(
+    bytes: usize,
+    config: &Config,
+    alloc: impl FnOnce(Layout, &Config) -> *mut u8,
+) -> *mut u8 {
+    // As the last call, so that the stacks of a checking heap have no frame of this function.
+    if PROCESS.tuning.mode() == Mode::Hardened {
+        return hardened::malloc(bytes, config);
+    }
+    let block = match Layout::from_size_align(bytes, 16) {
+        Ok(layout) => alloc(layout, config),
+        Err(_) => ptr::null_mut(),
+    };
+    match block.is_null() {
+        true => no_memory(),
+        false => block,
+    }
+}
+
+/// Returns null, and sets `errno` to say why.
+#[cold]
+pub(crate) fn no_memory() -> *mut u8 {
+    #[cfg(unix)]
+    crate::os::errno::set_errno(libc::ENOMEM);
+    ptr::null_mut()
+}

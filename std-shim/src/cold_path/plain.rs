@@ -1,0 +1,271 @@
+//! The verbs of a heap that looks at no block: small blocks past their bins, large blocks, and
+//! blocks of steps.
+
+use core::alloc::Layout;
+use core::ptr::NonNull;
+
+use larder_core::small::{Fresh, SizeClass, ThreadCache};
+
+use crate::arena::Held;
+use crate::os::Native;
+use crate::process::PROCESS;
+use crate::purge;
+use crate::safety::check;
+use crate::step::{self, STEP_LEAST_BYTES, StepHeap};
+use crate::thread::local::Local;
+use crate::thread::{attach, attach_to_free, tls, with_local};
+
+#[inline(always)]
+fn class_of(layout: Layout) -> Option<SizeClass> {
+    SizeClass::of(layout.size(), layout.align())
+}
+
+/// Allocates a block; `None` if there is no memory.
+#[cold]
+#[inline(never)]
+pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
+    if step::may_take(layout) {
+        return alloc_in_step(layout);
+    }
+    match class_of(layout) {
+        Some(class) => pop(class).or_else(|| Some(refill(class)?.block)),
+        None => alloc_large(layout),
+    }
+}
+
+/// Allocates a block of the step under way, or of the heap if that does not take it.
+#[cold]
+#[inline(never)]
+fn alloc_in_step(layout: Layout) -> Option<NonNull<u8>> {
+    step::alloc(layout).or_else(|| match class_of(layout) {
+        Some(class) => pop(class).or_else(|| Some(refill(class)?.block)),
+        None => alloc_large(layout),
+    })
+}
+
+/// Allocates a zeroed block; `None` if there is no memory.
+pub(crate) fn alloc_zeroed(layout: Layout) -> Option<NonNull<u8>> {
+    let used = |block| Fresh {
+        block,
+        clean: false,
+    };
+    let fresh = match (step::alloc(layout), class_of(layout)) {
+        (Some(block), _) => used(block),
+        (None, Some(class)) => pop(class).map(used).or_else(|| refill(class))?,
+        (None, None) => return alloc_zeroed_large(layout),
+    };
+    if !fresh.clean {
+        // SAFETY: allocated just now, for this layout.
+        unsafe { fresh.block.write_bytes(0, layout.size()) };
+    }
+    Some(fresh.block)
+}
+
+/// Pops a block of the thread's bin.
+fn pop(class: SizeClass) -> Option<NonNull<u8>> {
+    // SAFETY: the thread's own cache, or one that stays empty (LOCAL1), of free blocks (SLOT1).
+    NonNull::new(unsafe { ThreadCache::pop(tls::cache(), class) })
+}
+
+/// Allocates a block of a class whose bin is empty, and fills the bin.
+#[cold]
+#[inline(never)]
+fn refill(class: SizeClass) -> Option<Fresh> {
+    attach();
+    let find = || {
+        // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
+        unsafe { with_local(|local| local.refill(class, &PROCESS)) }
+    };
+    let fresh = find().or_else(|| {
+        reclaim(class.block_bytes());
+        find()
+    });
+    purge::after_alloc(class.block_bytes());
+    fresh
+}
+
+/// Flushes the thread's cache and purges, in the hope that a request of `bytes` bytes can then be
+/// served.
+#[cold]
+pub(crate) fn reclaim(bytes: usize) {
+    if PROCESS.could_hold(bytes) {
+        // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
+        unsafe { with_local(|local| local.flush(&PROCESS)) };
+        PROCESS.trim();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn alloc_large(layout: Layout) -> Option<NonNull<u8>> {
+    match PROCESS.alloc_held(layout.size(), layout.align()) {
+        Held::Found(block) => {
+            purge::after_alloc(layout.size());
+            return Some(block);
+        }
+        // The caches of small blocks may have room for it, before the heap grows.
+        // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
+        Held::Full => unsafe { with_local(|local| local.give_up(layout.size(), &PROCESS)) },
+        Held::Busy => {}
+    }
+    let find = || PROCESS.alloc_large(layout.size(), layout.align());
+    let block = find().or_else(|| {
+        reclaim(layout.size());
+        find()
+    });
+    purge::after_alloc(layout.size());
+    block
+}
+
+#[cold]
+#[inline(never)]
+fn alloc_zeroed_large(layout: Layout) -> Option<NonNull<u8>> {
+    let block = alloc_large(layout)?;
+    // SAFETY: allocated just now, for this layout.
+    unsafe { PROCESS.zero_large(block.as_ptr(), layout.size()) };
+    Some(block)
+}
+
+/// Frees a block.
+///
+/// # Safety
+/// `block` is a block of the plain heap with this layout, and the caller gives it up.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn free(block: *mut u8, layout: Layout) {
+    if let Some(heap) = step::heap_of(block, layout) {
+        return free_of_step(heap, block);
+    }
+    if cfg!(debug_assertions) {
+        check_free(block, layout);
+    }
+    match class_of(layout) {
+        // SAFETY: a block of the layout's class, which the caller gives up.
+        Some(class) => unsafe { free_small(class, block) },
+        None => free_large(block, layout.size()),
+    }
+}
+
+/// Frees a block of a class, into the thread's bin if that has room.
+///
+/// # Safety
+/// `block` is a block of this class, and the caller gives it up.
+pub(crate) unsafe fn free_small(class: SizeClass, block: *mut u8) {
+    // SAFETY: the thread's own cache, or one without room (LOCAL1); the caller gives the block up.
+    if !unsafe { ThreadCache::push(tls::cache(), class, block) } {
+        // SAFETY: a block of this class, still the caller's to give up, as the cache has not taken
+        // it.
+        unsafe { free_past_bin(class, block) };
+    }
+}
+
+/// Frees a block that the thread's bin did not take.
+///
+/// # Safety
+/// `block` is a block of this class, and the caller gives it up.
+#[cold]
+#[inline(never)]
+unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
+    // SAFETY: a block of this class, which the caller gives up.
+    let free = |local: &mut Local| unsafe { local.free_slow(class, block, &PROCESS) };
+    attach_to_free();
+    // SAFETY: the verbs do not use the thread's part here, and no signal handler calls them.
+    let passed_bytes = unsafe { with_local(free) };
+    if passed_bytes > 0 {
+        purge::after_free(passed_bytes);
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn free_large(block: *mut u8, bytes: usize) {
+    // A mapping of its own is gone with the block.
+    let becomes_idle = PROCESS.arena_of(block).is_some();
+    if !PROCESS.free_large(block, bytes) {
+        check::fail(b"larder: freed an address where no block of this heap starts\n");
+    }
+    if becomes_idle {
+        purge::after_free(bytes);
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn free_of_step(heap: &StepHeap<Native>, block: *mut u8) {
+    if !heap.free(block) {
+        check::fail(b"larder: freed an address where no block of this heap starts\n");
+    }
+}
+
+/// Checks a block that comes back, in builds with debug assertions.
+fn check_free(block: *mut u8, layout: Layout) {
+    check::check_block(&PROCESS, block, layout);
+    if let Some(class) = class_of(layout) {
+        // SAFETY: the verbs do not use the thread's part here, and `has` does not call them.
+        let freed = unsafe { with_local(|local| local.has(class, block)) };
+        check::check_not_free(freed);
+    }
+}
+
+/// Resizes a block without copying it: where it lies, or by moving its pages. Returns `None`, and
+/// does nothing, if its contents must be copied.
+///
+/// # Safety
+/// `block` is the caller's, with `layout`; `new` has its alignment, and a size that is not 0.
+#[inline(never)]
+pub(crate) unsafe fn try_resize(block: *mut u8, layout: Layout, new: Layout) -> Option<*mut u8> {
+    let stays = if let Some(heap) = step::heap_of(block, layout) {
+        fits_in_step(heap, block, new.size())
+    } else {
+        match (class_of(layout), class_of(new)) {
+            (Some(old), Some(new)) => old == new,
+            (None, None) if resize_large(block, layout, new.size()) => true,
+            // SAFETY: the block is the caller's, with `layout`, and has no class.
+            (None, None) => return unsafe { grow_elsewhere(block, layout, new) },
+            _ => false,
+        }
+    };
+    stays.then_some(block)
+}
+
+/// Whether a block of a step has room for the new size where it is, and not for twice as much.
+#[cold]
+#[inline(never)]
+fn fits_in_step(heap: &StepHeap<Native>, block: *mut u8, new_size: usize) -> bool {
+    let granted = heap.bytes_at(block).unwrap_or(0);
+    let new = new_size as u64;
+    new_size > STEP_LEAST_BYTES && new <= granted && new > granted / 2
+}
+
+#[cold]
+#[inline(never)]
+fn resize_large(block: *mut u8, layout: Layout, new_size: usize) -> bool {
+    let resized = PROCESS.resize_large(block, layout.size(), new_size);
+    if resized {
+        match layout.size().checked_sub(new_size) {
+            Some(freed_bytes) => purge::after_free(freed_bytes),
+            None => purge::after_alloc(new_size - layout.size()),
+        }
+    }
+    resized
+}
+
+/// Grows a large block by moving its pages. A step that is under way must see the new block, so
+/// nothing moves then.
+///
+/// # Safety
+/// The conditions of [`try_resize`].
+#[cold]
+#[inline(never)]
+unsafe fn grow_elsewhere(block: *mut u8, layout: Layout, new: Layout) -> Option<*mut u8> {
+    if step::is_under_way() {
+        return None;
+    }
+    // SAFETY: the caller's block, with this layout; the caller lends it for this call.
+    let grown = unsafe { PROCESS.grow_elsewhere(block, layout, new.size()) }?;
+    purge::after_alloc(new.size());
+    if grown.idle_bytes > 0 {
+        purge::after_free(grown.idle_bytes);
+    }
+    Some(grown.block.as_ptr())
+}

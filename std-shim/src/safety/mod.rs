@@ -1,0 +1,67 @@
+//! Finding misuse of the heap: double frees, foreign addresses, writes outside a block or after its
+//! free.
+//!
+//! # Files
+//! * `hardened` the verbs of a heap that looks at every block, for
+//!   [`Larder::hardened`](crate::Larder::hardened) and
+//!   [`Larder::checking`](crate::Larder::checking)
+//! * `blocks` its table of blocks and their quarantine · `fill` the fill of memory outside of
+//!   blocks · `history` the stacks that allocated and freed each block
+//! * `guard_pages` single blocks between guard pages, in a heap that is not hardened
+//! * `check` the checks of every heap · `report` the text of a report
+
+mod blocks;
+pub(crate) mod check;
+mod fill;
+pub(crate) mod guard_pages;
+pub(crate) mod hardened;
+mod history;
+pub(crate) mod report;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use blocks::Blocks;
+
+/// The alignment that all blocks have at least, as C demands it.
+const LEAST_ALIGN: usize = 16;
+/// The longest slack with which a block that shrinks stays where it is.
+const MAX_KEPT_SLACK: usize = 64 << 10;
+
+/// A misuse of the heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Misuse {
+    NoBlock,
+    FreedTwice,
+    OtherLayout,
+    WrittenPastEnd,
+    WrittenBeforeStart,
+    WrittenAfterFree,
+    ResizedNoBlock,
+    ResizedAfterFree,
+    /// The plain heap returned a block that is not free.
+    BentList,
+    TouchedAfterFree,
+    TouchedPastEnd,
+    TouchedBeforeStart,
+}
+
+impl Misuse {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::NoBlock => "larder: freed an address where no block of this heap starts",
+            Self::FreedTwice => "larder: freed a block twice",
+            Self::OtherLayout => {
+                "larder: freed a block with another layout than it was allocated with"
+            }
+            Self::WrittenPastEnd => "larder: wrote past the end of a block",
+            Self::WrittenBeforeStart => "larder: wrote before the start of a block",
+            Self::WrittenAfterFree => "larder: wrote to a block that was freed",
+            Self::ResizedNoBlock => "larder: resized an address where no block of this heap starts",
+            Self::ResizedAfterFree => "larder: resized a block that was freed",
+            Self::BentList => "larder: wrote to free memory, so that it would be given again",
+            Self::TouchedAfterFree => "larder: read or wrote a block that was freed",
+            Self::TouchedPastEnd => "larder: read or wrote past the end of a block",
+            Self::TouchedBeforeStart => "larder: read or wrote before the start of a block",
+        }
+    }
+}
