@@ -77,11 +77,11 @@ mod host_access;
 pub mod lifetime;
 #[forbid(unsafe_code)]
 pub mod limits;
-#[cfg(feature = "alloc")]
 #[forbid(unsafe_code)]
 mod page_index;
 #[forbid(unsafe_code)]
 pub mod pages;
+#[cfg(feature = "alloc")]
 #[forbid(unsafe_code)]
 pub mod pool;
 mod regions;
