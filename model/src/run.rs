@@ -334,7 +334,7 @@ impl Pair<'_> {
         let calls = |source: &Source| (source.grows(), source.releases());
         same(
             "sub-allocator calls",
-            &calls(&self.real.source()),
+            &calls(self.real.source()),
             &calls(self.model.source()),
         )
     }

@@ -440,16 +440,16 @@ impl PagePool<'_> {
             && let Some(unmapped) = self.first_unmapped(rest)
         {
             from = unmapped.end();
-            let plan = self.plan_backing_gap(unmapped, layout, stream, purpose);
-            let pushed = plan.map(|plan| plans.push(plan));
-            if !matches!(pushed, Some(Ok(()))) {
-                let left = pushed.and_then(Result::err);
-                plans
-                    .into_iter()
-                    .chain(left)
-                    .for_each(|plan| self.abandon(plan));
+            let plan = match plans.is_full() {
+                true => None,
+                false => self.plan_backing_gap(unmapped, layout, stream, purpose),
+            };
+            let Some(plan) = plan else {
+                plans.into_iter().for_each(|plan| self.abandon(plan));
                 return None;
-            }
+            };
+            // There is room, as was seen just now.
+            plans.push(plan).ok();
         }
         Some(plans)
     }

@@ -281,7 +281,7 @@ impl Alike for Upstream {
 
 impl Alike for Pool {
     fn source(&self) -> &Source {
-        &self.source()
+        self.source()
     }
 
     fn try_alloc(&mut self, bytes: u64) -> Option<Block> {
