@@ -114,7 +114,7 @@ impl Block {
     }
 
     /// Takes the block apart, for keeping it where a value cannot be kept (a C interface, a
-    /// header). [`RegionPool::block_from_raw`](crate::RegionPool::block_from_raw) checks and restores it.
+    /// header). [`BestFit::block_from_raw`](crate::BestFit::block_from_raw) checks and restores it.
     pub const fn into_raw(self) -> RawBlock {
         RawBlock {
             addr: self.addr,

@@ -110,7 +110,7 @@ pub enum Cause {
     /// The sub-allocator gave a range that cannot be held.
     Rejected(RegionError),
     /// What is held does not serve, and the call asked for no more
-    /// ([`RegionPool::alloc`](crate::RegionPool::alloc)).
+    /// ([`BestFit::alloc`](crate::BestFit::alloc)).
     Held,
     /// Enough bytes are free that need not go back under a lowered limit, in chunks that are too
     /// small.

@@ -64,7 +64,7 @@ impl PageAttempt {
     }
 
     /// The start of an allocation at exactly this place, mapping and moving pages if need be; see
-    /// [`BestFit::alloc_at`]. It fails with [`AllocError::PlaceTaken`] if some of the place does not serve.
+    /// [`BestFit::alloc_at`](crate::BestFit::alloc_at). It fails with [`AllocError::PlaceTaken`] if some of the place does not serve.
     pub const fn at(range: AddrRange, near: Option<ChunkHandle>, stream: Option<StreamId>) -> Self {
         let request = Request::new(range.bytes());
         let mut attempt = Self::new(match stream {

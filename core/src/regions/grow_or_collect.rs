@@ -105,7 +105,7 @@ impl RegionPool<'_> {
     }
 
     /// The sub-allocator refused the ticket of `attempt`: gives a smaller one to try at once, or
-    /// `None`; then go on with [`advance`](Self::advance).
+    /// `None`; then go on with [`advance`](crate::BestFit::advance).
     pub fn growth_refused(
         &mut self,
         attempt: &mut RegionAttempt,

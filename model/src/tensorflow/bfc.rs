@@ -1,7 +1,7 @@
 //! TensorFlow 1.15's best fit with coalescing, with the adjuster that AntMan added: slow, exact, obvious.
 //!
 //! It gives the addresses, counters and sub-allocator calls of the original (`bfc_allocator`), and so
-//! says what [`larder_core::Bfc`] keeps of it and what it changes. Written from docs/CONFORMANCE.md, s8
+//! says what [`larder_core::RegionPool`] keeps of it and what it changes. Written from docs/CONFORMANCE.md, s8
 //! and s7_2. It knows one counter of frees and no streams, takes no alignment (256 bytes always), and
 //! has nothing to tell of a failure.
 //!
