@@ -21,7 +21,8 @@ impl Chunks<'_> {
     }
 
     /// Turns the chunk found into a block.
-    #[inline]
+    // Each pool has one fast path, into which these go; out of line the two answers go through memory.
+    #[inline(always)]
     pub(crate) fn take(
         &mut self,
         found: Found,
@@ -55,7 +56,7 @@ impl Chunks<'_> {
     /// Cuts a block out of a free chunk, behind `padding` granules that stay free: of `size`
     /// granules, or of all that is left. `None`, and nothing is changed, if there is no record;
     /// with padding the caller has counted them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cut(&mut self, link: Link, padding: u32, size: Option<u32>) -> Option<Link> {
         match size {
             _ if padding > 0 => self.cut_padding(link, padding, size),
@@ -106,6 +107,7 @@ impl Chunks<'_> {
     }
 
     /// A free chunk becomes a block as it is.
+    #[inline(always)]
     fn take_whole(&mut self, link: Link) {
         let point = self.table.at(link).point();
         if point.is_some() {
@@ -115,7 +117,7 @@ impl Chunks<'_> {
     }
 
     /// Cuts `size` granules off the front of a free chunk; the rest keeps record and place.
-    #[inline]
+    #[inline(always)]
     fn cut_front(&mut self, link: Link, size: u32) -> Option<Link> {
         let old = *self.table.at(link);
         let mut front = Chunk::new(old.start, size, old.region());

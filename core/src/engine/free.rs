@@ -85,7 +85,8 @@ impl Chunks<'_> {
         (number - completed <= EventNumber::WINDOW).then_some(Some((point.stream, number as u32)))
     }
 
-    #[inline]
+    // As `take`.
+    #[inline(always)]
     fn give(&mut self, link: Link, point: Stored) {
         let chunk = self.table.at_mut(link);
         let slack_bytes = chunk.slack_bytes();
@@ -153,7 +154,7 @@ impl Chunks<'_> {
     }
 
     /// Joins with whatever is free, and no points to care for.
-    #[inline]
+    #[inline(always)]
     fn join_all(&mut self, link: Link) {
         let chunk = self.table.at(link);
         let (prev, next) = (chunk.prev, chunk.next);
@@ -256,6 +257,7 @@ impl Chunks<'_> {
     }
 
     /// Replaces the point of a free chunk and counts it.
+    #[inline]
     pub(crate) fn set_stored(&mut self, link: Link, point: Stored) {
         let chunk = self.table.at_mut(link);
         let before = chunk.point();
@@ -266,6 +268,7 @@ impl Chunks<'_> {
     }
 
     /// An unlisted free chunk becomes the front of the listed one behind it.
+    #[inline]
     fn join_into_next(&mut self, link: Link, next: Link) {
         let chunk = *self.table.at(link);
         let result = self.table.at_mut(next);
@@ -282,6 +285,7 @@ impl Chunks<'_> {
     }
 
     /// An unlisted free chunk becomes the end of the listed one in front of it.
+    #[inline]
     fn join_into_previous(&mut self, prev: Link, link: Link) {
         let old_size = self.table.at(prev).size;
         self.absorb_next(prev, link);

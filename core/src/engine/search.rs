@@ -121,7 +121,7 @@ impl Chunks<'_> {
     }
 
     /// FIT1 and FIT2, on whatever is joined by now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn search_now(&mut self, need: Need, request: &Request) -> Option<Found> {
         self.streams.meet(request.stream);
         self.search(need, request)
@@ -150,7 +150,8 @@ impl Chunks<'_> {
     }
 
     /// FIT1 and FIT2.
-    #[inline]
+    // As `take`.
+    #[inline(always)]
     pub(crate) fn search(&self, need: Need, request: &Request) -> Option<Found> {
         if self.exceeds_limit(need) {
             return None;

@@ -139,6 +139,10 @@ impl Text {
 }
 
 /// A type of an argument that C passes as its type `C`.
+#[allow(
+    dead_code,
+    reason = "Rust 1.88 does not see the use in the constants of `prototypes`"
+)]
 pub(crate) trait Takes<C> {}
 
 impl<C> Takes<C> for C {}
