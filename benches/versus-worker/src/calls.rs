@@ -65,7 +65,7 @@ fn now(clock: libc::clockid_t) -> u64 {
 // SAFETY: every call is the allocator's own.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Timed<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise for `alloc` is that of the allocator inside.
+        // SAFETY: the layout is what `alloc` asks for, of this allocator and so of the one inside.
         ALLOC.time(|| unsafe { self.0.alloc(layout) })
     }
 

@@ -95,7 +95,7 @@ impl<'a, T, A: HostMemory + ?Sized> TypedBox<'a, [MaybeUninit<T>], A> {
         let len = values.start.len();
         let start = values.start.cast::<T>();
         let values = Values::new(NonNull::slice_from_raw_parts(start, len));
-        // SAFETY: TYPED1 and TYPED2 hold for the same memory, TYPED3 by the caller's promise.
+        // SAFETY: TYPED1 and TYPED2 hold for the same memory, TYPED3 since all values are initialized, as `assume_init` asks.
         unsafe { TypedBox::of(values, self.memory) }
     }
 }

@@ -98,7 +98,7 @@ impl Kernels {
     ) -> Result<(), result::DriverError> {
         let (mut at, mut nanoseconds) = (at, self.nanoseconds(stream, time)?);
         let mut parameters = [(&raw mut at).cast(), (&raw mut nanoseconds).cast()];
-        // SAFETY: TEXT1, and the caller's promise.
+        // SAFETY: TEXT1; the kernel's memory may go while it runs, as `touch` says.
         unsafe { launch(self.touch, [1, 1], stream, &mut parameters) }
     }
 
@@ -132,7 +132,7 @@ impl Kernels {
         at: DevicePtr,
         count: u32,
     ) -> Result<(), result::DriverError> {
-        // SAFETY: TEXT1, and the caller's promise.
+        // SAFETY: TEXT1; the words are there and nobody else's, by the condition of `add`.
         unsafe { add(self.add, stream, at, count) }
     }
 
@@ -160,7 +160,7 @@ impl Kernels {
         } else {
             self.sum
         };
-        // SAFETY: TEXT1, and the caller's promise.
+        // SAFETY: TEXT1; the words and the sum are there and nobody else's, by the condition of `sum`.
         unsafe { launch(kernel, [GRID, BLOCK], stream, &mut parameters) }
     }
 
@@ -181,7 +181,7 @@ impl Kernels {
             (&raw mut count).cast(),
             (&raw mut seed).cast(),
         ];
-        // SAFETY: TEXT1, and the caller's promise.
+        // SAFETY: TEXT1; the words are there and nobody else's, by the condition of `number`.
         unsafe { launch(self.number, [GRID, BLOCK], stream, &mut parameters) }
     }
 
@@ -204,7 +204,7 @@ impl Kernels {
             (&raw mut seed).cast(),
             (&raw mut to).cast(),
         ];
-        // SAFETY: TEXT1, and the caller's promise.
+        // SAFETY: TEXT1; the words and the count are there and nobody else's, by the condition of `differ`.
         unsafe { launch(self.differ, [GRID, BLOCK], stream, &mut parameters) }
     }
 }
@@ -220,7 +220,7 @@ impl Dependent {
         at: DevicePtr,
         count: u32,
     ) -> Result<(), result::DriverError> {
-        // SAFETY: TEXT1, and the caller's promise.
+        // SAFETY: TEXT1; the words are there and nobody else's, by the condition of `add_early`.
         unsafe { add(self.add_early, stream, at, count) }
     }
 
@@ -264,7 +264,7 @@ impl Dependent {
         };
         let kernel = if waits { self.sum_waiting } else { self.sum };
         let none = std::ptr::null_mut();
-        // SAFETY: TEXT1, and the caller's promise; all that is lent outlives the call.
+        // SAFETY: TEXT1; the words and the sum are there and nobody else's, by the condition of `sum`; all that is lent outlives the call.
         unsafe { sys::cuLaunchKernelEx(&raw const config, kernel, parameters.as_mut_ptr(), none) }
             .result()
     }
@@ -278,7 +278,7 @@ unsafe fn launch(
     stream: sys::CUstream,
     parameters: &mut [*mut c_void],
 ) -> Result<(), result::DriverError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the parameters are the kernel's (TEXT1), and the context is current, by the conditions above.
     unsafe { result::launch_kernel(kernel, (grid, 1, 1), (block, 1, 1), 0, stream, parameters) }
 }
 
@@ -292,7 +292,7 @@ unsafe fn add(
 ) -> Result<(), result::DriverError> {
     let (mut at, mut count) = (at, count);
     let mut parameters = [(&raw mut at).cast(), (&raw mut count).cast()];
-    // SAFETY: the caller's promise.
+    // SAFETY: the kernel takes these two parameters (TEXT1).
     unsafe { launch(kernel, [GRID, BLOCK], stream, &mut parameters) }
 }
 

@@ -80,7 +80,7 @@ impl<'a> Page<'a> {
     /// # Safety
     /// What becomes of a kernel that uses the page is what is asked.
     unsafe fn act(&self, act: Act) -> Result<(), DriverError> {
-        // SAFETY: the page's own addresses and handle, and the caller's promise.
+        // SAFETY: the page's own addresses and handle; what a kernel that uses it then does is what is asked.
         unsafe {
             match act {
                 Act::Unmap => self.driver.unmap(self.start, self.bytes),

@@ -194,7 +194,8 @@ unsafe extern "C" fn twist(call: *const KernelCall) {
 /// A launch of that kernel, whose parameters are the address of the result, those of so many
 /// `sources`, the words, and a value if it has one.
 unsafe fn body(call: *const KernelCall, kernel: Kernel, sources: usize) {
-    // SAFETY: the caller's promise; a kernel in place reads its result before it writes it.
+    // SAFETY: the call is a launch of this kernel with these parameters, by the condition above; a kernel in place
+    // reads its result before it writes it.
     let launch = unsafe { HostLaunch::of(call) };
     let bytes = 4 * launch.count(1 + sources);
     let value = if kernel == Kernel::Add {

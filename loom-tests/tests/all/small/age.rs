@@ -14,7 +14,7 @@ fn tick(world: &'static World) {
             // SAFETY: the heap's own remote-free queue, the same pages always.
             unsafe { set.receive(owner, &mut &*world) };
         };
-        // SAFETY: the set stays where it is, here and below.
+        // SAFETY: the set stays where it is.
         unsafe { heap.with(receive) };
         // In steps, between which others have the lock.
         let steps = |step: fn(*const RemoteQueue, &mut SpanSet, &'static World) -> bool| loop {
@@ -23,14 +23,14 @@ fn tick(world: &'static World) {
                 assert!(set.is_sound());
                 done
             };
-            // SAFETY: see above.
+            // SAFETY: the set stays where it is.
             if unsafe { heap.with(step) } {
                 break;
             }
         };
-        // SAFETY: the heap's own remote-free queue, the same pages always; here and below.
+        // SAFETY: the heap's own remote-free queue, and the same pages always.
         steps(|owner, set, world| unsafe { set.age(owner, &mut 1, &mut &*world) });
-        // SAFETY: see above.
+        // SAFETY: the heap's own remote-free queue, and the same pages always.
         steps(|owner, set, world| unsafe { set.settle(owner, &mut 1, &mut &*world) });
     });
 }
