@@ -11,7 +11,7 @@ use crate::step::StepHeap;
 use crate::thread::tls;
 
 /// Where a block of the heap lies, found by its address.
-pub(crate) enum Place {
+pub(crate) enum Origin {
     /// In a span of this class.
     Span(SizeClass),
     /// In the range of steps.
@@ -22,18 +22,18 @@ pub(crate) enum Place {
 
 /// Finds the block that starts at an address, and its length; `None` if none does. It may be any
 /// address: no record of a span is read, which another thread may be making or taking back.
-pub(crate) fn find(block: *mut u8) -> Option<(Place, usize)> {
+pub(crate) fn find(block: *mut u8) -> Option<(Origin, usize)> {
     let length = |bytes: u64| usize::try_from(bytes).ok();
     let Some(arena) = PROCESS.arena_of(block) else {
         if let Some(heap) = PROCESS.step_heaps.of(block) {
-            return Some((Place::Step(heap), length(heap.bytes_at(block)?)?));
+            return Some((Origin::Step(heap), length(heap.bytes_at(block)?)?));
         }
-        return Some((Place::Alone, PROCESS.mappings.bytes_at(block)?));
+        return Some((Origin::Alone, PROCESS.mappings.bytes_at(block)?));
     };
     let Some((class, is_block)) = arena.look_up(block) else {
-        return Some((Place::Alone, length(arena.bytes_at(block)?)?));
+        return Some((Origin::Alone, length(arena.bytes_at(block)?)?));
     };
-    is_block.then_some((Place::Span(class), class.block_bytes()))
+    is_block.then_some((Origin::Span(class), class.block_bytes()))
 }
 
 /// Frees a block by its address; null is no block.
@@ -62,15 +62,15 @@ pub(crate) unsafe fn free_without_layout(block: *mut u8) {
 /// `block` is a block of the plain heap, and the caller gives it up.
 pub(crate) unsafe fn free_plain(block: *mut u8) {
     match find(block) {
-        Some((Place::Span(class), _)) => {
+        Some((Origin::Span(class), _)) => {
             // SAFETY: the thread's own cache, or one that stays empty (LOCAL1).
             let newest = unsafe { CacheBin::newest(ThreadCache::place(tls::cache(), class)) };
             check::check_not_free(newest == block);
             // SAFETY: it lies in a span of this class, and the caller gives it up.
             unsafe { plain::free_small(class, block) };
         }
-        Some((Place::Step(heap), _)) => plain::free_of_step(heap, block),
-        Some((Place::Alone, bytes)) => plain::free_large(block, bytes),
+        Some((Origin::Step(heap), _)) => plain::free_of_step(heap, block),
+        Some((Origin::Alone, bytes)) => plain::free_large(block, bytes),
         None => check::fail(b"larder: freed an address where no block of this heap starts\n"),
     }
 }

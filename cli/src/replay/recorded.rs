@@ -2,7 +2,7 @@
 
 use super::tape::{Act, Played};
 use super::{Contender, ContenderSpec, DriverCalls, Options, Replay, ReplayScript, Slot, no_tape};
-use crate::snapshot::{Place, Snapshot};
+use crate::snapshot::{Snapshot, TracePosition};
 
 /// Replays a script once more and gives all that happened, up to a refusal. An error says what `allocator` does
 /// not tell of its memory, or tells wrong.
@@ -39,14 +39,14 @@ impl Replay<'_> {
             seen: None,
             device_bytes,
         };
-        let mut place = Place { event: 1, pass: 1 };
+        let mut place = TracePosition { event: 1, pass: 1 };
         'passes: for pass in self.script.passes() {
             let batches = self.script.tape(pass).batches();
             let mut batches = batches.map_err(|error| no_tape(&error))?;
             loop {
                 let batch = batches.next().map_err(|error| no_tape(&error))?;
                 for &Played { number, act } in batch {
-                    place = Place {
+                    place = TracePosition {
                         event: number,
                         pass,
                     };
@@ -80,7 +80,7 @@ struct Recorded {
 
 impl Recorded {
     /// Plays an event. Whether it was served.
-    fn play(&mut self, act: Act, event: Place) -> Result<bool, String> {
+    fn play(&mut self, act: Act, event: TracePosition) -> Result<bool, String> {
         let mut refused = None;
         match act {
             Act::Alloc {
@@ -116,7 +116,7 @@ impl Recorded {
         Ok(true)
     }
 
-    fn hold(&mut self, event: Place) -> Result<(), String> {
+    fn hold(&mut self, event: TracePosition) -> Result<(), String> {
         let held = self.contender.held();
         let held = held.ok_or_else(|| self.wrong("does not say where it holds memory"))?;
         self.snapshot.hold(held, event);

@@ -36,12 +36,12 @@ pub(crate) struct Snapshot {
 #[derive(Debug, Clone, Copy)]
 struct LiveBlock {
     requested_bytes: u64,
-    place: Place,
+    place: TracePosition,
 }
 
 /// An event of the trace, and the pass, both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct TracePosition {
     pub(crate) event: u64,
     pub(crate) pass: u32,
 }
@@ -77,12 +77,12 @@ struct Entry {
     /// Of a refusal the bytes that the device has left.
     address: u64,
     bytes: u64,
-    place: Place,
+    place: TracePosition,
 }
 
 impl Snapshot {
     /// A block was given.
-    pub(crate) fn alloc(&mut self, address: u64, requested_bytes: u64, place: Place) {
+    pub(crate) fn alloc(&mut self, address: u64, requested_bytes: u64, place: TracePosition) {
         let block = LiveBlock {
             requested_bytes,
             place,
@@ -92,7 +92,7 @@ impl Snapshot {
     }
 
     /// The block at an address was freed; nothing waits in a replay on one stream.
-    pub(crate) fn free(&mut self, address: u64, place: Place) {
+    pub(crate) fn free(&mut self, address: u64, place: TracePosition) {
         if let Some(block) = self.live.remove(&address) {
             for action in [Action::FreeRequested, Action::FreeCompleted] {
                 self.push(action, address, block.requested_bytes, place);
@@ -101,12 +101,12 @@ impl Snapshot {
     }
 
     /// A block was refused.
-    pub(crate) fn refuse(&mut self, bytes: u64, left_bytes: u64, place: Place) {
+    pub(crate) fn refuse(&mut self, bytes: u64, left_bytes: u64, place: TracePosition) {
         self.push(Action::Oom, left_bytes, bytes, place);
     }
 
     /// What is held now, in pieces by address. Notes what came and went since the last time.
-    pub(crate) fn hold(&mut self, pieces: Vec<Span>, place: Place) {
+    pub(crate) fn hold(&mut self, pieces: Vec<Span>, place: TracePosition) {
         let held = joined(&pieces);
         for (action, changed) in [
             (Action::SegmentUnmap, without(&self.held, &held)),
@@ -136,7 +136,7 @@ impl Snapshot {
         })
     }
 
-    fn push(&mut self, action: Action, address: u64, bytes: u64, place: Place) {
+    fn push(&mut self, action: Action, address: u64, bytes: u64, place: TracePosition) {
         self.entries.push(Entry {
             action,
             address,
@@ -284,7 +284,7 @@ impl Entry {
 fn write_frames<W: Write>(
     out: &mut PickleWriter<W>,
     trace: &str,
-    place: Option<Place>,
+    place: Option<TracePosition>,
 ) -> io::Result<()> {
     out.text("frames")?;
     out.list(place.into_iter(), |out, place| {

@@ -7,14 +7,14 @@
 use serde_json::{Value, json};
 
 use super::pickle::PickleWriter;
-use super::{Place, Snapshot, joined, without};
+use super::{Snapshot, TracePosition, joined, without};
 
 fn read(bytes: &[u8]) -> Value {
     serde_pickle::from_slice(bytes, serde_pickle::DeOptions::new()).unwrap()
 }
 
-fn event(event: u64) -> Place {
-    Place { event, pass: 1 }
+fn event(event: u64) -> TracePosition {
+    TracePosition { event, pass: 1 }
 }
 
 /// Four blocks in two segments: one freed, one rounded up, one that no piece is of, one refused.
@@ -147,7 +147,7 @@ fn a_block_outside_of_held_memory_is_found() {
 fn later_passes_are_named() {
     let mut snapshot = Snapshot::default();
     snapshot.hold([0..10].into(), event(1));
-    snapshot.alloc(0, 10, Place { event: 8, pass: 3 });
+    snapshot.alloc(0, 10, TracePosition { event: 8, pass: 3 });
     let value = written(&snapshot);
     assert_eq!(
         value["device_traces"][0][1]["frames"][0]["name"],

@@ -10,12 +10,12 @@ pub(crate) fn thread_number() -> u32 {
     0
 }
 
-pub(crate) struct Place {
+pub(crate) struct CodeLocation {
     pub(crate) file: &'static CStr,
     pub(crate) offset: usize,
     pub(crate) function: Option<&'static CStr>,
 }
 
-pub(crate) fn place_of(_address: usize) -> Option<Place> {
+pub(crate) fn place_of(_address: usize) -> Option<CodeLocation> {
     None
 }

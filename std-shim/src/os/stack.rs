@@ -103,14 +103,14 @@ pub(crate) fn thread_number() -> u32 {
 
 /// What lies at an address of code: the file, where that has the address, and the function's name, if the file gives
 /// it to others.
-pub(crate) struct Place {
+pub(crate) struct CodeLocation {
     pub(crate) file: &'static CStr,
     pub(crate) offset: usize,
     pub(crate) function: Option<&'static CStr>,
 }
 
 /// What lies at an address of code; `None` if no file does.
-pub(crate) fn place_of(address: usize) -> Option<Place> {
+pub(crate) fn place_of(address: usize) -> Option<CodeLocation> {
     // SAFETY: null pointers and a number.
     let mut info: libc::Dl_info = unsafe { mem::zeroed() };
     let address_of = ptr::without_provenance::<c_void>(address);
@@ -126,7 +126,7 @@ pub(crate) fn place_of(address: usize) -> Option<Place> {
         true => 0,
         false => info.dli_fbase.addr(),
     };
-    Some(Place {
+    Some(CodeLocation {
         file: text(info.dli_fname)?,
         offset: address.wrapping_sub(base),
         function: text(info.dli_sname),

@@ -10,7 +10,7 @@ use super::hardened::with;
 use super::history::{Here, Leak};
 use crate::block_table::MappedValues;
 use crate::config::OnMisuse;
-use crate::os::stack::{Place, place_of};
+use crate::os::stack::{CodeLocation, place_of};
 use crate::os::{abort, say};
 use crate::process::PROCESS;
 use crate::text::Text;
@@ -149,7 +149,7 @@ fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
         let call = frame - 1;
         write!(text, "    {call:#x}")?;
         let place = place_of(call);
-        if let Some(Place { file, offset, .. }) = place {
+        if let Some(CodeLocation { file, offset, .. }) = place {
             write!(text, " {}+{offset:#x}", file.to_str().unwrap_or("?"))?;
         }
         if !write_names(frame, text)?
@@ -200,7 +200,7 @@ fn is_allocator(frame: usize) -> bool {
 /// Whether a frame is of the library that replaces malloc, which has no functions of the program.
 #[cfg(not(feature = "heap-profile"))]
 fn is_allocator(frame: usize) -> bool {
-    let Some(Place { file, .. }) = place_of(frame - 1) else {
+    let Some(CodeLocation { file, .. }) = place_of(frame - 1) else {
         return false;
     };
     let name = file.to_bytes().rsplit(|&byte| byte == b'/').next();

@@ -35,7 +35,7 @@ pub use settings::BadSetting;
 pub use settings::{StepSettings, StepsInUse};
 
 /// What a thread knows of its steps. All null at first.
-pub(crate) struct Place {
+pub(crate) struct ThreadSteps {
     /// The heap of the step under way.
     heap: Cell<*const StepHeap<Native>>,
     /// The heap of the last step.
@@ -46,7 +46,7 @@ pub(crate) struct Place {
     begun: Cell<u32>,
 }
 
-impl Place {
+impl ThreadSteps {
     pub(crate) const fn new() -> Self {
         Self {
             heap: Cell::new(ptr::null()),
@@ -58,7 +58,7 @@ impl Place {
 }
 
 /// Runs `f` with what the calling thread knows of its steps.
-fn with_place<R>(f: impl FnOnce(&Place) -> R) -> R {
+fn with_place<R>(f: impl FnOnce(&ThreadSteps) -> R) -> R {
     // SAFETY: the thread's own, of which nobody makes a reference that is exclusive.
     f(unsafe { &*tls::steps() })
 }
@@ -176,7 +176,7 @@ pub(crate) fn thread_in_step() -> Option<StepThread> {
     with_place(|place| (place.begun.get() > 0).then(|| StepThread::of(place)))
 }
 
-fn end(place: &Place) {
+fn end(place: &ThreadSteps) {
     // SAFETY: heaps live for ever.
     if let Some(heap) = unsafe { place.heap.replace(ptr::null()).as_ref() } {
         heap.end();

@@ -4,7 +4,7 @@ use larder_cuda_abi::{Code, ContextHandle, DevicePtr, StreamHandle};
 
 use crate::driver::Session;
 use crate::entry::call;
-use crate::queue::{Place, Work};
+use crate::queue::{CopyEnd, Work};
 
 /// An end of a copy, as a function's name says what it is.
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ enum Wait {
 
 impl End {
     /// Whether it is memory of a device. What the driver does not know is pageable host memory.
-    fn resolve(self, driver: &Session, bytes: u64) -> Result<(Place, bool), Code> {
+    fn resolve(self, driver: &Session, bytes: u64) -> Result<(CopyEnd, bool), Code> {
         let at = match self {
             Self::Device(at) | Self::Peer(at) => {
                 driver.space.check_range(at, bytes)?;
@@ -47,13 +47,13 @@ impl End {
         if bytes > 0 && driver.space.covers(at, bytes) {
             let peer = matches!(self, Self::Peer(_));
             let place = if peer {
-                Place::Peer(at)
+                CopyEnd::Peer(at)
             } else {
-                Place::Known(at)
+                CopyEnd::Known(at)
             };
             return Ok((place, driver.space.is_device(at)));
         }
-        Ok((Place::Host(at as usize), false))
+        Ok((CopyEnd::Host(at as usize), false))
     }
 }
 
@@ -94,9 +94,9 @@ fn copy(
     }
     // A graph looks at pageable memory when it runs.
     let capturing = driver.is_capturing(stream);
-    let fills_pageable = matches!(to, Place::Host(_));
-    let reads_pageable = matches!(from, Place::Host(_));
-    if let Place::Host(at) = from
+    let fills_pageable = matches!(to, CopyEnd::Host(_));
+    let reads_pageable = matches!(from, CopyEnd::Host(_));
+    if let CopyEnd::Host(at) = from
         && !fills_pageable
         && !capturing
     {
@@ -104,7 +104,7 @@ fn copy(
         let source: *const u8 = std::ptr::with_exposed_provenance(at);
         // SAFETY: FFI1: the source is so many bytes of host memory, and the copy has room for them.
         unsafe { std::ptr::copy_nonoverlapping(source, staged.as_mut_ptr(), bytes) };
-        from = Place::Staged(staged);
+        from = CopyEnd::Staged(staged);
     }
     let work = Work::Copy {
         to,

@@ -35,7 +35,7 @@ pub(crate) type OpId = u64;
 
 /// One end of a copy.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum CopyEnd {
     /// An address that the driver knows: device, pinned or managed memory.
     Known(u64),
     /// An address that the driver knows, accessed by the device that owns the memory.
@@ -60,8 +60,8 @@ pub(crate) enum Work {
     /// No work: a wait or a barrier.
     Nothing,
     Copy {
-        to: Place,
-        from: Place,
+        to: CopyEnd,
+        from: CopyEnd,
         bytes: u64,
     },
     /// Repeats a pattern of 1, 2 or 4 bytes.

@@ -2,7 +2,7 @@
 
 use larder_cuda_abi::Code;
 
-use super::{OpId, Place, Work};
+use super::{CopyEnd, OpId, Work};
 use crate::driver::Driver;
 use crate::space::{Access, User};
 
@@ -54,28 +54,28 @@ impl Driver {
         }
     }
 
-    fn do_copy(&mut self, op: OpId, to: &Place, from: &Place, bytes: u64) -> Result<(), Code> {
+    fn do_copy(&mut self, op: OpId, to: &CopyEnd, from: &CopyEnd, bytes: u64) -> Result<(), Code> {
         if bytes == 0 {
             return Ok(());
         }
         let user = self.user(op, "a copy")?;
         let source = match from {
-            Place::Known(at) => self.touch(&user, *at, bytes, Access::Read)?.cast_const(),
-            Place::Peer(at) => {
+            CopyEnd::Known(at) => self.touch(&user, *at, bytes, Access::Read)?.cast_const(),
+            CopyEnd::Peer(at) => {
                 let user = self.owner(&user, *at);
                 self.touch(&user, *at, bytes, Access::Read)?.cast_const()
             }
-            Place::Host(at) => *at as *const u8,
-            Place::Staged(staged) => staged.as_ptr(),
+            CopyEnd::Host(at) => *at as *const u8,
+            CopyEnd::Staged(staged) => staged.as_ptr(),
         };
         let target = match to {
-            Place::Known(at) => self.touch(&user, *at, bytes, Access::Write)?,
-            Place::Peer(at) => {
+            CopyEnd::Known(at) => self.touch(&user, *at, bytes, Access::Write)?,
+            CopyEnd::Peer(at) => {
                 let user = self.owner(&user, *at);
                 self.touch(&user, *at, bytes, Access::Write)?
             }
-            Place::Host(at) => *at as *mut u8,
-            Place::Staged(_) => return Err(Code::UNKNOWN),
+            CopyEnd::Host(at) => *at as *mut u8,
+            CopyEnd::Staged(_) => return Err(Code::UNKNOWN),
         };
         // SAFETY: both ends are that long: `touch` has checked memory that is known; by FFI1 memory
         // of the host is there, as the call that queued this copy waits for it, or the graph's

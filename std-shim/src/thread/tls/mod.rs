@@ -35,7 +35,7 @@
 )]
 mod way;
 
-use crate::step::Place;
+use crate::step::ThreadSteps;
 use crate::thread::local::Local;
 
 pub(crate) use way::{cache, cache_of_frees};
@@ -44,7 +44,7 @@ pub(crate) use way::{cache, cache_of_frees};
 #[repr(C)]
 struct ThreadPart {
     local: Local,
-    steps: Place,
+    steps: ThreadSteps,
 }
 
 impl ThreadPart {
@@ -52,7 +52,7 @@ impl ThreadPart {
     const fn new() -> Self {
         Self {
             local: Local::new(),
-            steps: Place::new(),
+            steps: ThreadSteps::new(),
         }
     }
 }
@@ -65,7 +65,7 @@ pub(crate) fn local() -> *mut Local {
 
 /// Where the calling thread keeps what it knows of its steps.
 #[inline(always)]
-pub(crate) fn steps() -> *mut Place {
+pub(crate) fn steps() -> *mut ThreadSteps {
     way::part()
         .wrapping_byte_add(core::mem::offset_of!(ThreadPart, steps))
         .cast()
