@@ -58,7 +58,17 @@ struct ChunkSums {
     leaving: u64,
     held: u64,
     slack_bytes: u64,
-    with_point: u32,
+    /// Free chunks with a point, by stream.
+    points: ByStream,
+}
+
+/// A number for each stream.
+struct ByStream([u32; StreamId::COUNT]);
+
+impl Default for ByStream {
+    fn default() -> Self {
+        Self([0; StreamId::COUNT])
+    }
 }
 
 impl Chunks<'_> {
@@ -141,7 +151,9 @@ impl Chunks<'_> {
             }
             State::Free => {
                 found.listed += u32::from(link != self.wilderness);
-                found.with_point += u32::from(chunk.point().is_some());
+                if let Some((stream, _)) = chunk.point() {
+                    found.points.0[usize::from(stream.number())] += 1;
+                }
             }
             State::Leaving => {
                 found.leaving += size;
@@ -218,18 +230,14 @@ impl Chunks<'_> {
         let agree = counters.live == found.live
             && counters.leaving == found.leaving
             && counters.slack_bytes == found.slack_bytes
-            && self.streams.with_point() == found.with_point
+            && self.streams.with_point() == found.points.0.iter().sum::<u32>()
             && counters.peak_live >= counters.live
             && counters.peak_reserved >= counters.reserved;
         check(agree, "BFC6", Link::NIL)?;
         let is_over_limit = self.reserved_bytes() > self.limit_bytes;
         check(self.is_over_limit == is_over_limit, "BFC6", Link::NIL)?;
         let by_stream = (0..=u8::MAX).map(|stream| self.streams.points_of(StreamId::new(stream)));
-        check(
-            by_stream.sum::<u32>() == found.with_point,
-            "BFC6",
-            Link::NIL,
-        )?;
+        check(by_stream.eq(found.points.0), "BFC6", Link::NIL)?;
         check(
             self.taken_bytes() <= self.limit_bytes.max(self.excused_bytes),
             "BFC7",

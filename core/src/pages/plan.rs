@@ -432,6 +432,10 @@ impl PagePool<'_> {
         if !is_near || !self.config.addresses.contains(range) {
             return None;
         }
+        if let Some(point) = point {
+            // What it may use until then carries its point.
+            self.chunks.streams.meet(point.stream);
+        }
         let purpose = Purpose::Backing { point, max_bytes };
         let stream = point.map(|point| point.stream);
         let mut plans: Vec<PagePlan, MAX_GAPS> = Vec::new();

@@ -132,8 +132,11 @@ unsafe fn free_guarded(block: *mut u8, layout: Layout) {
     // SAFETY: a block of the heap without guard pages, so of the plain heap; the caller gives it
     // up.
     unsafe { plain::free(block, layout) };
-    // SAFETY: the plain free has left the thread's part, and no signal handler calls this.
-    unsafe { with_local(guard_pages::count_free) };
+    // Large blocks are in no bin, so a flush for them would bring no block its turn.
+    if SizeClass::of(layout.size(), layout.align()).is_some() {
+        // SAFETY: the plain free has left the thread's part, and no signal handler calls this.
+        unsafe { with_local(guard_pages::count_free) };
+    }
 }
 
 impl Larder {

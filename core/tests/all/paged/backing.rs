@@ -2,7 +2,9 @@
 
 use super::bench::{BASE, Bench, PAGE, config, pages, point};
 use larder_core::pages::{Backing, PageAttempt};
-use larder_core::{Addr, AddrRange, AllocError, BestFit, Block, Progress, Request, StreamId};
+use larder_core::{
+    Addr, AddrRange, AllocError, BestFit, Block, BlockAllocator, Progress, Request, StreamId,
+};
 
 /// So many pages from a page of the addresses on.
 fn range(first: u64, count: u64) -> AddrRange {
@@ -234,4 +236,36 @@ fn a_place_over_a_part_of_what_a_stream_has_left_is_joined_with_what_is_free_beh
         panic!("all of it has memory");
     };
     bench.check();
+}
+
+/// Three pages of which the middle one has no memory, and then has some that stream 1 uses until event 3.
+fn backed_for_a_stream_never_named() -> (Bench, Block) {
+    let mut bench = Bench::new(config(64, Backing::Billed));
+    let [first, middle, _stay] = [(); 3].map(|()| bench.alloc(&pages(1)));
+    bench.free(middle);
+    assert_eq!(bench.release(1), 1);
+    let point = Some(point(1, 3));
+    let backed = bench.paged.back(range(1, 1), range(1, 1), u64::MAX, point);
+    assert!(backed);
+    bench.check();
+    (bench, first)
+}
+
+#[test]
+fn backing_for_a_stream_names_it() {
+    let (mut bench, first) = backed_for_a_stream_never_named();
+    bench.free_after(first, point(0, 5));
+    let stream = Some(StreamId::new(0));
+    let taken = bench
+        .paged
+        .with(|pool| pool.alloc_at(range(1, 1), None, stream).map(|_| ()));
+    assert_eq!(taken, Err(AllocError::PlaceTaken));
+}
+
+#[test]
+fn what_is_backed_for_one_stream_is_not_joined_with_what_another_uses() {
+    let (mut bench, first) = backed_for_a_stream_never_named();
+    bench.free_after(first, point(0, 5));
+    let grant = bench.paged.alloc(&pages(1).on(StreamId::new(1))).unwrap();
+    bench.begin(&grant.block, &pages(1).on(StreamId::new(1)));
 }
