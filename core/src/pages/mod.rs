@@ -43,6 +43,7 @@
 //! at 2,048 chunks each; where memory is short, at all. Records: 32 bytes a chunk, 40 a handle, 32 a mapping, 4 a
 //! page of addresses.
 
+mod attempt;
 #[cfg(test)]
 mod bound_tests;
 mod calls;
@@ -57,10 +58,11 @@ mod policy;
 mod release;
 mod table;
 
+pub use attempt::PageAttempt;
 pub use calls::PageDriver;
 pub use config::{Backing, PageConfig};
 pub use page_calls::PageCall;
-pub use plan::{PageAttempt, PagePlan};
+pub use plan::PagePlan;
 pub use release::PageStats;
 pub use table::{Handle, Mapping, PageEntry, PageTables};
 

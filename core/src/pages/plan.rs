@@ -13,82 +13,15 @@ use super::idle::Wanted;
 use super::page_calls::{MappingList, Phase};
 use super::table::{HandleState, MappingState};
 use super::{Link, PagePool};
-use crate::best_fit::Progress;
-use crate::block::{ChunkHandle, Grant, Request};
-use crate::engine::{Chunk, Found, LOOKS, LOOKS_BEFORE_GROWTH, Need, Stored};
-use crate::error::{AllocError, Cause};
+use crate::block::{Grant, Request};
+use crate::engine::{Found, LOOKS, Need, Stored};
+use crate::error::Cause;
 use crate::stream::{StreamId, StreamPoint};
-use crate::units::{Addr, AddrRange};
+use crate::units::AddrRange;
 use heapless::Vec;
 
 /// Gaps of a layout that are backed at a time, at most.
 const MAX_GAPS: usize = 64;
-
-/// The place asked for.
-#[derive(Clone, Copy, Debug)]
-struct At {
-    start: Addr,
-    /// A chunk close to it.
-    near: Option<ChunkHandle>,
-    /// Whether queued work of the request's stream may use the place still.
-    on_stream: bool,
-}
-
-/// How far one allocation has come. Belongs to the thread that allocates.
-#[derive(Clone, Copy, Debug)]
-pub struct PageAttempt {
-    request: Request,
-    /// Where the block must begin.
-    place: Option<At>,
-    /// Plans of this attempt that were refused.
-    refusals: u8,
-    /// Cached mappings were unmapped for it.
-    forgot: bool,
-}
-
-impl From<Request> for PageAttempt {
-    fn from(request: Request) -> Self {
-        Self::new(request)
-    }
-}
-
-impl PageAttempt {
-    /// The start of an allocation.
-    pub const fn new(request: Request) -> Self {
-        Self {
-            request,
-            place: None,
-            refusals: 0,
-            forgot: false,
-        }
-    }
-
-    /// The start of an allocation at exactly this place, mapping and moving pages if need be; see
-    /// [`BestFit::alloc_at`](crate::BestFit::alloc_at). It fails with [`AllocError::PlaceTaken`] if some of the place does not serve.
-    pub const fn at(range: AddrRange, near: Option<ChunkHandle>, stream: Option<StreamId>) -> Self {
-        let request = Request::new(range.bytes());
-        let mut attempt = Self::new(match stream {
-            Some(stream) => request.on(stream),
-            None => request,
-        });
-        attempt.place = Some(At {
-            start: range.start(),
-            near,
-            on_stream: stream.is_some(),
-        });
-        attempt
-    }
-
-    /// What is asked for.
-    pub const fn request(&self) -> &Request {
-        &self.request
-    }
-
-    /// A plan of this attempt failed. The next one moves all it can; there is no third.
-    pub const fn plan_failed(&mut self) {
-        self.refusals = self.refusals.saturating_add(1);
-    }
-}
 
 /// Driver calls to make, and leave to make them: what they touch belongs to the plan.
 ///
@@ -174,7 +107,7 @@ impl PagePlan {
 
 /// What a plan is for.
 #[derive(Clone, Copy, Debug)]
-enum Purpose {
+pub(super) enum Purpose {
     /// To give memory back.
     Release,
     /// A block.
@@ -201,184 +134,19 @@ pub(super) enum Bar {
 
 /// A place for a block, and what may be done for it.
 #[derive(Clone, Copy)]
-struct Spot<'r> {
-    found: Found,
-    need: Need,
-    request: &'r Request,
+pub(super) struct Spot<'r> {
+    pub(super) found: Found,
+    pub(super) need: Need,
+    pub(super) request: &'r Request,
     /// Whose idle memory may come to it: the request's own stream's, or what nobody uses.
-    user: Option<&'r Request>,
+    pub(super) user: Option<&'r Request>,
     /// Pages behind it that are to get memory, too.
-    ahead: u32,
+    pub(super) ahead: u32,
     /// The driver has no more memory.
-    squeeze: bool,
+    pub(super) squeeze: bool,
 }
 
 impl PagePool<'_> {
-    /// Goes on with an allocation.
-    pub(super) fn advance_attempt(&mut self, attempt: &mut PageAttempt) -> Progress<PagePlan> {
-        let request = attempt.request;
-        let need = match self.chunks.meet(&request) {
-            Ok(need) => need,
-            Err(error) => return Progress::Failed(error),
-        };
-        if attempt.refusals > 1 || self.chunks.exceeds_limit(need) {
-            // The driver said no, unless it was a limit lowered meanwhile.
-            let cause = if self.room_bytes() == 0 {
-                Cause::Limit
-            } else {
-                Cause::SubAllocator
-            };
-            return self.failed(need, &request, Bar::Memory(cause));
-        }
-        let squeeze = attempt.refusals > 0;
-        if squeeze {
-            self.refused_bytes = self.chunks.taken_bytes();
-        }
-        let progress = match attempt.place {
-            Some(at) => self.advance_at(need, &request, at, squeeze),
-            None => self.advance_anywhere(need, &request, squeeze),
-        };
-        match progress {
-            Ok(progress) => progress,
-            Err(Bar::Busy) if attempt.place.is_some() => Progress::Failed(AllocError::PlaceTaken),
-            // Cached mappings use the records: those of some are enough for this attempt.
-            Err(Bar::Pages) if !attempt.forgot => {
-                attempt.forgot = true;
-                match self.plan_forgetting() {
-                    Some(plan) => Progress::Plan(plan),
-                    None => self.failed(need, &request, Bar::Pages),
-                }
-            }
-            Err(bar) => self.failed(need, &request, bar),
-        }
-    }
-
-    /// The best place, wherever memory is; where memory is short, one that has some.
-    fn advance_anywhere(
-        &mut self,
-        need: Need,
-        request: &Request,
-        squeeze: bool,
-    ) -> Result<Progress<PagePlan>, Bar> {
-        let pages = need.size.div_ceil(self.page);
-        let short = squeeze || pages > self.room_pages();
-        if short && self.chunks.streams.with_point() > 0 && self.chunks.streams.moved() {
-            self.chunks.sweep();
-        }
-        let looks = if short { u32::MAX } else { LOOKS_BEFORE_GROWTH };
-        let (found, ahead) = match self.search_fully(need, request, looks) {
-            Some(found) => (found, 0),
-            None => self.grow_range(need, request, false).or_else(|bar| {
-                let found = self.search_fully(need, request, u32::MAX);
-                found.map(|found| (found, 0)).ok_or(bar)
-            })?,
-        };
-        let place = Spot {
-            found,
-            need,
-            request,
-            user: Some(request),
-            ahead,
-            squeeze,
-        };
-        if short && let Some(progress) = self.advance_backed(place) {
-            return progress;
-        }
-        match self.serve(place) {
-            Err(Bar::Busy) => self.advance_elsewhere(place),
-            Err(Bar::Memory(cause)) => {
-                let (pages, page) = (&self.pages, self.page);
-                let has_memory = |chunk: &Chunk| {
-                    !chunk.is_hollow() || pages.is_backed_between(chunk.start, chunk.end(), page)
-                };
-                let found = self.chunks.join_for(need, request, u32::MAX, has_memory);
-                let found = found.ok_or(Bar::Memory(cause))?;
-                self.serve(Spot {
-                    found,
-                    ahead: 0,
-                    ..place
-                })
-            }
-            served => served,
-        }
-    }
-
-    /// A place that has memory.
-    fn advance_backed(&mut self, place: Spot<'_>) -> Option<Result<Progress<PagePlan>, Bar>> {
-        let found = self.search_backed(place.need, place.request)?;
-        Some(self.serve(Spot {
-            found,
-            ahead: 0,
-            ..place
-        }))
-    }
-
-    /// A place that has memory, or the end of the range, as if what is free there were in use.
-    fn advance_elsewhere(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, Bar> {
-        if let Some(progress) = self.advance_backed(place) {
-            return progress;
-        }
-        let (found, ahead) = self
-            .grow_range(place.need, place.request, true)
-            .map_err(|_| Bar::Busy)?;
-        self.serve(Spot {
-            found,
-            ahead,
-            ..place
-        })
-    }
-
-    /// One place.
-    fn advance_at(
-        &mut self,
-        need: Need,
-        request: &Request,
-        at: At,
-        squeeze: bool,
-    ) -> Result<Progress<PagePlan>, Bar> {
-        let range = AddrRange::of_chunk(at.start, request.bytes);
-        if !self.config.addresses.contains(range) {
-            return Err(Bar::Busy);
-        }
-        let (_, end) = self.granules_of(range);
-        self.grow_range_to(end).ok_or(Bar::Table)?;
-        let stream = at.on_stream.then_some(request.stream);
-        if stream.is_none() {
-            self.chunks.sweep();
-        }
-        let found = self.chunks.find_place(range, need.size, at.near, stream);
-        self.serve(Spot {
-            found: found.ok_or(Bar::Busy)?,
-            need,
-            request,
-            user: at.on_stream.then_some(request),
-            ahead: 0,
-            squeeze,
-        })
-    }
-
-    /// The block, or the plan for it.
-    fn serve(&mut self, place: Spot<'_>) -> Result<Progress<PagePlan>, Bar> {
-        let chunk = self.chunks.table.at(place.found.link);
-        let start = chunk.start + place.found.padding;
-        if !chunk.is_hollow() || self.is_backed_between(start, start + place.need.size) {
-            // With memory behind the whole range no mark is of use any more.
-            let hollow = self.plans > 0 || self.chunks.counters.reserved < u64::from(self.end());
-            self.chunks
-                .table
-                .at_mut(place.found.link)
-                .set_hollow(hollow);
-            let taken = self.chunks.take(place.found, place.need, place.request);
-            return taken.map(Progress::Ready).map_err(|_| Bar::Table);
-        }
-        let mut plan = self.build(place, (0, 0), Purpose::Block(*place.request))?;
-        if self.next_call(&mut plan).is_some() {
-            return Ok(Progress::Plan(plan));
-        }
-        let cause = Bar::Memory(Cause::Limit);
-        self.finish(plan).map(Progress::Ready).ok_or(cause)
-    }
-
     /// How many times [`plan_forgetting`](Self::plan_forgetting) sees all cached mappings; 0 if there is none.
     pub(super) fn searches_for_cached(&self) -> u32 {
         let mappings = &self.pages.mappings;
@@ -404,18 +172,6 @@ impl PagePool<'_> {
         }
         self.plans += 1;
         Some(plan)
-    }
-
-    fn failed(&mut self, need: Need, request: &Request, bar: Bar) -> Progress<PagePlan> {
-        Progress::Failed(match bar {
-            Bar::Table => self.chunks.table_full(),
-            Bar::Pages => AllocError::PagesFull {
-                handles: self.pages.handles.capacity(),
-                mappings: self.pages.mappings.capacity(),
-            },
-            Bar::Busy => self.out_of_memory(need, request, Cause::Pending),
-            Bar::Memory(cause) => self.out_of_memory(need, request, cause),
-        })
     }
 
     /// Plans that put memory behind the unmapped addresses of a range of a layout; see
@@ -485,7 +241,7 @@ impl PagePool<'_> {
         self.build(place, outside, purpose).ok()
     }
 
-    fn build(
+    pub(super) fn build(
         &mut self,
         place: Spot<'_>,
         outside: (u32, u32),
