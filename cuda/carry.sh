@@ -31,7 +31,7 @@ put() {
 }
 
 cargo test -p larder-cuda --test all --test conformance --no-run --message-format=json | built >"$work/tests"
-cargo bench --profile "$profile" -p larder-cuda --bench driver_calls --bench host_pairs --no-run --message-format=json | built >"$work/programs"
+cargo bench --profile "$profile" -p larder-cuda -p larder-benches --bench driver_calls --bench host_pairs --no-run --message-format=json | built >"$work/programs"
 cargo build --profile "$profile" -p larder-cli -p larder-cuda-c-api
 while read -r name path; do put "$path" "bin/test-$name"; done <"$work/tests"
 while read -r name path; do put "$path" "bin/$name"; done <"$work/programs"

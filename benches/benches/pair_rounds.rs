@@ -2,28 +2,36 @@
 //!
 //! `cargo bench -p larder-benches --bench pair_rounds [-- --live 100,1000 --rounds 15]`
 //! prints a markdown table. One thread, no lock; what is asked and how it is
-//! checked: `larder_cli::pair`. `gpu-allocator`, whose time grows with the live
-//! blocks, is left out above 10 000 of them.
+//! checked: `larder_benches::pair`.
 //!
 //! Without `--bench`, as `cargo test --benches` runs it, it tries a few pairs only.
 
 #![deny(unsafe_code)]
 
-#[path = "pair/mod.rs"]
-mod contenders;
-
 use std::error::Error;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use larder_benches::pair::{
+    Bump, Churn, Failure, LIVE_RANGE, LarderPages, LarderRegion, OffsetAllocator, PairContender,
+    PairFault, PairScript, Runner,
+};
+use larder_benches::rounds::Rounds;
 use larder_cli::Table;
-use larder_cli::pair::{LIVE_RANGE, PairResult, PairScript, compare};
-
-use contenders::{BASELINE, KINDS};
 
 /// Any number will do.
 const SEED: u64 = 1;
+
+/// Untimed pairs before the first timed one, per live block: of the blocks placed by filling, in
+/// the order of addresses, one in fifty is left then.
+const SETTLING_PAIRS_PER_LIVE: u64 = 4;
+
+/// One in so many pairs of a round runs before the clock starts, to bring a contender's tables
+/// back into the caches that the one before it filled.
+const WARMING_SHARE: u64 = 8;
+
+/// The place of `offset-allocator` among the contenders: what all others are compared with.
+const BASELINE: usize = 1;
 
 /// Compares the host time of one pair, a free and an alloc, among allocators.
 #[derive(Debug, Parser)]
@@ -40,7 +48,7 @@ struct Args {
     rounds: usize,
     /// Timed pairs of each contender in each round
     #[arg(long, default_value_t = 200_000)]
-    pairs: usize,
+    pairs: u64,
     /// Given by `cargo bench`; without it a few pairs are tried and that is all
     #[arg(long, hide = true)]
     bench: bool,
@@ -50,8 +58,7 @@ fn main() -> ExitCode {
     match print_table(Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // A closed stderr leaves nobody to tell.
-            let _ = writeln!(io::stderr(), "error: {error}");
+            eprintln!("error: {error}");
             ExitCode::FAILURE
         }
     }
@@ -71,15 +78,10 @@ fn print_table(mut args: Args) -> Result<(), Box<dyn Error>> {
     ];
     let mut table = Table::new(headings);
     for live in args.live {
-        for result in compare_all(live, args.rounds, args.pairs)? {
-            table.row([
-                result.live.to_string(),
-                result.contender.to_owned(),
-                format!("{:.1}", result.ns_per_pair_median),
-                format!("{:.2}", result.ratio_to_offset_allocator_median),
-                format!("{:.2}", result.ratio_min),
-                format!("{:.2}", result.ratio_max),
-            ]);
+        let script = PairScript::try_new(live, SEED)
+            .ok_or_else(|| format!("{live} live blocks: not within {LIVE_RANGE:?}"))?;
+        for row in rows(&script, args.rounds, args.pairs.max(1))? {
+            table.row(row);
         }
     }
     let (rounds, pairs) = (args.rounds, args.pairs);
@@ -88,22 +90,56 @@ fn print_table(mut args: Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// All contenders that run at so many live blocks.
-fn compare_all(
-    live: usize,
-    rounds: usize,
-    pairs_per_round: usize,
-) -> Result<Vec<PairResult>, Box<dyn Error>> {
-    let script = PairScript::try_new(live, SEED)
-        .ok_or_else(|| format!("{live} live blocks: not within {LIVE_RANGE:?}"))?;
-    let kinds = KINDS.into_iter().filter(|kind| live <= kind.max_live);
-    let kinds: Vec<_> = kinds.collect();
-    let baseline = kinds.iter().position(|kind| kind.name == BASELINE);
-    let baseline = baseline.ok_or("offset-allocator runs everywhere")?;
-    let mut tables = vec![Vec::new(); kinds.len()];
-    let mut runners = Vec::new();
-    for (kind, table) in kinds.into_iter().zip(&mut tables) {
-        runners.push(kind.build(&script, table)?);
+/// Runs all contenders and returns the rows of the table.
+fn rows(script: &PairScript, rounds: usize, pairs: u64) -> Result<Vec<[String; 6]>, Failure> {
+    let (mut first_table, mut second_table) = (Vec::new(), Vec::new());
+    let mut runners = [
+        filled("the loop alone", Ok(Bump::default()), script)?,
+        filled("offset-allocator", OffsetAllocator::try_new(script), script)?,
+        filled(
+            "larder",
+            LarderRegion::try_new(script, &mut first_table),
+            script,
+        )?,
+        filled(
+            "larder-paged",
+            LarderPages::try_new(script, &mut second_table),
+            script,
+        )?,
+    ];
+    for runner in &mut runners {
+        runner.run(SETTLING_PAIRS_PER_LIVE * script.live() as u64)?;
     }
-    Ok(compare(runners, baseline, rounds, pairs_per_round)?)
+    let times = Rounds::run(&mut runners, rounds, |runner| {
+        runner.run(pairs / WARMING_SHARE)?;
+        Ok(runner.run(pairs)?.as_secs_f64() * 1e9 / pairs as f64)
+    })?;
+    let mut rows = Vec::new();
+    for (place, runner) in runners.into_iter().enumerate() {
+        let ratios = times.ratios(place, BASELINE);
+        rows.push([
+            script.live().to_string(),
+            runner.name().to_owned(),
+            format!("{:.1}", times.median(place)),
+            format!("{:.2}", ratios.median),
+            format!("{:.2}", ratios.min),
+            format!("{:.2}", ratios.max),
+        ]);
+        runner.finish()?;
+    }
+    Ok(rows)
+}
+
+/// A contender with the script's live blocks.
+fn filled<'a, C: PairContender + 'a>(
+    name: &'static str,
+    contender: Result<C, String>,
+    script: &'a PairScript,
+) -> Result<Box<dyn Runner + 'a>, Failure> {
+    let contender = contender.map_err(|text| Failure {
+        contender: name,
+        live: script.live(),
+        fault: PairFault::Setup(text),
+    });
+    Ok(Box::new(Churn::try_new(name, contender?, script)?))
 }

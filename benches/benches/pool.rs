@@ -1,23 +1,28 @@
-//! Host time of one pair, an alloc and a free, of the LRU pool, by criterion: upstream's six sizes in
+//! Host time of one pair, an alloc and a free, of the LRU pool, in alternated rounds: upstream's six sizes in
 //! turn, with limits of 1, 100 and ones that grow. Upstream's rows are of its model, whose few kept
 //! buffers stand in a vector, and take no lock.
 //!
-//! `cargo bench -p larder-benches --bench pool [-- --quick]`. One thread; ours takes its lock. The
+//! `cargo bench -p larder-benches --bench pool` prints a markdown table. One thread; ours takes its lock. The
 //! sub-allocator adds and subtracts numbers, so a miss shows the pool's own cost and none of a driver's.
+//!
+//! Without `--bench`, as `cargo test --benches` runs it, it tries a few pairs only.
 
 #![deny(unsafe_code)]
 
 use std::cell::Cell;
+use std::error::Error;
 use std::hint::black_box;
+use std::time::Instant;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use larder_benches::rounds::Rounds;
+use larder_cli::Table;
 use larder_core::pool::{Pool, PoolAllocator, PoolConfig, PoolCounters};
 use larder_core::{
     Addr, AddrRange, Align, BlockAllocator, GrowRequest, Request, SubAllocError, SubAllocator,
 };
 use larder_model::tensorflow::pool as upstream;
 
-/// Those of upstream's own benchmark of allocators.
+/// The sizes of upstream's own benchmark of allocators.
 const SIZES: [u64; 6] = [256, 4096, 16_384, 524_288, 512, 1_048_576];
 
 /// Gives ascending addresses and counts what is out.
@@ -43,67 +48,99 @@ impl SubAllocator for Numbers {
     }
 }
 
-fn pool(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("pool");
-    group.throughput(Throughput::Elements(SIZES.len() as u64));
-    for (name, limit, auto_resize) in [
-        ("tensorflow, limit 1", 1, false),
-        ("tensorflow, limit 100", 100, false),
-        ("tensorflow, auto from 1", 1, true),
-    ] {
-        let pool = upstream::PoolAllocator::new(
-            name,
-            limit,
-            auto_resize,
-            upstream::NO_ROUNDING,
-            Numbers::default(),
-        );
-        let Some(mut pool) = pool else {
-            panic!("{name}: a limit above 0")
-        };
-        group.bench_function(name, |bencher| {
-            bencher.iter(|| {
-                for bytes in SIZES {
-                    match pool.alloc(black_box(bytes), Align::ONE) {
-                        Some(block) => pool.free(block),
-                        None => panic!("{name}: refused"),
-                    }
-                }
-            });
-        });
-        report(name, pool.counters(), pool.limit_buffers());
-        pool.clear();
-        assert_eq!(pool.source().out_bytes.get(), 0, "{name} lost a buffer");
-    }
-    for (name, config) in [
-        ("default, auto from 1", PoolConfig::new(1, u64::MAX)),
-        ("default", PoolConfig::default()),
-    ] {
-        let pool = match Pool::new(config, 511) {
-            Ok(pool) => PoolAllocator::<_>::new(pool, Numbers::default()),
-            Err(error) => panic!("{name}: {error}"),
-        };
-        group.bench_function(name, |bencher| {
-            bencher.iter(|| {
-                for bytes in SIZES {
-                    match pool.alloc(black_box(&Request::new(bytes))) {
-                        Ok(grant) => pool.free(grant.block).unwrap_or_else(|_| panic!("refused")),
-                        Err(error) => panic!("{name}: {error}"),
-                    }
-                }
-            });
-        });
-        report(name, pool.counters(), pool.report().limit_buffers);
-        pool.trim();
-        assert_eq!(pool.source().out_bytes.get(), 0, "{name} lost a buffer");
-    }
-    group.finish();
+/// A pool, upstream's or ours, and its name in the table.
+enum Contender {
+    Upstream(&'static str, upstream::PoolAllocator<Numbers>),
+    Ours(&'static str, Box<PoolAllocator<Numbers>>),
 }
 
-fn report(name: &str, counters: PoolCounters, limit_buffers: u32) {
-    println!("{name}: {counters:?}, limit {limit_buffers}");
-    assert_eq!(counters.put, counters.from_pool + counters.allocated);
+impl Contender {
+    fn upstream(name: &'static str, limit: u32, auto_resize: bool) -> Result<Self, String> {
+        let rounding = upstream::NO_ROUNDING;
+        let pool =
+            upstream::PoolAllocator::new(name, limit, auto_resize, rounding, Numbers::default());
+        Ok(Self::Upstream(name, pool.ok_or("a limit of 0")?))
+    }
+
+    fn ours(name: &'static str, config: PoolConfig) -> Result<Self, Box<dyn Error>> {
+        let pool = Pool::new(config, 511)?;
+        let pool = PoolAllocator::new(pool, Numbers::default());
+        Ok(Self::Ours(name, Box::new(pool)))
+    }
+
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Upstream(name, _) | Self::Ours(name, _) => name,
+        }
+    }
+
+    /// Runs each size in turn `times` times; returns the nanoseconds of a pair.
+    fn time(&mut self, times: usize) -> Result<f64, Box<dyn Error>> {
+        let start = Instant::now();
+        for bytes in (0..times).flat_map(|_| SIZES) {
+            match self {
+                Self::Upstream(_, pool) => {
+                    let block = pool.alloc(black_box(bytes), Align::ONE);
+                    pool.free(block.ok_or("refused")?);
+                }
+                Self::Ours(_, pool) => {
+                    let grant = pool.alloc(black_box(&Request::new(bytes)))?;
+                    pool.free(grant.block).map_err(|rejected| rejected.error)?;
+                }
+            }
+        }
+        Ok(start.elapsed().as_nanos() as f64 / (times * SIZES.len()) as f64)
+    }
+
+    /// The counters and the limit in buffers; gives every kept buffer back, and checks that none is lost.
+    fn finish(&mut self) -> Result<(PoolCounters, u32), String> {
+        let (counters, limit_buffers, out_bytes) = match self {
+            Self::Upstream(_, pool) => {
+                let seen = (pool.counters(), pool.limit_buffers());
+                pool.clear();
+                (seen.0, seen.1, pool.source().out_bytes.get())
+            }
+            Self::Ours(_, pool) => {
+                let seen = (pool.counters(), pool.report().limit_buffers);
+                pool.trim();
+                (seen.0, seen.1, pool.source().out_bytes.get())
+            }
+        };
+        if out_bytes != 0 || counters.put != counters.from_pool + counters.allocated {
+            return Err(format!(
+                "{}: {out_bytes} bytes are lost, {counters:?}",
+                self.name()
+            ));
+        }
+        Ok((counters, limit_buffers))
+    }
 }
 
-criterion_group!(benches, pool);
-criterion_main!(benches);
+fn main() -> Result<(), Box<dyn Error>> {
+    let measures = std::env::args().any(|argument| argument == "--bench");
+    let (rounds, times) = if measures { (15, 20_000) } else { (2, 100) };
+    let mut contenders = [
+        Contender::upstream("tensorflow, limit 1", 1, false)?,
+        Contender::upstream("tensorflow, limit 100", 100, false)?,
+        Contender::upstream("tensorflow, auto from 1", 1, true)?,
+        Contender::ours("larder, auto from 1", PoolConfig::new(1, u64::MAX))?,
+        Contender::ours("larder, default", PoolConfig::default())?,
+    ];
+    let measured = Rounds::run(&mut contenders, rounds, |contender| contender.time(times))?;
+    let headings = ["pool", "ns per pair", "from the pool", "limit in buffers"];
+    let mut table = Table::new(headings);
+    for (place, contender) in contenders.iter_mut().enumerate() {
+        let (counters, limit_buffers) = contender.finish()?;
+        table.row([
+            contender.name().to_owned(),
+            format!("{:.1}", measured.median(place)),
+            format!("{:.3}", counters.from_pool as f64 / counters.put as f64),
+            limit_buffers.to_string(),
+        ]);
+    }
+    println!(
+        "Medians of {rounds} alternated rounds.\n\n{}",
+        table.markdown()
+    );
+    Ok(())
+}

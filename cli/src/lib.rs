@@ -13,7 +13,6 @@
 //! * `snapshot` writes a replay for PyTorch's viewer.
 //! * [`plan`] packs lifetimes from CSV files and from the steps of traces.
 //! * `versus` builds and runs those programs, one for each global allocator.
-//! * [`pair`] is what benches measure beside other crates.
 #![deny(unsafe_code)]
 
 mod commands;
@@ -24,7 +23,6 @@ mod interrupt;
 pub mod numbers;
 mod ours;
 mod paged;
-pub mod pair;
 mod peers;
 pub mod plan;
 mod planned;

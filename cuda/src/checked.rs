@@ -103,7 +103,7 @@ enum Stack {
 /// # Cost
 /// Of an allocation and a free together, beside the allocator's: two to four fills each, two reads of
 /// guards (and one of the block where it waited), each read a wait of the host for the stream. `cargo bench
-/// -p larder-cuda --bench checked_pairs` counts them. [`check_all`](Self::check_all) is
+/// -p larder-benches --bench checked_pairs` counts them. [`check_all`](Self::check_all) is
 /// two reads a block.
 ///
 /// # Drop

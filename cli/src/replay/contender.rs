@@ -15,7 +15,7 @@ use crate::snapshot::Span;
 /// A block handed out by a contender: where it is, and how the contender finds
 /// its own record of it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Slot {
+pub(crate) struct Slot {
     /// First address of the block.
     pub(crate) address: u64,
     /// The contender's own name for the block; whatever it likes.

@@ -1,7 +1,7 @@
 //! Host time of a free and an alloc of device memory, beside the bare algorithm, and from several
 //! threads on streams of their own.
 //!
-//! `cargo bench -p larder-cuda --bench host_pairs [-- --live 1000 --rounds 15 --threads 2]` prints a
+//! `cargo bench -p larder-benches --bench host_pairs [-- --live 1000 --rounds 15 --threads 2]` prints a
 //! markdown table. Each thread keeps so many blocks, frees one at random and allocates another of a
 //! random size, 256 bytes to 64 KiB, as many of each power of two. All contenders take turns in each round.
 //! Only where captures are looked for does a pair call the driver, once (`DeviceConfig::check_captures`): else the
@@ -9,11 +9,16 @@
 
 mod beside;
 
+use std::error::Error;
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use clap::Parser;
+use larder_benches::rounds::Rounds;
+use larder_cli::Table;
+use larder_cli::random::Random;
 use larder_core::pages::{
     Backing, Handle, Mapping, PageCall, PageConfig, PageDriver, PageEntry, PagePool, PageTables,
 };
@@ -29,22 +34,10 @@ const CHUNKS: usize = 1 << 16;
 const RANGE_BYTES: u64 = 3 << 30;
 const PAGE_BYTES: u64 = 2 << 20;
 
-/// A generator of 64 bits.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 33
-    }
-
-    fn size(&mut self) -> u64 {
-        let base = 256 << (self.next() % 8);
-        base + self.next() % base
-    }
+/// 256 bytes to 64 KiB, as many of each power of two.
+fn size(random: &mut Random) -> u64 {
+    let base = 256 << random.below(8);
+    u64::from(base + random.below(base))
 }
 
 /// What is asked of a contender, drawn before the clock starts.
@@ -56,11 +49,11 @@ struct Script {
 
 impl Script {
     fn new(live: usize, pairs: usize, seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         Self {
-            first: (0..live).map(|_| random.size()).collect(),
+            first: (0..live).map(|_| size(&mut random)).collect(),
             pairs: (0..pairs)
-                .map(|_| (random.next() as usize % live, random.size()))
+                .map(|_| (random.index(live), size(&mut random)))
                 .collect(),
         }
     }
@@ -74,13 +67,9 @@ trait Side {
 
 /// Runs a script; gives the time of its pairs, or nothing if memory was short.
 fn run(side: &mut impl Side, script: &Script, start: &Barrier) -> Option<(Instant, Instant)> {
-    let mut blocks: Vec<Option<Block>> = Vec::new();
-    let first: Option<Vec<_>> = script
-        .first
-        .iter()
-        .map(|bytes| side.alloc(*bytes))
-        .collect();
-    blocks.extend(first?.into_iter().map(Some));
+    let first = script.first.iter().map(|bytes| side.alloc(*bytes));
+    let first: Option<Vec<Block>> = first.collect();
+    let mut blocks: Vec<Option<Block>> = first?.into_iter().map(Some).collect();
     start.wait();
     let begun = Instant::now();
     let mut short = false;
@@ -210,13 +199,6 @@ impl Contender {
         }
     }
 
-    fn threads(self) -> usize {
-        match self {
-            Self::Device { threads, .. } => threads,
-            _ => 1,
-        }
-    }
-
     /// The time of all pairs, from the first thread's start to the last one's end.
     fn time(self, context: &Context, scripts: &[Script]) -> Option<Duration> {
         match self {
@@ -281,61 +263,40 @@ fn give<T>(table: &'static mut [T]) {
     drop(unsafe { Box::from_raw(table) });
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// What the command line asks for.
+/// Compares the host time of a free and an alloc of device memory.
+#[derive(Debug, Parser)]
 struct Args {
+    /// Live blocks of a thread
+    #[arg(long, value_delimiter = ',', default_value = "100,1000,10000", value_parser = at_least_one)]
     live: Vec<usize>,
+    /// Rounds; in each, every contender runs once
+    #[arg(long, default_value_t = 15)]
     rounds: usize,
+    /// Pairs of each thread in each round
+    #[arg(long, default_value_t = 200_000, value_parser = at_least_one)]
     pairs: usize,
-    threads: Vec<usize>,
-    /// One contender only, for counting its instructions.
+    /// Threads of the contenders with several; by default 2, 4, 8 and 16, as far as there are cores
+    #[arg(long, value_delimiter = ',', value_parser = at_least_one)]
+    threads: Option<Vec<usize>>,
+    /// Only the contender of this place in the table, from 0, for counting its instructions
+    #[arg(long)]
     only: Option<usize>,
+    /// Given by `cargo bench`; without it a few pairs are tried and that is all
+    #[arg(long, hide = true)]
+    bench: bool,
 }
 
-fn args() -> Result<Args, String> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut args = Args {
-        live: vec![100, 1_000, 10_000],
-        rounds: 15,
-        pairs: 200_000,
-        threads: [2, 4, 8, 16].into_iter().filter(|n| *n <= cores).collect(),
-        only: None,
-    };
-    let mut words = std::env::args().skip(1);
-    let mut is_bench = false;
-    while let Some(word) = words.next() {
-        let mut numbers = |least: usize| -> Result<Vec<usize>, String> {
-            let text = words.next().ok_or(format!("{word} wants a number"))?;
-            let numbers = text
-                .split(',')
-                .map(|number| number.parse().ok().filter(|number| *number >= least));
-            numbers
-                .collect::<Option<_>>()
-                .ok_or(format!("{word} {text}: give numbers of {least} or more"))
-        };
-        match word.as_str() {
-            "--bench" => is_bench = true,
-            "--live" => args.live = numbers(1)?,
-            "--threads" => args.threads = numbers(1)?,
-            "--only" => args.only = numbers(0)?.first().copied(),
-            "--rounds" => args.rounds = *numbers(1)?.first().unwrap_or(&15),
-            "--pairs" => args.pairs = *numbers(1)?.first().unwrap_or(&200_000),
-            other => {
-                return Err(format!(
-                    "{other}: not known; --live, --rounds, --pairs, --threads, --only"
-                ));
-            }
-        }
+fn at_least_one(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "give a number of 1 or more".to_owned())
+}
+
+impl Args {
+    fn threads(&self) -> Vec<usize> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let usual = [2, 4, 8, 16].into_iter().filter(|n| *n <= cores);
+        self.threads.clone().unwrap_or_else(|| usual.collect())
     }
-    if !is_bench {
-        // As a test: that it runs.
-        (args.live, args.rounds, args.pairs) = (vec![100], 1, 1_000);
-    }
-    Ok(args)
 }
 
 /// The allocator with the arenas that it comes with.
@@ -347,13 +308,8 @@ fn device(threads: usize, check_captures: bool) -> Contender {
     }
 }
 
-/// Where one thread's time stands in a round.
-const fn r_one(args: &Args) -> usize {
-    if args.only.is_some() { 0 } else { 2 }
-}
-
 fn main() -> ExitCode {
-    match table() {
+    match print_tables(Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -362,17 +318,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn table() -> Result<(), Box<dyn std::error::Error>> {
-    let args = args()?;
+fn print_tables(mut args: Args) -> Result<(), Box<dyn Error>> {
+    if !args.bench {
+        (args.live, args.rounds, args.pairs) = (vec![100], 1, 1_000);
+    }
     println!("{}\n", load_from_env()?);
     let context = Context::new(0)?;
+    let threads = args.threads();
     let mut contenders = vec![
         Contender::Bare,
         Contender::Locked,
         device(1, false),
         device(1, true),
     ];
-    contenders.extend(args.threads.iter().flat_map(|threads| {
+    contenders.extend(threads.iter().flat_map(|threads| {
         let always = Contender::Device {
             threads: *threads,
             arenas: ArenaPolicy::Always,
@@ -383,46 +342,52 @@ fn table() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(only) = args.only {
         contenders = contenders.into_iter().skip(only).take(1).collect();
     }
-    println!(
-        "Medians of {} alternated rounds of {} pairs a thread.\n",
-        args.rounds, args.pairs
-    );
-    println!(
-        "| live a thread | contender | ns a pair and thread | x bare | pairs in the same time, x one thread |"
-    );
-    println!("|---:|---|---:|---:|---:|");
-    let one = r_one(&args);
+    // Where one thread of the allocator stands.
+    let one = contenders
+        .iter()
+        .position(|contender| *contender == device(1, false))
+        .unwrap_or(0);
+    let headings = [
+        "live a thread",
+        "contender",
+        "ns a pair and thread",
+        "x bare",
+        "pairs in the same time, x one thread",
+    ];
+    let mut table = Table::new(headings);
     for &live in &args.live {
-        let max = args.threads.iter().copied().max().unwrap_or(1);
-        let scripts: Vec<_> = (0..max.max(1) as u64)
-            .map(|seed| Script::new(live, args.pairs, seed + 1))
+        let seeds = 1..=threads.iter().copied().max().unwrap_or(1) as u64;
+        let scripts: Vec<_> = seeds
+            .map(|seed| Script::new(live, args.pairs, seed))
             .collect();
-        let mut rounds: Vec<Vec<f64>> = Vec::new();
-        for _ in 0..args.rounds {
-            let times: Option<Vec<f64>> = contenders
-                .iter()
-                .map(|contender| Some(contender.time(&context, &scripts)?.as_nanos() as f64))
-                .collect();
-            rounds.push(times.ok_or("memory or a thread was short")?);
-        }
-        for (index, contender) in contenders.iter().enumerate() {
-            let of = |f: &dyn Fn(&[f64]) -> f64| median(rounds.iter().map(|r| f(r)).collect());
-            let ns = of(&|r| r[index] / args.pairs as f64);
-            let to_bare = of(&|r| r[index] / r[0]);
-            let threads = contender.threads() as f64;
-            let scaled = of(&|r| threads * r[one] / r[index]);
+        let times = Rounds::run(&mut contenders, args.rounds, |contender| {
+            let time = contender.time(&context, &scripts);
+            time.map(|time| time.as_nanos() as f64 / args.pairs as f64)
+                .ok_or("memory or a thread was short")
+        })?;
+        for (place, contender) in contenders.iter().enumerate() {
             let scaled = match contender {
-                Contender::Device { .. } => format!("{scaled:.2}"),
+                Contender::Device { threads, .. } => {
+                    format!("{:.2}", *threads as f64 / times.ratios(place, one).median)
+                }
                 _ => String::new(),
             };
-            println!(
-                "| {live} | {} | {ns:.1} | {to_bare:.2} | {scaled} |",
-                contender.name()
-            );
+            table.row([
+                live.to_string(),
+                contender.name(),
+                format!("{:.1}", times.median(place)),
+                format!("{:.2}", times.ratios(place, 0).median),
+                scaled,
+            ]);
         }
     }
+    let (rounds, pairs) = (args.rounds, args.pairs);
+    println!(
+        "Medians of {rounds} alternated rounds of {pairs} pairs a thread.\n\n{}",
+        table.markdown()
+    );
     match args.only {
         Some(_) => Ok(()),
-        None => beside::table(&context, &Script::new(args.live[0], 10 * args.pairs, 1)),
+        None => beside::print_table(&context, &Script::new(args.live[0], 10 * args.pairs, 1)),
     }
 }

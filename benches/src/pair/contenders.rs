@@ -1,5 +1,4 @@
-//! The contenders that need no other crate: ours, the ordered-set BFC, and the
-//! loop by itself.
+//! Ours, and the loop by itself.
 
 use std::ops::Range;
 
@@ -12,19 +11,17 @@ use larder_core::{
 };
 
 use super::{PairContender, PairScript};
-use crate::peers::{Device, OrderedSet, RegionPolicy, SplitRule, XLA_SPLIT};
-use crate::replay::{Contender, Slot};
 
 /// Where our region starts; any granule will do.
 const REGION_START: u64 = 0x10000;
 
 /// `larder-core`'s BFC over one region; blocks are freed by handle.
-pub struct Larder<'t> {
+pub struct LarderRegion<'t> {
     bfc: RegionPool<'t>,
     pool: Range<u64>,
 }
 
-impl<'t> Larder<'t> {
+impl<'t> LarderRegion<'t> {
     /// A BFC for the script's pool, over `table`, whose length becomes the script's number of
     /// records.
     ///
@@ -46,7 +43,7 @@ impl<'t> Larder<'t> {
     }
 }
 
-impl PairContender for Larder<'_> {
+impl PairContender for LarderRegion<'_> {
     type Block = Block;
 
     #[inline]
@@ -82,7 +79,7 @@ impl PairContender for Larder<'_> {
     }
 }
 
-/// Page of [`LarderPaged`].
+/// Page of [`LarderPages`].
 const PAGE_BYTES: u64 = 2 << 20;
 
 /// A driver that grants everything.
@@ -96,12 +93,12 @@ impl PageDriver for Willing {
 
 /// `larder-core`'s BFC over pages that may move, and need not: the whole pool is mapped before the
 /// first pair.
-pub struct LarderPaged<'t> {
+pub struct LarderPages<'t> {
     paged: Shared<PagePool<'t>, Willing>,
     pool: Range<u64>,
 }
 
-impl<'t> LarderPaged<'t> {
+impl<'t> LarderPages<'t> {
     /// A mapped pool for the script, over `table`. Its page tables live as long as the program.
     ///
     /// # Errors
@@ -133,7 +130,7 @@ impl<'t> LarderPaged<'t> {
     }
 }
 
-impl PairContender for LarderPaged<'_> {
+impl PairContender for LarderPages<'_> {
     type Block = Block;
 
     #[inline]
@@ -165,66 +162,6 @@ impl PairContender for LarderPaged<'_> {
             return Ok(());
         }
         Err(format!("{report:?}"))
-    }
-}
-
-/// The ordered-set BFC over one region.
-pub struct OrderedSetBfc {
-    bfc: OrderedSet,
-    pool: Range<u64>,
-}
-
-impl OrderedSetBfc {
-    /// Plain best fit that always splits.
-    #[must_use]
-    pub fn always_split(script: &PairScript) -> Self {
-        Self::new(SplitRule::Always, script.pool_bytes())
-    }
-
-    /// XLA's split rule.
-    #[must_use]
-    pub fn xla_one_region(script: &PairScript) -> Self {
-        Self::new(XLA_SPLIT, script.pool_bytes())
-    }
-
-    fn new(split: SplitRule, pool_bytes: u64) -> Self {
-        let limit_bytes = Some(pool_bytes);
-        let device = Device::new(limit_bytes);
-        Self {
-            bfc: OrderedSet::new(split, RegionPolicy::One, limit_bytes, device),
-            pool: 0..pool_bytes,
-        }
-    }
-}
-
-impl PairContender for OrderedSetBfc {
-    type Block = Slot;
-
-    #[inline]
-    fn alloc(&mut self, bytes: u32) -> Option<Slot> {
-        self.bfc.alloc(u64::from(bytes))
-    }
-
-    #[inline]
-    fn free(&mut self, block: Slot) -> Option<()> {
-        self.bfc.free(block);
-        Some(())
-    }
-
-    fn address(&self, block: &Slot) -> u64 {
-        block.address
-    }
-
-    fn pool(&self) -> Range<u64> {
-        self.pool.clone()
-    }
-
-    /// One block as large as the pool fits only into one free chunk.
-    fn check_empty(&mut self) -> Result<(), String> {
-        let whole = self.bfc.alloc(self.pool.end);
-        let slot = whole.ok_or("the pool is not one free chunk")?;
-        self.bfc.free(slot);
-        Ok(())
     }
 }
 

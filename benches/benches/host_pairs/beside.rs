@@ -9,10 +9,12 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use larder_cli::Table;
+use larder_cli::random::Random;
 use larder_core::{Block, StreamId};
 use larder_cuda::{Context, DeviceAllocator, DeviceConfig};
 
-use crate::{Locked, OnStream, RANGE_BYTES, Random, Script, Side};
+use crate::{Locked, OnStream, RANGE_BYTES, Script, Side};
 
 const MIB: u64 = 1 << 20;
 const LIMIT_BYTES: u64 = 2048 * MIB;
@@ -20,11 +22,11 @@ const MOST_BYTES: u64 = LIMIT_BYTES / 8 * 7;
 
 /// Frees and allocates large blocks until the other thread is done. Gives how many it allocated since that began.
 fn move_pages(side: &mut impl Side, start: &Barrier, done: &AtomicBool) -> u64 {
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let mut blocks: Vec<(Block, u64)> = Vec::new();
     let (mut live, mut count, mut fills) = (0, 0, true);
     while !done.load(Ordering::Relaxed) {
-        let bytes = MIB + random.next() % (63 * MIB);
+        let bytes = MIB + u64::from(random.below(63 << 20));
         if live + bytes <= MOST_BYTES
             && let Some(block) = side.alloc(bytes)
         {
@@ -37,7 +39,7 @@ fn move_pages(side: &mut impl Side, start: &Barrier, done: &AtomicBool) -> u64 {
             start.wait();
             count = 0;
         }
-        let (block, bytes) = blocks.swap_remove(random.next() as usize % blocks.len());
+        let (block, bytes) = blocks.swap_remove(random.index(blocks.len()));
         side.free(block);
         live -= bytes;
     }
@@ -68,8 +70,9 @@ fn time_calls(side: &mut impl Side, script: &Script, start: &Barrier) -> Vec<u64
     times
 }
 
-/// Prints a row with nothing beside the thread, and one with the other.
-fn rows<S: Side + Send>(
+/// Adds a row with nothing beside the thread, and one with the other.
+fn add_rows<S: Side + Send>(
+    table: &mut Table,
     name: &str,
     script: &Script,
     side: impl Fn(usize) -> S,
@@ -85,21 +88,20 @@ fn rows<S: Side + Send>(
         });
         let blocks = blocks.map_err(|_| "the thread that moves pages panicked")?;
         let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize] as f64 / 1e3;
-        let [half, hundredth, thousandth, longest] = [0.5, 0.99, 0.999, 1.0].map(at);
-        println!(
-            "| {name} | {blocks} | {half:.1} | {hundredth:.1} | {thousandth:.1} | {longest:.1} |"
+        let figures = [0.5, 0.99, 0.999, 1.0].map(|part| format!("{:.1}", at(part)));
+        table.row(
+            [name.to_owned(), blocks.to_string()]
+                .into_iter()
+                .chain(figures),
         );
     }
     Ok(())
 }
 
-pub(crate) fn table(context: &Context, script: &Script) -> Result<(), Box<dyn Error>> {
+pub(crate) fn print_table(context: &Context, script: &Script) -> Result<(), Box<dyn Error>> {
     let calls = 2 * script.pairs.len();
-    println!(
-        "\nMicroseconds of {calls} calls of a thread, and large blocks that another allocates meanwhile.\n"
-    );
-    println!("| | large blocks | median | 99 % | 99.9 % | longest |");
-    println!("|---|---:|---:|---:|---:|---:|");
+    let headings = ["", "large blocks", "median", "99 %", "99.9 %", "longest"];
+    let mut table = Table::new(headings);
     let config = DeviceConfig {
         address_bytes: RANGE_BYTES,
         limit_bytes: LIMIT_BYTES,
@@ -108,14 +110,21 @@ pub(crate) fn table(context: &Context, script: &Script) -> Result<(), Box<dyn Er
     let memory = DeviceAllocator::with_config(context, config)?;
     let streams = [(); 3].map(|()| context.cudarc().new_stream());
     let streams = streams.into_iter().collect::<Result<Vec<_>, _>>()?;
-    rows("DeviceAllocator", script, |number| OnStream {
+    add_rows(&mut table, "DeviceAllocator", script, |number| OnStream {
         memory: memory.clone(),
         stream: streams[number].clone(),
     })?;
     let pool = Locked::pool(LIMIT_BYTES).ok_or("the tables are too small")?;
-    rows("over pages, without a driver", script, |number| {
-        Locked(&pool, StreamId::new(number as u8))
-    })?;
+    add_rows(
+        &mut table,
+        "over pages, without a driver",
+        script,
+        |number| Locked(&pool, StreamId::new(number as u8)),
+    )?;
     Locked::give(pool);
+    println!(
+        "\nMicroseconds of {calls} calls of a thread, and large blocks that another allocates meanwhile.\n\n{}",
+        table.markdown()
+    );
     Ok(())
 }

@@ -12,7 +12,7 @@ pub trait Runner {
     /// How many blocks are live between two calls.
     fn live(&self) -> usize;
 
-    /// Runs so many pairs and says how long they took.
+    /// Runs so many pairs and returns their time.
     ///
     /// # Errors
     /// If the contender fails one of them.

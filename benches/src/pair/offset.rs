@@ -3,22 +3,24 @@
 //! It counts in `u32`, here in granules: a request is its bytes divided by 256,
 //! rounded up.
 
-#![forbid(unsafe_code)]
-
 use std::ops::Range;
 
-use larder_cli::pair::{GRANULE_BYTES, PairContender, PairScript};
 use offset_allocator::{Allocation, Allocator};
 
+use super::{GRANULE_BYTES, PairContender, PairScript};
+
 /// The allocator over the script's pool.
-pub(crate) struct OffsetAllocator {
+pub struct OffsetAllocator {
     inner: Allocator,
     granules: u32,
 }
 
 impl OffsetAllocator {
-    /// With as many nodes as the script has records.
-    pub(crate) fn try_new(script: &PairScript) -> Result<Self, String> {
+    /// An allocator with as many nodes as the script has records.
+    ///
+    /// # Errors
+    /// If the pool has more granules than the crate can count.
+    pub fn try_new(script: &PairScript) -> Result<Self, String> {
         let granules = script.pool_bytes() / u64::from(GRANULE_BYTES);
         let granules = u32::try_from(granules).map_err(|error| error.to_string())?;
         let nodes = u32::try_from(script.records()).map_err(|error| error.to_string())?;

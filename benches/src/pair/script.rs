@@ -6,7 +6,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::random::Random;
+use larder_cli::random::Random;
 
 /// Smallest size.
 pub const MIN_BYTES: u32 = 256;

@@ -1,27 +1,30 @@
 //! Heaps without an operating system in alternated rounds, and how much of a region they can use.
 //!
 //! `cargo bench -p larder-benches --bench heap_rounds [-- --regions-mib 1,64 --rounds 15]` prints two
-//! markdown tables. One thread, each heap behind its lock; what is asked: `heap/script.rs`. Each
+//! markdown tables. One thread, each heap behind its lock; what is asked: `script.rs`. Each
 //! contender first runs each script once with all contents checked, and is warm from it.
 //!
 //! Without `--bench`, as `cargo test --benches` runs it, it tries a few requests only.
 
-#[path = "heap/mod.rs"]
-mod heaps;
+mod contenders;
+mod fault;
+mod mix;
+mod region;
+mod runner;
+mod script;
 
 use std::error::Error;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use larder_benches::rounds::Rounds;
 use larder_cli::Table;
-use larder_cli::numbers::median;
 
-use heaps::contenders::Kind;
-use heaps::fault::Fault;
-use heaps::mix::Mix;
-use heaps::runner::Runner;
-use heaps::script::Script;
+use contenders::Kind;
+use fault::Fault;
+use mix::Mix;
+
+use script::Script;
 
 /// Compares heaps for programs without an operating system.
 #[derive(Debug, Parser)]
@@ -50,8 +53,7 @@ fn main() -> ExitCode {
     match print_tables(Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // A closed stderr leaves nobody to tell.
-            let _ = writeln!(io::stderr(), "error: {error}");
+            eprintln!("error: {error}");
             ExitCode::FAILURE
         }
     }
@@ -99,95 +101,31 @@ fn times(args: &Args) -> Result<String, Box<dyn Error>> {
     ))
 }
 
-/// A contender in the rounds.
-struct Entry {
-    kind: Kind,
-    runner: Box<dyn Runner>,
-    /// Nanoseconds a request, round by round.
-    ns: Vec<f64>,
-    fault: Option<Fault>,
-}
-
-impl Entry {
-    /// A contender that has run the script once with all contents checked; a refusal there is kept.
-    fn try_new(kind: Kind, script: &Script, region_bytes: usize) -> Result<Self, Fault> {
-        let mut runner = kind.build(region_bytes)?;
-        let checked = match kind.is_heap {
-            true => runner.check(script),
-            false => Ok(()),
-        };
-        Ok(Self {
-            kind,
-            runner,
-            ns: Vec::new(),
-            fault: checked.err(),
-        })
-    }
-
-    fn run(&mut self, script: &Script) {
-        if self.fault.is_some() {
-            return;
-        }
-        // Once unmeasured: the one before has filled the caches.
-        let run = self
-            .runner
-            .run(script)
-            .and_then(|_| self.runner.run(script));
-        match run {
-            Ok(time) => self
-                .ns
-                .push(time.as_secs_f64() * 1e9 / script.ops.len() as f64),
-            Err(fault) => self.fault = Some(fault),
-        }
-    }
-}
-
-/// Runs all contenders and makes the rows of the table.
+/// Runs all contenders and returns the rows of the table. A contender without room for the script says so in its row.
 fn rows(script: &Script, region_bytes: usize, rounds: usize) -> Result<Vec<Vec<String>>, Fault> {
-    let mut entries = Kind::over(region_bytes)
-        .map(|kind| Entry::try_new(kind, script, region_bytes))
-        .collect::<Result<Vec<_>, _>>()?;
-    for round in 0..rounds {
-        let length = entries.len();
-        for turn in 0..length {
-            // There and back, so that nobody always runs after the same neighbour.
-            let place = match round.is_multiple_of(2) {
-                true => turn,
-                false => length - 1 - turn,
-            };
-            entries[place].run(script);
+    let (mut entries, mut rows) = (Vec::new(), Vec::new());
+    for kind in Kind::over(region_bytes) {
+        let mut runner = kind.build(region_bytes)?;
+        match kind.is_heap.then(|| runner.check(script)) {
+            Some(Err(fault)) => rows.push(vec![kind.name.to_owned(), fault.to_string()]),
+            _ => entries.push((kind, runner)),
         }
     }
-    let heaps = entries
-        .iter()
-        .filter(|entry| entry.kind.is_heap && entry.fault.is_none());
-    let best = heaps.min_by(|a, b| middle(&a.ns).total_cmp(&middle(&b.ns)));
-    let best = best.map_or(&[][..], |entry| &entry.ns);
-    Ok(entries.iter().map(|entry| row(entry, best)).collect())
-}
-
-fn row(entry: &Entry, best: &[f64]) -> Vec<String> {
-    let name = entry.kind.name.to_owned();
-    if let Some(fault) = entry.fault {
-        return vec![
-            name,
-            fault.to_string(),
-            String::new(),
-            String::new(),
-            String::new(),
-        ];
+    let times = Rounds::run(&mut entries, rounds, |(_, runner)| {
+        // Once unmeasured: the contender before has filled the caches.
+        runner.run(script)?;
+        let time = runner.run(script)?;
+        Ok::<_, Fault>(time.as_secs_f64() * 1e9 / script.ops.len() as f64)
+    })?;
+    let heaps = (0..entries.len()).filter(|&entry| entries[entry].0.is_heap);
+    let best = heaps.min_by(|&a, &b| times.median(a).total_cmp(&times.median(b)));
+    for (entry, (kind, _)) in entries.iter().enumerate() {
+        let ratios = times.ratios(entry, best.unwrap_or(entry));
+        let mut row = vec![kind.name.to_owned(), format!("{:.1}", times.median(entry))];
+        row.extend([ratios.median, ratios.min, ratios.max].map(|ratio| format!("{ratio:.2}")));
+        rows.push(row);
     }
-    let pairs = entry.ns.iter().zip(best);
-    let ratios: Vec<f64> = pairs.map(|(ns, best)| ns / best).collect();
-    let min = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-    let max = ratios.iter().copied().fold(0.0, f64::max);
-    let mut cells = vec![name, format!("{:.1}", middle(&entry.ns))];
-    cells.extend([middle(&ratios), min, max].map(|ratio| format!("{ratio:.2}")));
-    cells
-}
-
-fn middle(numbers: &[f64]) -> f64 {
-    median(numbers.to_vec()).unwrap_or(0.0)
+    Ok(rows)
 }
 
 fn shares(args: &Args) -> Result<String, Box<dyn Error>> {

@@ -2,19 +2,17 @@
 //!
 //! A [`PairScript`] draws sizes and victims once from a seed; a [`Churn`] fills one
 //! contender with live blocks and then, in each pair, frees a random live block
-//! and allocates one of the next size. [`compare`] runs many contenders in
-//! alternated rounds. One thread, no lock.
+//! and allocates one of the next size. One thread, no lock.
 //!
 //! Every contender is checked on the very run that was measured: its live blocks
 //! must not overlap, and once all are freed it must be whole again.
 //!
 //! Not a measure of fragmentation (that is `replay`), and nothing
-//! here touches the memory that the numbers name. Contenders from other crates live
-//! beside the bench targets, so that those crates stay development dependencies.
+//! here touches the memory that the numbers name.
 
 mod churn;
-mod compare;
 mod contenders;
+mod offset;
 mod script;
 #[cfg(test)]
 mod tests;
@@ -24,8 +22,8 @@ use std::ops::Range;
 use thiserror::Error;
 
 pub use churn::{Churn, Runner};
-pub use compare::{PairResult, compare, settle};
-pub use contenders::{Bump, Larder, LarderPaged, OrderedSetBfc};
+pub use contenders::{Bump, LarderPages, LarderRegion};
+pub use offset::OffsetAllocator;
 pub use script::{Cursor, GRANULE_BYTES, LIVE_RANGE, MAX_BYTES, MIN_BYTES, PairScript};
 
 /// An allocator whose pairs are measured.

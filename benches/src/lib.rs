@@ -1,0 +1,5 @@
+//! What the bench targets share: contenders that take turns, and the pairs of `pair_rounds`.
+#![deny(unsafe_code)]
+
+pub mod pair;
+pub mod rounds;
