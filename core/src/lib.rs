@@ -1,4 +1,4 @@
-//! Memory allocators as plain algorithms: no I/O, no OS, no allocation of their own.
+//! Memory allocators as plain algorithms: `no_std`, without I/O, and without allocations of their own.
 //!
 //! A global allocator for a program without an OS:
 //! ```
@@ -12,7 +12,7 @@
 //! # drop(words);
 //! ```
 //!
-//! Best fit over memory that has numbers, such as a buffer, a device's memory, a file:
+//! Best fit with coalescing over anything that has addresses or offsets, such as a buffer, device memory or a file:
 //! ```
 //! use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Request};
 //!
@@ -28,23 +28,22 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! | you want | take |
+//! | for | use |
 //! |---|---|
 //! | a heap without an OS | [`StaticHeap`], or [`Heap`] over a region of yours |
-//! | best fit with coalescing, for one thread | [`RegionPool`] |
-//! | the same for several threads, over memory that grows | [`Shared`] over a [`SubAllocator`] |
-//! | pages that move where a driver can map them | [`pages`] |
-//! | steps that repeat, recorded and planned | [`lifetime`] |
+//! | best fit with coalescing, in one thread | [`RegionPool`] |
+//! | the same in several threads, over memory that grows | [`Shared`] over a [`SubAllocator`] |
+//! | virtual memory whose physical pages move | [`pages`] |
+//! | repeated steps, recorded and planned | [`lifetime`] |
 //! | freed buffers kept for requests of the same size | [`pool`] |
-//! | counts, guards, quarantine around an allocator | [`decorate`] |
-//! | budgets inside budgets | [`limits`] |
-//! | values in blocks of any of these | [`typed`] |
+//! | counts, guards and quarantine around an allocator | [`decorate`] |
+//! | nested budgets | [`limits`] |
+//! | typed values in the blocks of any of these | [`typed`] |
 //!
 //! State lies in tables that the caller lends. [`pool`], [`decorate`], [`limits::LimitTree`] and
-//! [`lifetime::prmalloc`] come with the feature `alloc`: their tables are on the heap, reserved
-//! when a value is made, and nothing is allocated afterwards. [`small`] has the parts of the
-//! process heap, which is the crate `larder`; they are for front ends, and change as these need.
-//! `larder-cuda` has GPU memory.
+//! [`lifetime::prmalloc`] come with the feature `alloc`: they allocate their tables when a value is made, and nothing
+//! afterwards. [`small`] has the parts of the process heap, which is the crate `larder`; it changes as that crate
+//! needs. GPU memory is the crate `larder-cuda`.
 #![no_std]
 #![deny(unsafe_code)]
 

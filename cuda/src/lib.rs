@@ -1,5 +1,5 @@
-//! GPU memory for programs on [cudarc](https://docs.rs/cudarc), on NVIDIA's driver or on a stand-in that needs no
-//! GPU. On a GPU, an H200, it has run for a quarter of an hour.
+//! Stream-ordered GPU memory for programs on [cudarc](https://docs.rs/cudarc), on NVIDIA's driver or on a stand-in
+//! that needs no GPU. It has run on one GPU, an H200, for a quarter of an hour.
 //!
 //! ```no_run
 //! use larder_cuda::{Context, DeviceAllocator};
@@ -16,49 +16,45 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | type | memory | serves |
+//! | type | memory | for |
 //! |---|---|---|
-//! | [`DeviceAllocator`] | a device's, in the order of streams | programs |
-//! | [`StreamAllocator`] | any of those in the order of streams, chosen when the program runs | programs with a choice |
-//! | [`StreamMemory`] | one of them for one stream, as the core's trait; [`CheckedMemory`] guards it | decorators, a search for a bug |
-//! | [`DeviceTensorPool`] | a device's, planned from a program's steps, for one stream | programs |
-//! | [`DeviceBuffer`] | a device's, typed and freed when dropped | cudarc's functions, kernels |
-//! | [`SyncedMemory`] | both, copied when the other side wants it | programs that use both in turn |
-//! | [`VmemAllocator`], [`VmemBuffer`] | a device's, and the host's where that is full | programs that must not fail |
-//! | [`DeviceMemory`] | a device's, whole regions | `Shared` |
-//! | [`VirtualMemory`] | a device's, mapped by pages that can move | `Shared`, `Shared` |
-//! | [`PinnedBuffer`] | the host's, pinned, typed, from a [`PinnedAllocator`] | copies beside other work |
-//! | [`PinnedMemory`] | the host's, pinned | `Shared` |
-//! | [`ManagedMemory`] | the host's and the device's | `Shared` |
-//! | [`DriverPool`] | a device's, by the driver's own allocator | itself |
-//! | `ExportedBlock`, `ImportedBlock` | a block that several processes use (Unix) | programs, communication libraries |
+//! | [`DeviceAllocator`] | device, in stream order | programs |
+//! | [`DeviceBuffer`] | device, typed and freed when dropped | cudarc's functions, kernels |
+//! | [`PinnedBuffer`] of a [`PinnedAllocator`] | pinned host, typed | copies beside other work |
+//! | [`SyncedMemory`] | both, copied when the other side uses it | programs that alternate between host and device |
+//! | [`VmemAllocator`], [`VmemBuffer`] | device, and the host's where that is full | programs that must not fail |
+//! | [`DeviceTensorPool`] | device, planned from the steps of one stream | programs |
+//! | [`DriverPool`] | device, from the driver's own allocator | comparison, or use beside it |
+//! | `ExportedBlock`, `ImportedBlock` | device, shared with other processes (Unix) | programs, communication libraries |
+//! | [`StreamAllocator`] | any of these in stream order | programs that choose at run time |
+//! | [`StreamMemory`] | one of them on one stream, as the core's trait; [`CheckedMemory`] guards it | decorators, the search for a bug |
+//! | [`VirtualMemory`] | device, mapped by pages | `Shared`: a `PagePool`, or a `RegionPool` that grows at its end |
+//! | [`DeviceMemory`], [`PinnedMemory`], [`ManagedMemory`] | whole regions: device, pinned host, managed | `Shared`: a `RegionPool` |
 //!
-//! Several programs on one GPU, each by its control file: `job::Job`, with the feature `job`.
-//! How much a process, its tenants and their pools may hold, changed while they run: [`Limits`].
+//! [`Limits`] sets how much a process, its tenants and their pools may hold, at any time. `job::Job`, with the
+//! feature `job`, makes a program one of several on a GPU, each with a control file.
 //!
-//! The example `train` is a whole program: a network trained with kernels of its own, on typed memory in
-//! planned steps.
+//! The example `train` is a whole program: a network trained with its own kernels, on typed memory in planned steps.
 //!
 //! # Which driver
-//! The real one, unless [`driver::load`] or the variable `LARDER_CUDA_DRIVER` (`real`, `stand-in`,
-//! `auto`) says otherwise before the first context. The process has one driver, and cudarc uses the
-//! same.
+//! NVIDIA's, unless [`driver::load`] or the variable `LARDER_CUDA_DRIVER` (`real`, `stand-in`, `auto`) chooses
+//! another before the first context. A process has one driver, which cudarc uses too.
 //!
 //! # Versions of CUDA
-//! cudarc takes exactly one version of CUDA's interface. A program, or a library in it, names one by a
-//! feature of cudarc (`cudarc/cuda-12040`); this crate names none. If nobody does, it is that of `nvcc`, else
-//! the newest that cudarc knows. With two versions named cudarc does not compile ("the name `CUDA_VERSION` is
-//! defined multiple times"). The version says what cudarc may call. It need not be the driver's: what is
-//! called here is looked up at run time.
+//! cudarc is built for exactly one version of CUDA's interface. A program, or a library in it, may name one by a
+//! feature of cudarc (`cudarc/cuda-12040`); this crate names none. Otherwise it is the version of `nvcc`, or the
+//! newest that cudarc knows. With two versions named cudarc does not compile ("the name `CUDA_VERSION` is defined
+//! multiple times"). The version says what cudarc may call. It need not be the driver's: this crate looks up its
+//! functions at run time.
 //!
 //! # Threads and contexts
-//! Everything here may be used from any thread. A call makes its [`Context`] current for as long as
-//! it lasts and puts back what was. A context lives as long as anything in it.
+//! All types may be used from any thread. A call makes its [`Context`] current while it lasts, and restores the
+//! previous one. A context lives as long as anything in it.
 //!
 //! # Errors
-//! A [`DriverError`] names the function and the driver's answer. A sub-allocator's answer to the core
-//! is only yes or no; its `last_error` has the reason. What the driver refuses to take back is never
-//! forgotten: it stays with the caller, or with the context, which tries again.
+//! A [`DriverError`] names the function and the driver's answer. A sub-allocator answers the core with yes or no
+//! only; its `last_error` has the reason. Memory that the driver refuses to take back is never forgotten: it stays
+//! with the caller, or with the context, which tries again.
 
 #![warn(missing_debug_implementations)]
 

@@ -103,6 +103,7 @@ options! {
     purge_ms: u64 = 1000, millis "LARDER_PURGE_AFTER" "milliseconds, or never";
     /// Whether the heap may have a thread that purges.
     background: bool = true, yes_or_no "LARDER_BACKGROUND_PURGE" "yes or no";
+    /// When huge pages are asked for. The variable takes a size; a plain number counts MiB.
     huge_pages: HugePages = HugePages::Above(8 << 20),
         huge_pages "LARDER_HUGE_PAGES" "a size such as 64MiB, or never";
     /// How many percent of the held memory must be resident for huge pages, where an eighth of it

@@ -1,4 +1,4 @@
-//! The process heap: what a Rust program allocates from.
+//! A global allocator for Rust programs: fast, without a C compiler, and it gives memory back by itself.
 //!
 //! ```
 //! #[global_allocator]
@@ -12,25 +12,25 @@
 //! # let _ = bytes;
 //! ```
 //!
-//! * [`Larder`] is the heap: any thread may free any block, threads end in any order, processes
-//!   fork, out of memory is null. What it costs and what ends the process stands there.
-//! * [`step`] tells it that work begins which repeats: its big blocks are planned then.
-//! * [`Stats`] says what is live, committed and reserved, in all and by size class.
-//! * [`Tracking`] around any global allocator counts what a [`Scope`] of the program allocates,
-//!   [`Profiled`] samples for heap profiles. `Heap`, with the feature
-//!   `allocator-api2`, is a heap of its own, freed as a whole.
-//! * [`Recorder`] around any global allocator writes each block to a trace, which the program
-//!   `larder replay` of this repository reads.
+//! * [`Larder`] is the heap. Any thread may free any block, threads may end in any order, and processes may fork.
+//!   Out of memory is a null pointer. Its documentation says what it costs and what ends the process.
+//! * [`Larder::hardened`] and [`Larder::checking`] detect misuse: double frees, foreign pointers, writes past the end.
+//! * [`step`] marks the beginning of work that repeats, such as a request: its large blocks get planned addresses.
+//! * [`Stats`] has the live, committed and reserved bytes, in all and by size class.
+//! * [`Tracking`] wraps any global allocator and counts what a [`Scope`] of the program allocates;
+//!   [`Profiled`] samples allocations for heap profiles; [`Recorder`] writes a trace for the program `larder replay`.
+//! * `Heap`, with the feature `allocator-api2`, is a heap as a value, freed as a whole.
+//! * [`Larder::malloc`] and [`Larder::free`] are for callers that know no layouts, such as C.
 //!
-//! * [`Larder::malloc`] and [`Larder::free`] are for callers that know no layouts, such as C. Without the feature
-//!   `std` the heap and its steps need `core` and the C library only; `liblarder.so` is made so.
+//! Without the default feature `std` the heap and its steps need `core` and the C library only; `liblarder.so`,
+//! malloc for programs in any language, is built that way.
 //!
 //! # Limits
-//! Unix, and Windows without [`Recorder`] (docs/guide/src/platforms.md). Freed memory goes back to the system
-//! after the delay of the configuration, but for what running threads keep at hand and where less than
-//! 8 MiB are in use; what planned steps keep goes when one ends. A thread of the heap's own sees to that
-//! ([`Larder::with_background_purge`] says who cannot have one). 64 GiB of
-//! addresses are reserved, or as many as the system gives. Not for signal handlers.
+//! Unix, and Windows without [`Recorder`] (docs/guide/src/platforms.md). Freed memory goes back to the system after
+//! the configured delay, except the blocks that running threads cache, and except while less than 8 MiB are in use.
+//! A background thread does this ([`Larder::with_background_purge`] says which programs cannot have one). What steps
+//! hold beyond their plans goes back when one ends, the rest by [`Larder::trim`]. The heap reserves 64 GiB of
+//! addresses, or as many as the system gives. It must not be used in signal handlers.
 
 #![cfg_attr(not(feature = "std"), no_std)]
 // Decorators use what lies idle then.

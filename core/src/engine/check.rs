@@ -15,7 +15,7 @@ use crate::stream::StreamId;
 pub struct Violation {
     /// Which one, by its number at the head of a source file.
     pub invariant: &'static str,
-    /// The chunk where it shows, by number, for PAGE1 to PAGE4 and PAGE8 the handle or mapping; 0 if none.
+    /// The chunk where it shows, by number, for PAGE1 to PAGE3 and PAGE8 the handle or mapping; 0 if none.
     pub chunk: u32,
 }
 

@@ -22,13 +22,13 @@
 //! the allocator makes them one by one and reports each. A refused call undoes the plan.
 //!
 //! # Files
-//! `config` policies · `table` handles and mappings · `policy` what to move and how much to create ·
+//! `config` policies · `table` handles and mappings, with a picture · `policy` what to move and how much to create ·
 //! `hollow` addresses without memory · `idle` handles that nothing uses · `plan` when a plan is made and what
 //! its end means · `move_or_create` where its memory comes from · `page_calls` the calls of a plan in order ·
 //! `release` giving idle memory back · `check` the invariants · `calls` the loops over a driver.
 //!
 //! # Invariants ([`PagePool::check_invariants`] walks them, and those of the engine)
-//! * PAGE1 to PAGE3: `table`.
+//! * PAGE1 to PAGE3: `table`. (PAGE4 is retired.)
 //! * PAGE5 all pages that a used chunk touches have an active mapping of a live handle.
 //! * PAGE6 so have those of a free chunk that is not hollow.
 //! * PAGE7 the pages of all handles that exist, and were not created by a plan still under way, are

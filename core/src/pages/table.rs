@@ -6,6 +6,20 @@
 //! knows them, but no chunk with memory stands there. Reusing a cached mapping costs no driver
 //! call.
 //!
+//! Handle h1 has moved from pages 0 and 1 to 6 and 7; h2 has not moved; pages 4 and 5 have no mapping:
+//!
+//! ```text
+//! page         0     1     2     3     4     5     6     7
+//! chunk     |  hollow   |   used    |  hollow   |   used    |
+//! entry        m1    m1    m2    m2    0     0     m3    m3
+//!               \___/       \___/                   \___/
+//! mapping     m1 cached   m2 active               m3 active
+//!                 |           |                       |
+//! handle          |       h2, 2 pages                 |
+//!                 +------- h1, 2 pages ---------------+
+//!                          (active: m3; first: m3, whose sibling is m1)
+//! ```
+//!
 //! Invariants:
 //! * PAGE1 handles and mappings stand in [slabs](crate::table::slab), whose vacant ones use `chain`.
 //! * PAGE2 a page's entry names the mapping that the driver has there or a plan will put there. A mapping
