@@ -271,4 +271,26 @@ mod tests {
         assert_eq!(Config::millis(Duration::from_millis(5)), 5);
         assert_eq!(Config::millis(Duration::MAX), u64::MAX);
     }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_documentation_has_a_row_for_each_variable_and_no_other() {
+        let guide = concat!(
+            include_str!("../../docs/guide/src/malloc.md"),
+            include_str!("../../docs/guide/src/misuse.md")
+        );
+        for text in [include_str!("options.rs"), guide] {
+            let cells = text.lines().filter_map(|line| {
+                let row = line.trim_start_matches(['/', ' ']).strip_prefix("| `")?;
+                let name = row.split('`').next()?;
+                (name.starts_with("LARDER_") && !name.contains('=')).then_some(name)
+            });
+            let mut documented: Vec<&str> = cells.collect();
+            let known = VARIABLES.iter().map(|variable| variable.name);
+            let mut known: Vec<&str> = known.chain(["LARDER_MODE"]).collect();
+            documented.sort_unstable();
+            known.sort_unstable();
+            assert_eq!(documented, known);
+        }
+    }
 }
