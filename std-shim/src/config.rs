@@ -1,9 +1,9 @@
-//! The options of the heap: what a program chooses in the constant that is its allocator, and
-//! whoever starts it in the environment.
+//! The options of the heap: a program chooses them in the constant that is its allocator, a user in
+//! the environment.
 //!
-//! [`options!`] has a row for each; a program chooses them by the methods in `options`. The first
-//! call that needs more than a thread has at hand hands the configuration to the process
-//! ([`Tuning::apply`]); from then on it stands.
+//! [`options!`] has a row for each option; a program chooses them by the methods in `options`. The
+//! first call that a thread's cache cannot serve passes the configuration to the process
+//! ([`Tuning::apply`]), where it stays.
 
 #[cfg(unix)]
 mod environment;
@@ -23,7 +23,7 @@ pub(crate) use tuning::{Mode, Tuning};
 pub enum HugePages {
     /// Never.
     Never,
-    /// For memory beyond so many bytes of the heap, and only while most of its memory so far was
+    /// For memory beyond this many bytes of the heap, and only while most of its memory so far was
     /// really touched.
     Above(u64),
 }
@@ -38,7 +38,7 @@ pub enum OnMisuse {
     /// cannot be right does nothing, a block with a write outside of it is freed all the same.
     Report,
     /// Passes the report as text to the function, and lets the program go on when that returns. The
-    /// function may allocate: no lock of the heap is held meanwhile. If it panics, the process
+    /// function may allocate: no lock of the heap is held while it runs. If it panics, the process
     /// ends, as an allocator must not unwind.
     Call(fn(&str)),
 }
@@ -65,16 +65,15 @@ impl OnMisuse {
     }
 }
 
-/// Makes [`Config`] of a table. A row has an option, what it is in [`Config::BALANCED`], and, for
-/// those that the environment may set, the parser of its values, the variable and a description of
-/// the values.
+/// Makes [`Config`] of a table. A row has an option, its value in [`Config::BALANCED`], and, if the
+/// environment may set it, the parser of its values, the variable and a description of the values.
 macro_rules! options {
     ($(
         $(#[$doc:meta])*
         $name:ident: $type:ty = $balanced:expr $(, $parse:ident $variable:literal $values:literal)?;
     )+) => {
-        /// What the memory of the process is tuned for; see [`Larder`](crate::Larder) for those
-        /// that exist and what may be changed in each.
+        /// The configuration of the process heap; see [`Larder`](crate::Larder) for the
+        /// configurations and the options of each.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(crate) struct Config {
             $($(#[$doc])* pub(crate) $name: $type,)+
@@ -99,22 +98,22 @@ macro_rules! options {
 }
 
 options! {
-    /// Milliseconds that freed memory is kept; `u64::MAX` for ever.
+    /// Milliseconds that freed memory is kept; `u64::MAX` for never returning it.
     purge_ms: u64 = 1000, millis "LARDER_PURGE_AFTER" "milliseconds, or never";
     /// Whether the heap may have a thread that purges.
     background: bool = true, yes_or_no "LARDER_BACKGROUND_PURGE" "yes or no";
     huge_pages: HugePages = HugePages::Above(8 << 20),
         huge_pages "LARDER_HUGE_PAGES" "a size such as 64MiB, or never";
-    /// How many percent of the held memory must be resident for huge pages, where an eighth of it
-    /// is small blocks. Above 100 there are none.
+    /// Percentage of the committed memory that must be resident for huge pages, where an eighth of
+    /// it is small blocks. Above 100 there are none.
     dense_percent: u32 = 75;
     /// Free bytes of one class that a thread caches.
     bin_bytes: u32 = 32 << 10;
     /// Whether the environment may change the configuration.
     environment: bool = false;
-    /// Whether every block is known by its address and looked at.
+    /// Whether every block is tracked by its address and checked.
     hardened: bool = false;
-    /// Whether a hardened heap looks at more, and keeps stacks.
+    /// Whether a hardened heap checks more, and records stacks.
     checking: bool = false;
     on_misuse: OnMisuse = OnMisuse::Abort, on_misuse "LARDER_ON_MISUSE" "abort or report";
     /// Whether blocks that are not freed are reported when the process ends.

@@ -13,29 +13,31 @@
 //! ```
 //!
 //! * [`Larder`] is the heap: any thread may free any block, threads end in any order, processes
-//!   fork, out of memory is null. What it costs and what ends the process stands there.
-//! * [`step`] tells it that work begins which repeats: its big blocks are planned then.
-//! * [`Stats`] says what is live, committed and reserved, in all and by size class.
+//!   fork, and out of memory is null. Its documentation lists the costs and the errors that end the
+//!   process.
+//! * [`step`] marks the start of repeated work, whose large blocks are then planned.
+//! * [`Stats`] has the live, committed and reserved bytes, in total and by size class.
 //! * [`Tracking`] around any global allocator counts what a [`Scope`] of the program allocates,
-//!   [`Profiled`] samples for heap profiles. `Heap`, with the feature
-//!   `allocator-api2`, is a heap of its own, freed as a whole.
+//!   [`Profiled`] samples for heap profiles. `Heap`, with the feature `allocator-api2`, is a
+//!   separate heap, freed as a whole.
 //! * [`Recorder`] around any global allocator writes each block to a trace, which the program
 //!   `larder replay` of this repository reads.
 //!
-//! * [`Larder::malloc`] and [`Larder::free`] are for callers that know no layouts, such as C. Without the feature
-//!   `std` the heap and its steps need `core` and the C library only; `liblarder.so` is made so.
+//! * [`Larder::malloc`] and [`Larder::free`] are for callers without layouts, such as C. Without
+//!   the feature `std` the heap and its steps need only `core` and the C library; `liblarder.so` is
+//!   built that way.
 //!
 //! # Limits
-//! Unix, and Windows without [`Recorder`] (docs/guide/src/platforms.md). Freed memory goes back to the system
-//! after the delay of the configuration, but for what running threads keep at hand and where less than
-//! 8 MiB are in use; what planned steps keep goes when one ends. A thread of the heap's own sees to that
-//! ([`Larder::with_background_purge`] says who cannot have one). 64 GiB of
-//! addresses are reserved, or as many as the system gives. Not for signal handlers.
+//! Unix, and Windows without [`Recorder`] (docs/guide/src/platforms.md). Freed memory returns to
+//! the system after the configured delay, except for the caches of running threads and where less
+//! than 8 MiB are in use; memory of planned steps returns when a step ends. The heap's own thread
+//! does this ([`Larder::with_background_purge`] says which programs cannot have one). Reserves 64
+//! GiB of addresses, or as many as the system grants. Not for signal handlers.
 
 #![cfg_attr(not(feature = "std"), no_std)]
-// Decorators use what lies idle then.
+// Without `std`, code for the decorators is unused.
 #![cfg_attr(not(feature = "std"), allow(dead_code, unused_imports))]
-// Under the interpreter most of the heap lies idle.
+// Under the interpreter most of the heap is unused.
 #![cfg_attr(miri, allow(dead_code, unused_imports))]
 
 #[cfg(not(any(unix, windows, miri)))]
@@ -48,20 +50,20 @@ compile_error!(
 #[cfg(not(any(feature = "std", unix)))]
 compile_error!("larder needs its feature `std` on systems other than Unix");
 
-// Rooms:
+// Modules:
 // * `global_alloc` the allocator's verbs, `cold_path` past their fast paths, `free_without_layout`
-//   by an address alone; `config` the options, `options` how a program chooses them, `stats`
-//   numbers, `end` reports when the process ends, `text` where they are made
+//   by an address alone; `config` the options, `options` their public setters, `stats` numbers,
+//   `end` reports when the process ends, `text` a buffer for them
 // * `safety` finding misuse: hardened and checking heaps, guard pages, reports
-// * `thread` what one thread has, and what runs when it ends
-// * `process` what all share: arenas, heaps, mappings; what runs around a fork
+// * `thread` the state of one thread, and the end of a thread
+// * `process` the state that threads share: arenas, heaps, mappings; fork handlers
 // * `arena` one reserved range: spans, large blocks, pages that move, free memory that goes back
-// * `purge` when memory goes back to the system
-// * `step` steps that repeat: where their blocks are served
+// * `purge` when memory returns to the system
+// * `step` steps that repeat, and the memory of their blocks
 // * `value_heap` heaps as values
 // * `observe` decorators that count, sample and record
-// * `block_table` what is known of some live blocks, by address
-// * `os` the system below
+// * `block_table` a table of some live blocks, by address
+// * `os` the operating system
 //
 // Size classes, spans, remote frees and the parking of heaps are `larder-core`'s (`small`), as is
 // best fit with coalescing.
