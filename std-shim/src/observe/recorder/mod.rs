@@ -15,7 +15,6 @@
 //! # Its lock
 //! One lock holds the recording. Unlike the core's it is held across system calls, since the order
 //! of the lines is the order of the events; waiting threads sleep.
-//! order of the lines is the order of the events; who waits yields.
 
 mod complaint;
 mod line;
