@@ -122,8 +122,8 @@ options! {
     stats: bool = false, yes_or_no "LARDER_STATS" "yes or no";
     /// Frames that are kept of each stack.
     stack_frames: u32 = 16, stack_frames "LARDER_STACK_FRAMES" "a number up to 32";
-    /// One in so many blocks has guard pages; 0 for none.
-    guard_one_in: u32 = 0, one_in "LARDER_GUARD" "of how many blocks one, or never";
+    /// One block in this many has guard pages; 0 for none.
+    guard_one_in: u32 = 0, one_in "LARDER_GUARD" "a number above 0, or never";
     /// Whether a fault at a guard page is explained.
     explains_faults: bool = false, yes_or_no "LARDER_GUARD_FAULTS" "yes or no";
     /// Whether C++'s `new` asks: of the caller, not of the process.
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use crate::Larder;
 
-    /// What a choice is called by users, and what it stands for.
+    /// A choice as users call it, and the change that it stands for.
     type Choice = (fn(Larder) -> Larder, fn(&mut Config));
 
     const CHOICES: [Choice; 9] = [

@@ -52,7 +52,7 @@ fn write_stats(stats: &Stats, text: &mut Text) -> fmt::Result {
     match peak_resident_bytes() {
         Some(peak) => writeln!(
             text,
-            "  {:<16}{peak:>15}  most of the process in memory at once",
+            "  {:<16}{peak:>15}  peak of the process in memory",
             "peak_bytes"
         ),
         None => Ok(()),

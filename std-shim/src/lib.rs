@@ -1,4 +1,4 @@
-//! The process heap: what a Rust program allocates from.
+//! The process heap: a global allocator for Rust programs.
 //!
 //! ```
 //! #[global_allocator]
@@ -42,8 +42,8 @@
 
 #[cfg(not(any(unix, windows, miri)))]
 compile_error!(
-    "larder's process heap knows Unix and Windows; another system is one more file in \
-     std-shim/src/os, which says there what it must provide. Until then leave out the \
+    "larder's process heap supports Unix and Windows; another system needs a file in \
+     std-shim/src/os, whose mod.rs lists its contents. Until then leave out the \
      `#[global_allocator]` on this target"
 );
 
@@ -57,7 +57,7 @@ compile_error!("larder needs its feature `std` on systems other than Unix");
 // * `safety` finding misuse: hardened and checking heaps, guard pages, reports
 // * `thread` the state of one thread, and the end of a thread
 // * `process` the state that threads share: arenas, heaps, mappings; fork handlers
-// * `arena` one reserved range: spans, large blocks, pages that move, free memory that goes back
+// * `arena` one reserved range: spans, large blocks, moving pages, returning free memory
 // * `purge` when memory returns to the system
 // * `step` steps that repeat, and the memory of their blocks
 // * `value_heap` heaps as values

@@ -104,7 +104,7 @@ impl Stats {
             (
                 "live_bytes",
                 self.live_bytes,
-                "the program's, or at hand of other threads",
+                "held by the program, or cached by other threads",
             ),
             (
                 "large_bytes",
@@ -122,14 +122,14 @@ impl Stats {
             (
                 "retained_bytes",
                 self.retained_bytes,
-                "free, and not given back yet",
+                "free, and not yet returned",
             ),
             (
                 "kept_bytes",
                 self.kept_bytes,
-                "free, at hand of this thread or of none",
+                "free, cached by this thread or by none",
             ),
-            ("purged_bytes", self.purged_bytes, "given back so far"),
+            ("purged_bytes", self.purged_bytes, "returned so far"),
             ("heaps", self.heaps, "of threads"),
         ]
     }

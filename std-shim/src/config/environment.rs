@@ -41,7 +41,7 @@ pub(super) fn read(mut config: Config) -> Option<Config> {
             continue;
         };
         if set(&mut config, value).is_none() {
-            for part in ["larder: ", name, " is ignored: it may say ", values, "\n"] {
+            for part in ["larder: ", name, " is ignored: it must be ", values, "\n"] {
                 say(part.as_bytes());
             }
         }

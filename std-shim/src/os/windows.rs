@@ -141,7 +141,7 @@ unsafe impl Os for Native {
             }
             std::thread::yield_now();
         }
-        say(b"larder: the system did not give memory again that was just given back\n");
+        say(b"larder: the system refused to commit memory that was just decommitted\n");
         std::process::abort()
     }
 }

@@ -58,7 +58,7 @@ impl Misuse {
             Self::WrittenAfterFree => "larder: wrote to a block that was freed",
             Self::ResizedNoBlock => "larder: resized an address where no block of this heap starts",
             Self::ResizedAfterFree => "larder: resized a block that was freed",
-            Self::BentList => "larder: wrote to free memory, so that it would be given again",
+            Self::BentList => "larder: wrote to free memory, which would be allocated twice",
             Self::TouchedAfterFree => "larder: read or wrote a block that was freed",
             Self::TouchedPastEnd => "larder: read or wrote past the end of a block",
             Self::TouchedBeforeStart => "larder: read or wrote before the start of a block",
