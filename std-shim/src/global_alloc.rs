@@ -151,7 +151,7 @@ impl Larder {
         }
     }
 
-    /// Allocates a zeroed block, else as [`malloc`](Self::malloc) does.
+    /// Allocates a zeroed block, otherwise as [`malloc`](Self::malloc) does.
     #[inline]
     #[must_use]
     pub fn malloc_zeroed(&self, bytes: usize) -> *mut u8 {
@@ -245,9 +245,10 @@ impl Larder {
         }
     }
 
-    /// How many bytes of a block the program may use: at least as many as it asked for, and exactly
-    /// as many in a hardened heap. `None` if no block of this heap starts there. O(1), and no lock;
-    /// only a hardened heap tells a free block of a span from a used one.
+    /// Returns how many bytes of a block the program may use: at least as many as it requested, and
+    /// exactly as many in a hardened heap. Returns `None` if no block of this heap starts there.
+    /// O(1), and no lock; only a hardened heap distinguishes a free block of a span from a used
+    /// one.
     pub fn usable_size(&self, block: *const u8) -> Option<usize> {
         let block = block.cast_mut();
         match PROCESS.tuning.mode() {
@@ -257,7 +258,7 @@ impl Larder {
         }
     }
 
-    /// Counts what the heap holds now, after blocks that other threads freed have come back to
+    /// Counts the memory of the heap now, after blocks that other threads freed have come back to
     /// their spans. O(heaps x classes + chunks), and a system call for each 2 MiB committed.
     pub fn stats(&self) -> Stats {
         // SAFETY: called by the program, not from inside the heap.

@@ -39,7 +39,6 @@ impl Larder {
     /// read or write past that side faults; a write past the other is found when the block is
     /// freed, as are double frees. The page of a freed block stays inaccessible until the pages of
     /// all other free blocks have been used again; there are 256. Blocks are chosen where a thread
-    /// has none cached. A free with a layout takes a slower path, which looks at the address, and
     /// has none cached. A free with a layout takes a slower path, which checks the address, and
     /// once in `one_in` of them the thread flushes its cache, so that a block which a loop frees
     /// and allocates again and again can be chosen; blocks of `malloc` and [`free`](Self::free)

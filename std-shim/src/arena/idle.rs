@@ -186,7 +186,7 @@ impl<O: Os> Arena<O> {
     /// `None` if the system refuses.
     ///
     /// # Safety
-    /// The pages are committed, and nobody uses them meanwhile.
+    /// The pages are committed, and nobody uses them during the call.
     pub(crate) unsafe fn discard_hole(
         &self,
         start: *mut u8,
@@ -194,7 +194,7 @@ impl<O: Os> Arena<O> {
         asks: bool,
     ) -> Option<Given> {
         let splits = self.count_splits(start.addr(), bytes);
-        // SAFETY: the pages are committed, and nobody uses them meanwhile.
+        // SAFETY: the pages are committed, and nobody uses them during the call.
         let bytes = unsafe { self.discard_range(start, bytes, bytes, asks) }?;
         Some(Given { bytes, splits })
     }
@@ -203,7 +203,7 @@ impl<O: Os> Arena<O> {
     /// report them or is not asked. Returns `None` if the system refuses.
     ///
     /// # Safety
-    /// The range is committed, and nobody uses it meanwhile.
+    /// The range is committed, and nobody uses it during the call.
     unsafe fn discard_range(
         &self,
         start: *mut u8,
@@ -220,7 +220,7 @@ impl<O: Os> Arena<O> {
             // SAFETY: the range is committed.
             unsafe { self.os.split(start, bytes) };
         }
-        // SAFETY: the range is committed, and nobody uses it meanwhile.
+        // SAFETY: the range is committed, and nobody uses it during the call.
         if !unsafe { self.os.discard(start, bytes) } {
             return None;
         }

@@ -112,7 +112,7 @@ pub(crate) enum Moved {
 /// An implementation promises:
 /// 1. ranges from `reserve` are exclusive until they are released;
 /// 2. a committed range is valid for reads and writes, and reads as zero where nothing was written
-/// since it was reserved, decommitted or discarded.
+///    since it was reserved, decommitted or discarded.
 pub(crate) unsafe trait Os: Sync + 'static {
     /// Returns the bytes of a page; all lengths below are multiples of it.
     fn page_bytes(&self) -> usize;

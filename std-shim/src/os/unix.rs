@@ -258,13 +258,13 @@ unsafe impl Os for Native {
         align: Option<usize>,
     ) -> Option<NonNull<u8>> {
         let _keep = KeepErrno::new();
-        // SAFETY: the caller's range; what it loses is unused.
+        // SAFETY: the caller's range; a part that is cut off is unused.
         let stays = unsafe { remap(start, bytes, new_bytes, 0, ptr::null_mut()) };
         let (None, Some(align)) = (stays, align) else {
             return stays;
         };
         if align <= self.page_bytes() {
-            // SAFETY: the caller's range; what it loses is unused.
+            // SAFETY: the caller's range; a part that is cut off is unused.
             return unsafe {
                 remap(
                     start,
@@ -278,7 +278,7 @@ unsafe impl Os for Native {
         let place = self.reserve(new_bytes, align)?.as_ptr();
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // If it is refused, the place stays reserved: it may no longer be ours.
-        // SAFETY: the caller's range; what it loses is unused, and the place was reserved just now.
+        // SAFETY: the caller's range; a part that is cut off is unused, and the place was reserved just now.
         unsafe { remap(start, bytes, new_bytes, flags, place) }
     }
 

@@ -66,13 +66,13 @@ impl<O: Os> Process<O> {
     /// Parks a heap. A secondary heap's cache is flushed: its next owner may have another primary.
     ///
     /// # Safety
-    /// The calling thread owns the heap, and uses it no more.
+    /// The calling thread owns the heap, and no longer uses it.
     pub(crate) unsafe fn park(&'static self, heap: &'static ThreadHeap) {
         if heap.is_secondary() {
             // SAFETY: the caller owns the heap.
             unsafe { heap.empty_cache(&mut self.pages()) };
         }
-        // SAFETY: the caller owns the heap, and uses it no more.
+        // SAFETY: the caller owns the heap, and no longer uses it.
         unsafe { self.pool.park(heap) };
     }
 

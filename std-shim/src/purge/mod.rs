@@ -37,8 +37,8 @@
 //!   Waiting ─► Ticking    START_BYTES were freed, or the last thread with a heap has ended
 //!   Ticking ─► Resting    nothing is idle, and less is in use, or no thread has a heap: the purge thread ends
 //!   Ticking ─► Inline     no thread could be had; START_BYTES freed later it is Wanted again
-//!   Resting ─► Inline     no thread is wished, and START_BYTES were freed
-//!   Resting ─► Off        the delay is for ever
+//!   Resting ─► Inline     no thread is configured, and START_BYTES were freed
+//!   Resting ─► Off        the delay is infinite
 //! ```
 //! The purge thread exists before anything is freed: no free starts one. Inline, slow paths of
 //! allocations tick by a coarse clock. Where a thread is wanted and cannot be started, two ticks

@@ -405,7 +405,7 @@ mod tests {
         purger.state.load(Ordering::Relaxed)
     }
 
-    /// A purger whose thread was started.
+    /// Returns a purger whose thread was started.
     fn ticking(tuning: &Tuning) -> Purger {
         let purger = Purger::new();
         purger.taken(USE_BYTES as usize, tuning);

@@ -415,7 +415,7 @@ fn explain(address: *mut u8, instruction: usize) {
 mod tests {
     use super::*;
 
-    /// All pages, each with a block.
+    /// Allocates a block in every page.
     fn full(pages: &GuardPages) -> Vec<*mut u8> {
         let blocks = core::iter::from_fn(|| pages.take(100, false, Here::walk(0)));
         blocks.map(NonNull::as_ptr).collect()
