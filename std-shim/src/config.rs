@@ -14,7 +14,7 @@ use core::time::Duration;
 
 pub(crate) use tuning::{Mode, Tuning};
 
-/// When memory is asked for in huge pages, where the system grants them on request.
+/// The condition for requesting huge pages, where the system grants them on request.
 ///
 /// They make first touches several times cheaper, but a byte that is touched has the whole huge
 /// page resident. In a virtual machine whose host takes free memory back, a huge page that the host
@@ -35,7 +35,7 @@ pub enum OnMisuse {
     /// Prints the report on standard error, and ends the process.
     Abort,
     /// Prints the report on standard error, and lets the program go on: a free or resize that
-    /// cannot be right does nothing, a block with a write outside of it is freed all the same.
+    /// cannot be right does nothing, a block with a write outside of it is still freed.
     Report,
     /// Passes the report as text to the function, and lets the program go on when that returns. The
     /// function may allocate: no lock of the heap is held while it runs. If it panics, the process
@@ -187,7 +187,7 @@ impl Config {
         }
     }
 
-    /// A duration in milliseconds, rounded up so that only zero is zero.
+    /// Converts a duration to milliseconds, rounded up so that only zero is zero.
     pub(crate) const fn millis(duration: Duration) -> u64 {
         let millis = duration.as_nanos().div_ceil(1_000_000);
         if millis > u64::MAX as u128 {

@@ -29,7 +29,8 @@ extern "C" fn at_end() {
 /// lines.
 const TEXT_BYTES: usize = 80 * 16;
 
-/// Not inlined: the caller then touches no stack pages for its buffer.
+/// Prints the numbers of the heap. Not inlined: the caller then touches no stack pages for its
+/// buffer.
 #[cold]
 #[inline(never)]
 fn say_stats() {

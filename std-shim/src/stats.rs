@@ -228,7 +228,7 @@ impl Stats {
 }
 
 impl fmt::Display for Stats {
-    /// A line for each number of the heap, and one for each size class that has a span.
+    /// Writes a line for each number of the heap, and one for each size class that has a span.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, number) in self.fields() {
             writeln!(f, "{name:<16}{number:>16}")?;

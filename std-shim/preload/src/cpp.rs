@@ -95,7 +95,7 @@ extern "C" fn new_aligned_again(bytes: size_t, align: size_t) -> *mut c_void {
     operator(bytes, align)
 }
 
-/// `new`.
+/// Allocates as C++'s `new` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Znwm(bytes: size_t) -> *mut c_void {
     let block = HEAP_OF_NEW.malloc(bytes);
@@ -105,7 +105,7 @@ pub extern "C" fn _Znwm(bytes: size_t) -> *mut c_void {
     }
 }
 
-/// `new`, at a multiple of `align`.
+/// Allocates as C++'s `new` does, at a multiple of `align`.
 #[unsafe(no_mangle)]
 pub extern "C" fn _ZnwmSt11align_val_t(bytes: size_t, align: size_t) -> *mut c_void {
     let block = alloc_aligned(&HEAP_OF_NEW, align, bytes);
@@ -115,13 +115,13 @@ pub extern "C" fn _ZnwmSt11align_val_t(bytes: size_t, align: size_t) -> *mut c_v
     }
 }
 
-/// `new[]`.
+/// Allocates as C++'s `new[]` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Znam(bytes: size_t) -> *mut c_void {
     NEW.get()(bytes)
 }
 
-/// `new[]`, at a multiple of `align`.
+/// Allocates as C++'s `new[]` does, at a multiple of `align`.
 #[unsafe(no_mangle)]
 pub extern "C" fn _ZnamSt11align_val_t(bytes: size_t, align: size_t) -> *mut c_void {
     NEW_ALIGNED.get()(bytes, align)
@@ -131,7 +131,7 @@ pub extern "C" fn _ZnamSt11align_val_t(bytes: size_t, align: size_t) -> *mut c_v
 /// alignment.
 macro_rules! delete {
     ($($name:ident($($more:ident),*) $other:expr, ($($same:ident),*) $(, $bytes:ident, $align:expr)?;)*) => {$(
-        /// An `operator delete`.
+        /// Frees as an `operator delete`.
         ///
         /// # Safety
         /// The conditions of `free`.

@@ -36,7 +36,7 @@ const GUARD_BYTES: usize = 1 << 20;
 /// A short range, made where addresses are scarce, has a guard of this part of its length.
 const GUARD_PART: usize = 64;
 
-/// Offset of the arena's frequently read state: behind it, on its own pages.
+/// Returns the offset of the arena's frequently read state: behind it, on its own pages.
 const fn residency_at<O: Os>() -> usize {
     size_of::<Arena<O>>().next_multiple_of(128)
 }

@@ -48,10 +48,10 @@ pub(crate) fn make_key<E: ThreadEnds>() -> Option<Key> {
     None
 }
 
-/// The interpreter does not fork.
+/// Does nothing: the interpreter does not fork.
 pub(crate) const fn watch_forks<F: Forks>() {}
 
-/// Cannot be called.
+/// Never called: there are no keys.
 pub(crate) fn set_key(key: Key) -> bool {
     match key {}
 }

@@ -113,7 +113,7 @@ impl Within {
         self.pressure.load(Ordering::Relaxed) > 0
     }
 
-    /// Records the used and idle bytes. Returns the excess over the limit.
+    /// Sets the pressure by the used and idle bytes. Returns how many of them are too many.
     fn counted<O: Os>(&self, bytes: u64, process: &'static Process<O>) -> u64 {
         let limit = self.limit.load(Ordering::Relaxed);
         let most = limit - limit / FREE_PART;

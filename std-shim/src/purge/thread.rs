@@ -63,7 +63,8 @@ fn start() {
     }
 }
 
-/// The purge thread: ticks until nothing is idle, then waits, or ends where too little is in use.
+/// Runs the purge thread: ticks until nothing is idle, then waits, or ends where too little is in
+/// use.
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
     be_ordinary();
     name_thread();

@@ -47,7 +47,7 @@ struct Slot {
     block: usize,
     allocated: Here,
     freed: Here,
-    /// Count of freed blocks when this one was freed; 0 for a page that never had a freed block.
+    /// Number of the block's free among all frees, from 1; 0 while the block is not freed.
     freed_at: u64,
     has_block: bool,
 }

@@ -34,7 +34,8 @@ pub(super) struct World {
 }
 
 impl World {
-    /// With huge pages from the start, so that advice for them is part of every program.
+    /// Creates a world with huge pages from the start, so that advice for them is part of every
+    /// program.
     pub(super) fn new(plan: Plan, seed: u64, threads: usize) -> Self {
         Self::over(Faulty::new(plan), seed, threads)
     }

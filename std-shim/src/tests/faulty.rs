@@ -407,7 +407,8 @@ impl State {
         !refused && went_well
     }
 
-    /// Huge pages that were discarded whole may be faulted again, and are split again.
+    /// Unmarks huge pages that were discarded whole: they may be faulted again, and are split
+    /// again.
     fn may_be_huge(&mut self, start: usize, bytes: usize) {
         let whole = start.div_ceil(HUGE_BYTES)..(start + bytes) / HUGE_BYTES;
         self.split.retain(|page| !whole.contains(page));

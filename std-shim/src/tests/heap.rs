@@ -35,7 +35,8 @@ fn program_over(os: Faulty, seed: u64, operations: usize) -> ([usize; CALLS], us
     counts
 }
 
-/// Every third place where a call may be refused, or each with `LARDER_FAULTS=all` (`./check.sh long`).
+/// Returns every third place where a call may be refused, or each with `LARDER_FAULTS=all`
+/// (`./check.sh long`).
 fn places(calls: usize) -> impl Iterator<Item = usize> {
     let is_long = std::env::var_os("LARDER_FAULTS").is_some_and(|word| word == "all");
     (1..=calls).step_by(if is_long { 1 } else { 3 })
@@ -297,8 +298,7 @@ fn take(inbox: &Inbox) -> Vec<Held> {
     inbox.with(mem::take)
 }
 
-/// One thread of a program with several: blocks go to any of them, so a span gets blocks back from
-/// all.
+/// Runs one of a program's threads: blocks go to any of them, so a span gets blocks back from all.
 fn shuffle(verbs: Verbs, seed: u64, inboxes: &[Inbox], mine: &Inbox) {
     let mut random = Random(seed * 2 + 1);
     let mut local = Local::new();

@@ -186,7 +186,7 @@ fn a_bin_that_only_fills_grows_until_it_holds_what_the_policy_allows() {
     crowd.end(blocks);
 }
 
-/// Of four threads the first forks: a secondary heap was parked already, two have cached blocks.
+/// Forks the first of four threads: a secondary heap was parked already, two have cached blocks.
 fn forked() -> (Crowd, Vec<*mut u8>) {
     let (mut crowd, blocks) = Crowd::new(1, 4);
     crowd.stop(3);

@@ -14,7 +14,7 @@ fn used_bytes() -> u64 {
     PROCESS.arenas().map(|arena| arena.numbers().0).sum()
 }
 
-/// One test at a time: the bytes of the arenas are compared.
+/// Waits for a test's turn: the bytes of the arenas are compared, so one test runs at a time.
 fn turn() -> std::sync::MutexGuard<'static, ()> {
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
     TURN.lock()

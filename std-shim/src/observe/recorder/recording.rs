@@ -320,8 +320,8 @@ impl Recording {
         Ok(self.output.put(line.ended(b'\n'))?)
     }
 
-    /// Adjacent marks of different origin are one, but each end counts, also of a step without
-    /// events.
+    /// Writes a mark. Adjacent marks of different origin are one, but each end counts, also of a
+    /// step without events.
     fn mark_step(&mut self, mark: Mark) -> Result<(), End> {
         let before = self.mark;
         if mark != Mark::Ends && before.is_some_and(|before| before != mark) {

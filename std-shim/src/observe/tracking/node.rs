@@ -272,7 +272,7 @@ impl Clone for NodeRef {
 }
 
 impl Drop for NodeRef {
-    /// O(1), plus one for each scope around that only this one kept alive.
+    /// Drops the reference. O(1), plus one for each scope around that only this one kept alive.
     fn drop(&mut self) {
         let mut node = self.0;
         loop {
