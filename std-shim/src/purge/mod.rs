@@ -60,11 +60,11 @@
 //! Where the delay is short (SHORT_MS at most) or no thread is wanted, a heap that grows by a 64th
 //! *makes up* for it, in the same steps, the first of them before the program touches its new
 //! block: it returns as many bytes of free memory, however young, and if there are fewer, two ticks
-//! follow. So memory that a program is done with makes room for its next needs. Two such purges are
-//! at least MAKE_UP_MS apart, or a millisecond for each MAKE_UP_MS_BLOCKS blocks that the first one
-//! cost; a heap that no longer grows is left alone. Idle memory near a limit on the memory of the
-//! process is returned in the same way (`process/within`), after a pause, too; under pressure calls
-//! wait for each other's steps, and one tick does the work of two.
+//! follow. So memory that a program is done with makes room for its next needs. Between
+//! two such purges lie MAKE_UP_MS, or a millisecond for each MAKE_UP_MS_BLOCKS blocks that the first
+//! one cost if that is longer; a heap that no longer grows is left alone. Idle memory near a limit
+//! on the memory of the process is returned in the same way (`process/within`), after a pause, too;
+//! under pressure calls wait for each other's steps, and one tick does the work of two.
 //!
 //! A free costs one relaxed load for this, plus an addition while there are no ticks, in slow paths
 //! only. A tick is O(heaps x classes + spans of changed classes + chunks + blocks returned).

@@ -93,7 +93,7 @@ impl Crowd {
 
     /// Returns the set that a thread uses.
     fn primary(&self, thread: usize) -> *const RemoteQueue {
-        // SAFETY: the thread's heap, which lives for ever.
+        // SAFETY: the thread's heap, which is never freed.
         let heap = unsafe { self.threads[thread].heap().as_ref() }.unwrap();
         // SAFETY: the thread owns it, and does nothing else now.
         unsafe { heap.with_primary(|remote_queue, _| remote_queue) }
