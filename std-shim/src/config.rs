@@ -1,9 +1,9 @@
-//! The options of the heap: what a program chooses in the constant that is its allocator, and
-//! whoever starts it in the environment.
+//! The options of the heap: a program chooses them in the constant that is its allocator, a user in
+//! the environment.
 //!
-//! [`options!`] has a row for each; a program chooses them by the methods in `options`. The first
-//! call that needs more than a thread has at hand hands the configuration to the process
-//! ([`Tuning::apply`]); from then on it stands.
+//! [`options!`] has a row for each option; a program chooses them by the methods in `options`. The
+//! first call that a thread's cache cannot serve passes the configuration to the process
+//! ([`Tuning::apply`]), where it stays.
 
 #[cfg(unix)]
 mod environment;
@@ -14,7 +14,7 @@ use core::time::Duration;
 
 pub(crate) use tuning::{Mode, Tuning};
 
-/// When memory is asked for in huge pages, where the system grants them on request.
+/// The condition for requesting huge pages, where the system grants them on request.
 ///
 /// They make first touches several times cheaper, but a byte that is touched has the whole huge
 /// page resident. In a virtual machine whose host takes free memory back, a huge page that the host
@@ -23,7 +23,7 @@ pub(crate) use tuning::{Mode, Tuning};
 pub enum HugePages {
     /// Never.
     Never,
-    /// For memory beyond so many bytes of the heap, and only while most of its memory so far was
+    /// For memory beyond this many bytes of the heap, and only while most of its memory so far was
     /// really touched.
     Above(u64),
 }
@@ -35,10 +35,10 @@ pub enum OnMisuse {
     /// Prints the report on standard error, and ends the process.
     Abort,
     /// Prints the report on standard error, and lets the program go on: a free or resize that
-    /// cannot be right does nothing, a block with a write outside of it is freed all the same.
+    /// cannot be right does nothing, a block with a write outside of it is still freed.
     Report,
     /// Passes the report as text to the function, and lets the program go on when that returns. The
-    /// function may allocate: no lock of the heap is held meanwhile. If it panics, the process
+    /// function may allocate: no lock of the heap is held while it runs. If it panics, the process
     /// ends, as an allocator must not unwind.
     Call(fn(&str)),
 }
@@ -65,16 +65,15 @@ impl OnMisuse {
     }
 }
 
-/// Makes [`Config`] of a table. A row has an option, what it is in [`Config::BALANCED`], and, for
-/// those that the environment may set, the parser of its values, the variable and a description of
-/// the values.
+/// Makes [`Config`] of a table. A row has an option, its value in [`Config::BALANCED`], and, if the
+/// environment may set it, the parser of its values, the variable and a description of the values.
 macro_rules! options {
     ($(
         $(#[$doc:meta])*
         $name:ident: $type:ty = $balanced:expr $(, $parse:ident $variable:literal $values:literal)?;
     )+) => {
-        /// What the memory of the process is tuned for; see [`Larder`](crate::Larder) for those
-        /// that exist and what may be changed in each.
+        /// The configuration of the process heap; see [`Larder`](crate::Larder) for the
+        /// configurations and the options of each.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(crate) struct Config {
             $($(#[$doc])* pub(crate) $name: $type,)+
@@ -99,23 +98,23 @@ macro_rules! options {
 }
 
 options! {
-    /// Milliseconds that freed memory is kept; `u64::MAX` for ever.
+    /// Milliseconds that freed memory is kept; `u64::MAX` for never returning it.
     purge_ms: u64 = 1000, millis "LARDER_PURGE_AFTER" "milliseconds, or never";
     /// Whether the heap may have a thread that purges.
     background: bool = true, yes_or_no "LARDER_BACKGROUND_PURGE" "yes or no";
     /// When huge pages are asked for. The variable takes a size; a plain number counts MiB.
     huge_pages: HugePages = HugePages::Above(8 << 20),
         huge_pages "LARDER_HUGE_PAGES" "a size such as 64MiB, or never";
-    /// How many percent of the held memory must be resident for huge pages, where an eighth of it
-    /// is small blocks. Above 100 there are none.
+    /// Percentage of the committed memory that must be resident for huge pages, where an eighth of
+    /// it is small blocks. Above 100 there are none.
     dense_percent: u32 = 75;
     /// Free bytes of one class that a thread caches.
     bin_bytes: u32 = 32 << 10;
     /// Whether the environment may change the configuration.
     environment: bool = false;
-    /// Whether every block is known by its address and looked at.
+    /// Whether every block is tracked by its address and checked.
     hardened: bool = false;
-    /// Whether a hardened heap looks at more, and keeps stacks.
+    /// Whether a hardened heap checks more, and records stacks.
     checking: bool = false;
     on_misuse: OnMisuse = OnMisuse::Abort, on_misuse "LARDER_ON_MISUSE" "abort or report";
     /// Whether blocks that are not freed are reported when the process ends.
@@ -124,8 +123,8 @@ options! {
     stats: bool = false, yes_or_no "LARDER_STATS" "yes or no";
     /// Frames that are kept of each stack.
     stack_frames: u32 = 16, stack_frames "LARDER_STACK_FRAMES" "a number up to 32";
-    /// One in so many blocks has guard pages; 0 for none.
-    guard_one_in: u32 = 0, one_in "LARDER_GUARD" "of how many blocks one, or never";
+    /// One block in this many has guard pages; 0 for none.
+    guard_one_in: u32 = 0, one_in "LARDER_GUARD" "a number above 0, or never";
     /// Whether a fault at a guard page is explained.
     explains_faults: bool = false, yes_or_no "LARDER_GUARD_FAULTS" "yes or no";
     /// Whether C++'s `new` asks: of the caller, not of the process.
@@ -189,7 +188,7 @@ impl Config {
         }
     }
 
-    /// A duration in milliseconds, rounded up so that only zero is zero.
+    /// Converts a duration to milliseconds, rounded up so that only zero is zero.
     pub(crate) const fn millis(duration: Duration) -> u64 {
         let millis = duration.as_nanos().div_ceil(1_000_000);
         if millis > u64::MAX as u128 {
@@ -205,7 +204,7 @@ mod tests {
     use super::*;
     use crate::Larder;
 
-    /// What a choice is called by users, and what it stands for.
+    /// A choice as users call it, and the change that it stands for.
     type Choice = (fn(Larder) -> Larder, fn(&mut Config));
 
     const CHOICES: [Choice; 9] = [

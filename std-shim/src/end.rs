@@ -1,4 +1,5 @@
-//! What is said when the process ends, where that is wished: blocks that are not freed, and what the heap holds.
+//! Reports at the end of the process, if configured: blocks that are not freed, and the heap's
+//! numbers.
 
 use core::fmt::{self, Write};
 
@@ -24,10 +25,12 @@ extern "C" fn at_end() {
     }
 }
 
-/// Bytes of a line, and lines; a number that is longer than its column takes of the others' room.
+/// Bytes of a line, times lines; a number longer than its column uses spare room of the other
+/// lines.
 const TEXT_BYTES: usize = 80 * 16;
 
-/// Not part of its caller, which touches no pages of the stack for it.
+/// Prints the numbers of the heap. Not inlined: the caller then touches no stack pages for its
+/// buffer.
 #[cold]
 #[inline(never)]
 fn say_stats() {
@@ -35,7 +38,7 @@ fn say_stats() {
     let stats = unsafe { with_local(|local| Stats::count(&PROCESS, local)) };
     let mut bytes = [0; TEXT_BYTES];
     let mut text = Text::new(&mut bytes);
-    // There is room for all of it.
+    // The buffer is large enough.
     write_stats(&stats, &mut text).ok();
     say(text.written());
 }
@@ -50,7 +53,7 @@ fn write_stats(stats: &Stats, text: &mut Text) -> fmt::Result {
     match peak_resident_bytes() {
         Some(peak) => writeln!(
             text,
-            "  {:<16}{peak:>15}  most of the process in memory at once",
+            "  {:<16}{peak:>15}  peak of the process in memory",
             "peak_bytes"
         ),
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! Blocks that are found by their address alone, as C frees them.
+//! Freeing blocks by their address alone, as C does.
 
 use larder_core::small::{CacheBin, SizeClass, ThreadCache};
 
@@ -10,18 +10,18 @@ use crate::safety::{check, guard_pages, hardened};
 use crate::step::StepHeap;
 use crate::thread::tls;
 
-/// Where a block of the heap lies, found by its address.
+/// The origin of a block, found by its address.
 pub(crate) enum Origin {
     /// In a span of this class.
     Span(SizeClass),
-    /// In the range of steps.
+    /// In the range of a step heap.
     Step(&'static StepHeap<Native>),
-    /// In an arena, by itself, or in a mapping of its own.
+    /// By itself in an arena, or in its own mapping.
     Alone,
 }
 
-/// Finds the block that starts at an address, and its length; `None` if none does. It may be any
-/// address: no record of a span is read, which another thread may be making or taking back.
+/// Finds the block that starts at an address, and its length. Returns `None` if none does. Accepts
+/// any address: reads no span record, which another thread may be writing or freeing.
 pub(crate) fn find(block: *mut u8) -> Option<(Origin, usize)> {
     let length = |bytes: u64| usize::try_from(bytes).ok();
     let Some(arena) = PROCESS.arena_of(block) else {
@@ -36,7 +36,7 @@ pub(crate) fn find(block: *mut u8) -> Option<(Origin, usize)> {
     is_block.then_some((Origin::Span(class), class.block_bytes()))
 }
 
-/// Frees a block by its address; null is no block.
+/// Frees a block by its address. Does nothing with null.
 ///
 /// # Safety
 /// `block` is null or a block of the heap, and the caller gives it up.

@@ -72,26 +72,26 @@ impl Default for Larder {
 }
 
 impl Larder {
-    /// The heap of the process, time and memory in balance.
+    /// Returns the heap of the process, time and memory in balance.
     pub const fn new() -> Self {
         Self(Config::BALANCED)
     }
 
-    /// The heap of the process, tuned for time.
+    /// Returns the heap of the process, tuned for time.
     pub const fn speed() -> Self {
         Self(Config::SPEED)
     }
 
-    /// The heap of the process, tuned for little memory: freed memory goes back within 50 ms, or
-    /// sooner if the heap grows; if it is allocated again by then, that costs no page fault.
+    /// Returns the heap of the process, tuned for little memory: freed memory goes back within 50
+    /// ms, or sooner if the heap grows; if it is allocated again by then, that costs no page fault.
     /// Threads cache a quarter as much as with [`new`](Self::new).
     pub const fn memory() -> Self {
         Self(Config::MEMORY)
     }
 
-    /// A heap that detects misuse: double frees, foreign addresses, writes past the end. It then
-    /// prints a line with the misuse and the address on standard error and ends the process, unless
-    /// [`on_misuse`](Self::on_misuse) chose something else. It detects:
+    /// Returns a heap that detects misuse: double frees, foreign addresses, writes past the end. It
+    /// then prints a line with the misuse and the address on standard error and ends the process,
+    /// unless [`on_misuse`](Self::on_misuse) chose something else. It detects:
     ///
     /// * A free or resize of an address where no block starts, or of a freed block; a free with
     ///   another length or alignment than the block has.
@@ -111,8 +111,8 @@ impl Larder {
         Self(Config::HARDENED)
     }
 
-    /// A [hardened](Self::hardened) heap that also reports where misuse comes from: the block's
-    /// address, length and alignment, the misuse, and the threads and stacks that found it,
+    /// Returns a [hardened](Self::hardened) heap that also reports where misuse comes from: the
+    /// block's address, length and alignment, the misuse, and the threads and stacks that found it,
     /// allocated the block, and freed it (on Linux). It also reports that an address lies inside a
     /// block.
     ///
@@ -151,7 +151,7 @@ impl Larder {
         }
     }
 
-    /// Allocates a zeroed block, else as [`malloc`](Self::malloc) does.
+    /// Allocates a zeroed block, otherwise as [`malloc`](Self::malloc) does.
     #[inline]
     #[must_use]
     pub fn malloc_zeroed(&self, bytes: usize) -> *mut u8 {
@@ -245,9 +245,10 @@ impl Larder {
         }
     }
 
-    /// How many bytes of a block the program may use: at least as many as it asked for, and exactly
-    /// as many in a hardened heap. `None` if no block of this heap starts there. O(1), and no lock;
-    /// only a hardened heap tells a free block of a span from a used one.
+    /// Returns how many bytes of a block the program may use: at least as many as it requested, and
+    /// exactly as many in a hardened heap. Returns `None` if no block of this heap starts there.
+    /// O(1), and no lock; only a hardened heap distinguishes a free block of a span from a used
+    /// one.
     pub fn usable_size(&self, block: *const u8) -> Option<usize> {
         let block = block.cast_mut();
         match PROCESS.tuning.mode() {
@@ -257,7 +258,7 @@ impl Larder {
         }
     }
 
-    /// Counts what the heap holds now, after blocks that other threads freed have come back to
+    /// Counts the memory of the heap now, after blocks that other threads freed have come back to
     /// their spans. O(heaps x classes + chunks), and a system call for each 2 MiB committed.
     pub fn stats(&self) -> Stats {
         // SAFETY: called by the program, not from inside the heap.
@@ -276,7 +277,7 @@ impl Larder {
     }
 }
 
-/// The calling thread's bin of a common layout in that cache, or `None` for others.
+/// Returns the calling thread's bin of a common layout in that cache, or `None` for others.
 #[inline(always)]
 fn common_bin(layout: Layout, cache: fn() -> *mut ThreadCache) -> Option<*mut CacheBin> {
     if !SizeClass::is_common(layout.size(), layout.align()) {
@@ -302,7 +303,7 @@ fn pop(bin: Option<*mut CacheBin>) -> *mut u8 {
 /// No block is longer: with its alignment an address space holds it.
 const MAX_BYTES: usize = isize::MAX as usize - 15;
 
-/// The calling thread's bin for a size that C asks for.
+/// Returns the calling thread's bin for a size that C requests.
 #[inline(always)]
 fn c_bin(bytes: usize) -> Option<*mut CacheBin> {
     SizeClass::is_common(bytes, 1).then(|| ThreadCache::place_of_common(tls::cache(), bytes))

@@ -1,12 +1,12 @@
-//! The allocator under the interpreter `miri`, which knows no address space to be managed, but looks
-//! at every block if the standard library's allocator gave it. So all requests go there, and
+//! The allocator under the interpreter `miri`, which has no address space to manage but checks
+//! every block of the standard library's allocator. So all requests go there, and
 //! [`Stats`](crate::Stats) are zero.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
 use crate::global_alloc::Larder;
 
-// SAFETY: each call is the other allocator's.
+// SAFETY: each call is forwarded to `System` with the caller's promises.
 unsafe impl GlobalAlloc for Larder {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the layout is not empty.

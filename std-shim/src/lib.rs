@@ -33,35 +33,35 @@
 //! addresses, or as many as the system gives. It must not be used in signal handlers.
 
 #![cfg_attr(not(feature = "std"), no_std)]
-// Decorators use what lies idle then.
+// Without `std`, code for the decorators is unused.
 #![cfg_attr(not(feature = "std"), allow(dead_code, unused_imports))]
-// Under the interpreter most of the heap lies idle.
+// Under the interpreter most of the heap is unused.
 #![cfg_attr(miri, allow(dead_code, unused_imports))]
 
 #[cfg(not(any(unix, windows, miri)))]
 compile_error!(
-    "larder's process heap knows Unix and Windows; another system is one more file in \
-     std-shim/src/os, which says there what it must provide. Until then leave out the \
+    "larder's process heap supports Unix and Windows; another system needs a file in \
+     std-shim/src/os, whose mod.rs lists its contents. Until then leave out the \
      `#[global_allocator]` on this target"
 );
 
 #[cfg(not(any(feature = "std", unix)))]
 compile_error!("larder needs its feature `std` on systems other than Unix");
 
-// Rooms:
+// Modules:
 // * `global_alloc` the allocator's verbs, `cold_path` past their fast paths, `free_without_layout`
-//   by an address alone; `config` the options, `options` how a program chooses them, `stats`
-//   numbers, `end` reports when the process ends, `text` where they are made
+//   by an address alone; `config` the options, `options` their public setters, `stats` numbers,
+//   `end` reports when the process ends, `text` a buffer for them
 // * `safety` finding misuse: hardened and checking heaps, guard pages, reports
-// * `thread` what one thread has, and what runs when it ends
-// * `process` what all share: arenas, heaps, mappings; what runs around a fork
-// * `arena` one reserved range: spans, large blocks, pages that move, free memory that goes back
-// * `purge` when memory goes back to the system
-// * `step` steps that repeat: where their blocks are served
+// * `thread` the state of one thread, and the end of a thread
+// * `process` the state that threads share: arenas, heaps, mappings; fork handlers
+// * `arena` one reserved range: spans, large blocks, moving pages, returning free memory
+// * `purge` when memory returns to the system
+// * `step` steps that repeat, and the memory of their blocks
 // * `value_heap` heaps as values
 // * `observe` decorators that count, sample and record
-// * `block_table` what is known of some live blocks, by address
-// * `os` the system below
+// * `block_table` a table of some live blocks, by address
+// * `os` the operating system
 //
 // Size classes, spans, remote frees and the parking of heaps are `larder-core`'s (`small`), as is
 // best fit with coalescing.

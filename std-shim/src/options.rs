@@ -1,4 +1,4 @@
-//! What a program chooses of the options, as methods of the constant that is its allocator.
+//! Configuration options, as methods of the constant that is the program's allocator.
 
 use core::time::Duration;
 
@@ -39,10 +39,10 @@ impl Larder {
     /// read or write past that side faults; a write past the other is found when the block is
     /// freed, as are double frees. The page of a freed block stays inaccessible until the pages of
     /// all other free blocks have been used again; there are 256. Blocks are chosen where a thread
-    /// has none cached. A free with a layout takes a slower path, which looks at the address, and
-    /// once in `one_in` of them the thread flushes its cache, so that blocks are chosen which a
-    /// loop frees and allocates again and again; those of `malloc` and [`free`](Self::free) seldom
-    /// are.
+    /// has none cached. A free with a layout takes a slower path, which checks the address, and
+    /// once in `one_in` of them the thread flushes its cache, so that a block which a loop frees
+    /// and allocates again and again can be chosen; blocks of `malloc` and [`free`](Self::free)
+    /// seldom are.
     #[must_use]
     pub const fn with_guard_pages(self, one_in: u32) -> Self {
         Self(Config {
@@ -63,8 +63,8 @@ impl Larder {
         })
     }
 
-    /// This heap as C++'s `new` calls it: in a hardened heap, [`check_layout`](Self::check_layout)
-    /// looks only at blocks that were allocated so.
+    /// Returns this heap as C++'s `new` uses it: in a hardened heap,
+    /// [`check_layout`](Self::check_layout) checks only blocks that were allocated through it.
     #[must_use]
     pub const fn by_new(self) -> Self {
         Self(Config {
@@ -73,10 +73,10 @@ impl Larder {
         })
     }
 
-    /// Returns freed memory to the system after `delay` at most, and half of it at least: in whole
-    /// milliseconds, rounded up. `Duration::MAX` keeps it for ever, and less than 50 ms counts as
-    /// 50 ms. With 100 ms at most, the heap also returns memory that was freed only now, before it
-    /// grows and as much as it grows by.
+    /// Sets the delay after which freed memory returns to the system: `delay` at most and half of
+    /// it at least, in whole milliseconds, rounded up. `Duration::MAX` never returns memory, and
+    /// less than 50 ms counts as 50 ms. With 100 ms at most, the heap also returns memory that was
+    /// freed only just now, before it grows and as much as it grows by.
     #[must_use]
     pub const fn with_purge_after(self, delay: Duration) -> Self {
         Self(Config {
@@ -85,15 +85,15 @@ impl Larder {
         })
     }
 
-    /// Sets whether the heap may start a thread that returns memory while the program does nothing.
-    /// Without it memory goes back when the program next needs much, and, if it was freed only now,
-    /// before the heap grows.
+    /// Sets whether the heap may start a thread that returns memory while the program is idle.
+    /// Without it memory returns when the program next allocates much, and, if it was freed only
+    /// just now, before the heap grows.
     ///
     /// An allocation starts the thread once 8 MiB are in use. It sleeps for half the delay between
     /// two ticks while any memory is idle, then until 2 MiB were freed, and ends when less than 8
-    /// MiB are in use or no other thread uses the heap. Signals do not reach it, and it keeps to
-    /// the processors of the main thread. A program that must stay single-threaded (for `unshare`
-    /// or `setns`) or that forbids itself to start threads passes `false`.
+    /// MiB are in use or no other thread uses the heap. It receives no signals, and keeps to the
+    /// processors of the main thread. A program that must stay single-threaded (for `unshare` or
+    /// `setns`) or that forbids itself to start threads passes `false`.
     #[must_use]
     pub const fn with_background_purge(self, background: bool) -> Self {
         Self(Config {
@@ -102,10 +102,9 @@ impl Larder {
         })
     }
 
-    /// Lets variables of the environment change the configuration. They are read when the heap is
-    /// first asked for more than a thread has cached. A value that is not understood is reported on
-    /// standard error and ignored; all of them are ignored where the program has rights that its
-    /// user has not.
+    /// Lets environment variables change the configuration. They are read when the heap first
+    /// allocates more than a thread has cached. An invalid value is reported on standard error and
+    /// ignored; all of them are ignored where the program has more rights than its user.
     ///
     /// | variable | values |
     /// |---|---|
@@ -128,7 +127,7 @@ impl Larder {
         })
     }
 
-    /// Sets when huge pages are asked for.
+    /// Sets when the heap asks for huge pages.
     #[must_use]
     pub const fn with_huge_pages(self, huge_pages: HugePages) -> Self {
         Self(Config {

@@ -1,4 +1,4 @@
-//! [`Stats`]: what the heap holds.
+//! [`Stats`]: the numbers of the heap.
 
 use core::fmt;
 
@@ -9,18 +9,18 @@ use crate::os::Os;
 use crate::process::{Process, span_bytes};
 use crate::thread::local::Local;
 
-/// What the process heap holds, in bytes where the name says so.
+/// The memory of the process heap, in bytes where the name ends so.
 ///
-/// Four numbers that differ, each at most the next: *live*, what the program has in its hands;
-/// span bytes and large bytes together, what is divided into blocks, free ones too; *committed*, what
+/// Four numbers differ, each at most the next: *live*, blocks that the program holds; span bytes
+/// and large bytes together, memory divided into blocks, free ones too; *committed*, memory that
 /// the system lets the heap use; *reserved*, addresses alone. Between live and committed lies
-/// what is free, fragmented, or kept at hand.
+/// memory that is free, fragmented or cached.
 ///
-/// What is in memory is another number, *resident*: what was asked for and never touched counts as live and
-/// committed, as the unused end of a vector does, and committing is done ahead.
+/// *Resident*, the bytes in physical memory, is another number: memory allocated and never touched,
+/// such as the unused end of a vector, counts as live and committed, and committing is done ahead.
 ///
-/// Counting allocates nothing. The [`Display`](fmt::Display) form is a table for people; for
-/// programs there are the fields, and [`fields`](Self::fields) with their names.
+/// Counting allocates nothing. The [`Display`](fmt::Display) form is a table for people; programs
+/// read the fields, or [`fields`](Self::fields) with their names.
 ///
 /// ```
 /// # use larder::Larder;
@@ -32,58 +32,58 @@ use crate::thread::local::Local;
 /// assert!(json[0].starts_with("\"live_bytes\":"));
 /// ```
 ///
-/// Free blocks that another running thread keeps at hand count as live: they are that thread's alone
-/// to look at, mostly at most 32 KiB of each size class (a list that others freed is taken whole).
-/// With one thread left the numbers are exact. Blocks in the quarantine of a hardened heap count in their class, or
-/// as large, and not as live.
+/// Free blocks in the caches of other running threads count as live, since only their thread can
+/// read its cache: mostly at most 32 KiB of each size class (a list that others freed is taken
+/// whole). With one thread left the numbers are exact. Blocks in the quarantine of a hardened heap
+/// count in their class, or as large, and not as live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Blocks in the program's hands, as granted.
+    /// Blocks that the program holds, as granted.
     pub live_bytes: u64,
-    /// Of them, blocks above 128 KiB or with a coarse alignment.
+    /// The part of `live_bytes` in blocks above 128 KiB or with a coarse alignment.
     pub large_bytes: u64,
     /// Pages cut into blocks of one class, used or not.
     pub span_bytes: u64,
-    /// Memory made usable by the system. What of it was never touched, or went back, takes no physical memory.
+    /// Memory made usable by the system. Parts never touched, or returned, take no physical memory.
     pub committed_bytes: u64,
-    /// What of that is in memory now, as the system says (Linux; elsewhere 0). The heap's tables and blocks of
-    /// 1 GiB and more are not part of it.
+    /// The part of `committed_bytes` in physical memory now, as reported by the system (Linux;
+    /// elsewhere 0). Excludes the heap's tables and blocks of 1 GiB and more.
     pub resident_bytes: u64,
-    /// Free memory that may have been written, since blocks lay there, and has not gone back: what the
-    /// purging gives back next. What of it was never touched takes no physical memory.
-    /// What lies in free lists is not part of it.
+    /// Free memory that blocks may have written and that has not been returned: the next purge
+    /// returns it. Parts never touched take no physical memory. Excludes free lists.
     pub retained_bytes: u64,
-    /// Free small blocks that threads keep at hand, those that ended too; not what other running threads keep, which
-    /// counts as live.
+    /// Free small blocks in the caches of the calling thread and of ended threads, and in shared
+    /// lists. Caches of other running threads count as live.
     pub kept_bytes: u64,
-    /// What went back to the system since the program began, by itself and by `trim`: as much as was in memory.
+    /// Bytes returned to the system since the program began, by the heap itself and by `trim`: only
+    /// those that were resident.
     pub purged_bytes: u64,
     /// Addresses reserved for the heap.
     pub reserved_bytes: u64,
-    /// Thread heaps, owned or waiting for a thread: as many as ever ran at once. Beyond four to a
-    /// processor, with [`memory`](crate::Larder::memory) two, they share their spans.
+    /// Thread heaps, owned or waiting for a thread: as many as ever ran at once. Beyond four per
+    /// processor, or two with [`memory`](crate::Larder::memory), heaps share their spans.
     pub heaps: u64,
-    /// How the blocks of [`step`](crate::step)s were served, over all threads.
+    /// Counts of how the blocks of [`step`](crate::step)s were served, over all threads.
     pub steps: StepStats,
     /// By size class, smallest first.
     pub classes: [ClassStats; CLASSES],
 }
 
-/// What the heap holds of one size class.
+/// The memory of one size class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ClassStats {
-    /// Size of a block.
+    /// Bytes of a block.
     pub block_bytes: u64,
-    /// Blocks in the program's hands, or kept at hand by another thread.
+    /// Blocks that the program holds, or that another thread caches.
     pub live_blocks: u64,
-    /// Pages cut into such blocks.
+    /// Pages cut into blocks of this class.
     pub span_bytes: u64,
 }
 
 impl ClassStats {
-    /// Adds what a heap has of the class, and what of it lies idle.
+    /// Adds a heap's usage of the class. Counts its free blocks in `idle_blocks`.
     fn add(&mut self, usage: ClassUsage, idle_blocks: &mut u64) {
         *idle_blocks += usage.transfer_blocks;
         self.live_blocks += usage.used_blocks;
@@ -92,19 +92,19 @@ impl ClassStats {
 }
 
 impl Stats {
-    /// The numbers that are of the heap as a whole, with their names.
+    /// Returns the numbers of the heap as a whole, with their names.
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let explained = self.explained().into_iter();
         explained.map(|(name, number, _)| (name, number))
     }
 
-    /// The [`fields`](Self::fields), each with what it is.
+    /// Returns the [`fields`](Self::fields), each with a description.
     pub(crate) fn explained(&self) -> [(&'static str, u64, &'static str); 10] {
         [
             (
                 "live_bytes",
                 self.live_bytes,
-                "the program's, or at hand of other threads",
+                "held by the program, or cached by other threads",
             ),
             (
                 "large_bytes",
@@ -122,20 +122,21 @@ impl Stats {
             (
                 "retained_bytes",
                 self.retained_bytes,
-                "free, and not given back yet",
+                "free, and not yet returned",
             ),
             (
                 "kept_bytes",
                 self.kept_bytes,
-                "free, at hand of this thread or of none",
+                "free, cached by this thread or by none",
             ),
-            ("purged_bytes", self.purged_bytes, "given back so far"),
+            ("purged_bytes", self.purged_bytes, "returned so far"),
             ("heaps", self.heaps, "of threads"),
         ]
     }
 
-    /// The numbers as OpenMetrics text, which Prometheus reads: one family for each of [`fields`](Self::fields),
-    /// and two with a sample for each size class that has a span. Nothing is allocated.
+    /// Formats the numbers as OpenMetrics text, which Prometheus reads: one family for each of
+    /// [`fields`](Self::fields), and two with a sample for each size class that has a span.
+    /// Allocates nothing.
     ///
     /// ```
     /// # use larder::Larder;
@@ -148,8 +149,8 @@ impl Stats {
         OpenMetrics(self)
     }
 
-    /// Counts. O(heaps x classes + chunks), and a system call for each 2 MiB committed; each heap is locked for a
-    /// moment.
+    /// Counts the numbers. O(heaps x classes + chunks), and a system call for each 2 MiB committed;
+    /// each heap is locked briefly.
     pub(crate) fn count<O: Os>(process: &'static Process<O>, local: &Local) -> Self {
         process.receive();
         let mut stats = Self {
@@ -166,7 +167,7 @@ impl Stats {
             steps: StepStats::default(),
             classes: [ClassStats::default(); CLASSES],
         };
-        // Of all heaps together: what lies idle in one may belong to another's spans.
+        // Summed over all heaps: a block cached by one may belong to another's span.
         let mut idle_blocks = [0; CLASSES];
         process.pool.for_each(|heap| {
             stats.heaps += 1;
@@ -183,7 +184,7 @@ impl Stats {
                     entry.add(set.usage(class, span_bytes(class)), idle);
                 }
             };
-            // SAFETY: only counted.
+            // SAFETY: the set stays where it is; its blocks are only counted.
             unsafe { heap.with(|_, set| add_set(set)) };
         });
         let entries = stats.classes.iter_mut().zip(&idle_blocks);
@@ -227,7 +228,7 @@ impl Stats {
 }
 
 impl fmt::Display for Stats {
-    /// A line for each number of the heap, and one for each size class that has a span.
+    /// Writes a line for each number of the heap, and one for each size class that has a span.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, number) in self.fields() {
             writeln!(f, "{name:<16}{number:>16}")?;
@@ -257,7 +258,7 @@ struct OpenMetrics<'a>(&'a Stats);
 impl fmt::Display for OpenMetrics<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, number) in self.0.fields() {
-            // The only one that never falls.
+            // The only number that never falls.
             let (kind, suffix) = match name {
                 "purged_bytes" => ("counter", "_total"),
                 _ => ("gauge", ""),
@@ -280,7 +281,7 @@ impl fmt::Display for OpenMetrics<'_> {
     }
 }
 
-/// What stands before the samples of a family. A name that ends in a unit says so.
+/// Writes the header of a metric family. A name that ends in a unit declares it.
 fn family(f: &mut fmt::Formatter<'_>, name: &str, kind: &str) -> fmt::Result {
     writeln!(f, "# TYPE larder_{name} {kind}")?;
     if name.ends_with("_bytes") {

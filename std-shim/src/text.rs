@@ -1,20 +1,20 @@
-//! [`Text`]: what the heap says, made without allocating.
+//! [`Text`]: a text buffer for reports, made without allocating.
 
 use core::fmt;
 
-/// A text in memory that is there. What does not fit whole is refused.
+/// A text in a borrowed buffer. A string that does not fit whole is refused.
 pub(crate) struct Text<'a> {
     bytes: &'a mut [u8],
     length: usize,
 }
 
 impl<'a> Text<'a> {
-    /// An empty one.
+    /// Creates an empty text.
     pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes, length: 0 }
     }
 
-    /// What was written.
+    /// Returns the text written so far.
     pub(crate) fn written(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }

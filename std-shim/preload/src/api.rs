@@ -1,5 +1,5 @@
-//! What Larder adds to malloc, for programs that include `larder.h`: numbers, trim, steps, heaps as values. The
-//! header says what each function promises.
+//! Larder's additions to malloc, for programs that include `larder.h`: numbers, trim, steps, heaps
+//! as values. The header documents each function.
 
 use core::alloc::Layout;
 use core::mem;
@@ -13,7 +13,7 @@ use libc::{c_char, size_t};
 use crate::HEAP;
 use crate::c::refuse;
 
-/// `struct larder_stats`: numbers are added at its end only.
+/// `struct larder_stats`: new numbers are appended only.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Stats {
@@ -31,7 +31,7 @@ pub struct Stats {
     kept_bytes: u64,
 }
 
-/// Writes as many of the numbers as the caller knows of; how many bytes of them there are.
+/// Writes as many of the numbers as fit into `bytes`. Returns the bytes of all of them.
 ///
 /// # Safety
 /// `stats` is writable for `bytes` bytes.
@@ -54,25 +54,25 @@ pub unsafe extern "C" fn larder_stats(stats: *mut Stats, bytes: size_t) -> size_
     };
     let known = bytes.min(size_of::<Stats>());
     let from = (&raw const numbers).cast::<u8>();
-    // SAFETY: `stats` is writable for as many bytes; the numbers are plain, and there are so many.
+    // SAFETY: `stats` is writable for as many bytes; the numbers are plain, and at least as long.
     unsafe { ptr::copy_nonoverlapping(from, stats.cast::<u8>(), known) };
     size_of::<Stats>()
 }
 
-/// Gives idle memory back to the system; how many bytes of it were in memory.
+/// Returns idle memory to the system. Returns how many bytes of it were resident.
 #[unsafe(no_mangle)]
 pub extern "C" fn larder_trim() -> u64 {
     HEAP.trim()
 }
 
-/// What C wants to be told of misuse.
+/// A function of C that receives reports of misuse.
 type Hook = extern "C" fn(*const c_char, size_t);
 
 /// A [`Hook`], or null.
 static HOOK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 fn tell(report: &str) {
-    // Relaxed: a function is there from the program's start.
+    // Relaxed: a function exists from the program's start.
     let hook = HOOK.load(Ordering::Relaxed);
     // SAFETY: null or a function, as the type has it.
     let hook = unsafe { mem::transmute::<*mut (), Option<Hook>>(hook) };
@@ -81,7 +81,7 @@ fn tell(report: &str) {
     }
 }
 
-/// What happens from now on when misuse is found.
+/// Sets how the heap reacts to misuse: by calling `hook`, or without one by ending the process.
 #[unsafe(no_mangle)]
 pub extern "C" fn larder_on_misuse(hook: Option<Hook>) {
     let word = hook.map_or(ptr::null_mut(), |hook| hook as *mut ());
@@ -95,17 +95,17 @@ pub extern "C" fn larder_on_misuse(hook: Option<Hook>) {
 /// Begins a step of the calling thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn larder_step_begin(key: u64) {
-    // It ends in `larder_step_end`.
+    // `larder_step_end` ends it.
     core::mem::forget(heap::step_keyed(key));
 }
 
-/// Ends the step that the calling thread began last. Without one, does nothing.
+/// Ends the step that the calling thread began last. Does nothing without one.
 #[unsafe(no_mangle)]
 pub extern "C" fn larder_step_end() {
     drop(Step::resume());
 }
 
-/// A heap of its own, or null.
+/// Creates a separate heap. Returns null if there is no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn larder_heap_new() -> *mut Heap {
     let place = HEAP.malloc(size_of::<Heap>()).cast::<Heap>();
@@ -118,7 +118,7 @@ pub extern "C" fn larder_heap_new() -> *mut Heap {
 
 const _: () = assert!(align_of::<Heap>() <= 16);
 
-/// Frees a heap with all its blocks; null is nothing.
+/// Frees a heap with all its blocks. Does nothing with null.
 ///
 /// # Safety
 /// The heap and its blocks are the caller's, and given up.
@@ -149,7 +149,8 @@ fn layout(bytes: size_t, align: size_t) -> Option<Layout> {
     Layout::from_size_align(bytes.max(1), align).ok()
 }
 
-/// Null where there is no layout: the alignment is none, or the length is more than a block can have.
+/// Refuses an invalid layout: the alignment is no power of two, or the length exceeds that of any
+/// block.
 fn no_layout(align: size_t) -> *mut u8 {
     let reason = match align.is_power_of_two() {
         true => libc::ENOMEM,
@@ -158,10 +159,10 @@ fn no_layout(align: size_t) -> *mut u8 {
     refuse(reason).cast()
 }
 
-/// A block, or null with a reason in `errno`.
+/// Allocates a block. Returns null with `errno` set on failure.
 ///
 /// # Safety
-/// The heap is the caller's, used by no other thread meanwhile.
+/// The heap is the caller's, and used by no other thread during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn larder_heap_alloc(
     heap: *const Heap,
@@ -171,18 +172,18 @@ pub unsafe extern "C" fn larder_heap_alloc(
     let Some(layout) = layout(bytes, align) else {
         return no_layout(align);
     };
-    // SAFETY: the heap is the caller's, used by no other thread meanwhile.
+    // SAFETY: the heap is the caller's, used by no other thread during the call.
     match unsafe { &*heap }.allocate(layout) {
         Ok(block) => block.cast().as_ptr(),
         Err(_) => refuse(libc::ENOMEM).cast(),
     }
 }
 
-/// Frees a block; null is nothing.
+/// Frees a block. Does nothing with null.
 ///
 /// # Safety
-/// The heap is the caller's, used by no other thread meanwhile; the block is one of it, of these bytes and this
-/// alignment, and given up.
+/// The heap is the caller's, and used by no other thread during the call; the block is one of it,
+/// of these bytes and this alignment, and given up.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn larder_heap_free(
     heap: *const Heap,
@@ -191,17 +192,18 @@ pub unsafe extern "C" fn larder_heap_free(
     align: size_t,
 ) {
     if let (Some(block), Some(layout)) = (NonNull::new(block), layout(bytes, align)) {
-        // SAFETY: the heap is the caller's, used by no other thread meanwhile; the block is one of
-        // it, with this layout, and given up.
+        // SAFETY: the heap is the caller's, used by no other thread during the call; the block is
+        // one of it, with this layout, and given up.
         unsafe { (&*heap).deallocate(block, layout) };
     }
 }
 
-/// The block with another length and its contents, or null with a reason in `errno`; then it is as it was.
+/// Resizes a block and keeps its contents. Returns null with `errno` set, and leaves the block as
+/// it was, on failure.
 ///
 /// # Safety
-/// The heap is the caller's, used by no other thread meanwhile; the block is one of it, of these bytes and this
-/// alignment. It is given up if the answer is not null.
+/// The heap is the caller's, and used by no other thread during the call; the block is one of it,
+/// of these bytes and this alignment. It is given up if the result is not null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn larder_heap_resize(
     heap: *const Heap,
@@ -214,11 +216,11 @@ pub unsafe extern "C" fn larder_heap_resize(
         return no_layout(align);
     };
     let Some(block) = NonNull::new(block) else {
-        // SAFETY: the heap is the caller's, used by no other thread meanwhile.
+        // SAFETY: the heap is the caller's, used by no other thread during the call.
         return unsafe { larder_heap_alloc(heap, new_bytes, align) };
     };
-    // SAFETY: the heap is the caller's, used by no other thread meanwhile; the block is one of it,
-    // with the old layout, and given up for another.
+    // SAFETY: the heap is the caller's, used by no other thread during the call; the block is one
+    // of it, with the old layout, and given up for another.
     let resized = unsafe {
         match new.size() >= old.size() {
             true => (&*heap).grow(block, old, new),
@@ -231,12 +233,12 @@ pub unsafe extern "C" fn larder_heap_resize(
     }
 }
 
-/// Bytes that the program has of a heap.
+/// Returns the live bytes of a heap.
 ///
 /// # Safety
-/// The heap is the caller's, used by no other thread meanwhile.
+/// The heap is the caller's, and used by no other thread during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn larder_heap_live_bytes(heap: *const Heap) -> u64 {
-    // SAFETY: the heap is the caller's, used by no other thread meanwhile.
+    // SAFETY: the heap is the caller's, used by no other thread during the call.
     unsafe { &*heap }.stats().live_bytes
 }

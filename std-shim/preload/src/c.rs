@@ -1,4 +1,4 @@
-//! The functions of C and POSIX. Each says in `errno` why it gave nothing; a free leaves `errno` alone.
+//! The functions of C and POSIX. Each sets `errno` if it fails; a free leaves `errno` alone.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;
@@ -8,9 +8,9 @@ use libc::{EINVAL, ENOMEM, c_int, c_void, size_t};
 
 use crate::HEAP;
 
-// What is called most starts at a cache line: where it falls by chance, a program may take half as long again. The
-// compiler puts each function into a section of its name, of equal ones a single function under either name; the
-// section has the largest alignment that anybody asks for.
+// Aligns the most called functions to cache lines: at a random offset a program may take half as
+// long again. The compiler puts each function into a section of its name, and merges equal
+// functions under either name; the section gets the largest alignment requested.
 #[cfg(target_os = "linux")]
 core::arch::global_asm!(
     ".irp name, malloc, __libc_malloc, free, __libc_free, calloc, __libc_calloc, realloc, __libc_realloc, \
@@ -21,7 +21,7 @@ core::arch::global_asm!(
     ".endr",
 );
 
-/// Says why the calling thread was given nothing.
+/// Sets `errno`. Returns null.
 #[cold]
 #[inline(never)]
 pub(crate) fn refuse(reason: c_int) -> *mut c_void {
@@ -30,7 +30,8 @@ pub(crate) fn refuse(reason: c_int) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// A block that starts at a multiple of `align`, a power of two; null if there is none.
+/// Allocates a block that starts at a multiple of `align`, a power of two. Returns null if there is
+/// no memory.
 pub(crate) fn alloc_aligned(heap: &Larder, align: size_t, bytes: size_t) -> *mut u8 {
     match Layout::from_size_align(bytes.max(1), align.max(16)) {
         // SAFETY: the layout is not empty.
@@ -39,13 +40,13 @@ pub(crate) fn alloc_aligned(heap: &Larder, align: size_t, bytes: size_t) -> *mut
     }
 }
 
-/// At least `bytes` bytes at a multiple of 16. Of nothing, a block all the same.
+/// Allocates at least `bytes` bytes at a multiple of 16; for 0 bytes, too, a block.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(bytes: size_t) -> *mut c_void {
     HEAP.malloc(bytes).cast()
 }
 
-/// Frees a block of any function here; null is nothing.
+/// Frees a block of any function here. Does nothing with null.
 ///
 /// # Safety
 /// The block is the caller's, and given up.
@@ -55,7 +56,7 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
     unsafe { HEAP.free(block.cast()) };
 }
 
-/// A zeroed block of `count` things of `bytes` bytes each.
+/// Allocates a zeroed block of `count` elements of `bytes` bytes each.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: size_t, bytes: size_t) -> *mut c_void {
     match count.checked_mul(bytes) {
@@ -64,11 +65,11 @@ pub extern "C" fn calloc(count: size_t, bytes: size_t) -> *mut c_void {
     }
 }
 
-/// The block with another length and its contents, here or elsewhere. Null instead of a block asks for a
-/// new one; a length of 0 frees, and gives null.
+/// Resizes a block and keeps its contents, in place or elsewhere. Null instead of a block
+/// allocates; a length of 0 frees, and returns null.
 ///
 /// # Safety
-/// The block is the caller's. It is given up if the answer is not null, or the length is 0.
+/// The block is the caller's. It is given up if the result is not null, or the length is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: size_t) -> *mut c_void {
     if block.is_null() {
@@ -83,8 +84,8 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, bytes: size_t) -> *mut c_vo
     unsafe { HEAP.resize(block.cast(), bytes) }.cast()
 }
 
-/// Like `realloc`, for `count` things of `bytes` bytes each. A program that has a `realloc` of its own gets
-/// its blocks, as with glibc.
+/// Resizes as `realloc` does, to `count` elements of `bytes` bytes each. Calls a program's own
+/// `realloc`, as glibc does.
 ///
 /// # Safety
 /// The conditions of `realloc`.
@@ -95,14 +96,14 @@ pub unsafe extern "C" fn reallocarray(
     bytes: size_t,
 ) -> *mut c_void {
     match count.checked_mul(bytes) {
-        // SAFETY: the block is the caller's, and given up for another. By its symbol: it may be
-        // the program's.
+        // SAFETY: the block is the caller's, and given up for another. By its symbol: it may be the
+        // program's.
         Some(bytes) => unsafe { libc::realloc(block, bytes) },
         None => refuse(ENOMEM),
     }
 }
 
-/// A block that starts at a multiple of `align`, which must be a power of two.
+/// Allocates a block that starts at a multiple of `align`, which must be a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: size_t, bytes: size_t) -> *mut c_void {
     match align.is_power_of_two() {
@@ -114,8 +115,8 @@ pub extern "C" fn aligned_alloc(align: size_t, bytes: size_t) -> *mut c_void {
     }
 }
 
-/// Writes a block to `place` that starts at a multiple of `align`, a power of two that is a multiple of a
-/// pointer's length. The answer is 0 or the reason; `errno` stays.
+/// Allocates a block that starts at a multiple of `align`, a power of two that is a multiple of a
+/// pointer's length, and writes it to `place`. Returns 0 or the reason; leaves `errno` alone.
 ///
 /// # Safety
 /// `place` is writable.
@@ -137,7 +138,7 @@ pub unsafe extern "C" fn posix_memalign(
     0
 }
 
-/// Frees a block of `malloc`, `calloc` or `realloc`. The length is looked at where the heap is hardened.
+/// Frees a block of `malloc`, `calloc` or `realloc`. Checks the length where the heap is hardened.
 ///
 /// # Safety
 /// The conditions of `free`.
@@ -148,7 +149,7 @@ pub unsafe extern "C" fn free_sized(block: *mut c_void, bytes: size_t) {
     unsafe { free(block) };
 }
 
-/// Frees a block of `aligned_alloc`. Alignment and length are looked at where the heap is hardened.
+/// Frees a block of `aligned_alloc`. Checks alignment and length where the heap is hardened.
 ///
 /// # Safety
 /// The conditions of `free`.

@@ -1,15 +1,16 @@
-//! The operators of C++, by the names that the Itanium ABI gives them where a size has 64 bits.
+//! The operators of C++, by their names in the Itanium ABI where a size has 64 bits.
 //!
-//! A program may replace each of them, and the standard says which others use it then: `new[]` is `new`, all
-//! ways to delete are the one without a length. So only four touch the heap, and the rest call those by their
-//! symbols, which may be the program's. The forms that do not throw are the C++ library's own: they catch what
-//! those here throw.
+//! A program may replace each of them, and the standard defines which others then use it: `new[]`
+//! calls `new`, all forms of delete the one without a length. So only four touch the heap, and the
+//! rest call those by their symbols, which may be the program's. The forms that do not throw are
+//! the C++ library's own: they catch exceptions of these.
 //!
-//! An operator that finds no memory leaves the rest to the one of its name in the C++ library, which calls the
-//! program's new handler, asks again, and throws `std::bad_alloc`. It is called as the last thing a function does, as
-//! is an operator of the program's, so nothing is thrown through Rust. The compiler makes jumps of these calls, but for
-//! builds for debugging: there such an exception ends the process. (`C-unwind` does not help: where panics abort, it
-//! makes each exception end the process.)
+//! An operator that finds no memory calls the one of its name in the C++ library, which calls the
+//! program's new handler, tries again, and throws `std::bad_alloc`. The call is the last in its
+//! function, as is a call of an operator of the program's, so nothing is thrown through Rust. The
+//! compiler turns these calls into jumps, except in debug builds: there such an exception ends the
+//! process. (`C-unwind` does not help: where panics abort, it makes each exception end the
+//! process.)
 
 use core::ffi::CStr;
 use core::mem;
@@ -20,8 +21,8 @@ use libc::{c_void, size_t};
 use crate::HEAP_OF_NEW;
 use crate::c::{alloc_aligned, free};
 
-/// The C++ libraries there are, for programs in other languages: what they load by and by has one that nobody
-/// else sees.
+/// The C++ libraries, for programs in other languages: a library that they load later brings one
+/// that is not visible globally.
 const LIBRARIES: [&CStr; 2] = [c"libstdc++.so.6", c"libc++.so.1"];
 
 type New = extern "C" fn(size_t) -> *mut c_void;
@@ -29,13 +30,14 @@ type NewAligned = extern "C" fn(size_t, size_t) -> *mut c_void;
 type Delete = unsafe extern "C" fn(*mut c_void);
 type DeleteAligned = unsafe extern "C" fn(*mut c_void, size_t);
 
-/// An operator by its symbol. The loader writes here whose it is; the compiler must not think that it knows.
+/// An operator by its symbol. The loader writes its address here; a volatile read hides it from the
+/// compiler.
 struct Symbol<F>(F);
 
 impl<F: Copy> Symbol<F> {
     #[inline(always)]
     fn get(&'static self) -> F {
-        // SAFETY: reads a value that is there.
+        // SAFETY: reads an initialized value.
         unsafe { ptr::read_volatile(&raw const self.0) }
     }
 }
@@ -47,11 +49,12 @@ static DELETE_ARRAY: Symbol<Delete> = Symbol(_ZdaPv);
 static DELETE_ALIGNED: Symbol<DeleteAligned> = Symbol(_ZdlPvSt11align_val_t);
 static DELETE_ARRAY_ALIGNED: Symbol<DeleteAligned> = Symbol(_ZdaPvSt11align_val_t);
 
-/// The C++ library's operator of this name. A program that has none ends: nobody could catch.
+/// Returns the C++ library's operator of this name. Ends a program that has none: no code could
+/// catch.
 #[cold]
 fn of_library(name: &CStr) -> *mut c_void {
     let in_library = |library: &CStr| {
-        // SAFETY: a name that ends with 0. Nothing is loaded that is not there.
+        // SAFETY: a name that ends with 0. The flag loads nothing new.
         let library =
             unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if library.is_null() {
@@ -70,7 +73,8 @@ fn of_library(name: &CStr) -> *mut c_void {
     }
 }
 
-/// May throw what the program's new handler throws, or `std::bad_alloc`.
+/// Calls the C++ library's `new`. May throw `std::bad_alloc`, or an exception of the program's new
+/// handler.
 #[cold]
 #[inline(never)]
 extern "C" fn new_again(bytes: size_t) -> *mut c_void {
@@ -80,7 +84,8 @@ extern "C" fn new_again(bytes: size_t) -> *mut c_void {
     operator(bytes)
 }
 
-/// May throw what the program's new handler throws, or `std::bad_alloc`.
+/// Calls the C++ library's aligned `new`. May throw `std::bad_alloc`, or an exception of the
+/// program's new handler.
 #[cold]
 #[inline(never)]
 extern "C" fn new_aligned_again(bytes: size_t, align: size_t) -> *mut c_void {
@@ -90,7 +95,7 @@ extern "C" fn new_aligned_again(bytes: size_t, align: size_t) -> *mut c_void {
     operator(bytes, align)
 }
 
-/// `new`
+/// Allocates as C++'s `new` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Znwm(bytes: size_t) -> *mut c_void {
     let block = HEAP_OF_NEW.malloc(bytes);
@@ -100,7 +105,7 @@ pub extern "C" fn _Znwm(bytes: size_t) -> *mut c_void {
     }
 }
 
-/// `new`, at a multiple of `align`
+/// Allocates as C++'s `new` does, at a multiple of `align`.
 #[unsafe(no_mangle)]
 pub extern "C" fn _ZnwmSt11align_val_t(bytes: size_t, align: size_t) -> *mut c_void {
     let block = alloc_aligned(&HEAP_OF_NEW, align, bytes);
@@ -110,22 +115,23 @@ pub extern "C" fn _ZnwmSt11align_val_t(bytes: size_t, align: size_t) -> *mut c_v
     }
 }
 
-/// `new[]`
+/// Allocates as C++'s `new[]` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Znam(bytes: size_t) -> *mut c_void {
     NEW.get()(bytes)
 }
 
-/// `new[]`, at a multiple of `align`
+/// Allocates as C++'s `new[]` does, at a multiple of `align`.
 #[unsafe(no_mangle)]
 pub extern "C" fn _ZnamSt11align_val_t(bytes: size_t, align: size_t) -> *mut c_void {
     NEW_ALIGNED.get()(bytes, align)
 }
 
-/// Each `operator delete` with what it calls, and the length and alignment that it knows.
+/// Defines each `operator delete` with the operator that it calls, and the known length and
+/// alignment.
 macro_rules! delete {
     ($($name:ident($($more:ident),*) $other:expr, ($($same:ident),*) $(, $bytes:ident, $align:expr)?;)*) => {$(
-        /// An `operator delete`.
+        /// Frees as an `operator delete`.
         ///
         /// # Safety
         /// The conditions of `free`.

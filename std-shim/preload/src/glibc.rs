@@ -1,6 +1,6 @@
-//! What glibc adds to the functions of C: older names, the length of a block, numbers, and a way to give
-//! memory back. And the names by which programs reach glibc's own functions past those of C: a block from one
-//! of them may come to the `free` of `c`.
+//! glibc's additions to the functions of C: older names, the length of a block, numbers, and a way
+//! to return memory. And the aliases by which programs reach glibc's own functions past those of C:
+//! a block from one of them may come to the `free` of `c`.
 
 use core::fmt::{self, Write};
 
@@ -9,7 +9,7 @@ use libc::{FILE, c_int, c_void, size_t};
 use crate::HEAP;
 use crate::c::{aligned_alloc, calloc, free, malloc, posix_memalign, realloc, refuse};
 
-/// A block at a multiple of `align`, or of the next power of two.
+/// Allocates a block at a multiple of `align`, or of the next power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: size_t, bytes: size_t) -> *mut c_void {
     match align.checked_next_power_of_two() {
@@ -24,13 +24,13 @@ fn page_bytes() -> size_t {
     usize::try_from(bytes).unwrap_or(4096)
 }
 
-/// A block that starts with a page.
+/// Allocates a block that starts with a page.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(bytes: size_t) -> *mut c_void {
     aligned_alloc(page_bytes(), bytes)
 }
 
-/// A block of whole pages.
+/// Allocates a block of whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(bytes: size_t) -> *mut c_void {
     match bytes.max(1).checked_next_multiple_of(page_bytes()) {
@@ -39,7 +39,7 @@ pub extern "C" fn pvalloc(bytes: size_t) -> *mut c_void {
     }
 }
 
-/// An old name of `free`.
+/// Frees a block, under an old name of `free`.
 ///
 /// # Safety
 /// The conditions of `free`.
@@ -49,24 +49,24 @@ pub unsafe extern "C" fn cfree(block: *mut c_void) {
     unsafe { free(block) };
 }
 
-/// How many bytes of a block the program may use; 0 for null, and for what is no block.
+/// Returns how many bytes of a block the program may use; 0 for null, and where no block starts.
 ///
 /// # Safety
-/// None: an address where no block starts is told.
+/// None: any address may be passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(block: *const c_void) -> size_t {
     HEAP.usable_size(block.cast()).unwrap_or(0)
 }
 
-/// Gives idle memory back to the system; whether there was some. The pad is not used: nothing is kept
-/// at the end of one heap.
+/// Returns idle memory to the system. Returns 1 if there was some, otherwise 0. The pad is not
+/// used: no single heap has a top to keep.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_pad: size_t) -> c_int {
     c_int::from(HEAP.trim() > 0)
 }
 
-/// What the heap holds: `arena` and `hblkhd` together are committed, `uordblks` live, `fordblks` the rest,
-/// `keepcost` what a trim would give back.
+/// Returns the numbers of the heap: `arena` and `hblkhd` together are committed, `uordblks` live,
+/// `fordblks` the rest, `keepcost` memory that a trim would return.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
     let stats = HEAP.stats();
@@ -85,7 +85,7 @@ pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
     }
 }
 
-/// `mallinfo2` in numbers of 32 bits, the largest of which stands for all above.
+/// Returns `mallinfo2` in numbers of 32 bits, saturated at the largest.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> libc::mallinfo {
     let long = mallinfo2();
@@ -142,7 +142,7 @@ struct StandardError;
 
 impl Write for StandardError {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // SAFETY: the bytes are there. Nobody can be told that they could not be written.
+        // SAFETY: the bytes are readable. A failed write cannot be reported.
         unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
         Ok(())
     }
@@ -154,25 +154,25 @@ pub extern "C" fn malloc_stats() {
     write!(StandardError, "{}", HEAP.stats()).ok();
 }
 
-/// Takes a setting of glibc's heap, and does nothing with it: the environment tunes this one.
+/// Ignores a setting of glibc's heap: this one is tuned by the environment.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
     1
 }
 
-/// glibc's own name of `malloc`.
+/// Allocates as `malloc` does, under glibc's own name.
 #[unsafe(no_mangle)]
 pub extern "C" fn __libc_malloc(bytes: size_t) -> *mut c_void {
     malloc(bytes)
 }
 
-/// glibc's own name of `calloc`.
+/// Allocates as `calloc` does, under glibc's own name.
 #[unsafe(no_mangle)]
 pub extern "C" fn __libc_calloc(count: size_t, bytes: size_t) -> *mut c_void {
     calloc(count, bytes)
 }
 
-/// glibc's own name of `realloc`.
+/// Resizes as `realloc` does, under glibc's own name.
 ///
 /// # Safety
 /// The conditions of `realloc`.
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn __libc_realloc(block: *mut c_void, bytes: size_t) -> *m
     unsafe { realloc(block, bytes) }
 }
 
-/// glibc's own name of `free`.
+/// Frees as `free` does, under glibc's own name.
 ///
 /// # Safety
 /// The conditions of `free`.
@@ -192,25 +192,25 @@ pub unsafe extern "C" fn __libc_free(block: *mut c_void) {
     unsafe { free(block) };
 }
 
-/// glibc's own name of `memalign`.
+/// Allocates as `memalign` does, under glibc's own name.
 #[unsafe(no_mangle)]
 pub extern "C" fn __libc_memalign(align: size_t, bytes: size_t) -> *mut c_void {
     memalign(align, bytes)
 }
 
-/// glibc's own name of `valloc`.
+/// Allocates as `valloc` does, under glibc's own name.
 #[unsafe(no_mangle)]
 pub extern "C" fn __libc_valloc(bytes: size_t) -> *mut c_void {
     valloc(bytes)
 }
 
-/// glibc's own name of `pvalloc`.
+/// Allocates as `pvalloc` does, under glibc's own name.
 #[unsafe(no_mangle)]
 pub extern "C" fn __libc_pvalloc(bytes: size_t) -> *mut c_void {
     pvalloc(bytes)
 }
 
-/// glibc's own name of `posix_memalign`.
+/// Allocates as `posix_memalign` does, under glibc's own name.
 ///
 /// # Safety
 /// The conditions of `posix_memalign`.

@@ -1,4 +1,4 @@
-//! Large blocks of an arena: allocated, freed, and resized where they are.
+//! Large blocks of an arena: allocated, freed, and resized in place.
 
 use core::ptr::NonNull;
 
@@ -11,7 +11,7 @@ use super::{Arena, ArenaBfc, Held};
 use crate::os::Os;
 
 impl<O: Os> Arena<O> {
-    /// A block from memory that is held already, if the lock can be had without sleeping.
+    /// Allocates a block from committed memory, if the lock is free without sleeping.
     pub(crate) fn alloc_held(&self, bytes: usize, align: usize) -> Held<NonNull<u8>> {
         let Some((_, request)) = self.requests(bytes, align) else {
             return Held::Full;
@@ -26,14 +26,14 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// A block that the BFC gave.
+    /// Records a block that the BFC allocated. Returns its pointer.
     fn given(&self, block: Block) -> Option<NonNull<u8>> {
         self.lengths.set(block.addr().get() as usize, block.bytes());
         self.index.enter(&block);
         NonNull::new(self.pointer(block.into_raw().addr))
     }
 
-    /// A block of `bytes` bytes, for which the arena grows if it must.
+    /// Allocates a block of `bytes` bytes. Grows the arena if necessary.
     pub(crate) fn alloc(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let (exact, request) = self.requests(bytes, align)?;
         let grant = match self.with_bfc(|bfc| held_memory(bfc, &request)) {
@@ -47,18 +47,18 @@ impl<O: Os> Arena<O> {
         self.given(grant.block)
     }
 
-    /// What a block must be, and what it should be.
+    /// Returns the exact request of a block, and the preferred one.
     fn requests(&self, bytes: usize, align: usize) -> Option<(Request, Request)> {
         let exact = Request::new(bytes.max(1) as u64).aligned(Align::new(align as u64)?);
         let request = exact.aligned(Align::new(align.max(self.residency.spacing(bytes)) as u64)?);
         Some((exact, request))
     }
 
-    /// Takes a block back, at most `bytes` of which may have been written; `false` if none starts
-    /// there. The lock is held once. Who cannot have it without sleeping leaves the block to the next holder,
-    /// and `true` is the answer.
+    /// Frees a block, of which the first `bytes` bytes may have been written. Returns `false` if
+    /// none starts there. Takes the lock once; if that would have to sleep, leaves the block to the
+    /// next holder and returns `true`.
     pub(crate) fn free(&self, block: *mut u8, bytes: usize) -> bool {
-        // For what is no block the marks may not be there (TABLE2).
+        // For an address of no block the marks may not be committed (TABLE2).
         if self.bytes_at(block).is_none() {
             return false;
         }
@@ -66,7 +66,7 @@ impl<O: Os> Arena<O> {
         self.free_in_bfc(block)
     }
 
-    /// Takes a block out of the BFC, whose memory is marked; `false` if none starts there.
+    /// Frees a block in the BFC, whose memory is marked. Returns `false` if none starts there.
     pub(super) fn free_in_bfc(&self, block: *mut u8) -> bool {
         if !self.lengths.forget(block.addr()) {
             return false;
@@ -74,7 +74,7 @@ impl<O: Os> Arena<O> {
         match self.with_bfc_soon(|bfc| free_at(bfc, self.index, block)) {
             Some(freed) => freed,
             None => {
-                // Its first words hold a link until then.
+                // Its first words hold a link until the BFC frees it.
                 self.mark_freed(block.addr(), 1);
                 // SAFETY: a block of this arena, committed, and given up by the caller.
                 unsafe { self.deferred.push(block) };
@@ -83,7 +83,7 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Takes the memory of a block away that nobody uses any more; whether that went well.
+    /// Discards the memory of an unused block. Returns whether the system did.
     pub(crate) fn discard_held(&self, block: *mut u8) -> bool {
         let bytes = self.bytes_at(block).unwrap_or(0) as usize;
         // SAFETY: a block is committed, and this one the caller's, who gives it up.
@@ -95,16 +95,16 @@ impl<O: Os> Arena<O> {
         done
     }
 
-    /// Changes a block's length in place; whether that was possible.
+    /// Resizes a block in place. Returns whether that was possible.
     pub(crate) fn resize(&self, block: *mut u8, old_bytes: usize, new_bytes: usize) -> bool {
         if self.bytes_at(block) == Some(self.granted_bytes(new_bytes)) {
             return true;
         }
         if new_bytes < old_bytes {
-            // What is cut off becomes free.
+            // The end that is cut off becomes free.
             self.mark_freed(block.addr(), old_bytes);
         }
-        // Either way the block stays under its address.
+        // Either way the block keeps its address.
         let to = new_bytes as u64;
         let resized = self.with_bfc(|bfc| {
             let held = block_at(bfc, self.index, block)?;
@@ -129,7 +129,8 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Whether nothing used lies behind a block, so that it grows where memory is committed.
+    /// Returns whether nothing used lies behind a block, so that it grows where memory is
+    /// committed.
     fn is_last(&self, held: &Block) -> bool {
         self.with_bfc(|bfc| {
             let mut is_last = true;
@@ -142,19 +143,19 @@ impl<O: Os> Arena<O> {
     }
 }
 
-/// The block that starts at an address.
+/// Returns the block that starts at an address.
 fn block_at(bfc: &ArenaBfc, index: PageIndex<'_>, addr: *mut u8) -> Option<Block> {
     let found = index.find(Addr::new(addr.addr() as u64))?;
     bfc.block_from_raw(found).ok()
 }
 
-/// Frees the block that starts at an address; returns `false` if none does.
+/// Frees the block that starts at an address. Returns `false` if none does.
 pub(super) fn free_at(bfc: &mut ArenaBfc, index: PageIndex<'_>, addr: *mut u8) -> bool {
     let block = block_at(bfc, index, addr);
     block.is_some_and(|block| bfc.free(block).is_ok())
 }
 
-/// A block from what is committed already.
+/// Allocates a block from committed memory.
 fn held_memory(bfc: &mut ArenaBfc, request: &Request) -> Option<Grant> {
     match bfc.advance(&mut RegionAttempt::new(*request)) {
         Progress::Ready(grant) => return Some(grant),

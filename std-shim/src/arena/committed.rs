@@ -1,4 +1,5 @@
-//! [`Committed`]: the memory of an arena as its BFC asks for it, from the start of the range upward.
+//! [`Committed`]: the memory source of an arena's BFC, committed from the start of the range
+//! upward.
 
 use larder_core::{Addr, AddrRange, Align, FixedRange, GrowRequest, SubAllocError, SubAllocator};
 
@@ -10,9 +11,9 @@ use super::table_memory::TableMemory;
 use crate::config::Tuning;
 use crate::os::Os;
 
-/// Commits a range piece by piece. Its caller holds `growing`, so that pieces are committed and
-/// entered in the BFC in the order of their addresses, each behind the one before; and so that one
-/// that is taken back is not given again before the BFC knows.
+/// Commits a range piece by piece. The caller holds `growing`, so that pieces are committed and
+/// entered in the BFC in the order of their addresses, each behind the one before; and so that a
+/// released piece is not handed out again before the BFC has removed it.
 pub(super) struct Committed<O: Os> {
     os: &'static O,
     tuning: &'static Tuning,
@@ -28,7 +29,7 @@ pub(super) struct Committed<O: Os> {
 }
 
 impl<O: Os> Committed<O> {
-    /// Nothing of `range`, which starts at `start`, is committed yet.
+    /// Creates the source of `range`, which starts at `start`, with nothing committed.
     pub(super) fn new(
         tuning: &'static Tuning,
         residency: &'static Residency,
@@ -52,8 +53,9 @@ impl<O: Os> Committed<O> {
         }
     }
 
-    /// Asks for huge pages for what is committed beyond the program's bound, up to `end`, if the arena
-    /// is dense. All of it each time, so that it stays one mapping. The caller holds `growing`.
+    /// Requests huge pages for committed memory beyond the program's bound, up to `end`, if the
+    /// arena is dense. For all of it each time, so that it stays one mapping. The caller holds
+    /// `growing`.
     pub(super) fn advise(&self, end: Addr) {
         let Ok(above) = usize::try_from(self.tuning.huge_above()) else {
             return;
@@ -71,7 +73,7 @@ impl<O: Os> Committed<O> {
             let start = self.start.wrapping_add(from);
             self.seams.mark(start.addr());
             self.seams.mark(start.addr() + end - from);
-            // SAFETY: committed. Refused, it has the pages it would have had.
+            // SAFETY: committed. If the advice is refused, the pages stay as they are.
             unsafe { self.os.advise_huge(start, end - from) };
             if self.residency.advice() != HUGE {
                 self.split.clear_whole(start.addr(), end - from);
@@ -82,7 +84,8 @@ impl<O: Os> Committed<O> {
         }
     }
 
-    /// Whether a guess about huge pages counts for a range of `held` bytes, and the system may be asked for it.
+    /// Returns whether an estimate of residency matters for a range of `held` bytes, and the system
+    /// may be asked for it.
     fn should_look(&self, held: usize) -> bool {
         let above = self.tuning.huge_above();
         above != u64::MAX
@@ -92,8 +95,8 @@ impl<O: Os> Committed<O> {
             && !self.os.is_filtered()
     }
 
-    /// Takes the wish for huge pages back where what is held up to `end` has become holey, and makes it anew
-    /// where it is dense again. The caller holds `growing`.
+    /// Withdraws the advice for huge pages where committed memory up to `end` has become holey, and
+    /// renews it where it is dense again. The caller holds `growing`.
     pub(super) fn review(&self, end: Addr) {
         let held = end.get() as usize - self.start.addr();
         if self.residency.is_beyond(held) && self.residency.advice() != SHORT {
@@ -102,12 +105,12 @@ impl<O: Os> Committed<O> {
         if !self.should_look(held) {
             return;
         }
-        // SAFETY: what the caller says is committed.
+        // SAFETY: committed up to `end`, as the caller promises.
         let is_holey = unsafe { self.residency.is_holey(self.os, self.start, held) };
         match is_holey {
             Some(true) if self.residency.advice() != SHORT => self.advise_short(held),
             Some(false) if self.residency.advice() == SHORT => {
-                // SAFETY: what the caller says is committed.
+                // SAFETY: committed up to `end`, as the caller promises.
                 unsafe { self.residency.look(self.os, self.start, held, self.bytes) };
                 self.advise(end);
             }
@@ -115,18 +118,19 @@ impl<O: Os> Committed<O> {
         }
     }
 
-    /// Wishes for no huge pages, up to `end`; all of it each time, so that it stays one mapping.
+    /// Advises against huge pages, up to `end`; for all of it each time, so that it stays one
+    /// mapping.
     fn advise_short(&self, end: usize) {
         if self.residency.advice() != SHORT {
             self.residency.look_again();
         }
         self.seams.mark(self.start.addr() + end);
-        // SAFETY: committed. Refused, it has the pages it would have had.
+        // SAFETY: committed. If the advice is refused, the pages stay as they are.
         unsafe { self.os.advise_short(self.start, end) };
         self.residency.set_advice(SHORT);
     }
 
-    /// Bytes of the tables that are committed, without the arena itself.
+    /// Returns the committed bytes of the tables, without the arena itself.
     #[cfg(test)]
     pub(super) fn table_bytes(&self) -> usize {
         self.tables.committed_bytes()
@@ -161,16 +165,16 @@ impl<O: Os> SubAllocator for Committed<O> {
     fn release(&self, range: AddrRange) -> Result<(), SubAllocError> {
         self.range.release(range)?;
         let (start, bytes) = self.pointer(range);
-        // What comes there again may be another mapping than what lies before.
+        // Memory committed there again may be another mapping than the one before it.
         self.seams.mark(start.addr());
-        // SAFETY: nothing of it is used: the BFC gave it back.
+        // SAFETY: the BFC released the range, so nothing of it is used.
         if unsafe { self.os.decommit(start, bytes) } {
             self.marks.clear(start.addr(), bytes);
             self.split.clear_whole(start.addr(), bytes);
             self.seams.forget(start.addr(), bytes);
             return Ok(());
         }
-        // It was the end of what is out, so it is the next to be handed out again.
+        // It was the end of the committed range, so it is the next piece to be handed out.
         let request = GrowRequest {
             bytes: range.bytes(),
             align: Align::ONE,

@@ -1,11 +1,13 @@
-//! [`Deferred`]: blocks whose free could not have the BFC's lock without sleeping. The next holder frees them.
+//! [`Deferred`]: blocks whose free could not take the BFC's lock without sleeping. The next holder
+//! frees them.
 //!
-//! A thread that only frees never waits so, however long the holder is off the processor.
+//! So a thread that only frees never waits, however long the holder is off the processor.
 //!
 //! # Invariants
-//! * DEFER1 a deferred block is used as far as the BFC knows, and nobody's: its first word links it to the next.
-//!   Anybody pushes, and whoever holds the BFC's lock takes all of them at once, frees a bounded number, and leaves the
-//!   rest to the next holder. While any is deferred the arena has something idle, so that a tick comes.
+//! * DEFER1 a deferred block is in use for the BFC, and nobody's: its first word links it to the
+//!   next. Any thread pushes, and a holder of the BFC's lock takes all of them at once, frees a
+//!   bounded number, and leaves the rest to the next holder. While any is deferred the arena counts
+//!   as idle, so that a tick comes.
 
 use core::ptr::{self, NonNull};
 
@@ -21,18 +23,19 @@ struct Link {
     next: *mut Link,
 }
 
-/// Blocks that one holder of the lock frees: each costs a few cache misses, so together some 50 microseconds.
+/// Blocks that one holder of the lock frees: each costs a few cache misses, so together some 50
+/// microseconds.
 const FREED: usize = 128;
 
 /// The deferred blocks of an arena.
 pub(super) struct Deferred {
     pushed: AtomicPtr<Link>,
-    /// The rest of those that were taken. Changed under the BFC's lock only.
+    /// The remaining blocks of those taken. Changed under the BFC's lock only.
     taken: AtomicPtr<Link>,
 }
 
 impl Deferred {
-    /// None.
+    /// Creates an empty list.
     pub(super) const fn new() -> Self {
         Self {
             pushed: AtomicPtr::new(ptr::null_mut()),
@@ -40,7 +43,7 @@ impl Deferred {
         }
     }
 
-    /// Whether there is none. A hint.
+    /// Returns whether the list is empty. A hint.
     pub(super) fn is_empty(&self) -> bool {
         let is_null = |list: &AtomicPtr<Link>| list.load(Ordering::Relaxed).is_null();
         is_null(&self.pushed) && is_null(&self.taken)
@@ -56,7 +59,7 @@ impl Deferred {
         loop {
             // SAFETY: the block is committed and aligned for a pointer, and the caller gives it up.
             unsafe { link.write(Link { next }) };
-            // Release: whoever takes the blocks reads the links.
+            // Release: the thread that takes the blocks reads the links.
             match (self.pushed).compare_exchange_weak(
                 next,
                 link,
@@ -67,11 +70,12 @@ impl Deferred {
                 Err(now) => next = now,
             }
         }
-        // The state of the purger is read after this, and it looks here after it has changed that (PURGE2).
+        // The state of the purger is read after this, and the purger reads this list after changing
+        // its state (PURGE2).
         fence(Ordering::SeqCst);
     }
 
-    /// Frees some of them. The caller holds the lock of `bfc`.
+    /// Frees some of the blocks. The caller holds the lock of `bfc`.
     #[inline]
     pub(super) fn free_some(&self, bfc: &mut ArenaBfc, index: PageIndex<'_>) {
         if !self.is_empty() {
@@ -91,7 +95,8 @@ impl Deferred {
             let Some(link) = NonNull::new(at) else {
                 break;
             };
-            // SAFETY: DEFER1: ours, and read before the block is free.
+            // SAFETY: DEFER1: the block is in use for the BFC and taken by us; its link is read
+            // before it is freed.
             at = unsafe { link.read() }.next;
             if !free_at(bfc, index, link.as_ptr().cast()) {
                 check::fail(b"larder: freed an address where no block of this heap starts\n");

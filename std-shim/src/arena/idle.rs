@@ -1,16 +1,16 @@
-//! Giving the memory of free chunks back to the system, a few at a time, while others allocate.
+//! Returning the memory of free chunks to the system, a few at a time, while others allocate.
 //!
-//! Free memory that is dirty is *idle*. It is *young* until the next tick of the clock by which idle
-//! memory goes back ([`Arena::age`]); one tick later it is discarded. So memory in constant reuse
-//! never goes, without a time kept anywhere: a free sets a mark, a tick clears them all.
+//! Free memory that is dirty is *idle*. It is *young* until the next tick ([`Arena::age_some`]);
+//! one tick later it is discarded. So memory in constant reuse is never discarded, and nothing
+//! carries a time stamp: a free sets a mark, a tick clears them all.
 //!
 //! # Invariants
-//! * IDLE1 whoever discards holds the memory as a block meanwhile, and holds `discarding` from before that
-//!   until the memory is free again: a process that forks takes that lock, so its child never has a
-//!   block that nobody frees.
-//! * IDLE2 young marks are hints: what is lost or left over makes memory go a tick earlier or later.
+//! * IDLE1 a thread that discards memory holds it as a block, and holds `discarding` from before
+//!   that until the memory is free again: a process that forks takes that lock, so its child never
+//!   has a block that nobody frees.
+//! * IDLE2 young marks are hints: a lost or stale one discards memory a tick earlier or later.
 //!
-//! What is held at a time is short against what the BFC has, and for the time of one system call.
+//! A thread holds little of the BFC's memory at a time, and for the time of one system call.
 
 use larder_core::sync::Ordering;
 use larder_core::{Addr, AddrRange, BestFit, Block, BlockAllocator, ChunkHandle, ChunkState};
@@ -23,75 +23,77 @@ use crate::os::background::sleep_ns;
 use crate::purge::LOOK_COST;
 use crate::thread::wait::Sleep;
 
-/// Chunks looked at and pieces taken under the BFC's lock in one go.
+/// Most chunks scanned and pieces taken under the BFC's lock at a time.
 const MAX_LOOKS: usize = 128;
 const MAX_PIECES: usize = 16;
-/// A piece is at most so long, and no more are taken when so much is held.
+/// Greatest length of a piece, and of all pieces together before no more are taken.
 const MAX_BYTES: usize = 4 << 20;
-/// No more are taken when so many huge pages will be split.
+/// Huge pages to be split before no more pieces are taken.
 const MAX_SPLITS: usize = 2;
 
-/// Giving so many bytes back costs as much as a block; and splitting a huge page, 155 microseconds, as so many blocks.
+/// Bytes returned at the cost of one block, and the cost of splitting a huge page, 155
+/// microseconds, in blocks.
 const GIVEN_BYTES: u64 = 4 << 10;
 const SPLIT_COST: usize = 1024;
 
-/// Between two goes, if somebody waited during the first: long enough for that thread to come in.
+/// Pause, in nanoseconds, between two steps if another thread waited during the first: long enough
+/// for that thread to take the lock.
 pub(crate) const PAUSE_NS: u64 = 10_000;
 
-/// Young marks that a tick clears in one go, as the bytes that they stand for: some 10 microseconds.
+/// Young marks that one step of a tick clears, as the bytes they stand for: some 10 microseconds.
 const CLEARED_BYTES: usize = 1 << 30;
 
-/// Which idle memory is meant.
+/// The idle memory that a walk finds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Idle {
-    /// Everything free: the system may have put pages where nothing was written.
+    /// All free memory: the system may have put pages where nothing was written.
     Free,
-    /// What may have been written.
+    /// Memory that may have been written.
     Dirty,
-    /// What may have been written, and has been free for a tick at least.
+    /// Memory that may have been written, and has been free for a tick at least.
     NotYoung,
-    /// Everything that has been free for a tick at least.
+    /// All memory that has been free for a tick at least.
     Old,
 }
 
-/// What went back.
+/// Memory returned to the system.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Given {
-    /// Bytes that were in memory.
+    /// Bytes that were resident.
     pub(crate) bytes: u64,
     /// Huge pages that were split for it.
     splits: usize,
 }
 
 impl Given {
-    /// What it cost to split huge pages, in blocks.
+    /// Returns the cost of splitting the huge pages, in blocks.
     pub(crate) const fn split_cost(&self) -> usize {
         self.splits * SPLIT_COST
     }
 
-    /// What a go over an arena cost that gave so much back, in blocks.
+    /// Returns the cost of the walk step that returned this, in blocks.
     pub(crate) const fn go_cost(&self) -> usize {
         LOOK_COST + (self.bytes / GIVEN_BYTES) as usize + self.split_cost()
     }
 }
 
-/// Where a walk over the chunks of an arena stands.
+/// Progress of a walk over the chunks of an arena.
 pub(crate) struct Walk {
     from: Addr,
     near: Option<ChunkHandle>,
     ended: bool,
-    /// Whether the system is asked what is in memory, once that is known. Calls of the program forget it: between two of
-    /// them it may come to be filtered.
+    /// Whether the system is asked which pages are resident, once that is known. Calls of the
+    /// program reset it: the program may install a filter between two of them.
     asks: Option<bool>,
 }
 
-/// Where a tick of an arena stands.
+/// Progress of a tick of an arena.
 pub(crate) enum Aging {
     /// It has not begun.
     New,
     /// Idle memory is discarded.
     Discarding(Idle, Walk),
-    /// Memory from this offset on may be young, and whether some before it was.
+    /// Memory from this offset on may be young, and whether any before it was.
     Clearing(usize, bool),
 }
 
@@ -113,8 +115,8 @@ impl<O: Os> Arena<O> {
         self.young.set(addr, bytes);
     }
 
-    /// Gives the memory of everything free back to the system, and what lies free at the end of the range
-    /// altogether. Returns the bytes that were in memory.
+    /// Returns the memory of all free chunks to the system, and decommits the free end of the
+    /// range. Returns the bytes that were resident.
     pub(crate) fn trim(&self) -> u64 {
         let which = match self.may_be_filled() {
             true => Idle::Free,
@@ -126,24 +128,25 @@ impl<O: Os> Arena<O> {
         given
     }
 
-    /// Frees what waits for the BFC's lock.
+    /// Frees the deferred blocks.
     fn free_deferred(&self) {
         while !self.deferred.is_empty() {
             self.with_bfc(|_| ());
         }
     }
 
-    /// Goes on giving dirty free memory back, however young: 16 pieces, a little more than 4 MiB and three split huge pages
-    /// at most. Returns what went back, and whether there is more.
+    /// Continues returning dirty free memory, however young: 16 pieces, a little more than 4 MiB
+    /// and three split huge pages at most. Returns the result, and whether there is more.
     pub(crate) fn discard_some_dirty(&self, walk: &mut Walk) -> (Given, bool) {
         walk.asks = None;
         let given = self.discard_some(walk, Idle::Dirty);
         (given, !walk.ended)
     }
 
-    /// A part of a tick: discards what has been idle since the last tick at least, and ages the rest; `decommits` an idle
-    /// end of the range, too. Returns what went back, and whether the tick has ended. A part is 128 chunks, 16 pieces, a
-    /// little more than 4 MiB, three split huge pages, or the marks of 1 GiB at most.
+    /// Does a step of a tick: discards memory that has been idle since the last tick, and ages the
+    /// rest; with `decommits` it also decommits an idle end of the range. Returns the result, and
+    /// whether the tick has ended. A step is at most 128 chunks, 16 pieces, a little more than 4
+    /// MiB, three split huge pages, or the marks of 1 GiB.
     pub(crate) fn age_some(&self, aging: &mut Aging, decommits: bool) -> (Given, bool) {
         match aging {
             Aging::New => {
@@ -179,11 +182,11 @@ impl<O: Os> Arena<O> {
         (Given::default(), false)
     }
 
-    /// Discards the memory of pages in a span in which nothing is used. Unless it `asks`, all of it counts as having been in
-    /// memory. `None` if the system refuses.
+    /// Discards unused pages of a span. Unless it `asks`, counts all of them as resident. Returns
+    /// `None` if the system refuses.
     ///
     /// # Safety
-    /// The pages are committed, and nobody uses them meanwhile.
+    /// The pages are committed, and nobody uses them during the call.
     pub(crate) unsafe fn discard_hole(
         &self,
         start: *mut u8,
@@ -191,16 +194,16 @@ impl<O: Os> Arena<O> {
         asks: bool,
     ) -> Option<Given> {
         let splits = self.count_splits(start.addr(), bytes);
-        // SAFETY: the pages are committed, and nobody uses them meanwhile.
+        // SAFETY: the pages are committed, and nobody uses them during the call.
         let bytes = unsafe { self.discard_range(start, bytes, bytes, asks) }?;
         Some(Given { bytes, splits })
     }
 
-    /// Discards memory; how many bytes of it were in memory, or `dirty` where the system does not say, or is not asked.
-    /// `None` if it refuses.
+    /// Discards memory. Returns the bytes that were resident, or `dirty` where the system does not
+    /// report them or is not asked. Returns `None` if the system refuses.
     ///
     /// # Safety
-    /// The range is committed, and nobody uses it meanwhile.
+    /// The range is committed, and nobody uses it during the call.
     unsafe fn discard_range(
         &self,
         start: *mut u8,
@@ -217,42 +220,45 @@ impl<O: Os> Arena<O> {
             // SAFETY: the range is committed.
             unsafe { self.os.split(start, bytes) };
         }
-        // SAFETY: the range is committed, and nobody uses it meanwhile.
+        // SAFETY: the range is committed, and nobody uses it during the call.
         if !unsafe { self.os.discard(start, bytes) } {
             return None;
         }
         self.residency.count_given(resident);
-        // What lies in it as a whole may come again as a huge page that is not split.
+        // A huge page that lies in it as a whole may be faulted again unsplit.
         self.split.clear_whole(start.addr(), bytes);
         Some(resident)
     }
 
-    /// Whether huge pages are split of which a part goes back: that counts at once where the process may have so much only.
+    /// Returns whether huge pages that are discarded in part are split: near a memory limit the
+    /// pages discarded must count at once.
     fn splits(&self) -> bool {
         self.residency.is_bounded() && self.tuning.huge_above() < u64::MAX
     }
 
-    /// Counts the huge pages that will be split for a range that goes back, two at most: of which it has a part, and which
-    /// are not known to be split. They are known from then on.
+    /// Counts the huge pages to be split for a discarded range, two at most: those it covers in
+    /// part that are not marked as split. Marks them as split.
     fn count_splits(&self, start: usize, bytes: usize) -> usize {
         let ends = [start, start + bytes].into_iter();
         let ends = ends.filter(|end| self.splits() && !end.is_multiple_of(GROWTH_BYTES));
         ends.map(|end| self.split.insert(end)).sum()
     }
 
-    /// Has no huge pages wished for where more is held, and those split of which a part goes back; or neither.
+    /// Sets the committed bytes beyond which there are no huge pages, and they are split when
+    /// discarded in part; `None` for no such bound.
     pub(crate) fn set_huge_until(&self, bytes: Option<u64>) {
         self.residency.set_huge_until(bytes);
     }
 
-    /// Whether the system may put pages where memory went back: as part of huge ones, unless it was told not to.
+    /// Returns whether the system may put pages into discarded memory: as part of huge ones, unless
+    /// it was told not to.
     pub(crate) fn may_be_filled(&self) -> bool {
         self.tuning.huge_above() != u64::MAX && self.residency.advice() != SHORT
     }
 
-    /// Tells the system anew whether huge pages are wished for, by what is in memory now; whether that wish was
-    /// taken back, here or since the last call. Up to a few dozen system calls, if anything went back or the wish is taken
-    /// back already.
+    /// Renews the advice for huge pages by the memory that is resident now. Returns whether the
+    /// advice was withdrawn, here or since the last call. Up to a few dozen system calls, if
+    /// anything was discarded or the advice is withdrawn already.
     pub(crate) fn review_advice(&self) -> bool {
         if self.residency.is_due() {
             self.growing.with(|()| {
@@ -263,8 +269,8 @@ impl<O: Os> Arena<O> {
         self.residency.take_spans_again()
     }
 
-    /// Whether something was freed since the last tick but one, so that ticks are due. Whoever freed
-    /// it before this was called is seen: the BFC's lock orders both. O(granules / 64).
+    /// Returns whether something was freed since the last tick but one, so that ticks are due. Sees
+    /// every free that was done before the call: the BFC's lock orders both. O(granules / 64).
     pub(crate) fn has_idle(&self) -> bool {
         let start = self.start.addr();
         let all = start..start + self.held_bytes();
@@ -276,7 +282,7 @@ impl<O: Os> Arena<O> {
             || self.young.next_run(None, all, MAX_BYTES).is_some()
     }
 
-    /// Bytes that are free and may have been written. O(chunks).
+    /// Returns the free bytes that may have been written. O(chunks).
     pub(crate) fn idle_bytes(&self) -> u64 {
         let (mut bytes, mut walk, mut more) = (0, Walk::new(), true);
         while more {
@@ -286,8 +292,8 @@ impl<O: Os> Arena<O> {
         bytes
     }
 
-    /// Goes on counting bytes that are free and may have been written, over 128 chunks at most. Returns how many there
-    /// are in these, and whether there are more chunks.
+    /// Continues counting the free bytes that may have been written, over 128 chunks at most.
+    /// Returns the bytes in these, and whether there are more chunks.
     pub(crate) fn idle_some(&self, walk: &mut Walk) -> (u64, bool) {
         let mut bytes = 0;
         self.with_bfc(|bfc| {
@@ -299,7 +305,7 @@ impl<O: Os> Arena<O> {
         (bytes, !walk.ended)
     }
 
-    /// Whether any of the last memory of the range was freed since the last tick.
+    /// Returns whether any of the last memory of the range was freed since the last tick.
     fn ends_young(&self) -> bool {
         let held = self.held_bytes();
         let last = held.saturating_sub(GROWTH_BYTES)..held;
@@ -312,22 +318,22 @@ impl<O: Os> Arena<O> {
         self.bfc.stats().reserved_bytes as usize
     }
 
-    /// Discards idle memory.
+    /// Discards idle memory. Returns the bytes that were resident.
     fn discard(&self, which: Idle) -> u64 {
         let (mut given, mut walk) = (0, Walk::new());
         while !walk.ended {
             let sleeps = Sleep::count();
             given += self.discard_some(&mut walk, which).bytes;
             if Sleep::count() != sleeps {
-                // Somebody waits, whom this thread would be ahead of again and again.
+                // A thread waits for the lock, and this one would get ahead of it again and again.
                 sleep_ns(PAUSE_NS);
             }
         }
         given
     }
 
-    /// Discards the next idle pieces: they are taken, discarded without the BFC's lock, and freed. Not part of its callers,
-    /// which do other things on stacks that may be short.
+    /// Discards the next idle pieces: takes them, discards them without the BFC's lock, and frees
+    /// them. Not inlined: the stacks of its callers may be short.
     #[inline(never)]
     fn discard_some(&self, walk: &mut Walk, which: Idle) -> Given {
         self.discarding.with(|()| {
@@ -348,7 +354,8 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Takes the next idle pieces, as many as there are places; returns the huge pages that will be split for them.
+    /// Takes the next idle pieces, up to `pieces.len()`. Returns the number of huge pages to be
+    /// split for them.
     fn take_some(&self, walk: &mut Walk, which: Idle, pieces: &mut [Option<Block>]) -> usize {
         self.with_bfc(|bfc| {
             let (mut bytes, mut splits, mut looks) = (0, 0, 0);
@@ -375,7 +382,8 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Goes on with a walk over a few chunks, counted in `looks`, and tells `f` the idle pieces, until it says `false`.
+    /// Continues a walk over a few chunks, counted in `looks`, and passes the idle pieces to `f`
+    /// until it returns `false`.
     fn look(
         &self,
         bfc: &ArenaBfc,

@@ -1,12 +1,13 @@
-//! [`Lengths`]: how long each block of an arena is, for whoever holds one: to ask the BFC takes its lock, which costs more
-//! than all else that a `realloc` in place does.
+//! [`Lengths`]: the length of each block of an arena, for the holder of the block: asking the BFC
+//! takes its lock, which costs more than the rest of a `realloc` in place.
 
 use larder_core::sync::{AtomicU32, Ordering};
 
-/// A number for each granule: of the first one of a block how many it has, of others 0.
+/// A number for each granule: the granules of the block that starts there, otherwise 0.
 ///
-/// * LENGTH1 a number is written by whoever holds the block, who got it from the BFC under its lock and writes 0 before it
-///   goes back. So all accesses are relaxed: whoever asks for a block's length holds the block.
+/// * LENGTH1 a number is written by the holder of the block, who got it from the BFC under its lock
+///   and writes 0 before freeing it. So all accesses are relaxed: a thread reads the length only of
+///   a block that it holds.
 #[derive(Clone, Copy)]
 pub(super) struct Lengths {
     granules: &'static [AtomicU32],
@@ -17,7 +18,7 @@ pub(super) struct Lengths {
 }
 
 impl Lengths {
-    /// No blocks, if all numbers are 0.
+    /// Creates lengths without blocks, if all numbers are 0.
     pub(super) const fn new(granules: &'static [AtomicU32], start: usize, unit: usize) -> Self {
         Self {
             granules,
@@ -26,7 +27,7 @@ impl Lengths {
         }
     }
 
-    /// The number of the granule that starts at an address.
+    /// Returns the number of the granule that starts at an address.
     fn at(&self, addr: usize) -> Option<&'static AtomicU32> {
         let offset = addr.wrapping_sub(self.start);
         match offset.is_multiple_of(self.unit) {
@@ -35,7 +36,7 @@ impl Lengths {
         }
     }
 
-    /// Length of the block that starts at an address, in bytes; `None` if none does.
+    /// Returns the length of the block that starts at an address, in bytes; `None` if none does.
     #[inline]
     pub(super) fn get(&self, addr: usize) -> Option<u64> {
         match self.at(addr)?.load(Ordering::Relaxed) {
@@ -44,7 +45,7 @@ impl Lengths {
         }
     }
 
-    /// Notes the length of a block, whole granules.
+    /// Sets the length of a block, whole granules.
     pub(super) fn set(&self, addr: usize, bytes: u64) {
         if let Some(number) = self.at(addr) {
             // A range has fewer granules than 2^32 (`tables`).
@@ -52,8 +53,8 @@ impl Lengths {
         }
     }
 
-    /// Forgets a block that goes back; returns whether one starts there. Nothing is written if not: the table is
-    /// committed as far as there are blocks (TABLE2).
+    /// Removes a block that is being freed. Returns whether one starts there. Writes nothing
+    /// otherwise: the table is committed as far as there are blocks (TABLE2).
     pub(super) fn forget(&self, addr: usize) -> bool {
         let is_block = self.get(addr).is_some();
         if is_block {

@@ -1,16 +1,16 @@
-//! [`Marks`]: one bit for each granule of a range: where memory may not read as zero, what was freed lately, or which huge
-//! pages were split.
+//! [`Marks`]: one bit for each granule of a range: for memory that may not read as zero, for memory
+//! freed lately, or for split huge pages.
 
 use core::cell::Cell;
 use core::ops::Range;
 
 use larder_core::sync::{AtomicU64, Ordering};
 
-/// The bits of a range, shared by who allocates from it and who takes its memory away.
+/// The bits of a range, shared by threads that allocate from it and discard its memory.
 ///
 /// All accesses are relaxed: a granule's mark is written and read by its holder only, and granules
-/// change hands under the BFC's lock; that of a huge page, which has several holders, is a hint. Words are shared with
-/// neighbours, so changes are atomic.
+/// change hands under the BFC's lock; the mark of a huge page, which has several holders, is a
+/// hint. Words are shared with neighbours, so changes are atomic.
 #[derive(Clone, Copy)]
 pub(super) struct Marks {
     words: &'static [AtomicU64],
@@ -21,12 +21,12 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Marks in `words`, a bit for each `unit` bytes from `start` up.
+    /// Creates marks in `words`, a bit for each `unit` bytes from `start` up.
     pub(super) const fn new(words: &'static [AtomicU64], start: usize, unit: usize) -> Self {
         Self { words, start, unit }
     }
 
-    /// Bytes of a granule.
+    /// Returns the bytes of a granule.
     pub(super) const fn unit(&self) -> usize {
         self.unit
     }
@@ -42,7 +42,7 @@ impl Marks {
         }
     }
 
-    /// Whether any granule of the range is marked.
+    /// Returns whether any granule of the range is marked.
     pub(super) fn any(&self, addr: usize, bytes: usize) -> bool {
         let first = self.granule(addr);
         (first..first + bytes.div_ceil(self.unit)).any(|granule| self.is_set(granule))
@@ -65,9 +65,9 @@ impl Marks {
         }
     }
 
-    /// The first run in a range of granules that are marked here and not in `unless`, which has
-    /// the same range; of a longer one the first `max_bytes`, whole granules. O(granules / 64) up to
-    /// its end, so that a walk piece by piece looks at each granule once.
+    /// Returns the first run in a range of granules that are marked here and not in `unless`, which
+    /// has the same range; at most `max_bytes` of it, whole granules. O(granules / 64) up to its
+    /// end, so that a walk piece by piece reads each granule once.
     pub(super) fn next_run(
         &self,
         unless: Option<&Self>,
@@ -101,8 +101,8 @@ impl Marks {
         (first < end).then(|| addr(first)..addr(last.min(end)))
     }
 
-    /// The first run of a range in which no granule is marked, of at most so many bytes; all of the range
-    /// without marks. O(granules).
+    /// Returns the first run of a range in which no granule is marked, at most `max_bytes` of it;
+    /// from the start of the range without marks. O(granules).
     pub(super) fn next_gap(
         marks: Option<&Self>,
         range: Range<usize>,
@@ -119,7 +119,7 @@ impl Marks {
         Some(start..end)
     }
 
-    /// Unmarks a range; how many granules of it were marked. O(granules / 64).
+    /// Unmarks a range. Returns how many of its granules were marked. O(granules / 64).
     pub(super) fn take(&self, addr: usize, bytes: usize) -> usize {
         let count = Cell::new(0);
         self.each_word(addr, bytes, |word, bits| {
@@ -131,7 +131,7 @@ impl Marks {
         count.get()
     }
 
-    /// How many granules of a range are marked. O(granules / 64).
+    /// Returns how many granules of a range are marked. O(granules / 64).
     pub(super) fn count(&self, addr: usize, bytes: usize) -> usize {
         let count = Cell::new(0);
         self.each_word(addr, bytes, |word, bits| {
@@ -140,7 +140,7 @@ impl Marks {
         count.get()
     }
 
-    /// Marks the granule that starts there; how many marks that added.
+    /// Marks the granule that starts there. Returns the number of marks added, 0 or 1.
     pub(super) fn insert(&self, addr: usize) -> usize {
         let added = Cell::new(0);
         self.each_word(addr, 1, |word, bit| {
@@ -160,21 +160,21 @@ impl Marks {
         });
     }
 
-    /// Unmarks the granules that lie in a range as a whole.
+    /// Unmarks the granules that lie entirely in a range.
     pub(super) fn clear_whole(&self, addr: usize, bytes: usize) {
         let first = addr.next_multiple_of(self.unit);
         let end = (addr + bytes) / self.unit * self.unit;
         self.clear(first, end.saturating_sub(first));
     }
 
-    /// Unmarks them: they read as zero.
+    /// Unmarks the granules of a range: they read as zero.
     pub(super) fn clear(&self, addr: usize, bytes: usize) {
         self.each_word(addr, bytes, |word, bits| {
             word.fetch_and(!bits, Ordering::Relaxed);
         });
     }
 
-    /// Runs `f` for every word of a range, with the bits that are its.
+    /// Runs `f` for every word of a range, with its bits of the range.
     fn each_word(&self, addr: usize, bytes: usize, f: impl Fn(&AtomicU64, u64)) {
         let mut granule = self.granule(addr);
         let end = granule.saturating_add(bytes.div_ceil(self.unit));

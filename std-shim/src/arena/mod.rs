@@ -1,28 +1,32 @@
-//! An arena: one reserved range of addresses with its BFC, its span records and its maps of memory. It serves
-//! spans of small blocks, and large blocks.
+//! An arena: one reserved range of addresses with its BFC, its span records and its maps of memory.
+//! It serves spans of small blocks, and large blocks.
 //!
 //! ```text
 //!   tables, committed with the range, touched where used   range, committed as the BFC grows
 //!   │ Arena │ chunks │ index │ records │ heads, classes, lengths │ dirty, young, seams, split │   │ spans and large blocks ... │ free │
 //! ```
-//! All tables have addresses for what the range can ever need, so nothing here moves. They are committed as the
-//! range is (`table_memory`), and pages of them that were never touched cost nothing.
+//! All tables have addresses for the whole range, so nothing here moves. They are committed with
+//! the range (`table_memory`), and their untouched pages cost nothing.
 //!
 //! # Files
-//! * `tables` an arena is made · `table_memory` the memory of its tables · `committed` its memory, from the start of the range upward
-//! * `blocks` large blocks · `lengths` how long they are · `zero` those that must read as zero · `move_pages` those that grow elsewhere,
-//!   from seam to seam (`seams`) · `deferred_frees` those whose free had to wait
+//! * `tables` creates an arena · `table_memory` the memory of its tables · `committed` its memory,
+//!   from the start of the range upward
+//! * `blocks` large blocks · `lengths` their lengths · `zero` zeroing blocks · `move_pages` blocks
+//!   that grow elsewhere, from seam to seam (`seams`) · `deferred_frees` blocks whose free was
+//!   deferred
 //! * `spans` spans of small blocks
-//! * `idle` free memory that goes back to the system · `marks` a bit for each granule · `residency` how much is in memory
+//! * `idle` returns free memory to the system · `marks` a bit for each granule · `residency` how
+//!   much is in memory
 //!
 //! # Invariants
-//! * ARENA1 `heads[slice]` is 0 if the slice lies in no span, else 1 + how many slices the span's first
-//!   one lies below; `classes[slice]` is 0, or the class of that span. They change only while no block of
-//!   the span is out.
-//! * ARENA2 memory of a free granule that is not marked dirty reads as zero. Marks of a used granule
-//!   say what it was when the block was given, and only its holder acts upon them: a mark is set
-//!   before the granule becomes free, and cleared by whoever discards the granule while holding it.
-//! * ARENA3 what the BFC holds is committed, and nothing else of the range is used.
+//! * ARENA1 `heads[slice]` is 0 if the slice lies in no span, otherwise 1 + the number of slices
+//!   between the span's first one and it; `classes[slice]` is 0, or the class of that span. They
+//!   change only while no block of the span is allocated.
+//! * ARENA2 memory of a free granule that is not marked dirty reads as zero. Marks of a used
+//!   granule describe it as it was when its block was allocated, and only its holder acts upon
+//!   them: a mark is set before the granule becomes free, and cleared by the thread that discards
+//!   the granule while holding it.
+//! * ARENA3 memory in the BFC is committed, and nothing else of the range is used.
 
 mod blocks;
 mod committed;
@@ -56,28 +60,28 @@ use seams::Seams;
 pub(crate) use idle::{Aging, PAUSE_NS, Walk};
 pub(crate) use move_pages::{Grown, MOVE_LEAST_BYTES};
 
-/// Spans are multiples of this, at multiples of this.
+/// Spans are multiples of this length, at multiples of it.
 pub(crate) const SLICE_BYTES: usize = 64 << 10;
-/// The range is committed in whole steps of this and starts at a multiple of it: a huge page, so
-/// that what is committed ends where one does.
+/// Unit of commits, and alignment of the range: a huge page, so that committed memory ends where
+/// one does.
 pub(crate) const GROWTH_BYTES: usize = 2 << 20;
-/// How much is looked at under a lock for a number.
+/// Bytes examined under a lock at a time when residency is counted.
 pub(crate) const PIECE_BYTES: usize = 64 << 20;
 
 type ArenaBfc = RegionPool<'static>;
 type Allocator<O> = Shared<RegionPool<'static>, Committed<O>, Sleep>;
 
-/// What came of looking for memory without growth and without sleep.
+/// Result of an allocation that neither grows nor sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held<T> {
     Found(T),
-    /// There is none.
+    /// There is no such memory.
     Full,
-    /// The lock could not be had.
+    /// The lock was taken.
     Busy,
 }
 
-/// A reserved range and everything that manages it. Lives for ever, at the front of its tables.
+/// A reserved range and everything that manages it. Never freed; lies in front of its tables.
 pub(crate) struct Arena<O: Os> {
     os: &'static O,
     tuning: &'static Tuning,
@@ -87,25 +91,25 @@ pub(crate) struct Arena<O: Os> {
     bfc: &'static Allocator<O>,
     /// Every block, by its address.
     index: PageIndex<'static>,
-    /// Blocks that were freed while the BFC's lock could not be had (DEFER1).
+    /// Blocks that were freed while the BFC's lock was taken (DEFER1).
     deferred: Deferred,
-    /// Whatever makes the committed range longer or shorter holds this, system calls included.
+    /// Held while the committed range grows or shrinks, system calls included.
     growing: Locked<(), Sleep>,
     residency: &'static Residency,
-    /// Whoever takes free memory to discard it holds this (IDLE1).
+    /// Held while free memory is discarded (IDLE1).
     discarding: Locked<(), Sleep>,
     records: *mut Span,
     heads: &'static [AtomicU8],
     classes: &'static [AtomicU8],
     lengths: Lengths,
     marks: Marks,
-    /// What was freed lately, in the same form; see `idle`.
+    /// Memory freed lately, in the same form; see `idle`.
     young: Marks,
     /// Whether the last tick found young memory, which the next one may discard.
     expires: AtomicU8,
     seams: Seams,
-    /// Huge pages of which a part went back beside a limit, so that they are split, since they went as a whole last, or huge
-    /// pages were wished for. Hints; see `idle`.
+    /// Split huge pages: part of the page was discarded near a limit since the whole last was, or
+    /// since huge pages were last requested. Hints; see `idle`.
     split: Marks,
 }
 
@@ -114,28 +118,28 @@ pub(crate) struct Arena<O: Os> {
 unsafe impl<O: Os> Sync for Arena<O> {}
 
 impl<O: Os> Arena<O> {
-    /// Whether the address lies in the range.
+    /// Returns whether the address lies in the range.
     #[inline]
     pub(crate) fn contains(&self, block: *mut u8) -> bool {
         block.addr().wrapping_sub(self.start.addr()) < self.bytes
     }
 
-    /// Where the range starts.
+    /// Returns the start of the range.
     pub(crate) fn start_addr(&self) -> usize {
         self.start.addr()
     }
 
-    /// Length of the range.
+    /// Returns the length of the range.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes of the range that were never committed, or were decommitted.
+    /// Returns the bytes of the range that are not committed.
     pub(crate) fn room(&self) -> u64 {
         self.bytes as u64 - self.bfc.stats().reserved_bytes
     }
 
-    /// Runs `f` with the BFC, after some of the frees that wait for it.
+    /// Runs `f` with the BFC, after some of the deferred frees.
     fn with_bfc<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> R {
         self.bfc.with(|bfc| {
             self.deferred.free_some(bfc, self.index);
@@ -143,8 +147,8 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Runs `f` with the BFC, after some of the frees that wait for it; `None` if that could not be without
-    /// sleeping.
+    /// Runs `f` with the BFC, after some of the deferred frees. Returns `None` if that would have
+    /// to sleep.
     fn with_bfc_soon<R>(&self, f: impl FnOnce(&mut ArenaBfc) -> R) -> Option<R> {
         self.bfc.lock().try_with(|bfc| {
             self.deferred.free_some(bfc, self.index);
@@ -156,12 +160,13 @@ impl<O: Os> Arena<O> {
         self.start.with_addr(addr.get() as usize)
     }
 
-    /// Length that a request of `bytes` bytes is granted.
+    /// Returns the length that a request of `bytes` bytes is granted.
     pub(crate) fn granted_bytes(&self, bytes: usize) -> u64 {
         (bytes.max(1) as u64).next_multiple_of(self.granule.bytes())
     }
 
-    /// Granted length of the block that starts there, which the caller holds. No lock is taken.
+    /// Returns the granted length of the block that starts there, which the caller holds. Takes no
+    /// lock.
     #[inline]
     pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<u64> {
         self.lengths.get(block.addr())
@@ -181,7 +186,7 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Ends what [`lock_across_fork`](Self::lock_across_fork) began.
+    /// Releases the locks of [`lock_across_fork`](Self::lock_across_fork).
     ///
     /// # Safety
     /// The locks are the calling thread's by `lock_across_fork`.
@@ -194,11 +199,12 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Bytes that are in memory, if the system says.
+    /// Returns the resident bytes, if the system reports them.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
         let (mut at, mut resident) = (0, 0);
         loop {
-            // A piece at a time, so that nobody waits long to grow. Nothing is decommitted meanwhile.
+            // A piece at a time, so that growth does not wait long. Nothing is decommitted under
+            // this lock.
             let piece = self.growing.with(|()| {
                 let bytes = (self.numbers().1 as usize)
                     .saturating_sub(at)
@@ -215,12 +221,12 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Bytes in blocks and spans, and bytes committed.
+    /// Returns the bytes in blocks and spans, and the bytes committed.
     pub(crate) fn numbers(&self) -> (u64, u64) {
         self.with_bfc(|bfc| (bfc.stats().live_bytes, bfc.stats().reserved_bytes))
     }
 
-    /// Bytes committed and in no block or span; `None` if that could not be told without sleeping.
+    /// Returns the committed bytes in no block or span; `None` if that would have to sleep.
     pub(crate) fn free_bytes_soon(&self) -> Option<u64> {
         let free = |bfc: &mut ArenaBfc| {
             let stats = bfc.stats();
@@ -229,26 +235,26 @@ impl<O: Os> Arena<O> {
         self.with_bfc_soon(free)
     }
 
-    /// Bytes committed for the arena itself and for its tables.
+    /// Returns the bytes committed for the arena itself and for its tables.
     #[cfg(test)]
     pub(crate) fn table_bytes(&self) -> usize {
         let front = tables::front_bytes::<O>(self.os.page_bytes());
         front + self.bfc.source().table_bytes()
     }
 
-    /// Runs `f` while the BFC's lock is taken.
+    /// Runs `f` while the BFC's lock is held.
     #[cfg(test)]
     pub(crate) fn while_locked(&self, f: impl FnOnce()) {
         self.bfc.with(|_| f());
     }
 
-    /// Whether frees wait for the lock.
+    /// Returns whether frees are deferred.
     #[cfg(test)]
     pub(crate) fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
     }
 
-    /// Whether the BFC's invariants hold.
+    /// Returns whether the BFC's invariants hold.
     #[cfg(test)]
     pub(crate) fn is_sound(&self) -> bool {
         self.bfc.with(|bfc| bfc.check_invariants()).is_ok()

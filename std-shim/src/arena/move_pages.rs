@@ -1,16 +1,16 @@
-//! A long block that grows where it cannot stay: its pages move behind the new addresses, so nothing is
-//! copied and nothing in memory twice.
+//! Growing a long block elsewhere by moving its pages to the new addresses, so nothing is copied
+//! and nothing resident twice.
 //!
 //! ```text
 //!   before   │ block, dirty   │ neighbour │          free, clean          │
 //!   after    │ free, clean    │ neighbour │ block, same pages │ its growth │
 //! ```
-//! The system moves the pages of one mapping at a time, and what was moved stays a mapping of its own
-//! for as long as the range has it. So the places where mappings may end are kept (`seams`), a move goes
-//! from seam to seam, and there is a bound on their number, as systems have one on mappings. A block
-//! that lands on memory which is resident already is copied: moving would throw those pages away, and
-//! new ones for the place it left cost more than the copy. So is one that the program has given
-//! mappings of its own, or locked: the system is asked before each move.
+//! The system moves the pages of one mapping at a time, and moved pages stay a mapping of their own
+//! for as long as the range has them. So the places where mappings may end are recorded (`seams`),
+//! a move goes from seam to seam, and their number is bounded, as systems bound mappings. A block
+//! whose new place is already resident is copied: moving would throw those pages away, and faulting
+//! new ones for its old place costs more than the copy. A block that the program has given mappings
+//! of its own, or locked, is copied, too: the system is asked before each move.
 
 use core::ops::Range;
 use core::ptr::{self, NonNull};
@@ -20,28 +20,28 @@ use larder_core::Addr;
 use super::{Arena, GROWTH_BYTES};
 use crate::os::{Moved, Os};
 
-/// Shorter blocks are copied, and longer ones get places at multiples of this: from their second move on
-/// pages go in whole tables, and huge ones stay whole.
+/// Shorter blocks are copied, and longer ones are placed at multiples of this: from their second
+/// move on pages move in whole page tables, and huge ones stay whole.
 pub(crate) const MOVE_LEAST_BYTES: usize = GROWTH_BYTES;
 
-/// What leaves an arena is copied in pieces of this length.
+/// Piece in which a block that leaves an arena is copied.
 const LEAVE_BYTES: usize = 4 << 20;
-/// What leaves an arena is looked at in parts of this length: the shortest page.
+/// Part in which a block that leaves an arena is tested for zeros: the shortest page.
 const PAGE_BYTES: usize = 4 << 10;
 
-/// A block that has grown, elsewhere.
+/// A block that has grown at another address.
 pub(crate) struct Grown {
     pub(crate) block: NonNull<u8>,
-    /// Bytes that became idle where it was.
+    /// Bytes that became idle at its old address.
     pub(crate) idle_bytes: usize,
 }
 
 impl<O: Os> Arena<O> {
-    /// A longer block with the contents of one that cannot grow in place, which is gone then. `None`
-    /// if pages do not move here or there is no room: nothing has happened.
+    /// Grows a block that cannot grow in place by moving it. Returns `None`, and changes nothing,
+    /// if pages cannot be moved here or there is no room.
     ///
     /// # Safety
-    /// The block is the caller's, `old_bytes` long, and used by nobody meanwhile.
+    /// The block is the caller's, `old_bytes` long, and not used during the call.
     pub(crate) unsafe fn grow_elsewhere(
         &self,
         block: *mut u8,
@@ -66,14 +66,14 @@ impl<O: Os> Arena<O> {
         let moved = match moved {
             Ok(moved) => moved,
             Err(LostPlace(end)) => {
-                // What lies behind the lost place is as good as before.
+                // Memory behind the lost place is as good as before.
                 self.resize(to, new_bytes, end);
                 return None;
             }
         };
-        // SAFETY: both are as long, and two; the rest has not moved.
+        // SAFETY: two blocks, both at least that long; the rest has not moved.
         unsafe { copy(block, to, moved..old_bytes.max(moved)) };
-        // What has moved away left zeros.
+        // Pages moved away left zeros.
         self.marks.clear(block.addr(), moved);
         let idle_bytes = self.free_rest(block, moved, old_bytes);
         Some(Grown {
@@ -82,26 +82,26 @@ impl<O: Os> Arena<O> {
         })
     }
 
-    /// Copies a block of `bytes` bytes to memory outside of the arena that reads as zero, and frees it: piece by
-    /// piece, so that little of it is in memory twice, and without the pages that read as zero, so that what
-    /// was never touched stays so.
+    /// Copies a block of `bytes` bytes to memory outside of the arena that reads as zero, and frees
+    /// it: piece by piece, so that little of it is resident twice, and without pages that read as
+    /// zero, so that untouched ones stay untouched.
     ///
     /// # Safety
-    /// The block is the caller's, that long, and used by nobody meanwhile; so is the place.
+    /// The block is the caller's, `bytes` long, and not used during the call; likewise `to`.
     pub(crate) unsafe fn leave(&self, block: *mut u8, to: *mut u8, bytes: usize) {
         let mut gone = 0;
         for at in (0..bytes).step_by(LEAVE_BYTES) {
             let end = bytes.min(at + LEAVE_BYTES);
             for page in (at..end).step_by(PAGE_BYTES) {
                 let part = page..end.min(page + PAGE_BYTES);
-                // SAFETY: the caller's block, which is that long.
+                // SAFETY: the part lies in the caller's block.
                 if !unsafe { is_zero(block, part.clone()) } {
-                    // SAFETY: both are that long, and two.
+                    // SAFETY: the part lies in both blocks, which are distinct.
                     unsafe { copy(block, to, part) };
                 }
             }
             let whole = (end - at) / self.marks.unit() * self.marks.unit();
-            // SAFETY: committed; its contents are elsewhere.
+            // SAFETY: committed; its contents are already copied.
             if gone == at && whole > 0 && unsafe { self.os.discard(block.wrapping_add(at), whole) }
             {
                 gone = at + whole;
@@ -112,7 +112,8 @@ impl<O: Os> Arena<O> {
         self.free_rest(block, gone, bytes);
     }
 
-    /// Takes a block back of which the first `moved` bytes are clean; how many of the rest became idle.
+    /// Frees a block of which the first `moved` bytes are clean. Returns how many of the rest
+    /// became idle.
     fn free_rest(&self, block: *mut u8, moved: usize, bytes: usize) -> usize {
         let rest_bytes = bytes.saturating_sub(moved);
         self.mark_freed(block.addr() + moved, rest_bytes);
@@ -120,18 +121,18 @@ impl<O: Os> Arena<O> {
         rest_bytes
     }
 
-    /// Moves the pages of a block, from its start as far as the system does; how far that is. The caller
-    /// holds `growing`.
+    /// Moves the pages of a block, from its start on, as far as the system allows. Returns the
+    /// length moved. The caller holds `growing`.
     ///
     /// # Safety
-    /// The caller holds both, at least that long, and uses neither.
+    /// The caller holds both blocks, each at least `bytes` long, and uses neither.
     unsafe fn move_block(
         &self,
         from: *mut u8,
         to: *mut u8,
         bytes: usize,
     ) -> Result<usize, LostPlace> {
-        // The system is asked about what lies behind, so that must be ours.
+        // The move needs the memory behind the block to be ours.
         let ends_range = from.addr() + bytes == self.start.addr() + self.bytes;
         if ends_range || !self.seams.may_move() {
             return Ok(0);
@@ -145,7 +146,7 @@ impl<O: Os> Arena<O> {
             match done {
                 Moved::Whole => {
                     self.seams.laid(place.addr(), length);
-                    // Huge pages move as such.
+                    // Huge pages move whole.
                     for moved in [source, place] {
                         self.split.clear_whole(moved.addr(), length);
                     }
@@ -157,7 +158,8 @@ impl<O: Os> Arena<O> {
                 }
                 Moved::Lost => {
                     self.seams.refuse();
-                    // SAFETY: what has moved is there, and its old place usable.
+                    // SAFETY: the pages before `at` have moved there, and their old place is
+                    // usable.
                     unsafe { copy(to, from, 0..at) };
                     if at > 0 {
                         // SAFETY: up to there the place is ours, and never used again.
@@ -167,13 +169,14 @@ impl<O: Os> Arena<O> {
                 }
             }
         }
-        // Pages keep the advice of the place that they come from.
+        // Pages keep the advice of the place they come from.
         let end = self.start.addr() as u64 + self.numbers().1;
         self.bfc.source().advise(Addr::new(end));
         Ok(bytes)
     }
 
-    /// Before a growth where pages have moved: counts the free bytes that have none. O(chunks).
+    /// Counts the free bytes without pages, before growth in an arena whose pages have moved.
+    /// O(chunks).
     pub(super) fn count_vacant(&self) {
         if self.seams.have_moved() && self.room() > 0 {
             let (live, committed) = self.numbers();
@@ -182,32 +185,34 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// In the child of a fork: what is committed from now on is another mapping than what was.
+    /// Marks the end of committed memory in the child of a fork: memory committed later is another
+    /// mapping.
     pub(crate) fn in_child(&self) {
         let committed = self.numbers().1 as usize;
         self.seams.mark(self.start.addr() + committed);
     }
 
-    /// Where its mappings may end.
+    /// Returns the number of marked seams.
     #[cfg(test)]
     pub(crate) fn seams(&self) -> usize {
         self.seams.count()
     }
 }
 
-/// The place that a block was to move to is not the heap's any more, up to this offset: it stays
-/// allocated for ever. The block is as it was.
+/// The target of a move, which the heap has lost up to this offset: it stays allocated for the life
+/// of the process. The block is unchanged.
 struct LostPlace(usize);
 
-/// Whether a part of a block reads as zero. Where it was never touched the system shows a page that all share.
+/// Returns whether a part of a block reads as zero. Untouched memory shows a zero page that all
+/// processes share.
 ///
 /// # Safety
-/// A block of the caller's, at least as long.
+/// The block is the caller's and contains the part.
 unsafe fn is_zero(block: *mut u8, part: Range<usize>) -> bool {
     let start = block.wrapping_add(part.start);
-    // SAFETY: the part lies in the caller's block; memory of the heap has contents.
+    // SAFETY: the part lies in the caller's block; memory of the heap is initialized.
     let bytes = unsafe { core::slice::from_raw_parts(start, part.len()) };
-    // The first is, and each is as the one before.
+    // The first byte is zero, and each equals the one before.
     match bytes {
         [first, rest @ ..] => *first == 0 && *rest == bytes[..rest.len()],
         [] => true,
@@ -217,9 +222,9 @@ unsafe fn is_zero(block: *mut u8, part: Range<usize>) -> bool {
 /// Copies a part of one block to the same part of another.
 ///
 /// # Safety
-/// Two blocks of the caller's, at least as long.
+/// Both blocks are the caller's, distinct, and contain the part.
 unsafe fn copy(from: *mut u8, to: *mut u8, part: Range<usize>) {
     let (source, place) = (from.wrapping_add(part.start), to.wrapping_add(part.start));
-    // SAFETY: the part lies in both of the caller's blocks, which are two.
+    // SAFETY: the part lies in both of the caller's blocks, which are distinct.
     unsafe { ptr::copy_nonoverlapping(source, place, part.len()) };
 }

@@ -1,20 +1,23 @@
-//! [`Residency`]: how much of what an arena holds is really in memory, and what follows from it.
+//! [`Residency`]: how much of an arena's committed memory is resident, and the page sizes and
+//! alignments chosen by it.
 //!
-//! Requested bytes do not tell how a program uses its memory: large blocks are often touched at their
-//! start only. So before each growth the system is asked how much of a bounded number of windows is
-//! resident: tens of microseconds for a step whose pages cost many times that to touch.
+//! Requested bytes do not show how a program uses its memory: large blocks are often touched only
+//! at their start. So before each growth the system is asked how much of a bounded number of
+//! windows is resident: tens of microseconds for a step whose pages cost many times that to touch.
 //!
-//! * **Dense**, most of it: what is added will be touched too, and is asked for in huge pages. One
-//!   fault for 2 MiB costs a fraction of 512. Half is most where large blocks are, which are touched one
-//!   after another. Where small ones are, that is a heap whose spans stay half carved, and more is asked.
-//! * **Sparse**, little of it: what costs is each new place where a block starts. Large blocks then
-//!   start at coarse multiples, so that their first pages are often pages that were touched before;
-//!   what lies between costs addresses only, so there must be plenty.
-//! * Neither, or not known: blocks lie as close as they can, on pages as they come.
+//! * **Dense**, mostly resident: new memory will be touched too, and is requested in huge pages.
+//!   One fault for 2 MiB costs a fraction of 512. For large blocks, which are touched one after
+//!   another, half is enough. For small ones half would be a heap of half-carved spans, so more is
+//!   required.
+//! * **Sparse**, little resident: the cost is each new place where a block starts. Large blocks
+//!   then start at coarse multiples, so that their first pages are often pages that were touched
+//!   before; the gaps cost only addresses, so there must be plenty.
+//! * Neither, or not known: blocks lie as close as possible, on ordinary pages.
 //!
-//! It is asked only where huge pages count: beyond the program's bound, where the system has them, and where no filter
-//! of system calls may end the process for the question. There an arena counts as dense that is made of spans of
-//! small blocks nearly as a whole, since those are touched one after another.
+//! The system is asked only where huge pages matter: beyond the program's bound, where the system
+//! has them, and where no filter of system calls may end the process for the question. Where it is
+//! not asked, an arena counts as dense if it is nearly all spans of small blocks, since those are
+//! touched one after another.
 
 use core::ops::RangeInclusive;
 
@@ -23,67 +26,72 @@ use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use super::{GROWTH_BYTES, SLICE_BYTES};
 use crate::os::Os;
 
-/// How many places of what is held are looked at before a growth.
+/// Windows of committed memory examined before a growth.
 const WINDOWS: usize = 16;
-/// Bytes of each: a huge page, which is resident as a whole or not at all.
+/// Bytes of a window: a huge page, which is resident as a whole or not at all.
 const WINDOW_BYTES: usize = GROWTH_BYTES;
 
-/// From how many resident percent on an arena is dense, if it is not made of spans of small blocks.
+/// Resident percentage from which an arena is dense, if it is not made of spans of small blocks.
 const DENSE: u32 = 50;
-/// It is made of such spans from this part of it on.
+/// Part of the arena from which on it counts as made of such spans.
 const SMALL_PART: usize = 8;
-/// An arena that is not looked at is dense from so many percent of such spans on.
+/// Percentage of such spans from which an arena that is not examined is dense.
 const MOSTLY_SMALL: usize = 75;
-/// Below how many it is sparse.
+/// Resident percentage below which an arena is sparse.
 const SPARSE: u32 = 25;
-/// An arena that holds more than this part of its addresses is never called sparse.
+/// An arena with more than this part of its addresses committed is never called sparse.
 const PLENTY: usize = 4;
 
-/// Blocks from here on have coarse places in a sparse arena.
+/// Least length of blocks with coarse places in a sparse arena.
 const COARSE_LEAST_BYTES: usize = 128 << 10;
-/// Distances between such places.
+/// Alignments of such places.
 const SPACING: RangeInclusive<usize> = 256 << 10..=GROWTH_BYTES;
 
-/// What was seen of an arena when it grew last. All zero before.
+/// The state of an arena when it last grew. All zero before.
 pub(super) struct Residency {
-    /// 1 + percent of what was looked at that were resident, or what stands for it; 0 if not known. Relaxed: a hint.
+    /// 1 + the resident percentage of the examined memory, or an estimate; 0 if not known. Relaxed:
+    /// a hint.
     resident: AtomicU32,
-    /// Spans of a slice, which are those of small blocks. Relaxed: a hint too.
+    /// Spans of one slice, which are those of small blocks. Relaxed: a hint too.
     slices: AtomicU32,
-    /// Free bytes that have no pages, if that was counted before this growth. A hint.
+    /// Free bytes without pages, if counted before this growth. A hint.
     vacant: AtomicUsize,
-    /// Bytes given back to the system since huge pages were wished for last. A hint.
+    /// Bytes returned to the system since the advice last changed. A hint.
     given: AtomicU64,
-    /// What was wished for last: 0 for nothing, [`HUGE`] or [`SHORT`]. Changed by who holds `growing`.
+    /// The last advice: 0 for none, [`HUGE`] or [`SHORT`]. Changed by a holder of `growing`.
     advice: AtomicU32,
-    /// No huge pages where more bytes are held, as the process may have so much only; 0 for no such bound. A hint.
+    /// Committed bytes beyond which there are no huge pages, near a memory limit; 0 for no bound. A
+    /// hint.
     huge_until: AtomicU64,
     /// [`AGAIN`] and [`SPANS_AGAIN`]. Relaxed: read by the thread that ticks, or under its locks.
     again: AtomicU8,
 }
 
-/// The system was told that huge pages are wished for, or that they are not.
+/// Advice to the system: for huge pages, or against them.
 pub(super) const HUGE: u32 = 1;
 pub(super) const SHORT: u32 = 2;
 
-/// The next tick is to discard what is not known to be dirty, and to have spans scanned again.
+/// Requests to the next tick: to discard memory not known to be dirty, and to have spans scanned
+/// again.
 const AGAIN: u8 = 1;
 const SPANS_AGAIN: u8 = 2;
 
-/// The wish for huge pages is taken back where less than so many percent of what is touched at all is resident:
-/// the system makes huge pages of what carries the wish by itself, gaps included.
+/// Percentage of resident memory, in windows touched at all, below which the advice for huge pages
+/// is withdrawn: the system makes huge pages of advised memory by itself, gaps included.
 const CROWDED: u32 = 75;
-/// The wish is also taken back where this part of what is held went back since: what went may have come
-/// again by the same way.
+/// The advice is also withdrawn where this part of the committed memory was discarded since: the
+/// system may have filled it again in that way.
 const GIVEN_PART: u64 = 4;
 
 impl Residency {
-    /// Before a growth: so many free bytes have no pages. They say nothing about how blocks are used.
+    /// Sets the free bytes without pages, before a growth. They say nothing about how blocks are
+    /// used.
     pub(super) fn set_vacant(&self, bytes: usize) {
         self.vacant.store(bytes, Ordering::Relaxed);
     }
 
-    /// Looks at the first `held` bytes of an arena of `bytes` bytes. Up to [`WINDOWS`] system calls.
+    /// Examines the first `held` bytes of an arena of `bytes` bytes. Up to [`WINDOWS`] system
+    /// calls.
     ///
     /// # Safety
     /// The first `held` bytes are committed.
@@ -94,7 +102,7 @@ impl Residency {
         let (mut seen, mut resident) = (0, 0);
         for window in (0..windows).step_by(step) {
             let at = start.wrapping_add(window * WINDOW_BYTES);
-            // SAFETY: committed, the caller says.
+            // SAFETY: committed, as the caller promises.
             let Some(bytes) = (unsafe { os.resident_bytes(at, WINDOW_BYTES) }) else {
                 return self.resident.store(0, Ordering::Relaxed);
             };
@@ -110,72 +118,73 @@ impl Residency {
         }
     }
 
-    /// The system was not asked.
+    /// Resets the percentage: the system was not asked.
     pub(super) fn forget(&self) {
         self.resident.store(0, Ordering::Relaxed);
     }
 
-    /// What the system was told last.
+    /// Returns the last advice to the system.
     pub(super) fn advice(&self) -> u32 {
         self.advice.load(Ordering::Relaxed)
     }
 
-    /// The system was told something else.
+    /// Sets the advice that the system was given.
     pub(super) fn set_advice(&self, advice: u32) {
         self.given.store(0, Ordering::Relaxed);
         self.advice.store(advice, Ordering::Relaxed);
     }
 
-    /// Has no huge pages wished for where more is held, and those split of which a part goes back; or neither.
+    /// Sets the committed bytes beyond which there are no huge pages, and they are split when
+    /// discarded in part; `None` for no such bound.
     pub(super) fn set_huge_until(&self, bytes: Option<u64>) {
         self.huge_until.store(bytes.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Whether there is a bound on what is held with huge pages.
+    /// Returns whether huge pages are bounded.
     pub(super) fn is_bounded(&self) -> bool {
         self.huge_until.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether so much is held that there are to be no huge pages: of one that is used in part the system has all in
-    /// memory, until it splits it, which is not as soon as a limit may need it.
+    /// Returns whether `held` bytes are beyond the bound for huge pages: the system keeps all of a
+    /// partly used one in memory until it splits it, which may be too late for a limit.
     pub(super) fn is_beyond(&self, held: usize) -> bool {
         self.is_bounded() && held as u64 > self.huge_until.load(Ordering::Relaxed)
     }
 
-    /// Has the next tick discard what is not known to be dirty, too, and spans scanned again: the system may have put pages
-    /// there.
+    /// Makes the next tick also discard memory not known to be dirty, and have spans scanned again:
+    /// the system may have put pages there.
     pub(super) fn look_again(&self) {
         self.again.store(AGAIN | SPANS_AGAIN, Ordering::Relaxed);
     }
 
-    /// Whether the next tick is to.
+    /// Returns whether the next tick is to discard such memory.
     pub(super) fn looks_again(&self) -> bool {
         self.again.load(Ordering::Relaxed) & AGAIN != 0
     }
 
-    /// Whether this tick is to.
+    /// Takes the request to discard such memory. Returns whether there was one.
     pub(super) fn take_again(&self) -> bool {
         self.again.fetch_and(!AGAIN, Ordering::Relaxed) & AGAIN != 0
     }
 
-    /// Whether spans are to be scanned again.
+    /// Takes the request to scan spans again. Returns whether there was one.
     pub(super) fn take_spans_again(&self) -> bool {
         self.again.fetch_and(!SPANS_AGAIN, Ordering::Relaxed) & SPANS_AGAIN != 0
     }
 
-    /// Whether the advice may have to change.
+    /// Returns whether the advice may have to change.
     pub(super) fn is_due(&self) -> bool {
         self.advice() == SHORT || self.given.load(Ordering::Relaxed) > 0
     }
 
-    /// So many bytes went back to the system.
+    /// Counts bytes returned to the system.
     pub(super) fn count_given(&self, bytes: u64) {
         self.given.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Whether of the first `held` bytes of an arena so little is resident, among what is resident at all, or
-    /// so much went back, that huge pages are not to be made of them. `None` if the system does not say.
-    /// Up to [`WINDOWS`] system calls.
+    /// Returns whether so little is resident in the touched windows of the first `held` bytes of an
+    /// arena, or so much was discarded, that huge pages should not be made of them; `None` if the
+    /// system does not report it. Up to [`WINDOWS`] system calls.
     ///
     /// # Safety
     /// The first `held` bytes are committed.
@@ -192,9 +201,9 @@ impl Residency {
         let (mut seen, mut resident) = (0, 0);
         for window in (0..windows).step_by(windows.div_ceil(WINDOWS).max(1)) {
             let at = start.wrapping_add(window * WINDOW_BYTES);
-            // SAFETY: committed, the caller says.
+            // SAFETY: committed, as the caller promises.
             let bytes = unsafe { os.resident_bytes(at, WINDOW_BYTES) }?;
-            // Of a window without a page none is made.
+            // No huge page is made of a window without a page.
             if bytes > 0 {
                 (seen, resident) = (seen + WINDOW_BYTES, resident + bytes);
             }
@@ -203,22 +212,22 @@ impl Residency {
         Some((percent as u32) < CROWDED)
     }
 
-    /// Counts a span of this length that is made.
+    /// Counts a new span of `bytes` bytes, if it is one slice.
     pub(super) fn span_made(&self, bytes: usize) {
         if bytes == SLICE_BYTES {
             self.slices.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Counts a span of this length that is gone.
+    /// Counts off a freed span of `bytes` bytes, if it is one slice.
     pub(super) fn span_gone(&self, bytes: usize) {
         if bytes == SLICE_BYTES {
             self.slices.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether an arena that holds so many bytes is dense, for which so many percent must be resident
-    /// if an eighth of it is spans of small blocks.
+    /// Returns whether an arena with `held` bytes committed is dense; at least `of_small` percent
+    /// must be resident if an eighth of it is spans of small blocks.
     pub(super) fn is_dense(&self, held: usize, of_small: u32) -> bool {
         let small = self.slices.load(Ordering::Relaxed) as usize * SLICE_BYTES;
         let least = if small > held / SMALL_PART {
@@ -228,12 +237,12 @@ impl Residency {
         };
         match self.percent() {
             Some(percent) => percent >= least,
-            // More than all is never: there small blocks have no huge pages.
+            // Above 100 percent means never: small blocks then have no huge pages.
             None => of_small <= 100 && small / MOSTLY_SMALL > held / 100,
         }
     }
 
-    /// A power of two at whose multiples a block of so many bytes should start.
+    /// Returns a power of two at whose multiples a block of `bytes` bytes should start.
     pub(super) fn spacing(&self, bytes: usize) -> usize {
         let is_sparse = self.percent().is_some_and(|percent| percent < SPARSE);
         if bytes <= COARSE_LEAST_BYTES || !is_sparse {

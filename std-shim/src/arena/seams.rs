@@ -1,12 +1,13 @@
-//! [`Seams`]: the places where the system's mappings of a range may end, and whether pages move there at all.
+//! [`Seams`]: the places where the system's mappings of a range may end, and whether its pages can
+//! move.
 //!
 //! # Invariants
-//! * SEAM1 where the heap makes a mapping end, there is a mark, from before it does: at the ends of moves
-//!   and of advice, and in the child of a fork at the end of what was committed. A mark goes with a move
-//!   over both of its sides or when they are decommitted. A mark without a seam costs a call, a seam
-//!   without a mark (the program's) a copy.
-//! * SEAM2 a refusal is the last: who sees it marked under `growing`, which moves and advice hold, moves
-//!   nothing in this arena.
+//! * SEAM1 where the heap makes a mapping end, there is a mark, set before: at the ends of moves
+//!   and of advice, and in the child of a fork at the end of committed memory. A mark is removed by
+//!   a move over both of its sides or when they are decommitted. A mark without a seam costs a
+//!   call, a seam without a mark (the program's) a copy.
+//! * SEAM2 a refusal is final: a thread that sees it under `growing`, which moves and advice hold,
+//!   moves nothing in this arena.
 
 use core::ops::Range;
 
@@ -17,7 +18,7 @@ use super::marks::Marks;
 /// Most seams of an arena: an eighth of the mappings that Linux allows a process.
 const MAX_SEAMS: usize = 8192;
 
-/// What is known of the moves in an arena. All zero before the first.
+/// The state of the moves in an arena. All zero before the first.
 pub(super) struct Moves {
     /// Marks of seams.
     seams: AtomicUsize,
@@ -26,8 +27,8 @@ pub(super) struct Moves {
     refused: AtomicU8,
 }
 
-/// Where the mappings of a range may end. Relaxed, all of it: a mark is made and taken by who holds one
-/// of its sides, or `growing`; the rest are hints.
+/// The places where the mappings of a range may end. Relaxed, all of it: a mark is set and removed
+/// by a holder of one of its sides, or of `growing`; the rest are hints.
 #[derive(Clone, Copy)]
 pub(super) struct Seams {
     marks: Marks,
@@ -35,12 +36,12 @@ pub(super) struct Seams {
 }
 
 impl Seams {
-    /// One mapping.
+    /// Creates the seams of a range that is one mapping, if `marks` are clear.
     pub(super) const fn new(marks: Marks, moves: &'static Moves) -> Self {
         Self { marks, moves }
     }
 
-    /// Whether another move may be tried.
+    /// Returns whether another move may be tried.
     pub(super) fn may_move(&self) -> bool {
         let count = self.moves.seams.load(Ordering::Relaxed);
         self.moves.refused.load(Ordering::Relaxed) == 0 && count < MAX_SEAMS
@@ -50,25 +51,26 @@ impl Seams {
         self.moves.refused.store(1, Ordering::Relaxed);
     }
 
-    /// Whether anything has moved.
+    /// Returns whether anything has moved.
     pub(super) fn have_moved(&self) -> bool {
         self.moves.any.load(Ordering::Relaxed) != 0
     }
 
-    /// A mapping may end there from now on.
+    /// Marks a place where a mapping may end from now on.
     pub(super) fn mark(&self, addr: usize) {
         let added = self.marks.insert(addr);
         self.moves.seams.fetch_add(added, Ordering::Relaxed);
     }
 
-    /// A range is one mapping again. Where it starts the one before may still end.
+    /// Removes the marks inside a range that is one mapping again. The mapping before it may still
+    /// end at its start.
     pub(super) fn forget(&self, addr: usize, bytes: usize) {
         let unit = self.marks.unit();
         let inner = self.marks.take(addr + unit, bytes - unit);
         self.moves.seams.fetch_sub(inner, Ordering::Relaxed);
     }
 
-    /// Before a range takes the place of another one of the same length: the seams that this may make.
+    /// Marks the seams that moving a range of `bytes` bytes may make, before the move.
     pub(super) fn expect(&self, from: usize, to: usize, bytes: usize) {
         self.mark(to);
         self.mark(to + bytes);
@@ -77,19 +79,19 @@ impl Seams {
         }
     }
 
-    /// A run of one mapping has come to lie there, over what was there before.
+    /// Records that a run of one mapping was moved there, over the previous memory.
     pub(super) fn laid(&self, addr: usize, bytes: usize) {
         self.moves.any.store(1, Ordering::Relaxed);
         self.forget(addr, bytes);
     }
 
-    /// How many marks there are.
+    /// Returns the number of marks.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.moves.seams.load(Ordering::Relaxed)
     }
 
-    /// Offsets of the runs of a range between seams.
+    /// Returns the offsets of the runs of a range between seams.
     pub(super) fn runs(&self, addr: usize, bytes: usize) -> impl Iterator<Item = Range<usize>> {
         let unit = self.marks.unit();
         let mut at = 0;
@@ -124,7 +126,7 @@ mod tests {
         Seams::new(Marks::new(Box::leak(words.collect()), START, UNIT), moves)
     }
 
-    /// Where runs of the whole range begin, in granules.
+    /// Returns where the runs of the whole range begin, in granules.
     fn starts(seams: &Seams) -> Vec<usize> {
         let runs = seams.runs(START, GRANULES * UNIT);
         runs.map(|run| run.start / UNIT).collect()
@@ -152,7 +154,7 @@ mod tests {
     #[test]
     fn seams_are_known_wherever_mappings_end() {
         let seams = seams();
-        // Where each granule's page was at first: a seam is where two neighbours' were none.
+        // Where each granule's page was at first: a seam is where neighbours were not.
         let mut origin: Vec<usize> = (0..GRANULES).collect();
         let mut random = Random(3);
         let mut random = |below| random.next(below);

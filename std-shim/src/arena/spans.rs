@@ -10,7 +10,7 @@ use crate::os::Os;
 use crate::process::span_bytes;
 
 impl<O: Os> Arena<O> {
-    /// Memory and a record for a span, from memory that is held already.
+    /// Allocates memory and a record for a span from committed memory.
     pub(crate) fn alloc_held_span(&self, class: SizeClass) -> Held<SpanMemory> {
         match self.alloc_held(span_bytes(class), SLICE_BYTES) {
             Held::Found(base) => Held::Found(self.make_span(base.as_ptr(), class)),
@@ -19,7 +19,7 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Memory and a record for a span, for which the arena grows if it must.
+    /// Allocates memory and a record for a span. Grows the arena if necessary.
     pub(crate) fn alloc_span(&self, class: SizeClass) -> Option<SpanMemory> {
         let base = self.alloc(span_bytes(class), SLICE_BYTES)?;
         Some(self.make_span(base.as_ptr(), class))
@@ -37,7 +37,7 @@ impl<O: Os> Arena<O> {
         }
     }
 
-    /// Takes a span's memory back; `idle` says that it has been idle for long already.
+    /// Frees a span's memory; `idle` if it has already been idle for long.
     ///
     /// # Safety
     /// The record is that of a span of this arena without used blocks.
@@ -56,16 +56,16 @@ impl<O: Os> Arena<O> {
         self.free_in_bfc(shape.base);
     }
 
-    /// The class of the span that each slice lies in.
+    /// Returns the class of each slice's span.
     pub(crate) const fn classes(&self) -> &'static [AtomicU8] {
         self.classes
     }
 
-    /// The span that contains a block of this arena.
+    /// Returns the span that contains a block of this arena.
     #[inline]
     pub(crate) fn span_of(&self, block: *mut u8) -> Option<NonNull<Span>> {
         let slice = self.slice_of(block);
-        // Relaxed: whoever holds a block got it from somebody who knew its span (ARENA1).
+        // Relaxed: a thread that holds a block got it from a thread that saw its span (ARENA1).
         let head = self.heads.get(slice)?.load(Ordering::Relaxed);
         if head == 0 {
             return None;
@@ -73,11 +73,12 @@ impl<O: Os> Arena<O> {
         NonNull::new(self.records.wrapping_add(slice + 1 - head as usize))
     }
 
-    /// The class of the span that an address lies in, and whether a block starts there; `None` if it lies in no span.
-    /// Asks the tables only, which any thread may do (ARENA1).
+    /// Returns the class of the span that contains an address, and whether a block starts there;
+    /// `None` if it lies in no span. Reads only the tables, which any thread may do (ARENA1).
     pub(crate) fn look_up(&self, address: *mut u8) -> Option<(SizeClass, bool)> {
         let slice = self.slice_of(address);
-        // Relaxed: whoever holds a block there got it from somebody who knew its span. Others get some answer.
+        // Relaxed: a thread that holds a block there got it from a thread that saw its span. Others
+        // get an arbitrary answer.
         let head = usize::from(self.heads.get(slice)?.load(Ordering::Relaxed));
         let class = SizeClass::from_entry(self.classes.get(slice)?.load(Ordering::Relaxed));
         if head == 0 || class == SizeClass::NONE {

@@ -1,40 +1,42 @@
-//! [`TableMemory`]: the memory of an arena's tables, committed as far as what is held of the range needs it.
+//! [`TableMemory`]: the memory of an arena's tables, committed as far as the committed range needs
+//! it.
 //!
-//! All addresses are reserved when the arena is made, so no table ever moves. Where nothing is committed
-//! yet a table reads as zero, and is not written.
+//! All addresses are reserved when the arena is made, so no table ever moves. A table reads as zero
+//! where it is not committed, and is not written there.
 //!
 //! # Invariants
-//! * TABLE2 of each table the entries for what is held of the range are committed, and [`SPARE`] more.
+//! * TABLE2 of each table the entries for the committed range are committed, and [`SPARE`] more.
 
 use larder_core::sync::{AtomicUsize, Ordering};
 
 use super::GROWTH_BYTES;
 use crate::os::Os;
 
-/// The tables are committed for so much of the range at once: about a megabyte for all of them.
+/// Bytes of the range for which tables are committed at once: about a megabyte for all of them.
 const STEP_BYTES: usize = 256 << 20;
-/// Entries beyond those for what is held: a table of chunks has a sink in front, and a mark may stand
-/// right behind what is held.
+/// Entries beyond those for the committed range: a table of chunks has a sink in front, and a mark
+/// may lie right behind the range.
 const SPARE: usize = 2;
 
-/// How many tables an arena has.
+/// Number of tables of an arena.
 pub(super) const TABLES: usize = 10;
 
-/// Where a table lies, and how long it is.
+/// The place of a table, and its length.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
-    /// In bytes behind the arena: whole pages.
+    /// Offset from the arena in bytes: whole pages.
     pub(super) start: usize,
     /// Entries for the whole range.
     pub(super) count: usize,
     /// Bytes of an entry.
     entry: usize,
-    /// Bytes of the range that an entry is for.
+    /// Bytes of the range per entry.
     covers: usize,
 }
 
 impl Table {
-    /// A table from `start` on with entries of `entry` bytes, one for each `covers` bytes of a range of `range_bytes`.
+    /// Describes a table from `start` on with entries of `entry` bytes, one for each `covers` bytes
+    /// of a range of `range_bytes`.
     pub(super) const fn new(start: usize, range_bytes: usize, covers: usize, entry: usize) -> Self {
         Self {
             start,
@@ -44,25 +46,27 @@ impl Table {
         }
     }
 
-    /// Where the entries for the first `held` bytes of the range end; `None` if no number holds it.
+    /// Returns the end of the entries for the first `held` bytes of the range; `None` if it
+    /// overflows.
     pub(super) fn end(&self, held: usize) -> Option<usize> {
         let entries = (held.div_ceil(self.covers) + SPARE).min(self.count);
         entries.checked_mul(self.entry)?.checked_add(self.start)
     }
 }
 
-/// The tables' memory. Its caller holds `growing`, or has the arena alone.
+/// The tables' memory. The caller holds `growing`, or owns the arena alone.
 pub(super) struct TableMemory<O: Os> {
     os: &'static O,
-    /// Where the arena starts, in front of its tables.
+    /// Start of the arena, in front of its tables.
     arena: *mut u8,
     tables: [Table; TABLES],
-    /// Up to where each table is committed, in bytes behind the arena. Relaxed: changed under `growing`.
+    /// End of the committed part of each table, as an offset from the arena. Relaxed: changed under
+    /// `growing`.
     ends: [AtomicUsize; TABLES],
 }
 
 impl<O: Os> TableMemory<O> {
-    /// Nothing of the tables is committed yet.
+    /// Describes tables of which nothing is committed.
     pub(super) fn new(os: &'static O, arena: *mut u8, tables: [Table; TABLES]) -> Self {
         Self {
             os,
@@ -72,18 +76,18 @@ impl<O: Os> TableMemory<O> {
         }
     }
 
-    /// Where memory comes from.
+    /// Returns the source of memory.
     pub(super) const fn os(&self) -> &'static O {
         self.os
     }
 
-    /// Where the arena starts, in front of its tables.
+    /// Returns the start of the arena, in front of its tables.
     pub(super) const fn arena(&self) -> *mut u8 {
         self.arena
     }
 
-    /// Commits what the first `held` bytes of the range need; whether all of it is committed now. Up to a system call a
-    /// table, once in [`STEP_BYTES`] of growth.
+    /// Commits the entries for the first `held` bytes of the range. Returns whether all of them are
+    /// committed now. Up to one system call per table, once in [`STEP_BYTES`] of growth.
     pub(super) fn cover(&self, held: usize) -> bool {
         let page = self.os.page_bytes();
         let held = held.next_multiple_of(STEP_BYTES);
@@ -104,7 +108,7 @@ impl<O: Os> TableMemory<O> {
         })
     }
 
-    /// Bytes that are committed.
+    /// Returns the bytes that are committed.
     #[cfg(test)]
     pub(super) fn committed_bytes(&self) -> usize {
         let ends = self.tables.iter().zip(&self.ends);

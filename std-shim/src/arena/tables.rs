@@ -1,5 +1,5 @@
-//! An arena is made: its range and its tables are reserved, and the tables laid out behind the arena itself.
-//! `table_memory` commits them.
+//! Creating an arena: reserves its range and its tables, and lays the tables out behind the arena
+//! itself. `table_memory` commits them.
 
 use core::mem::MaybeUninit;
 use core::num::NonZeroU32;
@@ -22,19 +22,21 @@ use crate::os::Os;
 
 /// Large blocks are multiples of this, or of a page where that is longer.
 const GRANULE_BYTES: usize = 16 << 10;
-/// Each growth commits at least this share of what is committed, so that a growing heap makes few
-/// system calls. What is committed and not touched costs nothing but address space.
+/// Least share of the committed memory that a growth commits, so that a growing heap makes few
+/// system calls. Memory committed and not touched costs only address space.
 const GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(16).unwrap();
-/// The share where idle memory goes back for growth (see `purge`): it should do so before much was touched.
+/// The same share where growth purges idle memory (see `purge`): it should purge before much was
+/// touched.
 const FINE_GROWTH_DIVISOR: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
-/// Addresses behind the tables that nobody can use: most systems put what is reserved later below what came before, so
-/// a program that writes below its first blocks faults, and does not write into the tables.
+/// Unusable addresses behind the tables: most systems place a later reservation below the earlier
+/// ones, so a program that writes below its first blocks faults, and does not write into the
+/// tables.
 const GUARD_BYTES: usize = 1 << 20;
-/// A short range, made where addresses are scarce, has a guard of this part of it.
+/// A short range, made where addresses are scarce, has a guard of this part of its length.
 const GUARD_PART: usize = 64;
 
-/// Where what an arena looks at often lies: behind it, on its own pages.
+/// Returns the offset of the arena's frequently read state: behind it, on its own pages.
 const fn residency_at<O: Os>() -> usize {
     size_of::<Arena<O>>().next_multiple_of(128)
 }
@@ -47,21 +49,21 @@ const fn bfc_at<O: Os>() -> usize {
     (moves_at::<O>() + size_of::<Moves>()).next_multiple_of(128)
 }
 
-/// Bytes of an arena and of what lies on its own pages.
+/// Returns the bytes of an arena and of the state on its own pages.
 pub(super) const fn front_bytes<O: Os>(page: usize) -> usize {
     (bfc_at::<O>() + size_of::<Allocator<O>>()).next_multiple_of(page)
 }
 
-/// Where an arena's tables lie behind it.
+/// The layout of an arena's tables behind it.
 struct Plan {
-    /// What is committed at once, for the arena itself.
+    /// Bytes committed at once, for the arena itself.
     front_bytes: usize,
     tables: [Table; TABLES],
     bytes: usize,
 }
 
 impl Plan {
-    /// For a range of so many bytes; `None` if no number holds it.
+    /// Lays out the tables of a range of `bytes` bytes. Returns `None` on overflow.
     fn new<O: Os>(bytes: usize, granule: Granule, page: usize) -> Option<Self> {
         let front_bytes = front_bytes::<O>(page);
         let granule = granule.bytes() as usize;
@@ -92,8 +94,8 @@ impl Plan {
 }
 
 impl<O: Os> Arena<O> {
-    /// Reserves `bytes` bytes, a multiple of [`GROWTH_BYTES`], with tables for them. `None` if the
-    /// system refuses any of it; then nothing is held.
+    /// Reserves `bytes` bytes, a multiple of [`GROWTH_BYTES`], with tables for them. Returns
+    /// `None`, and keeps nothing, if the system refuses any of it.
     pub(crate) fn reserve(
         os: &'static O,
         tuning: &'static Tuning,
@@ -113,7 +115,7 @@ impl<O: Os> Arena<O> {
             return None;
         };
         let tables = tables.as_ptr();
-        // Tables are touched here and there: a huge page would be mostly empty.
+        // Tables are touched sparsely: a huge page would be mostly empty.
         // SAFETY: reserved just now.
         unsafe { os.advise_short(tables, table_bytes) };
         if tuning.begins_short() {
@@ -185,7 +187,7 @@ impl<O: Os> Arena<O> {
         let seams = Seams::new(seams, moves);
         let range = AddrRange::new(Addr::new(start.addr() as u64), bytes as u64)?;
         let config = config(tuning, granule);
-        // SAFETY: inside the tables; all zero is an arena nobody has looked at.
+        // SAFETY: inside the tables; all zero is an arena that was never examined.
         let [residency] = (unsafe { table::<Residency>(tables, residency_at::<O>(), 1) }) else {
             return None;
         };
@@ -200,12 +202,12 @@ impl<O: Os> Arena<O> {
             memory,
         );
         let bfc = tables.wrapping_add(bfc_at::<O>()).cast::<Allocator<O>>();
-        // SAFETY: on the arena's pages, which read as zero, and nobody else's.
+        // SAFETY: on the arena's pages, which read as zero and are used for nothing else.
         unsafe { Allocator::place(bfc, config, chunks, source) }.ok()?;
         // SAFETY: made just now, and never released.
         let bfc = unsafe { &*bfc };
         let arena = tables.cast::<Self>();
-        // SAFETY: the front of the tables is kept for it.
+        // SAFETY: the front of the tables is reserved for it.
         unsafe {
             arena.write(Self {
                 os,
@@ -249,15 +251,15 @@ fn config(tuning: &Tuning, granule: Granule) -> RegionConfig {
     }
 }
 
-/// A table that lies inside zeroed memory.
+/// Returns a table inside zeroed memory.
 ///
 /// # Safety
-/// `count` entries from `offset` on lie in addresses that are ours for ever; all zero is a value of `T`; nobody else
-/// makes this table; and what is not committed of it is not written (TABLE2).
+/// `count` entries from `offset` on lie in addresses that are never released; all zero is a value
+/// of `T`; the table is made only once; and its uncommitted part is not written (TABLE2).
 unsafe fn table<T>(tables: *mut u8, offset: usize, count: usize) -> &'static mut [T] {
     let start = tables.wrapping_add(offset).cast::<MaybeUninit<T>>();
     debug_assert!(start.is_aligned());
-    // SAFETY: addresses that are ours for ever and this table's alone; zeros, which they hold, are
+    // SAFETY: addresses that are never released and this table's alone; zeros, which they hold, are
     // values of `T`.
     unsafe { &mut *ptr::slice_from_raw_parts_mut(start.cast::<T>(), count) }
 }

@@ -1,20 +1,21 @@
-//! Blocks that must read as zero: what is known to be is left alone, the rest is written or discarded.
+//! Blocks that must read as zero: parts that do already are left alone, the rest is written or
+//! discarded.
 
 use super::Arena;
 use crate::os::Os;
 
-/// Shorter runs are cleared without a look at what of them is in memory, longer ones looked at in windows
-/// of this length.
+/// Shorter runs are cleared without asking which pages are resident, longer ones in windows of this
+/// length.
 const LOOK_LEAST_BYTES: usize = 1 << 20;
 const WINDOW_BYTES: usize = 2 << 20;
-/// Runs from here on are discarded without a look.
+/// Runs from this length on are discarded without asking.
 const MUCH_BYTES: usize = 32 << 20;
 
 impl<O: Os> Arena<O> {
-    /// Zeroes what is not known to be zero of a block given just now.
+    /// Zeroes the parts of a newly allocated block that are not known to be zero.
     ///
     /// # Safety
-    /// The block is the caller's and that long.
+    /// The block is the caller's and `bytes` long.
     pub(crate) unsafe fn zero(&self, block: *mut u8, bytes: usize) {
         self.marks.each_run(block.addr(), bytes, |at, length| {
             let mut done = 0;
@@ -30,11 +31,11 @@ impl<O: Os> Arena<O> {
         });
     }
 
-    /// Zeroes a part of a block by discarding it where little of it is in memory, or where it is very long:
-    /// else all of it would be, for a program that perhaps touches little.
+    /// Zeroes a part of a block, by discarding it if little of it is resident or it is very long:
+    /// writing would make all of it resident, for a program that perhaps touches little.
     ///
     /// # Safety
-    /// The part is the caller's and starts with a granule.
+    /// The part is the caller's, `bytes` long, and starts with a granule.
     unsafe fn zero_part(&self, start: *mut u8, bytes: usize) {
         let whole = bytes / self.marks.unit() * self.marks.unit();
         let is_sparse = || {

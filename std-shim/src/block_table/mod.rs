@@ -1,7 +1,7 @@
-//! [`BlockTable`]: something known of each of some live blocks, by address.
+//! [`BlockTable`]: a map from the addresses of live blocks to values.
 //!
-//! A table of [slots](larder_core::table::probe) in memory of its own, straight from the system, so that
-//! a decorator never comes back to the allocator it watches. At most half of the slots are used.
+//! A table of [slots](larder_core::table::probe) in memory of its own, straight from the system, so
+//! that a decorator never re-enters the allocator it watches. At most half of the slots are used.
 
 use core::ptr;
 
@@ -9,13 +9,13 @@ use larder_core::table::probe;
 
 use crate::os::{Native, Os};
 
-/// Slots of the first table, a page of them mostly; it doubles from there.
+/// Slots of the first table, mostly one page; it doubles from there.
 const FIRST_SLOTS: usize = 1 << 8;
 
 /// One block, or none.
 #[derive(Clone, Copy)]
 struct Slot<V> {
-    /// The block's address; 0 where there is none, since no block lies there.
+    /// The block's address; 0 in a vacant slot, since no block lies there.
     addr: usize,
     value: V,
 }
@@ -27,7 +27,7 @@ unsafe impl<V: Zeroes> Zeroes for Slot<V> {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoMemory;
 
-/// Some live blocks, and what is known of each.
+/// Some live blocks, and a value for each.
 ///
 /// Invariant TABLE1: `live` of the slots, at most half of them, are used.
 pub(crate) struct BlockTable<V: Zeroes> {
@@ -43,16 +43,16 @@ impl<V: Zeroes> BlockTable<V> {
         }
     }
 
-    /// Whether it knows no block.
+    /// Returns whether the table is empty.
     pub(crate) const fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// Notes `value` of the block at `addr`. Gives what was noted there, of a block that must have
-    /// gone unseen. O(1).
+    /// Inserts `value` for the block at `addr`. Returns the previous value, of a block whose free
+    /// was not seen. O(1).
     ///
     /// # Errors
-    /// If the table is full and the system has no memory for a larger one; nothing is noted then.
+    /// If the table is full and the system has no memory for a larger one; nothing is inserted.
     pub(crate) fn insert(&mut self, addr: usize, value: V) -> Result<Option<V>, NoMemory> {
         if (self.live + 1) * 2 > self.slots.values().len() {
             self.grow()?;
@@ -62,7 +62,7 @@ impl<V: Zeroes> BlockTable<V> {
         Ok(before)
     }
 
-    /// Forgets the block at `addr` and gives what was noted of it. O(1).
+    /// Removes the block at `addr`. Returns its value. O(1).
     pub(crate) fn remove(&mut self, addr: usize) -> Option<V> {
         let slots = self.slots.values();
         let place = probe::find(slots, addr as u64, key_of).ok()?;
@@ -72,21 +72,21 @@ impl<V: Zeroes> BlockTable<V> {
         Some(slot.value)
     }
 
-    /// What is noted of the block at `addr`. O(1).
+    /// Returns the value of the block at `addr`. O(1).
     pub(crate) fn get(&mut self, addr: usize) -> Option<V> {
         let slots = self.slots.values();
         let place = probe::find(slots, addr as u64, key_of).ok()?;
         slots.get(place).map(|slot| slot.value)
     }
 
-    /// What is noted of the block at `addr`, to be changed. O(1).
+    /// Returns the value of the block at `addr`, mutably. O(1).
     pub(crate) fn get_mut(&mut self, addr: usize) -> Option<&mut V> {
         let slots = self.slots.values();
         let place = probe::find(slots, addr as u64, key_of).ok()?;
         slots.get_mut(place).map(|slot| &mut slot.value)
     }
 
-    /// All blocks and what is noted of them, in no order. O(slots).
+    /// Iterates over all blocks and their values, in no order. O(slots).
     pub(crate) fn entries(&mut self) -> impl Iterator<Item = (usize, V)> {
         let slots = self.slots.values().iter();
         slots
@@ -105,12 +105,12 @@ impl<V: Zeroes> BlockTable<V> {
     }
 }
 
-/// The key of a slot.
+/// Returns the key of a slot.
 fn key_of<V: Zeroes>(slot: &Slot<V>) -> Option<u64> {
     (slot.addr != 0).then_some(slot.addr as u64)
 }
 
-/// Puts a block into a table with a vacant slot and gives what was noted of its address.
+/// Puts a block into a table with a vacant slot. Returns the previous value of its address.
 fn put<V: Zeroes>(slots: &mut [Slot<V>], new: Slot<V>) -> Option<V> {
     let found = probe::find(slots, new.addr as u64, key_of);
     let (Ok(place) | Err(place)) = found;
@@ -119,12 +119,12 @@ fn put<V: Zeroes>(slots: &mut [Slot<V>], new: Slot<V>) -> Option<V> {
     found.is_ok().then_some(before.value)
 }
 
-/// Zeroed values in memory straight from the system, given back when dropped.
+/// Zeroed values in memory straight from the system, released when dropped.
 ///
 /// Invariants:
-/// * ZERO1: if `count` is not 0, `start` is aligned for `T` and begins `count` values that nobody
+/// * ZERO1: if `count` is not 0, `start` is aligned for `T` and begins `count` values that nothing
 ///   else refers to.
-/// * ZERO2: they are one range of `bytes` reserved by `map` and not yet given back.
+/// * ZERO2: they are one range of `bytes` reserved by `map` and not yet released.
 pub(crate) struct MappedValues<T: Zeroes> {
     start: *mut T,
     count: usize,
@@ -155,7 +155,8 @@ impl<T: Zeroes> MappedValues<T> {
         bytes: 0,
     };
 
-    /// `count` zeroed values; `None` if the system has no memory or the size is no size.
+    /// Maps `count` zeroed values. Returns `None` if there is no memory, or the size is 0 or
+    /// overflows.
     pub(crate) fn map(count: usize) -> Option<Self> {
         const { assert!(align_of::<T>() <= 4096, "a page is aligned for every value") };
         let page = Native.page_bytes();
@@ -177,7 +178,7 @@ impl<T: Zeroes> MappedValues<T> {
         })
     }
 
-    /// The values.
+    /// Returns the values.
     pub(crate) const fn values(&mut self) -> &mut [T] {
         if self.count == 0 {
             return &mut [];

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::*;
 use crate::tests::random::Random;
 
-/// Both tables after the same operations on addresses below `places * spacing`.
+/// Applies the same operations on addresses below `places * spacing` to both tables.
 fn run(seed: u64, places: usize, spacing: usize, operations: usize, inserts_in_ten: usize) {
     let mut random = Random(seed);
     let mut ids = BlockTable::new();

@@ -1,8 +1,8 @@
 //! The verbs of the process heap past their fast paths: empty and full bins, layouts that are not
 //! common, large blocks, and all blocks where threads have no cache (LOCAL1, LOCAL3).
 //!
-//! Each verb asks once for the [`Mode`] of the heap. `plain` has the verbs of a heap that looks at
-//! no block, and of blocks of steps; `safety/hardened` and `safety/guard_pages` have those of the
+//! Each verb reads the [`Mode`] of the heap once. `plain` has the verbs of a heap that checks no
+//! block, and of blocks of steps; `safety/hardened` and `safety/guard_pages` have those of the
 //! other two modes.
 //!
 //! All of it is cold, so that a caller's loop keeps its registers for itself. [`alloc`] and
@@ -30,7 +30,7 @@ fn or_null(block: Option<NonNull<u8>>) -> *mut u8 {
     block.map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 
-/// The class of a long layout that no step takes.
+/// Returns the class of a long layout that no step takes.
 #[inline(always)]
 fn long_class(layout: Layout) -> Option<SizeClass> {
     let is_long = SizeClass::is_long(layout.size(), layout.align());
@@ -40,7 +40,7 @@ fn long_class(layout: Layout) -> Option<SizeClass> {
     }
 }
 
-/// Pops a block of a long layout; null if its bin is empty.
+/// Pops a block of a long layout. Returns null if its bin is empty.
 #[inline(always)]
 fn pop_long(layout: Layout) -> *mut u8 {
     match long_class(layout) {
@@ -50,7 +50,7 @@ fn pop_long(layout: Layout) -> *mut u8 {
     }
 }
 
-/// Allocates a block; null if there is no memory.
+/// Allocates a block. Returns null if there is no memory.
 #[cold]
 #[inline(never)]
 pub(crate) fn alloc(layout: Layout, config: &Config) -> *mut u8 {
@@ -65,7 +65,7 @@ pub(crate) fn alloc(layout: Layout, config: &Config) -> *mut u8 {
     })
 }
 
-/// Allocates a zeroed block; null if there is no memory.
+/// Allocates a zeroed block. Returns null if there is no memory.
 #[cold]
 #[inline(never)]
 pub(crate) fn alloc_zeroed(layout: Layout, config: &Config) -> *mut u8 {
@@ -82,7 +82,7 @@ pub(crate) fn alloc_zeroed(layout: Layout, config: &Config) -> *mut u8 {
     })
 }
 
-/// Allocates a block with guard pages if it is its turn, else a plain one.
+/// Allocates a block with guard pages if one is due, otherwise a plain one.
 #[cold]
 #[inline(never)]
 fn alloc_guarded(
@@ -126,21 +126,22 @@ pub(crate) unsafe fn free(block: *mut u8, layout: Layout) {
 #[inline(never)]
 unsafe fn free_guarded(block: *mut u8, layout: Layout) {
     if guard_pages::has(block) {
-        // SAFETY: it is among the pages, and the caller gives it up.
+        // SAFETY: it lies among the guarded pages, and the caller gives it up.
         return unsafe { guard_pages::free(block, Some(layout)) };
     }
     // SAFETY: a block of the heap without guard pages, so of the plain heap; the caller gives it
     // up.
     unsafe { plain::free(block, layout) };
-    // Large blocks are in no bin, so a flush for them would bring no block its turn.
+    // Large blocks are in no bin, so flushing for them would make no block with guard pages.
     if SizeClass::of(layout.size(), layout.align()).is_some() {
-        // SAFETY: the plain free has left the thread's part, and no signal handler calls this.
+        // SAFETY: the plain free no longer uses the thread's part, and no signal handler calls
+        // this.
         unsafe { with_local(guard_pages::count_free) };
     }
 }
 
 impl Larder {
-    /// Resizes a block in a mode other than [`Mode::Plain`]; null if there is no memory.
+    /// Resizes a block in a mode other than [`Mode::Plain`]. Returns null if there is no memory.
     ///
     /// # Safety
     /// `block` is a block of the heap with this layout; `new` has its alignment, and a size that is
@@ -153,8 +154,8 @@ impl Larder {
         layout: Layout,
         new: Layout,
     ) -> *mut u8 {
-        // SAFETY: a block of the heap with this layout, which the caller gives up for another;
-        // `new` has a size, as `alloc` wants it.
+        // SAFETY: a block of the heap with this layout, which the caller gives up for another; the
+        // size of `new` is not 0, as `alloc` requires.
         unsafe {
             match PROCESS.tuning.mode() {
                 Mode::Hardened => hardened::resize(block, Some(layout), new.size(), &self.0),
@@ -167,14 +168,15 @@ impl Larder {
     }
 }
 
-/// Allocates a block that C asks for by its length; null with `errno` if there is no memory.
+/// Allocates a block for C by its length. Returns null with `errno` set if there is no memory.
 #[cold]
 #[inline(never)]
 pub(crate) fn malloc(bytes: usize, config: &Config) -> *mut u8 {
     alloc_for_c(bytes, config, alloc)
 }
 
-/// Allocates a zeroed block that C asks for by its length; null with `errno` if there is no memory.
+/// Allocates a zeroed block for C by its length. Returns null with `errno` set if there is no
+/// memory.
 #[cold]
 #[inline(never)]
 pub(crate) fn malloc_zeroed(bytes: usize, config: &Config) -> *mut u8 {
@@ -201,7 +203,7 @@ fn alloc_for_c(
     }
 }
 
-/// Returns null, and sets `errno` to say why.
+/// Sets `errno` to out of memory. Returns null.
 #[cold]
 pub(crate) fn no_memory() -> *mut u8 {
     #[cfg(unix)]

@@ -1,5 +1,5 @@
-//! The verbs of a heap that looks at no block: small blocks past their bins, large blocks, and
-//! blocks of steps.
+//! The verbs of a heap that checks no block: small blocks past their bins, large blocks, and blocks
+//! of steps.
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -20,7 +20,7 @@ fn class_of(layout: Layout) -> Option<SizeClass> {
     SizeClass::of(layout.size(), layout.align())
 }
 
-/// Allocates a block; `None` if there is no memory.
+/// Allocates a block. Returns `None` if there is no memory.
 #[cold]
 #[inline(never)]
 pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
@@ -33,7 +33,7 @@ pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     }
 }
 
-/// Allocates a block of the step under way, or of the heap if that does not take it.
+/// Allocates a block of the step under way, or of the heap if the step does not take it.
 #[cold]
 #[inline(never)]
 fn alloc_in_step(layout: Layout) -> Option<NonNull<u8>> {
@@ -43,7 +43,7 @@ fn alloc_in_step(layout: Layout) -> Option<NonNull<u8>> {
     })
 }
 
-/// Allocates a zeroed block; `None` if there is no memory.
+/// Allocates a zeroed block. Returns `None` if there is no memory.
 pub(crate) fn alloc_zeroed(layout: Layout) -> Option<NonNull<u8>> {
     let used = |block| Fresh {
         block,
@@ -179,7 +179,7 @@ unsafe fn free_past_bin(class: SizeClass, block: *mut u8) {
 #[cold]
 #[inline(never)]
 pub(crate) fn free_large(block: *mut u8, bytes: usize) {
-    // A mapping of its own is gone with the block.
+    // A block with its own mapping is unmapped at once.
     let becomes_idle = PROCESS.arena_of(block).is_some();
     if !PROCESS.free_large(block, bytes) {
         check::fail(b"larder: freed an address where no block of this heap starts\n");
@@ -197,7 +197,7 @@ pub(crate) fn free_of_step(heap: &StepHeap<Native>, block: *mut u8) {
     }
 }
 
-/// Checks a block that comes back, in builds with debug assertions.
+/// Checks a block that is freed, in builds with debug assertions.
 fn check_free(block: *mut u8, layout: Layout) {
     check::check_block(&PROCESS, block, layout);
     if let Some(class) = class_of(layout) {
@@ -228,7 +228,8 @@ pub(crate) unsafe fn try_resize(block: *mut u8, layout: Layout, new: Layout) -> 
     stays.then_some(block)
 }
 
-/// Whether a block of a step has room for the new size where it is, and not for twice as much.
+/// Returns whether a block of a step has room for the new size where it is, and not for twice as
+/// much.
 #[cold]
 #[inline(never)]
 fn fits_in_step(heap: &StepHeap<Native>, block: *mut u8, new_size: usize) -> bool {

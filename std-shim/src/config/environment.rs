@@ -1,5 +1,5 @@
-//! The variables of the environment, by which whoever starts the program sets options of its heap.
-//! They are read once, before anything is allocated, so nothing here allocates.
+//! Environment variables, by which a user sets options of the program's heap. They are read once,
+//! before anything is allocated, so nothing here allocates.
 
 use larder_core::ByteCount;
 
@@ -7,16 +7,16 @@ use super::{Config, HugePages, OnMisuse, VARIABLES};
 use crate::os::environment::{entries, variable};
 use crate::os::say;
 
-/// A variable of the environment.
+/// An environment variable.
 pub(super) struct Variable {
     pub(super) name: &'static str,
-    /// The values that it may have, in words.
+    /// Description of the allowed values.
     pub(super) values: &'static str,
-    /// Sets its option to a value; `None` if it may not have that.
+    /// Sets the option of the variable. Returns `None` if the value is not allowed.
     pub(super) set: fn(&mut Config, &[u8]) -> Option<()>,
 }
 
-/// It comes first: the others change what it chooses.
+/// The variable that is read first: the others change the configuration that it chooses.
 const CONFIGURATION: Variable = Variable {
     name: "LARDER_MODE",
     values: "balanced, speed, memory, hardened or checking",
@@ -33,7 +33,7 @@ fn variables() -> impl Iterator<Item = &'static Variable> {
 /// The prefixes of the variables of Larder's other parts.
 const OTHERS: [&str; 3] = ["LARDER_CUDA_", "LARDER_RECORD", "LARDER_STAND_IN_"];
 
-/// Changes a configuration as the environment asks. `None` if the process cannot read its
+/// Changes a configuration as the environment asks. Returns `None` if the process cannot read its
 /// environment yet.
 pub(super) fn read(mut config: Config) -> Option<Config> {
     for Variable { name, values, set } in variables() {
@@ -41,7 +41,7 @@ pub(super) fn read(mut config: Config) -> Option<Config> {
             continue;
         };
         if set(&mut config, value).is_none() {
-            for part in ["larder: ", name, " is ignored: it may say ", values, "\n"] {
+            for part in ["larder: ", name, " is ignored: it must be ", values, "\n"] {
                 say(part.as_bytes());
             }
         }
@@ -54,8 +54,8 @@ pub(super) fn read(mut config: Config) -> Option<Config> {
     Some(config)
 }
 
-/// The name of a variable that no part of Larder reads, though it begins like theirs: misspelt,
-/// perhaps.
+/// Returns the name of a variable with Larder's prefix that no part of Larder reads, perhaps a
+/// misspelt one.
 fn unknown(entry: &'static [u8]) -> Option<&'static str> {
     let end = entry.iter().position(|&byte| byte == b'=')?;
     let name = str::from_utf8(&entry[..end]).ok()?;
@@ -122,7 +122,7 @@ pub(super) fn yes_or_no(value: &[u8]) -> Option<bool> {
     }
 }
 
-/// A number in decimal digits.
+/// Parses a number in decimal digits.
 fn number(value: &[u8]) -> Option<u64> {
     str::from_utf8(value).ok()?.parse().ok()
 }

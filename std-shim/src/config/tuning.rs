@@ -10,18 +10,18 @@ use larder_core::sync::{AtomicPtr, AtomicU8, Ordering};
 use super::{Config, HugePages, OnMisuse};
 use crate::thread::wait::Sleep;
 
-/// A heap that keeps freed memory for so long at most puts memory first.
+/// Longest delay, in milliseconds, of a heap that puts memory first.
 const SHORT_MS: u64 = 100;
 /// More allocations than any program makes before the C library begins.
 const MAX_IN_VAIN: u32 = 100;
 
-/// Which blocks a heap looks at.
+/// The blocks that a heap checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Mode {
     /// None.
     Plain,
-    /// Those that have guard pages.
+    /// Blocks with guard pages.
     Guarded,
     /// All: the heap is hardened.
     Hardened,
@@ -33,18 +33,19 @@ pub(crate) struct Tuning {
     config: UnsafeCell<Config>,
     /// 1 once the configuration is known.
     known: AtomicU8,
-    /// 1 once it was asked for in vain, so that blocks may have been allocated before it was known.
+    /// 1 once a request for the configuration failed, so that blocks may have been allocated before
+    /// it was known.
     early: AtomicU8,
     /// A [`Mode`].
     mode: AtomicU8,
     /// An [`OnMisuse`] as one word.
     on_misuse: AtomicPtr<()>,
-    /// How often the configuration was asked for in vain.
+    /// Failed requests for the configuration.
     applying: Locked<u32, Sleep>,
 }
 
-// SAFETY: `config` is written once, under the lock `applying`, before `known` says so; nobody reads
-// it earlier.
+// SAFETY: `config` is written once, under the lock `applying`, before `known` is set, and is not
+// read earlier.
 unsafe impl Sync for Tuning {}
 
 impl Tuning {
@@ -59,10 +60,10 @@ impl Tuning {
         }
     }
 
-    /// Makes `config` the process's, if none is yet.
+    /// Makes `config` the configuration of the process if it has none.
     #[inline]
     pub(crate) fn apply(&self, config: &Config) {
-        // Acquire: whoever sees it known sees all of it.
+        // Acquire: a thread that sees `known` sees the whole configuration.
         if self.known.load(Ordering::Acquire) == 0 {
             self.apply_first(config);
         }
@@ -76,17 +77,17 @@ impl Tuning {
             }
             let mut config = match config.with_environment() {
                 Some(config) => config,
-                // Asked before the C library knew its environment, the next who asks tries again.
+                // The C library has no environment yet; the next request tries again.
                 None if *in_vain < MAX_IN_VAIN => {
                     *in_vain += 1;
                     self.early.store(1, Ordering::Relaxed);
                     return;
                 }
-                // The program has taken its environment away.
+                // The program has removed its environment.
                 None => *config,
             };
-            // A hardened heap looks at every block, and a thread that allocated before would not
-            // look (LOCAL3).
+            // A hardened heap checks every block; a thread that allocated earlier would bypass the
+            // check (LOCAL3).
             if config.hardened || self.had_early_blocks() {
                 config.guard_one_in = 0;
             }
@@ -98,14 +99,14 @@ impl Tuning {
             };
             self.mode.store(mode as u8, Ordering::Relaxed);
             self.set_on_misuse(config.on_misuse);
-            // SAFETY: nobody reads it before it is known, and the lock lets one thread write.
+            // SAFETY: it is not read before it is known, and the lock admits one writer.
             unsafe { *self.config.get() = config };
             // Release: see `apply`.
             self.known.store(1, Ordering::Release);
         });
     }
 
-    /// The configuration: [`Config::BALANCED`] as long as it is not known.
+    /// Returns the configuration: [`Config::BALANCED`] as long as it is not known.
     pub(crate) fn config(&self) -> &Config {
         // Acquire: the configuration is written.
         match self.known.load(Ordering::Acquire) {
@@ -115,41 +116,41 @@ impl Tuning {
         }
     }
 
-    /// Whether the configuration is known.
+    /// Returns whether the configuration is known.
     #[inline]
     pub(crate) fn is_known(&self) -> bool {
         self.known.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether blocks may have been allocated before the configuration was known.
+    /// Returns whether blocks may have been allocated before the configuration was known.
     pub(crate) fn had_early_blocks(&self) -> bool {
         self.early.load(Ordering::Relaxed) != 0
     }
 
-    /// The heap's mode: [`Mode::Plain`] as long as it is not known.
+    /// Returns the heap's mode: [`Mode::Plain`] as long as it is not known.
     #[inline(always)]
     pub(crate) fn mode(&self) -> Mode {
-        // Relaxed: whoever holds a block of a hardened heap, or one with guard pages, got it from
-        // somebody who knew.
+        // Relaxed: a thread that holds a block of a hardened heap, or one with guard pages, got it
+        // from a thread that knew the mode.
         let mode = self.mode.load(Ordering::Relaxed);
-        // SAFETY: only modes are written there, which are bytes.
+        // SAFETY: only bytes of a `Mode` are written there.
         unsafe { mem::transmute::<u8, Mode>(mode) }
     }
 
-    /// The heap's mode, by `config` if that is the first.
+    /// Returns the heap's mode, after applying `config` if it is the first.
     #[inline(always)]
     pub(crate) fn mode_for(&self, config: &Config) -> Mode {
         self.apply(config);
         self.mode()
     }
 
-    /// Whether the heap is known to be hardened.
+    /// Returns whether the heap is known to be hardened.
     #[inline(always)]
     pub(crate) fn is_hardened(&self) -> bool {
         self.mode() == Mode::Hardened
     }
 
-    /// Bytes beyond which huge pages are asked for; `u64::MAX` for never.
+    /// Returns the bytes beyond which the heap asks for huge pages; `u64::MAX` for never.
     pub(crate) fn huge_above(&self) -> u64 {
         match self.config().huge_pages {
             HugePages::Never => u64::MAX,
@@ -157,32 +158,33 @@ impl Tuning {
         }
     }
 
-    /// Whether memory gets no huge pages until the heap asks for some, even if the system makes
-    /// them by itself.
+    /// Returns whether new memory refuses huge pages until the heap asks for some, even where the
+    /// system makes them by itself.
     pub(crate) fn begins_short(&self) -> bool {
         self.huge_above() == u64::MAX || self.config().dense_percent > 100
     }
 
-    /// Whether idle memory goes back when the heap has grown: where memory comes first, and where
-    /// no thread does it soon.
+    /// Returns whether the heap purges when it has grown: where memory comes first, and where no
+    /// thread purges soon.
     pub(crate) fn makes_up(&self) -> bool {
         let config = self.config();
         self.has_short_delay() || !config.background && config.purge_ms < u64::MAX
     }
 
-    /// Whether the heap puts memory first.
+    /// Returns whether the heap puts memory first.
     pub(crate) fn has_short_delay(&self) -> bool {
         self.config().purge_ms <= SHORT_MS
     }
 
-    /// Whether blocks that are not freed are reported at the end: only a checking heap knows them.
+    /// Returns whether blocks that are not freed are reported at the end: only a checking heap
+    /// tracks them.
     pub(crate) fn says_leaks(&self) -> bool {
         self.config().checking && self.config().leaks
     }
 
-    /// How the heap reacts to misuse.
+    /// Returns how the heap reacts to misuse.
     pub(crate) fn on_misuse(&self) -> OnMisuse {
-        // Relaxed: a function is there from the program's start.
+        // Relaxed: a function exists from the program's start.
         let word = self.on_misuse.load(Ordering::Relaxed);
         match word {
             _ if word.is_null() => OnMisuse::Abort,

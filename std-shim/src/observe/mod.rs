@@ -1,4 +1,5 @@
-//! Decorators over any global allocator: they see what a program allocates, and allocate nothing through it.
+//! Decorators over any global allocator: they observe the allocations of a program, and allocate
+//! nothing through it.
 //!
 //! * `tracking` counts what a section of code allocates
 //! * `profile` samples, for heap profiles

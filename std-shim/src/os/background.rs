@@ -1,26 +1,26 @@
-//! A thread of the heap's own, and the clock that it goes by.
+//! The heap's own thread, and its clock.
 
 use core::mem::MaybeUninit;
 use core::ptr;
 
 use super::errno::KeepErrno;
 
-/// What such a thread runs.
+/// The function of such a thread.
 pub(crate) type Run = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// Enough for a tick several times over, and for the program's thread-local values, which the C library lays
-/// there, too. Where they do not fit, the system's own length is taken.
+/// Stack of the thread: several times enough for a tick, and for the program's thread-local values,
+/// which the C library places there, too. Where they do not fit, the system's default is used.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Starts a detached thread to which no signal is delivered; whether that was possible. Nothing is
-/// allocated through this heap, and no lock of it may be held.
+/// Starts a detached thread that receives no signals. Returns whether that was possible. Allocates
+/// nothing through this heap; no lock of the heap may be held.
 pub(crate) fn start_thread(run: Run) -> bool {
     let _keep = KeepErrno::new();
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: fills a set of ours.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // A thread starts with the mask of who starts it.
+    // A thread inherits the signal mask of its creator.
     // SAFETY: two sets of ours, the first one filled.
     let masked =
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
@@ -57,8 +57,9 @@ fn create(run: Run, stack_bytes: Option<usize>) -> bool {
     started
 }
 
-/// Makes the calling thread an ordinary one on the processors of the process, whoever started it: a thread inherits the
-/// policy and the processors of a real-time thread too. What is refused stays as it is.
+/// Makes the calling thread an ordinary one on the processors of the process, whichever thread
+/// started it: a thread also inherits the policy and the processors of a real-time thread. A
+/// refused change is skipped.
 pub(crate) fn be_ordinary() {
     // SAFETY: zeros are a value of this struct of plain numbers.
     let priority = unsafe { core::mem::zeroed::<libc::sched_param>() };
@@ -70,7 +71,8 @@ pub(crate) fn be_ordinary() {
     take_processors_of_main();
 }
 
-/// Gives the calling thread the processors of the main thread, which has what whoever started the process gave it.
+/// Gives the calling thread the processors of the main thread, which are those that the process was
+/// started with.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn take_processors_of_main() {
     let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
@@ -83,7 +85,7 @@ fn take_processors_of_main() {
     }
 }
 
-/// Gives the calling thread a name, where the system has names for threads.
+/// Names the calling thread, where the system has names for threads.
 pub(crate) fn name_thread() {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     // SAFETY: a text that ends with 0, shorter than 16 bytes.
@@ -92,7 +94,7 @@ pub(crate) fn name_thread() {
     }
 }
 
-/// Waits. Where the system says how, a thread that is to be cancelled is not cancelled here.
+/// Sleeps for `ns` nanoseconds. On Linux and Android this is no cancellation point.
 pub(crate) fn sleep_ns(ns: u64) {
     let time = libc::timespec {
         // The type differs by system, and its name is deprecated for musl.
@@ -122,7 +124,7 @@ pub(crate) fn sleep_ns(ns: u64) {
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub(crate) use super::clock::coarse_ms;
 
-/// A clock that is read in a few nanoseconds, exact to a few milliseconds.
+/// Returns the time of a clock that is read in a few nanoseconds, exact to a few milliseconds.
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 pub(crate) fn coarse_ms() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android"))]

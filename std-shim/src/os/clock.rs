@@ -1,6 +1,6 @@
-//! The coarse clock. On Linux it is asked of the code that the kernel lays into each process (vDSO), and not of the C
-//! library: slow paths look at it, and a program may run with a `clock_gettime` of others that asks the loader,
-//! takes locks and allocates.
+//! The coarse clock. On Linux it is read by the code that the kernel maps into each process (vDSO),
+//! and not through the C library: slow paths read it, and a program may replace `clock_gettime` by
+//! one that calls the loader, takes locks and allocates.
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -9,24 +9,24 @@ use larder_core::sync::{AtomicPtr, Ordering};
 
 use super::errno::KeepErrno;
 
-/// What the kernel's `clock_gettime` is.
+/// The type of the kernel's `clock_gettime`.
 type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
 
 const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
 
-/// The kernel's `clock_gettime`; null before it was looked for.
+/// The kernel's `clock_gettime`; null before the first use.
 static FOUND: AtomicPtr<libc::c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// A clock that is read in a few nanoseconds, exact to a few milliseconds.
+/// Returns the time of a clock that is read in a few nanoseconds, exact to a few milliseconds.
 pub(crate) fn coarse_ms() -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // Relaxed: the function is there from the program's start.
+    // Relaxed: the function exists from the program's start.
     let mut found = FOUND.load(Ordering::Relaxed);
     if found.is_null() {
         found = find();
         FOUND.store(found, Ordering::Relaxed);
     }
-    // SAFETY: a function of this type, which `find` gave.
+    // SAFETY: a function of this type, which `find` returned.
     let ask = unsafe { core::mem::transmute::<*mut libc::c_void, ClockGettime>(found) };
     // SAFETY: a variable of ours.
     unsafe { ask(CLOCK, time.as_mut_ptr()) };
@@ -35,14 +35,14 @@ pub(crate) fn coarse_ms() -> u64 {
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
-/// `clock_gettime` as a system call.
+/// Calls `clock_gettime` as a system call.
 unsafe extern "C" fn call(clock: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
     let _keep = KeepErrno::new();
     // SAFETY: the caller's variable.
     unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) as libc::c_int }
 }
 
-/// The vDSO's `clock_gettime`, or the system call where there is none, as under valgrind.
+/// Returns the vDSO's `clock_gettime`, or the system call where there is none, as under valgrind.
 #[cold]
 fn find() -> *mut libc::c_void {
     // SAFETY: reads a number of the process.
@@ -66,10 +66,10 @@ const DT_NULL: u64 = 0;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_STRSZ: u64 = 10;
-/// No vDSO has so many entries and symbols.
+/// More entries and symbols than any vDSO has.
 const MOST: usize = 256;
 
-/// A function of the vDSO by its name.
+/// Finds a function of the vDSO by its name.
 ///
 /// # Safety
 /// `image` is the start of an ELF image that is mapped whole and stays.
@@ -77,7 +77,7 @@ unsafe fn find_in(image: *const u8) -> Option<*mut libc::c_void> {
     // SAFETY: the head of the image.
     let head = unsafe { &*image.cast::<libc::Elf64_Ehdr>() };
     let headers = image.wrapping_add(head.e_phoff as usize);
-    // SAFETY: the head says where its program headers are, and how many.
+    // SAFETY: the head has the place and the number of its program headers.
     let headers = unsafe {
         core::slice::from_raw_parts(headers.cast::<libc::Elf64_Phdr>(), head.e_phnum.into())
     };

@@ -1,5 +1,5 @@
-//! The variables of the environment, read where they lie: the heap may ask before the program begins, and
-//! must not allocate.
+//! Environment variables, read in place: the heap may ask before the program begins, and must not
+//! allocate.
 
 use core::ffi::CStr;
 
@@ -8,16 +8,17 @@ unsafe extern "C" {
     static mut environ: *const *const libc::c_char;
 }
 
-/// What a variable says: an inner `None` if it is not set. An outer one and the conditions are those of [`entries`].
+/// Returns the value of a variable: an inner `None` if it is not set. The outer one and the
+/// conditions are those of [`entries`].
 pub(crate) fn variable(name: &str) -> Option<Option<&'static [u8]>> {
     let value = |entry: &'static [u8]| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=");
     Some(entries()?.find_map(value))
 }
 
-/// The variables, each as `NAME=value`. `None` if the C library does not have the environment yet. A program with
-/// rights that its user has not sees no variable.
+/// Iterates over the variables, each as `NAME=value`. Returns `None` if the C library does not have
+/// the environment yet. A program with more rights than its user sees no variable.
 ///
-/// Not beside a thread that changes the environment, which C does not allow either.
+/// Not while another thread changes the environment, which C does not allow either.
 pub(crate) fn entries() -> Option<impl Iterator<Item = &'static [u8]>> {
     // SAFETY: a pointer of the C library's, which it writes before there is a second thread.
     let first = unsafe { environ };
@@ -40,14 +41,14 @@ pub(crate) fn entries() -> Option<impl Iterator<Item = &'static [u8]>> {
     }))
 }
 
-/// Whether the program runs with rights of its file (set-user-id and its like).
+/// Returns whether the program runs with rights of its file (set-user-id and its like).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn has_foreign_rights() -> bool {
     // SAFETY: reads a number of the process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Whether the program runs with rights of its file (set-user-id and its like).
+/// Returns whether the program runs with rights of its file (set-user-id and its like).
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn has_foreign_rights() -> bool {
     // SAFETY: the call has no conditions.

@@ -1,7 +1,8 @@
-//! The calling thread's `errno`: read, and left alone by the heap's system calls ([`KeepErrno`]).
+//! The calling thread's `errno`: read, and preserved across the heap's system calls
+//! ([`KeepErrno`]).
 
-/// `errno` as it was when this was made, put back when it is dropped. A program may look at it long after
-/// the call that set it, and allocate in between: `open` fails, a text for the message grows.
+/// Saves `errno` when made and restores it when dropped. A program may read it long after the call
+/// that set it, and allocate in between: `open` fails, a text for the message grows.
 pub(crate) struct KeepErrno(Option<libc::c_int>);
 
 impl KeepErrno {
@@ -22,13 +23,13 @@ impl Drop for KeepErrno {
     }
 }
 
-/// Why the calling thread's last failed call failed; 0 where that is not known.
+/// Returns why the calling thread's last failed call failed; 0 where that is not known.
 pub(crate) fn last_errno() -> libc::c_int {
     // SAFETY: null, or the calling thread's own variable.
     unsafe { place().as_ref() }.copied().unwrap_or(0)
 }
 
-/// Says why a call of the heap failed.
+/// Sets the reason why a call of the heap failed.
 pub(crate) fn set_errno(reason: libc::c_int) {
     // SAFETY: null, or the calling thread's own variable.
     if let Some(place) = unsafe { place().as_mut() } {
@@ -36,7 +37,7 @@ pub(crate) fn set_errno(reason: libc::c_int) {
     }
 }
 
-/// Where the calling thread's `errno` lies; null where that is not known.
+/// Returns the address of the calling thread's `errno`; null where that is not known.
 fn place() -> *mut libc::c_int {
     // SAFETY: the call has no conditions.
     #[cfg(any(target_os = "linux", target_os = "emscripten", target_os = "fuchsia"))]

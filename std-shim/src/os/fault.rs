@@ -1,7 +1,8 @@
-//! To be told of a fault before the program ends, where it wishes that.
+//! A hook for faults, before they end the program.
 
-/// Has `explain` called with the address of each access that faults, and that of its instruction, until one does: then what the program had arranged
-/// before is in force again, and the access is tried again. Called once.
+/// Calls `explain` with the address of an access that faults, and that of its instruction, at the
+/// first fault; then restores the program's earlier handler, and the access is tried again. Called
+/// once.
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) fn watch(explain: fn(*mut u8, usize)) {
     use core::mem;
@@ -16,18 +17,18 @@ pub(crate) fn watch(explain: fn(*mut u8, usize)) {
 
     extern "C" fn faulted(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         let _keep = KeepErrno::new();
-        // SAFETY: the function of the call that had this one registered.
+        // SAFETY: the function that the call which registered this handler stored.
         let explain = unsafe {
             mem::transmute::<*mut (), fn(*mut u8, usize)>(EXPLAIN.load(Ordering::Acquire))
         };
         // SAFETY: the system's, for this call.
         let info = unsafe { &*info };
-        // SAFETY: of a fault.
+        // SAFETY: the signal is a fault, so it has an address.
         let address = unsafe { info.si_addr() };
         // SAFETY: the system's, for this call.
         let context = unsafe { &*context.cast::<libc::ucontext_t>() };
         explain(address.cast(), instruction(context));
-        // SAFETY: what was in force before, which stays in memory.
+        // SAFETY: the earlier handler, whose record stays in memory.
         unsafe {
             libc::sigaction(
                 libc::SIGSEGV,
@@ -54,7 +55,7 @@ pub(crate) fn watch(explain: fn(*mut u8, usize)) {
     unsafe { libc::sigaction(libc::SIGSEGV, &raw const now, ptr::null_mut()) };
 }
 
-/// Where a signal came; 0 on machines whose registers nobody has named here.
+/// Returns the interrupted instruction; 0 on machines whose registers are not listed here.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn instruction(context: &libc::ucontext_t) -> usize {
     #[cfg(target_arch = "x86_64")]
@@ -65,6 +66,6 @@ fn instruction(context: &libc::ucontext_t) -> usize {
     return 0;
 }
 
-/// Nobody is told here.
+/// Does nothing: faults are not reported here.
 #[cfg(not(all(target_os = "linux", not(miri))))]
 pub(crate) fn watch(_explain: fn(*mut u8, usize)) {}

@@ -1,8 +1,8 @@
-//! Waiting for a word to change: Linux's futex. The fallback of other systems waits for a moment.
+//! Waiting for a word to change: Linux's futex. On other systems the wait is a short sleep.
 
 use larder_core::sync::AtomicU32;
 
-/// Whether a thread that sleeps can be woken.
+/// Whether a sleeping thread can be woken.
 pub(crate) const WAKES: bool = cfg!(all(
     any(target_os = "linux", target_os = "android"),
     not(miri)
@@ -19,7 +19,7 @@ pub(crate) fn sleep_while(word: &AtomicU32, seen: u32) {
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, seen, for_ever) };
     let is_refused = |code| !matches!(code, libc::EAGAIN | libc::EINTR);
     if answer != 0 && is_refused(super::errno::last_errno()) {
-        // A filter of system calls: the holder at least gets the processor.
+        // A filter of system calls: yield the processor to the holder at least.
         // SAFETY: the call has no conditions.
         unsafe { libc::sched_yield() };
     }
@@ -30,16 +30,16 @@ pub(crate) fn sleep_while(word: &AtomicU32, seen: u32) {
 pub(crate) fn wake_one(word: &AtomicU32) {
     let _keep = super::errno::KeepErrno::new();
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel takes the address for a name, and reads nothing.
+    // SAFETY: the kernel uses the address as a name, and reads nothing.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, 1) };
 }
 
-/// Waits for a moment: whoever holds a lock lets go of it soon.
+/// Sleeps briefly: a lock's holder releases it soon.
 #[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
 pub(crate) fn sleep_while(_: &AtomicU32, _: u32) {
     super::nap();
 }
 
-/// Threads that wait wake by themselves.
+/// Does nothing: waiting threads wake by themselves.
 #[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
 pub(crate) fn wake_one(_: &AtomicU32) {}

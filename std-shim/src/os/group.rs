@@ -1,4 +1,4 @@
-//! How much memory the control groups of the process may have.
+//! The memory limits of the control groups of the process.
 
 use core::ffi::CStr;
 use core::fmt::Write;
@@ -6,17 +6,18 @@ use core::fmt::Write;
 use super::proc::{each_line, read};
 use crate::text::Text;
 
-/// Where groups lie, in the second version and in the first one; a process that sees only its own part of them has its
-/// own group there.
+/// Directories of the groups, in the second version and in the first one; a process that sees only
+/// a part of them has its own group there.
 const UNIFIED: &str = "/sys/fs/cgroup";
 const MEMORY: &str = "/sys/fs/cgroup/memory";
 
-/// The longest line of a group that is understood, and the longest name of a file: the stack of a thread may be short.
+/// Longest line of a group that is read, and longest path of a file: the stack of a thread may be
+/// short.
 const LINE_BYTES: usize = 384;
 const PATH_BYTES: usize = LINE_BYTES + 64;
 
-/// The lowest limit of the group of the process and of those around it, in bytes; `None` if there is none, or it cannot be
-/// read. A short file or two for each group.
+/// Returns the lowest limit of the process's group and of those around it, in bytes; `None` if
+/// there is none, or it cannot be read. A short file or two for each group.
 pub(super) fn limit() -> Option<u64> {
     let mut lowest = None;
     each_line::<LINE_BYTES>(c"/proc/self/cgroup", |line| {
@@ -27,7 +28,8 @@ pub(super) fn limit() -> Option<u64> {
     lowest
 }
 
-/// The lowest limit of a group and of those around it, by its line: a number, controllers, and the path.
+/// Returns the lowest limit of a group and of those around it, by its line: a number, controllers,
+/// and the path.
 fn limit_of(line: &str) -> Option<u64> {
     let (_, line) = line.split_once(':')?;
     let (controllers, path) = line.split_once(':')?;
@@ -50,7 +52,7 @@ fn limit_of(line: &str) -> Option<u64> {
     }
 }
 
-/// The number that a file of a group holds; `None` if it is no number.
+/// Returns the number in a file of a group; `None` if it is no number.
 fn number(root: &str, group: &str, file: &str) -> Option<u64> {
     let mut path = [0; PATH_BYTES];
     let mut text = Text::new(&mut path);
@@ -60,8 +62,8 @@ fn number(root: &str, group: &str, file: &str) -> Option<u64> {
     bound(read(path, &mut number)?)
 }
 
-/// A limit in a file's words; `None` for `max`, and for whole pages of the highest signed number, by which the first
-/// version says that there is none.
+/// Parses a limit. Returns `None` for `max`, and for the highest signed number in whole pages, by
+/// which the first version means no limit.
 fn bound(text: &[u8]) -> Option<u64> {
     let number = str::from_utf8(text).ok()?.trim().parse().ok();
     number.filter(|bytes| *bytes < 1 << 62)

@@ -1,29 +1,29 @@
-//! Where the heap has no thread of its own: the program's slow paths purge, by this clock.
+//! Systems without a purge thread: the program's slow paths purge, by this clock.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What such a thread would run.
+/// The function of a purge thread.
 pub(crate) type Run = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// Cannot.
+/// Returns `false`: there are no such threads.
 pub(crate) fn start_thread(_: Run) -> bool {
     false
 }
 
-/// There is no thread.
+/// Does nothing: there is no such thread.
 pub(crate) fn be_ordinary() {}
 
-/// There is no thread.
+/// Does nothing: there is no such thread.
 pub(crate) fn name_thread() {}
 
-/// Waits.
+/// Sleeps for `ns` nanoseconds.
 pub(crate) fn sleep_ns(ns: u64) {
     std::thread::sleep(Duration::from_nanos(ns));
 }
 
-/// Milliseconds since it was first asked.
+/// Returns the milliseconds since the first call.
 pub(crate) fn coarse_ms() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     let passed = START.get_or_init(Instant::now).elapsed();

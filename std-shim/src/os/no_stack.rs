@@ -1,4 +1,4 @@
-//! A system whose stacks are not walked.
+//! Systems whose stacks are not walked.
 
 use core::ffi::CStr;
 

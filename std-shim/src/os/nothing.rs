@@ -1,5 +1,5 @@
-//! A system that gives nothing, for the interpreter `miri`: the program's requests go to the standard
-//! library's allocator there ([`crate::interpreted`]), and this heap stays empty.
+//! A system that refuses everything, for the interpreter `miri`: the program's requests go to the
+//! standard library's allocator there ([`crate::interpreted`]), and this heap stays empty.
 
 use core::ptr::NonNull;
 
@@ -11,7 +11,7 @@ pub(crate) struct Native;
 /// Never reserved.
 pub(crate) const FIRST_ARENA_BYTES: usize = 1 << 20;
 
-// SAFETY: nothing is ever given.
+// SAFETY: no memory is ever granted.
 unsafe impl Os for Native {
     fn page_bytes(&self) -> usize {
         4 << 10
@@ -40,23 +40,23 @@ unsafe impl Os for Native {
     }
 }
 
-/// There is none.
+/// No key exists.
 pub(crate) type Key = core::convert::Infallible;
 
-/// Nothing to be told of: no thread has a heap.
+/// Returns `None`: no thread has a heap.
 pub(crate) fn make_key<E: ThreadEnds>() -> Option<Key> {
     None
 }
 
-/// The interpreter does not fork.
+/// Does nothing: the interpreter does not fork.
 pub(crate) const fn watch_forks<F: Forks>() {}
 
-/// Cannot be called.
+/// Never called: there are no keys.
 pub(crate) fn set_key(key: Key) -> bool {
     match key {}
 }
 
 pub(crate) use std::process::abort;
 
-/// The interpreter has words of its own.
+/// Does nothing: the interpreter reports errors itself.
 pub(crate) fn say(_: &[u8]) {}

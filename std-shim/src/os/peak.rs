@@ -1,9 +1,9 @@
-//! The most that the process had in memory.
+//! The peak memory of the process.
 
 use super::errno::KeepErrno;
 
-/// Bytes in memory when they were most, whoever asked for them; `None` if the system does not say. Unlike `getrusage` it
-/// knows nothing of the program that started this one.
+/// Returns the peak of the resident bytes of the process; `None` if the system does not report it.
+/// Unlike `getrusage` it excludes the program that started this one.
 pub(crate) fn peak_resident_bytes() -> Option<u64> {
     let _keep = KeepErrno::new();
     let mut status = [0; 4096];

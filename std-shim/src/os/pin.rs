@@ -1,7 +1,7 @@
-//! Keeping a library in memory that the system holds functions of.
+//! Pinning the library in memory while the system holds pointers to its functions.
 
-/// Keeps the library that this heap is linked into from being unloaded: the system tells the heap when
-/// threads end and processes fork, by functions of the library. Does nothing for a program.
+/// Keeps the library that this heap is linked into from being unloaded: the system reports ends of
+/// threads and forks by calling its functions. Does nothing for a program.
 ///
 /// With glibc only; musl never unloads libraries. Called without a lock of the heap: the loader may allocate.
 #[cfg(all(
@@ -20,7 +20,7 @@ pub(crate) fn pin_library() {
     }
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     let place = core::ptr::without_provenance::<libc::c_void>(here);
-    // SAFETY: fills a variable of ours about a function that is there.
+    // SAFETY: fills a variable of ours about a function of this library.
     if unsafe { libc::dladdr(place, info.as_mut_ptr()) } == 0 {
         return;
     }
@@ -28,12 +28,14 @@ pub(crate) fn pin_library() {
     let path = unsafe { info.assume_init() }.dli_fname;
     if !path.is_null() {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-        // SAFETY: a path of the loader's own. The library is loaded: nothing runs. Its handle is kept.
+        // SAFETY: a path of the loader's own. The library is loaded: no code runs. Its handle is
+        // kept.
         unsafe { libc::dlopen(path, flags) };
     }
 }
 
-/// Whether an address lies in the program itself, by its program headers: no lock of the loader is taken.
+/// Returns whether an address lies in the program itself, by its program headers: takes no lock of
+/// the loader.
 #[cfg(all(
     target_os = "linux",
     target_env = "gnu",
@@ -65,7 +67,7 @@ fn is_in_program(address: usize) -> bool {
         })
 }
 
-/// Nothing to keep.
+/// Does nothing: the library is never unloaded.
 #[cfg(not(all(
     target_os = "linux",
     target_env = "gnu",

@@ -1,9 +1,9 @@
-//! Files in which the kernel says something.
+//! Reading the kernel's files.
 
 use core::ffi::CStr;
 
-/// The front of a file, as much as `buffer` holds; `None` if it cannot be read. Without the C library, in whose
-/// functions a thread may be cancelled.
+/// Reads the front of a file, as much as `buffer` holds. Returns `None` if it cannot be read.
+/// Bypasses the C library, in whose functions a thread may be cancelled.
 pub(super) fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: a text that ends with 0.
@@ -11,15 +11,15 @@ pub(super) fn read<'a>(path: &CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     if file < 0 {
         return None;
     }
-    // SAFETY: as many bytes as there are.
+    // SAFETY: at most as many bytes as the buffer has.
     let bytes = unsafe { libc::syscall(libc::SYS_read, file, buffer.as_mut_ptr(), buffer.len()) };
     // SAFETY: a file of ours.
     unsafe { libc::syscall(libc::SYS_close, file) };
     buffer.get(..usize::try_from(bytes).ok()?)
 }
 
-/// Runs `f` with each line of a file until it says `false`; whether the file could be opened. Lines of `N` bytes and
-/// more are left out: the stack of a thread may be short.
+/// Runs `f` with each line of a file until it returns `false`. Returns whether the file could be
+/// opened. Lines of `N` bytes and more are left out: the stack of a thread may be short.
 pub(super) fn each_line<const N: usize>(path: &CStr, mut f: impl FnMut(&[u8]) -> bool) -> bool {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: a text that ends with 0.
@@ -30,7 +30,7 @@ pub(super) fn each_line<const N: usize>(path: &CStr, mut f: impl FnMut(&[u8]) ->
     let (mut buffer, mut length, mut is_rest, mut goes_on) = ([0; N], 0, false, true);
     while goes_on {
         let room = buffer.get_mut(length..).unwrap_or_default();
-        // SAFETY: as many bytes as there are.
+        // SAFETY: at most as many bytes as the buffer has.
         let got = unsafe { libc::syscall(libc::SYS_read, file, room.as_mut_ptr(), room.len()) };
         let Some(got) = usize::try_from(got).ok().filter(|got| *got > 0) else {
             break;
@@ -55,8 +55,8 @@ pub(super) fn each_line<const N: usize>(path: &CStr, mut f: impl FnMut(&[u8]) ->
     true
 }
 
-/// Whether a filter of system calls may end the calling thread at one that it does not know (seccomp). Where the kernel does
-/// not let it be read, there may be one.
+/// Returns whether a filter of system calls may end the calling thread at a call that it does not
+/// allow (seccomp). Also true where the kernel does not let it be read.
 #[inline(never)]
 pub(super) fn is_filtered() -> bool {
     let mut is_free = true;
@@ -68,11 +68,11 @@ pub(super) fn is_filtered() -> bool {
     !is_read || !is_free
 }
 
-/// Whether the kernel makes huge pages of anonymous memory at all.
+/// Returns whether the kernel makes huge pages of anonymous memory at all.
 pub(super) fn has_huge_pages() -> bool {
     let mut setting = [0; 64];
     let setting = read(c"/sys/kernel/mm/transparent_hugepage/enabled", &mut setting);
-    // Whoever may not read it may have them.
+    // A process that may not read it may have them.
     setting.is_none_or(|setting| !setting.ends_with(b"[never]\n"))
 }
 

@@ -1,6 +1,7 @@
-//! The calling thread's stack, by the unwinder that exceptions use: programs are built without frame pointers. It
-//! allocates nothing, but where a program registers frames of code that it makes as it runs. On x86-64 `quick` walks by
-//! the same tables (`rule`), remembers what they say, and leaves to the unwinder what it does not know.
+//! The calling thread's stack, by the unwinder of exceptions: programs are built without frame
+//! pointers. It allocates nothing, except where a program registers frames of code generated at run
+//! time. On x86-64 `quick` walks by the same tables (`rule`), caches their rules, and falls back on
+//! the unwinder.
 
 #[cfg(target_arch = "x86_64")]
 mod quick;
@@ -18,10 +19,10 @@ use linked as unwinder;
 #[cfg(not(feature = "std"))]
 use loaded as unwinder;
 
-/// What the unwinder knows of a frame.
+/// The unwinder's state of a frame.
 type Context = *mut c_void;
 type Step = extern "C" fn(Context, *mut c_void) -> c_int;
-/// Go on, and be done.
+/// Return codes: continue, and stop.
 const NEXT: c_int = 0;
 const END: c_int = 5;
 
@@ -31,7 +32,7 @@ const END: c_int = 5;
 struct Unwinder {
     backtrace: unsafe extern "C" fn(Step, *mut c_void) -> c_int,
     ip: unsafe extern "C" fn(Context) -> usize,
-    /// Where the stack ended when the frame called the one further in.
+    /// End of the stack when the frame called the next inner one.
     cfa: unsafe extern "C" fn(Context) -> usize,
     #[cfg(target_arch = "x86_64")]
     find_entry: quick::FindEntry,
@@ -40,14 +41,15 @@ struct Unwinder {
 /// The return addresses of a walk, so far.
 struct Walk<'a> {
     unwinder: Unwinder,
-    /// Frames that end below are left out.
+    /// Frames that end below this are left out.
     below: usize,
     frames: &'a mut [usize],
     count: usize,
 }
 
-/// Writes the return addresses of the calling thread's stack, the innermost first, without those of functions that
-/// `inner` called, and its own, where `inner` has a variable at that address. How many there are; 0 without an unwinder.
+/// Writes the return addresses of the calling thread's stack, the innermost first, without those of
+/// functions that `inner` called, and its own, where `inner` has a variable at that address.
+/// Returns their number; 0 without an unwinder.
 ///
 /// Inline: each frame costs.
 #[inline(always)]
@@ -62,7 +64,7 @@ pub(crate) fn walk(inner: usize, frames: &mut [usize]) -> usize {
     walk_by(unwinder, inner, frames)
 }
 
-/// What [`walk`] gives, by the unwinder.
+/// Does the work of [`walk`] with the unwinder.
 fn walk_by(unwinder: Unwinder, inner: usize, frames: &mut [usize]) -> usize {
     let mut walk = Walk {
         unwinder,
@@ -76,7 +78,7 @@ fn walk_by(unwinder: Unwinder, inner: usize, frames: &mut [usize]) -> usize {
 }
 
 extern "C" fn step(context: Context, walk: *mut c_void) -> c_int {
-    // SAFETY: the walk of the function above, which waits meanwhile.
+    // SAFETY: the walk of the function above, which waits for this.
     let walk = unsafe { &mut *walk.cast::<Walk>() };
     // SAFETY: the unwinder's own context.
     if unsafe { (walk.unwinder.cfa)(context) } <= walk.below {
@@ -94,32 +96,33 @@ extern "C" fn step(context: Context, walk: *mut c_void) -> c_int {
     }
 }
 
-/// The calling thread's number, as the system has it.
+/// Returns the calling thread's number in the system.
 pub(crate) fn thread_number() -> u32 {
     // SAFETY: the call has no conditions.
     let number = unsafe { libc::syscall(libc::SYS_gettid) };
     u32::try_from(number).unwrap_or(0)
 }
 
-/// What lies at an address of code: the file, where that has the address, and the function's name, if the file gives
-/// it to others.
+/// The location of an address of code: the file, the offset in it, and the function's name, if the
+/// file exports it.
 pub(crate) struct CodeLocation {
     pub(crate) file: &'static CStr,
     pub(crate) offset: usize,
     pub(crate) function: Option<&'static CStr>,
 }
 
-/// What lies at an address of code; `None` if no file does.
+/// Returns the location of an address of code; `None` if it lies in no file.
 pub(crate) fn place_of(address: usize) -> Option<CodeLocation> {
     // SAFETY: null pointers and a number.
     let mut info: libc::Dl_info = unsafe { mem::zeroed() };
     let address_of = ptr::without_provenance::<c_void>(address);
-    // SAFETY: writes to a variable of ours. Any address may be asked for.
+    // SAFETY: writes to a variable of ours. The call accepts any address.
     if unsafe { libc::dladdr(address_of, &mut info) } == 0 || info.dli_fname.is_null() {
         return None;
     }
     let text = |text: *const libc::c_char| {
-        // SAFETY: a text of the loader's, which stays while the file is loaded. It is read before the program goes on.
+        // SAFETY: a text of the loader's, which stays while the file is loaded. It is read before
+        // the program goes on.
         (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
     };
     let base = match is_at_fixed_addresses(info.dli_fbase) {
@@ -133,11 +136,11 @@ pub(crate) fn place_of(address: usize) -> Option<CodeLocation> {
     })
 }
 
-/// Whether a loaded file has the addresses that it was linked for.
+/// Returns whether a loaded file has the addresses that it was linked for.
 fn is_at_fixed_addresses(base: *const c_void) -> bool {
     const ET_EXEC: u16 = 2;
     // The type follows the 16 bytes of the identification.
-    // SAFETY: the head of a file that is loaded, which is its first part.
+    // SAFETY: the head of a loaded file, which is its first part.
     unsafe { base.cast::<u16>().wrapping_add(8).read() == ET_EXEC }
 }
 
@@ -167,8 +170,8 @@ mod linked {
     }
 }
 
-/// The unwinder of a program that may have none: looked for when the library is loaded, before the program can be
-/// inside the loader, and only for a heap that wants it.
+/// The unwinder of a program that may have none: looked up when the library is loaded, before the
+/// program can be inside the loader, and only for a heap that needs it.
 #[cfg(not(feature = "std"))]
 mod loaded {
     use super::Unwinder;
@@ -197,11 +200,13 @@ mod loaded {
     extern "C" fn find() {
         let wanted = variable("LARDER_MODE").flatten() == Some(b"checking")
             || variable("LARDER_GUARD").flatten().is_some();
-        // SAFETY: reads a number of the process: where the loader is. A program without one can load nothing.
+        // SAFETY: reads a number of the process: the loader's address. A program without a loader
+        // can load nothing.
         if !wanted || unsafe { libc::getauxval(libc::AT_BASE) } == 0 {
             return;
         }
-        // SAFETY: a name that ends with 0. The heap allocates meanwhile, and finds no unwinder yet.
+        // SAFETY: a name that ends with 0. The heap allocates during the call, and finds no
+        // unwinder yet.
         let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
             return;
@@ -209,13 +214,13 @@ mod loaded {
         for (found, name) in FOUND.iter().zip(NAMES).rev() {
             // SAFETY: an open library, and a name that ends with 0.
             let function = unsafe { libc::dlsym(library, name.as_ptr()) };
-            // Release, with the first one last: whoever sees it sees all.
+            // Release, with the first one last: a thread that sees it sees all.
             found.store(function, Ordering::Release);
         }
     }
 
     pub(super) fn get() -> Option<Unwinder> {
-        // Acquire: see `find`. The first one is asked first.
+        // Acquire: see `find`. The first one is read first.
         let functions = FOUND.each_ref().map(|found| found.load(Ordering::Acquire));
         if functions
             .first()

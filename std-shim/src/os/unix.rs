@@ -13,34 +13,35 @@ mod moves;
 /// The running kernel.
 pub(crate) struct Native;
 
-/// Addresses to reserve at first. They cost nothing; where the system refuses, fewer are taken.
+/// Addresses to reserve at first. They cost nothing; where the system refuses, fewer are reserved.
 pub(crate) const FIRST_ARENA_BYTES: usize = if usize::BITS >= 64 {
     64 << 30
 } else {
     256 << 20
 };
 
-/// Reserved addresses count for nothing, and what is committed counts when it is touched. Where the
-/// kernel accounts strictly it ignores the wish and charges what is committed.
+/// Reserved addresses do not count, and committed memory counts when it is touched. A kernel with
+/// strict accounting ignores the flag and charges committed memory.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const RESERVE: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 
-/// What is mapped to be used counts at once: the kernel refuses what it could never give.
+/// Memory mapped for use counts at once: the kernel refuses a request that it could never serve.
 const COUNT: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANON;
 
-/// Pages of a range that is looked at in one call, a byte of stack each.
+/// Pages examined in one call, a byte of stack each.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const MAX_PAGES: usize = 256;
 
-/// Where the system does not say how long pages are: whole pages of this length are whole pages of every shorter one.
+/// Page length assumed where the system does not report it: multiples of it are multiples of every
+/// shorter one.
 const MOST_PAGE_BYTES: usize = 64 << 10;
 
 const USABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Has dumps of the process leave a range out, or contain it again. Debuggers write whole ranges of addresses,
-/// whether there is memory or not.
+/// Excludes a range from dumps of the process, or includes it again. Debuggers write whole ranges
+/// of addresses, with memory or without.
 ///
 /// # Safety
 /// The range is the caller's.
@@ -50,14 +51,15 @@ unsafe fn set_dumped(start: *mut u8, bytes: usize, dumped: bool) {
         true => libc::MADV_DODUMP,
         false => libc::MADV_DONTDUMP,
     };
-    // SAFETY: the caller's range; the advice changes no contents. Refused, dumps are longer or shorter.
+    // SAFETY: the caller's range; the advice changes no contents. If it is refused, dumps are
+    // longer or shorter.
     unsafe { libc::madvise(start.cast(), bytes, advice) };
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 unsafe fn set_dumped(_: *mut u8, _: usize, _: bool) {}
 
-/// Reserves addresses with this access, which dumps leave out.
+/// Reserves addresses with this access, excluded from dumps.
 fn reserve(bytes: usize, align: usize, access: libc::c_int) -> Option<NonNull<u8>> {
     let start = aligned(bytes, align, |padded| {
         map(ptr::null_mut(), padded, access, RESERVE)
@@ -76,10 +78,11 @@ fn map(at: *mut u8, bytes: usize, access: libc::c_int, flags: libc::c_int) -> Op
     NonNull::new(start.cast())
 }
 
-/// `mremap`.
+/// Calls `mremap`.
 ///
 /// # Safety
-/// The range is the caller's and what it loses unused, as is the place if the flags name one.
+/// The range is the caller's, and a part that is cut off unused, as is `place` if the flags name
+/// one.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 unsafe fn remap(
     start: *mut u8,
@@ -89,7 +92,7 @@ unsafe fn remap(
     place: *mut u8,
 ) -> Option<NonNull<u8>> {
     let place = place.cast::<libc::c_void>();
-    // SAFETY: the range is the caller's mapping, and nothing is used where it goes.
+    // SAFETY: the range is the caller's mapping, and nothing is used where it moves.
     let moved = unsafe { libc::mremap(start.cast(), bytes, new_bytes, flags, place) };
     if moved == libc::MAP_FAILED {
         return None;
@@ -97,7 +100,7 @@ unsafe fn remap(
     NonNull::new(moved.cast())
 }
 
-/// Maps more than `bytes` and unmaps what is not between two multiples of `align`.
+/// Maps more than `bytes` and unmaps the parts outside of two multiples of `align`.
 fn aligned(
     bytes: usize,
     align: usize,
@@ -113,8 +116,8 @@ fn aligned(
 
 fn unmap(start: *mut u8, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: the callers own the range and use it no more. A refusal leaves it mapped, and its
-        // addresses unused.
+        // SAFETY: the callers own the range and no longer use it. A refusal leaves it mapped, and
+        // its addresses unused.
         unsafe { libc::munmap(start.cast(), bytes) };
     }
 }
@@ -123,7 +126,7 @@ fn unmap(start: *mut u8, bytes: usize) {
 fn processors() -> usize {
     let mut set = core::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
     let (bytes, place) = (size_of_val(&set), set.as_mut_ptr());
-    // Not by the C library's function: a program may run with one of others that allocates.
+    // Not by the C library's function: a program may replace it by one that allocates.
     // SAFETY: writes at most that many bytes of a variable of ours.
     let answer = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, bytes, place) };
     if answer < 0 {
@@ -149,7 +152,7 @@ fn barrier() -> bool {
     let ask =
         |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 };
     ask(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
-        // The first time in this process.
+        // Registers the process, at its first barrier.
         || ask(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
             && ask(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
 }
@@ -163,7 +166,7 @@ fn barrier() -> bool {
 unsafe impl Os for Native {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn page_bytes(&self) -> usize {
-        // Not by `sysconf`: a program may run with one of others that allocates.
+        // Not by `sysconf`: a program may replace it by one that allocates.
         // SAFETY: reads a number of the process.
         match unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize {
             0 => MOST_PAGE_BYTES,
@@ -202,7 +205,7 @@ unsafe impl Os for Native {
     fn counts_commits(&self) -> bool {
         let _keep = KeepErrno::new();
         let mut policy = [0; 8];
-        // 2 is the strict policy. Who may not read it is told that there is none.
+        // 2 is the strict policy. A process that may not read it counts as without.
         super::proc::read(c"/proc/sys/vm/overcommit_memory", &mut policy)
             .is_some_and(|policy| policy.starts_with(b"2"))
     }
@@ -232,7 +235,7 @@ unsafe impl Os for Native {
 
     fn reserve_zeros(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let _keep = KeepErrno::new();
-        // What cannot be written counts for nothing, as little as what cannot be read.
+        // Unwritable memory does not count, like unreadable memory.
         reserve(bytes, align, libc::PROT_READ)
     }
 
@@ -255,13 +258,13 @@ unsafe impl Os for Native {
         align: Option<usize>,
     ) -> Option<NonNull<u8>> {
         let _keep = KeepErrno::new();
-        // SAFETY: the caller's range; what it loses is unused.
+        // SAFETY: the caller's range; a part that is cut off is unused.
         let stays = unsafe { remap(start, bytes, new_bytes, 0, ptr::null_mut()) };
         let (None, Some(align)) = (stays, align) else {
             return stays;
         };
         if align <= self.page_bytes() {
-            // SAFETY: the caller's range; what it loses is unused.
+            // SAFETY: the caller's range; a part that is cut off is unused.
             return unsafe {
                 remap(
                     start,
@@ -274,8 +277,8 @@ unsafe impl Os for Native {
         }
         let place = self.reserve(new_bytes, align)?.as_ptr();
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // Refused, the place stays reserved: whether it is still ours is not known.
-        // SAFETY: the caller's range; what it loses is unused, and the place was reserved just now.
+        // If it is refused, the place stays reserved: it may no longer be ours.
+        // SAFETY: the caller's range; a part that is cut off is unused, and the place was reserved just now.
         unsafe { remap(start, bytes, new_bytes, flags, place) }
     }
 
@@ -297,7 +300,7 @@ unsafe impl Os for Native {
 
     unsafe fn decommit(&self, start: *mut u8, bytes: usize) -> bool {
         let _keep = KeepErrno::new();
-        // A fresh mapping in its place also ends what the kernel has charged for it.
+        // A fresh mapping in its place also ends the kernel's charge for it.
         let gone = map(start, bytes, libc::PROT_NONE, RESERVE | libc::MAP_FIXED).is_some();
         if gone {
             // SAFETY: the caller's range.
@@ -312,7 +315,7 @@ unsafe impl Os for Native {
             // SAFETY: the caller's range. On Linux private anonymous memory reads as zero after it.
             return unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) == 0 };
         }
-        // Elsewhere the advice promises nothing about the contents, a fresh mapping does.
+        // Elsewhere the advice promises nothing about the contents; a fresh mapping does.
         map(start, bytes, USABLE, RESERVE | libc::MAP_FIXED).is_some()
     }
 
@@ -336,7 +339,8 @@ unsafe impl Os for Native {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     unsafe fn split(&self, start: *mut u8, bytes: usize) {
         let _keep = KeepErrno::new();
-        // SAFETY: the caller's range; the advice changes no contents. Linux splits the huge pages that lie in it in part.
+        // SAFETY: the caller's range; the advice changes no contents. Linux splits the huge pages
+        // that lie in it in part.
         unsafe { libc::madvise(start.cast(), bytes, libc::MADV_COLD) };
     }
 
@@ -368,11 +372,11 @@ unsafe impl Os for Native {
     }
 }
 
-/// What a thread sets to be told of its end.
+/// The key that a thread sets for a call at its end.
 pub(crate) type Key = libc::pthread_key_t;
 
-/// Once in the life of a process: a key whose destructor, which runs after those of Rust, is `E`'s
-/// end of a thread; `None` if the system has no key left.
+/// Makes a key whose destructor, which runs after those of Rust, is `E`'s end of a thread. Returns
+/// `None` if the system has no key left. Called once in the life of a process.
 pub(crate) fn make_key<E: ThreadEnds>() -> Option<Key> {
     let _keep = KeepErrno::new();
     let mut key = 0;
@@ -382,17 +386,17 @@ pub(crate) fn make_key<E: ThreadEnds>() -> Option<Key> {
     (refused == 0).then_some(key)
 }
 
-/// Once in the life of a process: has `F` called around each fork.
+/// Registers `F` to be called around each fork. Called once in the life of a process.
 pub(crate) fn watch_forks<F: Forks>() {
     let _keep = KeepErrno::new();
     let (before, after, child) = (before_fork::<F>, after_fork::<F>, in_child::<F>);
-    // SAFETY: the handlers are functions of this library, which is never unloaded while its heap
-    // is in use. If they cannot be registered, a child of a threaded process may hang: nothing
-    // that could be done about it here.
+    // SAFETY: the handlers are functions of this library, which is never unloaded while its heap is
+    // in use. If they cannot be registered, a child of a threaded process may hang, which cannot be
+    // prevented here.
     unsafe { libc::pthread_atfork(Some(before), Some(after), Some(child)) };
 }
 
-/// Has the calling thread's end told; whether that was possible.
+/// Requests a call at the calling thread's end. Returns whether that was possible.
 pub(crate) fn set_key(key: Key) -> bool {
     let _keep = KeepErrno::new();
     // Any value that is not null makes the destructor run.
@@ -407,7 +411,7 @@ extern "C" fn end_of_thread<E: ThreadEnds>(_: *mut libc::c_void) {
 }
 
 extern "C" fn before_fork<F: Forks>() {
-    // SAFETY: called by the C library inside `fork`, as the two below.
+    // SAFETY: called by the C library inside `fork`, like the two below.
     unsafe { F::before_fork() };
 }
 
@@ -427,12 +431,12 @@ pub(crate) fn abort() -> ! {
     unsafe { libc::abort() }
 }
 
-/// Writes a line to standard error, if anybody listens.
+/// Writes a line to standard error. Ignores failures.
 pub(crate) fn say(line: &[u8]) {
     let _keep = KeepErrno::new();
-    // No thread is cancelled here, as it may be in the C library's function.
+    // A cancelled thread must not end here, as it could in the C library's function.
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    // SAFETY: the bytes are there.
+    // SAFETY: the bytes are readable.
     unsafe {
         libc::syscall(
             libc::SYS_write,
@@ -442,7 +446,7 @@ pub(crate) fn say(line: &[u8]) {
         )
     };
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    // SAFETY: the bytes are there.
+    // SAFETY: the bytes are readable.
     unsafe {
         libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len())
     };

@@ -1,7 +1,7 @@
 //! Windows: memory from `VirtualAlloc`, fibre-local storage for the ends of threads. Nothing forks.
 //!
-//! What is committed is charged at once here, touched or not, so the tables of an arena cost what
-//! they are long; the first arena is therefore shorter than on Unix and more follow.
+//! Committed memory is charged at once here, touched or not, so the tables of an arena cost their
+//! length; the first arena is therefore shorter than on Unix and more follow.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -21,9 +21,9 @@ pub(crate) const FIRST_ARENA_BYTES: usize = if usize::BITS >= 64 {
 
 /// Reserved addresses start at multiples of this.
 const SYSTEM_ALIGN: usize = 64 << 10;
-/// How often addresses are asked for that another thread may take meanwhile.
+/// Attempts to reserve addresses that another thread may take in between.
 const TRIES: usize = 16;
-/// How often memory is asked for that was this range's until just now.
+/// Attempts to commit memory that was decommitted just before.
 const COMMITS: usize = 10_000;
 
 const MEM_COMMIT: u32 = 0x1000;
@@ -78,13 +78,13 @@ fn system_info() -> SystemInfo {
 }
 
 fn reserve_at(at: *mut u8, bytes: usize) -> Option<NonNull<u8>> {
-    // SAFETY: addresses that nobody has, where the system chooses or at a place that is free.
+    // SAFETY: unused addresses, where the system chooses or at a place that is free.
     let start = unsafe { VirtualAlloc(at.cast(), bytes, MEM_RESERVE, PAGE_NOACCESS) };
     NonNull::new(start.cast())
 }
 
 fn release(start: *mut u8) {
-    // SAFETY: the callers own the reserved range and use it no more. A refusal harms nobody.
+    // SAFETY: the callers own the reserved range and no longer use it. A refusal does no harm.
     unsafe { VirtualFree(start.cast(), 0, MEM_RELEASE) };
 }
 
@@ -103,8 +103,8 @@ unsafe impl Os for Native {
         if align <= SYSTEM_ALIGN {
             return reserve_at(ptr::null_mut(), bytes);
         }
-        // A part of a reserved range cannot be released: a place is looked for, and taken if nobody
-        // else was faster.
+        // A part of a reserved range cannot be released: a place is searched for, and then
+        // reserved, unless another thread was faster.
         let padded = bytes.checked_add(align)?;
         (0..TRIES).find_map(|_| {
             let place = reserve_at(ptr::null_mut(), padded)?.as_ptr();
@@ -129,8 +129,8 @@ unsafe impl Os for Native {
     }
 
     unsafe fn discard(&self, start: *mut u8, bytes: usize) -> bool {
-        // Cheaper ways promise nothing about the contents.
-        // SAFETY: the range is committed, and nobody uses it meanwhile.
+        // Cheaper calls promise nothing about the contents.
+        // SAFETY: the range is committed, and nobody uses it during the call.
         if !unsafe { self.decommit(start, bytes) } {
             return false;
         }
@@ -141,26 +141,26 @@ unsafe impl Os for Native {
             }
             std::thread::yield_now();
         }
-        say(b"larder: the system did not give memory again that was just given back\n");
+        say(b"larder: the system refused to commit memory that was just decommitted\n");
         std::process::abort()
     }
 }
 
-/// What a thread sets to be told of its end.
+/// The key that a thread sets for a call at its end.
 pub(crate) type Key = u32;
 
-/// Once in the life of a process: a fibre-local value whose end is the thread's; `None` if the
-/// system has none left. Rust's own destructors may run before or after it.
+/// Makes a fibre-local value whose end is the thread's. Returns `None` if the system has none left.
+/// Rust's own destructors may run before or after it. Called once in the life of a process.
 pub(crate) fn make_key<E: ThreadEnds>() -> Option<Key> {
     // SAFETY: a function of this library, which is never unloaded while its heap is in use.
     let index = unsafe { FlsAlloc(Some(end_of_thread::<E>)) };
     (index != FLS_OUT_OF_INDEXES).then_some(index)
 }
 
-/// Nothing forks.
+/// Does nothing: no process forks.
 pub(crate) const fn watch_forks<F: Forks>() {}
 
-/// Has the calling thread's end told; whether that was possible.
+/// Requests a call at the calling thread's end. Returns whether that was possible.
 pub(crate) fn set_key(key: Key) -> bool {
     // Any value that is not null makes the function run.
     let some = NonNull::<c_void>::dangling().as_ptr();
@@ -175,12 +175,12 @@ unsafe extern "system" fn end_of_thread<E: ThreadEnds>(_: *const c_void) {
 
 pub(crate) use std::process::abort;
 
-/// Writes a line to standard error, if anybody listens.
+/// Writes a line to standard error. Ignores failures.
 pub(crate) fn say(line: &[u8]) {
     // SAFETY: the call has no conditions.
     let file = unsafe { GetStdHandle(STD_ERROR_HANDLE) };
     let mut written = 0;
     let count = line.len() as u32;
-    // SAFETY: the bytes are there. A handle that is none is refused.
+    // SAFETY: the bytes are readable. An invalid handle is refused.
     unsafe { WriteFile(file, line.as_ptr(), count, &mut written, ptr::null_mut()) };
 }

@@ -1,4 +1,4 @@
-//! The arenas of a process: which there are, in which order they are asked, and when one is added.
+//! The arenas of a process: the order in which they are searched, and when one is added.
 //!
 //! # Invariants
 //! * PROC1 arenas are entered in order and never leave; an entry is written once, before the count
@@ -13,26 +13,28 @@ use super::Process;
 use crate::arena::{Arena, GROWTH_BYTES, Held, SLICE_BYTES};
 use crate::os::Os;
 
-/// So many arenas are made where threads find the locks of the others taken, and their holders asleep.
+/// Arenas are added up to this number when threads find the locks of all others taken by sleeping
+/// holders.
 const SPARE_ARENAS: usize = 4;
 /// Most arenas. The first is large; more are needed only where the system refuses large ones.
 pub(super) const MAX_ARENAS: usize = 64;
-/// Where the quartering of a refused reservation ends.
+/// Bytes at which the quartering of a refused reservation ends.
 const MIN_ARENA_BYTES: usize = 4 << 20;
-/// The first arena where commits count as used: short, so that long blocks are mappings of their own, whose memory no
-/// longer counts once they are freed.
+/// Bytes of the first arena where commits count as used: short, so that long blocks are mappings of
+/// their own, whose memory no longer counts once they are freed.
 const COUNTED_ARENA_BYTES: usize = if usize::BITS >= 64 { 1 << 30 } else { 64 << 20 };
-/// Where addresses are scarce so many are always left, for the program's own maps: the stack of a thread and a little.
+/// Bytes of address space left to the program where addresses are scarce: the stack of a thread and
+/// a little.
 const SPARED_BYTES: usize = 9 << 20;
-/// As many more where the heap is hardened, for the tables of its blocks.
+/// The same amount again where the heap is hardened, for the tables of its blocks.
 const SPARED_FOR_TABLES_BYTES: usize = 8 << 20;
 
-/// What a free by address asks of the first arena, which nearly all blocks lie in. Written once, by
-/// whoever adds that arena; alone in its cache line.
+/// The part of the first arena that a free by address reads; nearly all blocks lie in it. Written
+/// once, by the thread that adds that arena; alone in its cache line.
 #[repr(align(64))]
 pub(super) struct FirstArena {
     start: AtomicUsize,
-    /// How many slices it has; 0 as long as there is no arena.
+    /// Number of slices; 0 as long as there is no arena.
     slices: AtomicUsize,
     classes: AtomicPtr<AtomicU8>,
 }
@@ -57,13 +59,13 @@ impl FirstArena {
 }
 
 impl<O: Os> Process<O> {
-    /// The class of a block in a span of the first arena, [`SizeClass::NONE`] for other addresses of that
-    /// arena, and `None` outside.
+    /// Returns the class of a block in a span of the first arena, [`SizeClass::NONE`] for other
+    /// addresses of that arena, and `None` outside.
     #[inline(always)]
     pub(crate) fn class_in_first(&'static self, block: *mut u8) -> Option<SizeClass> {
         let first = &self.first;
-        // Relaxed, all three: whoever holds a block of the arena got it from somebody who saw
-        // all three written (ARENA1).
+        // Relaxed, all three: a thread that holds a block of the arena got it from a thread that
+        // saw all three written (ARENA1).
         let start = first.start.load(Ordering::Relaxed);
         let slice = block.addr().wrapping_sub(start) / SLICE_BYTES;
         if slice >= first.slices.load(Ordering::Relaxed) {
@@ -75,23 +77,23 @@ impl<O: Os> Process<O> {
         Some(SizeClass::from_entry(entry))
     }
 
-    /// All arenas, oldest first.
+    /// Iterates over the arenas, oldest first.
     pub(crate) fn arenas(&'static self) -> impl Iterator<Item = &'static Arena<O>> {
         // Acquire: the entries below the count are written (PROC1).
         let count = self.arena_count.load(Ordering::Acquire);
         self.arenas.iter().take(count).filter_map(|entry| {
-            // SAFETY: PROC1: arenas live for ever. Relaxed: the count published the entry.
+            // SAFETY: PROC1: arenas are never freed. Relaxed: the count published the entry.
             unsafe { entry.load(Ordering::Relaxed).as_ref() }
         })
     }
 
-    /// The arena an address lies in.
+    /// Returns the arena that contains an address.
     #[inline]
     pub(crate) fn arena_of(&'static self, block: *mut u8) -> Option<&'static Arena<O>> {
         self.arenas().find(|arena| arena.contains(block))
     }
 
-    /// Tries `held`, which takes `bytes` bytes and neither grows nor sleeps, on every arena.
+    /// Tries `held`, which allocates `bytes` bytes and neither grows nor sleeps, on every arena.
     pub(super) fn find_held<T>(
         &'static self,
         bytes: usize,
@@ -143,11 +145,11 @@ impl<O: Os> Process<O> {
             return Some(found);
         }
         self.adding.with(|()| {
-            // Another thread may have added one meanwhile.
+            // Another thread may have added one since.
             if let Some(found) = self.arenas().skip(seen).find_map(&grow) {
                 return Some(found);
             }
-            // Where addresses are left the system has refused memory: more addresses do not help.
+            // Where addresses are left, the system has refused memory: more addresses do not help.
             if self.arenas().any(|arena| arena.room() >= bytes as u64) {
                 return None;
             }
@@ -155,7 +157,7 @@ impl<O: Os> Process<O> {
         })
     }
 
-    /// Has the purger know what is held, where idle memory is to make up for it.
+    /// Reports the committed bytes to the purger, where growth triggers a purge.
     fn note_growth(&'static self) {
         if self.tuning.makes_up() {
             let held = self.arenas().map(|arena| arena.numbers().1).sum();
@@ -163,7 +165,7 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// One more arena, for threads that find the locks of all others taken.
+    /// Adds an arena, for threads that find the locks of all others taken.
     #[cold]
     fn spare_arena(&'static self) -> Option<&'static Arena<O>> {
         self.adding.with(|()| {
@@ -172,13 +174,14 @@ impl<O: Os> Process<O> {
         })
     }
 
-    /// Whether the first arena is shorter than configured: the system gave fewer addresses, or commits count.
+    /// Returns whether the first arena is shorter than configured: the system gave fewer addresses,
+    /// or commits count.
     pub(super) fn is_scarce(&'static self) -> bool {
         let first = self.arenas().next();
         first.is_some_and(|arena| arena.bytes() < self.arena_bytes)
     }
 
-    /// Reserves one more arena. The caller holds `adding`.
+    /// Reserves another arena. The caller holds `adding`.
     fn add_arena(&'static self, bytes: usize) -> Option<&'static Arena<O>> {
         let count = self.arena_count.load(Ordering::Relaxed);
         let entry = self.arenas.get(count)?;
@@ -203,8 +206,9 @@ impl<O: Os> Process<O> {
         Some(arena)
     }
 
-    /// Reserves as much as the system gives, from the configured size down to `least`. Where commits count it begins
-    /// with less: [`COUNTED_ARENA_BYTES`] at first, then as much as all arenas have.
+    /// Reserves as much as the system allows, from the configured size down to `least`. Where
+    /// commits count it starts lower: with [`COUNTED_ARENA_BYTES`], or the total of all arenas if
+    /// that is more.
     fn reserve(&'static self, least: usize) -> Option<&'static Arena<O>> {
         let most = match self.counts_commits() {
             true => self
@@ -223,7 +227,7 @@ impl<O: Os> Process<O> {
             if !self.leaves_some(bytes) {
                 continue;
             }
-            // Addresses are scarce then: most of what there is stays with the program.
+            // Addresses are scarce: most of those left stay with the program.
             let modest = (bytes / 4).max(least) & !(GROWTH_BYTES - 1);
             if let Some(arena) = Arena::reserve(&self.os, &self.tuning, modest) {
                 return Some(arena);
@@ -232,9 +236,10 @@ impl<O: Os> Process<O> {
         None
     }
 
-    /// Whether so many addresses can be had and some are left then, for the program's own maps and stacks.
+    /// Returns whether `bytes` bytes of addresses can be reserved and some are left, for the
+    /// program's own maps and stacks.
     pub(super) fn leaves_some(&'static self, bytes: usize) -> bool {
-        // Of a reservation that is no whole pages the system would not take all back.
+        // A reservation of partial pages could not be released entirely.
         let whole = |bytes: usize| bytes.checked_next_multiple_of(self.os.page_bytes());
         let spared = match self.tuning.is_hardened() {
             true => SPARED_BYTES + SPARED_FOR_TABLES_BYTES,

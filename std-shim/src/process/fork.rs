@@ -1,6 +1,6 @@
-//! What runs around a fork: before it every lock is taken, so that the child finds nothing half done; after it
-//! all are given back, in the parent and in the child. The child then frees what belonged to threads that it does
-//! not have. Decorators have handlers of their own.
+//! Fork handlers: before a fork every lock is taken, so that the child finds nothing half done;
+//! after it all are released, in the parent and in the child. The child then frees the heaps of
+//! threads that it does not have. Decorators have handlers of their own.
 
 use larder_core::sync::Ordering;
 
@@ -10,7 +10,7 @@ use crate::step;
 use crate::thread::wait::{OF_HEAP, Sleep};
 use crate::thread::with_local;
 
-/// The process at a fork.
+/// The fork handlers of the process heap.
 pub(crate) struct ProcessForks;
 
 impl Forks for ProcessForks {
@@ -28,7 +28,7 @@ impl Forks for ProcessForks {
     }
 
     unsafe fn in_child() {
-        // SAFETY: the locks are this thread's, as in the parent, by `before_fork`.
+        // SAFETY: the child's thread holds the locks, as in the parent, by `before_fork`.
         unsafe { Self::after_fork() };
         // SAFETY: called by the system inside `fork`.
         let mine = unsafe { with_local(|local| local.heap()) };
@@ -70,7 +70,7 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// Ends what [`lock_all`](Self::lock_all) began, in the parent or the child.
+    /// Releases the locks of [`lock_all`](Self::lock_all), in the parent or the child.
     ///
     /// # Safety
     /// The calling thread called `lock_all`.

@@ -1,4 +1,5 @@
-//! Blocks without a size class: in an arena, or from a certain length or alignment on in mappings of their own.
+//! Blocks without a size class: in an arena, or above a certain length or alignment in mappings of
+//! their own.
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -7,14 +8,15 @@ use super::Process;
 use crate::arena::{Arena, Grown, Held, MOVE_LEAST_BYTES};
 use crate::os::{FIRST_ARENA_BYTES, Os};
 
-/// From here on a block is a mapping of its own: a part of the addresses that an arena has.
+/// Least length of a block with its own mapping: a part of the addresses of an arena.
 const MAPPING_LEAST_BYTES: usize = FIRST_ARENA_BYTES / 64;
-/// Where addresses are scarce, from this part of the first arena on: what is freed leaves no hole there.
+/// Where addresses are scarce, this part of the first arena is the least: a freed mapping leaves no
+/// hole.
 const SCARCE_PART: usize = 16;
 
 impl<O: Os> Process<O> {
-    /// From how many bytes on, or at multiples of how many, a block is a mapping of its own: an arena is committed up to
-    /// its highest block.
+    /// Returns the length or alignment from which on a block is a mapping of its own: an arena is
+    /// committed up to its highest block.
     fn mapping_least_bytes(&'static self) -> usize {
         match self.arenas().next() {
             Some(first) if first.bytes() < self.arena_bytes => {
@@ -24,7 +26,7 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// A block without a class, from memory that is held already.
+    /// Allocates a block without a class from committed memory.
     pub(crate) fn alloc_held(&'static self, bytes: usize, align: usize) -> Held<NonNull<u8>> {
         if bytes.max(align) >= self.mapping_least_bytes() {
             return Held::Busy;
@@ -36,7 +38,7 @@ impl<O: Os> Process<O> {
         found
     }
 
-    /// A block without a class.
+    /// Allocates a block without a class.
     pub(crate) fn alloc_large(&'static self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         if bytes > isize::MAX as usize {
             return None;
@@ -45,8 +47,8 @@ impl<O: Os> Process<O> {
         let mapping = || self.alloc_mapping(bytes, align);
         match bytes.max(align) < self.mapping_least_bytes() {
             true => in_arenas().or_else(mapping),
-            // What is no mapping may find room between other blocks. The system has refused the memory, not
-            // the addresses, where those are not scarce: the arenas must not grow either.
+            // If a mapping is refused, a gap between other blocks may have room. Where addresses
+            // are not scarce the system has refused memory, so the arenas must not grow either.
             false if self.is_scarce() => mapping().or_else(in_arenas),
             false => mapping().or_else(|| {
                 match self.find_held(bytes, |arena| arena.alloc_held(bytes, align)) {
@@ -57,14 +59,14 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// A block in an arena.
+    /// Allocates a block in an arena.
     pub(super) fn alloc_in_arenas(
         &'static self,
         bytes: usize,
         align: usize,
     ) -> Option<NonNull<u8>> {
         self.within.take(bytes);
-        // An arena that could never hold it is not searched.
+        // Skips arenas that could never hold it.
         let may = |arena: &Arena<O>| arena.bytes() >= bytes;
         self.find_in_arenas(
             bytes.checked_add(align)?,
@@ -80,22 +82,23 @@ impl<O: Os> Process<O> {
         if self.is_scarce() && !self.leaves_some(bytes) {
             return None;
         }
-        // A place that an arena lost to the system stays unused: blocks there would count as the arena's.
+        // An address range that an arena lost to the system stays unused: blocks there would count
+        // as the arena's.
         let is_apart = |block: &NonNull<u8>| self.arena_of(block.as_ptr()).is_none();
         let block = (0..2)
             .filter_map(|_| self.mappings.alloc(&self.os, bytes, align))
             .find(is_apart)?;
         if self.tuning.begins_short() {
-            // SAFETY: mapped just now. Refused, it has the pages it would have had.
+            // SAFETY: mapped just now. If the advice is refused, the pages stay as they are.
             unsafe { self.os.advise_short(block.as_ptr(), bytes) };
         }
         Some(block)
     }
 
-    /// Zeroes what is not known to be zero of a block without a class that was given just now.
+    /// Zeroes the parts of a newly allocated block without a class that are not known to be zero.
     ///
     /// # Safety
-    /// The block is the caller's and that long.
+    /// The block is the caller's and `bytes` long.
     pub(crate) unsafe fn zero_large(&'static self, block: *mut u8, bytes: usize) {
         // A mapping reads as zero.
         if let Some(arena) = self.arena_of(block) {
@@ -104,21 +107,22 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// Zeroes a long block whose contents are given up, by giving its memory back to the system where that goes.
+    /// Zeroes a long block whose contents are no longer needed, by returning its memory to the
+    /// system where possible.
     ///
     /// # Safety
-    /// The block is the caller's, used by nobody, and that long.
+    /// The block is the caller's, unused, and `bytes` long.
     pub(crate) unsafe fn clear_large(&'static self, block: *mut u8, bytes: usize) {
         match self.arena_of(block) {
-            // What is a mapping goes back as a whole when it is freed.
+            // A mapping returns to the system as a whole when it is freed.
             None => {}
             Some(arena) if arena.discard_held(block) => {}
-            // SAFETY: the block is the caller's, used by nobody, and that long.
+            // SAFETY: the block is the caller's, unused, and that long.
             Some(_) => unsafe { block.write_bytes(0, bytes) },
         }
     }
 
-    /// Changes the length of a block without a class where it is; whether that was possible.
+    /// Resizes a block without a class in place. Returns whether that was possible.
     pub(crate) fn resize_large(
         &'static self,
         block: *mut u8,
@@ -131,16 +135,16 @@ impl<O: Os> Process<O> {
             self.within.take(grown_bytes);
             return arena.resize(block, old_bytes, new_bytes);
         }
-        // SAFETY: the caller's block, whose end is given up; it stays under its address.
+        // SAFETY: the caller's block, whose end is given up; it keeps its address.
         let shrunk = || unsafe { self.mappings.resize(&self.os, block, new_bytes, None) };
         new_bytes <= old_bytes && shrunk().is_some()
     }
 
-    /// A longer block without a class in place of one, with its contents, where pages can be moved.
-    /// `None` if they cannot; then nothing has happened.
+    /// Grows a block without a class by moving its pages to a longer one. Returns `None`, and does
+    /// nothing, if they cannot be moved.
     ///
     /// # Safety
-    /// The block is the caller's, that long, and used by nobody meanwhile.
+    /// The block is the caller's, `layout.size()` long, and not used during the call.
     pub(crate) unsafe fn grow_elsewhere(
         &'static self,
         block: *mut u8,
@@ -174,7 +178,7 @@ impl<O: Os> Process<O> {
                 arena.grow_elsewhere(block, layout.size(), new_bytes, layout.align())
             };
         };
-        // SAFETY: the block is the caller's, and nobody uses it while its contents go into a longer
+        // SAFETY: the block is the caller's, and nobody uses it while its contents move to a longer
         // one.
         unsafe { arena.leave(block, to.as_ptr(), layout.size()) };
         Some(Grown {
@@ -183,7 +187,7 @@ impl<O: Os> Process<O> {
         })
     }
 
-    /// Takes a block without a class back; `false` if it is none of ours.
+    /// Frees a block without a class. Returns `false` if it is none of the heap's.
     pub(crate) fn free_large(&'static self, block: *mut u8, bytes: usize) -> bool {
         match self.arena_of(block) {
             Some(arena) => {

@@ -1,13 +1,13 @@
 //! [`Mappings`]: very long blocks, each a mapping of its own, outside the arenas and their tables.
 //!
-//! The tables of an arena are as long as what they describe, and freed memory of an arena counts as written.
-//! For a block of gibibytes of which little is touched both would cost more than the block. So the system
-//! keeps the records of such a block: it refuses what it would refuse any program, gives zeroed memory, and
-//! takes all of it back with the block.
+//! The tables of an arena are as long as the range they describe, and freed memory of an arena
+//! counts as written. For a block of gibibytes of which little is touched both would cost more than
+//! the block. So the system manages such a block: it refuses it as it would refuse any program,
+//! returns zeroed memory, and unmaps all of it when the block is freed.
 //!
 //! # Invariants
-//! * MAP1 every mapping is in the table, with its length, while its block is out. Who takes it out gives it back;
-//!   who changes it holds the table's lock meanwhile.
+//! * MAP1 every mapping is in the table, with its length, while its block is allocated. A thread
+//!   that removes one unmaps it; a thread that changes one holds the table's lock.
 
 use core::ptr::NonNull;
 
@@ -21,7 +21,7 @@ use crate::thread::wait::Sleep;
 /// The mappings of a process.
 pub(crate) struct Mappings {
     pub(super) table: Locked<BlockTable<usize>, Sleep>,
-    /// Their bytes. Relaxed: only a number.
+    /// Bytes of all mappings. Relaxed: only a number.
     bytes: AtomicU64,
 }
 
@@ -33,12 +33,12 @@ impl Mappings {
         }
     }
 
-    /// Bytes of all mappings.
+    /// Returns the bytes of all mappings.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// A block of `bytes` bytes that reads as zero. Two system calls.
+    /// Allocates a block of `bytes` bytes that reads as zero. Two system calls.
     pub(crate) fn alloc(&self, os: &impl Os, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         let page = os.page_bytes();
         let length = bytes.max(1).checked_next_multiple_of(page)?;
@@ -51,17 +51,17 @@ impl Mappings {
         None
     }
 
-    /// Takes a block back; `false` if none starts there.
+    /// Frees a block. Returns `false` if none starts there.
     pub(crate) fn free(&self, os: &impl Os, block: *mut u8) -> bool {
         let Some(length) = self.take(block) else {
             return false;
         };
-        // SAFETY: a mapping that is ours alone now (MAP1).
+        // SAFETY: a mapping that is ours alone now, as it was taken out of the table (MAP1).
         unsafe { os.release(block, length) };
         true
     }
 
-    /// Length of the block that starts there.
+    /// Returns the length of the block that starts there.
     pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<usize> {
         if self.bytes() == 0 {
             return None;
@@ -69,11 +69,12 @@ impl Mappings {
         self.table.with(|table| table.get(block.addr()))
     }
 
-    /// A block with its contents and another length, under the same address or, with an alignment, another
-    /// multiple of that. `None` if none starts there or the system refuses; then nothing has happened.
+    /// Resizes a block and keeps its contents, at the same address or, with an alignment, at
+    /// another multiple of it. Returns `None`, and does nothing, if no block starts there or the
+    /// system refuses.
     ///
     /// # Safety
-    /// The block is the caller's, and used by nobody meanwhile.
+    /// The block is the caller's, and not used during the call.
     pub(crate) unsafe fn resize(
         &self,
         os: &impl Os,
@@ -87,7 +88,7 @@ impl Mappings {
             // SAFETY: a mapping that is the caller's (MAP1).
             let resized = unsafe { os.remap(block, before, length, align) }?;
             table.remove(block.addr());
-            // There is room: one was taken out.
+            // The table has room: an entry was just removed.
             table.insert(resized.addr().get(), length).ok();
             self.bytes.fetch_add(length as u64, Ordering::Relaxed);
             self.bytes.fetch_sub(before as u64, Ordering::Relaxed);
@@ -95,7 +96,7 @@ impl Mappings {
         })
     }
 
-    /// Enters a mapping; whether there is memory for that.
+    /// Enters a mapping. Returns whether there was memory for the entry.
     fn enter(&self, start: NonNull<u8>, length: usize) -> bool {
         let insert = |table: &mut BlockTable<usize>| table.insert(start.addr().get(), length);
         let entered = self.table.with(insert).is_ok();
@@ -105,7 +106,7 @@ impl Mappings {
         entered
     }
 
-    /// Takes a mapping out of the table; its length.
+    /// Takes a mapping out of the table. Returns its length.
     fn take(&self, block: *mut u8) -> Option<usize> {
         if self.bytes() == 0 {
             return None;

@@ -1,16 +1,17 @@
-//! What the threads of a process share: its arenas, its heaps of threads and of steps, and its mappings.
+//! The state that the threads of a process share: arenas, heaps of threads and of steps, and
+//! mappings.
 //!
 //! # Files
-//! * `arenas` which there are, and which is asked first
+//! * `arenas` the arenas, and the order of searching them
 //! * `large_blocks` blocks without a class: in an arena, or in `mappings` of their own
-//! * `spans` where spans of small blocks come from and go to
+//! * `spans` the source of spans of small blocks
 //! * `thread_heaps` heaps of threads: made, adopted, parked
-//! * `within` what idles where the process may have so much only
-//! * `fork` what runs around a fork, in the parent and in the child
+//! * `within` idle memory where the process has a memory limit
+//! * `fork` handlers that run around a fork, in the parent and in the child
 //!
-//! Locks are taken in the order that docs/ARCHITECTURE.md says. All but the pool's and the BFCs' are held
-//! across system calls that get or discard memory: only the heap's own thread,
-//! `trim`, `stats`, the purger and a fork want a heap's, only new heaps want `meta`, and only growth the others.
+//! Locks are taken in the order of docs/ARCHITECTURE.md. All but the pool's and the BFCs' are held
+//! across system calls that get or discard memory: a heap's is taken only by the heap's own thread,
+//! `trim`, `stats`, the purger and a fork, `meta` only by new heaps, and the others only by growth.
 
 mod arenas;
 pub(crate) mod fork;
@@ -47,34 +48,35 @@ pub(crate) use within::Look;
 /// The heap of this process.
 pub(crate) static PROCESS: Process<Native> = Process::new(Native, FIRST_ARENA_BYTES);
 
-/// What the threads of a process share.
+/// The state that the threads of a process share.
 pub(crate) struct Process<O: Os> {
     pub(crate) os: O,
-    /// What the program chose.
+    /// The program's configuration.
     pub(crate) tuning: Tuning,
     pub(crate) purger: Purger,
-    /// The tick under way, and what else is done in steps.
+    /// The tick under way, and other work done in steps.
     pub(crate) work: Locked<Work, Sleep>,
     /// Whether this is the child of a fork, and has not ticked.
     pub(crate) forked: AtomicU8,
-    /// What is asked for first.
+    /// Bytes of the first reservation that is tried.
     arena_bytes: usize,
     /// Entered in order (PROC1).
     arenas: [AtomicPtr<Arena<O>>; MAX_ARENAS],
     arena_count: AtomicUsize,
-    /// Whether the system counts commits ([`Os::counts_commits`]), as it said when the first arena was made.
+    /// Whether the system counts commits ([`Os::counts_commits`]), read when the first arena was
+    /// made.
     counts_commits: AtomicU8,
     first: FirstArena,
-    /// Arenas are added by one thread at a time.
+    /// Held while an arena is added.
     adding: Locked<(), Sleep>,
     pub(crate) mappings: Mappings,
     pub(crate) within: Within,
     pub(crate) pool: HeapPool<Sleep>,
     meta: Locked<Meta, Sleep>,
-    /// How many heaps have sets of their own at most; 0 until it is known.
+    /// Most heaps with sets of their own; 0 until it is known.
     max_primaries: AtomicUsize,
     pub(crate) step_heaps: StepHeaps<O>,
-    /// Of the links of free blocks, where the heap is hardened.
+    /// Masks the links of free blocks, where the heap is hardened.
     mask: Mask,
     /// Used where the heap is hardened.
     pub(crate) hardened: Locked<Blocks, Sleep>,
@@ -83,8 +85,8 @@ pub(crate) struct Process<O: Os> {
 }
 
 impl<O: Os> Process<O> {
-    /// A process without memory, whose first arena will have `arena_bytes` bytes if the system
-    /// lets it.
+    /// Creates a process without memory, whose first arena will have `arena_bytes` bytes if the
+    /// system allows it.
     pub(crate) const fn new(os: O, arena_bytes: usize) -> Self {
         Self {
             os,
@@ -110,13 +112,14 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// Whether the system counts what is committed.
+    /// Returns whether the system counts committed memory.
     pub(crate) fn counts_commits(&'static self) -> bool {
         // Relaxed: only a choice.
         self.counts_commits.load(Ordering::Relaxed) > 0
     }
 
-    /// Bytes of the arenas and of the ranges of steps that are in memory; 0 where the system does not say.
+    /// Returns the resident bytes of the arenas and of the ranges of steps; 0 where the system does
+    /// not report them.
     pub(crate) fn resident_bytes(&'static self) -> u64 {
         if self.os.is_filtered() {
             return 0;
@@ -126,12 +129,13 @@ impl<O: Os> Process<O> {
         arenas.chain(steps).sum()
     }
 
-    /// Bytes in blocks and spans of the arenas.
+    /// Returns the bytes in blocks and spans of the arenas.
     pub(crate) fn live_bytes(&'static self) -> u64 {
         self.arenas().map(|arena| arena.numbers().0).sum()
     }
 
-    /// Whether so many bytes could be had if all idle memory came back.
+    /// Returns whether some arena is at least `bytes` long, so that its idle memory might serve
+    /// them.
     pub(crate) fn could_hold(&'static self, bytes: usize) -> bool {
         self.arenas().any(|arena| arena.bytes() >= bytes)
     }

@@ -1,4 +1,4 @@
-//! [`PagesOf`]: where the spans of small blocks come from and where they go.
+//! [`PagesOf`]: the source of spans of small blocks.
 
 use core::ptr::NonNull;
 
@@ -12,23 +12,23 @@ use crate::os::Os;
 const SMALL_SPAN_BLOCK: usize = 8 << 10;
 const LARGE_SPAN_BYTES: usize = 8 * SLICE_BYTES;
 
-/// A process as the place where spans come from. `IDLE` says of what goes back that it has been idle for long.
+/// A process as a source of spans. `IDLE` marks spans that are freed as idle for long.
 pub(crate) struct PagesOf<O: Os, const IDLE: bool = false>(&'static Process<O>);
 
 impl<O: Os> Process<O> {
-    /// Where spans come from, and where those go that were in use until now.
+    /// Returns the source of spans, for freeing spans that were in use until now.
     pub(crate) const fn pages(&'static self) -> PagesOf<O> {
         PagesOf(self)
     }
 
-    /// Where spans come from, and where those go that have been idle for long.
+    /// Returns the source of spans, for freeing spans that have been idle for long.
     pub(crate) const fn idle_pages(&'static self) -> PagesOf<O, true> {
         PagesOf(self)
     }
 }
 
-// SAFETY: promise 1: blocks of BFCs over ranges that do not overlap, committed; records lie in
-// tables that stay. Promise 2: ARENA1.
+// SAFETY: promise 1: spans are blocks of BFCs over ranges that do not overlap, committed; records
+// lie in tables that are never freed. Promise 2: ARENA1.
 unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
     fn span_bytes(&self, class: SizeClass) -> usize {
         span_bytes(class)
@@ -58,7 +58,7 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
 
     fn free_bytes(&self) -> u64 {
         let free = self.0.arenas().map(Arena::free_bytes_soon);
-        // Of one that others work at it is asked again.
+        // An arena whose lock is taken makes the caller ask again.
         free.sum::<Option<u64>>().unwrap_or(u64::MAX)
     }
 
@@ -93,7 +93,7 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
     unsafe fn discard(&mut self, start: *mut u8, bytes: usize) -> Option<usize> {
         let arena = self.0.arena_of(start)?;
         let asks = self.0.purger.asks(&self.0.os);
-        // SAFETY: committed with the span; the caller says that nobody uses these pages.
+        // SAFETY: committed with the span; the caller promises that nobody uses these pages.
         let given = unsafe { arena.discard_hole(start, bytes, asks) }?;
         self.0.purger.count_purged(given.bytes);
         Some(given.split_cost())
@@ -117,7 +117,7 @@ unsafe impl<O: Os, const IDLE: bool> Pages for PagesOf<O, IDLE> {
     }
 }
 
-/// Length of a span for a class.
+/// Returns the length of a span for a class.
 pub(crate) const fn span_bytes(class: SizeClass) -> usize {
     if class.block_bytes() <= SMALL_SPAN_BLOCK {
         SLICE_BYTES
@@ -126,14 +126,15 @@ pub(crate) const fn span_bytes(class: SizeClass) -> usize {
     }
 }
 
-/// By class, the factor that tells where blocks start: of an offset below 64 KiB, `offset * factor`, cut to 32
-/// bits, is less than the factor for the multiples of the length, and for nothing else. (After Lemire, Kaser and
-/// Kurz, *Faster remainder by direct computation*, 2019.) Longer for an index of 8 bits.
+/// By class, the factor that tests whether a block starts at an offset below 64 KiB: `offset *
+/// factor`, cut to 32 bits, is less than the factor for multiples of the block length, and for no
+/// other offset. (After Lemire, Kaser and Kurz, *Faster remainder by direct computation*, 2019.)
+/// Padded for an index of 8 bits.
 static START_FACTORS: [u32; 256] = {
     let mut factors = [0; 256];
     let mut index = 1;
     while let Some(class) = SizeClass::from_index(index) {
-        // Blocks of longer spans start at multiples of their alignment, as far as one slice tells.
+        // Blocks of longer spans start at multiples of their alignment, seen from one slice.
         let step = match span_bytes(class) == SLICE_BYTES {
             true => class.block_bytes(),
             false => class.block_align(),
@@ -144,8 +145,8 @@ static START_FACTORS: [u32; 256] = {
     factors
 };
 
-/// Whether a block of the class may start at an address in one of its spans. For blocks above 8 KiB some
-/// addresses inside blocks pass, too; of [`SizeClass::NONE`] nothing starts anywhere.
+/// Returns whether a block of the class may start at an address in one of its spans. For blocks
+/// above 8 KiB some addresses inside blocks pass, too; for [`SizeClass::NONE`] none does.
 #[inline(always)]
 pub(crate) fn may_start(class: SizeClass, block: *mut u8) -> bool {
     // Spans start at a multiple of a slice.

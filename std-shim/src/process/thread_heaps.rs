@@ -1,4 +1,4 @@
-//! Heaps of threads: made, adopted, parked, and what is done with all of them.
+//! Heaps of threads: made, adopted, parked, and operations on all of them.
 
 use core::ptr;
 
@@ -10,24 +10,24 @@ use crate::arena::SLICE_BYTES;
 use crate::os::Os;
 use crate::thread::wait::Sleep;
 
-/// Heaps are laid in pieces of this size.
+/// Bytes of a piece of memory for heaps.
 const META_BYTES: usize = 64 << 10;
-/// Heaps with sets of their own for each processor, and where memory comes first. More threads than that at once
-/// share them.
+/// Heaps with sets of their own per processor, and where memory comes first. More concurrent
+/// threads share them.
 const PRIMARIES_PER_PROCESSOR: usize = 4;
 const PRIMARIES_FOR_MEMORY: usize = 2;
 
 /// A heap of one thread at a time.
 pub(crate) type ThreadHeap = small::ThreadHeap<Sleep>;
 
-/// What each heap is at first.
+/// The initial value of each heap.
 static NEW_HEAP: ThreadHeap = ThreadHeap::new(small::Policy::BALANCED);
 
-/// Memory for heaps, handed out and never taken back.
+/// Memory for heaps, never freed.
 pub(super) struct Meta {
     at: *mut u8,
     left: usize,
-    /// All that was ever got.
+    /// Bytes of all pieces ever allocated.
     bytes: usize,
 }
 
@@ -43,8 +43,8 @@ impl Meta {
 }
 
 impl<O: Os> Process<O> {
-    /// A heap for the calling thread: one as its last thread left it, else a new one, else, where
-    /// there are as many as that, a secondary one.
+    /// Adopts a heap for the calling thread: one as its last thread left it, otherwise a new one,
+    /// or, beyond `max_primaries`, a secondary one.
     pub(crate) fn adopt(&'static self) -> Option<&'static ThreadHeap> {
         if let Some(heap) = self.pool.adopt() {
             return Some(heap);
@@ -63,21 +63,21 @@ impl<O: Os> Process<O> {
         unsafe { self.pool.enter_secondary(heap) }
     }
 
-    /// Gives up a heap. A secondary heap's cache is emptied: its next owner may have another primary.
+    /// Parks a heap. A secondary heap's cache is flushed: its next owner may have another primary.
     ///
     /// # Safety
-    /// The calling thread owns the heap, and uses it no more.
+    /// The calling thread owns the heap, and no longer uses it.
     pub(crate) unsafe fn park(&'static self, heap: &'static ThreadHeap) {
         if heap.is_secondary() {
             // SAFETY: the caller owns the heap.
             unsafe { heap.empty_cache(&mut self.pages()) };
         }
-        // SAFETY: the caller owns the heap, and uses it no more.
+        // SAFETY: the caller owns the heap, and no longer uses it.
         unsafe { self.pool.park(heap) };
     }
 
-    /// What each thread's heap keeps, and how it links its free blocks: masked, if the heap is hardened and was when the
-    /// first one was made.
+    /// Returns the policy of each thread's heap: the sizes of its caches, and the masking of its
+    /// links if the heap is hardened and was when the first one was made.
     fn policy(&'static self) -> small::Policy {
         let secret = || self.tuning.is_hardened().then(|| self.os.secret())?;
         small::Policy {
@@ -88,7 +88,7 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// So many heaps have sets of their own.
+    /// Returns the most heaps with sets of their own.
     fn max_primaries(&self) -> usize {
         match self.max_primaries.load(Ordering::Relaxed) {
             0 => {
@@ -97,7 +97,7 @@ impl<O: Os> Process<O> {
                     false => PRIMARIES_PER_PROCESSOR,
                 };
                 let max = each * self.os.processors().max(1);
-                // Relaxed: whoever asks gets the same answer.
+                // Relaxed: every thread computes the same value.
                 self.max_primaries.store(max, Ordering::Relaxed);
                 max
             }
@@ -105,13 +105,14 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// Gives all threads beyond the first so many secondary heaps.
+    /// Makes all heaps beyond the first `primaries` secondary.
     #[cfg(test)]
     pub(crate) fn share_after(&self, primaries: usize) {
         self.max_primaries.store(primaries, Ordering::Relaxed);
     }
 
-    /// Makes a heap where it is to lie: it is some kilobytes long, and a thread's stack may be short.
+    /// Makes a heap in its final place: it is some kilobytes long, and a thread's stack may be
+    /// short.
     #[cold]
     #[inline(never)]
     fn place_heap(&'static self, secondary: bool) -> Option<&'static ThreadHeap> {
@@ -126,7 +127,8 @@ impl<O: Os> Process<O> {
             (meta.at, meta.left) = (meta.at.wrapping_add(bytes), meta.left - bytes);
             Some(place)
         })?;
-        // SAFETY: inside a piece, aligned, nobody else's. What is copied is a heap that nobody ever uses.
+        // SAFETY: inside a piece, aligned, and no other heap's. The source is a static heap that is
+        // never used.
         unsafe { place.copy_from_nonoverlapping(&raw const NEW_HEAP, 1) };
         // SAFETY: written just now, never freed, and nobody else's yet.
         let heap = unsafe { &mut *place };
@@ -134,17 +136,17 @@ impl<O: Os> Process<O> {
         Some(heap)
     }
 
-    /// Bytes that the heaps themselves take.
+    /// Returns the bytes of the pieces that hold heaps.
     pub(crate) fn meta_bytes(&self) -> u64 {
         self.meta.with(|meta| meta.bytes as u64)
     }
 
-    /// Brings back what was freed by threads other than the one that allocated it.
+    /// Receives the blocks freed by threads other than the one that allocated them.
     pub(crate) fn receive(&'static self) {
         self.pool.for_each(|heap| while !self.receive_some(heap) {});
     }
 
-    /// Brings back some of what others freed of a heap's blocks; returns whether that was all.
+    /// Receives some blocks of a heap that others freed. Returns whether none are left.
     pub(crate) fn receive_some(&'static self, heap: &'static ThreadHeap) -> bool {
         let receive = |owner, set: &mut SpanSet| {
             // SAFETY: the heap's own remote-free queue and set (HEAP3).
@@ -154,33 +156,34 @@ impl<O: Os> Process<O> {
         unsafe { heap.with(receive) }
     }
 
-    /// Whether what threads keep of the long classes can be taken. Not if there is one owner and no thread of the heap's
-    /// own ticks: that owner is the caller, who empties its cache itself.
+    /// Returns whether blocks of long classes in threads' caches can be taken. With one owner and
+    /// no purge thread they are not: that owner is the caller, which flushes its cache itself.
     pub(crate) fn can_take_long(&'static self) -> bool {
         let others = self.pool.owned() > 1 || self.tuning.config().background;
-        // The first barrier takes long, and is not to be waited for under a heap's lock.
+        // The first barrier takes long, and must not run under a heap's lock.
         others && self.os.barrier()
     }
 
-    /// Takes what threads keep of the long classes and do not use just now.
+    /// Takes the blocks of long classes from the caches of threads that are not using them now.
     pub(crate) fn take_long(&'static self) {
         if self.can_take_long() {
             self.pool.for_each(|heap| self.take_long_of(heap, true));
         }
     }
 
-    /// Takes what a thread keeps of the long classes if it has not used it since the last call, or `at_once` if it does
-    /// not use it just now.
+    /// Takes the blocks of long classes from a thread's cache if it has not used them since the
+    /// last call, or, with `at_once`, if it is not using them now.
     pub(crate) fn take_long_of(&'static self, heap: &'static ThreadHeap, at_once: bool) {
         let take = |owner, set: &mut SpanSet, cache| {
-            // SAFETY: the bins, and a set that serves them with its own remote-free queue (HEAP3, CACHE3).
+            // SAFETY: the bins, and the set that serves them with its own remote-free queue (HEAP3,
+            // CACHE3).
             unsafe { set.take_long(owner, cache, &mut self.idle_pages()) };
         };
-        // SAFETY: the set stays where it is, and the system says whether there was a barrier.
+        // SAFETY: the set stays where it is, and the system reports whether there was a barrier.
         unsafe { heap.with_lost_bins(at_once, || self.os.barrier(), take) };
     }
 
-    /// Empties the caches of heaps without a thread; those that a fork left behind if `at_once` only.
+    /// Flushes the caches of heaps without a thread; those left behind by a fork only if `at_once`.
     pub(crate) fn flush_idle_caches(&'static self, at_once: bool) {
         self.pool.for_each(|heap| {
             let mut all = usize::MAX;
@@ -188,8 +191,8 @@ impl<O: Os> Process<O> {
         });
     }
 
-    /// Empties the cache of a heap if it has no thread, one that a fork left behind if `at_once` only, for as many blocks as
-    /// `budget` says; returns whether that was all.
+    /// Flushes up to `budget` blocks of a heap's cache if it has no thread; if a fork left the heap
+    /// behind, only if `at_once`. Returns whether the cache is done.
     pub(crate) fn flush_idle_cache(
         &'static self,
         heap: &'static ThreadHeap,
@@ -197,7 +200,8 @@ impl<O: Os> Process<O> {
         budget: &mut usize,
     ) -> bool {
         let flush = |owner, set: &mut SpanSet, cache: &mut ThreadCache| {
-            // SAFETY: the cache, and a set that serves it with its own remote-free queue (HEAP3, HEAP4).
+            // SAFETY: the cache, and the set that serves it with its own remote-free queue (HEAP3,
+            // HEAP4).
             unsafe { set.flush_from(0, owner, cache, budget, &mut self.pages()) }
         };
         // SAFETY: both stay where they are.

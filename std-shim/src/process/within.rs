@@ -1,16 +1,18 @@
-//! Idle memory where the process may have so much only, as in a container: what the heap keeps idle goes back before it
-//! grows into the last part of it, however late the heap's thread comes. The kernel ends a process that touches more.
+//! Idle memory where the process has a memory limit, as in a container: the heap returns idle
+//! memory before it grows into the last part of the limit, even if the heap's own thread runs late.
+//! The kernel ends a process that touches more.
 //!
-//! What lies idle in arenas goes at once. Small blocks that were freed, and lie in spans that count as used, go by a tick,
-//! which the calls make that take memory meanwhile: most of the last part is there for that. From when the last part is
-//! reached until there is as much again the heap is *under pressure*: sets keep no lists and no span without a used block,
-//! a tick scans all spans, and a call waits while another thread gives back. There are no huge pages in that part, and
-//! those of which a part goes back are split, since the system has all of one in memory until then.
+//! Idle memory of arenas returns at once. Freed small blocks in spans that count as used return by
+//! a tick, made by the calls that allocate in the meantime: most of the last part is reserved for
+//! that. From when the last part is reached until as much again is free the heap is *under
+//! pressure*: sets keep no lists and no span without a used block, a tick scans all spans, and a
+//! call waits while another thread returns memory. There are no huge pages in that part, and those
+//! that return in part are split, since the system keeps all of one in memory until then.
 //!
-//! Whoever takes memory from the arenas counts it, and who fills holes. Each time a part of the limit was taken, the bytes
-//! that are used or may have been written are counted ([`Look`]) and compared with the limit, and as many go back as are
-//! too many, in steps of the calls that take memory (`purge/work`). The limit is read when that is due, once in
-//! [`READ_MS`] at most.
+//! Allocations from the arenas are counted, and refilled holes. Each time a part of the limit was
+//! allocated, the bytes that are used or may have been written are counted ([`Look`]) and compared
+//! with the limit, and the excess is returned, in steps of the calls that allocate (`purge/work`).
+//! The limit is read when that is due, at most once in [`READ_MS`].
 
 use larder_core::sync::{AtomicU8, AtomicU64, Ordering};
 
@@ -19,32 +21,34 @@ use crate::arena::Walk;
 use crate::os::Os;
 use crate::purge::LOOK_COST;
 
-/// This part of the limit is kept free of idle memory, and this part of it is taken between two looks.
+/// The part of the limit that is kept free of idle memory, and the part allocated between two
+/// checks.
 const FREE_PART: u64 = 8;
 const LOOK_PART: u64 = 64;
-/// So much is taken before the first look, and between two without a limit.
+/// Bytes allocated before the first check, and between two without a limit.
 const FIRST_LOOK_BYTES: u64 = 8 << 20;
 const LOOK_BYTES: u64 = 256 << 20;
-/// The limit may have changed after so many milliseconds.
+/// Milliseconds after which the limit is read again.
 const READ_MS: u64 = 1000;
 
-/// What is known of the limit. Relaxed, all of it: what two threads that look at once see twice does not matter.
+/// The state of the limit. Relaxed, all of it: double counts by two threads that check at once do
+/// not matter.
 pub(crate) struct Within {
-    /// Bytes taken since the last look.
+    /// Bytes allocated since the last check.
     taken: AtomicU64,
-    /// So many may be.
+    /// Bytes allocated until the next check is due.
     step: AtomicU64,
-    /// Bytes freed under pressure since that was the least.
+    /// Bytes freed under pressure since `step` was last reset by frees.
     freed: AtomicU64,
     /// The limit; `u64::MAX` for none.
     limit: AtomicU64,
-    /// When it was read, in milliseconds of the coarse clock; 0 for never.
+    /// When the limit was read, in milliseconds of the coarse clock; 0 for never.
     read_at: AtomicU64,
-    /// Whether the system had huge pages then: 1, else 0.
+    /// Whether the system had huge pages when the limit was read: 1, otherwise 0.
     has_huge_pages: AtomicU8,
-    /// Bytes of spans that are holes.
+    /// Bytes of holes in spans.
     holes: AtomicU64,
-    /// Whether what is used and what idles come near the limit: 1, else 0.
+    /// Whether used and idle bytes together come near the limit: 1, otherwise 0.
     pressure: AtomicU8,
 }
 
@@ -62,7 +66,7 @@ impl Within {
         }
     }
 
-    /// Counts bytes that are taken from an arena.
+    /// Counts bytes allocated from an arena.
     pub(super) fn take(&self, bytes: usize) {
         self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -78,12 +82,13 @@ impl Within {
         self.take(bytes);
     }
 
-    /// In the child of a fork there is no pressure until it has counted: what goes back would be copied.
+    /// Clears the pressure in the child of a fork until the child has counted: discarding would
+    /// copy.
     pub(crate) fn in_child(&self) {
         self.pressure.store(0, Ordering::Relaxed);
     }
 
-    /// Counts bytes that go back to an arena: where they are a step, a look is of use again.
+    /// Counts bytes freed to an arena: once they are a step, a check is useful again.
     #[inline]
     pub(super) fn free(&self, bytes: usize) {
         if self.under_pressure() {
@@ -96,19 +101,19 @@ impl Within {
         }
     }
 
-    /// Whether a look is due.
+    /// Returns whether a check is due.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.taken.load(Ordering::Relaxed) >= self.step.load(Ordering::Relaxed)
     }
 
-    /// Whether what is used and what idles come near the limit, so that nothing is kept at hand.
+    /// Returns whether used and idle bytes together come near the limit, so that nothing is cached.
     #[inline]
     pub(crate) fn under_pressure(&self) -> bool {
         self.pressure.load(Ordering::Relaxed) > 0
     }
 
-    /// Told what is used and idles; returns the bytes that are too many.
+    /// Sets the pressure by the used and idle bytes. Returns how many of them are too many.
     fn counted<O: Os>(&self, bytes: u64, process: &'static Process<O>) -> u64 {
         let limit = self.limit.load(Ordering::Relaxed);
         let most = limit - limit / FREE_PART;
@@ -118,7 +123,7 @@ impl Within {
         };
         self.pressure
             .store(u8::from(bytes > least), Ordering::Relaxed);
-        // Where the limit is far away huge pages are as anywhere.
+        // Far from the limit huge pages are as anywhere.
         let is_near = bytes > most / 2 && self.has_huge_pages.load(Ordering::Relaxed) > 0;
         let until = is_near.then_some(most);
         process
@@ -127,12 +132,12 @@ impl Within {
         bytes.saturating_sub(most)
     }
 
-    /// Told after too much was idle: whether any of it went back.
+    /// Records whether returning the excess freed any memory.
     pub(crate) fn looked(&self, was_of_use: bool) {
         self.pace(self.limit.load(Ordering::Relaxed), was_of_use);
     }
 
-    /// When to look next: soon, and later where the last look was of no use.
+    /// Sets when the next check is due: soon, or later if the last one freed nothing.
     fn pace(&self, limit: u64, was_of_use: bool) {
         let least = least_step(limit);
         let most = (limit / (2 * FREE_PART)).max(least);
@@ -143,7 +148,7 @@ impl Within {
         self.step.store(step, Ordering::Relaxed);
     }
 
-    /// The limit, read anew if that is due.
+    /// Returns the limit, read again if that is due.
     fn limit(&self, os: &impl Os) -> u64 {
         let (now, read_at) = (os.coarse_ms().max(1), self.read_at.load(Ordering::Relaxed));
         if read_at == 0 || now.saturating_sub(read_at) >= READ_MS {
@@ -152,7 +157,7 @@ impl Within {
         self.limit.load(Ordering::Relaxed)
     }
 
-    // Not part of its caller, whose stack may be short: what is read lies there.
+    // Not inlined: its buffer would burden the caller's stack, which may be short.
     #[cold]
     #[inline(never)]
     fn read(&self, os: &impl Os, now: u64) {
@@ -165,17 +170,17 @@ impl Within {
     }
 }
 
-/// The least that is taken between two looks.
+/// Returns the fewest bytes allocated between two checks.
 fn least_step(limit: u64) -> u64 {
     (limit / LOOK_PART).clamp(1, LOOK_BYTES)
 }
 
-/// Where the count of idle bytes stands that are compared with the limit.
+/// Progress of a count of idle bytes, to compare with the limit.
 pub(crate) struct Look {
     is_under_way: bool,
     arena: usize,
     walk: Walk,
-    /// Bytes so far.
+    /// Idle bytes counted so far.
     idle: u64,
 }
 
@@ -193,7 +198,7 @@ impl Look {
         self.is_under_way
     }
 
-    /// Begins to count if that is due and there is a limit; returns whether it did.
+    /// Starts a count if that is due and there is a limit. Returns whether it did.
     pub(crate) fn begin<O: Os>(&mut self, process: &'static Process<O>) -> bool {
         let within = &process.within;
         if self.is_under_way || !within.is_due() {
@@ -211,7 +216,8 @@ impl Look {
         true
     }
 
-    /// Goes on counting, for as many blocks as are left. Returns the bytes that are too many, at the end.
+    /// Continues the count while `left` is positive. Returns the excess bytes when the count is
+    /// complete.
     pub(crate) fn count_some<O: Os>(
         &mut self,
         process: &'static Process<O>,

@@ -1,4 +1,4 @@
-//! [`Purger`]: the state of who makes the ticks of a process, and when.
+//! [`Purger`]: the state that decides which thread makes the ticks of a process, and when.
 
 use larder_core::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -6,23 +6,24 @@ use crate::config::Tuning;
 use crate::os::background::sleep_ns;
 use crate::os::{Os, WAKES, sleep_while, wake_one};
 
-/// So much must be freed past the caches before a tick is worth its time.
+/// Bytes freed past the caches before a tick is worth its time.
 const START_BYTES: u64 = 2 << 20;
-/// So much must be taken from the arenas before a thread is worth its start, and stay in use for it to stay. Spans count
-/// whole, and those of a small program are mostly untouched.
+/// Bytes allocated from the arenas before a thread is worth its start, and in use for it to stay.
+/// Spans count whole, and those of a small program are mostly untouched.
 const USE_BYTES: u64 = 8 << 20;
-/// Ticks are not made more often than this, whatever the delay.
+/// Ticks are at least this far apart, whatever the delay.
 const LEAST_TICK_MS: u64 = 25;
 
-/// A heap that has grown by this part of what it holds, and by so many bytes, makes up for it, if nobody has for so
-/// long, and for so long as goes with what it cost.
+/// Growth, relative and absolute, after which the heap purges as much again; at most once in this
+/// interval, or in a longer one proportional to the cost.
 const GROWN_PART: u64 = 64;
 const GROWN_BYTES: u64 = 1 << 20;
 const MAKE_UP_MS: u64 = 10;
-/// What was made up for costs sixteen times as long a pause: so many blocks a millisecond (see `tick`).
+/// Blocks (see `tick`) per millisecond of pause after making up: a pause sixteen times as long as
+/// the work.
 const MAKE_UP_MS_BLOCKS: u64 = 400;
 
-/// States. Those from `TICKING` on ask nothing of a thread that frees.
+/// States. Those from `TICKING` on need no count of frees.
 const RESTING: u32 = 0;
 const WAITING: u32 = 1;
 const WANTED: u32 = 2;
@@ -30,36 +31,38 @@ const INLINE: u32 = 3;
 const TICKING: u32 = 4;
 const OFF: u32 = 5;
 
-/// Who makes the ticks of a process, and what came of them.
+/// Which thread makes the ticks of a process, and their results.
 pub(crate) struct Purger {
     state: AtomicU32,
-    /// Bytes freed since nobody ticks, as far as they passed a bin.
+    /// Bytes freed past a bin while there are no ticks.
     freed: AtomicU64,
-    /// Bytes taken from the arenas while it rests.
+    /// Bytes allocated from the arenas while it rests.
     taken: AtomicU64,
     /// Threads that have a heap.
     threads: AtomicUsize,
     /// Inline: when the next tick is due, in milliseconds of the coarse clock; 0 at first.
     due: AtomicU64,
-    /// Bytes given back.
+    /// Bytes returned.
     purged: AtomicU64,
-    /// Whether the system is asked how much of it was in memory, 1 or 2; 0 if that is not known.
+    /// Whether the system is asked how many of them were resident, 1 for no or 2 for yes; 0 if that
+    /// is not known.
     asks: AtomicU8,
-    /// What the heap may hold until its growth counts.
+    /// Committed bytes above which growth counts.
     bound: AtomicU64,
-    /// Bytes that it grew by and that nobody has made up for yet.
+    /// Bytes of growth not made up for yet.
     grown: AtomicU64,
-    /// When somebody may, in milliseconds of the coarse clock.
+    /// Earliest time to make up, in milliseconds of the coarse clock.
     may_make_up: AtomicU64,
-    /// Ticks that calls of the program are to make, a step in each.
+    /// Ticks that calls of the program are to make, in steps.
     owed: AtomicU32,
     /// Whether growth is being made up for, a step in each call.
     making_up: AtomicU32,
-    /// When calls of the program were last given something to do, or came to do it, in milliseconds of the coarse clock.
+    /// When calls of the program were last given work, or did some, in milliseconds of the coarse
+    /// clock.
     asked: AtomicU64,
 }
 
-/// What the purge thread does next.
+/// The next action of the purge thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     /// Ticks: something is idle.
@@ -89,24 +92,26 @@ impl Purger {
         }
     }
 
-    /// Bytes given back so far.
+    /// Returns the bytes returned to the system so far.
     pub(crate) fn purged_bytes(&self) -> u64 {
         self.purged.load(Ordering::Relaxed)
     }
 
-    /// Counts bytes given back.
+    /// Counts bytes returned to the system.
     pub(crate) fn count_purged(&self, bytes: u64) {
         // Relaxed: only a count.
         self.purged.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Told before a step: since the one before, the program may have come to be filtered.
+    /// Resets whether the process is filtered, before a step: the program may have installed a
+    /// filter.
     pub(crate) fn forget_filter(&self) {
-        // Relaxed, as wherever `asks` is used: a filter counts for the thread that made it.
+        // Relaxed, as wherever `asks` is used: a filter applies to the thread that made it.
         self.asks.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the system may be asked how much of what goes back is in memory: not where the process is filtered.
+    /// Returns whether the system may be asked which returned bytes were resident: not where the
+    /// process is filtered.
     pub(crate) fn asks(&self, os: &impl Os) -> bool {
         match self.asks.load(Ordering::Relaxed) {
             0 => {
@@ -118,10 +123,10 @@ impl Purger {
         }
     }
 
-    /// Told when the heap has grown: it holds so much now.
+    /// Records that the heap has grown to `held` committed bytes.
     pub(crate) fn grew(&self, held: u64, now: u64) {
         self.asked.store(now, Ordering::Relaxed);
-        // Relaxed: what two threads that grow at once count twice or not at all does not matter.
+        // Relaxed: growth that two threads count twice or miss does not matter.
         let bound = self.bound.load(Ordering::Relaxed);
         if held > bound {
             let step = (held / GROWN_PART).max(GROWN_BYTES);
@@ -130,7 +135,7 @@ impl Purger {
         }
     }
 
-    /// Takes what is to be made up for now: bytes, 0 for nothing.
+    /// Takes the bytes to make up for now; 0 for none.
     pub(crate) fn take_grown(&self, now: u64) -> u64 {
         if now < self.may_make_up.load(Ordering::Relaxed) {
             return 0;
@@ -138,13 +143,13 @@ impl Purger {
         self.grown.swap(0, Ordering::Relaxed)
     }
 
-    /// Growth is being made up for from now on.
+    /// Marks growth as being made up for.
     pub(super) fn makes_up(&self) {
         // Relaxed, as wherever `making_up` is used: a hint; the lock of the work orders the rest.
         self.making_up.store(1, Ordering::Relaxed);
     }
 
-    /// Growth was made up for, at this cost in blocks.
+    /// Ends making up for growth, at this cost in blocks.
     pub(super) fn made_up(&self, now: u64, cost: u64) {
         let pause = MAKE_UP_MS.max(cost / MAKE_UP_MS_BLOCKS);
         self.may_make_up
@@ -152,16 +157,17 @@ impl Purger {
         self.making_up.store(0, Ordering::Relaxed);
     }
 
-    /// Has calls of the program make ticks, a step in each.
+    /// Makes calls of the program owe `ticks` ticks, made in steps.
     pub(crate) fn owe_ticks(&self, ticks: u32, now: u64) {
         // Relaxed: a tick more or less does not matter.
         self.asked.store(now, Ordering::Relaxed);
         self.owed.fetch_max(ticks, Ordering::Relaxed);
     }
 
-    /// Told when a call of the program comes to do something. Forgets what is to be done if none came for the time of a
-    /// tick; returns whether that was so. What a program frees and takes again at once would go back in between: ticks
-    /// that follow each other without time make everything old.
+    /// Records that a call of the program comes to do a step. Drops the due work if none came for
+    /// the time of a tick; returns whether it did. Otherwise memory that a program frees and
+    /// allocates again at once would be returned in between: ticks without time between them age
+    /// everything.
     pub(super) fn lapses(&self, now: u64, tuning: &Tuning) -> bool {
         let asked = self.asked.swap(now, Ordering::Relaxed);
         let lapses = now.saturating_sub(asked) > tick_ms(tuning);
@@ -172,25 +178,25 @@ impl Purger {
         lapses
     }
 
-    /// Whether calls of the program are to go on with a tick.
+    /// Returns whether calls of the program owe a tick.
     pub(crate) fn owes_ticks(&self) -> bool {
         self.owed.load(Ordering::Relaxed) > 0
     }
 
-    /// A tick has ended. Called under the lock of the work.
+    /// Counts a tick as made. Called under the lock of the work.
     pub(super) fn ticked(&self) {
         let owed = self.owed.load(Ordering::Relaxed);
         self.owed.store(owed.saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// Whether a call of the program has something to do.
+    /// Returns whether a call of the program has work to do.
     pub(crate) fn has_work(&self) -> bool {
         self.owes_ticks()
             || self.grown.load(Ordering::Relaxed) > 0
             || self.making_up.load(Ordering::Relaxed) > 0
     }
 
-    /// Told when a block or a span was taken from an arena. Only counts: the caller may hold locks.
+    /// Counts bytes allocated from an arena. Only counts: the caller may hold locks.
     #[inline]
     pub(crate) fn taken(&self, bytes: usize, tuning: &Tuning) {
         // Relaxed: only a count.
@@ -207,56 +213,57 @@ impl Purger {
         }
     }
 
-    /// Told when a thread has a heap from now on.
+    /// Counts a thread that gets a heap.
     pub(crate) fn thread_began(&self) {
         self.threads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether any thread has a heap.
+    /// Returns whether any thread has a heap.
     pub(crate) fn has_threads(&self) -> bool {
         self.threads.load(Ordering::Relaxed) > 0
     }
 
-    /// Told when a thread has no heap any more.
+    /// Counts a thread that loses its heap.
     pub(crate) fn thread_ended(&self) {
         // Relaxed: `wake_if_alone` follows (PURGE5).
         self.threads.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether frees are counted.
+    /// Returns whether frees are counted.
     #[inline]
     pub(super) fn counts(&self) -> bool {
-        // Relaxed: the free was done under a lock that the purger takes before it looks (PURGE2).
+        // Relaxed: the free was done under a lock that the purger takes before it scans (PURGE2).
         self.state.load(Ordering::Relaxed) < TICKING
     }
 
-    /// Whether allocations tick, by the clock.
+    /// Returns whether allocations tick, by the clock.
     #[inline]
     pub(super) fn is_inline(&self) -> bool {
         self.state.load(Ordering::Relaxed) == INLINE
     }
 
-    /// Whether the purge thread is to be started.
+    /// Returns whether the purge thread is to be started.
     #[inline]
     pub(super) fn wants_thread(&self) -> bool {
         self.state.load(Ordering::Relaxed) == WANTED
     }
 
-    /// Takes it on to start the purge thread; whether that was the caller's to do.
+    /// Claims the start of the purge thread. Returns whether the caller is to start it.
     pub(super) fn begin_start(&self) -> bool {
         self.change(WANTED, TICKING)
     }
 
     /// Wakes the purge thread if it waits and no thread has a heap.
     pub(super) fn wake_if_alone(&self) {
-        // The purge thread sees the calling thread counted out, or is seen to wait (PURGE5).
+        // The purge thread sees the calling thread counted out, or is seen waiting (PURGE5).
         fence(Ordering::SeqCst);
         if self.threads.load(Ordering::Relaxed) == 0 && self.change(WAITING, TICKING) {
             wake_one(&self.state);
         }
     }
 
-    /// Waits until a thread that frees, or ends, wants ticks. Looks each `ms` where nobody can be woken.
+    /// Waits until a thread that frees, or ends, wants ticks. Polls every `ms` milliseconds where
+    /// the system has no wake.
     pub(super) fn wait(&self, ms: u64) {
         while self.state.load(Ordering::Relaxed) == WAITING {
             match WAKES {
@@ -266,14 +273,15 @@ impl Purger {
         }
     }
 
-    /// Counts freed bytes while nobody ticks, and wakes the purge thread if they are enough.
+    /// Counts freed bytes while there are no ticks, and wakes the purge thread if they are enough.
     pub(super) fn freed(&self, bytes: usize, tuning: &Tuning) {
         if self.count(bytes, tuning) {
             wake_one(&self.state);
         }
     }
 
-    /// Counts freed bytes while nobody ticks. Returns whether the purge thread is to be woken.
+    /// Counts freed bytes while there are no ticks. Returns whether the purge thread is to be
+    /// woken.
     fn count(&self, bytes: usize, tuning: &Tuning) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         let counts = match state {
@@ -299,28 +307,29 @@ impl Purger {
         }
     }
 
-    /// Whether a tick of the calling thread is due by the clock.
+    /// Returns whether a tick of the calling thread is due by the clock.
     pub(super) fn is_due(&self, now: u64, tuning: &Tuning) -> bool {
         let due = self.due.load(Ordering::Relaxed);
         if due != 0 && now < due {
             return false;
         }
         let next = now.saturating_add(tick_ms(tuning));
-        // Relaxed: whoever changes it ticks; two at once would harm nobody (PURGE1).
+        // Relaxed: a thread that changes it ticks; two at once would do no harm (PURGE1).
         let mine = (self.due)
             .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok();
         mine && due != 0
     }
 
-    /// Relaxed: the locks order it against frees (PURGE2).
+    /// Changes the state. Relaxed: the locks order it against frees (PURGE2).
     fn change(&self, from: u32, to: u32) -> bool {
         self.state
             .compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Has the purge thread do what `look` says is next, if that is still so once others see it (PURGE2).
+    /// Puts the purge thread into the state that `look` returns, if `look` still returns it once
+    /// others see that state (PURGE2).
     pub(super) fn rest(&self, look: impl Fn() -> Next) -> Next {
         let next = look();
         let state = match next {
@@ -331,17 +340,17 @@ impl Purger {
         self.freed.store(0, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
         self.state.store(state, Ordering::Relaxed);
-        // A free that could not have the lock is seen below, or sees the state (see `Deferred::push`); so with a thread
-        // that ends (PURGE5).
+        // A free that could not have the lock is seen below, or sees the state (see
+        // `Deferred::push`); likewise a thread that ends (PURGE5).
         fence(Ordering::SeqCst);
-        // If another thread was started meanwhile, that one goes on.
+        // If another thread was started since, it goes on instead.
         match look() != next && self.change(state, TICKING) {
             true => Next::Tick,
             false => next,
         }
     }
 
-    /// What is next while nothing is idle and so many bytes are in use.
+    /// Returns the next action while nothing is idle and `live` bytes are in use.
     pub(super) fn next(&self, live: u64) -> Next {
         // Relaxed: `rest` has the fence.
         let threads = self.threads.load(Ordering::Relaxed);
@@ -351,13 +360,13 @@ impl Purger {
         }
     }
 
-    /// No thread could be had.
+    /// Records that no thread could be started.
     pub(super) fn refused(&self) {
         self.freed.store(0, Ordering::Relaxed);
         self.change(TICKING, INLINE);
     }
 
-    /// In the child of a fork, in which so many threads have a heap (PURGE4).
+    /// Resets the state in the child of a fork, in which `threads` threads have a heap (PURGE4).
     pub(crate) fn in_child(&self, threads: usize) {
         self.threads.store(threads, Ordering::Relaxed);
         if !self.change(TICKING, WANTED) {
@@ -366,7 +375,7 @@ impl Purger {
     }
 }
 
-/// What comes once a tick is wanted.
+/// Returns the state that follows once a tick is wanted.
 fn wanted(tuning: &Tuning) -> u32 {
     match tuning.config().purge_ms {
         u64::MAX => OFF,
@@ -396,7 +405,7 @@ mod tests {
         purger.state.load(Ordering::Relaxed)
     }
 
-    /// A purger whose thread was started.
+    /// Returns a purger whose thread was started.
     fn ticking(tuning: &Tuning) -> Purger {
         let purger = Purger::new();
         purger.taken(USE_BYTES as usize, tuning);

@@ -1,4 +1,4 @@
-//! What the cold path of an allocation and of a free does for the purger, and the purge thread.
+//! Calls from the cold paths of allocations and frees, and the purge thread.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -7,7 +7,7 @@ use super::purger::{Next, tick_ms};
 use crate::os::background::{be_ordinary, coarse_ms, name_thread, sleep_ns, start_thread};
 use crate::process::PROCESS;
 
-/// What a thread that ends is counted with: mostly it leaves less.
+/// Bytes counted as freed for a thread that ends: mostly it leaves less.
 const THREAD_BYTES: usize = 64 << 10;
 
 /// Counts memory that was freed past the caches, and wakes the purge thread if that is enough.
@@ -26,15 +26,15 @@ fn count_freed(bytes: usize) {
     PROCESS.purger.freed(bytes, &PROCESS.tuning);
 }
 
-/// Counts what a thread leaves as freed. Called by the thread as it ends.
+/// Counts memory of the ending thread as freed. Called by that thread.
 pub(crate) fn thread_ended() {
     after_free(THREAD_BYTES);
     PROCESS.purger.wake_if_alone();
 }
 
-/// Starts the purge thread if it is wanted, and does a step of the work that is due. Called after
-/// the cold path has found a block of `bytes` bytes and before the program touches it, by a thread
-/// that holds no lock and does not use its part.
+/// Starts the purge thread if one is wanted, and does a step of the due work. Called after the cold
+/// path has found a block of `bytes` bytes and before the program touches it, by a thread that
+/// holds no lock and does not use its part.
 #[inline]
 pub(crate) fn after_alloc(bytes: usize) {
     let purger = &PROCESS.purger;
@@ -55,15 +55,16 @@ fn work(bytes: usize) {
 #[cold]
 #[inline(never)]
 fn start() {
-    // The system may allocate meanwhile, and does not come here again.
+    // The system may allocate in the call, which does not start another thread.
     if PROCESS.purger.begin_start() && !start_thread(run) {
         PROCESS.purger.refused();
-        // Twice: what is young grows old, and goes.
+        // Twice: the first tick ages young memory, the second returns it.
         PROCESS.purger.owe_ticks(2, coarse_ms());
     }
 }
 
-/// The purge thread: ticks until nothing is idle, then waits, or ends where too little is in use.
+/// Runs the purge thread: ticks until nothing is idle, then waits, or ends where too little is in
+/// use.
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
     be_ordinary();
     name_thread();
@@ -71,7 +72,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     let mut due = coarse_ms();
     loop {
         let now = coarse_ms();
-        // A tick that took long does not put the next one off, but never comes at once.
+        // A long tick does not delay the next one, which still never follows at once.
         due = due.saturating_add(tick).max(now.saturating_add(tick / 4));
         sleep_ns((due - now).saturating_mul(1_000_000));
         PROCESS.tick();

@@ -1,5 +1,5 @@
-//! What a tick does: what has been idle since the last one goes back, the rest grows older. A tick is made in steps of
-//! bounded length, each of which goes on where the last one ended.
+//! A tick: it returns memory that has been idle since the last one, and ages the rest. A tick is
+//! made in steps of bounded length, each of which continues where the last one ended.
 
 use core::ptr;
 
@@ -13,52 +13,56 @@ use crate::os::background::sleep_ns;
 use crate::process::{Process, ThreadHeap};
 use crate::thread::wait::Sleep;
 
-/// What a step may cost, in blocks that it touches, each a cache miss or two: 100 to 200 microseconds. The last thing
-/// that a step does may exceed it: 2048 blocks of lists, one span, or one go over an arena (`Arena::age_some`).
+/// Cost of a step, in blocks that it touches, each a cache miss or two: 100 to 200 microseconds.
+/// The last part of a step may exceed it: 2048 blocks of lists, one span, or one call for an arena
+/// (`Arena::age_some`).
 pub(super) const STEP_BLOCKS: usize = 1024;
-/// What it costs to come to a heap, to ask for the pages of an arena that are in memory, to receive what others freed of its blocks, and to empty the bins of its long classes.
+/// Costs in blocks: visiting a heap, asking which pages of an arena are resident, receiving blocks
+/// that others freed, and emptying the bins of long classes.
 const HEAP_COST: usize = 32;
 const REVIEW_COST: usize = 512;
 const RECEIVE_COST: usize = 256;
 const LONG_COST: usize = 256;
-/// What a look at 128 chunks of an arena costs.
+/// Cost in blocks of scanning 128 chunks of an arena.
 pub(crate) const LOOK_COST: usize = 128;
 
-/// Where the tick under way stands.
+/// Progress of the tick under way.
 pub(crate) struct Tick {
     part: Part,
-    /// The heap that comes next in this part, or null at its end.
+    /// The next heap of this part, or null at its end.
     heap: *const ThreadHeap,
-    /// The arena that comes next, and where its tick stands.
+    /// The next arena, and the progress of its tick.
     arena: usize,
     aging: Aging,
-    /// Whether the wish for huge pages was taken back for an arena.
+    /// Whether the advice for huge pages was withdrawn for an arena.
     taken_back: bool,
 }
 
-/// Parts of a tick, in their order; all but the arenas' are done for one heap after the other.
+/// The parts of a tick, in order; all but the arenas' are done for one heap after the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     /// No tick is under way.
     Rest,
-    /// In the child of a fork, once: what is idle is left alone from then on.
+    /// In the child of a fork, once: excludes memory that is idle now from later ticks.
     Leaving,
-    /// Caches of parked heaps are emptied. What comes back so is young: it may have been freed a moment ago.
+    /// Flushes caches of parked heaps. Their blocks are young: they may have been freed just
+    /// before.
     Caches,
-    /// What other threads freed is received, which is young, too.
+    /// Receives blocks that other threads freed, which are young, too.
     Remote,
-    /// Bins of long classes are emptied that their thread has not used since the tick before.
+    /// Empties bins of long classes that their thread has not used since the previous tick.
     Long,
-    /// Lists and spans that are old go back.
+    /// Returns old lists and spans.
     Lists,
-    /// What these lists had of other heaps' blocks is received, and spans are looked at.
+    /// Receives other heaps' blocks from these lists, and scans spans.
     Spans,
     Arenas,
-    /// Spans are to be scanned again by the next tick: what went back while huge pages were wished for may have come again.
+    /// Marks spans for the next tick to scan again: pages returned under advice for huge pages may
+    /// have been filled again.
     Again,
 }
 
-// SAFETY: heaps live for ever (HEAP1), and any thread may walk over them.
+// SAFETY: heaps are never freed (HEAP1), and any thread may walk over them.
 unsafe impl Send for Tick {}
 
 impl Tick {
@@ -74,7 +78,7 @@ impl Tick {
 }
 
 impl<O: Os> Process<O> {
-    /// Makes a tick, or ends the one under way.
+    /// Makes a tick, or finishes the one under way.
     pub(crate) fn tick(&'static self) {
         loop {
             let sleeps = Sleep::count();
@@ -86,14 +90,15 @@ impl<O: Os> Process<O> {
                 return;
             }
             if Sleep::count() != sleeps {
-                // Long enough for who waits to come in, and who yields while waiting. Nobody waits in most processes
-                // with much to give back, and on a busy machine each sleep is a long one.
+                // Long enough for waiting threads to take the lock, including those that yield. In
+                // most processes that return much no thread waits, and on a busy machine each sleep
+                // is a long one.
                 sleep_ns(PAUSE_NS);
             }
         }
     }
 
-    /// A step of a tick, for as many blocks as are left; returns whether the tick has ended.
+    /// Makes a step of a tick while `left` is positive. Returns whether the tick has ended.
     pub(super) fn tick_some(&'static self, tick: &mut Tick, left: &mut usize) -> bool {
         self.purger.forget_filter();
         // Relaxed: the heaps' locks order the rest.
@@ -122,7 +127,7 @@ impl<O: Os> Process<O> {
     }
 
     fn tick_heap(&'static self, tick: &mut Tick, left: &mut usize) {
-        // SAFETY: HEAP1: heaps live for ever.
+        // SAFETY: HEAP1: heaps are never freed.
         let Some(heap) = (unsafe { tick.heap.as_ref() }) else {
             return self.end_part(tick);
         };
@@ -175,7 +180,7 @@ impl<O: Os> Process<O> {
         let next = match tick.part {
             Part::Rest | Part::Leaving => Part::Caches,
             Part::Caches => Part::Remote,
-            // The first barrier takes long, and is not to be waited for under a heap's lock.
+            // The first barrier takes long, and must not run under a heap's lock.
             Part::Remote if self.can_take_long() => Part::Long,
             Part::Remote | Part::Long => Part::Lists,
             Part::Lists => Part::Spans,
@@ -203,14 +208,14 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// Whether anything is idle that a tick will give back, or make older. Remote-free queues and arenas come
-    /// last: what goes there goes from under a heap's lock.
+    /// Returns whether a tick would return or age anything. Remote-free queues and arenas come
+    /// last: memory moves there under a heap's lock.
     pub(crate) fn has_idle(&'static self) -> bool {
         let mut idle = false;
         self.pool.for_each(|heap| {
-            // SAFETY: only looked at.
+            // SAFETY: the set is only read.
             idle |= unsafe { heap.with(|_, set| set.has_idle()) };
-            // SAFETY: only looked at.
+            // SAFETY: the cache is only read.
             let cache = unsafe { heap.with_idle_cache(false, |_, _, cache| !cache.are_empty()) };
             idle |= cache == Some(true);
         });
@@ -219,7 +224,7 @@ impl<O: Os> Process<O> {
         idle || self.arenas().any(|arena| arena.has_idle())
     }
 
-    /// Bytes that are free and dirty in the arenas. O(chunks).
+    /// Returns the free dirty bytes of the arenas. O(chunks).
     pub(crate) fn idle_bytes(&'static self) -> u64 {
         self.arenas().map(|arena| arena.idle_bytes()).sum()
     }

@@ -1,4 +1,4 @@
-//! A trim: everything idle goes back at once.
+//! A trim: returns everything idle at once.
 
 use larder_core::small::SpanSet;
 
@@ -11,15 +11,15 @@ use crate::step::StepHeap;
 use crate::thread::wait::Sleep;
 
 impl<O: Os> Process<O> {
-    /// Empties every transfer cache and parked heap, and gives idle memory back to the system. Returns the bytes that
-    /// were in memory, with those that a tick gives back meanwhile.
+    /// Flushes every transfer cache and parked heap, and returns idle memory to the system. Returns
+    /// the bytes that were resident, with those that a concurrent tick returns.
     pub(crate) fn trim(&'static self) -> u64 {
         self.purger.forget_filter();
         let before = self.purger.purged_bytes();
         if self.arenas().any(Arena::may_be_filled) {
             self.each_heap_looks_again();
         }
-        // The first pass sends blocks back that lie in the caches of others, the second receives them.
+        // The first pass sends cached blocks of other heaps back, the second receives them.
         for _ in 0..2 {
             self.flush_idle_caches(true);
             self.take_long();
@@ -32,7 +32,7 @@ impl<O: Os> Process<O> {
         given + self.step_heaps.iter().map(StepHeap::trim).sum::<u64>()
     }
 
-    /// Has all spans looked at again, holes included.
+    /// Marks all spans for another scan, holes included.
     fn each_heap_looks_again(&'static self) {
         self.pool.for_each(|heap| {
             // SAFETY: the set stays where it is.
@@ -40,11 +40,13 @@ impl<O: Os> Process<O> {
         });
     }
 
-    /// Gives up what the heaps keep at hand, and scans their spans, in steps between which others work.
+    /// Flushes the lists of the heaps, and scans their spans, in steps between which other threads
+    /// run.
     fn trim_heaps(&'static self) {
         self.pool.for_each(|heap| {
-            // What is put aside meanwhile is younger than this call. A step does one list or span at least.
-            // SAFETY: only counted.
+            // Lists filled during the call are younger than it. A step does one list or span at
+            // least.
+            // SAFETY: the set is only read.
             for _ in 0..unsafe { heap.with(|_, set| set.kept()) } + 2 {
                 let (sleeps, mut left) = (Sleep::count(), STEP_BLOCKS);
                 let trim = |owner, set: &mut SpanSet| {
@@ -56,7 +58,7 @@ impl<O: Os> Process<O> {
                     break;
                 }
                 if Sleep::count() != sleeps {
-                    // Long enough for who waits to come in.
+                    // Long enough for a waiting thread to take the lock.
                     sleep_ns(PAUSE_NS);
                 }
             }

@@ -1,33 +1,35 @@
-//! [`Work`]: what calls of the program do for the heap's upkeep, a bounded step in each, where no thread of the heap's own
-//! does it: ticks that are due, making up for growth, and for what idles where the process may have so much only.
+//! [`Work`]: upkeep of the heap by calls of the program, a bounded step in each: due ticks without
+//! a purge thread, and making up for growth and for idle memory near a limit.
 
 use super::tick::{STEP_BLOCKS, Tick};
 use crate::arena::Walk;
 use crate::os::Os;
 use crate::process::{Look, Process};
 
-/// A call that gets a block does one step more for so many bytes of it: less than it costs to touch them.
+/// A call that gets a block does one step more for this many bytes of it: less than it costs to
+/// touch them.
 const STEP_BYTES: usize = 4 << 20;
-/// And one for so many where too much idles beside a limit on memory, as calls do that take a span of small blocks.
+/// The same near a memory limit, for calls that allocate a span of small blocks.
 const LIMIT_STEP_BYTES: usize = 64 << 10;
 
-/// What is under way. Who holds its lock may take those of heaps and arenas.
+/// The work under way. The holder of its lock may take those of heaps and arenas.
 pub(crate) struct Work {
     pub(super) tick: Tick,
     pub(crate) growth: MakeUp,
     look: Look,
 }
 
-/// Making up for growth, or for what idles beside a limit: free memory of the arenas goes back, and where that is not enough, two ticks are due.
+/// Making up for growth, or for idle memory near a limit: returns free memory of the arenas, and
+/// where that is not enough, owes two ticks.
 pub(crate) struct MakeUp {
     is_under_way: bool,
-    /// Bytes that are missing, and where the walk stands that looks for them.
+    /// Bytes still to return, and the progress of the walk that finds them.
     left: u64,
     arena: usize,
     walk: Walk,
-    /// What it has cost so far, in blocks (see `tick`).
+    /// Cost so far, in blocks (see `tick`).
     cost: u64,
-    /// Bytes that had gone back before, if it is for a limit.
+    /// Bytes that had been returned before, if it is for a limit.
     before: Option<u64>,
 }
 
@@ -53,7 +55,7 @@ impl MakeUp {
         }
     }
 
-    /// For how many bytes of a block a step is done. The ticks that follow are part of it.
+    /// Returns the bytes of a block for which one step is done. The ticks that follow are included.
     const fn step_bytes(&self) -> usize {
         match self.before {
             Some(_) if self.is_under_way => LIMIT_STEP_BYTES,
@@ -71,8 +73,8 @@ impl MakeUp {
 }
 
 impl<O: Os> Process<O> {
-    /// Does a step of what is due, and more where a block of so many bytes was found. Returns at once if nothing is, or
-    /// another thread does one; under pressure it waits for that step.
+    /// Does a step of the due work, and more for a block of `bytes` bytes. Returns at once if none
+    /// is due, or if another thread does a step; under pressure it waits for that step.
     pub(crate) fn work(&'static self, bytes: usize, now: u64) {
         let purger = &self.purger;
         let ticks = purger.is_inline() && purger.is_due(now, &self.tuning);
@@ -85,15 +87,15 @@ impl<O: Os> Process<O> {
         }
         loop {
             let step = |work: &mut Work| {
-                // A limit stands after a pause, too.
+                // Work for a limit stays due after a pause.
                 if core::mem::take(&mut lapses) && work.growth.before.is_none() {
                     work.growth.left = 0;
                 }
                 let more = self.work_some(work, now);
                 more.then(|| work.growth.step_bytes())
             };
-            // Under pressure nobody goes on while another thread, which may have lost its processor, has too much to give
-            // back.
+            // Under pressure every thread waits while another one, which may have lost its
+            // processor, has an excess to return.
             let step_bytes = match self.within.under_pressure() {
                 true => self.work.with(step),
                 false => self.work.try_with(step).flatten(),
@@ -105,11 +107,11 @@ impl<O: Os> Process<O> {
         }
     }
 
-    /// Does a step of what is due; returns whether there was one.
+    /// Does a step of the due work. Returns whether there was one.
     pub(crate) fn work_some(&'static self, work: &mut Work, now: u64) -> bool {
         let growth = &mut work.growth;
         if growth.left == 0 && work.look.begin(self) {
-            // There is more to do when it ends.
+            // The count is followed by more work.
             self.purger.makes_up();
         }
         let looks = work.look.is_under_way();
@@ -149,7 +151,7 @@ impl<O: Os> Process<O> {
 
     fn discard_some(&'static self, growth: &mut MakeUp, left: &mut usize, now: u64) {
         let Some(arena) = self.arenas().nth(growth.arena) else {
-            // There is no more: what is young grows old, and goes.
+            // There is no more: the first tick ages young memory, the second returns it.
             growth.left = 0;
             return self.purger.owe_ticks(2, now);
         };

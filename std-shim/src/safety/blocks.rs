@@ -8,29 +8,29 @@ use super::{LEAST_ALIGN, MAX_KEPT_SLACK, Misuse, fill};
 use crate::block_table::{BlockTable, MappedValues, NoMemory, Zeroes};
 use crate::os::{Native, Os};
 
-/// The most bytes in quarantine, but for the block that came last.
+/// The most bytes in quarantine, except for the block that came last.
 pub(super) const QUARANTINE_BYTES: usize = 16 << 20;
 /// The most blocks in quarantine.
 pub(super) const QUARANTINE_BLOCKS: usize = 1 << 14;
-/// How many of the blocks that were allocated or freed last are checked again at each allocation:
+/// Number of blocks, those allocated or freed last, that are checked again at each allocation:
 /// misuse mostly concerns these.
 const RECENT: usize = 2;
-/// How many bytes of each are checked, so that a check stays short.
+/// Bytes checked of each, so that a check stays short.
 const LOOK_BYTES: usize = 256;
 /// The longest front: blocks with a coarser alignment have none.
 const MAX_FRONT: usize = 4096;
-/// How many addresses, without memory, there are for blocks of no bytes.
+/// Bytes of addresses, without memory, for blocks of no bytes.
 const NOTHING_BYTES: usize = 16 << 20;
-/// How many of these addresses are tried: most blocks are freed by the time it is their turn again.
+/// Addresses tried for such a block: most blocks are freed before their address is tried again.
 const NOTHING_TRIES: usize = 64;
 
 /// The state of a block. `Used` is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum State {
-    /// The program has it.
+    /// In use by the program.
     Used,
-    /// A thread is freeing it.
+    /// Being freed by a thread.
     Leaving,
     /// In quarantine.
     Free,
@@ -46,7 +46,7 @@ impl State {
     }
 }
 
-/// What is known of a block.
+/// The entry of a block in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Known {
     /// The length that the program asked for.
@@ -76,7 +76,7 @@ impl Known {
         }
     }
 
-    /// The block with a front, and filled when it is freed.
+    /// Returns the entry of a block with a front, which is filled when it is freed.
     pub(super) const fn checked(self) -> Self {
         Self {
             is_checked: true,
@@ -88,7 +88,8 @@ impl Known {
         self.is_checked
     }
 
-    /// The length of the front: that of the alignment, so that front and block both have it.
+    /// Returns the length of the front: that of the alignment, so that front and block both have
+    /// it.
     pub(super) const fn front_bytes(&self) -> usize {
         match self.is_checked && self.align() <= MAX_FRONT {
             true => self.align(),
@@ -96,7 +97,7 @@ impl Known {
         }
     }
 
-    /// The block as it is in quarantine.
+    /// Returns the entry of the block in quarantine.
     pub(super) const fn free(self) -> Self {
         Self {
             state: State::Free,
@@ -104,17 +105,17 @@ impl Known {
         }
     }
 
-    /// The length of the plain heap's block.
+    /// Returns the length of the plain heap's block.
     pub(super) const fn whole_bytes(&self) -> usize {
         self.front_bytes() + self.granted_bytes()
     }
 
-    /// The start of the plain heap's block.
+    /// Returns the start of the plain heap's block.
     pub(super) const fn start(&self, block: *mut u8) -> *mut u8 {
         block.wrapping_sub(self.front_bytes())
     }
 
-    /// The block with `granted` bytes of the plain heap from its address on.
+    /// Returns the entry with `granted` bytes of the plain heap from the block's address on.
     pub(super) fn granted(self, granted: usize) -> Self {
         let slack = granted.saturating_sub(self.bytes);
         Self {
@@ -135,20 +136,20 @@ impl Known {
         self.bytes + self.slack as usize
     }
 
-    /// Whether it has no memory.
+    /// Returns whether the block has no memory.
     pub(super) const fn is_nothing(&self) -> bool {
         self.slack == 0
     }
 
-    /// Whether it was allocated with this layout.
+    /// Returns whether the block was allocated with this layout.
     pub(super) fn is(&self, layout: Layout) -> bool {
         (layout.size(), layout.align().max(LEAST_ALIGN)) == (self.bytes, self.align())
     }
 
-    /// Whether it may stay where it is with another length.
+    /// Returns whether the block can be resized to `bytes` in place.
     pub(super) const fn stays(&self, bytes: usize) -> bool {
         let granted = self.granted_bytes();
-        // A quarter of a block is about what sizes are apart.
+        // A quarter of a block is about the distance between size classes.
         let least = granted.saturating_sub(granted / 4 + LEAST_ALIGN);
         !self.is_nothing()
             && bytes > 0
@@ -162,16 +163,16 @@ impl Known {
 #[derive(Clone, Copy)]
 struct At(*mut u8);
 
-// SAFETY: whoever touches the block knows whose it is (HARD1..HARD3).
+// SAFETY: a thread touches only blocks that it owns by their state (HARD1..HARD3).
 unsafe impl Send for At {}
 // SAFETY: null is a pointer.
 unsafe impl Zeroes for At {}
 
-/// A block that has left the quarantine and is the caller's alone.
+/// A block that has left the quarantine and belongs to the caller alone.
 pub(super) struct Leaver {
     pub(super) block: *mut u8,
     pub(super) known: Known,
-    /// Where it was allocated and freed.
+    /// The stacks that allocated and freed it.
     pub(super) history: [Option<Here>; 2],
     /// Whether the quarantine is within its limits again.
     pub(super) is_last: bool,
@@ -181,7 +182,7 @@ pub(super) struct Leaver {
 pub(super) struct Facts {
     pub(super) block: *mut u8,
     pub(super) known: Known,
-    /// Where the block was allocated and freed.
+    /// The stacks that allocated and freed the block.
     pub(super) history: [Option<Here>; 2],
 }
 
@@ -226,17 +227,17 @@ impl Blocks {
         }
     }
 
-    /// Bytes of the blocks in quarantine.
+    /// Returns the bytes of the blocks in quarantine.
     pub(crate) const fn waiting_bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// What is known of the block that starts there.
+    /// Returns the entry of the block that starts there.
     pub(super) fn get(&mut self, block: *mut u8) -> Option<Known> {
         self.table.get(block.addr())
     }
 
-    /// Enters a block. Returns a block that was known there already, which cannot be.
+    /// Enters a block. Returns the entry of a block that was there already, which cannot be.
     ///
     /// # Errors
     /// If there is no memory for the entry.
@@ -254,7 +255,7 @@ impl Blocks {
         Ok(before)
     }
 
-    /// Allocates an inaccessible block of no bytes; `None` if there is no address for it.
+    /// Allocates an inaccessible block of no bytes. Returns `None` if there is no address for it.
     pub(super) fn alloc_nothing(&mut self, known: Known, here: Option<&Here>) -> Option<*mut u8> {
         if self.nothing.0.is_null() {
             self.nothing = At(Native.reserve(NOTHING_BYTES, Native.page_bytes())?.as_ptr());
@@ -273,7 +274,7 @@ impl Blocks {
         None
     }
 
-    /// Makes a used block the caller's (HARD3). One without memory is not known from then on.
+    /// Makes a used block the caller's (HARD3). Removes one without memory from the table.
     ///
     /// # Errors
     /// If it is not a used block.
@@ -297,7 +298,7 @@ impl Blocks {
         Ok(known)
     }
 
-    /// Removes a block that the caller has alone from the table, and returns it.
+    /// Removes a block that the caller owns from the table, and returns it.
     pub(super) fn forget(&mut self, block: *mut u8) -> Option<Known> {
         self.history.forget(block);
         self.table.remove(block.addr())
@@ -315,8 +316,8 @@ impl Blocks {
         })
     }
 
-    /// Puts a block that the caller has alone and has filled into quarantine. Returns one that
-    /// leaves in its place.
+    /// Puts a block that the caller owns and has filled into quarantine. Returns one that leaves in
+    /// its place.
     pub(super) fn quarantine(&mut self, block: *mut u8) -> Option<Leaver> {
         let known = self.table.get_mut(block.addr())?;
         known.state = State::Free;
@@ -329,7 +330,7 @@ impl Blocks {
         }
         self.bytes += bytes;
         let place = (self.oldest + self.count) % QUARANTINE_BLOCKS;
-        // There is room: `excess` has left some.
+        // There is room: an excess block was removed before.
         if let Some(slot) = self.waiting.values().get_mut(place) {
             *slot = At(block);
         }
@@ -342,7 +343,7 @@ impl Blocks {
         self.bytes > QUARANTINE_BYTES || self.count >= QUARANTINE_BLOCKS
     }
 
-    /// Removes the oldest block from the quarantine, if that is over its limits.
+    /// Removes the oldest block from the quarantine, if that exceeds its limits.
     pub(super) fn excess(&mut self) -> Option<Leaver> {
         match self.is_over() {
             true => self.take_oldest(),
@@ -362,10 +363,10 @@ impl Blocks {
         self.leave(block, |blocks| !blocks.is_over())
     }
 
-    /// Sets the length of a used block, where it is.
+    /// Sets the length of a used block in place.
     ///
     /// # Errors
-    /// If it is not a used block, or if there was a write outside of it, which is mended then.
+    /// If it is not a used block, or if there was a write outside of it, which is repaired.
     pub(super) fn set_bytes(&mut self, block: *mut u8, bytes: usize) -> Result<(), Written> {
         let known = self.table.get_mut(block.addr());
         let Some(known) = known.filter(|known| known.state == State::Used) else {
@@ -375,7 +376,7 @@ impl Blocks {
                 byte: ptr::null_mut(),
             });
         };
-        // SAFETY: HARD1: it does not leave while we hold the lock.
+        // SAFETY: HARD1: the block does not leave while we hold the lock.
         if let Some(written) = unsafe { mend(block, known, usize::MAX) } {
             return Err(written);
         }
@@ -385,7 +386,7 @@ impl Blocks {
         let granted = known.granted_bytes();
         known.bytes = bytes;
         *known = known.granted(granted);
-        // SAFETY: HARD1; what lies behind the new end has been given up.
+        // SAFETY: HARD1; memory behind the new end no longer belongs to the program.
         unsafe { fill::fill(block, known) };
         Ok(())
     }
@@ -398,19 +399,19 @@ impl Blocks {
     }
 
     /// Checks the blocks that were allocated or freed last. Returns a misuse by a write, which is
-    /// mended then.
+    /// repaired.
     pub(super) fn look_back(&mut self) -> Option<Written> {
         self.recent.into_iter().find_map(|At(block)| {
             let known = self.get(block)?;
             match known.state {
                 State::Leaving => None,
-                // SAFETY: HARD1, HARD2: it does not leave while we hold the lock.
+                // SAFETY: HARD1, HARD2: the block does not leave while we hold the lock.
                 State::Used | State::Free => unsafe { mend(block, &known, LOOK_BYTES) },
             }
         })
     }
 
-    /// Finds the block at an address, or around it. O(1) in the first case, else O(blocks).
+    /// Finds the block at an address, or around it. O(1) in the first case, otherwise O(blocks).
     pub(super) fn facts(&mut self, address: *mut u8) -> Option<Facts> {
         let at = address.addr();
         let is_inside = |(block, known): &(usize, Known)| {
@@ -428,25 +429,26 @@ impl Blocks {
         })
     }
 
-    /// Counts the used blocks of each place that allocated some; returns how many places.
+    /// Counts the used blocks by the stack that allocated them. Returns the number of such stacks.
     pub(super) fn count_by_place(&mut self) -> usize {
         self.history.count(self.table.entries())
     }
 
-    /// Removes the place with the most counted bytes, and returns it.
+    /// Removes the stack with the most counted bytes, and returns it.
     pub(super) fn take_most(&mut self) -> Option<Leak> {
         self.history.take_most()
     }
 }
 
-/// Checks the first `most` bytes of each filled part of a block, and fills it anew after a write.
+/// Checks the first `most` bytes of each filled part of a block, and fills it again after a write.
 ///
 /// # Safety
-/// The block is as long as it is known to be, and does not leave meanwhile.
+/// The block is as long as its entry says, and does not leave during the call.
 pub(super) unsafe fn mend(block: *mut u8, known: &Known, most: usize) -> Option<Written> {
-    // SAFETY: the block is as long as it is known to be.
+    // SAFETY: the block is as long as its entry says.
     let byte = unsafe { fill::first_written(block, known, most) }?;
-    // SAFETY: the block does not leave meanwhile, and these parts of it are not the program's.
+    // SAFETY: the block does not leave during the call, and these parts of it are not the
+    // program's.
     unsafe { fill::fill(block, known) };
     let misuse = match known.state {
         State::Free => Misuse::WrittenAfterFree,

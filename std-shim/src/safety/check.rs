@@ -1,5 +1,4 @@
-//! Checks that every heap makes: a broken contract ends the process with a line that says so.
-//! Nothing here allocates.
+//! Checks of every heap: a broken contract ends the process with a message. Nothing here allocates.
 
 use core::alloc::Layout;
 
@@ -34,7 +33,7 @@ pub(crate) fn check_block<O: Os>(process: &'static Process<O>, block: *mut u8, l
     };
     let class = SizeClass::of(layout.size(), layout.align());
     let Some(span) = arena.span_of(block) else {
-        // Small blocks come singly where a span could not be had.
+        // Small blocks are allocated singly where a span could not be had.
         let size = class.map_or(layout.size(), SizeClass::block_bytes);
         match arena.bytes_at(block) {
             None => fail(b"larder: freed an address where no block starts\n"),
@@ -44,7 +43,7 @@ pub(crate) fn check_block<O: Os>(process: &'static Process<O>, block: *mut u8, l
             Some(_) => return,
         }
     };
-    // SAFETY: the program holds a block of the span, or breaks the contract that is checked here.
+    // SAFETY: the program holds a block of the span, or breaks the contract checked here.
     let shape = unsafe { Span::shape(span.as_ptr()) };
     if class != Some(shape.class()) {
         fail(b"larder: freed a block with another layout than it was allocated with\n");

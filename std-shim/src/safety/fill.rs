@@ -4,15 +4,15 @@
 
 use super::blocks::{Known, State};
 
-/// The byte that fills a block's slack: it differs between most blocks, and is never 0, which
-/// programs write past an end most often.
+/// Returns the byte that fills a block's slack: it differs between most blocks, and is never 0, the
+/// most frequent byte written past an end.
 fn fill_of(block: *mut u8) -> u8 {
     // Fibonacci hashing: the product's upper bits depend on all of the address.
     let hash = (block.addr() as u64 >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (hash >> 56) as u8 | 1
 }
 
-/// The two filled parts of a block's memory, and their fill.
+/// Returns the two filled parts of a block's memory, and their fill.
 fn parts(block: *mut u8, known: &Known) -> ([(*mut u8, usize); 2], u8) {
     let front = block.wrapping_sub(known.front_bytes());
     match known.state {
@@ -26,10 +26,10 @@ fn parts(block: *mut u8, known: &Known) -> ([(*mut u8, usize); 2], u8) {
     }
 }
 
-/// Fills these parts.
+/// Fills the parts of a block outside the program's bytes.
 ///
 /// # Safety
-/// The block is as long as it is known to be, and these parts are the caller's.
+/// The block is as long as its entry says, and these parts are the caller's.
 pub(super) unsafe fn fill(block: *mut u8, known: &Known) {
     let (parts, fill) = parts(block, known);
     for (start, bytes) in parts {
@@ -41,7 +41,7 @@ pub(super) unsafe fn fill(block: *mut u8, known: &Known) {
 /// Finds the first byte that differs from the fill, among the first `most` bytes of each part.
 ///
 /// # Safety
-/// The block is as long as it is known to be.
+/// The block is as long as its entry says.
 pub(super) unsafe fn first_written(block: *mut u8, known: &Known, most: usize) -> Option<*mut u8> {
     let (parts, fill) = parts(block, known);
     parts.into_iter().find_map(|(start, bytes)| {
@@ -51,9 +51,9 @@ pub(super) unsafe fn first_written(block: *mut u8, known: &Known, most: usize) -
 }
 
 /// # Safety
-/// So many bytes can be read.
+/// `bytes` bytes from `start` on can be read.
 unsafe fn first_other(start: *mut u8, bytes: usize, fill: u8) -> Option<*mut u8> {
-    // SAFETY: the caller says that so many bytes can be read. Nobody writes there, unless the
+    // SAFETY: the caller promises that these bytes can be read. They are not written, unless the
     // program is broken.
     let bytes = unsafe { core::slice::from_raw_parts(start, bytes) };
     let (words, rest) = bytes.as_chunks();

@@ -1,20 +1,20 @@
-//! Guard pages: one block in so many lies alone in a page between two inaccessible ones. A write or
-//! read past it faults at once, as does any access to the page of a freed block. For programs at
-//! work: all others are plain blocks, and no fast path knows of this.
+//! Guard pages: one block in `guard_one_in` lies alone in a page between two inaccessible ones. A
+//! write or read past it faults at once, as does any access to the page of a freed block. For
+//! programs in production: all others are plain blocks, and the fast paths are unchanged.
 //!
 //! ```text
 //!   guard │ page 0 │ guard │ page 1 │ guard │ … │ guard
 //! ```
 //!
-//! A block lies at the end of its page or at its start, by chance. The rest of the page is filled,
+//! A block lies at the end of its page or at its start, at random. The rest of the page is filled,
 //! and checked when the block is freed. A block is chosen where its thread has none cached. A free
-//! by address takes the cold path with a block outside the arenas; one with a layout would not
-//! look, so all of these take it where the heap has guard pages (LOCAL3).
+//! by address takes the cold path for a block outside the arenas; a free with a layout would not
+//! check the address, so all of these take it where the heap has guard pages (LOCAL3).
 //!
 //! # Invariants
 //! * GUARD1 a page is usable while its slot is `Used` or `Leaving`. A `Used` one is the program's,
-//!   a `Leaving` one is that of the thread which frees the block, alone.
-//! * GUARD2 the page of a `Free` slot is used again when those of all other free slots have been.
+//!   a `Leaving` one belongs to the thread that frees the block, alone.
+//! * GUARD2 the page of a `Free` slot is used again after those of all other free slots.
 
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -37,7 +37,7 @@ use crate::thread::with_local;
 
 /// The most blocks that have pages of their own.
 const SLOTS: usize = 256;
-/// A refill of an empty bin gets so many bytes of blocks of a common length.
+/// Bytes of blocks of a common length that one refill of an empty bin gets.
 const REFILL_BYTES: usize = 4096;
 
 /// A page for a block.
@@ -47,7 +47,7 @@ struct Slot {
     block: usize,
     allocated: Here,
     freed: Here,
-    /// How many blocks had been freed when this one was; 0 for a page without a block so far.
+    /// Number of the block's free among all frees, from 1; 0 while the block is not freed.
     freed_at: u64,
     has_block: bool,
 }
@@ -60,7 +60,7 @@ impl Slot {
         !self.has_block || self.known.state == State::Free
     }
 
-    /// Whether its block starts or started there.
+    /// Returns whether its block starts or started there.
     fn is_of(&self, block: *mut u8) -> bool {
         self.has_block && self.block == block.addr()
     }
@@ -75,7 +75,7 @@ impl Slot {
     }
 }
 
-/// The pages, and which allocation comes into one next.
+/// The pages, and the countdown to the next chosen allocation.
 pub(crate) struct GuardPages {
     /// Null until the first block is chosen.
     start: AtomicPtr<u8>,
@@ -106,8 +106,8 @@ impl GuardPages {
         }
     }
 
-    /// Whether an allocation whose bin is empty is the chosen one. Counts of threads that meet here
-    /// may get lost.
+    /// Returns whether an allocation whose bin is empty is the chosen one. Concurrent threads may
+    /// lose counts.
     fn is_due(&self, bytes: usize, one_in: u32) -> bool {
         if one_in == 1 {
             return true;
@@ -128,7 +128,7 @@ impl GuardPages {
         is_due
     }
 
-    /// Draws a number from 1 on that is `one_in` on average.
+    /// Draws a number of at least 1 that is `one_in` on average.
     fn draw(&self, one_in: u32) -> u32 {
         let below = u64::from(one_in) * 2 - 1;
         u32::try_from(self.next_random() % below + 1).unwrap_or(u32::MAX)
@@ -137,7 +137,7 @@ impl GuardPages {
     fn next_random(&self) -> u64 {
         let mut random = self.random.load(Ordering::Relaxed);
         if random == 0 {
-            // Another one in each process.
+            // Differs between processes.
             random = (&raw const random).addr() as u64 ^ u64::from(thread_number()) << 32 | 1;
         }
         random ^= random << 13;
@@ -147,7 +147,8 @@ impl GuardPages {
         random
     }
 
-    /// The number of the page at an address, or next to it; `None` if the address is elsewhere.
+    /// Returns the number of the page at an address, or next to it; `None` if the address is
+    /// elsewhere.
     fn number_of(&self, address: *mut u8) -> Option<usize> {
         let start = self.start.load(Ordering::Acquire);
         let page = self.page_bytes.load(Ordering::Relaxed);
@@ -155,7 +156,7 @@ impl GuardPages {
         if start.is_null() || offset >= (2 * SLOTS + 1) * page {
             return None;
         }
-        // The half of a guard belongs to the page it touches.
+        // Each half of a guard page belongs to the page beside it.
         let number = offset.saturating_sub(page / 2) / (2 * page);
         Some(number.min(SLOTS - 1))
     }
@@ -174,7 +175,7 @@ impl GuardPages {
         let start = Native.reserve((2 * SLOTS + 1) * page, page)?;
         slots.slots = mapped;
         self.page_bytes.store(page, Ordering::Relaxed);
-        // Release: whoever finds a block there finds the slots and the length of a page.
+        // Release: a thread that finds a block there finds the slots and the length of a page.
         self.start.store(start.as_ptr(), Ordering::Release);
         if PROCESS.tuning.config().explains_faults {
             fault::watch(explain);
@@ -192,7 +193,7 @@ impl GuardPages {
             let free = all.filter(|(_, slot)| slot.is_free());
             let (number, slot) = free.min_by_key(|(_, slot)| slot.freed_at)?;
             let start = self.page(number);
-            // SAFETY: GUARD1: a page that nobody uses.
+            // SAFETY: GUARD1: a page that is not in use.
             if !unsafe { Native.commit(start, page) } {
                 return None;
             }
@@ -202,7 +203,7 @@ impl GuardPages {
             };
             let block = start.wrapping_add(page - room);
             let known = Known::new(bytes, LEAST_ALIGN, by_new).granted(room);
-            // SAFETY: GUARD1: in the page.
+            // SAFETY: GUARD1: the block and its room lie in the page.
             unsafe { fill::fill(block, &known) };
             *slot = Slot {
                 known,
@@ -216,8 +217,8 @@ impl GuardPages {
         })
     }
 
-    /// Begins to free the block that starts at an address; `None` if that is not among the pages.
-    /// The page is the caller's then (GUARD1).
+    /// Begins to free the block that starts at an address, and makes its page the caller's
+    /// (GUARD1). Returns `None` if the address is not among the pages.
     fn begin_free(&self, block: *mut u8) -> Option<Result<Known, Misuse>> {
         self.with_slot(block, |slot| {
             if !slot.is_of(block) {
@@ -236,7 +237,7 @@ impl GuardPages {
         let Some(number) = self.number_of(block) else {
             return;
         };
-        // SAFETY: GUARD1: ours alone.
+        // SAFETY: GUARD1: the block is leaving, so its page is ours alone.
         unsafe { Native.decommit(self.page(number), Native.page_bytes()) };
         self.slots.with(|slots| {
             slots.freed += 1;
@@ -248,7 +249,7 @@ impl GuardPages {
         });
     }
 
-    /// Runs `f` with the slot whose page has an address.
+    /// Runs `f` with the slot whose page contains an address.
     fn with_slot<R>(&self, address: *mut u8, f: impl FnOnce(&mut Slot) -> R) -> Option<R> {
         let number = self.number_of(address)?;
         self.slots
@@ -263,19 +264,19 @@ impl GuardPages {
     }
 
     /// # Safety
-    /// After [`lock_across_fork`](Self::lock_across_fork).
+    /// The calling thread called [`lock_across_fork`](Self::lock_across_fork).
     pub(crate) unsafe fn unlock_across_fork(&self) {
         // SAFETY: the lock is this thread's by `lock_across_fork`.
         unsafe { self.slots.unlock_across_fork() };
     }
 }
 
-/// Whether an address is among the pages.
+/// Returns whether an address is among the pages.
 pub(crate) fn has(block: *mut u8) -> bool {
     PROCESS.guard_pages.number_of(block).is_some()
 }
 
-/// Allocates a zeroed block with a page of its own, if it is the turn of this one.
+/// Allocates a zeroed block with a page of its own, if this allocation is the chosen one.
 #[inline(never)]
 pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
     let one_in = PROCESS.tuning.config().guard_one_in;
@@ -288,8 +289,8 @@ pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
     PROCESS.guard_pages.take(bytes, config.by_new, here)
 }
 
-/// Counts a free with a layout. After so many the thread's cache is flushed, and its next block is
-/// chosen.
+/// Counts a free with a layout. On every `guard_one_in`-th, flushes the thread's cache and chooses
+/// its next block.
 pub(crate) fn count_free(local: &mut Local) {
     if local.counts_free(PROCESS.tuning.config().guard_one_in) {
         local.flush(&PROCESS);
@@ -297,8 +298,7 @@ pub(crate) fn count_free(local: &mut Local) {
     }
 }
 
-/// Reports what the program did with the block whose page has an address. Returns if the program
-/// may go on.
+/// Reports a misuse of the block whose page contains an address. Returns if the program may go on.
 #[cold]
 fn say(misuse: Misuse, address: *mut u8, byte: Option<*mut u8>, here: &Here) {
     let facts = (PROCESS.guard_pages).with_slot(address, |slot| slot.facts(address));
@@ -311,10 +311,10 @@ fn say(misuse: Misuse, address: *mut u8, byte: Option<*mut u8>, here: &Here) {
     });
 }
 
-/// Frees a block that has a page of its own, and must be of the layout if one is given.
+/// Frees a block that has a page of its own, and must have the layout if one is given.
 ///
 /// # Safety
-/// `block` is an address among the pages, and the caller gives it up. One that is no block is
+/// `block` is an address among the pages, and the caller gives it up. An address without a block is
 /// reported.
 #[cold]
 #[inline(never)]
@@ -331,19 +331,19 @@ fn free_from(block: *mut u8, given: Option<Layout>, here: Here) {
     if given.is_some_and(|layout| !known.is(layout)) {
         say(Misuse::OtherLayout, block, None, &here);
     }
-    // SAFETY: GUARD1: ours alone.
+    // SAFETY: GUARD1: the block is leaving, so its page is ours alone.
     if let Some(Written { misuse, byte, .. }) = unsafe { mend(block, &known, usize::MAX) } {
         say(misuse, block, Some(byte), &here);
     }
     PROCESS.guard_pages.end_free(block, here);
 }
 
-/// Moves a block that has a page of its own to one of another length from `alloc`; null if there is
-/// none. It must be of the layout if one is given.
+/// Moves a block that has a page of its own to one of another length from `alloc`. Returns null if
+/// there is none. The block must have the layout if one is given.
 ///
 /// # Safety
-/// `block` is an address among the pages, and the caller gives it up if the answer is not null. One
-/// that is no block is reported.
+/// `block` is an address among the pages, and the caller gives it up if the result is not null. An
+/// address without a block is reported.
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn resize(
@@ -375,7 +375,8 @@ pub(crate) unsafe fn resize(
     moved
 }
 
-/// How many bytes the program asked for of a block that has a page of its own; `None` if none starts there.
+/// Returns the bytes that the program requested of a block with a page of its own; `None` if none
+/// starts there.
 pub(crate) fn usable_size(block: *mut u8) -> Option<usize> {
     let size = |slot: &mut Slot| {
         let is_used = slot.is_of(block) && slot.known.state == State::Used;
@@ -396,7 +397,7 @@ fn explain(address: *mut u8, instruction: usize) {
         _ => Misuse::TouchedPastEnd,
     };
     let here = Here::interrupted_at(instruction);
-    // Names are not looked up: a signal's stack is too short for that.
+    // Frames have no names: a signal's stack is too short to look them up.
     // SAFETY: the program touched the block, not the heap.
     let was_walking = unsafe { with_local(|local| local.set_walking(true)) };
     say_found(&Found {
@@ -414,7 +415,7 @@ fn explain(address: *mut u8, instruction: usize) {
 mod tests {
     use super::*;
 
-    /// All pages, each with a block.
+    /// Allocates a block in every page.
     fn full(pages: &GuardPages) -> Vec<*mut u8> {
         let blocks = core::iter::from_fn(|| pages.take(100, false, Here::walk(0)));
         blocks.map(NonNull::as_ptr).collect()
@@ -430,7 +431,7 @@ mod tests {
         assert!(pages.take(100, false, Here::walk(0)).is_none());
         let again = pages.begin_free(leaving);
         assert_eq!(again.and_then(Result::err), Some(Misuse::FreedTwice));
-        // Still the thread's that frees it: it looks at the page.
+        // Still owned by the thread that frees it, which reads the page.
         // SAFETY: GUARD1: its page is usable until its free has ended.
         assert_eq!(unsafe { leaving.read() }, 0);
         pages.end_free(leaving, Here::walk(0));

@@ -1,7 +1,7 @@
-//! The verbs of a hardened heap, which has a table of all blocks by address and so detects misuse:
-//! that of [`Larder::hardened`](crate::Larder::hardened), and of
+//! The verbs of a hardened heap, which detects misuse by a table of all blocks by address: those of
+//! [`Larder::hardened`](crate::Larder::hardened), and of
 //! [`Larder::checking`](crate::Larder::checking), which adds a front before each block, fills free
-//! memory, and keeps the stacks of allocations and frees.
+//! memory, and records the stacks of allocations and frees.
 //!
 //! No thread has a cache in this mode (LOCAL1), so each verb takes its cold path, which leads here.
 //! A block is one of the plain heap that is at least a byte longer. It has no header.
@@ -11,8 +11,8 @@
 //!    │ front, filled  │ the program's   │ slack, filled  │
 //! ```
 //!
-//! Free blocks of the plain heap are linked through themselves, so a write to one can bend the
-//! list. The links are masked with a secret, therefore ([`link_changed`]). A block from a list is
+//! Free blocks of the plain heap are linked through themselves, so a write to one can corrupt the
+//! list. The links are therefore masked with a secret ([`link_changed`]). A block from a list is
 //! also checked before the program gets it: it must start there, be long enough, and not be in use.
 //!
 //! # Invariants
@@ -20,14 +20,13 @@
 //!   of its address.
 //! * HARD2 a block in quarantine is in the table as `Free`, and all of it is zero; where the
 //!   heap is checking, all of it has the fill of its address.
-//! * HARD3 the thread that makes a block `Leaving` has it alone, until it puts it into quarantine
+//! * HARD3 the thread that makes a block `Leaving` owns it alone, until it puts it into quarantine
 //!   or takes it out of the table. Then it belongs to the plain heap.
 //! * HARD4 the lock of the blocks is held for bookkeeping, while the memory of blocks is checked,
 //!   and for the system calls by which the tables grow. No other lock is taken under it, and
-//!   nothing is reported there.
+//!   nothing is reported under it.
 //!
-//! In the child of a fork that came while another thread freed a block, it stays `Leaving` for
-//! ever.
+//! A block that another thread was freeing during a fork stays `Leaving` in the child.
 
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -42,12 +41,11 @@ use crate::free_without_layout::{find, free_plain};
 use crate::os::abort;
 use crate::process::PROCESS;
 
-/// Blocks of at least so many bytes skip the quarantine: their memory goes back to the system at
-/// once.
+/// Least length of blocks that skip the quarantine: their memory returns to the system at once.
 const LONG_BYTES: usize = 1 << 20;
 
 /// Ends the process because the link in a free block is not one that the heap wrote. Locks of the
-/// heap are held, so the report goes to standard error only.
+/// heap are held, so the report goes only to standard error.
 #[cold]
 pub(crate) fn link_changed(block: *mut u8) -> ! {
     end_with(Misuse::WrittenAfterFree, block)
@@ -57,8 +55,7 @@ pub(super) fn with<R>(f: impl FnOnce(&mut Blocks) -> R) -> R {
     PROCESS.hardened.with(f)
 }
 
-/// Reports what the program did with the block at an address, or around it. Returns if the program
-/// may go on.
+/// Reports a misuse of the block at an address, or around it. Returns if the program may go on.
 #[cold]
 fn say(misuse: Misuse, address: *mut u8, here: Option<&Here>) {
     let facts = here.and_then(|_| with(|blocks| blocks.facts(address)));
@@ -85,8 +82,8 @@ fn say_written(written: &Written, facts: Option<Facts>, here: Option<&Here>) {
     });
 }
 
-/// Allocates a zeroed block; `None` if there is no memory. A block of no bytes may not even be
-/// read.
+/// Allocates a zeroed block. Returns `None` if there is no memory. A block of no bytes may not even
+/// be read.
 #[cold]
 #[inline(never)]
 pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
@@ -94,7 +91,8 @@ pub(crate) fn alloc(layout: Layout, config: &Config) -> Option<NonNull<u8>> {
     alloc_from(layout.size(), layout.align(), config, here.as_ref())
 }
 
-/// Allocates a zeroed block that C asks for by its length; null with `errno` if there is no memory.
+/// Allocates a zeroed block for C by its length. Returns null with `errno` set if there is no
+/// memory.
 #[cold]
 #[inline(never)]
 pub(crate) fn malloc(bytes: usize, config: &Config) -> *mut u8 {
@@ -143,7 +141,7 @@ fn try_alloc(
     }
     let block = start.wrapping_add(known.front_bytes());
     let known = known.granted(granted - known.front_bytes());
-    // SAFETY: allocated just now, with as many bytes as it is known to have.
+    // SAFETY: allocated just now, as long as its entry says.
     unsafe { fill::fill(block, &known) };
     let (written, entered) = with(|blocks| (blocks.look_back(), blocks.enter(block, known, here)));
     if let Some(written) = written {
@@ -156,17 +154,17 @@ fn try_alloc(
             abort()
         }
         Err(_) => {
-            // SAFETY: a block of the plain heap, which nobody else has seen.
+            // SAFETY: a block of the plain heap that no other code has seen.
             unsafe { free_plain(start) };
             None
         }
     }
 }
 
-/// Frees a block, which must be of the layout if one is given.
+/// Frees a block, which must have the layout if one is given.
 ///
 /// # Safety
-/// The caller gives `block` up. It may be any address: one that is no block is reported.
+/// The caller gives `block` up. It may be any address: one without a block is reported.
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn free(block: *mut u8, given: Option<Layout>) {
@@ -190,24 +188,24 @@ unsafe fn free_from(block: *mut u8, given: Option<Layout>, here: Option<&Here>) 
     if known.is_nothing() {
         return;
     }
-    // SAFETY: HARD3: this thread has the block alone, which is as long as it is known to be.
+    // SAFETY: HARD3: this thread owns the block alone, which is as long as its entry says.
     if let Some(written) = unsafe { mend(block, &known, usize::MAX) } {
         say_written(&written, None, here);
     }
     let (start, whole) = (known.start(block), known.whole_bytes());
     if whole >= LONG_BYTES {
-        // SAFETY: HARD3: this thread has the block alone, and `whole` is its length.
+        // SAFETY: HARD3: this thread owns the block alone, and `whole` is its length.
         unsafe { PROCESS.clear_large(start, whole) };
         with(|blocks| blocks.forget(block));
         // SAFETY: HARD3: out of the table, it is the plain heap's.
         return unsafe { free_plain(start) };
     }
-    // SAFETY: HARD3: this thread has the block alone.
+    // SAFETY: HARD3: this thread owns the block alone.
     unsafe { fill::fill(block, &known.free()) };
     let mut leaves = with(|blocks| blocks.quarantine(block));
     while let Some(leaver) = leaves {
         let is_last = leaver.is_last;
-        // SAFETY: HARD3: taken out of the table just now, so this thread has it alone.
+        // SAFETY: HARD3: taken out of the table just now, so this thread owns it alone.
         unsafe { let_go(leaver, here) };
         leaves = match is_last {
             true => None,
@@ -219,7 +217,7 @@ unsafe fn free_from(block: *mut u8, given: Option<Layout>, here: Option<&Here>) 
 /// Checks a block that has left the quarantine a last time, and frees it.
 ///
 /// # Safety
-/// The caller has the block alone (HARD3).
+/// The caller owns the block alone (HARD3).
 unsafe fn let_go(leaver: Leaver, here: Option<&Here>) {
     let Leaver {
         block,
@@ -227,7 +225,7 @@ unsafe fn let_go(leaver: Leaver, here: Option<&Here>) {
         history,
         ..
     } = leaver;
-    // SAFETY: the caller has the block alone, which is as long as it is known to be.
+    // SAFETY: the caller owns the block alone, which is as long as its entry says.
     if let Some(written) = unsafe { mend(block, &known, usize::MAX) } {
         let facts = Facts {
             block,
@@ -246,22 +244,23 @@ unsafe fn let_go(leaver: Leaver, here: Option<&Here>) {
 #[cold]
 fn make_room(bytes: usize, here: Option<&Here>) {
     while let Some(leaver) = with(Blocks::take_oldest) {
-        // SAFETY: HARD3: taken out of the table just now, so this thread has it alone.
+        // SAFETY: HARD3: taken out of the table just now, so this thread owns it alone.
         unsafe { let_go(leaver, here) };
     }
     plain::reclaim(bytes);
 }
 
-/// Whether a block that is not in the table was allocated before the configuration was known.
+/// Returns whether a block that is not in the table was allocated before the configuration was
+/// known.
 fn is_early(block: *mut u8) -> bool {
     PROCESS.tuning.had_early_blocks() && find(block).is_some()
 }
 
-/// Resizes a block, where it is or elsewhere; null with `errno` if there is no memory, or no block.
-/// It must be of the layout if one is given.
+/// Resizes a block, in place or elsewhere. Returns null with `errno` set if there is no memory, or
+/// no block. The block must have the layout if one is given.
 ///
 /// # Safety
-/// The caller gives `block` up if the answer is not null. It may be any address: one that is no
+/// The caller gives `block` up if the result is not null. It may be any address: one without a
 /// block is reported.
 #[inline(never)]
 pub(crate) unsafe fn resize(
@@ -302,7 +301,7 @@ unsafe fn resize_from(
         match with(|blocks| blocks.set_bytes(block, bytes)) {
             Ok(()) => return NonNull::new(block),
             Err(written) if written.byte.is_null() => return refuse(written.misuse),
-            // It is mended, and its length can be changed.
+            // The write is repaired; the next try can change the length.
             Err(written) => say_written(&written, None, here),
         }
     }
@@ -315,14 +314,14 @@ unsafe fn resize_from(
     Some(moved)
 }
 
-/// Reports a used block that has another length or alignment. For C++'s `new` only blocks that
-/// `new` allocated are checked: a program may have a `new` of its own.
+/// Reports a used block that has another length or alignment. For C++'s `new` checks only blocks
+/// that `new` allocated: a program may have a `new` of its own.
 #[cold]
 #[inline(never)]
 pub(crate) fn check_layout(block: *mut u8, bytes: usize, align: usize, config: &Config) {
     let is_wrong = |known: Known| {
         let is_asked_for = !config.by_new || known.by_new;
-        // A caller may make a request of no bytes one of a byte.
+        // A caller may turn a request of no bytes into one of one byte.
         let is_length = known.bytes.max(1) == bytes.max(1);
         is_asked_for && !(is_length && known.align() == align.max(LEAST_ALIGN))
     };
@@ -333,7 +332,7 @@ pub(crate) fn check_layout(block: *mut u8, bytes: usize, align: usize, config: &
     }
 }
 
-/// How many bytes the program asked for; `None` if it has no block there.
+/// Returns the bytes that the program requested; `None` if it has no block there.
 pub(crate) fn usable_size(block: *mut u8) -> Option<usize> {
     let known = with(|blocks| blocks.get(block))?;
     (known.state == State::Used).then_some(known.bytes)

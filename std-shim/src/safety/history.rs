@@ -9,7 +9,7 @@ use crate::os::stack::{thread_number, walk};
 use crate::process::PROCESS;
 use crate::thread::with_local;
 
-/// The most frames that are kept of a stack, from the innermost on.
+/// The most frames recorded of a stack, from the innermost on.
 const FRAMES: usize = Config::MAX_STACK_FRAMES as usize;
 
 /// A thread and its stack at one moment.
@@ -20,8 +20,8 @@ pub(super) struct Here {
 }
 
 impl Here {
-    /// The calling thread, in the function that has this variable; `None` unless the heap is
-    /// checking.
+    /// Walks the calling thread's stack, from the function that has this variable on. Returns
+    /// `None` unless the heap is checking.
     #[inline(always)]
     pub(super) fn in_function_with<T>(variable: &T) -> Option<Self> {
         match PROCESS.tuning.config().checking {
@@ -30,14 +30,15 @@ impl Here {
         }
     }
 
-    /// The calling thread, from the caller on of the function that has a variable at the address
-    /// `inner`.
+    /// Walks the calling thread's stack, from the caller of the function that has a variable at the
+    /// address `inner`.
     #[inline(always)]
     pub(super) fn walk(inner: usize) -> Self {
         Self::walk_frames(inner, PROCESS.tuning.config().stack_frames as usize)
     }
 
-    /// The calling thread, in the handler of a signal, from the interrupted instruction on.
+    /// Walks the calling thread's stack in the handler of a signal, from the interrupted
+    /// instruction on.
     pub(super) fn interrupted_at(instruction: usize) -> Self {
         let mut here = Self::walk_frames(0, FRAMES);
         let first = here.frames().position(|frame| frame == instruction);
@@ -51,11 +52,11 @@ impl Here {
     #[inline(always)]
     fn walk_frames(inner: usize, wanted: usize) -> Self {
         let mut frames = [0; FRAMES];
-        // The unwinder may allocate: that has no stack.
-        // SAFETY: called from the verbs, which have left the thread's part.
+        // The unwinder may allocate: that allocation records no stack.
+        // SAFETY: called from the verbs, which do not use the thread's part here.
         if !unsafe { with_local(|local| local.set_walking(true)) } {
             walk(inner, frames.get_mut(..wanted).unwrap_or_default());
-            // SAFETY: called from the verbs, which have left the thread's part.
+            // SAFETY: called from the verbs, which do not use the thread's part here.
             unsafe { with_local(|local| local.set_walking(false)) };
         }
         Self {
@@ -68,12 +69,12 @@ impl Here {
         self.thread
     }
 
-    /// Return addresses, the innermost first.
+    /// Returns the return addresses, the innermost first.
     pub(super) fn frames(&self) -> impl Iterator<Item = usize> {
         self.frames.iter().copied().take_while(|&frame| frame != 0)
     }
 
-    /// The key of the stack: a number that most likely no other stack has, and not 0.
+    /// Returns the key of the stack: a number that most likely no other stack has, and not 0.
     fn key(&self) -> usize {
         let mix = |key: u64, &frame: &usize| {
             // After FxHash: the product carries a difference up, the rotation down.
@@ -90,7 +91,7 @@ struct Moment {
     thread: u32,
 }
 
-/// Where a block was allocated and freed; a stack of 0 stands for neither.
+/// The stacks that allocated and freed a block; 0 for an unknown one.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     allocated: Moment,
@@ -111,7 +112,7 @@ struct Stack {
 // SAFETY: all zeros are numbers.
 unsafe impl Zeroes for Stack {}
 
-/// The blocks from one place that are not freed.
+/// The blocks allocated by one stack that are not freed.
 #[derive(Clone, Copy)]
 pub(super) struct Leak {
     pub(super) blocks: usize,
@@ -119,8 +120,8 @@ pub(super) struct Leak {
     pub(super) allocated: Here,
 }
 
-/// Lives of blocks by address, and all their stacks, each once. Where there is no memory for them,
-/// they are missing.
+/// Lives of blocks by address, and all their stacks, each once. Entries are missing where there was
+/// no memory for them.
 pub(super) struct History {
     lives: BlockTable<Life>,
     stacks: BlockTable<Stack>,
@@ -171,7 +172,7 @@ impl History {
         self.lives.remove(block.addr());
     }
 
-    /// Returns where a block was allocated and freed, as far as it is known.
+    /// Returns the stacks that allocated and freed a block, as far as they are known.
     pub(super) fn of(&mut self, block: *mut u8) -> [Option<Here>; 2] {
         let Some(Life { allocated, freed }) = self.lives.get(block.addr()) else {
             return [None; 2];
@@ -185,7 +186,7 @@ impl History {
         })
     }
 
-    /// Counts the used blocks of each place that allocated some; returns how many places.
+    /// Counts the used blocks by the stack that allocated them. Returns the number of such stacks.
     pub(super) fn count(&mut self, blocks: impl Iterator<Item = (usize, Known)>) -> usize {
         let mut places = 0;
         for (block, known) in blocks.filter(|(_, known)| known.state == State::Used) {
@@ -201,7 +202,7 @@ impl History {
         places
     }
 
-    /// Removes the place with the most counted bytes, and returns it.
+    /// Removes the stack with the most counted bytes, and returns it.
     pub(super) fn take_most(&mut self) -> Option<Leak> {
         let counted = self.stacks.entries().filter(|(_, stack)| stack.blocks > 0);
         let most = counted.min_by_key(|(_, stack)| Reverse((stack.bytes, stack.blocks)));

@@ -2,7 +2,7 @@
 //! free.
 //!
 //! # Files
-//! * `hardened` the verbs of a heap that looks at every block, for
+//! * `hardened` the verbs of a heap that checks every block, for
 //!   [`Larder::hardened`](crate::Larder::hardened) and
 //!   [`Larder::checking`](crate::Larder::checking)
 //! * `blocks` its table of blocks and their quarantine · `fill` the fill of memory outside of
@@ -22,9 +22,9 @@ mod tests;
 
 pub(crate) use blocks::Blocks;
 
-/// The alignment that all blocks have at least, as C demands it.
+/// The least alignment of all blocks, as C requires.
 const LEAST_ALIGN: usize = 16;
-/// The longest slack with which a block that shrinks stays where it is.
+/// The longest slack that a block keeps when it shrinks in place.
 const MAX_KEPT_SLACK: usize = 64 << 10;
 
 /// A misuse of the heap.
@@ -58,7 +58,7 @@ impl Misuse {
             Self::WrittenAfterFree => "larder: wrote to a block that was freed",
             Self::ResizedNoBlock => "larder: resized an address where no block of this heap starts",
             Self::ResizedAfterFree => "larder: resized a block that was freed",
-            Self::BentList => "larder: wrote to free memory, so that it would be given again",
+            Self::BentList => "larder: wrote to free memory, which would be allocated twice",
             Self::TouchedAfterFree => "larder: read or wrote a block that was freed",
             Self::TouchedPastEnd => "larder: read or wrote past the end of a block",
             Self::TouchedBeforeStart => "larder: read or wrote before the start of a block",

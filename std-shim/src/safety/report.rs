@@ -1,6 +1,6 @@
 //! Reports of misuse, and of blocks that are not freed: a text in memory of its own, written
 //! without a lock of the heap. Its first line has the misuse and the address; a checking heap adds
-//! the others.
+//! more lines.
 
 use core::fmt::{self, Write};
 
@@ -17,12 +17,12 @@ use crate::text::Text;
 
 /// The length of the longest report.
 const REPORT_BYTES: usize = 64 << 10;
-/// The length of a report for which there is no memory: the first line.
+/// The length of a report without memory of its own: the first line.
 const SHORT_BYTES: usize = 128;
-/// The most places of blocks that are not freed in one report.
+/// The most stacks of blocks that are not freed in one report.
 const MAX_LEAKS: usize = 32;
 
-/// A misuse, with what a report has of it.
+/// A misuse, with the facts for its report.
 pub(super) struct Found<'a> {
     pub(super) misuse: Misuse,
     pub(super) address: *mut u8,
@@ -70,7 +70,7 @@ fn tell(act: OnMisuse, write: impl FnOnce(&mut Text) -> fmt::Result) {
         None => &mut short,
     };
     let mut text = Text::new(bytes);
-    // What does not fit is left out.
+    // Text beyond the buffer is left out.
     write(&mut text).ok();
     let text = text.written();
     match act {
@@ -133,8 +133,8 @@ fn write_stack(word: &str, here: &Here, text: &mut Text) -> fmt::Result {
     write_frames(here, text)
 }
 
-/// Writes a line for each frame from the allocator's caller on: its file and the offset there, as
-/// `addr2line` takes them, and the function's name if it is known.
+/// Writes a line for each frame from the allocator's caller on: its file and offset, as `addr2line`
+/// takes them, and the function's name if it is known.
 fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
     let count = here.frames().count();
     if count == 0 {
@@ -145,7 +145,7 @@ fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
         .take_while(|&frame| is_allocator(frame))
         .count();
     for frame in here.frames().skip(inner % count) {
-        // The call ends where the address begins.
+        // The call instruction ends at the return address.
         let call = frame - 1;
         write!(text, "    {call:#x}")?;
         let place = place_of(call);
@@ -162,24 +162,24 @@ fn write_frames(here: &Here, text: &mut Text) -> fmt::Result {
     Ok(())
 }
 
-/// The most characters of a name: those of generic functions can be long.
+/// The most characters of a name: generic functions can have long ones.
 #[cfg(feature = "heap-profile")]
 const MAX_NAME: usize = 100;
 
 /// Runs `f`, which allocates to look up names, unless a lookup is under way.
 #[cfg(feature = "heap-profile")]
 fn looked_up<R: Default>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: called from the verbs, which have left the thread's part.
+    // SAFETY: called from the verbs, which do not use the thread's part here.
     if unsafe { crate::thread::with_local(|local| local.set_walking(true)) } {
         return R::default();
     }
     let found = f();
-    // SAFETY: called from the verbs, which have left the thread's part.
+    // SAFETY: called from the verbs, which do not use the thread's part here.
     unsafe { crate::thread::with_local(|local| local.set_walking(false)) };
     found
 }
 
-/// Writes names from the debug information, where that can be read; returns whether there are any.
+/// Writes names from the debug information, if it can be read. Returns whether there were any.
 #[cfg(feature = "heap-profile")]
 fn write_names(frame: usize, text: &mut Text) -> Result<bool, fmt::Error> {
     let names = looked_up(|| crate::observe::profile::names_of(frame));
@@ -190,14 +190,15 @@ fn write_names(frame: usize, text: &mut Text) -> Result<bool, fmt::Error> {
     written
 }
 
-/// Whether a frame is of a function of the allocator. There are some between its verb and the heap
-/// where the compiler makes no jumps of last calls.
+/// Returns whether a frame is of a function of the allocator. Without tail calls there are some
+/// between its verb and the heap.
 #[cfg(feature = "heap-profile")]
 fn is_allocator(frame: usize) -> bool {
     looked_up(|| crate::observe::profile::is_in_allocator(frame))
 }
 
-/// Whether a frame is of the library that replaces malloc, which has no functions of the program.
+/// Returns whether a frame is of the library that replaces malloc, which has no functions of the
+/// program.
 #[cfg(not(feature = "heap-profile"))]
 fn is_allocator(frame: usize) -> bool {
     let Some(CodeLocation { file, .. }) = place_of(frame - 1) else {
@@ -213,7 +214,7 @@ fn write_names(_frame: usize, _text: &mut Text) -> Result<bool, fmt::Error> {
     Ok(false)
 }
 
-/// Reports the blocks that are not freed, by the place that allocated them. Never inlined: see
+/// Reports the blocks that are not freed, by the stack that allocated them. Never inlined: see
 /// `end`.
 #[cold]
 #[inline(never)]

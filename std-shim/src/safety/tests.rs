@@ -1,4 +1,4 @@
-//! What is known of blocks, and which of them leave the quarantine. No block has memory here.
+//! Entries of blocks, and which of them leave the quarantine. No block has memory here.
 
 use std::collections::{HashSet, VecDeque};
 

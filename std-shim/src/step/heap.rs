@@ -1,20 +1,20 @@
-//! [`StepHeap`]: the big blocks of one thread's steps, in a range of their own.
+//! [`StepHeap`]: the large blocks of one thread's steps, in a range of their own.
 //!
 //! ```text
 //!   tables, touched where used        range, committed as far as it was ever used
 //!   │ StepHeap │ chunks │ ... │       │ places of the plan ...         │ never touched │
 //! ```
-//! A range of its own keeps the places of the plan for the plan: nothing but the blocks of these
-//! steps lies there, and what the plan leaves idle serves those of them that it does not know.
-//! It takes its own lock and no other, so that steps of different threads do not meet.
+//! A range of its own keeps the places of the plan for the plan: only the blocks of these steps lie
+//! there, and memory that the plan leaves free serves those of them that are not in it. It takes
+//! its own lock and no other, so that steps of different threads do not contend.
 //!
-//! What plans is reached through pointers that a heap of steps brings with it ([`Verbs`]), and such
-//! heaps are made by `step` alone: a program that has no steps is linked without their code.
+//! The planner is called through pointers in the heap ([`Verbs`]), and only `step` creates such
+//! heaps: a program without steps is linked without its code.
 //!
 //! # Invariants
-//! * STEP1 what of the range is committed lies below `committed`; what was touched since it was last
-//!   discarded, below `touched`; both are pages.
-//! * STEP2 a block of the range is one of the BFC, and was given by `alloc`.
+//! * STEP1 the committed part of the range lies below `committed`; memory touched since it was last
+//!   discarded lies below `touched`; both are multiples of a page.
+//! * STEP2 a block of the range is one of the BFC, and was allocated by `alloc`.
 
 use core::ptr::NonNull;
 
@@ -32,10 +32,10 @@ use crate::thread::wait::Sleep;
 
 /// Blocks of steps are multiples of this, or of a page where that is longer.
 const GRANULE_BYTES: usize = 4 << 10;
-/// Committed at once, at least.
+/// Least length of a commit.
 const COMMIT_BYTES: usize = 32 << 20;
 
-/// The numbers behind the lock.
+/// The state behind the lock.
 struct Inner {
     bfc: RegionPool<'static>,
     /// Every block, by its address.
@@ -46,31 +46,30 @@ struct Inner {
 }
 
 impl Inner {
-    /// The block that starts there.
+    /// Returns the block that starts there.
     fn block_at(&self, block: *mut u8) -> Option<Block> {
         let found = self.index.find(Addr::new(block.addr() as u64))?;
         self.bfc.block_from_raw(found).ok()
     }
 }
 
-/// What other places than `step` call of the code that plans.
+/// The calls into the planner, for code outside `step`.
 struct Verbs<O: Os> {
     alloc: fn(&StepHeap<O>, usize, usize) -> Option<NonNull<u8>>,
     free: fn(&StepHeap<O>, *mut u8) -> bool,
     end: fn(&StepHeap<O>),
 }
 
-/// One range, its tables and what is known of the steps that use it. Lives for ever, at the front
-/// of its tables.
+/// One range, its tables and the plans of its steps. Never freed; lies in front of its tables.
 pub(crate) struct StepHeap<O: Os> {
     os: &'static O,
     start: *mut u8,
     bytes: usize,
     addresses: AddrRange,
-    /// How much of it is used at most.
+    /// Most bytes of it in use.
     cap: usize,
     granule: Granule,
-    /// Smaller blocks do not come here.
+    /// Smaller blocks are allocated elsewhere.
     least_bytes: u64,
     inner: Locked<Inner, Sleep>,
     verbs: &'static Verbs<O>,
@@ -88,7 +87,7 @@ impl<O: Os> StepHeap<O> {
         end: Self::end_by_plan,
     };
 
-    /// Reserves a range and tables for it; `None` if the system refuses.
+    /// Reserves a range and tables for it. Returns `None` if the system refuses.
     pub(crate) fn reserve(
         os: &'static O,
         bytes: usize,
@@ -96,7 +95,7 @@ impl<O: Os> StepHeap<O> {
     ) -> Option<&'static Self> {
         let page = os.page_bytes();
         let granule = Granule::new(GRANULE_BYTES.max(page) as u64)?;
-        // Before there are tables for it: a range is counted in granules.
+        // Checked before there are tables: a range is counted in granules.
         granule.count_up(bytes as u64)?;
         let start = os.reserve(bytes, SLICE_BYTES.max(page))?.as_ptr();
         let laid = Self::lay(os, start, bytes, granule, config);
@@ -159,38 +158,38 @@ impl<O: Os> StepHeap<O> {
             verbs: Self::VERBS,
             taken: AtomicU8::new(0),
         };
-        // SAFETY: the front of the tables is kept for it.
+        // SAFETY: the front of the tables is reserved for it.
         unsafe { heap.write(value) };
         // SAFETY: written just now, and never released.
         Some(unsafe { &*heap })
     }
 
-    /// Takes the heap for a thread's steps; whether no other thread has it.
+    /// Takes the heap for a thread's steps. Returns whether no other thread had it.
     pub(crate) fn take(&self) -> bool {
-        // Acquire: what the last thread did is seen. The inner lock would do too.
+        // Acquire: the last thread's changes are seen. The inner lock would suffice.
         let taken = self
             .taken
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok()
     }
 
-    /// Lets another thread have it.
+    /// Releases the heap for other threads.
     pub(crate) fn leave(&self) {
         self.taken.store(0, Ordering::Release);
     }
 
-    /// Whether the address lies in the range.
+    /// Returns whether the address lies in the range.
     #[inline]
     pub(crate) fn contains(&self, block: *mut u8) -> bool {
         block.addr().wrapping_sub(self.start.addr()) < self.bytes
     }
 
-    /// A step begins.
+    /// Begins a step.
     pub(crate) fn begin(&self, key: u64) {
         self.inner.with(|inner| inner.steps.begin(key));
     }
 
-    /// The step ends. What no plan needs goes back to the system, if the plans are known to do.
+    /// Ends the step. Memory that no plan needs returns to the system, if the plans are complete.
     pub(crate) fn end(&self) {
         (self.verbs.end)(self);
     }
@@ -204,7 +203,7 @@ impl<O: Os> StepHeap<O> {
         });
     }
 
-    /// Gives back what is free above `keep` bytes, if no block lies there.
+    /// Discards free memory above `keep` bytes, or above the last block if that is higher.
     fn discard_from(&self, inner: &mut Inner, keep: usize) {
         if inner.touched <= keep {
             return;
@@ -225,12 +224,12 @@ impl<O: Os> StepHeap<O> {
         }
     }
 
-    /// Gives back all memory without a block in it; returns the bytes.
+    /// Discards all memory without a block. Returns the bytes.
     pub(crate) fn trim(&self) -> u64 {
         self.inner.with(|inner| {
             let touched = inner.touched;
             let mut given = 0;
-            // Where the last touched memory ends that stays.
+            // End of the last touched memory that stays.
             let mut kept = 0;
             inner.bfc.for_each_chunk(|chunk| {
                 let start = chunk.range.start().get() as usize - self.start.addr();
@@ -252,7 +251,7 @@ impl<O: Os> StepHeap<O> {
         })
     }
 
-    /// The steps, and the allocator below them.
+    /// Runs `f` with the steps and the allocator below them.
     fn over<R>(
         &self,
         inner: &mut Inner,
@@ -266,7 +265,7 @@ impl<O: Os> StepHeap<O> {
         f(&mut inner.steps, &mut below)
     }
 
-    /// A block of a step. `None` if it is to come from elsewhere.
+    /// Allocates a block of a step. Returns `None` if it must come from elsewhere.
     pub(crate) fn alloc(&self, bytes: usize, align: usize) -> Option<NonNull<u8>> {
         if (bytes as u64) < self.least_bytes {
             return None;
@@ -293,7 +292,7 @@ impl<O: Os> StepHeap<O> {
         })
     }
 
-    /// Makes the range usable up to `end`; whether that went well.
+    /// Commits the range up to `end`. Returns whether that succeeded.
     fn commit(&self, inner: &mut Inner, end: usize) -> bool {
         if end <= inner.committed {
             return true;
@@ -314,7 +313,7 @@ impl<O: Os> StepHeap<O> {
         committed
     }
 
-    /// Takes a block back; `false` if none starts there.
+    /// Frees a block. Returns `false` if none starts there.
     pub(crate) fn free(&self, block: *mut u8) -> bool {
         (self.verbs.free)(self, block)
     }
@@ -330,13 +329,13 @@ impl<O: Os> StepHeap<O> {
         })
     }
 
-    /// Granted length of the block that starts there.
+    /// Returns the granted length of the block that starts there.
     pub(crate) fn bytes_at(&self, block: *mut u8) -> Option<u64> {
         self.inner
             .with(|inner| Some(inner.block_at(block)?.bytes()))
     }
 
-    /// Counters, live bytes, committed and reserved bytes.
+    /// Returns the counters, and the live, committed and reserved bytes.
     pub(crate) fn numbers(&self) -> (StepStats, u64, u64, u64) {
         self.inner.with(|inner| {
             let live = inner.bfc.stats().live_bytes;
@@ -349,11 +348,11 @@ impl<O: Os> StepHeap<O> {
         })
     }
 
-    /// Bytes that are in memory, if the system says.
+    /// Returns the resident bytes, if the system reports them.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
         let (mut at, mut resident) = (0, 0);
         loop {
-            // A piece at a time, so that nobody waits long. Nothing is decommitted meanwhile.
+            // A piece at a time, so that no thread waits long. Nothing is decommitted in between.
             let piece = self.inner.with(|inner| {
                 let bytes = inner.committed.saturating_sub(at).min(PIECE_BYTES);
                 let start = self.start.wrapping_add(at);
@@ -378,7 +377,7 @@ impl<O: Os> StepHeap<O> {
         unsafe { self.inner.lock_across_fork() };
     }
 
-    /// Ends what [`lock_across_fork`](Self::lock_across_fork) began.
+    /// Releases the lock of [`lock_across_fork`](Self::lock_across_fork).
     ///
     /// # Safety
     /// If the lock is kept across a fork, it is by this thread.

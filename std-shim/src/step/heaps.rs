@@ -1,4 +1,4 @@
-//! [`StepHeaps`]: the heaps of steps: made, taken by threads, found by address.
+//! [`StepHeaps`]: the heaps of steps: created, taken by threads, found by address.
 
 use core::ptr;
 
@@ -10,12 +10,12 @@ use crate::arena::GROWTH_BYTES;
 use crate::os::Os;
 use crate::thread::wait::Sleep;
 
-/// Smaller blocks, and blocks of just this size, are never part of a step, so that they need not ask
-/// for one.
+/// Blocks of this size and smaller ones are never part of a step, so that they need not check for
+/// one.
 pub(crate) const STEP_LEAST_BYTES: usize = 32 << 10;
-/// Threads that have steps at the same time.
+/// Most threads that have steps at the same time.
 const MAX_STEP_HEAPS: usize = 16;
-/// Where the quartering of a refused range for steps ends.
+/// Bytes at which the quartering of a refused range for steps ends.
 const MIN_STEP_BYTES: usize = 64 << 20;
 
 /// The heaps of steps of a process.
@@ -26,16 +26,16 @@ const MIN_STEP_BYTES: usize = 64 << 20;
 pub(crate) struct StepHeaps<O: Os> {
     heaps: [AtomicPtr<StepHeap<O>>; MAX_STEP_HEAPS],
     count: AtomicUsize,
-    /// Steps begun, as far as they are counted.
+    /// Steps begun, counted while some are skipped.
     begun: AtomicU64,
-    /// How many of them have no effect.
+    /// Steps from the first on that have no effect.
     skipped: AtomicU64,
-    /// How the next ones are made; held while one is made.
+    /// Settings of new heaps; held while one is created.
     pub(crate) settings: Locked<StepSettings, Sleep>,
 }
 
 impl<O: Os> StepHeaps<O> {
-    /// None.
+    /// Creates an empty list.
     pub(crate) const fn new() -> Self {
         Self {
             heaps: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_STEP_HEAPS],
@@ -46,30 +46,30 @@ impl<O: Os> StepHeaps<O> {
         }
     }
 
-    /// Whether no step ever began.
+    /// Returns whether there is no heap of steps yet.
     #[inline]
     pub(crate) fn are_none(&self) -> bool {
-        // Relaxed: a thread sees the count it wrote, and whoever has a block of a heap learned of
+        // Relaxed: a thread sees the count it wrote, and a thread that holds a block of a heap got
         // it from the thread that allocated it.
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// All of them.
+    /// Iterates over all heaps.
     pub(crate) fn iter(&'static self) -> impl Iterator<Item = &'static StepHeap<O>> {
         // Acquire: the entries below the count are written (STEP3).
         let count = self.count.load(Ordering::Acquire);
         self.heaps.iter().take(count).filter_map(|entry| {
-            // SAFETY: heaps live for ever. Relaxed: the count published the entry.
+            // SAFETY: heaps are never freed. Relaxed: the count published the entry.
             unsafe { entry.load(Ordering::Relaxed).as_ref() }
         })
     }
 
-    /// The heap an address lies in.
+    /// Returns the heap that contains an address.
     pub(crate) fn of(&'static self, block: *mut u8) -> Option<&'static StepHeap<O>> {
         self.iter().find(|heap| heap.contains(block))
     }
 
-    /// A heap for a thread's step: the one it had last if no other thread has it.
+    /// Takes a heap for a thread's step: the last one it had if no other thread has it.
     pub(crate) fn take(
         &'static self,
         os: &'static O,
@@ -80,11 +80,11 @@ impl<O: Os> StepHeaps<O> {
         if skipped > 0 && self.begun.fetch_add(1, Ordering::Relaxed) < skipped {
             return None;
         }
-        // SAFETY: null, or a heap, which lives for ever.
+        // SAFETY: null, or a heap, which is never freed.
         if let Some(heap) = unsafe { last.as_ref() }.filter(|heap| heap.take()) {
             return Some(heap);
         }
-        // A heap that nobody has had knows nothing; one that somebody left may know these steps.
+        // A new heap has no plans; one that another thread left may have plans of these steps.
         if let Some(heap) = self.iter().find(|heap| heap.take()) {
             return Some(heap);
         }
@@ -100,7 +100,7 @@ impl<O: Os> StepHeaps<O> {
         })
     }
 
-    /// How heaps are made from now on; `false` if there is one already.
+    /// Sets the settings of new heaps. Returns `false` if there is a heap already.
     pub(crate) fn set(&self, settings: StepSettings) -> bool {
         self.settings.with(|present| {
             let none = self.count.load(Ordering::Relaxed) == 0;
@@ -114,7 +114,7 @@ impl<O: Os> StepHeaps<O> {
     }
 }
 
-/// A heap, in a range as long as the system gives.
+/// Creates a heap, in a range as long as the system grants.
 fn new_heap<O: Os>(os: &'static O, settings: &StepSettings) -> Option<&'static StepHeap<O>> {
     if !settings.enabled {
         return None;

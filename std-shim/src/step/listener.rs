@@ -1,15 +1,15 @@
-//! Who hears where steps begin and end: the recorder.
+//! The listener for the start and end of steps: the recorder.
 
 use core::ptr;
 
 use larder_core::sync::{AtomicPtr, Ordering};
 
-/// A thread, told from all others that run.
+/// An identifier of a thread, unique among those that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepThread(usize);
 
 impl StepThread {
-    /// By the address of something that each thread has one of.
+    /// Identifies a thread by the address of a value that each thread has one of.
     pub(super) fn of<T>(place: &T) -> Self {
         Self(ptr::from_ref(place).addr())
     }
@@ -20,7 +20,7 @@ impl StepThread {
     }
 }
 
-/// What there is to hear of a thread's steps. A step inside another is part of it and not heard of.
+/// An event of a thread's steps. A step inside another is part of it and not reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
     Begins,
@@ -28,23 +28,23 @@ pub(crate) enum Moment {
     ThreadEnds,
 }
 
-/// Hears of steps, on their threads. It must not allocate.
+/// Receives the events of steps, on their threads. It must not allocate.
 pub(crate) type Listener = fn(StepThread, Moment);
 
-/// Who hears of steps: null, or a listener that is there for ever. Not called by name, so that a
+/// The listener of steps: null, or one that is never freed. Called through a pointer, so that a
 /// program without one is linked without it.
 static LISTENER: AtomicPtr<Listener> = AtomicPtr::new(ptr::null_mut());
 
-/// From now on `listener` hears of steps.
+/// Sets the listener of steps.
 #[cfg(unix)]
 pub(crate) fn listen(listener: &'static Listener) {
-    // Relaxed: what it points to was never written.
+    // Relaxed: the listener is a constant.
     LISTENER.store(ptr::from_ref(listener).cast_mut(), Ordering::Relaxed);
 }
 
-/// Tells the listener of a moment of a thread's steps.
+/// Reports an event of a thread's steps to the listener.
 pub(super) fn tell(thread: StepThread, moment: Moment) {
-    // SAFETY: null, or a listener that is there for ever.
+    // SAFETY: null, or a listener that is never freed.
     if let Some(listener) = unsafe { LISTENER.load(Ordering::Relaxed).as_ref() } {
         listener(thread, moment);
     }

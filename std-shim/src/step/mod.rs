@@ -1,12 +1,13 @@
-//! Steps: work that repeats, whose big blocks are planned. [`step`] tells the heap that such work begins.
+//! Steps: work that repeats, whose large blocks are planned. [`step`] marks the start of such work.
 //!
 //! # Files
-//! * `heap` a step's blocks are served here, in a range of a thread's steps, which has its `tables`
-//! * `heaps` all such ranges · `settings` how they are made
-//! * `listener` who hears where steps begin and end
+//! * `heap` the blocks of a thread's steps, in their own range, which has its `tables`
+//! * `heaps` all such ranges · `settings` their configuration
+//! * `listener` a listener for the start and end of steps
 //!
-//! The thread remembers the heap of its steps while one is under way; big blocks ask for it. A
-//! thread takes the same heap again if it can, so that it finds the plans of its own steps.
+//! The thread holds a pointer to its step heap while a step is under way; large blocks are
+//! allocated from it. A thread takes the same heap again if it can, so that it finds the plans of
+//! its own steps.
 
 mod heap;
 mod heaps;
@@ -34,15 +35,15 @@ pub(crate) use listener::{Moment, StepThread};
 pub use settings::BadSetting;
 pub use settings::{StepSettings, StepsInUse};
 
-/// What a thread knows of its steps. All null at first.
+/// The state of a thread's steps. All null at first.
 pub(crate) struct ThreadSteps {
     /// The heap of the step under way.
     heap: Cell<*const StepHeap<Native>>,
     /// The heap of the last step.
     last: Cell<*const StepHeap<Native>>,
-    /// Steps begun inside the present one.
+    /// Steps begun inside the current one.
     inner: Cell<u32>,
-    /// Steps begun and not ended, also those that no heap serves.
+    /// Steps begun and not ended, also those without a heap.
     begun: Cell<u32>,
 }
 
@@ -57,22 +58,22 @@ impl ThreadSteps {
     }
 }
 
-/// Runs `f` with what the calling thread knows of its steps.
+/// Runs `f` with the calling thread's step state.
 fn with_place<R>(f: impl FnOnce(&ThreadSteps) -> R) -> R {
-    // SAFETY: the thread's own, of which nobody makes a reference that is exclusive.
+    // SAFETY: the thread's own state, which is only ever borrowed shared.
     f(unsafe { &*tls::steps() })
 }
 
-/// A step of the calling thread, from [`step`] to where this is dropped.
+/// A step of the calling thread, from [`step`] until this is dropped.
 #[derive(Debug)]
 #[must_use = "the step ends where this is dropped"]
 pub struct Step {
-    /// A step is of the thread that began it.
+    /// Makes the step `!Send`: it belongs to the thread that began it.
     thread: PhantomData<*mut ()>,
 }
 
 /// Begins a step of the calling thread: a training step, a request, a frame; anything that the
-/// thread does again and again with nearly the same big allocations.
+/// thread does again and again with nearly the same large allocations.
 ///
 /// ```
 /// #[global_allocator]
@@ -90,34 +91,34 @@ pub struct Step {
 /// ```
 ///
 /// Blocks above [`StepSettings::threshold_bytes`](crate::StepSettings) that this thread allocates
-/// before the step ends come from memory of its own. The first time, the heap learns when each begins and
-/// ends; from then on a step that begins alike is served from a plan in which blocks that never live
-/// together share memory: no page faults, no memory beyond the plan. Several kinds of steps may
-/// alternate. What differs from the plan is served all the same. A block may outlive its step, and any
-/// thread may free it; one that did so once is kept out of the plan.
+/// before the step ends come from separate memory. The first time, the heap records when each block
+/// begins and ends; from then on a step that begins alike is served from a plan in which blocks
+/// that never live together share memory: no page faults, no memory beyond the plan. Several kinds
+/// of steps may alternate. Allocations that differ from the plan are served all the same. A block
+/// may outlive its step, and any thread may free it; one that did so once is kept out of the plan.
 ///
-/// Costs a lock that only this thread and those that free its blocks want; the first allocation of
-/// a step that is known also a walk over what is live, and laying out where that has changed: some
-/// 60 ms at most, for 16,000 blocks.
+/// Costs a lock that only this thread and those that free its blocks take; the first allocation of
+/// a known step also walks the live blocks, and lays them out anew if they have changed: some 60 ms
+/// at most, for 16,000 blocks.
 ///
-/// Laying out wants some 90 KiB of stack where the step's first allocation is made.
+/// The layout takes some 90 KiB of stack in the step's first allocation.
 ///
-/// Where a [`Recorder`](crate::Recorder) records, the steps of one thread are marked in its trace; it
+/// A [`Recorder`](crate::Recorder) marks the steps of one thread in its trace; its documentation
 /// says which.
 ///
-/// A step begun inside another is part of it. At most 16 threads have steps at the same time; those
-/// of more have no effect, as if [`Larder`](crate::Larder) is not the program's allocator or memory
-/// is short.
+/// A step begun inside another is part of it. At most 16 threads have steps at the same time; steps
+/// of further threads have no effect, as if [`Larder`](crate::Larder) were not the program's
+/// allocator or memory were short.
 pub fn step() -> Step {
     step_keyed(0)
 }
 
-/// Begins a step of a kind that the program can name: it is compared only with others of this number.
-/// 0 is for steps without a name, which [`step`] begins.
+/// Begins a step of a kind that the program names: it is compared only with others of the same
+/// `key`. 0 is for steps without a name, which [`step`] begins.
 pub fn step_keyed(key: u64) -> Step {
     with_place(|place| {
         if place.begun.replace(place.begun.get() + 1) == 0 {
-            // Should the thread end inside the step, its heap is free for others again.
+            // If the thread ends inside the step, its heap is released.
             tell_of_end();
             tell(StepThread::of(place), Moment::Begins);
         }
@@ -125,7 +126,7 @@ pub fn step_keyed(key: u64) -> Step {
             place.inner.set(place.inner.get() + 1);
             return;
         }
-        // Blocks of a hardened heap are known one by one.
+        // Blocks of a hardened heap are tracked one by one.
         if !PROCESS.tuning.is_known() || PROCESS.tuning.is_hardened() {
             return;
         }
@@ -142,8 +143,9 @@ pub fn step_keyed(key: u64) -> Step {
 }
 
 impl Step {
-    /// The step that the calling thread began last, if that value was forgotten ([`core::mem::forget`]): for
-    /// programs that begin and end it in two calls. `None` outside steps.
+    /// Returns the step that the calling thread began last, if its value was forgotten
+    /// ([`core::mem::forget`]): for programs that begin and end it in two calls. Returns `None`
+    /// outside steps.
     pub fn resume() -> Option<Self> {
         let is_inside = with_place(|place| place.begun.get() > 0);
         is_inside.then_some(Self {
@@ -170,21 +172,21 @@ impl Drop for Step {
     }
 }
 
-/// The calling thread, if it is inside a step.
+/// Returns the calling thread, if it is inside a step.
 #[cfg(unix)]
 pub(crate) fn thread_in_step() -> Option<StepThread> {
     with_place(|place| (place.begun.get() > 0).then(|| StepThread::of(place)))
 }
 
 fn end(place: &ThreadSteps) {
-    // SAFETY: heaps live for ever.
+    // SAFETY: heaps are never freed.
     if let Some(heap) = unsafe { place.heap.replace(ptr::null()).as_ref() } {
         heap.end();
         heap.leave();
     }
 }
 
-/// The thread ends: so does a step that it never ended.
+/// Ends a step that the ending thread never ended.
 pub(crate) fn end_of_thread() {
     with_place(|place| {
         place.inner.set(0);
@@ -196,7 +198,7 @@ pub(crate) fn end_of_thread() {
     });
 }
 
-/// The process is a child, and this its only thread: the heaps of the others are free.
+/// Releases the heaps of the other threads, in the child of a fork.
 pub(crate) fn in_child() {
     let mine = with_place(|place| place.heap.get());
     for heap in PROCESS.step_heaps.iter() {
@@ -206,30 +208,31 @@ pub(crate) fn in_child() {
     }
 }
 
-/// Whether a step may take such a block: there are steps in the process, and it is long enough.
+/// Returns whether a step may take a block of this layout: the process has steps, and it is long
+/// enough.
 #[inline]
 pub(crate) fn may_take(layout: Layout) -> bool {
     layout.size() > STEP_LEAST_BYTES && !PROCESS.step_heaps.are_none()
 }
 
-/// Whether this thread is inside a step.
+/// Returns whether this thread is inside a step.
 pub(crate) fn is_under_way() -> bool {
     !PROCESS.step_heaps.are_none() && with_place(|place| !place.heap.get().is_null())
 }
 
-/// A block of the step under way on this thread. `None` if there is none, or it does not take the
-/// block.
+/// Allocates a block of the step under way on this thread. Returns `None` without one, or if it
+/// does not take the block.
 pub(crate) fn alloc(layout: Layout) -> Option<NonNull<u8>> {
     if !may_take(layout) {
         return None;
     }
     let heap = with_place(|place| place.heap.get());
-    // SAFETY: heaps live for ever.
+    // SAFETY: heaps are never freed.
     let heap = unsafe { heap.as_ref() }?;
     heap.alloc(layout.size(), layout.align())
 }
 
-/// The heap that a block of this layout came from, if it was one of a step.
+/// Returns the heap that a block of this layout came from, if it was one of a step.
 #[inline]
 pub(crate) fn heap_of(block: *mut u8, layout: Layout) -> Option<&'static StepHeap<Native>> {
     if !may_take(layout) {

@@ -1,4 +1,4 @@
-//! [`StepSettings`]: how the steps of the process are planned.
+//! [`StepSettings`]: the configuration of the process's steps.
 
 use larder_core::lifetime::StepConfig;
 #[cfg(feature = "std")]
@@ -7,30 +7,29 @@ use larder_core::lifetime::prmalloc::{PlannerConfig, Window};
 use super::STEP_LEAST_BYTES;
 use crate::process::PROCESS;
 
-/// Of 16,000 blocks of one step some 50 ms inside the allocation that has them laid out.
+/// Work of a layout: for 16,000 blocks of one step some 50 ms, inside an allocation.
 const PACKING_WORK: u64 = 500_000;
 
-/// How [`step`](crate::step)s are served. Set before the first one, by
-/// [`apply`](Self::apply).
+/// Settings of [`step`](crate::step)s. Set before the first one, by [`apply`](Self::apply).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepSettings {
     /// Whether steps have any effect.
     pub enabled: bool,
-    /// Only larger blocks are part of a step; 32 KiB, and never less.
+    /// Blocks above this are part of a step; 32 KiB at least, which is the default.
     pub threshold_bytes: usize,
-    /// How much of its range each thread's steps use at most: plans that need more are not used, and
+    /// Most bytes of its range that each thread's steps use: plans that need more are not used, and
     /// blocks that do not fit come from elsewhere.
     pub cap_bytes: u64,
-    /// Steps of the process before this one, counted from 0, have no effect: programs often set
-    /// themselves up in their first ones.
+    /// Number of the first step with an effect, counted from 0: programs often set themselves up in
+    /// their first steps.
     pub first_step: u64,
     /// Addresses reserved for the steps of one thread, 64 GiB on 64-bit systems. They cost nothing
-    /// until they are used; where the system refuses, fewer are taken.
+    /// until they are used; where the system refuses, fewer are reserved.
     pub range_bytes: usize,
 }
 
 impl StepSettings {
-    /// Enabled, from 32 KiB on, without a cap.
+    /// Returns the defaults: enabled, from 32 KiB on, without a cap.
     pub const fn new() -> Self {
         Self {
             enabled: true,
@@ -46,13 +45,13 @@ impl StepSettings {
     }
 
     #[cfg(feature = "std")]
-    /// These settings with what the environment has, by the names that DeepRec's PRMalloc gave them;
-    /// read here and never again. `ENABLE_MEMORY_OPTIMIZATION` (`0`, `1`, `false` or `true` in any
+    /// Returns these settings with the changes of the environment, under the names of DeepRec's
+    /// PRMalloc; read only here. `ENABLE_MEMORY_OPTIMIZATION` (`0`, `1`, `false` or `true` in any
     /// case) is `enabled`, `START_STATISTIC_STEP` is `first_step`. `STABLE_STATISTIC_STEP`,
-    /// `MAX_STATISTIC_STEP` and `STOP_STATISTIC_STEP` say when PRMalloc stops recording; ours never
-    /// does, so they are checked and have no effect.
+    /// `MAX_STATISTIC_STEP` and `STOP_STATISTIC_STEP` say when PRMalloc stops recording; Larder
+    /// never does, so they are checked and have no effect.
     ///
-    /// Gives each text that is none of what its name takes too; the settings have all others.
+    /// Also returns each invalid value; the settings have all others.
     pub fn with_env(self) -> (Self, Vec<BadSetting>) {
         let texts: Vec<(&str, String)> = NAMES
             .into_iter()
@@ -85,12 +84,12 @@ impl StepSettings {
             });
         });
         self.enabled = config.enabled;
-        // What is before the first step is the first one.
+        // A start before the first step is the first step.
         self.first_step = u64::try_from(config.window.start).unwrap_or(0);
         (self, bad)
     }
 
-    /// Makes them those of the process.
+    /// Makes these the settings of the process.
     ///
     /// # Errors
     /// If a step has begun already.
@@ -129,7 +128,7 @@ const NAMES: [&str; 5] = [
 ];
 
 #[cfg(feature = "std")]
-/// A text in the environment that was not understood; what was set before stays.
+/// An invalid value in the environment; the earlier setting stays.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadSetting {
     /// The variable.
@@ -147,7 +146,7 @@ impl core::fmt::Display for BadSetting {
 #[cfg(feature = "std")]
 impl core::error::Error for BadSetting {}
 
-/// Settings came too late.
+/// Error of settings applied after the first step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepsInUse;
 

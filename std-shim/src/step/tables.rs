@@ -7,27 +7,27 @@ use larder_core::lifetime::{Places, StepTables};
 use larder_core::sync::AtomicU32;
 use larder_core::{Chunk, Zeroed};
 
-/// Blocks live in a range at most.
+/// Most live blocks in a range.
 const CHUNKS: usize = 1 << 15;
-/// Allocations of one step at most.
+/// Most allocations of one step.
 const ALLOCATIONS: usize = 1 << 14;
-/// Blocks of the step before that are freed in one step, at most.
+/// Most blocks of the previous step that are freed in one step.
 const INHERITED: usize = 1 << 12;
-/// Allocations remembered of all shapes.
+/// Recorded allocations of all shapes.
 const ENTRIES: usize = 1 << 17;
 const SHAPES: usize = 64;
-/// What a layout goes around.
+/// Most blocks that a layout avoids.
 const OBSTACLES: usize = 1 << 12;
 const LIFETIMES: usize = ALLOCATIONS + OBSTACLES;
 
-/// A piece of zeroed memory that tables are cut off, or none, to see how much they need.
+/// A piece of zeroed memory that tables are cut from, or none, to measure them.
 pub(crate) struct Carve {
     start: *mut u8,
     at: usize,
 }
 
 impl Carve {
-    /// Cuts nothing, and counts.
+    /// Creates a carve that cuts nothing and measures.
     pub(crate) const fn measure(front: usize) -> Self {
         Self {
             start: ptr::null_mut(),
@@ -35,31 +35,32 @@ impl Carve {
         }
     }
 
-    /// Cuts from memory behind its first `front` bytes.
+    /// Creates a carve from memory behind its first `front` bytes.
     ///
     /// # Safety
-    /// It reads as zero, is ours for ever and nobody else's, starts at a page, and is as long as
-    /// what the same cuts came to when they were measured.
+    /// The memory reads as zero, is never released and nobody else's, starts at a page, and is as
+    /// long as the measure of the same cuts.
     pub(crate) const unsafe fn new(start: *mut u8, front: usize) -> Self {
         Self { start, at: front }
     }
 
-    /// Bytes so far.
+    /// Returns the bytes cut so far.
     pub(crate) const fn bytes(&self) -> usize {
         self.at
     }
 
-    /// A table of values that are zero; an empty one while measuring.
+    /// Cuts a table of values that are zero; an empty one while measuring.
     fn zeroed<T: Zeroed>(&mut self, count: usize) -> &'static mut [T] {
         let start = self.cut::<T>(count);
         if start.is_null() {
             return &mut [];
         }
-        // SAFETY: inside the memory by the promise of `new`, aligned, cut off once; zero is a value.
+        // SAFETY: inside the memory by the promise of `new`, aligned, cut off once; zero is a
+        // value.
         unsafe { &mut *ptr::slice_from_raw_parts_mut(start, count) }
     }
 
-    /// Null while measuring.
+    /// Cuts room for `count` values. Returns null while measuring.
     fn cut<T>(&mut self, count: usize) -> *mut T {
         let first = self.at.next_multiple_of(128);
         // Constants, and a table of granules: far below the end of the address space.
@@ -70,12 +71,12 @@ impl Carve {
         self.start.wrapping_add(first).cast()
     }
 
-    /// Records and index of a best fit over so many granules.
+    /// Cuts the records and the index of a best fit over `granules` granules.
     pub(crate) fn bfc(&mut self, granules: usize) -> (&'static mut [Chunk], &'static [AtomicU32]) {
         (self.zeroed(CHUNKS), self.zeroed(granules))
     }
 
-    /// The tables of steps.
+    /// Cuts the tables of steps.
     pub(crate) fn steps(&mut self) -> StepTables<'static> {
         let sizes = PackSizes::new(LIFETIMES);
         StepTables {

@@ -1,4 +1,5 @@
-//! How much one call does for the heap's upkeep, counted in calls of the system, and that all calls together do all of it.
+//! The bounded upkeep of one call, counted in calls of the system, and that all calls together do
+//! all of it.
 
 use std::alloc::Layout;
 
@@ -10,9 +11,9 @@ use crate::thread::local::Local;
 
 const MIB: usize = 1 << 20;
 const ARENA_BYTES: usize = 256 * MIB;
-/// One step gives back the free pages of 16 spans, of which each has two runs, or 16 pieces of an arena.
+/// One step discards the free pages of 16 spans, each with two runs, or 16 pieces of an arena.
 const MOST_DISCARDS: usize = 40;
-/// One go over an arena splits so many huge pages.
+/// Huge pages that one walk step over an arena splits.
 const MOST_SPLITS: usize = 3;
 
 struct Calls {
@@ -44,7 +45,7 @@ impl Calls {
         verbs.free(&mut self.local, held.start, held.layout);
     }
 
-    /// Has calls do what is due until there is nothing more; returns how many calls did something.
+    /// Makes calls do the due work until there is none. Returns how many calls did some.
     fn work(&self) -> usize {
         let (process, os) = (self.world.verbs().process, self.world.os);
         let mut calls = 0;
@@ -91,11 +92,11 @@ fn a_tick_that_calls_make_gives_all_back_though_no_call_gives_much() {
 
 #[test]
 fn no_step_splits_many_huge_pages_beside_a_limit() {
-    // Of spans most goes, and of large blocks one here and there.
+    // Most of the spans' memory goes, and a large block here and there.
     for (bytes, are_freed) in [(8000, 1..8), (200_000, 1..2)] {
         let mut calls = Calls::new();
         calls.world.os.limit_memory(64 * MIB);
-        // Huge pages that went as a whole come again, and are split again.
+        // Huge pages that were discarded whole may be faulted again, and are split again.
         for round in 0..2 {
             let mut blocks = Vec::new();
             for _ in 0..48 * MIB / bytes {
@@ -198,7 +199,7 @@ fn a_process_that_forks_in_the_middle_of_a_tick_goes_on_with_it() {
     unsafe { process.unlock_all() };
     calls.work();
     assert!(process.purger.purged_bytes() > 38 * MIB as u64);
-    // Where the wish for huge pages was taken back, one more tick looks again.
+    // Where the advice for huge pages was withdrawn, one more tick scans again.
     process.tick();
     assert!(!process.has_idle());
     calls.end(&[]);

@@ -1,4 +1,4 @@
-//! The system that refuses, tried itself: calls that break the heap's side of the contract are written down.
+//! Tests of the system that refuses: calls that break the heap's side of the contract are recorded.
 
 use super::faulty::{Below, Call, Faulty, Plan};
 use crate::os::Os;

@@ -1,5 +1,4 @@
-//! [`World`]: a process heap of its own with several threads' parts, and a map of every block
-//! beside it.
+//! [`World`]: a process heap with the parts of several threads, and a map of every block.
 
 use std::alloc::Layout;
 use std::collections::BTreeMap;
@@ -16,11 +15,11 @@ use crate::thread::local::Local;
 
 /// Small, so that a few blocks need several arenas.
 pub(super) const ARENA_BYTES: usize = 4 << 20;
-/// Blocks that a world holds at most, and their bytes.
+/// Most blocks in a world, and most of their bytes.
 const MAX_BLOCKS: usize = 160;
 const MAX_BYTES: usize = 24 << 20;
 
-/// A process heap and what its program holds.
+/// A process heap and its program's blocks.
 pub(super) struct World {
     pub(super) os: &'static Faulty,
     process: *mut Process<Below>,
@@ -30,17 +29,18 @@ pub(super) struct World {
     /// Start and end of every block held.
     ranges: BTreeMap<usize, usize>,
     random: Random,
-    /// How often the answer was null.
+    /// Number of null results.
     pub(super) nulls: usize,
 }
 
 impl World {
-    /// With huge pages from the start, so that the wish for them is part of every program.
+    /// Creates a world with huge pages from the start, so that advice for them is part of every
+    /// program.
     pub(super) fn new(plan: Plan, seed: u64, threads: usize) -> Self {
         Self::over(Faulty::new(plan), seed, threads)
     }
 
-    /// Over this system.
+    /// Creates a world over this system.
     pub(super) fn over(os: Faulty, seed: u64, threads: usize) -> Self {
         let config = Config {
             huge_pages: HugePages::Above(0),
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// Some random operations, then a walk over everything.
+    /// Does some random operations, then walks over everything.
     pub(super) fn run(&mut self, operations: usize) {
         for number in 0..operations {
             self.operate();
@@ -115,7 +115,7 @@ impl World {
         process.trim();
     }
 
-    /// A phase of the program ends: the ends of arenas become free.
+    /// Ends a phase of the program: the ends of arenas become free.
     fn free_most(&mut self, thread: usize) {
         for _ in 0..self.held.len() * 7 / 8 {
             self.free(thread);
@@ -123,19 +123,19 @@ impl World {
         self.trim(thread);
     }
 
-    /// The thread ends; what it does from now on its last destructors do.
+    /// Ends the thread; its later calls are those of its last destructors.
     fn end_thread(&mut self, thread: usize) {
         let process = self.verbs().process;
         self.threads[thread].end(process);
     }
 
-    /// The thread ends and another one starts.
+    /// Ends the thread and starts another one.
     fn replace(&mut self, thread: usize) {
         self.end_thread(thread);
         *self.threads[thread] = Local::new();
     }
 
-    /// The process forks, and this is the child: only one thread goes on.
+    /// Forks the process and continues as the child, with only one thread.
     fn fork(&mut self, thread: usize) {
         let process = self.verbs().process;
         let mine = self.threads[thread].heap();
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// A block, checked but not yet held; null must have a refusal for a reason.
+    /// Allocates a block, checked but not yet held; null must be due to a refusal.
     fn try_alloc(&mut self, thread: usize, layout: Layout, zeroed: bool) -> Option<*mut u8> {
         let before = self.os.refusals();
         let key = self.random.next(16) > 0;
@@ -195,7 +195,7 @@ impl World {
         self.held.push(Held::new(start, layout, fill));
     }
 
-    /// Takes a random block out of the map.
+    /// Removes a random block from the map.
     fn let_go(&mut self) -> Option<Held> {
         if self.held.is_empty() {
             return None;
@@ -265,8 +265,8 @@ impl World {
         assert_eq!(self.os.complaints(), Vec::<String>::new());
     }
 
-    /// The system is willing again, everything is freed, all threads end: nothing may be left, and
-    /// large blocks are there again.
+    /// Makes the system willing again, frees everything, and ends all threads: no memory may be
+    /// left in use, and large blocks can be allocated again.
     pub(super) fn end(mut self) {
         self.os.follow(Plan::Willing);
         while !self.held.is_empty() {
@@ -277,7 +277,8 @@ impl World {
         for thread in &mut self.threads {
             thread.end(process);
         }
-        // A transfer cache may hold blocks of a heap that was trimmed before it: those go the second time.
+        // A transfer cache may hold blocks of a heap that was trimmed before it: those are returned
+        // the second time.
         process.trim();
         process.trim();
         self.assert_sound();

@@ -1,7 +1,7 @@
-//! [`Faulty`]: the system below with faults by plan. It counts calls, refuses those the plan names
-//! and those above its limits, and writes down every call that breaks the heap's side of the
-//! [`Os`] contract. Its pages may be longer than those below, so that systems with other pages are
-//! tried too.
+//! [`Faulty`]: the native system with planned faults. It counts calls, refuses those in the plan
+//! and those above its limits, and records every call that breaks the heap's side of the [`Os`]
+//! contract. Its pages may be longer than the native ones, so that systems with other pages are
+//! tested, too.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -24,7 +24,7 @@ pub(super) enum Call {
     Move,
 }
 
-/// How many kinds there are.
+/// Number of kinds.
 pub(super) const CALLS: usize = 7;
 
 impl Call {
@@ -39,7 +39,7 @@ impl Call {
     ];
 }
 
-/// Which calls are refused. Counting starts with 1.
+/// The calls that are refused. Counting starts with 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Plan {
     Willing,
@@ -49,7 +49,7 @@ pub(super) enum Plan {
     From(Call, usize),
     /// The n-th call of any kind and all later ones.
     AllFrom(usize),
-    /// One in so many, by a seed.
+    /// One call in `one_in`, by a seed.
     Random {
         seed: u64,
         one_in: u64,
@@ -60,7 +60,7 @@ pub(super) enum Plan {
 struct Reserved {
     start: usize,
     bytes: usize,
-    /// For each page whether it is committed.
+    /// Whether each page is committed.
     pages: Vec<bool>,
 }
 
@@ -73,7 +73,7 @@ struct State {
     random: u64,
     max_reserved: usize,
     max_committed: usize,
-    /// What becomes of a move that the plan refuses.
+    /// The result of a move that the plan refuses.
     refused_move: Moved,
     has_barrier: bool,
     counts_commits: bool,
@@ -81,7 +81,7 @@ struct State {
     has_huge_pages: bool,
     memory_limit: Option<u64>,
     reads_of_limit: usize,
-    /// Huge pages that were split, and how often one was.
+    /// Huge pages that were split, and the number of splits.
     split: BTreeSet<usize>,
     splits: usize,
     now_ms: u64,
@@ -96,7 +96,8 @@ impl Faulty {
         Self::with_pages(plan, Native.page_bytes())
     }
 
-    /// A system whose pages are so long, or as long as the native one's where those are longer.
+    /// Creates a system whose pages are `page_bytes` long, or as long as the native ones if those
+    /// are longer.
     pub(super) fn with_pages(plan: Plan, page_bytes: usize) -> Self {
         let seed = match plan {
             Plan::Random { seed, .. } => seed,
@@ -125,7 +126,7 @@ impl Faulty {
         }))
     }
 
-    /// Refuses what would bring the reserved or committed bytes above these.
+    /// Refuses calls that would bring the reserved or committed bytes above these.
     pub(super) fn limit(&self, max_reserved: usize, max_committed: usize) {
         self.0.with(|state| {
             state.max_reserved = max_reserved;
@@ -133,52 +134,52 @@ impl Faulty {
         });
     }
 
-    /// Has no barrier from now on.
+    /// Removes the barrier.
     pub(super) fn lose_barrier(&self) {
         self.0.with(|state| state.has_barrier = false);
     }
 
-    /// Says from now on that what is committed counts as used.
+    /// Makes committed memory count as used.
     pub(super) fn count_commits(&self) {
         self.0.with(|state| state.counts_commits = true);
     }
 
-    /// Says from now on that there is a filter of system calls.
+    /// Reports a filter of system calls.
     pub(super) fn filter(&self) {
         self.0.with(|state| state.is_filtered = true);
     }
 
-    /// Has no huge pages from now on.
+    /// Removes huge pages.
     pub(super) fn lose_huge_pages(&self) {
         self.0.with(|state| state.has_huge_pages = false);
     }
 
-    /// Says from now on that the process may have so much memory.
+    /// Sets the memory limit of the process.
     pub(super) fn limit_memory(&self, bytes: usize) {
         self.0.with(|state| state.memory_limit = Some(bytes as u64));
     }
 
-    /// How often it was asked for that.
+    /// Returns how often the limit was read.
     pub(super) fn reads_of_limit(&self) -> usize {
         self.0.with(|state| state.reads_of_limit)
     }
 
-    /// How many huge pages it split.
+    /// Returns how many huge pages were split.
     pub(super) fn splits(&self) -> usize {
         self.0.with(|state| state.splits)
     }
 
-    /// Has its clock go on.
+    /// Advances the clock.
     pub(super) fn pass(&self, ms: u64) {
         self.0.with(|state| state.now_ms += ms);
     }
 
-    /// What becomes of moves that the plan refuses, from now on.
+    /// Sets the result of moves that the plan refuses.
     pub(super) fn refuse_moves_as(&self, refused: Moved) {
         self.0.with(|state| state.refused_move = refused);
     }
 
-    /// Follows another plan from now on; the limits end.
+    /// Switches to another plan; removes the limits.
     pub(super) fn follow(&self, plan: Plan) {
         self.limit(usize::MAX, usize::MAX);
         self.0.with(|state| state.plan = plan);
@@ -200,7 +201,7 @@ impl Faulty {
         self.0.with(|state| state.committed_bytes())
     }
 
-    /// Length of the reserved range that an address lies in.
+    /// Returns the length of the reserved range that contains an address.
     pub(super) fn range_bytes(&self, addr: usize) -> usize {
         self.0.with(|state| {
             let at = state.locate(addr, 1);
@@ -208,15 +209,15 @@ impl Faulty {
         })
     }
 
-    /// Broken promises so far.
+    /// Returns the broken promises so far.
     pub(super) fn complaints(&self) -> Vec<String> {
         self.0.with(|state| state.complaints.clone())
     }
 
-    /// Gives everything back to the kernel.
+    /// Releases everything to the kernel.
     ///
     /// # Safety
-    /// Nothing of any range is used any more.
+    /// No range is used any more.
     pub(super) unsafe fn release_all(&self) {
         self.0.with(|state| {
             for range in state.ranges.drain(..) {
@@ -238,7 +239,7 @@ impl State {
         pages.filter(|committed| **committed).count() * self.page_bytes
     }
 
-    /// The reserved range that contains this one, and which of its pages are meant.
+    /// Returns the reserved range that contains this one, and its pages in it.
     fn locate(&self, start: usize, bytes: usize) -> Option<(usize, Range<usize>)> {
         let page = self.page_bytes;
         self.ranges.iter().enumerate().find_map(|(index, range)| {
@@ -253,7 +254,7 @@ impl State {
             .push(format!("{what}: {bytes:#x} bytes at {start:#x}"));
     }
 
-    /// Counts a call; whether it is refused.
+    /// Counts a call. Returns whether it is refused.
     fn refuses(&mut self, call: Call, bytes: usize) -> bool {
         self.calls[call as usize] += 1;
         let (nth, of_all) = (self.calls[call as usize], self.calls.iter().sum::<usize>());
@@ -280,7 +281,7 @@ impl State {
     }
 
     /// Checks that a call names whole pages of a reserved range that are all committed, or all not;
-    /// complains otherwise.
+    /// records a complaint otherwise.
     fn check(&mut self, call: Call, start: usize, bytes: usize) -> Option<(usize, Range<usize>)> {
         let page = self.page_bytes;
         if bytes == 0 || !bytes.is_multiple_of(page) || !start.is_multiple_of(page) {
@@ -305,8 +306,8 @@ impl State {
         Some((index, pages))
     }
 
-    /// The first half of a range, in whole pages: what a kernel may have done before it failed.
-    /// Every other refusal does nothing at all.
+    /// Returns the first half of a range, in whole pages: what a kernel may have done before it
+    /// failed. Every other refusal does nothing at all.
     fn half(&self, bytes: usize) -> usize {
         let page = self.page_bytes;
         if self.refusals.is_multiple_of(2) {
@@ -406,7 +407,8 @@ impl State {
         !refused && went_well
     }
 
-    /// Huge pages that are gone as a whole may come again, and are split again.
+    /// Unmarks huge pages that were discarded whole: they may be faulted again, and are split
+    /// again.
     fn may_be_huge(&mut self, start: usize, bytes: usize) {
         let whole = start.div_ceil(HUGE_BYTES)..(start + bytes) / HUGE_BYTES;
         self.split.retain(|page| !whole.contains(page));

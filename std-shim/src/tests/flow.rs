@@ -1,4 +1,5 @@
-//! How blocks flow between threads: home soon where they are of no use, and back in whole lists.
+//! The flow of blocks between threads: back to their owner soon where they are of no use, and in
+//! whole lists.
 
 use std::alloc::Layout;
 
@@ -50,7 +51,7 @@ impl Pipe {
         }
     }
 
-    /// Bytes in spans.
+    /// Returns the bytes in spans.
     fn span_bytes(&self) -> u64 {
         Stats::count(self.verbs().process, &self.producer).span_bytes
     }
@@ -175,7 +176,7 @@ fn a_thread_that_only_frees_keeps_a_bin_of_long_blocks_at_most() {
     }
 }
 
-/// Allocates a span's blocks; the most bytes that a refill left ready meanwhile, too.
+/// Allocates a span's blocks. Also returns the most bytes that a refill left cached.
 fn cut_span(pipe: &mut Pipe) -> (Vec<*mut u8>, usize) {
     let verbs = pipe.verbs();
     let count = (64 << 10) / class().block_bytes();

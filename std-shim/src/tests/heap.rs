@@ -1,4 +1,4 @@
-//! Random programs on a heap whose system refuses: the answer is a block or null, and nothing is
+//! Random programs on a heap whose system refuses: the result is a block or null, and nothing is
 //! lost.
 
 use std::alloc::Layout;
@@ -14,14 +14,15 @@ use crate::config::{Config, HugePages};
 use crate::thread::local::Local;
 use crate::thread::wait::Sleep;
 
-/// How many operations a program of the exhaustive tests has.
+/// Number of operations of a program in the exhaustive tests.
 const SHORT: usize = 260;
 const SEED: u64 = 1;
 
-/// Pages of the systems that there are.
+/// Page lengths of existing systems.
 const PAGES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 
-/// Runs a program under a plan; how many calls it made of a kind, and how often it got null.
+/// Runs a program under a plan. Returns how many calls of a kind it made, and how many null
+/// results.
 fn program(plan: Plan, seed: u64, operations: usize) -> ([usize; CALLS], usize) {
     program_over(Faulty::new(plan), seed, operations)
 }
@@ -34,7 +35,8 @@ fn program_over(os: Faulty, seed: u64, operations: usize) -> ([usize; CALLS], us
     counts
 }
 
-/// Every third place where a call may be refused, or each with `LARDER_FAULTS=all` (`./check.sh long`).
+/// Returns every third place where a call may be refused, or each with `LARDER_FAULTS=all`
+/// (`./check.sh long`).
 fn places(calls: usize) -> impl Iterator<Item = usize> {
     let is_long = std::env::var_os("LARDER_FAULTS").is_some_and(|word| word == "all");
     (1..=calls).step_by(if is_long { 1 } else { 3 })
@@ -79,8 +81,7 @@ fn pages_of_any_length_are_handled_whole() {
                 let os = Faulty::with_pages(plan, page_bytes);
                 let (calls, nulls) = program_over(os, seed, 1500);
                 assert!(plan != Plan::Willing || nulls == 0, "{page_bytes}: {seed}");
-                // Whether anything is wished for depends on how much of it is used; what moves is in
-                // `moving`.
+                // Advice depends on how much of the memory is used; moves are covered in `moving`.
                 let needed = Call::ALL.iter().zip(calls);
                 let made = needed.filter(|(call, count)| {
                     matches!(call, Call::Advise | Call::Look | Call::Move) || *count > 0
@@ -277,7 +278,7 @@ fn before_a_block_that_is_aligned_coarsely_nothing_is_committed() {
         let world = World::with(os, 1, 1, 64 << 30, &Config::BALANCED);
         let process = world.verbs().process;
         let first = process.alloc_large(100_000, 16).unwrap().as_ptr();
-        // A mapping may be that long in either.
+        // In both a mapping may be that long.
         let (align, committed) = (1 << 30, world.os.committed_bytes());
         let aligned = process.alloc_large(100, align).unwrap().as_ptr();
         assert!(aligned.addr().is_multiple_of(align));
@@ -289,7 +290,7 @@ fn before_a_block_that_is_aligned_coarsely_nothing_is_committed() {
     }
 }
 
-/// What was sent to a thread and not yet received. The thread sanitizer sees this kind of lock, and
+/// Blocks sent to a thread and not yet received. The thread sanitizer sees this kind of lock, and
 /// not the standard library's.
 type Inbox = Locked<Vec<Held>, Sleep>;
 
@@ -297,8 +298,7 @@ fn take(inbox: &Inbox) -> Vec<Held> {
     inbox.with(mem::take)
 }
 
-/// One thread of a program with several: blocks go to any of them, so a span gets blocks back from
-/// all.
+/// Runs one of a program's threads: blocks go to any of them, so a span gets blocks back from all.
 fn shuffle(verbs: Verbs, seed: u64, inboxes: &[Inbox], mine: &Inbox) {
     let mut random = Random(seed * 2 + 1);
     let mut local = Local::new();
@@ -370,7 +370,7 @@ fn blocks_that_several_threads_free_at_once_come_back_while_their_owner_goes_on(
     let mut mine = Vec::new();
     thread::scope(|scope| {
         for hand in hands {
-            // No lock is taken from here on but those of the heap.
+            // From here on only locks of the heap are taken.
             scope.spawn(move || {
                 let mut local = Local::new();
                 for held in hand {

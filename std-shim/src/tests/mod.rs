@@ -1,8 +1,9 @@
 //! The whole process heap over a system that refuses: nothing is lost, nothing panics, and memory
-//! that is promised to be zero is.
+//! that must be zero is.
 //!
 //! Here and not in `std-shim/tests`, because the parts are private: a test has a process of its own
-//! and several [`Local`](crate::thread::local::Local)s in one thread, whose frees are remote to each other.
+//! and several [`Local`](crate::thread::local::Local)s in one thread, whose frees are remote to
+//! each other.
 #![allow(
     clippy::vec_box,
     reason = "a heap knows where its thread keeps the cache"

@@ -1,5 +1,5 @@
-//! Long blocks that grow where they cannot stay: contents, zeros where they were, and what a system
-//! that moves no pages, or loses some, leaves behind.
+//! Long blocks that cannot grow in place: their contents, zeros at the old place, and the results
+//! of a system that moves no pages, or loses some.
 
 use std::alloc::Layout;
 
@@ -13,7 +13,7 @@ use crate::os::{Moved, Native, Os};
 const MIB: usize = 1 << 20;
 const ARENA_BYTES: usize = 512 * MIB;
 
-/// Whether the system under the tests moves pages.
+/// Returns whether the system under the tests moves pages.
 fn system_moves() -> bool {
     let bytes = 16 * Native.page_bytes();
     let start = Native.reserve(2 * bytes, bytes).unwrap().as_ptr();
@@ -30,14 +30,14 @@ fn world(plan: Plan) -> World {
     World::with(Faulty::new(plan), 1, 1, ARENA_BYTES, &Config::BALANCED)
 }
 
-/// A block with a word of its own in every page.
+/// A block with a distinct word in every page.
 struct Stamped {
     start: *mut u8,
     bytes: usize,
     seed: u64,
 }
 
-/// Distance of the words: less than a page, and none of a page's divisors.
+/// Distance of the words: less than a page, and no divisor of a page.
 const STRIDE: usize = 4088;
 
 impl Stamped {
@@ -56,7 +56,7 @@ impl Stamped {
         self.start.wrapping_add(number * STRIDE).cast()
     }
 
-    /// Writes what is new of so many bytes.
+    /// Writes the words that are new in `bytes` bytes.
     fn point(&mut self, bytes: usize) {
         for number in self.bytes / STRIDE..bytes / STRIDE {
             // SAFETY: inside the block.
@@ -75,7 +75,7 @@ impl Stamped {
         }
     }
 
-    /// Grows without a copy if that is possible; whether it was.
+    /// Grows without a copy if possible. Returns whether it was.
     fn grow(&mut self, world: &World, bytes: usize) -> bool {
         let process = world.verbs().process;
         let layout = Layout::from_size_align(self.bytes, 16).unwrap();
@@ -96,7 +96,7 @@ impl Stamped {
     }
 }
 
-/// A zeroed block, looked at and filled.
+/// Allocates a zeroed block, checks it and fills it.
 fn zeroed(world: &World, bytes: usize) -> Stamped {
     let process = world.verbs().process;
     let start = process.alloc_large(bytes, 16).unwrap().as_ptr();
@@ -143,7 +143,7 @@ fn pages_move_and_what_they_leave_is_usable_and_zero() {
     unsafe { Native.release(start, 8 * page) };
 }
 
-/// Twelve pages in which every byte of a page is its number, and the address of the first.
+/// Maps twelve pages in which every byte is its page's number. Returns the address of the first.
 #[cfg(target_os = "linux")]
 fn numbered_pages(page: usize) -> *mut u8 {
     let start = Native.reserve(12 * page, page).unwrap().as_ptr();
@@ -157,7 +157,7 @@ fn numbered_pages(page: usize) -> *mut u8 {
     start
 }
 
-/// Pages 1 to 3 are not to be moved behind 6 to 8: nothing happens to any of the twelve.
+/// Tries to move pages 1 to 3 behind 6 to 8, which must be refused and change none of the twelve.
 #[cfg(target_os = "linux")]
 fn assert_unfit(start: *mut u8, page: usize) {
     let (from, to) = (start.wrapping_add(page), start.wrapping_add(6 * page));
@@ -173,7 +173,7 @@ fn assert_unfit(start: *mut u8, page: usize) {
     unsafe { Native.release(start, 12 * page) };
 }
 
-/// Whether the system says that these pages are several mappings.
+/// Returns whether the system has these pages in several mappings.
 #[cfg(target_os = "linux")]
 fn are_several_mappings(start: *mut u8, bytes: usize) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -194,7 +194,7 @@ fn pages_that_the_program_gave_a_mapping_of_their_own_stay_where_they_are() {
         let place = start.wrapping_add(odd * page).cast();
         // SAFETY: ours; the advice changes no contents.
         let refused = unsafe { libc::madvise(place, page, libc::MADV_DONTDUMP) };
-        // Emulators of programs take no advice.
+        // Emulators of programs ignore the advice.
         if refused == 0 && are_several_mappings(start, 12 * page) {
             assert_unfit(start, page);
         }
@@ -219,7 +219,7 @@ fn a_block_between_neighbours_grows_without_a_copy_and_leaves_clean_memory() {
         return;
     }
     let world = world(Plan::Willing);
-    // Dirty when it is given.
+    // Dirty when it is allocated.
     Stamped::new(&world, 4 * MIB, 1).free(&world);
     let mut block = Stamped::new(&world, 4 * MIB - 5, 1);
     let wall = Stamped::new(&world, MIB, 2);
@@ -510,7 +510,7 @@ fn a_lost_place_is_never_used_again_and_the_block_is_as_it_was() {
         // Its place stays taken, up to the end of the pages that were to move.
         let [least, max] = [3, 7].map(|mib| mib * MIB as u64);
         assert!((least..max).contains(&lost), "{lost}");
-        // Whoever got the lost place would die here.
+        // Code that got the lost place would crash here.
         churn(&world, &mut Random(nth as u64), 200);
         block.free(&world);
         walls.into_iter().for_each(|wall| wall.free(&world));

@@ -1,5 +1,5 @@
-//! Ticks: what is idle goes back at the second one, what is needed never does, and a system that
-//! refuses to take it harms nobody.
+//! Ticks: idle memory is returned at the second one, used memory never is, and refusals of the
+//! system do no harm.
 
 use std::alloc::Layout;
 use std::collections::{BTreeSet, VecDeque};
@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::stats::Stats;
 use crate::thread::local::Local;
 
-/// A process heap and parts of threads.
+/// A process heap and the parts of threads.
 struct Ticks {
     world: World,
     threads: [Local; 2],
@@ -63,7 +63,7 @@ impl Ticks {
         self.world.verbs().process.purger.purged_bytes()
     }
 
-    /// Makes up for growth by so many bytes, in as many steps as it takes.
+    /// Makes up for growth of `bytes` bytes, in as many steps as it takes.
     fn make_up(&self, bytes: u64) {
         let process = self.world.verbs().process;
         process.work.with(|work| {
@@ -76,8 +76,8 @@ impl Ticks {
         self.world.verbs().process.has_idle()
     }
 
-    /// Asserts that nothing is idle after one more tick at most, which looks again where the wish for huge pages
-    /// was taken back.
+    /// Asserts that nothing is idle after one more tick at most, which scans again where the advice
+    /// for huge pages was withdrawn.
     fn falls_idle(&self) {
         if self.has_idle() {
             self.tick();
@@ -121,14 +121,14 @@ fn a_large_block_goes_back_at_the_second_tick_after_its_free() {
 
 const LONG: [usize; 4] = [2000, 9000, 40_000, 120_000];
 
-/// Has thread 1 free some long blocks, each of which it keeps.
+/// Makes thread 1 free some long blocks, and checks that it caches each.
 fn keep_long_blocks(ticks: &mut Ticks) {
     let blocks = LONG.map(|bytes| ticks.make(1, bytes));
     ticks.free(1, blocks);
     assert_eq!(long_blocks_kept(ticks), [true; 4]);
 }
 
-/// Of which of those lengths thread 1 keeps any.
+/// Returns which of those lengths thread 1 has cached.
 fn long_blocks_kept(ticks: &Ticks) -> [bool; 4] {
     LONG.map(|bytes| {
         let class = SizeClass::of(bytes, 8).unwrap();
@@ -148,7 +148,7 @@ fn what_a_thread_keeps_of_long_blocks_and_does_not_use_goes_at_the_second_tick()
         assert_eq!(long_blocks_kept(&ticks), [true; 4], "it may be used");
         ticks.tick();
         assert_eq!(long_blocks_kept(&ticks), [false; 4]);
-        // The thread goes on as if nothing had been.
+        // The thread continues as if nothing had happened.
         keep_long_blocks(&mut ticks);
         ticks.free(0, [small]);
         ticks.end();
@@ -253,18 +253,18 @@ fn small_blocks_go_back_at_the_second_tick_whoever_freed_them() {
         assert_eq!(ticks.purged(), 0, "all of it is young");
         ticks.tick();
         let (left, purged) = (ticks.stats(), ticks.purged());
-        // What a running thread keeps in its cache holds spans.
+        // Blocks in a running thread's cache keep spans in use.
         let kept = if ends { 0 } else { 2 * MIB as u64 };
         assert!(left.span_bytes <= kept, "{thread} {ends}: {left:?}");
         assert!(left.retained_bytes == 0, "{thread} {ends}: {left:?}");
-        // What was cut into blocks and not written was never in memory.
+        // Memory cut into blocks and not written was never resident.
         assert!(purged + kept >= max.live_bytes, "{thread} {ends}");
         ticks.falls_idle();
         ticks.end();
     }
 }
 
-/// What lies at the starts of blocks.
+/// Returns the bytes at the starts of blocks.
 fn contents(starts: &[*mut u8]) -> Vec<[u8; 16]> {
     // SAFETY: blocks that were longer, in spans of which others are in use.
     let read = |start: &*mut u8| unsafe { start.cast::<[u8; 16]>().read() };
@@ -283,7 +283,7 @@ fn the_child_of_a_fork_in_the_middle_of_a_tick_does_not_go_on_with_it() {
     }
 }
 
-/// The parent did so many steps of ticks.
+/// Forks after `steps` steps of ticks in the parent.
 fn child_leaves_alone_what_is_idle(steps: usize) {
     let mut ticks = Ticks::new(Plan::Willing);
     let mut idle = Vec::new();
@@ -304,7 +304,7 @@ fn child_leaves_alone_what_is_idle(steps: usize) {
         process.work(0, 0);
     }
     assert!(process.purger.owes_ticks());
-    // Thread 1 does not come along.
+    // Thread 1 does not exist in the child.
     // SAFETY: one thread has all the parts, and that one is never used again.
     unsafe { process.pool.park_orphans(ticks.threads[0].heap()) };
     ticks.threads[1] = Local::new();
@@ -315,7 +315,7 @@ fn child_leaves_alone_what_is_idle(steps: usize) {
     }
     assert!(contents(&idle) == before);
     ticks.falls_idle();
-    // What the child uses goes back as ever.
+    // Memory that the child uses is returned as usual.
     let purged = ticks.purged();
     let blocks = ticks.make_all(0, 9000, 4 * MIB);
     ticks.free(0, blocks);
@@ -363,7 +363,7 @@ fn what_the_system_does_not_take_stays_until_it_does_and_keeps_nobody_awake() {
     assert!(!ticks.has_idle(), "nothing that a tick could do");
     ticks.world.os.follow(Plan::Willing);
     ticks.tick();
-    // Some refusals come when half of the memory is gone.
+    // Some refusals come when half of the memory was returned.
     assert!(ticks.purged() >= MIB as u64);
     assert_eq!(ticks.stats().retained_bytes, 0);
     ticks.end();
@@ -373,7 +373,7 @@ fn what_the_system_does_not_take_stays_until_it_does_and_keeps_nobody_awake() {
 fn holes_between_blocks_go_back_and_the_blocks_stay() {
     let mut ticks = Ticks::new(Plan::Willing);
     let mut kept = Vec::new();
-    // More chunks than one look takes, and more pieces than are taken at a time.
+    // More chunks than one walk step takes, and more pieces than are taken at a time.
     for number in 0..200 {
         let held = ticks.make(0, 140_000);
         if number % 2 == 0 {
@@ -395,8 +395,8 @@ fn holes_between_blocks_go_back_and_the_blocks_stay() {
     ticks.end();
 }
 
-/// Blocks of a size, with every so many of them kept: those that are kept, and what pages of the others
-/// hold no byte of them, in bytes.
+/// Allocates blocks of a size and frees all but every `every`-th. Returns those kept, and the bytes
+/// of the pages without a byte of them.
 fn with_gaps(ticks: &mut Ticks, size: usize, every: usize, page_bytes: usize) -> (Vec<Held>, u64) {
     let page = |held: &Held, byte: usize| (held.start.addr() + byte) / page_bytes;
     let pages_of = |all: &[Held]| -> BTreeSet<usize> {
@@ -408,7 +408,7 @@ fn with_gaps(ticks: &mut Ticks, size: usize, every: usize, page_bytes: usize) ->
     let (kept, gaps): (Vec<_>, Vec<_>) =
         (blocks.into_iter().enumerate()).partition(|(number, _)| number % every == 0);
     ticks.free(0, gaps.into_iter().map(|(_, held)| held));
-    // So that no bin keeps blocks.
+    // Prevents bins from caching blocks.
     ticks.threads[0].end(ticks.world.verbs().process);
     ticks.threads[0] = Local::new();
     let kept: Vec<_> = kept.into_iter().map(|(_, held)| held).collect();
@@ -438,7 +438,7 @@ fn pages_between_blocks_in_use_go_back_and_serve_again() {
                 spans,
                 "every span has a block in use"
             );
-            // All of it is there for other blocks, which is more than caches and transfer caches could have.
+            // All of it is free for other blocks, more than caches and transfer caches could hold.
             let again = ticks.make_all(0, size, 4 * MIB - kept.len() * size);
             assert_eq!(ticks.stats().span_bytes, spans);
             for held in again.iter().chain(&kept) {
@@ -500,8 +500,8 @@ fn pages_that_the_system_does_not_take_serve_again() {
 #[test]
 fn a_cache_that_is_emptied_now_and_then_lets_spans_drain_through_which_blocks_circulate() {
     const SIZE: usize = 512;
-    /// Length of the class's spans when all blocks but one in 16 were freed, and when each of those has been replaced
-    /// several times while so much time passes.
+    /// Returns the bytes of the class's spans when all blocks but one in 16 were freed, and when
+    /// each of those has been replaced several times while `ms` milliseconds pass.
     fn spans(ms: u64) -> (u64, u64) {
         let mut ticks = Ticks::new(Plan::Willing);
         let class = SizeClass::of(SIZE, 8).unwrap();
@@ -514,7 +514,7 @@ fn a_cache_that_is_emptied_now_and_then_lets_spans_drain_through_which_blocks_ci
             }
         }
         ticks.free(0, freed);
-        // What lies in transfer caches goes back.
+        // Blocks in transfer caches are returned.
         (0..2).for_each(|_| ticks.tick());
         let before = bytes(&ticks);
         for number in 0..20 {

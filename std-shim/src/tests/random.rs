@@ -1,10 +1,10 @@
 //! Random numbers of the unit tests.
 
-/// A small generator (xorshift), so that a seed says everything.
+/// A small generator (xorshift), so that a seed determines everything.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// A number below `below`.
+    /// Returns a number below `below`.
     pub(crate) fn next(&mut self, below: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -1,5 +1,6 @@
-//! What a heap does about how its memory is used: huge pages where it is dense, coarse places where it
-//! is sparse, nothing kept where nothing is to be kept. Judged by the calls that the system sees.
+//! Reactions of a heap to the use of its memory: huge pages where it is dense, coarse places where
+//! it is sparse, nothing retained where nothing should be. Judged by the calls that the system
+//! sees.
 #![cfg(any(target_os = "linux", target_os = "android"))]
 
 use std::alloc::Layout;
@@ -13,7 +14,7 @@ use crate::thread::local::Local;
 
 const MIB: usize = 1 << 20;
 const ARENA_BYTES: usize = 1 << 30;
-/// Beyond this huge pages are asked for.
+/// Bytes beyond which huge pages are requested.
 const ABOVE: usize = 8 * MIB;
 
 fn world(config: Config) -> World {
@@ -25,7 +26,7 @@ fn large(world: &World, bytes: usize) -> *mut u8 {
     block.expect("the system is willing").as_ptr()
 }
 
-/// A block whose every page was written.
+/// Allocates a block and writes every page.
 fn touched(world: &World, bytes: usize) -> Held {
     let layout = Layout::from_size_align(bytes, 16).unwrap();
     Held::new(large(world, bytes), layout, 0xff)
@@ -144,7 +145,8 @@ fn a_growth_looks_at_a_bounded_number_of_places() {
     world.end();
 }
 
-/// Replaces large blocks at random and writes their first bytes; how many pages that took.
+/// Replaces large blocks at random and writes their first bytes. Returns how many pages that
+/// touched.
 fn first_pages(world: &World, touch: impl Fn(*mut u8, usize)) -> usize {
     let mut random = Random(9);
     let mut slots = [None; 16];
@@ -198,7 +200,7 @@ fn a_free_makes_no_call_however_short_the_delay() {
         let world = world(config);
         let [first, second] = [touched(&world, 3 * MIB), touched(&world, 200_000)];
         free(&world, [(first.start, 3 * MIB)]);
-        // What is no block's start is refused, and nothing is taken from anybody.
+        // An address inside a block is refused, and no block is affected.
         let inside = second.start.wrapping_add(16 << 10);
         assert!(!world.verbs().process.free_large(inside, 100_000));
         assert_eq!(world.os.calls(Call::Discard), 0);
@@ -208,8 +210,8 @@ fn a_free_makes_no_call_however_short_the_delay() {
     }
 }
 
-/// A heap of so many MiB in blocks of a size, of which so many percent are touched, and more of others; whether it
-/// asks for huge pages when it grows on.
+/// Fills a heap with `(mib, size, percent)` parts: blocks of a size, of which a percentage is
+/// touched. Returns whether it requests huge pages when it grows further.
 fn asks_for_huge_pages(config: Config, parts: &[(usize, usize, usize)]) -> bool {
     let world = world(Config {
         huge_pages: HugePages::Above(1 << 20),
@@ -238,7 +240,7 @@ fn asks_for_huge_pages(config: Config, parts: &[(usize, usize, usize)]) -> bool 
 }
 
 const LARGE: usize = 256 << 10;
-/// A page has a link in it, so half of it is touched before anybody writes.
+/// A page has a link in it, so half of it is touched before the program writes.
 const SMALL: usize = 8 << 10;
 
 #[test]

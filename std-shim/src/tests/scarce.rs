@@ -1,4 +1,4 @@
-//! What small requests and frees fall back on when memory for a span or for a heap cannot be had.
+//! Fallbacks of small requests and frees when there is no memory for a span or for a heap.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -13,7 +13,7 @@ use crate::thread::local::Local;
 const GRANULE: usize = 16 << 10;
 const LAYOUT: Layout = Layout::new::<[u8; 2000]>();
 
-/// Takes all the memory there is; no more can be had from the system.
+/// Allocates all the memory there is; the system grants no more.
 fn fill(world: &World) -> Vec<NonNull<u8>> {
     world.os.limit(world.os.reserved_bytes(), usize::MAX);
     let process = world.verbs().process;
@@ -87,7 +87,7 @@ fn a_thread_that_can_have_no_heap_frees_to_the_owners_of_the_blocks() {
         }
         others.push(local);
     }
-    // One block of a span, and one that was given singly.
+    // One block of a span, and one that was allocated singly.
     free_large(verbs, filling.pop());
     let layout = Layout::new::<[u8; 5000]>();
     let single = verbs.alloc(&mut owner, layout, false);
@@ -115,7 +115,7 @@ fn a_thread_that_can_have_no_heap_frees_to_the_owners_of_the_blocks() {
 fn a_long_block_that_is_no_whole_pages_takes_no_addresses_with_it() {
     const BYTES: usize = 5_300_000;
     let os = Faulty::new(Plan::Willing);
-    // Less than the first arena is to have.
+    // Less than the configured first arena.
     os.limit(48 << 20, usize::MAX);
     let world = World::with(os, 1, 1, 64 << 20, &Config::BALANCED);
     let (verbs, mut local) = (world.verbs(), Local::new());

@@ -17,8 +17,8 @@ fn class() -> SizeClass {
     SizeClass::of(LAYOUT.size(), LAYOUT.align()).unwrap()
 }
 
-/// A random program of six threads of which so many have sets of their own; how many calls of each
-/// kind it made, and how often it got null.
+/// Runs a random program of six threads of which `primaries` have sets of their own. Returns how
+/// many calls of each kind it made, and how many null results.
 fn program(plan: Plan, seed: u64, primaries: usize, operations: usize) -> ([usize; CALLS], usize) {
     let mut world = World::new(plan, seed, 6);
     world.verbs().process.share_after(primaries);
@@ -58,7 +58,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Each has allocated one block.
+    /// Creates threads that have each allocated one block.
     fn new(primaries: usize, threads: usize) -> (Self, Vec<*mut u8>) {
         let world = World::new(Plan::Willing, 1, 1);
         world.verbs().process.share_after(primaries);
@@ -91,9 +91,9 @@ impl Crowd {
         self.threads[thread] = Local::new();
     }
 
-    /// Whose set a thread uses.
+    /// Returns the set that a thread uses.
     fn primary(&self, thread: usize) -> *const RemoteQueue {
-        // SAFETY: the thread's heap, which lives for ever.
+        // SAFETY: the thread's heap, which is never freed.
         let heap = unsafe { self.threads[thread].heap().as_ref() }.unwrap();
         // SAFETY: the thread owns it, and does nothing else now.
         unsafe { heap.with_primary(|remote_queue, _| remote_queue) }
@@ -186,7 +186,7 @@ fn a_bin_that_only_fills_grows_until_it_holds_what_the_policy_allows() {
     crowd.end(blocks);
 }
 
-/// Of four threads the first forks: a secondary heap was parked already, two have blocks at hand.
+/// Forks the first of four threads: a secondary heap was parked already, two have cached blocks.
 fn forked() -> (Crowd, Vec<*mut u8>) {
     let (mut crowd, blocks) = Crowd::new(1, 4);
     crowd.stop(3);

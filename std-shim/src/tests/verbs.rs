@@ -1,5 +1,5 @@
-//! What the tests do with a process heap: the verbs of the allocator for any [`Process`], layouts to
-//! ask for, and blocks that know what they hold.
+//! The verbs of the allocator for any [`Process`], layouts to request, and blocks with known
+//! contents.
 
 use std::alloc::Layout;
 use std::ptr;
@@ -12,7 +12,7 @@ use crate::process::Process;
 use crate::thread::end::Told;
 use crate::thread::local::Local;
 
-/// A layout that reaches every class, blocks without one, and blocks longer than an arena.
+/// Returns a layout: every class, blocks without one, and blocks longer than an arena come up.
 pub(super) fn some_layout(random: &mut Random) -> Layout {
     let size = match random.next(40) {
         0 => random.next(5 << 20) + 1,
@@ -31,8 +31,8 @@ pub(super) fn some_layout(random: &mut Random) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// Whether all bytes are `fill`: the first is, and each is as the one before, which one call of the
-/// C library tells.
+/// Returns whether all bytes are `fill`: the first is, and each equals the one before, by one call
+/// of the C library.
 pub(super) fn is_filled(bytes: &[u8], fill: u8) -> bool {
     let Some((first, rest)) = bytes.split_first() else {
         return true;
@@ -40,7 +40,7 @@ pub(super) fn is_filled(bytes: &[u8], fill: u8) -> bool {
     *first == fill && *rest == bytes[..rest.len()]
 }
 
-/// A block in the program's hands, filled with one byte.
+/// A block that the program holds, filled with one byte.
 pub(super) struct Held {
     pub(super) start: *mut u8,
     pub(super) layout: Layout,
@@ -69,11 +69,11 @@ impl Held {
     }
 }
 
-/// The verbs of the allocator, as `global_alloc.rs` has them, for any process and any thread's part.
+/// The verbs of the allocator, as in `global_alloc.rs`, for any process and any thread's part.
 #[derive(Clone, Copy)]
 pub(super) struct Verbs {
     pub(super) process: &'static Process<Below>,
-    /// Whether threads can be told of their end.
+    /// Whether the system reports the ends of threads.
     pub(super) key: bool,
 }
 
@@ -106,7 +106,7 @@ impl Verbs {
         block
     }
 
-    /// The thread's part, with a heap if there can be one.
+    /// Returns the thread's part, with a heap if there can be one.
     fn attach(self, local: &mut Local) -> &mut Local {
         if let Some(heap) = local.begin_attach(0, self.process) {
             let told = if self.key { Told::Yes } else { Told::Never };
@@ -130,7 +130,7 @@ impl Verbs {
         }
     }
 
-    /// Whether the block could be resized where it is.
+    /// Resizes a block in place. Returns whether that was possible.
     pub(super) fn resize(self, block: *mut u8, old: Layout, size: usize) -> bool {
         match (
             SizeClass::of(old.size(), old.align()),

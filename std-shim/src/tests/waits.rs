@@ -1,4 +1,5 @@
-//! Who holds a lock may be off the processor for long, and a system may allocate for what it is asked.
+//! Long waits: a lock's holder may be off the processor for long, and a system may allocate inside
+//! a call.
 
 use std::alloc::Layout;
 use std::sync::mpsc;
@@ -25,7 +26,7 @@ fn world() -> World {
     )
 }
 
-/// Long enough for a thread that waits to be seen waiting.
+/// Long enough for a waiting thread to be seen waiting.
 const LONG: Duration = Duration::from_secs(20);
 
 #[test]

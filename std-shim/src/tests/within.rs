@@ -1,4 +1,5 @@
-//! A limit on the memory of the process: what is idle makes room before the last part of it is reached. No tick helps.
+//! A limit on the memory of the process: idle memory makes room before its last part is reached.
+//! There are no ticks.
 
 use std::alloc::Layout;
 
@@ -13,7 +14,8 @@ const LIMIT: usize = 64 * MIB;
 const HOUR_MS: u64 = 3_600_000;
 const SIZES: [usize; 5] = [100, 20_000, 100_000, MIB, 3_000_000];
 
-/// Bytes that are used, or free and perhaps written, when they were most. The system began to count time an hour before.
+/// Returns the peak of the bytes that are used, or free and perhaps written. The clock starts at one
+/// hour.
 fn peak(os: Faulty, sizes: &[usize], live: usize) -> (usize, World) {
     os.pass(HOUR_MS);
     let world = World::with(os, 1, 1, 1 << 30, &Config::BALANCED);
@@ -65,8 +67,9 @@ fn small_blocks_that_were_freed_make_room_for_long_ones_before_the_limit_is_reac
     world.end();
 }
 
-/// Bytes in memory when they are most, of a program that frees half of its blocks at random and takes others of another
-/// length, again and again, and writes them. Of its long blocks 3 pages are exactly the length of one.
+/// Returns the peak of the resident bytes of a program that frees half of its blocks at random and
+/// allocates others of another length, again and again, and writes them. Of its long blocks 3 pages
+/// are exactly the length of one.
 fn most_resident(limit: Option<usize>, seed: usize, live: usize) -> usize {
     let os = Faulty::new(Plan::Willing);
     if let Some(limit) = limit {
@@ -156,7 +159,7 @@ fn a_limit_that_changes_is_seen_after_a_second() {
     let world = World::with(os, 1, 1, 1 << 30, &Config::BALANCED);
     let process = world.verbs().process;
     let idle = |bytes: usize| {
-        // More than is taken between two looks.
+        // More than is allocated between two checks.
         for _ in 0..8 {
             let block = process.alloc_large(bytes, 16).unwrap();
             assert!(process.free_large(block.as_ptr(), bytes));

@@ -1,4 +1,4 @@
-//! Memory that is promised to be zero, whatever was in it before and whatever the system refuses.
+//! Memory that must be zero, whatever it held before and whatever the system refuses.
 
 use std::alloc::Layout;
 
@@ -9,7 +9,7 @@ use super::faulty::{Call, Faulty, Plan};
 use super::verbs::{Held, Random, is_filled, some_layout};
 use crate::thread::local::Local;
 
-/// Plans under which memory stays dirty that was to be taken away, or is taken only in part.
+/// Plans under which memory stays dirty that should be discarded, or is discarded only in part.
 const PLANS: [Plan; 6] = [
     Plan::Willing,
     Plan::From(Call::Decommit, 1),
@@ -23,7 +23,7 @@ fn bytes(count: usize) -> Layout {
     Layout::from_size_align(count, 16).unwrap()
 }
 
-/// A world and one thread's part, with verbs that check.
+/// A world and one thread's part, with checking verbs.
 struct Zeroes {
     world: World,
     local: Local,
@@ -40,13 +40,13 @@ impl Zeroes {
         Self { world, local }
     }
 
-    /// A block full of ones, if there is memory.
+    /// Allocates a block filled with ones, if there is memory.
     fn dirty(&mut self, layout: Layout) -> Option<Held> {
         let start = self.world.verbs().alloc(&mut self.local, layout, false);
         (!start.is_null()).then(|| Held::new(start, layout, 0xff))
     }
 
-    /// A zeroed block, looked at and then filled with ones, if there is memory.
+    /// Allocates a zeroed block, checks it and fills it with ones, if there is memory.
     fn zeroed(&mut self, layout: Layout) -> Option<Held> {
         let start = self.world.verbs().alloc(&mut self.local, layout, true);
         if start.is_null() {
@@ -64,7 +64,7 @@ impl Zeroes {
             .free(&mut self.local, held.start, held.layout);
     }
 
-    /// Resizes in place, or gives the block back as it was.
+    /// Resizes in place, or returns the block unchanged.
     fn resize(&mut self, held: Held, size: usize) -> Held {
         let resized = self.world.verbs().resize(held.start, held.layout, size);
         let layout = if resized { bytes(size) } else { held.layout };
@@ -179,7 +179,7 @@ fn what_a_resize_cuts_off_or_took_in_is_zeroed_for_the_next_one() {
                 .map(|held| zeroes.resize(held, 150_000));
             let second = zeroes.zeroed(bytes(1 << 20));
             second.into_iter().for_each(|held| zeroes.free(held));
-            // Taken in: what lies behind the first one is written under its new length.
+            // Grown: memory behind the first block is written under its new length.
             let first = first.map(|held| zeroes.resize(held, 1_900_000));
             first.into_iter().for_each(|held| zeroes.free(held));
             let third = zeroes.zeroed(bytes(3 << 20));

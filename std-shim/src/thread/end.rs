@@ -1,10 +1,13 @@
-//! What runs when a thread ends: the system calls `end_of_thread`, once the thread has asked for that by the
-//! *exit key*. The thread's step ends, its heap is parked for the next thread, and the purger hears of what it left.
+//! The end of a thread: the system calls `end_of_thread` for each thread that has set the *exit
+//! key*. The thread's step ends, its heap is parked for the next thread, and the purger counts the
+//! memory it left.
 //!
-//! The key is made and forks are watched when the program or the library begins, on Linux, or at the first allocation
-//! before: then no free asks the C library for it, and fork handlers that the program registers run before the heap's
-//! takes its locks. No lock is held meanwhile, as the system may allocate. The library is pinned when it begins, never by
-//! an allocation: one that comes before belongs to a library that was loaded with the program and is never unloaded.
+//! On Linux the key is made and fork handlers are registered when the program or the library
+//! begins, or at the first allocation before: then no free asks the C library for it, and fork
+//! handlers that the program registers run before the heap's takes its locks. No lock is held while
+//! registering, as the system may allocate. The library is pinned when it begins, never by an
+//! allocation: an earlier allocation belongs to a library that was loaded with the program and is
+//! never unloaded.
 
 use core::cell::UnsafeCell;
 
@@ -23,8 +26,8 @@ const UNMADE: u32 = 0;
 const MAKING: u32 = 1;
 const MADE: u32 = 2;
 
-/// The key by which threads tell of their end. Written once, by whoever changes `state` to `MAKING`, and read once it
-/// is `MADE`.
+/// The key that reports the ends of threads. Written once, by the thread that changes `state` to
+/// `MAKING`, and read once it is `MADE`.
 struct ExitKey {
     state: AtomicU32,
     /// `None` if the system has no key left.
@@ -39,20 +42,20 @@ static EXIT_KEY: ExitKey = ExitKey {
     key: UnsafeCell::new(None),
 };
 
-/// Whether the system tells of a thread's end.
+/// Whether the system reports a thread's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Told {
     Yes,
     /// The system has no key left.
     Never,
-    /// Another thread makes the key just now.
+    /// Another thread is making the key.
     NotYet,
 }
 
-/// Makes the exit key if nobody has, and has forks wait for the heap's locks.
+/// Makes the exit key and registers the fork handlers, unless that was done.
 #[inline]
 pub(crate) fn prepare() {
-    // Relaxed: whoever reads the key looks again.
+    // Relaxed: `at_thread_exit` loads the state again with acquire before it reads the key.
     if EXIT_KEY.state.load(Ordering::Relaxed) == UNMADE {
         prepare_first();
     }
@@ -61,7 +64,7 @@ pub(crate) fn prepare() {
 #[cold]
 fn prepare_first() {
     let begins = (EXIT_KEY.state)
-        // Relaxed: nothing is read on the strength of it.
+        // Relaxed: no data is read after it.
         .compare_exchange(UNMADE, MAKING, Ordering::Relaxed, Ordering::Relaxed)
         .is_ok();
     if !begins {
@@ -69,7 +72,8 @@ fn prepare_first() {
     }
     watch_forks::<ProcessForks>();
     let key = make_key::<HeapOfThread>();
-    // SAFETY: this thread alone changed the state to MAKING, and nobody reads the key before it is MADE.
+    // SAFETY: this thread alone changed the state to MAKING, and nothing reads the key before it is
+    // MADE.
     unsafe { *EXIT_KEY.key.get() = key };
     // Release: the key is written.
     EXIT_KEY.state.store(MADE, Ordering::Release);
@@ -84,11 +88,12 @@ static BEGIN: extern "C" fn() = begin;
 #[cfg(all(target_os = "linux", not(miri)))]
 extern "C" fn begin() {
     prepare();
-    // Not by an allocation: the loader's functions may be those of a tool that allocates under a lock of its own.
+    // Not by an allocation: the loader's functions may be those of a tool that allocates under a
+    // lock of its own.
     pin_library();
 }
 
-/// Has the calling thread's end told.
+/// Requests a report of the calling thread's end.
 pub(super) fn at_thread_exit() -> Told {
     prepare();
     // Acquire: the key is written.
@@ -102,13 +107,13 @@ pub(super) fn at_thread_exit() -> Told {
     }
 }
 
-/// Has the calling thread's end told, with a heap or without.
+/// Requests a report of the calling thread's end, whether it gets a heap or not.
 pub(crate) fn tell_of_end() {
     attach_now();
     at_thread_exit();
 }
 
-/// What the calling thread has of the heap, when it ends.
+/// The calling thread's part of the heap, when the thread ends.
 struct HeapOfThread;
 
 impl ThreadEnds for HeapOfThread {

@@ -1,20 +1,21 @@
-//! [`Local`]: what one thread keeps at hand, and the slow paths of its verbs.
+//! [`Local`]: the heap state of one thread, and the slow paths of its verbs.
 //!
 //! ```text
 //!   Fresh ──a few slow paths──► Borrowing ──► Attached (has a heap, cache in use) ──thread ends──► Borrowing
 //! ```
-//! A thread is Borrowing while its last destructors run, and while the system is asked to tell of its end. It
-//! may allocate and free then: a heap is borrowed for each such call, so that nothing depends on the order
-//! of destructors, nothing is left behind, and a system that allocates for its answer does not come back here
-//! without end. A Fresh thread borrows a few times, too: what it does may be the last of its life, when nobody tells of
-//! its end any more.
+//! A thread is Borrowing while its last destructors run, and while the system is asked to report
+//! its end. It may allocate and free then: a heap is borrowed for each such call, so that nothing
+//! depends on the order of destructors, nothing leaks, and a system that allocates inside that
+//! request does not recurse here. A Fresh thread also borrows a few times: its call may be the last
+//! of its life, after its end was reported.
 //!
 //! # Invariants
-//! * LOCAL1 `cache` is that of the thread's heap if it is Attached and the heap is not hardened, else [`NO_CACHE`], in
-//!   which no block ever lies and which has no room, so that every verb takes its slow path.
-//! * LOCAL2 an Attached thread owns its heap (HEAP2) and will park it when it ends.
-//! * LOCAL3 `cache_of_frees` is `cache`, or [`NO_CACHE`] where some blocks have guard pages: a free with a layout then
-//!   takes its slow path, which looks at the address.
+//! * LOCAL1 `cache` is that of the thread's heap if it is Attached and the heap is not hardened,
+//!   otherwise [`NO_CACHE`], which is always empty and has no room, so that every verb takes its
+//!   slow path.
+//! * LOCAL2 an Attached thread owns its heap (HEAP2) and parks it when it ends.
+//! * LOCAL3 `cache_of_frees` is `cache`, or [`NO_CACHE`] where some blocks have guard pages: a free
+//!   with a layout then takes its slow path, which checks the address.
 
 use core::cell::UnsafeCell;
 use core::ptr;
@@ -28,47 +29,48 @@ use crate::os::Os;
 use crate::process::{PagesOf, Process, ThreadHeap};
 use crate::thread::end::Told;
 
-/// A thread that comes to a slow path empties its cache once in this time. A block that is freed into a cache and taken
-/// again from there stays where it is, so spans that the program needs no more would never become empty; from the
-/// spans it gets blocks of the one that was full last, and the others drain.
+/// Milliseconds after which a thread in a slow path flushes its cache again. A block that is freed
+/// into a cache and allocated from there stays where it is, so spans that the program no longer
+/// needs would never become empty; refilling from spans takes blocks of the one that was full last,
+/// and the others drain.
 const CACHE_MS: u64 = 128;
 
-/// Blocks of a cache that are given back in one slow path when it is emptied: each costs one or two cache misses, so
-/// together some 100 microseconds.
+/// Blocks of a cache that one slow path returns during a flush: each costs one or two cache misses,
+/// so together some 100 microseconds.
 const FLUSHED: usize = 1024;
 
-/// The cache of a thread that has none: read by all threads, written by nobody.
+/// A shared, always empty cache: read by all threads, never written.
 #[repr(transparent)]
 pub(crate) struct NoCache(UnsafeCell<ThreadCache>);
 
-// SAFETY: nobody writes (LOCAL1).
+// SAFETY: it is never written (LOCAL1).
 unsafe impl Sync for NoCache {}
 
-/// The cache of threads that have no heap.
+/// The cache of threads without a heap.
 pub(crate) static NO_CACHE: NoCache = NoCache(UnsafeCell::new(ThreadCache::nobodys()));
 
-/// What one thread keeps at hand. The fast paths read the first two fields and nothing else.
+/// The heap state of one thread. The fast paths read the first two fields and nothing else.
 #[repr(C)]
 pub(crate) struct Local {
     pub(crate) cache: *mut ThreadCache,
-    /// Where frees with a layout go (LOCAL3).
+    /// The cache that frees with a layout use (LOCAL3).
     pub(crate) cache_of_frees: *mut ThreadCache,
     /// The heap of an Attached thread, or null.
     heap: *const ThreadHeap,
     borrows: bool,
-    /// Whether its stack is being walked.
+    /// Whether the thread's stack is being walked.
     walking: bool,
-    /// The [`period`] in which the cache was emptied last, or began to be this thread's.
+    /// The [`period`] of the last flush, or in which the thread got the cache.
     period: u8,
-    /// How many of the last classes of the cache are still to be emptied.
+    /// Classes at the end of the cache that the current flush has not reached.
     unflushed: u8,
-    /// How often it asked for a heap and was to borrow one.
+    /// Calls that asked for a heap and borrowed one.
     loans: u8,
-    /// Frees with a layout since the cache was emptied for guard pages.
+    /// Frees with a layout since the last flush for guard pages.
     frees: u32,
 }
 
-/// Where the thread is in its life.
+/// A stage in the life of a thread.
 enum State {
     Fresh,
     Attached(&'static ThreadHeap),
@@ -76,7 +78,7 @@ enum State {
 }
 
 impl Local {
-    /// The local part of a thread that has not allocated yet.
+    /// Creates the state of a thread that has not allocated yet.
     pub(crate) const fn new() -> Self {
         Self {
             cache: NO_CACHE.0.get(),
@@ -92,7 +94,7 @@ impl Local {
     }
 
     fn state(&self) -> State {
-        // SAFETY: null, or a heap, which lives for ever.
+        // SAFETY: null, or a heap, which is never freed.
         match unsafe { self.heap.as_ref() } {
             Some(heap) => State::Attached(heap),
             None if self.borrows => State::Borrowing,
@@ -100,12 +102,12 @@ impl Local {
         }
     }
 
-    /// Says whether the thread's stack is being walked; whether it was.
+    /// Sets whether the thread's stack is being walked. Returns the previous value.
     pub(crate) fn set_walking(&mut self, walking: bool) -> bool {
         core::mem::replace(&mut self.walking, walking)
     }
 
-    /// Counts a free; whether it is the last of so many.
+    /// Counts a free. Returns true on every `of`-th.
     pub(crate) const fn counts_free(&mut self, of: u32) -> bool {
         self.frees += 1;
         let is_last = self.frees >= of;
@@ -115,7 +117,8 @@ impl Local {
         is_last
     }
 
-    /// Whether the block is one of the last that this thread freed. O(1), a few dozen accesses.
+    /// Returns whether the block is one of the last that this thread freed. O(1), a few dozen
+    /// accesses.
     pub(crate) fn has(&self, class: SizeClass, block: *mut u8) -> bool {
         let mut has = false;
         self.with_own(|_, _, cache| {
@@ -125,7 +128,7 @@ impl Local {
         has
     }
 
-    /// Finds a block when the bin is empty.
+    /// Allocates a block when the bin is empty.
     pub(crate) fn refill<O: Os>(
         &mut self,
         class: SizeClass,
@@ -146,8 +149,8 @@ impl Local {
         .flatten()
     }
 
-    /// Frees a block when its bin is full, or the thread has none; how many bytes went past the bin, those in it before
-    /// included.
+    /// Frees a block when its bin is full or the thread has none. Returns the bytes that went past
+    /// the bin, blocks moved out of it included.
     ///
     /// # Safety
     /// `block` is a block of this class, given up by the caller.
@@ -178,7 +181,7 @@ impl Local {
             passed + 1
         });
         let passed_blocks = passed_blocks.unwrap_or_else(|| {
-            // No memory for a heap of our own: the block's owner gets it.
+            // No memory for a heap of our own: the block goes to its owner.
             // SAFETY: the caller's block.
             unsafe { give_to_owner(block, process) };
             1
@@ -186,8 +189,8 @@ impl Local {
         passed_blocks * class.block_bytes()
     }
 
-    /// Begins to empty the cache where that is due, once in [`CACHE_MS`]. That of a hardened heap is not emptied: it
-    /// follows no link of which the block was not looked at.
+    /// Starts flushing the cache if that is due, once in [`CACHE_MS`]. A hardened heap's cache is
+    /// not flushed: it follows no link of a block that was not checked.
     fn begin_flush<O: Os>(&mut self, process: &Process<O>) {
         if process.tuning.is_hardened() {
             return;
@@ -198,10 +201,11 @@ impl Local {
         }
     }
 
-    /// Ends the thread: its heap goes to the pool with what lies in its cache, but for what it freed of others.
+    /// Ends the thread: its heap goes to the pool with the blocks in its cache, except those of
+    /// other heaps' spans.
     pub(crate) fn end<O: Os>(&mut self, process: &'static Process<O>) {
         let state = self.state();
-        // A hardened heap follows no link before it has looked at the block.
+        // A hardened heap follows no link before it has checked the block.
         if !process.tuning.is_hardened() {
             self.with_own(|owner, set, cache| {
                 // SAFETY: the set's own remote-free queue, and the cache that goes with it.
@@ -213,13 +217,13 @@ impl Local {
             ..Self::new()
         };
         if let State::Attached(heap) = state {
-            // SAFETY: the thread's own heap (LOCAL2), which it has no more.
+            // SAFETY: the thread's own heap (LOCAL2), no longer used by it.
             unsafe { process.park(heap) };
             process.purger.thread_ended();
         }
     }
 
-    /// Empties the cache and receives what others freed.
+    /// Flushes the cache and receives blocks that others freed.
     pub(crate) fn flush<O: Os>(&mut self, process: &'static Process<O>) {
         self.with_own(|owner, set, cache| {
             // SAFETY: the set's own remote-free queue, and the cache that goes with it.
@@ -227,8 +231,8 @@ impl Local {
         });
     }
 
-    /// Gives up some of what lies in the cache and the transfer caches behind it, for a block of so many bytes, if it is
-    /// their turn.
+    /// Flushes part of the cache and of the transfer caches behind it, for a block of `bytes`
+    /// bytes, if it is their turn.
     pub(crate) fn give_up<O: Os>(&mut self, bytes: usize, process: &'static Process<O>) {
         self.with_own(|owner, set, cache| {
             if set.has_turn() {
@@ -238,7 +242,7 @@ impl Local {
         });
     }
 
-    /// Runs `f` with the remote-free queue and set of an Attached thread, and its cache.
+    /// Runs `f` with the remote-free queue, the set and the cache of an Attached thread.
     fn with_own(&self, f: impl FnOnce(*const RemoteQueue, &mut SpanSet, &mut ThreadCache)) {
         if let State::Attached(heap) = self.state() {
             let run = |owner, set: &mut SpanSet| {
@@ -250,20 +254,21 @@ impl Local {
         }
     }
 
-    /// Blocks of a class that lie ready in this thread.
+    /// Returns the number of cached blocks of a class.
     pub(crate) fn ready_blocks(&self, class: SizeClass) -> usize {
         let mut blocks = 0;
         self.with_own(|_, _, cache| blocks = cache.len(class));
         blocks
     }
 
-    /// The heap of an attached thread, or null.
+    /// Returns the heap of an attached thread, or null.
     pub(crate) const fn heap(&self) -> *const ThreadHeap {
         self.heap
     }
 
-    /// A heap for a Fresh thread that asked `loans` times before, which is Borrowing until [`attach`](Self::attach);
-    /// `None` for other threads, or if there is no memory for a heap.
+    /// Adopts a heap for a Fresh thread that asked `loans` times before, which is Borrowing until
+    /// [`attach`](Self::attach). Returns `None` for other threads, or if there is no memory for a
+    /// heap.
     pub(crate) fn begin_attach<O: Os>(
         &mut self,
         loans: u8,
@@ -272,7 +277,7 @@ impl Local {
         let State::Fresh = self.state() else {
             return None;
         };
-        // The first thread is no late one.
+        // Does not apply to the first thread, which cannot be an ending one.
         if self.loans < loans && process.purger.has_threads() {
             self.loans += 1;
             return None;
@@ -282,8 +287,8 @@ impl Local {
         Some(heap)
     }
 
-    /// Makes the heap that `begin_attach` gave the thread's own, if the system tells of the thread's end.
-    /// Else the thread goes on Borrowing, or is Fresh again if the system may tell later.
+    /// Makes the heap of `begin_attach` the thread's own, if the system reports the thread's end.
+    /// Otherwise the thread goes on Borrowing, or is Fresh again if the system may report it later.
     pub(crate) fn attach<O: Os>(
         &mut self,
         heap: &'static ThreadHeap,
@@ -308,8 +313,8 @@ impl Local {
         }
     }
 
-    /// Runs `f` with the parts of the thread's heap and the cache that goes with it, of which some is emptied first if
-    /// that is due ([`CACHE_MS`]). `None` if there is no memory for a heap.
+    /// Runs `f` with the parts of the thread's heap and its cache, after flushing part of it if
+    /// that is due ([`CACHE_MS`]). Returns `None` if there is no memory for a heap.
     #[cold]
     #[inline(never)]
     fn with_parts<O: Os, R>(
@@ -320,7 +325,8 @@ impl Local {
         let mut pages = process.pages();
         let run = |heap: &'static ThreadHeap, unflushed: &mut u8| {
             let run = |owner, set: &mut SpanSet| {
-                // SAFETY: the caller owns the heap, whose lock is held, and uses its cache here only.
+                // SAFETY: the caller owns the heap, whose lock is held, and uses its cache only
+                // here.
                 let cache = unsafe { &mut *heap.cache() };
                 if *unflushed > 0 {
                     let (from, mut left) = (CLASSES - usize::from(*unflushed), FLUSHED);
@@ -346,7 +352,7 @@ impl Local {
     }
 }
 
-/// Which time of [`CACHE_MS`] it is.
+/// Returns the current period of [`CACHE_MS`].
 fn period(os: &impl Os) -> u8 {
     // It may wrap around.
     (os.coarse_ms() / CACHE_MS) as u8
@@ -361,7 +367,8 @@ unsafe fn give_to_owner<O: Os>(block: *mut u8, process: &'static Process<O>) {
     match pages.span_of(block) {
         // SAFETY: a block of this span, the caller's.
         Some(span) => unsafe { Span::give_remote(span.as_ptr(), Chain::one(block.cast())) },
-        // SAFETY: what lies in no span was given singly.
+        // SAFETY: a block outside all spans was allocated by `alloc_block`, and is the caller's to
+        // free.
         None => unsafe { pages.free_block(block) },
     }
 }

@@ -1,13 +1,14 @@
-//! What belongs to one thread: its part of the heap, how that begins and ends, and how a thread waits for locks.
+//! The state of one thread: its part of the heap, how that begins and ends, and how a thread waits
+//! for locks.
 //!
 //! # Files
-//! * `tls` where a thread's part lies, `local` what it is
+//! * `tls` the storage of a thread's part, `local` the part itself
 //! * `attach` the thread's first slow path · `end` what runs when a thread ends
 //! * `wait` how a thread waits for a lock
 //!
 //! The thread's part is a constant without a destructor, so it can be used at any moment of a
-//! thread's life, before `main` and inside destructors of other thread-local values too. When a
-//! thread ends the system tells (`end`).
+//! thread's life, before `main` and inside destructors of other thread-local values too. The system
+//! reports the end of a thread (`end`).
 
 mod attach;
 pub(crate) mod end;

@@ -6,25 +6,26 @@ use larder_core::sync::{AtomicU32, AtomicUsize, Ordering};
 use super::tls;
 use crate::os;
 
-/// Waits for a lock by spinning for a few microseconds, then by sleeping until the holder wakes a sleeper:
-/// the holder may have lost the processor, or be in a system call. `GROUP` says with which other locks a fork takes it.
+/// Waits for a lock by spinning for a few microseconds, then by sleeping until the holder wakes a
+/// sleeper: the holder may have lost the processor, or be in a system call. A fork takes the locks
+/// of one `GROUP` together.
 pub(crate) struct Sleep<const GROUP: usize = OF_HEAP>;
 
-/// The locks of the heap, and those of scopes: each group has fork handlers of its own.
+/// The groups of locks: those of the heap and those of scopes, each with its own fork handlers.
 pub(crate) const OF_HEAP: usize = 0;
 pub(crate) const OF_SCOPES: usize = 1;
 const GROUPS: usize = 2;
 
-/// How often a thread slept for a lock.
+/// Times that a thread slept for a lock.
 static SLEEPS: AtomicU32 = AtomicU32::new(0);
 
-/// By group, the thread that keeps its locks across a fork, told by the address of its thread-local part; 0 for none.
-/// Written by a thread that has all of them.
+/// By group, the thread that keeps its locks across a fork, identified by the address of its
+/// thread-local part; 0 for none. Written by a thread that holds all of them.
 static KEEPERS: [AtomicUsize; GROUPS] = [const { AtomicUsize::new(0) }; GROUPS];
 
 impl Sleep {
-    /// A number that changes whenever a thread sleeps for any lock, for whoever takes one again and
-    /// again and could keep the others out.
+    /// Returns a number that changes whenever a thread sleeps for any lock, for a thread that takes
+    /// a lock again and again and could starve others.
     pub(crate) fn count() -> u32 {
         // Relaxed: a hint.
         SLEEPS.load(Ordering::Relaxed)
@@ -32,15 +33,15 @@ impl Sleep {
 }
 
 impl<const GROUP: usize> Sleep<GROUP> {
-    /// Says that the calling thread keeps the group's locks from now on, for a fork, or is about to unlock them. It has
-    /// all of them.
+    /// Sets whether the calling thread keeps the group's locks, for a fork. Called with all of them
+    /// held, after locking and before unlocking.
     pub(crate) fn keep_locks(keeps: bool) {
         let thread = if keeps { this_thread() } else { 0 };
         // Relaxed: only the thread itself finds its own address here, and locks order the rest.
         Self::keeper().store(thread, Ordering::Relaxed);
     }
 
-    /// Whether the calling thread keeps the group's locks.
+    /// Returns whether the calling thread keeps the group's locks.
     fn keeps_locks() -> bool {
         Self::keeper().load(Ordering::Relaxed) == this_thread()
     }
@@ -50,7 +51,7 @@ impl<const GROUP: usize> Sleep<GROUP> {
     }
 }
 
-/// A number that no other running thread has.
+/// Returns a number that no other running thread has.
 fn this_thread() -> usize {
     tls::local().addr()
 }

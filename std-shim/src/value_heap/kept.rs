@@ -3,8 +3,8 @@
 //! # Invariants
 //! * KEPT1 every span of the heap but the one in `fresh` is in the list of spans, which runs through
 //!   [`Span::neighbours`]. They have no owner.
-//! * KEPT2 every large block has a [`Large`] behind its bytes, at the next multiple of its alignment,
-//!   and all of those are one list.
+//! * KEPT2 every large block has a [`Large`] behind its bytes, at the next multiple of its
+//!   alignment, and all of those form one list.
 
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -13,7 +13,7 @@ use larder_core::small::{Fresh, Pages, SizeClass, Span, SpanMemory};
 
 use crate::process::{PROCESS, span_bytes};
 
-/// What a heap got from the arenas.
+/// The memory that a heap got from the arenas.
 pub(super) struct Kept {
     spans: *mut Span,
     /// A span whose record is not written yet.
@@ -28,18 +28,18 @@ struct Large {
     prev: *mut Large,
     next: *mut Large,
     block: *mut u8,
-    /// Length of the block with this.
+    /// Length of the block with this trailer.
     bytes: usize,
 }
 
 impl Large {
-    /// Where the trailer of a block lies, in bytes from its start, and the length of both.
+    /// Returns the offset of a block's trailer, and the length of both.
     fn place(bytes: usize) -> Option<(usize, usize)> {
         let at = bytes.checked_next_multiple_of(align_of::<Self>())?;
         Some((at, at.checked_add(size_of::<Self>())?))
     }
 
-    /// The trailer of a block of `bytes` bytes.
+    /// Returns the trailer of a block of `bytes` bytes.
     fn of(block: NonNull<u8>, bytes: usize) -> *mut Self {
         let at = bytes.next_multiple_of(align_of::<Self>());
         block.as_ptr().wrapping_add(at).cast()
@@ -55,7 +55,7 @@ impl Kept {
         large_bytes: 0,
     };
 
-    /// Large blocks, and their bytes with their trailers.
+    /// Returns the number of large blocks, and their bytes with their trailers.
     pub(super) const fn large(&self) -> (u64, u64) {
         (self.large_blocks, self.large_bytes)
     }
@@ -81,7 +81,7 @@ impl Kept {
     /// Takes a span out of the list.
     ///
     /// # Safety
-    /// It is in it.
+    /// The span is in the list.
     unsafe fn unlink_span(&mut self, span: *mut Span) {
         // SAFETY: listed spans are ours and without an owner (KEPT1).
         let (prev, next) = unsafe { Span::neighbours(span) };
@@ -101,7 +101,7 @@ impl Kept {
         }
     }
 
-    /// A block without a class.
+    /// Allocates a block without a class.
     pub(super) fn alloc_large(&mut self, layout: Layout) -> Option<Fresh> {
         let (_, bytes) = Large::place(layout.size())?;
         let align = layout.align().max(align_of::<Large>());
@@ -114,10 +114,10 @@ impl Kept {
         })
     }
 
-    /// Zeroes what is not known to be zero of a large block that was given just now.
+    /// Zeroes the parts of a newly allocated large block that are not known to be zero.
     ///
     /// # Safety
-    /// The block is the caller's and that long.
+    /// The block is the caller's and `bytes` long.
     pub(super) unsafe fn zero_large(block: NonNull<u8>, bytes: usize) {
         // SAFETY: the block is the caller's and that long; the trailer lies behind.
         unsafe { PROCESS.zero_large(block.as_ptr(), bytes) };
@@ -148,12 +148,12 @@ impl Kept {
         self.large_bytes += bytes as u64;
     }
 
-    /// Takes a block out of the list; its length with the trailer.
+    /// Takes a block out of the list. Returns its length with the trailer.
     ///
     /// # Safety
     /// The block is ours, with a trailer behind `bytes` bytes.
     unsafe fn unlink_large(&mut self, block: NonNull<u8>, bytes: usize) -> usize {
-        // SAFETY: KEPT2.
+        // SAFETY: KEPT2: the block has a trailer there.
         let Large {
             prev, next, bytes, ..
         } = unsafe { Large::of(block, bytes).read() };
@@ -171,17 +171,17 @@ impl Kept {
         bytes
     }
 
-    /// Takes a large block back.
+    /// Frees a large block.
     ///
     /// # Safety
-    /// It is one of ours, of this layout, given up by the caller.
+    /// The block is one of ours, of this layout, given up by the caller.
     pub(super) unsafe fn free_large(&mut self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: one of our blocks, of this layout, so it is linked (KEPT2).
         let bytes = unsafe { self.unlink_large(block, layout.size()) };
         PROCESS.free_large(block.as_ptr(), bytes);
     }
 
-    /// Changes a large block's length in place; whether that was possible.
+    /// Resizes a large block in place. Returns whether that was possible.
     ///
     /// # Safety
     /// The block is one of ours, of the old layout.
@@ -203,14 +203,14 @@ impl Kept {
         resized
     }
 
-    /// Gives everything back to the arenas.
+    /// Frees all spans and large blocks.
     ///
     /// # Safety
     /// No block of the heap is used any more, and neither is the heap's set.
     pub(super) unsafe fn free_all(&mut self) {
         let mut span = self.spans;
         while !span.is_null() {
-            // SAFETY: KEPT1.
+            // SAFETY: KEPT1: a listed span has neighbours, and is ours.
             let (_, next) = unsafe { Span::neighbours(span) };
             // SAFETY: one of our spans (KEPT1), of which no block is used.
             unsafe { PROCESS.pages().free_span(span) };
@@ -218,7 +218,7 @@ impl Kept {
         }
         let mut large = self.larges;
         while !large.is_null() {
-            // SAFETY: KEPT2; read before its memory is given back.
+            // SAFETY: KEPT2: a listed trailer, read before its memory is freed.
             let Large {
                 next, block, bytes, ..
             } = unsafe { large.read() };
@@ -252,7 +252,7 @@ unsafe impl Pages for Kept {
         PROCESS.pages().span_of(block)
     }
 
-    /// None: what is given singly could not be found again.
+    /// Returns `None`: a block without a span could not be found again.
     fn alloc_block(&mut self, _: usize, _: usize) -> Option<NonNull<u8>> {
         None
     }

@@ -4,16 +4,16 @@
 //!   &Heap ── cache ── spans ─► kept list ┐
 //!        └───────── large ──► kept list ┴── the arenas of the process
 //! ```
-//! A heap as a value has size classes, a cache and spans as a thread's heap has, for nobody else: no remote-free queue, no transfer caches,
-//! no lock but the arenas' own.
+//! A heap as a value has size classes, a cache and spans like a thread's heap, but alone: no
+//! remote-free queue, no transfer caches, no lock but the arenas' own.
 //!
 //! # Files
-//! * `kept` the spans and large blocks of a heap, so that all can go back at once
+//! * `kept` the spans and large blocks of a heap, for freeing all at once
 //!
 //! # Invariants
-//! * VALUE1 the contents are reached by one thread at a time and by no call inside another: the value is
-//!   not `Sync`, and nothing here calls the program.
-//! * VALUE2 a block borrows the heap, so none is in use once it is dropped or reset.
+//! * VALUE1 the contents are reached by one thread at a time and by no call inside another: the
+//!   value is not `Sync`, and nothing here calls the program.
+//! * VALUE2 a block borrows the heap, so none is in use once the heap is dropped or reset.
 //! * VALUE3 small blocks come from spans without an owner (KEPT1), large ones carry a trailer (KEPT2).
 
 mod kept;
@@ -34,10 +34,10 @@ use crate::process::span_bytes;
 use crate::thread::end::prepare;
 use kept::Kept;
 
-/// A heap of its own, whose blocks are all freed when it is dropped.
+/// A separate heap, whose blocks are all freed when it is dropped.
 ///
-/// `&Heap` is an [`Allocator`] of `allocator-api2` 0.2, so collections that know that crate live in it.
-/// The memory is the process's, from the same arenas as [`Larder`](crate::Larder)'s, whatever the
+/// `&Heap` is an [`Allocator`] of `allocator-api2` 0.2, so collections that support that crate can
+/// use it. Its memory comes from the same arenas as [`Larder`](crate::Larder)'s, whatever the
 /// program's global allocator is.
 ///
 /// ```
@@ -62,7 +62,7 @@ use kept::Kept;
 /// assert_eq!(*boxed, 5);
 /// ```
 ///
-/// One thread uses it at a time: it may be sent to another, and not shared.
+/// One thread uses a heap at a time: it is `Send` and not `Sync`.
 ///
 /// ```compile_fail
 /// fn assert_sync<T: Sync>() {}
@@ -71,30 +71,30 @@ use kept::Kept;
 ///
 /// # Cost
 /// A small block (up to 128 KiB) costs a few instructions, without a thread-local and without a
-/// lock; every few dozen of them, work on a span; every 64 KiB, a search in the arenas behind a lock.
-/// A larger block costs that search each time, and 16 KiB more where its size fills its granules.
-/// [`reset`](Self::reset) and drop cost O(spans + large blocks), whatever was allocated; what is
-/// inside is not dropped. The value itself is about 6 KiB: let it stand still.
+/// lock; every few dozen of them, work on a span; every 64 KiB, a search in the arenas behind a
+/// lock. A larger block costs that search each time, and 16 KiB more where its size fills its
+/// granules. [`reset`](Self::reset) and drop cost O(spans + large blocks), whatever was allocated;
+/// values in the blocks are not dropped. The heap value itself is about 6 KiB: avoid moving it.
 ///
-/// In [`Larder::stats`](crate::Larder::stats) all that a heap holds counts as large and live.
+/// In [`Larder::stats`](crate::Larder::stats) all memory of a heap counts as large and live.
 pub struct Heap(UnsafeCell<Contents>);
 
 // SAFETY: the spans, blocks and lists move with the value (VALUE1), and arenas may be used by any thread.
 unsafe impl Send for Heap {}
 
-/// What a [`Heap`] holds, in bytes where the name says so.
+/// The memory of a [`Heap`], in bytes where the name ends so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct HeapStats {
-    /// Blocks in the program's hands, as granted.
+    /// Blocks that the program holds, as granted.
     pub live_bytes: u64,
-    /// Of them, blocks above 128 KiB or with a coarse alignment.
+    /// The part of `live_bytes` in blocks above 128 KiB or with a coarse alignment.
     pub large_bytes: u64,
-    /// How many those are.
+    /// Number of those blocks.
     pub large_blocks: u64,
     /// Pages cut into blocks of one class, used or not.
     pub span_bytes: u64,
-    /// How many runs of them there are.
+    /// Number of spans.
     pub spans: u64,
 }
 
@@ -191,10 +191,10 @@ impl Contents {
     }
 }
 
-/// Looks for memory again once what lies idle in the process has come back.
+/// Calls `find` again after reclaiming idle memory of the process.
 fn with_retry(bytes: usize, mut find: impl FnMut() -> Option<Fresh>) -> Option<Fresh> {
     static WATCHED: AtomicU8 = AtomicU8::new(0);
-    // Whoever uses arenas has forks wait for their locks. Relaxed: to ask twice does no harm.
+    // A user of arenas needs their locks taken at forks. Relaxed: preparing twice does no harm.
     if WATCHED.load(Ordering::Relaxed) == 0 {
         prepare();
         WATCHED.store(1, Ordering::Relaxed);
@@ -206,13 +206,13 @@ fn with_retry(bytes: usize, mut find: impl FnMut() -> Option<Fresh>) -> Option<F
 }
 
 impl Heap {
-    /// A heap that holds nothing yet.
+    /// Creates an empty heap.
     pub const fn new() -> Self {
         Self(UnsafeCell::new(Contents::EMPTY))
     }
 
-    /// Frees every block at once; nothing can be borrowed from the heap any more. O(spans + large
-    /// blocks). The memory is the process's again, for whoever asks next.
+    /// Frees every block at once; the borrow checker rejects later uses of them. O(spans + large
+    /// blocks). The memory returns to the process, for any later allocation.
     ///
     /// ```compile_fail
     /// let mut heap = larder::Heap::new();
@@ -222,21 +222,21 @@ impl Heap {
     /// ```
     pub fn reset(&mut self) {
         let inner = self.0.get_mut();
-        // SAFETY: VALUE2.
+        // SAFETY: VALUE2: the mutable borrow shows that no block is in use.
         unsafe { inner.kept.free_all() };
         *inner = Contents::EMPTY;
     }
 
-    /// What it holds. O(classes), exact.
+    /// Returns the numbers of the heap. O(classes), exact.
     pub fn stats(&self) -> HeapStats {
-        // SAFETY: VALUE1.
+        // SAFETY: VALUE1: no other call uses the contents now.
         unsafe { &*self.0.get() }.stats()
     }
 
     /// Runs `f` with the contents.
     #[inline(always)]
     fn with<R>(&self, f: impl FnOnce(&mut Contents) -> R) -> R {
-        // SAFETY: VALUE1: the closures of this file do not come back here.
+        // SAFETY: VALUE1: the closures of this file do not call this again.
         f(unsafe { &mut *self.0.get() })
     }
 
@@ -244,7 +244,7 @@ impl Heap {
         self.with(|inner| inner.alloc(layout)).ok_or(AllocError)
     }
 
-    /// Whether a block can have its new layout where it is.
+    /// Resizes a block in place. Returns whether that was possible.
     ///
     /// # Safety
     /// The conditions of [`Allocator::grow`] or [`Allocator::shrink`]: `block` is the caller's, with `old`.
@@ -261,7 +261,7 @@ impl Heap {
         }
     }
 
-    /// A block of the new layout with the contents of the old one, which is freed.
+    /// Moves the contents of a block to one of the new layout, and frees the old one.
     ///
     /// # Safety
     /// The conditions of [`Allocator::grow`] or [`Allocator::shrink`]: `block` is the caller's, with `old`.
@@ -287,7 +287,7 @@ impl Heap {
     }
 }
 
-/// What stands for a block without bytes: no memory.
+/// Returns a block without bytes: no memory.
 const fn nothing(layout: Layout) -> NonNull<[u8]> {
     // An alignment is never 0.
     let place = match NonNull::new(ptr::without_provenance_mut(layout.align())) {
@@ -317,10 +317,10 @@ unsafe impl Allocator for &Heap {
         }
         let fresh = self.fresh(layout)?;
         if SizeClass::of(layout.size(), layout.align()).is_none() {
-            // SAFETY: given to us just now, that long.
+            // SAFETY: allocated just now, that long.
             unsafe { Kept::zero_large(fresh.block, layout.size()) };
         } else if !fresh.clean {
-            // SAFETY: given to us just now, at least that long.
+            // SAFETY: allocated just now, at least that long.
             unsafe { fresh.block.write_bytes(0, layout.size()) };
         }
         Ok(NonNull::slice_from_raw_parts(fresh.block, layout.size()))
@@ -382,7 +382,7 @@ impl Default for Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: VALUE2.
+        // SAFETY: VALUE2: a dropped heap has no borrowed block.
         unsafe { self.0.get_mut().kept.free_all() };
     }
 }

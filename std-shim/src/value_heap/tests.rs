@@ -1,4 +1,4 @@
-//! Heaps beside a plain model: every byte of every block, and what the process holds afterwards.
+//! Heaps beside a plain model: every byte of every block, and the process's memory afterwards.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use super::*;
 use crate::process::PROCESS;
 use crate::tests::random::Random;
 
-/// Bytes of all arenas that are in use: nobody else in this program uses the process's.
+/// Returns the used bytes of all arenas: no other code in this program uses the process's heap.
 fn used_bytes() -> u64 {
     PROCESS.arenas().map(|arena| arena.numbers().0).sum()
 }
 
-/// One test at a time: what the arenas hold is compared.
+/// Waits for a test's turn: the bytes of the arenas are compared, so one test runs at a time.
 fn turn() -> std::sync::MutexGuard<'static, ()> {
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
     TURN.lock()
@@ -59,7 +59,7 @@ fn check(addr: usize, block: &Held) {
     );
 }
 
-/// Enters a block in the model, which must be as asked and lie on no other; fills it.
+/// Enters a block in the model, which must be as requested and overlap no other; fills it.
 fn enter(model: &mut BTreeMap<usize, Held>, block: NonNull<[u8]>, layout: Layout, value: u8) {
     let addr = block.cast::<u8>().as_ptr().expose_provenance();
     assert!(addr.is_multiple_of(layout.align()) && block.len() == layout.size());
@@ -182,8 +182,8 @@ fn random_blocks_are_whole_and_all_memory_comes_back() {
     }
 }
 
-/// Frees every other span's blocks, so that the list of spans loses members in its middle; then the
-/// rest, or forgets it.
+/// Frees every other span's blocks, so that the list of spans loses members in its middle; then
+/// frees the rest, or forgets it.
 fn free_every_other_span(forget_the_rest: bool) {
     let before = used_bytes();
     let heap = Heap::new();

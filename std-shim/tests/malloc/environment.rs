@@ -35,7 +35,7 @@ const VARIABLES: [(&str, &[&str], &str); 10] = [
     (
         "LARDER_GUARD",
         &["1", "1000", "4294967295", "never"],
-        "of how many blocks one, or never",
+        "a number above 0, or never",
     ),
     ("LARDER_GUARD_FAULTS", &["yes", "no"], "yes or no"),
 ];
@@ -65,7 +65,7 @@ fn values_that_are_understood_are_not_spoken_of() {
 fn a_value_that_is_not_understood_is_said_once_and_changes_nothing() {
     let program = compile(PROGRAM, System);
     let expected = run_with(&program, System, &[]);
-    let line = |name, values| format!("larder: {name} is ignored: it may say {values}\n");
+    let line = |name, values| format!("larder: {name} is ignored: it must be {values}\n");
     for (name, _, values) in VARIABLES {
         for bad in BAD {
             let end = run_with(&program, Preloaded, &[(name, bad)]);

@@ -15,7 +15,7 @@ const OTHER_LAYOUT: &str =
     "larder: freed a block with another layout than it was allocated with: 0x";
 const PAST: &str = "larder: wrote past the end of a block: 0x";
 const BEFORE: &str = "larder: wrote before the start of a block: 0x";
-const BENT: &str = "larder: wrote to free memory, so that it would be given again: 0x";
+const BENT: &str = "larder: wrote to free memory, which would be allocated twice: 0x";
 const AFTER: &str = "larder: wrote to a block that was freed: 0x";
 
 /// Each misuse with what is said of it, and whether the address is the block's own.

@@ -57,7 +57,7 @@ fn nothing_is_said_where_nobody_asks() {
         ("no", ""),
         (
             "exit",
-            "larder: LARDER_STATS is ignored: it may say yes or no\n",
+            "larder: LARDER_STATS is ignored: it must be yes or no\n",
         ),
     ] {
         assert_eq!(with_stats(Preloaded, "balanced", stats).complaints(), said);

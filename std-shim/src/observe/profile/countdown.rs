@@ -1,4 +1,4 @@
-//! When a thread samples next, and sections in which it does not.
+//! The countdown to a thread's next sample, and sections without samples.
 //!
 //! The thread-local is a constant without a destructor. In a section without samples the
 //! countdown stands at the largest number, so the fast path needs no other test.
@@ -13,9 +13,9 @@ use super::{Sample, SampleHook};
 use crate::safety::check;
 
 struct Countdown {
-    /// Bytes up to the next point, that one included; 0 before the first one was drawn.
+    /// Bytes up to the next point, inclusive; 0 before the first one was drawn.
     left: Cell<usize>,
-    /// Not null in a section without samples: what waits for its end.
+    /// Not null in a section without samples: samples to report at its end.
     pending: Cell<*const Pending>,
     random: Cell<u64>,
 }
@@ -26,15 +26,15 @@ thread_local! {
     };
 }
 
-/// What is told at the end of a section without samples.
+/// Samples to report at the end of a section without samples.
 struct Pending {
     entries: [Cell<Option<(SampleHook, Sample)>>; 16],
 }
 
-/// Set in a forked child, where hooks could wait for locks of threads that are not there.
+/// Set in a forked child, where hooks could wait for locks of threads that do not exist there.
 static FORKED: AtomicU32 = AtomicU32::new(0);
 
-/// Counts an allocation; `false` if a point may lie in it.
+/// Counts an allocation. Returns `false` if a point may lie in it.
 #[inline(always)]
 pub(super) fn passes(bytes: usize) -> bool {
     LOCAL.with(|local| {
@@ -47,7 +47,7 @@ pub(super) fn passes(bytes: usize) -> bool {
     })
 }
 
-/// Whether a point lies in an allocation that did not pass; draws the next one.
+/// Returns whether a point lies in an allocation that did not pass. Draws the next one.
 pub(super) fn is_due(bytes: usize, mean_bytes: u64) -> bool {
     LOCAL.with(|local| {
         let first = local.left.get() == 0;
@@ -57,7 +57,7 @@ pub(super) fn is_due(bytes: usize, mean_bytes: u64) -> bool {
     })
 }
 
-/// Bytes up to the next point, that one included.
+/// Draws the bytes up to the next point, inclusive.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -78,7 +78,7 @@ fn draw(local: &Countdown, mean_bytes: u64) -> usize {
     (gap.ceil() as usize).max(1)
 }
 
-/// A number for each thread, never 0; also once has forks watched.
+/// Returns a number for each thread, never 0. Registers the fork handler at the first call.
 #[cold]
 fn seed() -> u64 {
     static WATCHED: Once = Once::new();
@@ -102,7 +102,7 @@ extern "C" fn forked() {
     FORKED.store(1, Ordering::Relaxed);
 }
 
-/// How many blocks of this size a sampled one stands for.
+/// Returns the number of blocks of this size that a sampled one stands for.
 pub(super) fn weight(bytes: u64, mean_bytes: u64) -> f64 {
     if mean_bytes == 0 {
         return 1.0;
@@ -111,8 +111,8 @@ pub(super) fn weight(bytes: u64, mean_bytes: u64) -> f64 {
     1.0 / sampled
 }
 
-/// Tells a hook, now or at the end of the section without samples; `false` if there is no room to
-/// wait.
+/// Calls a hook, now or at the end of the section without samples. Returns `false` if there is no
+/// room to defer it.
 pub(super) fn tell(hook: SampleHook, sample: Sample) -> bool {
     if FORKED.load(Ordering::Relaxed) != 0 {
         return true;
@@ -153,7 +153,7 @@ struct Section<'a> {
 
 impl Drop for Section<'_> {
     fn drop(&mut self) {
-        // Hooks may free more; nothing they allocate is sampled, so that ends.
+        // Hooks may free more; their own allocations are not sampled, so the loop ends.
         while let Some((hook, sample)) = self.pending.entries.iter().find_map(Cell::take) {
             call(hook, &sample);
         }
@@ -162,10 +162,10 @@ impl Drop for Section<'_> {
     }
 }
 
-/// Runs `f` without taking samples of what this thread allocates. Frees of sampled blocks are told
+/// Runs `f` without sampling the allocations of this thread. Frees of sampled blocks are reported
 /// to their hooks at the end, up to 16; more are dropped and counted.
 ///
-/// For code that holds a lock which a hook wants too.
+/// For code that holds a lock which a hook takes, too.
 pub fn unsampled<R>(f: impl FnOnce() -> R) -> R {
     LOCAL.with(|local| {
         if !local.pending.get().is_null() {

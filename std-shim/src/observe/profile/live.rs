@@ -1,8 +1,8 @@
-//! [`LiveSamples`]: the samples that live, with the stacks they were allocated from.
+//! [`LiveSamples`]: the live samples, with the stacks that allocated them.
 //!
 //! Stacks are walked by the unwinder alone, without a lock. The standard library's backtraces take
 //! one that is also held while a backtrace is printed, which allocates: a sample taken there would
-//! wait for its own thread.
+//! deadlock.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Sample, SampleEvent, unsampled};
 
-/// Frames that are kept of a stack.
+/// Frames recorded of a stack.
 const FRAMES: usize = 64;
 
 /// The samples of a [`Profiled`](crate::Profiled) program that are not freed yet.
@@ -43,11 +43,11 @@ struct Live {
     frames: Box<[usize]>,
 }
 
-/// What the live samples stand for.
+/// The totals that the live samples stand for.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 #[non_exhaustive]
 pub struct SampleTotals {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
     /// Blocks that they stand for.
     pub blocks: f64,
@@ -56,7 +56,7 @@ pub struct SampleTotals {
 }
 
 impl LiveSamples {
-    /// None yet.
+    /// Creates an empty set.
     pub const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()))
     }
@@ -65,8 +65,8 @@ impl LiveSamples {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the hook does with each sample. O(frames), O(log samples), behind a lock; the stack has
-    /// up to 64 frames.
+    /// Records a sample; called by the hook. O(frames), O(log samples), behind a lock; the stack
+    /// has up to 64 frames.
     pub fn note(&self, sample: &Sample) {
         match sample.event {
             SampleEvent::Allocated => {
@@ -83,7 +83,7 @@ impl LiveSamples {
         }
     }
 
-    /// What they stand for together. O(samples).
+    /// Returns the totals of the samples. O(samples).
     pub fn totals(&self) -> SampleTotals {
         unsampled(|| {
             let mut totals = SampleTotals::default();
@@ -96,12 +96,12 @@ impl LiveSamples {
         })
     }
 
-    /// Writes the bytes that live by the stack they were allocated from, a line for each: the
-    /// functions from the outermost, with `;` between, a space and the bytes, as flame graphs
-    /// are made from. Slow: every function's name is looked up in the program's file.
+    /// Writes the live bytes by the stack that allocated them, a line for each: the functions from
+    /// the outermost, separated by `;`, a space and the bytes, as flame graphs are made from. Slow:
+    /// every function's name is looked up in the program's file.
     ///
     /// # Errors
-    /// What `out` says.
+    /// If `out` fails.
     pub fn write_folded(&self, out: &mut impl Write) -> io::Result<()> {
         unsampled(|| {
             let mut stacks = BTreeMap::new();
@@ -130,20 +130,21 @@ impl LiveSamples {
     }
 }
 
-/// The return addresses of the calling thread's stack.
+/// Returns the return addresses of the calling thread's stack.
 fn walk() -> Box<[usize]> {
     let mut frames = Vec::with_capacity(FRAMES);
     let keep = |frame: &backtrace::Frame| {
-        // Where a thread begins some unwinders see a frame of nobody's.
+        // At the start of a thread some unwinders report an empty frame.
         frames.extend(Some(frame.ip().addr()).filter(|&ip| ip != 0));
         frames.len() < FRAMES
     };
-    // SAFETY: the unwinder may be used by several threads at once; only Windows' may not.
+    // SAFETY: several threads may use the unwinder at once; only Windows' forbids that.
     unsafe { backtrace::trace_unsynchronized(keep) };
     frames.into_boxed_slice()
 }
 
-/// The functions at a return address, more than one where calls were inlined, the innermost first.
+/// Returns the functions at a return address, more than one where calls were inlined, the innermost
+/// first.
 pub(crate) fn names_of(frame: usize) -> Vec<String> {
     let mut names = Vec::new();
     backtrace::resolve(call_of(frame), |symbol| {
@@ -157,17 +158,17 @@ pub(crate) fn names_of(frame: usize) -> Vec<String> {
     names
 }
 
-/// The call that ends where a return address begins.
+/// Returns an address inside the call before a return address.
 fn call_of(frame: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(frame.wrapping_sub(1))
 }
 
-/// Whether a return address lies in a function of the allocator's, not of a caller of it: by the file where the debug
-/// information has that, since it may have the name without its path.
+/// Returns whether a return address lies in a function of the allocator, not of a caller: by the
+/// file where the debug information has it, since it may have the name without its path.
 pub(crate) fn is_in_allocator(frame: usize) -> bool {
     let sources = file!().strip_suffix("observe/profile/live.rs");
     let mut is_ours = false;
-    // The last one is the function that the others are inlined in.
+    // The last symbol is the function that the others are inlined in.
     backtrace::resolve(call_of(frame), |symbol| {
         let file = symbol.filename().and_then(Path::to_str).zip(sources);
         let name = symbol.name().map(|name| format!("{name:#}"));
@@ -177,7 +178,7 @@ pub(crate) fn is_in_allocator(frame: usize) -> bool {
     is_ours
 }
 
-/// Whether a function is the allocator's, not a caller of it.
+/// Returns whether a function is the allocator's, not a caller's.
 fn is_allocator(name: &str) -> bool {
     ["larder::", "<larder::", "__rust", "__rg_", "backtrace::"]
         .iter()
@@ -185,7 +186,7 @@ fn is_allocator(name: &str) -> bool {
         || name.contains("::__rust_")
 }
 
-/// A stack as one line, without the allocator's own functions.
+/// Returns a stack as one line, without the allocator's own functions.
 fn folded(names: &[&str]) -> String {
     // Only near the allocation: a program may call this library further out.
     let inner = names.iter().take(24).rposition(|name| is_allocator(name));

@@ -1,8 +1,10 @@
-//! Which live blocks were sampled: a table of addresses without a lock.
+//! Marks of sampled live blocks: a table of addresses without a lock.
 //!
 //! # Invariants
-//! * PROF1 a place that is not 0 belongs to whoever holds the block at that address: nobody else empties it.
-//! * PROF2 the number beside a place is written by who filled it, before anybody else has the block.
+//! * PROF1 a place that is not 0 belongs to the holder of the block at that address: no other
+//!   thread empties it.
+//! * PROF2 the number beside a place is written by the thread that filled it, before any other
+//!   thread has the block.
 
 use larder_core::sync::{AtomicU64, AtomicUsize, Ordering};
 
@@ -18,7 +20,7 @@ static ADDRS: [Bucket; BUCKETS] =
 static IDS: [[AtomicU64; PLACES]; BUCKETS] =
     [const { [const { AtomicU64::new(0) }; PLACES] }; BUCKETS];
 
-/// How many places are filled. Relaxed: whoever frees a block learned of it from the thread that
+/// Number of filled places. Relaxed: a thread that frees a block learned of it from the thread that
 /// marked it.
 static FILLED: AtomicUsize = AtomicUsize::new(0);
 
@@ -27,11 +29,11 @@ fn bucket_of(addr: usize) -> usize {
     (spread >> 40) as usize % BUCKETS
 }
 
-/// Marks a block that the caller holds; `false` if there is no place.
+/// Marks a block that the caller holds. Returns `false` if there is no place.
 pub(super) fn set(addr: usize, id: u64) -> bool {
     let bucket = bucket_of(addr);
     for (place, number) in ADDRS[bucket].0.iter().zip(&IDS[bucket]) {
-        // Acquire: who emptied the place has read its number.
+        // Acquire: the thread that emptied the place has read its number.
         let filled = place.compare_exchange(0, addr, Ordering::Acquire, Ordering::Relaxed);
         if filled.is_ok() {
             number.store(id, Ordering::Relaxed);
@@ -42,7 +44,7 @@ pub(super) fn set(addr: usize, id: u64) -> bool {
     false
 }
 
-/// Takes the mark off a block that the caller holds; its number, if it has one.
+/// Removes the mark of a block that the caller holds. Returns its number, if it has one.
 #[inline]
 pub(super) fn take(addr: usize) -> Option<u64> {
     if FILLED.load(Ordering::Relaxed) == 0 {

@@ -1,15 +1,15 @@
-//! [`Profiled`]: a decorator that samples what is allocated and tells a hook, for heap profiles.
+//! [`Profiled`]: a decorator that samples allocations and calls a hook, for heap profiles.
 //!
 //! # Files
-//! * `countdown` when a thread samples next, and sections without samples
-//! * `marks` which live blocks were sampled
+//! * `countdown` the countdown to a thread's next sample, and sections without samples
+//! * `marks` the marks of sampled live blocks
 //! * `live` [`LiveSamples`], with the stacks they were allocated from
 //!
 //! # Why the numbers are right
-//! Points lie on the stream of a thread's allocated bytes, with exponential gaps between them, and a
-//! block is sampled if a point lies in its bytes. Such gaps do not remember, so the next may begin
-//! behind the block, and a block of `b` bytes is sampled with probability `1 - exp(-b / mean)`, whatever
-//! came before it. One that was stands for the inverse of that many blocks of its size.
+//! Points lie on the stream of a thread's allocated bytes, with exponential gaps between them, and
+//! a block is sampled if a point lies in its bytes. Such gaps are memoryless, so the next may begin
+//! behind the block, and a block of `b` bytes is sampled with probability `1 - exp(-b / mean)`,
+//! whatever came before it. A sampled block stands for the inverse of that many blocks of its size.
 
 mod countdown;
 #[cfg(feature = "heap-profile")]
@@ -28,7 +28,7 @@ pub use live::{LiveSamples, SampleTotals};
 #[cfg(feature = "heap-profile")]
 pub(crate) use live::{is_in_allocator, names_of};
 
-/// What happened to a sampled block.
+/// An event of a sampled block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SampleEvent {
@@ -38,28 +38,29 @@ pub enum SampleEvent {
     Freed,
 }
 
-/// A sampled block, as the hook of a [`Profiled`] is told of it.
+/// A sampled block, as passed to the hook of a [`Profiled`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Sample {
-    /// What happened.
+    /// The event.
     pub event: SampleEvent,
-    /// Its number, never used again: the same when it is allocated and when it is freed.
+    /// The block's number, never used again: the same when it is allocated and when it is freed.
     pub id: u64,
-    /// Where it lies.
+    /// The block's address.
     pub address: usize,
-    /// The bytes that were asked for.
+    /// The bytes requested.
     pub bytes: u64,
-    /// How many blocks of this size it stands for, at least 1. The sum over all samples estimates
-    /// the blocks, and that of `bytes` times it the bytes, without bias.
+    /// Number of blocks of this size that the sample stands for, at least 1. The sum over all
+    /// samples estimates the blocks, and the sum of `bytes` times the weight the bytes, without
+    /// bias.
     pub weight: f64,
 }
 
-/// What a program is told of samples. It may allocate, free and lock, but not panic: that ends the
+/// A function that receives samples. It may allocate, free and lock, but not panic: that ends the
 /// process.
 pub type SampleHook = fn(&Sample);
 
-/// An allocator that tells a hook of some of the blocks that are asked of `A`, chosen by bytes.
+/// An allocator that reports some of the blocks requested of `A` to a hook, chosen by bytes.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -85,17 +86,17 @@ pub type SampleHook = fn(&Sample);
 /// ```
 ///
 /// A realloc counts as the free of the old block and the allocation of a new one, in place or not.
-/// The hook runs with sampling off on its thread. What it allocates is never sampled; the free in
-/// it of a sampled block is told when it has returned. A forked child is not sampled.
+/// The hook runs with sampling off on its thread. Its own allocations are never sampled; a sampled
+/// block that it frees is reported when it has returned. A forked child is not sampled.
 ///
-/// A program has one mean: decorators with several would share their threads' countdowns.
+/// A program should use one mean: decorators with several share their threads' countdowns.
 ///
 /// # Cost
-/// An allocation costs a subtraction in a thread-local and a branch. A free, while any sampled block
-/// lives, looks at one cache line of a table of 256 KiB, without a lock. That table has 32768 places;
-/// a sample for which there is none is dropped, allocation and free, and counted ([`dropped`](Self::dropped)).
-/// The mean decides how much is sampled: at 512 KiB a program that allocates 1 GiB a second calls
-/// its hook 4000 times in that second.
+/// An allocation costs a subtraction in a thread-local and a branch. A free, while any sampled
+/// block lives, reads one cache line of a table of 256 KiB, without a lock. That table has 32768
+/// places; a sample without a place is dropped, allocation and free, and counted
+/// ([`dropped`](Self::dropped)). The mean decides how much is sampled: at 512 KiB a program that
+/// allocates 1 GiB a second calls its hook 4000 times in that second.
 #[derive(Clone, Copy, Debug)]
 pub struct Profiled<A> {
     inner: A,
@@ -107,7 +108,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 impl<A> Profiled<A> {
-    /// Around `inner`, with one sample in `mean_bytes` bytes on average (0 and 1 for every block).
+    /// Wraps `inner`, with one sample in `mean_bytes` bytes on average (0 and 1 for every block).
     pub const fn new(inner: A, mean_bytes: u64, hook: SampleHook) -> Self {
         Self {
             inner,
@@ -116,13 +117,13 @@ impl<A> Profiled<A> {
         }
     }
 
-    /// The allocator that does the work.
+    /// Returns the wrapped allocator.
     pub const fn inner(&self) -> &A {
         &self.inner
     }
 
-    /// Samples of which the hook was not told, or not told that they were freed, for want of a place
-    /// to remember them.
+    /// Returns the number of samples, or frees of sampled blocks, that were not reported to the
+    /// hook for lack of a place in a table.
     pub fn dropped(&self) -> u64 {
         DROPPED.load(Ordering::Relaxed)
     }
@@ -163,7 +164,7 @@ impl<A> Profiled<A> {
         }
     }
 
-    /// The mark of a block whose realloc failed is put back.
+    /// Restores the mark of a block whose realloc failed.
     #[cold]
     fn stays(&self, block: *mut u8, bytes: usize, id: u64) {
         if !marks::set(block.addr(), id) {
@@ -172,9 +173,8 @@ impl<A> Profiled<A> {
     }
 }
 
-// SAFETY: every block is `A`'s own, asked for and given back with the caller's own layouts, and
-// what is kept of it is only its address as a number. Nothing unwinds: a hook that does ends the
-// process.
+// SAFETY: every block is `A`'s own, requested and freed with the caller's own layouts, and only its
+// address is recorded, as a number. Nothing unwinds: a hook that does ends the process.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Profiled<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -203,7 +203,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Profiled<A> {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
-        // Before: afterwards its address may be another thread's new block.
+        // Before the realloc: afterwards its address may be another thread's new block.
         let mark = marks::take(block.addr());
         // SAFETY: the block is `A`'s and has this layout; the new size is valid for it.
         let moved = unsafe { self.inner.realloc(block, layout, new_bytes) };

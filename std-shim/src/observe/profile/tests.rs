@@ -1,4 +1,4 @@
-//! Samples by single calls. One test at a time: marks are of the process.
+//! Samples by single calls. One test at a time: the marks are the process's.
 
 use std::alloc::System;
 use std::cell::Cell;
@@ -18,7 +18,7 @@ thread_local! {
     static VICTIM: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Samples, blocks and bytes they stand for, and live ones.
+/// Samples, the blocks and bytes they stand for, and the live ones.
 fn hook(sample: &Sample) {
     let (samples, blocks, bytes, live) = SEEN.get();
     match sample.event {
@@ -50,7 +50,7 @@ fn free(heap: &impl GlobalAlloc, block: *mut u8, bytes: usize) {
 fn blocks_and_bytes_are_estimated_without_bias_at_any_size() {
     let _turn = turn();
     let heap = Profiled::new(System, 1000, hook);
-    // Those of the process, and another test has some dropped.
+    // Counted for the process, and another test has some dropped.
     let before = heap.dropped();
     for bytes in [8, 100, 1000, 5000, 100_000] {
         let rounds = 4_000_000 / bytes + 2000;
@@ -59,7 +59,7 @@ fn blocks_and_bytes_are_estimated_without_bias_at_any_size() {
             free(&heap, alloc(&heap, bytes), bytes);
         }
         let (samples, blocks, estimate, live) = SEEN.get();
-        // Of so many samples five standard deviations are less.
+        // Five standard deviations of this many samples are less.
         let off = blocks / rounds as f64 - 1.0;
         let sampled = 1.0 / countdown::weight(bytes as u64, 1000);
         let deviation = ((1.0 - sampled) / (sampled * rounds as f64)).sqrt();
@@ -79,7 +79,7 @@ fn a_mean_of_one_or_none_samples_every_block() {
     for mean in [0, 1] {
         std::thread::spawn(move || {
             let heap = Profiled::new(System, mean, hook);
-            // The gaps of a mean of 1 are longer than a byte sometimes.
+            // The gaps of a mean of 1 are sometimes longer than a byte.
             for _ in 0..100 {
                 free(&heap, alloc(&heap, 64), 64);
             }
@@ -111,7 +111,7 @@ fn a_realloc_frees_the_old_sample_and_one_that_fails_does_not() {
 
 static EVERY: Profiled<System> = Profiled::new(System, 0, allocating_hook);
 
-/// Allocates and frees, a block of its own and the one that was left for it.
+/// Allocates and frees a block of its own, and frees the one that was left for it.
 fn allocating_hook(sample: &Sample) {
     free(&EVERY, alloc(&EVERY, 10), 10);
     let victim = VICTIM.replace(0);

@@ -1,4 +1,4 @@
-//! What the recorder says on standard error: one line each, written without allocating.
+//! Messages of the recorder on standard error: one line each, written without allocating.
 
 use super::line::Line;
 use super::os::{Errno, File};
@@ -6,23 +6,23 @@ use super::output::Lost;
 use super::recording::End;
 use super::target::BadOrder;
 
-/// One line; a path that is too long for it is cut.
+/// One line; a path that does not fit is cut.
 type Words = Line<1024>;
 
-/// Why there is no recording though one was asked for.
+/// The reason why a requested recording did not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoStart {
-    /// It was asked for in a wrong way.
+    /// The request is invalid.
     Order(BadOrder),
     /// The file cannot be opened.
     Open(Errno),
     /// Another process records to the file.
     Busy,
-    /// The system would not tell us of the program's exit and forks.
+    /// The system takes no handlers for the program's exit and forks.
     Unwatched,
 }
 
-/// Says why nothing is recorded.
+/// Reports why nothing is recorded.
 pub(super) fn of_start(reason: NoStart, path: &[u8]) {
     let mut words = Words::new();
     words.text(b"larder: not recording: ").shown(path);
@@ -44,7 +44,7 @@ pub(super) fn of_start(reason: NoStart, path: &[u8]) {
     say(&mut words);
 }
 
-/// Says why a recording ended, unless that is how it should end or is no business of the user.
+/// Reports why a recording ended, unless it ended normally or belongs to the parent process.
 pub(super) fn of_end(why: End) {
     let mut words = Words::new();
     words.text(b"larder: recording ended: ").text(reason(why));
@@ -57,7 +57,7 @@ pub(super) fn of_end(why: End) {
     say(&mut words);
 }
 
-/// A recording's end in words, for the trace's last line too.
+/// Returns a recording's end in words, for the trace's last line too.
 pub(super) fn reason(why: End) -> &'static [u8] {
     match why {
         End::Exit => b"the program exits",
@@ -74,7 +74,7 @@ fn with_number(words: &mut Words, Errno(number): Errno) {
     words.number(u64::from(number.unsigned_abs())).text(b")");
 }
 
-/// Nobody is left to hear that standard error cannot be written.
+/// Writes a message. A failure of standard error cannot be reported.
 fn say(words: &mut Words) {
     let _ = File::STDERR.write(words.ended(b'\n'));
 }

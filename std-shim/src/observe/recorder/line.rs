@@ -5,8 +5,8 @@ const MAX_DIGITS: usize = 20;
 
 /// A text of at most `N - 1` bytes, and room for the one byte that ends it.
 ///
-/// What does not fit is left out, whole characters at a time in [`shown`](Self::shown), and
-/// [`is_cut`](Self::is_cut) tells. Nothing here panics.
+/// Text that does not fit is left out, whole characters at a time in [`shown`](Self::shown);
+/// [`is_cut`](Self::is_cut) reports it. Nothing here panics.
 #[derive(Clone)]
 pub(super) struct Line<const N: usize> {
     bytes: [u8; N],
@@ -53,8 +53,8 @@ impl<const N: usize> Line<N> {
         self.text(digits.get(leading..).unwrap_or_default())
     }
 
-    /// Appends a text from outside so that it stays on its line and is UTF-8: a control
-    /// character or a byte that is no text becomes `?`.
+    /// Appends a text from outside so that it stays on its line and is UTF-8: a control character
+    /// or an invalid byte becomes `?`.
     pub(super) fn shown(&mut self, text: &[u8]) -> &mut Self {
         for chunk in text.utf8_chunks() {
             for letter in chunk.valid().chars() {
@@ -72,12 +72,12 @@ impl<const N: usize> Line<N> {
         self
     }
 
-    /// Whether something was left out.
+    /// Returns whether any text was left out.
     pub(super) fn is_cut(&self) -> bool {
         self.cut
     }
 
-    /// The text with `end` behind it, for which there is always room.
+    /// Returns the text with `end` behind it, for which there is always room.
     pub(super) fn ended(&mut self, end: u8) -> &[u8] {
         if let Some(last) = self.bytes.get_mut(self.used) {
             *last = end;
@@ -85,7 +85,7 @@ impl<const N: usize> Line<N> {
         self.bytes.get(..=self.used).unwrap_or_default()
     }
 
-    /// The text.
+    /// Returns the text.
     pub(super) fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.used).unwrap_or_default()
     }

@@ -1,20 +1,20 @@
-//! [`Recorder`]: a decorator over an allocator that writes a trace of what the program does.
+//! [`Recorder`]: a decorator over an allocator that writes a trace of the program's allocations.
 //!
 //! # Files
 //! * `recording` the life of one trace: events become lines
-//! * `target` what to record and where, from the program or the environment
-//! * `output` whole lines on their way to a file
-//! * `complaint` what is said on standard error
+//! * `target` the file and the least size, from the program or the environment
+//! * `output` buffered lines and their file
+//! * `complaint` messages on standard error
 //! * `line` a short text built in place
 //! * `os` the system calls
 //!
-//! # Why it cannot come back to itself
-//! Nothing below this file allocates through Rust: texts are built on the stack, the table lives
-//! in pages from the system, and the inner allocator is called only while the lock is free.
+//! # Why it cannot re-enter itself
+//! Nothing below this file allocates through Rust: texts are built on the stack, the table lives in
+//! pages from the system, and the inner allocator is called only while the lock is free.
 //!
 //! # Its lock
-//! One lock holds the recording. Unlike the core's it is held across system calls, since the
-//! order of the lines is the order of the events; who waits yields.
+//! One lock holds the recording. Unlike the core's it is held across system calls, since the order
+//! of the lines is the order of the events; waiting threads sleep.
 
 mod complaint;
 mod line;
@@ -38,12 +38,12 @@ use target::Order;
 /// The one recording of this program: a block's address means the same in all of it.
 static RECORDING: Locked<Recording, Sleep> = Locked::new(Recording::new());
 
-/// Sizes from here on go to [`RECORDING`]: 0 until it has begun, so that the first event begins
-/// it, and [`NEVER`] when nothing is recorded. Only a hint, hence relaxed: who follows it looks
-/// again under the lock.
+/// Sizes from here on go to [`RECORDING`]: 0 until it has begun, so that the first event begins it,
+/// and [`NEVER`] when nothing is recorded. Relaxed: only a hint; it is checked again under the
+/// lock.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 
-/// An allocator that records what the program asks of `A`, for `larder replay`.
+/// An allocator that records the program's requests to `A`, for `larder replay`.
 ///
 /// ```no_run
 /// use larder::{Larder, Recorder};
@@ -58,13 +58,13 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 /// ```
 ///
 /// # What is recorded
-/// Each block of at least the given size, with the size that was asked for, under ids that count
-/// up from 0, all threads in one order. A trace depends on nothing but what the program asks
-/// and on which reallocs the inner allocator does in place.
+/// Each block of at least the given size, with the size requested, under ids that count up from 0,
+/// all threads in one order. A trace depends only on the program's requests and on which reallocs
+/// the inner allocator does in place.
 ///
-/// * A free stands in the trace before the block is free and an alloc after the block is there,
-///   so no moment of the trace has more live blocks than the program had; only a block
-///   that a realloc moves may count for a moment longer than it lives.
+/// * A free is recorded before the block is free and an alloc after the block exists, so no moment
+///   of the trace has more live blocks than the program had; only a block that a realloc moves may
+///   count slightly longer than it lives.
 /// * A realloc that moves the block is an alloc of the new id and then a free of the old one: while
 ///   the contents are copied both are live. One in place is the free and then the alloc, since
 ///   both never are. A realloc that fails or changes nothing is not recorded.
@@ -72,38 +72,39 @@ static THRESHOLD: AtomicUsize = AtomicUsize::new(0);
 ///   are not part of the format.
 ///
 /// # Steps
-/// A mark starts a step, and the next one ends it; what stands before the first is set-up. Marks come
-/// from [`step`](Self::step) and from [`larder::step`](crate::step()), which marks where it begins and
-/// where it ends. Where something is recorded between the end of one and the beginning of the next, a
-/// remark behind the mark says so (`# between steps`): `larder plan` leaves that part out, and `larder
-/// replay` counts it for no repetition. Else the two are one mark.
+/// A mark starts a step, and the next one ends it; events before the first are set-up. Marks come
+/// from [`step`](Self::step) and from [`larder::step`](crate::step()), which marks where it begins
+/// and where it ends. Where something is recorded between the end of one and the beginning of the
+/// next, a comment follows the mark (`# between steps`): `larder plan` leaves that part out, and
+/// `larder replay` counts it for no repetition. Otherwise the two are one mark.
 ///
-/// The format has one line of steps and no threads. So of [`larder::step`](crate::step()) the steps of
+/// The format has one line of steps and no threads. So only the [`larder::step`](crate::step())s of
 /// one thread are marked: of the first that begins one, and when that thread has ended of the next
-/// that begins one. What other threads allocate meanwhile is part of these steps; their own are not
-/// marked. Kinds of steps ([`step_keyed`](crate::step_keyed)) are not part of the format either.
+/// that begins one. Allocations of other threads during these steps are part of them; their own
+/// steps are not marked. Kinds of steps ([`step_keyed`](crate::step_keyed)) are not part of the
+/// format either.
 ///
 /// # Where and how much
-/// [`new`](Self::new) asks the environment, [`to`](Self::to) is told by the program. Either is
-/// looked at once, at the first allocation. A program has one trace: with several recorders the
-/// first to be used decides, and the others record into the same. `%p` in the name of the file
-/// becomes the number of the process. The file is emptied first, unless another process is
-/// recording to it: then this one does not record.
+/// [`new`](Self::new) reads the environment, [`to`](Self::to) takes arguments. Either is evaluated
+/// once, at the first allocation. A program has one trace: with several recorders the first to be
+/// used decides, and the others record into the same. `%p` in the name of the file becomes the
+/// process id. The file is emptied first, unless another process is recording to it: then this one
+/// does not record.
 ///
 /// # When it ends
-/// * At `exit` and after `main`, what waits is written, the last step is closed, and the last line
-///   says so; what is freed or allocated by exit handlers still to come is left out.
+/// * At `exit` and after `main`, buffered lines are written, the last step is closed, and the last
+///   line says so; events of later exit handlers are left out.
 /// * A program that is killed or aborts leaves whole lines up to the last 64 KiB or the last
 ///   [`flush`](Self::flush). If it marks steps, the reader asks for the last one to be closed: add
 ///   the `s` line. `exec` ends the recording in the same way, so flush before.
 /// * A forked child is not recorded, and never touches its parent's trace.
-/// * When the disk is full, the table cannot grow or the format has no more ids, one line on
-///   standard error says so, the trace ends at a whole line, and the program goes on.
+/// * When the disk is full, the table cannot grow or the format has no more ids, a message goes to
+///   standard error, the trace ends at a whole line, and the program goes on.
 ///
 /// # Cost
 /// Without a recording, one relaxed load and a comparison for each call. With one, blocks from the
 /// size on cost a lock, a search in a table and a line of text. The table has 32 to 64 bytes for
-/// each of the most blocks that were ever live at once, asked of the system and not of `A`.
+/// each block of the peak number of live blocks, from the system and not from `A`.
 ///
 /// Signal handlers must not allocate, as with any lock-based allocator.
 #[derive(Debug)]
@@ -113,22 +114,22 @@ pub struct Recorder<A> {
 }
 
 impl<A> Recorder<A> {
-    /// Records if the environment says so: to the file `LARDER_RECORD`, blocks of at least
+    /// Records if the environment asks for it: to the file `LARDER_RECORD`, blocks of at least
     /// `LARDER_RECORD_FROM` bytes (such as `65536` or `64KiB`; without it, every block).
     ///
-    /// The environment of a program that runs with more rights than its user has is not asked.
+    /// Ignores the environment where the program has more rights than its user.
     pub const fn new(inner: A) -> Self {
         let order = Order::Environment;
         Self { inner, order }
     }
 
-    /// Records to `path`, blocks of at least `from_bytes`; the environment is not asked.
+    /// Records to `path`, blocks of at least `from_bytes`. Ignores the environment.
     pub const fn to(inner: A, path: &'static CStr, from_bytes: u64) -> Self {
         let order = Order::Program { path, from_bytes };
         Self { inner, order }
     }
 
-    /// The allocator that does the work.
+    /// Returns the wrapped allocator.
     pub const fn inner(&self) -> &A {
         &self.inner
     }
@@ -140,12 +141,13 @@ impl<A> Recorder<A> {
         self.record(LARGEST, Recording::step);
     }
 
-    /// Writes what waits, for programs that may be killed.
+    /// Writes the buffered lines, for programs that may be killed.
     pub fn flush(&self) {
         self.record(LARGEST, Recording::flush);
     }
 
-    /// Does `act` with the recording if blocks of `bytes` may be recorded; the first call begins it.
+    /// Runs `act` with the recording if blocks of `bytes` may be recorded. The first call begins
+    /// it.
     #[inline]
     fn record<R>(&self, bytes: usize, act: impl FnOnce(&mut Recording) -> R) -> Option<R> {
         if bytes < THRESHOLD.load(Ordering::Relaxed) {
@@ -167,7 +169,7 @@ impl<A> Recorder<A> {
     }
 }
 
-/// Runs `act` with the recording and publishes what it did to the threshold.
+/// Runs `act` with the recording and publishes its change to the threshold.
 #[cold]
 #[inline(never)]
 fn locked<R>(act: impl FnOnce(&mut Recording) -> R) -> R {
@@ -196,21 +198,21 @@ fn begin(recording: &mut Recording, order: Order) {
     }
 }
 
-/// A thread's step begins or ends.
+/// Records an event of a thread's steps.
 fn heard(thread: StepThread, moment: Moment) {
     if THRESHOLD.load(Ordering::Relaxed) != NEVER {
         locked(|recording| recording.heard(thread, moment));
     }
 }
 
-/// Has the process's exit and its forks watched.
+/// Registers handlers for the process's exit and its forks. Returns whether the system took them.
 fn watch() -> bool {
     os::in_forked_child(forked) && os::at_exit(exits)
 }
 
-/// Runs first in a forked child, where the lock may be held by a thread that is not there: from
-/// here on nobody asks for it. (A fork during the very first allocation is before our time; a
-/// program's first one comes before its threads.)
+/// Runs first in a forked child, where the lock may be held by a thread that does not exist there:
+/// from here on it is not taken. (A fork during the very first allocation comes before this handler
+/// is registered; a program's first allocation comes before its threads.)
 extern "C" fn forked() {
     THRESHOLD.store(NEVER, Ordering::Relaxed);
 }
@@ -221,8 +223,8 @@ extern "C" fn exits() {
     }
 }
 
-// SAFETY: every block is `A`'s own, asked for and given back with the caller's own layouts, and
-// what is recorded of it is only its address as a number. Nothing here panics.
+// SAFETY: every block is `A`'s own, requested and freed with the caller's own layouts, and only its
+// address is recorded, as a number. Nothing here panics.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Recorder<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -1,4 +1,4 @@
-//! What the recorder asks of the operating system, each call behind a safe function.
+//! System calls of the recorder, each behind a safe function.
 //!
 //! Nothing here allocates. A failure is the system's error number.
 
@@ -7,17 +7,17 @@ use core::mem;
 
 use crate::os::errno::last_errno;
 
-/// Why a system call failed, in the system's own numbers.
+/// The reason of a failed system call, as the system's error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Errno(pub(super) c_int);
 
 impl Errno {
-    /// The failed call's reason.
+    /// Returns the failed call's reason.
     fn last() -> Self {
         Self(last_errno())
     }
 
-    /// Whether somebody else holds the lock that was asked for; systems differ in the number.
+    /// Returns whether another process holds the requested lock; systems differ in the number.
     pub(super) fn is_locked_elsewhere(self) -> bool {
         self.0 == libc::EACCES || self.0 == libc::EAGAIN
     }
@@ -31,8 +31,8 @@ impl File {
     /// Standard error.
     pub(super) const STDERR: Self = Self(libc::STDERR_FILENO);
 
-    /// Opens or makes the file at `path`, which keeps what it holds; a program started from this
-    /// one does not inherit it.
+    /// Opens or creates the file at `path` without truncating it; a program started from this one
+    /// does not inherit it.
     pub(super) fn open(path: &CStr) -> Result<Self, Errno> {
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOCTTY;
         let mode: libc::c_uint = 0o666;
@@ -44,7 +44,7 @@ impl File {
     }
 
     /// Locks the whole file for this process alone, without waiting. A forked child does not
-    /// inherit the lock; the end of the process lets it go.
+    /// inherit the lock; the end of the process releases it.
     pub(super) fn lock(self) -> Result<(), Errno> {
         // SAFETY: zeros are a value of this struct of plain numbers: the whole file.
         let mut range: libc::flock = unsafe { mem::zeroed() };
@@ -57,7 +57,7 @@ impl File {
         }
     }
 
-    /// Cuts the file to `bytes`; one that has no length, such as a pipe, stays as it is.
+    /// Cuts the file to `bytes`; a file without a length, such as a pipe, is unchanged.
     pub(super) fn cut(self, bytes: u64) {
         let Ok(bytes) = libc::off_t::try_from(bytes) else {
             return;
@@ -66,14 +66,14 @@ impl File {
         unsafe { libc::ftruncate(self.0, bytes) };
     }
 
-    /// Writes all of `bytes`. In an error stand the bytes that went before it.
+    /// Writes all of `bytes`. An error has the number of bytes written before it.
     pub(super) fn write(self, bytes: &[u8]) -> Result<(), (usize, Errno)> {
         let mut written = 0;
         while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
             // SAFETY: `rest` may be read for its length.
             let now = unsafe { libc::write(self.0, rest.as_ptr().cast(), rest.len()) };
             match usize::try_from(now) {
-                // A file that takes nothing and gives no reason would be asked for ever.
+                // A file that takes nothing and gives no reason would be retried endlessly.
                 Ok(0) => return Err((written, Errno(libc::EIO))),
                 Ok(now) => written += now,
                 Err(_) if Errno::last().0 == libc::EINTR => {}
@@ -83,7 +83,7 @@ impl File {
         Ok(())
     }
 
-    /// Which file the number stands for now.
+    /// Returns the identity of the file that the descriptor now stands for.
     pub(super) fn identity(self) -> Result<Identity, Errno> {
         // SAFETY: zeros are a value of this struct of plain numbers.
         let mut found: libc::stat = unsafe { mem::zeroed() };
@@ -97,28 +97,28 @@ impl File {
         }
     }
 
-    /// Closes the file. The number may stand for another file afterwards.
+    /// Closes the file. The descriptor may be another file's afterwards.
     pub(super) fn close(self) {
         // SAFETY: takes a number; a wrong one is refused.
         unsafe { libc::close(self.0) };
     }
 }
 
-/// What tells one open file from another.
+/// The identity of an open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     device: libc::dev_t,
     file: libc::ino_t,
 }
 
-/// The number of this process.
+/// Returns the id of this process.
 pub(super) fn process() -> libc::pid_t {
     // SAFETY: takes nothing and never fails.
     unsafe { libc::getpid() }
 }
 
-/// Whether the program runs with rights its user does not have, so that the user's environment
-/// must not choose a file for it.
+/// Returns whether the program runs with rights its user does not have, so that the user's
+/// environment must not choose a file for it.
 pub(super) fn has_borrowed_rights() -> bool {
     // SAFETY: takes nothing and never fails.
     let user = unsafe { libc::getuid() };
@@ -131,20 +131,20 @@ pub(super) fn has_borrowed_rights() -> bool {
     (user, group) != (rights_of_user, rights_of_group)
 }
 
-/// Calls `f` with the environment variable's value. Another thread must not change the
-/// environment meanwhile, which Rust asks of every program that has threads.
+/// Calls `f` with the environment variable's value. Another thread must not change the environment
+/// during the call, which Rust asks of every program that has threads.
 pub(super) fn with_variable<R>(name: &CStr, f: impl FnOnce(Option<&[u8]>) -> R) -> R {
     // SAFETY: `name` ends in NUL.
     let value: *const c_char = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return f(None);
     }
-    // SAFETY: the environment's values end in NUL and stay while nobody changes them.
+    // SAFETY: the environment's values end in NUL and stay while no thread changes them.
     let value = unsafe { CStr::from_ptr(value) };
     f(Some(value.to_bytes()))
 }
 
-/// Calls `f` with the path of the running program, where the system tells it as a link.
+/// Calls `f` with the path of the running program, where the system has a link to it.
 pub(super) fn with_program<R>(f: impl FnOnce(&[u8]) -> R) -> Option<R> {
     let mut path = [0_u8; 1024];
     let link = c"/proc/self/exe".as_ptr();
@@ -153,14 +153,14 @@ pub(super) fn with_program<R>(f: impl FnOnce(&[u8]) -> R) -> Option<R> {
     path.get(..usize::try_from(length).ok()?).map(f)
 }
 
-/// Has `f` called when the program ends by `exit` or by returning from `main`.
+/// Registers `f` to be called when the program ends by `exit` or by returning from `main`.
 pub(super) fn at_exit(f: extern "C" fn()) -> bool {
     // SAFETY: `f` may be called from any thread, being a safe function.
     unsafe { libc::atexit(f) == 0 }
 }
 
-/// Has `f` called in each forked child before anything else of the program runs there.
+/// Registers `f` to be called in each forked child before other code of the program runs there.
 pub(super) fn in_forked_child(f: unsafe extern "C" fn()) -> bool {
-    // SAFETY: `f` only stores an atomic, as its one caller says, which a forked child may do.
+    // SAFETY: `f` only stores an atomic, as its one caller shows, which a forked child may do.
     unsafe { libc::pthread_atfork(None, None, Some(f)) == 0 }
 }

@@ -1,18 +1,18 @@
-//! [`Output`]: the trace's file and the lines on their way to it.
+//! [`Output`]: the trace's file and the lines buffered for it.
 //!
-//! A write holds whole lines only, so that a program that is killed leaves whole lines.
+//! A write holds only whole lines, so that a program that is killed leaves whole lines.
 
 use super::os::{self, Errno, File, Identity};
 
-/// Lines wait here until so much has come together.
+/// Bytes of the buffer for lines.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Why nothing more can be written.
+/// The reason why nothing more can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
     /// The system refused a write.
     Refused(Errno),
-    /// The program closed the file, whose number may stand for another by now.
+    /// The program closed the file, whose descriptor may now be another file's.
     Closed,
     /// This is a forked child, and the file is its parent's.
     Parents,
@@ -32,7 +32,7 @@ struct Opened {
 ///
 /// Invariant LINES1: `buffer[..used]` are whole lines.
 ///
-/// Without a file it is all zeros, so that the buffer takes no room in a program's own file.
+/// Without a file it is all zeros, so that the buffer takes no room in the program's own file.
 pub(super) struct Output {
     opened: Option<Opened>,
     used: usize,
@@ -48,7 +48,7 @@ impl Output {
         }
     }
 
-    /// Writes to `file` from now on, which is `identity`.
+    /// Starts writing to `file`, whose identity is `identity`.
     pub(super) fn begin(&mut self, file: File, identity: Identity) {
         self.used = 0;
         self.opened = Some(Opened {
@@ -59,7 +59,7 @@ impl Output {
         });
     }
 
-    /// Takes one line with its newline; writes what waits if there is no room for it.
+    /// Buffers one line with its newline. Writes the buffer first if the line does not fit.
     pub(super) fn put(&mut self, line: &[u8]) -> Result<(), Lost> {
         if self.buffer.len() - self.used < line.len() {
             self.flush()?;
@@ -72,8 +72,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes what waits. After an error nothing waits any more, and what the file got of the
-    /// lines that could not all be written is cut back to whole ones.
+    /// Writes the buffered lines. After an error the buffer is empty, and a partly written line is
+    /// cut off the file.
     pub(super) fn flush(&mut self) -> Result<(), Lost> {
         let lines = self.buffer.get(..self.used).unwrap_or_default();
         self.used = 0;
@@ -97,7 +97,7 @@ impl Output {
         Ok(())
     }
 
-    /// Gives the file up, closing it if it is still ours. What waits is dropped.
+    /// Drops the file, and closes it if it is still ours. Buffered lines are dropped.
     pub(super) fn end(&mut self) {
         self.used = 0;
         let Some(opened) = self.opened.take() else {

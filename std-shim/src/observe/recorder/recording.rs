@@ -1,6 +1,6 @@
-//! [`Recording`]: the life of one trace, from its header to the line that says how it ended.
+//! [`Recording`]: the life of one trace, from its header to its last line.
 //!
-//! Knows events and their lines, not who allocates. No lock: its one user holds one.
+//! Turns events into lines. No lock: its one user holds one.
 
 use core::ffi::CStr;
 
@@ -15,31 +15,31 @@ use crate::step::{Moment, StepThread};
 /// A threshold no block reaches: nothing is recorded.
 pub(super) const NEVER: usize = usize::MAX;
 
-/// The largest threshold of a recording; no block is so large, but steps always count.
+/// The largest threshold of a recording; no block is that large, but steps always count.
 pub(super) const LARGEST: usize = NEVER - 1;
 
-/// Ids and steps stay below this, as readers of the format ask.
+/// Ids and steps stay below this, as readers of the format require.
 const END_OF_NUMBERS: u32 = u32::MAX;
 
-/// Behind the mark where a step ends, if something comes before the next begins.
+/// Follows the mark at the end of a step, if an event comes before the next begins.
 const BETWEEN: &[u8] = b"# between steps\n";
 
 /// A line for one event: a letter, two numbers and two blanks.
 type EventLine = Line<48>;
 
-/// A line beside the events: the longest is the program's name, cut to fit.
+/// A line beside the events: the longest has the program's name, cut to fit.
 type Remark = Line<256>;
 
-/// Why a recording ended.
+/// The reason why a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The program exits.
+    /// The program exited.
     Exit,
     /// The table of live blocks could not grow.
     NoMemory,
     /// No number is left for another block or step.
     NoNumbers,
-    /// The lines cannot reach the file.
+    /// The lines could not be written to the file.
     Lost(Lost),
 }
 
@@ -55,25 +55,25 @@ impl From<Lost> for End {
     }
 }
 
-/// Where a mark comes from.
+/// The origin of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
-    /// The program calls for one.
+    /// A call of the program.
     Called,
-    /// A step of a thread begins.
+    /// The start of a thread's step.
     Begins,
-    /// It ends.
+    /// The end of a thread's step.
     Ends,
 }
 
-/// What became of a block in a realloc that succeeded.
+/// The result of a realloc that succeeded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resized {
     /// The block's id before, if it was recorded.
     pub(super) old: Option<u32>,
-    /// Whether it lies elsewhere now, so that both places were live for a moment.
+    /// Whether it has moved, so that both places were live for a moment.
     pub(super) moved: bool,
-    /// Where it lies now.
+    /// Its address now.
     pub(super) addr: usize,
     /// Its size now.
     pub(super) bytes: usize,
@@ -84,9 +84,9 @@ pub(super) struct Resized {
 /// Invariants:
 /// * REC1: `threshold` is 0 before the beginning, and `NEVER` if the output is not open.
 /// * REC2: `ids` holds the blocks that have an `a` line and no `f` line, except while one is being
-///   resized; no id stands twice.
-/// * REC3: `mark` is the one that the last line is, if that is an `s` line. Readers want what stands
-///   behind the last one closed by another.
+///   resized; no id occurs twice.
+/// * REC3: `mark` is the origin of the last line, if that is an `s` line. Readers want events
+///   behind the last mark closed by another.
 /// * REC4: `stepping` is the thread whose steps are marked; it has begun one.
 pub(super) struct Recording {
     threshold: usize,
@@ -111,14 +111,15 @@ impl Recording {
         }
     }
 
-    /// The smallest size that is recorded: 0 before the beginning, [`NEVER`] when nothing is.
+    /// Returns the smallest size that is recorded: 0 before the beginning, [`NEVER`] when nothing
+    /// is.
     pub(super) fn threshold(&self) -> usize {
         self.threshold
     }
 
-    /// Begins what `order` asks for, unless that was done before. `watch` sees to it that the
-    /// program's exit and its forked children are noticed. What goes wrong is said on standard
-    /// error, and nothing is recorded.
+    /// Begins the recording of `order`, unless that was done before. `watch` registers handlers for
+    /// the program's exit and its forked children. An error goes to standard error, and nothing is
+    /// recorded.
     pub(super) fn begin(&mut self, order: Order, watch: impl FnOnce() -> bool) {
         if self.threshold != 0 {
             return;
@@ -144,7 +145,7 @@ impl Recording {
         self.attempt(|this| this.add(addr, bytes));
     }
 
-    /// Records that a block is about to be freed; one unknown is passed over.
+    /// Records that a block is about to be freed. Ignores an unknown one.
     pub(super) fn free(&mut self, addr: usize) {
         self.attempt(|this| match this.ids.remove(addr) {
             Some(id) => this.gone(id),
@@ -152,19 +153,19 @@ impl Recording {
         });
     }
 
-    /// Forgets a block that is about to be resized: in the realloc its address may become
-    /// another's before its new place is known. [`resized`](Self::resized) or
-    /// [`stayed`](Self::stayed) follows.
+    /// Removes a block that is about to be resized: in the realloc its address may become another's
+    /// before its new place is known. [`resized`](Self::resized) or [`stayed`](Self::stayed)
+    /// follows.
     pub(super) fn resizing(&mut self, addr: usize) -> Option<u32> {
         self.ids.remove(addr)
     }
 
-    /// Remembers a block that was not resized after all.
+    /// Enters a block again that was not resized after all.
     pub(super) fn stayed(&mut self, addr: usize, id: u32) {
         self.attempt(|this| this.remember(addr, id));
     }
 
-    /// Records what became of a block that was resized.
+    /// Records the result of resizing a block.
     pub(super) fn resized(&mut self, block: Resized) {
         self.attempt(|this| {
             if block.moved {
@@ -185,7 +186,7 @@ impl Recording {
         self.attempt(|this| this.mark_step(Mark::Called));
     }
 
-    /// Records what is heard of a thread's steps, if it is the one whose steps are marked.
+    /// Records an event of a thread's steps, if it is the thread whose steps are marked.
     pub(super) fn heard(&mut self, thread: StepThread, moment: Moment) {
         self.attempt(|this| {
             if moment == Moment::Begins {
@@ -205,12 +206,12 @@ impl Recording {
         });
     }
 
-    /// Writes what waits.
+    /// Writes the buffered lines.
     pub(super) fn flush(&mut self) {
         self.attempt(|this| Ok(this.output.flush()?));
     }
 
-    /// Ends the recording: the last step is closed and a remark says why there is no more.
+    /// Ends the recording: closes the last step and writes the reason as a comment.
     pub(super) fn end(&mut self, why: End) {
         if self.threshold == 0 || self.threshold == NEVER {
             return;
@@ -228,7 +229,7 @@ impl Recording {
         self.ids = BlockTable::new();
     }
 
-    /// Does something that may be the end.
+    /// Runs `act`, whose error ends the recording.
     fn attempt(&mut self, act: impl FnOnce(&mut Self) -> Result<(), End>) {
         if self.threshold == NEVER {
             return;
@@ -280,7 +281,7 @@ impl Recording {
         Ok(self.output.put(version.as_bytes())?)
     }
 
-    /// A new block of a size that may be too small to be recorded.
+    /// Records a new block, unless it is too small.
     fn add(&mut self, addr: usize, bytes: usize) -> Result<(), End> {
         if bytes < self.threshold {
             return Ok(());
@@ -297,7 +298,7 @@ impl Recording {
         self.event(&mut line)
     }
 
-    /// Notes a block's id. Whatever was noted there has gone without our seeing it.
+    /// Enters a block's id. A block already there was freed without being seen.
     fn remember(&mut self, addr: usize, id: u32) -> Result<(), End> {
         match self.ids.insert(addr, id)? {
             Some(unseen) => self.gone(unseen),
@@ -319,15 +320,15 @@ impl Recording {
         Ok(self.output.put(line.ended(b'\n'))?)
     }
 
-    /// Where nothing stands between two marks of different origin they are one, but each end counts,
-    /// also of a step without events.
+    /// Writes a mark. Adjacent marks of different origin are one, but each end counts, also of a
+    /// step without events.
     fn mark_step(&mut self, mark: Mark) -> Result<(), End> {
         let before = self.mark;
         if mark != Mark::Ends && before.is_some_and(|before| before != mark) {
             self.mark = Some(mark);
             return Ok(());
         }
-        // One number is kept for the line that closes the last step.
+        // One number is reserved for the line that closes the last step.
         if self.next_step == END_OF_NUMBERS - 1 {
             return Err(End::NoNumbers);
         }

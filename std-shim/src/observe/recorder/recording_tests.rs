@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::*;
 use crate::observe::recorder::target::Order;
 
-/// A recording to a file of its own, gone at the end of the test.
+/// A recording to a file of its own, deleted at the end of the test.
 struct Trial {
     recording: Box<Recording>,
     path: PathBuf,
@@ -25,7 +25,7 @@ impl Trial {
         Self { recording, path }
     }
 
-    /// The lines behind the header, after the exit.
+    /// Ends the recording. Returns the lines behind the header.
     fn lines(mut self) -> Vec<String> {
         self.recording.end(End::Exit);
         let text = fs::read_to_string(&self.path).unwrap();
@@ -84,7 +84,7 @@ const ONE: StepThread = StepThread::numbered(1);
 const OTHER: StepThread = StepThread::numbered(2);
 
 impl Trial {
-    /// A step of a thread with a block of so many bytes, or with none.
+    /// Records a step of a thread with a block of `bytes` bytes, or with none.
     fn step_of(&mut self, thread: StepThread, bytes: usize) {
         self.recording.heard(thread, Moment::Begins);
         self.recording.alloc(0x10, bytes);

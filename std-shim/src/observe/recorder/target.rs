@@ -1,4 +1,4 @@
-//! Where a trace goes and from which size blocks are recorded, as the program or its user says.
+//! The file of a trace and the least size of recorded blocks, from the program or its user.
 
 use core::ffi::CStr;
 
@@ -7,7 +7,7 @@ use larder_core::ByteCount;
 use super::line::Line;
 use super::os;
 
-/// The longest path; systems take no longer ones.
+/// The longest path; systems accept no longer ones.
 const MAX_PATH_BYTES: usize = 4096;
 
 /// A path, and room for the NUL that ends it.
@@ -15,13 +15,13 @@ pub(super) type Path = Line<{ MAX_PATH_BYTES + 1 }>;
 
 /// The environment variable that names the file.
 const FILE_VARIABLE: &CStr = c"LARDER_RECORD";
-/// The environment variable that says from which size on.
+/// The environment variable with the least size.
 const FROM_VARIABLE: &CStr = c"LARDER_RECORD_FROM";
 
-/// What a recorder was told when it was made.
+/// The request of a recorder, as constructed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
-    /// Look into the environment.
+    /// Read the environment.
     Environment,
     /// Record to a file that the program names.
     Program {
@@ -30,24 +30,24 @@ pub(super) enum Order {
     },
 }
 
-/// What to record, decided.
+/// A resolved request.
 pub(super) struct Target {
     pub(super) path: Path,
     /// Smaller blocks are left out; at least 1.
     pub(super) from_bytes: u64,
 }
 
-/// What is wrong with an order.
+/// An error in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadOrder {
-    /// The size is not one.
+    /// The size is not a number of bytes.
     From,
     /// The path is too long.
     Path,
 }
 
 impl Order {
-    /// Decides; `None` if nothing shall be recorded.
+    /// Resolves the request. Returns `None` if nothing is to be recorded.
     pub(super) fn target(self) -> Result<Option<Target>, BadOrder> {
         match self {
             Self::Program { path, from_bytes } => {
@@ -69,7 +69,7 @@ impl Order {
     }
 }
 
-/// Puts the number of the process in the place of each `%p`.
+/// Replaces each `%p` of the path by the process id.
 fn target(path: &[u8], from_bytes: u64, process: libc::pid_t) -> Result<Target, BadOrder> {
     let mut full = Path::new();
     let mut rest = path;
@@ -115,7 +115,7 @@ mod tests {
         let longest = "x".repeat(MAX_PATH_BYTES);
         assert_eq!(path(&longest).unwrap(), longest);
         assert_eq!(path(&format!("{longest}x")), Err(BadOrder::Path));
-        // The number is longer than the two characters it stands for.
+        // The number is longer than the two characters that it replaces.
         let expanded = format!("{}%p", "x".repeat(MAX_PATH_BYTES - 3));
         assert_eq!(path(&expanded), Err(BadOrder::Path));
     }

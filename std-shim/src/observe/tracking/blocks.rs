@@ -1,7 +1,7 @@
-//! Whose each live block of a scope is: tables by address, each behind a lock of its own.
+//! The scope of each live block: tables by address, each behind a lock of its own.
 //!
-//! A lock is held while its table grows, which is a system call; who waits yields. Nothing else is
-//! wanted by who holds one, and a fork takes them all in order.
+//! A lock is held while its table grows, which is a system call; waiting threads sleep. A holder
+//! takes no other lock, and a fork takes them all in order.
 
 use std::sync::Once;
 
@@ -12,7 +12,7 @@ use super::node::{NodeRef, ScopeNode};
 use crate::block_table::{BlockTable, Zeroes};
 use crate::thread::wait::{OF_SCOPES, Sleep};
 
-/// A reference to a node, as the table keeps it.
+/// A reference to a node, as stored in the table.
 #[derive(Clone, Copy)]
 struct Owner(*mut ScopeNode);
 
@@ -25,8 +25,8 @@ type Shard = Locked<BlockTable<Owner>, Sleep<OF_SCOPES>>;
 
 static SHARDS: [Shard; 64] = [const { Locked::new(BlockTable::new()) }; 64];
 
-/// How many shards know a block. Relaxed: whoever frees a block learned of it from the thread that
-/// entered it, and while a block is in its shard that shard is counted.
+/// Number of shards with a block. Relaxed: a thread that frees a block learned of it from the
+/// thread that entered it, and while a block is in its shard that shard is counted.
 static OCCUPIED: AtomicUsize = AtomicUsize::new(0);
 
 fn shard_of(block: *mut u8) -> &'static Shard {
@@ -35,7 +35,7 @@ fn shard_of(block: *mut u8) -> &'static Shard {
     &SHARDS[(spread >> 20) as usize % SHARDS.len()]
 }
 
-/// Whether any block of a scope lives.
+/// Returns whether any block of a scope lives.
 #[inline(always)]
 pub(super) fn any() -> bool {
     OCCUPIED.load(Ordering::Relaxed) > 0
@@ -55,19 +55,19 @@ pub(super) fn enter(block: *mut u8, node: NodeRef) -> Result<(), NodeRef> {
         }
         before
     });
-    // What stood there was a block that was freed past the decorator.
+    // A previous entry is of a block that was freed past the decorator.
     let gone = match before {
         Ok(before) => before.map_or(std::ptr::null_mut(), |owner| owner.0),
         Err(_) => raw,
     };
-    // SAFETY: that reference is in the table no more.
+    // SAFETY: that reference is no longer in the table.
     match (before, unsafe { NodeRef::from_raw(gone) }) {
         (Err(_), Some(node)) => Err(node),
         _ => Ok(()),
     }
 }
 
-/// Takes a block out: whose it was.
+/// Removes a block. Returns its scope's node.
 pub(super) fn take(block: *mut u8) -> Option<NodeRef> {
     if !any() {
         return None;
@@ -79,16 +79,16 @@ pub(super) fn take(block: *mut u8) -> Option<NodeRef> {
         }
         Some(owner)
     })?;
-    // SAFETY: the table's reference, which is in it no more.
+    // SAFETY: the table's reference, which was just removed from it.
     unsafe { NodeRef::from_raw(owner.0) }
 }
 
-/// Has forks wait for the locks, from the first scope on.
+/// Registers the fork handlers of the locks, at the first scope.
 pub(super) fn watch_forks() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: functions of this library. If they cannot be registered, the child of a fork
-        // beside counting threads may hang: nothing that could be done about it here.
+        // SAFETY: functions of this library. If they cannot be registered, a child forked while
+        // other threads count may hang, which cannot be prevented here.
         #[cfg(unix)]
         unsafe {
             libc::pthread_atfork(Some(lock_all), Some(unlock_all), Some(unlock_all))

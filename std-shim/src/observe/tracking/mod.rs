@@ -1,4 +1,4 @@
-//! [`Tracking`]: a decorator that counts what a section of code allocates, for the sections that ask.
+//! [`Tracking`]: a decorator that counts the allocations of sections of code that ask for it.
 //!
 //! ```text
 //!   thread ── stack: frame ─► frame ─► ...      a frame is where a scope counts on this thread
@@ -7,22 +7,22 @@
 //! ```
 //!
 //! # Files
-//! * `scope` what a program holds: [`Scope`], [`ScopeHandle`], [`Entered`], [`Scoped`], [`uncounted`]
+//! * `scope` the public types: [`Scope`], [`ScopeHandle`], [`Entered`], [`Scoped`], [`uncounted`]
 //! * `stack` the scopes that a thread is in
 //! * `node` the counters of one scope
-//! * `blocks` whose each block is
+//! * `blocks` the scope of each block
 //!
 //! # Invariants
-//! * TRACK1 a frame is its thread's alone. The stack's numbers rise from below, and a number is never
-//!   used again on its thread, so an end that comes too late finds nothing.
-//! * TRACK2 a node lives as long as somebody refers to it: a guard, a handle, a frame, nodes begun
-//!   inside, and each live block that the table knows.
-//! * TRACK3 a block is entered in the table before its allocation returns and taken out before its free
-//!   begins, so an address never stands for two blocks.
+//! * TRACK1 a frame is its thread's alone. The stack's numbers rise from below, and a number is
+//!   never used again on its thread, so an end that comes too late finds nothing.
+//! * TRACK2 a node lives as long as it has a reference: a guard, a handle, a frame, a node begun
+//!   inside, or a live block in the table.
+//! * TRACK3 a block is entered in the table before its allocation returns and taken out before its
+//!   free begins, so an address never stands for two blocks.
 //!
-//! # Why it cannot come back to itself
-//! Nodes and frames are `System`'s, the table is in pages of the system's, and while an event is
-//! counted the thread's stack looks empty.
+//! # Why it cannot re-enter itself
+//! Nodes and frames come from `System`, the table lies in pages of the system's, and while an event
+//! is counted the thread's stack looks empty.
 
 mod blocks;
 mod node;
@@ -38,7 +38,7 @@ use node::NodeRef;
 pub use node::{ScopeCounts, ScopeReport};
 pub use scope::{Entered, Scope, ScopeHandle, Scoped, uncounted};
 
-/// An allocator that counts for each [`Scope`] what is asked of `A` inside it.
+/// An allocator that counts, for each [`Scope`], the requests to `A` inside it.
 ///
 /// ```
 /// use larder::{Larder, Scope, Tracking};
@@ -56,41 +56,41 @@ pub use scope::{Entered, Scope, ScopeHandle, Scoped, uncounted};
 /// # drop(kept);
 /// ```
 ///
-/// # What is counted where
+/// # What is counted, and where
 /// * An allocation, to the innermost scope of its thread and to all that it was begun in
 ///   ([`ScopeReport`] has both numbers).
-/// * A free, to the scope of its block, whatever thread it comes from and whether or not the scope
-///   has ended. The free of a block of no scope inside one is a foreign free there.
+/// * A free, to the scope of its block, on any thread and also after the scope has ended. The free
+///   of a block of no scope inside one is a foreign free there.
 /// * A realloc, as the allocation of a new block and the free of the old one, in place or not. One
-///   that fails is a failure, and the block stays whose it was.
-/// * Sizes are those that were asked for.
+///   that fails is a failure, and the block stays in its scope.
+/// * Sizes are those requested.
 ///
-/// All values of this type count to the same scopes. Blocks come back through the decorator through
-/// which they went out.
+/// All values of this type count to the same scopes. Blocks must be freed through the decorator
+/// that allocated them.
 ///
 /// # Cost
 /// In a thread without a scope, an allocation costs one load of a thread-local and a branch, and a
-/// free one relaxed load more, while no block of a scope lives anywhere. Else a search in a
-/// table behind one of 64 locks, and in a scope a handful of atomic additions for each that it lies
-/// in. 24 to 48 bytes for each block of a scope.
+/// free one relaxed load more, while no block of a scope lives anywhere. Otherwise a search in a
+/// table behind one of 64 locks, and in a scope a handful of atomic additions for each scope
+/// around. 24 to 48 bytes for each block of a scope.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tracking<A> {
     inner: A,
 }
 
 impl<A> Tracking<A> {
-    /// Around `inner`.
+    /// Wraps `inner`.
     pub const fn new(inner: A) -> Self {
         Self { inner }
     }
 
-    /// The allocator that does the work.
+    /// Returns the wrapped allocator.
     pub const fn inner(&self) -> &A {
         &self.inner
     }
 }
 
-/// Whether the frees of this thread are nobody's business now.
+/// Returns whether frees of this thread need no counting now.
 #[inline(always)]
 fn idle() -> bool {
     !stack::is_inside() && !blocks::any()
@@ -124,7 +124,7 @@ fn keep(block: *mut u8, bytes: usize, node: NodeRef) {
     }
 }
 
-/// Counts the free of a block that the table knew as `owner`'s, inside `here`.
+/// Counts the free, inside `here`, of a block whose table entry had the node `owner`.
 fn count_freed(owner: Option<NodeRef>, bytes: usize, here: Option<&NodeRef>) {
     match (owner, here) {
         (Some(owner), _) => owner.freed(bytes),
@@ -150,7 +150,7 @@ fn count_realloc(
     realloc: impl FnOnce() -> *mut u8,
 ) -> *mut u8 {
     stack::counting(|node| {
-        // Before: afterwards its address may be another thread's new block (TRACK3).
+        // Before the realloc: afterwards its address may be another thread's new block (TRACK3).
         let owner = blocks::take(block);
         let moved = realloc();
         if moved.is_null() {
@@ -164,7 +164,7 @@ fn count_realloc(
         }
         let follow = || node.map(|node| follow(moved, new, node));
         if moved == block {
-            // Both never lived at once.
+            // The two were never live at once.
             count_freed(owner, old, node);
             follow();
         } else {
@@ -175,8 +175,8 @@ fn count_realloc(
     })
 }
 
-// SAFETY: every block is `A`'s own, asked for and given back with the caller's own layouts, and
-// what is counted of it needs only its address as a number. Nothing here panics.
+// SAFETY: every block is `A`'s own, requested and freed with the caller's own layouts, and only its
+// address is used for counting, as a number. Nothing here panics.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Tracking<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -1,4 +1,4 @@
-//! [`ScopeNode`]: the counters of one scope, and who keeps them.
+//! [`ScopeNode`]: the counters of one scope, and their references.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt;
@@ -7,32 +7,32 @@ use std::ptr::NonNull;
 
 use larder_core::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// What was counted in one scope. Bytes are those that were asked for.
+/// The counts of one scope. Bytes are those requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ScopeCounts {
-    /// Blocks that were allocated.
+    /// Blocks allocated.
     pub allocations: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub allocated_bytes: u64,
-    /// Of them, blocks that are not freed yet.
+    /// The blocks among them that are not freed yet.
     pub live_blocks: u64,
-    /// Their bytes.
+    /// Bytes of the live blocks.
     pub live_bytes: u64,
-    /// The most that [`live_bytes`](Self::live_bytes) ever was.
+    /// The peak of [`live_bytes`](Self::live_bytes).
     pub high_water_bytes: u64,
-    /// Allocations and reallocs that gave null.
+    /// Allocations and reallocs that returned null.
     pub failures: u64,
-    /// Frees, inside the scope, of blocks that were made in no scope.
+    /// Frees, inside the scope, of blocks that were allocated in no scope.
     pub foreign_frees: u64,
     /// Bytes of the scope's blocks that were freed after its end.
     pub freed_after_end_bytes: u64,
-    /// Blocks that are not followed, because there was no memory to remember whose they are: they
-    /// count as allocated and not as live.
+    /// Blocks that are not followed, because there was no memory to record their scope: they count
+    /// as allocated and not as live.
     pub lost_blocks: u64,
 }
 
-/// What a [`Scope`](crate::Scope) has counted so far.
+/// The counts of a [`Scope`](crate::Scope) so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ScopeReport {
@@ -40,15 +40,15 @@ pub struct ScopeReport {
     pub own: ScopeCounts,
     /// With all of them.
     pub total: ScopeCounts,
-    /// Whether the scope's guard is gone, or counts no more.
+    /// Whether the scope's guard is dropped, or no longer counts.
     pub ended: bool,
-    /// Whether a scope around this one ended first, or this one's guard was forgotten: from then on
+    /// Whether a scope around this one ended first, or this one's guard was forgotten: since then
     /// nothing was counted here on that thread.
     pub cut_short: bool,
 }
 
 impl fmt::Display for ScopeReport {
-    /// One line, of the total.
+    /// Writes the total on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = &self.total;
         write!(
@@ -73,8 +73,8 @@ impl fmt::Display for ScopeReport {
     }
 }
 
-/// [`ScopeCounts`] while it is counted. Every number is relaxed: each is exact, and who wants all
-/// of one moment has joined the threads that count.
+/// [`ScopeCounts`] while counting. Every number is relaxed: each is exact, and a reader that needs
+/// all of one moment has joined the counting threads.
 #[derive(Default)]
 struct Counters {
     allocations: AtomicU64,
@@ -127,7 +127,7 @@ const CUT_SHORT: u32 = 2;
 
 /// The counters of one scope, reached through a [`NodeRef`].
 pub(super) struct ScopeNode {
-    /// How many [`NodeRef`]s there are (TRACK2).
+    /// Number of [`NodeRef`]s (TRACK2).
     refs: AtomicUsize,
     /// The scope that this one was begun in.
     parent: Option<NodeRef>,
@@ -137,8 +137,8 @@ pub(super) struct ScopeNode {
 }
 
 impl ScopeNode {
-    /// Runs `f` for the scope's own counters, and for its total and those of all around it. Each
-    /// comes with whether its scope has ended.
+    /// Runs `f` for the scope's own counters, and for the totals of it and all scopes around it,
+    /// each with whether its scope has ended.
     fn each(&self, f: impl Fn(&Counters, bool)) {
         f(&self.own, self.has(ENDED));
         let mut node = Some(self);
@@ -161,7 +161,7 @@ impl ScopeNode {
         });
     }
 
-    /// A counted block is not followed any more.
+    /// Counts a block that is no longer followed.
     pub(super) fn lost(&self, bytes: usize) {
         self.each(|counters, _| {
             counters.gone(bytes as u64);
@@ -203,27 +203,27 @@ impl ScopeNode {
     }
 }
 
-/// How many there are, for tests.
+/// Number of nodes that exist, for tests.
 #[cfg(test)]
 pub(super) static EXISTING: AtomicUsize = AtomicUsize::new(0);
 
-/// A reference that keeps [`ScopeNode`] (TRACK2).
+/// A counted reference to a [`ScopeNode`] (TRACK2).
 pub(super) struct NodeRef(NonNull<ScopeNode>);
 
-// SAFETY: counters are atomic, and what is counted down last is freed by whoever did that.
+// SAFETY: counters are atomic, and the thread that drops the last reference frees the node.
 unsafe impl Send for NodeRef {}
-// SAFETY: counters are atomic, and what is counted down last is freed by whoever did that.
+// SAFETY: counters are atomic, and the thread that drops the last reference frees the node.
 unsafe impl Sync for NodeRef {}
 
 impl NodeRef {
     const LAYOUT: Layout = Layout::new::<ScopeNode>();
 
-    /// A node with nothing counted; `None` if there is no memory.
+    /// Creates a node with nothing counted. Returns `None` if there is no memory.
     pub(super) fn new(parent: Option<Self>) -> Option<Self> {
         // SAFETY: the layout has a size.
         let place = unsafe { System.alloc(Self::LAYOUT) };
         let place = NonNull::new(place.cast::<ScopeNode>())?;
-        // SAFETY: as large and aligned as asked, and ours.
+        // SAFETY: as large and aligned as requested, and ours.
         unsafe {
             place.write(ScopeNode {
                 refs: AtomicUsize::new(1),
@@ -238,17 +238,17 @@ impl NodeRef {
         Some(Self(place))
     }
 
-    /// The reference as a plain pointer, which [`from_raw`](Self::from_raw) takes.
+    /// Converts the reference to a plain pointer, for [`from_raw`](Self::from_raw).
     pub(super) const fn into_raw(self) -> *mut ScopeNode {
         let node = self.0.as_ptr();
         std::mem::forget(self);
         node
     }
 
-    /// The reference that `into_raw` gave; `None` of null.
+    /// Returns the reference that `into_raw` converted, or `None` for null.
     ///
     /// # Safety
-    /// Once for each `into_raw`.
+    /// Called at most once for each `into_raw`.
     pub(super) unsafe fn from_raw(node: *mut ScopeNode) -> Option<Self> {
         NonNull::new(node).map(Self)
     }
@@ -258,32 +258,31 @@ impl Deref for NodeRef {
     type Target = ScopeNode;
 
     fn deref(&self) -> &ScopeNode {
-        // SAFETY: TRACK2.
+        // SAFETY: TRACK2: this reference keeps the node alive.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl Clone for NodeRef {
     fn clone(&self) -> Self {
-        // Relaxed: this reference keeps the node meanwhile.
+        // Relaxed: this reference keeps the node alive.
         self.refs.fetch_add(1, Ordering::Relaxed);
         Self(self.0)
     }
 }
 
 impl Drop for NodeRef {
-    /// O(1), and for each scope around that was kept by this one alone.
+    /// Drops the reference. O(1), plus one for each scope around that only this one kept alive.
     fn drop(&mut self) {
         let mut node = self.0;
         loop {
             // SAFETY: TRACK2: the reference is counted.
             let refs = unsafe { &node.as_ref().refs };
-            // Release: what this reference did comes before the end; acquire: and what all others
-            // did.
+            // Release: this reference's counts come before the free; acquire: as do all others'.
             if refs.fetch_sub(1, Ordering::AcqRel) > 1 {
                 return;
             }
-            // SAFETY: it was the last reference, so nobody else reaches the node.
+            // SAFETY: it was the last reference, so no other code reaches the node.
             let gone = unsafe { node.read() };
             // SAFETY: from `System` with this layout, and moved out.
             unsafe { System.dealloc(node.as_ptr().cast(), Self::LAYOUT) };

@@ -1,4 +1,5 @@
-//! What a program holds of a scope: [`Scope`], [`ScopeHandle`], [`Entered`], [`Scoped`]; and [`uncounted`].
+//! The public types of scopes: [`Scope`], [`ScopeHandle`], [`Entered`], [`Scoped`]; and
+//! [`uncounted`].
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
@@ -13,13 +14,14 @@ use super::stack::{self, Kind};
 
 /// A section of code whose allocations are counted while this lives, on the thread that began it.
 ///
-/// Needs a program whose allocator is a [`Tracking`](crate::Tracking); else everything stays 0.
-/// Scopes nest: what counts in one counts in all that it was begun in. Stays on its thread; a
-/// [`handle`](Self::handle) takes it to others, and [`around`](Self::around) makes one that goes with a future.
+/// Needs a program whose allocator is a [`Tracking`](crate::Tracking); otherwise all counts stay 0.
+/// Scopes nest: allocations in one count in all around it. Stays on its thread; a
+/// [`handle`](Self::handle) extends it to others, and [`around`](Self::around) makes one for a
+/// future.
 ///
 /// A scope that outlives the one it was begun in, or is forgotten, is cut short when that one ends:
-/// the report says so ([`ScopeReport::cut_short`]), and no other scope is harmed. One that is
-/// forgotten with none around it counts on while the thread runs, and its counters are never freed.
+/// the report says so ([`ScopeReport::cut_short`]), and other scopes are unaffected. A forgotten
+/// one without a scope around it counts while the thread runs, and its counters are never freed.
 ///
 /// ```
 /// # use larder::{Larder, Scope, Tracking};
@@ -49,7 +51,7 @@ use super::stack::{self, Kind};
 pub struct Scope {
     node: NodeRef,
     number: u64,
-    /// Its number means something on its own thread only.
+    /// Makes the scope `!Send`: its number is valid only on its own thread.
     on_its_thread: PhantomData<*const ()>,
 }
 
@@ -62,15 +64,15 @@ fn no_memory() -> ! {
     handle_alloc_error(Layout::new::<ScopeNode>())
 }
 
-/// A node inside the thread's innermost scope.
+/// Creates a node inside the thread's innermost scope.
 fn begin_node() -> NodeRef {
     blocks::watch_forks();
     NodeRef::new(stack::innermost()).unwrap_or_else(|| no_memory())
 }
 
 impl Scope {
-    /// Begins a scope. O(1), two small allocations of `System`; without memory for them the
-    /// program ends, as by any collection of the standard library.
+    /// Begins a scope. O(1), two small allocations of `System`. Without memory for them the program
+    /// ends, as with any collection of the standard library.
     pub fn begin() -> Self {
         let node = begin_node();
         Self {
@@ -80,9 +82,9 @@ impl Scope {
         }
     }
 
-    /// Begins a scope that goes with a future: what the future allocates while it is polled or dropped counts there,
-    /// whichever threads do that, and what they do in between does not. It is begun in the scope that this thread is
-    /// in, and ends when the future is dropped.
+    /// Wraps a future in a scope: allocations made while it is polled or dropped count there, on
+    /// whichever threads, and no others. It begins inside the current scope of this thread, and
+    /// ends when the future is dropped.
     ///
     /// ```
     /// # use larder::{Larder, Scope, Tracking};
@@ -93,7 +95,7 @@ impl Scope {
     ///
     /// let request = Scope::around(async { vec![0_u8; 1000] });
     /// let scope = request.handle();
-    /// // What a runtime does with a task, on any of its threads:
+    /// A runtime does this with a task, on any of its threads:
     /// let answer = pin!(request).poll(&mut Context::from_waker(Waker::noop()));
     /// assert!(matches!(&answer, Poll::Ready(body) if body.len() == 1000));
     /// assert_eq!(scope.report().total.live_bytes, 1000);
@@ -105,12 +107,12 @@ impl Scope {
         }
     }
 
-    /// What was counted so far. O(1), allocates nothing.
+    /// Returns the counts so far. O(1), allocates nothing.
     pub fn report(&self) -> ScopeReport {
         self.node.report()
     }
 
-    /// What other threads need to count here too.
+    /// Returns a handle by which other threads count here, too.
     pub fn handle(&self) -> ScopeHandle {
         ScopeHandle(self.node.clone())
     }
@@ -149,9 +151,9 @@ impl fmt::Debug for Scope {
 pub struct ScopeHandle(NodeRef);
 
 impl ScopeHandle {
-    /// Counts what this thread allocates to the scope, and to those it was begun in, until the
-    /// guard is dropped. Scopes that this thread is in already count nothing meanwhile. O(1); memory
-    /// as for [`Scope::begin`].
+    /// Counts this thread's allocations to the scope, and to those around it, until the guard is
+    /// dropped. Scopes that this thread is in already count nothing until then. O(1); memory as for
+    /// [`Scope::begin`].
     pub fn enter(&self) -> Entered {
         Entered {
             number: frame(Some(self.0.clone()), Kind::Entered),
@@ -159,7 +161,7 @@ impl ScopeHandle {
         }
     }
 
-    /// What was counted so far, also after the end. O(1), allocates nothing.
+    /// Returns the counts so far, also after the end. O(1), allocates nothing.
     pub fn report(&self) -> ScopeReport {
         self.0.report()
     }
@@ -171,7 +173,7 @@ impl fmt::Debug for ScopeHandle {
     }
 }
 
-/// While it lives, its thread counts to the scope whose handle was entered.
+/// A guard during whose life its thread counts to the scope whose handle was entered.
 #[must_use = "counting ends when it is dropped"]
 #[derive(Debug)]
 pub struct Entered {
@@ -185,20 +187,21 @@ impl Drop for Entered {
     }
 }
 
-/// A future with a scope of its own, made by [`Scope::around`]. It may go to another thread between two polls, if what
-/// it is around may.
+/// A future with a scope of its own, made by [`Scope::around`]. It may move to another thread
+/// between two polls, if the wrapped future may.
 ///
-/// A [`Scope`] that is begun inside and held across an `.await` keeps the future on its thread, and is cut short when
-/// that poll ends; scopes around inner futures are not. Each poll costs what [`ScopeHandle::enter`] does.
+/// A [`Scope`] that is begun inside and held across an `.await` keeps the future on its thread, and
+/// is cut short when that poll ends; scopes around inner futures are not. Each poll costs as much
+/// as [`ScopeHandle::enter`].
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Scoped<F> {
-    /// Gone after the drop. Where the whole is pinned it is, too.
+    /// Dropped by `drop`. Pinned where the whole is.
     future: ManuallyDrop<F>,
     scope: ScopeHandle,
 }
 
 impl<F> Scoped<F> {
-    /// The scope, for reports and for threads that help.
+    /// Returns the scope's handle, for reports and for threads that help.
     pub fn handle(&self) -> ScopeHandle {
         self.scope.clone()
     }
@@ -209,7 +212,8 @@ impl<F: Future> Future for Scoped<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let _entered = self.scope.enter();
-        // SAFETY: the future stays where it is until it is dropped there, and no other reference to it can be had.
+        // SAFETY: the future stays in place until it is dropped there, and no other reference to it
+        // exists.
         let future = unsafe { self.map_unchecked_mut(|scoped| &mut *scoped.future) };
         future.poll(context)
     }
@@ -218,7 +222,7 @@ impl<F: Future> Future for Scoped<F> {
 impl<F> Drop for Scoped<F> {
     fn drop(&mut self) {
         let _entered = self.scope.enter();
-        // SAFETY: the whole is dropped, and the future not touched again.
+        // SAFETY: the whole is dropped, and the future is not used again.
         unsafe { ManuallyDrop::drop(&mut self.future) };
         self.scope.0.end();
     }
@@ -230,8 +234,8 @@ impl<F> fmt::Debug for Scoped<F> {
     }
 }
 
-/// Runs `f` with nothing counted for what this thread allocates: for the code that writes a report.
-/// What it frees still leaves the scope it was allocated in.
+/// Runs `f` without counting this thread's allocations: for the code that writes a report. Its
+/// frees still count in the scope of the block.
 ///
 /// ```
 /// # use larder::{Larder, Scope, Tracking, uncounted};

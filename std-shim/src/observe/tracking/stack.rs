@@ -1,7 +1,7 @@
 //! The scopes that a thread is in, innermost on top (TRACK1).
 //!
 //! The thread-local is a constant without a destructor, so it works at any moment of a thread's
-//! life. What a thread leaves on its stack, by guards that were forgotten, is never freed.
+//! life. Frames that a thread leaves on its stack, by guards that were forgotten, are never freed.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -9,10 +9,10 @@ use std::ptr::{self, NonNull};
 
 use super::node::NodeRef;
 
-/// What a frame is of, which decides what its early end means.
+/// The origin of a frame, which decides how its early end counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A scope's own.
+    /// A scope.
     Scope,
     /// A handle that was entered.
     Entered,
@@ -21,7 +21,7 @@ pub(super) enum Kind {
 }
 
 struct Frame {
-    /// Where to count; `None` for not at all.
+    /// The node that counts; `None` for none.
     node: Option<NodeRef>,
     kind: Kind,
     number: u64,
@@ -30,7 +30,7 @@ struct Frame {
 
 struct Stack {
     top: Cell<*mut Frame>,
-    /// The last number that was given.
+    /// The last number used.
     number: Cell<u64>,
 }
 
@@ -40,18 +40,18 @@ thread_local! {
     };
 }
 
-/// Whether the thread has a frame, and is not just counting.
+/// Returns whether the thread has a frame, and is not counting now.
 #[inline(always)]
 pub(super) fn is_inside() -> bool {
     STACK.with(|stack| !stack.top.get().is_null())
 }
 
-/// Runs `f` with the innermost scope's node and an empty stack, so that nothing below counts too.
-/// `f` does not unwind.
+/// Runs `f` with the innermost scope's node and an empty stack, so that calls below are not counted
+/// again. `f` does not unwind.
 pub(super) fn counting<R>(f: impl FnOnce(Option<&NodeRef>) -> R) -> R {
     STACK.with(|stack| {
         let top = stack.top.replace(ptr::null_mut());
-        // SAFETY: TRACK1: a frame of ours, which nobody ends while it is not on the stack.
+        // SAFETY: TRACK1: a frame of ours, which nothing ends while it is not on the stack.
         let node = unsafe { top.as_ref() }.and_then(|frame| frame.node.as_ref());
         let result = f(node);
         stack.top.set(top);
@@ -59,7 +59,7 @@ pub(super) fn counting<R>(f: impl FnOnce(Option<&NodeRef>) -> R) -> R {
     })
 }
 
-/// The node of the innermost scope, if the thread counts.
+/// Returns the node of the innermost scope, if the thread counts.
 pub(super) fn innermost() -> Option<NodeRef> {
     STACK.with(|stack| {
         // SAFETY: TRACK1: a frame of ours, on the stack.
@@ -67,7 +67,7 @@ pub(super) fn innermost() -> Option<NodeRef> {
     })
 }
 
-/// Puts a frame on top; its number. `None` if there is no memory.
+/// Pushes a frame. Returns its number, or `None` if there is no memory.
 pub(super) fn push(node: Option<NodeRef>, kind: Kind) -> Option<u64> {
     STACK.with(|stack| {
         // SAFETY: the layout has a size.
@@ -76,7 +76,7 @@ pub(super) fn push(node: Option<NodeRef>, kind: Kind) -> Option<u64> {
         let number = stack.number.get() + 1;
         stack.number.set(number);
         let below = stack.top.get();
-        // SAFETY: as large and aligned as asked, and ours.
+        // SAFETY: as large and aligned as requested, and ours.
         unsafe {
             place.write(Frame {
                 node,
@@ -90,7 +90,7 @@ pub(super) fn push(node: Option<NodeRef>, kind: Kind) -> Option<u64> {
     })
 }
 
-/// Whether a frame with this number is on the stack. O(frames above it).
+/// Returns whether a frame with this number is on the stack. O(frames above it).
 fn has(top: *mut Frame, number: u64) -> bool {
     let mut frame = top;
     // SAFETY: TRACK1: a frame of ours, on the stack.
@@ -103,8 +103,9 @@ fn has(top: *mut Frame, number: u64) -> bool {
     false
 }
 
-/// Ends the frame with this number and all above it, which come too late: they were forgotten or
-/// outlive what they were begun in. Does nothing if the frame has ended so itself.
+/// Pops the frame with this number and all above it, whose own ends come too late: they were
+/// forgotten or outlive the frame around them. Does nothing if the frame was popped in this way
+/// itself.
 pub(super) fn pop(number: u64) {
     STACK.with(|stack| {
         if !has(stack.top.get(), number) {

@@ -1,4 +1,4 @@
-//! Scopes by single calls, over allocators that do as told. One test at a time: nodes are counted.
+//! Scopes by single calls, over scripted allocators. One test at a time: nodes are counted.
 
 use std::alloc::System;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `System` that refuses when told to, and moves every block that changes its size.
+/// `System`, which refuses on request, and moves every block that changes its size.
 struct Moving;
 
 // SAFETY: `System`'s blocks.
@@ -35,7 +35,7 @@ unsafe impl GlobalAlloc for Moving {
     }
 }
 
-/// A block that stays in place up to 4096 bytes.
+/// An allocator whose blocks stay in place up to 4096 bytes.
 struct InPlace;
 
 const ROOM: Layout = match Layout::from_size_align(4096, 4096) {
@@ -186,7 +186,7 @@ fn st_4_a_free_on_another_thread_after_the_end_counts_and_frees_the_books() {
         (64, true)
     );
     drop(handle);
-    // The last block keeps them.
+    // The last block keeps them alive.
     assert_eq!(EXISTING.load(Ordering::Relaxed), before + 1);
     thread::spawn(move || free(two)).join().unwrap();
     assert_eq!(EXISTING.load(Ordering::Relaxed), before);
@@ -307,7 +307,7 @@ fn a_realloc_is_a_new_block_here_and_a_free_there() {
     assert_eq!(second.report().own.live_bytes, 50);
     let report = first.report();
     assert_eq!((report.own.live_bytes, report.total.live_bytes), (0, 50));
-    // While it is moved both live.
+    // Both are live during the move.
     assert_eq!(report.total.high_water_bytes, 80);
     drop(second);
     drop(first);

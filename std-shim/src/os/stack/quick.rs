@@ -1,12 +1,12 @@
-//! The calling thread's stack by rules that are remembered: what the tables say of a return address is read once. Gives
-//! what the unwinder would give, or nothing.
+//! The calling thread's stack by cached rules: the tables are read once for a return address.
+//! Returns the unwinder's result, or nothing.
 //!
 //! # Invariants
-//! * QUICK1 a rule that is followed is that of the code at its address now. Code that was loaded with the program is never
-//!   unloaded. Of other code the tables are found each time; if they are the bytes that the rule was read from, by their
-//!   seal, it holds.
-//! * QUICK2 an entry is one number, and says by itself whose it is; a seal says of which rule and address. So threads,
-//!   handlers of signals and children of forks may read and write both at any moment.
+//! * QUICK1 a rule that is followed is that of the code now at its address. Code that was loaded
+//!   with the program is never unloaded. For other code the tables are found each time; if they are
+//!   the bytes that the rule was read from, by their seal, it holds.
+//! * QUICK2 an entry is one number, and contains its address; a seal covers its rule and address.
+//!   So threads, signal handlers and children of forks may read and write both at any moment.
 
 use core::arch::asm;
 use core::ffi::{c_int, c_void};
@@ -16,10 +16,10 @@ use larder_core::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use super::rule::Rule;
 
-/// The unwinder's function that finds the entry of the tables for an address of code.
+/// The unwinder's function that finds the table entry of an address of code.
 pub(super) type FindEntry = unsafe extern "C" fn(*const c_void, *mut Found) -> *const u8;
 
-/// What it says beside.
+/// The other results of that function.
 #[repr(C)]
 pub(super) struct Found {
     text: *const c_void,
@@ -29,26 +29,28 @@ pub(super) struct Found {
 
 const ENTRY_BITS: u32 = 15;
 const ENTRIES: usize = 1 << ENTRY_BITS;
-/// The addresses of programs.
+/// Bits of a program's addresses.
 const ADDRESS_BITS: u32 = 47;
 
-/// In the upper half of an entry the upper bits of a return address, in the lower its rule. The lower bits of the address,
-/// exclusive-or the upper ones, are the index. In memory once it is used.
+/// In the upper half of an entry the upper bits of a return address, in the lower its rule. The
+/// lower bits of the address, exclusive-or the upper ones, are the index. In memory once it is
+/// used.
 static RULES: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
 /// In an entry: the code was loaded with the program, and is never unloaded.
 const LASTS: u64 = 1 << 31;
-/// Of other code, what the tables were when the rule was read, as a number.
+/// For other code, a hash of the tables when the rule was read.
 static SEALS: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
-/// Writes what [`walk`](super::walk) does, and says how many; `None` if the unwinder must walk.
+/// Does the work of [`walk`](super::walk). Returns `None` if the unwinder must walk.
 pub(super) fn walk(inner: usize, frames: &mut [usize], find: FindEntry) -> Option<usize> {
-    // The first walk is the unwinder's, which binds what it calls: that would not fit on the stack of a handler of signals.
+    // The first walk is the unwinder's, which binds its calls: that would not fit on the stack of a
+    // signal handler.
     if !has_looked() {
         return None;
     }
     let (mut place, mut slot, mut rbp): (usize, *const usize, *const usize);
-    // Where we are, and where the return address would lie if that were one.
+    // The current address, and the slot below the stack pointer, as if it held a return address.
     // SAFETY: reads registers.
     unsafe {
         asm!(
@@ -82,10 +84,10 @@ pub(super) fn walk(inner: usize, frames: &mut [usize], find: FindEntry) -> Optio
         let end = from.wrapping_add(rule.words());
         slot = end.wrapping_sub(1);
         if let Some(words) = rule.saved_rbp_words() {
-            // SAFETY: QUICK1: the function saved it there.
+            // SAFETY: QUICK1: the rule is the code's, so the function saved it there.
             rbp = unsafe { end.wrapping_sub(words).cast::<*const usize>().read() };
         }
-        // SAFETY: QUICK1: the return address lies there.
+        // SAFETY: QUICK1: the rule is the code's, so the return address lies there.
         place = unsafe { slot.read() };
         if place == 0 {
             return Some(count);
@@ -93,14 +95,14 @@ pub(super) fn walk(inner: usize, frames: &mut [usize], find: FindEntry) -> Optio
     }
 }
 
-/// The rule of a return address.
+/// Returns the rule of a return address.
 pub(super) fn rule_at(place: usize, find: FindEntry) -> Rule {
     let upper = place >> ENTRY_BITS;
     let index = (place ^ upper) % ENTRIES;
     let (Some(entry), Some(seal)) = (RULES.get(index), SEALS.get(index)) else {
         return Rule::NONE;
     };
-    // Relaxed: QUICK2.
+    // Relaxed: an entry is one number that contains its address (QUICK2).
     let known = entry.load(Ordering::Relaxed);
     let rule = Rule::from_bits((known & (LASTS - 1)) as u32);
     let is_known = known >> 32 == upper as u64;
@@ -110,7 +112,7 @@ pub(super) fn rule_at(place: usize, find: FindEntry) -> Rule {
     sealed_rule(place, find, entry, seal, is_known.then_some(rule))
 }
 
-/// The known rule of an address, if the tables are as they were; else what they say now.
+/// Returns the known rule of an address if the tables are unchanged, otherwise reads it from them.
 #[inline(never)]
 fn sealed_rule(
     place: usize,
@@ -121,7 +123,7 @@ fn sealed_rule(
 ) -> Rule {
     let tables = Tables::find(place, find);
     if let (Some(tables), Some(rule)) = (&tables, known)
-        // Relaxed: QUICK2.
+        // Relaxed: a wrong seal does not match (QUICK2).
         && seal.load(Ordering::Relaxed) == tables.seal(place, rule)
     {
         return rule;
@@ -129,7 +131,7 @@ fn sealed_rule(
     learn(place, tables.as_ref(), entry, seal)
 }
 
-/// Reads the tables, and remembers what they say.
+/// Reads the rule from the tables, and caches it.
 #[cold]
 fn learn(place: usize, tables: Option<&Tables>, entry: &AtomicU64, seal: &AtomicU64) -> Rule {
     let rule = tables.and_then(|tables| tables.rule(place));
@@ -137,10 +139,10 @@ fn learn(place: usize, tables: Option<&Tables>, entry: &AtomicU64, seal: &Atomic
     let lasts = if is_lasting(place) { LASTS } else { 0 };
     if place >> ADDRESS_BITS == 0 && (lasts != 0 || tables.is_some()) {
         let sealed = tables.map_or(0, |tables| tables.seal(place, rule));
-        // Relaxed: QUICK2.
+        // Relaxed: a seal covers its rule and address (QUICK2).
         seal.store(sealed, Ordering::Relaxed);
         let upper = (place >> ENTRY_BITS) as u64;
-        // Relaxed: QUICK2.
+        // Relaxed: an entry is one number that contains its address (QUICK2).
         entry.store(
             upper << 32 | lasts | u64::from(rule.bits()),
             Ordering::Relaxed,
@@ -149,9 +151,9 @@ fn learn(place: usize, tables: Option<&Tables>, entry: &AtomicU64, seal: &Atomic
     rule
 }
 
-/// What the tables have for a return address.
+/// The table entries of a return address.
 pub(super) struct Tables {
-    /// The function's entry, and the one that many share.
+    /// The function's entry, and the shared one.
     entry: &'static [u8],
     common: &'static [u8],
     function: usize,
@@ -164,9 +166,9 @@ impl Tables {
             data: ptr::null(),
             function: ptr::null(),
         };
-        // The call stands before the place it returns to, which may be another function's.
+        // The call precedes its return address, which may be another function's.
         let call = ptr::without_provenance(place - 1);
-        // SAFETY: any address may be asked for; writes to a variable of ours.
+        // SAFETY: the call accepts any address, and writes to a variable of ours.
         let entry = unsafe { find(call, &raw mut found) };
         if entry.is_null() {
             return None;
@@ -175,20 +177,20 @@ impl Tables {
         let distance = unsafe { entry.cast::<i32>().wrapping_add(1).read_unaligned() };
         let common = entry.wrapping_add(4).wrapping_offset(-(distance as isize));
         Some(Self {
-            // SAFETY: an entry of code that is on the stack, so that it stays meanwhile.
+            // SAFETY: an entry of code that is on the stack, so it stays during the call.
             entry: unsafe { bytes_of(entry) }?,
-            // SAFETY: reads a number of the process.
+            // SAFETY: the shared entry of the same tables, which stays as long.
             common: unsafe { bytes_of(common) }?,
             function: found.function.addr(),
         })
     }
 
-    /// The rule of the address; `None` if the unwinder must look.
+    /// Returns the rule of the address; `None` if the unwinder must step.
     pub(super) fn rule(&self, place: usize) -> Option<Rule> {
         Rule::of(self.entry, self.common, self.function, place)
     }
 
-    /// A number that most likely no other rule, place or table has.
+    /// Returns a number that most likely no other rule, place or table has.
     fn seal(&self, place: usize, rule: Rule) -> u64 {
         let mix = |seal: u64, part: u64| {
             // After FxHash: the product carries a difference up, the rotation down.
@@ -209,7 +211,7 @@ impl Tables {
 }
 
 /// # Safety
-/// An entry of the tables, which stays meanwhile.
+/// An entry of the tables, which stays while the bytes are used.
 unsafe fn bytes_of(entry: *const u8) -> Option<&'static [u8]> {
     // SAFETY: it begins with its length.
     let length = unsafe { entry.cast::<u32>().read_unaligned() };
@@ -217,24 +219,24 @@ unsafe fn bytes_of(entry: *const u8) -> Option<&'static [u8]> {
         // Longer than 4 GiB.
         return None;
     }
-    // SAFETY: the entry has that many bytes behind its length, and stays meanwhile.
+    // SAFETY: the entry has that many bytes behind its length, and stays while they are used.
     Some(unsafe { slice::from_raw_parts(entry, 4 + length as usize) })
 }
 
-/// Code that is never unloaded, from and to; a range that is not there is empty.
+/// Ranges of code that is never unloaded, from and to; an unused range is empty.
 static LASTING: [[AtomicUsize; 2]; 128] = [const { [const { AtomicUsize::new(0) }; 2] }; 128];
-/// Whether they are looked for, and have been.
+/// Progress of the search for these ranges: 0 before it.
 static LOOKED: AtomicU8 = AtomicU8::new(0);
 const LOOKS: u8 = 1;
 const HAS_LOOKED: u8 = 2;
 
-/// Whether the ranges are there; else looks for them.
+/// Returns whether the ranges are known. Otherwise searches for them.
 pub(super) fn has_looked() -> bool {
-    // Acquire: with the release below, so that the ranges are there.
+    // Acquire: pairs with the release below, so that the ranges are visible.
     if LOOKED.load(Ordering::Acquire) == HAS_LOOKED {
         return true;
     }
-    // Relaxed: one thread goes on.
+    // Relaxed: only one thread goes on.
     let looked = LOOKED.compare_exchange(0, LOOKS, Ordering::Relaxed, Ordering::Relaxed);
     if looked.is_ok() {
         let mut looks = Looks {
@@ -246,13 +248,13 @@ pub(super) fn has_looked() -> bool {
         };
         // SAFETY: `look` is called with `looks`, which lives until this returns.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut looks).cast()) };
-        // Release: whoever sees it sees what was looked up.
+        // Release: a thread that sees it sees the ranges.
         LOOKED.store(HAS_LOOKED, Ordering::Release);
     }
     false
 }
 
-/// Whether a place is in code that is known to be never unloaded.
+/// Returns whether a place is in code that is known to be never unloaded.
 fn is_lasting(place: usize) -> bool {
     LASTING.iter().any(|[from, to]| {
         // Relaxed: HAS_LOOKED was seen.
@@ -261,26 +263,27 @@ fn is_lasting(place: usize) -> bool {
 }
 
 struct Looks {
-    /// Where the program's headers are, and where the loader is.
+    /// Address of the program's headers, and of the loader.
     program: u64,
     loader: u64,
     /// Ranges so far.
     count: usize,
 }
 
-/// Notes the code of a file. What was loaded with the program stays, and comes first, the program before all. The loader
-/// was loaded with it, so that all before that was; of a program without one the first file is all.
+/// Records the code of a file. Files loaded with the program stay, and come first, the program
+/// before all. The loader was loaded with it, so all files up to it were; of a program without a
+/// loader the first file is all.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looks: *mut c_void) -> c_int {
-    // SAFETY: the loader's own facts.
+    // SAFETY: the loader's own data, for this call.
     let info = unsafe { &*info };
-    // SAFETY: see `has_looked`, which waits meanwhile.
+    // SAFETY: the value in `has_looked`, which waits for this.
     let looks = unsafe { &mut *looks.cast::<Looks>() };
     if looks.count == 0 && info.dlpi_phdr.addr() as u64 != looks.program {
-        // Files of a namespace (`dlmopen`), which go with it.
+        // Files of a namespace (`dlmopen`), which are unloaded with it.
         return 1;
     }
     let is_last = info.dlpi_addr == looks.loader || looks.loader == 0;
-    // SAFETY: the file's headers, of which there are so many.
+    // SAFETY: the file's headers, in their number.
     let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     for header in headers {
         if header.p_type == libc::PT_LOAD
@@ -290,7 +293,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, looks: *mut c
             let start = info.dlpi_addr.wrapping_add(header.p_vaddr);
             // Relaxed: published by the release above.
             from.store(start as usize, Ordering::Relaxed);
-            // Relaxed: as that.
+            // Relaxed: published by the same release.
             to.store(
                 start.wrapping_add(header.p_memsz) as usize,
                 Ordering::Relaxed,

@@ -1,5 +1,5 @@
-//! [`Rule`]: how the caller's frame is found from a function's, read from the tables that exceptions use
-//! (`.eh_frame`: DWARF 5, 6.4, as the ABI of Linux has it). What is seldom there has no rule.
+//! [`Rule`]: how to find the caller's frame from a function's, read from the tables of exceptions
+//! (`.eh_frame`: DWARF 5, 6.4, as in the ABI of Linux). Rare forms have no rule.
 
 /// Registers by their numbers in the tables.
 const RBP: u64 = 6;
@@ -7,18 +7,19 @@ const RSP: u64 = 7;
 const RETURN: u64 = 16;
 const WORD: i64 = 8;
 
-/// How the caller's frame is found from a function's, at one of its calls. The frame ends at an address that `rsp` or
-/// `rbp` give by a fixed distance; the return address lies in its last word.
+/// How to find the caller's frame from a function's, at one of its calls. The frame ends at a fixed
+/// distance from `rsp` or `rbp`; the return address lies in its last word.
 ///
-/// A number, so that it fits into an entry of a table: words from that register to the end in 20 bits, words from where
-/// `rbp` is saved to the end in 8 bits (0: it is still the caller's), and a bit for `rbp`.
+/// A number, so that it fits into an entry of a table: words from that register to the end in 20
+/// bits, words from the place of the saved `rbp` to the end in 8 bits (0: it is still the
+/// caller's), and a bit for `rbp`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rule(u32);
 
 impl Rule {
-    /// Who has no caller.
+    /// The rule of a frame without a caller.
     pub(super) const OUTERMOST: Self = Self(1 << 29);
-    /// Only the unwinder knows.
+    /// No rule: only the unwinder can step.
     pub(super) const NONE: Self = Self(1 << 30);
     const BY_RBP: u32 = 1 << 28;
 
@@ -30,17 +31,17 @@ impl Rule {
         self.0
     }
 
-    /// Whether the frame's end is that far from `rbp`, else from `rsp`.
+    /// Returns whether the distance to the frame's end is from `rbp`, otherwise from `rsp`.
     pub(super) const fn is_by_rbp(self) -> bool {
         self.0 & Self::BY_RBP != 0
     }
 
-    /// Words from that register to the frame's end.
+    /// Returns the words from that register to the frame's end.
     pub(super) const fn words(self) -> usize {
         (self.0 & 0xF_FFFF) as usize
     }
 
-    /// Words from where the caller's `rbp` is to the frame's end, if the function saved it.
+    /// Returns the words from the saved `rbp` to the frame's end, if the function saved it.
     pub(super) const fn saved_rbp_words(self) -> Option<usize> {
         match (self.0 >> 20 & 0xFF) as usize {
             0 => None,
@@ -48,8 +49,9 @@ impl Rule {
         }
     }
 
-    /// The rule before the return address `place`, of a function that starts at `function`. `entry` is the function's, and
-    /// `common` the one that it refers to. `None` if the unwinder must look.
+    /// Returns the rule at the return address `place`, in a function that starts at `function`.
+    /// `entry` is the function's, and `common` the one that it refers to. Returns `None` if the
+    /// unwinder must step.
     pub(super) fn of(entry: &[u8], common: &[u8], function: usize, place: usize) -> Option<Self> {
         let (mut entry, mut common) = (Bytes(entry), Common::read(common)?);
         // The length, the distance to the common entry, and the function's start and length.
@@ -68,7 +70,7 @@ impl Rule {
     }
 }
 
-/// What an entry says that many functions share.
+/// The entry that many functions share.
 #[derive(Clone, Copy)]
 struct Common<'a> {
     code_unit: u64,
@@ -85,8 +87,8 @@ impl<'a> Common<'a> {
         let letters = bytes.0.iter().position(|&letter| letter == 0)?;
         let (letters, _) = bytes.0.split_at_checked(letters)?;
         bytes.skip(letters.len() as u64 + 1)?;
-        // An `S` would be the frame of a signal. The last letter's value is the last, and a byte: how addresses are
-        // written. They are numbers of four bytes here.
+        // An `S` would be the frame of a signal. The last letter's value is the last, and a byte:
+        // the encoding of addresses. They must be numbers of four bytes.
         let (b'R', [b'z', rest @ ..]) = (letters.last()?, letters) else {
             return None;
         };
@@ -104,22 +106,22 @@ impl<'a> Common<'a> {
     }
 }
 
-/// Where the caller's value of a register is.
+/// The place of the caller's value of a register.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Saved {
-    /// The register has it still.
+    /// Still in the register.
     Nowhere,
-    /// So many bytes behind the frame's end.
+    /// This many bytes above the frame's end.
     At(i64),
     Lost,
     Otherwise,
 }
 
-/// What holds from one place of a function on.
+/// The state from one address of a function on.
 #[derive(Clone, Copy)]
 struct Row {
     register: u64,
-    /// From the register to the frame's end.
+    /// Distance from the register to the frame's end.
     distance: i64,
     rbp: Saved,
     return_address: Saved,
@@ -163,13 +165,13 @@ impl Row {
     }
 }
 
-/// Bytes as words, if they are whole ones and so many.
+/// Converts bytes to words, if they are whole ones and in `range`.
 fn words(bytes: i64, range: core::ops::Range<u32>) -> Option<u32> {
     let words = u32::try_from(bytes / WORD).ok()?;
     (bytes % WORD == 0 && range.contains(&words)).then_some(words)
 }
 
-/// The row at `place` of a program that begins at `start` with `row`.
+/// Runs a program that begins at `start` with `row`. Returns the row at `place`.
 fn run(
     mut program: Bytes,
     common: &Common,
@@ -188,7 +190,7 @@ fn run(
             (1, _) => steps = low,
             (2, _) => row.save(low, program.behind_end(common)?),
             (3, _) => row.restore(low, &first),
-            // Nothing.
+            // No operation.
             (_, 0) => {}
             (_, 0x02) => steps = program.number(1)?,
             (_, 0x03) => steps = program.number(2)?,
@@ -219,12 +221,12 @@ fn run(
                 program.skip_expression()?;
                 row.register = u64::MAX;
             }
-            // An expression gives where a register is saved, or what it was.
+            // An expression gives the place of a saved register, or its value.
             (_, 0x10 | 0x16) => {
                 row.save(program.unsigned()?, Saved::Otherwise);
                 program.skip_expression()?;
             }
-            // How many bytes of arguments lie on the stack.
+            // Bytes of arguments on the stack.
             (_, 0x2E) => {
                 program.unsigned()?;
             }
@@ -235,7 +237,7 @@ fn run(
     Some(row)
 }
 
-/// Bytes that are not yet read.
+/// Bytes not yet read.
 #[derive(Clone, Copy)]
 struct Bytes<'a>(&'a [u8]);
 
@@ -251,7 +253,7 @@ impl Bytes<'_> {
         Some(byte)
     }
 
-    /// A number of so many bytes, the lowest first.
+    /// Reads a number of `bytes` bytes, the lowest first.
     fn number(&mut self, bytes: u32) -> Option<u64> {
         let mut number = 0;
         for place in 0..bytes {
@@ -260,7 +262,7 @@ impl Bytes<'_> {
         Some(number)
     }
 
-    /// A number of as many bytes as it needs (LEB128), and how many bits they have.
+    /// Reads a number of variable length (LEB128). Returns it, and the number of bits read.
     fn number_of_any_length(&mut self) -> Option<(u64, u32)> {
         let (mut number, mut bits) = (0, 0);
         loop {
@@ -283,7 +285,7 @@ impl Bytes<'_> {
         Some((number << unused).cast_signed() >> unused)
     }
 
-    /// Where a register is saved.
+    /// Reads the place of a saved register.
     fn behind_end(&mut self, common: &Common) -> Option<Saved> {
         let units = i64::try_from(self.unsigned()?).ok()?;
         Some(Saved::At(units.checked_mul(common.data_unit)?))

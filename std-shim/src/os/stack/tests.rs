@@ -1,4 +1,4 @@
-//! Stacks by remembered rules are those of the unwinder. Programs in C have more of them: `walks.c`.
+//! Stacks by cached rules equal those of the unwinder. Programs in C have more cases: `walks.c`.
 
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use super::rule::Rule;
 use super::{quick, unwinder, walk_by};
 use crate::tests::random::Random;
 
-/// Walks by both; what both found.
+/// Walks by both. Returns both results.
 #[inline(never)]
 fn both(wanted: usize) -> Vec<usize> {
     let variable = black_box(0_u64);
@@ -50,7 +50,7 @@ fn by_pointer(f: &mut dyn FnMut()) {
     black_box(());
 }
 
-/// Calls by way of the C library, once however often that compares: sanitizers do so twice.
+/// Calls through the C library, once however often that compares: sanitizers do so twice.
 #[inline(never)]
 fn sorts(depth: u32, random: &mut Random, wanted: usize) {
     struct Call<'a>(u32, &'a mut Random, usize);

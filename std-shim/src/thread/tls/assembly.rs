@@ -9,8 +9,8 @@ use crate::thread::local::{Local, NO_CACHE};
 
 use super::ThreadPart;
 
-/// The symbol: another one in each version, since two may be linked into one program, and in the
-/// tests of this crate, which may have it twice.
+/// The symbol. It differs by version, since two may be linked into one program, and in the tests of
+/// this crate, which may have it twice.
 macro_rules! symbol {
     () => {
         concat!(
@@ -38,14 +38,14 @@ macro_rules! tests_only {
     };
 }
 
-/// The second field of what the symbol names.
+/// The symbol of the second field.
 macro_rules! symbol_of_frees {
     () => {
         concat!(symbol!(), "_of_frees")
     };
 }
 
-// What `ThreadPart::new()` is.
+// The bytes of `ThreadPart::new()`.
 global_asm!(
     ".pushsection .tdata,\"awT\",%progbits",
     ".balign 8",
@@ -73,10 +73,10 @@ const _: () = assert!(offset_of!(ThreadPart, local) + offset_of!(Local, cache_of
 macro_rules! read {
     ($field:expr) => {{
         let cache;
-        // One statement: two, of which a loop could keep the first, weigh as much as two calls when it
-        // is decided what to inline.
-        // SAFETY: reads the field of the calling thread's part, which whoever changes it does not
-        // do meanwhile.
+        // One statement: two, of which a loop could keep the first, weigh as much as two calls in
+        // inlining decisions.
+        // SAFETY: reads the field of the calling thread's part; no function that changes it calls
+        // this while it does.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             asm!(
@@ -86,8 +86,8 @@ macro_rules! read {
                 options(pure, readonly, nostack, preserves_flags),
             );
         }
-        // SAFETY: reads the field of the calling thread's part, which whoever changes it does not
-        // do meanwhile.
+        // SAFETY: reads the field of the calling thread's part; no function that changes it calls
+        // this while it does.
         #[cfg(target_arch = "aarch64")]
         unsafe {
             asm!(
@@ -117,7 +117,7 @@ pub(crate) fn cache_of_frees() -> *mut ThreadCache {
 #[inline(always)]
 pub(crate) fn part() -> *mut ThreadPart {
     let part;
-    // SAFETY: reads where the calling thread's part lies, which is the same all its life.
+    // SAFETY: reads the address of the calling thread's part, which never changes.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
@@ -127,7 +127,7 @@ pub(crate) fn part() -> *mut ThreadPart {
             options(pure, nomem, nostack),
         );
     }
-    // SAFETY: reads where the calling thread's part lies, which never changes.
+    // SAFETY: reads the address of the calling thread's part, which never changes.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         asm!(

@@ -1,18 +1,19 @@
-//! Where a thread's [`Local`](crate::thread::local::Local) lies, and the shortest way there.
+//! The storage of a thread's [`Local`](crate::thread::local::Local), and the shortest way to it.
 //!
-//! `thread_local!` is as short as can be where the compiler sees the access and the program
-//! together, that is with fat LTO; else each access is a call. On Linux the variable is therefore
-//! defined in assembly, in the storage that every thread has from its start (the initial-exec
-//! model), and read by two instructions, which in a program the linker makes a move and a load. It
-//! takes 64 bytes, so that it finds room in a library loaded at run time, too.
+//! `thread_local!` is optimal where the compiler sees the access and the program together, that is
+//! with fat LTO; otherwise each access is a call. On Linux the variable is therefore defined in
+//! assembly, in the storage that every thread has from its start (the initial-exec model), and read
+//! by two instructions, which in a program the linker makes a move and a load. It takes 64 bytes,
+//! so that it finds room in a library loaded at run time, too.
 //!
-//! Either way it holds a constant at first and has no destructor: it can be used at any moment of a
+//! Either way it is a constant at first and has no destructor: it can be used at any moment of a
 //! thread's life, before `main` and inside destructors of other thread-local values.
 //!
-//! `cache` and `cache_of_frees` give the first two fields; `local` and `steps` give addresses, valid for the calling thread while it runs.
+//! `cache` and `cache_of_frees` return the first two fields; `local` and `steps` return addresses,
+//! valid for the calling thread while it runs.
 
-// Where the C library is shared it must be one that gives such storage to libraries that are loaded
-// later, as glibc does and musl does not.
+// A shared C library must give such storage to libraries that are loaded later, as glibc does and
+// musl does not.
 #[cfg_attr(
     all(
         not(miri),
@@ -40,7 +41,7 @@ use crate::thread::local::Local;
 
 pub(crate) use way::{cache, cache_of_frees};
 
-/// What a thread has of the heap. The fast paths read two fields of the first and nothing else.
+/// The heap state of a thread. The fast paths read two fields of the first and nothing else.
 #[repr(C)]
 struct ThreadPart {
     local: Local,
@@ -57,13 +58,13 @@ impl ThreadPart {
     }
 }
 
-/// Where the calling thread keeps its part of the heap.
+/// Returns the address of the calling thread's [`Local`].
 #[inline(always)]
 pub(crate) fn local() -> *mut Local {
     way::part().cast()
 }
 
-/// Where the calling thread keeps what it knows of its steps.
+/// Returns the address of the calling thread's step state.
 #[inline(always)]
 pub(crate) fn steps() -> *mut ThreadSteps {
     way::part()

@@ -1,4 +1,4 @@
-//! The thread's part as the standard library keeps it.
+//! The thread's part in a `thread_local!` of the standard library.
 
 use std::cell::UnsafeCell;
 
@@ -12,13 +12,13 @@ thread_local! {
 
 #[inline(always)]
 pub(crate) fn cache() -> *mut ThreadCache {
-    // SAFETY: the thread's own; whoever changes it does not call this meanwhile.
+    // SAFETY: the thread's own part; no function that changes it calls this while it does.
     PART.with(|part| unsafe { &*part.get() }.local.cache)
 }
 
 #[inline(always)]
 pub(crate) fn cache_of_frees() -> *mut ThreadCache {
-    // SAFETY: the thread's own; whoever changes it does not call this meanwhile.
+    // SAFETY: the thread's own part; no function that changes it calls this while it does.
     PART.with(|part| unsafe { &*part.get() }.local.cache_of_frees)
 }
 
