@@ -30,7 +30,7 @@ if "--list" in sys.argv:
 name = sys.argv[-1]
 if "--exact" in sys.argv:
     name = sys.argv[sys.argv.index("--exact") + 1]
-if name == "health":
+if name == "modules::a_kernel_runs_over_its_grid":
     sys.exit(1 if os.path.exists({{folder!r}} + "/unwell") else 0)
 if "ignores" in name:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -47,6 +47,8 @@ if "at-first" in name and not os.path.exists({{folder!r}} + "/tried"):
 if "fails" in name:
     sys.exit("what went wrong")
 time.sleep(0.05)
+if "falls" in name:
+    sys.exit(print(f"test {{{{name}}}} ... answer: what {{{{name}}}} asks | no | 0 | FALLS: it") or "it is not so")
 print(f"answer: what {{{{name}}}} asks | yes | 1 | holds: it")
 """
 
@@ -113,48 +115,48 @@ class Tests(unittest.TestCase):
         return archive
 
     def test_four_files_come_of_a_run_and_a_failed_part_is_a_line(self):
-        archive = self.archive("alias.good", "alias.fails", "unmap.good")
-        code, _ = archive.run("--only", "alias,unmap")
+        archive = self.archive("unmap.good", "unmap.fails", "times.good")
+        code, _ = archive.run("--only", "unmap,times")
         self.assertEqual(code, 1)
         self.assertEqual(
             sorted(path.name for path in archive.out.iterdir()),
             ["answers.txt", "failures.txt", "logs.tar.gz", "table.txt"],
         )
-        self.assertIn("what alias.good asks | yes | 1 | holds: it", archive.answers())
-        self.assertIn("alias.fails | no answer: ended with 1", archive.answers())
+        self.assertIn("what unmap.good asks | yes | 1 | holds: it", archive.answers())
+        self.assertIn("unmap.fails | no answer: ended with 1", archive.answers())
         self.assertIn("what went wrong", (archive.out / "failures.txt").read_text())
         with tarfile.open(archive.out / "logs.tar.gz") as logs:
-            self.assertIn("logs/alias.good.log", logs.getnames())
+            self.assertIn("logs/unmap.good.log", logs.getnames())
 
     def test_what_hangs_costs_its_limit_and_the_grace_and_leaves_nobody(self):
-        archive = self.archive("alias.hangs-ignores-grandchild", "alias.hangs", "alias.grandchild", "alias.good")
+        archive = self.archive("unmap.hangs-ignores-grandchild", "unmap.hangs", "unmap.grandchild", "unmap.good")
         archive.limits(2)
-        code, _ = archive.run("--only", "alias")
+        code, _ = archive.run("--only", "unmap")
         self.assertEqual(code, 1)
-        self.assertIn("alias.hangs-ignores-grandchild | no answer: out of time", archive.answers())
-        self.assertIn("alias.hangs | no answer: out of time", archive.answers())
-        self.assertIn("what alias.good asks", archive.answers())
+        self.assertIn("unmap.hangs-ignores-grandchild | no answer: out of time", archive.answers())
+        self.assertIn("unmap.hangs | no answer: out of time", archive.answers())
+        self.assertIn("what unmap.good asks", archive.answers())
         self.assertEqual(archive.left_running(), [])
 
     def test_a_device_that_is_unwell_ends_the_run(self):
-        archive = self.archive("alias.hangs-once", "alias.good")
+        archive = self.archive("unmap.hangs-once", "unmap.good")
         archive.limits(1)
-        code, said = archive.run("--only", "alias")
+        code, said = archive.run("--only", "unmap")
         self.assertEqual(code, 3)
         self.assertIn("NOT WELL", archive.answers())
-        self.assertNotIn("what alias.good asks", archive.answers())
+        self.assertNotIn("what unmap.good asks", archive.answers())
         (archive.folder / "unwell").unlink()
-        code, said = archive.run("--only", "alias")
+        code, said = archive.run("--only", "unmap")
         self.assertEqual(code, 1, said)
-        self.assertIn("what alias.good asks", archive.answers())
+        self.assertIn("what unmap.good asks", archive.answers())
 
     def test_a_run_that_is_killed_keeps_what_was_done_and_goes_on(self):
-        names = [f"alias.{number}" for number in range(40)]
+        names = [f"unmap.{number}" for number in range(40)]
         archive = self.archive(*names)
         random.seed(1)
         done = 0
         for kill in range(20):
-            process = archive.start("--only", "alias")
+            process = archive.start("--only", "unmap")
             time.sleep(random.uniform(0.05, 0.6))
             process.send_signal(random.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
             process.communicate()
@@ -169,39 +171,52 @@ class Tests(unittest.TestCase):
             # A part that was written down and not yet reported is in the next report.
             self.assertGreaterEqual(now + 1, recorded)
             done = now
-        code, _ = archive.run("--only", "alias")
+        code, _ = archive.run("--only", "unmap")
         self.assertEqual(code, 0)
         self.assertEqual(sum(f"what {name} asks" in archive.answers() for name in names), len(names))
         self.assertEqual(archive.left_running(), [])
 
     def test_a_test_that_fails_beside_others_is_run_again_alone(self):
-        archive = self.archive("alias.good")
+        archive = self.archive("unmap.good")
         (archive.folder / "lists" / "conformance").write_text("one\nat-first\ntwo\nfails\n")
         code, said = archive.run("--only", "conformance")
         self.assertEqual(code, 1, said)
         self.assertIn("conformance tests | 3 passed, 0 skipped, 1 failed, 0 timeout | 4 of 4 | FALLS", archive.answers())
 
+    def test_aliases_and_captures_run_first_and_once_and_what_fails_is_what_falls(self):
+        archive = self.archive()
+        early = ["virtual_memory::aliases::good", "virtual_memory::aliases::falls", "capturing::good"]
+        (archive.folder / "lists" / "conformance").write_text("\n".join([*early, "streams::good"]))
+        code, said = archive.run("--only", "conformance,captures,alias")
+        self.assertEqual(code, 1, said)
+        table = (archive.out / "table.txt").read_text().split("conformance.")[1:]
+        self.assertEqual([line.split()[0] for line in table], [*early, "streams::good"])
+        answers = archive.answers().splitlines()
+        self.assertEqual(answers[1], "alias tests | 1 passed, 0 skipped, 1 failed, 0 timeout | 2 of 2 | FALLS: the stand-in behaves as the driver does")
+        self.assertEqual(answers[2], "what virtual_memory::aliases::falls asks | no | 0 | FALLS: it")
+        self.assertIn("what capturing::good asks | yes | 1 | holds: it", answers)
+
     def test_what_did_not_pass_is_run_anew_only_if_that_is_said_or_the_archive_is_another(self):
-        archive = self.archive("alias.at-first", "alias.good")
-        archive.run("--only", "alias")
-        archive.run("--only", "alias")
-        self.assertIn("alias.at-first | no answer", archive.answers())
-        code, _ = archive.run("--only", "alias", "--again")
+        archive = self.archive("unmap.at-first", "unmap.good")
+        archive.run("--only", "unmap")
+        archive.run("--only", "unmap")
+        self.assertIn("unmap.at-first | no answer", archive.answers())
+        code, _ = archive.run("--only", "unmap", "--again")
         self.assertEqual(code, 0)
-        self.assertIn("what alias.at-first asks", archive.answers())
+        self.assertIn("what unmap.at-first asks", archive.answers())
         # Other groups do not take the answers away.
         archive.run("--only", "machine")
-        self.assertIn("what alias.at-first asks", archive.answers())
+        self.assertIn("what unmap.at-first asks", archive.answers())
         (archive.folder / "packed.txt").write_text("commit of another test\n")
         archive.run("--only", "machine")
-        self.assertNotIn("what alias.at-first asks", archive.answers())
+        self.assertNotIn("what unmap.at-first asks", archive.answers())
 
     def test_two_runs_of_one_folder_are_not_at_work_at_once(self):
-        archive = self.archive("alias.hangs", "alias.good")
-        first = archive.start("--only", "alias")
-        while not (archive.folder / "state-stand-in" / "logs" / "alias.hangs.log").exists():
+        archive = self.archive("unmap.hangs", "unmap.good")
+        first = archive.start("--only", "unmap")
+        while not (archive.folder / "state-stand-in" / "logs" / "unmap.hangs.log").exists():
             time.sleep(0.01)
-        code, said = archive.run("--only", "alias")
+        code, said = archive.run("--only", "unmap")
         self.assertNotEqual(code, 0)
         self.assertIn("another run is at work", said)
         self.assertIsNone(first.poll())
@@ -209,9 +224,9 @@ class Tests(unittest.TestCase):
         first.communicate()
 
     def test_what_cannot_be_done_is_said_in_a_line(self):
-        archive = self.archive("alias.good")
+        archive = self.archive("unmap.good")
         for words, expected in [
-            (["--only", "alias, nothing"], "no group is named nothing"),
+            (["--only", "unmap, nothing"], "no group is named nothing"),
             (["--minutes", "nan"], "--minutes wants a number above 0"),
             (["--out", "/proc/nothing"], "--out /proc/nothing cannot be made"),
         ]:
@@ -221,10 +236,10 @@ class Tests(unittest.TestCase):
             self.assertNotIn("Traceback", said)
 
     def test_a_run_without_time_leaves_parts_and_says_so(self):
-        archive = self.archive(*(f"alias.hangs-{number}" for number in range(3)))
-        code, said = archive.run("--only", "alias", "--minutes", "0.4")
+        archive = self.archive(*(f"times.hangs-{number}" for number in range(3)))
+        code, said = archive.run("--only", "times", "--minutes", "0.4")
         self.assertEqual(code, 75, said)
-        self.assertIn("alias.hangs-0 alias.hangs-1 alias.hangs-2", archive.answers().splitlines()[-1])
+        self.assertIn("times.hangs-0 times.hangs-1 times.hangs-2", archive.answers().splitlines()[-1])
         self.assertEqual(archive.left_running(), [])
 
 

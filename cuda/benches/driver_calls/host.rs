@@ -8,12 +8,9 @@ use larder_cuda::driver::{DriverError, HostLaunch, StandIn};
 
 /// Gives the stand-in the bodies.
 pub(crate) fn register(stand_in: &StandIn) -> Result<(), DriverError> {
-    let bodies: [(&str, KernelBody); 7] = [
+    let bodies: [(&str, KernelBody); 4] = [
         ("spin", spin),
         ("touch", touch),
-        ("add", add),
-        ("sum", sum),
-        ("sum_read_only", sum),
         ("number", number),
         ("differ", differ),
     ];
@@ -38,31 +35,6 @@ unsafe extern "C" fn touch(call: *const KernelCall) {
     };
     word.fill(1);
     thread::sleep(Duration::from_nanos(launch.parameter(1)));
-}
-
-unsafe extern "C" fn add(call: *const KernelCall) {
-    // SAFETY: TEXT1.
-    let launch = unsafe { HostLaunch::of(call) };
-    let Some(words) = launch.write::<u32>(0, launch.count(1)) else {
-        return;
-    };
-    for word in words {
-        *word = word.wrapping_add(1);
-    }
-}
-
-unsafe extern "C" fn sum(call: *const KernelCall) {
-    // SAFETY: TEXT1.
-    let launch = unsafe { HostLaunch::of(call) };
-    let Some(words) = launch.read::<u32>(0, launch.count(1)) else {
-        return;
-    };
-    let sum = words
-        .iter()
-        .fold(0_u32, |sum, word| sum.wrapping_add(*word));
-    if let Some([word]) = launch.write::<u32>(2, 1) {
-        *word = word.wrapping_add(sum);
-    }
 }
 
 unsafe extern "C" fn number(call: *const KernelCall) {

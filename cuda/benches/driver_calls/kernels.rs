@@ -1,4 +1,4 @@
-//! Kernels that take time, that count and that compare, whose text is in kernels.ptx and dependent.ptx.
+//! Kernels that take time, that number and that compare, whose text is in kernels.ptx.
 //!
 //! TEXT1 A kernel is launched with the parameters that its text declares, and with memory for as many words
 //!    as it is told.
@@ -13,11 +13,7 @@ use larder_cuda::driver::abi::DevicePtr;
 
 use crate::host;
 
-/// Any device of ours takes these.
-const PLAIN: &str = include_str!("kernels.ptx");
-
-/// Devices of capability 9.0 take these: kernels that begin before the one ahead of them has ended.
-const DEPENDENT: &str = include_str!("dependent.ptx");
+const TEXT: &str = include_str!("kernels.ptx");
 
 /// Blocks and threads of each launch that counts: more threads than a device runs at once.
 const GRID: u32 = 1024;
@@ -28,9 +24,6 @@ pub(crate) struct Kernels {
     is_stand_in: bool,
     spin: sys::CUfunction,
     touch: sys::CUfunction,
-    add: sys::CUfunction,
-    sum: sys::CUfunction,
-    sum_read_only: sys::CUfunction,
     number: sys::CUfunction,
     differ: sys::CUfunction,
 }
@@ -38,39 +31,21 @@ pub(crate) struct Kernels {
 // SAFETY: handles, which any thread may use while their context is current.
 unsafe impl Sync for Kernels {}
 
-/// Those for dependent launches.
-pub(crate) struct Dependent {
-    add_early: sys::CUfunction,
-    sum: sys::CUfunction,
-    sum_waiting: sys::CUfunction,
-}
-
 impl Kernels {
     /// Loads them, and gives the stand-in their bodies.
     pub(crate) fn load(stand_in: Option<&StandIn>) -> Result<Self, Box<dyn Error>> {
         if let Some(stand_in) = stand_in {
             host::register(stand_in)?;
         }
-        let module = load(PLAIN)?;
+        let text = CString::new(TEXT)?;
+        // SAFETY: a text with its NUL.
+        let module = unsafe { result::module::load_data(text.as_ptr().cast()) }?;
         Ok(Self {
             is_stand_in: stand_in.is_some(),
             spin: function(module, c"spin")?,
             touch: function(module, c"touch")?,
-            add: function(module, c"add")?,
-            sum: function(module, c"sum")?,
-            sum_read_only: function(module, c"sum_read_only")?,
             number: function(module, c"number")?,
             differ: function(module, c"differ")?,
-        })
-    }
-
-    /// Loads those that need capability 9.0.
-    pub(crate) fn dependent(&self) -> Result<Dependent, Box<dyn Error>> {
-        let module = load(DEPENDENT)?;
-        Ok(Dependent {
-            add_early: function(module, c"add_early")?,
-            sum: self.sum,
-            sum_waiting: function(module, c"sum_waiting")?,
         })
     }
 
@@ -122,48 +97,6 @@ impl Kernels {
         Ok(0)
     }
 
-    /// Adds one to each of `count` words.
-    ///
-    /// # Safety
-    /// So many words are there, and the caller's.
-    pub(crate) unsafe fn add(
-        &self,
-        stream: sys::CUstream,
-        at: DevicePtr,
-        count: u32,
-    ) -> Result<(), result::DriverError> {
-        // SAFETY: TEXT1; the words are there and nobody else's, by the condition of `add`.
-        unsafe { add(self.add, stream, at, count) }
-    }
-
-    /// Adds `count` words to the word at `to`; `read_only` by the cache for what no kernel writes
-    /// (`ld.global.nc`).
-    ///
-    /// # Safety
-    /// So many words are there, and the caller's, and so is the word.
-    pub(crate) unsafe fn sum(
-        &self,
-        stream: sys::CUstream,
-        at: DevicePtr,
-        count: u32,
-        to: DevicePtr,
-        read_only: bool,
-    ) -> Result<(), result::DriverError> {
-        let (mut at, mut count, mut to) = (at, count, to);
-        let mut parameters = [
-            (&raw mut at).cast(),
-            (&raw mut count).cast(),
-            (&raw mut to).cast(),
-        ];
-        let kernel = if read_only {
-            self.sum_read_only
-        } else {
-            self.sum
-        };
-        // SAFETY: TEXT1; the words and the sum are there and nobody else's, by the condition of `sum`.
-        unsafe { launch(kernel, [GRID, BLOCK], stream, &mut parameters) }
-    }
-
     /// Writes `seed` plus its place to each of `count` words.
     ///
     /// # Safety
@@ -209,67 +142,6 @@ impl Kernels {
     }
 }
 
-impl Dependent {
-    /// Adds one to each word, and lets the next kernel begin meanwhile.
-    ///
-    /// # Safety
-    /// So many words are there, and the caller's.
-    pub(crate) unsafe fn add_early(
-        &self,
-        stream: sys::CUstream,
-        at: DevicePtr,
-        count: u32,
-    ) -> Result<(), result::DriverError> {
-        // SAFETY: TEXT1; the words are there and nobody else's, by the condition of `add_early`.
-        unsafe { add(self.add_early, stream, at, count) }
-    }
-
-    /// Adds `count` words to the word at `to`, in a launch that may begin before the kernel ahead has ended;
-    /// `waits` says whether it waits for that before it reads.
-    ///
-    /// # Safety
-    /// So many words are there, and the caller's, and so is the word.
-    pub(crate) unsafe fn sum(
-        &self,
-        stream: sys::CUstream,
-        at: DevicePtr,
-        count: u32,
-        to: DevicePtr,
-        waits: bool,
-    ) -> Result<(), result::DriverError> {
-        let (mut at, mut count, mut to) = (at, count, to);
-        let mut parameters: [*mut c_void; 3] = [
-            (&raw mut at).cast(),
-            (&raw mut count).cast(),
-            (&raw mut to).cast(),
-        ];
-        let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
-        value.programmaticStreamSerializationAllowed = 1;
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value,
-        };
-        let config = sys::CUlaunchConfig {
-            gridDimX: GRID,
-            gridDimY: 1,
-            gridDimZ: 1,
-            blockDimX: BLOCK,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: 0,
-            hStream: stream,
-            attrs: &raw mut attribute,
-            numAttrs: 1,
-        };
-        let kernel = if waits { self.sum_waiting } else { self.sum };
-        let none = std::ptr::null_mut();
-        // SAFETY: TEXT1; the words and the sum are there and nobody else's, by the condition of `sum`; all that is lent outlives the call.
-        unsafe { sys::cuLaunchKernelEx(&raw const config, kernel, parameters.as_mut_ptr(), none) }
-            .result()
-    }
-}
-
 /// # Safety
 /// TEXT1; the context is current.
 unsafe fn launch(
@@ -280,26 +152,6 @@ unsafe fn launch(
 ) -> Result<(), result::DriverError> {
     // SAFETY: the parameters are the kernel's (TEXT1), and the context is current, by the conditions above.
     unsafe { result::launch_kernel(kernel, (grid, 1, 1), (block, 1, 1), 0, stream, parameters) }
-}
-
-/// # Safety
-/// TEXT1: a kernel that takes words and their number.
-unsafe fn add(
-    kernel: sys::CUfunction,
-    stream: sys::CUstream,
-    at: DevicePtr,
-    count: u32,
-) -> Result<(), result::DriverError> {
-    let (mut at, mut count) = (at, count);
-    let mut parameters = [(&raw mut at).cast(), (&raw mut count).cast()];
-    // SAFETY: the kernel takes these two parameters (TEXT1).
-    unsafe { launch(kernel, [GRID, BLOCK], stream, &mut parameters) }
-}
-
-fn load(text: &str) -> Result<sys::CUmodule, Box<dyn Error>> {
-    let text = CString::new(text)?;
-    // SAFETY: a text with its NUL.
-    Ok(unsafe { result::module::load_data(text.as_ptr().cast()) }?)
 }
 
 fn function(module: sys::CUmodule, name: &CStr) -> Result<sys::CUfunction, result::DriverError> {

@@ -1,15 +1,12 @@
-//! What the device is and can do, whether it is well, and how many addresses it gives in one piece.
+//! What the device is and can do.
 
 use std::error::Error;
-use std::time::Duration;
 
 use larder_cuda::Context;
+use larder_cuda::driver::MemoryUse;
 use larder_cuda::driver::abi::constants;
-use larder_cuda::driver::{Driver, MemoryUse};
 
-use crate::answers::{Assumption, decide, micros, say};
-use crate::kernels::Kernels;
-use crate::times::timed;
+use crate::answers::{Assumption, decide, say};
 
 /// What the device has and can do.
 pub(crate) fn attributes(context: &Context) -> Result<(), Box<dyn Error>> {
@@ -53,43 +50,4 @@ pub(crate) fn attributes(context: &Context) -> Result<(), Box<dyn Error>> {
 
 const fn yes(is: bool) -> &'static str {
     if is { "yes" } else { "no" }
-}
-
-/// Checks that a context, memory and a kernel work.
-pub(crate) fn health(context: &Context) -> Result<(), Box<dyn Error>> {
-    let stream = context.cudarc().new_stream()?;
-    context.with_current(|driver| -> Result<(), Box<dyn Error>> {
-        let kernels = Kernels::load(driver.stand_in())?;
-        let page = driver.alloc_device(2 << 20)?;
-        // SAFETY: the memory is ours, and outlives the kernel.
-        unsafe { kernels.add(stream.cu_stream(), page, 1 << 19) }?;
-        kernels.spin(stream.cu_stream(), Duration::ZERO)?;
-        stream.synchronize()?;
-        // SAFETY: given above, and all work on it has ended.
-        Ok(unsafe { driver.free_device(page) }?)
-    })?
-}
-
-/// Reserves addresses: 640 GiB, and eight times the device.
-pub(crate) fn reserve(context: &Context) -> Result<(), Box<dyn Error>> {
-    let total = context.device_info()?.total_bytes;
-    for (bytes, what) in [(640 << 30, "640 GiB"), (8 * total, "8 x the device")] {
-        let bytes = bytes & !((2 << 20) - 1);
-        let reserved = |driver: &Driver| timed(|| driver.reserve(bytes, 0));
-        let (time, reserved) = context.with_current(reserved)?;
-        let has = Assumption::new(
-            "8 x the device can be reserved in one piece",
-            reserved.is_ok(),
-        );
-        let answer = match &reserved {
-            Ok(_) => "reserved".to_owned(),
-            Err(error) => format!("refused ({error})"),
-        };
-        decide(&format!("reserving {what}"), answer, micros(time), has);
-        if let Ok(start) = reserved {
-            // SAFETY: reserved just now, nothing is mapped.
-            context.try_current(|driver| unsafe { driver.free_reserved(start, bytes) })?;
-        }
-    }
-    Ok(())
 }

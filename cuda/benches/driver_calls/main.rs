@@ -1,11 +1,11 @@
-//! Asks a driver what documents leave open and Larder rests on: a probe a question, each in a process of its
-//! own, since a probe may break its context.
+//! Measures what a driver's calls take and describes its device: a probe a question, each in a process of its own,
+//! since a probe may break its context. What Larder rests on and time does not decide stands in the conformance tests.
 //!
 //! ```text
 //! cargo bench -p larder-cuda --bench driver_calls                     all probes
-//! cargo bench -p larder-cuda --bench driver_calls -- alias. reserve   those whose names begin so
+//! cargo bench -p larder-cuda --bench driver_calls -- unmap. sleep.    those whose names begin so
 //! cargo bench -p larder-cuda --bench driver_calls -- --list           their names
-//! cargo bench -p larder-cuda --bench driver_calls -- --probe reserve  one, in this process
+//! cargo bench -p larder-cuda --bench driver_calls -- --probe times.0  one, in this process
 //! ```
 //!
 //! A probe prints a line a question, `answer: question | answer | number | assumption`. An assumption that falls is
@@ -14,10 +14,8 @@
 //! On the stand-in times say nothing about a GPU. Answers of real hardware, with machine and commit, are kept
 //! in `benches/results/`.
 
-mod alias;
 mod answers;
 mod budget;
-mod captures;
 mod host;
 mod kernels;
 mod machine;
@@ -28,7 +26,6 @@ mod unmap;
 use std::error::Error;
 use std::process::{Command, ExitCode};
 
-use alias::Way;
 use larder_cuda::Context;
 use larder_cuda::driver::load_from_env;
 use unmap::Act;
@@ -38,30 +35,8 @@ type Outcome = Result<(), Box<dyn Error>>;
 /// A name, and what it asks.
 type Probe = (&'static str, fn(&Context) -> Outcome);
 
-/// All probes but those of captures, which are one for each call.
-const PROBES: [Probe; 30] = [
+const PROBES: [Probe; 18] = [
     ("machine", machine::attributes),
-    ("health", machine::health),
-    ("reserve", machine::reserve),
-    ("alias.kernel", |context| alias::probe(context, Way::Kernel)),
-    ("alias.read-only", |context| {
-        alias::probe(context, Way::ReadOnly)
-    }),
-    ("alias.fill", |context| alias::probe(context, Way::Fill)),
-    ("alias.copy-in", |context| {
-        alias::probe(context, Way::CopyIn)
-    }),
-    ("alias.copy-out", |context| {
-        alias::probe(context, Way::CopyOut)
-    }),
-    ("alias.graph", |context| alias::probe(context, Way::Graph)),
-    ("alias.streams", |context| {
-        alias::probe(context, Way::Streams)
-    }),
-    ("alias.waiting", |context| {
-        alias::probe(context, Way::Waiting)
-    }),
-    ("alias.early", |context| alias::probe(context, Way::Early)),
     ("unmap.own", |context| unmap::probe(context, Act::Unmap)),
     ("unmap.second", |context| {
         unmap::probe(context, Act::UnmapSecond)
@@ -75,7 +50,6 @@ const PROBES: [Probe; 30] = [
     ("unmap.release", |context| {
         unmap::probe(context, Act::Release)
     }),
-    ("returns", unmap::returns),
     ("times.0", |context| times::probe(context, 0)),
     ("times.1000", |context| times::probe(context, 1_000)),
     ("times.10000", |context| times::probe(context, 10_000)),
@@ -90,14 +64,6 @@ const PROBES: [Probe; 30] = [
     ("budget.pace", budget::pace),
 ];
 
-/// What the probes of captures begin with.
-const CAPTURE: &str = "capture.";
-
-fn names() -> impl Iterator<Item = String> {
-    let probes = PROBES.iter().map(|(name, _)| (*name).to_owned());
-    probes.chain(captures::calls().map(|call| format!("{CAPTURE}{call}")))
-}
-
 fn main() -> ExitCode {
     // What `cargo bench` says to every program.
     let args: Vec<String> = std::env::args()
@@ -107,7 +73,7 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args[..] {
         ["--list"] => {
-            names().for_each(|name| println!("{name}"));
+            PROBES.iter().for_each(|(name, _)| println!("{name}"));
             Ok(())
         }
         ["--probe", name] => probe(name),
@@ -129,9 +95,6 @@ fn main() -> ExitCode {
 /// Runs one probe in this process.
 fn probe(name: &str) -> Outcome {
     load_from_env()?;
-    if let Some(call) = name.strip_prefix(CAPTURE) {
-        return captures::probe(&Context::new(0)?, call);
-    }
     let known = PROBES.iter().find(|(known, _)| *known == name);
     let (_, run) = known.ok_or_else(|| format!("no probe is named {name:?}: see --list"))?;
     run(&Context::new(0)?)
@@ -142,14 +105,14 @@ fn probe(name: &str) -> Outcome {
 fn all(beginnings: &[&str]) -> Outcome {
     let program = std::env::current_exe()?;
     let mut failed = Vec::new();
-    for name in names() {
+    for (name, _) in PROBES {
         let is_meant = match beginnings {
             [] => !name.starts_with("budget."),
             some => some.iter().any(|beginning| name.starts_with(beginning)),
         };
         if is_meant
             && !Command::new(&program)
-                .args(["--probe", &name])
+                .args(["--probe", name])
                 .status()?
                 .success()
         {

@@ -1,5 +1,5 @@
 //! Memory that goes, or is mapped again, while a kernel uses it: which calls wait, whether another stream goes on
-//! meanwhile, and what becomes of the kernel. Whether memory is free for others at once.
+//! meanwhile, and what becomes of the kernel.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -217,33 +217,4 @@ impl Beside {
     fn longest(&self) -> Duration {
         Duration::from_micros(u64::from(self.longest_us.load(Ordering::Relaxed)))
     }
-}
-
-/// Asks whether memory that is given back is free at once, for whoever asks the driver.
-pub(crate) fn returns(context: &Context) -> Result<(), Box<dyn Error>> {
-    let (gone, bytes) = context.with_current(|driver| -> Result<_, Box<dyn Error>> {
-        let device = context.ordinal();
-        let page = driver.page_bytes(device, MemoryUse::default(), false)?;
-        let bytes = page * 256;
-        let start = driver.reserve(bytes, 0)?;
-        let handle = driver.create_memory(device, MemoryUse::default(), bytes)?;
-        // SAFETY: reserved and created just now.
-        unsafe { driver.map(start, bytes, handle) }?;
-        let (before, _) = driver.memory_info()?;
-        // SAFETY: mapped just now, and used by nothing.
-        unsafe { driver.unmap(start, bytes) }?;
-        // SAFETY: created above, mapped nowhere any more.
-        unsafe { driver.release_memory(handle) }?;
-        let (after, _) = driver.memory_info()?;
-        // SAFETY: reserved above, nothing is mapped there.
-        unsafe { driver.free_reserved(start, bytes) }?;
-        Ok((after.saturating_sub(before), bytes))
-    })??;
-    let at_once = gone >= bytes;
-    let answer = if at_once { "at once" } else { "not at once" };
-    let words = "memory that is given back is free at once";
-    let number = format!("{} of {} MiB", gone >> 20, bytes >> 20);
-    let question = "cuMemGetInfo sees memory that was unmapped and released";
-    decide(question, answer, number, Assumption::new(words, at_once));
-    Ok(())
 }

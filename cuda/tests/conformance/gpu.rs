@@ -37,10 +37,10 @@ pub(crate) fn register_kernels() {
     let Some(stand_in) = stand_in() else {
         return;
     };
-    // SAFETY: a body for the kernel of that name in `kernels::PTX`, which is the only one here.
-    unsafe { stand_in.register_kernel("fill_u32", kernels::fill_body) }.expect("a kernel");
-    // SAFETY: a body for the kernel of that name in `kernels::PTX`, which is the only one here.
-    unsafe { stand_in.register_kernel("add_words", kernels::add_body) }.expect("a kernel");
+    for (name, body) in kernels::BODIES {
+        // SAFETY: a body for the kernel of that name in `kernels::PTX`, the only one of that name here.
+        unsafe { stand_in.register_kernel(name, body) }.expect("a kernel");
+    }
 }
 
 /// With `LARDER_STAND_IN_SEED` the stand-in defers the work of every test.
@@ -107,6 +107,14 @@ pub(crate) fn real_only(reason: &str) -> Option<Gpu> {
         return None;
     }
     Some(portable())
+}
+
+/// Prints the answer to a question in the form that `cuda/hardware/run` collects, and whether the rule holds by it,
+/// which is returned.
+pub(crate) fn answer(question: &str, answer: &str, number: &str, rule: &str, holds: bool) -> bool {
+    let verdict = if holds { "holds" } else { "FALLS" };
+    println!("answer: {question} | {answer} | {number} | {verdict}: {rule}");
+    holds
 }
 
 fn this_test() -> String {

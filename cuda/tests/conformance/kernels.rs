@@ -1,9 +1,9 @@
-//! Two kernels: as PTX for a device, as host functions for the stand-in.
+//! The kernels: as PTX for a device, as host functions for the stand-in.
 
 use std::ffi::CStr;
 
 use larder_cuda::driver::HostLaunch;
-use larder_cuda_abi::stand_in::KernelCall;
+use larder_cuda_abi::stand_in::{KernelBody, KernelCall};
 
 /// The text of the kernels.
 pub(crate) const PTX: &CStr =
@@ -12,11 +12,27 @@ pub(crate) const PTX: &CStr =
         Err(_) => panic!("a zero byte within"),
     };
 
-/// `fill_u32` for the whole grid.
+/// Kernels that begin before the one ahead of them has ended, for devices of capability 9.0.
+pub(crate) const DEPENDENT_PTX: &CStr =
+    match CStr::from_bytes_with_nul(concat!(include_str!("../dependent.ptx"), "\0").as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("a zero byte within"),
+    };
+
+/// The kernels of [`PTX`] that the tests launch, and what each does for the whole grid.
+pub(crate) const BODIES: [(&str, KernelBody); 5] = [
+    ("fill_u32", fill_body),
+    ("add_words", add_body),
+    ("scale_words", scale_body),
+    ("sum_words", sum_body),
+    ("sum_words_read_only", sum_body),
+];
+
+/// `fill_u32`.
 ///
 /// # Safety
 /// Called by the stand-in with a launch of that kernel.
-pub(crate) unsafe extern "C" fn fill_body(call: *const KernelCall) {
+unsafe extern "C" fn fill_body(call: *const KernelCall) {
     // SAFETY: the caller promises a launch with the parameters of the PTX.
     let launch = unsafe { HostLaunch::of(call) };
     let count = launch.count(1).min(launch.threads());
@@ -25,11 +41,11 @@ pub(crate) unsafe extern "C" fn fill_body(call: *const KernelCall) {
     }
 }
 
-/// `add_words` for the whole grid.
+/// `add_words`.
 ///
 /// # Safety
 /// Called by the stand-in with a launch of that kernel.
-pub(crate) unsafe extern "C" fn add_body(call: *const KernelCall) {
+unsafe extern "C" fn add_body(call: *const KernelCall) {
     // SAFETY: the caller promises a launch with the parameters of the PTX; all is read before it is written.
     let launch = unsafe { HostLaunch::of(call) };
     let count = launch.count(3).min(launch.threads());
@@ -41,5 +57,39 @@ pub(crate) unsafe extern "C" fn add_body(call: *const KernelCall) {
         for (out, (left, right)) in out.iter_mut().zip(left.iter().zip(&right)) {
             *out = left.wrapping_add(*right);
         }
+    }
+}
+
+/// `scale_words`.
+///
+/// # Safety
+/// Called by the stand-in with a launch of that kernel.
+unsafe extern "C" fn scale_body(call: *const KernelCall) {
+    // SAFETY: the caller promises a launch with the parameters of the PTX; all is read before it is written.
+    let launch = unsafe { HostLaunch::of(call) };
+    let count = launch.count(2).min(launch.threads());
+    let Some(from) = launch.read::<u32>(1, count).map(<[u32]>::to_vec) else {
+        return;
+    };
+    if let Some(out) = launch.write::<u32>(0, count) {
+        for (out, from) in out.iter_mut().zip(from) {
+            *out = from.wrapping_mul(launch.parameter(3));
+        }
+    }
+}
+
+/// `sum_words`, whose threads take all words in turns.
+///
+/// # Safety
+/// Called by the stand-in with a launch of that kernel.
+unsafe extern "C" fn sum_body(call: *const KernelCall) {
+    // SAFETY: the caller promises a launch with the parameters of the PTX; all is read before it is written.
+    let launch = unsafe { HostLaunch::of(call) };
+    let Some(from) = launch.read::<u32>(0, launch.count(1)) else {
+        return;
+    };
+    let sum = from.iter().fold(0_u32, |sum, word| sum.wrapping_add(*word));
+    if let Some([to]) = launch.write::<u32>(2, 1) {
+        *to = to.wrapping_add(sum);
     }
 }

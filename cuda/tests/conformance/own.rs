@@ -257,8 +257,8 @@ impl Drop for Event {
     }
 }
 
-/// The module with the two kernels, each of which has run once: a driver may load kernels lazily,
-/// and loading may wait for the device.
+/// The module with the kernels, each of which has run once: a driver may load kernels lazily, and loading may wait
+/// for the device.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     /// The module.
@@ -267,6 +267,9 @@ pub(crate) struct Kernels {
     pub(crate) fill: FunctionHandle,
     /// `add_words(out, left, right, count)`.
     pub(crate) add: FunctionHandle,
+    scale: FunctionHandle,
+    sum: FunctionHandle,
+    sum_read_only: FunctionHandle,
 }
 
 impl Kernels {
@@ -274,13 +277,22 @@ impl Kernels {
     pub(crate) fn load() -> Self {
         gpu::register_kernels();
         let module = module::load(kernels::PTX).expect("a module");
-        let fill = module::function(module, c"fill_u32").expect("a kernel");
-        let add = module::function(module, c"add_words").expect("a kernel");
-        let new = Self { module, fill, add };
+        let function = |name| module::function(module, name).expect("a kernel");
+        let new = Self {
+            module,
+            fill: function(c"fill_u32"),
+            add: function(c"add_words"),
+            scale: function(c"scale_words"),
+            sum: function(c"sum_words"),
+            sum_read_only: function(c"sum_words_read_only"),
+        };
         let memory = Device::filled(512, 0);
         let legacy = StreamHandle::NULL;
         new.fill(memory.at, 128, 0, legacy);
         new.add(memory.at, memory.at, memory.at, 128, legacy);
+        new.scale(memory.at, 128, 1, legacy);
+        new.sum(memory.at, 64, memory.plus(256), legacy);
+        new.sum_read_only(memory.at, 64, memory.plus(256), legacy);
         stream::synchronize(legacy).expect("work that ends well");
         new
     }
@@ -304,6 +316,32 @@ impl Kernels {
         let parameters = [out, left, right, u64::from(count)];
         module::launch(self.add, module::Shape::over(count), stream, &parameters)
             .expect("a launch");
+    }
+
+    /// Queues `scale_words` over `count` words in place.
+    pub(crate) fn scale(&self, at: DevicePtr, count: u32, factor: u32, stream: StreamHandle) {
+        let parameters = [at, at, u64::from(count), u64::from(factor)];
+        module::launch(self.scale, module::Shape::over(count), stream, &parameters)
+            .expect("a launch");
+    }
+
+    /// Queues `sum_words` over `count` words, which adds them to the word at `to`.
+    pub(crate) fn sum(&self, from: DevicePtr, count: u32, to: DevicePtr, stream: StreamHandle) {
+        let parameters = [from, u64::from(count), to];
+        module::launch(self.sum, module::Shape::WIDE, stream, &parameters).expect("a launch");
+    }
+
+    /// Queues `sum_words_read_only`.
+    pub(crate) fn sum_read_only(
+        &self,
+        from: DevicePtr,
+        count: u32,
+        to: DevicePtr,
+        stream: StreamHandle,
+    ) {
+        let parameters = [from, u64::from(count), to];
+        let shape = module::Shape::WIDE;
+        module::launch(self.sum_read_only, shape, stream, &parameters).expect("a launch");
     }
 }
 

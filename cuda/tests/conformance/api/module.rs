@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 
+use cudarc::driver::sys;
 use larder_cuda_abi::{DevicePtr, FunctionHandle, LaunchConfig, ModuleHandle, StreamHandle};
 
 use super::{Answer, out};
@@ -34,6 +35,12 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// More threads than a device runs at once, for kernels whose threads take words in turns.
+    pub(crate) const WIDE: Self = Self {
+        grid: [1024, 1, 1],
+        block: [256, 1, 1],
+    };
+
     /// One thread for each of `count`.
     pub(crate) const fn over(count: u32) -> Self {
         Self {
@@ -94,18 +101,45 @@ pub(crate) fn launch_ex(
     stream: StreamHandle,
     parameters: &[u64],
 ) -> Answer {
+    launch_with(function, shape, stream, parameters, &mut [])
+}
+
+/// cuLaunchKernelEx of a kernel that may begin before the one ahead of it has ended; parameters as in [`launch`].
+pub(crate) fn launch_dependent(
+    function: FunctionHandle,
+    shape: Shape,
+    stream: StreamHandle,
+    parameters: &[u64],
+) -> Answer {
+    let mut value = sys::CUlaunchAttributeValue { pad: [0; 64] };
+    value.programmaticStreamSerializationAllowed = 1;
+    let attribute = sys::CUlaunchAttribute {
+        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        pad: [0; 4],
+        value,
+    };
+    launch_with(function, shape, stream, parameters, &mut [attribute])
+}
+
+fn launch_with(
+    function: FunctionHandle,
+    shape: Shape,
+    stream: StreamHandle,
+    parameters: &[u64],
+    attributes: &mut [sys::CUlaunchAttribute],
+) -> Answer {
     let config = LaunchConfig {
         grid: shape.grid,
         block: shape.block,
         shared_bytes: 0,
         stream,
-        attributes: core::ptr::null_mut(),
-        attribute_count: 0,
+        attributes: attributes.as_mut_ptr().cast(),
+        attribute_count: u32::try_from(attributes.len()).expect("a few"),
     };
     let mut words = parameters.to_vec();
     let mut places = places_of(&mut words);
     let (places_at, none) = (places.as_mut_ptr(), core::ptr::null_mut());
-    // SAFETY: C2; a place for every parameter, each wide enough.
+    // SAFETY: C2; a place for every parameter, each wide enough; as many attributes as it says, which outlive the call.
     unsafe { function!(cuLaunchKernelEx)(&raw const config, function, places_at, none) }.check()
 }
 

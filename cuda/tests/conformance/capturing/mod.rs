@@ -1,6 +1,7 @@
 //! Stream capture and graphs.
 
 mod borders;
+mod calls;
 mod graphs;
 mod refused;
 

@@ -1,6 +1,7 @@
 //! Reserved addresses, physical memory, mappings, and who may use them.
 
 mod access;
+mod aliases;
 mod mapping;
 mod physical;
 mod reservation;
@@ -12,11 +13,11 @@ use crate::api::virtual_memory as vmm;
 
 const READ_WRITE: u32 = constants::MEM_ACCESS_READ_WRITE;
 
-const fn plain() -> AllocationProp {
+pub(crate) const fn plain() -> AllocationProp {
     vmm::properties(0, constants::MEM_HANDLE_TYPE_NONE)
 }
 
-fn granule() -> usize {
+pub(crate) fn granule() -> usize {
     vmm::granularity(&plain(), constants::MEM_GRANULARITY_MINIMUM).expect("a granularity")
 }
 

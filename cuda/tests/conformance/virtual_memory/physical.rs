@@ -5,7 +5,7 @@ use larder_cuda_abi::{AllocationProp, Code, constants};
 use super::{Mapped, Physical, Reserved, granule, plain};
 use crate::{
     api::{basic, copy, memory, virtual_memory as vmm},
-    gpu::portable,
+    gpu::{answer, portable},
     own::read,
 };
 
@@ -78,19 +78,30 @@ fn more_physical_memory_than_there_is_is_refused() {
     assert_eq!(answer, Err(Code::OUT_OF_MEMORY));
 }
 
-/// Rule: physical memory is taken at its creation and comes back with its release (source: CUDA
+/// Rule: physical memory is taken at its creation and comes back with its release, once it is unmapped (source: CUDA
 /// Driver API, Virtual Memory Management, cuMemCreate, cuMemRelease).
 #[test]
 fn physical_memory_is_taken_at_its_creation() {
     let _gpu = portable();
-    let bytes = (128_usize << 20).next_multiple_of(granule());
+    let bytes = (512_usize << 20).next_multiple_of(granule());
+    let range = Reserved::new(bytes);
     let (before, _) = memory::info().expect("sizes");
     let physical = Physical::new(bytes);
     let (during, _) = memory::info().expect("sizes");
     assert!(during + bytes <= before, "{before} then {during}");
+    drop(Mapped::bare(range.at, &physical));
     drop(physical);
     let (after, _) = memory::info().expect("sizes");
-    assert!(after >= during + bytes, "{during} then {after}");
+    let gone = after.saturating_sub(during);
+    let is_free = gone >= bytes;
+    let holds = answer(
+        "cuMemGetInfo sees memory that was unmapped and released",
+        if is_free { "at once" } else { "not at once" },
+        &format!("{} of {} MiB", gone >> 20, bytes >> 20),
+        "memory that is given back is free at once",
+        is_free,
+    );
+    assert!(holds, "{during} then {after}");
 }
 
 /// Rule: released memory stays while a mapping of it does (source: CUDA Driver API, Virtual Memory

@@ -1,11 +1,13 @@
 //! cuMemAddressReserve and cuMemAddressFree.
 
+use std::time::Instant;
+
 use larder_cuda_abi::Code;
 
 use super::{Mapped, Physical, Reserved, granule};
 use crate::{
-    api::{memory, virtual_memory as vmm},
-    gpu::portable,
+    api::{basic, memory, virtual_memory as vmm},
+    gpu::{answer, portable},
     own::read,
 };
 
@@ -44,6 +46,35 @@ fn a_reservation_is_aligned_for_mapping() {
     let granule = granule();
     let range = Reserved::new(granule);
     assert_eq!(range.at % granule as u64, 0, "{:#x}", range.at);
+}
+
+/// Rule: eight times as many addresses as the device has bytes are reserved in one piece, and 640 GiB (source: seen on
+/// an H200 with driver 580; documents say nothing).
+#[test]
+fn eight_times_the_device_is_reserved_in_one_piece() {
+    let _gpu = portable();
+    let total = basic::device_bytes(0).expect("a size");
+    let mut all_are = true;
+    for (bytes, what) in [(640 << 30, "640 GiB"), (8 * total, "8 x the device")] {
+        let bytes = bytes.next_multiple_of(granule());
+        let began = Instant::now();
+        let reserved = vmm::reserve(bytes, 0, 0, 0);
+        let took = format!("{:.2} us", began.elapsed().as_secs_f64() * 1e6);
+        all_are &= answer(
+            &format!("reserving {what}"),
+            &reserved.map_or_else(
+                |code| format!("refused ({code:?})"),
+                |_| "reserved".to_owned(),
+            ),
+            &took,
+            "8 x the device can be reserved in one piece",
+            reserved.is_ok(),
+        );
+        if let Ok(at) = reserved {
+            vmm::free_address(at, bytes).expect("addresses");
+        }
+    }
+    assert!(all_are, "refused: see the answers");
 }
 
 /// Rule: the alignment is 0 or a power of two (source: CUDA Driver API, Virtual Memory Management,
