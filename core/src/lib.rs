@@ -12,7 +12,7 @@
 //! # drop(words);
 //! ```
 //!
-//! Best fit over memory that has numbers, such as a buffer, a device's memory, a file:
+//! Best fit over memory with numeric addresses, such as a buffer, a device's memory or a file:
 //! ```
 //! use larder_core::{Addr, AddrRange, BestFit, Chunk, RegionConfig, RegionPool, Request};
 //!
@@ -28,23 +28,22 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! | you want | take |
+//! | for | use |
 //! |---|---|
-//! | a heap without an OS | [`StaticHeap`], or [`Heap`] over a region of yours |
+//! | a heap without an OS | [`StaticHeap`], or [`Heap`] over your own region |
 //! | best fit with coalescing, for one thread | [`RegionPool`] |
 //! | the same for several threads, over memory that grows | [`Shared`] over a [`SubAllocator`] |
 //! | pages that move where a driver can map them | [`pages`] |
-//! | steps that repeat, recorded and planned | [`lifetime`] |
-//! | freed buffers kept for requests of the same size | [`pool`] |
+//! | repeating steps, recorded and planned | [`lifetime`] |
+//! | freed buffers cached for requests of the same size | [`pool`] |
 //! | counts, guards, quarantine around an allocator | [`decorate`] |
 //! | budgets inside budgets | [`limits`] |
 //! | values in blocks of any of these | [`typed`] |
 //!
 //! State lies in tables that the caller lends. [`pool`], [`decorate`], [`limits::LimitTree`] and
-//! [`lifetime::prmalloc`] come with the feature `alloc`: their tables are on the heap, reserved
-//! when a value is made, and nothing is allocated afterwards. [`small`] has the parts of the
-//! process heap, which is the crate `larder`; they are for front ends, and change as these need.
-//! `larder-cuda` has GPU memory.
+//! [`lifetime::prmalloc`] come with the feature `alloc`: they allocate their tables on the heap when a value is
+//! created, and nothing afterwards. [`small`] has the parts of the process heap, which is the crate `larder`; they
+//! are for front ends, and change with their needs. `larder-cuda` has GPU memory.
 #![no_std]
 #![deny(unsafe_code)]
 
