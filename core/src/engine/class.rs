@@ -1,10 +1,9 @@
-//! Fine size classes: which list a free chunk of so many granules hangs in.
+//! Fine size classes: the list that a free chunk of a given size is in.
 //!
-//! Below 64 granules every size has its own class; above, each doubling is cut in 32, so a class
-//! spans at most 1/32 (3.1 %) of its size. Two numbers name a class at once: 64 classes to a
-//! bitmap word, two doublings to a word.
+//! Below 64 granules every size has its own class; above, each doubling is cut in 32, so a class spans at most 1/32
+//! (3.1 %) of its size. The numbers fit the bitmap: 64 classes to a word, two doublings to a word.
 
-/// Classes each doubling is cut into, as a logarithm.
+/// Logarithm of the classes in each doubling.
 const SUB_BITS: u32 = 5;
 /// Sizes below this have a class of their own.
 const EXACT: u32 = 2 << SUB_BITS;
@@ -14,7 +13,7 @@ const EXACT: u32 = 2 << SUB_BITS;
 pub(crate) struct Class(u16);
 
 impl Class {
-    /// How many classes 32-bit sizes have.
+    /// Number of classes of 32-bit sizes.
     pub(crate) const COUNT: usize = EXACT as usize + (32 - 6) * (1 << SUB_BITS);
 
     /// The class of chunks of `size` granules.
