@@ -18,7 +18,6 @@ use crate::units::{Addr, AddrRange};
 
 /// Reads, writes and fills memory by address, in the order of streams (ACCESS1, ACCESS2).
 pub trait MemoryAccess {
-    /// Copies the bytes from `addr` on, as many as `into` has.
     /// Reads `into.len()` bytes from `addr`.
     /// # Errors
     /// [`AccessError`]; `into` may be partly overwritten.

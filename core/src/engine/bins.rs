@@ -2,11 +2,11 @@
 //!
 //! Invariants:
 //! * BIN1 a [list](crate::table::list) holds free chunks of its class only.
-//! * BIN2 bit `class` of `words` is set exactly if the list is not empty; bit `w` of `summary` is
 //! * BIN2 bit `class` of `words` is set exactly if the list is not empty; bit `w` of `summary` is set exactly if
 //!   `words[w]` is not 0.
 //! * BIN3 a chunk enters at the front. (A chunk whose size changes within its class keeps its place: the caller does
 //!   not touch the bins then.)
+//!
 //! All operations O(1).
 
 use super::chunk::{Chunk, Link};
