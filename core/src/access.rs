@@ -19,6 +19,7 @@ use crate::units::{Addr, AddrRange};
 /// Reads, writes and fills memory by address, in the order of streams (ACCESS1, ACCESS2).
 pub trait MemoryAccess {
     /// Reads `into.len()` bytes from `addr`.
+    ///
     /// # Errors
     /// [`AccessError`]; `into` may be partly overwritten.
     fn read(&self, stream: StreamId, addr: Addr, into: &mut [u8]) -> Result<(), AccessError>;
