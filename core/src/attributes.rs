@@ -66,12 +66,12 @@ impl AllocatorAttributes {
         self.value & GPU_COMPATIBLE != 0
     }
 
-    /// The device's own bits.
+    /// Returns the device's own bits.
     pub const fn device_bits(self) -> u8 {
         (self.value >> DEVICE_SHIFT) as u8
     }
 
-    /// The scope; 0 for none.
+    /// Returns the scope; 0 for none.
     pub const fn scope_id(self) -> i32 {
         self.scope_id
     }

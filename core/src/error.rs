@@ -1,8 +1,8 @@
 //! Errors as small values: one enum per verb.
 //!
 //! On every error all blocks are as before the call, and nothing the caller owned is lost: a refused block or range
-//! comes back inside the error. A refused allocation may have joined free chunks, and got memory from the
-//! sub-allocator or released some.
+//! comes back inside the error. A refused allocation may have joined free chunks, and grown or released memory of the
+//! sub-allocator.
 
 use core::fmt;
 
@@ -11,8 +11,8 @@ use crate::byte_count::ByteCount;
 use crate::units::AddrRange;
 
 /// The text of `OtherStream` in all three errors.
-const OTHER_STREAM: &str = "there is only the main stream here, which stands for one queue: name stream 0, or use what is \
-                          made for several queues";
+const OTHER_STREAM: &str = "there is only the main stream here, for one queue: use stream 0, or an allocator or access for \
+                          several queues";
 
 /// Why an allocation was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,9 +105,9 @@ impl OutOfMemory {
 pub enum Cause {
     /// Growing would pass the limit. Raise it, or free blocks.
     Limit,
-    /// The sub-allocator refused to give more: the memory behind it is exhausted.
+    /// The sub-allocator refused to grow: the memory behind it is exhausted.
     SubAllocator,
-    /// The sub-allocator gave a range that cannot be held.
+    /// The sub-allocator returned a range that cannot be held.
     Rejected(RegionError),
     /// Held memory does not serve, and the call asked for no more ([`BestFit::alloc`](crate::BestFit::alloc)).
     Held,
@@ -155,7 +155,7 @@ impl fmt::Display for AllocError {
                 "the tables of pages are full, {handles} handles and {mappings} mappings: lend larger ones"
             ),
             Self::PlaceTaken => f.write_str(
-                "the wanted place is not wholly inside one free chunk, or not on a granule",
+                "the requested place is not wholly inside one free chunk, or not on a granule",
             ),
             Self::OutOfMemory(out) => out.fmt(f),
         }
@@ -184,7 +184,7 @@ impl fmt::Display for OutOfMemory {
         match self.cause {
             Cause::Rejected(error) => write!(
                 f,
-                "the sub-allocator gave a range that cannot be held: {error}"
+                "the sub-allocator returned a range that cannot be held: {error}"
             )?,
             Cause::Device { mib } => write!(
                 f,
@@ -195,13 +195,13 @@ impl fmt::Display for OutOfMemory {
         }
         let why = match self.cause {
             Cause::Rejected(_) | Cause::Device { .. } => "",
-            Cause::Held => "what is held does not serve; free blocks, or allocate over a source",
+            Cause::Held => "held memory does not suffice; free blocks, or allocate over a source",
             Cause::Limit => "growing would pass the limit; raise it or free blocks",
             Cause::SubAllocator => "the device, or other source of the memory, has no more to give",
             Cause::Fragmentation => {
-                "enough is free, but in chunks that are too small; free neighbouring blocks, or plan the step"
+                "enough memory is free, but in chunks that are too small; free neighbouring blocks, or plan the step"
             }
-            Cause::Pending => "queued work still uses what is free; wait for it and try again",
+            Cause::Pending => "queued work still uses the free memory; wait for it and try again",
             Cause::Fixed => "the allocator does not grow; give it another region or free blocks",
             Cause::Regions => "the region table is full; grow in larger steps",
             Cause::Addresses => "the reserved addresses are used up; reserve more of them",
@@ -240,13 +240,13 @@ impl fmt::Display for AccessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfRange => f.write_str(
-                "some of the bytes lie outside the memory that can be reached: make the access over all \
+                "some of the bytes lie outside the accessible memory: create the access over all \
                  regions of the allocator",
             ),
             Self::OtherStream => f.write_str(OTHER_STREAM),
             Self::Refused { code } => write!(
                 f,
-                "the memory could not be read or written, code {code}: look the code up where it comes from"
+                "the memory could not be read or written, code {code}: see the documentation of its source"
             ),
         }
     }
@@ -295,8 +295,8 @@ impl<E: core::error::Error> core::error::Error for Rejected<E, AddrRange> {}
 pub enum FreeError {
     /// No used chunk starts there: never allocated here, or freed already.
     Unknown,
-    /// The point's event lies more than [`EventNumber::WINDOW`](crate::EventNumber::WINDOW) ahead of what its
-    /// stream has completed. Report completed events more often.
+    /// The point's event lies more than [`EventNumber::WINDOW`](crate::EventNumber::WINDOW) ahead of its
+    /// stream's last completed event. Report completed events more often.
     EventTooFar,
     /// The allocator has no streams. Wait for the work that uses the block, then free it.
     NoStreams,
@@ -337,8 +337,8 @@ pub enum ResizeError {
     ZeroSize,
     /// The size is more than one region can ever hold.
     TooLarge,
-    /// The event lies more than [`EventNumber::WINDOW`](crate::EventNumber::WINDOW) ahead of what the stream has
-    /// completed. Report completed events more often.
+    /// The event lies more than [`EventNumber::WINDOW`](crate::EventNumber::WINDOW) ahead of the stream's last
+    /// completed event. Report completed events more often.
     EventTooFar,
     /// The chunk table has no free record: cutting an end off takes one, and so does growing the region. Lend a
     /// larger table, or free blocks.
@@ -389,7 +389,7 @@ pub enum RegionError {
     TableFull,
     /// The region table is full.
     RegionsFull,
-    /// The ticket was given by another allocator.
+    /// The ticket is another allocator's.
     ForeignTicket,
     /// The heap has a region already; one [`Heap`](crate::Heap) manages one region.
     Claimed,
@@ -405,13 +405,11 @@ impl fmt::Display for RegionError {
             Self::TooLarge => {
                 "the region has more granules than 32 bits count: use a larger granule"
             }
-            Self::TooSmall => "the region is smaller than what was asked for",
+            Self::TooSmall => "the region is smaller than requested",
             Self::Limit => "holding the region would pass the limit",
             Self::TableFull => "the chunk table has no record left: lend a larger table",
             Self::RegionsFull => "the region table is full: grow in larger steps",
-            Self::ForeignTicket => {
-                "another allocator gave the ticket: hand it back to the one that did"
-            }
+            Self::ForeignTicket => "the ticket is another allocator's: return it to that one",
             Self::Claimed => "the heap has a region already; make a second heap for a second one",
             Self::NoRoom => "the region is too small for tables and memory; give at least 32 KiB",
         })
@@ -450,7 +448,7 @@ pub enum ConfigError {
     Region(RegionError),
     /// The process has made 2^31 allocators over buffers and pages, and there is no number for another.
     Numbers,
-    /// The heap has no memory for so many records.
+    /// The heap has no memory for the records.
     Heap,
 }
 
@@ -462,11 +460,11 @@ impl fmt::Display for ConfigError {
             }
             Self::Region(error) => return error.fmt(f),
             Self::Numbers => {
-                "this process has made 2^31 allocators over buffers and pages and has no number for another: keep \
-                 them and use them again"
+                "this process has made 2^31 allocators over buffers and pages and has no number for another: \
+                 reuse existing ones"
             }
             Self::Heap => {
-                "the heap has no memory for so many records: free some, or make room for fewer"
+                "the heap has no memory for the records: free some, or make room for fewer"
             }
             Self::Granule => "the granule must be a power of two of at most 1 GiB",
             Self::GrowthUnit => "the growth unit must be a multiple of the granule and not zero",

@@ -19,7 +19,7 @@ pub struct GrowRequest {
     pub at: Option<Addr>,
 }
 
-/// A sub-allocator has no more to give, or does not take a range back.
+/// A sub-allocator has no more memory, or does not take a range back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SubAllocError;
 

@@ -33,7 +33,7 @@ impl Addr {
         }
     }
 
-    /// Whether the address is a multiple of `align`.
+    /// Returns whether the address is a multiple of `align`.
     pub const fn is_aligned(self, align: Align) -> bool {
         self.0 & (align.bytes() - 1) == 0
     }
@@ -73,7 +73,7 @@ impl AddrRange {
         Self { start, bytes }
     }
 
-    /// First address of the range.
+    /// Returns the first address of the range.
     pub const fn start(self) -> Addr {
         self.start
     }
@@ -83,7 +83,7 @@ impl AddrRange {
         Addr(self.start.0 + self.bytes)
     }
 
-    /// Length in bytes, at least one.
+    /// Returns the length in bytes, at least one.
     pub const fn bytes(self) -> u64 {
         self.bytes
     }
@@ -117,12 +117,12 @@ impl Align {
         }
     }
 
-    /// The alignment in bytes.
+    /// Returns the alignment in bytes.
     pub const fn bytes(self) -> u64 {
         1 << self.0
     }
 
-    /// The logarithm of [`bytes`](Self::bytes), 0 to 63.
+    /// Returns the logarithm of [`bytes`](Self::bytes), 0 to 63.
     pub const fn log2(self) -> u32 {
         self.0 as u32
     }
@@ -165,12 +165,12 @@ impl Granule {
         }
     }
 
-    /// The granule in bytes.
+    /// Returns the granule in bytes.
     pub const fn bytes(self) -> u64 {
         self.0.bytes()
     }
 
-    /// The granule as an alignment: every chunk starts at a multiple of it.
+    /// Returns the granule as an alignment: every chunk starts at a multiple of it.
     pub const fn align(self) -> Align {
         self.0
     }
@@ -188,7 +188,7 @@ impl Granule {
         Some(count as u32)
     }
 
-    /// The size in bytes of `count` granules. Never overflows: 2^32 x 2^30 < 2^64.
+    /// Returns the size in bytes of `count` granules. Never overflows: 2^32 x 2^30 < 2^64.
     #[inline]
     pub const fn bytes_of(self, count: u32) -> u64 {
         (count as u64) << self.0.log2()

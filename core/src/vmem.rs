@@ -60,12 +60,12 @@ impl JointBytes {
         self.live.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes in use now.
+    /// Returns the bytes in use now.
     pub fn live(&self) -> u64 {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// The largest value since the start, or since it was cleared.
+    /// Returns the peak since the start, or since it was cleared.
     pub fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }

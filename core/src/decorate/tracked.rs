@@ -37,7 +37,7 @@ pub struct RecordsTaken;
 
 impl fmt::Display for RecordsTaken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the records were taken before: use what was taken then")
+        f.write_str("the records were taken before: use those")
     }
 }
 

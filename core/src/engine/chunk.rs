@@ -192,7 +192,7 @@ impl Chunk {
         self.detail[0] = slack_bytes;
     }
 
-    /// Number of the allocation of a used chunk, or of the release of a leaving one.
+    /// Returns the number of a used chunk's allocation, or of a leaving one's release.
     pub(crate) const fn id(&self) -> u64 {
         (self.detail[1] as u64) | ((self.detail[2] as u64) << 32)
     }

@@ -16,7 +16,7 @@ impl Class {
     /// Number of classes of 32-bit sizes.
     pub(crate) const COUNT: usize = EXACT as usize + (32 - 6) * (1 << SUB_BITS);
 
-    /// The class of chunks of `size` granules.
+    /// Returns the class of chunks of `size` granules.
     #[inline]
     pub(crate) const fn of(size: u32) -> Self {
         if size < EXACT {
@@ -27,7 +27,7 @@ impl Class {
         Self((EXACT + ((log2 - SUB_BITS - 1) << SUB_BITS) + sub) as u16)
     }
 
-    /// The class with this index.
+    /// Returns the class with this index.
     pub(crate) const fn from_index(index: usize) -> Self {
         Self(index as u16)
     }
@@ -42,7 +42,7 @@ impl Class {
 mod tests {
     use super::*;
 
-    /// Smallest size of a class, by the definition in words.
+    /// Returns the smallest size of a class, by the definition in words.
     fn smallest(class: usize) -> u64 {
         if class < 64 {
             return class as u64;

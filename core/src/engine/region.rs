@@ -28,7 +28,7 @@ impl RegionId {
         Self(number)
     }
 
-    /// The region's number.
+    /// Returns the region's number.
     pub const fn get(self) -> u16 {
         self.0
     }

@@ -168,7 +168,7 @@ pub enum ChunkState {
     Leaving,
     /// Free pages without memory behind them.
     Unmapped,
-    /// In a plan under way that maps, moves or gives back memory.
+    /// In a plan under way that maps, moves or releases memory.
     Planned,
 }
 

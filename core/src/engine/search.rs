@@ -433,7 +433,7 @@ mod tests {
         Request::new(granules as u64 * GRANULE).on(StreamId::new(stream))
     }
 
-    /// Free chunks of one granule; every second one is used by stream 0 or 2, in turn.
+    /// Creates free chunks of one granule; every second one is used by stream 0 or 2, in turn.
     fn alternating(table: &mut [Chunk]) -> RegionPool<'_> {
         let mut bfc = RegionPool::new(RegionConfig::fixed(), table).unwrap();
         let bytes = (CHUNKS as u64 + 1) * GRANULE;

@@ -459,7 +459,7 @@ fn check_layout(layout: &Layout, number: usize, entries: &[Entry]) -> Result<(),
         let start = entry.offsets[number];
         let end = start.checked_add(entry.granules);
         let Some(end) = end.filter(|end| *end <= layout.height) else {
-            return Err("a layout is higher than it says");
+            return Err("a layout is higher than its height");
         };
         for (other, later) in placed.clone().filter(|(other, _)| *other > begin) {
             let other_start = later.offsets[number];

@@ -99,7 +99,9 @@ pub enum BudgetError {
 impl fmt::Display for BudgetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => f.write_str("there is no such budget: use one that the tree gave"),
+            Self::Unknown => {
+                f.write_str("there is no such budget: use an id that the tree returned")
+            }
             Self::Full { records } => write!(
                 f,
                 "all {records} records of budgets are in use: remove one, or make room for more"
@@ -116,20 +118,20 @@ impl fmt::Display for BudgetError {
             ),
             Self::NoRoom(refusal) => write!(
                 f,
-                "{:#} wanted where {:#} of {:#} are used: give memory back, or raise the limit",
+                "{:#} were requested where {:#} of {:#} are used: free memory, or raise the limit",
                 ByteCount(refusal.wanted_bytes),
                 ByteCount(refusal.used_bytes),
                 ByteCount(refusal.limit_bytes)
             ),
             Self::NotCharged => {
-                f.write_str("more would be credited than is charged: credit what was charged, once")
+                f.write_str("more would be credited than is charged: credit each charge once")
             }
             Self::Heap => f.write_str(
-                "the heap has no memory for so many budgets: free some, or make room for fewer",
+                "the heap has no memory for the budgets: free some, or make room for fewer",
             ),
-            Self::InUse => f.write_str(
-                "the budget is in use: give its memory back and remove those below it first",
-            ),
+            Self::InUse => {
+                f.write_str("the budget is in use: free its memory and remove those below it first")
+            }
         }
     }
 }

@@ -142,12 +142,12 @@ impl SizeClass {
         self.0 >= FIRST_GEOMETRIC
     }
 
-    /// The classes of long layouts, smallest first.
+    /// Returns the classes of long layouts, smallest first.
     pub fn long() -> impl Iterator<Item = Self> {
         (FIRST_GEOMETRIC..CLASSES).map(Self)
     }
 
-    /// All classes, smallest first.
+    /// Returns all classes, smallest first.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..CLASSES).map(Self)
     }

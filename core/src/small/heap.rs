@@ -51,7 +51,7 @@ pub struct HeapStats {
 ///
 /// static HEAP: Heap = Heap::new();
 /// let region = Box::leak(vec![0u8; 1 << 20].into_boxed_slice());
-/// // SAFETY: the region is nobody else's.
+/// // SAFETY: the region is used by this heap only.
 /// unsafe { HEAP.claim(region.as_mut_ptr(), region.len()) }.unwrap();
 ///
 /// let layout = Layout::new::<[u64; 12]>();

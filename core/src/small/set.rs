@@ -235,7 +235,7 @@ impl SpanSet {
     }
 
     /// Flushes cached lists of the transfer caches, and releases spans without a used block, as long as `pay` agrees
-    /// to return so many blocks of a class. Returns whether that was all.
+    /// to return that number of blocks of a class. Returns whether that was all.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).

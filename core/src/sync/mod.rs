@@ -44,7 +44,7 @@ pub use native::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Orderin
 /// Without an OS there is only [`wait`](Self::wait). In a process the thread that holds the lock may be off the
 /// processor: a waiting thread should yield the processor, or sleep.
 pub trait Wait: 'static {
-    /// Called repeatedly while the lock is taken, a hundred times if threads sleep then. Must return.
+    /// Waits a moment. Called repeatedly while the lock is taken, a hundred times if threads sleep then.
     fn wait();
 
     /// Whether a thread that has waited in vain [`sleep`](Self::sleep)s. Unlocking then costs an atomic exchange

@@ -95,7 +95,7 @@ mod tests {
         slot.checked_sub(1)
     }
 
-    /// PROBE2, by its words.
+    /// Checks PROBE2, by its words.
     fn is_sound(slots: &[u64]) -> bool {
         slots.iter().enumerate().all(|(place, slot)| {
             let Some(key) = key_of(slot) else { return true };

@@ -136,8 +136,8 @@ impl<'t> Packer<'t> {
     }
 
     /// Makes the first packing: by size, and if there is time within about half a second, in other orders as well.
-    /// With more than some 20,000 lifetimes the first one is in the order of time, and if so many live at a time that
-    /// this takes longer, the smallest ones are stacked on the others. `improve` continues the order by size.
+    /// With more than some 20,000 lifetimes the first one is in the order of time, and if that takes longer because
+    /// many live at a time, the smallest ones are stacked on the others. `improve` continues the order by size.
     pub fn first(&mut self) {
         self.first_within(FIRST_WORK);
     }

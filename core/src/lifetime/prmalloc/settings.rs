@@ -25,7 +25,7 @@ pub struct BadSetting<'e> {
     pub name: &'static str,
     /// The text.
     pub text: &'e str,
-    /// What it should have been.
+    /// The expected form.
     pub wanted: &'static str,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for BadSetting<'_> {
         let Self { name, text, wanted } = self;
         write!(
             f,
-            "{name} is {text:?}: {wanted} is wanted, the default stays"
+            "{name} is {text:?}: expected {wanted}, the default stays"
         )
     }
 }

@@ -24,7 +24,7 @@ const SPANS: usize = 300;
 #[repr(align(2048))]
 struct Memory(MaybeUninit<[u8; SPAN_BYTES]>);
 
-/// Memory for `SPANS` spans, given from the lowest address up, and their records.
+/// Memory for `SPANS` spans, allocated from the lowest address up, and their records.
 struct Region {
     memory: [Memory; SPANS],
     records: [MaybeUninit<Span>; SPANS],

@@ -18,7 +18,7 @@ const ASKED_AFTER: usize = 1 << 20;
 const GIVEN_UP: usize = 4096;
 
 /// During a turn a call flushes this many times the bytes that it allocates, so that a turn ends before the heap has
-/// grown by a quarter of what is flushed; by more where [`GIVEN_UP`] blocks are less than that.
+/// grown by a quarter of the flushed bytes; by more where [`GIVEN_UP`] blocks are less than that.
 const GIVEN_UP_FOR_EACH: usize = 4;
 
 impl SpanSet {
