@@ -187,7 +187,7 @@ pub trait BestFit: Sized {
         self.chunks().allocation_id(block)
     }
 
-    /// Restores a block that was taken apart, if a used chunk with that handle starts there.
+    /// Restores a block from its parts, if a used chunk with that handle starts there.
     ///
     /// The caller promises that no other [`Block`] for it exists; if one does, the second free of
     /// the two is refused or, once the place has been allocated again, frees the new owner's

@@ -51,7 +51,7 @@ pub enum AllocError {
         /// Mappings in the table.
         mappings: u32,
     },
-    /// The wanted place is not wholly inside one free chunk, or not on a granule.
+    /// The requested place is not wholly inside one free chunk, or not on a granule.
     PlaceTaken,
     /// No memory; the numbers say why.
     OutOfMemory(OutOfMemory),

@@ -12,44 +12,44 @@ use crate::pages::{Handle, Mapping, PageEntry};
 /// A value whose bytes are all 0, padding included, is a value of the type.
 pub unsafe trait Zeroed: Send + Sync + 'static {}
 
-// SAFETY: a number, of which zero is a value.
+// SAFETY: a number, and zero bytes are its value 0.
 unsafe impl Zeroed for u32 {}
-// SAFETY: a number, of which zero is a value.
+// SAFETY: a number, and zero bytes are its value 0.
 #[cfg(not(larder_loom))]
 unsafe impl Zeroed for crate::sync::AtomicU32 {}
-// SAFETY: a number, of which zero is a value.
+// SAFETY: a number, and zero bytes are its value 0.
 unsafe impl Zeroed for u64 {}
-// SAFETY: a number, of which zero is a value.
+// SAFETY: a number, and zero bytes are its value 0.
 unsafe impl Zeroed for f64 {}
-// SAFETY: numbers, of which zero is a value.
+// SAFETY: numbers, and zero bytes are their value 0.
 unsafe impl Zeroed for (u32, u32) {}
-// SAFETY: numbers, of which zero is a value.
+// SAFETY: numbers, and zero bytes are their value 0.
 unsafe impl Zeroed for Chunk {}
 // SAFETY: numbers and an enumeration; for ZEROED the compiler checks that zeros are a value.
 unsafe impl Zeroed for Handle {}
 // SAFETY: numbers and an enumeration; for ZEROED the compiler checks that zeros are a value.
 unsafe impl Zeroed for Mapping {}
-// SAFETY: a number, of which zero is a value.
+// SAFETY: a number, and zero bytes are its value 0.
 unsafe impl Zeroed for PageEntry {}
-// SAFETY: numbers, of which zero is a value.
+// SAFETY: numbers, and zero bytes are their value 0.
 unsafe impl Zeroed for Tag {}
-// SAFETY: numbers, of which zero is a value.
+// SAFETY: numbers, and zero bytes are their value 0.
 unsafe impl Zeroed for Entry {}
 // SAFETY: numbers, a bool that is false and options; for ZEROED the compiler checks that zeros are a value.
 unsafe impl Zeroed for Shape {}
-// SAFETY: numbers, of which zero is a value.
+// SAFETY: numbers, and zero bytes are their value 0.
 unsafe impl Zeroed for Obstacle {}
-// SAFETY: numbers, of which zero is a value.
+// SAFETY: numbers, and zero bytes are their value 0.
 unsafe impl Zeroed for Section {}
-// SAFETY: numbers, of which zero is a value.
+// SAFETY: numbers, and zero bytes are their value 0.
 unsafe impl Zeroed for Bucket {}
-// SAFETY: numbers, of which zero is a value.
+// SAFETY: numbers, and zero bytes are their value 0.
 unsafe impl Zeroed for UndoRecord {}
-// SAFETY: numbers, and a bool that is false.
+// SAFETY: numbers and a bool; zero bytes are 0 and `false`.
 unsafe impl Zeroed for Part {}
 // SAFETY: numbers and an option of a number; for ZEROED the compiler checks that zeros are a value.
 unsafe impl Zeroed for Lifetime {}
-// SAFETY: numbers, and a bool that is false.
+// SAFETY: numbers and a bool; zero bytes are 0 and `false`.
 unsafe impl Zeroed for Item {}
 
 /// The language does not define the bytes of an option or an enumeration. So the compiler makes these values of zeros

@@ -162,14 +162,14 @@ impl Chunk {
         self.start + self.size
     }
 
-    /// Turns the chunk into a used one.
+    /// Marks the chunk as used.
     #[inline]
     pub(crate) const fn set_used(&mut self, slack_bytes: u32, id: u64) {
         self.kind = (self.kind & !(0xffff)) | State::Used as u32;
         self.detail = [slack_bytes, id as u32, (id >> 32) as u32];
     }
 
-    /// Turns the chunk into a free one without a point, in no list.
+    /// Marks the chunk as free, without a point and in no list.
     #[inline]
     pub(crate) const fn set_free(&mut self) {
         self.kind = (self.kind & !(0xffff)) | State::Free as u32;

@@ -31,7 +31,7 @@
 //! * PAGE6 and so do those of a free chunk that is not hollow.
 //! * PAGE7 the reserved pages are those of all handles that exist, except handles created by a plan still under way.
 //! * PAGE8 only plans under way have filling chunks, and handles and mappings that are not
-//!   live, active or cached (but lost ones).
+//!   live, active or cached (except lost ones).
 //!
 //! # Cost
 //! While the best-fitting chunk has memory, the cost of [`BestFit`]: no page is examined. Otherwise a plan: O(pages

@@ -91,7 +91,7 @@ fn pad(slot: *mut Slot, key: usize) -> usize {
     product.rotate_left(usize::BITS / 2)
 }
 
-/// Returns the inverse of an odd number modulo the word size.
+/// Returns the multiplicative inverse of an odd number, modulo 2 to the bits of a word.
 fn inverse(odd: usize) -> usize {
     // Correct in three bits at first, and in twice as many after each step.
     (0..5).fold(odd, |inverse, _| {

@@ -58,7 +58,7 @@ pub struct Policy {
     /// idle, and blocks cut from them anew are in order.
     pub transfer_caches: bool,
     /// Whether bins begin with their full capacity. Lists are then mostly taken as a whole, and no link is followed
-    /// before the program has used its block.
+    /// before its block has been checked.
     pub whole_bins: bool,
     /// How free blocks are linked.
     pub links: Links,
@@ -234,8 +234,8 @@ impl SpanSet {
         unsafe { self.take_from_span(class, cache.of(class), pages) }
     }
 
-    /// Flushes cached lists of the transfer caches, and releases spans without a used block, as long as `pay` agrees
-    /// to return that number of blocks of a class. Returns whether that was all.
+    /// Flushes lists of the transfer caches, and releases spans without a used block, as long as `pay` returns true for
+    /// the class and number of blocks of the next list. Returns whether that was all.
     ///
     /// # Safety
     /// The conditions of [`refill`](Self::refill).
