@@ -133,7 +133,7 @@ pub struct AllocatorId(pub(crate) u32);
 impl AllocatorId {
     /// All allocators outside this crate: their blocks are of no table.
     pub const OUTSIDE: Self = Self(0);
-    /// How many numbers are used once.
+    /// Count of numbers used once.
     pub(crate) const GIVEN_ONCE: u32 = 1 << 31;
 
     /// The unit in which places of tables are counted: no record is shorter.

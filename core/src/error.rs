@@ -61,7 +61,7 @@ pub enum AllocError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct OutOfMemory {
-    /// The one thing that would have to change.
+    /// The reason, which would have to change.
     pub cause: Cause,
     /// Bytes requested.
     pub requested_bytes: u64,

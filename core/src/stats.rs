@@ -56,7 +56,7 @@ impl Stats {
     }
 }
 
-/// How far a limit could be lowered right now (AntMan's pool statistics).
+/// The bytes that a lowered limit could reach right now (AntMan's pool statistics).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolStats {
     /// Bytes held from the sub-allocator.

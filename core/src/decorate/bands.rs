@@ -13,7 +13,7 @@ const FRONT: Pattern = Pattern::of_u8(0xab);
 /// The pattern behind a block.
 const TAIL: Pattern = Pattern::of_u8(0xcd);
 
-/// How blocks are guarded. Sizes in bytes.
+/// The guards of a block. Sizes in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GuardConfig {
     /// Least bytes in front of a block; the guard is this, rounded up to the requested alignment. A block is at a
@@ -27,7 +27,7 @@ pub struct GuardConfig {
     pub fills_slack: bool,
     /// Whether a block of no bytes is allocated, with an empty range; otherwise it is an error.
     pub zero_size: bool,
-    /// What happens to damaged blocks.
+    /// Treatment of damaged blocks.
     pub on_damage: OnDamage,
 }
 

@@ -90,7 +90,7 @@ impl fmt::Display for CheckError {
 
 impl core::error::Error for CheckError {}
 
-/// What happens to the memory of a block found damaged when it is freed.
+/// Treatment of the memory of a block found damaged when it is freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum OnDamage {

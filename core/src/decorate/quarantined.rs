@@ -25,7 +25,7 @@ pub struct QuarantineConfig {
     pub limit_bytes: u64,
     /// The pattern that fills freed blocks.
     pub pattern: Pattern,
-    /// What happens to the memory of a block that was written to.
+    /// Treatment of the memory of a block that was written to.
     pub on_damage: OnDamage,
 }
 
@@ -65,7 +65,7 @@ pub struct QuarantineStats {
     pub waiting_bytes: u64,
     /// Freed blocks that never waited: too large, not filled, or no place for them.
     pub passed_blocks: u64,
-    /// How often all blocks left because memory was short.
+    /// Times that all blocks left because memory was short.
     pub drains: u64,
 }
 

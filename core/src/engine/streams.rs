@@ -23,7 +23,7 @@ pub(crate) struct Streams {
     advanced: u64,
     /// The record that a partial sweep examined last.
     swept: u32,
-    /// How often a point was examined.
+    /// Times that a point was examined.
     #[cfg(test)]
     pub(crate) looks: core::cell::Cell<usize>,
 }

@@ -6,7 +6,7 @@ use super::shape::{Entry, LAYOUTS, Layout, ShapeId, Successors};
 use super::steps::Steps;
 use crate::units::AddrRange;
 
-/// How the present step is served.
+/// The state of the present step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StepState {
     /// No step is under way.

@@ -44,7 +44,7 @@ pub struct BudgetUse {
     pub config: BudgetConfig,
     /// Bytes charged to it and to all below it.
     pub used_bytes: u64,
-    /// Those of `used_bytes` charged to itself.
+    /// The part of `used_bytes` charged to itself.
     pub own_bytes: u64,
     /// Bytes charged above the hard limit, since that was lowered.
     pub excess_bytes: u64,

@@ -121,7 +121,7 @@ pub struct LimitTree {
     pub(super) vacant: u32,
     /// Whether there may be an event to take.
     told: bool,
-    /// How many records were examined.
+    /// Records examined.
     #[cfg(test)]
     looks: core::cell::Cell<usize>,
 }

@@ -7,7 +7,7 @@ use core::num::NonZeroU32;
 use crate::error::ConfigError;
 use crate::units::Granule;
 
-/// How memory is requested from the sub-allocator.
+/// Growth: the way memory is requested from the sub-allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Growth {
     /// One range that grows at its end, in units, by the memory that is missing.
@@ -32,7 +32,7 @@ pub enum Growth {
 pub struct RegionConfig {
     /// Every chunk is a multiple of this many bytes; a power of two.
     pub granule_bytes: u64,
-    /// How memory is requested.
+    /// Growth policy.
     pub growth: Growth,
     /// Whether wholly free regions are released, and a larger one requested, before failing.
     pub collect_regions: bool,

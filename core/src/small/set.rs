@@ -60,7 +60,7 @@ pub struct Policy {
     /// Whether bins begin with their full capacity. Lists are then mostly taken as a whole, and no link is followed
     /// before its block has been checked.
     pub whole_bins: bool,
-    /// How free blocks are linked.
+    /// Links of free blocks.
     pub links: Links,
 }
 
@@ -98,7 +98,7 @@ pub struct ClassUsage {
     /// Blocks not in a span's own list: in use by the program, in thread caches, in transfer caches, or freed by
     /// another thread and not yet received.
     pub used_blocks: u64,
-    /// Those of `used_blocks` in the transfer cache.
+    /// The part of `used_blocks` in the transfer cache.
     pub transfer_blocks: u64,
 }
 

@@ -74,7 +74,7 @@ pub struct SpanShape {
     /// Number of blocks that fit.
     pub capacity: u32,
     class: u8,
-    /// How its free blocks are linked.
+    /// Links of its free blocks.
     pub links: Links,
 }
 

@@ -25,7 +25,7 @@ const AWAITED: u32 = 2;
 const KEPT: u32 = 4;
 const TRIED: u32 = 8;
 
-/// How often a thread tries before it sleeps: about as long as a sleep and a wake take.
+/// Tries of a thread before it sleeps: about as long as a sleep and a wake take.
 #[cfg(not(larder_loom))]
 const TURNS: u32 = 100;
 #[cfg(larder_loom)]

@@ -22,7 +22,7 @@ impl Window {
     };
 }
 
-/// How a planner records.
+/// The configuration of a planner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannerConfig {
     /// If off, calls have no effect, and there is never a plan.
@@ -92,7 +92,7 @@ impl Replan {
 /// The configuration of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannedPoolConfig {
-    /// How steps are recorded.
+    /// The configuration of its planner.
     pub planner: PlannerConfig,
     /// The unit of the backend's ranges: sizes and addresses are multiples of it.
     pub unit: Align,
